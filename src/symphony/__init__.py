@@ -1,0 +1,1 @@
+"""Symphony: a scheduler for clusters of unlike processors whose shared parts are contended."""

@@ -1,0 +1,1 @@
+"""Records, metrics, paired comparisons and reports."""

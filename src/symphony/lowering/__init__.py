@@ -1,0 +1,1 @@
+"""What makes workloads: application families, random graphs, tiled factorisations, training jobs."""

@@ -1,0 +1,1 @@
+"""Problem types: human form, array form, bounds and errors."""

@@ -1,0 +1,46 @@
+"""Every bound on the size of a problem, and the buckets that sizes are padded to.
+
+A bound exists so that a mistake (a gap of 1e-9 s, a million-device typo) is answered at admission with a
+sentence, not by the machine running out of memory an hour later.
+"""
+
+from __future__ import annotations
+
+from symphony.problem.errors import LimitError
+
+DEVICES = 20_000
+SLOTS_PER_DEVICE = 512
+RESOURCES = 200_000
+ROUTE = 12  # resource rows that one device touches
+DEVICE_KINDS = 32
+KERNELS = 512
+TASKS_PER_GRAPH = 16_384
+EDGES_PER_GRAPH = 65_536
+WORKERS_PER_GANG = 256
+GRAPHS_PER_WORKLOAD = 4_096
+JOBS_PER_WORKLOAD = 10_000_000
+TRANSFER_BYTES = 1e15
+SECONDS = 1e9  # no duration or arrival beyond 30 years
+JOB_SLOTS = 4_096  # jobs in the system at once
+SEEDS = 100_000
+
+
+def check(name: str, value: float, bound: float, *, where: str = "") -> None:
+    """Refuse `value` if it is beyond `bound`, naming both."""
+    if value > bound:
+        raise LimitError(
+            f"{name} is {value:,.0f}, more than Symphony's bound of {bound:,.0f}",
+            where=where,
+            hint="split the input, or raise the bound in symphony.problem.limits if the size is meant",
+        )
+
+
+def bucket(n: int) -> int:
+    """The padded size for `n`: 1, 2, 3, 4, 6, 8, 12, 16, 24, …
+
+    Programs are compiled per shape; sizes within one bucket share a program, at most a third of it padding.
+    """
+    if n <= 1:
+        return 1
+    power = 1 << (n - 1).bit_length()
+    return power * 3 // 4 if n <= power * 3 // 4 else power

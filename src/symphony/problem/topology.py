@@ -1,0 +1,193 @@
+"""A cluster: device kinds, devices, and the resource rows that their work touches.
+
+This is the human form: names and SI units. `symphony.problem.arrays` makes the array form of it.
+
+Links are resources too: a row is a core group, a cache, a memory channel, a PCIe switch, a NIC or a top-of-rack
+uplink, and contention on all of them has one mechanism. A device's *route* lists its rows. Work running on the device
+may demand any of them; traffic that leaves the device uses those whose `spans` include how far it goes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from symphony.problem import limits
+from symphony.problem.errors import TopologyError
+
+# kind -> (unit of its capacity, what it is)
+RESOURCE_KINDS: Mapping[str, tuple[str, str]] = {
+    "compute": ("number", "cores of a CPU, or 1 for the whole of an accelerator's compute"),
+    "cache": ("bytes", "last-level cache of a socket"),
+    "memory": ("bytes/s", "memory channels of a socket"),
+    "device_memory": ("bytes/s", "an accelerator's own memory"),
+    "link": ("bytes/s", "an accelerator's own PCIe link"),
+    "switch": ("bytes/s", "uplink of a PCIe switch"),
+    "interconnect": ("bytes/s", "socket to socket"),
+    "peer": ("bytes/s", "direct device-to-device link (NVLink and kin)"),
+    "nic": ("bytes/s", "a machine's network interface"),
+    "uplink": ("bytes/s", "top-of-rack uplink"),
+}
+
+# How far traffic goes. 0: it stays in one memory. 1: within one PCIe switch. 2: within a socket. 3: within a machine.
+# 4: within a rack. 5: across racks. 6: over a direct peer link, whatever the distance.
+SPANS = ("local", "switch", "socket", "machine", "rack", "cluster", "peer")
+LOCAL, SWITCH, SOCKET, MACHINE, RACK, CLUSTER, PEER = range(7)
+# One-way latency in seconds for each span: PCIe, PCIe through a root port, between sockets, RDMA, RDMA over two
+# switches, NVLink. Orders of magnitude only; a topology may override them.
+DEFAULT_LATENCY_S = (0.0, 2e-6, 3e-6, 4e-6, 5e-6, 8e-6, 2e-6)
+
+
+@dataclass(frozen=True)
+class DeviceKind:
+    """A model of processor."""
+
+    name: str
+    type: str  # "cpu", "gpu", "fpga", or any other word that kernels name
+    slots: int = 1  # workers that run on it at once (an FPGA's contexts)
+    memory: float = 0.0  # bytes
+    reconfigure_s: float = 0.0  # > 0: runs only the kernel that a slot is configured for, and changing takes this
+
+    @property
+    def reconfigurable(self) -> bool:
+        """Whether a slot must be configured for a kernel before the kernel can run."""
+        return self.reconfigure_s > 0
+
+
+@dataclass(frozen=True)
+class Resource:
+    """A contended row."""
+
+    name: str
+    kind: str  # a key of RESOURCE_KINDS
+    capacity: float  # in the unit of its kind
+    group: str  # the machine or rack it belongs to: hidden tenants load a group's rows together
+
+
+@dataclass(frozen=True)
+class Hop:
+    """A row on a device's route, and for which spans the device's traffic crosses it."""
+
+    resource: str
+    spans: tuple[int, ...] = ()  # () : demanded by computation only
+
+
+@dataclass(frozen=True)
+class Device:
+    """What a worker is placed on."""
+
+    name: str
+    kind: str
+    machine: str
+    rack: str
+    socket: str
+    switch: str
+    route: tuple[Hop, ...]
+    home: str = ""  # the device whose memory this one works in ("" = its own; the CPUs of a machine share one)
+    peers: str = ""  # devices with the same non-empty value reach one another over their peer links
+
+
+@dataclass(frozen=True)
+class Topology:
+    """A cluster. Checked when made: every name resolves, every number is sane."""
+
+    name: str
+    kinds: tuple[DeviceKind, ...]
+    resources: tuple[Resource, ...]
+    devices: tuple[Device, ...]
+    latency_s: tuple[float, ...] = field(default=DEFAULT_LATENCY_S)
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+    @cached_property
+    def kind_of(self) -> Mapping[str, DeviceKind]:
+        """Device kinds by name."""
+        return {kind.name: kind for kind in self.kinds}
+
+    @cached_property
+    def machines(self) -> tuple[str, ...]:
+        """Names of the machines, in the order of their first device."""
+        return tuple(dict.fromkeys(device.machine for device in self.devices))
+
+    @cached_property
+    def kind_counts(self) -> Mapping[str, int]:
+        """Number of devices of each kind."""
+        counts = Counter(device.kind for device in self.devices)
+        return {kind.name: counts[kind.name] for kind in self.kinds}
+
+    def distance(self, a: Device, b: Device) -> int:
+        """How far it is from the memory of one device to that of another, peer links left aside."""
+        if (a.home or a.name) == (b.home or b.name):
+            return LOCAL
+        same = (a.rack == b.rack, a.machine == b.machine, a.socket == b.socket, a.switch == b.switch)
+        for far, together in zip((CLUSTER, RACK, MACHINE, SOCKET), same, strict=True):
+            if not together:
+                return far
+        return SWITCH
+
+    def span(self, a: Device, b: Device) -> int:
+        """How far traffic between two devices goes: their distance, or PEER if they have direct links."""
+        distance = self.distance(a, b)
+        return PEER if distance != LOCAL and a.peers and a.peers == b.peers else distance
+
+
+def _unique(what: str, names: list[str], topology: str) -> set[str]:
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        raise TopologyError(f"{what} {repeated[0]!r} is defined twice", where=topology, hint="rename one of them")
+    if "" in names:
+        raise TopologyError(f"a {what} has an empty name", where=topology, hint="give it a name")
+    return set(names)
+
+
+def _check(t: Topology) -> None:
+    if not t.devices:
+        raise TopologyError("there is no device", where=t.name, hint="add at least one device to a machine")
+    limits.check("number of devices", len(t.devices), limits.DEVICES, where=t.name)
+    limits.check("number of resources", len(t.resources), limits.RESOURCES, where=t.name)
+    limits.check("number of device kinds", len(t.kinds), limits.DEVICE_KINDS, where=t.name)
+    kinds = _unique("device kind", [kind.name for kind in t.kinds], t.name)
+    resources = _unique("resource", [resource.name for resource in t.resources], t.name)
+    devices = _unique("device", [device.name for device in t.devices], t.name)
+    for kind in t.kinds:
+        where = f"{t.name}: device kind {kind.name!r}"
+        if kind.slots < 1:
+            raise TopologyError(f"slots is {kind.slots}", where=where, hint="write slots = 1 or more")
+        limits.check("slots", kind.slots, limits.SLOTS_PER_DEVICE, where=where)
+        if not kind.memory >= 0 or not kind.reconfigure_s >= 0:
+            raise TopologyError("memory and reconfigure must not be negative", where=where, hint="write 0 or more")
+    for resource in t.resources:
+        where = f"{t.name}: resource {resource.name!r}"
+        if resource.kind not in RESOURCE_KINDS:
+            raise TopologyError(
+                f"unknown resource kind {resource.kind!r}", where=where, hint=f"use one of {', '.join(RESOURCE_KINDS)}"
+            )
+        if not 0 < resource.capacity < float("inf"):
+            raise TopologyError(
+                f"capacity is {resource.capacity}", where=where, hint="write a positive, finite capacity"
+            )
+    for device in t.devices:
+        where = f"{t.name}: device {device.name!r}"
+        if device.kind not in kinds:
+            raise TopologyError(
+                f"unknown device kind {device.kind!r}", where=where, hint=f"define it, or use one of {sorted(kinds)}"
+            )
+        limits.check("route length", len(device.route), limits.ROUTE, where=where)
+        for hop in device.route:
+            if hop.resource not in resources:
+                raise TopologyError(
+                    f"its route names {hop.resource!r}, which is no resource", where=where, hint="define it"
+                )
+            if any(span not in range(len(SPANS)) for span in hop.spans):
+                raise TopologyError(
+                    f"spans {hop.spans} are out of range", where=where, hint=f"0 to {len(SPANS) - 1}: {SPANS}"
+                )
+        if device.home and device.home not in devices:
+            raise TopologyError(f"its home {device.home!r} is no device", where=where, hint="name a device, or none")
+    if len(t.latency_s) != len(SPANS) or any(not 0 <= latency < 1e3 for latency in t.latency_s):
+        raise TopologyError(
+            f"latency_s is {t.latency_s}", where=t.name, hint=f"give {len(SPANS)} seconds, one for each of {SPANS}"
+        )

@@ -1,0 +1,56 @@
+"""Quantities with units, as people write them: "32 GB/s", "200 ms", "16 GiB"."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from symphony.problem.errors import InputError
+
+_BYTES = {"b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "pb": 1e15}
+_BYTES |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+_BITS = {"bit": 1 / 8, "kbit": 1e3 / 8, "mbit": 1e6 / 8, "gbit": 1e9 / 8, "tbit": 1e12 / 8}
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_UNITS: dict[str, dict[str, float]] = {
+    "bytes": _BYTES | _BITS,
+    "bytes/s": {f"{u}/s": f for u, f in (_BYTES | _BITS).items()} | {"gbps": 1e9 / 8, "mbps": 1e6 / 8},
+    "seconds": _SECONDS,
+    "number": {},
+}
+_EXAMPLE = {"bytes": '"16 GB"', "bytes/s": '"32 GB/s"', "seconds": '"200 ms"', "number": "1.0"}
+_QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]*)\s*")
+
+
+def parse(value: str | float, dimension: str, *, where: str = "") -> float:
+    """`value` in bytes, bytes/s, seconds or as a plain number; a bare number is taken in that base unit."""
+    example = f"write a non-negative quantity such as {_EXAMPLE[dimension]}"
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise InputError(f"{value!r} is not a quantity", where=where, hint=example)
+    if isinstance(value, str):
+        match = _QUANTITY.fullmatch(value)
+        unit = match[2].lower() if match else ""
+        if not match or (unit and unit not in _UNITS[dimension]):
+            known = ", ".join(_UNITS[dimension]) or "none"
+            raise InputError(
+                f"{value!r} is not a quantity in {dimension}", where=where, hint=f"{example} (units: {known})"
+            )
+        value = float(match[1]) * (_UNITS[dimension][unit] if unit else 1.0)
+    if not math.isfinite(value) or value < 0:
+        raise InputError(f"{value!r} is not a finite, non-negative quantity", where=where, hint=example)
+    return float(value)
+
+
+def show(value: float, dimension: str) -> str:
+    """The inverse of `parse`, for people."""
+    if dimension == "seconds":
+        for unit, factor in (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
+            if value >= factor * (2 if factor >= 60 else 1):
+                return f"{value / factor:.4g} {unit}"
+        return f"{value:.3g} s"
+    if dimension in ("bytes", "bytes/s"):
+        tail = "/s" if dimension == "bytes/s" else ""
+        for unit in ("PB", "TB", "GB", "MB", "kB"):
+            if value >= _BYTES[unit.lower()]:
+                return f"{value / _BYTES[unit.lower()]:.4g} {unit}{tail}"
+        return f"{value:.4g} B{tail}"
+    return f"{value:.4g}"

@@ -1,0 +1,304 @@
+"""Work: kernels with implementations, task graphs with gangs, and jobs that arrive.
+
+This is the human form: names and SI units. `symphony.problem.arrays` makes the array form of it.
+
+The gang is the unit. A kernel invocation is a gang of one task; a training job is a gang of n workers whose exchange
+repeats every unit of work (an iteration). Both are one type, and are placed by one kind of action.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from symphony.problem import limits
+from symphony.problem.errors import CycleError, WorkloadError
+from symphony.problem.topology import RESOURCE_KINDS, DeviceKind
+
+NO_DEMAND: Mapping[str, float] = {}
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What one implementation costs, affine in the work `w` of a task (see `Kernel.work`)."""
+
+    fixed_s: float = 0.0
+    per_work_s: float = 0.0  # isolated time of one unit: fixed_s + per_work_s * w
+    demand: Mapping[str, float] = field(default_factory=dict)  # resource kind -> use while running (unit of its kind)
+    demand_per_work: Mapping[str, float] = field(default_factory=dict)  # added to it, times w
+    memory: float = 0.0  # bytes of device memory
+    memory_per_work: float = 0.0
+
+    def seconds(self, work: float) -> float:
+        """Isolated time of one unit of work."""
+        return self.fixed_s + self.per_work_s * work
+
+    def memory_bytes(self, work: float) -> float:
+        """Device memory while it runs."""
+        return self.memory + self.memory_per_work * work
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A named compute function with one implementation for each device kind that can run it."""
+
+    name: str
+    implementations: Mapping[str, Profile]  # device kind name ("v100"), or type ("gpu"), -> profile; the name wins
+    exponent: float = 1.0
+    exchange_bytes: float = 0.0  # sent by each worker of a gang for every unit of work
+
+    def work(self, size: float) -> float:
+        """Work of an input of `size`: size ** exponent."""
+        return size**self.exponent
+
+    def on(self, kind: DeviceKind) -> Profile | None:
+        """The implementation for a device kind, if there is one."""
+        return self.implementations.get(kind.name) or self.implementations.get(kind.type)
+
+    def __post_init__(self) -> None:
+        where = f"kernel {self.name!r}"
+        if not self.implementations:
+            raise WorkloadError("it has no implementation", where=where, hint="give a profile for a device kind")
+        _check_number(where, "exponent", self.exponent)
+        _check_number(where, "exchange_bytes", self.exchange_bytes, limits.TRANSFER_BYTES)
+        for device, profile in self.implementations.items():
+            at = f"{where} on {device!r}"
+            _check_number(at, "fixed_s", profile.fixed_s, limits.SECONDS)
+            _check_number(at, "per_work_s", profile.per_work_s, limits.SECONDS)
+            _check_number(at, "memory", profile.memory)
+            _check_number(at, "memory_per_work", profile.memory_per_work)
+            if profile.fixed_s + profile.per_work_s <= 0:
+                raise WorkloadError("it takes no time", where=at, hint="give fixed_s or per_work_s above 0")
+            for kind, amount in [*profile.demand.items(), *profile.demand_per_work.items()]:
+                if kind not in RESOURCE_KINDS:
+                    raise WorkloadError(
+                        f"unknown resource kind {kind!r}", where=at, hint=f"use one of {', '.join(RESOURCE_KINDS)}"
+                    )
+                _check_number(at, f"demand of {kind}", amount)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A vertex of a task graph: one invocation of a kernel."""
+
+    name: str
+    kernel: str
+    size: float = 1.0  # input size, in the kernel's own unit
+    units: float = 1.0  # how many times it repeats (a training job's iterations)
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Data that one task makes and another reads. `source` None: it lies on the job's home machine at arrival."""
+
+    source: str | None
+    target: str
+    bytes: float = 0.0
+
+
+@dataclass(frozen=True)
+class Gang:
+    """Tasks that start together, each on a device of its own. They run the same kernel on the same size."""
+
+    name: str
+    tasks: tuple[str, ...]
+    preemptible: bool = False
+    checkpoint_s: float = 0.0  # to write a checkpoint when preempted; the devices are held meanwhile
+    restore_s: float = 0.0  # to read it back before going on
+    checkpoint_units: float = math.inf  # units between periodic checkpoints: a failure loses the work since the last
+
+
+@dataclass(frozen=True)
+class TaskGraph:
+    """Tasks, data edges and a partition into gangs; a task in no gang is a gang of one. Checked when made."""
+
+    name: str
+    tasks: tuple[Task, ...]
+    edges: tuple[Edge, ...] = ()
+    gangs: tuple[Gang, ...] = ()
+
+    def __post_init__(self) -> None:
+        _check_graph(self)
+
+    @cached_property
+    def all_gangs(self) -> tuple[Gang, ...]:
+        """Every gang, those of one task included, in the order of their first task."""
+        gang_of = {task: gang for gang in self.gangs for task in gang.tasks}
+        singles = {task.name: Gang(task.name, (task.name,)) for task in self.tasks}
+        return tuple(dict.fromkeys(gang_of.get(task.name, singles[task.name]) for task in self.tasks))
+
+    @cached_property
+    def gang_index(self) -> Mapping[str, int]:
+        """Index into `all_gangs` of the gang of each task."""
+        return {task: index for index, gang in enumerate(self.all_gangs) for task in gang.tasks}
+
+    @cached_property
+    def gang_edges(self) -> tuple[tuple[int, int, float], ...]:
+        """Edges between gangs as (source or -1, target, bytes), parallel ones added up, sorted by target.
+
+        A target's edges are sorted by bytes, the largest first, then by source. Within a gang there are none: what its
+        workers exchange is the kernel's `exchange_bytes`.
+        """
+        total: dict[tuple[int, int], float] = {}
+        for edge in self.edges:
+            source = -1 if edge.source is None else self.gang_index[edge.source]
+            target = self.gang_index[edge.target]
+            if source != target:
+                total[source, target] = total.get((source, target), 0.0) + edge.bytes
+        return tuple(sorted(((s, t, b) for (s, t), b in total.items()), key=lambda e: (e[1], -e[2], e[0])))
+
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """Gang indices, every gang after those it reads from."""
+        return topological_order(len(self.all_gangs), [(s, t) for s, t, _ in self.gang_edges if s >= 0])
+
+
+@dataclass(frozen=True)
+class Job:
+    """A task graph that arrives."""
+
+    graph: int  # index into Workload.graphs
+    arrival_s: float
+    priority: int = 0  # larger is more urgent
+    home: int = 0  # index of the machine where its inputs lie (taken modulo the number of machines)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Kernels, the graphs that use them, and the jobs that arrive. Checked when made."""
+
+    name: str
+    kernels: tuple[Kernel, ...]
+    graphs: tuple[TaskGraph, ...]
+    jobs: tuple[Job, ...]
+
+    def __post_init__(self) -> None:
+        _check_workload(self)
+
+    @cached_property
+    def kernel_index(self) -> Mapping[str, int]:
+        """Index into `kernels` by name."""
+        return {kernel.name: index for index, kernel in enumerate(self.kernels)}
+
+
+def topological_order(count: int, edges: Iterable[tuple[int, int]]) -> tuple[int, ...]:
+    """Indices 0 … count-1, sources before targets, the lowest index first; shorter than `count` if there is a cycle."""
+    import heapq
+
+    children: list[list[int]] = [[] for _ in range(count)]
+    waiting = [0] * count
+    for source, target in edges:
+        children[source].append(target)
+        waiting[target] += 1
+    ready = [index for index in range(count) if waiting[index] == 0]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        index = heapq.heappop(ready)
+        order.append(index)
+        for child in children[index]:
+            waiting[child] -= 1
+            if waiting[child] == 0:
+                heapq.heappush(ready, child)
+    return tuple(order)
+
+
+def _check_number(where: str, name: str, value: float, bound: float = math.inf) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise WorkloadError(f"{name} is {value!r}", where=where, hint="write a finite number, 0 or more")
+    limits.check(name, value, bound, where=where)
+
+
+def _check_graph(g: TaskGraph) -> None:
+    where = f"graph {g.name!r}"
+    if not g.tasks:
+        raise WorkloadError("it has no task", where=where, hint="add a task")
+    limits.check("number of tasks", len(g.tasks), limits.TASKS_PER_GRAPH, where=where)
+    limits.check("number of edges", len(g.edges), limits.EDGES_PER_GRAPH, where=where)
+    tasks: dict[str, Task] = {}
+    for task in g.tasks:
+        if task.name in tasks:
+            raise WorkloadError(f"task {task.name!r} is defined twice", where=where, hint="rename one of them")
+        tasks[task.name] = task
+        _check_number(f"{where}: task {task.name!r}", "size", task.size)
+        _check_number(f"{where}: task {task.name!r}", "units", task.units, limits.SECONDS)
+        if task.units <= 0:
+            raise WorkloadError("units is 0", where=f"{where}: task {task.name!r}", hint="write units above 0")
+    for edge in g.edges:
+        for end in (edge.source, edge.target):
+            if end is not None and end not in tasks:
+                raise WorkloadError(f"an edge names {end!r}, which is no task", where=where, hint="add the task")
+        if edge.source == edge.target:
+            raise CycleError(f"task {edge.target!r} reads from itself", where=where, hint="remove that edge")
+        _check_number(f"{where}: edge to {edge.target!r}", "bytes", edge.bytes, limits.TRANSFER_BYTES)
+    member: dict[str, str] = {}
+    for gang in g.gangs:
+        at = f"{where}: gang {gang.name!r}"
+        if not gang.tasks:
+            raise WorkloadError("it has no task", where=at, hint="name its tasks")
+        limits.check("number of workers", len(gang.tasks), limits.WORKERS_PER_GANG, where=at)
+        _check_number(at, "checkpoint_s", gang.checkpoint_s, limits.SECONDS)
+        _check_number(at, "restore_s", gang.restore_s, limits.SECONDS)
+        if not gang.checkpoint_units > 0:
+            raise WorkloadError(
+                f"checkpoint_units is {gang.checkpoint_units}", where=at, hint="write a number above 0, or infinity"
+            )
+        for name in gang.tasks:
+            if name not in tasks:
+                raise WorkloadError(f"it names {name!r}, which is no task", where=at, hint="add the task")
+            if name in member:
+                raise WorkloadError(
+                    f"task {name!r} is in gang {member[name]!r} too", where=at, hint="a task is in one gang only"
+                )
+            member[name] = gang.name
+        first = tasks[gang.tasks[0]]
+        for name in gang.tasks[1:]:
+            other = tasks[name]
+            if (other.kernel, other.size, other.units) != (first.kernel, first.size, first.units):
+                raise WorkloadError(
+                    f"{first.name!r} and {name!r} differ in kernel, size or units",
+                    where=at,
+                    hint="workers of a gang run the same kernel on the same size",
+                )
+    if len(g.order) != len(g.all_gangs):
+        stuck = sorted(set(range(len(g.all_gangs))) - set(g.order))
+        names = [g.all_gangs[index].name for index in stuck[:4]]
+        raise CycleError(
+            f"these wait for one another: {', '.join(names)}{' …' if len(stuck) > 4 else ''}",
+            where=where,
+            hint="remove an edge of the cycle (gangs count as one vertex)",
+        )
+
+
+def _check_workload(w: Workload) -> None:
+    where = f"workload {w.name!r}"
+    limits.check("number of kernels", len(w.kernels), limits.KERNELS, where=where)
+    limits.check("number of graphs", len(w.graphs), limits.GRAPHS_PER_WORKLOAD, where=where)
+    limits.check("number of jobs", len(w.jobs), limits.JOBS_PER_WORKLOAD, where=where)
+    if not w.jobs:
+        raise WorkloadError("no job arrives", where=where, hint="ask for at least one job")
+    if len(w.kernel_index) != len(w.kernels):
+        raise WorkloadError("two kernels have the same name", where=where, hint="rename one of them")
+    for graph in w.graphs:
+        for task in graph.tasks:
+            if task.kernel not in w.kernel_index:
+                raise WorkloadError(
+                    f"task {task.name!r} of graph {graph.name!r} names the unknown kernel {task.kernel!r}",
+                    where=where,
+                    hint=f"define it, or use one of {', '.join(sorted(w.kernel_index)[:12])}",
+                )
+    previous = 0.0
+    for number, job in enumerate(w.jobs):
+        at = f"{where}: job {number}"
+        if not 0 <= job.graph < len(w.graphs):
+            raise WorkloadError(f"graph index {job.graph} is out of range", where=at, hint="0 to the last graph")
+        if not previous <= job.arrival_s < math.inf:
+            raise WorkloadError(
+                f"it arrives at {job.arrival_s} s, before job {number - 1} ({previous} s) or never",
+                where=at,
+                hint="sort jobs by a finite, non-negative arrival time",
+            )
+        limits.check("arrival", job.arrival_s, limits.SECONDS, where=at)
+        previous = job.arrival_s

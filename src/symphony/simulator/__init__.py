@@ -1,0 +1,1 @@
+"""The simulator: contention, the next event, and whole runs in JAX."""
