@@ -1,0 +1,66 @@
+"""What happened in a run, as plain records: the material of every metric, plot and report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    """One job, from arrival to completion."""
+
+    job: int  # index into Workload.jobs
+    graph: int  # index into Workload.graphs
+    arrival_s: float
+    finish_s: float
+    isolated_s: float  # critical path with every gang alone on its best device: no schedule is faster
+    priority: int = 0
+
+    @property
+    def completion_s(self) -> float:
+        """Job completion time."""
+        return self.finish_s - self.arrival_s
+
+    @property
+    def slowdown(self) -> float:
+        """Completion time over the isolated one (at least 1)."""
+        return self.completion_s / self.isolated_s
+
+
+@dataclass(frozen=True)
+class GangRecord:
+    """One stay of a gang on its devices. A gang that was preempted or hit by a failure has several."""
+
+    job: int
+    gang: int  # index into TaskGraph.all_gangs
+    devices: tuple[int, ...]  # indices into Topology.devices, one for each worker
+    ready_s: float
+    placed_s: float  # when its last worker was placed
+    start_s: float
+    finish_s: float  # or when it was preempted or lost
+    isolated_s: float  # of the whole gang on these devices, with nothing else on the machine and no set-up
+    setup_s: float  # spent in reconfiguration and restoring
+    outcome: str = "finished"  # or "preempted", "failed"
+
+    @property
+    def stretch(self) -> float:
+        """Run time without set-up, over the isolated run time on the same devices: what contention cost."""
+        return (self.finish_s - self.start_s - self.setup_s) / self.isolated_s
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One policy on one scenario."""
+
+    policy: str
+    seed: int
+    jobs: tuple[JobRecord, ...]
+    gangs: tuple[GangRecord, ...]
+    makespan_s: float  # completion of the last job, from time 0
+    utilisation: Mapping[str, float]  # resource kind -> mean of min(1, own load) over its rows and the whole run
+    decisions: int
+    events: int  # decisions included
+    refused: int  # actions that broke the rules
+    wall_s: float  # of the run, its share where several ran side by side; compilation not included
+    stalled: bool = False  # the policy waited for ever
