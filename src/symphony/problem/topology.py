@@ -9,6 +9,7 @@ may demand any of them; traffic that leaves the device uses those whose `spans` 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -47,7 +48,7 @@ class DeviceKind:
     name: str
     type: str  # "cpu", "gpu", "fpga", or any other word that kernels name
     slots: int = 1  # workers that run on it at once (an FPGA's contexts)
-    memory: float = 0.0  # bytes
+    memory: float = math.inf  # bytes
     reconfigure_s: float = 0.0  # > 0: runs only the kernel that a slot is configured for, and changing takes this
 
     @property

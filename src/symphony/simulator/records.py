@@ -38,7 +38,7 @@ class GangRecord:
     ready_s: float
     placed_s: float  # when its last worker was placed
     start_s: float
-    finish_s: float  # or when it was preempted or lost
+    finish_s: float  # when it left its devices (preempted: with its checkpoint written)
     isolated_s: float  # of the whole gang on these devices, with nothing else on the machine and no set-up
     setup_s: float  # spent in reconfiguration and restoring
     outcome: str = "finished"  # or "preempted", "failed"

@@ -5,11 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import Array
+from jax.typing import ArrayLike
 
+from symphony.problem import limits
+from symphony.problem.arrays import (
+    KIND_INDEX,
+    VOID_KIND,
+    TopologyArrays,
+    WorkloadArrays,
+    topology_arrays,
+    workload_arrays,
+)
 from symphony.problem.errors import InputError
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Workload
+from symphony.simulator.contention import LOAD_UNIT
 
 
 @dataclass(frozen=True)
@@ -115,3 +130,103 @@ def draw(
 def calm(scenario: Scenario) -> Scenario:
     """The same scenario without tenants, failures or noise."""
     return replace(scenario, phases=(), failures=(), work_noise=(1.0,), disturbances=CALM)
+
+
+class ScenarioArrays(eqx.Module):
+    """A scenario as arrays. X phases and F failures are cyclic lists; M noise factors."""
+
+    topology: TopologyArrays
+    workload: WorkloadArrays
+    phases: ArrayLike  # i32[]
+    phase_gap: ArrayLike  # f[X]
+    phase_group: ArrayLike  # i32[X]
+    phase_load: ArrayLike  # f[X, Q + 1]
+    failures: ArrayLike  # i32[]
+    failure_gap: ArrayLike  # f[F]
+    failure_device: ArrayLike  # i32[F]
+    failure_down: ArrayLike  # f[F]
+    work_noises: ArrayLike  # i32[]
+    work_noise: ArrayLike  # f[M]
+    counter_noise: ArrayLike  # f[]
+    window: ArrayLike  # f[]
+    latency: ArrayLike  # f[]
+    offer: ArrayLike  # bool[]
+    key: Array  # of the counter noise
+    job_slots: int = eqx.field(static=True)
+
+
+def scenario_arrays(scenario: Scenario) -> ScenarioArrays:
+    """The array form of one scenario, on the host."""
+    s = scenario
+    limits.check("job slots", s.job_slots, limits.JOB_SLOTS, where=f"workload {s.workload.name!r}")
+    topology, names = topology_arrays(s.topology)
+    workload, _ = workload_arrays(s.topology, s.workload)
+    group_of = {name: index for index, name in enumerate(names.groups)}
+    device_of = {name: index for index, name in enumerate(names.devices)}
+    x, f, m = (limits.bucket(max(1, len(items))) for items in (s.phases, s.failures, s.work_noise))
+    phase_gap, phase_group = np.full(x, 1.0), np.zeros(x, np.int32)
+    phase_load = np.zeros((x, VOID_KIND + 1))
+    for i, phase in enumerate(s.phases):
+        phase_gap[i], phase_group[i] = phase.gap_s, group_of[phase.group]
+        for kind, load in phase.load.items():
+            phase_load[i, KIND_INDEX[kind]] = np.round(load / LOAD_UNIT) * LOAD_UNIT
+    failure_gap, failure_device, failure_down = np.full(f, 1.0), np.zeros(f, np.int32), np.ones(f)
+    for i, failure in enumerate(s.failures):
+        failure_gap[i], failure_device[i], failure_down[i] = failure.gap_s, device_of[failure.device], failure.down_s
+    noise = np.ones(m)
+    noise[: len(s.work_noise)] = s.work_noise
+    d = s.disturbances
+    return ScenarioArrays(
+        topology=topology,
+        workload=workload,
+        phases=np.int32(len(s.phases)),
+        phase_gap=phase_gap,
+        phase_group=phase_group,
+        phase_load=phase_load,
+        failures=np.int32(len(s.failures)),
+        failure_gap=failure_gap,
+        failure_device=failure_device,
+        failure_down=failure_down,
+        work_noises=np.int32(len(s.work_noise)),
+        work_noise=noise,
+        counter_noise=np.float64(d.counter_noise),
+        window=np.float64(d.window_s),
+        latency=np.float64(d.latency_s),
+        offer=np.bool_(d.offer_at_windows),
+        key=np.asarray(jax.random.key_data(jax.random.key(s.seed))),
+        job_slots=s.job_slots,
+    )
+
+
+def batch_axes(batch: ScenarioArrays) -> ScenarioArrays:
+    """`in_axes` for `vmap`: one topology serves all scenarios; everything else has a leading axis."""
+    return replace(jax.tree.map(lambda _: 0, batch), topology=None)
+
+
+def stack(scenarios: list[Scenario]) -> ScenarioArrays:
+    """Several scenarios on one topology as one batch; sizes are padded to the largest."""
+    if len({id(s.topology) for s in scenarios}) > 1 and len({s.topology for s in scenarios}) > 1:
+        raise InputError("scenarios of one batch must share a topology", hint="run one batch for each topology")
+    batch = [scenario_arrays(s) for s in scenarios]
+    workers = max(b.workload.max_workers for b in batch)
+    fan = max(b.workload.fan for b in batch)
+    slots = max(b.job_slots for b in batch)
+    leaves = [jax.tree.leaves(replace(b, topology=None)) for b in batch]
+    stacked = [_stack_leaf(column) for column in zip(*leaves, strict=True)]
+    first = replace(
+        batch[0], topology=None, workload=replace(batch[0].workload, max_workers=workers, fan=fan), job_slots=slots
+    )
+    joined = jax.tree.unflatten(jax.tree.structure(first), stacked)
+    return replace(joined, topology=jax.tree.map(jnp.asarray, batch[0].topology))
+
+
+def _stack_leaf(column: tuple[np.ndarray, ...]) -> Array:
+    """Stack arrays of unequal shape, padding at the end by repeating the last element."""
+    shape = np.max([np.shape(x) for x in column], axis=0)
+    padded = [
+        np.pad(x, [(0, int(n) - m) for n, m in zip(shape, np.shape(x), strict=True)], mode="edge")
+        if np.shape(x) != tuple(shape)
+        else x
+        for x in map(np.asarray, column)
+    ]
+    return jnp.asarray(np.stack(padded))

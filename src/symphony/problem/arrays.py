@@ -1,0 +1,494 @@
+"""The array form of problems: indices, masks, padding. The only place that converts between the two forms.
+
+Sizes are padded to buckets (`limits.bucket`), so that problems of similar size share one compiled program:
+
+    D devices   L slots of all devices ("lanes")   R resource rows   H hops of a route
+    Y device kinds   Q resource kinds   N kernels   A graphs   T gangs per graph   E edges per graph   J jobs
+
+A padded hop points at the last row, which has infinite capacity; a padded device is never up; a padded gang has no
+worker. Times are split (whole seconds, fraction) where they can grow large: a float32 second counter loses
+milliseconds after a few hours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import equinox as eqx
+import numpy as np
+from jax.typing import ArrayLike
+
+from symphony.problem import limits
+from symphony.problem.errors import InfeasibleError
+from symphony.problem.topology import RESOURCE_KINDS, SPANS, Device, DeviceKind, Hop, Resource, Topology
+from symphony.problem.workload import Edge, Gang, Job, Kernel, Profile, Task, TaskGraph, Workload
+
+KIND_INDEX = {kind: index for index, kind in enumerate(RESOURCE_KINDS)}
+VOID_KIND = len(RESOURCE_KINDS)  # the kind of padding
+KIB = 1024.0
+
+
+class TopologyArrays(eqx.Module):
+    """A cluster as arrays."""
+
+    # devices
+    device_kind: ArrayLike  # i32[D]
+    exists: ArrayLike  # bool[D]
+    slots: ArrayLike  # i32[D]
+    place: ArrayLike  # i32[D, 5]: home device, then numbers of switch, socket, machine, rack
+    peers: ArrayLike  # i32[D], -1 = no peer links
+    route_row: ArrayLike  # i32[D, H]
+    route_kind: ArrayLike  # i32[D, H]: kind of that row
+    route_spans: ArrayLike  # i32[D, H]: bit s set = crossed by traffic of span s
+    span_bandwidth: ArrayLike  # f[D, 7]: least capacity that traffic of each span meets at this end; inf = none
+    # slots of all devices
+    lane_device: ArrayLike  # i32[L]; padding points at the last device
+    lane_exists: ArrayLike  # bool[L]
+    # resource rows
+    capacity: ArrayLike  # f[R]
+    row_kind: ArrayLike  # i32[R]
+    row_group: ArrayLike  # i32[R]; -1 for padding
+    # device kinds
+    kind_memory: ArrayLike  # i32[Y], KiB
+    kind_reconfigure: ArrayLike  # f[Y], seconds; 0 = not reconfigurable
+    latency: ArrayLike  # f[7], seconds for each span
+
+
+class WorkloadArrays(eqx.Module):
+    """Kernels, graphs and jobs as arrays, for the device kinds of one topology."""
+
+    # kernels on device kinds
+    time_fixed: ArrayLike  # f[N, Y], seconds; inf where the kind has no implementation
+    time_work: ArrayLike  # f[N, Y]
+    demand_fixed: ArrayLike  # f[N, Y, Q + 1], in the unit of the resource kind
+    demand_work: ArrayLike  # f[N, Y, Q + 1]
+    memory_fixed: ArrayLike  # f[N, Y], KiB
+    memory_work: ArrayLike  # f[N, Y]
+    exchange: ArrayLike  # f[N], bytes for each worker and unit
+    # graphs
+    gangs: ArrayLike  # i32[A]
+    isolated: ArrayLike  # f[A], seconds: the critical path on best devices
+    kernel: ArrayLike  # i32[A, T]
+    work: ArrayLike  # f[A, T]
+    units: ArrayLike  # f[A, T]
+    workers: ArrayLike  # i32[A, T]
+    runs_on: ArrayLike  # i32[A, T]: bit y set = device kind y can run it
+    preemptible: ArrayLike  # bool[A, T]
+    checkpoint: ArrayLike  # f[A, T], seconds
+    restore: ArrayLike  # f[A, T], seconds
+    checkpoint_units: ArrayLike  # f[A, T]
+    rank: ArrayLike  # f[A, T], seconds: upward rank (mean over devices)
+    parents: ArrayLike  # i32[A, T]: gangs to wait for
+    in_start: ArrayLike  # i32[A, T + 1]
+    in_source: ArrayLike  # i32[A, E]: gang, or -1 for the home machine
+    in_bytes: ArrayLike  # f[A, E]
+    out_start: ArrayLike  # i32[A, T + 1]
+    out_target: ArrayLike  # i32[A, E]
+    # jobs, in order of arrival
+    jobs: ArrayLike  # i32[]
+    arrival_whole: ArrayLike  # i32[J]
+    arrival_part: ArrayLike  # f[J]
+    graph: ArrayLike  # i32[J]
+    priority: ArrayLike  # i32[J]
+    home: ArrayLike  # i32[J]: the device whose memory holds the job's inputs
+    # bounds of this bucket
+    max_workers: int = eqx.field(static=True)
+    fan: int = eqx.field(static=True)  # edges looked at in one step
+
+
+@dataclass(frozen=True)
+class TopologyNames:
+    """The names that `TopologyArrays` leaves out, and what else is needed to go back."""
+
+    name: str
+    kinds: tuple[tuple[str, str, int, float], ...]  # name, type, slots, memory in bytes
+    devices: tuple[str, ...]
+    places: tuple[tuple[str, ...], ...]  # names of switches, sockets, machines, racks
+    peers: tuple[str, ...]
+    resources: tuple[str, ...]
+    groups: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class WorkloadNames:
+    """The names that `WorkloadArrays` leaves out, and what else is needed to go back."""
+
+    name: str
+    kernels: tuple[str, ...]
+    kinds: tuple[str, ...]
+    graphs: tuple[str, ...]
+    gangs: tuple[tuple[str, ...], ...]
+    tasks: tuple[tuple[tuple[str, ...], ...], ...]  # graph, gang, worker
+    order: tuple[tuple[str, ...], ...]  # the tasks of each graph as they were listed
+
+
+def _pad(values: list | np.ndarray, shape: tuple[int, ...], fill: float, dtype: type) -> np.ndarray:
+    out = np.full(shape, fill, dtype)
+    array = np.asarray(values, dtype)
+    if array.size:
+        out[tuple(slice(0, n) for n in array.shape)] = array
+    return out
+
+
+def _number(keys: list) -> tuple[list[int], list]:
+    """Each key's number in order of first appearance, and the keys by number."""
+    index: dict = {}
+    return [index.setdefault(key, len(index)) for key in keys], list(index)
+
+
+def split_seconds(seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Whole seconds and fraction."""
+    whole = np.floor(seconds)
+    return whole.astype(np.int32), (seconds - whole).astype(float)
+
+
+def topology_arrays(topology: Topology) -> tuple[TopologyArrays, TopologyNames]:
+    """The array form of a topology, and the names to go back."""
+    t = topology
+    kind_of = {kind.name: index for index, kind in enumerate(t.kinds)}
+    row_of = {resource.name: index for index, resource in enumerate(t.resources)}
+    device_of = {device.name: index for index, device in enumerate(t.devices)}
+    d, y = limits.bucket(len(t.devices)), limits.bucket(len(t.kinds))
+    r = limits.bucket(len(t.resources) + 1)  # one more: the void row that padding points at
+    h = limits.bucket(max((len(device.route) for device in t.devices), default=1) or 1)
+    capacity = _pad([resource.capacity for resource in t.resources], (r,), np.inf, float)
+    row_kind = _pad([KIND_INDEX[resource.kind] for resource in t.resources], (r,), VOID_KIND, np.int32)
+    groups, group_names = _number([resource.group for resource in t.resources])
+
+    route_row = np.full((d, h), r - 1, np.int32)
+    route_spans = np.zeros((d, h), np.int32)
+    for index, device in enumerate(t.devices):
+        for k, hop in enumerate(device.route):
+            route_row[index, k] = row_of[hop.resource]
+            route_spans[index, k] = sum(1 << span for span in hop.spans)
+    crossed = (route_spans[:, :, None] >> np.arange(len(SPANS))) & 1 > 0
+    span_bandwidth = np.where(crossed, capacity[route_row][:, :, None], np.inf).min(axis=1)
+
+    place = np.zeros((d, 5), np.int32)
+    place_names: list[tuple[str, ...]] = []
+    place[: len(t.devices), 0] = [device_of[device.home or device.name] for device in t.devices]
+    # A socket is told apart by its machine too, so that equal names on two machines stay two sockets.
+    levels = (
+        [(x.rack, x.machine, x.socket, x.switch) for x in t.devices],
+        [(x.rack, x.machine, x.socket) for x in t.devices],
+        [(x.rack, x.machine) for x in t.devices],
+        [(x.rack,) for x in t.devices],
+    )
+    for level, keys in enumerate(levels, start=1):
+        numbers, names = _number(keys)
+        place[: len(t.devices), level] = numbers
+        place_names.append(tuple(name[-1] for name in names))
+    peer_numbers, peer_names = _number([device.peers for device in t.devices if device.peers])
+    peers = np.full(d, -1, np.int32)
+    peers[[index for index, device in enumerate(t.devices) if device.peers]] = peer_numbers
+
+    slots = _pad([t.kind_of[device.kind].slots for device in t.devices], (d,), 0, np.int32)
+    lane_device = np.repeat(np.arange(d), slots)
+    lanes = limits.bucket(len(lane_device))
+    arrays = TopologyArrays(
+        device_kind=_pad([kind_of[device.kind] for device in t.devices], (d,), 0, np.int32),
+        exists=np.arange(d) < len(t.devices),
+        slots=slots,
+        place=place,
+        peers=peers,
+        route_row=route_row,
+        route_kind=row_kind[route_row],
+        route_spans=route_spans,
+        span_bandwidth=span_bandwidth,
+        lane_device=_pad(lane_device, (lanes,), d - 1, np.int32),
+        lane_exists=np.arange(lanes) < len(lane_device),
+        capacity=capacity,
+        row_kind=row_kind,
+        row_group=_pad(groups, (r,), -1, np.int32),
+        kind_memory=_pad([np.floor(min(kind.memory / KIB, 2.0**30)) for kind in t.kinds], (y,), 0, np.int32),
+        kind_reconfigure=_pad([kind.reconfigure_s for kind in t.kinds], (y,), 0.0, float),
+        latency=np.asarray(t.latency_s, float),
+    )
+    names = TopologyNames(
+        name=t.name,
+        kinds=tuple((kind.name, kind.type, kind.slots, kind.memory) for kind in t.kinds),
+        devices=tuple(device.name for device in t.devices),
+        places=tuple(place_names),
+        peers=tuple(peer_names),
+        resources=tuple(resource.name for resource in t.resources),
+        groups=tuple(group_names),
+    )
+    return arrays, names
+
+
+def topology_from_arrays(arrays: TopologyArrays, names: TopologyNames) -> Topology:
+    """The inverse of `topology_arrays`."""
+    kind_names = list(RESOURCE_KINDS)
+    a = arrays
+    devices = []
+    for index, name in enumerate(names.devices):
+        home, *levels = (int(x) for x in np.asarray(a.place)[index])
+        switch, socket, machine, rack = (names.places[k][number] for k, number in enumerate(levels))
+        route = tuple(
+            Hop(names.resources[row], tuple(s for s in range(len(SPANS)) if spans >> s & 1))
+            for row, spans in zip(np.asarray(a.route_row)[index], np.asarray(a.route_spans)[index], strict=True)
+            if row < len(names.resources)
+        )
+        peers = int(np.asarray(a.peers)[index])
+        devices.append(
+            Device(
+                name=name,
+                kind=names.kinds[int(np.asarray(a.device_kind)[index])][0],
+                machine=machine,
+                rack=rack,
+                socket=socket,
+                switch=switch,
+                route=route,
+                home="" if home == index else names.devices[home],
+                peers="" if peers < 0 else names.peers[peers],
+            )
+        )
+    return Topology(
+        name=names.name,
+        kinds=tuple(
+            DeviceKind(name, type_, slots, memory, float(np.asarray(a.kind_reconfigure)[index]))
+            for index, (name, type_, slots, memory) in enumerate(names.kinds)
+        ),
+        resources=tuple(
+            Resource(
+                name,
+                kind_names[int(np.asarray(a.row_kind)[row])],
+                float(np.asarray(a.capacity)[row]),
+                names.groups[int(np.asarray(a.row_group)[row])],
+            )
+            for row, name in enumerate(names.resources)
+        ),
+        devices=tuple(devices),
+        latency_s=tuple(float(x) for x in np.asarray(a.latency)),
+    )
+
+
+def workload_arrays(topology: Topology, workload: Workload) -> tuple[WorkloadArrays, WorkloadNames]:
+    """The array form of a workload on a topology, and the names to go back. Refuses gangs that can never run."""
+    w = workload
+    y, q, n = limits.bucket(len(topology.kinds)), VOID_KIND + 1, limits.bucket(len(w.kernels))
+    shape = (n, y)
+    time_fixed, time_work = np.full(shape, np.inf), np.zeros(shape)
+    demand_fixed, demand_work = np.zeros((n, y, q)), np.zeros((n, y, q))
+    memory_fixed, memory_work = np.zeros(shape), np.zeros(shape)
+    for i, kernel in enumerate(w.kernels):
+        for k, kind in enumerate(topology.kinds):
+            profile = kernel.on(kind)
+            if profile is None:
+                continue
+            time_fixed[i, k], time_work[i, k] = profile.fixed_s, profile.per_work_s
+            memory_fixed[i, k], memory_work[i, k] = profile.memory / KIB, profile.memory_per_work / KIB
+            for resource, amount in profile.demand.items():
+                demand_fixed[i, k, KIND_INDEX[resource]] = amount
+            for resource, amount in profile.demand_per_work.items():
+                demand_work[i, k, KIND_INDEX[resource]] = amount
+
+    a = limits.bucket(len(w.graphs))
+    t = limits.bucket(max(len(graph.all_gangs) for graph in w.graphs))
+    e = limits.bucket(max(1, *(len(graph.gang_edges) for graph in w.graphs)))
+    count = np.asarray([topology.kind_counts[kind.name] for kind in topology.kinds])
+    memory_kib = np.asarray([np.floor(min(kind.memory / KIB, 2.0**30)) for kind in topology.kinds])
+    bandwidth = _typical_bandwidth(topology)
+    g = {
+        "kernel": np.zeros((a, t), np.int32),
+        "work": np.zeros((a, t)),
+        "units": np.ones((a, t)),
+        "workers": np.zeros((a, t), np.int32),
+        "runs_on": np.zeros((a, t), np.int32),
+        "preemptible": np.zeros((a, t), bool),
+        "checkpoint": np.zeros((a, t)),
+        "restore": np.zeros((a, t)),
+        "checkpoint_units": np.full((a, t), np.inf),
+        "rank": np.zeros((a, t)),
+        "parents": np.zeros((a, t), np.int32),
+        "in_start": np.zeros((a, t + 1), np.int32),
+        "in_source": np.full((a, e), -1, np.int32),
+        "in_bytes": np.zeros((a, e)),
+        "out_start": np.zeros((a, t + 1), np.int32),
+        "out_target": np.zeros((a, e), np.int32),
+    }
+    gangs = np.zeros(a, np.int32)
+    isolated = np.ones(a)
+    for i, graph in enumerate(w.graphs):
+        tasks = {task.name: task for task in graph.tasks}
+        gangs[i] = len(graph.all_gangs)
+        best, mean = np.zeros(len(graph.all_gangs)), np.zeros(len(graph.all_gangs))
+        for j, gang in enumerate(graph.all_gangs):
+            task = tasks[gang.tasks[0]]
+            index = w.kernel_index[task.kernel]
+            work = w.kernels[index].work(task.size)
+            seconds = (time_fixed[index] + time_work[index] * work)[: len(count)] * task.units
+            memory = np.ceil(memory_fixed[index] + memory_work[index] * work)[: len(count)]
+            able = np.isfinite(seconds) & (memory <= memory_kib)
+            if count[able].sum() < len(gang.tasks):
+                _refuse(topology, graph, gang, task.kernel, np.isfinite(seconds), able, count)
+            g["kernel"][i, j], g["work"][i, j], g["units"][i, j] = index, work, task.units
+            g["workers"][i, j] = len(gang.tasks)
+            g["runs_on"][i, j] = sum(1 << k for k in np.flatnonzero(able))
+            g["preemptible"][i, j] = gang.preemptible
+            g["checkpoint"][i, j], g["restore"][i, j] = gang.checkpoint_s, gang.restore_s
+            g["checkpoint_units"][i, j] = gang.checkpoint_units
+            present = able & (count > 0)
+            best[j] = seconds[present].min()
+            mean[j] = np.average(seconds[present], weights=count[present])
+        ins = graph.gang_edges  # sorted by target
+        outs = sorted((s, target) for s, target, _ in ins if s >= 0)
+        g["in_source"][i, : len(ins)] = [s for s, _, _ in ins]
+        g["in_bytes"][i, : len(ins)] = [size for _, _, size in ins]
+        g["out_target"][i, : len(outs)] = [target for _, target in outs]
+        g["in_start"][i] = np.searchsorted([target for _, target, _ in ins], np.arange(t + 1))
+        g["out_start"][i] = np.searchsorted([s for s, _ in outs], np.arange(t + 1))
+        g["parents"][i, : gangs[i]] = np.bincount([target for _, target in outs], minlength=gangs[i])[: gangs[i]]
+        finish, rank = np.zeros(len(best)), g["rank"][i]
+        for j in graph.order:
+            begin, end = g["in_start"][i, j], g["in_start"][i, j + 1]
+            parents = [s for s in g["in_source"][i, begin:end] if s >= 0]
+            finish[j] = best[j] + max((finish[s] for s in parents), default=0.0)
+        for j in reversed(graph.order):
+            rank[j] += mean[j]
+            for k in range(g["in_start"][i, j], g["in_start"][i, j + 1]):
+                s = g["in_source"][i, k]
+                if s >= 0:
+                    rank[s] = max(rank[s], rank[j] + g["in_bytes"][i, k] / bandwidth)
+        isolated[i] = finish.max()
+
+    machine_home = _machine_homes(topology)
+    whole, part = split_seconds(np.asarray([job.arrival_s for job in w.jobs]))
+    j = limits.bucket(len(w.jobs))
+    degree = max(int(np.diff(g["in_start"]).max()), int(np.diff(g["out_start"]).max()), 1)
+    arrays = WorkloadArrays(
+        time_fixed=time_fixed,
+        time_work=time_work,
+        demand_fixed=demand_fixed,
+        demand_work=demand_work,
+        memory_fixed=memory_fixed,
+        memory_work=memory_work,
+        exchange=_pad([kernel.exchange_bytes for kernel in w.kernels], (n,), 0.0, float),
+        gangs=gangs,
+        isolated=isolated,
+        **g,
+        jobs=np.int32(len(w.jobs)),
+        arrival_whole=_pad(whole, (j,), np.iinfo(np.int32).max, np.int32),
+        arrival_part=_pad(part, (j,), 0.0, float),
+        graph=_pad([job.graph for job in w.jobs], (j,), 0, np.int32),
+        priority=_pad([job.priority for job in w.jobs], (j,), 0, np.int32),
+        home=_pad([machine_home[job.home % len(machine_home)] for job in w.jobs], (j,), 0, np.int32),
+        max_workers=limits.bucket(int(g["workers"].max())),
+        fan=min(limits.bucket(degree), 4),
+    )
+    names = WorkloadNames(
+        name=w.name,
+        kernels=tuple(kernel.name for kernel in w.kernels),
+        kinds=tuple(kind.name for kind in topology.kinds),
+        graphs=tuple(graph.name for graph in w.graphs),
+        gangs=tuple(tuple(gang.name for gang in graph.all_gangs) for graph in w.graphs),
+        tasks=tuple(tuple(gang.tasks for gang in graph.all_gangs) for graph in w.graphs),
+        order=tuple(tuple(task.name for task in graph.tasks) for graph in w.graphs),
+    )
+    return arrays, names
+
+
+def workload_from_arrays(arrays: WorkloadArrays, names: WorkloadNames) -> Workload:
+    """The inverse of `workload_arrays`, up to what arrays do not hold.
+
+    Implementations come back by device kind, sizes as the kernel's work (exponent 1), homes as device numbers, and
+    data edges between gangs join their first tasks.
+    """
+    a = arrays
+    resource = list(RESOURCE_KINDS)
+    kernels = []
+    for i, name in enumerate(names.kernels):
+        profiles = {}
+        for k, kind in enumerate(names.kinds):
+            if not np.isfinite(np.asarray(a.time_fixed)[i, k]):
+                continue
+            fixed, per_work = np.asarray(a.demand_fixed)[i, k], np.asarray(a.demand_work)[i, k]
+            profiles[kind] = Profile(
+                fixed_s=float(np.asarray(a.time_fixed)[i, k]),
+                per_work_s=float(np.asarray(a.time_work)[i, k]),
+                demand={resource[x]: float(fixed[x]) for x in np.flatnonzero(fixed)},
+                demand_per_work={resource[x]: float(per_work[x]) for x in np.flatnonzero(per_work)},
+                memory=float(np.asarray(a.memory_fixed)[i, k]) * KIB,
+                memory_per_work=float(np.asarray(a.memory_work)[i, k]) * KIB,
+            )
+        kernels.append(Kernel(name, profiles, exchange_bytes=float(np.asarray(a.exchange)[i])))
+    graphs = []
+    for i, name in enumerate(names.graphs):
+        gangs, tasks, edges = [], {}, []
+        for j, gang_name in enumerate(names.gangs[i]):
+            members = names.tasks[i][j]
+            kernel = names.kernels[int(np.asarray(a.kernel)[i, j])]
+            for member in members:
+                tasks[member] = Task(
+                    member, kernel, float(np.asarray(a.work)[i, j]), float(np.asarray(a.units)[i, j])
+                )
+            gang = Gang(
+                gang_name,
+                members,
+                bool(np.asarray(a.preemptible)[i, j]),
+                float(np.asarray(a.checkpoint)[i, j]),
+                float(np.asarray(a.restore)[i, j]),
+                float(np.asarray(a.checkpoint_units)[i, j]),
+            )
+            if gang != Gang(members[0], members[:1]):
+                gangs.append(gang)
+            for k in range(np.asarray(a.in_start)[i, j], np.asarray(a.in_start)[i, j + 1]):
+                source = int(np.asarray(a.in_source)[i, k])
+                edges.append(
+                    Edge(
+                        None if source < 0 else names.tasks[i][source][0],
+                        members[0],
+                        float(np.asarray(a.in_bytes)[i, k]),
+                    )
+                )
+        graphs.append(TaskGraph(name, tuple(tasks[task] for task in names.order[i]), tuple(edges), tuple(gangs)))
+    jobs = tuple(
+        Job(
+            int(np.asarray(a.graph)[j]),
+            float(np.asarray(a.arrival_whole)[j]) + float(np.asarray(a.arrival_part)[j]),
+            int(np.asarray(a.priority)[j]),
+            int(np.asarray(a.home)[j]),
+        )
+        for j in range(int(a.jobs))
+    )
+    return Workload(names.name, tuple(kernels), tuple(graphs), jobs)
+
+
+def _machine_homes(topology: Topology) -> list[int]:
+    """For each machine, the device whose memory is the machine's: the home of its first device."""
+    device_of = {device.name: index for index, device in enumerate(topology.devices)}
+    homes: dict[str, int] = {}
+    for device in topology.devices:
+        homes.setdefault(device.machine, device_of[device.home or device.name])
+    return list(homes.values())
+
+
+def _typical_bandwidth(topology: Topology) -> float:
+    """Bytes per second of a middling transfer; only ranks use it."""
+    rows = [x.capacity for x in topology.resources if x.kind in ("link", "switch", "nic", "memory", "peer")]
+    return float(np.median(rows)) if rows else 10e9
+
+
+def _refuse(
+    topology: Topology, graph: TaskGraph, gang: Gang, kernel: str, has: np.ndarray, able: np.ndarray, count: np.ndarray
+) -> None:
+    kinds = [kind.name for kind in topology.kinds]
+    where = f"graph {graph.name!r}: gang {gang.name!r} (kernel {kernel!r})"
+    if not (has & (count > 0)).any():
+        raise InfeasibleError(
+            f"no device of topology {topology.name!r} can run it: there are {', '.join(kinds)}",
+            where=where,
+            hint="add an implementation for one of those kinds or their types, or choose another topology",
+        )
+    if not (able & (count > 0)).any():
+        raise InfeasibleError(
+            f"it does not fit into the memory of any device of topology {topology.name!r} that could run it",
+            where=where,
+            hint="reduce its size or its memory, or choose a topology with larger devices",
+        )
+    raise InfeasibleError(
+        f"it has {len(gang.tasks)} workers, each on a device of its own, but only {count[able].sum()} devices of "
+        f"topology {topology.name!r} can run it",
+        where=where,
+        hint="use a smaller gang or a larger topology",
+    )

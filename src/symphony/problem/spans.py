@@ -1,0 +1,31 @@
+"""How far traffic goes, on arrays. Agrees with `Topology.distance` and `Topology.span`."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from symphony.problem.topology import LOCAL, PEER
+
+_LEVELS = np.arange(1, 6, dtype=np.int32)  # what differing in home, switch, socket, machine, rack means
+
+
+def distance(place_a: Array, place_b: Array) -> Array:
+    """Distance between two places [..., 5]."""
+    differ = place_a != place_b
+    return jnp.where(differ[..., 0], jnp.where(differ, _LEVELS, 0).max(axis=-1), LOCAL)
+
+
+def span(place_a: Array, peers_a: Array, place_b: Array, peers_b: Array) -> Array:
+    """Distance, or PEER where both ends have direct links to one another."""
+    far = distance(place_a, place_b)
+    return jnp.where((far != LOCAL) & (peers_a >= 0) & (peers_a == peers_b), PEER, far)
+
+
+def gang_span(place: Array, peers: Array, member: Array) -> Array:
+    """Span of a gang whose workers are at `place` [W, 5]; only `member` [W] counts, and the first always does."""
+    differ = (place != place[0]) & member[:, None]
+    far = jnp.where(differ, _LEVELS, 0).max()
+    linked = ((peers == peers[0]) | ~member).all() & (peers[0] >= 0)
+    return jnp.where(differ[:, 0].any(), jnp.where(linked, PEER, far), LOCAL)

@@ -1,0 +1,337 @@
+"""How events and decisions change what the scheduler knows.
+
+Every function is `(core, …, when) -> core`: it does its work where `when` holds and changes nothing otherwise, so that
+one compiled step can serve scenarios that are at different points. Each touches one gang or one device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import Array
+
+from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.scheduling.clock import Amount
+from symphony.scheduling.feasible import GangFacts, candidates, facts, fits, memory_by_kind, seconds_by_kind
+from symphony.scheduling.indexing import BIG, add_all, first, first_min, put, put_all, take
+from symphony.scheduling.policy import PLACE, PREEMPT, RECONFIGURE, WAIT, Action
+from symphony.scheduling.state import (
+    ABSENT,
+    COPIES,
+    DONE,
+    FINISHED,
+    FREE,
+    PLACING,
+    QUEUED,
+    READY,
+    RECONFIGURING,
+    RUNNING,
+    SAVED,
+    SAVING,
+    UNCONFIGURED,
+    WAITING,
+    Core,
+)
+
+
+def job_arrived(core: Core, w: WorkloadArrays, now: Amount, when: Array) -> Core:
+    """The next job of the trace takes the first free slot."""
+    number = core.jobs_seen
+    slot = first(core.job < 0)
+    graph = take(w.graph, number)
+    tasks = w.kernel.shape[1]
+    arrived = Amount(take(w.arrival_whole, number), take(w.arrival_part, number))
+    mine = ((jnp.arange(core.job.shape[0]) == slot) & when)[:, None]
+
+    def fill(old: Array, new: Array) -> Array:
+        return jnp.where(mine, new, old.reshape(-1, tasks)).reshape(-1)
+
+    parents = w.parents[graph]
+    inputs = w.in_start[graph, 1:] - w.in_start[graph, :-1]
+    fresh = jnp.where(parents > 0, WAITING, READY)
+    exists = jnp.arange(tasks) < w.gangs[graph]
+    return replace(
+        core,
+        job=put(core.job, slot, number, when),
+        graph=put(core.graph, slot, graph, when),
+        home=put(core.home, slot, take(w.home, number), when),
+        priority=put(core.priority, slot, take(w.priority, number), when),
+        arrived=Amount(
+            put(core.arrived.whole, slot, arrived.whole, when), put(core.arrived.part, slot, arrived.part, when)
+        ),
+        unfinished=put(core.unfinished, slot, w.gangs[graph], when),
+        status=fill(core.status, jnp.where(exists, fresh, ABSENT)),
+        waiting_for=fill(core.waiting_for, parents),
+        inputs_left=fill(core.inputs_left, inputs),
+        placed=fill(core.placed, jnp.zeros(tasks, jnp.int32)),
+        copied=fill(core.copied, jnp.zeros(tasks, jnp.int32)),
+        resumed=fill(core.resumed, jnp.zeros(tasks, bool)),
+        jobs_seen=core.jobs_seen + when,
+    )
+
+
+def place_worker(core: Core, t: TopologyArrays, w: WorkloadArrays, gang: Array, f: GangFacts, device: Array, when: Array) -> Core:
+    """The next worker of a gang goes to the end of a device's queue."""
+    worker = take(core.placed, gang)
+    kind = take(t.device_kind, device)
+    seconds = take(seconds_by_kind(w, f), kind)
+    needs = take(memory_by_kind(w, f), kind)
+    alone = take(core.head, device) < 0
+    row = jnp.where(jnp.arange(core.device.shape[1]) == worker, device, take(core.device, gang))
+    return replace(
+        core,
+        sequence=put(core.sequence, gang, core.next_sequence, when & (worker == 0)),
+        next_sequence=core.next_sequence + (when & (worker == 0)),
+        device=put(core.device, gang, row, when),
+        placed=put(core.placed, gang, worker + 1, when),
+        status=put(core.status, gang, jnp.where(worker + 1 == f.workers, QUEUED, PLACING), when),
+        head=put(core.head, device, gang, when & alone),
+        head_needs=put(core.head_needs, device, needs, when & alone),
+        queued=put(core.queued, device, take(core.queued, device) + 1, when),
+        queued_s=put(core.queued_s, device, take(core.queued_s, device) + seconds, when),
+    )
+
+
+def _leave_queues(core: Core, t: TopologyArrays, w: WorkloadArrays, f: GangFacts, devices: Array, when: Array) -> Core:
+    """Take a gang, whose status has changed already, off the queues of its devices and find their new heads."""
+    mine = (devices >= 0) & when
+    waiting = (core.status == PLACING) | (core.status == QUEUED)
+    here = (core.device[None, :, :] == devices[:, None, None]).any(axis=2) & waiting & mine[:, None]
+    key = jnp.where(here, core.sequence, BIG)
+    least, heads = first_min(key)
+    found = least < BIG
+    heads = jnp.where(found, heads, -1)
+    tasks = w.kernel.shape[1]
+    graph, index = take(core.graph, heads // tasks), heads % tasks
+    kernel, work = w.kernel[graph, index], w.work[graph, index]
+    kinds = take(t.device_kind, devices)
+    needs = jnp.ceil(w.memory_fixed[kernel, kinds] + w.memory_work[kernel, kinds] * work).astype(jnp.int32)
+    seconds = take(seconds_by_kind(w, f), kinds)
+    left = take(core.queued, devices) - 1
+    # An empty queue holds 0 seconds exactly: what rounding left there goes.
+    rest = jnp.where(left > 0, jnp.maximum(take(core.queued_s, devices) - seconds, 0), 0)
+    return replace(
+        core,
+        head=put_all(core.head, devices, heads, mine),
+        head_needs=put_all(core.head_needs, devices, jnp.where(found, needs, 0), mine),
+        queued=put_all(core.queued, devices, left, mine),
+        queued_s=put_all(core.queued_s, devices, rest, mine),
+    )
+
+
+def start_gang(
+    core: Core, t: TopologyArrays, w: WorkloadArrays, gang: Array, f: GangFacts, now: Amount, when: Array
+) -> tuple[Core, Array]:
+    """A startable gang takes a lane and memory on each of its devices. Also returns each lane's set-up time [W]."""
+    devices = take(core.device, gang)
+    mine = (devices >= 0) & when
+    kinds = take(t.device_kind, devices)
+    reconfigure = take(t.kind_reconfigure, kinds)
+    other = (core.lane_kernel != f.kernel)[None, :] & (reconfigure > 0)[:, None]
+    free = (t.lane_device[None, :] == devices[:, None]) & (core.lane_holds == FREE)[None, :]
+    lane_count = core.lane_holds.shape[0]
+    number = jnp.arange(lane_count, dtype=jnp.int32)
+    lanes = jnp.where(free, number + lane_count * other, BIG).min(axis=1) % lane_count
+    fresh = take(core.lane_kernel, lanes) != f.kernel
+    setup = jnp.where(fresh, reconfigure, 0) + jnp.where(
+        take(core.resumed, gang), w.restore[f.graph, f.index], 0
+    )
+    memory = take(memory_by_kind(w, f), kinds)
+    core = replace(
+        core,
+        status=put(core.status, gang, RUNNING, when),
+        lane=put(core.lane, gang, jnp.where(mine, lanes, -1), when),
+        lane_holds=put_all(core.lane_holds, lanes, gang, mine),
+        lane_kernel=put_all(core.lane_kernel, lanes, f.kernel, mine),
+        lane_setup=put_all(core.lane_setup, lanes, setup > 0, mine),
+        lane_since=Amount(
+            put_all(core.lane_since.whole, lanes, now.whole, mine), put_all(core.lane_since.part, lanes, now.part, mine)
+        ),
+        lane_estimate=put_all(core.lane_estimate, lanes, take(seconds_by_kind(w, f), kinds), mine),
+        lanes_free=put_all(core.lanes_free, devices, take(core.lanes_free, devices) - 1, mine),
+        memory_free=put_all(core.memory_free, devices, take(core.memory_free, devices) - memory, mine),
+    )
+    return _leave_queues(core, t, w, f, devices, when), setup
+
+
+def gang_leaves(core: Core, t: TopologyArrays, w: WorkloadArrays, gang: Array, f: GangFacts, when: Array) -> Core:
+    """Take a gang marked `leaving` off its devices: it has finished, has been saved, or must be placed again."""
+    before = take(core.status, gang)
+    devices, lanes = take(core.device, gang), take(core.lane, gang)
+    held = when & (before >= RUNNING)  # RUNNING, SAVING, FINISHED or SAVED
+    mine = (devices >= 0) & held
+    memory = take(memory_by_kind(w, f), take(t.device_kind, devices))
+    done = before == FINISHED
+    inputs = w.in_start[f.graph, f.index + 1] - w.in_start[f.graph, f.index]
+    output = jnp.where(jnp.arange(COPIES) == 0, take(t.place, devices[0])[0], -1)
+    core = replace(
+        core,
+        status=put(core.status, gang, jnp.where(done, DONE, READY), when),
+        leaving=put(core.leaving, gang, False, when),
+        placed=put(core.placed, gang, 0, when),
+        device=put(core.device, gang, -1, when),
+        lane=put(core.lane, gang, -1, when),
+        resumed=put(core.resumed, gang, take(core.resumed, gang) | (before >= RUNNING), when),
+        inputs_left=put(core.inputs_left, gang, jnp.where(before == SAVED, 0, inputs), when),
+        copies=put(core.copies, gang, output, when & done),
+        unfinished=put(core.unfinished, f.slot, take(core.unfinished, f.slot) - 1, when & done),
+        releasing=jnp.where(when & done, gang, core.releasing),
+        release_from=jnp.where(when & done, w.out_start[f.graph, f.index], core.release_from),
+        lane_holds=put_all(core.lane_holds, lanes, FREE, mine),
+        lane_setup=put_all(core.lane_setup, lanes, False, mine),
+        lanes_free=put_all(core.lanes_free, devices, take(core.lanes_free, devices) + 1, mine),
+        memory_free=put_all(core.memory_free, devices, take(core.memory_free, devices) + memory, mine),
+    )
+    return _leave_queues(core, t, w, f, devices, when & (before < RUNNING))
+
+
+def release_children(core: Core, w: WorkloadArrays) -> Core:
+    """Tell the next few children of the finished gang; free the job's slot with its last gang."""
+    active = core.releasing >= 0
+    tasks = w.kernel.shape[1]
+    slot, index = core.releasing // tasks, core.releasing % tasks
+    graph = take(core.graph, slot)
+    end = w.out_start[graph, index + 1]
+    edges = core.release_from + jnp.arange(w.fan)
+    told = active & (edges < end)
+    targets = slot * tasks + w.out_target[graph, jnp.minimum(edges, w.out_target.shape[1] - 1)]
+    waiting_for = add_all(core.waiting_for, jnp.where(told, targets, -1), jnp.where(told, -1, 0))
+    status = jnp.where((core.status == WAITING) & (waiting_for == 0), READY, core.status)
+    complete = active & (take(core.unfinished, slot) == 0)
+    gone = complete & (jnp.arange(status.shape[0]) // tasks == slot)
+    return replace(
+        core,
+        waiting_for=waiting_for,
+        status=jnp.where(gone, ABSENT, status),
+        release_from=core.release_from + w.fan,
+        releasing=jnp.where(complete | (edges[-1] + 1 >= end), -1, core.releasing),
+        job=put(core.job, slot, -1, complete),
+        jobs_done=core.jobs_done + complete,
+    )
+
+
+def input_fetched(core: Core, w: WorkloadArrays, gang: Array, source: Array, memory: Array, when: Array) -> Core:
+    """One more input of a gang has arrived; its source gang (-1 = none) has a copy more."""
+    copied, copies = take(core.copied, source), take(core.copies, source)
+    # A neighbour that shares the memory may have fetched it meanwhile.
+    known = when & (source >= 0) & ~(copies == memory).any()
+    row = jnp.where(jnp.arange(COPIES) == 1 + copied % (COPIES - 1), memory, copies)
+    return replace(
+        core,
+        inputs_left=put(core.inputs_left, gang, take(core.inputs_left, gang) - 1, when),
+        copies=put(core.copies, source, row, known),
+        copied=put(core.copied, source, copied + 1, known),
+    )
+
+
+def gang_finished(core: Core, gang: Array, when: Array) -> Core:
+    """A gang has no work left."""
+    return replace(
+        core, status=put(core.status, gang, FINISHED, when), leaving=put(core.leaving, gang, True, when)
+    )
+
+
+def setup_ended(core: Core, t: TopologyArrays, lane: Array, when: Array) -> Core:
+    """The set-up of a lane ended. A SAVING gang with no other lane in set-up is saved."""
+    in_setup = put(core.lane_setup, lane, False, when)
+    holds = take(core.lane_holds, lane)
+    lanes = take(core.lane, holds)
+    saved = when & (holds >= 0) & (take(core.status, holds) == SAVING) & ~(take(in_setup, lanes) & (lanes >= 0)).any()
+    device = take(t.lane_device, lane)
+    reconfigured = when & (holds == RECONFIGURING)
+    return replace(
+        core,
+        status=put(core.status, holds, SAVED, saved),
+        leaving=put(core.leaving, holds, True, saved),
+        lane_setup=in_setup,
+        lane_holds=put(core.lane_holds, lane, FREE, reconfigured),
+        lanes_free=put(core.lanes_free, device, take(core.lanes_free, device) + 1, reconfigured),
+    )
+
+
+def device_failed(core: Core, t: TopologyArrays, device: Array, when: Array) -> Core:
+    """A device went down: what holds it leaves, what was being configured is forgotten."""
+    holding = (core.status >= PLACING) & (core.status <= SAVING)
+    hit = (core.device == device).any(axis=1) & holding & when
+    here = (t.lane_device == device) & t.lane_exists & when
+    dropped = here & (core.lane_holds == RECONFIGURING)
+    return replace(
+        core,
+        up=put(core.up, device, False, when),
+        leaving=core.leaving | hit,
+        lane_holds=jnp.where(dropped, FREE, core.lane_holds),
+        lane_setup=core.lane_setup & ~dropped,
+        lane_kernel=jnp.where(here, UNCONFIGURED, core.lane_kernel),
+        lanes_free=put(
+            core.lanes_free, device, take(core.lanes_free, device) + dropped.sum(dtype=jnp.int32), when
+        ),
+    )
+
+
+def device_repaired(core: Core, device: Array, when: Array) -> Core:
+    """A device is up again."""
+    return replace(core, up=put(core.up, device, True, when))
+
+
+def window_ended(core: Core, reading: Array, own: Array, offer: Array, when: Array) -> Core:
+    """A counter window ended: mean load of each row, and what of it was Symphony's own."""
+    return replace(
+        core,
+        reading=jnp.where(when, reading, core.reading),
+        own_reading=jnp.where(when, own, core.own_reading),
+        windows=core.windows + when,
+        offered=core.offered | (when & offer),
+    )
+
+
+class Commands(eqx.Module):
+    """What an engine is told after a decision; -1 = nothing."""
+
+    save: Array  # i32: gang to preempt
+    reconfigure: Array  # i32: lane to configure
+
+
+def apply(
+    core: Core, t: TopologyArrays, w: WorkloadArrays, action: Action, when: Array
+) -> tuple[Core, Commands, Array]:
+    """Carry out a policy's action, or refuse it. Returns the new state, commands, and whether it was accepted."""
+    gang = jnp.clip(action.gang, 0, core.status.shape[0] - 1)
+    device = jnp.clip(action.device, 0, core.up.shape[0] - 1)
+    in_range = (gang == action.gang) & (device == action.device)
+    f = facts(core, w, gang)
+    status = take(core.status, gang)
+    partly = (core.status == PLACING).any()
+
+    places = (action.kind == PLACE) & in_range & take(candidates(core, t, w), gang)
+    places &= take(fits(core, t, w, gang), device)
+    lanes = take(core.lane, gang)
+    saves = (action.kind == PREEMPT) & in_range & (status == RUNNING) & w.preemptible[f.graph, f.index]
+    saves &= ~partly & ~(take(core.lane_setup, lanes) & (lanes >= 0)).any()
+    free = (t.lane_device == device) & (core.lane_holds == FREE)
+    configures = (action.kind == RECONFIGURE) & in_range & take(core.up, device) & free.any() & ~partly
+    configures &= take(t.kind_reconfigure, take(t.device_kind, device)) > 0
+    runs = jnp.isfinite(w.time_fixed[action.kernel, take(t.device_kind, device)])
+    configures &= (action.kernel >= 0) & (action.kernel < w.exchange.shape[0]) & runs
+    waits = (action.kind == WAIT) & ~partly
+    accepted = when & (places | saves | configures | waits)
+    places, saves, configures = places & when, saves & when, configures & when
+
+    core = place_worker(core, t, w, gang, f, device, places)
+    lane = first(free)
+    idle = when & ~(places | saves | configures)
+    core = replace(
+        core,
+        status=put(core.status, gang, SAVING, saves),
+        lane_holds=put(core.lane_holds, lane, RECONFIGURING, configures),
+        lane_kernel=put(core.lane_kernel, lane, action.kernel, configures),
+        lane_setup=put_all(put(core.lane_setup, lane, True, configures), lanes, True, saves & (lanes >= 0)),
+        lanes_free=put(core.lanes_free, device, take(core.lanes_free, device) - 1, configures),
+        leaving=core.leaving | (core.status == PLACING) & when & ~accepted,
+        waited=core.waited | idle,
+        offered=core.offered & ~idle,
+        decisions=core.decisions + when,
+        refused=core.refused + (when & ~accepted),
+    )
+    return core, Commands(jnp.where(saves, gang, -1), jnp.where(configures, lane, -1)), accepted

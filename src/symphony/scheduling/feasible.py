@@ -1,0 +1,87 @@
+"""What may be done: which gangs may be placed, where, and which may start."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import Array
+
+from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.scheduling.indexing import take
+from symphony.scheduling.state import PLACING, QUEUED, READY, Core
+
+
+class GangFacts(eqx.Module):
+    """What the workload says of one gang (scalars)."""
+
+    slot: Array  # i32: job slot
+    index: Array  # i32: number within its graph
+    graph: Array  # i32
+    kernel: Array  # i32
+    work: Array  # f
+    units: Array  # f
+    workers: Array  # i32
+    runs_on: Array  # i32
+
+
+def facts(core: Core, w: WorkloadArrays, gang: Array) -> GangFacts:
+    """Look one gang up."""
+    tasks = w.kernel.shape[1]
+    slot, index = gang // tasks, gang % tasks
+    graph = take(core.graph, slot)
+    return GangFacts(
+        slot=slot,
+        index=index,
+        graph=graph,
+        kernel=w.kernel[graph, index],
+        work=w.work[graph, index],
+        units=w.units[graph, index],
+        workers=w.workers[graph, index],
+        runs_on=w.runs_on[graph, index],
+    )
+
+
+def per_gang(core: Core, table: Array) -> Array:
+    """A table [A, T] of the graphs, for the gangs in the system [G]."""
+    return table[core.graph].reshape(-1)
+
+
+def seconds_by_kind(w: WorkloadArrays, f: GangFacts) -> Array:
+    """Isolated seconds of the whole gang on each device kind [Y], exchange left aside; inf where it cannot run."""
+    return (w.time_fixed[f.kernel] + w.time_work[f.kernel] * f.work) * f.units
+
+
+def memory_by_kind(w: WorkloadArrays, f: GangFacts) -> Array:
+    """Memory footprint of one worker on each device kind [Y], KiB."""
+    return jnp.ceil(w.memory_fixed[f.kernel] + w.memory_work[f.kernel] * f.work).astype(jnp.int32)
+
+
+def enough_devices(core: Core, t: TopologyArrays, w: WorkloadArrays) -> Array:
+    """Whether as many devices are up that can run each gang as it has workers [G]."""
+    kinds = jnp.arange(t.kind_memory.shape[0])
+    up = (core.up[:, None] & (t.device_kind[:, None] == kinds)).sum(axis=0, dtype=jnp.int32)
+    able = (per_gang(core, w.runs_on)[:, None] >> kinds) & 1
+    return (able * up).sum(axis=1, dtype=jnp.int32) >= per_gang(core, w.workers)
+
+
+def candidates(core: Core, t: TopologyArrays, w: WorkloadArrays) -> Array:
+    """Gangs that the next decision may place [G]: the one partly placed if there is one, else all actionable ones."""
+    placing = core.status == PLACING
+    actionable = (core.status == READY) & enough_devices(core, t, w)
+    return jnp.where(placing.any(), placing, actionable)
+
+
+def fits(core: Core, t: TopologyArrays, w: WorkloadArrays, gang: Array) -> Array:
+    """Devices that may take the next worker of a gang [D]."""
+    able = (facts(core, w, gang).runs_on >> t.device_kind) & 1 > 0
+    taken = (take(core.device, gang)[None, :] == jnp.arange(core.up.shape[0])[:, None]).any(axis=1)
+    return core.up & able & ~taken
+
+
+def startable(core: Core) -> Array:
+    """Queued gangs that could start now [G]."""
+    able = core.up & (core.lanes_free > 0) & (core.memory_free >= core.head_needs)
+    open_to = jnp.where(able, core.head, -1)
+    gangs = jnp.arange(core.status.shape[0])[:, None]
+    here = (take(open_to, core.device) == gangs) | (core.device < 0)
+    return (core.status == QUEUED) & (core.inputs_left == 0) & here.all(axis=1)

@@ -1,0 +1,58 @@
+"""Reading and writing single elements of small arrays, in the form that compiles best.
+
+Under `vmap`, `x.at[i].set(v)` becomes a scatter: slow on CPUs and a kernel launch of its own on GPUs. For the sizes of
+one scenario a masked select over the whole array is cheaper, and fuses. Long arrays keep the scatter.
+"""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+DENSE = 2048  # elements times updates below which a masked select is used
+
+BIG = 2**31 - 1
+
+
+def take(x: Array, index: Array) -> Array:
+    """x[index], where `index` is known to be in range (or its result is not used)."""
+    return x.at[index].get(mode="clip")
+
+
+def put(x: Array, index: Array, value: ArrayLike, when: ArrayLike = True) -> Array:
+    """x with `value` at one index along the first axis, if `when`."""
+    value = jnp.asarray(value, x.dtype)
+    if x.size > DENSE:
+        return x.at[jnp.where(when, index, x.shape[0])].set(value, mode="drop")
+    hit = (jnp.arange(x.shape[0]) == index) & when
+    return jnp.where(hit.reshape(hit.shape + (1,) * (x.ndim - 1)), value, x)
+
+
+def put_all(x: Array, indices: Array, values: ArrayLike, when: Array) -> Array:
+    """x with `values` at several distinct indices, each if its `when`."""
+    if x.size * indices.size > 4 * DENSE:
+        return x.at[jnp.where(when, indices, x.shape[0])].set(values, mode="drop")
+    values = jnp.broadcast_to(jnp.asarray(values, x.dtype), indices.shape + x.shape[1:])
+    for k in range(indices.shape[0]):
+        x = put(x, indices[k], values[k], when[k])
+    return x
+
+
+def add_all(x: Array, indices: Array, values: Array) -> Array:
+    """x with `values` added at several indices, repeats added up (integers only: order must not matter)."""
+    if x.size * indices.size > 8 * DENSE:
+        return x.at[indices].add(values, mode="drop")
+    hits = jnp.arange(x.shape[0])[:, None] == indices[None, :]
+    return x + jnp.where(hits, values[None, :], 0).sum(axis=1, dtype=x.dtype)
+
+
+def first(mask: Array) -> Array:
+    """The lowest index where `mask` holds, or BIG."""
+    return jnp.where(mask, jnp.arange(mask.shape[-1], dtype=jnp.int32), BIG).min(axis=-1)
+
+
+def first_min(key: Array) -> tuple[Array, Array]:
+    """Least value and the lowest index that has it. Two plain reductions: an arg-min does not vectorise."""
+    least = key.min(axis=-1)
+    return least, first(key == least[..., None])

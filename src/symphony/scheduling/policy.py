@@ -1,0 +1,197 @@
+"""The policy protocol: what a policy is shown, and what it may answer.
+
+A policy is asked for one action whenever a decision is wanted (docs/concepts/simulation.md, "Decisions"). It is shown
+an `Observation`: the scheduler's own books, profiles, and a belief about the load of every resource row. It is never
+shown the true background load, the true amount of work, or raw counters. Policies that set `cheats` are shown the true
+background as well, and are marked wherever results are printed.
+
+    class ShortestQueue(sy.Policy):
+        def init(self, topology):
+            return None
+
+        def decide(self, key, state, observation):
+            return state, sy.best_feasible(observation, -observation.queue_s)
+
+Both methods must be pure and traceable by JAX: they run inside the compiled simulator.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax.typing import ArrayLike
+
+from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.scheduling.clock import Amount
+from symphony.scheduling.feasible import GangFacts, candidates, facts, fits, per_gang, seconds_by_kind
+from symphony.scheduling.indexing import BIG, first_min, take
+from symphony.scheduling.state import Core
+
+PLACE, PREEMPT, RECONFIGURE, WAIT = range(4)
+
+
+class Action(eqx.Module):
+    """One decision. What does not apply to its kind is ignored."""
+
+    kind: Array  # i32: PLACE, PREEMPT, RECONFIGURE or WAIT
+    gang: Array  # i32: PLACE its next worker, or PREEMPT it
+    device: Array  # i32: to PLACE on or RECONFIGURE
+    kernel: Array  # i32: to RECONFIGURE to
+
+
+def place(gang: ArrayLike, device: ArrayLike) -> Action:
+    """Put the next worker of a gang on a device."""
+    return _action(PLACE, gang=gang, device=device)
+
+
+def preempt(gang: ArrayLike) -> Action:
+    """Checkpoint a running gang and take it off its devices."""
+    return _action(PREEMPT, gang=gang)
+
+
+def reconfigure(device: ArrayLike, kernel: ArrayLike) -> Action:
+    """Configure a free slot of a reconfigurable device for a kernel."""
+    return _action(RECONFIGURE, device=device, kernel=kernel)
+
+
+def wait() -> Action:
+    """Do nothing until the next event."""
+    return _action(WAIT)
+
+
+def _action(kind: ArrayLike, gang: ArrayLike = 0, device: ArrayLike = 0, kernel: ArrayLike = 0) -> Action:
+    return Action(*(jnp.asarray(x, jnp.int32) for x in (kind, gang, device, kernel)))
+
+
+def choose(condition: Array, a: Action, b: Action) -> Action:
+    """`a` where the condition holds, else `b`."""
+    return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)
+
+
+class Observation(eqx.Module):
+    """What a policy sees. Everything derived is computed only if a policy asks for it."""
+
+    core: Core
+    topology: TopologyArrays
+    workload: WorkloadArrays  # kernels and graphs; the jobs yet to arrive must not be looked at
+    now: Amount
+    own_load: Array  # f[R]: load that Symphony's own workers and transfers put on each row now
+    counter_noise: Array  # f[]: relative error of a reading
+    noise_key: Array
+    true_background: Array | None  # f[R], for policies that cheat
+
+    @property
+    def candidates(self) -> Array:
+        """Gangs that may be placed now [G]."""
+        return candidates(self.core, self.topology, self.workload)
+
+    def facts(self, gang: Array) -> GangFacts:
+        """What the workload says of one gang."""
+        return facts(self.core, self.workload, gang)
+
+    def feasible(self, gang: Array) -> Array:
+        """Devices that may take the next worker of a gang [D]."""
+        return fits(self.core, self.topology, self.workload, gang)
+
+    def seconds(self, gang: Array) -> Array:
+        """Isolated seconds of a gang on each device [D]; inf where it cannot run."""
+        return take(seconds_by_kind(self.workload, self.facts(gang)), self.topology.device_kind)
+
+    @property
+    def running_s(self) -> Array:
+        """Isolated seconds left of what runs on each device, by its profile [D]."""
+        core = self.core
+        left = jnp.maximum(core.lane_estimate - self.now.minus(core.lane_since), 0)
+        left = jnp.where(core.lane_holds >= 0, left, 0)
+        return _sum_by_device(left, self.topology)
+
+    @property
+    def queue_s(self) -> Array:
+        """Isolated seconds of work ahead of a newcomer on each device [D]; 0 if it could start at once."""
+        idle = (self.core.lanes_free > 0) & (self.core.queued == 0)
+        backlog = (self.core.queued_s + self.running_s) / jnp.maximum(self.topology.slots, 1)
+        return jnp.where(idle, 0, backlog)
+
+    @property
+    def load_mean(self) -> Array:
+        """Belief about the load of each row in the last window [R]: mean."""
+        draw = jax.random.normal(jax.random.fold_in(self.noise_key, self.core.windows), self.core.reading.shape)
+        return self.core.reading * jnp.maximum(1 + self.counter_noise * draw, 0)
+
+    @property
+    def load_std(self) -> Array:
+        """Belief about the load of each row in the last window [R]: standard deviation."""
+        return self.counter_noise * self.load_mean
+
+    @property
+    def background(self) -> Array:
+        """Belief about what others load each row with [R]: the reading less our own share of it."""
+        return jnp.maximum(self.load_mean - self.core.own_reading, 0)
+
+    def per_gang(self, table: ArrayLike) -> Array:
+        """A column of the workload's graphs [A, T], for the gangs in the system [G]."""
+        return per_gang(self.core, jnp.asarray(table))
+
+
+def _sum_by_device(lanes: Array, t: TopologyArrays) -> Array:
+    """Sum over the lanes of each device; masked for small clusters, where that is faster than a scatter."""
+    devices = t.device_kind.shape[0]
+    if devices * lanes.shape[0] > 2**16:
+        return jax.ops.segment_sum(lanes, t.lane_device, devices, indices_are_sorted=True)
+    here = t.lane_device[None, :] == jnp.arange(devices)[:, None]
+    return jnp.where(here & t.lane_exists, lanes, 0).sum(axis=1)
+
+
+class Policy(eqx.Module):
+    """Decides. Subclass it, give `init` and `decide`, and run `sy.testing.check_policy` on it."""
+
+    cheats: ClassVar[bool] = False  # wants `Observation.true_background`
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+        return type(self).__name__
+
+    @abstractmethod
+    def init(self, topology: TopologyArrays) -> Any:
+        """State before the first decision of a run: a pytree of arrays, or None."""
+
+    @abstractmethod
+    def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
+        """One action, and the state for the next call."""
+
+
+def pick_gang(observation: Observation, score: Array | None = None) -> Array:
+    """The candidate to place next: highest priority, then highest score, then oldest job, then lowest number."""
+    core = observation.core
+    tasks = observation.workload.kernel.shape[1]
+    allowed = observation.candidates
+    priority = jnp.repeat(core.priority, tasks)
+    allowed &= priority == jnp.where(allowed, priority, -BIG).max()
+    if score is not None:
+        allowed &= score == jnp.where(allowed, score, -jnp.inf).max()
+    job = jnp.repeat(core.job, tasks)
+    return jnp.minimum(first_min(jnp.where(allowed, job, BIG))[1], allowed.shape[0] - 1)
+
+
+def best_device(observation: Observation, gang: Array, score: Array) -> Array:
+    """The feasible device with the highest score for the gang's next worker; ties go to the lowest number."""
+    allowed = observation.feasible(gang)
+    return first_min(jnp.where(allowed, -score, jnp.inf))[1]
+
+
+def best_feasible(observation: Observation, device_score: Array, gang_score: Array | None = None) -> Action:
+    """Place the best candidate gang (oldest first by default) on its best feasible device."""
+    gang = pick_gang(observation, gang_score)
+    return place(gang, best_device(observation, gang, device_score))
+
+
+def idle_devices(observation: Observation) -> Array:
+    """Devices with a free slot and an empty queue [D]."""
+    core = observation.core
+    return core.up & (core.lanes_free > 0) & (core.queued == 0)

@@ -1,0 +1,132 @@
+"""What the scheduler knows. The core has no clock of its own, does no I/O, and does not know who sends the events.
+
+    K job slots   G = K*T gangs (gang i of the job in slot k is k*T + i)   W workers per gang
+    D devices     L lanes (slots of all devices)                            V remembered copies of an output
+"""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import Array
+
+from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.scheduling.clock import Amount
+
+# A gang's life. The order matters: statuses from PLACING to SAVING hold devices.
+ABSENT, WAITING, READY, PLACING, QUEUED, RUNNING, SAVING, FINISHED, SAVED, DONE = range(10)
+COPIES = 4
+FREE, RECONFIGURING = -1, -2  # what a lane may hold beside a gang
+UNCONFIGURED = -1
+
+
+class Core(eqx.Module):
+    """The scheduler's state."""
+
+    # jobs in the system [K]
+    job: Array  # i32: number in the trace, -1 = free slot
+    graph: Array  # i32
+    home: Array  # i32: device whose memory holds the inputs
+    priority: Array  # i32
+    arrived: Amount
+    unfinished: Array  # i32: gangs not yet done
+    # gangs [G]
+    status: Array  # i32
+    waiting_for: Array  # i32: parents not yet done
+    sequence: Array  # i32: order in the queues
+    placed: Array  # i32: workers that have a device
+    device: Array  # i32[G, W]
+    lane: Array  # i32[G, W]: while it holds lanes
+    inputs_left: Array  # i32: inputs still to be fetched
+    resumed: Array  # bool: its next start must restore a checkpoint
+    leaving: Array  # bool: to be taken off its devices before anything else happens
+    copies: Array  # i32[G, V]: memories that hold its output, -1 = none; the first is the original
+    copied: Array  # i32: copies made
+    # devices [D]
+    up: Array  # bool
+    memory_free: Array  # i32, KiB
+    lanes_free: Array  # i32
+    head: Array  # i32: gang at the head of the queue, -1 = empty
+    head_needs: Array  # i32, KiB: memory that the head of the queue needs here
+    queued: Array  # i32: workers in the queue
+    queued_s: Array  # f: their isolated seconds
+    # lanes [L]
+    lane_holds: Array  # i32: gang, FREE or RECONFIGURING
+    lane_kernel: Array  # i32: what it is configured for
+    lane_setup: Array  # bool: reconfiguring, restoring or saving
+    lane_since: Amount  # when its worker started
+    lane_estimate: Array  # f: isolated seconds of its worker
+    # scalars
+    jobs_seen: Array  # i32
+    jobs_done: Array  # i32
+    next_sequence: Array  # i32
+    releasing: Array  # i32: gang whose children are being told, -1 = none
+    release_from: Array  # i32: its next child
+    waited: Array  # bool: the policy asked to wait for the next event
+    offered: Array  # bool: a decision is offered though no gang may be ready
+    decisions: Array  # i32
+    refused: Array  # i32
+    # counter readings [R]
+    reading: Array  # f: mean load of each row in the last window, without noise
+    own_reading: Array  # f: what Symphony's own work contributed to it
+    windows: Array  # i32: windows so far
+
+
+def empty(topology: TopologyArrays, workload: WorkloadArrays, job_slots: int) -> Core:
+    """The state before the first event."""
+    t, w = topology, workload
+    k, tasks, workers = job_slots, w.kernel.shape[1], w.max_workers
+    g, d, lanes, r = k * tasks, t.device_kind.shape[0], t.lane_device.shape[0], t.capacity.shape[0]
+
+    def ints(*shape: int, fill: int = 0) -> Array:
+        return jnp.full(shape, fill, jnp.int32)
+
+    def floats(*shape: int) -> Array:
+        return jnp.zeros(shape)
+
+    def bools(*shape: int) -> Array:
+        return jnp.zeros(shape, bool)
+
+    return Core(
+        job=ints(k, fill=-1),
+        graph=ints(k),
+        home=ints(k),
+        priority=ints(k),
+        arrived=Amount(ints(k), floats(k)),
+        unfinished=ints(k),
+        status=ints(g, fill=ABSENT),
+        waiting_for=ints(g),
+        sequence=ints(g),
+        placed=ints(g),
+        device=ints(g, workers, fill=-1),
+        lane=ints(g, workers, fill=-1),
+        inputs_left=ints(g),
+        resumed=bools(g),
+        leaving=bools(g),
+        copies=ints(g, COPIES, fill=-1),
+        copied=ints(g),
+        up=jnp.asarray(t.exists),
+        memory_free=jnp.asarray(t.kind_memory)[jnp.asarray(t.device_kind)],
+        lanes_free=jnp.asarray(t.slots),
+        head=ints(d, fill=-1),
+        head_needs=ints(d),
+        queued=ints(d),
+        queued_s=floats(d),
+        lane_holds=jnp.where(jnp.asarray(t.lane_exists), FREE, RECONFIGURING),
+        lane_kernel=ints(lanes, fill=UNCONFIGURED),
+        lane_setup=bools(lanes),
+        lane_since=Amount(ints(lanes), floats(lanes)),
+        lane_estimate=floats(lanes),
+        jobs_seen=ints(),
+        jobs_done=ints(),
+        next_sequence=ints(),
+        releasing=ints(fill=-1),
+        release_from=ints(),
+        waited=jnp.asarray(False),
+        offered=jnp.asarray(False),
+        decisions=ints(),
+        refused=ints(),
+        reading=floats(r),
+        own_reading=floats(r),
+        windows=ints(),
+    )

@@ -1,0 +1,176 @@
+"""Time moves to the next event: rates from the loads, the earliest of all that can happen, and its consequence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import Array
+
+from symphony.problem.topology import SPANS
+from symphony.scheduling import advance, clock
+from symphony.scheduling.clock import Amount
+from symphony.scheduling.feasible import candidates
+from symphony.scheduling.indexing import first_min, put, take
+from symphony.scheduling.state import RUNNING
+from symphony.simulator.contention import LOAD_UNIT, ContentionModel
+from symphony.simulator.scenarios import ScenarioArrays
+from symphony.simulator.settle import wanted
+from symphony.simulator.world import IDLE, World
+
+# In the order in which events at equal times happen.
+EVENTS = ("finished", "set-up", "fetched", "arrival", "repair", "failure", "background", "window", "thought")
+EVENT_FINISHED, EVENT_SETUP, EVENT_FETCHED, EVENT_ARRIVAL, EVENT_REPAIR = range(5)
+EVENT_FAILURE, EVENT_BACKGROUND, EVENT_WINDOW, EVENT_THOUGHT = range(5, 9)
+PATIENCE = 512  # events with nothing under way and a gang to place, after which a policy is said to have stalled
+
+
+class Rates(eqx.Module):
+    """How fast everything goes at an instant."""
+
+    gang: Array  # f[G], units/s; 0 if it makes no progress
+    fetch: Array  # f[D], bytes/s
+    total: Array  # f[R]: load of each row, background included
+    own: Array  # f[R]
+
+
+class Event(eqx.Module):
+    """What happened."""
+
+    kind: Array  # i32: index into EVENTS, -1 = time did not move
+    gang: Array  # i32, -1 = none
+    device: Array  # i32, -1 = none
+
+
+def rates(world: World, s: ScenarioArrays, contention: ContentionModel) -> Rates:
+    """The one mechanism of contention, applied to all workers and transfers."""
+    t, core = s.topology, world.core
+    own = world.load * LOAD_UNIT
+    total = own + world.background
+    shares = take(contention.share(total), t.route_row)  # [D, H]
+    crossed = (t.route_spans[:, :, None] >> jnp.arange(len(SPANS))) & 1 > 0
+    by_span = contention.compose(shares[:, None, :], crossed.swapaxes(1, 2))  # [D, spans]
+
+    compute = contention.compose(take(shares, t.lane_device), world.compute_load > 0)
+    exchange = _pick(take(by_span, t.lane_device), world.span)
+    lane_rate = 1 / (world.unit_s / compute + world.exchange_s / exchange)
+    lane_rate = jnp.where(core.lane_setup, 0, lane_rate)
+    slowest = jnp.where(core.lane >= 0, take(lane_rate, core.lane), jnp.inf).min(axis=1)
+    gang = jnp.where(core.status == RUNNING, slowest, 0)
+
+    memory = t.place[:, 0]
+    ends = jnp.minimum(
+        _pick(take(by_span, world.fetch_from), world.fetch_span), _pick(take(by_span, memory), world.fetch_span)
+    )
+    return Rates(gang, world.fetch_bandwidth * ends, total, own)
+
+
+def _pick(table: Array, column: Array) -> Array:
+    """table[i, column[i]] without a gather: the table has few columns."""
+    return jnp.where(jnp.arange(table.shape[1]) == column[:, None], table, 0).sum(axis=1)
+
+
+def advance_time(world: World, s: ScenarioArrays, contention: ContentionModel, when: Array) -> tuple[World, Event]:
+    """Move to the next event and carry it out, if `when`."""
+    core, t, w = world.core, s.topology, s.workload
+    rate = rates(world, s, contention)
+    never = jnp.inf
+
+    thinks = (s.latency > 0) & wanted(core, s)
+    thinking = jnp.where(thinks & (world.thinking < 0), s.latency, world.thinking)
+
+    finish_s, gang = first_min(jnp.where(rate.gang > 0, jnp.maximum(world.left.total, 0) / rate.gang, never))
+    setup_s, lane = first_min(jnp.where(core.lane_setup, world.setup_s, never))
+    fetching = world.fetch_gang != IDLE
+    fetch_s, fetcher = first_min(jnp.where(fetching, jnp.maximum(world.fetch_left, 0) / rate.fetch, never))
+    coming = Amount(take(w.arrival_whole, core.jobs_seen), take(w.arrival_part, core.jobs_seen))
+    can_arrive = (core.jobs_seen < w.jobs) & (core.job < 0).any()
+    down = t.exists & ~core.up
+    repair_s, repaired = first_min(jnp.where(down, world.up_at.minus(world.now), never))
+    waits = jnp.stack(
+        [
+            finish_s,
+            setup_s,
+            fetch_s,
+            jnp.where(can_arrive, coming.minus(world.now), never),
+            repair_s,
+            jnp.where(s.failures > 0, world.next_failure.minus(world.now), never),
+            jnp.where(s.phases > 0, world.next_phase.minus(world.now), never),
+            world.window_end.minus(world.now),
+            jnp.where(thinking >= 0, thinking, never),
+        ]
+    )
+    wait, kind = first_min(jnp.maximum(waits, 0))
+    dt = jnp.where(when, wait, 0.0)
+
+    def is_kind(event: int) -> Array:
+        return when & (kind == event)
+
+    # What went on meanwhile.
+    moved = world.left.plus(-rate.gang * dt)
+    left = clock.where(rate.gang > 0, moved, world.left)
+    now = world.now.plus(dt)
+    world = replace(
+        world,
+        now=now,
+        left=left,
+        setup_s=jnp.where(core.lane_setup, world.setup_s - dt, world.setup_s),
+        fetch_left=jnp.where(fetching, world.fetch_left - rate.fetch * dt, world.fetch_left),
+        load_area=world.load_area + rate.total * dt,
+        own_area=world.own_area + rate.own * dt,
+        used_area=world.used_area + jnp.minimum(rate.own, 1) * dt,
+        thinking=jnp.where(thinking >= 0, thinking - dt, thinking),
+    )
+    world = replace(world, thinking=jnp.where(is_kind(EVENT_THOUGHT), -1.0, world.thinking))
+
+    # And what happens now.
+    down_device = take(s.failure_device, world.failure % jnp.maximum(s.failures, 1))
+    fails = is_kind(EVENT_FAILURE) & take(core.up, down_device)
+    window = is_kind(EVENT_WINDOW)
+    core = advance.gang_finished(core, gang, is_kind(EVENT_FINISHED))
+    core = advance.setup_ended(core, t, lane, is_kind(EVENT_SETUP))
+    core = advance.job_arrived(core, w, now, is_kind(EVENT_ARRIVAL))
+    core = advance.device_repaired(core, repaired, is_kind(EVENT_REPAIR))
+    core = advance.device_failed(core, t, down_device, fails)
+    core = advance.window_ended(core, world.load_area / s.window, world.own_area / s.window, s.offer, window)
+    core = replace(core, waited=core.waited & ~when)
+
+    step = world.phase % jnp.maximum(s.phases, 1)
+    tenants = take(s.phase_load, step)
+    switches = is_kind(EVENT_BACKGROUND) & (t.row_group == take(s.phase_group, step))
+    phase = world.phase + is_kind(EVENT_BACKGROUND)
+    failure = world.failure + is_kind(EVENT_FAILURE)
+    gap = take(s.phase_gap, phase % jnp.maximum(s.phases, 1))
+    lull = take(s.failure_gap, failure % jnp.maximum(s.failures, 1))
+    until = now.plus(take(s.failure_down, world.failure % jnp.maximum(s.failures, 1)))
+    under_way = jnp.isfinite(waits[: EVENT_REPAIR + 1]).any() | (thinking >= 0)
+    stuck = ~under_way & candidates(core, t, w).any()
+    idle_events = jnp.where(when, jnp.where(stuck, world.idle_events + 1, 0), world.idle_events)
+    world = replace(
+        world,
+        core=core,
+        closing=jnp.where(is_kind(EVENT_FETCHED), fetcher, world.closing),
+        arrived=world.arrived | is_kind(EVENT_FETCHED),
+        background=jnp.where(switches, take(tenants, t.row_kind), world.background),
+        phase=phase,
+        next_phase=clock.where(is_kind(EVENT_BACKGROUND), world.next_phase.plus(gap), world.next_phase),
+        failure=failure,
+        next_failure=clock.where(is_kind(EVENT_FAILURE), world.next_failure.plus(lull), world.next_failure),
+        up_at=Amount(
+            put(world.up_at.whole, down_device, until.whole, fails), put(world.up_at.part, down_device, until.part, fails)
+        ),
+        window_end=clock.where(window, world.window_end.plus(s.window), world.window_end),
+        used=jnp.where(window, world.used + world.used_area, world.used),
+        load_area=jnp.where(window, 0, world.load_area),
+        own_area=jnp.where(window, 0, world.own_area),
+        used_area=jnp.where(window, 0, world.used_area),
+        thought=(world.thought & ~when) | is_kind(EVENT_THOUGHT),
+        events=world.events + when,
+        idle_events=idle_events,
+        stalled=world.stalled | (idle_events > PATIENCE),
+    )
+    device = jnp.where(kind == EVENT_REPAIR, repaired, jnp.where(kind == EVENT_FAILURE, down_device, -1))
+    device = jnp.where(kind == EVENT_FETCHED, fetcher, device)
+    who = jnp.where(kind == EVENT_FINISHED, gang, jnp.where(kind == EVENT_FETCHED, take(world.fetch_gang, fetcher), -1))
+    return world, Event(jnp.where(when, kind, -1), jnp.where(when, who, -1), jnp.where(when, device, -1))

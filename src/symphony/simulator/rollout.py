@@ -1,0 +1,147 @@
+"""Whole runs: one step, many steps, many scenarios side by side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from symphony.scheduling.policy import Observation, Policy
+from symphony.scheduling.indexing import take
+from symphony.simulator import settle
+from symphony.simulator.contention import LOAD_UNIT, Bottleneck, ContentionModel
+from symphony.simulator.next_event import advance_time
+from symphony.simulator.scenarios import ScenarioArrays, batch_axes
+from symphony.simulator.world import World, initial
+
+
+class Carry(eqx.Module):
+    """What a run carries from step to step."""
+
+    world: World
+    policy_state: Any
+    key: Array  # of the policy's own randomness
+
+
+class Log(eqx.Module):
+    """What happened in one step: a gang may leave, a decision be made, a gang start, and then time may move."""
+
+    before: tuple[Array, Array]  # time of the first three: whole seconds, fraction
+    left: tuple[Array, Array, Array]  # job, gang, status it left with; job -1 = none
+    completed: Array  # i32: job, -1 = none
+    decision: tuple[Array, Array, Array, Array, Array, Array]  # kind, job, gang, device, kernel, accepted; kind -1
+    started: tuple[Array, Array, Array, Array, Array, Array]  # job, gang, devices, lanes, isolated_s, setup_s
+    after: tuple[Array, Array]  # time of the event
+    event: tuple[Array, Array, Array, Array]  # kind, job, gang, device; kind -1 = time did not move
+    reading: Array  # f: sum over all rows of the last counter reading
+
+
+def begin(s: ScenarioArrays, policy: Policy, key: Array) -> Carry:
+    """A run before its first step."""
+    # Strong types: a weakly typed leaf would make the second call of `run_steps` compile again.
+    return jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), Carry(initial(s), policy.init(s.topology), key))
+
+
+def finished(world: World, s: ScenarioArrays) -> Array:
+    """Whether a run is over."""
+    return (world.core.jobs_done >= s.workload.jobs) | world.stalled
+
+
+def observe(world: World, s: ScenarioArrays, cheats: bool) -> Observation:
+    """What a policy is shown."""
+    return Observation(
+        core=world.core,
+        topology=s.topology,
+        workload=s.workload,
+        now=world.now,
+        own_load=world.load * LOAD_UNIT,
+        counter_noise=s.counter_noise,
+        noise_key=jax.random.wrap_key_data(s.key),
+        true_background=world.background if cheats else None,
+    )
+
+
+def step(
+    carry: Carry, s: ScenarioArrays, policy: Policy, contention: ContentionModel, record: bool
+) -> tuple[Carry, Log | None]:
+    """A gang leaves, a decision is made, a fetch and a gang start, time moves: each if it can and its turn has come."""
+    world, state = carry.world, carry.policy_state
+    before, w = world, s.workload
+    world, leave = settle.leave(world, s)
+
+    ready = (s.latency <= 0) | world.thought
+    decides = ~settle.unsettled(world) & settle.wanted(world.core, s) & ready & ~finished(world, s)
+    key = jax.random.fold_in(carry.key, world.core.decisions)
+    new_state, action = policy.decide(key, state, observe(world, s, policy.cheats))
+    state = jax.tree.map(lambda new, old: jnp.where(decides, new, old), new_state, state)
+    decided = world.core
+    world, accepted = settle.act(world, s, action, decides)
+
+    world = settle.close_fetch(world, s)
+    world = settle.open_fetch(world, s)
+    world, start = settle.start(world, s)
+    started = world.core
+
+    ready = (s.latency <= 0) | world.thought
+    moves = ~settle.unsettled(world) & ~(settle.wanted(world.core, s) & ready) & ~finished(world, s)
+    world, event = advance_time(world, s, contention, moves)
+    carry = Carry(world, state, carry.key)
+    if not record:
+        return carry, None
+
+    tasks = w.kernel.shape[1]
+
+    def name(core: Any, gang: Array, valid: Array) -> tuple[Array, Array]:
+        return jnp.where(valid, take(core.job, gang // tasks), -1), jnp.where(valid, gang % tasks, -1)
+
+    log = Log(
+        before=(before.now.whole, before.now.part),
+        left=(*name(before.core, leave.gang, leave.gang >= 0), leave.status),
+        completed=jnp.where(leave.completed, take(before.core.job, leave.slot), -1),
+        decision=(
+            jnp.where(decides, action.kind, -1),
+            *name(decided, action.gang, decides),
+            action.device,
+            action.kernel,
+            accepted,
+        ),
+        started=(
+            *name(started, start.gang, start.gang >= 0),
+            take(started.device, start.gang),
+            take(started.lane, start.gang),
+            start.isolated_s,
+            start.setup_s,
+        ),
+        after=(world.now.whole, world.now.part),
+        event=(event.kind, *name(started, event.gang, event.gang >= 0), event.device),
+        reading=world.core.reading.sum(),
+    )
+    return carry, log
+
+
+@eqx.filter_jit
+def begin_batch(batch: ScenarioArrays, policy: Policy, keys: Array) -> Carry:
+    """Several runs before their first step."""
+    return jax.vmap(lambda s, key: begin(s, policy, key), in_axes=(batch_axes(batch), 0))(batch, keys)
+
+
+
+
+def _run(
+    batch: ScenarioArrays, carry: Carry, policy: Policy, contention: ContentionModel, steps: int, record: bool
+) -> tuple[Carry, Log | None, Array]:
+    def one(s: ScenarioArrays, carry: Carry) -> tuple[Carry, Log | None, Array]:
+        def body(carry: Carry, _: None) -> tuple[Carry, Log | None]:
+            return step(carry, s, policy, contention, record)
+
+        carry, log = jax.lax.scan(body, carry, None, length=steps)
+        return carry, log, finished(carry.world, s)
+
+    axes = (batch_axes(batch), 0)
+    return jax.vmap(one, in_axes=axes)(batch, carry)
+
+
+run_steps = eqx.filter_jit(_run)

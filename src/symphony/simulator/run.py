@@ -1,0 +1,252 @@
+"""Runs from start to end, and their records: the door through which the rest of Symphony uses the simulator."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from symphony.problem.errors import PolicyError
+from symphony.problem.topology import RESOURCE_KINDS, Topology
+from symphony.problem.workload import Workload
+from symphony.scheduling.policy import PLACE, Policy
+from symphony.scheduling.state import FINISHED, RUNNING, SAVED
+from symphony.simulator.contention import Bottleneck, ContentionModel
+from symphony.simulator.next_event import EVENT_ARRIVAL
+from symphony.simulator.records import GangRecord, JobRecord, RunRecord
+from symphony.simulator.rollout import Carry, Log, begin_batch, run_steps
+from symphony.simulator.scenarios import Scenario, ScenarioArrays, stack
+
+CHUNK = 512  # steps between looks at the progress
+MAX_STEPS_PER_GANG = 20_000  # a run that needs more is not getting anywhere
+
+
+@dataclass
+class Trace:
+    """Everything that one run logged, in order, as NumPy columns; rows where nothing of a kind happened are -1."""
+
+    log: Log
+    carry: Carry  # of this run alone, at its end
+
+    @property
+    def before_s(self) -> np.ndarray:
+        """Time at which a step began: gangs left and started then, and decisions were made."""
+        return self.log.before[0] + np.asarray(self.log.before[1], np.float64)
+
+    @property
+    def after_s(self) -> np.ndarray:
+        """Time of a step's event."""
+        return self.log.after[0] + np.asarray(self.log.after[1], np.float64)
+
+
+def simulate(
+    scenarios: Sequence[Scenario],
+    policy: Policy,
+    *,
+    name: str = "",
+    contention: ContentionModel | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> list[RunRecord]:
+    """Run a policy on scenarios of one topology side by side. `progress` is told the share of jobs done."""
+    batch = stack(list(scenarios))
+    started = time.perf_counter()
+    traces, compile_s = run_traces(batch, scenarios, policy, contention=contention, progress=progress)
+    wall_s = (time.perf_counter() - started - compile_s) / len(scenarios)
+    records = [
+        record(scenario, trace, name or policy.name, wall_s)
+        for scenario, trace in zip(scenarios, traces, strict=True)
+    ]
+    for run in records:
+        if run.stalled:
+            raise PolicyError(
+                f"policy {run.policy!r} stalled on seed {run.seed}: gangs could be placed, nothing was under way, "
+                f"and it waited for ever ({len(run.jobs)} jobs were complete)",
+                hint="answer wait() only while something is running; sy.testing.check_policy finds such cases",
+            )
+    return records
+
+
+def run_traces(
+    batch: ScenarioArrays,
+    scenarios: Sequence[Scenario],
+    policy: Policy,
+    *,
+    contention: ContentionModel | None = None,
+    progress: Callable[[float], None] | None = None,
+    record_log: bool = True,
+) -> tuple[list[Trace], float]:
+    """Run a batch to its end. Also returns the seconds that compilation took."""
+    contention = contention or Bottleneck()
+    keys = jax.vmap(jax.random.key)(np.asarray([s.seed for s in scenarios], np.uint32))
+    keys = jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys)
+    began = time.perf_counter()
+    carry = begin_batch(batch, policy, keys)
+    compiled = run_steps.lower(batch, carry, policy, contention, CHUNK, record_log).compile()
+    compile_s = time.perf_counter() - began
+    jobs = sum(len(s.workload.jobs) for s in scenarios)
+    budget = MAX_STEPS_PER_GANG * max(_gang_count(s.workload) for s in scenarios)
+    logs: list[Log] = []
+    for _ in range(0, budget, CHUNK):
+        carry, log, over = compiled(batch, carry, policy, contention, CHUNK, record_log)
+        if record_log:
+            logs.append(jax.tree.map(np.asarray, log))
+        if progress is not None:
+            progress(float(np.asarray(carry.world.core.jobs_done).sum()) / jobs)
+        if bool(np.all(over)):
+            break
+    else:
+        raise PolicyError(
+            f"a run took more than {budget:,} steps", hint="the policy keeps preempting or reconfiguring; look at it"
+        )
+    whole = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *logs) if logs else None
+    host = jax.tree.map(np.asarray, _without_key(carry))
+    return [
+        Trace(jax.tree.map(lambda x, i=i: x[i], whole), jax.tree.map(lambda x, i=i: x[i], host))
+        for i in range(len(scenarios))
+    ], compile_s
+
+
+def _without_key(carry: Carry) -> Carry:
+    return Carry(carry.world, carry.policy_state, jax.vmap(jax.random.key_data)(carry.key))
+
+
+def _gang_count(workload: Workload) -> int:
+    counts = [len(graph.all_gangs) for graph in workload.graphs]
+    return sum(counts[job.graph] for job in workload.jobs)
+
+
+def record(scenario: Scenario, trace: Trace, policy: str, wall_s: float) -> RunRecord:
+    """The records of one run, from its log."""
+    workload, log = scenario.workload, trace.log
+    before, after = trace.before_s, trace.after_s
+    world = trace.carry.world
+    isolated = [isolated_s(scenario.topology, workload, graph) for graph in range(len(workload.graphs))]
+    jobs = []
+    for row in np.flatnonzero(log.completed >= 0):
+        number = int(log.completed[row])
+        job = workload.jobs[number]
+        jobs.append(
+            JobRecord(number, job.graph, job.arrival_s, float(before[row]), isolated[job.graph], job.priority)
+        )
+    jobs.sort(key=lambda x: x.job)
+    return RunRecord(
+        policy=policy,
+        seed=scenario.seed,
+        jobs=tuple(jobs),
+        gangs=tuple(_stays(scenario, trace, before, after)),
+        makespan_s=max((job.finish_s for job in jobs), default=0.0),
+        utilisation=_utilisation(scenario.topology, world),
+        decisions=int(world.core.decisions),
+        events=int(world.events),
+        refused=int(world.core.refused),
+        wall_s=wall_s,
+        stalled=bool(world.stalled),
+    )
+
+
+def isolated_s(topology: Topology, workload: Workload, graph: int) -> float:
+    """Critical path of a graph with every gang alone on its best device: no schedule completes it faster."""
+    g = workload.graphs[graph]
+    tasks = {task.name: task for task in g.tasks}
+    best = []
+    for gang in g.all_gangs:
+        task = tasks[gang.tasks[0]]
+        kernel = workload.kernels[workload.kernel_index[task.kernel]]
+        work = kernel.work(task.size)
+        times = [
+            profile.seconds(work) * task.units
+            for kind in topology.kinds
+            if topology.kind_counts[kind.name]
+            and (profile := kernel.on(kind)) is not None
+            and profile.memory_bytes(work) <= kind.memory
+        ]
+        best.append(min(times))
+    finish = [0.0] * len(best)
+    parents: list[list[int]] = [[] for _ in best]
+    for source, target, _ in g.gang_edges:
+        if source >= 0:
+            parents[target].append(source)
+    for index in g.order:
+        finish[index] = best[index] + max((finish[p] for p in parents[index]), default=0.0)
+    return max(finish)
+
+
+def _utilisation(topology: Topology, world: object) -> dict[str, float]:
+    elapsed = max(float(world.now.whole) + float(world.now.part), 1e-12)  # type: ignore[attr-defined]
+    used = (np.asarray(world.used, float) + np.asarray(world.used_area, float)) / elapsed  # type: ignore[attr-defined]
+    kinds = np.asarray([list(RESOURCE_KINDS).index(resource.kind) for resource in topology.resources], int)
+    return {
+        kind: float(used[: len(kinds)][kinds == index].mean())
+        for index, kind in enumerate(RESOURCE_KINDS)
+        if (kinds == index).any()
+    }
+
+
+def _stays(scenario: Scenario, trace: Trace, before: np.ndarray, after: np.ndarray) -> list[GangRecord]:
+    """Walk the log once, opening a stay when a gang starts and closing it when the gang leaves."""
+    log, workload = trace.log, scenario.workload
+    kind, job, gang, device, _, accepted = log.decision
+    start_job, start_gang, devices, _, isolated, setup = log.started
+    left_job, left_gang, left_status = log.left
+    event_kind = log.event[0]
+    parents = [
+        [[s for s, target, _ in graph.gang_edges if target == i and s >= 0] for i in range(len(graph.all_gangs))]
+        for graph in workload.graphs
+    ]
+    ready: dict[tuple[int, int], float] = {}  # since when a gang could have been placed, if it was given back
+    placed: dict[tuple[int, int], float] = {}
+    done: dict[tuple[int, int], float] = {}
+    open_stays: dict[tuple[int, int], tuple[float, tuple[int, ...], float, float]] = {}
+    admitted: dict[int, float] = {}
+    stays: list[GangRecord] = []
+    arrivals = 0
+    busy = (left_job >= 0) | (kind == PLACE) | (start_job >= 0) | (event_kind == EVENT_ARRIVAL)
+    for row in np.flatnonzero(busy):
+        if left_job[row] >= 0:
+            who = (int(left_job[row]), int(left_gang[row]))
+            status = int(left_status[row])
+            if status >= RUNNING:
+                began, where, alone, set_up = open_stays.pop(who)
+                stays.append(
+                    GangRecord(
+                        job=who[0],
+                        gang=who[1],
+                        devices=where,
+                        ready_s=_ready(who, ready, done, admitted, parents[workload.jobs[who[0]].graph]),
+                        placed_s=placed[who],
+                        start_s=began,
+                        finish_s=float(before[row]),
+                        isolated_s=alone,
+                        setup_s=min(set_up, float(before[row]) - began),
+                        outcome={FINISHED: "finished", SAVED: "preempted"}.get(status, "failed"),
+                    )
+                )
+            if status == FINISHED:
+                done[who] = float(before[row])
+            else:
+                ready[who] = float(before[row])
+        if kind[row] == PLACE and accepted[row]:
+            placed[int(job[row]), int(gang[row])] = float(before[row])
+        if start_job[row] >= 0:
+            who = (int(start_job[row]), int(start_gang[row]))
+            where = tuple(int(d) for d in devices[row] if d >= 0)
+            open_stays[who] = (float(before[row]), where, float(isolated[row]), float(setup[row]))
+        if event_kind[row] == EVENT_ARRIVAL:
+            admitted[arrivals] = float(after[row])
+            arrivals += 1
+    return stays
+
+
+def _ready(
+    who: tuple[int, int],
+    given_back: dict[tuple[int, int], float],
+    done: dict[tuple[int, int], float],
+    admitted: dict[int, float],
+    parents: list[list[int]],
+) -> float:
+    times = [admitted[who[0]], *(done[who[0], parent] for parent in parents[who[1]])]
+    # A stay that was given back began to wait again when the one before it ended; that entry is consumed here.
+    return given_back.pop(who, max(times))

@@ -1,0 +1,276 @@
+"""What happens at an instant, before time moves: gangs leave, decisions are made, fetches and gangs start.
+
+Each function takes the world one small, bounded step further (one gang, one device), and says through its `when`
+whether there was anything to do. `docs/concepts/simulation.md` has the rules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import Array
+
+from symphony.problem.spans import distance, gang_span, span
+from symphony.problem.topology import LOCAL
+from symphony.scheduling import advance
+from symphony.scheduling.clock import Amount
+from symphony.scheduling.feasible import candidates, facts, startable
+from symphony.scheduling.indexing import BIG, add_all, first, first_min, put, put_all, take
+from symphony.scheduling.policy import Action
+from symphony.scheduling.state import COPIES, FINISHED, PLACING, QUEUED, RUNNING, SAVED, Core
+from symphony.simulator.contention import MAX_BANDWIDTH, to_load
+from symphony.simulator.scenarios import ScenarioArrays
+from symphony.simulator.world import IDLE, World
+
+
+def fetchable(world: World) -> Array:
+    """Gangs with inputs left whose fetch engine is idle [G]."""
+    core = world.core
+    placed = ((core.status == PLACING) | (core.status == QUEUED)) & (core.inputs_left > 0) & ~core.leaving
+    return placed & (take(world.fetch_gang, core.device[:, 0]) == IDLE)
+
+
+def unsettled(world: World) -> Array:
+    """Whether anything other than a decision must happen before time moves."""
+    core = world.core
+    return (
+        core.leaving.any()
+        | (core.releasing >= 0)
+        | (world.closing >= 0)
+        | fetchable(world).any()
+        | startable(core).any()
+    )
+
+
+def wanted(core: Core, s: ScenarioArrays) -> Array:
+    """Whether a decision is wanted."""
+    return (candidates(core, s.topology, s.workload).any() | core.offered) & ~core.waited
+
+
+class Leave(eqx.Module):
+    """What `leave` did."""
+
+    gang: Array  # i32, -1 = nothing
+    status: Array  # i32: status it left with
+    slot: Array  # i32: job slot
+    completed: Array  # bool: its job is complete
+
+
+def leave(world: World, s: ScenarioArrays) -> tuple[World, Leave]:
+    """Take one leaving gang off its devices, and tell the next few children of a finished one."""
+    core, t, w = world.core, s.topology, s.workload
+    when = core.leaving.any() & (core.releasing < 0)
+    gang = jnp.where(when, first(core.leaving), 0)
+    f = facts(core, w, gang)
+    status, devices, lanes = take(core.status, gang), take(core.device, gang), take(core.lane, gang)
+
+    held = when & (status >= RUNNING)
+    rows = take(t.route_row, devices)
+    burden = take(world.compute_load, lanes) + take(world.exchange_load, lanes)
+    burden = jnp.where(((lanes >= 0) & held)[:, None], burden, 0)
+    # A failure costs the work since the last periodic checkpoint.
+    failed = held & (status != FINISHED) & (status != SAVED)
+    every = w.checkpoint_units[f.graph, f.index]
+    total = _true_units(s, core, f.slot, f.index, f.units)
+    left = Amount(take(world.left.whole, gang), take(world.left.part, gang)).total
+    kept = jnp.where(jnp.isfinite(every), jnp.floor((total - left) / every) * every, 0)
+    reset = Amount.of(total - jnp.where(jnp.isfinite(every), kept, 0))
+    fetching = when & (take(world.fetch_gang, devices[0]) == gang) & (devices[0] >= 0)
+
+    before = core.jobs_done
+    core = advance.gang_leaves(core, t, w, gang, f, when)
+    core = advance.release_children(core, w)
+    completed = core.jobs_done > before
+    slot = jnp.where(when, f.slot, world.core.releasing // w.kernel.shape[1])
+    arrival = Amount(take(core.arrived.whole, slot), take(core.arrived.part, slot))
+    spent = jnp.where(completed, world.now.minus(arrival), 0)
+    isolated = w.isolated[take(core.graph, slot)]
+    return (
+        replace(
+            world,
+            core=core,
+            load=add_all(world.load, rows.reshape(-1), -burden.reshape(-1)),
+            setup_s=put_all(world.setup_s, lanes, 0.0, held & (lanes >= 0)),
+            left=Amount(
+                put(world.left.whole, gang, reset.whole, failed), put(world.left.part, gang, reset.part, failed)
+            ),
+            closing=jnp.where(fetching, devices[0], world.closing),
+            arrived=world.arrived & ~fetching,
+            completion_sum=world.completion_sum.plus(spent),
+            slowdown_sum=world.slowdown_sum.plus(spent / isolated),
+        ),
+        Leave(jnp.where(when, gang, -1), status, slot, completed),
+    )
+
+
+def _true_units(s: ScenarioArrays, core: Core, slot: Array, index: Array, units: Array) -> Array:
+    """Units of work that a gang really has."""
+    number = take(core.job, slot)
+    return units * take(s.work_noise, (31 * number + index) % s.work_noises)
+
+
+def act(world: World, s: ScenarioArrays, action: Action, when: Array) -> tuple[World, Array]:
+    """Carry out a policy's action. Also returns whether it was accepted."""
+    t, w = s.topology, s.workload
+    core, commands, accepted = advance.apply(world.core, t, w, action, when)
+    f = facts(core, w, commands.save)
+    lanes = take(core.lane, commands.save)
+    setup_s = put_all(world.setup_s, lanes, w.checkpoint[f.graph, f.index], (commands.save >= 0) & (lanes >= 0))
+    lane = commands.reconfigure
+    seconds = take(t.kind_reconfigure, take(t.device_kind, take(t.lane_device, lane)))
+    return replace(
+        world,
+        core=core,
+        setup_s=put(setup_s, lane, seconds, lane >= 0),
+        events=world.events + when,
+        thought=world.thought & ~when,
+    ), accepted
+
+
+def close_fetch(world: World, s: ScenarioArrays) -> World:
+    """Take a transfer that is over off the rows it crossed."""
+    t = s.topology
+    device = world.closing
+    when = device >= 0
+    source, memory = take(world.fetch_from, device), take(t.place, device)[0]
+    rows = jnp.concatenate([take(t.route_row, source), take(t.route_row, memory)])
+    burden = jnp.concatenate([take(world.fetch_out, device), take(world.fetch_in, device)])
+    core = advance.input_fetched(
+        world.core,
+        s.workload,
+        take(world.fetch_gang, device),
+        take(world.fetch_parent, device),
+        memory,
+        when & world.arrived,
+    )
+    return replace(
+        world,
+        core=core,
+        load=add_all(world.load, rows, jnp.where(when, -burden, 0)),
+        fetch_gang=put(world.fetch_gang, device, IDLE, when),
+        closing=jnp.full_like(device, -1),
+    )
+
+
+def open_fetch(world: World, s: ScenarioArrays) -> World:
+    """Start fetching the next input of the first gang whose engine is idle; what lies there already takes no time."""
+    core, t, w = world.core, s.topology, s.workload
+    least, gang = first_min(jnp.where(fetchable(world), core.sequence, BIG))
+    when = least < BIG
+    gang = jnp.where(when, gang, 0)
+    f = facts(core, w, gang)
+    device = take(core.device, gang)[0]
+    here = take(t.place, device)
+    memory = here[0]
+
+    edges = w.in_start[f.graph, f.index + 1] - take(core.inputs_left, gang) + jnp.arange(w.fan)
+    present = edges < w.in_start[f.graph, f.index + 1]
+    edges = jnp.minimum(edges, w.in_source.shape[1] - 1)
+    number, size = w.in_source[f.graph, edges], w.in_bytes[f.graph, edges]
+    parent = jnp.where(number >= 0, f.slot * w.kernel.shape[1] + number, -1)
+    home = jnp.where(jnp.arange(COPIES) == 0, take(core.home, f.slot), -1)
+    copies = jnp.where((parent >= 0)[:, None], take(core.copies, parent), home)  # [fan, V]
+    far = jnp.where(copies >= 0, distance(take(t.place, copies), take(t.place, memory)), BIG // 8)
+    v = jnp.arange(COPIES)
+    age = jnp.where(v == 0, 0, 1 + (v - 1 - take(core.copied, parent)[:, None]) % (COPIES - 1))
+    _, nearest = first_min(far * COPIES + jnp.where(parent[:, None] >= 0, age, v))
+
+    remote = present & (far.min(axis=1) > LOCAL) & (size > 0)
+    skipped = jnp.minimum(first(remote), present.sum(dtype=jnp.int32))
+    goes = when & remote.any()
+    edge = jnp.minimum(skipped, w.fan - 1)
+    source = copies[edge, nearest[edge]]
+    reach = span(take(t.place, source), take(t.peers, source), take(t.place, memory), take(t.peers, memory))
+    bandwidth = jnp.minimum(take(t.span_bandwidth, source)[reach], take(t.span_bandwidth, memory)[reach])
+    bandwidth = jnp.minimum(bandwidth, MAX_BANDWIDTH)
+
+    def burden(end: Array) -> tuple[Array, Array]:
+        crossed = (take(t.route_spans, end) >> reach) & 1 > 0
+        rows = take(t.route_row, end)
+        return rows, jnp.where(crossed & goes, to_load(bandwidth / take(t.capacity, rows)), 0)
+
+    (out_rows, out), (in_rows, into) = burden(source), burden(memory)
+    # A row that both ends cross (say, the link between two sockets) is loaded once.
+    into = jnp.where(((in_rows[:, None] == out_rows) & (out > 0)).any(axis=1), 0, into)
+    rows = jnp.concatenate([out_rows, in_rows])
+    skipped = take(core.inputs_left, gang) - skipped
+    return replace(
+        world,
+        core=replace(core, inputs_left=put(core.inputs_left, gang, skipped, when)),
+        load=add_all(world.load, rows, jnp.concatenate([out, into])),
+        fetch_gang=put(world.fetch_gang, device, gang, goes),
+        fetch_parent=put(world.fetch_parent, device, parent[edge], goes),
+        fetch_from=put(world.fetch_from, device, source, goes),
+        fetch_span=put(world.fetch_span, device, reach, goes),
+        fetch_left=put(world.fetch_left, device, size[edge] + t.latency[reach] * bandwidth, goes),
+        fetch_bandwidth=put(world.fetch_bandwidth, device, bandwidth, goes),
+        fetch_out=put(world.fetch_out, device, out, goes),
+        fetch_in=put(world.fetch_in, device, into, goes),
+    )
+
+
+class Start(eqx.Module):
+    """What `start` did."""
+
+    gang: Array  # i32, -1 = nothing
+    isolated_s: Array  # f: seconds that the work left takes on these devices, alone
+    setup_s: Array  # f
+
+
+def start(world: World, s: ScenarioArrays) -> tuple[World, Start]:
+    """Start the startable gang that was placed first."""
+    core, t, w = world.core, s.topology, s.workload
+    least, gang = first_min(jnp.where(startable(core), core.sequence, BIG))
+    when = least < BIG
+    gang = jnp.where(when, gang, 0)
+    f = facts(core, w, gang)
+    devices = take(core.device, gang)
+    member = devices >= 0
+    core, setup = advance.start_gang(core, t, w, gang, f, world.now, when)
+    lanes = take(core.lane, gang)
+    mine = member & when
+
+    kinds = take(t.device_kind, devices)
+    unit_s = w.time_fixed[f.kernel, kinds] + w.time_work[f.kernel, kinds] * f.work
+    slowest = jnp.where(member, unit_s, 0).max()
+    reach = gang_span(take(t.place, devices), take(t.peers, devices), member)
+    bandwidth = jnp.where(member, take(t.span_bandwidth, devices)[:, reach], jnp.inf).min()
+    exchange = jnp.where((f.workers > 1) & jnp.isfinite(bandwidth), w.exchange[f.kernel], 0)
+    exchange_s = exchange / bandwidth
+
+    rows, resource = take(t.route_row, devices), take(t.route_kind, devices)
+    capacity = take(t.capacity, rows)
+    demand = w.demand_fixed[f.kernel][kinds[:, None], resource] + f.work * w.demand_work[f.kernel][kinds[:, None], resource]
+    crossed = (take(t.route_spans, devices) >> reach) & 1 > 0
+    active = mine[:, None]
+    compute_load = jnp.where(active, to_load(demand / capacity), 0)
+    exchange_load = jnp.where(active & crossed, to_load(exchange / (slowest + exchange_s) / capacity), 0)
+    # A gang that starts for the first time gets its true amount of work; later, what it has left.
+    units = _true_units(s, core, f.slot, f.index, f.units)
+    left = Amount(take(world.left.whole, gang), take(world.left.part, gang)).total
+    fresh = ~take(core.resumed, gang)
+    amount = Amount.of(units)
+    return (
+        replace(
+            world,
+            core=core,
+            left=Amount(
+                put(world.left.whole, gang, amount.whole, when & fresh),
+                put(world.left.part, gang, amount.part, when & fresh),
+            ),
+            setup_s=put_all(world.setup_s, lanes, setup, mine),
+            compute_load=put_all(world.compute_load, lanes, compute_load, mine),
+            exchange_load=put_all(world.exchange_load, lanes, exchange_load, mine),
+            unit_s=put_all(world.unit_s, lanes, unit_s, mine),
+            exchange_s=put_all(world.exchange_s, lanes, exchange_s, mine),
+            span=put_all(world.span, lanes, reach, mine),
+            load=add_all(world.load, rows.reshape(-1), (compute_load + exchange_load).reshape(-1)),
+        ),
+        Start(
+            jnp.where(when, gang, -1),
+            jnp.where(fresh, units, left) * (slowest + exchange_s),
+            jnp.where(mine, setup, 0).max(),
+        ),
+    )
