@@ -1,79 +1,84 @@
-"""The fast simulator against the obvious one: equal decisions, equal times."""
+"""The fast simulator against the obvious one: equal decisions give equal times, over random scenarios.
+
+The fast one runs in 64 bits here, with coarse size buckets so that one compiled program serves most scenarios.
+"""
+
+from contextlib import contextmanager
 
 import jax
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from symphony.baselines.earliest_finish import EftBelief
+from symphony.problem import limits
 from symphony.simulator.next_event import EVENTS
 from symphony.simulator.run import record, run_traces
 from symphony.simulator.scenarios import stack
+from tests.simulator.chaos import Chaos
 from tests.simulator.reference import Reference
 from tests.simulator.strategies import random_scenario
 
+CLOSE = {"rtol": 1e-9, "atol": 1e-9}
+
+
+@contextmanager
+def double_precision_and_coarse_buckets():
+    with pytest.MonkeyPatch.context() as patch, jax.enable_x64(True):
+        patch.setattr(limits, "bucket", lambda n: 4 if n <= 4 else 16 if n <= 16 else 64 if n <= 64 else 256)
+        yield
+
 
 def replay(scenario, policy):
-    """Run the fast simulator, give its decisions to the reference, and compare everything that either recorded."""
-    batch = stack([scenario])
-    (trace,), _ = run_traces(batch, [scenario], policy)
-    log = trace.log
-    names = ("place", "preempt", "reconfigure", "wait")
+    """Run the fast simulator, and give its decisions to the reference."""
+    (trace,), _ = run_traces(stack([scenario]), [scenario], policy)
     decisions = []
-    for row in np.flatnonzero(log.decision[0] >= 0):
-        kind, job, gang, device, kernel, accepted = (int(column[row]) for column in log.decision)
-        action = {
-            0: ("place", job, gang, device),
-            1: ("preempt", job, gang),
-            2: ("reconfigure", device, kernel),
-        }
-        decisions.append((trace.before_s[row], action.get(kind, ("wait",)), bool(accepted)))
-    assert {names[k] for k in log.decision[0][log.decision[0] >= 0]} <= set(names)
-    queue = iter(decisions)
+    for row in np.flatnonzero(trace.log.decision[0] >= 0):
+        kind, job, gang, device, kernel, accepted = (int(column[row]) for column in trace.log.decision)
+        action = (("place", job, gang, device), ("preempt", job, gang), ("reconfigure", device, kernel), ("wait",))[kind]
+        decisions.append((trace.before_s[row], action, bool(accepted)))
+    script = iter(decisions)
     reference = Reference(scenario)
-    reference.run(lambda world: next(queue)[1], max_events=100_000)
+    reference.run(lambda world: next(script, (0, ("wait",), True))[1])
     return trace, decisions, reference
 
 
 def compare(scenario, trace, decisions, reference):
-    assert reference.stalled == bool(trace.carry.world.stalled)
-    assert [d[1:] for d in reference.decisions] == [d[1:] for d in decisions]
-    close = dict(rtol=1e-9, atol=1e-9)
-    np.testing.assert_allclose([d[0] for d in reference.decisions], [d[0] for d in decisions], **close)
+    """Everything that either recorded, side by side."""
     log = trace.log
+    assert reference.stalled == bool(trace.carry.world.stalled)
+    assert [decision[1:] for decision in reference.decisions] == [decision[1:] for decision in decisions]
+    np.testing.assert_allclose([d[0] for d in decisions], [d[0] for d in reference.decisions], **CLOSE)
+
     rows = np.flatnonzero(log.event[0] >= 0)
-    kinds = [EVENTS[k] for k in log.event[0][rows]]
+    kinds = [EVENTS[kind] for kind in log.event[0][rows]]
     assert kinds == [event[1] for event in reference.events]
-    np.testing.assert_allclose(trace.after_s[rows], [event[0] for event in reference.events], **close)
+    np.testing.assert_allclose(trace.after_s[rows], [event[0] for event in reference.events], **CLOSE)
     readings = log.reading[rows][[kind == "window" for kind in kinds]]
-    np.testing.assert_allclose(
-        readings, [sum(reading) for reading in reference.readings], rtol=1e-8, atol=1e-9
-    )
+    np.testing.assert_allclose(readings, [sum(reading) for reading in reference.readings], rtol=1e-8, atol=1e-9)
+
     run = record(scenario, trace, "policy", 0.0)
-    assert len(run.jobs) == len(reference.jobs)
-    for ours, theirs in zip(run.jobs, sorted(reference.jobs, key=lambda j: j.job), strict=True):
+    for ours, theirs in zip(run.jobs, sorted(reference.jobs, key=lambda job: job.job), strict=True):
         assert (ours.job, ours.graph) == (theirs.job, theirs.graph)
-        np.testing.assert_allclose(
-            [ours.finish_s, ours.isolated_s], [theirs.finish_s, theirs.isolated_s], **close
-        )
-    key = lambda s: (s.start_s, s.job, s.gang)  # noqa: E731
-    for ours, theirs in zip(sorted(run.gangs, key=key), sorted(reference.stays, key=key), strict=True):
-        assert (ours.job, ours.gang, ours.devices, ours.outcome) == (
-            theirs.job, theirs.gang, theirs.devices, theirs.outcome,
-        )  # fmt: skip
-        fields = ("ready_s", "placed_s", "start_s", "finish_s", "isolated_s", "setup_s")
-        for field in fields:
-            np.testing.assert_allclose(getattr(ours, field), getattr(theirs, field), err_msg=field, **close)
+        np.testing.assert_allclose([ours.finish_s, ours.isolated_s], [theirs.finish_s, theirs.isolated_s], **CLOSE)
+    order = sorted(run.gangs, key=lambda stay: (stay.start_s, stay.job, stay.gang))
+    expected = sorted(reference.stays, key=lambda stay: (stay.start_s, stay.job, stay.gang))
+    for ours, theirs in zip(order, expected, strict=True):
+        for field in ("job", "gang", "devices", "outcome"):
+            assert getattr(ours, field) == getattr(theirs, field)
+        for field in ("ready_s", "placed_s", "start_s", "finish_s", "isolated_s", "setup_s"):
+            np.testing.assert_allclose(getattr(ours, field), getattr(theirs, field), err_msg=field, **CLOSE)
     for kind, value in reference.utilisation.items():
         np.testing.assert_allclose(run.utilisation[kind], value, rtol=1e-7, atol=1e-9)
     assert run.refused == reference.refused
+    # What is added is removed again, to the last bit.
+    assert (np.asarray(trace.carry.world.load)[: len(scenario.topology.resources)] == reference.own_load()).all()
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_fast_and_obvious_simulators_agree(seed):
-    from tests.simulator.chaos import Chaos
-
-    with jax.enable_x64(True):
-        scenario = random_scenario(seed)
-        compare(scenario, *replay(scenario, Chaos()))
+@pytest.mark.parametrize("block", range(4))
+def test_fast_and_obvious_simulators_agree(block):
+    with double_precision_and_coarse_buckets():
+        for seed in range(block * 10, block * 10 + 10):
+            scenario = random_scenario(seed)
+            try:
+                compare(scenario, *replay(scenario, Chaos()))
+            except AssertionError as error:
+                raise AssertionError(f"scenario seed {seed}: {error}") from error

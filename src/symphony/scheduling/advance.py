@@ -174,7 +174,7 @@ def gang_leaves(core: Core, t: TopologyArrays, w: WorkloadArrays, gang: Array, f
         device=put(core.device, gang, -1, when),
         lane=put(core.lane, gang, -1, when),
         resumed=put(core.resumed, gang, take(core.resumed, gang) | (before >= RUNNING), when),
-        inputs_left=put(core.inputs_left, gang, jnp.where(before == SAVED, 0, inputs), when),
+        inputs_left=put(core.inputs_left, gang, inputs, when),
         copies=put(core.copies, gang, output, when & done),
         unfinished=put(core.unfinished, f.slot, take(core.unfinished, f.slot) - 1, when & done),
         releasing=jnp.where(when & done, gang, core.releasing),

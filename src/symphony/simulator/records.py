@@ -24,7 +24,7 @@ class JobRecord:
 
     @property
     def slowdown(self) -> float:
-        """Completion time over the isolated one (at least 1)."""
+        """Completion time over the isolated one. Below 1 only where the work turned out less than its profile said."""
         return self.completion_s / self.isolated_s
 
 
@@ -40,7 +40,7 @@ class GangRecord:
     start_s: float
     finish_s: float  # when it left its devices (preempted: with its checkpoint written)
     isolated_s: float  # of the whole gang on these devices, with nothing else on the machine and no set-up
-    setup_s: float  # spent in reconfiguration and restoring
+    setup_s: float  # spent in reconfiguration, restoring and, if preempted, saving
     outcome: str = "finished"  # or "preempted", "failed"
 
     @property

@@ -1,0 +1,156 @@
+"""Metrics: one number for each question to be asked of a run, and the registry that says what each means.
+
+A metric is taken of one run; over seeds, reports average it and compare policies pair by pair (`statistics`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from symphony.problem import units
+from symphony.problem.topology import RESOURCE_KINDS
+from symphony.simulator.records import RunRecord
+
+# Upper ends of the classes of loss, as a gang's stretch. The first leaves room for rounding of times only.
+ISOLATED, WITHIN_10, WITHIN_20 = 1.005, 1.10, 1.20
+LOSS_CLASSES = ("isolated_share", "within10_share", "within20_share", "worse_share")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What a metric is called, what it means, and in which direction it is better."""
+
+    name: str
+    title: str
+    unit: Literal["s", "times", "share", "per second", "count"]
+    better: Literal["lower", "higher", "neither"]
+    definition: str
+
+    @property
+    def relative(self) -> bool:
+        """Whether values are compared by ratio; shares and counts, which may be 0, are by difference."""
+        return self.unit in ("s", "times", "per second")
+
+    def show(self, value: float) -> str:
+        """A value for people, with its unit."""
+        if not math.isfinite(value):
+            return "never" if value == math.inf else "–"
+        if self.unit == "s":
+            return units.show(value, "seconds")
+        if self.unit == "share":
+            return f"{value:.1%}"
+        return (
+            f"{value:,.2f}" if self.unit == "times" else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+        )
+
+
+def _registry() -> Iterable[Metric]:
+    statistics = {"mean": "Mean", "p50": "Median", "p90": "90th percentile", "p99": "99th percentile"}
+    for key, words in statistics.items():
+        yield Metric(
+            f"{key}_completion_s",
+            f"{words} of completion time",
+            "s",
+            "lower",
+            f"{words} over a run's jobs of the time from a job's arrival to the end of its last gang.",
+        )
+    for key, words in statistics.items():
+        yield Metric(
+            f"{key}_slowdown",
+            f"{words} of slow-down",
+            "times",
+            "lower",
+            f"{words} over a run's jobs of completion time divided by the job's critical path with every "
+            "gang alone on its best device; 1 is perfect.",
+        )
+    yield Metric(
+        "makespan_s", "Makespan", "s", "lower", "Time from 0 to the completion of the run's last job."
+    )
+    classes = (
+        ("isolated_share", "Gangs at isolated speed", "higher", "at most 0.5% longer than"),
+        ("within10_share", "Gangs slowed by up to 10%", "neither", "over 0.5% and up to 10% longer than"),
+        ("within20_share", "Gangs slowed by 10 to 20%", "neither", "over 10% and up to 20% longer than"),
+        ("worse_share", "Gangs slowed by over 20%", "lower", "over 20% longer than"),
+    )
+    for name, title, better, words in classes:
+        yield Metric(
+            name,
+            title,
+            "share",
+            better,  # type: ignore[arg-type]  # the tuple above widens the literals to str
+            f"Share of the finished gangs that ran {words} alone on the same devices, set-up left out; "
+            "an interrupted gang counts once, with all its stays added up.",
+        )
+    for kind, (_, what) in RESOURCE_KINDS.items():
+        yield Metric(
+            f"utilisation.{kind}",
+            f"Utilisation of {kind.replace('_', ' ')}",
+            "share",
+            "neither",
+            f"Mean over the run and the rows of this kind ({what}) of min(1, load by the run's own work).",
+        )
+    yield Metric(
+        "preemptions", "Preemptions", "count", "neither", "Stays of gangs that the policy cut short."
+    )
+    yield Metric(
+        "failures", "Stays lost to failures", "count", "lower", "Stays of gangs that a device failure ended."
+    )
+    yield Metric(
+        "decisions_per_s",
+        "Decisions per second",
+        "per second",
+        "higher",
+        "Decisions over the run's wall-clock time, the simulator's own work included, compilation left out.",
+    )
+
+
+METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _registry()}
+
+
+def metrics(run: RunRecord) -> dict[str, float]:
+    """Every metric of one run, in the order of `METRICS`; utilisation only of the resource kinds that it has.
+
+    A stalled run leaves jobs unfinished, so that its completion times, slow-downs and makespan are infinite.
+    """
+    finished = bool(run.jobs) and not run.stalled
+    values: dict[str, float] = {}
+    for name, sample in (
+        ("completion_s", [job.completion_s for job in run.jobs]),
+        ("slowdown", [job.slowdown for job in run.jobs]),
+    ):
+        summary = [np.mean(sample), *np.percentile(sample, [50, 90, 99])] if finished else [math.inf] * 4
+        values |= {
+            f"{key}_{name}": float(x) for key, x in zip(("mean", "p50", "p90", "p99"), summary, strict=True)
+        }
+    values["makespan_s"] = run.makespan_s if finished else math.inf
+    stretches = np.array(gang_stretches(run))
+    bounds = [-math.inf, ISOLATED, WITHIN_10, WITHIN_20, math.inf]
+    for name, low, high in zip(LOSS_CLASSES, bounds[:-1], bounds[1:], strict=True):
+        share = np.mean((low < stretches) & (stretches <= high)) if len(stretches) else math.nan
+        values[name] = float(share)
+    values |= {
+        f"utilisation.{kind}": run.utilisation[kind] for kind in RESOURCE_KINDS if kind in run.utilisation
+    }
+    outcomes = Counter(gang.outcome for gang in run.gangs)
+    values["preemptions"], values["failures"] = float(outcomes["preempted"]), float(outcomes["failed"])
+    values["decisions_per_s"] = run.decisions / run.wall_s if run.wall_s > 0 else math.nan
+    return values
+
+
+def gang_stretches(run: RunRecord) -> list[float]:
+    """The stretch of every gang that finished.
+
+    A stay's stretch is over the isolated time of the *whole* gang. So the last stay of a gang that was
+    preempted looks faster than possible by itself, while its stays add up: to 1 at isolated speed, to more if
+    work was lost or slowed.
+    """
+    total: defaultdict[tuple[int, int], float] = defaultdict(float)
+    for gang in run.gangs:
+        total[gang.job, gang.gang] += gang.stretch
+    return [total[gang.job, gang.gang] for gang in run.gangs if gang.outcome == "finished"]

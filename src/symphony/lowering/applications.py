@@ -1,0 +1,240 @@
+"""The applications of the Symphony paper as task graphs: variant calling, EEG analysis, intrusion detection.
+
+The paper publishes throughput ratios for one kernel of each and how pairs of kernels slow one another down;
+shapes of graphs, sizes and most times it does not. What is published is in `_KERNELS` with its source; the
+rest is chosen, to be plausible and to make devices differ, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from symphony.lowering.templates import Templates, check_size
+from symphony.problem.topology import Topology
+from symphony.problem.workload import Edge, Kernel, Profile, Task, TaskGraph
+
+
+class _Row(NamedTuple):
+    """A kernel: its times on a slot of a Power8 and elsewhere, and what it takes of a socket's shared parts.
+
+    `compute`, `memory` and `cache` are the shares of a socket that a socket *half* filled with the kernel
+    uses. They are fitted to the published co-run speeds of pairs: a socket half filled with each of two
+    kernels runs both at 1 / max(1, a + b) of their speed, for the worst of the three. (Root mean square
+    error 0.06 over the 66 pairs.)
+    """
+
+    power8_s: float  # an input of size 1, alone
+    xeon: float  # speed over Power8's
+    k80: float
+    fpga: float
+    compute: float
+    memory: float
+    cache: float
+    output: float  # bytes made from an input of size 1
+    source: str
+
+
+_P = "paper's supplement, fig. 1 (middle of the range; FPGA: 14.85)"
+_C = "chosen"
+_A = "AcMC², the accelerators of the same authors"
+_CPU = "times chosen; that it runs on CPUs only: the paper"
+_EEG_FPGA = 4.3 / 0.0418  # 41.8 ms
+_EEG_K80 = _EEG_FPGA / 18.2  # 18.2 times slower than the FPGA
+_TAG_FPGA, _TAG_GPU = 48.4, 48.4 / 8.6  # CPU and GPU are 48.4 and 8.6 times slower than the FPGA
+
+# fmt: off
+_KERNELS: Mapping[str, _Row] = {
+    # name                  power8  xeon       k80       fpga   compute, memory, cache   output  source
+    "KMerSearch":       _Row(   3.0, 0.95,      4.0,       9.0, 0.45, 0.75, 0.00,  60e6, _C),
+    "LandauVishkin":    _Row(   4.0, 0.90,      6.0,      12.0, 0.50, 0.60, 0.65,  40e6, _C),
+    "LV-CIGAR":         _Row(   1.5, 0.90,      5.0,       8.0, 0.50, 0.60, 0.50,  30e6, _C),
+    "FilterPairs":      _Row(   0.6, 1.00,      1.5,       2.0, 0.55, 0.35, 0.30,  25e6, _C),
+    "IndelRealignment": _Row(   3.0, 0.95,      0.0,       0.0, 0.50, 0.30, 0.20,  25e6, _CPU),
+    "Entropy":          _Row(   0.5, 0.85,      8.0,       6.0, 0.10, 0.00, 0.20,   2e6, _C),
+    "Gaussian":         _Row(   0.4, 0.85,     10.0,       8.0, 0.55, 0.35, 0.55,   2e6, _C),
+    "Thresholding":     _Row(   0.2, 0.90,      5.0,       5.0, 0.40, 0.00, 0.00,   1e6, _C),
+    "KMerConst":        _Row(   1.5, 0.95,      2.0,       4.0, 0.50, 0.85, 0.00,  20e6, _C),
+    "DeBruijn":         _Row(   2.0, 1.00,      0.7,       1.5, 0.65, 0.55, 0.00,   5e6, _C),
+    "SmithWaterman":    _Row(   3.0, 0.85,     12.0,      20.0, 0.65, 0.20, 0.00,   5e6, _C),
+    "PairHMM":          _Row(  15.0, 0.85,     14.5,     14.85, 0.35, 0.25, 0.90,   2e6, _P),
+    "Genotype":         _Row(   0.5, 1.00,      1.0,       1.0, 0.15, 0.05, 0.02,   5e5, _C),
+    "GenomeDiff":       _Row(   0.3, 1.00,      1.2,       1.0, 0.15, 0.05, 0.02,   1e5, _C),
+    # EEG-Graph: one 3 s chunk of a recording. CPU 4.3 s.
+    "EEGFilter":        _Row(  0.20, 0.90,     10.0,      12.0, 0.50, 0.40, 0.10,   2e6, _C),
+    "EEGFeatures":      _Row(  0.30, 0.90,      8.0,      10.0, 0.50, 0.30, 0.20,   5e5, _C),
+    "EEGInference":     _Row(   4.3, 1.00, _EEG_K80, _EEG_FPGA, 0.50, 0.10, 0.30,   1e5, _A),
+    "EEGLabel":         _Row(  0.05, 1.00,      1.0,       1.0, 0.30, 0.10, 0.05,   1e4, _C),
+    # AttackTagger: 100 events. FPGA 0.4 ms an event, CPU 48.4 times that.
+    "AlertParse":       _Row(  0.02, 1.00,      0.5,       1.5, 0.40, 0.20, 0.05,   1e5, _C),
+    "AlertCorrelate":   _Row(  0.05, 0.95,      2.0,       3.0, 0.45, 0.50, 0.10,   5e4, _C),
+    "AttackTagger":     _Row( 1.936, 1.00, _TAG_GPU, _TAG_FPGA, 0.50, 0.10, 0.20,   1e4, _A),
+    "AlertDecide":      _Row(  0.01, 1.00,      0.5,       1.0, 0.30, 0.05, 0.02,   1e3, _C),
+}
+# fmt: on
+
+# Speeds of other GPUs relative to a K80: the K40 from PairHMM's published range, the rest chosen.
+_GPUS: Mapping[str, float] = {"k40": 7.75 / 14.5, "k80": 1.0, "p100": 1.8, "v100": 2.7, "a100": 4.5}
+# Bandwidths of their memories, in bytes/s. (A K80 is one or two GPUs; a kernel asks for what one has.)
+_DEVICE_MEMORY: Mapping[str, float] = {
+    "k40": 288e9,
+    "k80": 240e9,
+    "p100": 732e9,
+    "v100": 900e9,
+    "a100": 1555e9,
+}
+# A socket of each kind: slots, memory bandwidth, last-level cache. With these, shares in the table become
+# amounts.
+_SOCKETS: Mapping[str, tuple[int, float, float]] = {
+    "power8": (10, 115e9, 80e6),
+    "xeon": (16, 76.8e9, 40e6),
+}
+# What a device kind that is not in these lists is taken for, by its type.
+_TYPICAL = {"cpu": "xeon", "gpu": "p100"}
+# Of the time at size 1, at most this much goes into the launch, whatever the size (chosen).
+_LAUNCH_S = {"cpu": 1e-5, "gpu": 1e-3, "fpga": 3e-4}
+_LINK = 4e9  # bytes/s that an accelerator with the memory demand of a whole socket streams over PCIe (chosen)
+_FOOTPRINT = 12.0  # device memory over output bytes: inputs, tables and scratch (chosen)
+
+
+def _kernel(name: str) -> Kernel:
+    row = _KERNELS[name]
+    implementations: dict[str, Profile] = {}
+
+    def add(device: str, kind: str, speed: float, demand: Mapping[str, float]) -> None:
+        seconds = row.power8_s / speed
+        launch = min(_LAUNCH_S[kind], seconds / 4)
+        used = {resource: amount for resource, amount in demand.items() if amount > 0}
+        implementations[device] = Profile(
+            launch, seconds - launch, used, memory_per_work=_FOOTPRINT * row.output
+        )
+
+    for kind, (slots, memory, cache) in _SOCKETS.items():
+        # The table speaks of half a socket's slots; this is one worker.
+        part = 2.0 / slots
+        demand = {
+            "compute": 2 * row.compute,
+            "memory": part * row.memory * memory,
+            "cache": part * row.cache * cache,
+        }
+        add(kind, "cpu", {"power8": 1.0, "xeon": row.xeon}[kind], demand)
+    stream = _LINK * row.memory
+    host = {"link": stream, "switch": stream, "memory": stream}
+    if row.k80:
+        for kind, ratio in _GPUS.items():
+            own = {"compute": 0.5 + row.compute / 2, "device_memory": row.memory * _DEVICE_MEMORY[kind]}
+            add(kind, "gpu", row.k80 * ratio, own | host)
+    if row.fpga:
+        add("fpga", "fpga", row.fpga, {"compute": 0.5} | host)
+    for device_type, kind in _TYPICAL.items():
+        if kind in implementations:
+            implementations[device_type] = implementations[kind]
+    return Kernel(name, implementations)
+
+
+class _Builder:
+    """A task graph in the making: tasks read the outputs of the tasks named."""
+
+    def __init__(self) -> None:
+        self.tasks: list[Task] = []
+        self.edges: list[Edge] = []
+        self.output: dict[str, float] = {}
+
+    def task(
+        self, name: str, kernel: str, size: float, reads: Iterable[str] = (), external: float = 0.0
+    ) -> str:
+        """Add a task and give its name. `external`: bytes that it reads from the job's home machine."""
+        self.tasks.append(Task(name, kernel, size))
+        self.edges += [Edge(source, name, self.output[source]) for source in reads]
+        if external:
+            self.edges.append(Edge(None, name, external))
+        self.output[name] = _KERNELS[kernel].output * size
+        return name
+
+    def graph(self, name: str) -> TaskGraph:
+        """The graph."""
+        return TaskGraph(name, tuple(self.tasks), tuple(self.edges))
+
+
+def variant_calling(
+    rng: np.random.Generator, topology: Topology, *, graphs: int, regions: int, chunks: int, spread: float
+) -> Templates:
+    """Align chunks of reads, realign indels on a CPU, call variants; for several regions of a genome."""
+    check_size(graphs, regions * (3 * chunks + 10) + 1, where="variant-calling")
+    made = []
+    for number in range(graphs):
+        b = _Builder()
+        called = []
+        for r, region in enumerate(_sizes(rng, regions, spread)):
+            parts = region * _sizes(rng, chunks, spread) / chunks
+            aligned = []
+            for c, size in enumerate(map(float, parts)):
+                at = f"r{r}.c{c}"
+                found = b.task(f"{at}.search", "KMerSearch", size, external=100e6 * size)
+                scored = b.task(f"{at}.align", "LandauVishkin", size, [found])
+                aligned.append(b.task(f"{at}.cigar", "LV-CIGAR", size, [scored]))
+            size, at = float(parts.sum()), f"r{r}"
+            paired = b.task(f"{at}.pairs", "FilterPairs", size, aligned)
+            reads = b.task(f"{at}.realign", "IndelRealignment", size, [paired])
+            entropy = b.task(f"{at}.entropy", "Entropy", size, [reads])
+            smooth = b.task(f"{at}.smooth", "Gaussian", size, [entropy])
+            active = b.task(f"{at}.active", "Thresholding", size, [smooth])
+            kmers = b.task(f"{at}.kmers", "KMerConst", size, [active, reads])
+            haplotypes = b.task(f"{at}.assemble", "DeBruijn", size, [kmers])
+            placed = b.task(f"{at}.place", "SmithWaterman", size, [haplotypes])
+            likely = b.task(f"{at}.likelihood", "PairHMM", size, [haplotypes, reads])
+            called.append(b.task(f"{at}.genotype", "Genotype", size, [likely, placed]))
+        b.task("diff", "GenomeDiff", float(regions), called, external=20e6)
+        made.append(b.graph(f"variant-calling-{number}"))
+    return _with_kernels(made)
+
+
+def eeg(
+    rng: np.random.Generator, topology: Topology, *, graphs: int, chunks: int, spread: float
+) -> Templates:
+    """Infer the state of a brain from chunks of a recording; neighbouring chunks share features."""
+    check_size(graphs, 3 * chunks + 1, where="eeg")
+    made = []
+    for number in range(graphs):
+        b = _Builder()
+        states: list[str] = []
+        before: list[str] = []
+        for c, size in enumerate(map(float, _sizes(rng, chunks, spread))):
+            clean = b.task(f"c{c}.filter", "EEGFilter", size, external=3e6 * size)
+            features = b.task(f"c{c}.features", "EEGFeatures", size, [clean])
+            states.append(b.task(f"c{c}.infer", "EEGInference", size, [features, *before]))
+            before = [features]
+        b.task("label", "EEGLabel", float(chunks), states)
+        made.append(b.graph(f"eeg-{number}"))
+    return _with_kernels(made)
+
+
+def intrusion(
+    rng: np.random.Generator, topology: Topology, *, graphs: int, users: int, events: int, spread: float
+) -> Templates:
+    """Tag the users of a cluster as attackers or not from their events: small jobs, most of them short."""
+    check_size(graphs, users + 3, where="intrusion")
+    made = []
+    for number in range(graphs):
+        b = _Builder()
+        # Most jobs have few users; the time is in tagging, a factor graph for each.
+        active = int(rng.integers(1, users + 1))
+        sizes = [float(size) for size in events / 100 * _sizes(rng, active, spread)]
+        parsed = b.task("parse", "AlertParse", sum(sizes), external=1e5 * sum(sizes))
+        linked = b.task("correlate", "AlertCorrelate", sum(sizes), [parsed])
+        tags = [b.task(f"u{u}.tag", "AttackTagger", size, [linked]) for u, size in enumerate(sizes)]
+        b.task("decide", "AlertDecide", sum(sizes), tags)
+        made.append(b.graph(f"intrusion-{number}"))
+    return _with_kernels(made)
+
+
+def _sizes(rng: np.random.Generator, count: int, spread: float) -> np.ndarray:
+    """Sizes with mean 1 and a log-normal spread."""
+    return rng.lognormal(-(spread**2) / 2, spread, count)
+
+
+def _with_kernels(graphs: list[TaskGraph]) -> Templates:
+    used = dict.fromkeys(task.kernel for graph in graphs for task in graph.tasks)
+    return tuple(_kernel(name) for name in used), tuple(graphs)

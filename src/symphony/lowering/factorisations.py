@@ -1,0 +1,163 @@
+"""Tiled dense factorisations: Cholesky, LU without pivoting, and QR with a flat tree.
+
+The sequential algorithm is written down as a list of calls, each with the tiles that it reads and writes; a
+tile that a call reads comes from the call that wrote it last, or, if none did, from the job's home machine.
+No tile is overwritten by a call that does not read it, and none that is still to be read by another, so
+these edges are all the dependencies there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from symphony.lowering.templates import Templates, check_size
+from symphony.problem.topology import Topology
+from symphony.problem.workload import Edge, Kernel, Profile, Task, TaskGraph
+
+Tile = tuple[str, int, int]  # (matrix, row, column)
+
+TILE = 960  # doubles along the side of a tile for which times are given
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of the sequential algorithm."""
+
+    kernel: str
+    index: tuple[int, ...]
+    reads: tuple[Tile, ...]  # those that it updates included
+    writes: tuple[Tile, ...]
+
+    @property
+    def name(self) -> str:
+        """The task's name, such as gemm(3,1,0)."""
+        return f"{self.kernel}({','.join(map(str, self.index))})"
+
+
+def cholesky_calls(n: int) -> Iterator[Call]:
+    """A = L·Lᵀ, lower half, n by n tiles."""
+
+    def a(i: int, j: int) -> Tile:
+        return ("A", i, j)
+
+    for k in range(n):
+        yield Call("potrf", (k,), (a(k, k),), (a(k, k),))
+        for i in range(k + 1, n):
+            yield Call("trsm", (i, k), (a(k, k), a(i, k)), (a(i, k),))
+        for i in range(k + 1, n):
+            yield Call("syrk", (i, k), (a(i, k), a(i, i)), (a(i, i),))
+            for j in range(k + 1, i):
+                yield Call("gemm", (i, j, k), (a(i, k), a(j, k), a(i, j)), (a(i, j),))
+
+
+def lu_calls(n: int) -> Iterator[Call]:
+    """A = L·U without pivoting."""
+
+    def a(i: int, j: int) -> Tile:
+        return ("A", i, j)
+
+    for k in range(n):
+        yield Call("getrf", (k,), (a(k, k),), (a(k, k),))
+        for i in range(k + 1, n):
+            yield Call("trsm", (k, i, k), (a(k, k), a(k, i)), (a(k, i),))
+            yield Call("trsm", (i, k, k), (a(k, k), a(i, k)), (a(i, k),))
+        for i in range(k + 1, n):
+            for j in range(k + 1, n):
+                yield Call("gemm", (i, j, k), (a(i, k), a(k, j), a(i, j)), (a(i, j),))
+
+
+def qr_calls(n: int) -> Iterator[Call]:
+    """A = Q·R, each panel reduced from top to bottom.
+
+    A diagonal tile holds reflectors V and part of R, which go different ways: those who apply V need not
+    wait until R is final. The small triangular factors travel with V.
+    """
+
+    def a(i: int, j: int) -> Tile:
+        return ("A", i, j)
+
+    def v(i: int, j: int) -> Tile:
+        return ("V", i, j)
+
+    for k in range(n):
+        yield Call("geqrt", (k,), (a(k, k),), (a(k, k), v(k, k)))
+        for j in range(k + 1, n):
+            yield Call("unmqr", (j, k), (v(k, k), a(k, j)), (a(k, j),))
+        for i in range(k + 1, n):
+            yield Call("tsqrt", (i, k), (a(k, k), a(i, k)), (a(k, k), v(i, k)))
+            for j in range(k + 1, n):
+                yield Call("tsmqr", (i, j, k), (v(i, k), a(k, j), a(i, j)), (a(k, j), a(i, j)))
+
+
+ALGORITHMS: Mapping[str, tuple[Callable[[int], Iterator[Call]], Callable[[int], int]]] = {
+    # name: (calls, how many there are)
+    "cholesky": (cholesky_calls, lambda n: n * (n + 1) * (n + 2) // 6),
+    "lu": (lu_calls, lambda n: n * (n + 1) * (2 * n + 1) // 6),
+    "qr": (qr_calls, lambda n: n * (n + 1) * (2 * n + 1) // 6),
+}
+
+# kernel: (ms on one core of a Xeon, ms on a V100, whether a GPU's peak rate decides), for a tile of 960
+# doubles. Chosen, of the size of public timings on a Broadwell core and a V100: products run a hundred
+# times faster on the GPU, factoring a tile, a chain of short steps, only nine times or less.
+_MS: Mapping[str, tuple[float, float, bool]] = {
+    "gemm": (37.0, 0.37, True),
+    "syrk": (19.0, 0.35, True),
+    "trsm": (19.0, 0.76, True),
+    "potrf": (8.7, 0.98, False),
+    "getrf": (17.0, 2.4, False),
+    "geqrt": (34.0, 8.0, False),
+    "tsqrt": (52.0, 11.0, False),
+    "unmqr": (42.0, 0.95, True),
+    "tsmqr": (80.0, 1.3, True),
+}
+# Time relative to the V100's: where its peak rate decides, and where latency does (chosen from the vendors'
+# peak rates).
+_GPUS: Mapping[str, tuple[float, float]] = {
+    "k40": (4.6, 1.9),
+    "k80": (4.2, 2.0),
+    "p100": (1.4, 1.15),
+    "v100": (1.0, 1.0),
+    "a100": (0.5, 0.9),
+}
+_CPUS: Mapping[str, float] = {"power8": 1.6, "xeon": 1.0}  # time relative to the Xeon's (chosen)
+_TYPICAL = {"cpu": "xeon", "gpu": "p100"}  # what a kind that is not listed is taken for
+_LAUNCH_S = 2e-5  # of a GPU's time, whatever the size of the tile
+
+
+def factorisation(
+    rng: np.random.Generator, topology: Topology, *, algorithm: str, tiles: int, tile: int
+) -> Templates:
+    """The graph of a factorisation of `tiles` by `tiles` tiles, each of `tile` by `tile` doubles."""
+    calls, count = ALGORITHMS[algorithm]
+    check_size(1, count(tiles), where=f"{algorithm}:{tiles}")
+    size, tile_bytes = tile / TILE, 8.0 * tile * tile
+    writer: dict[Tile, str] = {}
+    tasks, edges = [], []
+    for call in calls(tiles):
+        tasks.append(Task(call.name, call.kernel, size))
+        edges += [Edge(writer.get(read), call.name, tile_bytes) for read in call.reads]
+        writer |= dict.fromkeys(call.writes, call.name)
+    graph = TaskGraph(f"{algorithm}:{tiles}", tuple(tasks), tuple(edges))
+    return tuple(_kernel(name, tile) for name in dict.fromkeys(task.kernel for task in tasks)), (graph,)
+
+
+def _kernel(name: str, tile: int) -> Kernel:
+    """A tile kernel, cubic in the side of the tile. What it demands is that of the usual tile."""
+    cpu_ms, gpu_ms, by_peak = _MS[name]
+    touched = 3 * 8.0 * TILE**2  # bytes of three operands; each is read once and, some of it, again
+    footprint = 3 * 8.0 * tile**2
+    implementations = {}
+    for kind, slower in _CPUS.items():
+        seconds = cpu_ms * 1e-3 * slower
+        demand = {"compute": 1.0, "memory": 2 * touched / seconds}
+        implementations[kind] = Profile(0.0, seconds, demand, memory=footprint)
+    for kind, (peak, latency) in _GPUS.items():
+        seconds = gpu_ms * 1e-3 * (peak if by_peak else latency)
+        demand = {"compute": 0.95 if by_peak else 0.25, "device_memory": 2 * touched / seconds}
+        implementations[kind] = Profile(_LAUNCH_S, seconds - _LAUNCH_S, demand, memory=footprint)
+    for device_type, kind in _TYPICAL.items():
+        implementations[device_type] = implementations[kind]
+    return Kernel(name, implementations, exponent=3.0)

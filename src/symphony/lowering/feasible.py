@@ -1,0 +1,76 @@
+"""Whether a topology can run a workload at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from symphony.problem import units
+from symphony.problem.errors import InfeasibleError
+from symphony.problem.topology import DeviceKind, Topology
+from symphony.problem.workload import Gang, Kernel, Profile, Task, TaskGraph, Workload
+
+
+def profile_on(kernel: Kernel, kind: DeviceKind, size: float) -> Profile | None:
+    """The profile with which a device kind runs the kernel on an input of `size`, or None if it cannot."""
+    profile = kernel.on(kind)
+    if profile is None or profile.memory_bytes(kernel.work(size)) > kind.memory:
+        return None
+    return profile
+
+
+def first_tasks(graph: TaskGraph) -> tuple[tuple[Gang, Task], ...]:
+    """Every gang with its first task, which stands for all its workers: they run the same."""
+    tasks = {task.name: task for task in graph.tasks}
+    return tuple((gang, tasks[gang.tasks[0]]) for gang in graph.all_gangs)
+
+
+def check_graphs(topology: Topology, kernels: Iterable[Kernel], graphs: Iterable[TaskGraph]) -> None:
+    """Refuse graphs with a gang that has more workers than there are devices to run it, saying why."""
+    by_name = {kernel.name: kernel for kernel in kernels}
+    able: dict[tuple[str, float], int] = {}
+    for graph in graphs:
+        for gang, task in first_tasks(graph):
+            kernel, key = by_name[task.kernel], (task.kernel, task.size)
+            if key not in able:
+                able[key] = _devices_for(topology, kernel, task.size)
+            if able[key] < len(gang.tasks):
+                why, hint = _why(topology, kernel, task.size, len(gang.tasks))
+                devices = "a device" if len(gang.tasks) == 1 else f"{len(gang.tasks)} devices"
+                raise InfeasibleError(
+                    f"gang {gang.name!r} needs {devices} for kernel {kernel.name!r}; {topology.name!r} can"
+                    f" never give it that: {why}",
+                    where=f"graph {graph.name!r}",
+                    hint=hint,
+                )
+
+
+def check_feasible(topology: Topology, workload: Workload) -> None:
+    """Refuse a workload with a gang that can never start on this topology."""
+    check_graphs(topology, workload.kernels, workload.graphs)
+
+
+def _devices_for(topology: Topology, kernel: Kernel, size: float) -> int:
+    kinds = topology.kind_counts.items()
+    return sum(count for kind, count in kinds if profile_on(kernel, topology.kind_of[kind], size))
+
+
+def _why(topology: Topology, kernel: Kernel, size: float, workers: int) -> tuple[str, str]:
+    """Why there are too few devices, kind by kind, and what to do about it."""
+    present = [topology.kind_of[name] for name, count in topology.kind_counts.items() if count]
+    absent = [kind.name for kind in present if kernel.on(kind) is None]
+    written = ", ".join(kernel.implementations)
+    reasons = [f"{', '.join(absent)} cannot run it (it is written for {written})"] if absent else []
+    for kind in present:
+        profile = kernel.on(kind)
+        if profile and not profile_on(kernel, kind, size):
+            wanted = units.show(profile.memory_bytes(kernel.work(size)), "bytes")
+            reasons.append(
+                f"it needs {wanted} of memory and {kind.name} has {units.show(kind.memory, 'bytes')}"
+            )
+    able = _devices_for(topology, kernel, size)
+    if able:
+        reasons.append(f"{able} device{'s' if able > 1 else ''} can run it")
+        return "; ".join(reasons), f"use gangs of at most {able}, or a topology with {workers} such devices"
+    if len(absent) == len(present):
+        return "; ".join(reasons), f"use a topology with a device of kind or type {written}"
+    return "; ".join(reasons), "use smaller inputs, or a topology whose devices have more memory"

@@ -1,0 +1,149 @@
+"""Distributed training jobs: a gang of workers that repeat an iteration and exchange gradients after each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from symphony.lowering.applications import eeg, intrusion, variant_calling
+from symphony.lowering.feasible import profile_on
+from symphony.lowering.templates import Templates, check_size
+from symphony.problem.errors import InfeasibleError
+from symphony.problem.topology import Topology
+from symphony.problem.workload import Edge, Gang, Kernel, Profile, Task, TaskGraph
+
+
+class _Model(NamedTuple):
+    """A model with its usual batch. Shares are of a V100's compute and of a GPU's memory bandwidth."""
+
+    gradient: float  # bytes
+    memory: float  # bytes of device memory
+    k80: float  # seconds of an iteration
+    p100: float
+    v100: float
+    a100: float
+    compute: float
+    device_memory: float
+    input: float  # bytes read from the host for an iteration
+
+
+# Seconds on K80 (one of the two GPUs of a board), P100 and V100: rates measured for Gavel (MIT licence; one
+# GPU, batch in brackets), rounded; those of VGG-16 and BERT, and all on A100, are chosen. `compute`: such
+# that two of the same model on one V100 run at the speed that was measured for Gavel, as far as 1 / (a + b)
+# can say it; the other shares, bytes and memory are chosen.
+# fmt: off
+_MODELS: Mapping[str, _Model] = {
+    #                     gradient, memory   k80   p100   v100   a100  compute, device memory  input
+    "ResNet-18":     _Model( 45e6,  4e9,    0.55, 0.086, 0.056, 0.032, 0.53, 0.40,  2e6),  # (128)
+    "ResNet-50":     _Model(102e6,  9e9,    1.62,  0.38,  0.23, 0.115, 1.00, 0.60, 38e6),  # (64)
+    "VGG-16":        _Model(553e6,  8e9,    1.30,  0.33,  0.20, 0.105, 0.95, 0.65, 19e6),
+    "Transformer":   _Model(240e6,  5e9,    0.57, 0.196, 0.116, 0.065, 0.67, 0.45,  1e6),  # (64)
+    "LanguageModel": _Model( 60e6,  3e9,   0.087, 0.028, 0.022, 0.013, 0.77, 0.55,  5e5),  # (40)
+    "CycleGAN":      _Model(114e6,  9e9,    1.98,  0.42, 0.226,  0.12, 0.80, 0.50,  2e6),
+    "A3C":           _Model(  6e6,  1e9,    0.29, 0.176, 0.139, 0.125, 0.98, 0.10,  1e6),
+    "BERT":          _Model(440e6, 14e9,    3.20,  0.62,  0.33,  0.14, 0.98, 0.70,  2e5),
+}
+# fmt: on
+_DEVICE_MEMORY: Mapping[str, float] = {"k80": 240e9, "p100": 732e9, "v100": 900e9, "a100": 1555e9}
+# A slower GPU is filled more by the same model: sharing one pays on fast GPUs only.
+_FILLED: Mapping[str, float] = {"k80": 1.5, "p100": 1.25, "v100": 1.0, "a100": 0.8}
+_TYPICAL = {"k40": "k80", "gpu": "p100"}  # what other kinds are taken for
+
+# An all-reduce over n workers sends 2 (n - 1) / n of the gradient; this is for n = 4.
+_EXCHANGE = 1.5
+_STATE = 3.0  # bytes of a checkpoint over those of the gradient: weights and two moments
+_STORAGE = 0.5e9  # bytes/s to storage
+_CHECKPOINT_EVERY_S = 600.0
+
+# Philly's trace: most jobs use one GPU, median 18 minutes, the logarithm's standard deviation 2; wider jobs
+# last longer. The shares of widths are chosen: Philly has 93% of one GPU, which would leave gangs
+# unexercised.
+_WIDTHS: Mapping[int, float] = {1: 0.70, 2: 0.10, 4: 0.15, 8: 0.05}
+_SHORTEST_S, _LONGEST_S = 1.0, 7 * 86400.0
+
+
+def training(
+    rng: np.random.Generator, topology: Topology, *, graphs: int, workers: int, minutes: float, spread: float
+) -> Templates:
+    """One gang per job, of at most `workers`, and never more than there are GPUs that the model fits.
+
+    `minutes`: median time of a job of one worker on a V100; `spread`: standard deviation of its logarithm.
+    """
+    check_size(graphs, workers, where="training")
+    kernels = {name: _kernel(name, model) for name, model in _MODELS.items()}
+    room = {name: _room(topology, kernel) for name, kernel in kernels.items()}
+    names = [name for name, devices in room.items() if devices]
+    if not names:
+        present = ", ".join(kind for kind, devices in topology.kind_counts.items() if devices)
+        raise InfeasibleError(
+            f"no device of {topology.name!r} can train a model: there is {present}",
+            where="training",
+            hint="use a topology with GPUs, such as gpu24",
+        )
+    made = []
+    for number in range(graphs):
+        name = names[int(rng.integers(len(names)))]
+        widths = [width for width in _WIDTHS if width <= min(workers, room[name])]
+        shares = np.array([_WIDTHS[width] for width in widths])
+        width = int(rng.choice(widths, p=shares / shares.sum()))
+        seconds = np.clip(60 * minutes * width * rng.lognormal(0.0, spread), _SHORTEST_S, _LONGEST_S)
+        made.append(_graph(f"training-{number}", name, width, float(seconds)))
+    used = {graph.tasks[0].kernel for graph in made}
+    return tuple(kernel for name, kernel in kernels.items() if name in used), tuple(made)
+
+
+def mixed(
+    rng: np.random.Generator, topology: Topology, *, graphs: int, training_share: float, minutes: float
+) -> Templates:
+    """Training jobs among those of the three applications, which come in equal parts."""
+    counts = [int(n) for n in rng.multinomial(graphs, [training_share] + 3 * [(1 - training_share) / 3])]
+    parts = [
+        training(rng, topology, graphs=counts[0], workers=8, minutes=minutes, spread=1.0),
+        variant_calling(rng, topology, graphs=counts[1], regions=1, chunks=2, spread=0.5),
+        eeg(rng, topology, graphs=counts[2], chunks=4, spread=0.3),
+        intrusion(rng, topology, graphs=counts[3], users=8, events=40, spread=1.0),
+    ]
+    return tuple(k for kernels, _ in parts for k in kernels), tuple(g for _, made in parts for g in made)
+
+
+def _kernel(name: str, model: _Model) -> Kernel:
+    implementations = {}
+    for kind, bandwidth in _DEVICE_MEMORY.items():
+        seconds = float(getattr(model, kind))
+        stream = model.input / seconds
+        demand = {
+            "compute": min(1.0, model.compute * _FILLED[kind]),
+            "device_memory": model.device_memory * bandwidth,
+            "link": stream,
+            "switch": stream,
+            "memory": stream,
+        }
+        implementations[kind] = Profile(seconds, 0.0, demand, memory=model.memory)
+    implementations |= {other: implementations[kind] for other, kind in _TYPICAL.items()}
+    return Kernel(name, implementations, exchange_bytes=_EXCHANGE * model.gradient)
+
+
+def _room(topology: Topology, kernel: Kernel) -> int:
+    """Devices that can run the kernel."""
+    return sum(
+        n for kind, n in topology.kind_counts.items() if profile_on(kernel, topology.kind_of[kind], 1.0)
+    )
+
+
+def _graph(name: str, model: str, width: int, seconds: float) -> TaskGraph:
+    row = _MODELS[model]
+    workers = tuple(
+        Task(f"w{worker}", model, units=max(1.0, round(seconds / row.v100))) for worker in range(width)
+    )
+    save_s = _STATE * row.gradient / _STORAGE
+    gang = Gang(
+        "train",
+        tuple(worker.name for worker in workers),
+        preemptible=True,
+        checkpoint_s=2.0 + save_s,
+        restore_s=10.0 + save_s,
+        checkpoint_units=float(np.ceil(_CHECKPOINT_EVERY_S / row.v100)),
+    )
+    return TaskGraph(name, workers, (Edge(None, "w0", row.gradient),), (gang,))
