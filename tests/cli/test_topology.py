@@ -36,9 +36,7 @@ def test_list_names_every_built_in() -> None:
 
 def test_show_draws_what_the_guide_draws(tmp_path: Path) -> None:
     (tmp_path / "lab.toml").write_text(re.findall(r"```toml\n(.*?)```", GUIDE, re.DOTALL)[0])
-    drawn = next(
-        text for text in re.findall(r"```text\n(.*?)```", GUIDE, re.DOTALL) if text.startswith("lab")
-    )
+    drawn = next(text for text in re.findall(r"```text\n(.*?)```", GUIDE, re.DOTALL) if text.startswith("lab"))
     lines = [line.rstrip() for line in run("show", str(tmp_path / "lab.toml")).stdout.splitlines()]
     assert lines[: len(drawn.splitlines())] == drawn.splitlines()
 
@@ -100,9 +98,7 @@ def test_validate_reports_every_file(tmp_path: Path) -> None:
     lines = result.stdout.splitlines()
     assert f"error: {bad}:1: naem: unknown key 'naem'" in lines
     assert any("hint: write 'name' instead?" in line for line in lines)
-    assert (
-        f"valid: {good}: machine: 7 devices (2 xeon, 2 v100, 2 p100, 1 fpga) on 1 machine in 1 rack" in lines
-    )
+    assert f"valid: {good}: machine: 7 devices (2 xeon, 2 v100, 2 p100, 1 fpga) on 1 machine in 1 rack" in lines
     assert f"error: {missing}: there is no such file" in lines
 
     result = run("validate", "--json", str(bad), str(good))

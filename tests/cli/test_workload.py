@@ -79,9 +79,7 @@ def test_files_are_written(tmp_path: Path) -> None:
         (["eeg", "--svg", "no/such/folder/x.svg"], InputError, "cannot write"),
     ],
 )
-def test_bad_input_is_an_error_with_a_hint(
-    arguments: list[str], error: type[SymphonyError], message: str
-) -> None:
+def test_bad_input_is_an_error_with_a_hint(arguments: list[str], error: type[SymphonyError], message: str) -> None:
     result = run("show", *arguments)
     assert isinstance(result.exception, error)
     assert message in str(result.exception) and result.exception.hint

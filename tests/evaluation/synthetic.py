@@ -41,9 +41,7 @@ def topology(machines: int = 2) -> Topology:
             resources.append(Resource(f"{name}/{kind}", kind, capacity, name))
         route = tuple(Hop(f"{name}/{kind}") for kind in ("compute", "memory", "switch", "nic"))
         for device, kind in (("cpu", "xeon"), ("gpu0", "v100"), ("gpu1", "v100"), ("fpga", "fpga")):
-            devices.append(
-                Device(f"{name}/{device}", kind, name, "rack0", f"{name}/socket", f"{name}/switch", route)
-            )
+            devices.append(Device(f"{name}/{device}", kind, name, "rack0", f"{name}/socket", f"{name}/switch", route))
     return Topology("two-hosts", kinds, tuple(resources), tuple(devices))
 
 
@@ -58,9 +56,7 @@ def workload(seed: int, jobs: int = 50) -> Workload:
     pairs = [("align", "sort"), ("align", "dedup"), ("sort", "recalibrate"), ("dedup", "recalibrate")]
     pairs += [("recalibrate", "call"), ("call", "train/0")]
     edges = tuple(Edge(source, target, 1e6) for source, target in pairs)
-    graph = TaskGraph(
-        "sample", tuple(tasks), edges, (Gang("train", ("train/0", "train/1"), preemptible=True),)
-    )
+    graph = TaskGraph("sample", tuple(tasks), edges, (Gang("train", ("train/0", "train/1"), preemptible=True),))
     gaps = np.random.default_rng([seed, 0]).exponential(1.6, jobs)
     return Workload("made-up", kernels, (graph,), tuple(Job(0, float(t)) for t in np.cumsum(gaps)))
 
@@ -83,9 +79,7 @@ def run(policy: str, scenario: Scenario, skill: float) -> RunRecord:
     def stretch(device: int, start: float) -> float:
         """What the tenants and the others on the machine make of an isolated second."""
         others = sum(
-            (slots[d] > start).sum()
-            for d in range(len(t.devices))
-            if machine[d] == machine[device] and d != device
+            (slots[d] > start).sum() for d in range(len(t.devices)) if machine[d] == machine[device] and d != device
         )
         own = 0.03 * max(0, int(others) - 2)
         return 1.0 + own + float(tenant[machine[device], int(start / 8) % 400])
@@ -102,9 +96,7 @@ def run(policy: str, scenario: Scenario, skill: float) -> RunRecord:
             max(at, float(slots[d].min())) + alone[d] * (stretch(d, at) if skill == 1 else 1)
             for d in range(len(t.devices))
         ]
-        spread = (
-            mistakes.exponential(8.0 * (1 - skill), len(t.devices)) if skill < 1 else np.zeros(len(t.devices))
-        )
+        spread = mistakes.exponential(8.0 * (1 - skill), len(t.devices)) if skill < 1 else np.zeros(len(t.devices))
         order = np.argsort(np.array(expected) + spread)
         chosen = [int(order[0])]
         if kernel == "train":  # its two workers stay on one machine
@@ -135,12 +127,8 @@ def run(policy: str, scenario: Scenario, skill: float) -> RunRecord:
         for j, job in enumerate(w.jobs)
     )
     makespan = max(job.finish_s for job in jobs)
-    busy = (
-        sum((gang.finish_s - gang.start_s) * len(gang.devices) for gang in gangs) / makespan / len(t.devices)
-    )
-    utilisation = {
-        kind: min(1.0, busy * f) for kind, f in (("compute", 0.9), ("memory", 0.7), ("switch", 0.3))
-    }
+    busy = sum((gang.finish_s - gang.start_s) * len(gang.devices) for gang in gangs) / makespan / len(t.devices)
+    utilisation = {kind: min(1.0, busy * f) for kind, f in (("compute", 0.9), ("memory", 0.7), ("switch", 0.3))}
     decisions = len(gangs) + len(w.jobs)
     speed = 20_000 + 10_000 * rng.random() - 8_000 * skill
     return RunRecord(

@@ -41,9 +41,7 @@ def test_equal_records_give_equal_files(contents: Contents, tmp_path: Path) -> N
     assert (tmp_path / "a.json.gz").read_bytes() == (tmp_path / "b.json.gz").read_bytes()
 
 
-def test_infinite_numbers_and_numpy_scalars_survive_in_strict_json(
-    contents: Contents, tmp_path: Path
-) -> None:
+def test_infinite_numbers_and_numpy_scalars_survive_in_strict_json(contents: Contents, tmp_path: Path) -> None:
     first = contents.runs[0]
     job = dataclasses.replace(first.jobs[0], finish_s=math.inf, arrival_s=np.float32(0.5), graph=np.int32(0))
     odd = dataclasses.replace(first, jobs=(job, *first.jobs[1:]), makespan_s=math.inf, stalled=True)
@@ -84,9 +82,7 @@ def test_a_scenario_is_kept_by_its_names() -> None:
     meta = ScenarioMeta.from_scenario(synthetic.scenario(3, jobs=4))
     assert meta.devices[0] == DeviceMeta("host0/cpu", "xeon", "host0", 3)
     assert meta.graphs[0].gangs[-1] == "train" and meta.graphs[0].kernels[-1] == "train"
-    assert (
-        len(meta.graphs[0].gangs) == len(meta.graphs[0].kernels) == 6
-    )  # two tasks of the graph are one gang
+    assert len(meta.graphs[0].gangs) == len(meta.graphs[0].kernels) == 6  # two tasks of the graph are one gang
     assert meta.disturbances["counter_noise"] == 0.4
 
 

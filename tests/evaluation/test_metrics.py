@@ -22,9 +22,7 @@ def stay(number: int, seconds: float, *, setup_s: float = 0.0, outcome: str = "f
 
 
 def run(jobs: Sequence[JobRecord] = (), gangs: Sequence[GangRecord] = (), **fields: object) -> RunRecord:
-    given: dict[str, object] = dict(
-        makespan_s=50.0, utilisation={}, decisions=300, events=900, refused=0, wall_s=2.0
-    )
+    given: dict[str, object] = dict(makespan_s=50.0, utilisation={}, decisions=300, events=900, refused=0, wall_s=2.0)
     return RunRecord("p", 0, tuple(jobs), tuple(gangs), **(given | fields))  # type: ignore[arg-type]
 
 
@@ -32,9 +30,7 @@ def test_completion_times_and_slow_downs() -> None:
     values = metrics(run([job(i, float(i + 1), isolated_s=0.5) for i in range(101)]))
     assert values["mean_completion_s"] == pytest.approx(51)
     assert [values[f"p{q}_completion_s"] for q in (50, 90, 99)] == pytest.approx([51, 91, 100])
-    assert [values[f"{q}_slowdown"] for q in ("mean", "p50", "p90", "p99")] == pytest.approx(
-        [102, 102, 182, 200]
-    )
+    assert [values[f"{q}_slowdown"] for q in ("mean", "p50", "p90", "p99")] == pytest.approx([102, 102, 182, 200])
     assert values["makespan_s"] == 50
     assert values["decisions_per_s"] == 150
 

@@ -65,9 +65,7 @@ def test_nothing_is_fetched_from_elsewhere(report: Report) -> None:
 
 
 def test_names_cannot_become_markup() -> None:
-    odd = synthetic.report(
-        seeds=range(2), jobs=3, policies=((EVIL, 0.3), ("b", 0.9)), cheats=frozenset({EVIL})
-    )
+    odd = synthetic.report(seeds=range(2), jobs=3, policies=((EVIL, 0.3), ("b", 0.9)), cheats=frozenset({EVIL}))
     text = page.html(Report(odd.runs, odd.scenarios, odd.cheats, EVIL, EVIL))
     parsed = Parsed(text)
     assert [tag for tag, _ in parsed.tags if tag == "script"] == ["script", "script"]
@@ -162,8 +160,7 @@ def test_a_full_page_stays_below_three_megabytes(report: Report) -> None:
 def test_stalled_runs_leave_strict_json() -> None:
     odd = synthetic.report(seeds=range(3), jobs=3)
     runs = [
-        replace(r, stalled=True, jobs=(replace(r.jobs[0], finish_s=float("inf")), *r.jobs[1:]))
-        for r in odd.runs[:1]
+        replace(r, stalled=True, jobs=(replace(r.jobs[0], finish_s=float("inf")), *r.jobs[1:])) for r in odd.runs[:1]
     ]
     data = data_of(page.html(replace(odd, runs=[*runs, *odd.runs[1:]])))
     mean = next(m for m in data["metrics"] if m["name"] == "mean_completion_s")

@@ -85,9 +85,7 @@ def test_a_huge_schedule_is_cut_and_says_so(report: Report, monkeypatch: pytest.
 
 @pytest.mark.filterwarnings("error")
 def test_names_that_matplotlib_would_read_as_its_own(tmp_path: Path) -> None:
-    odd = synthetic.report(
-        seeds=range(2), jobs=4, policies=(("$x$ \\frac", 0.3), ("_hidden", 0.9), ("a_b^{", 0.6))
-    )
+    odd = synthetic.report(seeds=range(2), jobs=4, policies=(("$x$ \\frac", 0.3), ("_hidden", 0.9), ("a_b^{", 0.6)))
     paths = plots.save_all(odd, tmp_path)
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
     labels = [text.get_text() for text in plots.slowdown_cdf(odd).axes[0].get_legend().get_texts()]

@@ -42,9 +42,7 @@ def test_the_headline_gives_the_difference_and_its_interval(report: Report) -> N
 
 def test_the_headline_never_boasts_with_a_cheat_nor_with_a_loss(report: Report) -> None:
     assert report.best == "eft-belief" and report.ranking[0] == "eft-exact"
-    assert report.headline("eft-belief").startswith(
-        "No policy beats eft-belief. The mean completion time of fifo is"
-    )
+    assert report.headline("eft-belief").startswith("No policy beats eft-belief. The mean completion time of fifo is")
     assert "higher than that of eft-belief" in report.headline("eft-belief")
 
 
@@ -97,9 +95,7 @@ def test_a_table_of_one_metric_is_sorted_by_it(report: Report) -> None:
     by_share = sorted(report.policies, key=lambda policy: -report.mean(policy, "isolated_share"))
     assert rows == [report.label(policy) for policy in by_share]
     assert " pp (" in text  # shares differ by percentage points
-    assert "minus fifo" in str(report.table("p99_completion_s")) and " s (" in str(
-        report.table("p99_completion_s")
-    )
+    assert "minus fifo" in str(report.table("p99_completion_s")) and " s (" in str(report.table("p99_completion_s"))
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -122,8 +118,7 @@ def test_names_with_markup_are_printed_as_they_are() -> None:
 
 def test_stalled_and_refused_are_said_and_ranked_last(report: Report) -> None:
     runs = [
-        dataclasses.replace(r, stalled=r.seed == 2, refused=5) if r.policy == "eft-belief" else r
-        for r in report.runs
+        dataclasses.replace(r, stalled=r.seed == 2, refused=5) if r.policy == "eft-belief" else r for r in report.runs
     ]
     bad = changed(report, lambda r: {"runs": runs})
     assert bad.ranking[-1] == "eft-belief"
@@ -170,9 +165,7 @@ def test_runs_that_do_not_pair_up_are_refused(report: Report) -> None:
         "there is no run": lambda r: {"runs": []},
         "'fifo' has 2 runs of seed 0": lambda r: {"runs": [*r.runs, r.runs[0]]},
         "'eft-exact' has no run of seed 5": lambda r: {"runs": r.runs[:-1]},
-        "no scenario is given for seed 3": lambda r: {
-            "scenarios": {s: r.scenarios[s] for s in (0, 1, 2, 4, 5)}
-        },
+        "no scenario is given for seed 3": lambda r: {"scenarios": {s: r.scenarios[s] for s in (0, 1, 2, 4, 5)}},
     }
     for message, change in cases.items():
         with pytest.raises(InputError, match=message) as caught:

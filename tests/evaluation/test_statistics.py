@@ -54,9 +54,7 @@ def test_equal_policies_are_rarely_told_apart() -> None:
 @pytest.mark.parametrize("sample", [[3, -1, 4, 1.5, -5, 9, 2, 6], [1, 1, -1, 2, 2, 3, -4, 0]])
 def test_p_is_the_share_of_sign_flips_that_are_as_extreme(sample: list[float]) -> None:
     nonzero = np.array([x for x in sample if x])
-    ranks = np.array(
-        [np.mean([i + 1 for i, y in enumerate(sorted(abs(nonzero))) if y == x]) for x in abs(nonzero)]
-    )
+    ranks = np.array([np.mean([i + 1 for i, y in enumerate(sorted(abs(nonzero))) if y == x]) for x in abs(nonzero)])
     flips = np.array(list(itertools.product((0, 1), repeat=len(nonzero)))) @ ranks
     observed = abs(ranks[nonzero > 0].sum() - ranks.sum() / 2)
     expected = np.mean(abs(flips - ranks.sum() / 2) >= observed - 1e-9)
@@ -125,7 +123,5 @@ def test_swapping_the_policies_inverts_the_answer(pairs: list[tuple[float, float
     one, other = paired(ours, theirs), paired(theirs, ours)
     assert one.ratio is not None and other.ratio is not None
     assert one.ratio.value * other.ratio.value == pytest.approx(1, rel=1e-5)
-    assert one.difference.value == pytest.approx(
-        -other.difference.value, rel=1e-6, abs=1e-6 * max(*ours, *theirs)
-    )
+    assert one.difference.value == pytest.approx(-other.difference.value, rel=1e-6, abs=1e-6 * max(*ours, *theirs))
     assert one.p == pytest.approx(other.p)

@@ -64,9 +64,7 @@ def test_the_picture_is_valid_and_complete() -> None:
     ]
     assert [len(group.findall(f"{SVG}circle")) for group in groups] == [1, 1, 2, 1]
     assert len(root.findall(f"{SVG}path")) == 5  # the input from home is not drawn
-    assert {"load", "f&g", "train", "save", 'a "<graph>"'} == {
-        element.text for element in root.iter(f"{SVG}text")
-    }
+    assert {"load", "f&g", "train", "save", 'a "<graph>"'} == {element.text for element in root.iter(f"{SVG}text")}
 
 
 @pytest.mark.parametrize("spec", ["variant-calling", "qr:5", "training", "series-parallel:40"])

@@ -47,10 +47,7 @@ def test_task_counts_in_closed_form(n: int) -> None:
 
 def any_order(graph: TaskGraph, rng: np.random.Generator) -> list[str]:
     """A random order in which every task comes after those that it reads from."""
-    left = {
-        task.name: {e.source for e in graph.edges if e.target == task.name and e.source}
-        for task in graph.tasks
-    }
+    left = {task.name: {e.source for e in graph.edges if e.target == task.name and e.source} for task in graph.tasks}
     order: list[str] = []
     while left:
         ready = [name for name, parents in left.items() if parents <= set(order)]
@@ -113,9 +110,7 @@ def test_any_order_that_the_edges_allow_factors_the_matrix(algorithm: str, seed:
     m = rng.normal(size=(n * SIDE, n * SIDE))
     matrix = m @ m.T + n * SIDE * np.eye(n * SIDE)
     a: dict = {
-        (i, j): matrix[i * SIDE : (i + 1) * SIDE, j * SIDE : (j + 1) * SIDE].copy()
-        for i in range(n)
-        for j in range(n)
+        (i, j): matrix[i * SIDE : (i + 1) * SIDE, j * SIDE : (j + 1) * SIDE].copy() for i in range(n) for j in range(n)
     }
     step = {"cholesky": cholesky_step, "lu": lu_step, "qr": qr_step}[algorithm]
     for name in any_order(graph_of(algorithm, n), rng):
@@ -192,9 +187,7 @@ def test_every_tile_of_the_matrix_comes_once_from_the_home_machine(algorithm: st
 
 
 def test_products_gain_much_from_a_gpu_and_panels_little() -> None:
-    kernels, _ = factorisation(
-        np.random.default_rng(0), topology("machine"), algorithm="cholesky", tiles=4, tile=960
-    )
+    kernels, _ = factorisation(np.random.default_rng(0), topology("machine"), algorithm="cholesky", tiles=4, tile=960)
     gain = {}
     for kernel in kernels:
         xeon, v100 = (kernel.on(DeviceKind(kind, "?")) for kind in ("xeon", "v100"))

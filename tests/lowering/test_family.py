@@ -5,17 +5,15 @@ import pytest
 
 from symphony.lowering.capacity import jobs_per_second
 from symphony.lowering.family import family, names, workload
-from symphony.lowering.feasible import check_feasible
 from symphony.problem.errors import InfeasibleError, LimitError, WorkloadError
+from symphony.problem.runnable import check_feasible
 from symphony.problem.topologies import topology
 from symphony.problem.topology import Topology
 from tests.lowering.small import cluster
 
 PLACES = ("machine", "paper", "gpu24", "fat-tree:64")
 NEEDS_CPU = {"variant-calling", "mixed"}
-SUITED = [
-    (name, where) for name in names() for where in PLACES if not (name in NEEDS_CPU and where in PLACES[2:])
-]
+SUITED = [(name, where) for name in names() for where in PLACES if not (name in NEEDS_CPU and where in PLACES[2:])]
 
 
 def test_the_families_of_the_issue_are_there() -> None:

@@ -56,12 +56,7 @@ def test_lengths_are_heavy_tailed_with_the_median_asked_for() -> None:
 def test_larger_models_exchange_more_and_slower_gpus_take_longer() -> None:
     by_name = {kernel.name: kernel for kernel in KERNELS}
     assert len(by_name) == 8
-    assert (
-        by_name["VGG-16"].exchange_bytes
-        > by_name["ResNet-50"].exchange_bytes
-        > by_name["A3C"].exchange_bytes
-        > 0
-    )
+    assert by_name["VGG-16"].exchange_bytes > by_name["ResNet-50"].exchange_bytes > by_name["A3C"].exchange_bytes > 0
     for kernel in KERNELS:
         k80, p100, v100, a100 = (kernel.implementations[kind] for kind in ("k80", "p100", "v100", "a100"))
         assert k80.seconds(1) > p100.seconds(1) > v100.seconds(1) > a100.seconds(1)
@@ -81,9 +76,7 @@ def test_without_gpus_there_is_no_training() -> None:
 
 
 def test_a_blend_has_all_four_kinds_of_jobs() -> None:
-    kernels, graphs = mixed(
-        np.random.default_rng(0), topology("paper"), graphs=300, training_share=0.4, minutes=0.1
-    )
+    kernels, graphs = mixed(np.random.default_rng(0), topology("paper"), graphs=300, training_share=0.4, minutes=0.1)
     kinds = Counter(graph.name.rpartition("-")[0] for graph in graphs)
     assert set(kinds) == {"training", "variant-calling", "eeg", "intrusion"}
     assert kinds["training"] == pytest.approx(120, abs=4 * np.sqrt(300 * 0.4 * 0.6))

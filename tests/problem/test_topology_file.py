@@ -122,9 +122,7 @@ def _table(required: dict[str, Any] | None = None, **optional: Any) -> st.Search
 _kinds = st.lists(st.sampled_from(["odd.kind [name]", "gpu"]), max_size=2)
 _count = st.integers(1, 3)
 _switch = _table(count=_count, bandwidth=_size, devices=_kinds)
-_socket = _table(
-    count=_count, memory=_size, cache=_size, devices=_kinds, switch=st.lists(_switch, max_size=2)
-)
+_socket = _table(count=_count, memory=_size, cache=_size, devices=_kinds, switch=st.lists(_switch, max_size=2))
 _sockets = st.lists(_socket, max_size=2)
 _device = {"type": "gpu", "memory": 1 / 3, "peer": 1e9}
 
@@ -242,9 +240,7 @@ def test_line_ends_of_other_systems(tmp_path: Path) -> None:
         ("[[rack]]", "[rack]", "15: rack", "should be an array", "[[rack]] tables"),
     ],
 )
-def test_errors_name_line_and_key_and_what_to_write(
-    old: str, new: str, where: str, message: str, hint: str
-) -> None:
+def test_errors_name_line_and_key_and_what_to_write(old: str, new: str, where: str, message: str, hint: str) -> None:
     assert old in LAB
     topology_file.loads(LAB)
     with pytest.raises(TopologyError) as caught:
@@ -262,9 +258,7 @@ def test_several_errors_are_counted_and_the_first_line_comes_first() -> None:
 
 
 def test_a_misspelt_key_that_is_required_is_called_misspelt() -> None:
-    with pytest.raises(
-        TopologyError, match=r"lab.toml:16: rack\[0\].naem: unknown key 'naem' \(and 1 more\)"
-    ):
+    with pytest.raises(TopologyError, match=r"lab.toml:16: rack\[0\].naem: unknown key 'naem' \(and 1 more\)"):
         topology_file.loads(LAB.replace('name = "r0"', 'naem = "r0"'), where="lab.toml")
 
 

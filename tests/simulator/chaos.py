@@ -31,9 +31,7 @@ class Chaos(Policy):
         device = best_device(observation, gang, jax.random.uniform(keys[1], core.up.shape))
         running = jnp.where(core.status == RUNNING, jax.random.uniform(keys[2], core.status.shape), -1)
         other = Action(
-            kind=jax.random.choice(
-                keys[3], jnp.array([PLACE, PREEMPT, PREEMPT, RECONFIGURE, RECONFIGURE, WAIT])
-            ),
+            kind=jax.random.choice(keys[3], jnp.array([PLACE, PREEMPT, PREEMPT, RECONFIGURE, RECONFIGURE, WAIT])),
             gang=jnp.where(
                 jax.random.bernoulli(keys[4], 0.7),
                 jnp.argmax(running),

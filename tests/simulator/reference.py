@@ -716,15 +716,17 @@ class Reference:
         return max(self.profile(g, d).seconds(g.work) for d in g.devices) + self.exchange(g)[0]
 
     def isolated_job_s(self, graph: TaskGraph) -> float:
-        """Longest path of a graph with every gang alone on the best device kind of the topology."""
+        """Longest path of a graph with every gang alone on the fastest devices of the topology."""
         tasks = {task.name: task for task in graph.tasks}
         end = [0.0] * len(graph.all_gangs)
         for index in graph.order:
             task = tasks[graph.all_gangs[index].tasks[0]]
             kernel = self.workload.kernels[self.workload.kernel_index[task.kernel]]
             work = kernel.work(task.size)
-            fits = [(k, p) for k in self.kinds if (p := kernel.on(k)) and p.memory_bytes(work) <= k.memory]
-            own_s = task.units * min(profile.seconds(work) for _, profile in fits)
+            workers = len(graph.all_gangs[index].tasks)
+            # self.kinds has an entry for each device; the slowest of the fastest `workers` sets the pace.
+            fits = [p for k in self.kinds if (p := kernel.on(k)) and p.memory_bytes(work) <= k.memory]
+            own_s = task.units * sorted(profile.seconds(work) for profile in fits)[workers - 1]
             parents = [s for s, t, _ in graph.gang_edges if t == index and s >= 0]
             end[index] = own_s + max((end[s] for s in parents), default=0.0)
         return max(end)

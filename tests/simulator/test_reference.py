@@ -34,16 +34,12 @@ def cluster(
 ) -> Topology:
     """Devices d0, d1, … of one kind, one for each route; rows named after their kind ("nic.0"). Separate: in
     machines of their own, in one rack; else in one machine, behind switches of their own."""
-    rows = tuple(
-        Resource(name, name.split(".")[0], capacity, "here") for name, capacity in capacities.items()
-    )
+    rows = tuple(Resource(name, name.split(".")[0], capacity, "here") for name, capacity in capacities.items())
     devices = []
     for index, route in enumerate(routes):
         machine = f"m{index}" if separate else "m"
         switch = f"{machine}.switch{index}"
-        devices.append(
-            Device(f"d{index}", kind.name, machine, "rack", machine, switch, tuple(route), home, peers)
-        )
+        devices.append(Device(f"d{index}", kind.name, machine, "rack", machine, switch, tuple(route), home, peers))
     return Topology("by hand", (kind,), rows, tuple(devices), (0.0, *[latency_s] * 6))
 
 
@@ -52,9 +48,7 @@ def single(name: str, kernel: str, units: float = 1.0, **options: Any) -> TaskGr
     return TaskGraph(name, (Task(name, kernel, units=units),), gangs=(Gang(name, (name,), **options),))
 
 
-def scene(
-    topology: Topology, kernels: list[Kernel], jobs: list[tuple[TaskGraph, float]], **options: Any
-) -> Scenario:
+def scene(topology: Topology, kernels: list[Kernel], jobs: list[tuple[TaskGraph, float]], **options: Any) -> Scenario:
     """A scenario of (graph, arrival) jobs, with neither noise nor windows unless `options` say so."""
     arrivals = tuple(Job(index, at) for index, (_, at) in enumerate(jobs))
     workload = Workload("by hand", tuple(kernels), tuple(graph for graph, _ in jobs), arrivals)
@@ -149,9 +143,7 @@ def test_exchange_takes_part_of_each_unit() -> None:
 def test_exchange_suffers_from_tenants_and_work_does_not() -> None:
     """Tenants load the NICs by 1.5, with the gang 2 on the first: units of 1 + 2·1 s."""
     phases = (Phase(0.0, "here", {"nic": 1.5}), Phase(1e6, "here", {}))
-    assert two_workers_exchanging(separate=True, peers="", phases=phases).run(
-        fifo
-    ).makespan_s == pytest.approx(6.0)
+    assert two_workers_exchanging(separate=True, peers="", phases=phases).run(fifo).makespan_s == pytest.approx(6.0)
 
 
 def test_peers_exchange_over_their_links() -> None:
@@ -236,9 +228,7 @@ def test_a_row_at_both_ends_is_crossed_once() -> None:
 
 def test_the_last_three_copies_are_known() -> None:
     """Copies go to d1 … d4, one after another. Then d1's is forgotten and d2's is not."""
-    topology = cluster(
-        ONE, [[Hop(f"link.{i}", (SOCKET,))] for i in range(5)], {f"link.{i}": GB for i in range(5)}
-    )
+    topology = cluster(ONE, [[Hop(f"link.{i}", (SOCKET,))] for i in range(5)], {f"link.{i}": GB for i in range(5)})
     children = [1, 2, 3, 4, 2, 1]  # device of each
     world = Reference(scene(topology, [PLAIN], [(chain(GB, len(children)), 0.0)]))
 
@@ -289,9 +279,7 @@ def test_a_transfer_that_crosses_no_row_pays_its_latency() -> None:
 
 def test_a_memory_holds_one_copy() -> None:
     """d1 and d2 work in one memory, and both fetch before either has the data."""
-    topology = cluster(
-        ONE, [[Hop(f"link.{i}", (SOCKET,))] for i in range(3)], {f"link.{i}": GB for i in range(3)}
-    )
+    topology = cluster(ONE, [[Hop(f"link.{i}", (SOCKET,))] for i in range(3)], {f"link.{i}": GB for i in range(3)})
     d0, d1, d2 = topology.devices
     topology = replace(topology, devices=(d0, d1, replace(d2, home="d1")))
     world = Reference(scene(topology, [PLAIN], [(chain(GB, 2), 0.0)]))
@@ -468,9 +456,7 @@ def test_failure_while_saving_falls_back_to_the_periodic_checkpoint() -> None:
     graph = single("a", "plain", 10.0, preemptible=True, checkpoint_s=5.0, checkpoint_units=3.0)
     jobs = [(graph, 0.0), (single("b", "plain"), 4.0)]
     world = Reference(scene(cluster(ONE, [[]], {}), [PLAIN], jobs, failures=(Failure(5.0, "d0", 1.0), LATER)))
-    world.run(
-        script(*[("place", 0, 0, 0), ("preempt", 0, 0), ("wait",)], *[("place", job, 0, 0) for job in (0, 1)])
-    )
+    world.run(script(*[("place", 0, 0, 0), ("preempt", 0, 0), ("wait",)], *[("place", job, 0, 0) for job in (0, 1)]))
     assert finishes(world) == {(0, 0): 13.0, (1, 0): 14.0}
     assert [stay.outcome for stay in world.stays] == ["failed", "finished", "finished"]
 
@@ -492,9 +478,7 @@ def test_failure_keeps_the_last_periodic_checkpoint() -> None:
 def test_failure_without_checkpoints_loses_everything() -> None:
     """And a gang that had only queued there goes elsewhere at no charge."""
     jobs = [(single("a", "plain", 4.0), 0.0), (single("b", "plain", 4.0, restore_s=7.0), 0.0)]
-    world = Reference(
-        scene(cluster(ONE, [[], []], {}), [PLAIN], jobs, failures=(Failure(3.0, "d0", 99.0), LATER))
-    )
+    world = Reference(scene(cluster(ONE, [[], []], {}), [PLAIN], jobs, failures=(Failure(3.0, "d0", 99.0), LATER)))
     world.run(script(("place", 0, 0, 0), ("place", 1, 0, 0), ("place", 1, 0, 1), ("place", 0, 0, 1)))
     assert finishes(world) == {(1, 0): 7.0, (0, 0): 11.0}
     assert [stay.outcome for stay in world.stays] == ["failed", "finished", "finished"]
@@ -504,9 +488,7 @@ def test_failure_of_one_device_stops_the_whole_gang() -> None:
     """Its worker on the other device leaves too, and the next gang there starts."""
     pair = TaskGraph("p", (Task("w0", "plain"), Task("w1", "plain")), gangs=(Gang("g", ("w0", "w1")),))
     jobs = [(pair, 0.0), (single("b", "plain"), 0.0)]
-    world = Reference(
-        scene(cluster(ONE, [[], []], {}), [PLAIN], jobs, failures=(Failure(0.5, "d0", 9.5), LATER))
-    )
+    world = Reference(scene(cluster(ONE, [[], []], {}), [PLAIN], jobs, failures=(Failure(0.5, "d0", 9.5), LATER)))
     world.run(fifo)
     assert [start[:4] for start in world.starts] == [
         (0.0, 0, 0, (0, 1)),
@@ -532,9 +514,7 @@ def test_phases_repeat_and_slow_work_down() -> None:
     topology = cluster(ONE, [[Hop("compute")]], {"compute": 2.0, "memory": GB})
     phases = (Phase(2.0, "here", {"compute": 1.0}), Phase(1.0, "here", {}))
     windows = Disturbances(window_s=3.0)
-    world = Reference(
-        scene(topology, [kernel], [(single("a", "k"), 0.0)], phases=phases, disturbances=windows)
-    )
+    world = Reference(scene(topology, [kernel], [(single("a", "k"), 0.0)], phases=phases, disturbances=windows))
     world.run(fifo)
     assert world.makespan_s == pytest.approx(7.0)
     assert times(world, "background") == [2.0, 3.0, 5.0, 6.0]

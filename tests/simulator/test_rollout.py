@@ -33,7 +33,12 @@ def replay(scenario, policy):
     decisions = []
     for row in np.flatnonzero(trace.log.decision[0] >= 0):
         kind, job, gang, device, kernel, accepted = (int(column[row]) for column in trace.log.decision)
-        action = (("place", job, gang, device), ("preempt", job, gang), ("reconfigure", device, kernel), ("wait",))[kind]
+        action = (
+            ("place", job, gang, device),
+            ("preempt", job, gang),
+            ("reconfigure", device, kernel),
+            ("wait",),
+        )[kind]
         decisions.append((trace.before_s[row], action, bool(accepted)))
     script = iter(decisions)
     reference = Reference(scenario)

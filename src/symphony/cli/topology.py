@@ -37,9 +37,7 @@ def list_(as_json: Json = False) -> None:
         table.add_row(f"[bold]{escape(name)}[/]", escape(what))
     console = Console()
     console.print(table)
-    console.print(
-        "\nA file of your own works everywhere these names do: see [bold]symphony topology validate[/]."
-    )
+    console.print("\nA file of your own works everywhere these names do: see [bold]symphony topology validate[/].")
 
 
 @app.command()
@@ -201,9 +199,7 @@ def _draw(topology: Topology, console: Console) -> None:
 
 def _device_table(topology: Topology) -> Table:
     """Every device with its rows; those of its own machine without the machine's name."""
-    table = Table(
-        "device", "kind", "works in the memory of", "peers", "route (traffic that crosses it)", box=None
-    )
+    table = Table("device", "kind", "works in the memory of", "peers", "route (traffic that crosses it)", box=None)
     for device in topology.devices:
         prefix = f"{device.machine}/"
         hops = (hop.resource.removeprefix(prefix) + _spans(hop.spans) for hop in device.route)
@@ -285,9 +281,7 @@ def _print_json(content: Any) -> None:
 
 def _print_result(result: dict[str, Any], console: Console) -> None:
     if result["valid"]:
-        console.print(
-            f"[green]valid[/]: {escape(result['file'])}: {escape(result['summary'])}", soft_wrap=True
-        )
+        console.print(f"[green]valid[/]: {escape(result['file'])}: {escape(result['summary'])}", soft_wrap=True)
         return
     where = f"{result['where']}: " if result["where"] else f"{result['file']}: "
     console.print(f"[bold red]error[/]: {escape(where + result['message'])}", soft_wrap=True)

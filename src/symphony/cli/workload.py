@@ -46,9 +46,7 @@ def list_families() -> None:
         glossary.add_row(key, escape(about), escape(allowed))
     console = Console(highlight=False)
     console.print(table, glossary)
-    console.print(
-        "For example: symphony workload show 'cholesky:16?jobs=5&arrivals=batch' --topology machine"
-    )
+    console.print("For example: symphony workload show 'cholesky:16?jobs=5&arrivals=batch' --topology machine")
 
 
 @app.command()

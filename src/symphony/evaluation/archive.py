@@ -71,9 +71,7 @@ class ScenarioMeta:
         for graph in w.graphs:
             kernel = {task.name: task.kernel for task in graph.tasks}
             gangs = graph.all_gangs
-            graphs.append(
-                GraphMeta(graph.name, tuple(g.name for g in gangs), tuple(kernel[g.tasks[0]] for g in gangs))
-            )
+            graphs.append(GraphMeta(graph.name, tuple(g.name for g in gangs), tuple(kernel[g.tasks[0]] for g in gangs)))
         return cls(
             topology=t.name,
             devices=tuple(DeviceMeta(d.name, d.kind, d.machine, t.kind_of[d.kind].slots) for d in t.devices),
@@ -207,9 +205,8 @@ def _run_out(run: RunRecord) -> dict[str, Any]:
         "refused": int(run.refused),
         "wall_s": _number(run.wall_s),
         "stalled": bool(run.stalled),
-        "metrics": {
-            name: _number(value) for name, value in metrics(run).items()
-        },  # for readers without Symphony
+        "jobs_outside": int(run.jobs_outside),
+        "metrics": {name: _number(value) for name, value in metrics(run).items()},  # for readers without Symphony
         "jobs": _columns(run.jobs, JobRecord),
         "gangs": _columns(run.gangs, GangRecord),
     }
@@ -228,15 +225,14 @@ def _run_in(run: Mapping[str, Any]) -> RunRecord:
         refused=run["refused"],
         wall_s=float(run["wall_s"]),
         stalled=run["stalled"],
+        jobs_outside=run["jobs_outside"],
     )
 
 
 def _scenario_out(meta: ScenarioMeta) -> dict[str, Any]:
     return {
         "topology": meta.topology,
-        "devices": {
-            f.name: [getattr(d, f.name) for d in meta.devices] for f in dataclasses.fields(DeviceMeta)
-        },
+        "devices": {f.name: [getattr(d, f.name) for d in meta.devices] for f in dataclasses.fields(DeviceMeta)},
         "workload": meta.workload,
         "graphs": {f.name: [getattr(g, f.name) for g in meta.graphs] for f in dataclasses.fields(GraphMeta)},
         "disturbances": {k: v if isinstance(v, int) else _number(v) for k, v in meta.disturbances.items()},

@@ -45,9 +45,7 @@ class Metric:
             return units.show(value, "seconds")
         if self.unit == "share":
             return f"{value:.1%}"
-        return (
-            f"{value:,.2f}" if self.unit == "times" else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
-        )
+        return f"{value:,.2f}" if self.unit == "times" else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _registry() -> Iterable[Metric]:
@@ -69,9 +67,7 @@ def _registry() -> Iterable[Metric]:
             f"{words} over a run's jobs of completion time divided by the job's critical path with every "
             "gang alone on its best device; 1 is perfect.",
         )
-    yield Metric(
-        "makespan_s", "Makespan", "s", "lower", "Time from 0 to the completion of the run's last job."
-    )
+    yield Metric("makespan_s", "Makespan", "s", "lower", "Time from 0 to the completion of the run's last job.")
     classes = (
         ("isolated_share", "Gangs at isolated speed", "higher", "at most 0.5% longer than"),
         ("within10_share", "Gangs slowed by up to 10%", "neither", "over 0.5% and up to 10% longer than"),
@@ -95,12 +91,8 @@ def _registry() -> Iterable[Metric]:
             "neither",
             f"Mean over the run and the rows of this kind ({what}) of min(1, load by the run's own work).",
         )
-    yield Metric(
-        "preemptions", "Preemptions", "count", "neither", "Stays of gangs that the policy cut short."
-    )
-    yield Metric(
-        "failures", "Stays lost to failures", "count", "lower", "Stays of gangs that a device failure ended."
-    )
+    yield Metric("preemptions", "Preemptions", "count", "neither", "Stays of gangs that the policy cut short.")
+    yield Metric("failures", "Stays lost to failures", "count", "lower", "Stays of gangs that a device failure ended.")
     yield Metric(
         "decisions_per_s",
         "Decisions per second",
@@ -125,18 +117,14 @@ def metrics(run: RunRecord) -> dict[str, float]:
         ("slowdown", [job.slowdown for job in run.jobs]),
     ):
         summary = [np.mean(sample), *np.percentile(sample, [50, 90, 99])] if finished else [math.inf] * 4
-        values |= {
-            f"{key}_{name}": float(x) for key, x in zip(("mean", "p50", "p90", "p99"), summary, strict=True)
-        }
+        values |= {f"{key}_{name}": float(x) for key, x in zip(("mean", "p50", "p90", "p99"), summary, strict=True)}
     values["makespan_s"] = run.makespan_s if finished else math.inf
     stretches = np.array(gang_stretches(run))
     bounds = [-math.inf, ISOLATED, WITHIN_10, WITHIN_20, math.inf]
     for name, low, high in zip(LOSS_CLASSES, bounds[:-1], bounds[1:], strict=True):
         share = np.mean((low < stretches) & (stretches <= high)) if len(stretches) else math.nan
         values[name] = float(share)
-    values |= {
-        f"utilisation.{kind}": run.utilisation[kind] for kind in RESOURCE_KINDS if kind in run.utilisation
-    }
+    values |= {f"utilisation.{kind}": run.utilisation[kind] for kind in RESOURCE_KINDS if kind in run.utilisation}
     outcomes = Counter(gang.outcome for gang in run.gangs)
     values["preemptions"], values["failures"] = float(outcomes["preempted"]), float(outcomes["failed"])
     values["decisions_per_s"] = run.decisions / run.wall_s if run.wall_s > 0 else math.nan

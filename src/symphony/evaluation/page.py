@@ -29,9 +29,7 @@ BARS = 60_000  # of all schedules together; about 2 MB
 _IDLE_DEVICES = 256  # on larger clusters, devices that no embedded bar uses are left out
 _BASELINES = 12  # with more policies than this, the page compares with the report's baseline only
 _TICKS = 1_000_000  # a schedule's times are whole numbers of its length divided by this
-_LEVELS = np.concatenate(
-    [np.linspace(0, 0.99, 100), np.linspace(0.991, 1, 10)]
-)  # of the embedded distributions
+_LEVELS = np.concatenate([np.linspace(0, 0.99, 100), np.linspace(0.991, 1, 10)])  # of the embedded distributions
 
 
 def html(report: Report) -> str:
@@ -39,9 +37,7 @@ def html(report: Report) -> str:
     files = resources.files("symphony.evaluation")
     first = report.scenarios[report.seeds[0]]
     parts = {
-        "title": markup.escape(
-            f"{first.topology}, {first.workload}: {len(report.policies)} policies compared"
-        ),
+        "title": markup.escape(f"{first.topology}, {first.workload}: {len(report.policies)} policies compared"),
         "headline": markup.escape(report.headline()),
         "unfairness": markup.escape(report.unfairness()),
         "command": markup.escape(report.command),
@@ -86,9 +82,7 @@ def payload(report: Report) -> dict[str, Any]:
                 "unit": m.unit,
                 "better": m.better,
                 "definition": m.definition,
-                "values": [
-                    [_rounded(x) for x in report.values(policy, m.name)] for policy in report.policies
-                ],
+                "values": [[_rounded(x) for x in report.values(policy, m.name)] for policy in report.policies],
                 "means": [_rounded(report.mean(policy, m.name), 12) for policy in report.policies],
                 "paired": [[_pair(report, policy, m.name, b) for policy in report.policies] for b in bases],
             }
@@ -143,9 +137,7 @@ def _distributions(report: Report, field: str) -> list[list[float | None]]:
     for policy in report.policies:
         values = [getattr(job, field) for seed in report.seeds for job in report.run_of[policy, seed].jobs]
         # This method picks values and never lies between two of them, one of which may be infinite.
-        rows.append(
-            [_rounded(x) for x in np.quantile(values, _LEVELS, method="inverted_cdf")] if values else []
-        )
+        rows.append([_rounded(x) for x in np.quantile(values, _LEVELS, method="inverted_cdf")] if values else [])
     return rows
 
 
@@ -161,9 +153,7 @@ def _schedule(report: Report, seed: int, why: str, most: int) -> dict[str, Any]:
     cut: list[tuple[RunRecord, list[Bar], int]] = []
     for policy in report.policies:
         run = report.run_of[policy, seed]
-        stays = sorted(
-            (s for s in run.gangs if math.isfinite(s.start_s + s.finish_s)), key=lambda s: s.start_s
-        )
+        stays = sorted((s for s in run.gangs if math.isfinite(s.start_s + s.finish_s)), key=lambda s: s.start_s)
         room, kept = most, 0
         while kept < len(stays) and len(stays[kept].devices) <= room:
             room -= len(stays[kept].devices)

@@ -112,9 +112,7 @@ def loss_classes(report: Report) -> Figure:
         for row, (start, share) in enumerate(zip(left, shares, strict=True)):
             if share >= 0.05:
                 ink = "white" if colour in (LOSS_COLOURS[0], LOSS_COLOURS[3]) else _INK
-                ax.text(
-                    start + share / 2, row, f"{share:.0%}", ha="center", va="center", fontsize=8, color=ink
-                )
+                ax.text(start + share / 2, row, f"{share:.0%}", ha="center", va="center", fontsize=8, color=ink)
         left += shares
     ax.set_yticks(range(len(policies)), [_text(report.label(policy)) for policy in policies])
     ax.set_xlim(0, 1)
@@ -141,9 +139,7 @@ def paired_ratios(
     """Ratio to the baseline of several metrics, with 95% intervals and every seed's own ratio as a dot."""
     base = report.baseline_for(relative_to)
     others = [policy for policy in report.ranking[::-1] if policy != base]
-    figure = Figure(
-        figsize=(1.6 + 2.3 * len(metrics), 1.6 + 0.42 * max(1, len(others))), layout="constrained"
-    )
+    figure = Figure(figsize=(1.6 + 2.3 * len(metrics), 1.6 + 0.42 * max(1, len(others))), layout="constrained")
     axes = figure.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
     colour = colours(report)
     for ax, name in zip(axes, metrics, strict=True):
@@ -152,9 +148,7 @@ def paired_ratios(
         for row, policy in enumerate(others):
             ratio = report.paired(policy, name, base).ratio
             if ratio is None:
-                ax.text(
-                    1.0, row, "never ended", ha="center", va="center", fontsize=8, backgroundcolor="white"
-                )
+                ax.text(1.0, row, "never ended", ha="center", va="center", fontsize=8, backgroundcolor="white")
                 continue
             each = report.values(policy, name) / report.values(base, name)
             ax.plot(each, np.full(len(each), row - 0.24), "|", color=colour[policy], alpha=0.55, markersize=5)
@@ -193,9 +187,7 @@ def utilisation(report: Report) -> Figure:
     ax.yaxis.set_major_formatter(PercentFormatter(1.0))
     ax.grid(axis="y", color=_FAINT, linewidth=0.6)
     ax.set_axisbelow(True)
-    _title(
-        ax, "Utilisation by the runs' own work", "mean over rows of the kind, run and seeds; tenants left out"
-    )
+    _title(ax, "Utilisation by the runs' own work", "mean over rows of the kind, run and seeds; tenants left out")
     _legend(ax, report, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return figure
 
@@ -328,9 +320,7 @@ def _title(ax: Axes, title: str, subtitle: str) -> None:
 
 def _legend(ax: Axes, report: Report, **where: Any) -> None:
     colour = colours(report)
-    handles = [
-        Line2D([], [], color=colour[p], linestyle=_dash(report, p), linewidth=2.2) for p in report.ranking
-    ]
+    handles = [Line2D([], [], color=colour[p], linestyle=_dash(report, p), linewidth=2.2) for p in report.ranking]
     ax.legend(handles, [_text(report.label(p)) for p in report.ranking], frameon=False, fontsize=8, **where)
 
 

@@ -124,15 +124,11 @@ class Report:
         base = self.baseline_for(relative_to)
         best = self.best if self.best != base else next((p for p in self._fair if p != base), base)
         if best == base:
-            return (
-                f"{base} has a mean completion time of {METRICS[_HEADLINE].show(self.mean(base, _HEADLINE))}."
-            )
+            return f"{base} has a mean completion time of {METRICS[_HEADLINE].show(self.mean(base, _HEADLINE))}."
         lead = "" if best == self.best else f"No policy beats {self.label(base)}. "
         result, answer = self.paired(best, _HEADLINE, base), self.verdict(best, _HEADLINE, base)
         if result.ratio is None:
-            return (
-                f"{lead}{best} and {self.label(base)} cannot be compared: a run of one of them never ended."
-            )
+            return f"{lead}{best} and {self.label(base)} cannot be compared: a run of one of them never ended."
         if result.ratio == Estimate(1.0, 1.0, 1.0):
             return f"{best} and {self.label(base)} have the same mean completion time on every seed."
         change = _change(result.ratio.value)
@@ -163,13 +159,9 @@ class Report:
             runs = [self.run_of[policy, seed] for seed in self.seeds]
             stalled, refused = sum(run.stalled for run in runs), sum(run.refused for run in runs)
             if stalled:
-                notes.append(
-                    f"{policy} stalled in {stalled} of {len(runs)} runs: it waited for ever, jobs unfinished."
-                )
+                notes.append(f"{policy} stalled in {stalled} of {len(runs)} runs: it waited for ever, jobs unfinished.")
             if refused:
-                notes.append(
-                    f"{policy} tried {refused:,} actions that break the rules; each counted as a wait."
-                )
+                notes.append(f"{policy} tried {refused:,} actions that break the rules; each counted as a wait.")
         if len(self.seeds) == 1:
             notes.append("With one seed there is no interval: differences may be luck.")
         elif len(self.policies) > 2:
@@ -220,9 +212,7 @@ class Report:
             ("p", ["Wilcoxon\np"]),
         ]
         rows = []
-        order = sorted(
-            self.policies, key=lambda policy: self.mean(policy, metric), reverse=m.better != "lower"
-        )
+        order = sorted(self.policies, key=lambda policy: self.mean(policy, metric), reverse=m.better != "lower")
         for policy in order:
             values = self.values(policy, metric)
             result = self.paired(policy, metric, base)
@@ -237,9 +227,7 @@ class Report:
             rows.append(row)
         direction = "" if m.better == "neither" else f" ({m.better} is better)"
         title = f"{m.title}{direction}, {_counted(len(self.seeds), 'seed')}"
-        return Printable(
-            title, header, rows, [self.unfairness(), m.definition], [*self._footnote(), *self.notes()]
-        )
+        return Printable(title, header, rows, [self.unfairness(), m.definition], [*self._footnote(), *self.notes()])
 
     def to_json(self, path: str | Path) -> None:
         """Write every job's and every gang's record; compressed if the path ends in `.gz`."""
@@ -285,11 +273,7 @@ class Report:
 
     def _footnote(self) -> list[str]:
         cheating = any(policy in self.cheats for policy in self.policies)
-        return (
-            [f"{DAGGER} cheats: sees the true state, where the others see noisy readings."]
-            if cheating
-            else []
-        )
+        return [f"{DAGGER} cheats: sees the true state, where the others see noisy readings."] if cheating else []
 
 
 @dataclass(frozen=True)
@@ -300,9 +284,7 @@ class Printable:
     """
 
     title: str
-    header: Sequence[
-        tuple[str, Sequence[str]]
-    ]  # group, its columns; the first group is repeated in every cut
+    header: Sequence[tuple[str, Sequence[str]]]  # group, its columns; the first group is repeated in every cut
     rows: Sequence[Sequence[Text]]
     before: Sequence[str]
     after: Sequence[str]
@@ -329,10 +311,7 @@ class Printable:
         groups = list(range(1, len(self.header)))
         while groups:
             count = len(groups)
-            while (
-                count > 1
-                and Measurement.get(console, wide, self._cut(groups[:count])).maximum > options.max_width
-            ):
+            while count > 1 and Measurement.get(console, wide, self._cut(groups[:count])).maximum > options.max_width:
                 count -= 1
             yield self._cut(groups[:count])
             groups = groups[count:]
@@ -344,9 +323,7 @@ class Printable:
         for group in (0, *groups):
             for offset, title in enumerate(self.header[group][1]):
                 left = group == 0 or "verdict" in title
-                table.add_column(
-                    Text(title), justify="left" if left else "right", no_wrap=True, vertical="bottom"
-                )
+                table.add_column(Text(title), justify="left" if left else "right", no_wrap=True, vertical="bottom")
                 indices.append(int(starts[group]) + offset)
         for row in self.rows:
             table.add_row(*(row[index] for index in indices))
@@ -358,9 +335,7 @@ def _check(report: Report) -> None:
         raise InputError("there is no run", where="report", hint="run at least one policy on one seed")
     if len(report.run_of) != len(report.runs):
         ((policy, seed), count) = Counter((run.policy, run.seed) for run in report.runs).most_common(1)[0]
-        raise InputError(
-            f"policy {policy!r} has {count} runs of seed {seed}", where="report", hint="keep one of them"
-        )
+        raise InputError(f"policy {policy!r} has {count} runs of seed {seed}", where="report", hint="keep one of them")
     for policy in report.policies:
         missing = [seed for seed in report.seeds if (policy, seed) not in report.run_of]
         if missing:

@@ -56,9 +56,7 @@ class Paired:
     seeds: int
     difference: Estimate  # mean of ours - theirs; nan if a run of either never ended
     ratio: Estimate | None  # geometric mean of ours / theirs; None unless all values are positive and finite
-    p: (
-        float | None
-    )  # Wilcoxon signed-rank, two-sided: a check that assumes nothing about the shape of the spread
+    p: float | None  # Wilcoxon signed-rank, two-sided: a check that assumes nothing about the shape of the spread
 
 
 def paired(ours: ArrayLike, theirs: ArrayLike) -> Paired:
@@ -119,9 +117,7 @@ def _wilcoxon(sample: NDArray[np.float64]) -> float | None:
         return None
     sample = sample[sample != 0]
     _, place, count = np.unique(np.abs(sample), return_inverse=True, return_counts=True)
-    ranks = (2 * np.cumsum(count) - count + 1)[
-        place
-    ]  # twice the mean rank of each value's ties: whole numbers
+    ranks = (2 * np.cumsum(count) - count + 1)[place]  # twice the mean rank of each value's ties: whole numbers
     positive, total = int(ranks[sample > 0].sum()), int(ranks.sum())
     if len(sample) > 100:
         return math.erfc(abs(positive - total / 2) / math.sqrt(float((ranks**2).sum()) / 2))

@@ -107,9 +107,7 @@ def _kernel(name: str) -> Kernel:
         seconds = row.power8_s / speed
         launch = min(_LAUNCH_S[kind], seconds / 4)
         used = {resource: amount for resource, amount in demand.items() if amount > 0}
-        implementations[device] = Profile(
-            launch, seconds - launch, used, memory_per_work=_FOOTPRINT * row.output
-        )
+        implementations[device] = Profile(launch, seconds - launch, used, memory_per_work=_FOOTPRINT * row.output)
 
     for kind, (slots, memory, cache) in _SOCKETS.items():
         # The table speaks of half a socket's slots; this is one worker.
@@ -142,9 +140,7 @@ class _Builder:
         self.edges: list[Edge] = []
         self.output: dict[str, float] = {}
 
-    def task(
-        self, name: str, kernel: str, size: float, reads: Iterable[str] = (), external: float = 0.0
-    ) -> str:
+    def task(self, name: str, kernel: str, size: float, reads: Iterable[str] = (), external: float = 0.0) -> str:
         """Add a task and give its name. `external`: bytes that it reads from the job's home machine."""
         self.tasks.append(Task(name, kernel, size))
         self.edges += [Edge(source, name, self.output[source]) for source in reads]
@@ -191,9 +187,7 @@ def variant_calling(
     return _with_kernels(made)
 
 
-def eeg(
-    rng: np.random.Generator, topology: Topology, *, graphs: int, chunks: int, spread: float
-) -> Templates:
+def eeg(rng: np.random.Generator, topology: Topology, *, graphs: int, chunks: int, spread: float) -> Templates:
     """Infer the state of a brain from chunks of a recording; neighbouring chunks share features."""
     check_size(graphs, 3 * chunks + 1, where="eeg")
     made = []

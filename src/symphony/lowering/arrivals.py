@@ -59,9 +59,7 @@ def bursty(
     return np.interp(points, brought, clock) / rate
 
 
-def diurnal(
-    rate: float, count: int, rng: np.random.Generator, *, swing: float = 0.8, days: float = 2.0
-) -> Times:
+def diurnal(rate: float, count: int, rng: np.random.Generator, *, swing: float = 0.8, days: float = 2.0) -> Times:
     """A rate that swings by `swing` of its mean, `days` times while `count` jobs arrive (by thinning)."""
     _check(rate, count)
     if not 0 <= swing <= 1 or not 0 < days < math.inf:
@@ -98,8 +96,6 @@ PROCESSES: Mapping[str, Callable[[float, int, np.random.Generator], Times]] = {
 
 def _check(rate: float, count: int) -> None:
     if not 0 < rate < math.inf:
-        raise WorkloadError(
-            f"the arrival rate is {rate} jobs/s", where="arrivals", hint="give a rate above 0"
-        )
+        raise WorkloadError(f"the arrival rate is {rate} jobs/s", where="arrivals", hint="give a rate above 0")
     if count < 1:
         raise WorkloadError(f"{count} jobs are to arrive", where="arrivals", hint="ask for at least one job")

@@ -20,8 +20,8 @@ import numpy as np
 from scipy.optimize import linprog
 from scipy.sparse import csr_array
 
-from symphony.lowering.feasible import first_tasks, profile_on
 from symphony.problem.errors import InfeasibleError, WorkloadError
+from symphony.problem.runnable import first_tasks, profile_on
 from symphony.problem.topology import CLUSTER, LOCAL, MACHINE, PEER, RACK, SOCKET, SWITCH, Device, Topology
 from symphony.problem.workload import Kernel, TaskGraph
 
@@ -69,9 +69,7 @@ def _demand(graphs: Sequence[TaskGraph], weights: Sequence[float]) -> dict[tuple
     demand: dict[tuple[str, float, int], float] = defaultdict(float)
     for graph, weight in zip(graphs, weights, strict=True):
         for gang, task in first_tasks(graph):
-            demand[task.kernel, task.size, len(gang.tasks)] += (
-                weight / sum(weights) * len(gang.tasks) * task.units
-            )
+            demand[task.kernel, task.size, len(gang.tasks)] += weight / sum(weights) * len(gang.tasks) * task.units
     return demand
 
 
@@ -96,9 +94,7 @@ def _capacities(topology: Topology) -> dict[Part, float]:
     return capacity
 
 
-def _use(
-    topology: Topology, kernel: Kernel, size: float, capacity: dict[Part, float]
-) -> dict[str, dict[Part, float]]:
+def _use(topology: Topology, kernel: Kernel, size: float, capacity: dict[Part, float]) -> dict[str, dict[Part, float]]:
     """For each kind that can run it: seconds for which one worker-unit keeps each part of the kind busy."""
     work = kernel.work(size)
     use: dict[str, dict[Part, float]] = {}
@@ -142,17 +138,13 @@ def _least_busy(use: dict[tuple[str, tuple[str, ...]], dict[str, dict[Part, floa
     """Seconds per job of the busiest part, at the best split of every kernel over device kinds."""
     # Columns: one fraction for each (kernel, kind), then the busyness that is minimised.
     columns = [(row, parts) for row, per_kind in enumerate(use.values()) for parts in per_kind.values()]
-    part_index = {
-        part: i for i, part in enumerate(dict.fromkeys(part for _, parts in columns for part in parts))
-    }
+    part_index = {part: i for i, part in enumerate(dict.fromkeys(part for _, parts in columns for part in parts))}
     # Seconds span many orders of magnitude; the solver's tolerances are absolute, so the answer is brought
     # near 1.
     scale = max(min(max(parts.values()) for parts in per_kind.values()) for per_kind in use.values())
     if not scale > 0:
         raise WorkloadError("no job takes any time", where="capacity", hint="give a task a size above 0")
-    busy = [
-        (part_index[part], c, v / scale) for c, (_, parts) in enumerate(columns) for part, v in parts.items()
-    ]
+    busy = [(part_index[part], c, v / scale) for c, (_, parts) in enumerate(columns) for part, v in parts.items()]
     busy += [(i, len(columns), -1.0) for i in part_index.values()]
     i, j, v = zip(*busy, strict=True)
     upper = csr_array((v, (i, j)), shape=(len(part_index), len(columns) + 1))

@@ -127,9 +127,7 @@ _TYPICAL = {"cpu": "xeon", "gpu": "p100"}  # what a kind that is not listed is t
 _LAUNCH_S = 2e-5  # of a GPU's time, whatever the size of the tile
 
 
-def factorisation(
-    rng: np.random.Generator, topology: Topology, *, algorithm: str, tiles: int, tile: int
-) -> Templates:
+def factorisation(rng: np.random.Generator, topology: Topology, *, algorithm: str, tiles: int, tile: int) -> Templates:
     """The graph of a factorisation of `tiles` by `tiles` tiles, each of `tile` by `tile` doubles."""
     calls, count = ALGORITHMS[algorithm]
     check_size(1, count(tiles), where=f"{algorithm}:{tiles}")

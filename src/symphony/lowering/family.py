@@ -18,12 +18,12 @@ from symphony.lowering.applications import eeg, intrusion, variant_calling
 from symphony.lowering.arrivals import PROCESSES
 from symphony.lowering.capacity import jobs_per_second
 from symphony.lowering.factorisations import TILE, factorisation
-from symphony.lowering.feasible import check_graphs
 from symphony.lowering.random_graphs import random_graphs
 from symphony.lowering.templates import Templates
 from symphony.lowering.training_jobs import mixed, training
 from symphony.problem import limits
 from symphony.problem.errors import WorkloadError
+from symphony.problem.runnable import check_graphs
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Job, Workload
 
@@ -124,9 +124,7 @@ def family(spec: str) -> Family:
     if name not in _FAMILIES:
         close = get_close_matches(name, _FAMILIES, n=1)
         meant = f"did you mean {close[0]!r}? " if close else ""
-        raise WorkloadError(
-            f"unknown workload {name!r}", hint=f"{meant}the families are {', '.join(names())}"
-        )
+        raise WorkloadError(f"unknown workload {name!r}", hint=f"{meant}the families are {', '.join(names())}")
     found = _FAMILIES[name]
     given: dict[str, Value] = {found.size: size} if colon else {}
     for part in query.split("&") if query else []:
@@ -136,9 +134,7 @@ def family(spec: str) -> Family:
                 f"{part!r} is no option", where=f"workload {spec!r}", hint="write ?option=value&option=value"
             )
         if key in given:
-            raise WorkloadError(
-                f"{key} is given twice", where=f"workload {spec!r}", hint="leave one of them out"
-            )
+            raise WorkloadError(f"{key} is given twice", where=f"workload {spec!r}", hint="leave one of them out")
         given[key] = value
     return found.set(**given)
 
@@ -154,9 +150,7 @@ def workload(
 ) -> Workload:
     """Draw a workload for a topology. `jobs`, `load` and `arrivals` override what the spec says."""
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
-        raise WorkloadError(
-            f"the seed is {seed!r}", where=f"workload {spec!r}", hint="write a whole number, 0 or more"
-        )
+        raise WorkloadError(f"the seed is {seed!r}", where=f"workload {spec!r}", hint="write a whole number, 0 or more")
     chosen = family(spec).set(jobs=jobs, load=load, arrivals=arrivals)
     # Streams of their own, so that another load or process leaves the graphs as they are.
     graph_rng, pick_rng, time_rng = (np.random.default_rng([int(seed), 0, stream]) for stream in range(3))

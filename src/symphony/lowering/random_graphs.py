@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from symphony.lowering.feasible import profile_on
 from symphony.lowering.templates import Templates, check_size
+from symphony.problem.runnable import profile_on
 from symphony.problem.topology import LOCAL, Topology
 from symphony.problem.workload import Edge, Kernel, Profile, Task, TaskGraph, topological_order
 
@@ -112,16 +112,13 @@ def random_graphs(
         picks = rng.integers(len(pool), size=tasks)
         sizes = _around(rng, 1.0, tasks)
         work = [
-            Task(f"t{t}", pool[pick].name, float(size))
-            for t, (pick, size) in enumerate(zip(picks, sizes, strict=True))
+            Task(f"t{t}", pool[pick].name, float(size)) for t, (pick, size) in enumerate(zip(picks, sizes, strict=True))
         ]
         total_bytes = ccr * bandwidth * sum(best_s[task.kernel] * task.size for task in work)
         entries = sorted(set(range(tasks)) - {target for _, target in pairs})
         data = _around(rng, 1.0, len(pairs) + len(entries))
         data *= total_bytes / data.sum()
-        ends = [(f"t{source}", f"t{target}") for source, target in pairs] + [
-            (None, f"t{task}") for task in entries
-        ]
+        ends = [(f"t{source}", f"t{target}") for source, target in pairs] + [(None, f"t{task}") for task in entries]
         edges = [Edge(source, target, float(size)) for (source, target), size in zip(ends, data, strict=True)]
         made.append(TaskGraph(f"{shape}-{number}", tuple(work), tuple(edges)))
     return pool, tuple(made)
@@ -131,9 +128,7 @@ def _around(rng: np.random.Generator, median: float, count: int) -> np.ndarray:
     return median * rng.lognormal(0.0, _SPREAD, count)
 
 
-def _pool(
-    rng: np.random.Generator, topology: Topology, count: int, heterogeneity: float
-) -> tuple[Kernel, ...]:
+def _pool(rng: np.random.Generator, topology: Topology, count: int, heterogeneity: float) -> tuple[Kernel, ...]:
     """Random kernels, each for most of the device types present and every kind of those types."""
     present = [topology.kind_of[kind] for kind, number in topology.kind_counts.items() if number]
     rows = _rows(topology)
@@ -143,16 +138,13 @@ def _pool(
         base = float(_around(rng, _MEDIAN_S, 1)[0])
         dropped = {name for name in types if rng.random() < _MISSING} - {types[int(rng.integers(len(types)))]}
         # What share of a row this kernel takes when it fills every slot of every device on the row.
-        share = {
-            row: rng.uniform(0.8, 2.0) if rng.random() < _HEAVY else rng.uniform(0.0, 0.5) for row in _ROWS
-        }
+        share = {row: rng.uniform(0.8, 2.0) if rng.random() < _HEAVY else rng.uniform(0.0, 0.5) for row in _ROWS}
         implementations = {}
         for kind in present:
             # One slot of many is slower than a whole device, or CPUs would always win.
             seconds = base * kind.slots**0.5 * float(np.exp(rng.normal(0.0, heterogeneity)))
             demand = {
-                row: min(1.0, share[row] / slots) * capacity
-                for row, (capacity, slots) in rows[kind.name].items()
+                row: min(1.0, share[row] / slots) * capacity for row, (capacity, slots) in rows[kind.name].items()
             }
             memory = 0.0 if np.isinf(kind.memory) else float(rng.uniform(0.0, 0.2)) * kind.memory / kind.slots
             if kind.type not in dropped:

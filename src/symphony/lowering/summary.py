@@ -6,12 +6,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from symphony.lowering.capacity import jobs_per_second
-from symphony.lowering.feasible import check_feasible, first_tasks, profile_on
+from symphony.problem.runnable import check_feasible, critical_path_s, first_tasks, gang_seconds, profile_on
 from symphony.problem.topology import Topology
-from symphony.problem.workload import Gang, Kernel, Task, TaskGraph, Workload
+from symphony.problem.workload import Kernel, TaskGraph, Workload
 
 
 @dataclass(frozen=True)
@@ -102,35 +100,12 @@ def _kernel(topology: Topology, kernel: Kernel, arriving: list[tuple[TaskGraph, 
         profile = profile_on(kernel, topology.kind_of[name], mean_size)
         if profile and devices:
             seconds[name] = profile.seconds(kernel.work(mean_size))
-    return KernelSummary(
-        kernel.name, tuple(kernel.implementations), tasks, mean_size, seconds, kernel.exchange_bytes
-    )
+    return KernelSummary(kernel.name, tuple(kernel.implementations), tasks, mean_size, seconds, kernel.exchange_bytes)
 
 
 def _costs(topology: Topology, kernels: Mapping[str, Kernel], graph: TaskGraph) -> tuple[float, float]:
     """Device-seconds, and seconds of the longest path, with every gang alone on its best devices."""
-    seconds = [_seconds(topology, kernels[task.kernel], gang, task) for gang, task in first_tasks(graph)]
-    finish = np.zeros(len(seconds))
-    for source, target, _ in _by_source(graph):
-        finish[target] = max(finish[target], finish[source] + seconds[source])
-    work = sum(len(gang.tasks) * taken for gang, taken in zip(graph.all_gangs, seconds, strict=True))
-    return work, float(max(finish + seconds))
-
-
-def _by_source(graph: TaskGraph) -> list[tuple[int, int, float]]:
-    """Edges between gangs, those of a gang after all that enter it."""
-    position = {gang: place for place, gang in enumerate(graph.order)}
-    return sorted((edge for edge in graph.gang_edges if edge[0] >= 0), key=lambda edge: position[edge[0]])
-
-
-def _seconds(topology: Topology, kernel: Kernel, gang: Gang, task: Task) -> float:
-    """Time of a gang alone on the fastest devices: it goes at the pace of the slowest of them."""
-    work = kernel.work(task.size)
-    kinds = []
-    for name, devices in topology.kind_counts.items():
-        profile = profile_on(kernel, topology.kind_of[name], task.size)
-        if profile and devices:
-            kinds.append((profile.seconds(work), devices))
-    fastest_first = sorted(kinds)
-    room = np.cumsum([devices for _, devices in fastest_first])
-    return fastest_first[int(np.searchsorted(room, len(gang.tasks)))][0] * task.units
+    work = sum(
+        len(gang.tasks) * gang_seconds(topology, kernels[task.kernel], gang, task) for gang, task in first_tasks(graph)
+    )
+    return work, critical_path_s(topology, kernels, graph)

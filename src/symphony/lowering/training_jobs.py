@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from symphony.lowering.applications import eeg, intrusion, variant_calling
-from symphony.lowering.feasible import profile_on
 from symphony.lowering.templates import Templates, check_size
 from symphony.problem.errors import InfeasibleError
+from symphony.problem.runnable import profile_on
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Edge, Gang, Kernel, Profile, Task, TaskGraph
 
@@ -127,16 +127,12 @@ def _kernel(name: str, model: _Model) -> Kernel:
 
 def _room(topology: Topology, kernel: Kernel) -> int:
     """Devices that can run the kernel."""
-    return sum(
-        n for kind, n in topology.kind_counts.items() if profile_on(kernel, topology.kind_of[kind], 1.0)
-    )
+    return sum(n for kind, n in topology.kind_counts.items() if profile_on(kernel, topology.kind_of[kind], 1.0))
 
 
 def _graph(name: str, model: str, width: int, seconds: float) -> TaskGraph:
     row = _MODELS[model]
-    workers = tuple(
-        Task(f"w{worker}", model, units=max(1.0, round(seconds / row.v100))) for worker in range(width)
-    )
+    workers = tuple(Task(f"w{worker}", model, units=max(1.0, round(seconds / row.v100))) for worker in range(width))
     save_s = _STATE * row.gradient / _STORAGE
     gang = Gang(
         "train",

@@ -19,7 +19,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from symphony.problem import limits
-from symphony.problem.errors import InfeasibleError
+from symphony.problem.runnable import check_feasible, critical_path_s, first_tasks, profile_on
 from symphony.problem.topology import RESOURCE_KINDS, SPANS, Device, DeviceKind, Hop, Resource, Topology
 from symphony.problem.workload import Edge, Gang, Job, Kernel, Profile, Task, TaskGraph, Workload
 
@@ -266,6 +266,8 @@ def topology_from_arrays(arrays: TopologyArrays, names: TopologyNames) -> Topolo
 def workload_arrays(topology: Topology, workload: Workload) -> tuple[WorkloadArrays, WorkloadNames]:
     """The array form of a workload on a topology, and the names to go back. Refuses gangs that can never run."""
     w = workload
+    check_feasible(topology, w)
+    kernels = {kernel.name: kernel for kernel in w.kernels}
     y, q, n = limits.bucket(len(topology.kinds)), VOID_KIND + 1, limits.bucket(len(w.kernels))
     shape = (n, y)
     time_fixed, time_work = np.full(shape, np.inf), np.zeros(shape)
@@ -287,7 +289,6 @@ def workload_arrays(topology: Topology, workload: Workload) -> tuple[WorkloadArr
     t = limits.bucket(max(len(graph.all_gangs) for graph in w.graphs))
     e = limits.bucket(max(1, *(len(graph.gang_edges) for graph in w.graphs)))
     count = np.asarray([topology.kind_counts[kind.name] for kind in topology.kinds])
-    memory_kib = np.asarray([np.floor(min(kind.memory / KIB, 2.0**30)) for kind in topology.kinds])
     bandwidth = _typical_bandwidth(topology)
     g = {
         "kernel": np.zeros((a, t), np.int32),
@@ -310,27 +311,20 @@ def workload_arrays(topology: Topology, workload: Workload) -> tuple[WorkloadArr
     gangs = np.zeros(a, np.int32)
     isolated = np.ones(a)
     for i, graph in enumerate(w.graphs):
-        tasks = {task.name: task for task in graph.tasks}
         gangs[i] = len(graph.all_gangs)
-        best, mean = np.zeros(len(graph.all_gangs)), np.zeros(len(graph.all_gangs))
-        for j, gang in enumerate(graph.all_gangs):
-            task = tasks[gang.tasks[0]]
+        mean = np.zeros(len(graph.all_gangs))
+        for j, (gang, task) in enumerate(first_tasks(graph)):
             index = w.kernel_index[task.kernel]
             work = w.kernels[index].work(task.size)
             seconds = (time_fixed[index] + time_work[index] * work)[: len(count)] * task.units
-            memory = np.ceil(memory_fixed[index] + memory_work[index] * work)[: len(count)]
-            able = np.isfinite(seconds) & (memory <= memory_kib)
-            if count[able].sum() < len(gang.tasks):
-                _refuse(topology, graph, gang, task.kernel, np.isfinite(seconds), able, count)
+            able = np.asarray([profile_on(w.kernels[index], kind, task.size) is not None for kind in topology.kinds])
             g["kernel"][i, j], g["work"][i, j], g["units"][i, j] = index, work, task.units
             g["workers"][i, j] = len(gang.tasks)
             g["runs_on"][i, j] = sum(1 << k for k in np.flatnonzero(able))
             g["preemptible"][i, j] = gang.preemptible
             g["checkpoint"][i, j], g["restore"][i, j] = gang.checkpoint_s, gang.restore_s
             g["checkpoint_units"][i, j] = gang.checkpoint_units
-            present = able & (count > 0)
-            best[j] = seconds[present].min()
-            mean[j] = np.average(seconds[present], weights=count[present])
+            mean[j] = np.average(seconds[able], weights=count[able])
         ins = graph.gang_edges  # sorted by target
         outs = sorted((s, target) for s, target, _ in ins if s >= 0)
         g["in_source"][i, : len(ins)] = [s for s, _, _ in ins]
@@ -339,18 +333,14 @@ def workload_arrays(topology: Topology, workload: Workload) -> tuple[WorkloadArr
         g["in_start"][i] = np.searchsorted([target for _, target, _ in ins], np.arange(t + 1))
         g["out_start"][i] = np.searchsorted([s for s, _ in outs], np.arange(t + 1))
         g["parents"][i, : gangs[i]] = np.bincount([target for _, target in outs], minlength=gangs[i])[: gangs[i]]
-        finish, rank = np.zeros(len(best)), g["rank"][i]
-        for j in graph.order:
-            begin, end = g["in_start"][i, j], g["in_start"][i, j + 1]
-            parents = [s for s in g["in_source"][i, begin:end] if s >= 0]
-            finish[j] = best[j] + max((finish[s] for s in parents), default=0.0)
+        rank = g["rank"][i]
         for j in reversed(graph.order):
             rank[j] += mean[j]
             for k in range(g["in_start"][i, j], g["in_start"][i, j + 1]):
                 s = g["in_source"][i, k]
                 if s >= 0:
                     rank[s] = max(rank[s], rank[j] + g["in_bytes"][i, k] / bandwidth)
-        isolated[i] = finish.max()
+        isolated[i] = critical_path_s(topology, kernels, graph)
 
     machine_home = _machine_homes(topology)
     whole, part = split_seconds(np.asarray([job.arrival_s for job in w.jobs]))
@@ -419,9 +409,7 @@ def workload_from_arrays(arrays: WorkloadArrays, names: WorkloadNames) -> Worklo
             members = names.tasks[i][j]
             kernel = names.kernels[int(np.asarray(a.kernel)[i, j])]
             for member in members:
-                tasks[member] = Task(
-                    member, kernel, float(np.asarray(a.work)[i, j]), float(np.asarray(a.units)[i, j])
-                )
+                tasks[member] = Task(member, kernel, float(np.asarray(a.work)[i, j]), float(np.asarray(a.units)[i, j]))
             gang = Gang(
                 gang_name,
                 members,
@@ -467,28 +455,3 @@ def _typical_bandwidth(topology: Topology) -> float:
     """Bytes per second of a middling transfer; only ranks use it."""
     rows = [x.capacity for x in topology.resources if x.kind in ("link", "switch", "nic", "memory", "peer")]
     return float(np.median(rows)) if rows else 10e9
-
-
-def _refuse(
-    topology: Topology, graph: TaskGraph, gang: Gang, kernel: str, has: np.ndarray, able: np.ndarray, count: np.ndarray
-) -> None:
-    kinds = [kind.name for kind in topology.kinds]
-    where = f"graph {graph.name!r}: gang {gang.name!r} (kernel {kernel!r})"
-    if not (has & (count > 0)).any():
-        raise InfeasibleError(
-            f"no device of topology {topology.name!r} can run it: there are {', '.join(kinds)}",
-            where=where,
-            hint="add an implementation for one of those kinds or their types, or choose another topology",
-        )
-    if not (able & (count > 0)).any():
-        raise InfeasibleError(
-            f"it does not fit into the memory of any device of topology {topology.name!r} that could run it",
-            where=where,
-            hint="reduce its size or its memory, or choose a topology with larger devices",
-        )
-    raise InfeasibleError(
-        f"it has {len(gang.tasks)} workers, each on a device of its own, but only {count[able].sum()} devices of "
-        f"topology {topology.name!r} can run it",
-        where=where,
-        hint="use a smaller gang or a larger topology",
-    )

@@ -200,8 +200,7 @@ def build(cluster: ClusterSpec) -> Topology:
             rows.claim(name, f"{at}.name")
             _add_machine(rows, machine, name, DEFAULT_RACK, ())
     kinds = tuple(
-        DeviceKind(name, kind.type, kind.slots, kind.memory, kind.reconfigure)
-        for name, kind in cluster.device.items()
+        DeviceKind(name, kind.type, kind.slots, kind.memory, kind.reconfigure) for name, kind in cluster.device.items()
     )
     latency_s = cluster.latency.by_span()
     return Topology(cluster.name, kinds, tuple(rows.resources), tuple(rows.devices), latency_s)
@@ -284,9 +283,7 @@ def _check(cluster: ClusterSpec) -> None:
                 )
     machines = [(at, machine, 1) for at, machine in _numbered("machine", cluster.machine)]
     for at, rack in _numbered("rack", cluster.rack):
-        machines += [
-            (here, machine, rack.count) for here, machine in _numbered(f"{at}.machine", rack.machine)
-        ]
+        machines += [(here, machine, rack.count) for here, machine in _numbered(f"{at}.machine", rack.machine)]
     parts, devices = sum(rack.count for rack in cluster.rack), 0
     for at, machine, racks_like_it in machines:
         kinds: set[str] = set()

@@ -203,9 +203,7 @@ def _cache(host: _Host, cpus: dict[int, str]) -> float | None:
 
 
 def _cpu_name(host: _Host) -> str:
-    found = re.search(
-        r"^(?:model name|cpu)\s*:\s*(.*)$", host.text("proc/cpuinfo"), re.MULTILINE | re.IGNORECASE
-    )
+    found = re.search(r"^(?:model name|cpu)\s*:\s*(.*)$", host.text("proc/cpuinfo"), re.MULTILINE | re.IGNORECASE)
     known = re.search(r"xeon|epyc|ryzen|power\d+|neoverse|opteron", found[1] if found else "", re.IGNORECASE)
     return known[0].lower() if known else "cpu"
 
@@ -320,9 +318,7 @@ def _cards(host: _Host, sockets: list[_Socket], gpus: dict[str, _Gpu]) -> list[_
             cards[slot] = _card(host, sockets, folder, kind, gpus.get(folder.name))
     for address, gpu in gpus.items():
         if address.rpartition(".")[0] not in cards:
-            host.note(
-                f"{gpu.name} at {address} is not in the PCI tree; assumed to be attached to the first socket"
-            )
+            host.note(f"{gpu.name} at {address} is not in the PCI tree; assumed to be attached to the first socket")
             cards[address] = _card(host, sockets, host.root / "sys/bus/pci/devices" / address, "gpu", gpu)
     return list(cards.values())
 
@@ -340,9 +336,7 @@ def _card_type(host: _Host, folder: Path) -> str:
         return "gpu"
     if code >> 8 == 0x1200:
         if vendor in _FPGA_MAKERS or (vendor == _INTEL and device in _INTEL_FPGAS):
-            host.note(
-                f"reconfiguring an FPGA is assumed to take {show(RECONFIGURE_S, 'seconds')}, with one context"
-            )
+            host.note(f"reconfiguring an FPGA is assumed to take {show(RECONFIGURE_S, 'seconds')}, with one context")
             return "fpga"
         return "gpu" if vendor in (_NVIDIA, _AMD) else "accelerator"
     return ""
@@ -506,9 +500,7 @@ def _linked(host: _Host, gpus: dict[str, _Gpu]) -> bool:
     while grown := {a for a, near in linked.items() if a not in reached and near & _reach(reached, linked)}:
         reached |= grown
     if reached != set(linked):
-        host.note(
-            "the NVLinks form several groups of GPUs, which a machine here cannot have; they are left out"
-        )
+        host.note("the NVLinks form several groups of GPUs, which a machine here cannot have; they are left out")
     return reached == set(linked)
 
 

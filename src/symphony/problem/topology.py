@@ -164,7 +164,9 @@ def _check(t: Topology) -> None:
         where = f"{t.name}: resource {resource.name!r}"
         if resource.kind not in RESOURCE_KINDS:
             raise TopologyError(
-                f"unknown resource kind {resource.kind!r}", where=where, hint=f"use one of {', '.join(RESOURCE_KINDS)}"
+                f"unknown resource kind {resource.kind!r}",
+                where=where,
+                hint=f"use one of {', '.join(RESOURCE_KINDS)}",
             )
         if not 0 < resource.capacity < float("inf"):
             raise TopologyError(
@@ -174,7 +176,9 @@ def _check(t: Topology) -> None:
         where = f"{t.name}: device {device.name!r}"
         if device.kind not in kinds:
             raise TopologyError(
-                f"unknown device kind {device.kind!r}", where=where, hint=f"define it, or use one of {sorted(kinds)}"
+                f"unknown device kind {device.kind!r}",
+                where=where,
+                hint=f"define it, or use one of {sorted(kinds)}",
             )
         limits.check("route length", len(device.route), limits.ROUTE, where=where)
         for hop in device.route:
@@ -190,5 +194,7 @@ def _check(t: Topology) -> None:
             raise TopologyError(f"its home {device.home!r} is no device", where=where, hint="name a device, or none")
     if len(t.latency_s) != len(SPANS) or any(not 0 <= latency < 1e3 for latency in t.latency_s):
         raise TopologyError(
-            f"latency_s is {t.latency_s}", where=t.name, hint=f"give {len(SPANS)} seconds, one for each of {SPANS}"
+            f"latency_s is {t.latency_s}",
+            where=t.name,
+            hint=f"give {len(SPANS)} seconds, one for each of {SPANS}",
         )

@@ -44,9 +44,7 @@ def read(path: str | Path) -> Topology:
         ) from None
     except OSError as error:
         reason = error.strerror or str(error)
-        raise TopologyError(
-            f"it cannot be read: {reason}", where=str(path), hint="check its permissions"
-        ) from None
+        raise TopologyError(f"it cannot be read: {reason}", where=str(path), hint="check its permissions") from None
     return loads(text, where=str(path), name=path.stem)
 
 
@@ -86,9 +84,7 @@ def write(topology: Topology | build.ClusterSpec, path: str | Path, *, comment: 
         Path(path).write_text(dumps(topology, comment=comment), encoding="utf-8")
     except OSError as error:
         reason = error.strerror or str(error)
-        raise TopologyError(
-            f"it cannot be written: {reason}", where=str(path), hint="write to another path"
-        ) from None
+        raise TopologyError(f"it cannot be written: {reason}", where=str(path), hint="write to another path") from None
 
 
 def dumps(topology: Topology | build.ClusterSpec, *, comment: str = "") -> str:
@@ -107,9 +103,7 @@ def dumps(topology: Topology | build.ClusterSpec, *, comment: str = "") -> str:
 def _hop(value: Any) -> Hop:
     """A hop is an array: the row's name, then the spans at which traffic crosses it."""
     if not isinstance(value, list) or not value or not all(isinstance(part, str) for part in value):
-        raise _misfit(
-            f"{value!r} is not a hop", 'write ["name of a row", "switch", "socket"]: a row, then spans'
-        )
+        raise _misfit(f"{value!r} is not a hop", 'write ["name of a row", "switch", "socket"]: a row, then spans')
     for span in value[1:]:
         if span not in SPANS:
             raise _misfit(f"unknown span {span!r}", f"use {_choice(span, SPANS)}")
@@ -168,8 +162,7 @@ class _FlatFile(build.Spec):
         kinds = (DeviceKind(k.name, k.type, k.slots, k.memory, k.reconfigure) for k in self.kind)
         resources = (Resource(r.name, r.kind, r.capacity, r.group) for r in self.resource)
         devices = (
-            Device(d.name, d.kind, d.machine, d.rack, d.socket, d.switch, d.route, d.home, d.peers)
-            for d in self.device
+            Device(d.name, d.kind, d.machine, d.rack, d.socket, d.switch, d.route, d.home, d.peers) for d in self.device
         )
         return Topology(self.name, tuple(kinds), tuple(resources), tuple(devices), self.latency.by_span())
 

@@ -74,7 +74,9 @@ class Kernel:
             for kind, amount in [*profile.demand.items(), *profile.demand_per_work.items()]:
                 if kind not in RESOURCE_KINDS:
                     raise WorkloadError(
-                        f"unknown resource kind {kind!r}", where=at, hint=f"use one of {', '.join(RESOURCE_KINDS)}"
+                        f"unknown resource kind {kind!r}",
+                        where=at,
+                        hint=f"use one of {', '.join(RESOURCE_KINDS)}",
                     )
                 _check_number(at, f"demand of {kind}", amount)
 
@@ -243,14 +245,18 @@ def _check_graph(g: TaskGraph) -> None:
         _check_number(at, "restore_s", gang.restore_s, limits.SECONDS)
         if not gang.checkpoint_units > 0:
             raise WorkloadError(
-                f"checkpoint_units is {gang.checkpoint_units}", where=at, hint="write a number above 0, or infinity"
+                f"checkpoint_units is {gang.checkpoint_units}",
+                where=at,
+                hint="write a number above 0, or infinity",
             )
         for name in gang.tasks:
             if name not in tasks:
                 raise WorkloadError(f"it names {name!r}, which is no task", where=at, hint="add the task")
             if name in member:
                 raise WorkloadError(
-                    f"task {name!r} is in gang {member[name]!r} too", where=at, hint="a task is in one gang only"
+                    f"task {name!r} is in gang {member[name]!r} too",
+                    where=at,
+                    hint="a task is in one gang only",
                 )
             member[name] = gang.name
         first = tasks[gang.tasks[0]]

@@ -59,7 +59,8 @@ def job_arrived(core: Core, w: WorkloadArrays, now: Amount, when: Array) -> Core
         home=put(core.home, slot, take(w.home, number), when),
         priority=put(core.priority, slot, take(w.priority, number), when),
         arrived=Amount(
-            put(core.arrived.whole, slot, arrived.whole, when), put(core.arrived.part, slot, arrived.part, when)
+            put(core.arrived.whole, slot, arrived.whole, when),
+            put(core.arrived.part, slot, arrived.part, when),
         ),
         unfinished=put(core.unfinished, slot, w.gangs[graph], when),
         status=fill(core.status, jnp.where(exists, fresh, ABSENT)),
@@ -72,7 +73,9 @@ def job_arrived(core: Core, w: WorkloadArrays, now: Amount, when: Array) -> Core
     )
 
 
-def place_worker(core: Core, t: TopologyArrays, w: WorkloadArrays, gang: Array, f: GangFacts, device: Array, when: Array) -> Core:
+def place_worker(
+    core: Core, t: TopologyArrays, w: WorkloadArrays, gang: Array, f: GangFacts, device: Array, when: Array
+) -> Core:
     """The next worker of a gang goes to the end of a device's queue."""
     worker = take(core.placed, gang)
     kind = take(t.device_kind, device)
@@ -107,7 +110,7 @@ def _leave_queues(core: Core, t: TopologyArrays, w: WorkloadArrays, f: GangFacts
     graph, index = take(core.graph, heads // tasks), heads % tasks
     kernel, work = w.kernel[graph, index], w.work[graph, index]
     kinds = take(t.device_kind, devices)
-    needs = jnp.ceil(w.memory_fixed[kernel, kinds] + w.memory_work[kernel, kinds] * work).astype(jnp.int32)
+    needs = jnp.floor(w.memory_fixed[kernel, kinds] + w.memory_work[kernel, kinds] * work).astype(jnp.int32)
     seconds = take(seconds_by_kind(w, f), kinds)
     left = take(core.queued, devices) - 1
     # An empty queue holds 0 seconds exactly: what rounding left there goes.
@@ -135,9 +138,7 @@ def start_gang(
     number = jnp.arange(lane_count, dtype=jnp.int32)
     lanes = jnp.where(free, number + lane_count * other, BIG).min(axis=1) % lane_count
     fresh = take(core.lane_kernel, lanes) != f.kernel
-    setup = jnp.where(fresh, reconfigure, 0) + jnp.where(
-        take(core.resumed, gang), w.restore[f.graph, f.index], 0
-    )
+    setup = jnp.where(fresh, reconfigure, 0) + jnp.where(take(core.resumed, gang), w.restore[f.graph, f.index], 0)
     memory = take(memory_by_kind(w, f), kinds)
     core = replace(
         core,
@@ -147,7 +148,8 @@ def start_gang(
         lane_kernel=put_all(core.lane_kernel, lanes, f.kernel, mine),
         lane_setup=put_all(core.lane_setup, lanes, setup > 0, mine),
         lane_since=Amount(
-            put_all(core.lane_since.whole, lanes, now.whole, mine), put_all(core.lane_since.part, lanes, now.part, mine)
+            put_all(core.lane_since.whole, lanes, now.whole, mine),
+            put_all(core.lane_since.part, lanes, now.part, mine),
         ),
         lane_estimate=put_all(core.lane_estimate, lanes, take(seconds_by_kind(w, f), kinds), mine),
         lanes_free=put_all(core.lanes_free, devices, take(core.lanes_free, devices) - 1, mine),
@@ -228,9 +230,7 @@ def input_fetched(core: Core, w: WorkloadArrays, gang: Array, source: Array, mem
 
 def gang_finished(core: Core, gang: Array, when: Array) -> Core:
     """A gang has no work left."""
-    return replace(
-        core, status=put(core.status, gang, FINISHED, when), leaving=put(core.leaving, gang, True, when)
-    )
+    return replace(core, status=put(core.status, gang, FINISHED, when), leaving=put(core.leaving, gang, True, when))
 
 
 def setup_ended(core: Core, t: TopologyArrays, lane: Array, when: Array) -> Core:
@@ -264,9 +264,7 @@ def device_failed(core: Core, t: TopologyArrays, device: Array, when: Array) -> 
         lane_holds=jnp.where(dropped, FREE, core.lane_holds),
         lane_setup=core.lane_setup & ~dropped,
         lane_kernel=jnp.where(here, UNCONFIGURED, core.lane_kernel),
-        lanes_free=put(
-            core.lanes_free, device, take(core.lanes_free, device) + dropped.sum(dtype=jnp.int32), when
-        ),
+        lanes_free=put(core.lanes_free, device, take(core.lanes_free, device) + dropped.sum(dtype=jnp.int32), when),
     )
 
 

@@ -53,7 +53,7 @@ def seconds_by_kind(w: WorkloadArrays, f: GangFacts) -> Array:
 
 def memory_by_kind(w: WorkloadArrays, f: GangFacts) -> Array:
     """Memory footprint of one worker on each device kind [Y], KiB."""
-    return jnp.ceil(w.memory_fixed[f.kernel] + w.memory_work[f.kernel] * f.work).astype(jnp.int32)
+    return jnp.floor(w.memory_fixed[f.kernel] + w.memory_work[f.kernel] * f.work).astype(jnp.int32)
 
 
 def enough_devices(core: Core, t: TopologyArrays, w: WorkloadArrays) -> Array:

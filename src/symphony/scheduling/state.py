@@ -1,7 +1,7 @@
 """What the scheduler knows. The core has no clock of its own, does no I/O, and does not know who sends the events.
 
-    K job slots   G = K*T gangs (gang i of the job in slot k is k*T + i)   W workers per gang
-    D devices     L lanes (slots of all devices)                            V remembered copies of an output
+K job slots   G = K*T gangs (gang i of the job in slot k is k*T + i)   W workers per gang
+D devices     L lanes (slots of all devices)                            V remembered copies of an output
 """
 
 from __future__ import annotations

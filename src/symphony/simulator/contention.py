@@ -1,7 +1,7 @@
 """How sharing slows work down: one mechanism for cores, caches, memory, PCIe and the network.
 
-Loads are integers in units of 2**-16 of a row's capacity. Adding and removing a worker then leaves no trace however often
-it happens and in whatever order, on a CPU as on a GPU, and an unchanged neighbourhood gives a bit-equal rate.
+Loads are integers in units of 2**-16 of a row's capacity. Adding and removing a worker then leaves no trace however
+often it happens and in whatever order, on a CPU as on a GPU, and an unchanged neighbourhood gives a bit-equal rate.
 """
 
 from __future__ import annotations

@@ -61,7 +61,8 @@ def rates(world: World, s: ScenarioArrays, contention: ContentionModel) -> Rates
 
     memory = t.place[:, 0]
     ends = jnp.minimum(
-        _pick(take(by_span, world.fetch_from), world.fetch_span), _pick(take(by_span, memory), world.fetch_span)
+        _pick(take(by_span, world.fetch_from), world.fetch_span),
+        _pick(take(by_span, memory), world.fetch_span),
     )
     return Rates(gang, world.fetch_bandwidth * ends, total, own)
 
@@ -158,7 +159,8 @@ def advance_time(world: World, s: ScenarioArrays, contention: ContentionModel, w
         failure=failure,
         next_failure=clock.where(is_kind(EVENT_FAILURE), world.next_failure.plus(lull), world.next_failure),
         up_at=Amount(
-            put(world.up_at.whole, down_device, until.whole, fails), put(world.up_at.part, down_device, until.part, fails)
+            put(world.up_at.whole, down_device, until.whole, fails),
+            put(world.up_at.part, down_device, until.part, fails),
         ),
         window_end=clock.where(window, world.window_end.plus(s.window), world.window_end),
         used=jnp.where(window, world.used + world.used_area, world.used),

@@ -14,7 +14,7 @@ class JobRecord:
     graph: int  # index into Workload.graphs
     arrival_s: float
     finish_s: float
-    isolated_s: float  # critical path with every gang alone on its best device: no schedule is faster
+    isolated_s: float  # critical path with every gang alone on its best devices
     priority: int = 0
 
     @property
@@ -64,3 +64,4 @@ class RunRecord:
     refused: int  # actions that broke the rules
     wall_s: float  # of the run, its share where several ran side by side; compilation not included
     stalled: bool = False  # the policy waited for ever
+    jobs_outside: int = 0  # jobs that found all job slots taken and waited where no policy sees them

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.scheduling.policy import Observation, Policy
 from symphony.scheduling.indexing import take
+from symphony.scheduling.policy import Observation, Policy
 from symphony.simulator import settle
-from symphony.simulator.contention import LOAD_UNIT, Bottleneck, ContentionModel
+from symphony.simulator.contention import LOAD_UNIT, ContentionModel
 from symphony.simulator.next_event import advance_time
 from symphony.simulator.scenarios import ScenarioArrays, batch_axes
 from symphony.simulator.world import World, initial
@@ -42,7 +42,9 @@ class Log(eqx.Module):
 def begin(s: ScenarioArrays, policy: Policy, key: Array) -> Carry:
     """A run before its first step."""
     # Strong types: a weakly typed leaf would make the second call of `run_steps` compile again.
-    return jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), Carry(initial(s), policy.init(s.topology), key))
+    return jax.tree.map(
+        lambda x: jax.lax.convert_element_type(x, x.dtype), Carry(initial(s), policy.init(s.topology), key)
+    )
 
 
 def finished(world: World, s: ScenarioArrays) -> Array:
@@ -126,8 +128,6 @@ def step(
 def begin_batch(batch: ScenarioArrays, policy: Policy, keys: Array) -> Carry:
     """Several runs before their first step."""
     return jax.vmap(lambda s, key: begin(s, policy, key), in_axes=(batch_axes(batch), 0))(batch, keys)
-
-
 
 
 def _run(

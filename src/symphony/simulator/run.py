@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from symphony.problem.errors import PolicyError
+from symphony.problem.runnable import critical_path_s
 from symphony.problem.topology import RESOURCE_KINDS, Topology
 from symphony.problem.workload import Workload
 from symphony.scheduling.policy import PLACE, Policy
@@ -20,6 +21,7 @@ from symphony.simulator.next_event import EVENT_ARRIVAL
 from symphony.simulator.records import GangRecord, JobRecord, RunRecord
 from symphony.simulator.rollout import Carry, Log, begin_batch, run_steps
 from symphony.simulator.scenarios import Scenario, ScenarioArrays, stack
+from symphony.simulator.world import World
 
 CHUNK = 512  # steps between looks at the progress
 MAX_STEPS_PER_GANG = 20_000  # a run that needs more is not getting anywhere
@@ -57,8 +59,7 @@ def simulate(
     traces, compile_s = run_traces(batch, scenarios, policy, contention=contention, progress=progress)
     wall_s = (time.perf_counter() - started - compile_s) / len(scenarios)
     records = [
-        record(scenario, trace, name or policy.name, wall_s)
-        for scenario, trace in zip(scenarios, traces, strict=True)
+        record(scenario, trace, name or policy.name, wall_s) for scenario, trace in zip(scenarios, traces, strict=True)
     ]
     for run in records:
         if run.stalled:
@@ -100,7 +101,8 @@ def run_traces(
             break
     else:
         raise PolicyError(
-            f"a run took more than {budget:,} steps", hint="the policy keeps preempting or reconfiguring; look at it"
+            f"a run took more than {budget:,} steps",
+            hint="the policy keeps preempting or reconfiguring; look at it",
         )
     whole = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *logs) if logs else None
     host = jax.tree.map(np.asarray, _without_key(carry))
@@ -138,14 +140,13 @@ def record(scenario: Scenario, trace: Trace, policy: str, wall_s: float) -> RunR
     workload, log = scenario.workload, trace.log
     before, after = trace.before_s, trace.after_s
     world = trace.carry.world
-    isolated = [isolated_s(scenario.topology, workload, graph) for graph in range(len(workload.graphs))]
+    kernels = {kernel.name: kernel for kernel in workload.kernels}
+    isolated = [critical_path_s(scenario.topology, kernels, graph) for graph in workload.graphs]
     jobs = []
     for row in np.flatnonzero(log.completed >= 0):
         number = int(log.completed[row])
         job = workload.jobs[number]
-        jobs.append(
-            JobRecord(number, job.graph, job.arrival_s, float(before[row]), isolated[job.graph], job.priority)
-        )
+        jobs.append(JobRecord(number, job.graph, job.arrival_s, float(before[row]), isolated[job.graph], job.priority))
     jobs.sort(key=lambda x: x.job)
     return RunRecord(
         policy=policy,
@@ -159,39 +160,20 @@ def record(scenario: Scenario, trace: Trace, policy: str, wall_s: float) -> RunR
         refused=int(world.core.refused),
         wall_s=wall_s,
         stalled=bool(world.stalled),
+        jobs_outside=_outside(workload, log, after),
     )
 
 
-def isolated_s(topology: Topology, workload: Workload, graph: int) -> float:
-    """Critical path of a graph with every gang alone on its best device: no schedule completes it faster."""
-    g = workload.graphs[graph]
-    tasks = {task.name: task for task in g.tasks}
-    best = []
-    for gang in g.all_gangs:
-        task = tasks[gang.tasks[0]]
-        kernel = workload.kernels[workload.kernel_index[task.kernel]]
-        work = kernel.work(task.size)
-        times = [
-            profile.seconds(work) * task.units
-            for kind in topology.kinds
-            if topology.kind_counts[kind.name]
-            and (profile := kernel.on(kind)) is not None
-            and profile.memory_bytes(work) <= kind.memory
-        ]
-        best.append(min(times))
-    finish = [0.0] * len(best)
-    parents: list[list[int]] = [[] for _ in best]
-    for source, target, _ in g.gang_edges:
-        if source >= 0:
-            parents[target].append(source)
-    for index in g.order:
-        finish[index] = best[index] + max((finish[p] for p in parents[index]), default=0.0)
-    return max(finish)
+def _outside(workload: Workload, log: Log, after: np.ndarray) -> int:
+    """Jobs admitted later than they arrived."""
+    admitted = after[log.event[0] == EVENT_ARRIVAL]
+    arrived = np.asarray([job.arrival_s for job in workload.jobs[: len(admitted)]])
+    return int((admitted - arrived > 1e-3 + 1e-6 * arrived).sum())
 
 
-def _utilisation(topology: Topology, world: object) -> dict[str, float]:
-    elapsed = max(float(world.now.whole) + float(world.now.part), 1e-12)  # type: ignore[attr-defined]
-    used = (np.asarray(world.used, float) + np.asarray(world.used_area, float)) / elapsed  # type: ignore[attr-defined]
+def _utilisation(topology: Topology, world: World) -> dict[str, float]:
+    elapsed = max(float(world.now.whole) + float(world.now.part), 1e-12)
+    used = (np.asarray(world.used, float) + np.asarray(world.used_area, float)) / elapsed
     kinds = np.asarray([list(RESOURCE_KINDS).index(resource.kind) for resource in topology.resources], int)
     return {
         kind: float(used[: len(kinds)][kinds == index].mean())
@@ -203,7 +185,7 @@ def _utilisation(topology: Topology, world: object) -> dict[str, float]:
 def _stays(scenario: Scenario, trace: Trace, before: np.ndarray, after: np.ndarray) -> list[GangRecord]:
     """Walk the log once, opening a stay when a gang starts and closing it when the gang leaves."""
     log, workload = trace.log, scenario.workload
-    kind, job, gang, device, _, accepted = log.decision
+    kind, job, gang, _, _, accepted = log.decision
     start_job, start_gang, devices, _, isolated, setup = log.started
     left_job, left_gang, left_status = log.left
     event_kind = log.event[0]

@@ -22,6 +22,7 @@ from symphony.problem.arrays import (
     workload_arrays,
 )
 from symphony.problem.errors import InputError
+from symphony.problem.runnable import first_tasks, gang_seconds
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Workload
 from symphony.simulator.contention import LOAD_UNIT
@@ -51,17 +52,18 @@ class Disturbances:
 
     background: float = 0.6  # typical background load of a busy tenant's favourite resource; 0 = no tenants
     busy_share: float = 0.5  # share of phases in which a group's tenants do anything
-    phase_s: float = 20.0  # mean length of a phase of one group
+    phase_s: float | None = None  # mean length of a phase of one group; None = 20 times a typical gang's time
     failures_per_day: float = 0.0  # of each device
     repair_s: float = 600.0
     work_noise: float = 0.05  # spread of the true amount of work about the profile
     counter_noise: float = 0.4  # relative error of a counter reading
-    window_s: float = 1.0  # length of a counter window
+    window_s: float | None = None  # length of a counter window; None = a typical gang's time
     latency_s: float = 0.0  # scheduler latency charged for every decision
     offer_at_windows: bool = False  # offer a decision at the end of every window, even if no gang is ready
 
 
 CALM = Disturbances(background=0.0, work_noise=0.0, counter_noise=0.0)
+TYPICAL_GANGS_PER_PHASE = 20.0
 
 
 @dataclass(frozen=True)
@@ -89,13 +91,21 @@ _TENANTS: tuple[Mapping[str, float], ...] = (
 
 
 def draw(
-    topology: Topology, workload: Workload, seed: int, disturbances: Disturbances = CALM, *, job_slots: int = 16
+    topology: Topology,
+    workload: Workload,
+    seed: int,
+    disturbances: Disturbances = CALM,
+    *,
+    job_slots: int = 16,
 ) -> Scenario:
     """Draw the disturbances of a scenario from its seed, independently of the workload's own draws."""
     d = disturbances
     for name in ("background", "failures_per_day", "repair_s", "work_noise", "counter_noise", "latency_s"):
         if not 0 <= getattr(d, name) < float("inf"):
             raise InputError(f"{name} is {getattr(d, name)}", where="disturbances", hint="write a number, 0 or more")
+    typical = _typical_gang_s(topology, workload)
+    d = replace(d, phase_s=d.phase_s or TYPICAL_GANGS_PER_PHASE * typical, window_s=d.window_s or typical)
+    assert d.phase_s is not None
     for name in ("phase_s", "window_s"):
         if not 0 < getattr(d, name) < float("inf"):
             raise InputError(f"{name} is {getattr(d, name)}", where="disturbances", hint="write a number above 0")
@@ -122,9 +132,19 @@ def draw(
             device = topology.devices[rng.integers(len(topology.devices))].name
             failures.append(Failure(float(gap), device, float(rng.exponential(d.repair_s)) + 1e-3))
     noise = np.exp(rng.normal(0.0, d.work_noise, 127)) if d.work_noise > 0 else np.ones(1)
-    return Scenario(
-        topology, workload, seed, tuple(phases), tuple(failures), tuple(map(float, noise)), disturbances, job_slots
-    )
+    return Scenario(topology, workload, seed, tuple(phases), tuple(failures), tuple(map(float, noise)), d, job_slots)
+
+
+def _typical_gang_s(topology: Topology, workload: Workload) -> float:
+    """Mean isolated time of a gang: the time scale on which anything happens."""
+    kernels = {kernel.name: kernel for kernel in workload.kernels}
+    times = [
+        gang_seconds(topology, kernels[task.kernel], gang, task)
+        for graph in workload.graphs
+        for gang, task in first_tasks(graph)
+    ]
+    finite = [seconds for seconds in times if seconds < float("inf")]
+    return sum(finite) / len(finite) if finite else 1.0
 
 
 def calm(scenario: Scenario) -> Scenario:
@@ -172,7 +192,11 @@ def scenario_arrays(scenario: Scenario) -> ScenarioArrays:
             phase_load[i, KIND_INDEX[kind]] = np.round(load / LOAD_UNIT) * LOAD_UNIT
     failure_gap, failure_device, failure_down = np.full(f, 1.0), np.zeros(f, np.int32), np.ones(f)
     for i, failure in enumerate(s.failures):
-        failure_gap[i], failure_device[i], failure_down[i] = failure.gap_s, device_of[failure.device], failure.down_s
+        failure_gap[i], failure_device[i], failure_down[i] = (
+            failure.gap_s,
+            device_of[failure.device],
+            failure.down_s,
+        )
     noise = np.ones(m)
     noise[: len(s.work_noise)] = s.work_noise
     d = s.disturbances
@@ -190,7 +214,7 @@ def scenario_arrays(scenario: Scenario) -> ScenarioArrays:
         work_noises=np.int32(len(s.work_noise)),
         work_noise=noise,
         counter_noise=np.float64(d.counter_noise),
-        window=np.float64(d.window_s),
+        window=np.float64(1.0 if d.window_s is None else d.window_s),
         latency=np.float64(d.latency_s),
         offer=np.bool_(d.offer_at_windows),
         key=np.asarray(jax.random.key_data(jax.random.key(s.seed))),
@@ -214,7 +238,10 @@ def stack(scenarios: list[Scenario]) -> ScenarioArrays:
     leaves = [jax.tree.leaves(replace(b, topology=None)) for b in batch]
     stacked = [_stack_leaf(column) for column in zip(*leaves, strict=True)]
     first = replace(
-        batch[0], topology=None, workload=replace(batch[0].workload, max_workers=workers, fan=fan), job_slots=slots
+        batch[0],
+        topology=None,
+        workload=replace(batch[0].workload, max_workers=workers, fan=fan),
+        job_slots=slots,
     )
     joined = jax.tree.unflatten(jax.tree.structure(first), stacked)
     return replace(joined, topology=jax.tree.map(jnp.asarray, batch[0].topology))

@@ -94,7 +94,8 @@ def leave(world: World, s: ScenarioArrays) -> tuple[World, Leave]:
             load=add_all(world.load, rows.reshape(-1), -burden.reshape(-1)),
             setup_s=put_all(world.setup_s, lanes, 0.0, held & (lanes >= 0)),
             left=Amount(
-                put(world.left.whole, gang, reset.whole, failed), put(world.left.part, gang, reset.part, failed)
+                put(world.left.whole, gang, reset.whole, failed),
+                put(world.left.part, gang, reset.part, failed),
             ),
             closing=jnp.where(fetching, devices[0], world.closing),
             arrived=world.arrived & ~fetching,
@@ -242,7 +243,9 @@ def start(world: World, s: ScenarioArrays) -> tuple[World, Start]:
 
     rows, resource = take(t.route_row, devices), take(t.route_kind, devices)
     capacity = take(t.capacity, rows)
-    demand = w.demand_fixed[f.kernel][kinds[:, None], resource] + f.work * w.demand_work[f.kernel][kinds[:, None], resource]
+    demand = (
+        w.demand_fixed[f.kernel][kinds[:, None], resource] + f.work * w.demand_work[f.kernel][kinds[:, None], resource]
+    )
     crossed = (take(t.route_spans, devices) >> reach) & 1 > 0
     active = mine[:, None]
     compute_load = jnp.where(active, to_load(demand / capacity), 0)

@@ -1,8 +1,9 @@
-"""Whether a topology can run a workload at all."""
+"""Whether a topology can run a workload at all, and how fast with nothing else there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 
 from symphony.problem import units
 from symphony.problem.errors import InfeasibleError
@@ -49,6 +50,36 @@ def check_feasible(topology: Topology, workload: Workload) -> None:
     check_graphs(topology, workload.kernels, workload.graphs)
 
 
+def gang_seconds(topology: Topology, kernel: Kernel, gang: Gang, task: Task) -> float:
+    """Time of a gang alone on the fastest devices, exchange left aside: the slowest of them sets the pace."""
+    work = kernel.work(task.size)
+    kinds = []
+    for name, devices in topology.kind_counts.items():
+        profile = profile_on(kernel, topology.kind_of[name], task.size)
+        if profile and devices:
+            kinds.append((profile.seconds(work), devices))
+    room = 0
+    for seconds, devices in sorted(kinds):
+        room += devices
+        if room >= len(gang.tasks):
+            return seconds * task.units
+    return math.inf
+
+
+def critical_path_s(topology: Topology, kernels: Mapping[str, Kernel], graph: TaskGraph) -> float:
+    """Seconds of the longest path with every gang alone on its best devices and no transfer: no schedule is faster."""
+    finish = [gang_seconds(topology, kernels[task.kernel], gang, task) for gang, task in first_tasks(graph)]
+    children: dict[int, list[int]] = {}
+    for source, target, _ in graph.gang_edges:
+        children.setdefault(source, []).append(target)
+    begin = [0.0] * len(finish)
+    for gang in graph.order:
+        finish[gang] += begin[gang]
+        for child in children.get(gang, ()):
+            begin[child] = max(begin[child], finish[gang])
+    return max(finish)
+
+
 def _devices_for(topology: Topology, kernel: Kernel, size: float) -> int:
     kinds = topology.kind_counts.items()
     return sum(count for kind, count in kinds if profile_on(kernel, topology.kind_of[kind], size))
@@ -64,9 +95,7 @@ def _why(topology: Topology, kernel: Kernel, size: float, workers: int) -> tuple
         profile = kernel.on(kind)
         if profile and not profile_on(kernel, kind, size):
             wanted = units.show(profile.memory_bytes(kernel.work(size)), "bytes")
-            reasons.append(
-                f"it needs {wanted} of memory and {kind.name} has {units.show(kind.memory, 'bytes')}"
-            )
+            reasons.append(f"it needs {wanted} of memory and {kind.name} has {units.show(kind.memory, 'bytes')}")
     able = _devices_for(topology, kernel, size)
     if able:
         reasons.append(f"{able} device{'s' if able > 1 else ''} can run it")

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from symphony.lowering.family import workload
-from symphony.lowering.feasible import check_feasible
 from symphony.problem.errors import InfeasibleError
+from symphony.problem.runnable import check_feasible
 from symphony.problem.topologies import topology
 from symphony.problem.workload import Gang, Job, Kernel, Profile, Task, TaskGraph, Workload
 from tests.lowering.small import cluster

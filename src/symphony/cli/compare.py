@@ -1,0 +1,89 @@
+"""`symphony compare`: policies side by side on the same scenarios."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import warnings
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from symphony.problem.errors import InputError, SymphonyWarning
+
+
+def compare(
+    *,
+    topology: Annotated[str, typer.Option("--topology", "-t", help="Built-in name or TOML file.")] = "paper",
+    workload: Annotated[
+        str, typer.Option("--workload", "-w", help="Family spec, e.g. 'cholesky:10?jobs=20&load=0.5'.")
+    ] = "variant-calling",
+    policies: Annotated[
+        str, typer.Option("--policies", "-p", help="Comma-separated names; the first is the baseline.")
+    ] = "fifo,random,shortest-queue,sjf,heft,eft-static,eft-belief,eft-exact",
+    seeds: Annotated[int, typer.Option("--seeds", "-n", help="How many seeds: 0 to N-1.", min=1)] = 20,
+    first_seed: Annotated[int, typer.Option(help="Start at another seed than 0.", min=0)] = 0,
+    relative_to: Annotated[str, typer.Option(help="Compare with this policy instead of the first.")] = "",
+    metric: Annotated[str, typer.Option(help="Print this metric's table as well (see the report for names).")] = "",
+    background: Annotated[float, typer.Option(help="Load of hidden tenants on their resources; 0 = none.")] = 0.6,
+    counter_noise: Annotated[float, typer.Option(help="Relative error of counter readings.")] = 0.4,
+    work_noise: Annotated[float, typer.Option(help="Spread of true work about the profiles.")] = 0.05,
+    failures_per_day: Annotated[float, typer.Option(help="Failures of each device.")] = 0.0,
+    latency_s: Annotated[float, typer.Option(help="Scheduler latency charged for every decision, in seconds.")] = 0.0,
+    job_slots: Annotated[int, typer.Option(help="Jobs in the system at once; 0 = chosen.", min=0)] = 0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write every record as JSON ('-': stdout).")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write report.html, plots and records here.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+) -> None:
+    """Run policies on the same scenarios; print, and write, who does how much better, and how sure that is."""
+    # Imported here: the simulator brings JAX, which `symphony --help` need not wait for.
+    from symphony.evaluation.compare import compare as run_comparison
+    from symphony.simulator.scenarios import Disturbances
+
+    names = [name.strip() for name in policies.split(",") if name.strip()]
+    if relative_to and relative_to not in names:
+        raise InputError(f"--relative-to {relative_to!r} is not among --policies", hint=f"choose of {', '.join(names)}")
+    to_stdout = str(json_file) == "-"
+    console = Console(stderr=True) if to_stdout else Console()
+    disturbances = Disturbances(
+        background=background,
+        counter_noise=counter_noise,
+        work_noise=work_noise,
+        failures_per_day=failures_per_day,
+        latency_s=latency_s,
+    )
+    columns = (TextColumn("{task.description:>16}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
+    with (
+        warnings.catch_warnings(record=True) as caught,
+        Progress(*columns, TimeElapsedColumn(), console=console, disable=quiet, transient=True) as bars,
+    ):
+        warnings.simplefilter("always", SymphonyWarning)
+        bar = bars.add_task("compiling", total=float(len(names)))
+
+        def tell(name: str, share: float) -> None:
+            bars.update(bar, description=name, completed=names.index(name) + share)
+
+        result = run_comparison(
+            names,
+            topology=topology,
+            workload=workload,
+            seeds=range(first_seed, first_seed + seeds),
+            disturbances=disturbances,
+            job_slots=job_slots or None,
+            baseline=relative_to or None,
+            command=shlex.join(["symphony", *sys.argv[1:]]),
+            progress=tell,
+        )
+    if not to_stdout:
+        console.print(result.summary())
+        if metric:
+            console.print(result.table(metric))
+    for warning in caught:
+        Console(stderr=True).print(f"[yellow]warning[/]: {warning.message}", highlight=False)
+    if json_file is not None:
+        result.to_json(Path("/dev/stdout") if to_stdout else json_file)
+    if report is not None:
+        console.print(f"report: {result.write(report)}", highlight=False)

@@ -1,0 +1,119 @@
+"""Compare policies on the same scenarios: same seeds, same arrivals, same disturbances for each."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
+
+import jax.numpy as jnp
+
+from symphony.baselines import named
+from symphony.evaluation.report import Report, ScenarioMeta
+from symphony.lowering import family
+from symphony.problem import limits, topologies
+from symphony.problem.errors import InputError, SymphonyWarning
+from symphony.problem.topology import Topology
+from symphony.problem.workload import Workload
+from symphony.scheduling.one_of import OneOf
+from symphony.scheduling.policy import Policy
+from symphony.simulator.contention import ContentionModel
+from symphony.simulator.records import RunRecord
+from symphony.simulator.run import simulate
+from symphony.simulator.scenarios import Disturbances, Scenario, draw
+
+Draw = Callable[[Topology, int], Workload]  # a workload family: topology and seed -> workload
+GANGS_AT_ONCE = 2048  # job slots are chosen so that about so many gangs fit
+
+
+def compare(
+    policies: Mapping[str, Policy] | Iterable[str],
+    *,
+    topology: Topology | str,
+    workload: Workload | Draw | str,
+    seeds: Iterable[int] = range(20),
+    disturbances: Disturbances | None = None,
+    job_slots: int | None = None,
+    contention: ContentionModel | None = None,
+    baseline: str | None = None,
+    command: str = "",
+    progress: Callable[[str, float], None] | None = None,
+) -> Report:
+    """Run every policy on every seed and report.
+
+    `policies` maps names to policies, or lists names of built-in ones. `workload` is a spec such as
+    "variant-calling?load=0.8", a function of topology and seed, or one fixed workload (then seeds vary the disturbances
+    only). `progress` is told a policy's name and the share of its jobs that are complete.
+    """
+    cluster = topologies.topology(topology) if isinstance(topology, str) else topology
+    chosen = dict(policies) if isinstance(policies, Mapping) else {name: named(name) for name in policies}
+    numbers = list(dict.fromkeys(int(seed) for seed in seeds))
+    if not chosen:
+        raise InputError("no policy to compare", hint="name at least one, for example heft")
+    if not numbers or min(numbers) < 0:
+        raise InputError(f"seeds are {numbers[:5]}", hint="give at least one seed, 0 or more")
+    limits.check("number of seeds", len(numbers), limits.SEEDS)
+    scenarios = [scenario(cluster, workload, seed, disturbances, job_slots) for seed in numbers]
+    runs: list[RunRecord] = []
+    for index, name in enumerate(chosen):
+        tell = (lambda share, name=name: progress(name, share)) if progress else None
+        one = OneOf(tuple(chosen.values()), jnp.asarray(index, jnp.int32))
+        runs += simulate(scenarios, one, name=name, contention=contention, progress=tell)
+    _warn_of_full_slots(runs, scenarios)
+    return Report(
+        runs,
+        {s.seed: ScenarioMeta.from_scenario(s) for s in scenarios},
+        cheats={name for name, policy in chosen.items() if policy.cheats},
+        command=command or _call(chosen, cluster, workload, numbers, disturbances),
+        baseline=baseline,
+    )
+
+
+def scenario(
+    topology: Topology,
+    workload: Workload | Draw | str,
+    seed: int,
+    disturbances: Disturbances | None = None,
+    job_slots: int | None = None,
+) -> Scenario:
+    """One scenario, its workload drawn with the same seed as its disturbances."""
+    if isinstance(workload, str):
+        drawn = family.workload(workload, topology, seed)
+    elif isinstance(workload, Workload):
+        drawn = workload
+    else:
+        drawn = workload(topology, seed)
+    return draw(topology, drawn, seed, disturbances or Disturbances(), job_slots=job_slots or slots_for(drawn))
+
+
+def slots_for(workload: Workload) -> int:
+    """How many jobs may be in the system at once: enough not to matter, few enough to simulate fast."""
+    largest = max(len(graph.all_gangs) for graph in workload.graphs)
+    return limits.bucket(min(len(workload.jobs), max(16, min(256, GANGS_AT_ONCE // largest))))
+
+
+def _warn_of_full_slots(runs: list[RunRecord], scenarios: list[Scenario]) -> None:
+    full = sorted({run.policy for run in runs if run.jobs_outside})
+    if full:
+        warnings.warn(
+            f"under {', '.join(full)} all {scenarios[0].job_slots} job slots were taken at times, and jobs waited outside "
+            "where policies cannot see them; raise job_slots (--job-slots), or lower the load",
+            SymphonyWarning,
+            stacklevel=3,
+        )
+
+
+def _call(
+    policies: Mapping[str, Policy],
+    topology: Topology,
+    workload: Workload | Draw | str,
+    seeds: list[int],
+    disturbances: Disturbances | None,
+) -> str:
+    """The call that made a report, for readers."""
+    what = workload if isinstance(workload, str) else getattr(workload, "name", getattr(workload, "__name__", "…"))
+    extra = f", disturbances={asdict(disturbances)}" if disturbances else ""
+    return (
+        f"sy.compare({list(policies)}, topology={topology.name!r}, workload={what!r}, "
+        f"seeds={seeds[0]}…{seeds[-1]}{extra})"
+    )
