@@ -96,8 +96,8 @@ def _warn_of_full_slots(runs: list[RunRecord], scenarios: list[Scenario]) -> Non
     full = sorted({run.policy for run in runs if run.jobs_outside})
     if full:
         warnings.warn(
-            f"under {', '.join(full)} all {scenarios[0].job_slots} job slots were taken at times, and jobs waited outside "
-            "where policies cannot see them; raise job_slots (--job-slots), or lower the load",
+            f"under {', '.join(full)} all {scenarios[0].job_slots} job slots were taken at times, and jobs waited "
+            "outside, where policies cannot see them; raise job_slots (--job-slots), or lower the load",
             SymphonyWarning,
             stacklevel=3,
         )

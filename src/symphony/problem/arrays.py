@@ -13,10 +13,10 @@ milliseconds after a few hours.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import equinox as eqx
 import numpy as np
-from jax.typing import ArrayLike
 
 from symphony.problem import limits
 from symphony.problem.runnable import check_feasible, critical_path_s, first_tasks, profile_on
@@ -26,71 +26,72 @@ from symphony.problem.workload import Edge, Gang, Job, Kernel, Profile, Task, Ta
 KIND_INDEX = {kind: index for index, kind in enumerate(RESOURCE_KINDS)}
 VOID_KIND = len(RESOURCE_KINDS)  # the kind of padding
 KIB = 1024.0
+Numeric = Any  # NumPy arrays on the host, JAX arrays inside programs
 
 
 class TopologyArrays(eqx.Module):
     """A cluster as arrays."""
 
     # devices
-    device_kind: ArrayLike  # i32[D]
-    exists: ArrayLike  # bool[D]
-    slots: ArrayLike  # i32[D]
-    place: ArrayLike  # i32[D, 5]: home device, then numbers of switch, socket, machine, rack
-    peers: ArrayLike  # i32[D], -1 = no peer links
-    route_row: ArrayLike  # i32[D, H]
-    route_kind: ArrayLike  # i32[D, H]: kind of that row
-    route_spans: ArrayLike  # i32[D, H]: bit s set = crossed by traffic of span s
-    span_bandwidth: ArrayLike  # f[D, 7]: least capacity that traffic of each span meets at this end; inf = none
+    device_kind: Numeric  # i32[D]
+    exists: Numeric  # bool[D]
+    slots: Numeric  # i32[D]
+    place: Numeric  # i32[D, 5]: home device, then numbers of switch, socket, machine, rack
+    peers: Numeric  # i32[D], -1 = no peer links
+    route_row: Numeric  # i32[D, H]
+    route_kind: Numeric  # i32[D, H]: kind of that row
+    route_spans: Numeric  # i32[D, H]: bit s set = crossed by traffic of span s
+    span_bandwidth: Numeric  # f[D, 7]: least capacity that traffic of each span meets at this end; inf = none
     # slots of all devices
-    lane_device: ArrayLike  # i32[L]; padding points at the last device
-    lane_exists: ArrayLike  # bool[L]
+    lane_device: Numeric  # i32[L]; padding points at the last device
+    lane_exists: Numeric  # bool[L]
     # resource rows
-    capacity: ArrayLike  # f[R]
-    row_kind: ArrayLike  # i32[R]
-    row_group: ArrayLike  # i32[R]; -1 for padding
+    capacity: Numeric  # f[R]
+    row_kind: Numeric  # i32[R]
+    row_group: Numeric  # i32[R]; -1 for padding
     # device kinds
-    kind_memory: ArrayLike  # i32[Y], KiB
-    kind_reconfigure: ArrayLike  # f[Y], seconds; 0 = not reconfigurable
-    latency: ArrayLike  # f[7], seconds for each span
+    kind_memory: Numeric  # i32[Y], KiB
+    kind_reconfigure: Numeric  # f[Y], seconds; 0 = not reconfigurable
+    latency: Numeric  # f[7], seconds for each span
 
 
 class WorkloadArrays(eqx.Module):
     """Kernels, graphs and jobs as arrays, for the device kinds of one topology."""
 
     # kernels on device kinds
-    time_fixed: ArrayLike  # f[N, Y], seconds; inf where the kind has no implementation
-    time_work: ArrayLike  # f[N, Y]
-    demand_fixed: ArrayLike  # f[N, Y, Q + 1], in the unit of the resource kind
-    demand_work: ArrayLike  # f[N, Y, Q + 1]
-    memory_fixed: ArrayLike  # f[N, Y], KiB
-    memory_work: ArrayLike  # f[N, Y]
-    exchange: ArrayLike  # f[N], bytes for each worker and unit
+    time_fixed: Numeric  # f[N, Y], seconds; inf where the kind has no implementation
+    time_work: Numeric  # f[N, Y]
+    demand_fixed: Numeric  # f[N, Y, Q + 1], in the unit of the resource kind
+    demand_work: Numeric  # f[N, Y, Q + 1]
+    memory_fixed: Numeric  # f[N, Y], KiB
+    memory_work: Numeric  # f[N, Y]
+    exchange: Numeric  # f[N], bytes for each worker and unit
     # graphs
-    gangs: ArrayLike  # i32[A]
-    isolated: ArrayLike  # f[A], seconds: the critical path on best devices
-    kernel: ArrayLike  # i32[A, T]
-    work: ArrayLike  # f[A, T]
-    units: ArrayLike  # f[A, T]
-    workers: ArrayLike  # i32[A, T]
-    runs_on: ArrayLike  # i32[A, T]: bit y set = device kind y can run it
-    preemptible: ArrayLike  # bool[A, T]
-    checkpoint: ArrayLike  # f[A, T], seconds
-    restore: ArrayLike  # f[A, T], seconds
-    checkpoint_units: ArrayLike  # f[A, T]
-    rank: ArrayLike  # f[A, T], seconds: upward rank (mean over devices)
-    parents: ArrayLike  # i32[A, T]: gangs to wait for
-    in_start: ArrayLike  # i32[A, T + 1]
-    in_source: ArrayLike  # i32[A, E]: gang, or -1 for the home machine
-    in_bytes: ArrayLike  # f[A, E]
-    out_start: ArrayLike  # i32[A, T + 1]
-    out_target: ArrayLike  # i32[A, E]
+    gangs: Numeric  # i32[A]
+    isolated: Numeric  # f[A], seconds: the critical path on best devices
+    kernel: Numeric  # i32[A, T]
+    work: Numeric  # f[A, T]
+    units: Numeric  # f[A, T]
+    workers: Numeric  # i32[A, T]
+    runs_on: Numeric  # i32[A, T]: bit y set = device kind y can run it
+    preemptible: Numeric  # bool[A, T]
+    checkpoint: Numeric  # f[A, T], seconds
+    restore: Numeric  # f[A, T], seconds
+    checkpoint_units: Numeric  # f[A, T]
+    rank: Numeric  # f[A, T], seconds: upward rank (mean over devices)
+    parents: Numeric  # i32[A, T]: gangs to wait for
+    in_start: Numeric  # i32[A, T + 1]
+    in_source: Numeric  # i32[A, E]: gang, or -1 for the home machine
+    in_bytes: Numeric  # f[A, E]
+    out_start: Numeric  # i32[A, T + 1]
+    out_target: Numeric  # i32[A, E]
     # jobs, in order of arrival
-    jobs: ArrayLike  # i32[]
-    arrival_whole: ArrayLike  # i32[J]
-    arrival_part: ArrayLike  # f[J]
-    graph: ArrayLike  # i32[J]
-    priority: ArrayLike  # i32[J]
-    home: ArrayLike  # i32[J]: the device whose memory holds the job's inputs
+    jobs: Numeric  # i32[]
+    arrival_whole: Numeric  # i32[J]
+    arrival_part: Numeric  # f[J]
+    graph: Numeric  # i32[J]
+    priority: Numeric  # i32[J]
+    home: Numeric  # i32[J]: the device whose memory holds the job's inputs
     # bounds of this bucket
     max_workers: int = eqx.field(static=True)
     fan: int = eqx.field(static=True)  # edges looked at in one step
@@ -175,9 +176,9 @@ def topology_arrays(topology: Topology) -> tuple[TopologyArrays, TopologyNames]:
         [(x.rack,) for x in t.devices],
     )
     for level, keys in enumerate(levels, start=1):
-        numbers, names = _number(keys)
+        numbers, found = _number(keys)
         place[: len(t.devices), level] = numbers
-        place_names.append(tuple(name[-1] for name in names))
+        place_names.append(tuple(name[-1] for name in found))
     peer_numbers, peer_names = _number([device.peers for device in t.devices if device.peers])
     peers = np.full(d, -1, np.int32)
     peers[[index for index, device in enumerate(t.devices) if device.peers]] = peer_numbers
@@ -290,7 +291,7 @@ def workload_arrays(topology: Topology, workload: Workload) -> tuple[WorkloadArr
     e = limits.bucket(max(1, *(len(graph.gang_edges) for graph in w.graphs)))
     count = np.asarray([topology.kind_counts[kind.name] for kind in topology.kinds])
     bandwidth = _typical_bandwidth(topology)
-    g = {
+    g: dict[str, np.ndarray] = {
         "kernel": np.zeros((a, t), np.int32),
         "work": np.zeros((a, t)),
         "units": np.ones((a, t)),

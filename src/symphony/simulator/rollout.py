@@ -144,4 +144,4 @@ def _run(
     return jax.vmap(one, in_axes=axes)(batch, carry)
 
 
-run_steps = eqx.filter_jit(_run)
+run_steps: Any = eqx.filter_jit(_run)

@@ -37,12 +37,12 @@ class Trace:
     @property
     def before_s(self) -> np.ndarray:
         """Time at which a step began: gangs left and started then, and decisions were made."""
-        return self.log.before[0] + np.asarray(self.log.before[1], np.float64)
+        return np.asarray(self.log.before[0]) + np.asarray(self.log.before[1], np.float64)
 
     @property
     def after_s(self) -> np.ndarray:
         """Time of a step's event."""
-        return self.log.after[0] + np.asarray(self.log.after[1], np.float64)
+        return np.asarray(self.log.after[0]) + np.asarray(self.log.after[1], np.float64)
 
 
 def simulate(

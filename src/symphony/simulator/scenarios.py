@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from jax.typing import ArrayLike
 
 from symphony.problem import limits
 from symphony.problem.arrays import (
     KIND_INDEX,
     VOID_KIND,
+    Numeric,
     TopologyArrays,
     WorkloadArrays,
     topology_arrays,
@@ -155,23 +156,23 @@ def calm(scenario: Scenario) -> Scenario:
 class ScenarioArrays(eqx.Module):
     """A scenario as arrays. X phases and F failures are cyclic lists; M noise factors."""
 
-    topology: TopologyArrays
+    topology: TopologyArrays | Any  # None while a batch is being stacked
     workload: WorkloadArrays
-    phases: ArrayLike  # i32[]
-    phase_gap: ArrayLike  # f[X]
-    phase_group: ArrayLike  # i32[X]
-    phase_load: ArrayLike  # f[X, Q + 1]
-    failures: ArrayLike  # i32[]
-    failure_gap: ArrayLike  # f[F]
-    failure_device: ArrayLike  # i32[F]
-    failure_down: ArrayLike  # f[F]
-    work_noises: ArrayLike  # i32[]
-    work_noise: ArrayLike  # f[M]
-    counter_noise: ArrayLike  # f[]
-    window: ArrayLike  # f[]
-    latency: ArrayLike  # f[]
-    offer: ArrayLike  # bool[]
-    key: Array  # of the counter noise
+    phases: Numeric  # i32[]
+    phase_gap: Numeric  # f[X]
+    phase_group: Numeric  # i32[X]
+    phase_load: Numeric  # f[X, Q + 1]
+    failures: Numeric  # i32[]
+    failure_gap: Numeric  # f[F]
+    failure_device: Numeric  # i32[F]
+    failure_down: Numeric  # f[F]
+    work_noises: Numeric  # i32[]
+    work_noise: Numeric  # f[M]
+    counter_noise: Numeric  # f[]
+    window: Numeric  # f[]
+    latency: Numeric  # f[]
+    offer: Numeric  # bool[]
+    key: Numeric  # of the counter noise
     job_slots: int = eqx.field(static=True)
 
 

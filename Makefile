@@ -1,0 +1,43 @@
+# `make demo` and `make test` need Python 3.11+ and nothing else; both leave a .venv here.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help install demo test lint format fuzz clean
+
+help:
+	@echo "make demo     compare policies on a heterogeneous cluster; report in demo/"
+	@echo "make test     linter, type checker and tests"
+	@echo "make fuzz     fresh random scenarios through both simulators, for as long as you like (SEEDS=200)"
+	@echo "make format   rewrite the sources in the house style"
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("Symphony needs Python 3.11 or newer; run make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+install: $(VENV)/.installed
+
+demo: install
+	$(BIN)/symphony compare --topology paper --workload 'variant-calling?jobs=60' --seeds 8 --report demo
+	@echo "Open demo/report.html for the schedules."
+
+lint: install
+	$(BIN)/ruff check src tests benchmarks examples
+	$(BIN)/ruff format --check src tests benchmarks examples
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest -n 2
+
+format: install
+	$(BIN)/ruff check --fix src tests benchmarks examples
+	$(BIN)/ruff format src tests benchmarks examples
+
+SEEDS ?= 200
+fuzz: install
+	$(BIN)/python -m tests.simulator.fuzz --seeds $(SEEDS)
+
+clean:
+	rm -rf $(VENV) demo out .pytest_cache .mypy_cache .ruff_cache .hypothesis
