@@ -180,10 +180,9 @@ class Reference:
             if event is None:
                 self.stalled = True
                 break
-            under_way = self.under_way()
+            stuck = not self.under_way() and (self.actionable() or self.placing())
             self.advance(event[0])
             self.happen(*event)
-            stuck = not under_way and (self.actionable() or self.placing())
             self.idle_events = self.idle_events + 1 if stuck else 0
             if self.idle_events > PATIENCE:
                 self.stalled = True

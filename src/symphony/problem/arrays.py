@@ -124,8 +124,8 @@ class WorkloadNames:
 
 
 def _pad(values: list | np.ndarray, shape: tuple[int, ...], fill: float, dtype: type) -> np.ndarray:
-    out = np.full(shape, fill, dtype)
-    array = np.asarray(values, dtype)
+    out: np.ndarray = np.full(shape, fill, dtype)
+    array: np.ndarray = np.asarray(values, dtype)
     if array.size:
         out[tuple(slice(0, n) for n in array.shape)] = array
     return out
@@ -169,7 +169,7 @@ def topology_arrays(topology: Topology) -> tuple[TopologyArrays, TopologyNames]:
     place_names: list[tuple[str, ...]] = []
     place[: len(t.devices), 0] = [device_of[device.home or device.name] for device in t.devices]
     # A socket is told apart by its machine too, so that equal names on two machines stay two sockets.
-    levels = (
+    levels: tuple[list, ...] = (
         [(x.rack, x.machine, x.socket, x.switch) for x in t.devices],
         [(x.rack, x.machine, x.socket) for x in t.devices],
         [(x.rack, x.machine) for x in t.devices],

@@ -15,7 +15,7 @@ from jax import Array
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import GangFacts, candidates, facts, fits, memory_by_kind, seconds_by_kind
-from symphony.scheduling.indexing import BIG, add_all, first, first_min, put, put_all, take
+from symphony.scheduling.indexing import BIG, add_all, first, first_min, once, put, put_all, take
 from symphony.scheduling.policy import PLACE, PREEMPT, RECONFIGURE, WAIT, Action
 from symphony.scheduling.state import (
     ABSENT,
@@ -39,8 +39,7 @@ from symphony.scheduling.state import (
 def job_arrived(core: Core, w: WorkloadArrays, now: Amount, when: Array) -> Core:
     """The next job of the trace takes the first free slot."""
     number = core.jobs_seen
-    slot = first(core.job < 0)
-    graph = take(w.graph, number)
+    slot, graph = once((first(core.job < 0), take(w.graph, number)))
     tasks = w.kernel.shape[1]
     arrived = Amount(take(w.arrival_whole, number), take(w.arrival_part, number))
     mine = ((jnp.arange(core.job.shape[0]) == slot) & when)[:, None]
@@ -64,6 +63,8 @@ def job_arrived(core: Core, w: WorkloadArrays, now: Amount, when: Array) -> Core
         ),
         unfinished=put(core.unfinished, slot, w.gangs[graph], when),
         status=fill(core.status, jnp.where(exists, fresh, ABSENT)),
+        workers=fill(core.workers, w.workers[graph]),
+        runs_on=fill(core.runs_on, w.runs_on[graph]),
         waiting_for=fill(core.waiting_for, parents),
         inputs_left=fill(core.inputs_left, inputs),
         placed=fill(core.placed, jnp.zeros(tasks, jnp.int32)),
@@ -115,10 +116,11 @@ def _leave_queues(core: Core, t: TopologyArrays, w: WorkloadArrays, f: GangFacts
     left = take(core.queued, devices) - 1
     # An empty queue holds 0 seconds exactly: what rounding left there goes.
     rest = jnp.where(left > 0, jnp.maximum(take(core.queued_s, devices) - seconds, 0), 0)
+    heads, needs, left, rest = once((heads, jnp.where(found, needs, 0), left, rest))
     return replace(
         core,
         head=put_all(core.head, devices, heads, mine),
-        head_needs=put_all(core.head_needs, devices, jnp.where(found, needs, 0), mine),
+        head_needs=put_all(core.head_needs, devices, needs, mine),
         queued=put_all(core.queued, devices, left, mine),
         queued_s=put_all(core.queued_s, devices, rest, mine),
     )
@@ -136,7 +138,7 @@ def start_gang(
     free = (t.lane_device[None, :] == devices[:, None]) & (core.lane_holds == FREE)[None, :]
     lane_count = core.lane_holds.shape[0]
     number = jnp.arange(lane_count, dtype=jnp.int32)
-    lanes = jnp.where(free, number + lane_count * other, BIG).min(axis=1) % lane_count
+    lanes = once(jnp.where(free, number + lane_count * other, BIG).min(axis=1) % lane_count)
     fresh = take(core.lane_kernel, lanes) != f.kernel
     setup = jnp.where(fresh, reconfigure, 0) + jnp.where(take(core.resumed, gang), w.restore[f.graph, f.index], 0)
     memory = take(memory_by_kind(w, f), kinds)
@@ -214,7 +216,7 @@ def release_children(core: Core, w: WorkloadArrays) -> Core:
     )
 
 
-def input_fetched(core: Core, w: WorkloadArrays, gang: Array, source: Array, memory: Array, when: Array) -> Core:
+def input_fetched(core: Core, gang: Array, source: Array, memory: Array, when: Array) -> Core:
     """One more input of a gang has arrived; its source gang (-1 = none) has a copy more."""
     copied, copies = take(core.copied, source), take(core.copies, source)
     # A neighbour that shares the memory may have fetched it meanwhile.
@@ -302,8 +304,8 @@ def apply(
     status = take(core.status, gang)
     partly = (core.status == PLACING).any()
 
-    places = (action.kind == PLACE) & in_range & take(candidates(core, t, w), gang)
-    places &= take(fits(core, t, w, gang), device)
+    places = (action.kind == PLACE) & in_range & take(candidates(core, t), gang)
+    places &= take(fits(core, t, gang), device)
     lanes = take(core.lane, gang)
     saves = (action.kind == PREEMPT) & in_range & (status == RUNNING) & w.preemptible[f.graph, f.index]
     saves &= ~partly & ~(take(core.lane_setup, lanes) & (lanes >= 0)).any()
@@ -314,7 +316,7 @@ def apply(
     configures &= (action.kernel >= 0) & (action.kernel < w.exchange.shape[0]) & runs
     waits = (action.kind == WAIT) & ~partly
     accepted = when & (places | saves | configures | waits)
-    places, saves, configures = places & when, saves & when, configures & when
+    places, saves, configures, accepted, f = once((places & when, saves & when, configures & when, accepted, f))
 
     core = place_worker(core, t, w, gang, f, device, places)
     lane = first(free)

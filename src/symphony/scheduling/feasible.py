@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
-from symphony.scheduling.indexing import take
+from symphony.scheduling.indexing import once, take
 from symphony.scheduling.state import PLACING, QUEUED, READY, Core
 
 
@@ -21,7 +21,6 @@ class GangFacts(eqx.Module):
     work: Array  # f
     units: Array  # f
     workers: Array  # i32
-    runs_on: Array  # i32
 
 
 def facts(core: Core, w: WorkloadArrays, gang: Array) -> GangFacts:
@@ -36,8 +35,7 @@ def facts(core: Core, w: WorkloadArrays, gang: Array) -> GangFacts:
         kernel=w.kernel[graph, index],
         work=w.work[graph, index],
         units=w.units[graph, index],
-        workers=w.workers[graph, index],
-        runs_on=w.runs_on[graph, index],
+        workers=take(core.workers, gang),
     )
 
 
@@ -56,24 +54,24 @@ def memory_by_kind(w: WorkloadArrays, f: GangFacts) -> Array:
     return jnp.floor(w.memory_fixed[f.kernel] + w.memory_work[f.kernel] * f.work).astype(jnp.int32)
 
 
-def enough_devices(core: Core, t: TopologyArrays, w: WorkloadArrays) -> Array:
+def enough_devices(core: Core, t: TopologyArrays) -> Array:
     """Whether as many devices are up that can run each gang as it has workers [G]."""
     kinds = jnp.arange(t.kind_memory.shape[0])
-    up = (core.up[:, None] & (t.device_kind[:, None] == kinds)).sum(axis=0, dtype=jnp.int32)
-    able = (per_gang(core, w.runs_on)[:, None] >> kinds) & 1
-    return (able * up).sum(axis=1, dtype=jnp.int32) >= per_gang(core, w.workers)
+    up = once((core.up[:, None] & (t.device_kind[:, None] == kinds)).sum(axis=0, dtype=jnp.int32))
+    able = (core.runs_on[:, None] >> kinds) & 1
+    return (able * up).sum(axis=1, dtype=jnp.int32) >= core.workers
 
 
-def candidates(core: Core, t: TopologyArrays, w: WorkloadArrays) -> Array:
+def candidates(core: Core, t: TopologyArrays) -> Array:
     """Gangs that the next decision may place [G]: the one partly placed if there is one, else all actionable ones."""
     placing = core.status == PLACING
-    actionable = (core.status == READY) & enough_devices(core, t, w)
+    actionable = (core.status == READY) & enough_devices(core, t)
     return jnp.where(placing.any(), placing, actionable)
 
 
-def fits(core: Core, t: TopologyArrays, w: WorkloadArrays, gang: Array) -> Array:
+def fits(core: Core, t: TopologyArrays, gang: Array) -> Array:
     """Devices that may take the next worker of a gang [D]."""
-    able = (facts(core, w, gang).runs_on >> t.device_kind) & 1 > 0
+    able = (take(core.runs_on, gang) >> t.device_kind) & 1 > 0
     taken = (take(core.device, gang)[None, :] == jnp.arange(core.up.shape[0])[:, None]).any(axis=1)
     return core.up & able & ~taken
 
@@ -81,7 +79,7 @@ def fits(core: Core, t: TopologyArrays, w: WorkloadArrays, gang: Array) -> Array
 def startable(core: Core) -> Array:
     """Queued gangs that could start now [G]."""
     able = core.up & (core.lanes_free > 0) & (core.memory_free >= core.head_needs)
-    open_to = jnp.where(able, core.head, -1)
+    open_to = once(jnp.where(able, core.head, -1))
     gangs = jnp.arange(core.status.shape[0])[:, None]
     here = (take(open_to, core.device) == gangs) | (core.device < 0)
     return (core.status == QUEUED) & (core.inputs_left == 0) & here.all(axis=1)

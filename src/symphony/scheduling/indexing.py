@@ -6,13 +6,23 @@ one scenario a masked select over the whole array is cheaper, and fuses. Long ar
 
 from __future__ import annotations
 
+from typing import TypeVar
+
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
+Tree = TypeVar("Tree")
 DENSE = 2048  # elements times updates below which a masked select is used
 
 BIG = 2**31 - 1
+
+
+def once(x: Tree) -> Tree:
+    """Values to be computed once. Without this, the GPU compiler copies the computation of a scalar into every element
+    of every array that uses it (a whole search per element); on CPUs it does not, and the barrier only costs."""
+    return x if jax.default_backend() == "cpu" else jax.lax.optimization_barrier(x)
 
 
 def take(x: Array, index: Array) -> Array:

@@ -88,7 +88,7 @@ class Observation(eqx.Module):
     @property
     def candidates(self) -> Array:
         """Gangs that may be placed now [G]."""
-        return candidates(self.core, self.topology, self.workload)
+        return candidates(self.core, self.topology)
 
     def facts(self, gang: Array) -> GangFacts:
         """What the workload says of one gang."""
@@ -96,7 +96,7 @@ class Observation(eqx.Module):
 
     def feasible(self, gang: Array) -> Array:
         """Devices that may take the next worker of a gang [D]."""
-        return fits(self.core, self.topology, self.workload, gang)
+        return fits(self.core, self.topology, gang)
 
     def seconds(self, gang: Array) -> Array:
         """Isolated seconds of a gang on each device [D]; inf where it cannot run."""

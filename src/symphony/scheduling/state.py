@@ -32,6 +32,8 @@ class Core(eqx.Module):
     unfinished: Array  # i32: gangs not yet done
     # gangs [G]
     status: Array  # i32
+    workers: Array  # i32: how many it has
+    runs_on: Array  # i32: bit y set = device kind y can run it
     waiting_for: Array  # i32: parents not yet done
     sequence: Array  # i32: order in the queues
     placed: Array  # i32: workers that have a device
@@ -95,6 +97,8 @@ def empty(topology: TopologyArrays, workload: WorkloadArrays, job_slots: int) ->
         arrived=Amount(ints(k), floats(k)),
         unfinished=ints(k),
         status=ints(g, fill=ABSENT),
+        workers=ints(g),
+        runs_on=ints(g),
         waiting_for=ints(g),
         sequence=ints(g),
         placed=ints(g),

@@ -12,7 +12,7 @@ from symphony.problem.topology import SPANS
 from symphony.scheduling import advance, clock
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import candidates
-from symphony.scheduling.indexing import first_min, put, take
+from symphony.scheduling.indexing import first_min, once, put, take
 from symphony.scheduling.state import RUNNING
 from symphony.simulator.contention import LOAD_UNIT, ContentionModel
 from symphony.simulator.scenarios import ScenarioArrays
@@ -78,6 +78,7 @@ def advance_time(world: World, s: ScenarioArrays, contention: ContentionModel, w
     rate = rates(world, s, contention)
     never = jnp.inf
 
+    able = candidates(core, t).any()
     thinks = (s.latency > 0) & wanted(core, s)
     thinking = jnp.where(thinks & (world.thinking < 0), s.latency, world.thinking)
 
@@ -104,6 +105,9 @@ def advance_time(world: World, s: ScenarioArrays, contention: ContentionModel, w
     )
     wait, kind = first_min(jnp.maximum(waits, 0))
     dt = jnp.where(when, wait, 0.0)
+    dt, kind, gang, lane, fetcher, repaired, waits, thinking, rate = once(
+        (dt, kind, gang, lane, fetcher, repaired, waits, thinking, rate)
+    )
 
     def is_kind(event: int) -> Array:
         return when & (kind == event)
@@ -139,21 +143,23 @@ def advance_time(world: World, s: ScenarioArrays, contention: ContentionModel, w
 
     step = world.phase % jnp.maximum(s.phases, 1)
     tenants = take(s.phase_load, step)
-    switches = is_kind(EVENT_BACKGROUND) & (t.row_group == take(s.phase_group, step))
     phase = world.phase + is_kind(EVENT_BACKGROUND)
     failure = world.failure + is_kind(EVENT_FAILURE)
     gap = take(s.phase_gap, phase % jnp.maximum(s.phases, 1))
     lull = take(s.failure_gap, failure % jnp.maximum(s.failures, 1))
+    tenants, group, gap, lull = once((tenants, take(s.phase_group, step), gap, lull))
     until = now.plus(take(s.failure_down, world.failure % jnp.maximum(s.failures, 1)))
     under_way = jnp.isfinite(waits[: EVENT_REPAIR + 1]).any() | (thinking >= 0)
-    stuck = ~under_way & candidates(core, t, w).any()
+    stuck = ~under_way & able
     idle_events = jnp.where(when, jnp.where(stuck, world.idle_events + 1, 0), world.idle_events)
     world = replace(
         world,
         core=core,
         closing=jnp.where(is_kind(EVENT_FETCHED), fetcher, world.closing),
         arrived=world.arrived | is_kind(EVENT_FETCHED),
-        background=jnp.where(switches, take(tenants, t.row_kind), world.background),
+        background=jnp.where(
+            is_kind(EVENT_BACKGROUND) & (t.row_group == group), take(tenants, t.row_kind), world.background
+        ),
         phase=phase,
         next_phase=clock.where(is_kind(EVENT_BACKGROUND), world.next_phase.plus(gap), world.next_phase),
         failure=failure,

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.scheduling.indexing import take
+from symphony.scheduling.indexing import once, take
 from symphony.scheduling.policy import Observation, Policy
 from symphony.simulator import settle
 from symphony.simulator.contention import LOAD_UNIT, ContentionModel
@@ -78,6 +78,7 @@ def step(
     decides = ~settle.unsettled(world) & settle.wanted(world.core, s) & ready & ~finished(world, s)
     key = jax.random.fold_in(carry.key, world.core.decisions)
     new_state, action = policy.decide(key, state, observe(world, s, policy.cheats))
+    decides, action = once((decides, action))
     state = jax.tree.map(lambda new, old: jnp.where(decides, new, old), new_state, state)
     decided = world.core
     world, accepted = settle.act(world, s, action, decides)
@@ -88,7 +89,7 @@ def step(
     started = world.core
 
     ready = (s.latency <= 0) | world.thought
-    moves = ~settle.unsettled(world) & ~(settle.wanted(world.core, s) & ready) & ~finished(world, s)
+    moves = once(~settle.unsettled(world) & ~(settle.wanted(world.core, s) & ready) & ~finished(world, s))
     world, event = advance_time(world, s, contention, moves)
     carry = Carry(world, state, carry.key)
     if not record:

@@ -17,7 +17,7 @@ from symphony.problem.topology import LOCAL
 from symphony.scheduling import advance
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import candidates, facts, startable
-from symphony.scheduling.indexing import BIG, add_all, first, first_min, put, put_all, take
+from symphony.scheduling.indexing import BIG, add_all, first, first_min, once, put, put_all, take
 from symphony.scheduling.policy import Action
 from symphony.scheduling.state import COPIES, FINISHED, PLACING, QUEUED, RUNNING, SAVED, Core
 from symphony.simulator.contention import MAX_BANDWIDTH, to_load
@@ -46,7 +46,7 @@ def unsettled(world: World) -> Array:
 
 def wanted(core: Core, s: ScenarioArrays) -> Array:
     """Whether a decision is wanted."""
-    return (candidates(core, s.topology, s.workload).any() | core.offered) & ~core.waited
+    return (candidates(core, s.topology).any() | core.offered) & ~core.waited
 
 
 class Leave(eqx.Module):
@@ -65,6 +65,7 @@ def leave(world: World, s: ScenarioArrays) -> tuple[World, Leave]:
     gang = jnp.where(when, first(core.leaving), 0)
     f = facts(core, w, gang)
     status, devices, lanes = take(core.status, gang), take(core.device, gang), take(core.lane, gang)
+    when, gang, f, status, devices, lanes = once((when, gang, f, status, devices, lanes))
 
     held = when & (status >= RUNNING)
     rows = take(t.route_row, devices)
@@ -78,6 +79,7 @@ def leave(world: World, s: ScenarioArrays) -> tuple[World, Leave]:
     kept = jnp.where(jnp.isfinite(every), jnp.floor((total - left) / every) * every, 0)
     reset = Amount.of(total - jnp.where(jnp.isfinite(every), kept, 0))
     fetching = when & (take(world.fetch_gang, devices[0]) == gang) & (devices[0] >= 0)
+    rows, burden, failed, reset, fetching = once((rows, burden, failed, reset, fetching))
 
     before = core.jobs_done
     core = advance.gang_leaves(core, t, w, gang, f, when)
@@ -138,14 +140,10 @@ def close_fetch(world: World, s: ScenarioArrays) -> World:
     source, memory = take(world.fetch_from, device), take(t.place, device)[0]
     rows = jnp.concatenate([take(t.route_row, source), take(t.route_row, memory)])
     burden = jnp.concatenate([take(world.fetch_out, device), take(world.fetch_in, device)])
-    core = advance.input_fetched(
-        world.core,
-        s.workload,
-        take(world.fetch_gang, device),
-        take(world.fetch_parent, device),
-        memory,
-        when & world.arrived,
+    gang, parent, memory, rows, burden = once(
+        (take(world.fetch_gang, device), take(world.fetch_parent, device), memory, rows, burden)
     )
+    core = advance.input_fetched(world.core, gang, parent, memory, when & world.arrived)
     return replace(
         world,
         core=core,
@@ -161,7 +159,7 @@ def open_fetch(world: World, s: ScenarioArrays) -> World:
     least, gang = first_min(jnp.where(fetchable(world), core.sequence, BIG))
     when = least < BIG
     gang = jnp.where(when, gang, 0)
-    f = facts(core, w, gang)
+    when, gang, f = once((when, gang, facts(core, w, gang)))
     device = take(core.device, gang)[0]
     here = take(t.place, device)
     memory = here[0]
@@ -196,6 +194,9 @@ def open_fetch(world: World, s: ScenarioArrays) -> World:
     # A row that both ends cross (say, the link between two sockets) is loaded once.
     into = jnp.where(((in_rows[:, None] == out_rows) & (out > 0)).any(axis=1), 0, into)
     rows = jnp.concatenate([out_rows, in_rows])
+    rows, out, into, goes, device, source, reach, bandwidth, edge, parent, size = once(
+        (rows, out, into, goes, device, source, reach, bandwidth, edge, parent, size)
+    )
     skipped = take(core.inputs_left, gang) - skipped
     return replace(
         world,
@@ -226,8 +227,7 @@ def start(world: World, s: ScenarioArrays) -> tuple[World, Start]:
     least, gang = first_min(jnp.where(startable(core), core.sequence, BIG))
     when = least < BIG
     gang = jnp.where(when, gang, 0)
-    f = facts(core, w, gang)
-    devices = take(core.device, gang)
+    when, gang, f, devices = once((when, gang, facts(core, w, gang), take(core.device, gang)))
     member = devices >= 0
     core, setup = advance.start_gang(core, t, w, gang, f, world.now, when)
     lanes = take(core.lane, gang)
@@ -255,6 +255,9 @@ def start(world: World, s: ScenarioArrays) -> tuple[World, Start]:
     left = Amount(take(world.left.whole, gang), take(world.left.part, gang)).total
     fresh = ~take(core.resumed, gang)
     amount = Amount.of(units)
+    fresh, amount, setup, unit_s, exchange_s, reach, rows, compute_load, exchange_load = once(
+        (fresh, amount, setup, unit_s, exchange_s, reach, rows, compute_load, exchange_load)
+    )
     return (
         replace(
             world,
