@@ -25,22 +25,28 @@ class Chaos(Policy):
         return None
 
     def decide(self, key, state, observation):
-        core, w = observation.core, observation.workload
-        keys = jax.random.split(key, 6)
+        core, t, w = observation.core, observation.topology, observation.workload
+        keys = jax.random.split(key, 7)
         gang = pick_gang(observation, jax.random.uniform(keys[0], core.status.shape))
         device = best_device(observation, gang, jax.random.uniform(keys[1], core.up.shape))
-        running = jnp.where(core.status == RUNNING, jax.random.uniform(keys[2], core.status.shape), -1)
-        other = Action(
-            kind=jax.random.choice(keys[3], jnp.array([PLACE, PREEMPT, PREEMPT, RECONFIGURE, RECONFIGURE, WAIT])),
-            gang=jnp.where(
-                jax.random.bernoulli(keys[4], 0.7),
-                jnp.argmax(running),
-                jax.random.randint(keys[4], (), 0, core.status.size),
-            ),
-            device=jax.random.randint(keys[4], (), 0, core.up.size),
-            kernel=jax.random.randint(keys[5], (), 0, w.exchange.size),
+
+        # Wild actions name something to the purpose mostly, and else anything, padding and -1 included.
+        def one_of(key, mask):
+            aim, number, luck = jax.random.split(key, 3)
+            aimed = jnp.argmax(jax.random.uniform(aim, mask.shape) + mask)
+            return jnp.where(jax.random.bernoulli(luck, 0.7), aimed, jax.random.randint(number, (), -1, mask.size))
+
+        configurable = (t.kind_reconfigure[t.device_kind] > 0) & core.up
+        where = one_of(keys[2], configurable)
+        known = jnp.isfinite(w.time_fixed[:, t.device_kind[jnp.clip(where, 0, core.up.size - 1)]])
+        kind = jax.random.choice(keys[3], jnp.array([PLACE, PREEMPT, PREEMPT, RECONFIGURE, RECONFIGURE, WAIT]))
+        wild = Action(
+            kind=kind,
+            gang=jnp.where(kind == RECONFIGURE, 0, one_of(keys[4], core.status == RUNNING)),
+            device=jnp.where(kind == PREEMPT, 0, where),
+            kernel=one_of(keys[5], known),
         )
         orderly = Action(*(jnp.asarray(x, jnp.int32) for x in (PLACE, gang, device, 0)))
-        sensible = jax.random.bernoulli(keys[5], self.orderly) & observation.candidates.any()
-        chosen = jax.tree.map(lambda a, b: jnp.where(sensible, a, b).astype(jnp.int32), orderly, other)
+        sensible = jax.random.bernoulli(keys[6], self.orderly) & observation.candidates.any()
+        chosen = jax.tree.map(lambda a, b: jnp.where(sensible, a, b).astype(jnp.int32), orderly, wild)
         return state, chosen

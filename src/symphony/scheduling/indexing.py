@@ -51,10 +51,12 @@ def put_all(x: Array, indices: Array, values: ArrayLike, when: Array) -> Array:
 
 def add_all(x: Array, indices: Array, values: Array) -> Array:
     """x with `values` added at several indices, repeats added up (integers only: order must not matter)."""
-    if x.size * indices.size > 8 * DENSE:
+    if x.size * indices.size > 8 * DENSE or indices.size > 64:
         return x.at[indices].add(values, mode="drop")
-    hits = jnp.arange(x.shape[0])[:, None] == indices[None, :]
-    return x + jnp.where(hits, values[None, :], 0).sum(axis=1, dtype=x.dtype)
+    number = jnp.arange(x.shape[0])
+    for k in range(indices.shape[0]):  # unrolled: a sum over the updates does not vectorise
+        x = x + jnp.where(number == indices[k], values[k], 0)
+    return x
 
 
 def first(mask: Array) -> Array:

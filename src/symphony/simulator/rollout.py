@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -9,8 +12,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from symphony.scheduling.feasible import startable
 from symphony.scheduling.indexing import once, take
-from symphony.scheduling.policy import Observation, Policy
+from symphony.scheduling.policy import Action, Observation, Policy
 from symphony.simulator import settle
 from symphony.simulator.contention import LOAD_UNIT, ContentionModel
 from symphony.simulator.next_event import advance_time
@@ -67,30 +71,37 @@ def observe(world: World, s: ScenarioArrays, cheats: bool) -> Observation:
 
 
 def step(
-    carry: Carry, s: ScenarioArrays, policy: Policy, contention: ContentionModel, record: bool
+    carry: Carry, s: ScenarioArrays, policy: Policy, contention: ContentionModel, record: bool, alone: bool = False
 ) -> tuple[Carry, Log | None]:
-    """A gang leaves, a decision is made, a fetch and a gang start, time moves: each if it can and its turn has come."""
-    world, state = carry.world, carry.policy_state
-    before, w = world, s.workload
-    world, leave = settle.leave(world, s)
+    """A gang leaves, a decision is made, a fetch and a gang start, time moves: each if it can and its turn has come.
+
+    Side by side with other scenarios, every part is computed and masked; `alone`, what is not needed is skipped.
+    """
+    w = s.workload
+    before = carry.world
+    world, left = _part(alone, before.core.leaving.any() | (before.core.releasing >= 0), settle.leave, before, s)
+
+    def decide(world: World, s: ScenarioArrays, when: Array) -> tuple[World, tuple[Any, Action, Array]]:
+        key = jax.random.fold_in(carry.key, world.core.decisions)
+        state, action = policy.decide(key, carry.policy_state, observe(world, s, policy.cheats))
+        when, action = once((when, action))
+        world, accepted = settle.act(world, s, action, when)
+        return world, (state, action, accepted)
 
     ready = (s.latency <= 0) | world.thought
     decides = ~settle.unsettled(world) & settle.wanted(world.core, s) & ready & ~finished(world, s)
-    key = jax.random.fold_in(carry.key, world.core.decisions)
-    new_state, action = policy.decide(key, state, observe(world, s, policy.cheats))
-    decides, action = once((decides, action))
-    state = jax.tree.map(lambda new, old: jnp.where(decides, new, old), new_state, state)
     decided = world.core
-    world, accepted = settle.act(world, s, action, decides)
+    world, (state, action, accepted) = _part(alone, decides, partial(decide, when=decides), world, s)
+    state = jax.tree.map(lambda new, old: jnp.where(decides, new, old), state, carry.policy_state)
 
-    world = settle.close_fetch(world, s)
-    world = settle.open_fetch(world, s)
-    world, start = settle.start(world, s)
+    world, _ = _part(alone, world.closing >= 0, settle.close_fetch, world, s)
+    world, _ = _part(alone, settle.fetchable(world).any(), settle.open_fetch, world, s)
+    world, start = _part(alone, startable(world.core).any(), settle.start, world, s)
     started = world.core
 
     ready = (s.latency <= 0) | world.thought
     moves = once(~settle.unsettled(world) & ~(settle.wanted(world.core, s) & ready) & ~finished(world, s))
-    world, event = advance_time(world, s, contention, moves)
+    world, event = _part(alone, moves, partial(advance_time, contention=contention, when=moves), world, s)
     carry = Carry(world, state, carry.key)
     if not record:
         return carry, None
@@ -102,8 +113,8 @@ def step(
 
     log = Log(
         before=(before.now.whole, before.now.part),
-        left=(*name(before.core, leave.gang, leave.gang >= 0), leave.status),
-        completed=jnp.where(leave.completed, take(before.core.job, leave.slot), -1),
+        left=(*name(before.core, left.gang, left.gang >= 0), left.status),
+        completed=jnp.where(left.completed, take(before.core.job, left.slot), -1),
         decision=(
             jnp.where(decides, action.kind, -1),
             *name(decided, action.gang, decides),
@@ -125,6 +136,15 @@ def step(
     return carry, log
 
 
+def _part(alone: bool, needed: Array, part: Callable[..., Any], world: World, s: ScenarioArrays) -> tuple[World, Any]:
+    """Run a part of a step; alone, only if it is needed. What it says of itself is then -1, 0 or False throughout."""
+    if not alone:
+        return part(world, s)
+    said = jax.eval_shape(part, world, s)[1]
+    nothing = jax.tree.map(lambda x: jnp.full(x.shape, -1 if x.dtype == jnp.int32 else 0, x.dtype), said)
+    return jax.lax.cond(needed, lambda world: part(world, s), lambda world: (world, nothing), world)
+
+
 @eqx.filter_jit
 def begin_batch(batch: ScenarioArrays, policy: Policy, keys: Array) -> Carry:
     """Several runs before their first step."""
@@ -134,15 +154,19 @@ def begin_batch(batch: ScenarioArrays, policy: Policy, keys: Array) -> Carry:
 def _run(
     batch: ScenarioArrays, carry: Carry, policy: Policy, contention: ContentionModel, steps: int, record: bool
 ) -> tuple[Carry, Log | None, Array]:
+    alone = batch.phases.shape[0] == 1
+
     def one(s: ScenarioArrays, carry: Carry) -> tuple[Carry, Log | None, Array]:
         def body(carry: Carry, _: None) -> tuple[Carry, Log | None]:
-            return step(carry, s, policy, contention, record)
+            return step(carry, s, policy, contention, record, alone)
 
         carry, log = jax.lax.scan(body, carry, None, length=steps)
         return carry, log, finished(carry.world, s)
 
-    axes = (batch_axes(batch), 0)
-    return jax.vmap(one, in_axes=axes)(batch, carry)
+    if alone:
+        single = replace(jax.tree.map(lambda x: x[0], replace(batch, topology=None)), topology=batch.topology)
+        return jax.tree.map(lambda x: x[None], one(single, jax.tree.map(lambda x: x[0], carry)))
+    return jax.vmap(one, in_axes=(batch_axes(batch), 0))(batch, carry)
 
 
 run_steps: Any = eqx.filter_jit(_run)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -80,36 +82,69 @@ def run_traces(
     progress: Callable[[float], None] | None = None,
     record_log: bool = True,
 ) -> tuple[list[Trace], float]:
-    """Run a batch to its end. Also returns the seconds that compilation took."""
+    """Run a batch to its end. Also returns the seconds that compilation took.
+
+    On CPUs the batch is split over the cores: one program runs on one core.
+    """
     contention = contention or Bottleneck()
     keys = jax.vmap(jax.random.key)(np.asarray([s.seed for s in scenarios], np.uint32))
     keys = jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys)
+    shards = split(batch, keys, len(scenarios), cores())
     began = time.perf_counter()
-    carry = begin_batch(batch, policy, keys)
-    compiled = _compiled(batch, carry, policy, contention, record_log)
+    carries = [begin_batch(part, policy, part_keys) for part, part_keys in shards]
+    compiled = _compiled(shards[0][0], carries[0], policy, contention, record_log)
     compile_s = time.perf_counter() - began
     jobs = sum(len(s.workload.jobs) for s in scenarios)
+    done = [0.0] * len(shards)
     budget = MAX_STEPS_PER_GANG * max(_gang_count(s.workload) for s in scenarios)
-    logs: list[Log] = []
-    for _ in range(0, budget, CHUNK):
-        carry, log, over = compiled(batch, carry, policy, contention, CHUNK, record_log)
-        if record_log:
-            logs.append(jax.tree.map(np.asarray, log))
-        if progress is not None:
-            progress(float(np.asarray(carry.world.core.jobs_done).sum()) / jobs)
-        if bool(np.all(over)):
-            break
-    else:
-        raise PolicyError(
-            f"a run took more than {budget:,} steps",
-            hint="the policy keeps preempting or reconfiguring; look at it",
-        )
-    whole = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *logs) if logs else None
-    host = jax.tree.map(np.asarray, _without_key(carry))
-    return [
-        Trace(jax.tree.map(lambda x, i=i: x[i], whole), jax.tree.map(lambda x, i=i: x[i], host))
-        for i in range(len(scenarios))
-    ], compile_s
+
+    def run(shard: int) -> list[Trace]:
+        (part, part_keys), carry = shards[shard], carries[shard]
+        logs: list[Log] = []
+        for _ in range(0, budget, CHUNK):
+            carry, log, over = compiled(part, carry, policy, contention, CHUNK, record_log)
+            if record_log:
+                logs.append(jax.tree.map(np.asarray, log))
+            if progress is not None:
+                done[shard] = float(np.asarray(carry.world.core.jobs_done).sum())
+                progress(min(sum(done) / jobs, 1.0))
+            if bool(np.all(over)):
+                break
+        else:
+            raise PolicyError(
+                f"a run took more than {budget:,} steps",
+                hint="the policy keeps preempting or reconfiguring; look at it",
+            )
+        whole = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *logs) if logs else None
+        host = jax.tree.map(np.asarray, _without_key(carry))
+        return [
+            Trace(jax.tree.map(lambda x, i=i: x[i], whole), jax.tree.map(lambda x, i=i: x[i], host))
+            for i in range(len(part_keys))
+        ]
+
+    # Settings such as 64-bit mode belong to a thread, so a single shard stays in the caller's.
+    if len(shards) == 1:
+        return run(0), compile_s
+    with ThreadPoolExecutor(len(shards)) as pool:
+        traces = [trace for part in pool.map(run, range(len(shards))) for trace in part]
+    return traces[: len(scenarios)], compile_s
+
+
+def cores() -> int:
+    """Programs to run side by side: the cores at hand on a CPU, one on an accelerator."""
+    return len(os.sched_getaffinity(0)) if jax.default_backend() == "cpu" else 1
+
+
+def split(batch: ScenarioArrays, keys: jax.Array, size: int, parts: int) -> list[tuple[ScenarioArrays, jax.Array]]:
+    """A batch in parts of equal size, so that one program serves all; the last scenario is repeated to fill up."""
+    parts = min(parts, size)
+    each = -(-size // parts)
+    shards = []
+    for part in range(parts):
+        rows = np.minimum(np.arange(part * each, (part + 1) * each), size - 1)
+        shard = jax.tree.map(lambda x, rows=rows: x[rows], replace(batch, topology=None))
+        shards.append((replace(shard, topology=batch.topology), keys[rows]))
+    return shards
 
 
 _programs: dict[Any, Any] = {}

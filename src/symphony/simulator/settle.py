@@ -132,7 +132,7 @@ def act(world: World, s: ScenarioArrays, action: Action, when: Array) -> tuple[W
     ), accepted
 
 
-def close_fetch(world: World, s: ScenarioArrays) -> World:
+def close_fetch(world: World, s: ScenarioArrays) -> tuple[World, None]:
     """Take a transfer that is over off the rows it crossed."""
     t = s.topology
     device = world.closing
@@ -150,10 +150,10 @@ def close_fetch(world: World, s: ScenarioArrays) -> World:
         load=add_all(world.load, rows, jnp.where(when, -burden, 0)),
         fetch_gang=put(world.fetch_gang, device, IDLE, when),
         closing=jnp.full_like(device, -1),
-    )
+    ), None
 
 
-def open_fetch(world: World, s: ScenarioArrays) -> World:
+def open_fetch(world: World, s: ScenarioArrays) -> tuple[World, None]:
     """Start fetching the next input of the first gang whose engine is idle; what lies there already takes no time."""
     core, t, w = world.core, s.topology, s.workload
     least, gang = first_min(jnp.where(fetchable(world), core.sequence, BIG))
@@ -210,7 +210,7 @@ def open_fetch(world: World, s: ScenarioArrays) -> World:
         fetch_bandwidth=put(world.fetch_bandwidth, device, bandwidth, goes),
         fetch_out=put(world.fetch_out, device, out, goes),
         fetch_in=put(world.fetch_in, device, into, goes),
-    )
+    ), None
 
 
 class Start(eqx.Module):

@@ -1,0 +1,39 @@
+"""The examples run, on tiny sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from examples import compare_policies, own_policy
+
+import symphony as sy
+
+
+def test_compare_policies_answers_and_writes_its_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--policies", "fifo,heft", "--seeds", "2", "--jobs", "6"]
+    report = compare_policies.main([*sizes, "--report", str(tmp_path)])
+    assert report.policies == ("fifo", "heft")
+    assert all(len(run.jobs) == 6 and not run.refused for run in report.runs)
+    assert (tmp_path / "report.html").exists()
+    question = capsys.readouterr().out.split("Where did 'segment' run?")[1]
+    assert "heft: v100" in question  # which is three times as fast as the next
+
+
+def test_compare_policies_draws_equal_work_for_equal_seeds() -> None:
+    cluster = sy.topology(compare_policies.CLUSTER)
+    assert cluster.kind_counts == {"epyc": 3, "v100": 4, "t4": 2}
+    one, again, other = (compare_policies.workload(cluster, seed, jobs=6, gap_s=1.0) for seed in (1, 1, 2))
+    assert one == again != other
+
+
+def test_own_policy_keeps_its_contract_and_is_compared(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = sy.testing._scenarios()[:1]
+    monkeypatch.setattr(sy.testing, "_scenarios", lambda: first)
+    report = own_policy.main(["--topology", "machine", "--workload", "layered:6?jobs=8", "--seeds", "2"])
+    assert report.policies == ("eft-belief", "remembering", "eft-exact")
+    assert report.cheats == {"eft-exact"}
+    assert all(len(run.jobs) == 8 for run in report.runs)
+    assert "Remembering keeps its contract." in capsys.readouterr().out
