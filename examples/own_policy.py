@@ -4,6 +4,7 @@
 
 Counter readings are noisy, and hidden tenants change slowly. So this policy remembers: it places where a gang would
 finish first, as the built-in eft-belief does, but believes in a running mean of the readings instead of the last one.
+Whether that helps depends on the scenario: where knowing the truth (eft-exact) brings little, memory brings no more.
 """
 
 from __future__ import annotations

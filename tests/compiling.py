@@ -17,7 +17,7 @@ FLAGS = ("xla_cpu_use_fusion_emitters=false", "xla_backend_optimization_level=0"
 def known(flag: str) -> bool:
     """Whether this XLA has a flag: it ends the process when it is given one that it has not."""
     spec = find_spec("jaxlib")
-    name = flag.split("=")[0].encode()
+    name = flag.split("=", maxsplit=1)[0].encode()
     folder = Path(spec.origin).parent if spec and spec.origin else Path()
     for path in folder.rglob("libjax_common*"):
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:

@@ -57,7 +57,13 @@ def _scenarios() -> list[Scenario]:
 
 def _check_signature(policy: Policy, one: Scenario) -> None:
     arrays = jax.tree.map(jnp.asarray, scenario_arrays(one))
-    carry = begin(arrays, policy, jax.random.key(0))
+    try:
+        carry = begin(arrays, policy, jax.random.key(0))
+    except Exception as error:
+        raise PolicyError(
+            f"{policy.name}.init failed: {type(error).__name__}: {error}",
+            hint="return a pytree of JAX arrays, or None",
+        ) from error
     try:
         state, action = jax.eval_shape(
             policy.decide, carry.key, carry.policy_state, observe(carry.world, arrays, policy.cheats)

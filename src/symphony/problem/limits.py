@@ -12,7 +12,7 @@ DEVICES = 20_000
 SLOTS_PER_DEVICE = 512
 RESOURCES = 200_000
 ROUTE = 12  # resource rows that one device touches
-DEVICE_KINDS = 32
+DEVICE_KINDS = 31  # a bit of an int32 for each
 KERNELS = 512
 TASKS_PER_GRAPH = 16_384
 EDGES_PER_GRAPH = 65_536
@@ -23,6 +23,10 @@ TRANSFER_BYTES = 1e15
 SECONDS = 1e9  # no duration or arrival beyond 30 years
 JOB_SLOTS = 4_096  # jobs in the system at once
 SEEDS = 100_000
+FAILURES_PER_DAY = 86_400  # of one device
+NOISE = 1_000.0  # of background loads, relative errors and factors
+SEED = 2**32 - 1  # the largest
+PRIORITY = 2**31 - 2  # the largest; the least is as far below 0
 
 
 def check(name: str, value: float, bound: float, *, where: str = "") -> None:

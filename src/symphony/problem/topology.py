@@ -10,12 +10,13 @@ may demand any of them; traffic that leaves the device uses those whose `spans` 
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from symphony.problem import limits
+from symphony.problem import limits, units
 from symphony.problem.errors import TopologyError
 
 # kind -> (unit of its capacity, what it is)
@@ -155,11 +156,14 @@ def _check(t: Topology) -> None:
     devices = _unique("device", [device.name for device in t.devices], t.name)
     for kind in t.kinds:
         where = f"{t.name}: device kind {kind.name!r}"
-        if kind.slots < 1:
-            raise TopologyError(f"slots is {kind.slots}", where=where, hint="write slots = 1 or more")
+        if not units.is_whole(kind.slots, 1, sys.maxsize):
+            raise TopologyError(f"slots is {kind.slots!r}", where=where, hint="write slots = 1 or more")
         limits.check("slots", kind.slots, limits.SLOTS_PER_DEVICE, where=where)
-        if not kind.memory >= 0 or not kind.reconfigure_s >= 0:
-            raise TopologyError("memory and reconfigure must not be negative", where=where, hint="write 0 or more")
+        if not units.is_number(kind.memory):
+            raise TopologyError(f"memory is {kind.memory!r}", where=where, hint="write bytes, 0 or more")
+        if not units.is_number(kind.reconfigure_s) or kind.reconfigure_s == math.inf:
+            raise TopologyError(f"reconfigure_s is {kind.reconfigure_s!r}", where=where, hint="write 0 s or more")
+        limits.check("reconfigure_s", kind.reconfigure_s, limits.SECONDS, where=where)
     for resource in t.resources:
         where = f"{t.name}: resource {resource.name!r}"
         if resource.kind not in RESOURCE_KINDS:
@@ -168,9 +172,9 @@ def _check(t: Topology) -> None:
                 where=where,
                 hint=f"use one of {', '.join(RESOURCE_KINDS)}",
             )
-        if not 0 < resource.capacity < float("inf"):
+        if not units.is_number(resource.capacity) or not 0 < resource.capacity < math.inf:
             raise TopologyError(
-                f"capacity is {resource.capacity}", where=where, hint="write a positive, finite capacity"
+                f"capacity is {resource.capacity!r}", where=where, hint="write a positive, finite capacity"
             )
     for device in t.devices:
         where = f"{t.name}: device {device.name!r}"
@@ -186,13 +190,13 @@ def _check(t: Topology) -> None:
                 raise TopologyError(
                     f"its route names {hop.resource!r}, which is no resource", where=where, hint="define it"
                 )
-            if any(span not in range(len(SPANS)) for span in hop.spans):
+            if not all(units.is_whole(span, 0, len(SPANS) - 1) for span in hop.spans):
                 raise TopologyError(
                     f"spans {hop.spans} are out of range", where=where, hint=f"0 to {len(SPANS) - 1}: {SPANS}"
                 )
         if device.home and device.home not in devices:
             raise TopologyError(f"its home {device.home!r} is no device", where=where, hint="name a device, or none")
-    if len(t.latency_s) != len(SPANS) or any(not 0 <= latency < 1e3 for latency in t.latency_s):
+    if len(t.latency_s) != len(SPANS) or not all(units.is_number(latency, 0, 1e3) for latency in t.latency_s):
         raise TopologyError(
             f"latency_s is {t.latency_s}",
             where=t.name,

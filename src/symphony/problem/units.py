@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from numbers import Integral, Real
 
 from symphony.problem.errors import InputError
 
@@ -19,6 +20,17 @@ _UNITS: dict[str, dict[str, float]] = {
 }
 _EXAMPLE = {"bytes": '"16 GB"', "bytes/s": '"32 GB/s"', "seconds": '"200 ms"', "number": "1.0"}
 _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za-zµ/]*)\s*")
+
+
+def is_number(value: object, least: float = 0.0, most: float = math.inf) -> bool:
+    """Whether `value` is a number between two others, both included; a flag, a string and NaN are none."""
+    real = isinstance(value, Real) and not isinstance(value, bool)
+    return real and least <= value <= most  # type: ignore[operator]  # `Real` promises no order beside floats
+
+
+def is_whole(value: object, least: int, most: int) -> bool:
+    """Whether `value` is a whole number between two others, both included; a flag and 1.0 are none."""
+    return isinstance(value, Integral) and is_number(value, least, most)
 
 
 def parse(value: str | float, dimension: str, *, where: str = "") -> float:

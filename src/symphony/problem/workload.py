@@ -9,12 +9,13 @@ repeats every unit of work (an iteration). Both are one type, and are placed by 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from symphony.problem import limits
-from symphony.problem.errors import CycleError, WorkloadError
+from symphony.problem import limits, units
+from symphony.problem.errors import CycleError, LimitError, WorkloadError
 from symphony.problem.topology import RESOURCE_KINDS, DeviceKind
 
 NO_DEMAND: Mapping[str, float] = {}
@@ -208,7 +209,7 @@ def topological_order(count: int, edges: Iterable[tuple[int, int]]) -> tuple[int
 
 
 def _check_number(where: str, name: str, value: float, bound: float = math.inf) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+    if not units.is_number(value) or value == math.inf:
         raise WorkloadError(f"{name} is {value!r}", where=where, hint="write a finite number, 0 or more")
     limits.check(name, value, bound, where=where)
 
@@ -243,9 +244,9 @@ def _check_graph(g: TaskGraph) -> None:
         limits.check("number of workers", len(gang.tasks), limits.WORKERS_PER_GANG, where=at)
         _check_number(at, "checkpoint_s", gang.checkpoint_s, limits.SECONDS)
         _check_number(at, "restore_s", gang.restore_s, limits.SECONDS)
-        if not gang.checkpoint_units > 0:
+        if not units.is_number(gang.checkpoint_units) or gang.checkpoint_units == 0:
             raise WorkloadError(
-                f"checkpoint_units is {gang.checkpoint_units}",
+                f"checkpoint_units is {gang.checkpoint_units!r}",
                 where=at,
                 hint="write a number above 0, or infinity",
             )
@@ -295,16 +296,43 @@ def _check_workload(w: Workload) -> None:
                     where=where,
                     hint=f"define it, or use one of {', '.join(sorted(w.kernel_index)[:12])}",
                 )
+    for graph in w.graphs:
+        for kernel, size, repeats in {(task.kernel, task.size, task.units) for task in graph.tasks}:
+            _check_time(w.kernels[w.kernel_index[kernel]], size, repeats, f"{where}: graph {graph.name!r}")
     previous = 0.0
     for number, job in enumerate(w.jobs):
         at = f"{where}: job {number}"
-        if not 0 <= job.graph < len(w.graphs):
-            raise WorkloadError(f"graph index {job.graph} is out of range", where=at, hint="0 to the last graph")
-        if not previous <= job.arrival_s < math.inf:
+        if not units.is_whole(job.graph, 0, len(w.graphs) - 1):
+            raise WorkloadError(f"graph index {job.graph!r} is out of range", where=at, hint="0 to the last graph")
+        if not units.is_whole(job.priority, -limits.PRIORITY, limits.PRIORITY):
             raise WorkloadError(
-                f"it arrives at {job.arrival_s} s, before job {number - 1} ({previous} s) or never",
+                f"priority is {job.priority!r}",
+                where=at,
+                hint=f"write a whole number from -{limits.PRIORITY:,} to {limits.PRIORITY:,}",
+            )
+        if not units.is_whole(job.home, -sys.maxsize, sys.maxsize):
+            raise WorkloadError(f"home is {job.home!r}", where=at, hint="write the number of a machine")
+        if not units.is_number(job.arrival_s, previous) or job.arrival_s == math.inf:
+            raise WorkloadError(
+                f"it arrives at {job.arrival_s!r} s, before job {number - 1} ({previous} s) or never",
                 where=at,
                 hint="sort jobs by a finite, non-negative arrival time",
             )
         limits.check("arrival", job.arrival_s, limits.SECONDS, where=at)
         previous = job.arrival_s
+
+
+def _check_time(kernel: Kernel, size: float, repeats: float, where: str) -> None:
+    """Refuse a task that takes no time at all, or an absurd one, on any of its kernel's implementations."""
+    where = f"{where}: kernel {kernel.name!r} on size {size}"
+    try:
+        work = kernel.work(size)
+    except OverflowError:
+        work = math.inf
+    if work == math.inf:
+        raise LimitError(f"its work, size ** {kernel.exponent}, is beyond all numbers", where=where, hint="reduce size")
+    for device, profile in kernel.implementations.items():
+        seconds = profile.seconds(work) * repeats
+        if seconds <= 0:
+            raise WorkloadError(f"it takes no time on {device!r}", where=where, hint="give fixed_s, or a size, above 0")
+        limits.check(f"time on {device!r} in seconds", seconds, limits.SECONDS, where=where)

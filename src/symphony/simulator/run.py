@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
+import equinox as eqx
 import jax
 import numpy as np
 
@@ -132,7 +133,7 @@ def run_traces(
 
 def cores() -> int:
     """Programs to run side by side: the cores at hand on a CPU, one on an accelerator."""
-    return len(os.sched_getaffinity(0)) if jax.default_backend() == "cpu" else 1
+    return (os.cpu_count() or 1) if jax.default_backend() == "cpu" else 1
 
 
 def split(batch: ScenarioArrays, keys: jax.Array, size: int, parts: int) -> list[tuple[ScenarioArrays, jax.Array]]:
@@ -155,7 +156,9 @@ def _compiled(
 ) -> Callable[..., tuple[Carry, Log, Any]]:
     """The program for these shapes: compiled ahead, so that its time can be told apart from the run's."""
     leaves, structure = jax.tree.flatten((batch, carry, policy, contention))
-    key = (structure, tuple((np.shape(x), jax.numpy.result_type(x)) for x in leaves), record_log)
+    # What is not an array (say, a policy's float) is compiled into the program, so its value is part of the key.
+    described = tuple((x.shape, x.dtype) if eqx.is_array(x) else x for x in leaves)
+    key = (structure, described, record_log, jax.config.jax_enable_x64)
     if key not in _programs:
         _programs[key] = run_steps.lower(batch, carry, policy, contention, CHUNK, record_log).compile()
     return _programs[key]

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from symphony.problem import limits
+from symphony.problem import limits, units
 from symphony.problem.arrays import (
     KIND_INDEX,
     VOID_KIND,
@@ -24,7 +24,7 @@ from symphony.problem.arrays import (
 )
 from symphony.problem.errors import InputError
 from symphony.problem.runnable import first_tasks, gang_seconds
-from symphony.problem.topology import Topology
+from symphony.problem.topology import RESOURCE_KINDS, Topology
 from symphony.problem.workload import Workload
 from symphony.simulator.contention import LOAD_UNIT
 
@@ -69,7 +69,7 @@ TYPICAL_GANGS_PER_PHASE = 20.0
 
 @dataclass(frozen=True)
 class Scenario:
-    """Everything that a run depends on but the policy."""
+    """Everything that a run depends on but the policy. Checked when made."""
 
     topology: Topology
     workload: Workload
@@ -79,6 +79,9 @@ class Scenario:
     work_noise: tuple[float, ...]  # gang i of job j has units * work_noise[(31 j + i) % len] to do
     disturbances: Disturbances
     job_slots: int = 16  # jobs in the system at once
+
+    def __post_init__(self) -> None:
+        _check(self)
 
 
 # What a busy tenant does to the rows of its machine or rack, relative to Disturbances.background.
@@ -100,16 +103,16 @@ def draw(
     job_slots: int = 16,
 ) -> Scenario:
     """Draw the disturbances of a scenario from its seed, independently of the workload's own draws."""
-    d = disturbances
-    for name in ("background", "failures_per_day", "repair_s", "work_noise", "counter_noise", "latency_s"):
-        if not 0 <= getattr(d, name) < float("inf"):
-            raise InputError(f"{name} is {getattr(d, name)}", where="disturbances", hint="write a number, 0 or more")
     typical = _typical_gang_s(topology, workload)
-    d = replace(d, phase_s=d.phase_s or TYPICAL_GANGS_PER_PHASE * typical, window_s=d.window_s or typical)
+    d = disturbances
+    d = replace(
+        d,
+        phase_s=TYPICAL_GANGS_PER_PHASE * typical if d.phase_s is None else d.phase_s,
+        window_s=typical if d.window_s is None else d.window_s,
+    )
+    _check_disturbances(d)
+    _check_seed(seed)
     assert d.phase_s is not None
-    for name in ("phase_s", "window_s"):
-        if not 0 < getattr(d, name) < float("inf"):
-            raise InputError(f"{name} is {getattr(d, name)}", where="disturbances", hint="write a number above 0")
     rng = np.random.default_rng([seed, 1])
     groups = list(dict.fromkeys(resource.group for resource in topology.resources))
     phases: list[Phase] = []
@@ -134,6 +137,63 @@ def draw(
             failures.append(Failure(float(gap), device, float(rng.exponential(d.repair_s)) + 1e-3))
     noise = np.exp(rng.normal(0.0, d.work_noise, 127)) if d.work_noise > 0 else np.ones(1)
     return Scenario(topology, workload, seed, tuple(phases), tuple(failures), tuple(map(float, noise)), d, job_slots)
+
+
+def _check_number(where: str, name: str, value: object, most: float = limits.SECONDS, *, above: bool = False) -> None:
+    if not units.is_number(value, 0, most) or (above and value == 0):
+        least = "above 0" if above else "0 or more"
+        raise InputError(f"{name} is {value!r}", where=where, hint=f"write a number, {least}, up to {most:g}")
+
+
+def _check_seed(seed: object) -> None:
+    if not units.is_whole(seed, 0, limits.SEED):
+        raise InputError(f"seed is {seed!r}", where="scenario", hint=f"write a whole number from 0 to {limits.SEED}")
+
+
+def _check_disturbances(d: Disturbances) -> None:
+    for name in ("background", "work_noise", "counter_noise"):
+        _check_number("disturbances", name, getattr(d, name), limits.NOISE)
+    _check_number("disturbances", "busy_share", d.busy_share, 1)
+    _check_number("disturbances", "failures_per_day", d.failures_per_day, limits.FAILURES_PER_DAY)
+    for name in ("repair_s", "latency_s"):
+        _check_number("disturbances", name, getattr(d, name))
+    for name in ("phase_s", "window_s"):
+        _check_number("disturbances", name, getattr(d, name), above=True)
+
+
+def _check(s: Scenario) -> None:
+    where = f"scenario of {s.workload.name!r}"
+    _check_seed(s.seed)
+    if not units.is_whole(s.job_slots, 1, limits.JOB_SLOTS):
+        raise InputError(f"job_slots is {s.job_slots!r}", where=where, hint=f"write 1 to {limits.JOB_SLOTS:,}")
+    groups = {resource.group for resource in s.topology.resources}
+    devices = {device.name for device in s.topology.devices}
+    for phase in s.phases:
+        if phase.group not in groups:
+            raise InputError(
+                f"a phase names {phase.group!r}, which is no group of {s.topology.name!r}",
+                where=where,
+                hint=f"use a machine or rack, such as {next(iter(sorted(groups)), 'none')!r}",
+            )
+        _check_number(where, "gap_s of a phase", phase.gap_s)
+        for kind, load in phase.load.items():
+            if kind not in RESOURCE_KINDS:
+                hint = f"use one of {', '.join(RESOURCE_KINDS)}"
+                raise InputError(f"a phase loads the unknown resource kind {kind!r}", where=where, hint=hint)
+            _check_number(where, f"load on {kind} in a phase", load, limits.NOISE)
+    for failure in s.failures:
+        if failure.device not in devices:
+            raise InputError(
+                f"a failure names {failure.device!r}, which is no device of {s.topology.name!r}",
+                where=where,
+                hint=f"use a device, such as {s.topology.devices[0].name!r}",
+            )
+        _check_number(where, "gap_s of a failure", failure.gap_s)
+        _check_number(where, "down_s of a failure", failure.down_s)
+    if not s.work_noise:
+        raise InputError("work_noise is empty", where=where, hint="write (1.0,) for none")
+    for factor in s.work_noise:
+        _check_number(where, "a factor of work_noise", factor, limits.NOISE, above=True)
 
 
 def _typical_gang_s(topology: Topology, workload: Workload) -> float:
@@ -179,7 +239,6 @@ class ScenarioArrays(eqx.Module):
 def scenario_arrays(scenario: Scenario) -> ScenarioArrays:
     """The array form of one scenario, on the host."""
     s = scenario
-    limits.check("job slots", s.job_slots, limits.JOB_SLOTS, where=f"workload {s.workload.name!r}")
     topology, names = topology_arrays(s.topology)
     workload, _ = workload_arrays(s.topology, s.workload)
     group_of = {name: index for index, name in enumerate(names.groups)}
@@ -230,12 +289,16 @@ def batch_axes(batch: ScenarioArrays) -> ScenarioArrays:
 
 def stack(scenarios: list[Scenario]) -> ScenarioArrays:
     """Several scenarios on one topology as one batch; sizes are padded to the largest."""
+    if not scenarios:
+        raise InputError("there is no scenario to run", hint="draw at least one: sy.draw(topology, workload, seed)")
     if len({id(s.topology) for s in scenarios}) > 1 and len({s.topology for s in scenarios}) > 1:
         raise InputError("scenarios of one batch must share a topology", hint="run one batch for each topology")
     batch = [scenario_arrays(s) for s in scenarios]
     workers = max(b.workload.max_workers for b in batch)
     fan = max(b.workload.fan for b in batch)
     slots = max(b.job_slots for b in batch)
+    kernels = max(b.workload.exchange.shape[0] for b in batch)
+    batch = [replace(b, workload=_with_kernels(b.workload, kernels)) for b in batch]
     leaves = [jax.tree.leaves(replace(b, topology=None)) for b in batch]
     stacked = [_stack_leaf(column) for column in zip(*leaves, strict=True)]
     first = replace(
@@ -246,6 +309,12 @@ def stack(scenarios: list[Scenario]) -> ScenarioArrays:
     )
     joined = jax.tree.unflatten(jax.tree.structure(first), stacked)
     return replace(joined, topology=jax.tree.map(jnp.asarray, batch[0].topology))
+
+
+def _with_kernels(w: WorkloadArrays, count: int) -> WorkloadArrays:
+    """Pad the kernels; those added run nowhere, so that no device can be configured for them."""
+    more = ((0, count - w.time_fixed.shape[0]), (0, 0))
+    return replace(w, time_fixed=np.pad(w.time_fixed, more, constant_values=np.inf))
 
 
 def _stack_leaf(column: tuple[np.ndarray, ...]) -> Array:

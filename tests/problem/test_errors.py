@@ -1,0 +1,48 @@
+"""Errors that say what is wrong, where, and what to type next."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+import pytest
+
+from symphony.problem import errors
+from symphony.problem.errors import InputError, SymphonyError
+
+CLASSES = [x for x in vars(errors).values() if inspect.isclass(x) and issubclass(x, SymphonyError)]
+
+
+def drawn_tree(text: str) -> dict[str, str]:
+    """Each class of a tree drawn in text, and the class that it hangs from."""
+    parents: dict[str, str] = {}
+    path: list[str] = []
+    for line in text.splitlines():
+        if match := re.match(r"([│├└─ ]*)(\w+(?:Error))\b", line):
+            depth = len(match[1]) // 4
+            path = [*path[:depth], match[2]]
+            parents[match[2]] = path[-2] if depth else "Exception"
+    return parents
+
+
+def test_the_tree_at_the_top_of_the_file_is_the_tree() -> None:
+    assert drawn_tree(errors.__doc__ or "") == {x.__name__: x.__bases__[0].__name__ for x in CLASSES}
+
+
+@pytest.mark.parametrize("kind", CLASSES)
+def test_an_error_is_where_what_and_hint(kind: type[SymphonyError]) -> None:
+    error = kind("slots is 0", where="lab.toml:3", hint="write slots = 1")
+    assert str(error) == "lab.toml:3: slots is 0\nhint: write slots = 1"
+    assert (error.message, error.where, error.hint) == ("slots is 0", "lab.toml:3", "write slots = 1")
+    assert str(kind("slots is 0")) == "slots is 0"
+
+
+def test_the_callers_mistakes_are_told_apart_from_ours() -> None:
+    """The command line and a service answer an `InputError` as the caller's fault."""
+    ours = {"SymphonyError", "PolicyError", "DataError"}
+    assert {x.__name__ for x in CLASSES if not issubclass(x, InputError)} == ours
+
+
+def test_a_warning_is_no_error() -> None:
+    assert issubclass(errors.SymphonyWarning, UserWarning)
+    assert not issubclass(errors.SymphonyWarning, SymphonyError)
