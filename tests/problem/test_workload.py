@@ -188,7 +188,7 @@ def test_every_number_is_checked(name: str, value: object) -> None:
 
 @pytest.mark.parametrize("value", [None, "3", math.nan, 0.0, -1.0])
 def test_periodic_checkpoints_are_apart(value: Any) -> None:
-    with pytest.raises(WorkloadError, match="checkpoint_units is .*") as caught:
+    with pytest.raises(WorkloadError, match="checkpoint_units is") as caught:
         TaskGraph("g", CHAIN, gangs=(Gang("x", ("a",), checkpoint_units=value),))
     assert "infinity" in caught.value.hint
 

@@ -203,8 +203,7 @@ def _device_table(topology: Topology) -> Table:
     for device in topology.devices:
         prefix = f"{device.machine}/"
         hops = (hop.resource.removeprefix(prefix) + _spans(hop.spans) for hop in device.route)
-        home = device.home if device.home != device.name else ""
-        columns = (device.name, device.kind, home or "its own", device.peers, "\n".join(hops))
+        columns = (device.name, device.kind, device.home or "its own", device.peers, "\n".join(hops))
         table.add_row(*map(escape, columns))
     return table
 

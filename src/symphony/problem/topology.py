@@ -90,6 +90,10 @@ class Device:
     home: str = ""  # the device whose memory this one works in ("" = its own; the CPUs of a machine share one)
     peers: str = ""  # devices with the same non-empty value reach one another over their peer links
 
+    def __post_init__(self) -> None:
+        if self.home == self.name:
+            object.__setattr__(self, "home", "")  # one way to say one thing
+
 
 @dataclass(frozen=True)
 class Topology:

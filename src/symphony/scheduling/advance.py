@@ -45,7 +45,7 @@ def job_arrived(core: Core, w: WorkloadArrays, now: Amount, when: Array) -> Core
     mine = ((jnp.arange(core.job.shape[0]) == slot) & when)[:, None]
 
     def fill(old: Array, new: Array) -> Array:
-        return jnp.where(mine, new, old.reshape(-1, tasks)).reshape(-1)
+        return jnp.where(mine, new.astype(old.dtype), old.reshape(-1, tasks)).reshape(-1)
 
     parents = w.parents[graph]
     inputs = w.in_start[graph, 1:] - w.in_start[graph, :-1]
@@ -201,14 +201,15 @@ def release_children(core: Core, w: WorkloadArrays) -> Core:
     edges = core.release_from + jnp.arange(w.fan)
     told = active & (edges < end)
     targets = slot * tasks + w.out_target[graph, jnp.minimum(edges, w.out_target.shape[1] - 1)]
-    waiting_for = add_all(core.waiting_for, jnp.where(told, targets, -1), jnp.where(told, -1, 0))
-    status = jnp.where((core.status == WAITING) & (waiting_for == 0), READY, core.status)
+    less = jnp.where(told, -1, 0).astype(core.waiting_for.dtype)
+    waiting_for = add_all(core.waiting_for, jnp.where(told, targets, -1), less)
+    status = jnp.where((core.status == WAITING) & (waiting_for == 0), jnp.int8(READY), core.status)
     complete = active & (take(core.unfinished, slot) == 0)
     gone = complete & (jnp.arange(status.shape[0]) // tasks == slot)
     return replace(
         core,
         waiting_for=waiting_for,
-        status=jnp.where(gone, ABSENT, status),
+        status=jnp.where(gone, jnp.int8(ABSENT), status),
         release_from=core.release_from + w.fan,
         releasing=jnp.where(complete | (edges[-1] + 1 >= end), -1, core.releasing),
         job=put(core.job, slot, -1, complete),

@@ -76,10 +76,18 @@ def fits(core: Core, t: TopologyArrays, gang: Array) -> Array:
     return core.up & able & ~taken
 
 
-def startable(core: Core) -> Array:
-    """Queued gangs that could start now [G]."""
+def startable(core: Core) -> tuple[Array, Array]:
+    """Devices at which a gang could start [D], and which gang that is [D].
+
+    A gang appears at each of its devices. It is the head of all their queues when as many devices are open to it as it
+    has workers.
+    """
     able = core.up & (core.lanes_free > 0) & (core.memory_free >= core.head_needs)
-    open_to = once(jnp.where(able, core.head, -1))
-    gangs = jnp.arange(core.status.shape[0])[:, None]
-    here = (take(open_to, core.device) == gangs) | (core.device < 0)
-    return (core.status == QUEUED) & (core.inputs_left == 0) & here.all(axis=1)
+    head = once(jnp.where(able, core.head, -1))
+    if head.shape[0] <= 256:
+        together = (head[:, None] == head).sum(axis=1, dtype=core.workers.dtype)
+    else:
+        counts = jnp.zeros(core.status.shape[0] + 1, core.workers.dtype).at[head].add(1)  # -1 counts at the end
+        together = take(counts, head)
+    ready = (core.status == QUEUED) & (core.inputs_left == 0)
+    return (head >= 0) & take(ready, head) & (together == take(core.workers, head)), head

@@ -31,19 +31,19 @@ class Core(eqx.Module):
     arrived: Amount
     unfinished: Array  # i32: gangs not yet done
     # gangs [G]
-    status: Array  # i32
-    workers: Array  # i32: how many it has
+    status: Array  # i8
+    workers: Array  # i16: how many it has
     runs_on: Array  # i32: bit y set = device kind y can run it
-    waiting_for: Array  # i32: parents not yet done
+    waiting_for: Array  # i16: parents not yet done
     sequence: Array  # i32: order in the queues
-    placed: Array  # i32: workers that have a device
-    device: Array  # i32[G, W]
+    placed: Array  # i16: workers that have a device
+    device: Array  # i16[G, W]
     lane: Array  # i32[G, W]: while it holds lanes
-    inputs_left: Array  # i32: inputs still to be fetched
+    inputs_left: Array  # i16: inputs still to be fetched
     resumed: Array  # bool: its next start must restore a checkpoint
     leaving: Array  # bool: to be taken off its devices before anything else happens
-    copies: Array  # i32[G, V]: memories that hold its output, -1 = none; the first is the original
-    copied: Array  # i32: copies made
+    copies: Array  # i16[G, V]: memories that hold its output, -1 = none; the first is the original
+    copied: Array  # i16: copies made
     # devices [D]
     up: Array  # bool
     memory_free: Array  # i32, KiB
@@ -80,8 +80,11 @@ def empty(topology: TopologyArrays, workload: WorkloadArrays, job_slots: int) ->
     k, tasks, workers = job_slots, w.kernel.shape[1], w.max_workers
     g, d, lanes, r = k * tasks, t.device_kind.shape[0], t.lane_device.shape[0], t.capacity.shape[0]
 
-    def ints(*shape: int, fill: int = 0) -> Array:
-        return jnp.full(shape, fill, jnp.int32)
+    def ints(*shape: int, fill: int = 0, dtype: type = jnp.int32) -> Array:
+        return jnp.full(shape, fill, dtype)
+
+    def shorts(*shape: int, fill: int = 0) -> Array:
+        return ints(*shape, fill=fill, dtype=jnp.int16)
 
     def floats(*shape: int) -> Array:
         return jnp.zeros(shape)
@@ -96,19 +99,19 @@ def empty(topology: TopologyArrays, workload: WorkloadArrays, job_slots: int) ->
         priority=ints(k),
         arrived=Amount(ints(k), floats(k)),
         unfinished=ints(k),
-        status=ints(g, fill=ABSENT),
-        workers=ints(g),
+        status=ints(g, fill=ABSENT, dtype=jnp.int8),
+        workers=shorts(g),
         runs_on=ints(g),
-        waiting_for=ints(g),
+        waiting_for=shorts(g),
         sequence=ints(g),
-        placed=ints(g),
-        device=ints(g, workers, fill=-1),
+        placed=shorts(g),
+        device=shorts(g, workers, fill=-1),
         lane=ints(g, workers, fill=-1),
-        inputs_left=ints(g),
+        inputs_left=shorts(g),
         resumed=bools(g),
         leaving=bools(g),
-        copies=ints(g, COPIES, fill=-1),
-        copied=ints(g),
+        copies=shorts(g, COPIES, fill=-1),
+        copied=shorts(g),
         up=jnp.asarray(t.exists),
         memory_free=jnp.asarray(t.kind_memory)[jnp.asarray(t.device_kind)],
         lanes_free=jnp.asarray(t.slots),

@@ -13,7 +13,7 @@ from symphony.scheduling import advance, clock
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import candidates
 from symphony.scheduling.indexing import first_min, once, put, take
-from symphony.scheduling.state import RUNNING
+from symphony.scheduling.state import Core
 from symphony.simulator.contention import LOAD_UNIT, ContentionModel
 from symphony.simulator.scenarios import ScenarioArrays
 from symphony.simulator.settle import wanted
@@ -29,7 +29,7 @@ PATIENCE = 512  # events with nothing under way and a gang to place, after which
 class Rates(eqx.Module):
     """How fast everything goes at an instant."""
 
-    gang: Array  # f[G], units/s; 0 if it makes no progress
+    work: Array  # f[L], units/s of the gang on each lane; 0 if it makes no progress
     fetch: Array  # f[D], bytes/s
     total: Array  # f[R]: load of each row, background included
     own: Array  # f[R]
@@ -56,15 +56,27 @@ def rates(world: World, s: ScenarioArrays, contention: ContentionModel) -> Rates
     exchange = _pick(take(by_span, t.lane_device), world.span)
     lane_rate = 1 / (world.unit_s / compute + world.exchange_s / exchange)
     lane_rate = jnp.where(core.lane_setup, 0, lane_rate)
-    slowest = jnp.where(core.lane >= 0, take(lane_rate, core.lane), jnp.inf).min(axis=1)
-    gang = jnp.where(core.status == RUNNING, slowest, 0)
+    work = _slowest_of_gang(lane_rate, core)
 
     memory = t.place[:, 0]
     ends = jnp.minimum(
         _pick(take(by_span, world.fetch_from), world.fetch_span),
         _pick(take(by_span, memory), world.fetch_span),
     )
-    return Rates(gang, world.fetch_bandwidth * ends, total, own)
+    return Rates(work, world.fetch_bandwidth * ends, total, own)
+
+
+def _slowest_of_gang(lane_rate: Array, core: Core) -> Array:
+    """For each lane that holds a gang, the rate of the slowest lane of that gang [L]; 0 for other lanes."""
+    holds = core.lane_holds
+    if core.lane.shape[1] == 1:
+        slowest = lane_rate
+    elif holds.shape[0] <= 256:
+        slowest = jnp.where(holds[:, None] == holds, lane_rate, jnp.inf).min(axis=1)
+    else:
+        by_gang = jnp.where(core.lane >= 0, take(lane_rate, core.lane), jnp.inf).min(axis=1)
+        slowest = take(by_gang, holds)
+    return jnp.where(holds >= 0, slowest, 0)
 
 
 def _pick(table: Array, column: Array) -> Array:
@@ -82,7 +94,9 @@ def advance_time(world: World, s: ScenarioArrays, contention: ContentionModel, w
     thinks = (s.latency > 0) & wanted(core, s)
     thinking = jnp.where(thinks & (world.thinking < 0), s.latency, world.thinking)
 
-    finish_s, gang = first_min(jnp.where(rate.gang > 0, jnp.maximum(world.left.total, 0) / rate.gang, never))
+    left = jnp.maximum(world.lane_left.total, 0)
+    finish_s, worker = first_min(jnp.where(rate.work > 0, left / rate.work, never))
+    gang = take(core.lane_holds, worker)
     setup_s, lane = first_min(jnp.where(core.lane_setup, world.setup_s, never))
     fetching = world.fetch_gang != IDLE
     fetch_s, fetcher = first_min(jnp.where(fetching, jnp.maximum(world.fetch_left, 0) / rate.fetch, never))
@@ -113,13 +127,12 @@ def advance_time(world: World, s: ScenarioArrays, contention: ContentionModel, w
         return when & (kind == event)
 
     # What went on meanwhile.
-    moved = world.left.plus(-rate.gang * dt)
-    left = clock.where(rate.gang > 0, moved, world.left)
+    lane_left = clock.where(rate.work > 0, world.lane_left.plus(-rate.work * dt), world.lane_left)
     now = world.now.plus(dt)
     world = replace(
         world,
         now=now,
-        left=left,
+        lane_left=lane_left,
         setup_s=jnp.where(core.lane_setup, world.setup_s - dt, world.setup_s),
         fetch_left=jnp.where(fetching, world.fetch_left - rate.fetch * dt, world.fetch_left),
         load_area=world.load_area + rate.total * dt,

@@ -96,7 +96,7 @@ def step(
 
     world, _ = _part(alone, world.closing >= 0, settle.close_fetch, world, s)
     world, _ = _part(alone, settle.fetchable(world).any(), settle.open_fetch, world, s)
-    world, start = _part(alone, startable(world.core).any(), settle.start, world, s)
+    world, start = _part(alone, startable(world.core)[0].any(), settle.start, world, s)
     started = world.core
 
     ready = (s.latency <= 0) | world.thought

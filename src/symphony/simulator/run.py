@@ -158,7 +158,7 @@ def _compiled(
     leaves, structure = jax.tree.flatten((batch, carry, policy, contention))
     # What is not an array (say, a policy's float) is compiled into the program, so its value is part of the key.
     described = tuple((x.shape, x.dtype) if eqx.is_array(x) else x for x in leaves)
-    key = (structure, described, record_log, jax.config.jax_enable_x64)
+    key = (structure, described, record_log)
     if key not in _programs:
         _programs[key] = run_steps.lower(batch, carry, policy, contention, CHUNK, record_log).compile()
     return _programs[key]

@@ -14,7 +14,7 @@ from jax import Array
 
 from symphony.problem.spans import distance, gang_span, span
 from symphony.problem.topology import LOCAL
-from symphony.scheduling import advance
+from symphony.scheduling import advance, clock
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import candidates, facts, startable
 from symphony.scheduling.indexing import BIG, add_all, first, first_min, once, put, put_all, take
@@ -40,7 +40,7 @@ def unsettled(world: World) -> Array:
         | (core.releasing >= 0)
         | (world.closing >= 0)
         | fetchable(world).any()
-        | startable(core).any()
+        | startable(core)[0].any()
     )
 
 
@@ -75,11 +75,12 @@ def leave(world: World, s: ScenarioArrays) -> tuple[World, Leave]:
     failed = held & (status != FINISHED) & (status != SAVED)
     every = w.checkpoint_units[f.graph, f.index]
     total = _true_units(s, core, f.slot, f.index, f.units)
-    left = Amount(take(world.left.whole, gang), take(world.left.part, gang)).total
+    now_left = Amount(take(world.lane_left.whole, lanes[0]), take(world.lane_left.part, lanes[0]))
+    left = now_left.total
     kept = jnp.where(jnp.isfinite(every), jnp.floor((total - left) / every) * every, 0)
-    reset = Amount.of(total - jnp.where(jnp.isfinite(every), kept, 0))
+    reset = clock.where(failed, Amount.of(total - kept), now_left)
     fetching = when & (take(world.fetch_gang, devices[0]) == gang) & (devices[0] >= 0)
-    rows, burden, failed, reset, fetching = once((rows, burden, failed, reset, fetching))
+    rows, burden, held, reset, fetching = once((rows, burden, held, reset, fetching))
 
     before = core.jobs_done
     core = advance.gang_leaves(core, t, w, gang, f, when)
@@ -96,8 +97,8 @@ def leave(world: World, s: ScenarioArrays) -> tuple[World, Leave]:
             load=add_all(world.load, rows.reshape(-1), -burden.reshape(-1)),
             setup_s=put_all(world.setup_s, lanes, 0.0, held & (lanes >= 0)),
             left=Amount(
-                put(world.left.whole, gang, reset.whole, failed),
-                put(world.left.part, gang, reset.part, failed),
+                put(world.left.whole, gang, reset.whole, held),
+                put(world.left.part, gang, reset.part, held),
             ),
             closing=jnp.where(fetching, devices[0], world.closing),
             arrived=world.arrived & ~fetching,
@@ -224,9 +225,10 @@ class Start(eqx.Module):
 def start(world: World, s: ScenarioArrays) -> tuple[World, Start]:
     """Start the startable gang that was placed first."""
     core, t, w = world.core, s.topology, s.workload
-    least, gang = first_min(jnp.where(startable(core), core.sequence, BIG))
+    able, heads = startable(core)
+    least, device = first_min(jnp.where(able, take(core.sequence, heads), BIG))
     when = least < BIG
-    gang = jnp.where(when, gang, 0)
+    gang = jnp.where(when, take(heads, device), 0)
     when, gang, f, devices = once((when, gang, facts(core, w, gang), take(core.device, gang)))
     member = devices >= 0
     core, setup = advance.start_gang(core, t, w, gang, f, world.now, when)
@@ -251,20 +253,19 @@ def start(world: World, s: ScenarioArrays) -> tuple[World, Start]:
     compute_load = jnp.where(active, to_load(demand / capacity), 0)
     exchange_load = jnp.where(active & crossed, to_load(exchange / (slowest + exchange_s) / capacity), 0)
     # A gang that starts for the first time gets its true amount of work; later, what it has left.
-    units = _true_units(s, core, f.slot, f.index, f.units)
-    left = Amount(take(world.left.whole, gang), take(world.left.part, gang)).total
-    fresh = ~take(core.resumed, gang)
-    amount = Amount.of(units)
-    fresh, amount, setup, unit_s, exchange_s, reach, rows, compute_load, exchange_load = once(
-        (fresh, amount, setup, unit_s, exchange_s, reach, rows, compute_load, exchange_load)
+    before = Amount(take(world.left.whole, gang), take(world.left.part, gang))
+    units = Amount.of(_true_units(s, core, f.slot, f.index, f.units))
+    units = clock.where(take(core.resumed, gang), before, units)
+    units, setup, unit_s, exchange_s, reach, rows, compute_load, exchange_load = once(
+        (units, setup, unit_s, exchange_s, reach, rows, compute_load, exchange_load)
     )
     return (
         replace(
             world,
             core=core,
-            left=Amount(
-                put(world.left.whole, gang, amount.whole, when & fresh),
-                put(world.left.part, gang, amount.part, when & fresh),
+            lane_left=Amount(
+                put_all(world.lane_left.whole, lanes, units.whole, mine),
+                put_all(world.lane_left.part, lanes, units.part, mine),
             ),
             setup_s=put_all(world.setup_s, lanes, setup, mine),
             compute_load=put_all(world.compute_load, lanes, compute_load, mine),
@@ -274,9 +275,5 @@ def start(world: World, s: ScenarioArrays) -> tuple[World, Start]:
             span=put_all(world.span, lanes, reach, mine),
             load=add_all(world.load, rows.reshape(-1), (compute_load + exchange_load).reshape(-1)),
         ),
-        Start(
-            jnp.where(when, gang, -1),
-            jnp.where(fresh, units, left) * (slowest + exchange_s),
-            jnp.where(mine, setup, 0).max(),
-        ),
+        Start(jnp.where(when, gang, -1), units.total * (slowest + exchange_s), jnp.where(mine, setup, 0).max()),
     )

@@ -23,8 +23,9 @@ class World(eqx.Module):
     core: Core
     now: Amount
     # gangs [G]
-    left: Amount  # units of work left
+    left: Amount  # units of work that were left when it last gave up its devices
     # lanes [L]
+    lane_left: Amount  # units of work left of the gang it holds; equal on all lanes of a gang
     setup_s: Array  # f: seconds of set-up left
     compute_load: Array  # i32[L, H]: load of the worker on the rows of its device's route
     exchange_load: Array  # i32[L, H]
@@ -82,6 +83,7 @@ def initial(s: ScenarioArrays) -> World:
         core=core,
         now=amount(),
         left=amount(gangs),
+        lane_left=amount(lanes),
         setup_s=jnp.zeros(lanes),
         compute_load=ints(lanes, hops),
         exchange_load=ints(lanes, hops),
