@@ -97,8 +97,9 @@ def jitted(function):
 
 _arrive, _apply, _start = jitted(advance.job_arrived), jitted(advance.apply), jitted(advance.start_gang)
 _finish, _leave, _release = jitted(advance.gang_finished), jitted(advance.gang_leaves), jitted(advance.release_children)
-_fetched, _setup, _window = jitted(advance.input_fetched), jitted(advance.setup_ended), jitted(advance.window_ended)
-_fail, _repair, _facts = jitted(advance.device_failed), jitted(advance.device_repaired), jitted(facts)
+_there, _copy, _window = jitted(advance.inputs_there), jitted(advance.copy_made), jitted(advance.window_ended)
+_fail, _repair, _setup = jitted(advance.device_failed), jitted(advance.device_repaired), jitted(advance.setup_ended)
+_facts = jitted(facts)
 YES = jnp.asarray(True)
 
 
@@ -153,9 +154,14 @@ class Books:
         self.core = _finish(self.core, jnp.asarray(gang), YES)
         self.leave(gang)
 
-    def fetched(self, gang: int, source: int, memory: int) -> None:
-        """An input of a gang has come to a memory."""
-        self.core = _fetched(self.core, jnp.asarray(gang), jnp.asarray(source), jnp.asarray(memory), YES)
+    def fetched(self, gang: int) -> None:
+        """One more input of a gang that is placed has come."""
+        device = self.core.device[gang, 0].astype(jnp.int32)
+        self.core = _there(self.core, jnp.asarray(gang), device, jnp.asarray(1), YES)
+
+    def copied(self, source: int, memory: int) -> None:
+        """The output of a gang lies in one more memory."""
+        self.core = _copy(self.core, jnp.asarray(source), jnp.asarray(memory), YES)
 
     def setup_ended(self, lane: int) -> None:
         """The set-up of a slot has ended."""

@@ -120,7 +120,7 @@ def test_inputs_come_first() -> None:
     books = Books(work(chain()))
     assert books.decide(place(0, CPU0))
     assert may_start(books) == []
-    books.fetched(0, -1, CPU0)
+    books.fetched(0)
     assert may_start(books) == [0]
 
 

@@ -83,6 +83,7 @@ def place_worker(
     seconds = take(seconds_by_kind(w, f), kind)
     needs = take(memory_by_kind(w, f), kind)
     alone = take(core.head, device) < 0
+    fetches = when & (worker == 0) & (take(core.inputs_left, gang) > 0)  # the first worker's device fetches the inputs
     row = jnp.where(jnp.arange(core.device.shape[1]) == worker, device, take(core.device, gang))
     return replace(
         core,
@@ -95,6 +96,7 @@ def place_worker(
         head_needs=put(core.head_needs, device, needs, when & alone),
         queued=put(core.queued, device, take(core.queued, device) + 1, when),
         queued_s=put(core.queued_s, device, take(core.queued_s, device) + seconds, when),
+        fetches=put(core.fetches, device, take(core.fetches, device) + 1, fetches),
     )
 
 
@@ -168,6 +170,7 @@ def gang_leaves(core: Core, t: TopologyArrays, w: WorkloadArrays, gang: Array, f
     mine = (devices >= 0) & held
     memory = take(memory_by_kind(w, f), take(t.device_kind, devices))
     done = before == FINISHED
+    unfetched = when & (devices[0] >= 0) & (take(core.inputs_left, gang) > 0)
     inputs = w.in_start[f.graph, f.index + 1] - w.in_start[f.graph, f.index]
     output = jnp.where(jnp.arange(COPIES) == 0, take(t.place, devices[0])[0], -1)
     core = replace(
@@ -179,6 +182,7 @@ def gang_leaves(core: Core, t: TopologyArrays, w: WorkloadArrays, gang: Array, f
         lane=put(core.lane, gang, -1, when),
         resumed=put(core.resumed, gang, take(core.resumed, gang) | (before >= RUNNING), when),
         inputs_left=put(core.inputs_left, gang, inputs, when),
+        fetches=put(core.fetches, devices[0], take(core.fetches, devices[0]) - 1, unfetched),
         copies=put(core.copies, gang, output, when & done),
         unfinished=put(core.unfinished, f.slot, take(core.unfinished, f.slot) - 1, when & done),
         releasing=jnp.where(when & done, gang, core.releasing),
@@ -217,15 +221,24 @@ def release_children(core: Core, w: WorkloadArrays) -> Core:
     )
 
 
-def input_fetched(core: Core, gang: Array, source: Array, memory: Array, when: Array) -> Core:
-    """One more input of a gang has arrived; its source gang (-1 = none) has a copy more."""
+def inputs_there(core: Core, gang: Array, device: Array, count: Array, when: Array) -> Core:
+    """So many more inputs of a gang are where its first worker, on `device`, needs them."""
+    left = take(core.inputs_left, gang) - count.astype(core.inputs_left.dtype)
+    return replace(
+        core,
+        inputs_left=put(core.inputs_left, gang, left, when),
+        fetches=put(core.fetches, device, take(core.fetches, device) - 1, when & (left == 0)),
+    )
+
+
+def copy_made(core: Core, source: Array, memory: Array, when: Array) -> Core:
+    """The output of a gang (-1 = of none) lies in one more memory."""
     copied, copies = take(core.copied, source), take(core.copies, source)
     # A neighbour that shares the memory may have fetched it meanwhile.
     known = when & (source >= 0) & ~(copies == memory).any()
     row = jnp.where(jnp.arange(COPIES) == 1 + copied % (COPIES - 1), memory, copies)
     return replace(
         core,
-        inputs_left=put(core.inputs_left, gang, take(core.inputs_left, gang) - 1, when),
         copies=put(core.copies, source, row, known),
         copied=put(core.copied, source, copied + 1, known),
     )

@@ -84,7 +84,9 @@ def startable(core: Core) -> tuple[Array, Array]:
     """
     able = core.up & (core.lanes_free > 0) & (core.memory_free >= core.head_needs)
     head = once(jnp.where(able, core.head, -1))
-    if head.shape[0] <= 256:
+    if core.device.shape[1] == 1:
+        together = jnp.ones(head.shape, core.workers.dtype)
+    elif head.shape[0] <= 256:
         together = (head[:, None] == head).sum(axis=1, dtype=core.workers.dtype)
     else:
         counts = jnp.zeros(core.status.shape[0] + 1, core.workers.dtype).at[head].add(1)  # -1 counts at the end

@@ -52,6 +52,7 @@ class Core(eqx.Module):
     head_needs: Array  # i32, KiB: memory that the head of the queue needs here
     queued: Array  # i32: workers in the queue
     queued_s: Array  # f: their isolated seconds
+    fetches: Array  # i32: gangs in the queue whose inputs this device has yet to fetch
     # lanes [L]
     lane_holds: Array  # i32: gang, FREE or RECONFIGURING
     lane_kernel: Array  # i32: what it is configured for
@@ -119,6 +120,7 @@ def empty(topology: TopologyArrays, workload: WorkloadArrays, job_slots: int) ->
         head_needs=ints(d),
         queued=ints(d),
         queued_s=floats(d),
+        fetches=ints(d),
         lane_holds=jnp.where(jnp.asarray(t.lane_exists), FREE, RECONFIGURING),
         lane_kernel=ints(lanes, fill=UNCONFIGURED),
         lane_setup=bools(lanes),

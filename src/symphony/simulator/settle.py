@@ -26,10 +26,8 @@ from symphony.simulator.world import IDLE, World
 
 
 def fetchable(world: World) -> Array:
-    """Gangs with inputs left whose fetch engine is idle [G]."""
-    core = world.core
-    placed = ((core.status == PLACING) | (core.status == QUEUED)) & (core.inputs_left > 0) & ~core.leaving
-    return placed & (take(world.fetch_gang, core.device[:, 0]) == IDLE)
+    """Devices with inputs to fetch and an idle fetch engine [D]."""
+    return (world.core.fetches > 0) & (world.fetch_gang == IDLE)
 
 
 def unsettled(world: World) -> Array:
@@ -144,7 +142,8 @@ def close_fetch(world: World, s: ScenarioArrays) -> tuple[World, None]:
     gang, parent, memory, rows, burden = once(
         (take(world.fetch_gang, device), take(world.fetch_parent, device), memory, rows, burden)
     )
-    core = advance.input_fetched(world.core, gang, parent, memory, when & world.arrived)
+    core = advance.inputs_there(world.core, gang, device, jnp.asarray(1), when & world.arrived)
+    core = advance.copy_made(core, parent, memory, when & world.arrived)
     return replace(
         world,
         core=core,
@@ -157,11 +156,14 @@ def close_fetch(world: World, s: ScenarioArrays) -> tuple[World, None]:
 def open_fetch(world: World, s: ScenarioArrays) -> tuple[World, None]:
     """Start fetching the next input of the first gang whose engine is idle; what lies there already takes no time."""
     core, t, w = world.core, s.topology, s.workload
-    least, gang = first_min(jnp.where(fetchable(world), core.sequence, BIG))
-    when = least < BIG
-    gang = jnp.where(when, gang, 0)
-    when, gang, f = once((when, gang, facts(core, w, gang)))
-    device = take(core.device, gang)[0]
+    idle = fetchable(world)
+    when = idle.any()
+    device = jnp.where(when, first(idle), 0)
+    wants = ((core.status == PLACING) | (core.status == QUEUED)) & (core.inputs_left > 0)
+    wants &= (core.device[:, 0] == device) & when
+    gang = jnp.minimum(first_min(jnp.where(wants, core.sequence, BIG))[1], wants.shape[0] - 1)
+    when, device, gang = once((when, device, gang))
+    f = facts(core, w, gang)
     here = take(t.place, device)
     memory = here[0]
 
@@ -195,13 +197,12 @@ def open_fetch(world: World, s: ScenarioArrays) -> tuple[World, None]:
     # A row that both ends cross (say, the link between two sockets) is loaded once.
     into = jnp.where(((in_rows[:, None] == out_rows) & (out > 0)).any(axis=1), 0, into)
     rows = jnp.concatenate([out_rows, in_rows])
-    rows, out, into, goes, device, source, reach, bandwidth, edge, parent, size = once(
-        (rows, out, into, goes, device, source, reach, bandwidth, edge, parent, size)
+    rows, out, into, goes, skipped, source, reach, bandwidth, edge, parent, size = once(
+        (rows, out, into, goes, skipped, source, reach, bandwidth, edge, parent, size)
     )
-    skipped = take(core.inputs_left, gang) - skipped
     return replace(
         world,
-        core=replace(core, inputs_left=put(core.inputs_left, gang, skipped, when)),
+        core=advance.inputs_there(core, gang, device, skipped, when),
         load=add_all(world.load, rows, jnp.concatenate([out, into])),
         fetch_gang=put(world.fetch_gang, device, gang, goes),
         fetch_parent=put(world.fetch_parent, device, parent[edge], goes),

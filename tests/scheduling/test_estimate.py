@@ -1,0 +1,211 @@
+"""Estimated finish times: by hand, and against what the simulator then measures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from symphony.problem.workload import Job, Workload
+from symphony.scheduling.estimate import exchange_s, fetch_s, finish_s, setup_s, slowdown, span_bandwidth
+from symphony.scheduling.policy import Observation, Policy, pick_gang, place, reconfigure
+from symphony.simulator.run import record, run_traces
+from symphony.simulator.scenarios import CALM, Phase, Scenario, draw, stack
+from tests.scheduling.by_hand import (
+    CPU0,
+    CPU1,
+    FPGA,
+    GB,
+    GPU,
+    KERNELS,
+    Books,
+    chain,
+    cluster,
+    dot,
+    pair,
+    work,
+)
+
+RACK_SPAN = 4
+A_MEMORY, A_NIC, GPU_LINK, FPGA_LINK, B_NIC = range(5)  # rows of the cluster
+
+
+def finish(
+    books: Books, gang: int, background: list[float] | None = None, own: list[float] | None = None
+) -> list[float]:
+    """The estimate for each of the four devices."""
+    observation = books.observe(own or ())
+    believed = None
+    if background is not None:
+        believed = jnp.zeros(books.t.capacity.shape[0]).at[: len(background)].set(jnp.asarray(background))
+    return finish_s(observation, jnp.asarray(gang), believed).tolist()[:4]
+
+
+def test_an_idle_cluster_takes_the_isolated_time_and_the_set_up() -> None:
+    books = Books(work(dot("any")))
+    assert finish(books, 0) == [4.0, 4.0, 1.0, 0.5 + 0.5]
+    assert books.decide(reconfigure(FPGA, 0))
+    assert finish(books, 0)[FPGA] == 1.0  # not ready yet
+    books.setup_ended(5)
+    assert finish(books, 0)[FPGA] == 0.5
+
+
+def test_queues_come_first() -> None:
+    books = Books(work(dot("any"), dot("any"), dot("any")))
+    assert books.decide(place(0, GPU))
+    books.start(0)
+    books.pass_time(0.25)
+    assert books.decide(place(1, GPU))
+    assert finish(books, 2)[GPU] == pytest.approx(0.75 + 1.0 + 1.0)
+
+
+def test_inputs_are_fetched_while_others_run() -> None:
+    """1 GB over the slower NIC (1 GB/s) to the other machine; on the home machine it lies there already."""
+    books = Books(work(chain(), dot("any")))
+    observation = books.observe()
+    bandwidth = span_bandwidth(observation, None)
+    assert bandwidth[:4, RACK_SPAN].tolist() == [1 * GB, 1 * GB, 2 * GB, 2 * GB]
+    assert fetch_s(observation, jnp.asarray(0), bandwidth).tolist()[:4] == pytest.approx([0.0, 0.0, 1.0, 1.0])
+    assert finish(books, 0) == pytest.approx([4.0, 4.0, 1.0 + 1.0, 1.0 + 0.5 + 0.5])
+    assert books.decide(place(books.tasks, GPU))
+    books.start(books.tasks)
+    assert finish(books, 0)[GPU] == pytest.approx(1.0 + 1.0)  # a second in the queue, the same second in transfer
+
+
+def test_the_nearest_copy_counts() -> None:
+    books = Books(work(chain(first="cpu only")))
+    assert books.decide(place(0, CPU0))
+    books.fetched(0, -1, CPU0)
+    books.start(0)
+    books.finish(0)
+    assert finish(books, 1) == pytest.approx([4.0, 4.0, 2.0, 2.0])
+    books.fetched(1, 0, GPU)  # a copy at the GPU, which is behind the FPGA's switch: 2 GB/s over the FPGA's link
+    assert finish(books, 1) == pytest.approx([4.0, 4.0, 1.0, 0.5 + 0.5 + 0.5])
+
+
+def test_load_slows_what_asks_for_a_row_and_nothing_else() -> None:
+    """ "cpu only" asks for 0.6 of the memory channels. With 0.3 of ours and 0.5 of others there, the load is 1.4."""
+    books = Books(work(dot("cpu only"), dot("any")))
+    observation = books.observe([0.3])
+    background = jnp.zeros(books.t.capacity.shape[0]).at[A_MEMORY].set(0.5)
+    assert slowdown(observation, jnp.asarray(0), background).tolist()[:4] == pytest.approx([1.4, 1.4, 1.0, 1.0])
+    assert slowdown(observation, jnp.asarray(1), background).tolist()[:4] == [1.0] * 4  # it demands nothing
+    assert slowdown(observation, jnp.asarray(0), background * 0).tolist()[:1] == [1.0]  # 0.9 is within capacity
+    assert finish(books, 0, [0.5], own=[0.3])[:2] == pytest.approx([2.0 * 1.4] * 2)
+    assert finish(books, 0, own=[0.3])[:2] == [2.0, 2.0]  # without a belief, contention is ignored
+
+
+def test_transfers_get_their_share_of_a_busy_row() -> None:
+    books = Books(work(chain()))
+    assert finish(books, 0, [0.0] * 5)[GPU] == pytest.approx(2.0)
+    assert finish(books, 0, [0.0, 1.5])[GPU] == pytest.approx(1.0 * 2.5 + 1.0)
+    assert finish(books, 0, [0.0, 1.0], own=[0.0, 0.5])[GPU] == pytest.approx(1.0 * 2.5 + 1.0)
+
+
+def test_exchange_is_with_the_first_worker() -> None:
+    """8 units of 0.5 GB. To the other machine: 1 GB/s. Between the CPUs, which share a memory: nothing."""
+    books = Books(work(pair()))
+    observation = books.observe()
+    assert exchange_s(observation, jnp.asarray(0), span_bandwidth(observation, None)).tolist()[:4] == [0.0] * 4
+    assert finish(books, 0) == [8.0, 8.0, 2.0, np.inf]
+    assert books.decide(place(0, CPU0))
+    assert finish(books, 0)[CPU1:] == pytest.approx([8.0, 2.0 + 4.0, np.inf])
+
+
+def test_set_up_looks_at_contexts_that_run_the_kernel_too() -> None:
+    """A context that is configured for it and busy will do: the queue is counted elsewhere."""
+    books = Books(work(dot("any"), dot("any")))
+    assert books.decide(place(0, FPGA))
+    books.start(0)
+    assert setup_s(books.observe(), jnp.asarray(1)).tolist()[:4] == [0.0] * 4
+
+
+# -------------------------------------------------------------------- against the simulator
+
+
+class Foretells(Policy):
+    """Places each worker where it is told to, and writes down when it thinks that the gang will be done."""
+
+    devices: jax.Array  # i32[jobs, gangs, workers]
+    cheats: ClassVar[bool] = True
+
+    def init(self, topology: Any) -> jax.Array:
+        return jnp.zeros((3, *self.devices.shape[:2]))
+
+    def decide(self, key: Any, state: jax.Array, observation: Observation) -> Any:
+        core, gang = observation.core, pick_gang(observation)
+        tasks = observation.workload.kernel.shape[1]
+        job, index = core.job[gang // tasks], gang % tasks
+        device = self.devices[job, index, core.placed[gang]]
+        beliefs = (None, observation.background, observation.true_background)
+        estimates = jnp.stack([finish_s(observation, gang, belief)[device] for belief in beliefs])
+        return state.at[:, job, index].set(observation.now.total + estimates), place(gang, device)
+
+
+# Each job: its graph, and where the workers of its gangs go. The slower device is placed last, as the estimate is for
+# the worker placed last. All alone: jobs come 100 s apart.
+PLAN = [
+    (dot("any"), [[CPU1]]),
+    (dot("any"), [[GPU]]),
+    (dot("any"), [[FPGA]]),  # with set-up
+    (dot("any"), [[FPGA]]),  # without
+    (dot("cpu only", units=3.0), [[CPU0]]),
+    (chain(), [[GPU], [CPU1]]),
+    (chain(), [[FPGA], [GPU]]),
+    (chain(), [[CPU0], [FPGA]]),
+    (pair(), [[CPU0, CPU1]]),
+    (pair(), [[GPU, CPU0]]),
+    (pair(units=5.0), [[GPU, CPU1]]),
+]
+
+
+@pytest.fixture(scope="module")
+def foretold() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """For a calm cluster and one with tenants: what was foretold [3, stays], and what came to pass [stays]."""
+    graphs = tuple(replace(graph, name=f"{graph.name}-{n}") for n, (graph, _) in enumerate(PLAN))
+    jobs = tuple(Job(n, 100.0 * (n + 1)) for n in range(len(PLAN)))
+    calm = draw(cluster(), Workload("plan", KERNELS, graphs, jobs), 0, replace(CALM, window_s=7.0), job_slots=1)
+    loads = Phase(0.0, "a", {"memory": 0.7, "nic": 0.0})
+    busy = replace(calm, phases=(loads, Phase(1e6, "a", loads.load)))
+    devices = np.zeros((len(PLAN), 2, 2), np.int32)
+    for number, (_, gangs) in enumerate(PLAN):
+        for index, workers in enumerate(gangs):
+            devices[number, index, : len(workers)] = workers
+    policy = Foretells(jnp.asarray(devices))
+
+    def run(scenario: Scenario) -> tuple[np.ndarray, np.ndarray]:
+        (trace,), _ = run_traces(stack([scenario]), [scenario], policy)
+        stays = record(scenario, trace, "foretells", 0.0).gangs
+        said = np.asarray(trace.carry.policy_state)
+        return np.stack([said[:, s.job, s.gang] for s in stays], axis=1), np.asarray([s.finish_s for s in stays])
+
+    return {"calm": run(calm), "busy": run(busy)}
+
+
+def test_a_lone_gang_finishes_when_it_was_foretold(foretold: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
+    said, measured = foretold["calm"]
+    assert said.shape[1] == sum(len(gangs) for _, gangs in PLAN)
+    for belief in said:
+        np.testing.assert_allclose(belief % 100, measured % 100, rtol=1e-4)
+
+
+def test_with_tenants_it_does_if_they_are_known(foretold: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
+    """Their load is steady and readings are exact, so that the belief is as good as the truth."""
+    said, measured = foretold["busy"]
+    ignorant, believed, knowing = said
+    np.testing.assert_allclose(knowing % 100, measured % 100, rtol=1e-4)
+    np.testing.assert_allclose(believed % 100, measured % 100, rtol=1e-4)
+    late = (measured - ignorant)[4]  # the one that asks for memory: 3 units of 2 s, at load 0.6 + 0.7
+    assert late == pytest.approx(6.0 * 0.3, rel=1e-3)
+
+
+def test_fetching_many_inputs_adds_up() -> None:
+    """Four at most are looked at, the largest: see `fan`."""
+    books = Books(work(chain(size=2 * GB)))
+    observation = books.observe()
+    seconds = fetch_s(observation, jnp.asarray(0), span_bandwidth(observation, None))
+    assert seconds.tolist()[:4] == pytest.approx([0.0, 0.0, 2.0, 2.0])
