@@ -78,7 +78,7 @@ def as_arrays_hold_it(w: Workload, t: Topology) -> Workload:
 
 
 def close(a: Workload, b: Workload) -> None:
-    """Equal, but for the last bit of footprints (kept in KiB) and of arrival times (kept in two parts)."""
+    """Equal, but for the last bit of arrival times, which are kept in two parts."""
     exact = [replace(job, arrival_s=0.0) for job in a.jobs]
     assert exact == [replace(job, arrival_s=0.0) for job in b.jobs]
     np.testing.assert_allclose([x.arrival_s for x in a.jobs], [x.arrival_s for x in b.jobs], rtol=1e-15)
@@ -144,13 +144,9 @@ def test_padded_devices_rows_and_slots(cluster: Topology) -> None:
 
 
 def test_padded_slots_do_not_exist(cluster: Topology) -> None:
-    a, _ = topology_arrays(replace(cluster, devices=cluster.devices[:-2] + cluster.devices[:0]))
-    assert a.lane_device.tolist() == [0, 0, 1, 1, 2, 2]
-    smaller, _ = topology_arrays(replace(cluster, devices=(cluster.devices[0], *cluster.devices[:0])))
-    assert smaller.lane_device.tolist() == [0, 0]
-    odd, _ = topology_arrays(replace(cluster, devices=(*cluster.devices[:2], cluster.devices[3])))
-    assert odd.lane_exists.tolist() == [True] * 5 + [False]
-    assert odd.lane_device[-1] == len(odd.exists) - 1
+    a, _ = topology_arrays(replace(cluster, devices=(*cluster.devices[:2], cluster.devices[3])))
+    assert a.lane_device.tolist() == [0, 0, 1, 1, 2, 2]  # the last is padding, and points at the last device
+    assert a.lane_exists.tolist() == [True] * 5 + [False]
 
 
 def example() -> Workload:

@@ -208,19 +208,30 @@ def test_outputs_lie_with_the_first_worker_and_copies_are_remembered() -> None:
     running(books, 0, CPU1)
     books.finish(0)
     assert books.core.copies[0].tolist() == [CPU0, -1, -1, -1]  # cpu1 works in the memory of cpu0
-    books.fetched(1, 0, GPU)
-    books.fetched(2, 0, FPGA)
+    books.copied(0, GPU)
+    books.copied(0, FPGA)
     assert books.core.copies[0].tolist() == [CPU0, GPU, FPGA, -1]
-    books.fetched(3, 0, GPU)  # it has one already
+    books.copied(0, GPU)  # it has one already
     assert books.core.copies[0].tolist() == [CPU0, GPU, FPGA, -1]
-    assert books.core.inputs_left.tolist()[1:5] == [0, 0, 0, 1]
     # Memories beyond those of this cluster, for what follows: three copies beside the original, the oldest goes.
-    books.fetched(4, 0, 4)
-    books.fetched(5, 0, 5)
+    books.copied(0, 4)
+    books.copied(0, 5)
     assert sorted(books.core.copies[0].tolist()) == [CPU0, FPGA, 4, 5]
     assert int(books.core.copies[0, 0]) == CPU0
-    books.fetched(6, -1, GPU)  # from the job's home: nobody's output
-    assert GPU not in books.core.copies[0].tolist()
+    before = books.core
+    books.copied(-1, GPU)  # from the job's home: nobody's output
+    unchanged_but_for(before, books.core)
+
+
+def test_inputs_are_counted_down_and_start_anew_with_the_next_placement() -> None:
+    books = Books(work(chain()))
+    assert books.decide(place(0, GPU))
+    assert int(books.core.inputs_left[0]) == 1
+    books.fetched(0)
+    assert int(books.core.inputs_left[0]) == 0
+    books.fail(GPU)
+    books.leave(0)
+    assert int(books.core.inputs_left[0]) == 1
 
 
 # -------------------------------------------------------------------- failures
@@ -358,7 +369,8 @@ def test_nothing_happens_where_it_is_not_to() -> None:
         "place_worker": lambda: advance.place_worker(core, t, w, zero, f, zero, no),
         "start_gang": lambda: advance.start_gang(core, t, w, zero, f, books.now, no)[0],
         "gang_leaves": lambda: advance.gang_leaves(core, t, w, zero, f, no),
-        "input_fetched": lambda: advance.input_fetched(core, zero, zero, zero, no),
+        "inputs_there": lambda: advance.inputs_there(core, zero, zero, zero + 1, no),
+        "copy_made": lambda: advance.copy_made(core, zero, zero, no),
         "gang_finished": lambda: advance.gang_finished(core, zero, no),
         "setup_ended": lambda: advance.setup_ended(core, t, zero, no),
         "device_failed": lambda: advance.device_failed(core, t, zero, no),

@@ -79,11 +79,11 @@ def test_inputs_are_fetched_while_others_run() -> None:
 def test_the_nearest_copy_counts() -> None:
     books = Books(work(chain(first="cpu only")))
     assert books.decide(place(0, CPU0))
-    books.fetched(0, -1, CPU0)
+    books.fetched(0)
     books.start(0)
     books.finish(0)
     assert finish(books, 1) == pytest.approx([4.0, 4.0, 2.0, 2.0])
-    books.fetched(1, 0, GPU)  # a copy at the GPU, which is behind the FPGA's switch: 2 GB/s over the FPGA's link
+    books.copied(0, GPU)  # a copy at the GPU, which is behind the FPGA's switch: 2 GB/s over the FPGA's link
     assert finish(books, 1) == pytest.approx([4.0, 4.0, 1.0, 0.5 + 0.5 + 0.5])
 
 

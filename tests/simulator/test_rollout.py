@@ -7,25 +7,27 @@ The fast one runs in 64 bits here, with coarse size buckets, so that four compil
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
-from itertools import count
+from itertools import count, islice
+from math import prod
 
 import jax
 import numpy as np
 import pytest
 
 from symphony.problem import limits
+from symphony.simulator.contention import Serial
 from symphony.simulator.next_event import EVENTS
 from symphony.simulator.run import record, run_traces
 from symphony.simulator.scenarios import stack
 from tests.simulator.chaos import Chaos
-from tests.simulator.reference import Reference
+from tests.simulator.reference import Reference, bottleneck
 from tests.simulator.strategies import SIZES, random_scenario
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 COARSE = 24  # what is larger is padded to the next bucket of 112, 448, …
 # Slots of all devices and resource rows within or beyond COARSE, and job slots: a compiled program for each.
 PROGRAMS = ((False, False, 3), (False, True, 3), (True, True, 3), (False, True, 1))
-EACH = 12  # scenarios for each program
+EACH = 16  # scenarios for each program
 
 
 @contextmanager
@@ -45,13 +47,9 @@ def program_of(scenario):
     return lanes > COARSE, len(topology.resources) + 1 > COARSE, scenario.job_slots
 
 
-def replay(scenario, policy):
-    """Run the fast simulator, and give its decisions to the reference."""
-    batch = stack([scenario])
-    # These two are lengths of unrolled loops, for which the coarse buckets are too coarse.
-    batch = replace(batch, workload=replace(batch.workload, max_workers=SIZES["large"].workers, fan=4))
-    (trace,), _ = run_traces(batch, [scenario], policy)
-    decisions = []
+def actions(trace):
+    """What the policy decided in a run of the fast simulator: time, action in the reference's form, whether accepted."""
+    decided = []
     for row in np.flatnonzero(trace.log.decision[0] >= 0):
         kind, job, gang, device, kernel, accepted = (int(column[row]) for column in trace.log.decision)
         action = (
@@ -60,9 +58,19 @@ def replay(scenario, policy):
             ("reconfigure", device, kernel),
             ("wait",),
         )[kind]
-        decisions.append((trace.before_s[row], action, bool(accepted)))
+        decided.append((trace.before_s[row], action, bool(accepted)))
+    return decided
+
+
+def replay(scenario, policy, contention=None, compose=bottleneck):
+    """Run the fast simulator, and give its decisions to the reference."""
+    batch = stack([scenario])
+    # These two are lengths of unrolled loops, for which the coarse buckets are too coarse.
+    batch = replace(batch, workload=replace(batch.workload, max_workers=SIZES["large"].workers, fan=4))
+    (trace,), _ = run_traces(batch, [scenario], policy, contention=contention)
+    decisions = actions(trace)
     script = iter(decisions)
-    reference = Reference(scenario)
+    reference = Reference(scenario, compose)
     reference.run(lambda world: next(script, (0, ("wait",), True))[1])
     return trace, decisions, reference
 
@@ -100,21 +108,28 @@ def compare(scenario, trace, decisions, reference):
 
 
 @cache
-def replayed(program):
+def replayed(program, *models):
     """Scenarios of one compiled program, each with what both simulators made of it."""
-    seeds = (seed for seed in count() if program_of(random_scenario(seed)) == program)
+    scenarios = (scenario for seed in count() if program_of(scenario := random_scenario(seed)) == program)
     with double_precision_and_coarse_buckets():
-        chosen = [random_scenario(seed) for seed, _ in zip(seeds, range(EACH), strict=False)]
-        return [(scenario, *replay(scenario, Chaos())) for scenario in chosen]
+        return [(scenario, *replay(scenario, Chaos(), *models)) for scenario in islice(scenarios, EACH)]
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_fast_and_obvious_simulators_agree(program):
-    for scenario, *both in replayed(program):
+def check(runs):
+    for scenario, *both in runs:
         try:
             compare(scenario, *both)
         except AssertionError as error:
             raise AssertionError(f"scenario seed {scenario.seed}: {error}") from error
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_fast_and_obvious_simulators_agree(program):
+    check(replayed(program))
+
+
+def test_they_agree_under_another_model_of_contention():
+    check(replayed(PROGRAMS[1], Serial(), prod))
 
 
 def test_everything_that_can_happen_happened():

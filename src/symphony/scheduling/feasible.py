@@ -89,7 +89,8 @@ def startable(core: Core) -> tuple[Array, Array]:
     elif head.shape[0] <= 256:
         together = (head[:, None] == head).sum(axis=1, dtype=core.workers.dtype)
     else:
-        counts = jnp.zeros(core.status.shape[0] + 1, core.workers.dtype).at[head].add(1)  # -1 counts at the end
+        gangs = core.status.shape[0]
+        counts = jnp.zeros(gangs, core.workers.dtype).at[jnp.where(head < 0, gangs, head)].add(1, mode="drop")
         together = take(counts, head)
     ready = (core.status == QUEUED) & (core.inputs_left == 0)
     return (head >= 0) & take(ready, head) & (together == take(core.workers, head)), head

@@ -33,12 +33,12 @@ class Core(eqx.Module):
     # gangs [G]
     status: Array  # i8
     workers: Array  # i16: how many it has
-    runs_on: Array  # i32: bit y set = device kind y can run it
+    runs_on: Array  # i8 or i32: bit y set = device kind y can run it
     waiting_for: Array  # i16: parents not yet done
     sequence: Array  # i32: order in the queues
     placed: Array  # i16: workers that have a device
     device: Array  # i16[G, W]
-    lane: Array  # i32[G, W]: while it holds lanes
+    lane: Array  # i16[G, W], or i32 for many lanes: while it holds lanes
     inputs_left: Array  # i16: inputs still to be fetched
     resumed: Array  # bool: its next start must restore a checkpoint
     leaving: Array  # bool: to be taken off its devices before anything else happens
@@ -102,12 +102,12 @@ def empty(topology: TopologyArrays, workload: WorkloadArrays, job_slots: int) ->
         unfinished=ints(k),
         status=ints(g, fill=ABSENT, dtype=jnp.int8),
         workers=shorts(g),
-        runs_on=ints(g),
+        runs_on=ints(g, dtype=jnp.int8 if t.kind_memory.shape[0] < 8 else jnp.int32),
         waiting_for=shorts(g),
         sequence=ints(g),
         placed=shorts(g),
         device=shorts(g, workers, fill=-1),
-        lane=ints(g, workers, fill=-1),
+        lane=ints(g, workers, fill=-1, dtype=jnp.int16 if lanes < 2**15 else jnp.int32),
         inputs_left=shorts(g),
         resumed=bools(g),
         leaving=bools(g),
