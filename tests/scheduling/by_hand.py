@@ -27,6 +27,7 @@ from symphony.scheduling import advance, state
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import facts
 from symphony.scheduling.policy import Action, Observation, Policy
+from symphony.simulator.rollout import belief
 
 GB = 1e9
 MIB = float(1 << 20)
@@ -193,14 +194,15 @@ class Books:
         def rows(values: Sequence[float]) -> jax.Array:
             return jnp.zeros(self.t.capacity.shape[0]).at[: len(values)].set(jnp.asarray(values, float))
 
+        mean, std = belief(self.core, jnp.asarray(noise), jax.random.key(7))
         return Observation(
             core=self.core,
             topology=self.t,
             workload=self.w,
             now=self.now,
             own_load=rows(own_load) if len(own_load) else jnp.zeros(self.t.capacity.shape[0]),
-            counter_noise=jnp.asarray(noise),
-            noise_key=jax.random.key(7),
+            load_mean=mean,
+            load_std=std,
             true_background=None if true_background is None else rows(true_background),
         )
 

@@ -283,7 +283,6 @@ def test_what_is_refused_counts_and_waits_and_changes_nothing_else() -> None:
         place(both, 99),
         place(both, -1),
         place(999, CPU0),
-        place(-1, CPU0),
         preempt(lone),  # not preemptible
         preempt(both),  # not running
         preempt(-1),

@@ -48,7 +48,7 @@ def program_of(scenario):
 
 
 def actions(trace):
-    """What the policy decided in a run of the fast simulator: time, action in the reference's form, whether accepted."""
+    """What was decided in a run of the fast simulator: time, action in the reference's form, whether accepted."""
     decided = []
     for row in np.flatnonzero(trace.log.decision[0] >= 0):
         kind, job, gang, device, kernel, accepted = (int(column[row]) for column in trace.log.decision)

@@ -21,7 +21,7 @@ app = typer.Typer(
 
 def main() -> None:
     """Entry point of the `symphony` command."""
-    # Commands are registered on import; imported here so that `import symphony.cli` alone stays cheap.
+    # Imported here: the command files import this package.
     from symphony.cli import compare, topology, workload
 
     app.add_typer(topology.app, name="topology")

@@ -12,7 +12,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from symphony.evaluation.compare import compare as run_comparison
 from symphony.problem.errors import InputError, SymphonyWarning
+from symphony.simulator.scenarios import Disturbances
 
 
 def compare(
@@ -39,10 +41,6 @@ def compare(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
     """Run policies on the same scenarios; print, and write, who does how much better, and how sure that is."""
-    # Imported here: the simulator brings JAX, which `symphony --help` need not wait for.
-    from symphony.evaluation.compare import compare as run_comparison
-    from symphony.simulator.scenarios import Disturbances
-
     names = [name.strip() for name in policies.split(",") if name.strip()]
     if relative_to and relative_to not in names:
         raise InputError(f"--relative-to {relative_to!r} is not among --policies", hint=f"choose of {', '.join(names)}")

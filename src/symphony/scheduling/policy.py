@@ -45,8 +45,8 @@ class Action(eqx.Module):
 
 
 def place(gang: ArrayLike, device: ArrayLike) -> Action:
-    """Put the next worker of a gang on a device."""
-    return _action(PLACE, gang=gang, device=device)
+    """Put the next worker of a gang on a device; wait if there is no gang (-1)."""
+    return _action(jnp.where(jnp.asarray(gang) < 0, WAIT, PLACE), gang=gang, device=device)
 
 
 def preempt(gang: ArrayLike) -> Action:
@@ -76,13 +76,13 @@ def choose(condition: Array, a: Action, b: Action) -> Action:
 class Observation(eqx.Module):
     """What a policy sees. Everything derived is computed only if a policy asks for it."""
 
-    core: Core
+    core: Core  # its `reading` is the belief's mean, not the truth
     topology: TopologyArrays
-    workload: WorkloadArrays  # kernels and graphs; the jobs yet to arrive must not be looked at
+    workload: WorkloadArrays  # kernels and graphs; what would tell of jobs yet to arrive is None
     now: Amount
     own_load: Array  # f[R]: load that Symphony's own workers and transfers put on each row now
-    counter_noise: Array  # f[]: relative error of a reading
-    noise_key: Array
+    load_mean: Array  # f[R]: belief about the load of each row in the last window
+    load_std: Array  # f[R]
     true_background: Array | None  # f[R], for policies that cheat
 
     @property
@@ -116,17 +116,6 @@ class Observation(eqx.Module):
         idle = (self.core.lanes_free > 0) & (self.core.queued == 0)
         backlog = (self.core.queued_s + self.running_s) / jnp.maximum(self.topology.slots, 1)
         return jnp.where(idle, 0, backlog)
-
-    @property
-    def load_mean(self) -> Array:
-        """Belief about the load of each row in the last window [R]: mean."""
-        draw = jax.random.normal(jax.random.fold_in(self.noise_key, self.core.windows), self.core.reading.shape)
-        return self.core.reading * jnp.maximum(1 + self.counter_noise * draw, 0)
-
-    @property
-    def load_std(self) -> Array:
-        """Belief about the load of each row in the last window [R]: standard deviation."""
-        return self.counter_noise * self.load_mean
 
     @property
     def background(self) -> Array:
@@ -167,7 +156,7 @@ class Policy(eqx.Module):
 
 
 def pick_gang(observation: Observation, score: Array | None = None) -> Array:
-    """The candidate to place next: highest priority, then highest score, then oldest job, then lowest number."""
+    """The candidate to place next: highest priority, then highest score, then oldest job, then lowest number; or -1."""
     core = observation.core
     tasks = observation.workload.kernel.shape[1]
     allowed = observation.candidates
@@ -175,8 +164,8 @@ def pick_gang(observation: Observation, score: Array | None = None) -> Array:
     allowed &= priority == jnp.where(allowed, priority, -BIG).max()
     if score is not None:
         allowed &= score == jnp.where(allowed, score, -jnp.inf).max()
-    job = jnp.repeat(core.job, tasks)
-    return jnp.minimum(first_min(jnp.where(allowed, job, BIG))[1], allowed.shape[0] - 1)
+    least, gang = first_min(jnp.where(allowed, jnp.repeat(core.job, tasks), BIG))
+    return jnp.where(least < BIG, gang, -1)
 
 
 def best_device(observation: Observation, gang: Array, score: Array) -> Array:

@@ -15,6 +15,7 @@ from jax import Array
 from symphony.scheduling.feasible import startable
 from symphony.scheduling.indexing import once, take
 from symphony.scheduling.policy import Action, Observation, Policy
+from symphony.scheduling.state import Core
 from symphony.simulator import settle
 from symphony.simulator.contention import LOAD_UNIT, ContentionModel
 from symphony.simulator.next_event import advance_time
@@ -56,16 +57,25 @@ def finished(world: World, s: ScenarioArrays) -> Array:
     return (world.core.jobs_done >= s.workload.jobs) | world.stalled
 
 
+def belief(core: Core, noise: Array, key: Array) -> tuple[Array, Array]:
+    """Mean and deviation of the load of each row, from a noisy reading; the noise belongs to the window."""
+    draw = jax.random.normal(jax.random.fold_in(key, core.windows), core.reading.shape)
+    mean = core.reading * jnp.maximum(1 + noise * draw, 0)
+    return mean, noise * mean
+
+
 def observe(world: World, s: ScenarioArrays, cheats: bool) -> Observation:
     """What a policy is shown."""
+    core, w = world.core, s.workload
+    mean, std = belief(core, s.counter_noise, jax.random.wrap_key_data(s.key))
     return Observation(
-        core=world.core,
+        core=replace(core, reading=mean),
         topology=s.topology,
-        workload=s.workload,
+        workload=replace(w, jobs=None, arrival_whole=None, arrival_part=None, graph=None, priority=None, home=None),
         now=world.now,
         own_load=world.load * LOAD_UNIT,
-        counter_noise=s.counter_noise,
-        noise_key=jax.random.wrap_key_data(s.key),
+        load_mean=mean,
+        load_std=std,
         true_background=world.background if cheats else None,
     )
 
@@ -79,20 +89,22 @@ def step(
     """
     w = s.workload
     before = carry.world
-    world, left = _part(alone, before.core.leaving.any() | (before.core.releasing >= 0), settle.leave, before, s)
+    leaves = before.core.leaving.any() | (before.core.releasing >= 0)
+    world, left = _part(alone, leaves, settle.leave, before, s)
 
-    def decide(world: World, s: ScenarioArrays, when: Array) -> tuple[World, tuple[Any, Action, Array]]:
+    def decide(world: World, s: ScenarioArrays) -> tuple[tuple[World, Any], tuple[Action, Array]]:
         key = jax.random.fold_in(carry.key, world.core.decisions)
         state, action = policy.decide(key, carry.policy_state, observe(world, s, policy.cheats))
-        when, action = once((when, action))
+        when, action = once((decides, action))
+        state = jax.tree.map(lambda new, old: jnp.where(when, new, old), state, carry.policy_state)
         world, accepted = settle.act(world, s, action, when)
-        return world, (state, action, accepted)
+        return (world, state), (action, accepted)
 
     ready = (s.latency <= 0) | world.thought
     decides = ~settle.unsettled(world) & settle.wanted(world.core, s) & ready & ~finished(world, s)
     decided = world.core
-    world, (state, action, accepted) = _part(alone, decides, partial(decide, when=decides), world, s)
-    state = jax.tree.map(lambda new, old: jnp.where(decides, new, old), state, carry.policy_state)
+    otherwise = (world, carry.policy_state)
+    (world, state), (action, accepted) = _part(alone, decides, decide, world, s, otherwise)
 
     world, _ = _part(alone, world.closing >= 0, settle.close_fetch, world, s)
     world, _ = _part(alone, settle.fetchable(world).any(), settle.open_fetch, world, s)
@@ -136,13 +148,16 @@ def step(
     return carry, log
 
 
-def _part(alone: bool, needed: Array, part: Callable[..., Any], world: World, s: ScenarioArrays) -> tuple[World, Any]:
+def _part(
+    alone: bool, needed: Array, part: Callable[..., Any], world: World, s: ScenarioArrays, otherwise: Any = None
+) -> tuple[Any, Any]:
     """Run a part of a step; alone, only if it is needed. What it says of itself is then -1, 0 or False throughout."""
     if not alone:
         return part(world, s)
+    otherwise = world if otherwise is None else otherwise
     said = jax.eval_shape(part, world, s)[1]
     nothing = jax.tree.map(lambda x: jnp.full(x.shape, -1 if x.dtype == jnp.int32 else 0, x.dtype), said)
-    return jax.lax.cond(needed, lambda world: part(world, s), lambda world: (world, nothing), world)
+    return jax.lax.cond(needed, lambda world: part(world, s), lambda _: (otherwise, nothing), world)
 
 
 @eqx.filter_jit

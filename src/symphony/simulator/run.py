@@ -11,6 +11,7 @@ from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from symphony.problem.errors import PolicyError
@@ -87,11 +88,11 @@ def run_traces(
 
     On CPUs the batch is split over the cores: one program runs on one core.
     """
+    began = time.perf_counter()
     contention = contention or Bottleneck()
     keys = jax.vmap(jax.random.key)(np.asarray([s.seed for s in scenarios], np.uint32))
     keys = jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys)
     shards = split(batch, keys, len(scenarios), cores())
-    began = time.perf_counter()
     carries = [begin_batch(part, policy, part_keys) for part, part_keys in shards]
     compiled = _compiled(shards[0][0], carries[0], policy, contention, record_log)
     compile_s = time.perf_counter() - began
@@ -143,7 +144,7 @@ def split(batch: ScenarioArrays, keys: jax.Array, size: int, parts: int) -> list
     shards = []
     for part in range(parts):
         rows = np.minimum(np.arange(part * each, (part + 1) * each), size - 1)
-        shard = jax.tree.map(lambda x, rows=rows: x[rows], replace(batch, topology=None))
+        shard = jax.tree.map(lambda x, rows=rows: jnp.asarray(np.asarray(x)[rows]), replace(batch, topology=None))
         shards.append((replace(shard, topology=batch.topology), keys[rows]))
     return shards
 
