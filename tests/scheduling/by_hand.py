@@ -100,7 +100,7 @@ _arrive, _apply, _start = jitted(advance.job_arrived), jitted(advance.apply), ji
 _finish, _leave, _release = jitted(advance.gang_finished), jitted(advance.gang_leaves), jitted(advance.release_children)
 _there, _copy, _window = jitted(advance.inputs_there), jitted(advance.copy_made), jitted(advance.window_ended)
 _fail, _repair, _setup = jitted(advance.device_failed), jitted(advance.device_repaired), jitted(advance.setup_ended)
-_facts = jitted(facts)
+_facts, _belief = jitted(facts), jitted(belief)
 YES = jnp.asarray(True)
 
 
@@ -192,15 +192,16 @@ class Books:
         """What a policy is shown now."""
 
         def rows(values: Sequence[float]) -> jax.Array:
-            return jnp.zeros(self.t.capacity.shape[0]).at[: len(values)].set(jnp.asarray(values, float))
+            return jnp.asarray(np.pad(np.asarray(values, np.float32), (0, self.t.capacity.shape[0] - len(values))))
 
-        mean, std = belief(self.core, jnp.asarray(noise), jax.random.key(7))
+        mean, std = _belief(self.core, jnp.asarray(noise), jax.random.key(7))
+        hidden = dict.fromkeys(("jobs", "arrival_whole", "arrival_part", "graph", "priority", "home"))
         return Observation(
-            core=self.core,
+            core=replace(self.core, reading=mean),
             topology=self.t,
-            workload=self.w,
+            workload=replace(self.w, **hidden),
             now=self.now,
-            own_load=rows(own_load) if len(own_load) else jnp.zeros(self.t.capacity.shape[0]),
+            own_load=rows(own_load),
             load_mean=mean,
             load_std=std,
             true_background=None if true_background is None else rows(true_background),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -29,20 +30,21 @@ from tests.scheduling.by_hand import (
     pair,
     work,
 )
+from tests.simulator.scripted import script, scripted_device
 
 RACK_SPAN = 4
 A_MEMORY, A_NIC, GPU_LINK, FPGA_LINK, B_NIC = range(5)  # rows of the cluster
 
 
+_finish_s = jax.jit(finish_s)
+
+
 def finish(
-    books: Books, gang: int, background: list[float] | None = None, own: list[float] | None = None
+    books: Books, gang: int, background: Sequence[float] | None = None, own: Sequence[float] = ()
 ) -> list[float]:
     """The estimate for each of the four devices."""
-    observation = books.observe(own or ())
-    believed = None
-    if background is not None:
-        believed = jnp.zeros(books.t.capacity.shape[0]).at[: len(background)].set(jnp.asarray(background))
-    return finish_s(observation, jnp.asarray(gang), believed).tolist()[:4]
+    observation = books.observe(own, true_background=background)
+    return _finish_s(observation, jnp.asarray(gang), observation.true_background).tolist()[:4]
 
 
 def test_an_idle_cluster_takes_the_isolated_time_and_the_set_up() -> None:
@@ -137,10 +139,10 @@ class Foretells(Policy):
         return jnp.zeros((3, *self.devices.shape[:2]))
 
     def decide(self, key: Any, state: jax.Array, observation: Observation) -> Any:
-        core, gang = observation.core, pick_gang(observation)
+        gang = pick_gang(observation)
+        device = scripted_device(self.devices, observation, gang)
         tasks = observation.workload.kernel.shape[1]
-        job, index = core.job[gang // tasks], gang % tasks
-        device = self.devices[job, index, core.placed[gang]]
+        job, index = observation.core.job[gang // tasks], gang % tasks
         beliefs = (None, observation.background, observation.true_background)
         estimates = jnp.stack([finish_s(observation, gang, belief)[device] for belief in beliefs])
         return state.at[:, job, index].set(observation.now.total + estimates), place(gang, device)
@@ -168,14 +170,9 @@ def foretold() -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """For a calm cluster and one with tenants: what was foretold [3, stays], and what came to pass [stays]."""
     graphs = tuple(replace(graph, name=f"{graph.name}-{n}") for n, (graph, _) in enumerate(PLAN))
     jobs = tuple(Job(n, 100.0 * (n + 1)) for n in range(len(PLAN)))
-    calm = draw(cluster(), Workload("plan", KERNELS, graphs, jobs), 0, replace(CALM, window_s=7.0), job_slots=1)
-    loads = Phase(0.0, "a", {"memory": 0.7, "nic": 0.0})
-    busy = replace(calm, phases=(loads, Phase(1e6, "a", loads.load)))
-    devices = np.zeros((len(PLAN), 2, 2), np.int32)
-    for number, (_, gangs) in enumerate(PLAN):
-        for index, workers in enumerate(gangs):
-            devices[number, index, : len(workers)] = workers
-    policy = Foretells(jnp.asarray(devices))
+    drawn = draw(cluster(), Workload("plan", KERNELS, graphs, jobs), 0, replace(CALM, window_s=7.0), job_slots=1)
+    calm, busy = (replace(drawn, phases=(Phase(50.0, "a", load),)) for load in ({}, {"memory": 0.7}))
+    policy = Foretells(script([gangs for _, gangs in PLAN], gangs=2, workers=2))
 
     def run(scenario: Scenario) -> tuple[np.ndarray, np.ndarray]:
         (trace,), _ = run_traces(stack([scenario]), [scenario], policy)

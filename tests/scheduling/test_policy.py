@@ -150,9 +150,11 @@ def test_a_gang_partly_placed_is_picked_whatever_else_there_is() -> None:
     assert int(pick_gang(books.observe())) == books.tasks
 
 
-def test_picking_from_nothing_is_harmless() -> None:
+def test_picking_from_nothing_is_a_wait() -> None:
     books = Books(work(dot("any")), arrived=0)
-    assert 0 <= int(pick_gang(books.observe())) < books.core.status.shape[0]
+    assert int(pick_gang(books.observe())) == -1
+    assert as_numbers(place(-1, CPU0))[0] == WAIT
+    assert as_numbers(best_feasible(books.observe(), jnp.zeros(4)))[0] == WAIT
 
 
 def test_the_best_device_is_feasible_and_ties_go_to_the_lowest() -> None:

@@ -193,6 +193,8 @@ def change(**parts: Any) -> Callable[[], Scenario]:
         (change(failures=(Failure(1.0, "nobody", 1.0),)), "'nobody', which is no device", "such as 'cpu0'"),
         (change(failures=(Failure(math.nan, "gpu", 1.0),)), "gap_s of a failure is nan", "0 or more"),
         (change(failures=(Failure(1.0, "gpu", -1.0),)), "down_s of a failure is -1.0", "0 or more"),
+        (change(phases=(Phase(0.0, "a", {}),) * 2), "phases repeat for ever at one instant", "gap_s above 0"),
+        (change(failures=(Failure(0.0, "gpu", 1.0),)), "failures repeat for ever", "gap_s above 0"),
         (change(work_noise=()), "work_noise is empty", "(1.0,)"),
         (change(work_noise=(1.0, 0.0)), "a factor of work_noise is 0.0", "above 0"),
     ],

@@ -190,6 +190,10 @@ def _check(s: Scenario) -> None:
             )
         _check_number(where, "gap_s of a failure", failure.gap_s)
         _check_number(where, "down_s of a failure", failure.down_s)
+    for name, gaps in (("phases", [p.gap_s for p in s.phases]), ("failures", [f.gap_s for f in s.failures])):
+        if gaps and not sum(gaps):
+            hint = "give one of them a gap_s above 0"
+            raise InputError(f"{name} repeat for ever at one instant", where=where, hint=hint)
     if not s.work_noise:
         raise InputError("work_noise is empty", where=where, hint="write (1.0,) for none")
     for factor in s.work_noise:
