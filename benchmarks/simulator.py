@@ -11,6 +11,7 @@ cheaper policy. Unfair to ours: one scenario alone leaves a vector machine idle.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -199,8 +200,11 @@ def main() -> None:
     console = Console(width=120)
     figures: dict[str, Any] = {}
 
+    # Kept after every figure, so that a run that is cut short loses nothing.
     if "parallel" in args.only:
-        figures["parallel"] = parallel(console, distinct, args.quick, gpu, seconds)
+        for got in parallel(console, distinct, args.quick, gpu, seconds):
+            figures.setdefault("parallel", []).append(got)
+            keep(args.json, **figures)
     if "python" in args.only:
         ours = measure(longer(tile(distinct, 1), 100_000), ShortestQueue(), 256, seconds)
         python = plain_python(scenario(cluster, 0), seconds)
@@ -219,6 +223,7 @@ def main() -> None:
         for label, batch in points:
             got = measure(batch if name == "jobs" else longer(batch, 100_000), ShortestQueue(), 256, seconds / 2)
             figures[name].append({name: label, **got})
+            keep(args.json, **figures)
             table.add_row(label, f"{got['us_per_event']:.1f}", f"{got['events_per_s']:,.0f}", f"{got['compile_s']:.1f}")
         console.print(table)
 
@@ -249,25 +254,23 @@ def main() -> None:
 
 def parallel(
     console: Console, distinct: ScenarioArrays, quick: bool, gpu: bool, seconds: float
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """Many scenarios side by side."""
     sizes = [1, 64, 1024] if quick else [1, 64, 1024, 8192, *([12288, 32768] if gpu else [])]
     policies: list[Policy] = [ShortestQueue()] if quick else [ShortestQueue(), EftBelief()]
     table = Table(title=f"Scenarios side by side: 32 devices x 128 tasks, all features on ({machine()['device']})")
     for column in ("policy", "scenarios", "events/s", "us/event", "events/step", "compile, s"):
         table.add_column(column, justify="left" if column == "policy" else "right")
-    figures = []
     for policy in policies:
         for size in sizes:
             jobs = 100_000 if size <= 64 else 3_000  # enough not to run out
             got = measure(longer(tile(distinct, size), jobs), policy, 64 if size > 1024 else 256, seconds)
-            figures.append({"policy": policy.name, **got})
+            yield {"policy": policy.name, **got}
             table.add_row(
                 policy.name, f"{size:,}", f"{got['events_per_s']:,.0f}", f"{got['us_per_event']:.3g}",
                 f"{got['events_per_step']:.2f}", f"{got['compile_s']:.1f}",
             )  # fmt: skip
     console.print(table)
-    return figures
 
 
 if __name__ == "__main__":
