@@ -52,7 +52,7 @@ class WaitsForEver(Policy):
 
 
 class BreaksRules(Policy):
-    """Every other decision asks for a device that does not exist."""
+    """Every third decision asks for a device that does not exist."""
 
     def init(self, topology: Any) -> jax.Array:
         """How often it has decided."""
@@ -61,4 +61,4 @@ class BreaksRules(Policy):
     def decide(self, key: Any, state: Any, observation: Observation) -> tuple[Any, Action]:
         """A placement, or nonsense."""
         good = best_feasible(observation, -observation.queue_s)
-        return state + 1, choose(state % 2 == 0, place(good.gang, -1), good)
+        return state + 1, choose(state % 3 == 0, place(good.gang, -1), good)

@@ -95,7 +95,10 @@ def runs_of(cluster: int, policy: str) -> list[Run]:
     return [Run(one, trace, record(one, trace, policy, 0.0)) for one, trace in zip(drawn, traces, strict=True)]
 
 
-@pytest.fixture(params=[(cluster, policy) for cluster in CLUSTERS for policy in POLICIES], scope="module")
+PAIRS = [(cluster, policy) for cluster in CLUSTERS for policy in POLICIES]
+
+
+@pytest.fixture(params=PAIRS, ids=[f"{policy}-{cluster}" for cluster, policy in PAIRS], scope="module")
 def runs(request: pytest.FixtureRequest) -> list[Run]:
     return runs_of(*request.param)
 

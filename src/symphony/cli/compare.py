@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from symphony.evaluation.compare import compare as run_comparison
+from symphony.evaluation.metrics import METRICS
 from symphony.problem.errors import InputError, SymphonyWarning
 from symphony.simulator.scenarios import Disturbances
 
@@ -44,7 +45,12 @@ def compare(
     names = [name.strip() for name in policies.split(",") if name.strip()]
     if relative_to and relative_to not in names:
         raise InputError(f"--relative-to {relative_to!r} is not among --policies", hint=f"choose of {', '.join(names)}")
+    # What would fail at the end is found at the beginning: a comparison may take an hour.
+    if metric and metric not in METRICS:
+        raise InputError(f"--metric {metric!r} is no metric", hint=f"choose of {', '.join(METRICS)}")
     to_stdout = str(json_file) == "-"
+    if json_file is not None and not to_stdout and not json_file.absolute().parent.is_dir():
+        raise InputError(f"--json {str(json_file)!r}: there is no such directory", hint="make it, or name another file")
     console = Console(stderr=True) if to_stdout else Console()
     disturbances = Disturbances(
         background=background,

@@ -50,6 +50,8 @@ def compare(
     numbers = list(dict.fromkeys(int(seed) for seed in seeds))
     if not chosen:
         raise InputError("no policy to compare", hint="name at least one, for example heft")
+    if baseline is not None and baseline not in chosen:
+        raise InputError(f"the baseline {baseline!r} is not compared", hint=f"choose of {', '.join(chosen)}")
     if not numbers or min(numbers) < 0:
         raise InputError(f"seeds are {numbers[:5]}", hint="give at least one seed, 0 or more")
     limits.check("number of seeds", len(numbers), limits.SEEDS)

@@ -69,8 +69,10 @@ def simulate(
         if run.stalled:
             raise PolicyError(
                 f"policy {run.policy!r} stalled on seed {run.seed}: gangs could be placed, nothing was under way, "
-                f"and it waited for ever ({len(run.jobs)} jobs were complete)",
-                hint="answer wait() only while something is running; sy.testing.check_policy finds such cases",
+                f"and it waited for ever ({len(run.jobs)} jobs were complete, {run.refused} of its {run.decisions} "
+                "actions were against the rules)",
+                hint="answer wait() only while something is running, and actions that the rules allow: see docs/guides/"
+                "policies.md; sy.testing.check_policy finds such cases",
             )
     return records
 

@@ -1,0 +1,102 @@
+"""`symphony compare`, as a user runs it: a process of its own, its output and its exit code."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from symphony.evaluation.report import Report
+
+TINY = (
+    "--topology",
+    "machine",
+    "--workload",
+    "layered:2?jobs=3&graphs=2",
+    "--policies",
+    "fifo,eft-exact",
+    "--seeds",
+    "2",
+)
+
+
+def symphony(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Run the command with the flags of XLA that users have, in a folder of its own."""
+    command = [sys.executable, "-c", "from symphony.cli import main; main()", *arguments]
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {"COLUMNS": "160"}
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, env=environment, check=False, timeout=300
+    )
+
+
+def test_a_comparison_prints_a_table_and_keeps_every_record(tmp_path: Path) -> None:
+    done = symphony("compare", *TINY, "--metric", "p99_slowdown", "--json", "runs.json.gz", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for part in ("Unfair: eft-exact† sees the true state", "machine, layered:2?jobs=3&graphs=2: 2 seeds", "decisions"):
+        assert part in done.stdout
+    assert "99th percentile of slow-down" in done.stdout
+    report = Report.from_json(tmp_path / "runs.json.gz")
+    assert report.policies == ("fifo", "eft-exact") and report.seeds == (0, 1)
+    assert all(len(run.jobs) == 3 and len(run.gangs) >= 6 for run in report.runs)
+    # The command is kept with the records, as it was typed.
+    assert report.command.startswith("symphony compare --topology machine --workload 'layered:2?jobs=3&graphs=2'")
+
+
+def test_json_on_stdout_is_json_only_and_the_report_is_files(tmp_path: Path) -> None:
+    done = symphony("compare", *TINY, "--first-seed", "5", "--json", "-", "--report", "out", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["format"] == "symphony.report"
+    assert [(run["policy"], run["seed"]) for run in document["runs"]] == [
+        ("fifo", 5),
+        ("fifo", 6),
+        ("eft-exact", 5),
+        ("eft-exact", 6),
+    ]
+    assert "report: " in done.stderr
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert page.lstrip().lower().startswith("<!doctype html>") and "eft-exact" in page
+    assert list((tmp_path / "out").glob("*.png"))
+    with gzip.open(tmp_path / "out" / "records.json.gz", "rt", encoding="utf-8") as file:
+        assert json.load(file)["runs"] == document["runs"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (["--policies", "fifo,hefft"], "unknown policy 'hefft'", "did you mean 'heft'"),
+        (["--policies", ","], "no policy to compare", "heft"),
+        (["--topology", "gpu42"], "unknown topology 'gpu42'", "gpu24"),
+        (["--topology", "missing.toml"], "error: missing.toml", "hint: "),
+        (["--workload", "cholesy"], "cholesy", "cholesky"),
+        (["--workload", "eeg?jobs=-3"], "jobs is '-3'", "a whole number"),
+        (["--topology", "gpu24", "--workload", "variant-calling"], "IndelRealignment", "cpu"),
+        (["--seeds", "0"], "'--seeds'", "range"),
+        (["--seeds", "many"], "--seeds", "integer"),
+        (["--seeds", "1000001"], "number of seeds is 1,000,001", "bound"),
+        (["--first-seed", "4294967296", "--seeds", "1"], "seed is 4294967296", "whole number"),
+        (["--background", "nan"], "background is nan", "0 or more"),
+        (["--latency-s", "-1"], "latency_s is -1.0", "0 or more"),
+        (["--job-slots", "100000"], "job_slots is 100000", "4,096"),
+        (["--relative-to", "sjf"], "--relative-to 'sjf'", "fifo"),
+        (["--metric", "speed"], "--metric 'speed' is no metric", "mean_slowdown"),
+        (["--json", "no/such/folder/x.json"], "no such directory", "name another file"),
+        (["--colour"], "--colour", "compare"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_input_ends_in_a_sentence(arguments: list[str], message: str, hint: str, tmp_path: Path) -> None:
+    """What is given here comes after, and so instead of, what is fine. Nothing is simulated."""
+    done = symphony("compare", *TINY, "--quiet", *arguments, folder=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    text = " ".join(done.stderr.replace("│", " ").split())
+    assert message in text
+    assert hint in text
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,196 @@
+"""Comparing policies: the same scenarios for each, and who should win does."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from symphony.baselines import Fifo, Heft, Random
+from symphony.evaluation.compare import compare, scenario, slots_for
+from symphony.evaluation.report import Report
+from symphony.problem import limits
+from symphony.problem.errors import InfeasibleError, InputError, LimitError, SymphonyWarning, TopologyError
+from symphony.problem.topologies import topology
+from symphony.problem.topology import Topology
+from symphony.problem.workload import Job, Task, TaskGraph, Workload
+from symphony.simulator import run as runs
+from symphony.simulator.scenarios import CALM, Disturbances
+from tests.scheduling.by_hand import chain, cluster, dot, work
+
+CONTENDED = Disturbances(background=2.0, counter_noise=0.2)
+EFT = ("heft", "eft-belief", "eft-exact")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_core() -> Iterator[None]:
+    """Batches are split over the cores at hand; here they have the same shape everywhere."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "cores", lambda: 1)
+        yield
+
+
+@pytest.fixture(scope="module")
+def report() -> Report:
+    """Policies that know nothing, something and everything of the background, where it matters."""
+    workload = "layered:6?jobs=40&load=0.8"
+    return compare(EFT, topology="paper", workload=workload, seeds=range(6), disturbances=CONTENDED)
+
+
+# -------------------------------------------------------------------- who wins
+
+
+def test_the_more_a_policy_knows_the_better_it_does(report: Report) -> None:
+    heft, belief, exact = (report.mean(policy, "mean_completion_s") for policy in EFT)
+    assert exact < belief < heft
+    assert report.verdict("eft-belief", "mean_completion_s") == "better"
+    assert report.verdict("eft-exact", "mean_completion_s") == "better"
+
+
+def test_contention_is_what_it_does_better_about(report: Report) -> None:
+    heft, belief, exact = (report.mean(policy, "worse_share") for policy in EFT)
+    assert exact < belief < heft
+
+
+# -------------------------------------------------------------------- paired
+
+
+def test_every_policy_meets_the_same_jobs(report: Report) -> None:
+    for seed in report.seeds:
+        jobs = [
+            [(job.job, job.graph, job.arrival_s, job.isolated_s, job.priority) for job in report.run_of[p, seed].jobs]
+            for p in EFT
+        ]
+        assert jobs[0] == jobs[1] == jobs[2]
+        assert len(jobs[0]) == 40
+    first, second = (report.run_of["heft", seed].jobs for seed in (0, 1))
+    assert [job.arrival_s for job in first] != [job.arrival_s for job in second]
+
+
+def test_the_report_says_what_was_compared(report: Report) -> None:
+    assert report.policies == EFT
+    assert report.seeds == tuple(range(6))
+    assert report.cheats == {"eft-exact"}
+    assert report.baseline_for(None) == "heft"
+    assert all(not run.refused and not run.stalled and run.wall_s > 0 for run in report.runs)
+    meta = report.scenarios[0]
+    assert meta.topology == "paper" and meta.disturbances["background"] == 2.0 and meta.disturbances["job_slots"] > 0
+    for part in ("heft", "'paper'", "layered:6?jobs=40&load=0.8", "seeds=0…5", "'background': 2.0"):
+        assert part in report.command
+    assert "eft-exact†" in str(report.summary())
+    assert "eft-belief" in report.headline() and "eft-exact" not in report.headline()
+
+
+def test_the_report_comes_back_from_its_file(report: Report, tmp_path: Path) -> None:
+    report.to_json(tmp_path / "records.json.gz")
+    assert Report.from_json(tmp_path / "records.json.gz") == report
+
+
+# -------------------------------------------------------------------- what may be given
+
+
+def few_jobs(count: int = 4) -> Workload:
+    workload = work(chain(), dot("any"))
+    return replace(workload, jobs=tuple(Job(n % 2, 0.5 * n) for n in range(count)))
+
+
+def test_policies_by_name_or_by_mapping_on_a_workload_of_ones_own() -> None:
+    told: list[tuple[str, float]] = []
+    result = compare(
+        {"first": Fifo(), "second": Random()},
+        topology=cluster(),
+        workload=few_jobs(),
+        seeds=[3, 1, 3],
+        baseline="second",
+        command="by hand",
+        progress=lambda name, share: told.append((name, share)),
+    )
+    assert result.policies == ("first", "second")
+    assert result.seeds == (1, 3)
+    assert (result.baseline_for(None), result.command) == ("second", "by hand")
+    assert [name for name, share in told if share == 1.0] == ["first", "second"]
+    assert all(len(run.jobs) == 4 for run in result.runs)
+    # One workload for all seeds: what varies is the disturbances.
+    one, three = (result.run_of["first", seed] for seed in (1, 3))
+    assert [job.arrival_s for job in one.jobs] == [job.arrival_s for job in three.jobs]
+    assert [job.finish_s for job in one.jobs] != [job.finish_s for job in three.jobs]
+
+
+def test_a_workload_may_be_a_function_of_topology_and_seed() -> None:
+    asked: list[tuple[Topology, int]] = []
+
+    def drawn(where: Topology, seed: int) -> Workload:
+        asked.append((where, seed))
+        workload = few_jobs()
+        return replace(workload, jobs=tuple(replace(job, arrival_s=job.arrival_s + seed) for job in workload.jobs))
+
+    here = cluster()
+    result = compare({"heft": Heft()}, topology=here, workload=drawn, seeds=(0, 5), disturbances=CALM)
+    assert asked == [(here, 0), (here, 5)]
+    early, late = (result.run_of["heft", seed] for seed in (0, 5))
+    assert np.subtract([j.finish_s for j in late.jobs], [j.finish_s for j in early.jobs]).tolist() == [5.0] * 4
+
+
+def test_full_job_slots_are_warned_of_and_counted() -> None:
+    crowd = few_jobs(12)
+    crowd = replace(crowd, jobs=tuple(replace(job, arrival_s=0.1 * n) for n, job in enumerate(crowd.jobs)))
+    with pytest.warns(SymphonyWarning, match=r"under fifo all 2 job slots were taken.*--job-slots"):
+        result = compare(["fifo"], topology=cluster(), workload=crowd, seeds=[0], disturbances=CALM, job_slots=2)
+    assert result.runs[0].jobs_outside > 0
+    assert len(result.runs[0].jobs) == 12
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", SymphonyWarning)
+        result = compare(["fifo"], topology=cluster(), workload=crowd, seeds=[0], disturbances=CALM, job_slots=12)
+    assert result.runs[0].jobs_outside == 0
+
+
+def test_job_slots_are_enough_not_to_matter_and_few_enough_to_be_fast() -> None:
+    assert slots_for(few_jobs(3)) == 3
+    assert slots_for(few_jobs(100)) == 128
+    assert slots_for(few_jobs(5000)) == 256
+    tasks = tuple(Task(f"t{i}", "any") for i in range(1000))
+    long = replace(few_jobs(100), graphs=(TaskGraph("long", tasks), TaskGraph("other", tasks[:1])))
+    assert slots_for(long) == 16
+    assert scenario(cluster(), few_jobs(100), 0).job_slots == 128
+    assert scenario(cluster(), few_jobs(100), 0, job_slots=7).job_slots == 7
+
+
+def test_seeds_draw_workload_and_disturbances_alike() -> None:
+    machine = topology("machine")
+    one, same, other = (scenario(machine, "eeg?jobs=2", seed) for seed in (1, 1, 2))
+    assert one == same
+    assert one.workload != other.workload and one.phases != other.phases
+
+
+# -------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message", "hint"),
+    [
+        ({"policies": []}, InputError, "no policy to compare", "heft"),
+        ({"policies": {}}, InputError, "no policy to compare", "heft"),
+        ({"policies": ["hft"]}, InputError, "unknown policy 'hft'", "did you mean 'heft'"),
+        ({"seeds": []}, InputError, "seeds are []", "at least one seed"),
+        ({"seeds": [-1]}, InputError, "seeds are [-1]", "0 or more"),
+        ({"seeds": [2**40]}, InputError, "seed is 1099511627776", "whole number"),
+        ({"seeds": range(limits.SEEDS + 1)}, LimitError, "number of seeds is 100,001", "bound"),
+        ({"topology": "nowhere"}, TopologyError, "unknown topology 'nowhere'", "machine"),
+        ({"workload": "eg"}, InputError, "'eg'", "eeg"),
+        ({"topology": "gpu24", "workload": "variant-calling"}, InfeasibleError, "IndelRealignment", "cpu"),
+        ({"job_slots": -3}, InputError, "job_slots is -3", "write 1"),
+        ({"disturbances": Disturbances(background=-1.0)}, InputError, "background is -1.0", "0 or more"),
+        ({"baseline": "sjf"}, InputError, "the baseline 'sjf' is not compared", "fifo"),
+    ],
+)
+def test_bad_input(options: dict[str, Any], error: type[InputError], message: str, hint: str) -> None:
+    given = {"policies": ["fifo"], "topology": "machine", "workload": "eeg?jobs=2", "seeds": [0]} | options
+    with pytest.raises(error) as caught:
+        compare(given.pop("policies"), **given)
+    assert message in caught.value.message
+    assert hint in caught.value.hint

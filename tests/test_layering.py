@@ -1,0 +1,109 @@
+"""Dependencies point one way: a package imports only from those above it. Read from the sources, not by importing."""
+
+from __future__ import annotations
+
+import ast
+import re
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "symphony"
+ORDER = ("problem", "lowering", "scheduling", "simulator", "baselines", "evaluation", "testing", "cli")
+# Whoever talks to the outside world does it below `cli`, in packages that do not exist yet.
+OUTSIDE = {
+    "ray",
+    "socket",
+    "http",
+    "urllib",
+    "urllib3",
+    "requests",
+    "httpx",
+    "aiohttp",
+    "fastapi",
+    "flask",
+    "starlette",
+}
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def name_of(file: Path) -> str:
+    """The dotted name of a module."""
+    parts = ["symphony", *file.relative_to(SOURCE).with_suffix("").parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {name_of(file): file for file in FILES}
+
+
+def imports(source: str, importer: str = "symphony", *, late: bool = True) -> set[str]:
+    """Every module that a source imports, also (`late`) inside functions; of `from a import b`, `a.b` if it is one."""
+    found: set[str] = set()
+    tree = ast.parse(source)
+    for node in ast.walk(tree) if late else tree.body:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{importer} has a relative import"
+            module = node.module or ""
+            found |= {
+                f"{module}.{alias.name}" if f"{module}.{alias.name}" in MODULES else module for alias in node.names
+            }
+    return found
+
+
+def package(module: str) -> str:
+    """The package of a module within Symphony; "" for Symphony itself."""
+    return [*module.split("."), ""][1]
+
+
+USES = {module: imports(file.read_text(encoding="utf-8"), module) for module, file in MODULES.items()}
+
+
+def test_every_package_has_its_place() -> None:
+    assert {package(module) for module in MODULES} - {""} == set(ORDER)
+
+
+def test_the_architecture_page_has_the_same_order() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    table = text.split("## Packages, in pipeline order")[1].split("\n## ")[0]
+    assert tuple(re.findall(r"^\| `(\w+)` \|", table, flags=re.MULTILINE)) == ORDER
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_imports_only_from_packages_above_its_own(module: str) -> None:
+    own = package(module)
+    if not own:
+        return  # `symphony` itself gathers the public names
+    allowed = set(ORDER[: ORDER.index(own) + 1])
+    used = {package(name) for name in USES[module] if name.split(".")[0] == "symphony"}
+    assert used <= allowed, f"{module} imports from {sorted(used - allowed)}"
+
+
+def test_nobody_imports_the_public_names_from_within() -> None:
+    """That would close a circle: `symphony` imports everything."""
+    assert [module for module in MODULES if package(module) and "symphony" in USES[module]] == []
+
+
+def test_modules_import_one_another_in_one_direction() -> None:
+    """When they are loaded. What a function imports when it is called (the page of a report, say) may point back."""
+    loaded = {
+        name: imports(file.read_text(encoding="utf-8"), late=False) & set(MODULES) for name, file in MODULES.items()
+    }
+    TopologicalSorter(loaded).prepare()  # raises CycleError
+
+
+def test_no_module_talks_to_the_outside_world() -> None:
+    for module, used in USES.items():
+        assert {name.split(".")[0] for name in used}.isdisjoint(OUTSIDE), module
+
+
+def test_what_the_checks_above_read() -> None:
+    """They must see imports of all forms, or they would pass for want of looking."""
+    source = "import ray.util\nfrom symphony import testing\ndef f():\n    from symphony.cli import compare\n"
+    assert imports(source) == {"ray.util", "symphony.testing", "symphony.cli.compare"}
+    assert imports("from symphony.problem.errors import InputError") == {"symphony.problem.errors"}
+    assert package("symphony.cli.compare") == "cli" and package("symphony") == ""
+    assert sum(len(used) for used in USES.values()) > 200

@@ -1,0 +1,167 @@
+"""The public names: pinned, so that none comes or goes by accident; documented; and the promises made in docstrings."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+import types
+import warnings
+from operator import attrgetter
+
+import pytest
+
+import symphony as sy
+from symphony.scheduling import policy
+from tests.baselines.cheap import cheap_scenario
+
+PUBLIC = [
+    "CALM",
+    "METRICS",
+    "Action",
+    "Bottleneck",
+    "ContentionModel",
+    "CycleError",
+    "DataError",
+    "Device",
+    "DeviceKind",
+    "Disturbances",
+    "Edge",
+    "Gang",
+    "GangRecord",
+    "Hop",
+    "InfeasibleError",
+    "InputError",
+    "Job",
+    "JobRecord",
+    "Kernel",
+    "LimitError",
+    "Observation",
+    "Policy",
+    "PolicyError",
+    "Profile",
+    "Report",
+    "Resource",
+    "RunRecord",
+    "Scenario",
+    "Serial",
+    "SymphonyError",
+    "SymphonyWarning",
+    "Task",
+    "TaskGraph",
+    "Topology",
+    "TopologyError",
+    "Workload",
+    "WorkloadError",
+    "baselines",
+    "best_device",
+    "best_feasible",
+    "compare",
+    "discover",
+    "draw",
+    "pick_gang",
+    "place",
+    "preempt",
+    "reconfigure",
+    "simulate",
+    "testing",
+    "topology",
+    "wait",
+    "workload",
+]
+PUBLIC_IN = {
+    "baselines": ["BASELINES", "EftBelief", "EftExact", "EftStatic", "Fifo", "Heft", "Random", "ShortestQueue", "Sjf"],
+    "testing": ["check_policy"],
+}
+
+
+def test_public_names_are_pinned() -> None:
+    """Adding one is a decision, and removing one breaks somebody: change the list here, the docs and the changelog."""
+    assert sorted(sy.__all__) == sorted(PUBLIC)
+    assert sorted(sy.baselines.__all__) == sorted([*PUBLIC_IN["baselines"], "named"])
+    assert sorted(sy.testing.__all__) == PUBLIC_IN["testing"]
+
+
+def test_every_public_name_is_there() -> None:
+    for name in PUBLIC:
+        assert hasattr(sy, name), name
+    for part, names in PUBLIC_IN.items():
+        assert all(hasattr(getattr(sy, part), name) for name in names)
+
+
+def public_objects() -> list[tuple[str, object]]:
+    named = [(name, getattr(sy, name)) for name in PUBLIC]
+    named += [(f"{part}.{name}", getattr(getattr(sy, part), name)) for part in PUBLIC_IN for name in PUBLIC_IN[part]]
+    return [(name, value) for name, value in named if callable(value) or isinstance(value, types.ModuleType)]
+
+
+@pytest.mark.parametrize(("name", "value"), public_objects(), ids=lambda x: x if isinstance(x, str) else "")
+def test_every_public_name_is_documented_in_its_own_words(name: str, value: object) -> None:
+    text = inspect.getdoc(value)
+    assert text and len(text.split()) >= 3, f"sy.{name} has no docstring"
+    # A dataclass without a docstring is given its signature for one.
+    assert not text.startswith(f"{name}("), f"sy.{name} has no docstring"
+
+
+@pytest.mark.parametrize("name", [name for name, value in public_objects() if inspect.isfunction(value)])
+def test_every_public_function_is_typed(name: str) -> None:
+    signature = inspect.signature(attrgetter(name)(sy))
+    assert signature.return_annotation is not inspect.Signature.empty
+    assert all(p.annotation is not inspect.Parameter.empty for p in signature.parameters.values())
+
+
+def test_every_public_method_is_documented() -> None:
+    for name, value in public_objects():
+        if inspect.isclass(value) and value.__module__.startswith("symphony"):
+            for member, function in vars(value).items():
+                if inspect.isfunction(function) and not member.startswith("_"):
+                    assert function.__doc__, f"sy.{name}.{member} has no docstring"
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    from importlib.metadata import version
+
+    assert sy.__version__ == version("symphony-scheduler")
+
+
+def test_the_policy_in_the_docstring_keeps_its_contract() -> None:
+    """What a reader copies from `symphony.scheduling.policy` runs as it is."""
+    snippet = re.search(
+        r"^    class \w+\(sy\.Policy\):.*?(?=^\S)", policy.__doc__ or "", flags=re.DOTALL | re.MULTILINE
+    )
+    assert snippet
+    names: dict[str, object] = {"sy": sy}
+    exec(textwrap.dedent(snippet[0]), names)
+    sy.testing.check_policy(names["ShortestQueue"](), [cheap_scenario()])  # type: ignore[operator]
+
+
+def test_a_plug_in_contention_model_changes_the_outcome() -> None:
+    """`ContentionModel` is an extension point: both that are shipped, and one of ones own, are taken by `simulate`."""
+
+    class Free(sy.ContentionModel):
+        """Nothing ever contends."""
+
+        def share(self, load):
+            """All of it."""
+            return load * 0 + 1
+
+        def compose(self, shares, used):
+            """All of it."""
+            return shares[..., 0] * 0 + 1
+
+    scenario = cheap_scenario()
+    free, shared = (
+        sy.simulate([scenario], sy.baselines.Fifo(), contention=model)[0] for model in (Free(), sy.Bottleneck())
+    )
+    assert max(stay.stretch for stay in free.gangs if stay.outcome == "finished") == pytest.approx(1.0, rel=1e-4)
+    assert max(stay.stretch for stay in shared.gangs if stay.outcome == "finished") > 1.05
+
+
+def test_importing_it_warns_of_nothing() -> None:
+    import subprocess
+    import sys
+
+    code = "import warnings; warnings.simplefilter('error'); import symphony"
+    with warnings.catch_warnings():
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
