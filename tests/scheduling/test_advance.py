@@ -337,7 +337,6 @@ def test_a_wait_is_accepted_and_ends_an_offer() -> None:
     assert (int(books.core.decisions), int(books.core.refused)) == (1, 0)
 
 
-@pytest.mark.xfail(strict=True, reason="`apply` checks the range of fields that the kind of action does not use")
 @pytest.mark.parametrize(
     "asked",
     [action(PREEMPT, gang=0, device=-1, kernel=-1), action(RECONFIGURE, gang=-1, device=FPGA, kernel=ANY)],

@@ -118,12 +118,12 @@ def test_exchange_is_with_the_first_worker() -> None:
     assert finish(books, 0)[CPU1:] == pytest.approx([8.0, 2.0 + 4.0, np.inf])
 
 
-def test_set_up_looks_at_contexts_that_run_the_kernel_too() -> None:
-    """A context that is configured for it and busy will do: the queue is counted elsewhere."""
+def test_where_a_gang_could_start_at_once_only_free_contexts_count() -> None:
+    """The context that is configured for it is busy; the free one would be reconfigured."""
     books = Books(work(dot("any"), dot("any")))
     assert books.decide(place(0, FPGA))
     books.start(0)
-    assert setup_s(books.observe(), jnp.asarray(1)).tolist()[:4] == [0.0] * 4
+    assert setup_s(books.observe(), jnp.asarray(1)).tolist()[:4] == [0.0, 0.0, 0.0, 0.5]
 
 
 # -------------------------------------------------------------------- against the simulator

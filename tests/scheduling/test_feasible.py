@@ -124,9 +124,8 @@ def test_inputs_come_first() -> None:
     assert may_start(books) == [0]
 
 
-@pytest.mark.xfail(strict=True, reason="footprints are rounded up in float32, so that such a gang waits for ever")
 def test_a_gang_that_fills_a_device_to_the_last_byte_may_start() -> None:
-    """The check at admission says that it fits. In float32 its KiB round to 8 more than the device has."""
+    """The check at admission says that it fits. In float32 its KiB would round to 8 more than the device has."""
     room = 79_999_997_000.0
     kernel = Kernel("k", {"cpu": Profile(1.0, memory=room)})
     t = Topology("t", (DeviceKind("cpu", "cpu", memory=room),), (), (Device("d", "cpu", "m", "r", "s", "w", ()),))
@@ -135,7 +134,6 @@ def test_a_gang_that_fills_a_device_to_the_last_byte_may_start() -> None:
     assert may_start(books) == [0]
 
 
-@pytest.mark.xfail(strict=True, reason="a kind's memory is cut at 1 TiB, but footprints are not")
 def test_a_gang_of_two_terabytes_may_start_where_memory_is_endless() -> None:
     kernel = Kernel("k", {"cpu": Profile(1.0, memory=2e12)})
     t = Topology("t", (DeviceKind("cpu", "cpu"),), (), (Device("d", "cpu", "m", "r", "s", "w", ()),))

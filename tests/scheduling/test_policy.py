@@ -169,7 +169,6 @@ def test_the_best_device_is_feasible_and_ties_go_to_the_lowest() -> None:
     assert as_numbers(best_feasible(books.observe(), score))[:3] == [PLACE, 0, CPU0]
 
 
-@pytest.mark.xfail(strict=True, reason="devices that are not allowed are given the worst score, which others may have")
 @pytest.mark.parametrize("score", [-jnp.inf, jnp.nan])
 def test_where_every_score_is_hopeless_the_device_is_feasible_all_the_same(score: float) -> None:
     """Say, the logarithm of a chance of 0."""

@@ -81,7 +81,6 @@ class LiveGang:
     placed_s: float = 0.0
     start_s: float = 0.0
     setup_s: float = 0.0  # of this stay
-    stay_units: float = 0.0  # that were left when this stay began
 
     @property
     def workers(self) -> int:
@@ -470,7 +469,7 @@ class Reference:
 
     def start(self, g: LiveGang) -> None:
         """A gang takes a slot on each of its devices."""
-        g.state, g.start_s, g.setup_s, g.stay_units = State.RUNNING, self.now, 0.0, g.left
+        g.state, g.start_s, g.setup_s = State.RUNNING, self.now, 0.0
         for d in g.devices:
             free = [index for index, slot in enumerate(self.slots[d]) if slot.free]
             setup_s = g.gang.restore_s if g.restore else 0.0
@@ -499,7 +498,7 @@ class Reference:
     def end_stay(self, g: LiveGang, outcome: str) -> None:
         """Write down a stay of a gang on its devices."""
         setup_s = min(g.setup_s, self.now - g.start_s)
-        isolated_s = g.stay_units * self.isolated_unit_s(g)
+        isolated_s = g.units * self.isolated_unit_s(g)
         times = (g.ready_s, g.placed_s, g.start_s, self.now)
         self.stays.append(GangRecord(g.job, g.index, tuple(g.devices), *times, isolated_s, setup_s, outcome))
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from symphony.problem import limits
+from symphony.scheduling.indexing import DENSE
 from symphony.simulator.contention import Serial
 from symphony.simulator.next_event import EVENTS
 from symphony.simulator.run import record, run_traces
@@ -31,9 +32,9 @@ EACH = 16  # scenarios for each program
 
 
 @contextmanager
-def double_precision_and_coarse_buckets():
+def double_precision_and_coarse_buckets(least=COARSE):
     def coarse(n):
-        return COARSE if n <= COARSE else 112 if n <= 112 else 448 * -(-n // 448)
+        return max(least, COARSE if n <= COARSE else 112 if n <= 112 else 448 * -(-n // 448))
 
     with pytest.MonkeyPatch.context() as patch, jax.enable_x64(True):
         patch.setattr(limits, "bucket", coarse)
@@ -107,12 +108,16 @@ def compare(scenario, trace, decisions, reference):
     assert (np.asarray(trace.carry.world.load)[: len(scenario.topology.resources)] == reference.own_load()).all()
 
 
+def served_by(program):
+    """Random scenarios that share a compiled program."""
+    return (scenario for seed in count() if program_of(scenario := random_scenario(seed)) == program)
+
+
 @cache
 def replayed(program, *models):
     """Scenarios of one compiled program, each with what both simulators made of it."""
-    scenarios = (scenario for seed in count() if program_of(scenario := random_scenario(seed)) == program)
     with double_precision_and_coarse_buckets():
-        return [(scenario, *replay(scenario, Chaos(), *models)) for scenario in islice(scenarios, EACH)]
+        return [(scenario, *replay(scenario, Chaos(), *models)) for scenario in islice(served_by(program), EACH)]
 
 
 def check(runs):
@@ -126,6 +131,15 @@ def check(runs):
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_fast_and_obvious_simulators_agree(program):
     check(replayed(program))
+
+
+def test_they_agree_where_arrays_are_too_long_for_masks():
+    """Beyond certain lengths elements are gathered and scattered, one at a time, instead of masked, all at once."""
+    with double_precision_and_coarse_buckets(least=320):
+        runs = [(scenario, *replay(scenario, Chaos())) for scenario in islice(served_by(PROGRAMS[2]), 4)]
+    core = runs[0][1].carry.world.core
+    assert min(core.up.size, core.lane_holds.size) > 256 and core.device.size > DENSE
+    check(runs)
 
 
 def test_they_agree_under_another_model_of_contention():

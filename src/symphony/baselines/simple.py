@@ -69,8 +69,8 @@ class ShortestQueue(Policy):
 
 
 class Sjf(Policy):
-    """Shortest job first: the gang with the least isolated time on its best device goes where it would finish first
-    if nothing were contended."""
+    """Shortest job first: the gang with the least isolated time on its best device kind goes to the device with the
+    least queue plus run time. It looks at no transfer, reconfiguration or contention."""
 
     def init(self, topology: TopologyArrays) -> None:
         """No state."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import shlex
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 from typing import Annotated
@@ -49,6 +51,7 @@ def compare(
     if metric and metric not in METRICS:
         raise InputError(f"--metric {metric!r} is no metric", hint=f"choose of {', '.join(METRICS)}")
     to_stdout = str(json_file) == "-"
+    _check_outputs(metric, None if to_stdout else json_file, report)
     if json_file is not None and not to_stdout and not json_file.absolute().parent.is_dir():
         raise InputError(f"--json {str(json_file)!r}: there is no such directory", hint="make it, or name another file")
     console = Console(stderr=True) if to_stdout else Console()
@@ -81,13 +84,35 @@ def compare(
             command=shlex.join(["symphony", *sys.argv[1:]]),
             progress=tell,
         )
-    if not to_stdout:
-        console.print(result.summary())
-        if metric:
-            console.print(result.table(metric))
+    # Records first: nothing that follows may lose them.
+    if to_stdout:
+        with tempfile.TemporaryDirectory() as folder:
+            result.to_json(Path(folder) / "records.json")
+            sys.stdout.buffer.write((Path(folder) / "records.json").read_bytes())
+            sys.stdout.buffer.flush()
+    elif json_file is not None:
+        result.to_json(json_file)
+    console.print(result.summary())
+    if metric:
+        console.print(result.table(metric))
     for warning in caught:
         Console(stderr=True).print(f"[yellow]warning[/]: {warning.message}", highlight=False)
-    if json_file is not None:
-        result.to_json(Path("/dev/stdout") if to_stdout else json_file)
     if report is not None:
         console.print(f"report: {result.write(report)}", highlight=False)
+
+
+def _check_outputs(metric: str, json_file: Path | None, report: Path | None) -> None:
+    """Refuse what could not be written or shown before the long work, not after it."""
+    if metric and metric not in METRICS:
+        close = difflib.get_close_matches(metric, METRICS, 1)
+        meant = f"did you mean {close[0]!r}? " if close else ""
+        raise InputError(f"unknown metric {metric!r}", hint=f"{meant}there are {', '.join(METRICS)}")
+    if json_file is not None and (json_file.is_dir() or not json_file.parent.is_dir()):
+        raise InputError(f"--json {json_file} cannot be written", hint="name a file in a folder that exists")
+    if report is not None:
+        try:
+            report.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"--report {report} cannot be made: {error.strerror}", hint="name a folder that can be written"
+            ) from error

@@ -253,7 +253,7 @@ _FAMILIES: Mapping[str, Family] = {
         _random("layered", "random graphs in layers, over random kernels"),
         _random("fork-join", "random forks and joins, over random kernels"),
         _random("series-parallel", "random series-parallel graphs, over random kernels"),
-        _tiled("cholesky", "tiled Cholesky factorisation of N by N tiles", 46),
+        _tiled("cholesky", "tiled Cholesky factorisation of N by N tiles", 45),
         _tiled("lu", "tiled LU factorisation without pivoting, N by N tiles", 36),
         _tiled("qr", "tiled QR factorisation with a flat tree, N by N tiles", 36),
         _family(

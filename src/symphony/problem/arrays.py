@@ -26,6 +26,7 @@ from symphony.problem.workload import Edge, Gang, Job, Kernel, Profile, Task, Ta
 KIND_INDEX = {kind: index for index, kind in enumerate(RESOURCE_KINDS)}
 VOID_KIND = len(RESOURCE_KINDS)  # the kind of padding
 KIB = 1024.0
+NO_LIMIT = 2**30  # memory that is not stated
 Numeric = Any  # NumPy arrays on the host, JAX arrays inside programs
 
 
@@ -50,7 +51,7 @@ class TopologyArrays(eqx.Module):
     row_kind: Numeric  # i32[R]
     row_group: Numeric  # i32[R]; -1 for padding
     # device kinds
-    kind_memory: Numeric  # i32[Y], KiB
+    kind_memory: Numeric  # i32[Y], KiB, or coarser for kinds with more than 1 TiB
     kind_reconfigure: Numeric  # f[Y], seconds; 0 = not reconfigurable
     latency: Numeric  # f[7], seconds for each span
 
@@ -74,6 +75,7 @@ class WorkloadArrays(eqx.Module):
     units: Numeric  # f[A, T]
     workers: Numeric  # i32[A, T]
     runs_on: Numeric  # i32[A, T]: bit y set = device kind y can run it
+    footprint: Numeric  # i32[A, T, Y], of a worker on each device kind, in the unit of `kind_memory`
     preemptible: Numeric  # bool[A, T]
     checkpoint: Numeric  # f[A, T], seconds
     restore: Numeric  # f[A, T], seconds
@@ -135,6 +137,16 @@ def _number(keys: list) -> tuple[list[int], list]:
     """Each key's number in order of first appearance, and the keys by number."""
     index: dict = {}
     return [index.setdefault(key, len(index)) for key in keys], list(index)
+
+
+def _room(amount: float, kind: DeviceKind) -> int:
+    """Bytes as an integer, in KiB or, for a kind with more than 1 TiB, coarser, so that 32 bits hold its memory.
+
+    Computed here, in 64 bits, and rounded down on both sides: a footprint that fits exactly still does.
+    """
+    if not np.isfinite(kind.memory):
+        return NO_LIMIT
+    return int(min(amount, kind.memory * 2) // max(KIB, kind.memory / NO_LIMIT))
 
 
 def split_seconds(seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -201,7 +213,7 @@ def topology_arrays(topology: Topology) -> tuple[TopologyArrays, TopologyNames]:
         capacity=capacity,
         row_kind=row_kind,
         row_group=_pad(groups, (r,), -1, np.int32),
-        kind_memory=_pad([np.floor(min(kind.memory / KIB, 2.0**30)) for kind in t.kinds], (y,), 0, np.int32),
+        kind_memory=_pad([_room(kind.memory, kind) for kind in t.kinds], (y,), 0, np.int32),
         kind_reconfigure=_pad([kind.reconfigure_s for kind in t.kinds], (y,), 0.0, float),
         latency=np.asarray(t.latency_s, float),
     )
@@ -297,6 +309,7 @@ def workload_arrays(topology: Topology, workload: Workload) -> tuple[WorkloadArr
         "units": np.ones((a, t)),
         "workers": np.zeros((a, t), np.int32),
         "runs_on": np.zeros((a, t), np.int32),
+        "footprint": np.zeros((a, t, y), np.int32),
         "preemptible": np.zeros((a, t), bool),
         "checkpoint": np.zeros((a, t)),
         "restore": np.zeros((a, t)),
@@ -321,6 +334,9 @@ def workload_arrays(topology: Topology, workload: Workload) -> tuple[WorkloadArr
             able = np.asarray([profile_on(w.kernels[index], kind, task.size) is not None for kind in topology.kinds])
             g["kernel"][i, j], g["work"][i, j], g["units"][i, j] = index, work, task.units
             g["workers"][i, j] = len(gang.tasks)
+            needs = memory_fixed[index] + memory_work[index] * work
+            for k, kind in enumerate(topology.kinds):
+                g["footprint"][i, j, k] = _room(needs[k] * KIB, kind) if np.isfinite(kind.memory) else 0
             g["runs_on"][i, j] = sum(1 << k for k in np.flatnonzero(able))
             g["preemptible"][i, j] = gang.preemptible
             g["checkpoint"][i, j], g["restore"][i, j] = gang.checkpoint_s, gang.restore_s

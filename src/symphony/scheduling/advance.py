@@ -111,9 +111,8 @@ def _leave_queues(core: Core, t: TopologyArrays, w: WorkloadArrays, f: GangFacts
     heads = jnp.where(found, heads, -1)
     tasks = w.kernel.shape[1]
     graph, index = take(core.graph, heads // tasks), heads % tasks
-    kernel, work = w.kernel[graph, index], w.work[graph, index]
     kinds = take(t.device_kind, devices)
-    needs = jnp.floor(w.memory_fixed[kernel, kinds] + w.memory_work[kernel, kinds] * work).astype(jnp.int32)
+    needs = w.footprint[graph, index, kinds]
     seconds = take(seconds_by_kind(w, f), kinds)
     left = take(core.queued, devices) - 1
     # An empty queue holds 0 seconds exactly: what rounding left there goes.
@@ -313,18 +312,18 @@ def apply(
     """Carry out a policy's action, or refuse it. Returns the new state, commands, and whether it was accepted."""
     gang = jnp.clip(action.gang, 0, core.status.shape[0] - 1)
     device = jnp.clip(action.device, 0, core.up.shape[0] - 1)
-    in_range = (gang == action.gang) & (device == action.device)
+    gang_exists, device_exists = gang == action.gang, device == action.device
     f = facts(core, w, gang)
     status = take(core.status, gang)
     partly = (core.status == PLACING).any()
 
-    places = (action.kind == PLACE) & in_range & take(candidates(core, t), gang)
+    places = (action.kind == PLACE) & gang_exists & device_exists & take(candidates(core, t), gang)
     places &= take(fits(core, t, gang), device)
     lanes = take(core.lane, gang)
-    saves = (action.kind == PREEMPT) & in_range & (status == RUNNING) & w.preemptible[f.graph, f.index]
+    saves = (action.kind == PREEMPT) & gang_exists & (status == RUNNING) & w.preemptible[f.graph, f.index]
     saves &= ~partly & ~(take(core.lane_setup, lanes) & (lanes >= 0)).any()
     free = (t.lane_device == device) & (core.lane_holds == FREE)
-    configures = (action.kind == RECONFIGURE) & in_range & take(core.up, device) & free.any() & ~partly
+    configures = (action.kind == RECONFIGURE) & device_exists & take(core.up, device) & free.any() & ~partly
     configures &= take(t.kind_reconfigure, take(t.device_kind, device)) > 0
     runs = jnp.isfinite(w.time_fixed[action.kernel, take(t.device_kind, device)])
     configures &= (action.kernel >= 0) & (action.kernel < w.exchange.shape[0]) & runs

@@ -13,7 +13,7 @@ from jax import Array
 from symphony.problem.spans import span
 from symphony.problem.topology import LOCAL, SPANS
 from symphony.scheduling.indexing import take
-from symphony.scheduling.policy import Observation
+from symphony.scheduling.policy import Observation, idle_devices
 from symphony.scheduling.state import COPIES, FREE
 
 
@@ -76,12 +76,16 @@ def exchange_s(observation: Observation, gang: Array, bandwidth: Array) -> Array
 
 
 def setup_s(observation: Observation, gang: Array) -> Array:
-    """Seconds of reconfiguration before the gang could run on each device [D]."""
+    """Seconds of reconfiguration before the gang could run on each device [D].
+
+    Where it could start at once it gets a free slot, so only those count; where it must queue, any slot may be next.
+    """
     core, t = observation.core, observation.topology
-    kernel = observation.facts(gang).kernel
-    matching = (core.lane_kernel == kernel) & ((core.lane_holds == FREE) | (core.lane_holds >= 0)) & t.lane_exists
+    matching = (core.lane_kernel == observation.facts(gang).kernel) & t.lane_exists
     here = t.lane_device[None, :] == jnp.arange(t.device_kind.shape[0])[:, None]
-    configured = (here & matching).any(axis=1)
+    at_once = (here & matching & (core.lane_holds == FREE)).any(axis=1)
+    later = (here & matching).any(axis=1)
+    configured = jnp.where(idle_devices(observation), at_once, later)
     return jnp.where(configured, 0, take(t.kind_reconfigure, t.device_kind))
 
 

@@ -50,8 +50,8 @@ def seconds_by_kind(w: WorkloadArrays, f: GangFacts) -> Array:
 
 
 def memory_by_kind(w: WorkloadArrays, f: GangFacts) -> Array:
-    """Memory footprint of one worker on each device kind [Y], KiB."""
-    return jnp.floor(w.memory_fixed[f.kernel] + w.memory_work[f.kernel] * f.work).astype(jnp.int32)
+    """Memory footprint of one worker on each device kind [Y], in the unit of `kind_memory`."""
+    return w.footprint[f.graph, f.index]
 
 
 def enough_devices(core: Core, t: TopologyArrays) -> Array:

@@ -29,7 +29,7 @@ from jax.typing import ArrayLike
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import GangFacts, candidates, facts, fits, per_gang, seconds_by_kind
-from symphony.scheduling.indexing import BIG, first_min, take
+from symphony.scheduling.indexing import BIG, first, first_min, take
 from symphony.scheduling.state import Core
 
 PLACE, PREEMPT, RECONFIGURE, WAIT = range(4)
@@ -171,7 +171,9 @@ def pick_gang(observation: Observation, score: Array | None = None) -> Array:
 def best_device(observation: Observation, gang: Array, score: Array) -> Array:
     """The feasible device with the highest score for the gang's next worker; ties go to the lowest number."""
     allowed = observation.feasible(gang)
-    return first_min(jnp.where(allowed, -score, jnp.inf))[1]
+    best = first_min(jnp.where(allowed & ~jnp.isnan(score), -score, jnp.inf))[1]
+    # Where every score is -inf or NaN, a feasible device all the same.
+    return jnp.where(take(allowed, best), best, first(allowed))
 
 
 def best_feasible(observation: Observation, device_score: Array, gang_score: Array | None = None) -> Action:

@@ -46,10 +46,10 @@ class Core(eqx.Module):
     copied: Array  # i16: copies made
     # devices [D]
     up: Array  # bool
-    memory_free: Array  # i32, KiB
+    memory_free: Array  # i32, in the unit of `kind_memory`
     lanes_free: Array  # i32
     head: Array  # i32: gang at the head of the queue, -1 = empty
-    head_needs: Array  # i32, KiB: memory that the head of the queue needs here
+    head_needs: Array  # i32, in the unit of `kind_memory`: memory that the head of the queue needs here
     queued: Array  # i32: workers in the queue
     queued_s: Array  # f: their isolated seconds
     fetches: Array  # i32: gangs in the queue whose inputs this device has yet to fetch

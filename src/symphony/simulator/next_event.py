@@ -29,8 +29,8 @@ PATIENCE = 512  # events with nothing under way and a gang to place, after which
 class Rates(eqx.Module):
     """How fast everything goes at an instant."""
 
-    work: Array  # f[L], units/s of the gang on each lane; 0 if it makes no progress
-    fetch: Array  # f[D], bytes/s
+    work: Array  # f[L], isolated seconds per second of the gang on each lane; 0 if it makes no progress
+    fetch: Array  # f[D], share of the full speed
     total: Array  # f[R]: load of each row, background included
     own: Array  # f[R]
 
@@ -56,14 +56,14 @@ def rates(world: World, s: ScenarioArrays, contention: ContentionModel) -> Rates
     exchange = _pick(take(by_span, t.lane_device), world.span)
     lane_rate = 1 / (world.unit_s / compute + world.exchange_s / exchange)
     lane_rate = jnp.where(core.lane_setup, 0, lane_rate)
-    work = _slowest_of_gang(lane_rate, core)
+    work = _slowest_of_gang(lane_rate, core) * world.pace_s
 
     memory = t.place[:, 0]
     ends = jnp.minimum(
         _pick(take(by_span, world.fetch_from), world.fetch_span),
         _pick(take(by_span, memory), world.fetch_span),
     )
-    return Rates(work, world.fetch_bandwidth * ends, total, own)
+    return Rates(work, ends, total, own)
 
 
 def _slowest_of_gang(lane_rate: Array, core: Core) -> Array:
@@ -118,7 +118,9 @@ def advance_time(world: World, s: ScenarioArrays, contention: ContentionModel, w
         ]
     )
     wait, kind = first_min(jnp.maximum(waits, 0))
-    dt = jnp.where(when, wait, 0.0)
+    # The clock has a finest step. Everything moves by what the clock really moved, or work would outrun time.
+    now = world.now.plus(jnp.where(when, wait, 0.0))
+    dt = now.minus(world.now)
     dt, kind, gang, lane, fetcher, repaired, waits, thinking, rate = once(
         (dt, kind, gang, lane, fetcher, repaired, waits, thinking, rate)
     )
@@ -128,7 +130,6 @@ def advance_time(world: World, s: ScenarioArrays, contention: ContentionModel, w
 
     # What went on meanwhile.
     lane_left = clock.where(rate.work > 0, world.lane_left.plus(-rate.work * dt), world.lane_left)
-    now = world.now.plus(dt)
     world = replace(
         world,
         now=now,

@@ -39,7 +39,7 @@ class GangRecord:
     placed_s: float  # when its last worker was placed
     start_s: float
     finish_s: float  # when it left its devices (preempted: with its checkpoint written)
-    isolated_s: float  # of the whole gang on these devices, with nothing else on the machine and no set-up
+    isolated_s: float  # all its work on these devices, no set-up, nothing contended (its own workers included)
     setup_s: float  # spent in reconfiguration, restoring and, if preempted, saving
     outcome: str = "finished"  # or "preempted", "failed"
 

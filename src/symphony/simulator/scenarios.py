@@ -65,6 +65,7 @@ class Disturbances:
 
 CALM = Disturbances(background=0.0, work_noise=0.0, counter_noise=0.0)
 TYPICAL_GANGS_PER_PHASE = 20.0
+SHORTEST_S = 1e-6
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,14 @@ def _check_disturbances(d: Disturbances) -> None:
     for name in ("repair_s", "latency_s"):
         _check_number("disturbances", name, getattr(d, name))
     for name in ("phase_s", "window_s"):
-        _check_number("disturbances", name, getattr(d, name), above=True)
+        value = getattr(d, name)
+        _check_number("disturbances", name, value, above=True)
+        if value is not None and value < SHORTEST_S:
+            raise InputError(
+                f"{name} is {value:g} s, shorter than the clock can tell apart",
+                where="disturbances",
+                hint=f"write {SHORTEST_S:g} or more, or None to scale it to the workload",
+            )
 
 
 def _check(s: Scenario) -> None:

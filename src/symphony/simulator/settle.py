@@ -14,7 +14,7 @@ from jax import Array
 
 from symphony.problem.spans import distance, gang_span, span
 from symphony.problem.topology import LOCAL
-from symphony.scheduling import advance, clock
+from symphony.scheduling import advance
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import candidates, facts, startable
 from symphony.scheduling.indexing import BIG, add_all, first, first_min, once, put, put_all, take
@@ -73,10 +73,10 @@ def leave(world: World, s: ScenarioArrays) -> tuple[World, Leave]:
     failed = held & (status != FINISHED) & (status != SAVED)
     every = w.checkpoint_units[f.graph, f.index]
     total = _true_units(s, core, f.slot, f.index, f.units)
-    now_left = Amount(take(world.lane_left.whole, lanes[0]), take(world.lane_left.part, lanes[0]))
-    left = now_left.total
+    seconds = Amount(take(world.lane_left.whole, lanes[0]), take(world.lane_left.part, lanes[0])).total
+    left = seconds / take(world.pace_s, lanes[0])
     kept = jnp.where(jnp.isfinite(every), jnp.floor((total - left) / every) * every, 0)
-    reset = clock.where(failed, Amount.of(total - kept), now_left)
+    reset = Amount.of(jnp.where(failed, total - kept, left))
     fetching = when & (take(world.fetch_gang, devices[0]) == gang) & (devices[0] >= 0)
     rows, burden, held, reset, fetching = once((rows, burden, held, reset, fetching))
 
@@ -208,8 +208,7 @@ def open_fetch(world: World, s: ScenarioArrays) -> tuple[World, None]:
         fetch_parent=put(world.fetch_parent, device, parent[edge], goes),
         fetch_from=put(world.fetch_from, device, source, goes),
         fetch_span=put(world.fetch_span, device, reach, goes),
-        fetch_left=put(world.fetch_left, device, size[edge] + t.latency[reach] * bandwidth, goes),
-        fetch_bandwidth=put(world.fetch_bandwidth, device, bandwidth, goes),
+        fetch_left=put(world.fetch_left, device, size[edge] / bandwidth + t.latency[reach], goes),
         fetch_out=put(world.fetch_out, device, out, goes),
         fetch_in=put(world.fetch_in, device, into, goes),
     ), None
@@ -219,7 +218,7 @@ class Start(eqx.Module):
     """What `start` did."""
 
     gang: Array  # i32, -1 = nothing
-    isolated_s: Array  # f: seconds that the work left takes on these devices, alone
+    isolated_s: Array  # f: seconds that all its work would take on these devices, alone
     setup_s: Array  # f
 
 
@@ -254,20 +253,22 @@ def start(world: World, s: ScenarioArrays) -> tuple[World, Start]:
     compute_load = jnp.where(active, to_load(demand / capacity), 0)
     exchange_load = jnp.where(active & crossed, to_load(exchange / (slowest + exchange_s) / capacity), 0)
     # A gang that starts for the first time gets its true amount of work; later, what it has left.
-    before = Amount(take(world.left.whole, gang), take(world.left.part, gang))
-    units = Amount.of(_true_units(s, core, f.slot, f.index, f.units))
-    units = clock.where(take(core.resumed, gang), before, units)
-    units, setup, unit_s, exchange_s, reach, rows, compute_load, exchange_load = once(
-        (units, setup, unit_s, exchange_s, reach, rows, compute_load, exchange_load)
+    before = Amount(take(world.left.whole, gang), take(world.left.part, gang)).total
+    units = _true_units(s, core, f.slot, f.index, f.units)
+    pace_s = slowest + exchange_s
+    seconds = Amount.of(jnp.where(take(core.resumed, gang), before, units) * pace_s)
+    seconds, pace_s, setup, unit_s, exchange_s, reach, rows, compute_load, exchange_load = once(
+        (seconds, pace_s, setup, unit_s, exchange_s, reach, rows, compute_load, exchange_load)
     )
     return (
         replace(
             world,
             core=core,
             lane_left=Amount(
-                put_all(world.lane_left.whole, lanes, units.whole, mine),
-                put_all(world.lane_left.part, lanes, units.part, mine),
+                put_all(world.lane_left.whole, lanes, seconds.whole, mine),
+                put_all(world.lane_left.part, lanes, seconds.part, mine),
             ),
+            pace_s=put_all(world.pace_s, lanes, pace_s, mine),
             setup_s=put_all(world.setup_s, lanes, setup, mine),
             compute_load=put_all(world.compute_load, lanes, compute_load, mine),
             exchange_load=put_all(world.exchange_load, lanes, exchange_load, mine),
@@ -276,5 +277,5 @@ def start(world: World, s: ScenarioArrays) -> tuple[World, Start]:
             span=put_all(world.span, lanes, reach, mine),
             load=add_all(world.load, rows.reshape(-1), (compute_load + exchange_load).reshape(-1)),
         ),
-        Start(jnp.where(when, gang, -1), units.total * (slowest + exchange_s), jnp.where(mine, setup, 0).max()),
+        Start(jnp.where(when, gang, -1), units * pace_s, jnp.where(mine, setup, 0).max()),
     )

@@ -25,7 +25,8 @@ class World(eqx.Module):
     # gangs [G]
     left: Amount  # units of work that were left when it last gave up its devices
     # lanes [L]
-    lane_left: Amount  # units of work left of the gang it holds; equal on all lanes of a gang
+    lane_left: Amount  # isolated seconds of work left of the gang it holds; equal on all lanes of a gang
+    pace_s: Array  # f: isolated seconds of a unit of that gang on its devices, exchange included
     setup_s: Array  # f: seconds of set-up left
     compute_load: Array  # i32[L, H]: load of the worker on the rows of its device's route
     exchange_load: Array  # i32[L, H]
@@ -37,8 +38,7 @@ class World(eqx.Module):
     fetch_parent: Array  # i32: whose output, -1 = the job's input
     fetch_from: Array  # i32: device whose memory it comes from
     fetch_span: Array  # i32
-    fetch_left: Array  # f: bytes left
-    fetch_bandwidth: Array  # f: bytes/s, uncontended
+    fetch_left: Array  # f: seconds left if nothing else crossed the same rows
     fetch_out: Array  # i32[D, H]: load on the route of the source
     fetch_in: Array  # i32[D, H]: load on the route of the device
     closing: Array  # i32: device whose transfer is over, -1 = none
@@ -84,6 +84,7 @@ def initial(s: ScenarioArrays) -> World:
         now=amount(),
         left=amount(gangs),
         lane_left=amount(lanes),
+        pace_s=jnp.ones(lanes),
         setup_s=jnp.zeros(lanes),
         compute_load=ints(lanes, hops),
         exchange_load=ints(lanes, hops),
@@ -95,7 +96,6 @@ def initial(s: ScenarioArrays) -> World:
         fetch_from=ints(devices),
         fetch_span=ints(devices),
         fetch_left=jnp.zeros(devices),
-        fetch_bandwidth=jnp.ones(devices),
         fetch_out=ints(devices, hops),
         fetch_in=ints(devices, hops),
         closing=ints(fill=-1),
