@@ -108,7 +108,8 @@ def _check_outputs(metric: str, json_file: Path | None, report: Path | None) -> 
         meant = f"did you mean {close[0]!r}? " if close else ""
         raise InputError(f"unknown metric {metric!r}", hint=f"{meant}there are {', '.join(METRICS)}")
     if json_file is not None and (json_file.is_dir() or not json_file.parent.is_dir()):
-        raise InputError(f"--json {json_file} cannot be written", hint="name a file in a folder that exists")
+        why = "it is a directory" if json_file.is_dir() else f"no such directory: {json_file.parent}"
+        raise InputError(f"--json {json_file} cannot be written: {why}", hint="name a file in a folder that exists")
     if report is not None:
         try:
             report.mkdir(parents=True, exist_ok=True)
