@@ -85,7 +85,7 @@ def test_json_on_stdout_is_json_only_and_the_report_is_files(tmp_path: Path) -> 
         (["--job-slots", "100000"], "job_slots is 100000", "4,096"),
         (["--relative-to", "sjf"], "--relative-to 'sjf'", "fifo"),
         (["--metric", "speed"], "--metric 'speed' is no metric", "mean_slowdown"),
-        (["--json", "no/such/folder/x.json"], "no such directory", "name another file"),
+        (["--json", "no/such/folder/x.json"], "no such directory", "name a file in a folder that exists"),
         (["--colour"], "--colour", "compare"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
