@@ -256,7 +256,7 @@ def parallel(
     console: Console, distinct: ScenarioArrays, quick: bool, gpu: bool, seconds: float
 ) -> Iterator[dict[str, Any]]:
     """Many scenarios side by side."""
-    sizes = [1, 64, 1024] if quick else [1, 64, 1024, 8192, *([12288, 32768] if gpu else [])]
+    sizes = [1, 64] if quick else [1, 64, 1024, 8192, *([12288, 32768] if gpu else [])]
     policies: list[Policy] = [ShortestQueue()] if quick else [ShortestQueue(), EftBelief()]
     table = Table(title=f"Scenarios side by side: 32 devices x 128 tasks, all features on ({machine()['device']})")
     for column in ("policy", "scenarios", "events/s", "us/event", "events/step", "compile, s"):
