@@ -66,7 +66,7 @@ def _check_signature(policy: Policy, one: Scenario) -> None:
         ) from error
     try:
         state, action = jax.eval_shape(
-            policy.decide, carry.key, carry.policy_state, observe(carry.world, arrays, policy.cheats)
+            policy.decide, carry.key, carry.policy_state, observe(carry.world, arrays, policy.cheats, carry.prepared)
         )
     except Exception as error:
         raise PolicyError(

@@ -25,7 +25,7 @@ from symphony.problem.topology import (
 from symphony.problem.workload import Edge, Gang, Job, Kernel, Profile, Task, TaskGraph, Workload
 from symphony.scheduling import advance, state
 from symphony.scheduling.clock import Amount
-from symphony.scheduling.feasible import facts
+from symphony.scheduling.feasible import facts, per_gang
 from symphony.scheduling.policy import Action, Observation, Policy
 from symphony.simulator.rollout import belief
 
@@ -188,6 +188,8 @@ class Books:
         *,
         noise: float = 0.0,
         true_background: Sequence[float] | None = None,
+        units_left: Sequence[float] | None = None,
+        policy: Policy | None = None,
     ) -> Observation:
         """What a policy is shown now."""
 
@@ -196,15 +198,19 @@ class Books:
 
         mean, std = _belief(self.core, jnp.asarray(noise), jax.random.key(7))
         hidden = dict.fromkeys(("jobs", "arrival_whole", "arrival_part", "graph", "priority", "home"))
+        workload = replace(self.w, **hidden)
+        every = per_gang(self.core, jnp.asarray(self.w.units))
         return Observation(
             core=replace(self.core, reading=mean),
             topology=self.t,
-            workload=replace(self.w, **hidden),
+            workload=workload,
             now=self.now,
             own_load=rows(own_load),
             load_mean=mean,
             load_std=std,
             true_background=None if true_background is None else rows(true_background),
+            units_left=every if units_left is None else every.at[: len(units_left)].set(jnp.asarray(units_left)),
+            prepared=None if policy is None else policy.prepare(self.t, workload),
         )
 
     def status(self) -> list[int]:

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jax import Array
 
-from symphony.problem.arrays import TopologyArrays
+from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.policy import Action, Observation, Policy
 
 
@@ -30,13 +30,21 @@ class OneOf(Policy):
         """The states of all."""
         return tuple(policy.init(topology) for policy in self.policies)
 
+    def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> tuple[Any, ...]:
+        """What each of them prepares."""
+        return tuple(policy.prepare(topology, workload) for policy in self.policies)
+
     def decide(self, key: Array, state: tuple[Any, ...], observation: Observation) -> tuple[tuple[Any, ...], Action]:
         """The action of the chosen one; the states of the others stay."""
 
         def branch(number: int) -> Any:
             def run(key: Array, state: tuple[Any, ...]) -> tuple[tuple[Any, ...], Action]:
                 policy = self.policies[number]
-                shown = observation if policy.cheats else replace(observation, true_background=None)
+                shown = replace(
+                    observation,
+                    prepared=observation.prepared[number],
+                    true_background=observation.true_background if policy.cheats else None,
+                )
                 new, action = policy.decide(key, state[number], shown)
                 return (*state[:number], new, *state[number + 1 :]), action
 

@@ -84,6 +84,8 @@ class Observation(eqx.Module):
     load_mean: Array  # f[R]: belief about the load of each row in the last window
     load_std: Array  # f[R]
     true_background: Array | None  # f[R], for policies that cheat
+    units_left: Array  # f[G]: whole units (iterations) that each gang has yet to do, as it reports them itself
+    prepared: Any  # what the policy's own `prepare` answered
 
     @property
     def candidates(self) -> Array:
@@ -149,6 +151,14 @@ class Policy(eqx.Module):
     @abstractmethod
     def init(self, topology: TopologyArrays) -> Any:
         """State before the first decision of a run: a pytree of arrays, or None."""
+
+    def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> Any:
+        """What can be worked out of graphs and profiles before the first decision: a pytree of arrays, or None.
+
+        Called once for each run; `workload` tells nothing of the jobs to come. `decide` finds it in
+        `observation.prepared`.
+        """
+        return None
 
     @abstractmethod
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:

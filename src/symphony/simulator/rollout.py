@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from symphony.problem.arrays import WorkloadArrays
 from symphony.scheduling.feasible import startable
 from symphony.scheduling.indexing import once, take
 from symphony.scheduling.policy import Action, Observation, Policy
@@ -28,6 +29,7 @@ class Carry(eqx.Module):
 
     world: World
     policy_state: Any
+    prepared: Any  # by the policy, before the first step
     key: Array  # of the policy's own randomness
 
 
@@ -47,9 +49,13 @@ class Log(eqx.Module):
 def begin(s: ScenarioArrays, policy: Policy, key: Array) -> Carry:
     """A run before its first step."""
     # Strong types: a weakly typed leaf would make the second call of `run_steps` compile again.
-    return jax.tree.map(
-        lambda x: jax.lax.convert_element_type(x, x.dtype), Carry(initial(s), policy.init(s.topology), key)
-    )
+    carry = Carry(initial(s), policy.init(s.topology), policy.prepare(s.topology, _unannounced(s.workload)), key)
+    return jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), carry)
+
+
+def _unannounced(w: WorkloadArrays) -> WorkloadArrays:
+    """Kernels and graphs, without what would tell of jobs yet to arrive."""
+    return replace(w, jobs=None, arrival_whole=None, arrival_part=None, graph=None, priority=None, home=None)
 
 
 def finished(world: World, s: ScenarioArrays) -> Array:
@@ -64,19 +70,21 @@ def belief(core: Core, noise: Array, key: Array) -> tuple[Array, Array]:
     return mean, noise * mean
 
 
-def observe(world: World, s: ScenarioArrays, cheats: bool) -> Observation:
+def observe(world: World, s: ScenarioArrays, cheats: bool, prepared: Any = None) -> Observation:
     """What a policy is shown."""
-    core, w = world.core, s.workload
+    core = world.core
     mean, std = belief(core, s.counter_noise, jax.random.wrap_key_data(s.key))
     return Observation(
         core=replace(core, reading=mean),
         topology=s.topology,
-        workload=replace(w, jobs=None, arrival_whole=None, arrival_part=None, graph=None, priority=None, home=None),
+        workload=_unannounced(s.workload),
         now=world.now,
         own_load=world.load * LOAD_UNIT,
         load_mean=mean,
         load_std=std,
         true_background=world.background if cheats else None,
+        units_left=settle.units_left(world, s),
+        prepared=prepared,
     )
 
 
@@ -94,7 +102,7 @@ def step(
 
     def decide(world: World, s: ScenarioArrays) -> tuple[tuple[World, Any], tuple[Action, Array]]:
         key = jax.random.fold_in(carry.key, world.core.decisions)
-        state, action = policy.decide(key, carry.policy_state, observe(world, s, policy.cheats))
+        state, action = policy.decide(key, carry.policy_state, observe(world, s, policy.cheats, carry.prepared))
         when, action = once((decides, action))
         state = jax.tree.map(lambda new, old: jnp.where(when, new, old), state, carry.policy_state)
         world, accepted = settle.act(world, s, action, when)
@@ -114,7 +122,7 @@ def step(
     ready = (s.latency <= 0) | world.thought
     moves = once(~settle.unsettled(world) & ~(settle.wanted(world.core, s) & ready) & ~finished(world, s))
     world, event = _part(alone, moves, partial(advance_time, contention=contention, when=moves), world, s)
-    carry = Carry(world, state, carry.key)
+    carry = Carry(world, state, carry.prepared, carry.key)
     if not record:
         return carry, None
 

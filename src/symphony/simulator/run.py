@@ -171,7 +171,7 @@ def _compiled(
 
 
 def _without_key(carry: Carry) -> Carry:
-    return Carry(carry.world, carry.policy_state, jax.vmap(jax.random.key_data)(carry.key))
+    return Carry(carry.world, carry.policy_state, carry.prepared, jax.vmap(jax.random.key_data)(carry.key))
 
 
 def record(scenario: Scenario, trace: Trace, policy: str, wall_s: float) -> RunRecord:

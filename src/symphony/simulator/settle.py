@@ -16,10 +16,10 @@ from symphony.problem.spans import distance, gang_span, span
 from symphony.problem.topology import LOCAL
 from symphony.scheduling import advance
 from symphony.scheduling.clock import Amount
-from symphony.scheduling.feasible import candidates, facts, startable
+from symphony.scheduling.feasible import candidates, facts, per_gang, startable
 from symphony.scheduling.indexing import BIG, add_all, first, first_min, once, put, put_all, take
 from symphony.scheduling.policy import Action
-from symphony.scheduling.state import COPIES, FINISHED, PLACING, QUEUED, RUNNING, SAVED, Core
+from symphony.scheduling.state import ABSENT, COPIES, DONE, FINISHED, PLACING, QUEUED, RUNNING, SAVED, Core
 from symphony.simulator.contention import MAX_BANDWIDTH, to_load
 from symphony.simulator.scenarios import ScenarioArrays
 from symphony.simulator.world import IDLE, World
@@ -111,6 +111,22 @@ def _true_units(s: ScenarioArrays, core: Core, slot: Array, index: Array, units:
     """Units of work that a gang really has."""
     number = take(core.job, slot)
     return units * take(s.work_noise, (31 * number + index) % s.work_noises)
+
+
+def units_left(world: World, s: ScenarioArrays) -> Array:
+    """Whole units that each gang would say it has yet to do [G]: a kernel says 1 until it is done."""
+    core, w = world.core, s.workload
+    gangs, tasks = core.status.shape[0], w.kernel.shape[1]
+    number = jnp.arange(gangs)
+    slot, index = number // tasks, number % tasks
+    units = per_gang(core, w.units)
+    true = _true_units(s, core, slot, index, units)
+    lane = core.lane[:, 0]
+    left = jnp.where(core.resumed, world.left.total, true)
+    left = jnp.where(lane >= 0, take(world.lane_left.total / world.pace_s, lane), left)
+    # The noise makes a unit longer or shorter; how many there are is known.
+    said = jnp.ceil(left / true * units * (1 - 8 * jnp.finfo(left.dtype).eps))
+    return jnp.where((core.status == ABSENT) | (core.status == DONE), 0, said)
 
 
 def act(world: World, s: ScenarioArrays, action: Action, when: Array) -> tuple[World, Array]:
