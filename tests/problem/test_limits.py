@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,3 +47,9 @@ def test_as_many_device_kinds_as_the_bound_allows_can_be_told_apart() -> None:
         assert [k for k in range(len(kinds)) if arrays.runs_on[0, i] >> k & 1] == [i]
     with pytest.raises(LimitError, match="number of device kinds"):
         Topology("t", (*kinds, DeviceKind("more", "cpu")), (), devices)
+
+
+@pytest.mark.parametrize(("value", "shown"), [(1e30, "1e+30"), (10**400, "beyond all measure")])
+def test_absurd_numbers_are_told_shortly(value: float, shown: str) -> None:
+    with pytest.raises(LimitError, match=f"x is {re.escape(shown)}, more"):
+        limits.check("x", value, 5)

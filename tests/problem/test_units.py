@@ -89,6 +89,11 @@ def test_show(value: float, dimension: str, text: str) -> None:
     assert units.show(value, dimension) == text
 
 
+def test_an_integer_too_large_for_a_float_is_refused() -> None:
+    with pytest.raises(InputError, match="not a finite"):
+        units.parse(10**400, "bytes")
+
+
 def test_numbers_and_what_only_looks_like_one() -> None:
     assert all(units.is_number(x) for x in (0, 1.5, math.inf, np.float32(1), np.int64(3)))
     assert not any(units.is_number(x) for x in (None, "1", True, math.nan, -1e-9, [1], 1j))

@@ -13,7 +13,7 @@ import pytest
 
 from symphony.baselines import EftBelief, EftExact, Fifo, Heft, Random
 from symphony.evaluation.compare import scenario as drawn
-from symphony.problem.errors import InputError, PolicyError
+from symphony.problem.errors import InputError, LimitError, PolicyError
 from symphony.problem.topologies import topology
 from symphony.problem.workload import Edge, Job, Kernel, Profile, Task, TaskGraph, Workload
 from symphony.scheduling.one_of import OneOf
@@ -288,3 +288,11 @@ def test_a_long_run_does_not_drift() -> None:
     for job in reference.jobs:
         assert ours[job.job].finish_s == pytest.approx(job.finish_s, rel=1e-4)
         assert ours[job.job].isolated_s == pytest.approx(job.isolated_s, rel=1e-6)
+
+
+def test_time_beyond_what_the_clock_can_count_is_an_error() -> None:
+    kernel = Kernel("slow", {"v100": Profile(fixed_s=9e8)})
+    graph = TaskGraph("chain", tuple(Task(f"t{i}", "slow") for i in range(3)), (Edge("t0", "t1"), Edge("t1", "t2")))
+    work = Workload("ages", (kernel,), (graph,), (Job(0, 0.0),))
+    with pytest.raises(LimitError, match="68 years"):
+        simulate([draw(topology("gpu24"), work, 0, replace(CALM, window_s=1e8))], Heft())

@@ -48,12 +48,8 @@ def compare(
     if relative_to and relative_to not in names:
         raise InputError(f"--relative-to {relative_to!r} is not among --policies", hint=f"choose of {', '.join(names)}")
     # What would fail at the end is found at the beginning: a comparison may take an hour.
-    if metric and metric not in METRICS:
-        raise InputError(f"--metric {metric!r} is no metric", hint=f"choose of {', '.join(METRICS)}")
     to_stdout = str(json_file) == "-"
     _check_outputs(metric, None if to_stdout else json_file, report)
-    if json_file is not None and not to_stdout and not json_file.absolute().parent.is_dir():
-        raise InputError(f"--json {str(json_file)!r}: there is no such directory", hint="make it, or name another file")
     console = Console(stderr=True) if to_stdout else Console()
     disturbances = Disturbances(
         background=background,
@@ -106,7 +102,7 @@ def _check_outputs(metric: str, json_file: Path | None, report: Path | None) -> 
     if metric and metric not in METRICS:
         close = difflib.get_close_matches(metric, METRICS, 1)
         meant = f"did you mean {close[0]!r}? " if close else ""
-        raise InputError(f"unknown metric {metric!r}", hint=f"{meant}there are {', '.join(METRICS)}")
+        raise InputError(f"--metric {metric!r} is no metric", hint=f"{meant}there are {', '.join(METRICS)}")
     if json_file is not None and (json_file.is_dir() or not json_file.parent.is_dir()):
         why = "it is a directory" if json_file.is_dir() else f"no such directory: {json_file.parent}"
         raise InputError(f"--json {json_file} cannot be written: {why}", hint="name a file in a folder that exists")

@@ -32,8 +32,9 @@ PRIORITY = 2**31 - 2  # the largest; the least is as far below 0
 def check(name: str, value: float, bound: float, *, where: str = "") -> None:
     """Refuse `value` if it is beyond `bound`, naming both."""
     if value > bound:
+        shown = f"{value:,.0f}" if value < 1e18 else f"{value:.3g}" if value < 1e300 else "beyond all measure"
         raise LimitError(
-            f"{name} is {value:,.0f}, more than Symphony's bound of {bound:,.0f}",
+            f"{name} is {shown}, more than Symphony's bound of {bound:,.0f}",
             where=where,
             hint="split the input, or raise the bound in symphony.problem.limits if the size is meant",
         )

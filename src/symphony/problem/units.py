@@ -47,9 +47,13 @@ def parse(value: str | float, dimension: str, *, where: str = "") -> float:
                 f"{value!r} is not a quantity in {dimension}", where=where, hint=f"{example} (units: {known})"
             )
         value = float(match[1]) * (_UNITS[dimension][unit] if unit else 1.0)
+    try:
+        value = float(value)  # an integer may be too large for it
+    except OverflowError:
+        value = math.inf
     if not math.isfinite(value) or value < 0:
         raise InputError(f"{value!r} is not a finite, non-negative quantity", where=where, hint=example)
-    return float(value)
+    return value
 
 
 def show(value: float, dimension: str) -> str:

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from symphony.problem.errors import PolicyError
+from symphony.problem.errors import LimitError, PolicyError
 from symphony.problem.runnable import critical_path_s
 from symphony.problem.topology import RESOURCE_KINDS, Topology
 from symphony.problem.workload import Workload
@@ -123,6 +123,11 @@ def run_traces(
                 "failures may outrun checkpoints, or the policy keeps preempting or reconfiguring",
             )
         whole = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *logs) if logs else None
+        if whole is not None and (whole.after[0][:, 1:] < whole.after[0][:, :-1]).any():
+            raise LimitError(
+                "simulated time went beyond 2^31 seconds, 68 years, which the clock cannot count",
+                hint="give durations and arrivals in seconds, and fewer jobs of such length",
+            )
         host = jax.tree.map(np.asarray, _without_key(carry))
         return [
             Trace(jax.tree.map(lambda x, i=i: x[i], whole), jax.tree.map(lambda x, i=i: x[i], host))

@@ -108,7 +108,7 @@ def draw(
     d = disturbances
     d = replace(
         d,
-        phase_s=TYPICAL_GANGS_PER_PHASE * typical if d.phase_s is None else d.phase_s,
+        phase_s=min(TYPICAL_GANGS_PER_PHASE * typical, limits.SECONDS) if d.phase_s is None else d.phase_s,
         window_s=typical if d.window_s is None else d.window_s,
     )
     _check_disturbances(d)
@@ -129,13 +129,14 @@ def draw(
                 tenant = _TENANTS[rng.integers(len(_TENANTS))]
                 level = d.background * rng.uniform(0.5, 1.5)
                 load = {kind: level * weight for kind, weight in tenant.items()}
-            phases.append(Phase(float(gap), group, load))
+            phases.append(Phase(min(float(gap), limits.SECONDS), group, load))
     failures: list[Failure] = []
     if d.failures_per_day > 0:
         mean_gap = 86400.0 / (d.failures_per_day * len(topology.devices))
         for gap in rng.exponential(mean_gap, 256):
             device = topology.devices[rng.integers(len(topology.devices))].name
-            failures.append(Failure(float(gap), device, float(rng.exponential(d.repair_s)) + 1e-3))
+            repair_s = min(float(rng.exponential(d.repair_s)) + 1e-3, limits.SECONDS)
+            failures.append(Failure(min(float(gap), limits.SECONDS), device, repair_s))
     noise = np.exp(rng.normal(0.0, d.work_noise, 127)) if d.work_noise > 0 else np.ones(1)
     return Scenario(topology, workload, seed, tuple(phases), tuple(failures), tuple(map(float, noise)), d, job_slots)
 
