@@ -152,7 +152,7 @@ def test_schedules_are_cut_to_what_the_page_may_hold(report: Report, monkeypatch
 
 
 def test_a_full_page_stays_below_three_megabytes(report: Report) -> None:
-    empty, one = (len(page._for_script(page.payload(r))) for r in (synthetic.report(range(3), 1), report))
+    empty, one = (len(page.for_script(page.payload(r))) for r in (synthetic.report(range(3), 1), report))
     bars = sum(page._bars(report, seed) for seed, _ in page.scheduled_seeds(report))
     assert (one - empty) / bars * page.BARS < 2.5e6
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from symphony.evaluation.metrics import METRICS
-from symphony.evaluation.statistics import Estimate, Paired, main_estimate, paired, verdict
+from symphony.evaluation.statistics import Estimate, Paired, holm, main_estimate, paired, verdict
 from symphony.problem.errors import InputError
 
 TIME, SHARE, NEITHER = METRICS["mean_completion_s"], METRICS["isolated_share"], METRICS["preemptions"]
@@ -125,3 +125,10 @@ def test_swapping_the_policies_inverts_the_answer(pairs: list[tuple[float, float
     assert one.ratio.value * other.ratio.value == pytest.approx(1, rel=1e-5)
     assert one.difference.value == pytest.approx(-other.difference.value, rel=1e-6, abs=1e-6 * max(*ours, *theirs))
     assert one.p == pytest.approx(other.p)
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([None, 0.01]) == pytest.approx([1.0, 0.02])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+    assert holm([]) == []

@@ -14,8 +14,12 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from symphony.baselines import BASELINES, FOR_TRAINING
 from symphony.evaluation.compare import compare as run_comparison
 from symphony.evaluation.metrics import METRICS
+from symphony.evaluation.report import Report
+from symphony.evaluation.survey import Place, Survey, survey
+from symphony.lowering.family import names
 from symphony.problem.errors import InputError, SymphonyWarning
 from symphony.simulator.scenarios import Disturbances
 
@@ -24,10 +28,16 @@ def compare(
     *,
     topology: Annotated[str, typer.Option("--topology", "-t", help="Built-in name or TOML file.")] = "paper",
     workload: Annotated[
-        str, typer.Option("--workload", "-w", help="Family spec, e.g. 'cholesky:10?jobs=20&load=0.5'.")
-    ] = "variant-calling",
+        list[str] | None,
+        typer.Option(
+            "--workload",
+            "-w",
+            help="Family or file, e.g. 'cholesky:10?jobs=20&load=0.5', on the topology or, with @, on another: "
+            "'training@gpu24'. Several times for several; 'dags' or 'all' for every family. [default: variant-calling]",
+        ),
+    ] = None,
     policies: Annotated[
-        str, typer.Option("--policies", "-p", help="Comma-separated names; the first is the baseline.")
+        str, typer.Option("--policies", "-p", help="Comma-separated names, or all; the first is the baseline.")
     ] = "fifo,random,shortest-queue,sjf,heft,eft-static,eft-belief,eft-exact",
     seeds: Annotated[int, typer.Option("--seeds", "-n", help="How many seeds: 0 to N-1.", min=1)] = 20,
     first_seed: Annotated[int, typer.Option(help="Start at another seed than 0.", min=0)] = 0,
@@ -44,9 +54,11 @@ def compare(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
     """Run policies on the same scenarios; print, and write, who does how much better, and how sure that is."""
-    names = [name.strip() for name in policies.split(",") if name.strip()]
-    if relative_to and relative_to not in names:
-        raise InputError(f"--relative-to {relative_to!r} is not among --policies", hint=f"choose of {', '.join(names)}")
+    chosen = list(BASELINES) if policies == "all" else [name.strip() for name in policies.split(",") if name.strip()]
+    if relative_to and relative_to not in chosen:
+        raise InputError(
+            f"--relative-to {relative_to!r} is not among --policies", hint=f"choose of {', '.join(chosen)}"
+        )
     # What would fail at the end is found at the beginning: a comparison may take an hour.
     to_stdout = str(json_file) == "-"
     _check_outputs(metric, None if to_stdout else json_file, report)
@@ -58,28 +70,49 @@ def compare(
         failures_per_day=failures_per_day,
         latency_s=latency_s,
     )
+    places = _places(workload or ["variant-calling"], topology)
+    numbers = range(first_seed, first_seed + seeds)
+    command = shlex.join(["symphony", *sys.argv[1:]])
     columns = (TextColumn("{task.description:>16}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
+    result: Report | Survey
     with (
         warnings.catch_warnings(record=True) as caught,
         Progress(*columns, TimeElapsedColumn(), console=console, disable=quiet, transient=True) as bars,
     ):
         warnings.simplefilter("always", SymphonyWarning)
-        bar = bars.add_task("compiling", total=float(len(names)))
+        bar = bars.add_task("compiling", total=1.0)
 
-        def tell(name: str, share: float) -> None:
-            bars.update(bar, description=name, completed=names.index(name) + share)
-
-        result = run_comparison(
-            names,
-            topology=topology,
-            workload=workload,
-            seeds=range(first_seed, first_seed + seeds),
-            disturbances=disturbances,
-            job_slots=job_slots or None,
-            baseline=relative_to or None,
-            command=shlex.join(["symphony", *sys.argv[1:]]),
-            progress=tell,
-        )
+        if len(places) == 1:
+            result = run_comparison(
+                chosen,
+                topology=places[0].topology,
+                workload=places[0].workload,
+                seeds=numbers,
+                disturbances=disturbances,
+                job_slots=job_slots or None,
+                baseline=relative_to or None,
+                command=command,
+                progress=lambda name, share: bars.update(
+                    bar, description=name, completed=(chosen.index(name) + share) / len(chosen)
+                ),
+            )
+        else:
+            if report is None:
+                raise InputError(
+                    "several workloads need a folder to keep what is done",
+                    hint="add --report DIR; the same command goes on where it was stopped",
+                )
+            result = survey(
+                chosen,
+                places,
+                report,
+                seeds=numbers,
+                disturbances=disturbances,
+                job_slots=job_slots or None,
+                command=command,
+                suits=lambda name, one: name not in FOR_TRAINING or one.workload.preemptible,
+                progress=lambda what, share: bars.update(bar, description=what, completed=share),
+            )
     # Records first: nothing that follows may lose them.
     if to_stdout:
         with tempfile.TemporaryDirectory() as folder:
@@ -88,13 +121,26 @@ def compare(
             sys.stdout.buffer.flush()
     elif json_file is not None:
         result.to_json(json_file)
-    console.print(result.summary())
+    console.print(result.summary() if isinstance(result, Report) else result.table())
     if metric:
         console.print(result.table(metric))
-    for warning in caught:
-        Console(stderr=True).print(f"[yellow]warning[/]: {warning.message}", highlight=False)
+    for message in dict.fromkeys(str(warning.message) for warning in caught):
+        Console(stderr=True).print(f"[yellow]warning[/]: {message}", highlight=False)
     if report is not None:
         console.print(f"report: {result.write(report)}", highlight=False)
+
+
+def _places(specs: list[str], topology: str) -> list[Place]:
+    """The workloads that are meant, each with its topology; `dags` and `all` stand for many."""
+    places: list[Place] = []
+    for spec in specs:
+        if spec in ("dags", "all"):
+            places += [Place(name, topology) for name in names() if name not in ("training", "mixed")]
+            if spec == "all":
+                places += [Place("mixed", topology), Place("training", "gpu24")]
+        else:
+            places.append(Place.of(spec, topology))
+    return list(dict.fromkeys(places))
 
 
 def _check_outputs(metric: str, json_file: Path | None, report: Path | None) -> None:
@@ -103,9 +149,6 @@ def _check_outputs(metric: str, json_file: Path | None, report: Path | None) -> 
         close = difflib.get_close_matches(metric, METRICS, 1)
         meant = f"did you mean {close[0]!r}? " if close else ""
         raise InputError(f"--metric {metric!r} is no metric", hint=f"{meant}there are {', '.join(METRICS)}")
-    if json_file is not None and (json_file.is_dir() or not json_file.parent.is_dir()):
-        why = "it is a directory" if json_file.is_dir() else f"no such directory: {json_file.parent}"
-        raise InputError(f"--json {json_file} cannot be written: {why}", hint="name a file in a folder that exists")
     if report is not None:
         try:
             report.mkdir(parents=True, exist_ok=True)
@@ -113,3 +156,6 @@ def _check_outputs(metric: str, json_file: Path | None, report: Path | None) -> 
             raise InputError(
                 f"--report {report} cannot be made: {error.strerror}", hint="name a folder that can be written"
             ) from error
+    if json_file is not None and (json_file.is_dir() or not json_file.parent.is_dir()):
+        why = "it is a directory" if json_file.is_dir() else f"no such directory: {json_file.parent}"
+        raise InputError(f"--json {json_file} cannot be written: {why}", hint="name a file in a folder that exists")

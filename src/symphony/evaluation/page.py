@@ -42,7 +42,7 @@ def html(report: Report) -> str:
         "unfairness": markup.escape(report.unfairness()),
         "command": markup.escape(report.command),
         "script": files.joinpath("report.js").read_text(encoding="utf-8"),
-        "data": _for_script(payload(report)),
+        "data": for_script(payload(report)),
     }
     template = files.joinpath("report.html").read_text(encoding="utf-8")
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], template)
@@ -240,7 +240,7 @@ def _rounded(value: float | None, digits: int = 6) -> float | None:
     return float(f"{value:.{digits}g}") if math.isfinite(value) else None
 
 
-def _for_script(value: Any) -> str:
+def for_script(value: Any) -> str:
     """JSON that may stand inside a script element: no `<`, so that nothing in it can end the element."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

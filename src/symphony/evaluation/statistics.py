@@ -20,6 +20,7 @@ Student's t also needs no random draws: equal records give equal reports.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -74,7 +75,7 @@ def paired(ours: ArrayLike, theirs: ArrayLike) -> Paired:
     a = np.where(np.isclose(a, b, rtol=_SAME, atol=0), b, a)
     if (a <= 0).any() or (b <= 0).any():
         return Paired(len(a), _student(a - b), None, _wilcoxon(a - b))
-    logs = np.log(a / b)
+    logs = np.log(a) - np.log(b)  # not log(a / b), whose rounding would break ties
     log = _student(logs)
     ratio = Estimate(math.exp(log.value), *(None if x is None else math.exp(x) for x in (log.low, log.high)))
     return Paired(len(a), _student(a - b), ratio, _wilcoxon(logs))
@@ -100,6 +101,21 @@ def verdict(comparison: Paired, metric: Metric) -> Verdict:
     if metric.better == "neither":
         return direction
     return "better" if direction == metric.better else "worse"
+
+
+def holm(p: Sequence[float | None]) -> list[float]:
+    """Holm's correction: values of p that may be compared with a bound on the error of all the tests together.
+
+    None, where no test was possible, becomes 1: nothing can be told apart there.
+    """
+    order = sorted(range(len(p)), key=lambda i: 1.0 if p[i] is None else float(p[i] or 0.0))
+    corrected = [1.0] * len(p)
+    largest = 0.0
+    for place, index in enumerate(order):
+        value = p[index]
+        largest = max(largest, min(1.0, (len(p) - place) * (1.0 if value is None else value)))
+        corrected[index] = largest
+    return corrected
 
 
 def _student(sample: NDArray[np.float64]) -> Estimate:

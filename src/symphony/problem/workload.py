@@ -185,6 +185,11 @@ class Workload:
         """Index into `kernels` by name."""
         return {kernel.name: index for index, kernel in enumerate(self.kernels)}
 
+    @cached_property
+    def preemptible(self) -> bool:
+        """Whether any gang may be taken off its devices before it is done."""
+        return any(gang.preemptible for graph in self.graphs for gang in graph.gangs)
+
 
 def topological_order(count: int, edges: Iterable[tuple[int, int]]) -> tuple[int, ...]:
     """Indices 0 … count-1, sources before targets, the lowest index first; shorter than `count` if there is a cycle."""

@@ -1,0 +1,375 @@
+"""Many policies on many workloads: run in one go, kept as it comes, and taken up again where it was stopped.
+
+A cell is one policy on one workload, all seeds. Each cell has a file of its own, whose name holds a digest of all that
+its numbers depend on. A cell whose file is there is not run again, and a change of seeds or disturbances never meets
+old numbers.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+from rich.text import Text
+
+from symphony.baselines import named
+from symphony.evaluation.compare import scenario
+from symphony.evaluation.metrics import METRICS, metrics
+from symphony.evaluation.report import DAGGER, Printable
+from symphony.evaluation.statistics import Paired, holm, paired
+from symphony.problem import limits
+from symphony.problem.errors import InputError, SymphonyError
+from symphony.problem.topologies import topology
+from symphony.scheduling.one_of import OneOf
+from symphony.scheduling.policy import Policy
+from symphony.simulator.records import RunRecord
+from symphony.simulator.run import simulate
+from symphony.simulator.scenarios import Disturbances, Scenario
+
+FORMAT = "symphony.survey/1"
+ALPHA = 0.05  # of all comparisons with the winner of a workload together
+
+
+@dataclass(frozen=True)
+class Place:
+    """A workload on a topology, as people write it: `cholesky:10?jobs=5@machine`."""
+
+    workload: str
+    topology: str
+
+    def __str__(self) -> str:
+        return f"{self.workload}@{self.topology}"
+
+    @staticmethod
+    def of(spec: str, default: str) -> Place:
+        """From a spec; without @, on the default topology."""
+        workload, at, cluster = spec.rpartition("@")
+        place = Place(workload, cluster) if at else Place(spec, default)
+        if not place.workload or not place.topology:
+            raise InputError(f"{spec!r} names no workload", hint="write WORKLOAD or WORKLOAD@TOPOLOGY")
+        return place
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One policy on one workload: every metric of every seed, and every job's times."""
+
+    place: Place
+    policy: str
+    cheats: bool
+    seeds: tuple[int, ...]
+    metrics: Mapping[str, tuple[float, ...]]  # by name, one value for each seed
+    jobs: tuple[Mapping[str, list[float]], ...] = field(default=(), compare=False)  # by column, for each seed
+
+    def values(self, metric: str) -> NDArray[np.float64]:
+        """A metric, seed by seed."""
+        return np.array(self.metrics.get(metric, [math.nan] * len(self.seeds)))
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a policy did on one workload, against the winner there."""
+
+    policy: str
+    mean: float  # over the seeds
+    against: Paired | None  # the winner's; None for the winner itself
+    tied: bool  # the winner, or not distinguishable from it
+
+
+@dataclass(frozen=True)
+class Survey:
+    """All cells that have been run, and what is to be said about them."""
+
+    cells: Sequence[Cell]
+    skipped: Sequence[str]  # workloads or policies that could not be run, with the reason
+    command: str
+
+    @cached_property
+    def places(self) -> tuple[Place, ...]:
+        """Workloads, in the order in which they were run."""
+        return tuple(dict.fromkeys(cell.place for cell in self.cells))
+
+    @cached_property
+    def policies(self) -> tuple[str, ...]:
+        """Policies, in the order of their first cell."""
+        return tuple(dict.fromkeys(cell.policy for cell in self.cells))
+
+    @cached_property
+    def cheats(self) -> frozenset[str]:
+        """Policies that see the true state."""
+        return frozenset(cell.policy for cell in self.cells if cell.cheats)
+
+    @cached_property
+    def cell_of(self) -> Mapping[tuple[Place, str], Cell]:
+        """Cells by workload and policy."""
+        return {(cell.place, cell.policy): cell for cell in self.cells}
+
+    def standings(self, place: Place, metric: str = "mean_completion_s") -> list[Standing]:
+        """The policies on one workload, the best first. The winner is the best that does not cheat.
+
+        A policy is tied with the winner unless a signed-rank test, corrected for the number of policies (Holm), tells
+        them apart.
+        """
+        cells = [cell for cell in self.cells if cell.place == place]
+        sign = -1 if METRICS[metric].better == "higher" else 1
+        order = sorted(cells, key=lambda cell: _for_sorting(sign * cell.values(metric).mean()))
+        winner = next((cell for cell in order if not cell.cheats), order[0])
+        others = [cell for cell in order if cell is not winner]
+        pairs = {cell.policy: paired(cell.values(metric), winner.values(metric)) for cell in others}
+        told = dict(zip(pairs, holm([pair.p for pair in pairs.values()]), strict=True))
+        return [
+            Standing(
+                cell.policy,
+                float(cell.values(metric).mean()),
+                pairs.get(cell.policy),
+                cell is winner or told[cell.policy] > ALPHA,
+            )
+            for cell in order
+        ]
+
+    def overall(self, metric: str = "mean_completion_s") -> dict[str, tuple[float, int, int]]:
+        """For each policy: geometric mean over its workloads of its ratio to the winner, and how many it won or tied
+        of how many it ran on."""
+        ratios: dict[str, list[float]] = {policy: [] for policy in self.policies}
+        won = dict.fromkeys(self.policies, 0)
+        for place in self.places:
+            for standing in self.standings(place, metric):
+                pair = standing.against
+                ratio = 1.0 if pair is None else pair.ratio.value if pair.ratio is not None else math.nan
+                ratios[standing.policy].append(ratio)
+                won[standing.policy] += standing.tied
+        return {
+            policy: (float(np.exp(np.mean(np.log(values)))) if values else math.nan, won[policy], len(values))
+            for policy, values in ratios.items()
+        }
+
+    def table(self, metric: str = "mean_completion_s") -> Printable:
+        """Policies by their ratio to the winners over all workloads, with their ratio on each."""
+        overall = self.overall(metric)
+        higher = METRICS[metric].better == "higher"
+        order = sorted(self.policies, key=lambda p: _for_sorting(-overall[p][0] if higher else overall[p][0]))
+        on = {place: {s.policy: s for s in self.standings(place, metric)} for place in self.places}
+        header = [
+            ("policy", ["policy"]),
+            ("all", ["all\nworkloads", "won or\ntied"]),
+            *((str(place), [str(place).replace("@", "\n@")]) for place in self.places),
+        ]
+        rows = []
+        for policy in order:
+            ratio, won, count = overall[policy]
+            row = [Text(policy + DAGGER if policy in self.cheats else policy), _behind(ratio), Text(f"{won}/{count}")]
+            rows.append(row + [_shown(on[place].get(policy)) for place in self.places])
+        seeds = len(self.cells[0].seeds)
+        title = f"{METRICS[metric].title}: how far behind the winner of each workload, {seeds} seeds"
+        return Printable(title, header, rows, [], self.notes())
+
+    def notes(self) -> list[str]:
+        """What a reader must know beside the numbers."""
+        notes = ["Green: the winner, and what a signed-rank test (Holm's correction, 5%) cannot tell from it."]
+        if self.cheats:
+            notes.append(f"{DAGGER} cheats: sees the true state, and cannot win.")
+        seeds, others = len(self.cells[0].seeds), len(self.policies) - 1
+        enough = math.ceil(math.log2(2 * others / ALPHA)) if others else 0
+        if seeds < enough:
+            notes.append(f"{seeds} seeds are too few to tell {others + 1} policies apart: run at least {enough}.")
+        return [*notes, *(f"left out: {line}" for line in self.skipped)]
+
+    def write(self, directory: str | Path) -> Path:
+        """Write the page, survey.html, into a directory; returns its path."""
+        from symphony.evaluation import survey_page  # it imports this file
+
+        target = Path(directory) / "survey.html"
+        target.write_text(survey_page.html(self), encoding="utf-8")
+        return target
+
+    def to_json(self, path: str | Path) -> None:
+        """Write every metric of every cell, and every job's times; compressed if the path ends in `.gz`."""
+        text = json.dumps({"format": FORMAT, "command": self.command, "cells": [_out(c) for c in self.cells]})
+        data = text.encode()
+        Path(path).write_bytes(gzip.compress(data, 6, mtime=0) if str(path).endswith(".gz") else data)
+
+
+def _behind(ratio: float) -> Text:
+    return Text("–" if not math.isfinite(ratio) else f"{ratio - 1:+.1%}".replace("-", "−"))
+
+
+def _shown(standing: Standing | None) -> Text:
+    if standing is None:
+        return Text("")
+    if standing.against is None:
+        return Text("best", style="bold green")
+    text = _behind(math.nan if standing.against.ratio is None else standing.against.ratio.value)
+    text.stylize("green" if standing.tied else "")
+    return text
+
+
+def survey(
+    policies: Mapping[str, Policy] | Iterable[str],
+    places: Sequence[Place],
+    directory: str | Path,
+    *,
+    seeds: Sequence[int] = range(20),
+    disturbances: Disturbances | None = None,
+    job_slots: int | None = None,
+    command: str = "",
+    progress: Callable[[str, float], None] | None = None,
+    suits: Callable[[str, Scenario], bool] = lambda name, scenario: True,
+) -> Survey:
+    """Run what has not been run, and return everything.
+
+    `suits` says whether a policy is worth running on a scenario. `progress` is told what is being done, and the share
+    of all cells that are complete.
+    """
+    chosen = dict(policies) if isinstance(policies, Mapping) else {name: named(name) for name in policies}
+    if not chosen or not places:
+        raise InputError("there is nothing to compare", hint="name at least one policy and one workload")
+    numbers = tuple(dict.fromkeys(int(seed) for seed in seeds))
+    limits.check("number of seeds", len(numbers), limits.SEEDS)
+    folder = Path(directory) / "cells"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"no such directory can be made ({error.strerror})", where=str(folder), hint="name another one"
+        ) from None
+    cells: list[Cell] = []
+    skipped: list[str] = []
+    where = list(dict.fromkeys(places))
+    for index, place in enumerate(where):
+
+        def tell(what: str, share: float, index: int = index) -> None:
+            if progress is not None:
+                progress(what, (index + share) / len(where))
+
+        tell(str(place), 0.0)
+        try:
+            cluster = topology(place.topology)
+            scenarios = [scenario(cluster, place.workload, seed, disturbances, job_slots) for seed in numbers]
+        except SymphonyError as error:
+            skipped.append(f"{place}: {error}")
+            continue
+        fitting = {name: policy for name, policy in chosen.items() if suits(name, scenarios[0])}
+        cells += _cells(place, fitting, scenarios, folder, tell, skipped)
+    if not cells:
+        raise InputError(f"nothing could be run: {skipped[0]}", hint="name a topology that can run the workloads")
+    return Survey(cells, skipped, command)
+
+
+def _cells(
+    place: Place,
+    policies: Mapping[str, Policy],
+    scenarios: Sequence[Scenario],
+    folder: Path,
+    tell: Callable[[str, float], None],
+    skipped: list[str],
+) -> list[Cell]:
+    """The cells of one workload, those run that are not there yet. What cannot be run is added to `skipped`."""
+    files = {name: _file(folder, place, name, scenarios) for name in policies}
+    cells = {name: cell for name, path in files.items() if (cell := _load(path)) is not None}
+    missing = [name for name in policies if name not in cells]
+    group = tuple(policies[name] for name in missing)
+    for number, name in enumerate(missing):
+
+        def within(share: float, name: str = name, before: int = len(policies) - len(missing) + number) -> None:
+            tell(f"{place}: {name}", (before + share) / len(policies))
+
+        try:
+            runs = simulate(scenarios, OneOf(group, jnp.asarray(number, jnp.int32)), name=name, progress=within)
+        except SymphonyError as error:
+            skipped.append(f"{place}: {name}: {error}")
+            continue
+        cells[name] = _cell(place, name, policies[name].cheats, runs)
+        _save(cells[name], files[name])
+    return [cells[name] for name in policies if name in cells]
+
+
+def _for_sorting(value: float) -> float:
+    return value if math.isfinite(value) else math.inf
+
+
+def _cell(place: Place, name: str, cheats: bool, runs: Sequence[RunRecord]) -> Cell:
+    values = [metrics(run) for run in runs]
+    names = dict.fromkeys(key for one in values for key in one)
+    return Cell(
+        place,
+        name,
+        cheats,
+        tuple(run.seed for run in runs),
+        {key: tuple(one.get(key, math.nan) for one in values) for key in names},
+        tuple(_columns(run) for run in runs),
+    )
+
+
+def _columns(run: RunRecord) -> dict[str, list[float]]:
+    fields = ("job", "graph", "arrival_s", "finish_s", "isolated_s", "priority")
+    return {name: [float(getattr(job, name)) for job in run.jobs] for name in fields}
+
+
+def _file(folder: Path, place: Place, policy: str, scenarios: Sequence[Scenario]) -> Path:
+    """The file of a cell. Its name holds a digest of what the numbers depend on; topologies and workloads enter by
+    content, because a file of the same name may have changed."""
+    digest = hashlib.sha256()
+    for part in _identity(scenarios):
+        digest.update(part.encode())
+    slug = re.sub(r"[^A-Za-z0-9]+", "-", f"{place}").strip("-")[-60:]
+    return folder / f"{slug}.{policy}.{digest.hexdigest()[:12]}.json.gz"
+
+
+def _identity(scenarios: Sequence[Scenario]) -> Iterator[str]:
+    import symphony  # here: it imports this package
+
+    yield f"{FORMAT} {symphony.__version__}"
+    yield repr(scenarios[0].topology)
+    for one in scenarios:
+        yield repr((one.workload, one.seed, one.disturbances, one.job_slots))
+
+
+def _out(cell: Cell) -> dict[str, Any]:
+    return {
+        "workload": cell.place.workload,
+        "topology": cell.place.topology,
+        "policy": cell.policy,
+        "cheats": cell.cheats,
+        "seeds": list(cell.seeds),
+        "metrics": {k: [float(x) if math.isfinite(x) else str(x) for x in v] for k, v in cell.metrics.items()},
+        "jobs": cell.jobs,
+    }
+
+
+def _save(cell: Cell, path: Path) -> None:
+    text = json.dumps({"format": FORMAT, **_out(cell)}, separators=(",", ":"))
+    # A cell that was being written when the run was stopped must not be taken for a whole one.
+    unfinished = path.with_name(path.name + ".part")
+    unfinished.write_bytes(gzip.compress(text.encode(), 6, mtime=0))
+    unfinished.replace(path)
+
+
+def _load(path: Path) -> Cell | None:
+    """A cell that was kept; None if there is none."""
+    if not path.exists():
+        return None
+    try:
+        document: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
+        return Cell(
+            Place(document["workload"], document["topology"]),
+            document["policy"],
+            document["cheats"],
+            tuple(document["seeds"]),
+            {name: tuple(float(x) for x in values) for name, values in document["metrics"].items()},
+            tuple(document["jobs"]),
+        )
+    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"it is no whole cell of a survey ({error!r})", where=str(path), hint="remove it; it will be run again"
+        ) from None
