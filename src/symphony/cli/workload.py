@@ -1,11 +1,12 @@
-"""`symphony workload`: which workloads there are, and what one holds."""
+"""`symphony workload`: which workloads there are, what one holds, and files of them."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich import box
@@ -14,82 +15,300 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from symphony.lowering import drawing
-from symphony.lowering.family import family, names, workload
+from symphony.cli import terminal
+from symphony.lowering import drawing, readers, trace
+from symphony.lowering.family import Option, drawn, family, file_options, is_path, names, reader_options, reading
+from symphony.lowering.readers import symphony_file
+from symphony.lowering.readers.reading import Problem, Reading
 from symphony.lowering.summary import Summary, summarise
-from symphony.problem import units
+from symphony.problem import topology_file, units
 from symphony.problem.errors import InputError
 from symphony.problem.topologies import topology as find_topology
+from symphony.problem.topology import Topology
 
-app = typer.Typer(help="List the workload families; show what a workload holds.", no_args_is_help=True)
+app = typer.Typer(
+    help="List workload families and file formats; show, convert and sample workloads.", no_args_is_help=True
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+Format = Annotated[str | None, typer.Option(help="Format of the file, if its content does not tell (see `formats`).")]
+KeepGood = Annotated[bool, typer.Option("--keep-good", help="Leave out what is wrong, and list it.")]
+SHOWN = 10  # problems that are listed; the others are counted
 
 
 @app.command("list")
-def list_families() -> None:
+def list_families(as_json: Json = False) -> None:
     """The workload families and their options."""
+    found = [family(name) for name in names()]
+    if as_json:
+        content = [
+            {"name": one.name, "about": one.about, "size": one.size, "options": _as_json(one.options)} for one in found
+        ]
+        typer.echo(json.dumps({"families": content, "files": {"options": _as_json(file_options())}}, indent=2))
+        return
     table = Table(title="Workload families", title_justify="left", box=box.SIMPLE, padding=(0, 1, 1, 0))
     table.add_column("spec", style="bold", no_wrap=True)
     table.add_column("what it is, and the defaults of its options")
     meaning: dict[tuple[str, str, str], None] = {}
-    for name in names():
-        found = family(name)
-        defaults = " ".join(f"{key}={found.values[key]}" for key in (*found.own, "jobs"))
-        table.add_row(f"{name}:{found.size}", f"{escape(found.about)}\n[dim]{defaults}[/]")
-        meaning |= {(key, option.about, option.allowed): None for key, option in found.options.items()}
-    common = " ".join(f"{key}={option.default}" for key, option in found.common.items() if key != "jobs")
+    for one in found:
+        defaults = " ".join(f"{key}={one.values[key]}" for key in (*one.own, "jobs"))
+        table.add_row(f"{one.name}:{one.size}", f"{escape(one.about)}\n[dim]{defaults}[/]")
+        meaning |= {(key, option.about, option.allowed): None for key, option in one.options.items()}
+    common = " ".join(f"{key}={option.default}" for key, option in found[0].common.items() if key != "jobs")
     table.add_row("all of them", f"[dim]{common}[/]")
+    table.add_row("path of a file", "a part of a file in one of the formats that `symphony workload formats` lists")
     glossary = Table(title="Options", title_justify="left", box=box.SIMPLE)
     glossary.add_column("option", style="bold", no_wrap=True)
     glossary.add_column("what it is")
     glossary.add_column("values", style="dim")
     for key, about, allowed in sorted(meaning):
         glossary.add_row(key, escape(about), escape(allowed))
-    console = Console(highlight=False)
+    console = terminal.console()
     console.print(table, glossary)
     console.print("For example: symphony workload show 'cholesky:16?jobs=5&arrivals=batch' --topology machine")
 
 
 @app.command()
+def formats(as_json: Json = False) -> None:
+    """The file formats that can be read, and the options that a file has as a workload."""
+    if as_json:
+        known = [{"name": f.name, "about": f.about, "options": _reader_defaults(f)} for f in readers.FORMATS]
+        typer.echo(json.dumps({"formats": known, "options": _as_json(file_options())}, indent=2))
+        return
+    table = Table(title="File formats", title_justify="left", box=box.SIMPLE)
+    table.add_column("format", style="bold", no_wrap=True)
+    table.add_column("what it is")
+    table.add_column("options of its own", style="dim")
+    for known_format in readers.FORMATS:
+        own = " ".join(
+            f"{key}={'' if value is None else value}" for key, value in _reader_defaults(known_format).items()
+        )
+        table.add_row(known_format.name, escape(known_format.about), escape(own))
+    options = Table(title="Options of every file", title_justify="left", box=box.SIMPLE)
+    options.add_column("option", style="bold", no_wrap=True)
+    options.add_column("what it is")
+    options.add_column("values", style="dim")
+    for key, option in file_options().items():
+        options.add_row(key, escape(option.about), "see above" if key == "format" else escape(option.allowed))
+    console = terminal.console()
+    console.print(table, options)
+    console.print("For example: symphony workload show 'jobs.csv?jobs=50&load=0.7' --topology gpu24")
+
+
+@app.command()
 def show(
-    spec: Annotated[str, typer.Argument(help="name, name:N or name:N?option=value&… (see `list`)")],
+    spec: Annotated[str, typer.Argument(help="name, name:N or path, and ?option=value&… (see `list`, `formats`)")],
     *,
     topology: Annotated[
-        str, typer.Option("--topology", "-t", help="A built-in topology or the path of a file.")
-    ] = "paper",
+        str | None,
+        typer.Option("--topology", "-t", help="Built-in name or TOML file  [default: the file's own, or paper]"),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Which draw of the family.")] = 0,
     jobs: Annotated[int | None, typer.Option(help="Number of jobs, whatever the spec says.")] = None,
     graph: Annotated[int, typer.Option(help="Which of the graphs to draw.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="The counts as JSON, nothing else.")] = False,
+    format: Format = None,
+    keep_good: KeepGood = False,
+    as_json: Json = False,
     dot: Annotated[Path | None, typer.Option(help="Write the graph as Graphviz text.")] = None,
     svg: Annotated[Path | None, typer.Option(help="Write the graph as a picture.")] = None,
 ) -> None:
     """What a workload holds on a topology: counts, kernels, load, and one of its graphs drawn."""
-    cluster = find_topology(topology)
-    drawn = workload(spec, cluster, seed, jobs=jobs)
-    if not 0 <= graph < len(drawn.graphs):
+    spec = _with_options(spec, format, keep_good)
+    of_file = reading(spec) if is_path(spec.partition("?")[0]) else None
+    if of_file is not None and not of_file.graphs:
+        _show_tables(of_file, as_json=as_json)
+        return
+    cluster = _cluster(topology, of_file)
+    made = drawn(spec, cluster, seed, jobs=jobs)
+    if not 0 <= graph < len(made.workload.graphs):
         raise InputError(
             f"there is no graph {graph}",
             where=f"workload {spec!r}",
-            hint=f"write --graph 0 to {len(drawn.graphs) - 1}",
+            hint=f"write --graph 0 to {len(made.workload.graphs) - 1}",
         )
-    chosen = drawn.graphs[graph]
+    chosen = made.workload.graphs[graph]
     written = []
     if dot:
         written.append(_write(dot, drawing.dot(chosen)))
     if svg:
         written.append(_write(svg, drawing.svg(chosen)))
-    summary = summarise(cluster, drawn)
+    summary = summarise(cluster, made.workload)
     if as_json:
-        typer.echo(json.dumps({"seed": seed, **dataclasses.asdict(summary)}, indent=2))
+        about = _remarks(made.notes, made.problems) if of_file is not None else {}
+        typer.echo(json.dumps({"seed": seed, **dataclasses.asdict(summary), **about}, indent=2))
         return
-    console = Console(highlight=False)
+    console = terminal.console()
     console.print(_counts(summary, seed))
     console.print(_kernels(summary))
     tasks = f"{len(chosen.tasks)} task{'s' if len(chosen.tasks) > 1 else ''}"
-    about = f"graph {graph} of {len(drawn.graphs)}: {escape(chosen.name)}, {tasks}"
-    console.print(Panel(drawing.text(chosen), title=about, title_align="left", expand=False))
+    about_graph = f"graph {graph} of {len(made.workload.graphs)}: {escape(chosen.name)}, {tasks}"
+    console.print(Panel(drawing.text(chosen), title=about_graph, title_align="left", expand=False))
+    _print_remarks(console, made.notes, made.problems)
     for path in written:
         console.print(f"wrote {escape(str(path))}", soft_wrap=True)
+
+
+@app.command()
+def convert(
+    source: Annotated[str, typer.Argument(metavar="IN", help="Path of a file, and ?option=value&… of its format.")],
+    *,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a Symphony workload file.")] = None,
+    topology_out: Annotated[Path | None, typer.Option(help="Write the cluster that the file describes.")] = None,
+    format: Format = None,
+    keep_good: KeepGood = False,
+    as_json: Json = False,
+) -> None:
+    """Read a file in any format and write all of it in Symphony's own."""
+    if output is None and topology_out is None:
+        raise InputError("nowhere to write to", where="convert", hint="say -o workload.json.gz")
+    found = _all_of(source, format, keep_good)
+    if topology_out is not None:
+        if found.topology is None:
+            raise InputError("it describes no cluster", where=found.source, hint="leave --topology-out out")
+        topology_file.write(found.topology, topology_out, comment=f"The cluster that {found.source} describes.")
+    if output is not None:
+        _write_workload(found, output)
+    _report_written(found, output, topology_out, as_json=as_json)
+
+
+@app.command()
+def sample(
+    source: Annotated[str, typer.Argument(metavar="IN", help="Path of a file, or a family with --topology.")],
+    *,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Write a Symphony workload file.")],
+    jobs: Annotated[int, typer.Option(help="How many jobs (or graphs, of a file without arrivals).", min=1)],
+    seed: Annotated[int, typer.Option(help="Which ones.", min=0)] = 0,
+    topology: Annotated[
+        str | None, typer.Option("--topology", "-t", help="Draw what is missing, arrivals and times, for this cluster.")
+    ] = None,
+    format: Format = None,
+    keep_good: KeepGood = False,
+    as_json: Json = False,
+) -> None:
+    """Write a part of a file, or one draw of a workload, in Symphony's own format."""
+    if topology is not None:
+        made = drawn(_with_options(source, format, keep_good), find_topology(topology), seed, jobs=jobs)
+        workload = made.workload
+        found = Reading(
+            symphony_file.NAME,
+            source,
+            workload.kernels,
+            workload.graphs,
+            workload.jobs,
+            homes=True,
+            notes=made.notes,
+            problems=made.problems,
+        )
+    elif is_path(source.partition("?")[0]):
+        found = trace.sample(_all_of(source, format, keep_good), jobs, seed)
+    else:
+        raise InputError(f"{source!r} is no file", where="sample", hint="to draw from a family, say --topology paper")
+    _write_workload(found, output)
+    _report_written(found, output, as_json=as_json)
+
+
+def _cluster(name: str | None, of_file: Reading | None) -> Topology:
+    if name is None and of_file is not None and of_file.topology is not None:
+        return of_file.topology
+    return find_topology(name or "paper")
+
+
+def _with_options(spec: str, format: str | None, keep_good: bool) -> str:
+    """A spec with what was said beside it."""
+    extra = [f"format={format}"] if format else []
+    extra += ["keep_good=1"] if keep_good else []
+    if not extra:
+        return spec
+    return f"{spec}{'&' if '?' in spec else '?'}{'&'.join(extra)}"
+
+
+def _all_of(spec: str, format: str | None, keep_good: bool) -> Reading:
+    """All that a file holds. Options that choose a part of it, or change it, are refused."""
+    full = _with_options(spec, format, keep_good)
+    found = reading(full)
+    chosen = [key for key in family(full).values if key in file_options() and key not in ("format", "keep_good")]
+    if chosen:
+        raise InputError(
+            f"{chosen[0]} has no meaning here", where=found.source, hint=f"leave {chosen[0]} out, or use `sample`"
+        )
+    return found
+
+
+def _write_workload(found: Reading, path: Path) -> None:
+    if not found.graphs and not found.kernels:
+        raise InputError("it has no kernels, graphs or jobs to write", where=found.source, hint="see `show`")
+    symphony_file.write(found, path)
+
+
+def _report_written(found: Reading, output: Path | None, cluster: Path | None = None, *, as_json: bool) -> None:
+    counts = {"kernels": len(found.kernels), "graphs": len(found.graphs), "jobs": len(found.jobs)}
+    remarks = _remarks(found.notes, found.problems)
+    if as_json:
+        files = [str(path) for path in (output, cluster) if path]
+        content = {"source": found.source, "format": found.format, **counts, "tables": list(found.tables), **remarks}
+        typer.echo(json.dumps({"written": files, **content}, indent=2))
+        return
+    console = terminal.console()
+    _print_remarks(console, found.notes, found.problems)
+    if found.tables:
+        console.print(f"[yellow]note[/]: Tables are not part of a workload: {', '.join(found.tables)}.", soft_wrap=True)
+    if output is not None:
+        held = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
+        console.print(f"wrote {escape(str(output))} ({held})", soft_wrap=True)
+    if cluster is not None:
+        console.print(f"wrote {escape(str(cluster))}", soft_wrap=True)
+
+
+def _show_tables(found: Reading, *, as_json: bool) -> None:
+    """A file without graphs: the kernels that it has times for, and its tables."""
+    rows = {name: len(table) for name, table in found.tables.items()}
+    kernels = [{"name": kernel.name, "implementations": list(kernel.implementations)} for kernel in found.kernels]
+    if as_json:
+        content = {"source": found.source, "format": found.format, "kernels": kernels, "tables": rows}
+        typer.echo(json.dumps({**content, **_remarks(found.notes, found.problems)}, indent=2))
+        return
+    console = terminal.console()
+    console.print(f"{escape(found.source)} ({found.format}) has no graphs and no jobs.", soft_wrap=True)
+    if found.kernels:
+        table = Table(title="Kernels: isolated seconds of a task of size 1", title_justify="left", box=None)
+        table.add_column("kernel", no_wrap=True)
+        devices = list(dict.fromkeys(name for kernel in found.kernels for name in kernel.implementations))
+        for device in devices:
+            table.add_column(escape(device), justify="right")
+        for kernel in found.kernels:
+            seconds = {name: profile.seconds(1.0) for name, profile in kernel.implementations.items()}
+            best = min(seconds.values())
+            table.add_row(escape(kernel.name), *(_time(seconds.get(device), best) for device in devices))
+        console.print(table)
+    for name, count in rows.items():
+        console.print(f"table {escape(name)}: {count:,} rows")
+    if found.topology is not None:
+        console.print("It describes a cluster: `symphony workload convert … --topology-out` writes it.")
+    _print_remarks(console, found.notes, found.problems)
+
+
+def _remarks(notes: Sequence[str], problems: Sequence[Problem]) -> dict[str, Any]:
+    return {"notes": list(notes), "problems": [dataclasses.asdict(problem) for problem in problems]}
+
+
+def _print_remarks(console: Console, notes: Sequence[str], problems: Sequence[Problem]) -> None:
+    for note in notes:
+        console.print(f"[yellow]note[/]: {escape(note)}", soft_wrap=True)
+    for problem in problems[:SHOWN]:
+        console.print(f"[red]left out[/]: {escape(str(problem))}", soft_wrap=True)
+    if len(problems) > SHOWN:
+        console.print(f"[red]left out[/]: {len(problems) - SHOWN:,} more; all are listed with --json")
+
+
+def _reader_defaults(known: readers.Format) -> dict[str, Any]:
+    return {name: default for name, (_, default) in reader_options(known).items()}
+
+
+def _as_json(options: Mapping[str, Option]) -> dict[str, Any]:
+    return {
+        key: {"default": option.default, "about": option.about, "values": option.allowed}
+        for key, option in options.items()
+    }
 
 
 def _counts(s: Summary, seed: int) -> Table:

@@ -1,31 +1,37 @@
-"""Workload families by name: `cholesky:10`, `variant-calling?load=0.9&arrivals=bursty`.
+"""Workload families by name: `cholesky:10`, `variant-calling?load=0.9&arrivals=bursty`, `traces/jobs.csv?jobs=50`.
 
 A family is a seeded generator. It draws a few dozen graphs, the templates; jobs are arrivals of them, at a
-rate that is a share (`load`) of what the cluster can sustain. The same (spec, topology, seed) is always the
-same workload.
+rate that is a share (`load`) of what the cluster can sustain. A file is a family too, whose draws are parts
+of it (`lowering/trace.py`). The same (spec, topology, seed) is always the same workload.
 """
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from functools import partial
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from symphony.lowering import readers, trace
 from symphony.lowering.applications import eeg, intrusion, variant_calling
 from symphony.lowering.arrivals import PROCESSES
-from symphony.lowering.capacity import jobs_per_second
 from symphony.lowering.factorisations import TILE, factorisation
 from symphony.lowering.random_graphs import random_graphs
+from symphony.lowering.readers.reading import Reading
 from symphony.lowering.templates import Templates
+from symphony.lowering.trace import Drawn
 from symphony.lowering.training_jobs import mixed, training
 from symphony.problem import limits
-from symphony.problem.errors import WorkloadError
+from symphony.problem.errors import SymphonyWarning, WorkloadError
 from symphony.problem.runnable import check_graphs
 from symphony.problem.topology import Topology
-from symphony.problem.workload import Job, Workload
+from symphony.problem.workload import Workload
 
 Value = int | float | str
 
@@ -45,6 +51,8 @@ class Option:
         """The values it takes, in words."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
+        if isinstance(self.default, str):
+            return "text"
         kind = "a whole number" if isinstance(self.default, int) else "a number"
         return f"{kind}, {self.low:,.10g} to {self.high:,.10g}"
 
@@ -52,9 +60,11 @@ class Option:
         """The value, from text or as given, or None if it is not allowed."""
         if self.choices:
             return value if value in self.choices else None
+        if isinstance(self.default, str):
+            return str(value)
         try:
             number = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return None
         if isinstance(value, bool) or not self.low <= number <= self.high:
             return None
@@ -65,14 +75,14 @@ class Option:
 
 @dataclass(frozen=True)
 class Family:
-    """A workload family with its options, all of them with a value."""
+    """A workload family and the values of its options; a file leaves those out that nobody gave."""
 
     name: str
     about: str
-    draw: Callable[..., Templates]  # (rng, topology, **own) -> kernels and graphs
-    own: Mapping[str, Option]  # what `draw` takes
-    common: Mapping[str, Option]  # jobs and their arrivals
-    size: str  # the option that N of `name:N` sets
+    make: Callable[[str, Topology, int, Mapping[str, Value]], Drawn]  # (name, topology, seed, values) -> workload
+    own: Mapping[str, Option]  # its own
+    common: Mapping[str, Option]  # of jobs and their arrivals
+    size: str = ""  # the option that N of `name:N` sets
     values: Mapping[str, Value] = field(default_factory=dict)
 
     @property
@@ -105,12 +115,6 @@ class Family:
             chosen[key] = read
         return replace(self, values=chosen)
 
-    def templates(self, topology: Topology, rng: np.random.Generator) -> Templates:
-        """Draw kernels and graphs for a topology, and refuse them if it cannot run them."""
-        kernels, graphs = self.draw(rng, topology, **{key: self.values[key] for key in self.own})
-        check_graphs(topology, kernels, graphs)
-        return kernels, graphs
-
 
 def names() -> tuple[str, ...]:
     """Names of the families."""
@@ -118,25 +122,38 @@ def names() -> tuple[str, ...]:
 
 
 def family(spec: str) -> Family:
-    """The family that `name`, `name:N` or `name:N?option=value&…` says, its options set."""
+    """The family that `name`, `name:N`, `name:N?option=value&…` or `path?option=value&…` says, its options set."""
     head, _, query = spec.partition("?")
-    name, colon, size = head.partition(":")
-    if name not in _FAMILIES:
-        close = get_close_matches(name, _FAMILIES, n=1)
-        meant = f"did you mean {close[0]!r}? " if close else ""
-        raise WorkloadError(f"unknown workload {name!r}", hint=f"{meant}the families are {', '.join(names())}")
-    found = _FAMILIES[name]
-    given: dict[str, Value] = {found.size: size} if colon else {}
+    given: dict[str, Value] = {}
     for part in query.split("&") if query else []:
         key, equals, value = part.partition("=")
         if not equals:
             raise WorkloadError(
                 f"{part!r} is no option", where=f"workload {spec!r}", hint="write ?option=value&option=value"
             )
-        if key in given:
-            raise WorkloadError(f"{key} is given twice", where=f"workload {spec!r}", hint="leave one of them out")
-        given[key] = value
+        _add(given, key, value, spec)
+    name, colon, size = head.partition(":")
+    if name in _FAMILIES:
+        found = _FAMILIES[name]
+        if colon:
+            _add(given, found.size, size, spec)
+    elif is_path(head):
+        found = _file(head, given.get("format"))
+    else:
+        close = get_close_matches(name, _FAMILIES, n=1)
+        meant = f"did you mean {close[0]!r}? " if close else ""
+        raise WorkloadError(
+            f"unknown workload {name!r}",
+            hint=f"{meant}the families are {', '.join(names())}; anything else is the path of a file",
+        )
     return found.set(**given)
+
+
+def is_path(head: str) -> bool:
+    """Whether a spec without its options names a file rather than a family; a family's name wins."""
+    if head.partition(":")[0] in _FAMILIES or not head:
+        return False
+    return "/" in head or Path(head).suffix in _SUFFIXES or Path(head).exists()
 
 
 def workload(
@@ -149,26 +166,78 @@ def workload(
     arrivals: str | None = None,
 ) -> Workload:
     """Draw a workload for a topology. `jobs`, `load` and `arrivals` override what the spec says."""
+    made = drawn(spec, topology, seed, jobs=jobs, load=load, arrivals=arrivals)
+    source = spec.partition("?")[0]
+    if made.modelled:
+        _tell(f"{source}: {made.modelled}")
+    if made.problems:
+        left_out = f"{len(made.problems):,} record{'s were' if len(made.problems) > 1 else ' was'} left out"
+        _tell(f"{source}: {left_out}; `symphony workload show` lists them")
+    return made.workload
+
+
+def drawn(
+    spec: str,
+    topology: Topology,
+    seed: int,
+    *,
+    jobs: int | None = None,
+    load: float | None = None,
+    arrivals: str | None = None,
+) -> Drawn:
+    """As `workload`, together with what to know about it: assumptions, modelled times, records left out."""
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise WorkloadError(f"the seed is {seed!r}", where=f"workload {spec!r}", hint="write a whole number, 0 or more")
     chosen = family(spec).set(jobs=jobs, load=load, arrivals=arrivals)
-    # Streams of their own, so that another load or process leaves the graphs as they are.
-    graph_rng, pick_rng, time_rng = (np.random.default_rng([int(seed), 0, stream]) for stream in range(3))
-    kernels, graphs = chosen.templates(topology, graph_rng)
-    values = chosen.values
-    count = int(values["jobs"])
-    process = str(values["arrivals"])
-    # A batch has no rate; the fluid capacity is not worth computing then.
-    full = 1.0 if process == "batch" else jobs_per_second(topology, graphs, [1.0] * len(graphs), kernels)
-    times = PROCESSES[process](float(values["load"]) * full, count, time_rng)
-    # Every graph comes equally often, in random order: with a few huge ones among many small, independent
-    # draws would make the load of a short workload a matter of luck.
-    rounds = np.tile(np.arange(len(graphs)), (-(-count // len(graphs)), 1))
-    picks = pick_rng.permuted(rounds, axis=1).ravel()[:count]
-    priorities = pick_rng.integers(int(values["priorities"]), size=count)
-    homes = pick_rng.integers(len(topology.machines), size=count)
-    columns = zip(picks.tolist(), times.tolist(), priorities.tolist(), homes.tolist(), strict=True)
-    return Workload(spec, kernels, graphs, tuple(Job(*row) for row in columns))
+    return chosen.make(spec, topology, int(seed), chosen.values)
+
+
+def reading(spec: str) -> Reading:
+    """All that the file of a spec holds, whatever part of it the spec asks for."""
+    head = spec.partition("?")[0]
+    if not is_path(head):
+        raise WorkloadError(f"{head!r} is a family, not a file", hint="give the path of a file")
+    return _read(head, family(spec).values)
+
+
+@lru_cache(maxsize=1024)
+def _tell(text: str) -> None:
+    """Warn, once: twenty seeds of a file are one thing to know."""
+    warnings.warn(text, SymphonyWarning, stacklevel=3)
+
+
+def _add(given: dict[str, Value], key: str, value: str, spec: str) -> None:
+    if key in given:
+        raise WorkloadError(f"{key} is given twice", where=f"workload {spec!r}", hint="leave one of them out")
+    given[key] = value
+
+
+# --- Generated families ------------------------------------------------------------------------------------
+
+
+def _generate(
+    name: str,
+    topology: Topology,
+    seed: int,
+    values: Mapping[str, Value],
+    *,
+    draw: Callable[..., Templates],
+    own: Mapping[str, Option],
+) -> Drawn:
+    """Graphs as a generator draws them, refused if the topology cannot run them; and their arrivals."""
+    kernels, graphs = draw(trace.streams(seed)[0], topology, **{key: values[key] for key in own})
+    check_graphs(topology, kernels, graphs)
+    jobs = trace.arrivals_of(
+        topology,
+        kernels,
+        graphs,
+        jobs=int(values["jobs"]),
+        load=float(values["load"]),
+        arrivals=str(values["arrivals"]),
+        priorities=int(values["priorities"]),
+        seed=seed,
+    )
+    return Drawn(Workload(name, kernels, graphs, jobs))
 
 
 def _family(
@@ -184,14 +253,17 @@ def _family(
 ) -> Family:
     if graphs:
         own = {**own, "graphs": Option(graphs, "distinct graphs", 1, limits.GRAPHS_PER_WORKLOAD)}
-    common = {
+    made = Family(name, about, partial(_generate, draw=draw, own=own), own, _common(jobs, load), size)
+    return made.set(**{key: option.default for key, option in made.options.items()})
+
+
+def _common(jobs: int, load: float) -> Mapping[str, Option]:
+    return {
         "jobs": Option(jobs, "jobs that arrive", 1, limits.JOBS_PER_WORKLOAD),
         "load": Option(load, "arrival rate over the rate that the cluster can sustain", 1e-6, 1e6),
-        "arrivals": Option("poisson", "arrival process", choices=tuple(PROCESSES)),
+        "arrivals": Option(trace.ARRIVALS, "arrival process", choices=tuple(PROCESSES)),
         "priorities": Option(1, "priority levels, drawn evenly", 1, 1000),
     }
-    made = Family(name, about, draw, own, common, size)
-    return made.set(**{key: option.default for key, option in made.options.items()})
 
 
 _SPREAD = Option(0.5, "spread of sizes (standard deviation of their logarithm)", 0, 3)
@@ -281,3 +353,77 @@ _FAMILIES: Mapping[str, Family] = {
         ),
     )
 }
+
+
+# --- Files -------------------------------------------------------------------------------------------------
+
+_SUFFIXES = {".json", ".jsonl", ".csv", ".tsv", ".txt", ".dot", ".yaml", ".yml", ".xml", ".gz", ".xz"}
+_AUTO = "auto"
+_OF_FILES: Mapping[str, Option] = {
+    "format": Option(_AUTO, "format of the file", choices=(_AUTO, *(known.name for known in readers.FORMATS))),
+    "keep_good": Option(0, "1: leave out what is wrong or can never run, and list it; 0: refuse it", 0, 1),
+    "first": Option(0, "number of the first job (or graph) to take; a random one unless given", 0, limits.SECONDS),
+    "time_scale": Option(1.0, "factor on the gaps between recorded arrivals", 1e-9, 1e9),
+    "heterogeneity": replace(_RANDOM["heterogeneity"], about="spread of modelled times, if the file has CPUs only"),
+}
+
+
+def file_options() -> Mapping[str, Option]:
+    """The options that every file has. What nobody gives is as in the file, if the file has it."""
+    common = _common(trace.JOBS, trace.LOAD)
+    jobs = replace(common["jobs"], about=f"jobs that arrive; all, or {trace.JOBS} of a file without arrivals")
+    return {**_OF_FILES, **common, "jobs": jobs}
+
+
+def reader_options(known: readers.Format) -> Mapping[str, tuple[str, Any]]:
+    """What a format's reader can be told in a spec: the reader's name of it, and the default.
+
+    Where the name means something else for every file, `file_` goes before it.
+    """
+    found = readers.options(known).items()
+    return {f"file_{key}" if key in file_options() else key: (key, default) for key, default in found}
+
+
+def _file(path: str, format: Value | None) -> Family:
+    known = _format(path, format)
+    own = {key: _reader_option(default) for key, (_, default) in reader_options(known).items()}
+    common = {key: option for key, option in file_options().items() if key not in _OF_FILES}
+    return Family(path, known.about, partial(_replay, path), {**own, **_OF_FILES}, common)
+
+
+def _format(path: str, said: Value | None) -> readers.Format:
+    readers.existing(path)
+    return readers.sniff(path) if said in (None, _AUTO) else readers.named(str(said))
+
+
+def _reader_option(default: Any) -> Option:
+    about = "of this format"
+    if isinstance(default, bool):
+        return Option(int(default), about, 0, 1)
+    if isinstance(default, int | float):
+        return Option(default, about, -math.inf, math.inf)
+    return Option("" if default is None else str(default), about)
+
+
+def _replay(path: str, name: str, topology: Topology, seed: int, values: Mapping[str, Value]) -> Drawn:
+    chosen: dict[str, Any] = {key: values[key] for key in file_options() if key in values and key != "format"}
+    return trace.draw(_read(path, values), topology, seed, name=name, **chosen)
+
+
+def _read(path: str, values: Mapping[str, Value]) -> Reading:
+    known = _format(path, values.get("format"))
+    own = tuple((key, values[name]) for name, (key, _) in reader_options(known).items() if name in values)
+    return _cached(path, _stamp(Path(path)), known.name, not values.get("keep_good"), own)
+
+
+@lru_cache(maxsize=16)
+def _cached(
+    path: str, stamp: tuple[Any, ...], format: str, strict: bool, options: tuple[tuple[str, Value], ...]
+) -> Reading:
+    """A file is read once, not once for every seed; `stamp` changes when it does."""
+    return readers.read(path, format, strict=strict, **dict(options))
+
+
+def _stamp(path: Path) -> tuple[Any, ...]:
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    return tuple((str(file), file.stat().st_mtime_ns, file.stat().st_size) for file in files)

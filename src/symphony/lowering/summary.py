@@ -44,7 +44,7 @@ class Summary:
     load: float | None  # rate over capacity
     work_s: float  # device-seconds, every gang alone on its best devices
     critical_path_s: tuple[float, float, float]  # least, mean, most over jobs; no transfers, no waiting
-    least_jobs_at_once: float | None  # rate times mean critical path: no schedule has fewer in the system
+    least_jobs_at_once: float | None  # rate times the least mean time that a job can take: no schedule has fewer
     kernels: tuple[KernelSummary, ...]
 
 
@@ -64,6 +64,8 @@ def summarise(topology: Topology, workload: Workload) -> Summary:
     costs = [_costs(topology, kernels, graph) for graph, _ in arriving]
     sizes: list[float] = [len(graph.tasks) for graph, _ in arriving]
     path = least_mean_most([path for _, path in costs])
+    slots = sum(topology.kind_of[device.kind].slots for device in topology.devices)
+    quickest = least_mean_most([max(path, work / slots) for work, path in costs])
     weights = [float(count[index]) for index in range(len(workload.graphs))]
     capacity = jobs_per_second(topology, workload.graphs, weights, workload.kernels)
     last = workload.jobs[-1].arrival_s
@@ -86,7 +88,7 @@ def summarise(topology: Topology, workload: Workload) -> Summary:
         load=rate / capacity if rate else None,
         work_s=total([work for work, _ in costs]),
         critical_path_s=path,
-        least_jobs_at_once=rate * path[1] if rate else None,
+        least_jobs_at_once=rate * quickest[1] if rate else None,
         kernels=tuple(_kernel(topology, kernel, arriving) for kernel in workload.kernels),
     )
 

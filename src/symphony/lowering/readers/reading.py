@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import lzma
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +41,7 @@ class Reading:
     kernels: tuple[Kernel, ...] = ()
     graphs: tuple[TaskGraph, ...] = ()
     jobs: tuple[Job, ...] = ()  # sorted by arrival; () = it has no arrivals, and they are drawn
+    homes: bool = False  # whether jobs say where their inputs lie; otherwise the machine is drawn
     topology: Topology | None = None  # the cluster that the file describes, if it does
     tables: dict[str, Any] = field(default_factory=dict)  # measured tables that are no profiles: pairs, placements, …
     notes: tuple[str, ...] = ()  # what was assumed, in whole sentences
@@ -66,26 +68,40 @@ class Collector:
     def bad(self, where: str, what: str) -> None:
         """Report one record; raises `DataError` if strict."""
         if self.strict:
-            raise DataError(what, where=where, hint="mend it, or keep the good records with --keep-good")
+            raise DataError(what, where=where, hint="mend it, or keep the good records: --keep-good, or ?keep_good=1")
         self.problems.append(Problem(where, what))
+
+
+_GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
+_DAMAGED = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
 
 def read_bytes(path: Path) -> bytes:
     """The whole file, decompressed by its first bytes, not by its name."""
+    raw = _raw(path)
     try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise DataError(
-            f"cannot read it: {error.strerror or error}", where=str(path), hint="name a readable file"
-        ) from None
-    try:
-        if raw[:2] == b"\x1f\x8b":
+        if raw.startswith(_GZIP):
             return gzip.decompress(raw)
-        if raw[:6] == b"\xfd7zXZ\x00":
+        if raw.startswith(_XZ):
             return lzma.decompress(raw)
-    except (OSError, EOFError, lzma.LZMAError) as error:
+    except _DAMAGED as error:
         raise DataError(f"it is compressed, and damaged: {error}", where=str(path), hint="get it again") from None
     return raw
+
+
+def read_head(path: Path) -> bytes:
+    """The first `HEAD_BYTES` of a file, decompressed; nothing of a folder. A truncated file has a head too."""
+    if path.is_dir():
+        return b""
+    raw = _raw(path, 16 * HEAD_BYTES)
+    try:
+        if raw.startswith(_GZIP):
+            return zlib.decompressobj(wbits=31).decompress(raw, HEAD_BYTES)
+        if raw.startswith(_XZ):
+            return lzma.LZMADecompressor().decompress(raw, HEAD_BYTES)
+    except _DAMAGED as error:
+        raise DataError(f"it is compressed, and damaged: {error}", where=str(path), hint="get it again") from None
+    return raw[:HEAD_BYTES]
 
 
 def read_text(path: Path) -> str:
@@ -96,4 +112,14 @@ def read_text(path: Path) -> str:
     except UnicodeDecodeError as error:
         raise DataError(
             f"byte {error.start:,} is no text in UTF-8", where=str(path), hint="name a text file, or say --format"
+        ) from None
+
+
+def _raw(path: Path, size: int = -1) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(size)
+    except OSError as error:
+        raise DataError(
+            f"cannot read it: {error.strerror or error}", where=str(path), hint="name a readable file"
         ) from None

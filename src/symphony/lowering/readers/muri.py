@@ -1,0 +1,134 @@
+"""Muri: job lists with the time of each stage of an iteration, and job logs of a testbed of 64 V100.
+
+Times of the job lists are in MILLISECONDS, those of the logs in seconds. An iteration has three stages, whose columns
+are unlabelled; by their values they are input, GPU and network. The share of an iteration that a stage takes is the
+share of a part that a worker keeps busy: of its GPU's PCIe link, of its GPU's compute, and of its part of the
+machine's NIC. So jobs with unlike stages can share GPUs at little cost, which is what Muri is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from symphony.lowering.readers.job_lists import Listed, Shape, gpu_cluster, lower, saving_options
+from symphony.lowering.readers.reading import Collector, Format, Reading
+from symphony.lowering.readers.tables import Cell, Row, has_columns, number, read_table, text, unique, whole
+from symphony.problem import limits
+from symphony.problem.build import DeviceSpec
+from symphony.problem.topology import Topology
+from symphony.problem.workload import Kernel, Profile
+
+GPU = "v100"
+MACHINES, GPUS_PER_MACHINE = 8, 8
+_LINK, _NIC = 12e9, 12.5e9  # bytes/s: PCIe gen 3 x16, 100 Gbit/s
+_MS = number(0.0, limits.SECONDS * 1e3)
+_JOBS: Mapping[str, Cell] = {
+    "job_id": text,
+    "num_gpu": whole(1, limits.WORKERS_PER_GANG),
+    "submit_time": _MS,
+    "iterations": whole(1),
+    "model_name": text,
+    "batch_size": whole(1),
+    "duration": _MS,
+    "interval": _MS,
+    "iteration_time": number(1e-3, limits.SECONDS * 1e3),
+    "resource_time_0": _MS,
+    "resource_time_1": _MS,
+    "resource_time_2": _MS,
+    "priority": whole(),
+}
+_LOGS: Mapping[str, Cell] = {
+    "policy": text,
+    "job_id": text,
+    "num_gpu": whole(1, limits.WORKERS_PER_GANG),
+    "submit_s": number(),
+    "start_s": number(),
+    "end_s": number(),
+    "jct_s": number(),
+    "standalone_duration_s": number(),
+    "pending_s": number(),
+}
+
+
+def read_jobs(
+    path: Path, collector: Collector, *, checkpoint_s: float | str = 0.0, restore_s: float | str = 30.0
+) -> Reading:
+    """A job list: gangs of `num_gpu` workers for `iterations` iterations, with the load of their three stages."""
+    saving = saving_options(checkpoint_s, restore_s)
+    table = unique(read_table(path, collector, _JOBS), collector, lambda row: row["job_id"])
+    kernels: dict[tuple[Shape, tuple[float, ...]], Kernel] = {}
+    variants: dict[Shape, int] = {}
+    listed, apart, full = [], 0, set()
+    for row in table.rows:
+        shape, times = Shape(row["model_name"], row["batch_size"], row["num_gpu"]), _times(row)
+        if (shape, times) not in kernels:
+            variants[shape] = variants.get(shape, 0) + 1
+            name = str(shape) if variants[shape] == 1 else f"{shape}#{variants[shape]}"
+            kernels[shape, times] = Kernel(name, {GPU: Profile(fixed_s=times[0] / 1e3, demand=_demand(times))})
+            if max(times[1:]) > times[0]:
+                full.add(name)
+        kernel, iterations = kernels[shape, times].name, float(row["iterations"])
+        apart += not 0.9 <= iterations * times[0] / (row["duration"] or 1.0) <= 1.1
+        listed.append(Listed(row, table.where(row), row["submit_time"] / 1e3, kernel, row["num_gpu"], iterations))
+    made = lower(listed, kernels.values(), collector, saving, unit="iterations")
+    notes = [
+        "Times in the file are milliseconds; here they are seconds, but those in the table of jobs are the file's own.",
+        "The three resource times are unlabelled; they are taken for input, GPU and network, and become a load of the "
+        "GPU's PCIe link, its compute and its part of the machine's NIC.",
+        f"A job is as long as its iterations; the listed duration of {apart} is more than 10% off that.",
+        "What priority means is not said: it is kept in the table of jobs only.",
+        saving.note("30 s to restart is chosen"),
+        f"The cluster is the testbed's: {MACHINES} machines of {GPUS_PER_MACHINE} V100, 12 GB/s to a GPU and 12.5 GB/s "
+        "to a machine (chosen).",
+    ]
+    if full:
+        notes.append(f"A stage that lasts longer than the iteration fills its part: {', '.join(sorted(full))}.")
+    several = [str(shape) for shape, count in variants.items() if count > 1]
+    if several:
+        notes.append(f"Listed with several sets of times, so each has a kernel (name#2, …): {', '.join(several)}.")
+    return Reading(
+        "muri-jobs",
+        str(path),
+        made.kernels,
+        made.graphs,
+        made.jobs,
+        topology=cluster(),
+        tables={"jobs": made.rows},
+        notes=(*notes, *table.notes),
+        problems=tuple(collector.problems),
+    )
+
+
+def read_logs(path: Path, collector: Collector) -> Reading:
+    """What became of the jobs of `testbed_trace.csv` under four policies: a table, in seconds."""
+    table = unique(read_table(path, collector, _LOGS), collector, lambda row: (row["policy"], row["job_id"]))
+    notes = (
+        "Times are seconds, unlike those of the job lists.",
+        "The runs were fast-forwarded (iterations were measured, then time was skipped), hence makespans of a month.",
+        *table.notes,
+    )
+    return Reading("muri-logs", str(path), tables={"logs": table.rows}, notes=notes, problems=tuple(collector.problems))
+
+
+def cluster() -> Topology:
+    """The testbed: 8 machines of 8 V100."""
+    v100 = DeviceSpec(type="gpu", memory=32e9, device_memory=900e9, link=_LINK)
+    return gpu_cluster("muri64", GPU, v100, machines=MACHINES, gpus=GPUS_PER_MACHINE, nic=_NIC)
+
+
+def _times(row: Row) -> tuple[float, ...]:
+    """Milliseconds of an iteration and of its three stages."""
+    return (row["iteration_time"], *(row[f"resource_time_{stage}"] for stage in range(3)))
+
+
+def _demand(times: tuple[float, ...]) -> dict[str, float]:
+    whole_s, *stages = times
+    of_input, of_gpu, of_network = (min(1.0, stage / whole_s) for stage in stages)
+    return {"link": of_input * _LINK, "compute": of_gpu, "nic": of_network * _NIC / GPUS_PER_MACHINE}
+
+
+FORMATS = (
+    Format("muri-jobs", "Muri: lists of training jobs with the times of their stages", has_columns(*_JOBS), read_jobs),
+    Format("muri-logs", "Muri: job logs of a testbed of 64 V100 under four policies", has_columns(*_LOGS), read_logs),
+)

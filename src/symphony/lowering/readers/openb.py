@@ -1,0 +1,251 @@
+"""Alibaba's openb trace of 2023: what pods asked for, and the machines that they ran on.
+
+A pod that asks for GPUs is a gang of one worker for each GPU; one that asks for part of a GPU loads that share of the
+GPU's compute and takes that share of its memory, so that shares of a GPU never add up to more than the whole. Any other
+pod is one worker on a CPU, with the cores and the memory that it asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from symphony.lowering.readers.job_lists import Listed, gang_graph, lower
+from symphony.lowering.readers.reading import Collector, Format, Reading
+from symphony.lowering.readers.tables import (
+    Cell,
+    Row,
+    Table,
+    any_text,
+    blank_or,
+    has_columns,
+    number,
+    number_option,
+    read_table,
+    text,
+    unique,
+    whole,
+)
+from symphony.problem import limits
+from symphony.problem.topology import Device, DeviceKind, Hop, Resource, Topology
+from symphony.problem.workload import Job, Kernel, Profile, TaskGraph
+
+MIB = 2**20
+GPU_PODS = 4  # that run on one GPU at once
+CORES_PER_POD = 8  # no pod without a GPU asks for less, so a CPU has a slot for as many
+# Bytes. What G2 and G3 are is not disclosed; a pod takes a share of whatever there is, so any number will do.
+_MEMORY: Mapping[str, float] = {
+    "P100": 16e9,
+    "T4": 16e9,
+    "V100M16": 16e9,
+    "V100M32": 32e9,
+    "A10": 24e9,
+    "G2": 32e9,
+    "G3": 32e9,
+}
+_OTHER = 32e9
+_PODS: Mapping[str, Cell] = {
+    "name": text,
+    "cpu_milli": whole(0),
+    "memory_mib": whole(0),
+    "num_gpu": whole(0, limits.WORKERS_PER_GANG),
+    "gpu_milli": whole(0, 1000),
+}
+_TIME = blank_or(number())
+_TIMES: Mapping[str, Cell] = {
+    "gpu_spec": any_text,
+    "qos": any_text,
+    "pod_phase": any_text,
+    "creation_time": _TIME,
+    "deletion_time": _TIME,
+    "scheduled_time": _TIME,
+}
+_MACHINES: Mapping[str, Cell] = {
+    "sn": text,
+    "cpu_milli": whole(1),
+    "memory_mib": whole(1),
+    "gpu": whole(0, 64),
+    "model": any_text,
+}
+
+
+_ASSUMED = (
+    "Pods take as long on any device: the trace has no rates. They cannot be preempted.",
+    "A pod's share of a GPU is a load of its compute and a reservation of its memory; shares never exceed the whole.",
+    "The cores and the host memory that a pod with GPUs asks for are not modelled, and its workers may be placed on "
+    "several machines.",
+    "Lists other than default are drawn from it, so they are no independent samples.",
+)
+_CLUSTER = (
+    f"A GPU runs at most {GPU_PODS} pods at once, and a CPU one for every {CORES_PER_POD} cores (no pod without a GPU "
+    "asks for less).",
+    "G2 and G3 are undisclosed types; their memory is taken to be 32 GB, which matters to no pod of this trace.",
+    "Links between machines are not in the list, so transfers cost nothing.",
+)
+
+
+def read_pods(
+    path: Path, collector: Collector, *, machines: str | None = None, duration_s: float | str | None = None
+) -> Reading:
+    """A list of pods. `duration_s`: the length of those whose length is not known.
+
+    `machines`: the list of machines; without it, `openb_node_list_all_node.csv.gz` beside the pods, if that is there.
+    """
+    length_s = None if duration_s is None else number_option("duration_s", duration_s, low=1.0)
+    table = read_table(path, collector, _PODS, extra=_TIMES)
+    table = unique(table.keep(lambda row: _sound(table, row, collector)), collector, lambda row: row["name"])
+    alike = {_name(row): row for row in table.rows}
+    kernels = {name: _kernel(row) for name, row in alike.items()}
+    graphs: tuple[TaskGraph, ...]
+    jobs: tuple[Job, ...] = ()
+    rows = table.rows
+    if any(row["creation_time"] is not None for row in rows):
+        listed, notes = _arrivals(table, length_s, collector)
+        used, graphs, jobs, rows = lower(listed, kernels.values(), collector, None, unit="s")
+        kernels = {kernel.name: kernel for kernel in used}
+    elif length_s is not None:
+        graphs = tuple(gang_graph(_name(row), max(1, row["num_gpu"]), length_s, None, unit="s") for row in rows)
+        notes = [f"The list has no times: every pod takes {length_s:g} s, and arrivals are to be drawn."]
+    else:
+        graphs = ()
+        notes = ["The list has no times, so there are no jobs: duration_s= would make graphs of that length."]
+    topology = _cluster_of(path, machines, collector)
+    return Reading(
+        "openb-pods",
+        str(path),
+        tuple(kernels.values()),
+        graphs,
+        jobs,
+        topology=topology,
+        tables={"pods": rows},
+        notes=(*notes, *_ASSUMED, *(_CLUSTER if topology else ()), *table.notes),
+        problems=tuple(collector.problems),
+    )
+
+
+def read_machines(path: Path, collector: Collector) -> Reading:
+    """A list of machines: a topology."""
+    table = unique(read_table(path, collector, _MACHINES), collector, lambda row: row["sn"])
+
+    def good(row: Row) -> bool:
+        if row["gpu"] and not row["model"]:
+            collector.bad(table.where(row), f"it has {row['gpu']} GPUs and no model of them")
+        return bool(row["model"] or not row["gpu"])
+
+    table = table.keep(good)
+    return Reading(
+        "openb-machines",
+        str(path),
+        topology=_topology(table.rows) if table.rows else None,
+        tables={"machines": table.rows},
+        notes=(*_CLUSTER, *table.notes),
+        problems=tuple(collector.problems),
+    )
+
+
+def _arrivals(table: Table, length_s: float | None, collector: Collector) -> tuple[list[Listed], list[str]]:
+    """The pods with their arrivals and lengths, and what was assumed of them."""
+    listed, unscheduled, instant, unknown = [], 0, 0, 0
+    for row in table.rows:
+        created, deleted = row["creation_time"], row["deletion_time"]
+        began = created if row["scheduled_time"] is None else row["scheduled_time"]
+        if created is None:
+            collector.bad(table.where(row), "it has no creation_time, so nobody knows when it arrives")
+            continue
+        if deleted is None and length_s is None:
+            collector.bad(table.where(row), "it has no deletion_time, so its length is unknown (duration_s= gives one)")
+            continue
+        if deleted is not None and not created <= began <= deleted:
+            collector.bad(table.where(row), "creation_time, scheduled_time and deletion_time are out of order")
+            continue
+        seconds = (length_s or 0.0) if deleted is None else deleted - began
+        unscheduled += row["scheduled_time"] is None
+        unknown += deleted is None
+        instant += not seconds
+        workers = max(1, row["num_gpu"])
+        listed.append(Listed(row, table.where(row), created, _name(row), workers, seconds or 1.0))
+    notes = [
+        "A pod arrives when it was created and takes as long as from scheduled_time to deletion_time.",
+        f"Pods that were never scheduled ({unscheduled}) are kept, and take as long as from creation to deletion.",
+    ]
+    if instant:
+        notes.append(f"Pods of less than the clock's second take 1 s ({instant} of them).")
+    if unknown:
+        notes.append(f"Pods without a deletion_time take {length_s:g} s ({unknown} of them).")
+    return listed, notes
+
+
+def _sound(table: Table, row: Row, collector: Collector) -> bool:
+    """Whether what a pod asks for makes sense."""
+    wrong = ""
+    if row["num_gpu"] and not row["gpu_milli"]:
+        wrong = f"it asks for {row['num_gpu']} GPUs and no part of them"
+    elif row["gpu_milli"] and not row["num_gpu"]:
+        wrong = f"it asks for {row['gpu_milli']} thousandths of no GPU"
+    elif not row["num_gpu"] and not row["cpu_milli"]:
+        wrong = "it asks for nothing"
+    if wrong:
+        collector.bad(table.where(row), wrong)
+    return not wrong
+
+
+def _allowed(row: Row) -> tuple[str, ...]:
+    """The GPU types that a pod may run on, without repeats; () for any."""
+    return tuple(dict.fromkeys(model for model in (row["gpu_spec"] or "").split("|") if model))
+
+
+def _name(row: Row) -> str:
+    if not row["num_gpu"]:
+        return f"cpu{row['cpu_milli'] / 1000:g}/{row['memory_mib']}MiB"
+    return f"gpu{row['gpu_milli'] / 1000:g}" + "".join(f"/{model.lower()}" for model in _allowed(row))
+
+
+def _kernel(row: Row) -> Kernel:
+    """A second of a pod that asks for as much."""
+    if not row["num_gpu"]:
+        cores = {"compute": row["cpu_milli"] / 1000}
+        return Kernel(_name(row), {"cpu": Profile(fixed_s=1.0, demand=cores, memory=float(row["memory_mib"] * MIB))})
+    milli, allowed = row["gpu_milli"], _allowed(row)
+    demand = {"compute": milli / 1000}
+    profiles = {
+        model.lower(): Profile(fixed_s=1.0, demand=demand, memory=milli * _MEMORY.get(model, _OTHER) / 1000)
+        for model in allowed or _MEMORY
+    }
+    if not allowed:
+        profiles["gpu"] = Profile(fixed_s=1.0, demand=demand)  # of other clusters: how much memory is not known
+    return Kernel(_name(row), profiles)
+
+
+def _cluster_of(path: Path, machines: str | None, collector: Collector) -> Topology | None:
+    usual = path.absolute().parent / "openb_node_list_all_node.csv.gz"
+    if machines is None and not usual.exists():
+        return None
+    return read_machines(usual if machines is None else Path(machines), collector).topology
+
+
+def _topology(rows: tuple[Row, ...]) -> Topology:
+    """Every machine has its CPU as one device, and its GPUs."""
+    kinds: dict[str, DeviceKind] = {}
+    resources: list[Resource] = []
+    devices: list[Device] = []
+
+    def add(name: str, kind: DeviceKind, machine: str, capacity: float) -> None:
+        kinds[kind.name] = kind
+        resources.append(Resource(f"{name}/compute", "compute", capacity, machine))
+        devices.append(Device(name, kind.name, machine, "rack", machine, name, (Hop(f"{name}/compute"),)))
+
+    for row in rows:
+        machine, cores, memory = row["sn"], row["cpu_milli"] / 1000, row["memory_mib"]
+        slots = max(1, min(int(cores) // CORES_PER_POD, limits.SLOTS_PER_DEVICE))
+        add(f"{machine}/cpu", DeviceKind(f"cpu{cores:g}-{memory}MiB", "cpu", slots, memory * MIB), machine, cores)
+        if row["gpu"]:
+            gpu = DeviceKind(row["model"].lower(), "gpu", GPU_PODS, _MEMORY.get(row["model"], _OTHER))
+            for number in range(row["gpu"]):
+                add(f"{machine}/{gpu.name}-{number}", gpu, machine, 1.0)
+    return Topology("openb", tuple(kinds.values()), tuple(resources), tuple(devices))
+
+
+FORMATS = (
+    Format("openb-pods", "Alibaba openb: pods with what they ask for, and when", has_columns(*_PODS), read_pods),
+    Format("openb-machines", "Alibaba openb: machines with their GPUs", has_columns(*_MACHINES), read_machines),
+)

@@ -1,0 +1,182 @@
+"""Workflow executions in WfFormat 1.5 (WfCommons): JSON, one workflow in a file; or a folder of such files.
+
+A task's size is its runtime in seconds and every kernel takes one second per unit of size on a CPU, so that one kernel
+serves all tasks that ran the same program.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from pathlib import Path
+from typing import Any
+
+from symphony.lowering.readers.parsing import (
+    BadRecord,
+    any_under,
+    bare_name,
+    listed,
+    load_json,
+    member,
+    names,
+    number,
+    of_format,
+    record,
+    table,
+    text,
+)
+from symphony.lowering.readers.reading import Collector, Format, Reading
+from symphony.problem import limits
+from symphony.problem.workload import Edge, Kernel, Profile, Task, TaskGraph
+
+ZERO_RUNTIME_S = 0.5  # stands for a runtime of 0: the clock ticked in whole seconds, and rounded down half a one
+_NUMBERED = re.compile(r"(_(ID)?\d+)+$")
+
+
+def read(path: Path, collector: Collector) -> Reading:
+    """Read a workflow execution, or every one in a folder."""
+    memory: dict[str, float] = {}  # kernel -> the most bytes that a task of it used
+    count: Counter[str] = Counter()
+    graphs = []
+    files, others = of_format(path, sniff, ".json")
+    for file in files:
+        with record(collector, str(file)):
+            graphs.append(_workflow(file, bare_name(file, path), collector, memory, count))
+    kernels = tuple(
+        Kernel(name, {"cpu": Profile(per_work_s=1.0, demand={"compute": 1.0}, memory=most)})
+        for name, most in memory.items()
+    )
+    notes = [
+        *others,
+        "A task takes its measured runtime on one core of any CPU, and has no implementation for other devices.",
+        "A task's kernel is the program that it ran, or, where that is a script, the last part of its name.",
+        "An edge carries the files that its source writes and its target reads; inputs that no task writes lie on the"
+        " home machine.",
+        f"A kernel's memory is the most that any of its tasks used; {count['no memory']:,} tasks have none recorded.",
+    ]
+    if count["zero"]:
+        notes.append(
+            f"{count['zero']:,} tasks have a runtime of 0, and take {ZERO_RUNTIME_S} s: the clock was that coarse."
+        )
+    if count["undeclared"]:
+        notes.append(f"{count['undeclared']:,} edges follow from files alone: their source is no declared parent.")
+    return Reading(
+        "wfformat", str(path), kernels, tuple(graphs), notes=tuple(notes), problems=tuple(collector.problems)
+    )
+
+
+def _workflow(file: Path, name: str, collector: Collector, memory: dict[str, float], count: Counter[str]) -> TaskGraph:
+    """One workflow; its kernels are added to `memory`, and what the notes tell to `count`."""
+    where = str(file)
+    document = load_json(file)
+    specification = member(document, "workflow", "specification", where=where)
+    declared = listed(member(specification, "tasks", where=where), "workflow.specification.tasks", where=where)
+    runs = _runs(document, collector, where)
+    sizes = _sizes(specification, collector, where)
+
+    at = f"{where}: workflow.specification.tasks"
+    tasks: dict[str, Task] = {}
+    good: dict[str, tuple[str, dict[str, list[str]]]] = {}  # task -> (where it is declared, what it names)
+    seen: set[str] = set()
+    for index, entry in enumerate(declared):
+        here = f"{at}[{index}]"
+        with record(collector, here):
+            task_id = text(table(entry).get("id"), "id")
+            if task_id in seen:
+                raise BadRecord(f"there is a task {task_id!r} before it")
+            seen.add(task_id)
+            refers = {key: names(entry.get(key, []), key) for key in _LINKS}
+            if task_id not in runs:
+                raise BadRecord(f"task {task_id!r} has no good record in workflow.execution.tasks")
+            kernel, seconds, used = runs[task_id]
+            kernel = kernel or _category(str(entry.get("name", task_id)))
+            memory[kernel] = max(memory.get(kernel, 0.0), used)
+            count["no memory"] += used == 0
+            count["zero"] += seconds == 0
+            tasks[task_id] = Task(task_id, kernel, seconds or ZERO_RUNTIME_S)
+            good[task_id] = here, refers
+    for task_id in runs.keys() - seen:
+        collector.bad(f"{where}: workflow.execution.tasks", f"{task_id!r} ran, and is no task of the specification")
+    edges = _edges(good, sizes, collector, count)
+    return TaskGraph(name, tuple(tasks.values()), edges)
+
+
+_LINKS = ("parents", "children", "inputFiles", "outputFiles")
+
+
+def _runs(document: Any, collector: Collector, where: str) -> dict[str, tuple[str, float, float]]:
+    """Task -> (kernel, or "" if its program is a script; seconds; bytes of memory, 0 = not recorded)."""
+    runs: dict[str, tuple[str, float, float]] = {}
+    executed = member(document, "workflow", "execution", "tasks", where=where)
+    for index, entry in enumerate(listed(executed, "workflow.execution.tasks", where=where)):
+        with record(collector, f"{where}: workflow.execution.tasks[{index}]"):
+            task_id = text(table(entry).get("id"), "id")
+            if task_id in runs:
+                raise BadRecord(f"task {task_id!r} ran before")
+            seconds = number(entry.get("runtimeInSeconds"), "runtimeInSeconds", most=limits.SECONDS)
+            used = number(entry.get("memoryInBytes", 0), "memoryInBytes")
+            program = table(entry.get("command", {}), "command").get("program", "")
+            word = isinstance(program, str) and len(program.split()) == 1 and any(map(str.isalnum, program))
+            runs[task_id] = (program.strip().rpartition("/")[2] if word else "", seconds, used)
+    return runs
+
+
+def _sizes(specification: Any, collector: Collector, where: str) -> dict[str, float]:
+    """File -> bytes."""
+    sizes: dict[str, float] = {}
+    for index, entry in enumerate(listed(specification.get("files", []), "workflow.specification.files", where=where)):
+        with record(collector, f"{where}: workflow.specification.files[{index}]"):
+            file_id = text(table(entry).get("id"), "id")
+            if file_id in sizes:
+                raise BadRecord(f"there is a file {file_id!r} before it")
+            sizes[file_id] = number(entry.get("sizeInBytes"), "sizeInBytes", most=limits.TRANSFER_BYTES)
+    return sizes
+
+
+def _edges(
+    good: dict[str, tuple[str, dict[str, list[str]]]],
+    sizes: dict[str, float],
+    collector: Collector,
+    count: Counter[str],
+) -> tuple[Edge, ...]:
+    """Declared edges and those that files make, with the bytes of those files."""
+    carried: dict[tuple[str | None, str], float] = {}
+    for task_id, (here, refers) in good.items():
+        for key in ("parents", "children"):
+            for other in refers[key]:
+                if other not in good:
+                    collector.bad(f"{here}.{key}", f"{other!r} is no task, or was left out")
+                else:
+                    carried[(other, task_id) if key == "parents" else (task_id, other)] = 0.0
+    writers: dict[str, list[str]] = defaultdict(list)
+    for task_id, (_, refers) in good.items():
+        for file_id in dict.fromkeys(refers["outputFiles"]):
+            writers[file_id].append(task_id)
+    for task_id, (here, refers) in good.items():
+        for file_id in dict.fromkeys(refers["inputFiles"]):
+            if file_id not in sizes:
+                collector.bad(f"{here}.inputFiles", f"{file_id!r} is no file, or was left out")
+                continue
+            sources: list[str | None] = [source for source in writers.get(file_id, []) if source != task_id]
+            if file_id not in writers:
+                sources = [None]
+            for source in sources:
+                if source is not None and (source, task_id) not in carried:
+                    count["undeclared"] += 1
+                carried[source, task_id] = carried.get((source, task_id), 0.0) + sizes[file_id]
+    return tuple(Edge(source, target, amount) for (source, target), amount in carried.items())
+
+
+def _category(name: str) -> str:
+    """The kind of work that a task's name says: its last part, without numbers at the end."""
+    return _NUMBERED.sub("", name.rpartition(".")[2]) or name
+
+
+def sniff(path: Path, head: bytes) -> bool:
+    """JSON with a schema version and a workflow; or a folder with such a file."""
+    if path.is_dir():
+        return any_under(path, sniff, ".json")
+    return head.lstrip()[:1] == b"{" and b'"schemaVersion"' in head and b'"workflow"' in head
+
+
+FORMAT = Format("wfformat", "workflow executions, WfFormat 1.5 (WfCommons)", sniff, read)

@@ -1,0 +1,340 @@
+"""From what a file holds to a workload for a topology: a file is a workload family whose draws are parts of it.
+
+Jobs with arrivals are replayed: a window of consecutive ones. Graphs without arrivals are picked at random, and arrive
+as those of a generated family do. The same (reading, topology, seed, options) is always the same workload.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from symphony.lowering.arrivals import PROCESSES, Times
+from symphony.lowering.capacity import jobs_per_second
+from symphony.lowering.random_graphs import random_graphs
+from symphony.lowering.readers.reading import Problem, Reading
+from symphony.problem.errors import InfeasibleError, WorkloadError
+from symphony.problem.runnable import check_graphs
+from symphony.problem.topology import Device, DeviceKind, Topology
+from symphony.problem.workload import Job, Kernel, Profile, TaskGraph, Workload
+
+JOBS = 100  # that arrive, of a file without arrivals, unless told otherwise
+LOAD = 0.7
+ARRIVALS = "poisson"
+HETEROGENEITY = 1.0
+
+_CPU = "cpu"
+_CORES = 16  # of the CPU that a file's times are from, where the topology has none
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A workload, and what to know about it."""
+
+    workload: Workload
+    notes: tuple[str, ...] = ()  # what was assumed or chosen, in whole sentences
+    modelled: str = ""  # which times nobody measured; one of the notes
+    problems: tuple[Problem, ...] = ()  # what was left out
+
+
+def streams(seed: int) -> tuple[np.random.Generator, np.random.Generator, np.random.Generator]:
+    """Random generators for graphs, for picks and for times: another load leaves graphs and picks as they are."""
+    graphs, picks, times = (np.random.default_rng([seed, 0, stream]) for stream in range(3))
+    return graphs, picks, times
+
+
+def arrivals_of(
+    topology: Topology,
+    kernels: Sequence[Kernel],
+    graphs: Sequence[TaskGraph],
+    *,
+    jobs: int,
+    load: float,
+    arrivals: str,
+    priorities: int,
+    seed: int,
+) -> tuple[Job, ...]:
+    """Jobs that are arrivals of graphs, at a rate that is a share (`load`) of what the cluster can sustain."""
+    _, pick_rng, time_rng = streams(seed)
+    # A batch has no rate; the fluid capacity is not worth computing then.
+    full = 1.0 if arrivals == "batch" else jobs_per_second(topology, graphs, [1.0] * len(graphs), kernels)
+    times = PROCESSES[arrivals](load * full, jobs, time_rng)
+    # Every graph comes equally often, in random order: with a few huge ones among many small, independent
+    # draws would make the load of a short workload a matter of luck.
+    rounds = np.tile(np.arange(len(graphs)), (-(-jobs // len(graphs)), 1))
+    picks = pick_rng.permuted(rounds, axis=1).ravel()[:jobs]
+    levels = pick_rng.integers(priorities, size=jobs)
+    homes = pick_rng.integers(len(topology.machines), size=jobs)
+    columns = zip(picks.tolist(), times.tolist(), levels.tolist(), homes.tolist(), strict=True)
+    return tuple(Job(*row) for row in columns)
+
+
+def sample(reading: Reading, jobs: int, seed: int, *, first: int | None = None) -> Reading:
+    """A part of a reading: a window of `jobs` consecutive jobs or, where there are none, that many of its graphs.
+
+    Without `first`, the seed says where the window lies, or which graphs. The first job of a window arrives at 0; where
+    the window is the whole, all times are as they were.
+    """
+    _check_graphs_there(reading)
+    rng = np.random.default_rng([seed, 0, 3])
+    if not reading.jobs:
+        count = len(reading.graphs)
+        chosen = rng.permutation(count) if first is None else np.arange(_checked(reading, "first", first, count), count)
+        return _compact(reading, [int(index) for index in chosen[:jobs]], ())
+    count = len(reading.jobs)
+    if first is not None:
+        _checked(reading, "first", first, count)
+    _checked(reading, "jobs", jobs - 1, count - (first or 0))
+    begin = int(rng.integers(count - jobs + 1)) if first is None else first
+    if jobs == count:
+        return reading
+    window = reading.jobs[begin : begin + jobs]
+    used = list(dict.fromkeys(job.graph for job in window))
+    part = _compact(reading, used, [replace(job, arrival_s=job.arrival_s - window[0].arrival_s) for job in window])
+    note = f"These are {jobs:,} of {count:,} jobs, from number {begin:,} on (the first is number 0)."
+    return replace(part, notes=(*part.notes, note))
+
+
+def draw(
+    reading: Reading,
+    topology: Topology,
+    seed: int,
+    *,
+    name: str = "",
+    jobs: int | None = None,
+    first: int | None = None,
+    load: float | None = None,
+    arrivals: str | None = None,
+    priorities: int | None = None,
+    time_scale: float | None = None,
+    heterogeneity: float | None = None,
+    keep_good: bool = False,
+) -> Drawn:
+    """A workload for a topology, from a part of a reading.
+
+    `jobs`, `first`: see `sample`. `time_scale` multiplies the gaps between arrivals; `load` scales them to a share of
+    what the cluster can sustain; `arrivals` and `priorities` draw them anew. `heterogeneity` is of modelled times,
+    where the file has those of CPUs only. `keep_good`: leave out jobs that the topology can never run.
+    """
+    _check_graphs_there(reading)
+    reading, modelled = _with_modelled_times(reading, topology, streams(seed)[0], heterogeneity)
+    problems = reading.problems
+    if keep_good:
+        reading, cannot = _runnable_part(reading, topology)
+        problems += cannot
+    if jobs is None:
+        jobs = len(reading.jobs) - (first or 0) if reading.jobs else JOBS
+    part = sample(reading, jobs, seed, first=first)
+    _check_runnable(part, topology)
+    if part.jobs:
+        scheduled = _replay(part, topology, seed, load, arrivals, priorities, time_scale)
+    elif time_scale is not None:
+        raise WorkloadError(
+            "it has no arrivals that time_scale could stretch", where=reading.source, hint="say load instead"
+        )
+    else:
+        scheduled = arrivals_of(
+            topology,
+            part.kernels,
+            part.graphs,
+            jobs=jobs,
+            load=LOAD if load is None else load,
+            arrivals=arrivals or ARRIVALS,
+            priorities=priorities or 1,
+            seed=seed,
+        )
+    workload = Workload(name or reading.source, part.kernels, part.graphs, scheduled)
+    notes = (*part.notes, modelled) if modelled else part.notes
+    return Drawn(workload, notes, modelled, problems)
+
+
+def _replay(
+    part: Reading,
+    topology: Topology,
+    seed: int,
+    load: float | None,
+    arrivals: str | None,
+    priorities: int | None,
+    time_scale: float | None,
+) -> tuple[Job, ...]:
+    """The jobs of a reading at their times, or at others if so told."""
+    _, pick_rng, time_rng = streams(seed)
+    count = len(part.jobs)
+    times = _times(part, topology, time_rng, load, arrivals, time_scale)
+    levels = [job.priority for job in part.jobs]
+    if priorities is not None:
+        levels = pick_rng.integers(priorities, size=count).tolist()
+    homes = [job.home for job in part.jobs]
+    if not part.homes:
+        homes = pick_rng.integers(len(topology.machines), size=count).tolist()
+    columns = zip(part.jobs, times.tolist(), levels, homes, strict=True)
+    return tuple(Job(job.graph, time, level, home) for job, time, level, home in columns)
+
+
+def _times(
+    part: Reading,
+    topology: Topology,
+    rng: np.random.Generator,
+    load: float | None,
+    arrivals: str | None,
+    time_scale: float | None,
+) -> Times:
+    if load is not None and time_scale is not None:
+        raise WorkloadError("load and time_scale both set the gaps", where=part.source, hint="leave one of them out")
+    count, last, scale = len(part.jobs), part.jobs[-1].arrival_s, 1.0 if time_scale is None else time_scale
+    times = np.array([job.arrival_s for job in part.jobs])
+    if load is None and arrivals is None:
+        return times * scale
+    if arrivals == "batch":
+        return PROCESSES[arrivals](1.0, count, rng)
+    if last == 0 and (load is None or arrivals is None):
+        raise WorkloadError(
+            "all its jobs arrive at once, so there are no gaps to scale",
+            where=part.source,
+            hint=f"draw them: arrivals={arrivals or ARRIVALS}&load={load or LOAD}",
+        )
+    if load is None:
+        rate = count / (last * scale)
+    else:
+        often = Counter(job.graph for job in part.jobs)
+        weights = [float(often[graph]) for graph in range(len(part.graphs))]
+        rate = load * jobs_per_second(topology, part.graphs, weights, part.kernels)
+    return times * (count / last / rate) if arrivals is None else PROCESSES[arrivals](rate, count, rng)
+
+
+def _with_modelled_times(
+    reading: Reading, topology: Topology, rng: np.random.Generator, heterogeneity: float | None
+) -> tuple[Reading, str]:
+    """The reading with times for every device kind, if it has those of CPUs only; and a note that says so."""
+    measured = sorted({name for kernel in reading.kernels for name in kernel.implementations})
+    if measured != [_CPU]:
+        if heterogeneity is not None:
+            raise WorkloadError(
+                f"its kernels have times for {', '.join(measured)}: none is modelled",
+                where=reading.source,
+                hint="leave heterogeneity out",
+            )
+        return reading, ""
+    present = [topology.kind_of[kind] for kind, count in topology.kind_counts.items() if count]
+    others = [kind for kind in present if kind.type != _CPU]
+    if not others:
+        return reading, ""
+    cores = next((kind.slots for kind in present if kind.type == _CPU), _CORES)
+    spread = HETEROGENEITY if heterogeneity is None else heterogeneity
+    factors = _factors(rng, len(reading.kernels), others, cores, spread)
+    kernels = []
+    for kernel, factor in zip(reading.kernels, factors, strict=True):
+        base = kernel.implementations[_CPU]
+        times = {kind: Profile(base.fixed_s * f, base.per_work_s * f) for kind, f in factor.items()}
+        kernels.append(replace(kernel, implementations={**kernel.implementations, **times}))
+    note = (
+        f"Times on {', '.join(kind.name for kind in others)} are modelled, for the file has those of CPUs only: each "
+        f"kernel's time on a CPU times a random factor (heterogeneity={spread:g}), with no demand on shared resources."
+    )
+    return replace(reading, kernels=tuple(kernels)), note
+
+
+def _factors(
+    rng: np.random.Generator, count: int, kinds: Sequence[DeviceKind], cores: int, heterogeneity: float
+) -> list[dict[str, float]]:
+    """For each of `count` kernels: its time on each device kind over that on one core, as random kernels have it."""
+    # Random kernels for a bare cluster: a device of each kind and the CPU. One type for all, so that none is left out.
+    core = DeviceKind("the CPU that was measured", "any", cores)
+    bare = [core, *(DeviceKind(kind.name, "any", kind.slots) for kind in kinds)]
+    devices = tuple(Device(f"d{i}", kind.name, "m", "r", "s", "w", ()) for i, kind in enumerate(bare))
+    drawn, _ = random_graphs(
+        rng,
+        Topology("bare", tuple(bare), (), devices),
+        shape="layered",
+        graphs=1,
+        tasks=1,
+        degree=1,
+        ccr=0.0,
+        heterogeneity=heterogeneity,
+        kernels=count,
+    )
+    times = [{kind: profile.per_work_s for kind, profile in kernel.implementations.items()} for kernel in drawn]
+    return [{kind.name: time[kind.name] / time[core.name] for kind in kinds} for time in times]
+
+
+def _runnable_part(reading: Reading, topology: Topology) -> tuple[Reading, tuple[Problem, ...]]:
+    """The reading without the jobs (or graphs) that the topology can never run, and a problem for each of those."""
+    why = _cannot_run(reading, topology)
+    if not why:
+        return reading, ()
+    graphs = [index for index in range(len(reading.graphs)) if index not in why]
+    if not graphs:
+        raise InfeasibleError(
+            f"{topology.name!r} can run nothing of it: {next(iter(why.values()))}",
+            where=reading.source,
+            hint="use another topology",
+        )
+    what, users = (
+        ("job", [job.graph for job in reading.jobs]) if reading.jobs else ("graph", range(len(reading.graphs)))
+    )
+    problems = (Problem(f"{reading.source}: {what} {n}", why[graph]) for n, graph in enumerate(users) if graph in why)
+    kept = (job for job in reading.jobs if job.graph not in why)
+    return _compact(reading, graphs, kept), tuple(problems)
+
+
+def _cannot_run(reading: Reading, topology: Topology) -> Mapping[int, str]:
+    """Why the topology can never run a graph, for each such graph."""
+    why = {}
+    kernels = {kernel.name: kernel for kernel in reading.kernels}
+    for index, graph in enumerate(reading.graphs):
+        used = dict.fromkeys(task.kernel for task in graph.tasks)
+        try:
+            check_graphs(topology, [kernels[name] for name in used], [graph])
+        except InfeasibleError as error:
+            why[index] = error.message
+    return why
+
+
+def _check_runnable(part: Reading, topology: Topology) -> None:
+    try:
+        check_graphs(topology, part.kernels, part.graphs)
+    except InfeasibleError as error:
+        hint = f"{error.hint}; or leave such jobs out with keep_good=1"
+        if part.topology is not None:
+            hint = f"use the cluster that the file describes (symphony workload convert … --topology-out); or {hint}"
+        raise InfeasibleError(error.message, where=f"{part.source}: {error.where}", hint=hint) from None
+
+
+def _check_graphs_there(reading: Reading) -> None:
+    if not reading.graphs:
+        holds = [f"{len(reading.kernels)} kernels"] if reading.kernels else []
+        holds += [f"the table {name!r}" for name in reading.tables]
+        raise WorkloadError(
+            f"it has no task graphs and no jobs, only {', '.join(holds) or 'nothing at all'}",
+            where=reading.source,
+            hint="`symphony workload show` says what it holds; as a workload, name a file with graphs or jobs",
+        )
+
+
+def _checked(reading: Reading, option: str, number: int, count: int) -> int:
+    """The number of a job or graph, if there are so many."""
+    if not 0 <= number < count:
+        what = "jobs" if reading.jobs else "graphs"
+        least = 1 if option == "jobs" else 0
+        raise WorkloadError(
+            f"{option} is {number + least:,}, and there are {count:,} {what} to take from",
+            where=reading.source,
+            hint=f"write {option}={least} to {option}={count - 1 + least}",
+        )
+    return number
+
+
+def _compact(reading: Reading, graphs: Sequence[int], jobs: Iterable[Job]) -> Reading:
+    """The reading with these graphs only, and the kernels that they use; jobs point to where their graphs are now."""
+    place = {graph: index for index, graph in enumerate(graphs)}
+    chosen = tuple(reading.graphs[graph] for graph in graphs)
+    used = {task.kernel for graph in chosen for task in graph.tasks}
+    return replace(
+        reading,
+        graphs=chosen,
+        kernels=tuple(kernel for kernel in reading.kernels if kernel.name in used),
+        jobs=tuple(replace(job, graph=place[job.graph]) for job in jobs),
+    )

@@ -1,0 +1,213 @@
+"""StarPU's models: against kernel_times.csv and the raw matrices, and with lines spoilt by hand."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from symphony.lowering.readers import starpu
+from symphony.lowering.readers.reading import Collector, Reading
+from symphony.problem.errors import DataError, WorkloadError
+from symphony.problem.runnable import check_graphs, critical_path_s
+from symphony.problem.topology import LOCAL, MACHINE, SOCKET, SWITCH, Topology
+from tests.data import data
+from tests.lowering.readers.damaged import try_all, write
+
+MACHINES = ("attila", "hannibal", "mirage", "sirocco")
+
+
+def read(path: Path, *, strict: bool = True, **options: Any) -> Reading:
+    return starpu.read(path, Collector(strict=strict), **options)
+
+
+def machine(name: str) -> Reading:
+    return read(data("starpu-perfmodels"), machine=name)
+
+
+def built(reading: Reading) -> Topology:
+    assert reading.topology is not None
+    return reading.topology
+
+
+def part(tmp_path: Path, name: str = "mirage") -> Path:
+    """A folder with one machine of the real one, and only the Cholesky models."""
+    source, copy = data("starpu-perfmodels"), tmp_path / "sampling"
+    for folder, pattern in (("bus", f"{name}.*"), ("codelets/45", f"chol_model_*.{name}")):
+        (copy / folder).mkdir(parents=True)
+        for file in (source / folder).glob(pattern):
+            shutil.copy(file, copy / folder)
+    return copy
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_rows_are_those_of_the_table(name: str) -> None:
+    reading = machine(name)
+    rows = {(row.codelet, row.device, row.footprint): row for row in reading.tables["rows"]}
+    assert len(rows) == len(reading.tables["rows"])
+    with data("starpu-perfmodels", "kernel_times.csv").open() as file:
+        table = [line for line in csv.DictReader(file) if line["machine"] == name]
+    for line in table:
+        arch = line["arch"].partition("_")[0]
+        row = rows.pop((line["codelet"], "core" if arch == "cpu0" else arch, line["footprint"]))
+        assert row.mean_s * 1e6 == pytest.approx(float(line["mean_us"]))
+        assert row.std_s * 1e6 == pytest.approx(float(line["stddev_us"]))
+        assert (row.data_bytes, row.samples, row.flag) == (
+            float(line["data_bytes"]),
+            int(line["n_samples"]),
+            line["flag"],
+        )
+    # The table lacks one row of the models: it was separated by blanks instead of a tab.
+    left = [("starpu_sgemm_gemm", "cuda1", "2eaa41c6")] if name == "mirage" else []
+    assert list(rows) == left
+    assert not reading.problems
+
+
+@pytest.mark.parametrize(
+    ("name", "cores", "gpus", "kernels", "flagged"),
+    [("attila", 9, 3, 57, 12), ("hannibal", 5, 3, 8, 3), ("mirage", 9, 3, 120, 23), ("sirocco", 20, 4, 71, 28)],
+)
+def test_machines(name: str, cores: int, gpus: int, kernels: int, flagged: int) -> None:
+    reading = machine(name)
+    counts = built(reading).kind_counts
+    assert counts == {"core": cores, **{f"cuda{gpu}": 1 for gpu in range(gpus)}}
+    assert len(reading.kernels) == kernels
+    assert any(f"{flagged} rows are no measurements of their own" in note for note in reading.notes)
+    assert sum(bool(row.flag) for row in reading.tables["rows"]) == flagged
+
+
+def test_the_pcie_tree_of_mirage() -> None:
+    topology = built(machine("mirage"))
+    device = {device.name.partition("/")[2]: device for device in topology.devices}
+    far = {pair: topology.distance(device[pair[0]], device[pair[1]]) for pair in (
+        ("core-0", "core-8"), ("core-3", "cuda0"), ("cuda0", "cuda1"), ("cuda0", "cuda2"), ("cuda1", "cuda2"),
+    )}  # fmt: skip
+    assert list(far.values()) == [LOCAL, MACHINE, SOCKET, SOCKET, SWITCH]
+    capacity = {row.name.partition("/")[2]: row.capacity for row in topology.resources}
+    both_ways = 2 / (1 / 6030.996807e6 + 1 / 6517.591026e6)  # the matrix: 0 to 1, 1 to 0
+    assert capacity["cuda0/link"] == pytest.approx(both_ways)
+    assert capacity["cuda1/near"] == pytest.approx(2 / (1 / 5296.205823e6 + 1 / 5296.294945e6))
+    assert capacity["host"] == pytest.approx(6517450307.894589)
+    (host,) = (hop for hop in device["cuda1"].route if hop.resource == "mirage/host")
+    assert set(host.spans) == {MACHINE, SOCKET}  # not between the two behind one switch
+    latencies = (9.836008, 10.565859, 9.800445, 12.277023, 9.824289, 10.580664)
+    assert topology.latency_s[MACHINE] == pytest.approx(sum(latencies) / 6 * 1e-6)
+    assert topology.kind_of["cuda0"].memory == 5636554752.0
+
+
+def test_everything_shares_the_host_link_of_sirocco() -> None:
+    topology = built(machine("sirocco"))
+    for device in topology.devices[-4:]:
+        assert {"sirocco/host": {SWITCH, SOCKET, MACHINE}}.items() <= {
+            hop.resource: set(hop.spans) for hop in device.route
+        }.items()
+    first, second, third = (device for device in topology.devices if device.kind in ("cuda0", "cuda1", "cuda2"))
+    assert (topology.distance(first, second), topology.distance(second, third)) == (SWITCH, SOCKET)
+
+
+# The 960-tile rows of the models, in microseconds: one core, and the first GPU.
+@pytest.mark.parametrize(
+    ("name", "times"),
+    [
+        ("mirage", [(18849.69, 5366.74), (45646.76, 6393.638), (43890.1, 1402.745), (87780.2, 2805.491)]),
+        ("sirocco", [(7379.027, 8456.328), (17757.72, 2005.118), (17470.13, 371.7258), (34940.26, 743.4516)]),
+    ],
+)
+def test_cholesky(name: str, times: list[tuple[float, float]]) -> None:
+    reading = machine(name)
+    kernels, (graph,) = starpu.cholesky_on(reading, 10)
+    assert [kernel.name for kernel in kernels] == ["potrf", "trsm", "syrk", "gemm"]
+    for kernel, pair in zip(kernels, times, strict=True):
+        found = [kernel.implementations[kind].seconds(1.0) * 1e6 for kind in ("core", "cuda0")]
+        assert found == pytest.approx(pair), kernel.name
+    assert len(graph.tasks) == 220
+    assert {edge.bytes for edge in graph.edges} == {4.0 * 960 * 960}
+    assert sum(edge.source is None for edge in graph.edges) == 55  # every tile of the lower half is read once
+    check_graphs(built(reading), kernels, [graph])
+    # No schedule is faster than this, StarPU's included (it takes 306 and 139 ms).
+    least = critical_path_s(built(reading), {kernel.name: kernel for kernel in kernels}, graph)
+    assert least < {"mirage": 0.306, "sirocco": 0.139}[name]
+
+
+def test_tiles_that_nobody_measured() -> None:
+    with pytest.raises(WorkloadError, match=r"960 by 960|tiles of 100 by 100 floats[\s\S]*use a tile of 32 or 320"):
+        starpu.cholesky_on(machine("mirage"), 4, tile=100)
+
+
+def test_choosing_a_machine(tmp_path: Path) -> None:
+    folder = data("starpu-perfmodels")
+    with pytest.raises(DataError, match="several machines") as error:
+        read(folder)
+    assert "machine=attila" in error.value.hint
+    with pytest.raises(DataError, match="no machine 'x'"):
+        read(folder, machine="x")
+    with pytest.raises(DataError, match="it has no machine"):
+        read(tmp_path)
+    assert built(read(part(tmp_path))).name == "mirage"
+    assert built(read(tmp_path / "sampling", cores="12")).kind_counts["core"] == 12
+    with pytest.raises(DataError, match="cores is 13"):
+        read(tmp_path / "sampling", cores=13)
+
+
+def test_sniffing(tmp_path: Path) -> None:
+    assert starpu.sniff(data("starpu-perfmodels"), b"")
+    assert not starpu.sniff(tmp_path, b"")
+    assert not starpu.sniff(data("starpu-perfmodels", "kernel_times.csv"), b"machine,codelet")
+
+
+def test_without_platform_and_flags(tmp_path: Path) -> None:
+    folder = part(tmp_path)
+    (folder / "bus" / "mirage.platform.v4.xml").unlink()
+    reading = read(folder)
+    assert not any(row.name.endswith("/host") for row in built(reading).resources)
+    assert any("No link is shared" in note for note in reading.notes)
+    assert any("no kernel_times.csv" in note for note in reading.notes)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "what"),
+    [
+        ("codelets/45/chol_model_gemm.mirage", "\n45\n", "\n44\n", "no performance model of version 45"),
+        ("codelets/45/chol_model_gemm.mirage", "8.778020e+04", "-8.7", "line 41: mean is -8.7"),
+        ("codelets/45/chol_model_gemm.mirage", "8.778020e+04", "", "line 41: an entry should follow, 8 columns"),
+        ("codelets/45/chol_model_gemm.mirage", "combinations\n4", "combinations\nfour", "line 8: the number of comb"),
+        ("bus/mirage.bandwidth", "6517.591026", "nan", "line 3: column 0 is nan"),
+        ("bus/mirage.latency", "9.836008", "x", "line 2: column 1 is 'x'"),
+        ("bus/mirage.config", "3 # Number of CUDA", "many # Number of CUDA", "number of CUDA devices is 'many'"),
+        ("bus/mirage.platform.v4.xml", "<platform", "<<platform", "platform.v4.xml"),
+        ("bus/mirage.platform.v4.xml", "6517450307.894589Bps", "fast", "bandwidth of Host is 'fast'"),
+    ],
+)
+def test_bad_files(file: str, old: str, new: str, what: str, tmp_path: Path) -> None:
+    path = part(tmp_path) / file
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(DataError) as error:
+        read(tmp_path / "sampling")
+    assert path.name in error.value.where
+    assert what in str(error.value)
+
+
+def test_a_bad_row_is_left_out_alone(tmp_path: Path) -> None:
+    folder = part(tmp_path)
+    before = len(read(folder).tables["rows"])
+    path = folder / "codelets" / "45" / "chol_model_gemm.mirage"
+    path.write_text(path.read_text().replace("8.778020e+04", "0", 1))
+    reading = read(folder, strict=False)
+    assert len(reading.tables["rows"]) + len(reading.problems) == before
+    write(folder / "kernel_times.csv", "machine,codelet\n")
+    with pytest.raises(DataError, match=r"kernel_times\.csv: line 1"):
+        read(folder)
+
+
+def test_damage(tmp_path: Path) -> None:
+    folder = part(tmp_path)
+    for file in ("codelets/45/chol_model_trsm.mirage", "bus/mirage.bandwidth", "bus/mirage.config"):
+        assert try_all(starpu.read, folder / file, ask=folder) > 5
+    try_all(starpu.read, folder / "bus" / "mirage.platform.v4.xml", ask=folder)
+    shutil.copy(data("starpu-perfmodels", "kernel_times.csv"), folder)
+    try_all(starpu.read, folder / "kernel_times.csv", ask=folder)
