@@ -71,7 +71,7 @@ PUBLIC = [
 ]
 PUBLIC_IN = {
     "baselines": ["BASELINES", "EftBelief", "EftExact", "EftStatic", "Fifo", "Heft", "Random", "ShortestQueue", "Sjf"],
-    "testing": ["check_policy"],
+    "testing": ["check_contention_model", "check_policy"],
 }
 
 

@@ -66,6 +66,36 @@ def test_json_on_stdout_is_json_only_and_the_report_is_files(tmp_path: Path) -> 
         assert json.load(file)["runs"] == document["runs"]
 
 
+def test_several_workloads_make_a_page_and_are_taken_up_again(tmp_path: Path) -> None:
+    arguments = (
+        "compare",
+        "-w",
+        "layered:2?jobs=3&graphs=2@machine",
+        "-w",
+        "eeg?jobs=2&graphs=2@gpu24",
+        "-w",
+        "variant-calling@gpu24",
+    )
+    arguments += ("-p", "fifo,eft-exact", "-n", "2", "--report", "out", "--json", "out/all.json")
+    done = symphony(*arguments, folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (
+        "2 seeds are too few to tell 2 policies apart" in done.stdout
+        and "left out: variant-calling@gpu24" in done.stdout
+    )
+    page = (tmp_path / "out" / "survey.html").read_text()
+    assert "over all 2 workloads" in page and "eeg?jobs=2" in page
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "cells").iterdir()}
+    assert len(before) == 4
+    assert symphony(*arguments, folder=tmp_path).returncode == 0
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    cells = json.loads((tmp_path / "out" / "all.json").read_text())["cells"]
+    assert [(cell["workload"], cell["policy"]) for cell in cells[:2]] == [
+        ("layered:2?jobs=3&graphs=2", "fifo"),
+        ("layered:2?jobs=3&graphs=2", "eft-exact"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message", "hint"),
     [
@@ -83,6 +113,7 @@ def test_json_on_stdout_is_json_only_and_the_report_is_files(tmp_path: Path) -> 
         (["--background", "nan"], "background is nan", "0 or more"),
         (["--latency-s", "-1"], "latency_s is -1.0", "0 or more"),
         (["--job-slots", "100000"], "job_slots is 100000", "4,096"),
+        (["--workload", "eeg", "--workload", "lu"], "several workloads need a folder", "--report"),
         (["--relative-to", "sjf"], "--relative-to 'sjf'", "fifo"),
         (["--metric", "speed"], "--metric 'speed' is no metric", "mean_slowdown"),
         (["--json", "no/such/folder/x.json"], "no such directory", "name a file in a folder that exists"),
@@ -92,7 +123,8 @@ def test_json_on_stdout_is_json_only_and_the_report_is_files(tmp_path: Path) -> 
 )
 def test_bad_input_ends_in_a_sentence(arguments: list[str], message: str, hint: str, tmp_path: Path) -> None:
     """What is given here comes after, and so instead of, what is fine. Nothing is simulated."""
-    done = symphony("compare", *TINY, "--quiet", *arguments, folder=tmp_path)
+    fine = [*TINY[:2], *TINY[4:]] if "--workload" in arguments else TINY
+    done = symphony("compare", *fine, "--quiet", *arguments, folder=tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""
     assert "Traceback" not in done.stderr

@@ -15,7 +15,15 @@ from symphony.baselines import Fifo, Heft, Random
 from symphony.evaluation.compare import compare, scenario, slots_for
 from symphony.evaluation.report import Report
 from symphony.problem import limits
-from symphony.problem.errors import InfeasibleError, InputError, LimitError, SymphonyWarning, TopologyError
+from symphony.problem.errors import (
+    InfeasibleError,
+    InputError,
+    LimitError,
+    PolicyError,
+    SymphonyError,
+    SymphonyWarning,
+    TopologyError,
+)
 from symphony.problem.topologies import topology
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Job, Task, TaskGraph, Workload
@@ -175,6 +183,13 @@ def test_seeds_draw_workload_and_disturbances_alike() -> None:
     [
         ({"policies": []}, InputError, "no policy to compare", "heft"),
         ({"policies": {}}, InputError, "no policy to compare", "heft"),
+        ({"policies": "fifo"}, InputError, "policies are 'fifo'", "a list of names"),
+        ({"policies": {"f": Fifo}}, PolicyError, "policy 'f' is the class Fifo", "Fifo()"),
+        ({"policies": {"f": None}}, PolicyError, "policy 'f' is NoneType", "subclass"),
+        ({"seeds": 3}, InputError, "seeds are 3", "range(3)"),
+        ({"seeds": range(10**9)}, LimitError, "number of seeds is 1,000,000,000", "bound"),
+        ({"workload": None}, InputError, "the workload is NoneType", "a spec"),
+        ({"workload": lambda topology, seed: None}, InputError, "the workload is NoneType", "returns one"),
         ({"policies": ["hft"]}, InputError, "unknown policy 'hft'", "did you mean 'heft'"),
         ({"seeds": []}, InputError, "seeds are []", "at least one seed"),
         ({"seeds": [-1]}, InputError, "seeds are [-1]", "0 or more"),
@@ -188,7 +203,7 @@ def test_seeds_draw_workload_and_disturbances_alike() -> None:
         ({"baseline": "sjf"}, InputError, "the baseline 'sjf' is not compared", "fifo"),
     ],
 )
-def test_bad_input(options: dict[str, Any], error: type[InputError], message: str, hint: str) -> None:
+def test_bad_input(options: dict[str, Any], error: type[SymphonyError], message: str, hint: str) -> None:
     given = {"policies": ["fifo"], "topology": "machine", "workload": "eeg?jobs=2", "seeds": [0]} | options
     with pytest.raises(error) as caught:
         compare(given.pop("policies"), **given)

@@ -105,10 +105,10 @@ def test_what_is_done_is_not_run_again_and_what_is_not_is(tmp_path: Path, monkey
     again = survey(["fifo", "heft"], PLACES[:1], tmp_path, seeds=range(2))
     assert ran == [] and list(again.cells) == list(first.cells)
     assert again.cells[0].jobs == first.cells[0].jobs and len(again.cells[0].jobs[0]["finish_s"]) == 3
-    more = survey(["fifo", "sjf", "heft"], [*PLACES, Place("eeg", "no-such")], tmp_path, seeds=range(2))
+    more = survey(["fifo", "sjf", "heft"], [*PLACES, Place("variant-calling", "gpu24")], tmp_path, seeds=range(2))
     assert ran == ["sjf", "fifo", "sjf", "heft"]
     assert [(c.place, c.policy) for c in more.cells[:3]] == [(PLACES[0], p) for p in ("fifo", "sjf", "heft")]
-    assert len(more.skipped) == 1 and "no-such" in more.skipped[0]
+    assert len(more.skipped) == 1 and "IndelRealignment" in more.skipped[0]
     survey(["fifo", "heft"], PLACES[:1], tmp_path, seeds=range(1, 3))
     assert ran[4:] == ["fifo", "heft"], "other seeds are other cells"
 
@@ -127,9 +127,13 @@ def test_policies_that_do_not_suit_are_left_out(tmp_path: Path) -> None:
 
 
 def test_nothing_to_run_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="nothing to compare"):
+    with pytest.raises(InputError, match="no policy to compare"):
         survey([], PLACES, tmp_path)
+    with pytest.raises(InputError, match="no workload"):
+        survey(["fifo"], [], tmp_path)
     with pytest.raises(InputError, match="nothing could be run"):
+        survey(["fifo"], [Place("variant-calling", "gpu24")], tmp_path)
+    with pytest.raises(InputError, match="no-such"):
         survey(["fifo"], [Place("eeg", "no-such")], tmp_path)
 
 

@@ -46,3 +46,10 @@ def test_the_callers_mistakes_are_told_apart_from_ours() -> None:
 def test_a_warning_is_no_error() -> None:
     assert issubclass(errors.SymphonyWarning, UserWarning)
     assert not issubclass(errors.SymphonyWarning, SymphonyError)
+
+
+def test_input_of_any_length_is_not_echoed_whole() -> None:
+    error = SymphonyError(f"unknown name {'x' * 3000!r}", where="y" * 3000, hint="z" * 3000)
+    assert len(error.message) < 420 and error.message.startswith("unknown name 'xxx") and error.message.endswith("x'")
+    assert len(error.where) < 420
+    assert len(error.hint) == 3000, "a hint is written by us"

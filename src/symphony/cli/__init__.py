@@ -3,38 +3,54 @@
 from __future__ import annotations
 
 import sys
+from importlib.metadata import version
+from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
 
 from symphony.problem.errors import SymphonyError
 
 app = typer.Typer(
     name="symphony",
     help="Schedule work on clusters of unlike processors whose shared parts are contended.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+# Typer may bring its own copy of Click, so the class is found through one that Typer exports.
+_UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "UsageError")
+
+
+@app.callback(invoke_without_command=True)
+def _version(
+    context: typer.Context,
+    show: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if show:
+        typer.echo(f"symphony {version('symphony-scheduler')}")
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
 
 
 def main() -> None:
     """Entry point of the `symphony` command."""
     # Imported here: the command files import this package.
     from symphony.cli import compare, topology, workload
+    from symphony.cli.terminal import complain
 
     app.add_typer(topology.app, name="topology")
     app.add_typer(workload.app, name="workload")
     app.command("compare")(compare.compare)
     try:
-        app()
+        sys.exit(app(prog_name="symphony", standalone_mode=False))
     except SymphonyError as error:
-        console = Console(stderr=True, highlight=False)
-        where = f"{error.where}: " if error.where else ""
-        console.print("[bold red]error[/]:", escape(where + error.message), soft_wrap=True)
-        if error.hint:
-            console.print("[bold cyan]hint[/]:", escape(error.hint), soft_wrap=True)
+        complain(f"{error.where}: {error.message}" if error.where else error.message, error.hint)
         sys.exit(2)
-    except KeyboardInterrupt:
+    except _UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":
+            error.show()
+        else:
+            path = error.ctx.command_path if error.ctx is not None else "symphony"
+            complain(error.format_message(), f"type {path} --help for help")
+        sys.exit(2)
+    except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from symphony.baselines import BASELINES, FOR_TRAINING
+from symphony.cli import terminal
 from symphony.evaluation.compare import compare as run_comparison
 from symphony.evaluation.metrics import METRICS
 from symphony.evaluation.report import Report
@@ -62,7 +63,7 @@ def compare(
     # What would fail at the end is found at the beginning: a comparison may take an hour.
     to_stdout = str(json_file) == "-"
     _check_outputs(metric, None if to_stdout else json_file, report)
-    console = Console(stderr=True) if to_stdout else Console()
+    console = terminal.console(stderr=to_stdout)
     disturbances = Disturbances(
         background=background,
         counter_noise=counter_noise,
@@ -113,6 +114,7 @@ def compare(
                 suits=lambda name, one: name not in FOR_TRAINING or one.workload.preemptible,
                 progress=lambda what, share: bars.update(bar, description=what, completed=share),
             )
+    written = []
     # Records first: nothing that follows may lose them.
     if to_stdout:
         with tempfile.TemporaryDirectory() as folder:
@@ -121,13 +123,16 @@ def compare(
             sys.stdout.buffer.flush()
     elif json_file is not None:
         result.to_json(json_file)
+        written.append(f"records: {json_file}")
     console.print(result.summary() if isinstance(result, Report) else result.table())
     if metric:
         console.print(result.table(metric))
     for message in dict.fromkeys(str(warning.message) for warning in caught):
-        Console(stderr=True).print(f"[yellow]warning[/]: {message}", highlight=False)
+        terminal.console(stderr=True).print(f"[yellow]warning[/]: {message}")
     if report is not None:
-        console.print(f"report: {result.write(report)}", highlight=False)
+        written.append(f"report: {result.write(report)}")
+    for line in written:
+        console.print(escape(line), soft_wrap=True)
 
 
 def _places(specs: list[str], topology: str) -> list[Place]:

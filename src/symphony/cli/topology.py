@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
+from symphony.cli import terminal
 from symphony.problem import discover as discovery
 from symphony.problem import topologies, topology_file
 from symphony.problem.errors import SymphonyError
@@ -35,7 +36,7 @@ def list_(as_json: Json = False) -> None:
     table = Table("name", "what it is", box=None)
     for name, what in topologies.BUILT_IN.items():
         table.add_row(f"[bold]{escape(name)}[/]", escape(what))
-    console = Console()
+    console = terminal.console()
     console.print(table)
     console.print("\nA file of your own works everywhere these names do: see [bold]symphony topology validate[/].")
 
@@ -51,7 +52,7 @@ def show(
     if as_json:
         _print_json(_as_json(found, devices=devices))
         return
-    console = Console()
+    console = terminal.console()
     _draw(found, console)
     if devices:
         console.print(_device_table(found))
@@ -63,7 +64,7 @@ def validate(
     as_json: Json = False,
 ) -> None:
     """Check topology files: all of them, and say what is wrong with each."""
-    console = Console(highlight=False)
+    console = terminal.console()
     results: list[dict[str, Any]] = []
     for file in files:
         try:
@@ -95,7 +96,7 @@ def discover(
     if as_json:
         _print_json({**_as_json(found.topology, devices=True), "notes": found.notes})
         return
-    console = Console(highlight=False)
+    console = terminal.console()
     _draw(found.topology, console)
     for note in found.notes:
         console.print(f"[yellow]note[/]: {escape(note)}", soft_wrap=True)

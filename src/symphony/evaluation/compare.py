@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sized
 from dataclasses import asdict
 
 import jax.numpy as jnp
@@ -16,7 +17,7 @@ from symphony.problem.errors import InputError, SymphonyWarning
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Workload
 from symphony.scheduling.one_of import OneOf
-from symphony.scheduling.policy import Policy
+from symphony.scheduling.policy import Policy, check_instance
 from symphony.simulator.contention import ContentionModel
 from symphony.simulator.records import RunRecord
 from symphony.simulator.run import simulate
@@ -46,15 +47,10 @@ def compare(
     only). `progress` is told a policy's name and the share of its jobs that are complete.
     """
     cluster = topologies.topology(topology) if isinstance(topology, str) else topology
-    chosen = dict(policies) if isinstance(policies, Mapping) else {name: named(name) for name in policies}
-    numbers = list(dict.fromkeys(int(seed) for seed in seeds))
-    if not chosen:
-        raise InputError("no policy to compare", hint="name at least one, for example heft")
+    chosen = chosen_policies(policies)
+    numbers = chosen_seeds(seeds)
     if baseline is not None and baseline not in chosen:
         raise InputError(f"the baseline {baseline!r} is not compared", hint=f"choose of {', '.join(chosen)}")
-    if not numbers or min(numbers) < 0:
-        raise InputError(f"seeds are {numbers[:5]}", hint="give at least one seed, 0 or more")
-    limits.check("number of seeds", len(numbers), limits.SEEDS)
     scenarios = [scenario(cluster, workload, seed, disturbances, job_slots) for seed in numbers]
     runs: list[RunRecord] = []
     for index, name in enumerate(chosen):
@@ -71,6 +67,31 @@ def compare(
     )
 
 
+def chosen_policies(policies: Mapping[str, Policy] | Iterable[str]) -> dict[str, Policy]:
+    """Policies by name, from a mapping or from names of built-in ones."""
+    if isinstance(policies, str) or not isinstance(policies, Mapping | Iterable):
+        raise InputError(f"policies are {policies!r}", hint="give a list of names, or a mapping of names to policies")
+    chosen = dict(policies) if isinstance(policies, Mapping) else {name: named(name) for name in policies}
+    if not chosen:
+        raise InputError("no policy to compare", hint="name at least one, for example heft")
+    for name, policy in chosen.items():
+        check_instance(policy, name)
+    return chosen
+
+
+def chosen_seeds(seeds: Iterable[int]) -> list[int]:
+    """Distinct seeds, checked before a list of absurd length is made."""
+    if not isinstance(seeds, Iterable):
+        raise InputError(f"seeds are {seeds!r}", hint=f"give several, for example range({seeds})")
+    if isinstance(seeds, Sized):
+        limits.check("number of seeds", len(seeds), limits.SEEDS)
+    numbers = list(dict.fromkeys(int(seed) for seed in itertools.islice(seeds, limits.SEEDS + 1)))
+    limits.check("number of seeds", len(numbers), limits.SEEDS)
+    if not numbers or min(numbers) < 0:
+        raise InputError(f"seeds are {numbers[:5]}", hint="give at least one seed, 0 or more")
+    return numbers
+
+
 def scenario(
     topology: Topology,
     workload: Workload | Draw | str,
@@ -83,8 +104,15 @@ def scenario(
         drawn = family.workload(workload, topology, seed)
     elif isinstance(workload, Workload):
         drawn = workload
-    else:
+    elif callable(workload):
         drawn = workload(topology, seed)
+    else:
+        drawn = workload
+    if not isinstance(drawn, Workload):
+        raise InputError(
+            f"the workload is {type(drawn).__name__}",
+            hint="give a spec such as 'eeg', a sy.Workload, or a function of topology and seed that returns one",
+        )
     return draw(topology, drawn, seed, disturbances or Disturbances(), job_slots=job_slots or slots_for(drawn))
 
 

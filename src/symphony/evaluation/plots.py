@@ -284,8 +284,9 @@ class _Chart(NamedTuple):
         rows = sorted({(bar.device, bar.lane) for bar in bars})
         notes = [f"the first {_GANTT_BARS:,} of {len(ordered):,} stays"] if len(ordered) > _GANTT_BARS else []
         if len(rows) > _GANTT_LANES:
-            notes.append(f"the first {_GANTT_LANES} of {len(rows)} lanes")
-            rows = rows[:_GANTT_LANES]
+            notes.append(f"{_GANTT_LANES} of {len(rows)} lanes, evenly chosen")
+            # Devices of one kind are neighbours: the first lanes would all be alike.
+            rows = [rows[i] for i in np.linspace(0, len(rows) - 1, _GANTT_LANES).round().astype(int)]
             kept = set(rows)
             bars = [bar for bar in bars if (bar.device, bar.lane) in kept]
         return cls(bars, rows, ", ".join(notes))

@@ -23,18 +23,16 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.text import Text
 
-from symphony.baselines import named
-from symphony.evaluation.compare import scenario
+from symphony.evaluation.compare import chosen_policies, chosen_seeds, scenario
 from symphony.evaluation.metrics import METRICS, metrics
 from symphony.evaluation.report import DAGGER, Printable
 from symphony.evaluation.statistics import Paired, holm, paired
-from symphony.problem import limits
-from symphony.problem.errors import InputError, SymphonyError
+from symphony.problem.errors import InfeasibleError, InputError, SymphonyError
 from symphony.problem.topologies import topology
 from symphony.scheduling.one_of import OneOf
 from symphony.scheduling.policy import Policy
 from symphony.simulator.records import RunRecord
-from symphony.simulator.run import simulate
+from symphony.simulator.run import RULES, simulate
 from symphony.simulator.scenarios import Disturbances, Scenario
 
 FORMAT = "symphony.survey/1"
@@ -231,11 +229,10 @@ def survey(
     `suits` says whether a policy is worth running on a scenario. `progress` is told what is being done, and the share
     of all cells that are complete.
     """
-    chosen = dict(policies) if isinstance(policies, Mapping) else {name: named(name) for name in policies}
-    if not chosen or not places:
-        raise InputError("there is nothing to compare", hint="name at least one policy and one workload")
-    numbers = tuple(dict.fromkeys(int(seed) for seed in seeds))
-    limits.check("number of seeds", len(numbers), limits.SEEDS)
+    chosen = chosen_policies(policies)
+    numbers = chosen_seeds(seeds)
+    if not places:
+        raise InputError("no workload to compare on", hint="name at least one, for example eeg")
     folder = Path(directory) / "cells"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -245,7 +242,13 @@ def survey(
         ) from None
     cells: list[Cell] = []
     skipped: list[str] = []
-    where = list(dict.fromkeys(places))
+    where = []
+    for place in dict.fromkeys(places):
+        try:  # a slip of the pen is found before the long work
+            scenario(topology(place.topology), place.workload, numbers[0], disturbances, job_slots)
+            where.append(place)
+        except InfeasibleError as error:
+            skipped.append(f"{place}: {error}")
     for index, place in enumerate(where):
 
         def tell(what: str, share: float, index: int = index) -> None:
@@ -253,12 +256,8 @@ def survey(
                 progress(what, (index + share) / len(where))
 
         tell(str(place), 0.0)
-        try:
-            cluster = topology(place.topology)
-            scenarios = [scenario(cluster, place.workload, seed, disturbances, job_slots) for seed in numbers]
-        except SymphonyError as error:
-            skipped.append(f"{place}: {error}")
-            continue
+        cluster = topology(place.topology)
+        scenarios = [scenario(cluster, place.workload, seed, disturbances, job_slots) for seed in numbers]
         fitting = {name: policy for name, policy in chosen.items() if suits(name, scenarios[0])}
         cells += _cells(place, fitting, scenarios, folder, tell, skipped)
     if not cells:
@@ -327,9 +326,7 @@ def _file(folder: Path, place: Place, policy: str, scenarios: Sequence[Scenario]
 
 
 def _identity(scenarios: Sequence[Scenario]) -> Iterator[str]:
-    import symphony  # here: it imports this package
-
-    yield f"{FORMAT} {symphony.__version__}"
+    yield f"{FORMAT} {RULES}"
     yield repr(scenarios[0].topology)
     for one in scenarios:
         yield repr((one.workload, one.seed, one.disturbances, one.job_slots))

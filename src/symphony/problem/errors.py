@@ -14,6 +14,13 @@ SymphonyError
 from __future__ import annotations
 
 
+LONGEST = 400  # of a message: input that is echoed may be of any length
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 60]} … {text[-50:]}"
+
+
 class SymphonyWarning(UserWarning):
     """Something was not as expected, and Symphony went on; the text says with what."""
 
@@ -22,7 +29,7 @@ class SymphonyError(Exception):
     """Base of every error raised on purpose. `hint` says what to type next."""
 
     def __init__(self, message: str, *, hint: str = "", where: str = "") -> None:
-        self.message, self.hint, self.where = message, hint, where
+        self.message, self.hint, self.where = _cut(message), hint, _cut(where)
         super().__init__(str(self))
 
     def __str__(self) -> str:

@@ -25,7 +25,10 @@ JOB_SLOTS = 4_096  # jobs in the system at once
 SEEDS = 100_000
 FAILURES_PER_DAY = 86_400  # of one device
 NOISE = 1_000.0  # of background loads, relative errors and factors
+WORK_NOISE = 5.0  # spread of the logarithm of the true work
 SEED = 2**32 - 1  # the largest
+NUMBER = 1e300  # any number at all: floats end a little beyond
+LATENCY_S = 3_600.0  # of one decision
 PRIORITY = 2**31 - 2  # the largest; the least is as far below 0
 
 

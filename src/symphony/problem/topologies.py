@@ -46,7 +46,11 @@ def topology(name_or_path: str | Path) -> Topology:
         if family == FAT_TREE:
             return _fat_tree(_devices(name, size))
     path = Path(name)
-    if path.exists() or path.suffix or path.name != name:
+    try:
+        there = path.exists()
+    except OSError:  # a name too long for a file
+        there = False
+    if there or path.suffix or path.name != name:
         return topology_file.read(path)
     close = get_close_matches(family, [known.partition(":")[0] for known in BUILT_IN], n=1)
     meant = f"did you mean {close[0]!r}? " if close else ""

@@ -158,6 +158,11 @@ def _check(t: Topology) -> None:
     kinds = _unique("device kind", [kind.name for kind in t.kinds], t.name)
     resources = _unique("resource", [resource.name for resource in t.resources], t.name)
     devices = _unique("device", [device.name for device in t.devices], t.name)
+    for name in (t.name, *kinds, *resources, *devices):
+        if not name.isprintable():
+            raise TopologyError(
+                f"the name {name!r} holds a control character", where=ascii(t.name), hint="use printable characters"
+            )
     for kind in t.kinds:
         where = f"{t.name}: device kind {kind.name!r}"
         if not units.is_whole(kind.slots, 1, sys.maxsize):

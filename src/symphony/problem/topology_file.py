@@ -37,7 +37,7 @@ def read(path: str | Path) -> Topology:
         if not path.is_file():
             what = "it is not a file" if path.exists() else "there is no such file"
             raise TopologyError(what, where=str(path), hint="give the path of a topology file in TOML")
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise TopologyError(
             f"byte {error.start} is not UTF-8", where=str(path), hint="save the file as UTF-8 text"

@@ -213,7 +213,7 @@ def topological_order(count: int, edges: Iterable[tuple[int, int]]) -> tuple[int
     return tuple(order)
 
 
-def _check_number(where: str, name: str, value: float, bound: float = math.inf) -> None:
+def _check_number(where: str, name: str, value: float, bound: float = limits.NUMBER) -> None:
     if not units.is_number(value) or value == math.inf:
         raise WorkloadError(f"{name} is {value!r}", where=where, hint="write a finite number, 0 or more")
     limits.check(name, value, bound, where=where)

@@ -27,6 +27,7 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.problem.errors import PolicyError
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import GangFacts, candidates, facts, fits, per_gang, seconds_by_kind
 from symphony.scheduling.indexing import BIG, first, first_min, take
@@ -163,6 +164,16 @@ class Policy(eqx.Module):
     @abstractmethod
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
         """One action, and the state for the next call."""
+
+
+def check_instance(policy: object, name: str = "") -> None:
+    """Refuse what is no policy, and classes where an instance is wanted."""
+    if isinstance(policy, Policy):
+        return
+    called = f"policy {name!r}" if name else "the policy"
+    if isinstance(policy, type) and issubclass(policy, Policy):
+        raise PolicyError(f"{called} is the class {policy.__name__}", hint=f"pass an instance: {policy.__name__}()")
+    raise PolicyError(f"{called} is {type(policy).__name__}, no sy.Policy", hint="subclass sy.Policy")
 
 
 def pick_gang(observation: Observation, score: Array | None = None) -> Array:

@@ -49,11 +49,11 @@ class Log(eqx.Module):
 def begin(s: ScenarioArrays, policy: Policy, key: Array) -> Carry:
     """A run before its first step."""
     # Strong types: a weakly typed leaf would make the second call of `run_steps` compile again.
-    carry = Carry(initial(s), policy.init(s.topology), policy.prepare(s.topology, _unannounced(s.workload)), key)
+    carry = Carry(initial(s), policy.init(s.topology), policy.prepare(s.topology, unannounced(s.workload)), key)
     return jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), carry)
 
 
-def _unannounced(w: WorkloadArrays) -> WorkloadArrays:
+def unannounced(w: WorkloadArrays) -> WorkloadArrays:
     """Kernels and graphs, without what would tell of jobs yet to arrive."""
     return replace(w, jobs=None, arrival_whole=None, arrival_part=None, graph=None, priority=None, home=None)
 
@@ -77,7 +77,7 @@ def observe(world: World, s: ScenarioArrays, cheats: bool, prepared: Any = None)
     return Observation(
         core=replace(core, reading=mean),
         topology=s.topology,
-        workload=_unannounced(s.workload),
+        workload=unannounced(s.workload),
         now=world.now,
         own_load=world.load * LOAD_UNIT,
         load_mean=mean,

@@ -138,6 +138,7 @@ def draw(
             repair_s = min(float(rng.exponential(d.repair_s)) + 1e-3, limits.SECONDS)
             failures.append(Failure(min(float(gap), limits.SECONDS), device, repair_s))
     noise = np.exp(rng.normal(0.0, d.work_noise, 127)) if d.work_noise > 0 else np.ones(1)
+    noise = np.clip(noise, 1 / limits.NOISE, limits.NOISE)
     return Scenario(topology, workload, seed, tuple(phases), tuple(failures), tuple(map(float, noise)), d, job_slots)
 
 
@@ -153,12 +154,13 @@ def _check_seed(seed: object) -> None:
 
 
 def _check_disturbances(d: Disturbances) -> None:
-    for name in ("background", "work_noise", "counter_noise"):
+    for name in ("background", "counter_noise"):
         _check_number("disturbances", name, getattr(d, name), limits.NOISE)
+    _check_number("disturbances", "work_noise", d.work_noise, limits.WORK_NOISE)
     _check_number("disturbances", "busy_share", d.busy_share, 1)
     _check_number("disturbances", "failures_per_day", d.failures_per_day, limits.FAILURES_PER_DAY)
-    for name in ("repair_s", "latency_s"):
-        _check_number("disturbances", name, getattr(d, name))
+    _check_number("disturbances", "repair_s", d.repair_s)
+    _check_number("disturbances", "latency_s", d.latency_s, limits.LATENCY_S)
     for name in ("phase_s", "window_s"):
         value = getattr(d, name)
         _check_number("disturbances", name, value, above=True)

@@ -1,0 +1,106 @@
+"""What one decision of each policy costs: `python -m benchmarks.decisions [--quick] [--json FILE]`.
+
+A policy's compiled `decide` is called by itself on observations from the middle of a run, as a service would call it.
+Every figure includes the dispatch of a compiled program; the row "(does nothing)" is that alone. Policies that solve a
+linear program on the host are shown at a change of the set of jobs, where they do solve it.
+
+Unfair to learned and vectorised policies: a decision alone leaves a vector machine idle.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+from jax import Array
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.common import arguments, keep, machine
+from symphony.baselines import BASELINES, FOR_TRAINING, Fifo
+from symphony.evaluation.compare import scenario
+from symphony.problem.arrays import TopologyArrays
+from symphony.problem.topologies import topology
+from symphony.scheduling.policy import Action, Observation, Policy, wait
+from symphony.simulator.contention import Bottleneck
+from symphony.simulator.rollout import begin_batch, observe, run_steps, unannounced
+from symphony.simulator.scenarios import ScenarioArrays, stack
+
+CASES = {
+    "32-device host rack, DAGs": ("paper", "variant-calling?load=1.2"),
+    "24 GPUs, training": ("gpu24", "training?load=1.2"),
+    "1,024 devices, DAGs": ("fat-tree:1024", "layered?jobs=2000&load=1.2"),
+}
+STEPS = 2048  # into the run
+
+
+class Nothing(Policy):
+    """Waits: what a call costs by itself."""
+
+    def init(self, topology: TopologyArrays) -> None:
+        """No state."""
+
+    def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
+        """Wait."""
+        return state, wait()
+
+
+def middle(cluster: str, work: str) -> tuple[ScenarioArrays, Any]:
+    """A scenario, and the world after some steps of a run under FIFO, which leaves gangs waiting to be placed."""
+    one = scenario(topology(cluster), work, 0)
+    batch = stack([one])
+    carry = begin_batch(batch, Fifo(), jax.random.split(jax.random.key(0), 1))
+    carry = run_steps(batch, carry, Fifo(), Bottleneck(), STEPS, False)[0]
+    single = replace(jax.tree.map(lambda x: x[0], replace(batch, topology=None)), topology=batch.topology)
+    return single, jax.tree.map(lambda x: x[0], carry.world)
+
+
+def cost(policy: Policy, s: ScenarioArrays, world: Any, calls: int) -> dict[str, float]:
+    """Seconds of a decision: median and 99th percentile of single calls."""
+    state = policy.init(s.topology)
+    prepared = jax.jit(policy.prepare)(s.topology, unannounced(s.workload))
+    shown = jax.jit(observe, static_argnums=2)(world, s, policy.cheats, prepared)
+    decide = jax.jit(policy.decide)
+    key = jax.random.key(0)
+    began = time.perf_counter()
+    jax.block_until_ready(decide(key, state, shown))
+    compile_s = time.perf_counter() - began
+    seconds = np.zeros(calls)
+    for call in range(calls):
+        began = time.perf_counter()
+        jax.block_until_ready(decide(key, state, shown))
+        seconds[call] = time.perf_counter() - began
+    return {"p50_s": float(np.median(seconds)), "p99_s": float(np.percentile(seconds, 99)), "compile_s": compile_s}
+
+
+def main() -> None:
+    """Measure every baseline in every case."""
+    args = arguments(__doc__ or "", tuple(CASES))
+    console = Console()
+    figures: dict[str, Any] = {}
+    policies: dict[str, Policy] = {"(does nothing)": Nothing(), **{name: kind() for name, kind in BASELINES.items()}}
+    table = Table(title=f"Microseconds of one decision, p50 / p99 ({machine()['device']})")
+    table.add_column("policy")
+    cases = [case for case in CASES if case in args.only][: 1 if args.quick else None]
+    worlds = {case: middle(*CASES[case]) for case in cases}
+    for case in cases:
+        table.add_column(case, justify="right")
+    for name, policy in policies.items():
+        row = [name]
+        for case in cases:
+            if name in FOR_TRAINING and "training" not in case:
+                row.append("–")
+                continue
+            got = cost(policy, *worlds[case], calls=100 if args.quick else 500)
+            figures.setdefault(case, {})[name] = got
+            row.append(f"{got['p50_s'] * 1e6:,.0f} / {got['p99_s'] * 1e6:,.0f}")
+            keep(args.json, figures=figures)
+        table.add_row(*row)
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,19 @@
+"""What all commands print to: the terminal, without surprises in what users named."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.markup import escape
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that takes names as they are: `:abc:` is no emoji, and numbers get no colour."""
+    return Console(stderr=stderr, highlight=False, emoji=False)
+
+
+def complain(message: str, hint: str = "") -> None:
+    """An error in two lines."""
+    out = console(stderr=True)
+    out.print("[bold red]error[/]:", escape(message), soft_wrap=True)
+    if hint:
+        out.print("[bold cyan]hint[/]:", escape(hint), soft_wrap=True)

@@ -1,0 +1,38 @@
+"""What commands print: names as they are, usage errors in two lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_compare import symphony
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (["nonsense"], "error: No such command 'nonsense'.", "hint: type symphony --help for help"),
+        (["topology", "show", "fat-tree:abc"], "error: fat-tree:abc: 'abc' is not", "hint: write fat-tree:N"),
+        (["topology", "show", "9" * 401], "error: unknown topology '999", "hint: The built-in ones are"),
+        (["workload", "show", "eeg", "--jobs", "9" * 401], "error: workload 'eeg': jobs is", "hint: write jobs=200"),
+        (["workload", "show"], "error: Missing argument 'spec'.", "hint: type symphony workload show --help"),
+    ],
+    ids=lambda value: value[0] + value[-1][:9] if isinstance(value, list) else "",
+)
+def test_errors_are_two_lines(arguments: list[str], message: str, hint: str, tmp_path: Path) -> None:
+    done = symphony(*arguments, folder=tmp_path)
+    assert done.returncode == 2 and done.stdout == ""
+    lines = done.stderr.strip().splitlines()
+    assert len(lines) == 2, done.stderr
+    assert lines[0].startswith(message) and lines[1].startswith(hint)
+
+
+def test_the_version(tmp_path: Path) -> None:
+    done = symphony("--version", folder=tmp_path)
+    assert done.returncode == 0 and done.stdout.startswith("symphony 0.")
+
+
+def test_without_a_command_there_is_help(tmp_path: Path) -> None:
+    done = symphony(folder=tmp_path)
+    assert done.returncode == 0 and "compare" in done.stdout and "topology" in done.stdout
