@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import Array
 
 from symphony.evaluation.compare import scenario
-from symphony.problem.errors import PolicyError
+from symphony.problem.errors import InputError, PolicyError
 from symphony.problem.topologies import topology
-from symphony.scheduling.policy import Action, Policy
+from symphony.scheduling.policy import Action, Policy, check_instance
+from symphony.simulator.contention import ContentionModel
 from symphony.simulator.rollout import begin, observe
 from symphony.simulator.run import simulate
 from symphony.simulator.scenarios import Disturbances, Scenario, scenario_arrays
 
-__all__ = ["check_policy"]
+__all__ = ["check_contention_model", "check_policy"]
 
 
 def check_policy(policy: Policy, scenarios: Sequence[Scenario] | None = None) -> None:
@@ -26,6 +28,7 @@ def check_policy(policy: Policy, scenarios: Sequence[Scenario] | None = None) ->
     answers with an `Action` of integer scalars and a state of unchanged structure, is pure, breaks no rule, and lets
     every job complete.
     """
+    check_instance(policy)
     chosen = list(scenarios) if scenarios is not None else _scenarios()
     for one in chosen:
         _check_signature(policy, one)
@@ -88,3 +91,108 @@ def _check_signature(policy: Policy, one: Scenario) -> None:
             f"{policy.name}.decide changed the structure of its state from {before} to {after}",
             hint="return a state with the same tree, shapes and dtypes as init gives",
         )
+
+
+_ROUNDING = 1e-5  # shares are floats of 32 bits
+
+
+def check_contention_model(model: ContentionModel) -> None:
+    """Raise `InputError`, saying what to change, unless a contention model keeps its contract.
+
+    `share`: in (0, 1], 1 where nothing is loaded, never more for a higher load. `compose`: over the last axis, in
+    (0, 1], 1 with no used row or none that is scarce, blind to rows that are not used and to the order of rows, never
+    above the scarcest used row, and never more when a share falls. Both trace, broadcast and answer the same twice.
+    """
+    name = type(model).__name__
+
+    def expect(holds: object, what: str, hint: str) -> None:
+        if not holds:
+            raise InputError(what, where=f"contention model {name}", hint=hint)
+
+    loads = jnp.concatenate([jnp.linspace(0.0, 4.0, 257), jnp.geomspace(4.1, 4096.0, 64)])
+    share = _traced(name, "share", model.share, loads)
+    expect(share.shape == loads.shape, f"share of loads {loads.shape} has shape {share.shape}", "answer for every load")
+    expect(_in_range(share), "a share is not in (0, 1]", "use jnp.minimum(…, 1), and let it fall towards 0 slowly")
+    expect(share[0] == 1, f"the share of an idle row is {share[0]:.3g}, not 1", "answer 1 where the load is 0")
+    rises = np.flatnonzero(np.diff(share) > _ROUNDING)
+    at = (
+        f" (from {share[rises[0]]:.3g} to {share[rises[0] + 1]:.3g} at load {loads[rises[0]]:.3g})"
+        if len(rises)
+        else ""
+    )
+    expect(len(rises) == 0, f"the share rises with the load{at}", "make it a function that never rises, as 1 / load")
+
+    # As the simulator calls it: shares of the rows of each device, and which of them each span crosses.
+    rng = np.random.default_rng(0)
+    rows = rng.uniform(0.05, 1.0, (64, 1, 6)).astype(np.float32) ** rng.integers(0, 2, (64, 1, 6))
+    used = rng.random((64, 5, 6)) < 0.5
+    used[:, 0] = False
+    used[:, 1] = True
+    composed = _traced(name, "compose", model.compose, jnp.asarray(rows, jnp.float32), jnp.asarray(used))
+    expect(
+        composed.shape == used.shape[:-1],
+        f"compose of shares {rows.shape} and used {used.shape} has shape {composed.shape}, not {used.shape[:-1]}",
+        "let shares and used broadcast, and reduce the last axis only",
+    )
+    expect(_in_range(composed), "a composed share is not in (0, 1]", "combine shares by min or product")
+
+    def again(shares: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        return np.asarray(model.compose(jnp.asarray(shares, jnp.float32), jnp.asarray(mask)))
+
+    expect(
+        np.allclose(again(np.where(used, rows, 0.01), used), composed, atol=_ROUNDING),
+        "compose looks at rows that are not used",
+        "start from jnp.where(used, shares, 1)",
+    )
+    scarcest = np.where(used, rows, 1).min(axis=-1)
+    expect(
+        (composed[:, 0] == 1).all(), "compose is not 1 where no row is used", "start from jnp.where(used, shares, 1)"
+    )
+    expect(
+        (composed[scarcest == 1] == 1).all(),
+        "compose is not 1 where every used row has a share of 1",
+        "do not slow down work that waits for nothing",
+    )
+    expect(
+        (composed <= scarcest + _ROUNDING).all(),
+        "compose gives more than the scarcest used row does",
+        "use jnp.minimum of your answer and the smallest used share",
+    )
+
+    expect(
+        np.allclose(again(rows[..., ::-1], used[..., ::-1]), composed, atol=_ROUNDING),
+        "compose depends on the order of rows",
+        "treat all rows alike: their order is that of the topology's file",
+    )
+    expect(
+        (again(rows * 0.9, used) <= composed + _ROUNDING).all(),
+        "compose rises when shares fall",
+        "use a function that never falls with any share",
+    )
+
+
+def _in_range(shares: np.ndarray) -> bool:
+    return bool((np.isfinite(shares) & (shares > 0) & (shares <= 1)).all())
+
+
+def _traced(name: str, method: str, function: Callable[..., Array], *arguments: Array) -> np.ndarray:
+    """What the function answers, after checking that it can be traced, gives floats and is pure."""
+    where = f"contention model {name}"
+    try:
+        traced = jax.eval_shape(function, *arguments)
+        answer, again = function(*arguments), function(*arguments)
+    except Exception as error:
+        raise InputError(
+            f"{method} could not be traced: {type(error).__name__}: {error}",
+            where=where,
+            hint="use jax.numpy, and no Python `if` on the values",
+        ) from error
+    if not jnp.issubdtype(traced.dtype, jnp.floating):
+        raise InputError(f"{method} answers {traced.dtype}", where=where, hint="answer floats")
+    if not np.array_equal(answer, again):
+        raise InputError(
+            f"{method} answered differently to equal questions",
+            where=where,
+            hint="keep no state, draw no random numbers",
+        )
+    return np.asarray(answer)
