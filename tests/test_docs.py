@@ -10,7 +10,7 @@ import pytest
 import typer
 
 import symphony as sy
-from symphony.cli import compare, topology, workload
+from symphony.cli import catalogue, compare, topology, workload
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -83,10 +83,10 @@ def test_reference_has_every_command_and_option() -> None:
     alone = typer.Typer(add_completion=False)
     alone.command("compare")(compare.compare)
     found = {"compare": typer.main.get_command(alone)}
-    for group, app in (("topology", topology.app), ("workload", workload.app)):
+    for group, app in (("topology", topology.app), ("workload", workload.app), ("catalogue", catalogue.app)):
         commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
         found |= {f"{group} {name}": command for name, command in commands.items()}
-    assert len(found) == 10
+    assert len(found) == 13
     for name, command in found.items():
         assert f"{name}" in reference
         for option in (option for parameter in command.params for option in parameter.opts if option[0] == "-"):
@@ -99,7 +99,7 @@ def test_reference_has_every_public_name() -> None:
 
 
 def test_policies_are_named_in_the_reference() -> None:
-    reference = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
+    reference = (ROOT / "docs" / "reference" / "baselines.md").read_text(encoding="utf-8")
     assert [name for name in sy.baselines.BASELINES if f"`{name}`" not in reference] == []
 
 

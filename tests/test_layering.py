@@ -11,7 +11,18 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "symphony"
-ORDER = ("problem", "lowering", "scheduling", "simulator", "baselines", "oracle", "evaluation", "testing", "cli")
+ORDER = (
+    "problem",
+    "lowering",
+    "telemetry",
+    "scheduling",
+    "simulator",
+    "baselines",
+    "oracle",
+    "evaluation",
+    "testing",
+    "cli",
+)
 # Whoever talks to the outside world does it below `cli`, in packages that do not exist yet.
 OUTSIDE = {
     "ray",

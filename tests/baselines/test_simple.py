@@ -21,28 +21,31 @@ def test_it_keeps_the_contract(name: str) -> None:
     testing.check_policy(named(name), [cheap_scenario()])
 
 
+# The same shapes in all three, so that each policy compiles once.
+
+
 @pytest.mark.parametrize("name", BASELINES)
 def test_with_nothing_to_place_it_waits(name: str) -> None:
     """A decision may be offered then, at the end of a counter window."""
-    books = Books(work(dot("any")), arrived=0)
-    assert decision(named(name), books.observe(true_background=[]))[0] == WAIT
+    policy, books = named(name), Books(work(dot("any"), pair(), dot("any")), arrived=0)
+    assert decision(policy, books.observe(true_background=[], policy=policy))[0] == WAIT
 
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_a_gang_partly_placed_comes_first_and_goes_to_a_feasible_device(name: str) -> None:
     """Nothing else is allowed then, whatever the order of gangs."""
-    books = Books(work(dot("any"), pair(), priorities=(9, 0)))
+    policy, books = named(name), Books(work(dot("any"), pair(), dot("any"), priorities=(9, 0, 9)))
     gang = books.tasks
     assert books.decide(place(gang, CPU1))
-    kind, chosen, device = decision(named(name), books.observe(true_background=[]))
+    kind, chosen, device = decision(policy, books.observe(true_background=[], policy=policy))
     assert (kind, chosen) == (PLACE, gang)
     assert device in (CPU0, GPU)
 
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_priority_comes_first(name: str) -> None:
-    books = Books(work(dot("any"), dot("any"), dot("any"), priorities=(0, 5, 0)))
-    assert decision(named(name), books.observe(true_background=[]))[:2] == (PLACE, 1)
+    policy, books = named(name), Books(work(dot("any"), pair(), dot("any"), priorities=(0, 0, 5)))
+    assert decision(policy, books.observe(true_background=[], policy=policy))[:2] == (PLACE, 2 * books.tasks)
 
 
 # -------------------------------------------------------------------- random

@@ -78,6 +78,20 @@ def test_inputs_are_fetched_while_others_run() -> None:
     assert finish(books, 0)[GPU] == pytest.approx(1.0 + 1.0)  # a second in the queue, the same second in transfer
 
 
+def test_what_waits_for_the_fetch_engine_comes_first() -> None:
+    """1 GB is on its way to the GPU, and another would wait its turn there; nothing is on its way to the FPGA."""
+    books = Books(work(chain(), replace(chain(), name="other")))
+    assert books.decide(place(0, GPU))
+    assert finish(books, books.tasks) == pytest.approx([4.0, 4.0, 1.0 + 1.0 + 1.0, 1.0 + 0.5 + 0.5])
+    books.fetched(0)
+    assert finish(books, books.tasks)[GPU] == pytest.approx(1.0 + 1.0)  # a second in the queue, the same in transfer
+
+
+def test_every_transfer_has_its_latency() -> None:
+    far = replace(cluster(), latency_s=(0.0, 0.0, 0.0, 0.0, 0.25, 0.0, 0.0))
+    assert finish(Books(work(chain()), far), 0) == pytest.approx([4.0, 4.0, 0.25 + 1.0 + 1.0, 0.25 + 1.0 + 1.0])
+
+
 def test_the_nearest_copy_counts() -> None:
     books = Books(work(chain(first="cpu only")))
     assert books.decide(place(0, CPU0))

@@ -40,5 +40,5 @@ def test_a_gang_reports_whole_units_whatever_a_unit_takes() -> None:
     scenario = replace(draw(topology("machine"), work, 0, calm), work_noise=(2.0,))
     trace = run_traces(stack([scenario]), [scenario], Diary())[0][0]
     notes = np.asarray(trace.carry.policy_state[0])
-    # Before it starts; at 3 s; at 6 s, where it is preempted, and once more; saved at 7 s; running again at 9, 12, 15 s.
+    # Before it starts; at 3 s; at 6 s, where it is preempted, and once more; saved at 7 s; again at 9, 12, 15 s.
     assert notes.tolist() == [10.0, 9.0, 7.0, 7.0, 7.0, 6.0, 5.0, 3.0]

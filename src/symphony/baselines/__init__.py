@@ -5,12 +5,69 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 
+from symphony.baselines.allox import AlloX
 from symphony.baselines.earliest_finish import EftBelief, EftExact, EftStatic, Heft
+from symphony.baselines.gavel import (
+    FifoPassing,
+    FinishTimeFairness,
+    FinishTimeFairnessPacked,
+    MaxMinFairness,
+    MaxMinFairnessPacked,
+    MaxMinFairnessPlain,
+    MaxSumThroughput,
+)
+from symphony.baselines.graphene import Graphene
+from symphony.baselines.interference import LeastInterference, LoadBalancing
+from symphony.baselines.list_scheduling import Cpop, Peft
+from symphony.baselines.optimus import Optimus
+from symphony.baselines.packing import Drf, Tetris
+from symphony.baselines.paragon import Paragon
+from symphony.baselines.preemptive import Las, Srtf, Tiresias
 from symphony.baselines.simple import Fifo, Random, ShortestQueue, Sjf
+from symphony.baselines.sparrow import Sparrow, SparrowBatch
+from symphony.baselines.starpu import Dm, Dmda, Dmdas, Heteroprio
 from symphony.problem.errors import InputError
 from symphony.scheduling.policy import Policy
 
-__all__ = ["BASELINES", "EftBelief", "EftExact", "EftStatic", "Fifo", "Heft", "Random", "ShortestQueue", "Sjf", "named"]
+__all__ = [
+    "BASELINES",
+    "FOR_TRAINING",
+    "AlloX",
+    "Cpop",
+    "Dm",
+    "Dmda",
+    "Dmdas",
+    "Drf",
+    "EftBelief",
+    "EftExact",
+    "EftStatic",
+    "Fifo",
+    "FifoPassing",
+    "FinishTimeFairness",
+    "FinishTimeFairnessPacked",
+    "Graphene",
+    "Heft",
+    "Heteroprio",
+    "Las",
+    "LeastInterference",
+    "LoadBalancing",
+    "MaxMinFairness",
+    "MaxMinFairnessPacked",
+    "MaxMinFairnessPlain",
+    "MaxSumThroughput",
+    "Optimus",
+    "Paragon",
+    "Peft",
+    "Random",
+    "ShortestQueue",
+    "Sjf",
+    "Sparrow",
+    "SparrowBatch",
+    "Srtf",
+    "Tetris",
+    "Tiresias",
+    "named",
+]
 
 BASELINES: Mapping[str, type[Policy]] = {
     "random": Random,
@@ -18,10 +75,53 @@ BASELINES: Mapping[str, type[Policy]] = {
     "shortest-queue": ShortestQueue,
     "sjf": Sjf,
     "heft": Heft,
+    "cpop": Cpop,
+    "peft": Peft,
+    "dm": Dm,
+    "dmda": Dmda,
+    "dmdas": Dmdas,
+    "heteroprio": Heteroprio,
+    "sparrow": Sparrow,
+    "sparrow-batch": SparrowBatch,
+    "paragon": Paragon,
+    "graphene": Graphene,
+    "tetris": Tetris,
+    "drf": Drf,
+    "least-interference": LeastInterference,
+    "load-balancing": LoadBalancing,
+    "fifo-passing": FifoPassing,
+    "srtf": Srtf,
+    "las": Las,
+    "tiresias": Tiresias,
+    "optimus": Optimus,
+    "allox": AlloX,
+    "max-min-fairness": MaxMinFairness,
+    "max-min-fairness-plain": MaxMinFairnessPlain,
+    "max-min-fairness-packed": MaxMinFairnessPacked,
+    "max-sum-throughput": MaxSumThroughput,
+    "finish-time-fairness": FinishTimeFairness,
+    "finish-time-fairness-packed": FinishTimeFairnessPacked,
     "eft-static": EftStatic,
     "eft-belief": EftBelief,
     "eft-exact": EftExact,
 }
+
+# Made for preemptible training jobs; elsewhere they only cost time.
+FOR_TRAINING: frozenset[str] = frozenset(
+    {
+        "srtf",
+        "las",
+        "tiresias",
+        "optimus",
+        "allox",
+        "max-min-fairness",
+        "max-min-fairness-plain",
+        "max-min-fairness-packed",
+        "max-sum-throughput",
+        "finish-time-fairness",
+        "finish-time-fairness-packed",
+    }
+)
 
 
 def named(name: str) -> Policy:

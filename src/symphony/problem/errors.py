@@ -13,7 +13,6 @@ SymphonyError
 
 from __future__ import annotations
 
-
 LONGEST = 400  # of a message: input that is echoed may be of any length
 
 

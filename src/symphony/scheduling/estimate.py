@@ -1,6 +1,6 @@
 """When would a gang finish on each device? The estimate that earliest-finish policies share.
 
-    finish = max(queue, fetch) + set-up + run · slow-down + exchange
+    finish = max(queue, wait for the fetch engine + fetch) + set-up + run · slow-down + exchange
 
 All from the observation: profiles, queues, where the inputs lie, and a background load that the caller believes in.
 """
@@ -14,7 +14,9 @@ from symphony.problem.spans import span
 from symphony.problem.topology import LOCAL, SPANS
 from symphony.scheduling.indexing import take
 from symphony.scheduling.policy import Observation, idle_devices
-from symphony.scheduling.state import COPIES, FREE
+from symphony.scheduling.state import COPIES, FREE, PLACING, QUEUED
+
+WAITING = 128  # gangs that wait for inputs and are looked at: more are rare, and would cost every decision
 
 
 def span_bandwidth(observation: Observation, background: Array | None) -> Array:
@@ -29,27 +31,60 @@ def span_bandwidth(observation: Observation, background: Array | None) -> Array:
     return jnp.where(crossed, take(free, t.route_row)[:, :, None], jnp.inf).min(axis=1)
 
 
+def transfer_s(observation: Observation, copies: Array, size: Array, device: Array, bandwidth: Array) -> Array:
+    """Seconds to move `size` [...] bytes from the quickest of `copies` [..., V] (-1 = none) to a device [...]."""
+    t = observation.topology
+    reach = span(
+        take(t.place, copies),
+        take(t.peers, copies),
+        take(t.place, device)[..., None, :],
+        take(t.peers, device)[..., None],
+    )
+    ends = jnp.minimum(take(bandwidth, copies), take(bandwidth, device)[..., None, :])  # [..., V, spans]
+    speed = jnp.where(jnp.arange(len(SPANS)) == reach[..., None], ends, jnp.inf).min(axis=-1)
+    seconds = jnp.where(reach == LOCAL, 0, size[..., None] / speed + take(t.latency, reach))
+    return jnp.where(size > 0, jnp.where(copies >= 0, seconds, jnp.inf).min(axis=-1), 0)
+
+
+def _inputs(observation: Observation, gang: Array) -> tuple[Array, Array]:
+    """Where the next few inputs that gangs [...] have yet to fetch lie [..., fan, V], and their bytes [..., fan]."""
+    core, w = observation.core, observation.workload
+    tasks = w.kernel.shape[1]
+    slot, index = gang // tasks, gang % tasks
+    graph = take(core.graph, slot)
+    end = w.in_start[graph, index + 1]
+    edges = (end - take(core.inputs_left, gang))[..., None] + jnp.arange(w.fan)
+    size = jnp.where(
+        edges < end[..., None], w.in_bytes[graph[..., None], jnp.minimum(edges, w.in_source.shape[1] - 1)], 0
+    )
+    number = w.in_source[graph[..., None], jnp.minimum(edges, w.in_source.shape[1] - 1)]
+    home = jnp.where(jnp.arange(COPIES) == 0, take(core.home, slot)[..., None], -1)
+    made = take(core.copies, slot[..., None] * tasks + number)
+    return jnp.where((number >= 0)[..., None], made, home[..., None, :]), size
+
+
 def fetch_s(observation: Observation, gang: Array, bandwidth: Array) -> Array:
     """Seconds to fetch the gang's (largest) inputs to each device [D], one after the other."""
-    core, t, w = observation.core, observation.topology, observation.workload
-    f = observation.facts(gang)
-    edges = w.in_start[f.graph, f.index] + jnp.arange(w.fan)
-    present = edges < w.in_start[f.graph, f.index + 1]
-    edges = jnp.minimum(edges, w.in_source.shape[1] - 1)
-    number, size = w.in_source[f.graph, edges], jnp.where(present, w.in_bytes[f.graph, edges], 0)
-    parent = f.slot * w.kernel.shape[1] + number
-    home = jnp.where(jnp.arange(COPIES) == 0, take(core.home, f.slot), -1)
-    copies = jnp.where((number >= 0)[:, None], take(core.copies, parent), home)  # [fan, V]
-    reach = span(  # [fan, V, D]
-        take(t.place, copies)[:, :, None, :], take(t.peers, copies)[:, :, None], t.place, t.peers
-    )
-    out = take(bandwidth, copies)[:, :, None, :]  # [fan, V, 1, spans]
-    speed = jnp.minimum(out, bandwidth)  # [fan, V, D, spans]
-    at = jnp.arange(len(SPANS)) == reach[..., None]
-    speed = jnp.where(at, speed, jnp.inf).min(axis=-1)
-    seconds = jnp.where(reach == LOCAL, 0, size[:, None, None] / speed)
-    seconds = jnp.where((copies >= 0)[:, :, None], seconds, jnp.inf).min(axis=1)
-    return jnp.where((size > 0)[:, None], seconds, 0).sum(axis=0)
+    copies, size = _inputs(observation, gang)
+    devices = jnp.arange(observation.core.up.shape[0])[:, None]
+    return transfer_s(observation, copies, size, devices, bandwidth).sum(axis=1)
+
+
+def engine_s(observation: Observation) -> Array:
+    """Seconds for which each device's fetch engine has work [D]; a transfer under way is counted whole.
+
+    At full bandwidth: what waits is not yet there to load the rows, and what is under way is most of their load.
+    """
+    core = observation.core
+    bandwidth = span_bandwidth(observation, None)
+    devices, gangs = core.up.shape[0], core.status.shape[0]
+    waits = ((core.status == PLACING) | (core.status == QUEUED)) & (core.inputs_left > 0)
+    # Few gangs wait for inputs, so that looking at those alone is much cheaper; -1 fills up.
+    some = jnp.nonzero(waits, size=min(gangs, WAITING), fill_value=-1)[0]
+    copies, size = _inputs(observation, some)
+    device = take(core.device, some)[:, 0]
+    seconds = transfer_s(observation, copies, size, device[:, None], bandwidth).sum(axis=1)
+    return jnp.zeros(devices).at[jnp.where(some >= 0, device, devices)].add(seconds, mode="drop")
 
 
 def slowdown(observation: Observation, gang: Array, background: Array) -> Array:
@@ -92,7 +127,9 @@ def setup_s(observation: Observation, gang: Array) -> Array:
 def finish_s(observation: Observation, gang: Array, background: Array | None = None) -> Array:
     """Seconds from now until the gang would finish on each device [D]. Without a background, contention is ignored."""
     bandwidth = span_bandwidth(observation, background)
-    begin = jnp.maximum(observation.queue_s, fetch_s(observation, gang, bandwidth))
+    fetches = take(observation.core.inputs_left, gang) > 0
+    fetched = jnp.where(fetches, engine_s(observation) + fetch_s(observation, gang, bandwidth), 0)
+    begin = jnp.maximum(observation.queue_s, fetched)
     run = observation.seconds(gang)
     if background is not None:
         run = run * slowdown(observation, gang, background)

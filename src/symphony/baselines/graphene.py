@@ -1,0 +1,95 @@
+"""Graphene (Grandl, Kandula, Rao, Akella, Kulkarni, 2016): troublesome tasks first.
+
+For every graph, Graphene finds the tasks that a greedy scheduler would leave to the end or fail to pack: those that run
+long, and those of stages that leave resources unused when packed by themselves. It closes that set under paths between
+its members, places it first in a virtual schedule, then the tasks around it: parents backwards in time from it, the
+unrelated ones, children forwards. At run time a task's place in that order multiplies its packing score, the dot
+product of demands and what is free, and the remaining work of its job is subtracted.
+
+Ours differs. The virtual schedule is reduced to its order: troublesome gangs and all that they need, then the unrelated
+ones, then what follows from them; by upward rank within each. Graphene tries several thresholds in virtual schedules
+and keeps the best; ours are fixed: a gang is troublesome if it takes at least half as long as the longest of its graph,
+or if a device of its fastest kind, packed with that kernel alone, is at most half full. Packing is that of `packing`.
+Fairness between jobs is left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from symphony.baselines.packing import aligned, gang_work, may_go, openings, place_best, shortest_first
+from symphony.baselines.tables import Links, gang_seconds, links, most, of_gang, pick_among, settle
+from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.scheduling.indexing import first
+from symphony.scheduling.policy import Action, Observation, Policy
+
+LONG = 0.5  # of the longest gang of the graph
+FULL = 0.5  # of the scarcest resource
+
+
+def fullness(t: TopologyArrays, w: WorkloadArrays) -> Array:
+    """How full the scarcest resource gets on a device of each kind, packed with one gang's kernel alone [A, T, Y]."""
+    kinds = jnp.arange(t.kind_memory.shape[0])
+    device = first((t.device_kind == kinds[:, None]) & t.exists)  # one of each kind stands for all
+    rows, resources = t.route_row.at[device].get(mode="clip"), t.route_kind.at[device].get(mode="clip")  # [Y, H]
+    at = (slice(None), kinds[:, None], resources)
+    share = (w.demand_fixed[at][w.kernel] + w.work[..., None, None] * w.demand_work[at][w.kernel]) / t.capacity[rows]
+    most_used = share.max(axis=-1)
+    slots = t.slots.at[device].get(mode="clip")
+    workers = jnp.clip(jnp.floor(1 / jnp.maximum(most_used, 1e-9) + 1e-6), 1, slots)
+    return jnp.minimum(workers * most_used, 1)
+
+
+def troublesome(t: TopologyArrays, w: WorkloadArrays, edges: Links) -> Array:
+    """Gangs that are long or hard to pack, and all that lie on paths between such [A, T]."""
+    seconds, tasks = gang_seconds(t, w), w.kernel.shape[1]
+    exists = jnp.arange(tasks) < w.gangs[:, None]
+    least = jnp.where(exists, seconds.min(axis=-1), 0)
+    packed = jnp.take_along_axis(fullness(t, w), seconds.argmin(axis=-1)[..., None], axis=-1)[..., 0]
+    seeds = exists & ((least >= LONG * least.max(axis=1, keepdims=True)) | ((packed > 0) & (packed <= FULL)))
+    return seeds | (reached(edges.source, edges.target, seeds) & reached(edges.target, edges.source, seeds))
+
+
+def reached(start: Array, end: Array, seeds: Array) -> Array:
+    """Gangs from which a path of edges, each from its `start` to its `end`, leads to one of the seeds [A, T]."""
+    tasks = seeds.shape[1]
+    marks = seeds.astype(jnp.float32)
+
+    def relax(found: Array) -> Array:
+        beyond = jnp.where(end < tasks, of_gang(jnp.maximum(found, marks), end), 0)
+        return most(start, beyond, tasks)
+
+    return settle(relax, jnp.zeros(seeds.shape), tasks) > 0
+
+
+def turn(t: TopologyArrays, w: WorkloadArrays) -> Array:
+    """2 for troublesome gangs and all that they need, 1 for those unrelated, 0 for what follows from them [A, T]."""
+    edges = links(t, w)
+    trouble = troublesome(t, w, edges)
+    needed = trouble | reached(edges.source, edges.target, trouble)
+    follows = reached(edges.target, edges.source, trouble) & ~needed
+    return jnp.where(needed, 2, jnp.where(follows, 0, 1))
+
+
+class Graphene(Policy):
+    """Troublesome gangs and what they need first, packed where demands align best with what is free."""
+
+    def init(self, topology: TopologyArrays) -> None:
+        """No state."""
+
+    def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> tuple[Array, Array]:
+        """The order within every graph, up to 1 for what comes first (turn, then upward rank), and its gangs' work."""
+        rank = workload.rank / jnp.maximum(workload.rank.max(axis=1, keepdims=True), 1e-30)
+        return (turn(topology, workload) + rank) / 3, gang_work(topology, workload)
+
+    def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
+        """What comes early, aligns well and is of a job with little left; or wait."""
+        order, work = observation.prepared
+        where = openings(observation)
+        alignment, go = aligned(where), may_go(observation, where)
+        score = observation.per_gang(order) * alignment.max(axis=1)
+        gang = pick_among(observation, go, shortest_first(observation, go, score, work))
+        return state, place_best(observation, where, alignment, gang)

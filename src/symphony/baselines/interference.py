@@ -1,0 +1,76 @@
+"""Two simple policies for shared machines: least interference first, and load balancing.
+
+*Least interference first* (a baseline of Bao, Peng and Wu, 2019, whose Harmony places workers of training jobs)
+predicts with a linear model how much those who share a server disturb one another, and picks the server with the least.
+*Load balancing* picks the server with the lowest utilisation.
+
+Ours: interference on a device is the sum over the rows of its route of what the gang asks for times what the row
+carries already, ours and, as far as the belief tells, that of tenants; differences below 0.05 do not count, and among
+equals the fastest device wins. Only devices with a free slot and no queue are looked at; the oldest gang for which
+there is one worth taking (`tables.worth_it`) comes first. For load balancing, the load of a device is that of the
+busiest row on its route, plus its occupied slots and its queue over its slots; it looks at no speed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array
+
+from symphony.baselines.tables import pick_among, seconds_on_kinds, worth_it
+from symphony.problem.arrays import TopologyArrays
+from symphony.scheduling.indexing import take
+from symphony.scheduling.policy import Action, Observation, Policy, best_device, best_feasible, idle_devices, place
+from symphony.scheduling.state import PLACING
+
+STEP = 0.05  # differences of interference that count
+
+
+def interference(observation: Observation, gang: Array) -> Array:
+    """What a gang asks of the rows of each device, times what these carry already [D]."""
+    t, w = observation.topology, observation.workload
+    f = observation.facts(gang)
+    kinds = t.device_kind[:, None]
+    demand = w.demand_fixed[f.kernel][kinds, t.route_kind] + f.work * w.demand_work[f.kernel][kinds, t.route_kind]
+    load = take(observation.own_load + observation.background, t.route_row)
+    return (demand / take(t.capacity, t.route_row) * load).sum(axis=1)
+
+
+class LeastInterference(Policy):
+    """The oldest gang that has a device to go to goes where it meets the least interference."""
+
+    def init(self, topology: TopologyArrays) -> None:
+        """No state."""
+
+    def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
+        """Oldest gang, least interference, then fastest; or wait."""
+        core, t = observation.core, observation.topology
+        idle = idle_devices(observation)
+        seconds = seconds_on_kinds(observation)
+        worth = worth_it(observation, seconds)
+        kinds = jnp.arange(seconds.shape[1])
+        free = ((t.device_kind[:, None] == kinds) & idle[:, None]).sum(axis=0)
+        enough = (jnp.isfinite(seconds) * free).sum(axis=1) >= core.workers
+        partly = core.status == PLACING
+        gang = pick_among(observation, ((worth & (free > 0)).any(axis=1) & enough) | partly)
+
+        here = (idle & take(take(worth, gang), t.device_kind)) | take(partly, gang)
+        steps = jnp.floor(interference(observation, gang) / STEP) + ~idle
+        time = observation.seconds(gang)
+        score = jnp.where(here, -(steps + time / (1 + time)), -jnp.inf)
+        return state, place(gang, best_device(observation, gang, score))
+
+
+class LoadBalancing(Policy):
+    """The oldest gang goes to the device with the lowest load."""
+
+    def init(self, topology: TopologyArrays) -> None:
+        """No state."""
+
+    def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
+        """Oldest gang, least loaded device."""
+        core, t = observation.core, observation.topology
+        rows = take(observation.own_load + observation.background, t.route_row).max(axis=1)
+        workers = (core.queued + t.slots - core.lanes_free) / jnp.maximum(t.slots, 1)
+        return state, best_feasible(observation, -(rows + workers))

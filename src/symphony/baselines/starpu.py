@@ -1,0 +1,223 @@
+"""Schedulers of StarPU (Augonnet, Thibault, Namyst, Wacrenier, 2011): dm, dmda, dmdas, and heteroprio.
+
+*dm* gives a task, when it becomes ready, to the worker that will end it first by its performance model: the worker's
+queue and the task, transfers left out. *dmda* ("data-aware") takes the least `alpha · end + beta · transfer`, both 1 by
+default. The transfer is added even where it would overlap with the queue; data that is on its way to a memory, for a
+task that was given to a worker there, counts as being there. *dmdas* decides as dmda does, and keeps each worker's
+queue sorted by priority.
+
+*heteroprio* (Agullo, Bramas, Coulaud, Darve, Messner, Takahashi, 2016) keeps ready tasks in buckets, one for each type
+of task. A worker that runs out of tasks takes from the first bucket that holds any: CPUs in order of least
+acceleration, GPUs of most. A worker that is slower at a bucket than another kind by a factor f leaves it alone until
+the bucket holds f tasks for each worker of the fastest kind.
+
+Ours differ: a worker is a device, whose queue serves all its slots. Time for set-up of an FPGA is part of the length of
+a task; exchange between the workers of a gang is part of dmda's transfer. Priorities are upward ranks, where StarPU
+leaves them to the programmer. A queue cannot be reordered once gangs are in it; so dmdas keeps the gangs that it has
+assigned, and puts the one of highest priority into a device's queue when fewer than two wait there. That is enough to
+fetch inputs in time. In heteroprio, acceleration on a device kind is the mean time on the devices of all other kinds
+over the time there, which for two kinds is the original. A slower kind leaves a gang alone until as much is ready for
+the fastest, over all kernels, as makes the slower one end it first (`tables.worth_it`): with more than two kinds,
+several of them nearly as fast, buckets seldom hold enough by themselves. One gang may wait at each device, so that it
+can fetch its inputs; there is no stealing, which would need to take gangs out of queues. Of several devices of a kind
+that run out, the one with the most free slots asks first; if none has any, the one that will.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from symphony.baselines.tables import pick_among, seconds_on_kinds, worth_it
+from symphony.problem.arrays import TopologyArrays
+from symphony.problem.spans import span
+from symphony.problem.topology import LOCAL, SPANS
+from symphony.scheduling.estimate import exchange_s, setup_s, span_bandwidth
+from symphony.scheduling.indexing import first, put, take
+from symphony.scheduling.policy import Action, Observation, Policy, best_device, pick_gang, place
+from symphony.scheduling.state import COPIES, PLACING, QUEUED, READY
+
+AHEAD = 2  # gangs in the queue of a device, from which on dmdas keeps back what it has assigned to it
+WAITING = 64  # gangs waiting for inputs that are looked at, or as many as there are devices
+REMEMBERED = 16_384  # gangs in the system whose assignment dmdas can remember; those beyond are queued at once
+
+
+def end_s(observation: Observation, gang: Array, pending_s: Array | float = 0.0) -> Array:
+    """Seconds until the gang would end on each device, its transfers left out [D]."""
+    return observation.queue_s + pending_s + setup_s(observation, gang) + observation.seconds(gang)
+
+
+def inputs_of(observation: Observation, gang: Array) -> tuple[Array, Array]:
+    """Gangs whose outputs gangs [...] read, the largest few [..., fan], and bytes; -1 = none, or from the home."""
+    core, w = observation.core, observation.workload
+    tasks = w.kernel.shape[1]
+    slot, index = gang // tasks, gang % tasks
+    graph = take(core.graph, slot)
+    edges = w.in_start[graph, index][..., None] + jnp.arange(w.fan)
+    there = edges < w.in_start[graph, index + 1][..., None]
+    edges = jnp.minimum(edges, w.in_source.shape[1] - 1)
+    source, size = w.in_source[graph[..., None], edges], w.in_bytes[graph[..., None], edges]
+    parent = jnp.where(there & (source >= 0), slot[..., None] * tasks + source, -1)
+    return parent, jnp.where(there, size, 0)
+
+
+def on_its_way(observation: Observation, gang: Array, assigned: Array | None = None) -> Array:
+    """Inputs of the gang that somebody who waits at a device will have fetched into its memory [fan, D].
+
+    `assigned` [G]: the device that gangs are meant for and not yet in the queue of; -1 = none.
+    """
+    core, t = observation.core, observation.topology
+    gangs, devices = core.status.shape[0], core.up.shape[0]
+    device = core.device[:, 0].astype(jnp.int32)
+    waits = ((core.status == PLACING) | (core.status == QUEUED)) & (core.inputs_left > 0)
+    if assigned is not None:
+        device, waits = jnp.where(assigned >= 0, assigned, device), waits | (assigned >= 0)
+    # Few gangs wait for inputs, so that looking at those alone is much cheaper; -1 fills up.
+    some = jnp.nonzero(waits, size=min(gangs, max(WAITING, devices)), fill_value=-1)[0]
+    mine, _ = inputs_of(observation, gang)
+    theirs = jnp.where((some >= 0)[:, None], inputs_of(observation, some)[0], -1)
+    asked = (theirs[:, :, None] == mine).any(axis=1) & (mine >= 0)
+    home = t.place[:, 0]
+    memory = take(home, take(device, some))
+    return jnp.zeros((mine.shape[0], devices), bool).at[:, memory].max(asked.T, mode="drop")[:, home]
+
+
+def transfer_s(observation: Observation, gang: Array, assigned: Array | None = None) -> Array:
+    """Seconds of transfers for the gang on each device, nothing else under way [D]."""
+    core, t = observation.core, observation.topology
+    bandwidth = span_bandwidth(observation, None)
+    parent, size = inputs_of(observation, gang)
+    home = jnp.where(jnp.arange(COPIES) == 0, take(core.home, gang // observation.workload.kernel.shape[1]), -1)
+    copies = jnp.where((parent >= 0)[:, None], take(core.copies, parent), home)[:, :, None]  # [fan, V, 1]
+    reach = span(take(t.place, copies), take(t.peers, copies), t.place, t.peers)  # [fan, V, D]
+    ends = jnp.minimum(take(bandwidth, copies), bandwidth)  # [fan, V, D, spans]
+    speed = jnp.where(jnp.arange(len(SPANS)) == reach[..., None], ends, jnp.inf).min(axis=-1)
+    seconds = jnp.where(reach == LOCAL, 0, size[:, None, None] / speed + take(t.latency, reach))
+    seconds = jnp.where(copies >= 0, seconds, jnp.inf).min(axis=1)
+    wanted = (size > 0)[:, None] & ~on_its_way(observation, gang, assigned)
+    return jnp.where(wanted, seconds, 0).sum(axis=0) + exchange_s(observation, gang, bandwidth)
+
+
+class Dm(Policy):
+    """Oldest gang first, to the device where queue and run time end first; transfers and contention are ignored."""
+
+    def init(self, topology: TopologyArrays) -> None:
+        """No state."""
+
+    def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
+        """Earliest end."""
+        gang = pick_gang(observation)
+        return state, place(gang, best_device(observation, gang, -end_s(observation, gang)))
+
+
+class Dmda(Policy):
+    """As `Dm`, with the time of transfers added."""
+
+    alpha: Array = eqx.field(default=1.0, converter=jnp.asarray)  # weight of the end
+    beta: Array = eqx.field(default=1.0, converter=jnp.asarray)  # weight of transfers
+
+    def init(self, topology: TopologyArrays) -> None:
+        """No state."""
+
+    def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
+        """Least end plus transfer."""
+        gang = pick_gang(observation)
+        cost = self.alpha * end_s(observation, gang) + self.beta * transfer_s(observation, gang)
+        return state, place(gang, best_device(observation, gang, -cost))
+
+
+class Dmdas(Policy):
+    """Assigns as `Dmda` when gangs become ready; devices take what is assigned to them by highest upward rank."""
+
+    alpha: Array = eqx.field(default=1.0, converter=jnp.asarray)
+    beta: Array = eqx.field(default=1.0, converter=jnp.asarray)
+
+    def init(self, topology: TopologyArrays) -> Array:
+        """The device to which each gang that is ready has been assigned, or -1."""
+        return jnp.full(REMEMBERED, -1, jnp.int16)
+
+    def decide(self, key: Array, state: Array, observation: Observation) -> tuple[Array, Action]:
+        """Assign every gang that is new; then place the highest rank among those whose device wants one."""
+        core = observation.core
+        gangs = core.status.shape[0]
+        known = min(gangs, REMEMBERED)
+        mine = jnp.pad(state[:known], (0, gangs - known), constant_values=-1)
+        mine = jnp.where((core.status == READY) & take(core.up, mine), mine, -1)
+        fresh = observation.candidates & (core.status == READY) & (jnp.arange(gangs) < known)
+
+        def assign(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+            mine, pending_s = carry
+            gang = pick_among(observation, fresh & (mine < 0))
+            device = best_device(observation, gang, -self._cost(observation, gang, pending_s, mine))
+            return put(mine, gang, device), put(
+                pending_s, device, take(pending_s, device) + self._share(observation, gang, device)
+            )
+
+        pending_s = _pending_s(observation, mine)
+        mine, pending_s = jax.lax.while_loop(lambda c: (fresh & (c[0] < 0)).any(), assign, (mine, pending_s))
+
+        partly = core.status == PLACING
+        wanted = (mine >= 0) & (take(core.queued, mine) < AHEAD)
+        gang = pick_among(
+            observation, wanted | partly | (jnp.arange(gangs) >= known), observation.per_gang(observation.workload.rank)
+        )
+        best = best_device(observation, gang, -self._cost(observation, gang, pending_s, mine))
+        device = jnp.where(take(mine, gang) >= 0, take(mine, gang), best)
+        return state.at[:known].set(put(mine, gang, -1, gang >= 0)[:known]), place(gang, device)
+
+    def _cost(self, observation: Observation, gang: Array, pending_s: Array, assigned: Array) -> Array:
+        return self.alpha * end_s(observation, gang, pending_s) + self.beta * transfer_s(observation, gang, assigned)
+
+    @staticmethod
+    def _share(observation: Observation, gang: Array, device: Array) -> Array:
+        """What a gang adds to the queue of a device, over its slots."""
+        return take(observation.seconds(gang), device) / jnp.maximum(take(observation.topology.slots, device), 1)
+
+
+def _pending_s(observation: Observation, assigned: Array) -> Array:
+    """Seconds of what is assigned to each device and not in its queue, over its slots [D]."""
+    t, w = observation.topology, observation.workload
+    kernel, work, units = (observation.per_gang(table) for table in (w.kernel, w.work, w.units))
+    kind = take(t.device_kind, assigned)
+    seconds = (w.time_fixed[kernel, kind] + w.time_work[kernel, kind] * work) * units
+    seconds = jnp.where(assigned >= 0, seconds, 0)
+    total = jnp.zeros(t.slots.shape).at[assigned].add(seconds, mode="drop")
+    return total / jnp.maximum(t.slots, 1)
+
+
+class Heteroprio(Policy):
+    """A device takes, of what is ready, what it accelerates most against other kinds; slow kinds wait for a backlog."""
+
+    def init(self, topology: TopologyArrays) -> None:
+        """No state."""
+
+    def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
+        """The most accelerated pair of a gang and a kind that has run out of work, or wait."""
+        core, t = observation.core, observation.topology
+        seconds = seconds_on_kinds(observation)
+        kinds = jnp.arange(seconds.shape[1])
+        devices = ((t.device_kind[:, None] == kinds) & core.up[:, None]).sum(axis=0)
+        wants = core.up & (core.queued == 0)
+        asking = ((t.device_kind[:, None] == kinds) & wants[:, None]).any(axis=0)
+
+        takes = worth_it(observation, seconds) & jnp.isfinite(seconds) & asking
+        able = jnp.isfinite(seconds)
+        weight = jnp.where(able, devices, 0)
+        total = jnp.where(able, seconds * weight, 0)
+        others = weight.sum(axis=1, keepdims=True) - weight
+        elsewhere = (total.sum(axis=1, keepdims=True) - total) / jnp.maximum(others, 1)
+        faster = jnp.where(others > 0, elsewhere / seconds, jnp.inf)  # nobody else can: before all others
+        faster = jnp.where(takes, faster, -1)
+
+        partly = core.status == PLACING
+        gang = pick_among(observation, takes.any(axis=1) | partly, faster.max(axis=1))
+        mine = take(faster, gang)
+        kind = first(mine == mine.max())
+        free = core.lanes_free / jnp.maximum(t.slots, 1)
+        queue = jnp.where(take(partly, gang) | (free == 0), -observation.running_s - observation.queue_s, free)
+        here = wants & (t.device_kind == kind) | take(partly, gang)
+        return state, place(gang, best_device(observation, gang, jnp.where(here, queue, -jnp.inf)))

@@ -1,0 +1,139 @@
+"""Tables of graphs and profiles that several policies prepare before a run, and ways to choose among gangs and kinds.
+
+A graphs, T gangs of a graph, E edges, Y device kinds, G gangs in the system, K job slots. Tables over paths are found
+by relaxing all edges until nothing changes, which takes as many rounds as the longest path has gangs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from symphony.problem.arrays import KIND_INDEX, TopologyArrays, WorkloadArrays
+from symphony.scheduling.indexing import BIG, first_min, take
+from symphony.scheduling.policy import Observation
+from symphony.scheduling.state import READY
+
+# Rows that data crosses: those from whose capacities `WorkloadArrays.rank` takes a middling bandwidth.
+_CROSSED = tuple(KIND_INDEX[kind] for kind in ("link", "switch", "nic", "memory", "peer"))
+
+
+class Links(eqx.Module):
+    """Data edges between gangs; padding, and data from the job's home, point from and to gang T, which is none."""
+
+    source: Array  # i32[A, E]
+    target: Array  # i32[A, E]
+    seconds: Array  # f[A, E]: mean transfer time
+
+
+def links(t: TopologyArrays, w: WorkloadArrays) -> Links:
+    """The edges of all graphs, with the time that they take over a middling link."""
+    tasks, count = w.kernel.shape[1], w.in_source.shape[1]
+    number = jnp.arange(count)
+    target = jax.vmap(lambda starts: jnp.searchsorted(starts, number, side="right") - 1)(jnp.asarray(w.in_start))
+    between = (w.in_source >= 0) & (target < tasks)
+    source = jnp.where(between, w.in_source, tasks)
+    return Links(source, jnp.where(between, target, tasks), jnp.where(between, w.in_bytes, 0) * seconds_per_byte(t))
+
+
+def seconds_per_byte(t: TopologyArrays) -> Array:
+    """Of a middling transfer: over the median of the rows that data crosses, as in `WorkloadArrays.rank`."""
+    kinds = jnp.asarray(_CROSSED)
+    crossed = (jnp.asarray(t.row_kind)[:, None] == kinds).any(axis=1) & (t.row_group >= 0)
+    middle = jnp.nanmedian(jnp.where(crossed, t.capacity, jnp.nan))
+    return jnp.where(jnp.isnan(middle), 1e-10, 1 / middle)
+
+
+def devices_by_kind(t: TopologyArrays) -> Array:
+    """How many devices there are of each kind [Y]."""
+    kinds = jnp.arange(t.kind_memory.shape[0])
+    return ((t.device_kind[:, None] == kinds) & t.exists[:, None]).sum(axis=0)
+
+
+def gang_seconds(t: TopologyArrays, w: WorkloadArrays) -> Array:
+    """Isolated seconds of every gang on each device kind [A, T, Y]; inf where it cannot run, or there is no device."""
+    seconds = (w.time_fixed[w.kernel] + w.time_work[w.kernel] * w.work[..., None]) * w.units[..., None]
+    able = (w.runs_on[..., None] >> jnp.arange(seconds.shape[-1])) & 1 > 0
+    return jnp.where(able & (devices_by_kind(t) > 0), seconds, jnp.inf)
+
+
+def device_mean(t: TopologyArrays, table: Array, able: Array) -> Array:
+    """Mean of a table [A, T, Y] over the devices of the kinds that are `able` [A, T, Y]."""
+    weight = jnp.where(able, devices_by_kind(t), 0)
+    return jnp.where(able, table * weight, 0).sum(axis=-1) / jnp.maximum(weight.sum(axis=-1), 1)
+
+
+def settle(relax: Callable[[Array], Array], start: Array, rounds: int) -> Array:
+    """Apply `relax` until it changes nothing, `rounds` times at most."""
+
+    def step(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        table, _, done = carry
+        new = relax(table)
+        return new, (new != table).any(), done + 1
+
+    def goes_on(carry: tuple[Array, Array, Array]) -> Array:
+        return carry[1] & (carry[2] < rounds)
+
+    return jax.lax.while_loop(goes_on, step, (start, jnp.asarray(True), jnp.asarray(0)))[0]
+
+
+def most(at: Array, values: Array, tasks: int) -> Array:
+    """The largest of the values [A, E, ...] of the edges that belong to each gang [A, T, ...], or 0 if it has none."""
+    zero = jnp.zeros((tasks, *values.shape[2:]), values.dtype)
+    return jax.vmap(lambda gang, value: zero.at[gang].max(value, mode="drop"))(at, values)
+
+
+def of_gang(table: Array, gang: Array) -> Array:
+    """Rows of a table [A, T, ...] for the gangs at one end of the edges [A, E, ...]; none reads the last row."""
+    return jax.vmap(lambda rows, index: rows.at[index].get(mode="clip"))(table, gang)
+
+
+def pick_among(observation: Observation, allowed: Array, score: Array | None = None) -> Array:
+    """As `pick_gang`, but among those candidates only that are `allowed` [G]; -1 if none is."""
+    core, tasks = observation.core, observation.workload.kernel.shape[1]
+    allowed &= observation.candidates
+    priority = jnp.repeat(core.priority, tasks)
+    allowed &= priority == jnp.where(allowed, priority, -BIG).max()
+    if score is not None:
+        allowed &= score == jnp.where(allowed, score, -jnp.inf).max()
+    least, gang = first_min(jnp.where(allowed, jnp.repeat(core.job, tasks), BIG))
+    return jnp.where(least < BIG, gang, -1)
+
+
+def seconds_on_kinds(observation: Observation) -> Array:
+    """Isolated seconds of the gangs in the system on each device kind [G, Y]; inf where none that is up can run it.
+
+    Set-up is included where no slot of a reconfigurable kind is configured for the kernel.
+    """
+    core, t, w = observation.core, observation.topology, observation.workload
+    kinds = jnp.arange(t.kind_memory.shape[0])
+    up = ((t.device_kind[:, None] == kinds) & core.up[:, None]).any(axis=0)
+    kernel, work, units = (observation.per_gang(table) for table in (w.kernel, w.work, w.units))
+    seconds = (w.time_fixed[kernel] + w.time_work[kernel] * work[:, None]) * units[:, None]
+    lane_kind = take(t.device_kind, t.lane_device)
+    configured = jnp.zeros(w.time_fixed.shape, bool)
+    configured = configured.at[
+        jnp.where(t.lane_exists & (core.lane_kernel >= 0), core.lane_kernel, BIG), lane_kind
+    ].set(True, mode="drop")
+    seconds += jnp.where(configured[kernel], 0, t.kind_reconfigure)
+    return jnp.where(((core.runs_on[:, None] >> kinds) & 1 > 0) & up, seconds, jnp.inf)
+
+
+def worth_it(observation: Observation, seconds: Array) -> Array:
+    """Which kinds a gang should take now rather than wait for its fastest kind [G, Y].
+
+    Policies for machines that are alike give any free machine a task. Where some are a hundred times slower, that is
+    absurd; so here a kind is out if the gang would end earlier by waiting until its fastest kind has done what is
+    ready for it (what is ready and fastest there, over all slots of that kind).
+    """
+    core, t = observation.core, observation.topology
+    kinds = jnp.arange(seconds.shape[1])
+    lanes = jnp.where((t.device_kind[:, None] == kinds) & core.up[:, None], t.slots[:, None], 0).sum(axis=0)
+    least, fastest = first_min(seconds)
+    ready = ((core.status == READY) & (fastest < BIG))[:, None] & (fastest[:, None] == kinds)
+    backlog = jnp.where(ready & jnp.isfinite(least)[:, None], least[:, None], 0).sum(axis=0) / jnp.maximum(lanes, 1)
+    return seconds <= (least + backlog.at[fastest].get(mode="clip"))[:, None]
