@@ -1,0 +1,219 @@
+"""`symphony catalogue`: what CPUs can count, from the kernel's listings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from symphony.cli import terminal
+from symphony.problem.errors import InputError
+from symphony.telemetry import architectural, machine
+from symphony.telemetry import catalogue as catalogues
+from symphony.telemetry.catalogue import Entry
+from symphony.telemetry.events import Catalogue, Event, Metric
+
+app = typer.Typer(help="See what CPUs can count: events and metrics from the kernel's listings.", no_args_is_help=True)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+
+@app.command()
+def add(
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="PATH...",
+            help="A kernel tree, its folder tools/perf/pmu-events/arch or one inside it, an archive, Debian's "
+            "linux-source package, or a file that `perf list --json` wrote (-: standard input).",
+        ),
+    ] = None,
+    perf: Annotated[bool, typer.Option("--perf", help="Run `perf list --json` and add what it prints.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Read listings and keep them in your cache folder, for the other commands."""
+    if not paths and not perf:
+        raise InputError("nothing to add", hint="type symphony catalogue add PATH, or --perf for this machine's events")
+    console = terminal.console()
+    added: list[Entry] = []
+    for path in paths or ():
+        if as_json or path == "-" or Path(path).is_dir():
+            added += catalogues.add(path)
+        else:
+            with console.status(f"reading {escape(path)}"):  # a package takes a quarter of a minute
+                added += catalogues.add(path)
+    if perf:
+        added += catalogues.add_perf()
+    if as_json:
+        _print_json([asdict(entry) for entry in added])
+        return
+    console.print(_summary(added))
+    if cpu := machine.cpuid():
+        console.print(_for_cpu(cpu), soft_wrap=True)
+
+
+@app.command("list")
+def list_(as_json: Json = False) -> None:
+    """List the catalogues that there are."""
+    entries = catalogues.entries()
+    mine = catalogues.at_hand().name
+    if as_json:
+        _print_json([{**asdict(entry), "this_cpu": entry.name == mine} for entry in entries])
+        return
+    table = Table(box=None)
+    for column in ("", "name"):
+        table.add_column(column, no_wrap=True)
+    for column in ("core events", "other events", "metrics"):
+        table.add_column(column, justify="right")
+    table.add_column("from", overflow="ellipsis", no_wrap=True)
+    for entry in entries:
+        mark = "[green]*[/]" if entry.name == mine else ""
+        counts = (f"{count:,}" for count in (entry.core, entry.other, entry.metrics))
+        table.add_row(mark, f"[bold]{escape(entry.name)}[/]", *counts, escape(entry.source))
+    console = terminal.console()
+    console.print(table)
+    console.print("\n[green]*[/] is for this machine's CPU.", end=" ")
+    if len(entries) == 1:
+        console.print("[bold]symphony catalogue add PATH[/] adds those of a kernel tree.", end="")
+    console.print()
+
+
+@app.command()
+def show(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="A catalogue; without, that of this machine's CPU.")
+    ] = None,
+    events: Annotated[
+        str | None, typer.Option("--events", metavar="PATTERN", help="List the events whose names have this in them.")
+    ] = None,
+    metrics: Annotated[
+        str | None, typer.Option("--metrics", metavar="PATTERN", help="List the metrics, likewise, or of this group.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show a catalogue: what it counts with, and its events and metrics.
+
+    PATTERN is a part of a name, or a whole one with * and ?; '*' lists all.
+    """
+    found = catalogues.load(name) if name else catalogues.at_hand()
+    chosen = [event for event in found.events if events is not None and _fits(events, event.name)]
+    computed = [
+        metric for metric in found.metrics if metrics is not None and _fits(metrics, metric.name, *metric.groups)
+    ]
+    if as_json:
+        whole = events is None and metrics is None
+        _print_json(_as_json(found, found.events if whole else chosen, found.metrics if whole else computed))
+        return
+    console = terminal.console()
+    _describe(found, console)
+    if events is not None:
+        _print_table(console, _event_table(chosen), len(chosen), f"no event has {events!r} in its name")
+    if metrics is not None:
+        _print_table(
+            console, _metric_table(computed), len(computed), f"no metric has {metrics!r} in its name or groups"
+        )
+    if events is None and metrics is None:
+        console.print("\n[bold]--events PATTERN[/] and [bold]--metrics PATTERN[/] list them.")
+
+
+# --- Tables ------------------------------------------------------------------------------------------------
+
+
+def _fits(pattern: str, *names: str) -> bool:
+    wanted = pattern.lower()
+    if any(special in wanted for special in "*?["):
+        return any(fnmatchcase(name.lower(), wanted) for name in names)
+    return any(wanted in name.lower() for name in names)
+
+
+def _summary(added: Sequence[Entry]) -> str:
+    events, metrics = sum(entry.core + entry.other for entry in added), sum(entry.metrics for entry in added)
+    what = f"{len(added)} catalogues" if len(added) != 1 else escape(added[0].name)
+    return f"[green]added[/] {what}: {events:,} events, {metrics:,} metrics"
+
+
+def _for_cpu(cpu: str) -> str:
+    name = catalogues.matching(cpu, machine.architecture())
+    if name is None:
+        return f"[yellow]note[/]: none of them is for this machine's CPU ({escape(cpu)})"
+    if name not in {entry.name for entry in catalogues.entries()}:
+        return f"[yellow]note[/]: this machine's CPU ({escape(cpu)}) is {escape(name)}, which has not been added"
+    return f"this machine's CPU is {escape(name)}"
+
+
+def _describe(found: Catalogue, console: Console) -> None:
+    console.print(f"[bold]{escape(found.name)}[/]  from {escape(found.source)}", soft_wrap=True)
+    if found is architectural.CATALOGUE:
+        console.print(
+            "[yellow]note[/]: these are the events that Linux has on every CPU. For those of this one, "
+            "[bold]symphony catalogue add PATH[/].",
+            soft_wrap=True,
+        )
+    table = Table("unit", box=None)
+    for column in ("events", "counters", "fixed counters", "metrics"):
+        table.add_column(column, justify="right")
+    units = dict.fromkeys([*(event.unit for event in found.events), *(metric.unit for metric in found.metrics)])
+    for unit in sorted(units, key=lambda unit: (unit != "", unit.lower())):
+        pmu = found.pmu(unit)
+        about = "≈" if pmu.assumed else ""
+        table.add_row(
+            escape(unit or "core"),
+            f"{sum(event.unit == unit for event in found.events):,}",
+            f"{about}{pmu.general}",
+            f"{about}{pmu.fixed}",
+            f"{sum(metric.unit == unit for metric in found.metrics):,}",
+        )
+    console.print(table)
+    if any(found.pmu(unit).assumed for unit in units):
+        console.print("≈ the listing does not say: assumed.")
+
+
+def _event_table(events: Iterable[Event]) -> Table:
+    table = Table("event", "unit", "select", "counters", "what it counts", box=None)
+    for event in events:
+        counters = [str(counter) for counter in event.counters]
+        if event.fixed is not None:
+            counters.append(f"fixed {event.fixed}" if event.fixed >= 0 else "fixed")
+        name = f"[strike]{escape(event.name)}[/]" if event.deprecated else f"[bold]{escape(event.name)}[/]"
+        cells = (event.unit or "core", event.perf_terms, ",".join(counters), event.description)
+        table.add_row(name, *map(escape, cells))
+    return table
+
+
+def _metric_table(metrics: Iterable[Metric]) -> Table:
+    table = Table("metric", "unit", "expression", "what it is", box=None)
+    for metric in metrics:
+        scale = f"{metric.scale:g} × " if metric.scale != 1 else ""
+        expression = f"{scale}({metric.expression})" if scale else metric.expression
+        table.add_row(
+            f"[bold]{escape(metric.name)}[/]", *map(escape, (metric.scale_unit, expression, metric.description))
+        )
+    return table
+
+
+def _print_table(console: Console, table: Table, rows: int, otherwise: str) -> None:
+    console.print()
+    console.print(table if rows else escape(otherwise))
+
+
+def _as_json(found: Catalogue, events: Iterable[Event], metrics: Iterable[Metric]) -> dict[str, Any]:
+    return {
+        "name": found.name,
+        "source": found.source,
+        "pmus": [asdict(pmu) for pmu in found.pmus],
+        "events": [{**asdict(event), "terms": dict(event.terms), "perf": event.perf_terms} for event in events],
+        "metrics": [asdict(metric) for metric in metrics],
+        "groups": dict(found.groups),
+    }
+
+
+def _print_json(content: Any) -> None:
+    typer.echo(json.dumps(content, indent=2, ensure_ascii=False))

@@ -1,0 +1,253 @@
+"""The catalogues that this user has: added once from a place, cached, found by name or by the CPU at hand.
+
+The cache is `$XDG_CACHE_HOME/symphony/catalogue` (`~/.cache/…`): a compact JSON file for each microarchitecture, and
+`index.json`, which says what there is and which CPU has which. The listings are the kernel's and stay under its
+licence; nothing of them is part of Symphony.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from symphony.problem.errors import DataError, InputError
+from symphony.telemetry import architectural, listings, machine, perf_list, sources
+from symphony.telemetry.events import Catalogue, Event, Metric, Pmu
+from symphony.telemetry.listings import Listing, MapLine
+
+FORMAT = 1
+_INDEX = "index.json"
+_AGAIN = "add it again: `symphony catalogue add PATH`"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A catalogue in the cache, in short."""
+
+    name: str
+    core: int  # events of the core
+    other: int  # events of other units
+    metrics: int
+    source: str
+
+
+@dataclass(frozen=True)
+class _Index:
+    entries: tuple[Entry, ...] = ()
+    lines: tuple[MapLine, ...] = ()
+
+
+def folder() -> Path:
+    """Where catalogues are cached."""
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "symphony" / "catalogue"
+
+
+# --- Adding ------------------------------------------------------------------------------------------------
+
+
+def add(path: str | Path) -> tuple[Entry, ...]:
+    """Reads listings and caches every catalogue in them; those of the same names are replaced.
+
+    `path`: a kernel tree, a folder of its listings, an archive of either, Debian's linux-source package, or what
+    `perf list --json` printed (`-`: from standard input).
+    """
+    if str(path) == "-":
+        return add_perf(sys.stdin.buffer.read(), source="standard input")
+    place = Path(path).expanduser()
+    if place.is_file() and not sources.is_archive(place):
+        try:
+            content = place.read_bytes()
+        except OSError as error:
+            raise DataError(f"cannot be read: {error.strerror}", where=str(place), hint=sources.HINT) from None
+        if not content.lstrip().startswith(b"["):
+            raise DataError(
+                "this is neither an archive nor what `perf list --json` prints", where=str(place), hint=sources.HINT
+            )
+        return add_perf(content, source=str(place))
+    return _store(listings.read(sources.read(place), source=str(place)))
+
+
+def add_perf(content: bytes | None = None, *, source: str = "perf list --json") -> tuple[Entry, ...]:
+    """Caches what `perf list --json` printed, by default here and now, as the catalogue of this machine's CPU."""
+    found = perf_list.read(perf_list.run() if content is None else content, where=source, source=source)
+    cpuid = machine.cpuid()
+    lines = (MapLine(perf_list.NAME, re.escape(cpuid), perf_list.NAME),) if cpuid else ()
+    return _store(Listing((found,), lines))
+
+
+def _store(listing: Listing) -> tuple[Entry, ...]:
+    try:
+        before = _index()
+    except DataError:
+        before = _Index()  # damaged: what is added now takes its place
+    added = tuple(_entry(catalogue) for catalogue in listing.catalogues)
+    names = {entry.name for entry in added}
+    kept = [entry for entry in before.entries if entry.name not in names]
+    architectures = {line.architecture for line in listing.lines}
+    lines = [line for line in before.lines if line.architecture not in architectures]
+    try:
+        folder().mkdir(parents=True, exist_ok=True)
+        for catalogue in listing.catalogues:
+            _write(_file(catalogue.name), _packed(catalogue))
+        index = _Index((*kept, *added), (*lines, *listing.lines))
+        _write(folder() / _INDEX, {"format": FORMAT, **asdict(index)})
+    except OSError as error:
+        raise DataError(
+            f"cannot write there: {error.strerror or error}",
+            where=str(folder()),
+            hint="set XDG_CACHE_HOME to a folder that you may write to",
+        ) from None
+    return added
+
+
+def _entry(catalogue: Catalogue) -> Entry:
+    core = sum(event.core for event in catalogue.events)
+    return Entry(catalogue.name, core, len(catalogue.events) - core, len(catalogue.metrics), catalogue.source)
+
+
+# --- Finding -----------------------------------------------------------------------------------------------
+
+
+def entries() -> tuple[Entry, ...]:
+    """Every catalogue there is: those in the cache, by name, and the one that is built in."""
+    return (*sorted(_index().entries, key=lambda entry: entry.name), _entry(architectural.CATALOGUE))
+
+
+def load(name: str) -> Catalogue:
+    """The catalogue of a microarchitecture: `sapphirerapids`, or `x86/sapphirerapids` where that is not enough."""
+    if name.lower() == architectural.NAME:
+        return architectural.CATALOGUE
+    known = [entry.name for entry in _index().entries]
+    found = [full for full in known if f"/{full.lower()}".endswith(f"/{name.lower().strip('/')}")]
+    if len(found) > 1:
+        raise InputError(f"{name} may mean {' or '.join(found)}", hint=f"write {found[0]}, for example")
+    if not found:
+        last = {full.rpartition("/")[2]: full for full in known}
+        close = get_close_matches(name.lower(), [*last, architectural.NAME], n=3)
+        more = "`symphony catalogue list` lists those that there are" if known else "none has been added yet"
+        meant = f"did you mean {' or '.join(close)}? " if close else ""
+        raise InputError(
+            f"there is no catalogue {name}",
+            hint=f"{meant}{more}; `symphony catalogue add PATH` adds those of a kernel tree",
+        )
+    return _unpacked(_file(found[0]))
+
+
+def matching(cpuid: str, architecture: str) -> str | None:
+    """The name of the catalogue for a CPU, whether or not it has been added; None if no `mapfile.csv` has the CPU."""
+    return next(iter(_matching(cpuid, architecture)), None)
+
+
+def at_hand() -> Catalogue:
+    """The catalogue of this machine's CPU; without one, perf's own list if it was added, else the architectural one."""
+    known = {entry.name for entry in _index().entries}
+    found = (name for name in _matching(machine.cpuid(), machine.architecture()) if name in known)
+    return load(next(found, architectural.NAME))
+
+
+def _matching(cpuid: str, architecture: str) -> Iterator[str]:
+    """The first line of the architecture's `mapfile.csv` that has a CPU, then perf's list if it is of this CPU."""
+    for wanted in (architecture, perf_list.NAME):
+        lines = (line for line in _index().lines if line.architecture == wanted)
+        yield from islice((line.name for line in lines if machine.matches(line.pattern, cpuid)), 1)
+
+
+# --- Files -------------------------------------------------------------------------------------------------
+
+
+def _file(name: str) -> Path:
+    """Flat, and without what could lead elsewhere: names come from archives."""
+    return folder() / f"{re.sub(r'[^A-Za-z0-9_.+-]', '_', name.replace('/', '__')).lstrip('.')}.json"
+
+
+def _write(file: Path, content: dict[str, Any]) -> None:
+    """All or nothing: another process may be reading."""
+    new = file.with_name(f"{file.name}.{os.getpid()}.new")
+    new.write_text(json.dumps(content, separators=(",", ":"), ensure_ascii=False), encoding="utf-8")
+    new.replace(file)
+
+
+def _columns(kind: type) -> list[str]:
+    return [field.name for field in fields(kind)]
+
+
+def _table(kind: type, rows: Iterable[Any]) -> dict[str, Any]:
+    columns = _columns(kind)
+    return {"columns": columns, "rows": [[getattr(row, name) for name in columns] for row in rows]}
+
+
+def _packed(catalogue: Catalogue) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "name": catalogue.name,
+        "source": catalogue.source,
+        "groups": dict(catalogue.groups),
+        "events": _table(Event, catalogue.events),
+        "metrics": _table(Metric, catalogue.metrics),
+        "pmus": _table(Pmu, catalogue.pmus),
+    }
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(file) from None
+    except (OSError, ValueError, RecursionError):
+        raise _damaged(file) from None
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise _damaged(file)
+    return content
+
+
+def _damaged(file: Path) -> DataError:
+    return DataError(
+        "the cached catalogue cannot be read, or is of another version of Symphony", where=str(file), hint=_AGAIN
+    )
+
+
+def _unpacked(file: Path) -> Catalogue:
+    try:
+        content = _read(file)
+        return Catalogue(
+            content["name"],
+            tuple(_rows(Event, content["events"])),
+            tuple(_rows(Metric, content["metrics"])),
+            tuple(_rows(Pmu, content["pmus"])),
+            content["groups"],
+            content["source"],
+        )
+    except (FileNotFoundError, KeyError, TypeError):
+        raise _damaged(file) from None
+
+
+def _rows(kind: type, table: dict[str, Any]) -> Iterable[Any]:
+    if table["columns"] != _columns(kind):
+        raise KeyError("columns")
+    for row in table["rows"]:
+        yield kind(*(_tuples(value) if isinstance(value, list) else value for value in row))
+
+
+def _tuples(values: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple(tuple(value) if isinstance(value, list) else value for value in values)
+
+
+def _index() -> _Index:
+    try:
+        content = _read(folder() / _INDEX)
+        return _Index(
+            tuple(Entry(**entry) for entry in content["entries"]), tuple(MapLine(**line) for line in content["lines"])
+        )
+    except FileNotFoundError:
+        return _Index()
+    except (KeyError, TypeError):
+        raise _damaged(folder() / _INDEX) from None

@@ -1,0 +1,319 @@
+"""What a CPU can count: events, the counters that can hold them, and the metrics made of them.
+
+Names are compared without regard to case everywhere. An event belongs to a *unit*: the core ("", or "cpu_core" and
+"cpu_atom" where there are two kinds of core) or some part outside it ("CHA", "iMC", "L3PMC"), each with counters of
+its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from functools import cached_property
+from typing import NoReturn
+
+from symphony.problem.errors import InputError
+from symphony.telemetry import evaluating
+from symphony.telemetry.compiling import Compiled, compile_expressions
+from symphony.telemetry.expressions import Expression, key, parse
+from symphony.telemetry.machine import Platform
+
+CORE_UNITS = frozenset({"", "core", "cpu_core", "cpu_atom"})
+# event:modifiers, or unit/event,term=value,…/modifiers, or event/term=value,…/modifiers
+_REFERENCE = re.compile(r"([^/]+?)(?:/([^/]*)/)?(?:(?:(?<=/)|:)([ukhpPGHSDIWebR]+))?")
+_FLAGS = {"edge": "edge", "inv": "invert", "any": "any_thread"}
+_INTEGER = re.compile(r"0x[0-9a-fA-F]+|[1-9][0-9]*|0")
+# Listings give these the codes of the fixed counters; the kernel knows them by those of the general ones.
+_FIXED_EVENTS = {
+    "inst_retired.any": "event=0xc0",
+    "cpu_clk_unhalted.thread": "event=0x3c",
+    "cpu_clk_unhalted.core": "event=0x3c",
+    "cpu_clk_unhalted.thread_any": "event=0x3c,any=0x1",
+    "cpu_clk_unhalted.ref": "event=0x0,umask=0x3",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that a counter can count."""
+
+    name: str
+    unit: str = ""
+    codes: tuple[int, ...] = ()  # event select; two mean either of two off-core registers
+    umask: int = 0
+    cmask: int = 0  # count cycles in which at least so many happen
+    invert: bool = False  # … at most so many
+    edge: bool = False  # count beginnings
+    any_thread: bool = False  # of all hardware threads of the core
+    counters: tuple[int, ...] = ()  # general counters that can hold it; () = all
+    fixed: int | None = None  # or the fixed counter that can; -1 = one that the listing does not number
+    terms: tuple[tuple[str, str], ...] = ()  # what else perf needs to select it, in perf's own words
+    scale: float = 1.0  # a count is worth this many …
+    scale_unit: str = ""  # … of these
+    per_package: bool = False  # the same count is read by every core of a package
+    deprecated: bool = False
+    errata: str = ""
+    topic: str = ""
+    description: str = ""
+
+    @property
+    def core(self) -> bool:
+        """Whether the core counts it."""
+        return self.unit in CORE_UNITS
+
+    @property
+    def perf_terms(self) -> str:
+        """What stands between the slashes of `perf stat -e cpu/…/`."""
+        if self.name.lower() in _FIXED_EVENTS:
+            return _FIXED_EVENTS[self.name.lower()]
+        given = dict(self.terms)
+        numbers = {"umask": self.umask, "cmask": self.cmask, "inv": self.invert, "edge": self.edge}
+        numbers["any"] = self.any_thread
+        terms = [f"event=0x{self.codes[0]:x}"] if self.codes and "config" not in given else []
+        terms += [f"{name}=0x{number:x}" for name, number in numbers.items() if number]
+        return ",".join([*terms, *(f"{name}={value}" for name, value in given.items() if name != "modifiers")])
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A value computed from counts."""
+
+    name: str
+    expression: str
+    unit: str = ""
+    groups: tuple[str, ...] = ()
+    scale: float = 1.0  # the expression's value is multiplied by this …
+    scale_unit: str = ""  # … and is then in these
+    threshold: str = ""  # an expression that is true where the value deserves attention
+    constraint: str = ""  # NO_GROUP_EVENTS and kin: how its events may be grouped
+    no_group: tuple[str, ...] = ()  # for these groups its events are not counted together
+    aggregation: str = ""  # PerChip, PerCore: what `?` in the expression runs over
+    description: str = ""
+
+    @property
+    def tree(self) -> Expression:
+        """The expression, parsed."""
+        return parse(self.expression)
+
+
+@dataclass(frozen=True, slots=True)
+class Pmu:
+    """The counters of a unit."""
+
+    unit: str
+    general: int
+    fixed: int = 0
+    assumed: bool = False  # the listing does not say
+
+    def places(self, event: Event) -> tuple[str, ...]:
+        """The counters that can hold an event: "0", "1", … and "fixed 0", …"""
+        general = event.counters or range(self.general)
+        if event.fixed is None:
+            return tuple(str(counter) for counter in general if counter < self.general)
+        if event.fixed < 0:
+            return tuple(f"fixed {counter}" for counter in range(max(1, self.fixed)))
+        # One that is listed for a fixed counter alone is held by no other.
+        also = [str(counter) for counter in event.counters if counter < self.general]
+        return (f"fixed {event.fixed}", *also)
+
+    def holds(self, events: Sequence[Event]) -> bool:
+        """Whether the unit can count these events all at once."""
+        return self.placement(events) is not None
+
+    def placement(self, events: Sequence[Event]) -> tuple[str, ...] | None:
+        """A counter for each of these events, no two the same; None if there is no such choice."""
+        options = [self.places(event) for event in events]
+        holder: dict[str, int] = {}
+
+        def place(which: int, tried: set[str]) -> bool:
+            for counter in options[which]:
+                if counter not in tried:
+                    tried.add(counter)
+                    if counter not in holder or place(holder[counter], tried):
+                        holder[counter] = which
+                        return True
+            return False
+
+        if not all(place(which, set()) for which in range(len(events))):
+            return None
+        chosen = {which: counter for counter, which in holder.items()}
+        return tuple(chosen[which] for which in range(len(events)))
+
+
+@dataclass(frozen=True)
+class Catalogue:
+    """All that a microarchitecture can count, and what can be computed from it."""
+
+    name: str  # as in the kernel tree: "x86/sapphirerapids", "arm64/arm/neoverse-n1"
+    events: tuple[Event, ...]
+    metrics: tuple[Metric, ...] = ()
+    pmus: tuple[Pmu, ...] = ()
+    groups: Mapping[str, str] = field(default_factory=dict)  # what groups of metrics are about
+    source: str = ""  # where it was read from
+
+    @property
+    def architecture(self) -> str:
+        """The name's first part: x86, arm64, powerpc, …"""
+        return self.name.partition("/")[0]
+
+    @cached_property
+    def _events(self) -> dict[str, list[Event]]:
+        found: dict[str, list[Event]] = {}
+        for event in self.events:
+            found.setdefault(key(event.name), []).append(event)
+        return found
+
+    @cached_property
+    def _metrics(self) -> dict[str, list[Metric]]:
+        found: dict[str, list[Metric]] = {}
+        for metric in self.metrics:
+            found.setdefault(key(metric.name), []).append(metric)
+        return found
+
+    def event(self, name: str, unit: str | None = None) -> Event:
+        """The event of a name; where several units have one, the core's or that of `unit`."""
+        found = [event for event in self._events.get(key(name), []) if unit in (None, event.unit)]
+        return min(found, key=lambda event: not event.core) if found else self._unknown("event", name, self._events)
+
+    def metric(self, name: str, unit: str | None = None) -> Metric:
+        """The metric of a name; where there are several, the first, or that of `unit`."""
+        found = [metric for metric in self._metrics.get(key(name), []) if unit in (None, metric.unit)]
+        return found[0] if found else self._unknown("metric", name, self._metrics)
+
+    def pmu(self, unit: str = "") -> Pmu:
+        """The counters of a unit. Where the listing does not say, four are assumed."""
+        wanted = "" if unit == "core" else unit
+        found = (pmu for pmu in self.pmus if pmu.unit.lower() == wanted.lower())
+        return next(found, Pmu(unit, general=4, assumed=True))
+
+    def resolve(self, name: str) -> Event | None:
+        """The event that a name in an expression means, with the terms it adds; None if it is the kernel's own.
+
+        `cpu@EVENT,cmask=1,edge@` and `EVENT@thresh=1@` are events with changed fields, `EVENT:k` has a modifier.
+        """
+        if key(name) in self._events:
+            return self.event(name)
+        if not (found := _REFERENCE.fullmatch(name.replace("@", "/"))):
+            return None
+        prefix, body, modifiers = found[1], found[2] or "", found[3] or ""
+        terms = [term for term in body.split(",") if term]
+        if key(prefix) in self._events:
+            event = self.event(prefix)
+        elif terms and key(terms[0]) in self._events:
+            event = self.event(terms.pop(0))
+        else:
+            return None
+        return _changed(event, name, [*terms, f"modifiers={modifiers}"] if modifiers else terms)
+
+    def definitions(self, unit: str = "") -> evaluating.Definitions:
+        """The metrics by key of their names, as expressions that refer to one another, for those of a unit."""
+        return _Definitions(self, unit)
+
+    def needed(
+        self,
+        metrics: Iterable[str],
+        *,
+        platform: Platform | None = None,
+        exists: Callable[[str], bool] | None = None,
+        unit: str = "",
+    ) -> tuple[str, ...]:
+        """Keys of the events that must be counted for some metrics, those of the kernel included.
+
+        `exists` answers `has_event`; by default what is listed exists.
+        """
+        return evaluating.needed(
+            [self._wanted(name, unit).tree for name in metrics],
+            definitions=self.definitions(unit),
+            platform=platform,
+            exists=exists or (lambda name: self.resolve(name) is not None),
+        )
+
+    def evaluate(
+        self,
+        metric: str,
+        counts: Mapping[str, float],
+        *,
+        platform: Platform | None = None,
+        sources: Mapping[str, float] | None = None,
+        unit: str = "",
+    ) -> float:
+        """The value of a metric, scaled, given counts of events; NaN if some that it needs is missing."""
+        found = self._wanted(metric, unit)
+        value = evaluating.evaluate(
+            found.tree, counts, definitions=self.definitions(unit), platform=platform, sources=sources
+        )
+        return value * found.scale
+
+    def compile(
+        self,
+        metrics: Iterable[str],
+        *,
+        platform: Platform | None = None,
+        sources: Mapping[str, float] | None = None,
+        inputs: tuple[str, ...] | None = None,
+        unit: str = "",
+    ) -> Compiled:
+        """Some metrics, scaled, as one JAX function of counts."""
+        wanted = {name: self._wanted(name, unit) for name in metrics}
+        if inputs is None:
+            inputs = self.needed(wanted, platform=platform, unit=unit)
+        raw = compile_expressions(
+            {name: metric.tree for name, metric in wanted.items()},
+            definitions=self.definitions(unit),
+            platform=platform,
+            sources=sources,
+            inputs=inputs,
+        )
+        return raw.scaled([metric.scale for metric in wanted.values()])
+
+    def _wanted(self, name: str, unit: str) -> Metric:
+        """The metric of a unit if it has one of that name, else that of any."""
+        own = [metric for metric in self._metrics.get(key(name), []) if metric.unit == unit]
+        return own[0] if own else self.metric(name)
+
+    def _unknown(self, what: str, name: str, known: Iterable[str]) -> NoReturn:
+        close = get_close_matches(key(name), list(known), n=3)
+        hint = f"did you mean {' or '.join(close)}? " if close else ""
+        raise InputError(
+            f"{self.name} has no {what} {name}",
+            hint=f"{hint}`symphony catalogue show {self.name} --{what}s PATTERN` searches",
+        )
+
+
+class _Definitions(Mapping[str, Expression]):
+    """A catalogue's metrics as expressions, parsed when they are asked for."""
+
+    def __init__(self, catalogue: Catalogue, unit: str) -> None:
+        self._catalogue, self._unit = catalogue, unit
+
+    def __getitem__(self, name: str) -> Expression:
+        if name not in self:
+            raise KeyError(name)
+        return self._catalogue._wanted(name, self._unit).tree
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._catalogue._metrics
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._catalogue._metrics)
+
+    def __len__(self) -> int:
+        return len(self._catalogue._metrics)
+
+
+def _changed(event: Event, name: str, terms: Iterable[str]) -> Event:
+    """An event with perf's terms (`cmask=1`, `edge`) in place of its own."""
+    others = dict(event.terms)
+    changes: dict[str, int | bool] = {}
+    for term in terms:
+        what, _, value = term.partition("=")
+        value = value or "1"
+        if what in ("umask", "cmask") and _INTEGER.fullmatch(value):
+            changes[what] = int(value, 0)
+        elif what in _FLAGS and _INTEGER.fullmatch(value):
+            changes[_FLAGS[what]] = bool(int(value, 0))
+        else:
+            others[what] = value
+    return replace(event, name=name, terms=tuple(others.items()), **changes)  # type: ignore[arg-type]

@@ -1,0 +1,326 @@
+"""Metric expressions, as the listings write them: text to tree and back.
+
+The grammar is perf's. Loosest first:
+
+    choice      a if condition else b        (chains to the right; perf wants brackets inside calls, we do not)
+    |  ^  &     logical: 0 or 1
+    <  >
+    +  -
+    *  /  %
+    -a          unary minus
+    leaf        number, NaN, name, #constant, (choice), min(a, b), max(a, b), d_ratio(a, b),
+                source_count(name), has_event(name), strcmp_cpuid_str(id)
+
+Characters that belong to nothing are skipped. In names `\\-`, `\\,` and `\\=` stand for the plain character and `@` for
+`/`; a `?` is replaced by a number that is known when the metric is used. The longest token wins, so `1e9` is a number
+and `1e9x` a name.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from symphony.problem.errors import InputError
+
+DEEPEST = 250  # levels of a tree: those who walk over it recurse
+NESTED = 50  # levels of brackets: the parser recurses, up to ten calls for each
+NOT_A_NUMBER = math.nan  # the one object that trees hold, so that equal trees are equal
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number as written; NaN is one."""
+
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """An event or a metric, without escapes."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """A fact about the machine: `#SMT_on`, `#num_packages`, …"""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A question about a name instead of its count."""
+
+    function: str  # one of QUERIES
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Negative:
+    """Unary minus."""
+
+    of: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """An operator, or a function, of two values."""
+
+    operator: str  # one of PRECEDENCE or FUNCTIONS
+    left: Expression
+    right: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """`then if condition else otherwise`."""
+
+    then: Expression
+    condition: Expression
+    otherwise: Expression
+
+
+Expression = Number | Name | Constant | Query | Negative | Binary | Choice
+
+PRECEDENCE = {"|": 1, "^": 2, "&": 3, "<": 4, ">": 4, "+": 5, "-": 5, "*": 6, "/": 6, "%": 6}
+FUNCTIONS = ("min", "max", "d_ratio")
+QUERIES = ("source_count", "has_event", "strcmp_cpuid_str")
+_UNARY = 7  # binds tighter than any operator
+_KEYWORDS = frozenset({*FUNCTIONS, *QUERIES, "if", "else", "NaN"})
+
+_NUMBER = re.compile(r"(?:[0-9]+\.?[0-9]*|[0-9]*\.?[0-9]+)(?:e-?[0-9]+)?")
+_SYMBOL = re.compile(r"(?:\\[-,=]|[0-9a-zA-Z_.:@?])+")
+_CONSTANT = re.compile(r"#[0-9a-zA-Z_.\-]+")
+_ESCAPED = re.compile(r"\\(.)")
+_TO_ESCAPE = re.compile(r"[-,=]")
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str  # "number", "name", "constant", "end", or the keyword or character itself
+    text: str
+    at: int
+
+
+def _tokens(text: str) -> Iterator[_Token]:
+    at = 0
+    while at < len(text):
+        if constant := _CONSTANT.match(text, at):
+            yield _Token("constant", constant[0], at)
+            at = constant.end()
+            continue
+        number, symbol = _NUMBER.match(text, at), _SYMBOL.match(text, at)
+        if number and (not symbol or number.end() >= symbol.end()):
+            yield _Token("number", number[0], at)
+            at = number.end()
+        elif symbol:
+            yield _Token(symbol[0] if symbol[0] in _KEYWORDS else "name", symbol[0], at)
+            at = symbol.end()
+        else:
+            if text[at] in PRECEDENCE or text[at] in "(),":
+                yield _Token(text[at], text[at], at)
+            at += 1
+    yield _Token("end", "", len(text))
+
+
+class _Parser:
+    """Precedence climbing over the tokens of one text."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.tokens, self.depth = text, _tokens(text), 0
+        self.token = next(self.tokens)
+
+    def whole(self) -> Expression:
+        tree = self.choice()
+        if self.token.kind != "end":
+            raise self.wrong("the expression should end here")
+        return tree
+
+    def choice(self) -> Expression:
+        # A loop, since chains of choices may be long: `a if p else b if q else c`.
+        cases: list[tuple[Expression, Expression]] = []
+        last = self.operators(0)
+        while self.token.kind == "if":
+            self.take("if")
+            condition = self.operators(0)
+            self.take("else")
+            cases.append((last, condition))
+            last = self.operators(0)
+        for then, condition in reversed(cases):
+            last = Choice(then, condition, last)
+        return last
+
+    def operators(self, above: int) -> Expression:
+        left = self.leaf()
+        while (rank := PRECEDENCE.get(self.token.kind, 0)) > above:
+            operator = self.take(self.token.kind).kind
+            left = Binary(operator, left, self.operators(rank))
+        return left
+
+    def leaf(self) -> Expression:
+        self.depth += 1  # not lowered again on errors: they end the parse
+        if self.depth > NESTED:
+            raise self.wrong(f"no more than {NESTED} levels of brackets can be read")
+        tree = self._leaf()
+        self.depth -= 1
+        return tree
+
+    def _leaf(self) -> Expression:
+        token = self.take()
+        match token.kind:
+            case "number":
+                if math.isinf(value := float(token.text)):
+                    raise self.wrong("a number below 1e308 should stand here", token)
+                return Number(value)
+            case "NaN":
+                return Number(NOT_A_NUMBER)
+            case "name":
+                return Name(_unescaped(token.text))
+            case "constant":
+                return Constant(token.text)
+            case "-":
+                return Negative(self.leaf())
+            case "(":
+                tree = self.choice()
+                self.take(")")
+                return tree
+            case function if function in FUNCTIONS:
+                self.take("(")
+                left = self.choice()
+                self.take(",")
+                right = self.choice()
+                self.take(")")
+                return Binary(function, left, right)
+            case function if function in QUERIES:
+                self.take("(")
+                name = self.take("name").text
+                self.take(")")
+                return Query(function, _unescaped(name))
+        raise self.wrong("a number, a name or ( should stand here", token)
+
+    def take(self, kind: str = "") -> _Token:
+        """The current token, which must be of a kind; and on to the next."""
+        token = self.token
+        if kind and token.kind != kind:
+            raise self.wrong("a name should stand here" if kind == "name" else f"{kind} should stand here")
+        if token.kind != "end":
+            self.token = next(self.tokens)
+        return token
+
+    def wrong(self, what: str, token: _Token | None = None) -> InputError:
+        token = token or self.token
+        found = f"not {token.text}" if token.text else "but the text ends"
+        return InputError(
+            f"cannot read the expression at character {token.at + 1}: {what}, {found}: {self.text or '(empty)'}",
+            hint="write it as in `a / (b + c) if d > 0 else max(a, 1)`",
+        )
+
+
+@lru_cache(maxsize=1 << 15)
+def parse(text: str) -> Expression:
+    """The tree of an expression. Texts that perf cannot read are an `InputError` that says where."""
+    tree = _Parser(text).whole()
+    if _depth(tree) > DEEPEST:
+        raise InputError(
+            f"the expression has more than {DEEPEST} levels: {text}", hint="name parts of it as metrics of their own"
+        )
+    return tree
+
+
+def unparse(tree: Expression) -> str:
+    """An expression as text: `parse` makes the same tree of it."""
+    return _text(tree, -1)
+
+
+def children(tree: Expression) -> tuple[Expression, ...]:
+    """The parts that an expression is made of."""
+    match tree:
+        case Negative(of):
+            return (of,)
+        case Binary(_, left, right):
+            return left, right
+        case Choice(then, condition, otherwise):
+            return then, condition, otherwise
+    return ()
+
+
+def walk(tree: Expression) -> Iterator[Expression]:
+    """Every part of an expression, itself first."""
+    stack = [tree]
+    while stack:
+        part = stack.pop()
+        yield part
+        stack.extend(reversed(children(part)))
+
+
+def names(tree: Expression) -> tuple[str, ...]:
+    """Events and metrics whose counts (or number of sources) an expression uses, each once, in order."""
+    found: dict[str, None] = {}
+    for part in walk(tree):
+        if isinstance(part, Name):
+            found[part.text] = None
+        elif isinstance(part, Query) and part.function == "source_count":
+            found[part.name] = None
+    return tuple(found)
+
+
+def with_parameter(text: str, value: int) -> str:
+    """The expression with a number in place of `?`: the chip or core of POWER's nest metrics."""
+    return text.replace("?", str(value))
+
+
+def key(name: str) -> str:
+    """The form in which names are compared: lower case, `/` for `@`."""
+    return name.lower().replace("@", "/")
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPED.sub(r"\1", text)
+
+
+def _escaped(text: str) -> str:
+    return _TO_ESCAPE.sub(lambda found: "\\" + found[0], text)
+
+
+def _depth(tree: Expression) -> int:
+    level, deepest = [tree], 0
+    while level:
+        level, deepest = [child for part in level for child in children(part)], deepest + 1
+    return deepest
+
+
+def _number(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    return f"{value:.0f}" if value == int(value) and value < 1e16 else repr(value).replace("e+", "e")
+
+
+def _text(tree: Expression, above: int) -> str:
+    """An expression with brackets around it if it binds no tighter than what is around it (`above`)."""
+    match tree:
+        case Number(value):
+            return _number(value)
+        case Name(text):
+            return _escaped(text)
+        case Constant(name):
+            return name
+        case Query(function, name):
+            return f"{function}({_escaped(name)})"
+        case Negative(of):
+            return f"-{_text(of, _UNARY)}"
+        case Binary(function, left, right) if function in FUNCTIONS:
+            # A choice inside a call gets brackets, without which perf cannot read it.
+            return f"{function}({_text(left, 0)}, {_text(right, 0)})"
+        case Binary(operator, left, right):
+            rank = PRECEDENCE[operator]
+            text = f"{_text(left, rank - 1)} {operator} {_text(right, rank)}"
+            return f"({text})" if rank <= above else text
+        case Choice(then, condition, otherwise):
+            text = f"{_text(then, 0)} if {_text(condition, 0)} else {_text(otherwise, -1)}"
+            return text if above < 0 else f"({text})"
+    raise TypeError(tree)  # unreachable

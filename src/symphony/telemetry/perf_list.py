@@ -1,0 +1,80 @@
+"""The events that perf knows on this machine: `perf list --json`, read into a catalogue."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import replace
+
+from symphony.problem.errors import DataError
+from symphony.telemetry.events import Catalogue, Event, Metric
+from symphony.telemetry.listings import Fields, Record, event_of, metric_of, records
+
+NAME = "perf-list"
+_COMMAND = ("perf", "list", "--json")
+_HINT = "`perf list --json > events.json` makes such a file; perf 6.2 or later is needed"
+_KEYS = {
+    "event": "EventCode",
+    "umask": "UMask",
+    "cmask": "CounterMask",
+    "inv": "Invert",
+    "edge": "EdgeDetect",
+    "any": "AnyThread",
+    "config": "ConfigCode",
+}
+_ENCODING = re.compile(r"([^/]*)/(.*)/[^/]*", re.DOTALL)
+
+
+def run() -> bytes:
+    """What `perf list --json` prints here."""
+    try:
+        done = subprocess.run(_COMMAND, capture_output=True, check=True, timeout=60)
+    except FileNotFoundError:
+        raise DataError(
+            "perf is not installed", hint="install it (Debian: linux-perf), or add a kernel tree: catalogue add PATH"
+        ) from None
+    except (subprocess.SubprocessError, OSError) as error:
+        raise DataError(f"`perf list --json` failed: {error}", hint=_HINT) from None
+    return done.stdout
+
+
+def read(content: bytes, *, where: str = "perf list --json", source: str = "") -> Catalogue:
+    """The events and metrics that perf printed. Tracepoints are left out: they are not counters of the CPU."""
+    events: dict[tuple[str, str], Event] = {}
+    metrics: dict[tuple[str, str], Metric] = {}
+    for record, place in records(where, content):
+        fields = Fields(_as_listed(record), place)
+        if fields.text("MetricName") and fields.text("MetricExpr"):
+            metric = metric_of(fields)
+            # perf prints a metric once for each of its groups.
+            if before := metrics.get((metric.name, metric.unit)):
+                metric = replace(before, groups=tuple(dict.fromkeys((*before.groups, *metric.groups))))
+            metrics[metric.name, metric.unit] = metric
+        elif fields.text("EventName") and "tracepoint" not in fields.text("EventType").lower():
+            event = event_of(fields, NAME, topic=fields.text("Topic") or fields.text("EventType"))
+            events.setdefault((event.name.lower(), event.unit), event)
+            alias = fields.text("EventAlias")
+            if alias and "/" not in alias:
+                named = event_of(Fields({**fields.record, "EventName": alias}, place), NAME, topic=event.topic)
+                events.setdefault((alias.lower(), named.unit), named)
+    if not events:
+        raise DataError("there are no events in it", where=where, hint=_HINT)
+    return Catalogue(NAME, tuple(events.values()), tuple(metrics.values()), source=source)
+
+
+def _as_listed(record: Record) -> Record:
+    """A record with its encoding (`cpu/event=0x24,umask=0x3f/`) as the fields that listings have."""
+    found = {name: value for name, value in record.items() if name != "Encoding"}
+    if found.get("Unit") in ("cpu", "default_core"):
+        del found["Unit"]
+    encoding = record.get("Encoding")
+    if isinstance(encoding, str) and (parts := _ENCODING.fullmatch(encoding)):
+        others = []
+        for term in parts[2].split(","):
+            name, _, value = term.partition("=")
+            if name in _KEYS and re.fullmatch(r"0x[0-9a-fA-F]+|[0-9]+|", value):
+                found[_KEYS[name]] = value or "1"
+            elif name and name != "period":
+                others.append(term)
+        found["Filter"] = ",".join(others)
+    return found

@@ -1,0 +1,124 @@
+"""`symphony catalogue`, as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from symphony.cli.catalogue import app
+from symphony.problem.errors import InputError
+from symphony.telemetry import catalogue, machine
+from tests.telemetry.packing import deb, kernel, tar, unpacked
+from tests.telemetry.small import PERF_LIST, files
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache, a CPU and a wide terminal of the test's own."""
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(machine, "cpuid", lambda: "GenuineIntel-6-55-4")
+    monkeypatch.setattr(machine, "architecture", lambda: "x86")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> str:
+    return str(unpacked(tmp_path / "tree", files()))
+
+
+def run(*arguments: str, given: bytes | None = None) -> Result:
+    return CliRunner().invoke(app, list(arguments), input=given, catch_exceptions=False)
+
+
+def test_add_says_what_was_added_and_what_the_cpu_is(tree: str) -> None:
+    output = run("add", tree).stdout
+    assert "added 4 catalogues: 14 events, 9 metrics" in output
+    assert "this machine's CPU is x86/tiny" in output
+
+
+def test_add_a_package(tmp_path: Path) -> None:
+    (tmp_path / "source.deb").write_bytes(deb(tar({"usr/src/linux-source-9.9.tar.xz": tar(kernel(files()))})))
+    assert "added 4 catalogues" in run("add", str(tmp_path / "source.deb")).stdout
+
+
+def test_add_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "added perf-list: 4 events, 1 metrics" in run("add", "-", given=json.dumps(PERF_LIST).encode()).stdout
+
+
+def test_add_from_perf(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("symphony.telemetry.perf_list.run", lambda: json.dumps(PERF_LIST).encode())
+    assert [entry["name"] for entry in json.loads(run("add", "--perf", "--json").stdout)] == ["perf-list"]
+
+
+def test_add_notes_a_cpu_without_a_listing(tree: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "is x86/tiny, which has not been added" in run("add", f"{tree}/x86/mix").stdout
+    monkeypatch.setattr(machine, "cpuid", lambda: "SomeVendor-1-2-3")
+    assert "none of them is for this machine's CPU (SomeVendor-1-2-3)" in run("add", tree).stdout
+
+
+def test_add_needs_something() -> None:
+    with pytest.raises(InputError, match="nothing to add"):
+        run("add")
+
+
+def test_list_marks_the_cpu_at_hand(tree: str) -> None:
+    assert "catalogue add PATH" in run("list").stdout
+    run("add", tree)
+    output = run("list").stdout
+    assert re.search(r"^ \* +x86/tiny +6 +1 +4 ", output, re.MULTILINE)
+    assert re.search(r"^ +x86/mix +2 +0 +3 ", output, re.MULTILINE)
+    assert "architectural" in output
+    entries = json.loads(run("list", "--json").stdout)
+    assert [entry["name"] for entry in entries if entry["this_cpu"]] == ["x86/tiny"]
+
+
+def test_show_counts_by_unit(tree: str) -> None:
+    run("add", tree)
+    output = run("show", "tiny").stdout
+    assert re.search(r"^ core +6 +2 +2 +4", output, re.MULTILINE)
+    assert re.search(r"^ BUS +1 +4 +1 +0", output, re.MULTILINE)
+    assert "assumed" not in output and "assumed" in run("show", "mix").stdout
+
+
+def test_show_without_a_name_is_the_cpu_at_hand(tree: str) -> None:
+    assert run("show").stdout.startswith("architectural")
+    run("add", tree)
+    assert run("show").stdout.startswith("x86/tiny")
+
+
+def test_show_finds_events(tree: str) -> None:
+    run("add", tree)
+    output = run("show", "tiny", "--events", "cache.").stdout
+    assert re.search(r"^ CACHE.MISS +core +event=0x24,umask=0x2 +0 ", output, re.MULTILINE)
+    assert "TICKS" not in output
+    assert "fixed 1" in run("show", "tiny", "--events", "t*s").stdout
+    assert "CACHE.ALL" not in run("show", "tiny", "--events", "c*s").stdout
+    assert "no event has 'zzz'" in run("show", "tiny", "--events", "zzz").stdout
+
+
+def test_show_finds_metrics_by_name_and_group(tree: str) -> None:
+    run("add", tree)
+    output = run("show", "tiny", "--metrics", "ratio").stdout
+    assert "100 × (1 - miss_ratio)" in output and "duration_time" not in output
+    assert "miss_ratio" in run("show", "tiny", "--metrics", "memory").stdout
+    assert "no metric has 'zzz'" in run("show", "tiny", "--metrics", "zzz").stdout
+
+
+def test_show_as_json(tree: str) -> None:
+    run("add", tree)
+    whole = json.loads(run("show", "tiny", "--json").stdout)
+    assert len(whole["events"]) == 7 and len(whole["metrics"]) == 4 and whole["groups"] == {"Cache": "Caches."}
+    some = json.loads(run("show", "tiny", "--json", "--events", "offcore").stdout)
+    assert [event["terms"] for event in some["events"]] == [{"offcore_rsp": "0x10001"}]
+    assert some["metrics"] == [] and some["events"][0]["perf"] == "event=0xb7,offcore_rsp=0x10001"
+
+
+def test_names_with_brackets_are_printed_as_they_are(tmp_path: Path) -> None:
+    odd = files(core=b'[{"EventName": "A[red]", "BriefDescription": "[bold]x[/] :smile:"}]')
+    catalogue.add(unpacked(tmp_path / "odd", odd))
+    output = run("show", "tiny", "--events", "*").stdout
+    assert "A[red]" in output and "[bold]x[/] :smile:" in output
