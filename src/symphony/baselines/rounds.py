@@ -150,7 +150,8 @@ class Seats:
         """The plan that what was given makes; rows are placed in this order."""
         p = self.p
         lanes = np.full(len(p.holder), -1, np.int32)
-        stay, rank = np.zeros(len(p.gang), bool), np.full(len(p.gang), BIG, np.int32)
+        # Who cannot be moved now, because it is restoring, is not to be moved the moment it could.
+        stay, rank = np.asarray(p.standing == FIXED), np.full(len(p.gang), BIG, np.int32)
         room = {device: [lane for lane in self.open if p.lane_device[lane] == device] for device in range(len(p.kind))}
         for row, devices in self.given.items():
             for device in devices:
