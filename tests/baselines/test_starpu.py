@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 
 from symphony.baselines import Dm, Dmda, Dmdas, Heteroprio
+from symphony.baselines.starpu import transfers_s
 from symphony.problem.workload import Edge, Job, Kernel, Profile, Task, TaskGraph, Workload
 from symphony.scheduling.policy import PLACE, WAIT, place
 from tests.scheduling.by_hand import CPU0, CPU1, FPGA, GB, GPU, Books, chain, decision, dot, work
@@ -31,6 +33,22 @@ def test_dmda_adds_transfers_even_if_the_queue_hides_them() -> None:
     books.fail(FPGA)
     assert decision(Dmda(), books.observe())[1:] == (0, CPU0)
     assert decision(Dm(), books.observe())[1:] == (0, GPU)
+
+
+def test_data_on_its_way_counts_as_being_there() -> None:
+    """Two tasks read the same 4 GB. Once one waits for them at the GPU, they cost the other nothing there."""
+    edges = (Edge("a", "b", 4 * GB), Edge("a", "c", 4 * GB))
+    books = Books(work(TaskGraph("fan", tuple(Task(name, "any") for name in "abc"), edges)))
+    assert books.decide(place(0, CPU0))
+    books.start(0)
+    books.finish(0)
+    before = transfers_s(books.observe(), jnp.asarray(2)).tolist()
+    assert before[:4] == [0.0, 0.0, 4.0, 4.0]
+    assert books.decide(place(1, GPU))
+    assert transfers_s(books.observe(), jnp.asarray(2)).tolist()[:4] == [0.0, 0.0, 0.0, 4.0]
+    # dmdas keeps back what it has assigned: that counts as well.
+    kept = jnp.full(books.core.status.shape, -1).at[1].set(FPGA)
+    assert transfers_s(books.observe(), jnp.asarray(2), kept).tolist()[:4] == [0.0, 0.0, 4.0, 0.0]
 
 
 def fork(first: float, second: float) -> TaskGraph:

@@ -34,9 +34,7 @@ from jax import Array
 
 from symphony.baselines.tables import pick_among, seconds_on_kinds, worth_it
 from symphony.problem.arrays import TopologyArrays
-from symphony.problem.spans import span
-from symphony.problem.topology import LOCAL, SPANS
-from symphony.scheduling.estimate import exchange_s, setup_s, span_bandwidth
+from symphony.scheduling.estimate import exchange_s, setup_s, span_bandwidth, transfer_s
 from symphony.scheduling.indexing import first, put, take
 from symphony.scheduling.policy import Action, Observation, Policy, best_device, pick_gang, place
 from symphony.scheduling.state import COPIES, PLACING, QUEUED, READY
@@ -86,20 +84,17 @@ def on_its_way(observation: Observation, gang: Array, assigned: Array | None = N
     return jnp.zeros((mine.shape[0], devices), bool).at[:, memory].max(asked.T, mode="drop")[:, home]
 
 
-def transfer_s(observation: Observation, gang: Array, assigned: Array | None = None) -> Array:
+def transfers_s(observation: Observation, gang: Array, assigned: Array | None = None) -> Array:
     """Seconds of transfers for the gang on each device, nothing else under way [D]."""
-    core, t = observation.core, observation.topology
+    core = observation.core
     bandwidth = span_bandwidth(observation, None)
     parent, size = inputs_of(observation, gang)
     home = jnp.where(jnp.arange(COPIES) == 0, take(core.home, gang // observation.workload.kernel.shape[1]), -1)
-    copies = jnp.where((parent >= 0)[:, None], take(core.copies, parent), home)[:, :, None]  # [fan, V, 1]
-    reach = span(take(t.place, copies), take(t.peers, copies), t.place, t.peers)  # [fan, V, D]
-    ends = jnp.minimum(take(bandwidth, copies), bandwidth)  # [fan, V, D, spans]
-    speed = jnp.where(jnp.arange(len(SPANS)) == reach[..., None], ends, jnp.inf).min(axis=-1)
-    seconds = jnp.where(reach == LOCAL, 0, size[:, None, None] / speed + take(t.latency, reach))
-    seconds = jnp.where(copies >= 0, seconds, jnp.inf).min(axis=1)
-    wanted = (size > 0)[:, None] & ~on_its_way(observation, gang, assigned)
-    return jnp.where(wanted, seconds, 0).sum(axis=0) + exchange_s(observation, gang, bandwidth)
+    copies = jnp.where((parent >= 0)[:, None], take(core.copies, parent), home)  # [fan, V]
+    devices = jnp.arange(core.up.shape[0])[:, None]
+    seconds = transfer_s(observation, copies, size, devices, bandwidth)  # [D, fan]
+    missing = ~on_its_way(observation, gang, assigned).T
+    return jnp.where(missing, seconds, 0).sum(axis=1) + exchange_s(observation, gang, bandwidth)
 
 
 class Dm(Policy):
@@ -126,7 +121,7 @@ class Dmda(Policy):
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
         """Least end plus transfer."""
         gang = pick_gang(observation)
-        cost = self.alpha * end_s(observation, gang) + self.beta * transfer_s(observation, gang)
+        cost = self.alpha * end_s(observation, gang) + self.beta * transfers_s(observation, gang)
         return state, place(gang, best_device(observation, gang, -cost))
 
 
@@ -170,7 +165,7 @@ class Dmdas(Policy):
         return state.at[:known].set(put(mine, gang, -1, gang >= 0)[:known]), place(gang, device)
 
     def _cost(self, observation: Observation, gang: Array, pending_s: Array, assigned: Array) -> Array:
-        return self.alpha * end_s(observation, gang, pending_s) + self.beta * transfer_s(observation, gang, assigned)
+        return self.alpha * end_s(observation, gang, pending_s) + self.beta * transfers_s(observation, gang, assigned)
 
     @staticmethod
     def _share(observation: Observation, gang: Array, device: Array) -> Array:
