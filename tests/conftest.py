@@ -1,5 +1,30 @@
-"""Before any test module is imported."""
+"""Before any test module is imported; and what keeps a long run of tests small."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
 
 from tests.compiling import compile_quickly
 
 compile_quickly()
+
+MOST_BYTES = 3 << 30  # of one process, from which on compiled programs are dropped between modules
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forget_programs() -> Iterator[None]:
+    """Compiled programs stay in memory for good: hundreds of simulators would take more than a small machine has."""
+    yield
+    import jax
+
+    from symphony.simulator import run
+
+    pages = int(Path("/proc/self/statm").read_text().split()[1]) if Path("/proc/self/statm").exists() else 0
+    if pages * 4096 > MOST_BYTES:
+        run._programs.clear()
+        jax.clear_caches()
+        gc.collect()

@@ -11,6 +11,7 @@ from symphony.evaluation.compare import compare
 from symphony.evaluation.metrics import METRICS
 from symphony.evaluation.report import Report
 from symphony.lowering.family import workload
+from symphony.oracle.oracle import Oracle
 from symphony.problem.discover import discover
 from symphony.problem.errors import (
     CycleError,
@@ -66,6 +67,7 @@ __all__ = [
     "Kernel",
     "LimitError",
     "Observation",
+    "Oracle",
     "Policy",
     "PolicyError",
     "Profile",

@@ -34,12 +34,14 @@ def _version(
 def main() -> None:
     """Entry point of the `symphony` command."""
     # Imported here: the command files import this package.
-    from symphony.cli import compare, topology, workload
+    from symphony.cli import catalogue, compare, oracle, topology, workload
     from symphony.cli.terminal import complain
 
     app.add_typer(topology.app, name="topology")
     app.add_typer(workload.app, name="workload")
+    app.add_typer(catalogue.app, name="catalogue")
     app.command("compare")(compare.compare)
+    app.command("oracle")(oracle.oracle)
     try:
         sys.exit(app(prog_name="symphony", standalone_mode=False))
     except SymphonyError as error:

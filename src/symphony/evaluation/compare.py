@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from symphony.baselines import named
 from symphony.evaluation.report import Report, ScenarioMeta
 from symphony.lowering import family
+from symphony.oracle.planner import Planner
 from symphony.problem import limits, topologies
 from symphony.problem.errors import InputError, SymphonyWarning
 from symphony.problem.topology import Topology
@@ -28,7 +29,7 @@ GANGS_AT_ONCE = 2048  # job slots are chosen so that about so many gangs fit
 
 
 def compare(
-    policies: Mapping[str, Policy] | Iterable[str],
+    policies: Mapping[str, Policy | Planner] | Iterable[str],
     *,
     topology: Topology | str,
     workload: Workload | Draw | str,
@@ -42,21 +43,28 @@ def compare(
 ) -> Report:
     """Run every policy on every seed and report.
 
-    `policies` maps names to policies, or lists names of built-in ones. `workload` is a spec such as
-    "variant-calling?load=0.8", a function of topology and seed, or one fixed workload (then seeds vary the disturbances
-    only). `progress` is told a policy's name and the share of its jobs that are complete.
+    `policies` maps names to policies or planners (`sy.Oracle`), or lists names of built-in ones. `workload` is a spec
+    such as "variant-calling?load=0.8", a function of topology and seed, or one fixed workload (then seeds vary the
+    disturbances only). `progress` is told a policy's name and the share of its jobs that are complete.
     """
     cluster = topologies.topology(topology) if isinstance(topology, str) else topology
-    chosen = chosen_policies(policies)
+    deciding, planning = split_planners(policies)
+    chosen: dict[str, Policy | Planner] = {**deciding, **planning}
     numbers = chosen_seeds(seeds)
     if baseline is not None and baseline not in chosen:
         raise InputError(f"the baseline {baseline!r} is not compared", hint=f"choose of {', '.join(chosen)}")
     scenarios = [scenario(cluster, workload, seed, disturbances, job_slots) for seed in numbers]
     runs: list[RunRecord] = []
-    for index, name in enumerate(chosen):
+    for index, name in enumerate(deciding):
         tell = (lambda share, name=name: progress(name, share)) if progress else None
-        one = OneOf(tuple(chosen.values()), jnp.asarray(index, jnp.int32))
+        one = OneOf(tuple(deciding.values()), jnp.asarray(index, jnp.int32))
         runs += simulate(scenarios, one, name=name, contention=contention, progress=tell)
+    for name, planner in planning.items():
+        # A plan is for one scenario only, and planning takes far longer than running it.
+        for number, each in enumerate(scenarios, start=1):
+            runs += simulate([each], planner.plan(each, contention), name=name, contention=contention)
+            if progress:
+                progress(name, number / len(scenarios))
     _warn_of_full_slots(runs, scenarios)
     return Report(
         runs,
@@ -65,6 +73,17 @@ def compare(
         command=command or _call(chosen, cluster, workload, numbers, disturbances),
         baseline=baseline,
     )
+
+
+def split_planners(
+    policies: Mapping[str, Policy | Planner] | Iterable[str],
+) -> tuple[dict[str, Policy], dict[str, Planner]]:
+    """Policies, and planners, by name; in tables, planners come last."""
+    if not isinstance(policies, Mapping):
+        return chosen_policies(policies), {}
+    planning = {name: x for name, x in policies.items() if isinstance(x, Planner) and not isinstance(x, Policy | type)}
+    deciding = {name: x for name, x in policies.items() if name not in planning}
+    return chosen_policies(deciding) if deciding or not planning else {}, planning
 
 
 def chosen_policies(policies: Mapping[str, Policy] | Iterable[str]) -> dict[str, Policy]:
@@ -134,7 +153,7 @@ def _warn_of_full_slots(runs: list[RunRecord], scenarios: list[Scenario]) -> Non
 
 
 def _call(
-    policies: Mapping[str, Policy],
+    policies: Mapping[str, Policy | Planner],
     topology: Topology,
     workload: Workload | Draw | str,
     seeds: list[int],
