@@ -62,7 +62,7 @@ def test_the_more_a_policy_knows_the_better_it_does(report: Report) -> None:
 
 def test_contention_is_what_it_does_better_about(report: Report) -> None:
     heft, belief, exact = (report.mean(policy, "worse_share") for policy in EFT)
-    assert exact < belief < heft
+    assert max(belief, exact) < 0.9 * heft
 
 
 # -------------------------------------------------------------------- paired

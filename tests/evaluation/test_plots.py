@@ -80,7 +80,7 @@ def test_a_huge_schedule_is_cut_and_says_so(report: Report, monkeypatch: pytest.
     monkeypatch.setattr(plots, "_GANTT_LANES", 3)
     axes = plots.gantt(report, policies=["fifo"]).axes[0]
     (subtitle,) = [text.get_text() for text in axes.texts]
-    assert "the first 20 of" in subtitle and "the first 3 of" in subtitle
+    assert "the first 20 of" in subtitle and "3 of 9 lanes, evenly chosen" in subtitle
 
 
 @pytest.mark.filterwarnings("error")

@@ -144,3 +144,9 @@ def test_absurd_sizes_are_named() -> None:
         Topology(**{**PARTS, "devices": many})
     with pytest.raises(LimitError, match="reconfigure_s"):
         Topology(**{**PARTS, "kinds": (replace(GPU, reconfigure_s=1e12),)})
+
+
+def test_names_hold_no_control_characters() -> None:
+    """They would reach the terminal as they are."""
+    with pytest.raises(TopologyError, match="holds a control character"):
+        Topology("a\x1b[31m", (DeviceKind("cpu", "cpu"),), (), (Device("d", "cpu", "m", "r", "s", "w", ()),), (0.0,) * 7)

@@ -90,7 +90,7 @@ def test_show(value: float, dimension: str, text: str) -> None:
 
 
 def test_an_integer_too_large_for_a_float_is_refused() -> None:
-    with pytest.raises(InputError, match="not a finite"):
+    with pytest.raises(InputError, match="too large"):
         units.parse(10**400, "bytes")
 
 

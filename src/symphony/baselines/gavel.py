@@ -280,10 +280,11 @@ class Gavel(Planner):
 
     def _share_out(self, p: Picture, seats: Seats, share: np.ndarray, couples: _Couples | None) -> None:
         capacity = seats.capacity()
-        rows = np.flatnonzero((p.standing != ABSENT) & ((p.rate > 0) & (capacity >= p.workers[:, None])).any(axis=1))
+        wide = seats.devices() >= p.workers[:, None]
+        rows = np.flatnonzero((p.standing != ABSENT) & ((p.rate > 0) & wide).any(axis=1))
         if not len(rows):
             return
-        rate = np.where(capacity >= p.workers[rows, None], p.rate[rows], 0.0)
+        rate = np.where(wide[rows], p.rate[rows], 0.0)
         options = alone(rate, p.workers[rows])
         if couples:
             roomy = np.unique(
@@ -333,12 +334,11 @@ class Gavel(Planner):
         for rows, kind in sorted(chosen, key=lambda c: -p.workers[c[0][0]]):
             if rows not in settled:
                 seats.take(rows, seats.find(int(p.workers[rows[0]]), [kind], whole=len(rows) > 1))
-        most = seats.capacity().max()
-        for r in able:  # too wide for any one kind
-            if p.workers[r] > most:
+        for r in able:  # who is too wide for any one kind, or found the seats of its kind on too few devices
+            if r not in seats.given:
                 fits = [int(k) for k in np.flatnonzero(p.rate[r] > 0)]
-                seats.take([r], seats.where(r)) or seats.take([r], seats.find(int(p.workers[r]), fits))
-                chosen.append(((int(r),), 0))
+                if seats.take([r], seats.where(r)) or seats.take([r], seats.find(int(p.workers[r]), fits)):
+                    chosen.append(((int(r),), 0))
         return sorted([r for rows, _ in chosen for r in rows] + list(seats.given), key=lambda r: -p.priority[r])
 
 

@@ -85,9 +85,9 @@ def critical_path(w: WorkloadArrays, edges: Links, priority: Array) -> Array:
         path |= numbers == at[:, None]
         length = jnp.where((edges.source == at[:, None]) & (at < tasks)[:, None], of_gang(priority, edges.target), -1)
         child = jnp.take_along_axis(edges.target, length.argmax(axis=1)[:, None], axis=1)[:, 0]
-        return jnp.where(length.max(axis=1) >= 0, child, tasks), path
+        return jnp.where(length.max(axis=1) >= 0, child, tasks).astype(at.dtype), path
 
-    start = jnp.where(entry, priority, -1).argmax(axis=1)
+    start = jnp.where(entry, priority, -1).argmax(axis=1).astype(edges.target.dtype)
     return jax.lax.while_loop(lambda c: (c[0] < tasks).any(), walk, (start, jnp.zeros(priority.shape, bool)))[1]
 
 

@@ -117,6 +117,10 @@ class Seats:
         seats = np.where(self.p.up, self.free if only_free else self.all, 0)
         return np.bincount(self.p.kind, seats, minlength=self.p.rate.shape[1])
 
+    def devices(self) -> np.ndarray:
+        """Devices of each kind that are up [Y]; workers of a gang need as many, however many seats each has."""
+        return np.bincount(self.p.kind[self.p.up & (self.all > 0)], minlength=self.p.rate.shape[1])
+
     def where(self, row: int) -> tuple[int, ...]:
         """Devices on which a row's gang runs."""
         return tuple(int(d) for d in self.p.lane_device[self.holder == row])

@@ -49,9 +49,6 @@ def quantity(value: Any, dimension: str, *, above_zero: bool = False) -> float:
     except InputError as error:
         ctx = {"message": error.message, "hint": error.hint}
         raise PydanticCustomError("quantity", "{message}", ctx) from None
-    except OverflowError:
-        ctx = {"hint": "write a smaller one"}
-        raise PydanticCustomError("quantity", "the number is too large", ctx) from None
     return number
 
 

@@ -96,7 +96,7 @@ def discover(root: Path = Path("/"), nvml: Any = None) -> Discovery:
         )
     if len(sockets) > 1:
         host.note(f"the links between sockets are assumed to carry {show(INTERCONNECT, 'bytes/s')}")
-    name = host.text("proc/sys/kernel/hostname") or "machine"
+    name = re.sub(r"[^\w.-]", "", host.text("proc/sys/kernel/hostname")) or "machine"
     machine = MachineSpec(name=name, nic=_nic(host), peers=linked, socket=tuple(specs))
     cluster = ClusterSpec(name=name, device=kinds, machine=(machine,))
     return Discovery(build(cluster), cluster, tuple(host.notes))

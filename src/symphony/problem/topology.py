@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import sys
+import unicodedata
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -159,7 +160,7 @@ def _check(t: Topology) -> None:
     resources = _unique("resource", [resource.name for resource in t.resources], t.name)
     devices = _unique("device", [device.name for device in t.devices], t.name)
     for name in (t.name, *kinds, *resources, *devices):
-        if not name.isprintable():
+        if any(unicodedata.category(letter) == "Cc" for letter in name):
             raise TopologyError(
                 f"the name {name!r} holds a control character", where=ascii(t.name), hint="use printable characters"
             )

@@ -48,12 +48,12 @@ def parse(value: str | float, dimension: str, *, where: str = "") -> float:
             )
         value = float(match[1]) * (_UNITS[dimension][unit] if unit else 1.0)
     try:
-        value = float(value)  # an integer may be too large for it
+        finite = math.isfinite(value)
     except OverflowError:
-        value = math.inf
-    if not math.isfinite(value) or value < 0:
+        raise InputError("the number is too large", where=where, hint="write a smaller one") from None
+    if not finite or value < 0:
         raise InputError(f"{value!r} is not a finite, non-negative quantity", where=where, hint=example)
-    return value
+    return float(value)
 
 
 def show(value: float, dimension: str) -> str:
