@@ -148,5 +148,6 @@ def test_absurd_sizes_are_named() -> None:
 
 def test_names_hold_no_control_characters() -> None:
     """They would reach the terminal as they are."""
+    device = Device("d", "cpu", "m", "r", "s", "w", ())
     with pytest.raises(TopologyError, match="holds a control character"):
-        Topology("a\x1b[31m", (DeviceKind("cpu", "cpu"),), (), (Device("d", "cpu", "m", "r", "s", "w", ()),), (0.0,) * 7)
+        Topology("a\x1b[31m", (DeviceKind("cpu", "cpu"),), (), (device,), (0.0,) * 7)
