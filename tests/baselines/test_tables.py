@@ -11,11 +11,10 @@ from symphony.baselines.tables import (
     devices_by_kind,
     gang_seconds,
     links,
-    pick_among,
     seconds_on_kinds,
     worth_it,
 )
-from symphony.scheduling.policy import place
+from symphony.scheduling.policy import pick_gang, place
 from tests.scheduling.by_hand import CPU0, GPU, Books, chain, dot, work
 
 
@@ -65,9 +64,9 @@ def test_picking_among_some_keeps_to_priority_then_score_then_age() -> None:
     books = Books(work(*[dot("any")] * 4, priorities=(9, 0, 0, 0)))
     observation, all_but = books.observe(), jnp.arange(4) != 0
     score = jnp.asarray([0.0, 1.0, 2.0, 2.0])
-    assert int(pick_among(observation, all_but | True, score)) == 0  # priority
-    assert int(pick_among(observation, all_but, score)) == 2  # score, then the oldest
-    assert int(pick_among(observation, all_but)) == 1
-    assert int(pick_among(observation, jnp.zeros(4, bool))) == -1
+    assert int(pick_gang(observation, score, all_but | True)) == 0  # priority
+    assert int(pick_gang(observation, score, all_but)) == 2  # score, then the oldest
+    assert int(pick_gang(observation, among=all_but)) == 1
+    assert int(pick_gang(observation, among=jnp.zeros(4, bool))) == -1
     assert books.decide(place(1, CPU0))
-    assert int(pick_among(books.observe(), jnp.arange(4) == 1)) == -1  # placed: no candidate any more
+    assert int(pick_gang(books.observe(), among=jnp.arange(4) == 1)) == -1  # placed: no candidate any more

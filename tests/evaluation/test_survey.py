@@ -8,13 +8,18 @@ import math
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from symphony.baselines import Dmda, Fifo
 from symphony.evaluation import survey as surveys
 from symphony.evaluation import survey_page
+from symphony.evaluation.compare import scenario
 from symphony.evaluation.survey import Cell, Place, Survey, survey
 from symphony.problem.errors import InputError
+from symphony.problem.topologies import topology
+from symphony.scheduling.one_of import OneOf
 
 PLACES = [Place("layered?jobs=3&tasks=3&graphs=2", "machine"), Place("eeg?jobs=2&chunks=1&graphs=2", "machine")]
 SEEDS = (0, 1, 2, 3, 4, 5, 6, 7)
@@ -111,6 +116,15 @@ def test_what_is_done_is_not_run_again_and_what_is_not_is(tmp_path: Path, monkey
     assert len(more.skipped) == 1 and "IndelRealignment" in more.skipped[0]
     survey(["fifo", "heft"], PLACES[:1], tmp_path, seeds=range(1, 3))
     assert ran[4:] == ["fifo", "heft"], "other seeds are other cells"
+
+
+def test_a_policy_with_other_numbers_is_another_cell(tmp_path: Path) -> None:
+    one = scenario(topology("machine"), PLACES[0].workload, 0)
+    files = {
+        surveys._file(tmp_path, PLACES[0], "mine", policy, [one])
+        for policy in (Dmda(), Dmda(beta=2.0), Dmda(), Fifo(), OneOf((Fifo(),), jnp.asarray(0)))
+    }
+    assert len(files) == 4
 
 
 def test_a_damaged_cell_is_named(tmp_path: Path) -> None:

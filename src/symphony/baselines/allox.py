@@ -19,7 +19,7 @@ import equinox as eqx
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from symphony.baselines.rounds import WAITS, Picture, Plan, Planner, Seats
+from symphony.baselines.rounds import WAITS, Picture, Plan, PlansOnHost, Seats
 
 FAR = 1e15  # seconds: what cannot run is matched only if nothing else is left
 
@@ -36,7 +36,7 @@ def matching(seconds: np.ndarray, release_s: np.ndarray | float = 0.0) -> tuple[
     return chosen % devices, chosen // devices
 
 
-class AlloX(Planner):
+class AlloX(PlansOnHost):
     """Minimum-cost matching of the oldest waiting gangs to free devices; nobody is preempted."""
 
     share: float = eqx.field(default=0.3, static=True)  # of the waiting gangs, if there are more than free devices

@@ -50,7 +50,7 @@ from scipy.optimize import linprog
 from scipy.sparse import coo_matrix, csr_matrix, hstack, vstack
 
 from symphony.baselines.preemptive import place_or_preempt
-from symphony.baselines.rounds import ABSENT, RUNS, WAITS, Picture, Plan, Planner, Seats, rows_of
+from symphony.baselines.rounds import ABSENT, RUNS, WAITS, Picture, Plan, PlansOnHost, Seats, rows_of
 from symphony.problem.arrays import TopologyArrays
 from symphony.scheduling.policy import Action, Observation, Policy
 
@@ -230,7 +230,7 @@ def finish_time_fair(
     return programme.solve((options.rate * weight).sum(axis=1), floor)
 
 
-class Gavel(Planner):
+class Gavel(PlansOnHost):
     """The mechanism of rounds; subclasses allocate."""
 
     reset_s: float = eqx.field(default=1000.0, static=True)  # least time between two allocations
@@ -291,7 +291,7 @@ class Gavel(Planner):
                 p.kind[(seats.all > 0) & (np.bincount(p.lane_device[p.lane_exists], minlength=len(p.kind)) > 1)]
             )
             options = joined(options, pairs(rate, p.workers[rows], p.need[rows], roomy))
-        x = self.allocate(options, rows, capacity, p)
+        x = self.allocate(options, rows, capacity, p._replace(rate=np.where(wide, p.rate, 0.0)))
         single = options.gang[:, 1] < 0
         share[rows[options.gang[single, 0]], options.kind[single]] = x[single]
         if couples:
@@ -428,7 +428,7 @@ class MaxMinFairness(Gavel):
         sorts, sort, many = np.unique(np.c_[rate, workers], axis=0, return_inverse=True, return_counts=True)
         sort = sort.reshape(-1)
         speed, width = sorts[:, :-1], sorts[:, -1]
-        few = alone(np.where(capacity >= width[:, None], speed, 0.0), width * many)
+        few = alone(speed, width * many)
         x = np.zeros(speed.shape)
         x[few.gang[:, 0], few.kind] = max_min(few, len(sorts), capacity, proportional(speed, capacity) / width, many)
         return x[sort[options.gang[:, 0]], options.kind]

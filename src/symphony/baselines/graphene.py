@@ -21,10 +21,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from symphony.baselines.packing import aligned, gang_work, may_go, openings, place_best, shortest_first
-from symphony.baselines.tables import Links, gang_seconds, links, most, of_gang, pick_among, settle
+from symphony.baselines.tables import Links, gang_seconds, links, most, of_gang, settle
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.indexing import first
-from symphony.scheduling.policy import Action, Observation, Policy
+from symphony.scheduling.policy import Action, Observation, Policy, pick_gang
 
 LONG = 0.5  # of the longest gang of the graph
 FULL = 0.5  # of the scarcest resource
@@ -91,5 +91,5 @@ class Graphene(Policy):
         where = openings(observation)
         alignment, go = aligned(where), may_go(observation, where)
         score = observation.per_gang(order) * alignment.max(axis=1)
-        gang = pick_among(observation, go, shortest_first(observation, go, score, work))
+        gang = pick_gang(observation, shortest_first(observation, go, score, work), go)
         return state, place_best(observation, where, alignment, gang)

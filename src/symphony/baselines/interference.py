@@ -18,10 +18,19 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.baselines.tables import pick_among, seconds_on_kinds, worth_it
+from symphony.baselines.tables import seconds_on_kinds, worth_it
 from symphony.problem.arrays import TopologyArrays
 from symphony.scheduling.indexing import take
-from symphony.scheduling.policy import Action, Observation, Policy, best_device, best_feasible, idle_devices, place
+from symphony.scheduling.policy import (
+    Action,
+    Observation,
+    Policy,
+    best_device,
+    best_feasible,
+    idle_devices,
+    pick_gang,
+    place,
+)
 from symphony.scheduling.state import PLACING
 
 STEP = 0.05  # differences of interference that count
@@ -53,7 +62,7 @@ class LeastInterference(Policy):
         free = ((t.device_kind[:, None] == kinds) & idle[:, None]).sum(axis=0)
         enough = (jnp.isfinite(seconds) * free).sum(axis=1) >= core.workers
         partly = core.status == PLACING
-        gang = pick_among(observation, ((worth & (free > 0)).any(axis=1) & enough) | partly)
+        gang = pick_gang(observation, among=((worth & (free > 0)).any(axis=1) & enough) | partly)
 
         here = (idle & take(take(worth, gang), t.device_kind)) | take(partly, gang)
         steps = jnp.floor(interference(observation, gang) / STEP) + ~idle

@@ -25,10 +25,10 @@ import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.baselines.tables import gang_seconds, pick_among, seconds_on_kinds, worth_it
+from symphony.baselines.tables import gang_seconds, seconds_on_kinds, worth_it
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.indexing import first, first_min, take
-from symphony.scheduling.policy import Action, Observation, Policy, best_device, idle_devices, place
+from symphony.scheduling.policy import Action, Observation, Policy, best_device, idle_devices, pick_gang, place
 from symphony.scheduling.state import ABSENT, DONE, PLACING, QUEUED, RUNNING
 
 ROUNDING = 2.0**-12  # of a load: what fits exactly fits
@@ -127,7 +127,7 @@ class Tetris(Policy):
         where = openings(observation)
         alignment, go = aligned(where), may_go(observation, where)
         score = shortest_first(observation, go, alignment.max(axis=1), observation.prepared)
-        return state, place_best(observation, where, alignment, pick_among(observation, go, score))
+        return state, place_best(observation, where, alignment, pick_gang(observation, score, go))
 
 
 def dominant_share(observation: Observation) -> Array:
@@ -156,5 +156,5 @@ class Drf(Policy):
         """Least dominant share among jobs of which something fits, or wait."""
         where = openings(observation)
         share = jnp.repeat(dominant_share(observation), observation.workload.kernel.shape[1])
-        gang = pick_among(observation, may_go(observation, where), -share)
+        gang = pick_gang(observation, -share, may_go(observation, where))
         return state, place_best(observation, where, -where.seconds, gang)

@@ -24,10 +24,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.baselines.tables import devices_by_kind, pick_among, worth_it
+from symphony.baselines.tables import devices_by_kind, worth_it
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.indexing import first, take
-from symphony.scheduling.policy import Action, Observation, Policy, best_device, idle_devices, place
+from symphony.scheduling.policy import Action, Observation, Policy, best_device, idle_devices, pick_gang, place
 from symphony.scheduling.state import PLACING
 
 EVERY = 2  # one kernel in so many is profiled everywhere
@@ -126,7 +126,7 @@ class Paragon(Policy):
         worth = worth_it(observation, jnp.where(able, classes.seconds[kernel] * units, jnp.inf))
         enough = (able * free).sum(axis=1) >= core.workers
         partly = core.status == PLACING
-        gang = pick_among(observation, ((worth & (free > 0)).any(axis=1) & enough) | partly)
+        gang = pick_gang(observation, among=((worth & (free > 0)).any(axis=1) & enough) | partly)
 
         mine = observation.facts(gang).kernel
         causes = classes.causes[mine][t.device_kind[:, None], t.route_kind]  # [D, H]

@@ -24,6 +24,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
+from symphony.baselines.tables import unit_seconds
 from symphony.problem.arrays import TopologyArrays
 from symphony.problem.errors import LimitError
 from symphony.problem.spans import distance
@@ -43,16 +44,6 @@ from symphony.scheduling.policy import (
 from symphony.scheduling.state import PLACING, RUNNING, SAVING
 
 JOBS = 512  # in the system at once, whose service is remembered
-
-
-def unit_seconds(observation: Observation) -> Array:
-    """Isolated seconds of a unit of each gang on each device kind [G, Y]; inf where it cannot run."""
-    core, w = observation.core, observation.workload
-    kernel, work = w.kernel[core.graph], w.work[core.graph]
-    seconds = w.time_fixed[kernel] + w.time_work[kernel] * work[..., None]
-    seconds = seconds.reshape(-1, seconds.shape[-1])
-    able = (core.runs_on[:, None] >> jnp.arange(seconds.shape[1])) & 1 > 0
-    return jnp.where(able, seconds, jnp.inf)
 
 
 def remaining_s(observation: Observation) -> Array:

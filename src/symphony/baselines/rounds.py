@@ -1,8 +1,8 @@
 """Policies that plan: a function on the host says who has which devices, and decisions carry the plan out.
 
-Some schedulers solve a linear program or a matching. A subclass of `Planner` is given a `Picture` of the cluster and of
-the gangs in play, in NumPy, and answers who is to hold which devices; this file asks for a plan when one is due, has
-those preempted that run elsewhere, and places the others. A plan is due when time has moved and devices are free for
+Some schedulers solve a linear program or a matching. A subclass of `PlansOnHost` is given a `Picture` of the cluster
+and of the gangs in play, in NumPy, and answers who is to hold which devices; this file asks for a plan when one is due,
+has those preempted that run elsewhere, and places the others. A plan is due when time has moved and devices are free for
 somebody who waits, and at the end of a *round*: a counter window of the scenario. Where the scenario offers decisions
 at the end of windows (`Disturbances(window_s=360, offer_at_windows=True)`), every round is planned; where it does not,
 those at whose end somebody waits.
@@ -24,7 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from symphony.baselines.preemptive import movable, unit_seconds
+from symphony.baselines.preemptive import movable
+from symphony.baselines.tables import unit_seconds
 from symphony.problem.arrays import TopologyArrays
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.indexing import BIG, first, first_min, take
@@ -193,7 +194,7 @@ class Round(eqx.Module):
     windows: Array  # i32
 
 
-class Planner(Policy):
+class PlansOnHost(Policy):
     """Carries out plans. Subclasses say what they remember, and plan."""
 
     rows: int = eqx.field(default=ROWS, static=True)

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.baselines.tables import devices_by_kind, pick_among
+from symphony.baselines.tables import devices_by_kind
 from symphony.problem.arrays import TopologyArrays
 from symphony.scheduling.indexing import first_min, take
 from symphony.scheduling.policy import Action, Observation, Policy, best_device, idle_devices, pick_gang, place
@@ -113,14 +113,14 @@ class Sparrow(Policy):
         anywhere = ((core.runs_on[:, None] >> kinds) & 1 > 0) & some
         found = take(idle, probed).any(axis=1) | (lost & anywhere.any(axis=1))
         together = core.workers > 1
-        asker = pick_among(observation, found | together)
+        asker = pick_gang(observation, among=found | together)
 
         # The device that asks; it gets the first gang of that job that it can run.
         mine = take(probed, asker)
         _, which = first_min(jnp.where(take(idle, mine), 0, 1))
         device = jnp.where(take(lost, asker), best_device(observation, asker, idle.astype(float)), take(mine, which))
         runs = (core.runs_on >> take(t.device_kind, device)) & 1 > 0
-        gang = pick_among(observation, runs & ~together & (number // tasks == asker // tasks) & (asker >= 0))
+        gang = pick_gang(observation, among=runs & ~together & (number // tasks == asker // tasks) & (asker >= 0))
         alone = take(together, asker)
         gang = jnp.where(alone, asker, gang)
         return salt, place(gang, jnp.where(alone, sample(observation, salt, asker), device))

@@ -32,7 +32,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.baselines.tables import pick_among, seconds_on_kinds, worth_it
+from symphony.baselines.tables import seconds_on_kinds, worth_it
 from symphony.problem.arrays import TopologyArrays
 from symphony.scheduling.estimate import exchange_s, setup_s, span_bandwidth, transfer_s
 from symphony.scheduling.indexing import first, put, take
@@ -146,7 +146,7 @@ class Dmdas(Policy):
 
         def assign(carry: tuple[Array, Array]) -> tuple[Array, Array]:
             mine, pending_s = carry
-            gang = pick_among(observation, fresh & (mine < 0))
+            gang = pick_gang(observation, among=fresh & (mine < 0))
             device = best_device(observation, gang, -self._cost(observation, gang, pending_s, mine))
             return put(mine, gang, device), put(
                 pending_s, device, take(pending_s, device) + self._share(observation, gang, device)
@@ -157,9 +157,8 @@ class Dmdas(Policy):
 
         partly = core.status == PLACING
         wanted = (mine >= 0) & (take(core.queued, mine) < AHEAD)
-        gang = pick_among(
-            observation, wanted | partly | (jnp.arange(gangs) >= known), observation.per_gang(observation.workload.rank)
-        )
+        rank = observation.per_gang(observation.workload.rank)
+        gang = pick_gang(observation, rank, wanted | partly | (jnp.arange(gangs) >= known))
         best = best_device(observation, gang, -self._cost(observation, gang, pending_s, mine))
         device = jnp.where(take(mine, gang) >= 0, take(mine, gang), best)
         return state.at[:known].set(put(mine, gang, -1, gang >= 0)[:known]), place(gang, device)
@@ -209,7 +208,7 @@ class Heteroprio(Policy):
         faster = jnp.where(takes, faster, -1)
 
         partly = core.status == PLACING
-        gang = pick_among(observation, takes.any(axis=1) | partly, faster.max(axis=1))
+        gang = pick_gang(observation, faster.max(axis=1), takes.any(axis=1) | partly)
         mine = take(faster, gang)
         kind = first(mine == mine.max())
         free = core.lanes_free / jnp.maximum(t.slots, 1)

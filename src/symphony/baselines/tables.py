@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from symphony.problem.arrays import KIND_INDEX, TopologyArrays, WorkloadArrays
-from symphony.scheduling.indexing import BIG, first_min, take
+from symphony.scheduling.indexing import BIG, first_min
 from symphony.scheduling.policy import Observation
 from symphony.scheduling.state import READY
 
@@ -92,35 +92,22 @@ def of_gang(table: Array, gang: Array) -> Array:
     return jax.vmap(lambda rows, index: rows.at[index].get(mode="clip"))(table, gang)
 
 
-def pick_among(observation: Observation, allowed: Array, score: Array | None = None) -> Array:
-    """As `pick_gang`, but among those candidates only that are `allowed` [G]; -1 if none is."""
-    core, tasks = observation.core, observation.workload.kernel.shape[1]
-    allowed &= observation.candidates
-    priority = jnp.repeat(core.priority, tasks)
-    allowed &= priority == jnp.where(allowed, priority, -BIG).max()
-    if score is not None:
-        allowed &= score == jnp.where(allowed, score, -jnp.inf).max()
-    least, gang = first_min(jnp.where(allowed, jnp.repeat(core.job, tasks), BIG))
-    return jnp.where(least < BIG, gang, -1)
+def unit_seconds(observation: Observation) -> Array:
+    """Isolated seconds of a unit of each gang on each device kind [G, Y]; inf where it cannot run."""
+    core, w = observation.core, observation.workload
+    kernel, work = observation.per_gang(w.kernel), observation.per_gang(w.work)
+    seconds = w.time_fixed[kernel] + w.time_work[kernel] * work[:, None]
+    able = (core.runs_on[:, None] >> jnp.arange(seconds.shape[1])) & 1 > 0
+    return jnp.where(able, seconds, jnp.inf)
 
 
 def seconds_on_kinds(observation: Observation) -> Array:
-    """Isolated seconds of the gangs in the system on each device kind [G, Y]; inf where none that is up can run it.
-
-    Set-up is included where no slot of a reconfigurable kind is configured for the kernel.
-    """
-    core, t, w = observation.core, observation.topology, observation.workload
+    """Isolated seconds of the gangs in the system on each device kind [G, Y]; inf where none that is up can run it."""
+    core, t = observation.core, observation.topology
     kinds = jnp.arange(t.kind_memory.shape[0])
     up = ((t.device_kind[:, None] == kinds) & core.up[:, None]).any(axis=0)
-    kernel, work, units = (observation.per_gang(table) for table in (w.kernel, w.work, w.units))
-    seconds = (w.time_fixed[kernel] + w.time_work[kernel] * work[:, None]) * units[:, None]
-    lane_kind = take(t.device_kind, t.lane_device)
-    configured = jnp.zeros(w.time_fixed.shape, bool)
-    configured = configured.at[
-        jnp.where(t.lane_exists & (core.lane_kernel >= 0), core.lane_kernel, BIG), lane_kind
-    ].set(True, mode="drop")
-    seconds += jnp.where(configured[kernel], 0, t.kind_reconfigure)
-    return jnp.where(((core.runs_on[:, None] >> kinds) & 1 > 0) & up, seconds, jnp.inf)
+    seconds, units = unit_seconds(observation), observation.per_gang(observation.workload.units)
+    return jnp.where(up & jnp.isfinite(seconds), seconds * units[:, None], jnp.inf)
 
 
 def worth_it(observation: Observation, seconds: Array) -> Array:

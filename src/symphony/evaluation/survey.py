@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import inspect
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
@@ -274,7 +277,7 @@ def _cells(
     skipped: list[str],
 ) -> list[Cell]:
     """The cells of one workload, those run that are not there yet. What cannot be run is added to `skipped`."""
-    files = {name: _file(folder, place, name, scenarios) for name in policies}
+    files = {name: _file(folder, place, name, policy, scenarios) for name, policy in policies.items()}
     cells = {name: cell for name, path in files.items() if (cell := _load(path)) is not None}
     missing = [name for name in policies if name not in cells]
     group = tuple(policies[name] for name in missing)
@@ -315,18 +318,25 @@ def _columns(run: RunRecord) -> dict[str, list[float]]:
     return {name: [float(getattr(job, name)) for job in run.jobs] for name in fields}
 
 
-def _file(folder: Path, place: Place, policy: str, scenarios: Sequence[Scenario]) -> Path:
-    """The file of a cell. Its name holds a digest of what the numbers depend on; topologies and workloads enter by
-    content, because a file of the same name may have changed."""
+def _file(folder: Path, place: Place, name: str, policy: Policy, scenarios: Sequence[Scenario]) -> Path:
+    """The file of a cell. Its name holds a digest of what the numbers depend on; topologies, workloads and policies enter
+    by content, because one of the same name may have changed. (Of a policy: its numbers, and the file it is written in.)
+    """
     digest = hashlib.sha256()
-    for part in _identity(scenarios):
+    for part in _identity(policy, scenarios):
         digest.update(part.encode())
     slug = re.sub(r"[^A-Za-z0-9]+", "-", f"{place}").strip("-")[-60:]
-    return folder / f"{slug}.{policy}.{digest.hexdigest()[:12]}.json.gz"
+    return folder / f"{slug}.{name}.{digest.hexdigest()[:12]}.json.gz"
 
 
-def _identity(scenarios: Sequence[Scenario]) -> Iterator[str]:
+def _identity(policy: Policy, scenarios: Sequence[Scenario]) -> Iterator[str]:
     yield f"{FORMAT} {RULES}"
+    numbers, structure = jax.tree.flatten(policy)
+    yield f"{structure} {[np.asarray(x).tolist() for x in numbers]}"
+    try:
+        yield inspect.getsource(sys.modules[type(policy).__module__])
+    except (OSError, TypeError, KeyError):  # made at a prompt: there is no file
+        yield type(policy).__qualname__
     yield repr(scenarios[0].topology)
     for one in scenarios:
         yield repr((one.workload, one.seed, one.disturbances, one.job_slots))

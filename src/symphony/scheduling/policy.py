@@ -176,11 +176,14 @@ def check_instance(policy: object, name: str = "") -> None:
     raise PolicyError(f"{called} is {type(policy).__name__}, no sy.Policy", hint="subclass sy.Policy")
 
 
-def pick_gang(observation: Observation, score: Array | None = None) -> Array:
-    """The candidate to place next: highest priority, then highest score, then oldest job, then lowest number; or -1."""
+def pick_gang(observation: Observation, score: Array | None = None, among: Array | None = None) -> Array:
+    """The candidate to place next: highest priority, then highest score, then oldest job, then lowest number; or -1.
+
+    `among` [G]: look at these candidates only.
+    """
     core = observation.core
     tasks = observation.workload.kernel.shape[1]
-    allowed = observation.candidates
+    allowed = observation.candidates if among is None else observation.candidates & among
     priority = jnp.repeat(core.priority, tasks)
     allowed &= priority == jnp.where(allowed, priority, -BIG).max()
     if score is not None:
