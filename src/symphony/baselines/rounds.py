@@ -2,10 +2,10 @@
 
 Some schedulers solve a linear program or a matching. A subclass of `PlansOnHost` is given a `Picture` of the cluster
 and of the gangs in play, in NumPy, and answers who is to hold which devices; this file asks for a plan when one is due,
-has those preempted that run elsewhere, and places the others. A plan is due when time has moved and devices are free for
-somebody who waits, and at the end of a *round*: a counter window of the scenario. Where the scenario offers decisions
-at the end of windows (`Disturbances(window_s=360, offer_at_windows=True)`), every round is planned; where it does not,
-those at whose end somebody waits.
+has those preempted that run elsewhere, and places the others. A plan is due when time has moved and devices are free
+for somebody who waits, and at the end of a *round*: a counter window of the scenario. Where the scenario offers
+decisions at the end of windows (`Disturbances(window_s=360, offer_at_windows=True)`), every round is planned; where it
+does not, those at whose end somebody waits.
 
 The plan is made in a host callback: no JAX runs in it, so that it may be called from several threads. A batch of
 scenarios makes one call a step, which plans for those that need it (about 0.4 ms, and what the plan itself takes).

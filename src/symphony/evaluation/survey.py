@@ -319,8 +319,10 @@ def _columns(run: RunRecord) -> dict[str, list[float]]:
 
 
 def _file(folder: Path, place: Place, name: str, policy: Policy, scenarios: Sequence[Scenario]) -> Path:
-    """The file of a cell. Its name holds a digest of what the numbers depend on; topologies, workloads and policies enter
-    by content, because one of the same name may have changed. (Of a policy: its numbers, and the file it is written in.)
+    """The file of a cell. Its name holds a digest of what the numbers depend on.
+
+    Topologies, workloads and policies enter by content, because one of the same name may have changed. (Of a policy:
+    its numbers, and the file that it is written in.)
     """
     digest = hashlib.sha256()
     for part in _identity(policy, scenarios):
