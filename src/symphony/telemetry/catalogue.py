@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from symphony.problem.errors import DataError, InputError
-from symphony.telemetry import architectural, listings, machine, perf_list, sources
+from symphony.telemetry import architectural, listings, machine, perf_list, places
 from symphony.telemetry.events import Catalogue, Event, Metric, Pmu
 from symphony.telemetry.listings import Listing, MapLine
 
@@ -63,17 +63,17 @@ def add(path: str | Path) -> tuple[Entry, ...]:
     if str(path) == "-":
         return add_perf(sys.stdin.buffer.read(), source="standard input")
     place = Path(path).expanduser()
-    if place.is_file() and not sources.is_archive(place):
+    if place.is_file() and not places.is_archive(place):
         try:
             content = place.read_bytes()
         except OSError as error:
-            raise DataError(f"cannot be read: {error.strerror}", where=str(place), hint=sources.HINT) from None
+            raise DataError(f"cannot be read: {error.strerror}", where=str(place), hint=places.HINT) from None
         if not content.lstrip().startswith(b"["):
             raise DataError(
-                "this is neither an archive nor what `perf list --json` prints", where=str(place), hint=sources.HINT
+                "this is neither an archive nor what `perf list --json` prints", where=str(place), hint=places.HINT
             )
         return add_perf(content, source=str(place))
-    return _store(listings.read(sources.read(place), source=str(place)))
+    return _store(listings.read(places.read(place), source=str(place)))
 
 
 def add_perf(content: bytes | None = None, *, source: str = "perf list --json") -> tuple[Entry, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from symphony.problem.errors import DataError
-from symphony.telemetry import sources
+from symphony.telemetry import places
 from tests.telemetry import small
 from tests.telemetry.packing import deb, kernel, tar, unpacked
 
@@ -18,34 +18,34 @@ FILES = small.files()
 def test_a_folder_and_a_kernel_tree(tmp_path: Path, inside: str) -> None:
     unpacked(tmp_path / inside, FILES)
     (tmp_path / "README").write_text("not wanted")
-    assert sources.read(tmp_path) == FILES
+    assert places.read(tmp_path) == FILES
 
 
 def test_one_architecture(tmp_path: Path) -> None:
     unpacked(tmp_path, FILES)
-    assert sources.read(tmp_path / "x86") == {path: text for path, text in FILES.items() if path.startswith("x86/")}
+    assert places.read(tmp_path / "x86") == {path: text for path, text in FILES.items() if path.startswith("x86/")}
 
 
 def test_one_microarchitecture_brings_what_it_refers_to(tmp_path: Path) -> None:
     unpacked(tmp_path, FILES)
-    assert set(sources.read(tmp_path / "x86/mix")) == {"x86/mapfile.csv", "x86/mix/core.json"}
+    assert set(places.read(tmp_path / "x86/mix")) == {"x86/mapfile.csv", "x86/mix/core.json"}
     arm = {"arm64/mapfile.csv", "arm64/standard.json", "arm64/maker/small-1/core.json"}
-    assert set(sources.read(tmp_path / "arm64/maker/small-1")) == arm
-    assert set(sources.read(tmp_path / "arm64/maker")) == arm
+    assert set(places.read(tmp_path / "arm64/maker/small-1")) == arm
+    assert set(places.read(tmp_path / "arm64/maker")) == arm
 
 
 @pytest.mark.parametrize("compression", ["xz", "gz", "bz2", ""])
 def test_an_archive_of_a_kernel(tmp_path: Path, compression: str) -> None:
     (tmp_path / "linux").write_bytes(tar(kernel(FILES), compression))
-    assert sources.is_archive(tmp_path / "linux")
-    assert sources.read(tmp_path / "linux") == FILES
+    assert places.is_archive(tmp_path / "linux")
+    assert places.read(tmp_path / "linux") == FILES
 
 
 def test_debians_package_holds_an_archive_in_an_archive(tmp_path: Path) -> None:
     file = tmp_path / "linux-source-9.9_all.deb"
     file.write_bytes(deb(tar({"./usr/src/linux-source-9.9.tar.xz": tar(kernel(FILES))})))
-    assert sources.is_archive(file)
-    assert sources.read(file) == FILES
+    assert places.is_archive(file)
+    assert places.read(file) == FILES
 
 
 @pytest.mark.parametrize(
@@ -64,14 +64,14 @@ def test_debians_package_holds_an_archive_in_an_archive(tmp_path: Path) -> None:
 def test_what_is_no_archive_of_listings(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "it").write_bytes(content)
     with pytest.raises(DataError, match=message) as caught:
-        sources.read(tmp_path / "it")
+        places.read(tmp_path / "it")
     assert caught.value.where == str(tmp_path / "it") and "linux-source" in caught.value.hint
 
 
 def test_a_folder_without_listings(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     with pytest.raises(DataError, match=r"no mapfile\.csv"):
-        sources.read(tmp_path / "a")
+        places.read(tmp_path / "a")
     with pytest.raises(DataError, match="no such file"):
-        sources.read(tmp_path / "b")
-    assert not sources.is_archive(tmp_path / "b")
+        places.read(tmp_path / "b")
+    assert not places.is_archive(tmp_path / "b")

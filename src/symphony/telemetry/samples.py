@@ -1,0 +1,130 @@
+"""What counters said: one `Sample` for each place and window of time, whoever read it.
+
+A *column* is an event in a group of events that are counted at the same times. The same event may have several columns,
+one in each group: that is how a group that is counted part of the time is tied to what is counted all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """An event, in the group with which it shares its time on the counters."""
+
+    event: str
+    group: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """Readings of one place over one window."""
+
+    where: str  # "CPU3", "S0", "GPU-1", a program; "" if there is only one
+    start_s: float
+    duration_s: float
+    columns: tuple[Column, ...]
+    count: Floats  # [C] counted while the column had a counter, not scaled up; NaN where nothing is known
+    running_s: Floats  # [C] seconds for which it had one; summed over CPUs where counts are
+    enabled_s: Floats  # [C] seconds for which it wanted one
+
+    @property
+    def scaled(self) -> Floats:
+        """Counts scaled up to the whole window, as Linux does it [C]."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(self.running_s > 0, self.count * (self.enabled_s / self.running_s), np.nan)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something in a source that could not be used, and where it stands."""
+
+    where: str  # "perf.json, line 12"
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}"
+
+
+@runtime_checkable
+class CounterSource(Protocol):
+    """Where readings come from. `samples` yields them in order of time for each place, and may never end."""
+
+    def samples(self) -> Iterator[Sample]:
+        """The readings, as they come."""
+        ...
+
+    @property
+    def problems(self) -> Sequence[Problem]:
+        """What could not be used so far."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Recording:
+    """The samples of one place, as arrays: windows in the first axis, columns in the last."""
+
+    where: str
+    columns: tuple[Column, ...]
+    start_s: Floats  # [K]
+    duration_s: Floats  # [K]
+    count: Floats  # [K, C]
+    running_s: Floats  # [K, C]
+    enabled_s: Floats  # [K, C]
+
+    def __len__(self) -> int:
+        return len(self.start_s)
+
+    @property
+    def scaled(self) -> Floats:
+        """Counts scaled up to whole windows, as Linux does it [K, C]."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(self.running_s > 0, self.count * (self.enabled_s / self.running_s), np.nan)
+
+    def samples(self) -> Iterator[Sample]:
+        """The windows one by one."""
+        for k in range(len(self)):
+            yield Sample(
+                self.where,
+                float(self.start_s[k]),
+                float(self.duration_s[k]),
+                self.columns,
+                self.count[k],
+                self.running_s[k],
+                self.enabled_s[k],
+            )
+
+
+def record(samples: Iterable[Sample]) -> dict[str, Recording]:
+    """Stack samples by place. A column that a window lacks is unknown there."""
+    by_place: dict[str, list[Sample]] = {}
+    for sample in samples:
+        by_place.setdefault(sample.where, []).append(sample)
+    return {where: _stack(where, found) for where, found in by_place.items()}
+
+
+def _stack(where: str, samples: list[Sample]) -> Recording:
+    columns = tuple(dict.fromkeys(column for sample in samples for column in sample.columns))
+    at = {column: c for c, column in enumerate(columns)}
+    shape = (len(samples), len(columns))
+    count, running, enabled = np.full(shape, np.nan), np.zeros(shape), np.zeros(shape)
+    for k, sample in enumerate(samples):
+        into = [at[column] for column in sample.columns]
+        count[k, into], running[k, into], enabled[k, into] = sample.count, sample.running_s, sample.enabled_s
+    return Recording(
+        where,
+        columns,
+        np.array([sample.start_s for sample in samples]),
+        np.array([sample.duration_s for sample in samples]),
+        count,
+        running,
+        enabled,
+    )
