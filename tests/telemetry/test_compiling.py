@@ -34,6 +34,8 @@ def test_agrees_with_the_plain_form(tree: Expression, values: tuple[float, ...])
         compiled = compile_expressions({"it": tree}, platform=PLATFORM, sources={"a": 3}, inputs=EVENTS)
         found = float(compiled(jnp.asarray(values))[0])
     np.testing.assert_allclose(found, plain, rtol=1e-12)
+    numpy = compile_expressions({"it": tree}, platform=PLATFORM, sources={"a": 3}, inputs=EVENTS, xp=np)
+    np.testing.assert_allclose(numpy(np.asarray(values))[0], plain, rtol=1e-12)
 
 
 @pytest.mark.parametrize("operator", ["|", "&", "^", "/", "%", "-", "*", "<", "min", "d_ratio"])

@@ -12,7 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
+from types import ModuleType
 from typing import NoReturn
+
+import jax.numpy as jnp
 
 from symphony.problem.errors import InputError
 from symphony.telemetry import evaluating
@@ -254,8 +257,9 @@ class Catalogue:
         sources: Mapping[str, float] | None = None,
         inputs: tuple[str, ...] | None = None,
         unit: str = "",
+        xp: ModuleType = jnp,
     ) -> Compiled:
-        """Some metrics, scaled, as one JAX function of counts."""
+        """Some metrics, scaled, as one function of counts, of JAX or (`xp=numpy`) NumPy."""
         wanted = {name: self._wanted(name, unit) for name in metrics}
         if inputs is None:
             inputs = self.needed(wanted, platform=platform, unit=unit)
@@ -265,6 +269,7 @@ class Catalogue:
             platform=platform,
             sources=sources,
             inputs=inputs,
+            xp=xp,
         )
         return raw.scaled([metric.scale for metric in wanted.values()])
 

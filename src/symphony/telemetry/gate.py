@@ -1,0 +1,401 @@
+"""Which identities hold here: each is tested on what was counted over a whole run before anything relies on it.
+
+One window of a multiplexed run says little about an identity whose events were counted at different times; a run's
+totals say much more. Their uncertainty is estimated from the run itself:
+
+1. Events that have a group in common are compared as they were counted. Others are scaled to the time that they were
+   wanted for, as Linux does it, over as many windows together as it takes for each of them to have been counted.
+2. Windows in which a reading is absurd (few, and far from all others) are left out.
+3. The *residual* is the identity's sum over half of all that enters it: 0.1 is 10% too much on one side. Means of
+   batches, long enough to forget one another, give its standard error, with Student's t for how few they are.
+4. An identity is rejected if its residual is beyond its own tolerance by more than chance explains, all identities
+   considered together (Holm). What is left is tested jointly: of those that contradict one another, the one without
+   which the others agree best is rejected.
+
+One that cannot be tested is accepted only if it is structural: if it follows from how counters are wired.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from symphony.telemetry.expressions import key
+from symphony.telemetry.identities import Identity
+from symphony.telemetry.samples import Column, Floats, Recording, Sample, record
+
+ALPHA = 0.01  # chance of rejecting any identity at all, if all are true
+JOINT_ALPHA = 1e-3  # and of finding a contradiction among those that are left
+LEAST_WINDOWS = 6  # in which all events were counted
+TOO_WIDE = 0.15  # half of the residual's 95% interval: beyond it nothing can be told
+_MOST_GLITCHES = 0.05  # of all windows: what is more frequent is no glitch
+_FAR = 8.0  # robust standard deviations
+_HUGE = 10.0  # times what all but a few windows are below
+_LARGEST = 2.0**64  # that a counter can hold
+_SAME = 0.01  # relative deviation of a window that is never absurd
+_BATCHES = 32  # at most
+_BLOCKS = 24  # in which residuals of different identities are compared
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What the run says about an identity."""
+
+    identity: Identity  # if it is accepted, with the tolerance that the run suggests
+    accepted: bool
+    residual: float  # relative; NaN if it was not tested
+    deviation: float  # the residual's standard error
+    z: float  # standard errors between the residual and what the tolerance allows; 0 within
+    reason: str
+    tested: bool = True
+
+
+def judge(identities: Iterable[Identity], recording: Recording) -> tuple[Verdict, ...]:
+    """A verdict on each identity, in order."""
+    identities = tuple(identities)
+    columns = _columns(recording.columns)
+    found = [_test(one, recording, columns) for one in identities]
+    tests = [test for test in found if isinstance(test, _Test)]
+    rejected = _holm(tests)
+    reasons: dict[int, str] = {id(test): f"off by {test}" for test in rejected}
+    reasons |= _contradictions([test for test in tests if id(test) not in reasons], len(recording))
+    return tuple(
+        _untested(one, test) if isinstance(test, str) else test.verdict(reasons.get(id(test), ""))
+        for one, test in zip(identities, found, strict=True)
+    )
+
+
+def accepted(verdicts: Iterable[Verdict]) -> tuple[Identity, ...]:
+    """The identities to use."""
+    return tuple(verdict.identity for verdict in verdicts if verdict.accepted)
+
+
+def _untested(one: Identity, why: str) -> Verdict:
+    trust = "used, since it follows from how counters are wired" if one.structural else "not used"
+    return Verdict(one, one.structural, math.nan, math.nan, math.nan, f"not tested: {why}; {trust}", tested=False)
+
+
+# --- One identity ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Test:
+    """An identity's residual over a run."""
+
+    identity: Identity
+    at: NDArray[np.int64]  # [n] windows, by the first that each stands for
+    sums: Floats  # [n] the identity's sum in each
+    sizes: Floats  # [n] half of all that enters it
+    left_out: int  # windows
+    residual: float
+    deviation: float
+    freedom: int  # degrees of it
+
+    @property
+    def excess(self) -> float:
+        """How far the residual is beyond what the tolerance allows; 0 within."""
+        slack = self.identity.slack
+        wrong = abs(self.residual) if self.identity.relation == "=" else -self.residual
+        return max(0.0, wrong - slack)
+
+    @property
+    def z(self) -> float:
+        """The excess in standard errors."""
+        return self.excess / max(self.deviation, 1e-9)
+
+    @property
+    def p(self) -> float:
+        """Chance of such an excess, were the identity true to its tolerance."""
+        sides = 2.0 if self.identity.relation == "=" else 1.0
+        return min(1.0, sides * float(stats.t.sf(self.z, self.freedom))) if self.excess else 1.0
+
+    def verdict(self, against: str) -> Verdict:
+        """The verdict, given what speaks against it."""
+        if against:
+            return Verdict(self.identity, False, self.residual, self.deviation, self.z, against)
+        wrong = abs(self.residual) if self.identity.relation == "=" else max(0.0, -self.residual)
+        # What chance explains is no reason to trust it less: short runs are noisy, identities are not.
+        learned = replace(self.identity, tolerance=max(self.identity.slack, wrong - 2 * self.deviation))
+        return Verdict(learned, True, self.residual, self.deviation, self.z, f"holds: {self}")
+
+    def __str__(self) -> str:
+        out = f", {self.left_out} absurd windows left out" if self.left_out else ""
+        return f"{self.residual:+.2%} ± {self.deviation:.2%} over {len(self.at)} windows{out}"
+
+
+def _columns(columns: Sequence[Column]) -> dict[str, dict[int, int]]:
+    """Event → group → column."""
+    found: dict[str, dict[int, int]] = {}
+    for at, column in enumerate(columns):
+        found.setdefault(key(column.event), {})[column.group] = at
+    return found
+
+
+def _test(one: Identity, recording: Recording, columns: dict[str, dict[int, int]]) -> _Test | str:
+    if missing := [event for event in one.events if event not in columns]:
+        return f"{', '.join(missing)} {'was' if len(missing) == 1 else 'were'} not counted"
+    at, values, together = _values(one, recording, columns)
+    if len(at) < LEAST_WINDOWS:
+        return f"its events were counted in {len(at)} windows, and {LEAST_WINDOWS} are needed"
+    terms = values * np.array([coefficient for _, coefficient in one.terms])
+    kept = ~absurd(terms, together)
+    sums, sizes = terms[kept].sum(axis=1), np.abs(terms[kept]).sum(axis=1) / 2
+    if not sizes.sum() > 0:
+        return "nothing was counted"
+    residual, deviation, freedom = estimate(sums, sizes)
+    test = _Test(one, at[kept], sums, sizes, int((~kept).sum()), residual, deviation, freedom)
+    half = float(stats.t.ppf(0.975, freedom)) * deviation
+    clear = one.relation == ">=" and residual > half
+    if half > TOO_WIDE and not clear and test.z < _FAR:
+        return f"its residual is only known to ± {half:.0%}"
+    return test
+
+
+def _values(
+    one: Identity, recording: Recording, columns: dict[str, dict[int, int]]
+) -> tuple[NDArray[np.int64], Floats, bool]:
+    """Windows, what each event amounts to in them [n, E], and whether all were counted at the same times."""
+    of = [columns[event] for event in one.events]
+    valid = (recording.count >= 0) & (recording.count <= _LARGEST) & (recording.running_s > 0)  # not where it is NaN
+    together = set.intersection(*(set(groups) for groups in of))
+    if together:
+        count = np.zeros((len(recording), len(of)))
+        used = np.zeros(len(recording), dtype=bool)
+        for group in together:
+            own = [groups[group] for groups in of]
+            whole = np.all(valid[:, own], axis=1)
+            count += np.where(whole[:, None], recording.count[:, own], 0.0)
+            used = used | whole
+        at = np.flatnonzero(used)
+        return at, count[at], True
+    count, running, enabled = (np.zeros((len(recording), len(of))) for _ in range(3))
+    for e, groups in enumerate(of):
+        own = list(groups.values())
+        count[:, e] = np.where(valid[:, own], recording.count[:, own], 0.0).sum(axis=1)
+        running[:, e] = np.where(valid[:, own], recording.running_s[:, own], 0.0).sum(axis=1)
+        enabled[:, e] = recording.enabled_s[:, own].max(axis=1)
+    return *_merged(count, running, enabled), False
+
+
+def _merged(count: Floats, running: Floats, enabled: Floats) -> tuple[NDArray[np.int64], Floats]:
+    """Scaled counts over as few windows at a time as it takes to have counted every event, as a rule."""
+    length, windows = 1, len(count)
+    while True:
+        starts = np.arange(0, windows, length)
+        together = [np.add.reduceat(part, starts, axis=0) if windows else part for part in (count, running, enabled)]
+        whole: Mask = np.all(together[1] > 0, axis=1)
+        if not windows or whole.mean() >= 0.9 or windows // (2 * length) < LEAST_WINDOWS:
+            at = np.flatnonzero(whole)
+            scaled = together[0][at] * together[2][at] / together[1][at]
+            return starts[at], scaled
+        length *= 2
+
+
+def absurd(terms: Floats, together: bool) -> Mask:
+    """Windows with a reading that cannot be: few, and unlike all others. Terms [n, E] of an identity → [n].
+
+    Where events were counted at different times, many a window is far off for no fault of a reading, and leaving out
+    some of those would tilt the rest. Only readings beyond all measure are absurd there.
+    """
+    parts = np.abs(terms)
+    sums, sizes = terms.sum(axis=1), parts.sum(axis=1) / 2
+    counted = sizes > 0
+    if counted.sum() < LEAST_WINDOWS:
+        return np.zeros(len(terms), dtype=bool)
+    ratios = sums[counted] / sizes[counted]
+    middle = float(np.median(ratios))
+    off = np.abs(sums - middle * sizes)
+    # A burst makes total and part large alike; a reading gone wrong is large alone.
+    huge = parts > _HUGE * np.quantile(parts, 1 - _MOST_GLITCHES, axis=0)
+    found = np.any(huge & (parts < 4 * off[:, None]), axis=1)
+    if together:
+        spread = 1.4826 * float(np.median(np.abs(ratios - middle)))
+        found |= off > _FAR * max(spread, _SAME) * (sizes + 0.2 * float(np.median(sizes[counted])))
+    return found if found.mean() <= _MOST_GLITCHES else np.zeros(len(terms), dtype=bool)
+
+
+def estimate(sums: Floats, sizes: Floats) -> tuple[float, float, int]:
+    """Ratio of the sums' total to the sizes', its standard error by means of batches, and degrees of freedom."""
+    windows = len(sums)
+    length = max(math.ceil(windows ** (1 / 3)), math.ceil(windows / _BATCHES))
+    batches = max(2, windows // length)
+    starts = np.linspace(0, windows, batches, endpoint=False).astype(int)
+    ratio = float(sums.sum() / sizes.sum())
+    off = np.add.reduceat(sums - ratio * sizes, starts)
+    error = math.sqrt(float((off**2).sum()) * batches / (batches - 1)) / float(sizes.sum())
+    return ratio, error, batches - 1
+
+
+# --- All of them -------------------------------------------------------------------------------------------
+
+
+def _holm(tests: Sequence[_Test]) -> list[_Test]:
+    """Those to reject, so that the chance of rejecting any true one is at most ALPHA."""
+    found: list[_Test] = []
+    for rank, test in enumerate(sorted(tests, key=lambda test: test.p)):
+        if test.p > ALPHA / (len(tests) - rank):
+            break
+        found.append(test)
+    return found
+
+
+def _contradictions(tests: Sequence[_Test], windows: int) -> dict[int, str]:
+    """Of equalities that share events and cannot all be true, those without which the others can; by id."""
+    equal = [test for test in tests if test.identity.relation == "="]
+    by_event: dict[str, list[_Test]] = {}
+    for test in equal:
+        for event in test.identity.events:
+            by_event.setdefault(event, []).append(test)
+    blocks = min(_BLOCKS, windows)
+    found: dict[int, str] = {}
+    for test in sorted(equal, key=lambda test: -abs(test.residual) / (test.deviation + test.identity.slack)):
+        near = {id(other): other for event in test.identity.events for other in by_event[event]}
+        shared = {which: len(set(other.identity.events) & set(test.identity.events)) for which, other in near.items()}
+        order = sorted(near.values(), key=lambda other: (other is not test, -shared[id(other)]))
+        some = [other for other in order if id(other) not in found][: blocks // 3]
+        if test in some:
+            _disagreeing(some, windows, blocks, found)
+    return found
+
+
+def _disagreeing(tests: list[_Test], windows: int, blocks: int, found: dict[int, str]) -> None:
+    """Leave out one at a time until the rest agree."""
+    means, covariance = _jointly(tests, windows, blocks)
+    inside = list(range(len(tests)))
+    while len(inside) > 1 and _chance(means, covariance, inside, blocks) < JOINT_ALPHA:
+        distances = {out: _distance(means, covariance, [at for at in inside if at != out]) for out in inside}
+        worst = min(inside, key=lambda out: distances[out])
+        inside.remove(worst)
+        others = ", ".join(tests[at].identity.name for at in islice(inside, 3))
+        found[id(tests[worst])] = f"contradicts {others}, which agree without it: {tests[worst]}"
+
+
+def _jointly(tests: Sequence[_Test], windows: int, blocks: int) -> tuple[Floats, Floats]:
+    """Residuals of several identities, and the covariance of their errors, tolerances included."""
+    off = np.zeros((blocks, len(tests)))
+    for at, test in enumerate(tests):
+        share = (test.sums - test.residual * test.sizes) / test.sizes.sum()
+        np.add.at(off[:, at], test.at * blocks // windows, share)
+    covariance = off.T @ off * blocks / (blocks - 1)
+    slack = np.array([test.identity.slack for test in tests])
+    return np.array([test.residual for test in tests]), covariance + np.diag(slack**2)
+
+
+def _distance(means: Floats, covariance: Floats, inside: Sequence[int]) -> float:
+    some = means[list(inside)]
+    return float(some @ np.linalg.solve(covariance[np.ix_(inside, inside)], some))
+
+
+def _chance(means: Floats, covariance: Floats, inside: Sequence[int], blocks: int) -> float:
+    """Hotelling's: of residuals so far from zero, were all of them true."""
+    size = len(inside)
+    if blocks <= size:
+        return 1.0
+    scaled = _distance(means, covariance, inside) * (blocks - size) / (size * (blocks - 1))
+    return float(stats.f.sf(scaled, size, blocks - size))
+
+
+# --- Live --------------------------------------------------------------------------------------------------
+
+
+class Gate:
+    """The gate for a run that goes on: memory and work stay the same however long it is.
+
+    Older windows are merged, so that all of the run counts; absurd readings are taken out before.
+    """
+
+    RECENT = 128  # windows as they came
+    PAST = 256  # merged ones
+
+    def __init__(self, identities: Iterable[Identity]) -> None:
+        self._identities = tuple(identities)
+        self._places: dict[str, _Place] = {}
+
+    def update(self, sample: Sample) -> None:
+        """Takes a window in; those of each place in order of time."""
+        place = self._places.setdefault(sample.where, _Place([], [], 1))
+        place.recent.append(sample)
+        if len(place.recent) >= self.RECENT:
+            for cleaned in _cleaned(self._identities, place.recent):
+                place.keep(cleaned, 1, self.PAST)
+            place.recent = []
+
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """What all windows so far say, whichever place they are of."""
+        places = self._places.values()
+        windows = [replace(one, where="") for place in places for one in place.windows(self._identities, self.PAST)]
+        if not windows:
+            return tuple(_untested(one, "nothing was counted") for one in self._identities)
+        return judge(self._identities, record(windows)[""])
+
+
+@dataclass
+class _Place:
+    """The windows of one place."""
+
+    recent: list[Sample]
+    past: list[tuple[int, Sample]]  # how many windows it stands for, and their sum
+    stride: int  # how many it may stand for
+
+    def windows(self, identities: Sequence[Identity], most: int) -> list[Sample]:
+        """All of its time, in pieces of about one length."""
+        merged = _Place([], [*self.past], self.stride)
+        # What stays as it is can be cleaned later; what is merged now cannot.
+        for sample in _cleaned(identities, self.recent) if self.recent and self.stride > 1 else self.recent:
+            merged.keep(sample, 1, most)
+        return [sample for _, sample in merged.past]
+
+    def keep(self, sample: Sample, weight: int, most: int) -> None:
+        """Adds to what is past, in time that goes on."""
+        if self.past and self.past[-1][0] + weight <= self.stride:
+            before, last = self.past.pop()
+            sample, weight = _sum(last, sample), before + weight
+        self.past.append((weight, sample))
+        if len(self.past) > most:
+            self.stride *= 2
+            older, self.past = self.past, []
+            for before, last in older:
+                self.keep(last, before, most)
+
+
+def _cleaned(identities: Sequence[Identity], samples: Sequence[Sample]) -> Iterable[Sample]:
+    """Windows whose absurd readings are unknown ones, as far as identities show them."""
+    recording = record(replace(sample, where="") for sample in samples)[""]
+    columns = _columns(recording.columns)
+    count = recording.count.copy()
+    for one in identities:
+        if not all(event in columns for event in one.events):
+            continue
+        at, values, together = _values(one, recording, columns)
+        terms = values * np.array([coefficient for _, coefficient in one.terms])
+        own = sorted(column for event in one.events for column in columns[event].values())
+        for window in at[absurd(terms, together)]:
+            count[window, own] = np.nan
+    return replace(recording, count=count).samples()
+
+
+def _sum(a: Sample, b: Sample) -> Sample:
+    """Two windows as one. Time in which nothing is known of a column was not spent counting it."""
+    if a.columns != b.columns:
+        stacked = record([replace(a, where=""), replace(b, where="")])[""]
+        a, b = stacked.samples()
+    counts, running = np.array([a.count, b.count]), np.array([a.running_s, b.running_s])
+    known = np.isfinite(counts)
+    total = np.where(known.any(axis=0), np.where(known, counts, 0.0).sum(axis=0), np.nan)
+    return Sample(
+        a.where,
+        a.start_s,
+        a.duration_s + b.duration_s,
+        a.columns,
+        total,
+        np.where(known, running, 0.0).sum(axis=0),
+        a.enabled_s + b.enabled_s,
+    )

@@ -1,0 +1,195 @@
+"""Metric expressions as sums of fractions whose tops and bottoms are linear in counts.
+
+`1 - a / (b + c)` is such a form; `max(a, b)` and `a * b` are not, and stand in it as *opaque* quantities of which only
+this is known, that equal expressions are equal. So a slot count that depends on three events in a crooked way cancels
+like any other denominator, and what is left over says whether a relation between metrics is one between counts.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from symphony.telemetry import evaluating
+from symphony.telemetry.expressions import Binary, Expression, Number
+from symphony.telemetry.machine import Platform
+
+ONE = ""  # the name under which a constant stands in a sum
+OPAQUE = "?"  # what names of opaque quantities begin with
+_NOTHING = 1e-12  # relative size below which a coefficient is what rounding left
+
+Sum = tuple[tuple[str, float], ...]  # name, coefficient; sorted, none zero
+UNIT: Sum = ((ONE, 1.0),)
+
+
+def total(*parts: tuple[Sum, float]) -> Sum:
+    """Sums, each times a number, as one sum."""
+    found: dict[str, float] = {}
+    largest: dict[str, float] = {}
+    for terms, factor in parts:
+        for name, coefficient in terms:
+            term = factor * coefficient
+            found[name] = found.get(name, 0.0) + term
+            largest[name] = max(largest.get(name, 0.0), abs(term))
+    return tuple(sorted((name, value) for name, value in found.items() if abs(value) > _NOTHING * largest[name]))
+
+
+def ratio(a: Sum, b: Sum) -> float | None:
+    """The number that `b` must be multiplied by to give `a`; None if there is none."""
+    if not b or len(a) != len(b) or any(left[0] != right[0] for left, right in zip(a, b, strict=True)):
+        return None
+    factor = a[0][1] / b[0][1]
+    same = all(math.isclose(left[1], factor * right[1], rel_tol=1e-9) for left, right in zip(a, b, strict=True))
+    return factor if same else None
+
+
+@dataclass(frozen=True)
+class Form:
+    """A sum of fractions: bottom → top, every bottom once and with a first coefficient of 1."""
+
+    fractions: tuple[tuple[Sum, Sum], ...] = ()
+
+    @property
+    def number(self) -> float | None:
+        """The value, if it is the same whatever is counted."""
+        if not self.fractions:
+            return 0.0
+        bottom, top = self.fractions[0]
+        if len(self.fractions) == 1 and bottom == UNIT and len(top) == 1 and top[0][0] == ONE:
+            return top[0][1]
+        return None
+
+    @property
+    def single(self) -> tuple[Sum, Sum] | None:
+        """Top and bottom of the form as one fraction; None if it has several bottoms that are not constant."""
+        constant = dict(self.fractions).get(UNIT, ())
+        others = [(bottom, top) for bottom, top in self.fractions if bottom != UNIT]
+        if not others:
+            return constant, UNIT
+        if len(others) > 1 or any(name != ONE for name, _ in constant):
+            return None
+        bottom, top = others[0]
+        return total((top, 1.0), (bottom, constant[0][1] if constant else 0.0)), bottom
+
+
+def fraction(top: Sum, bottom: Sum = UNIT) -> Form:
+    """One sum over another."""
+    if not top:
+        return Form()
+    if (constant := ratio(top, bottom)) is not None:
+        return Form(((UNIT, ((ONE, constant),)),))
+    first = bottom[0][1]
+    return Form(((total((bottom, 1 / first)), total((top, 1 / first))),))
+
+
+def add(a: Form, b: Form, factor: float = 1.0) -> Form:
+    """`a + factor * b`."""
+    tops = dict(a.fractions)
+    for bottom, top in b.fractions:
+        tops[bottom] = total((tops.get(bottom, ()), 1.0), (top, factor))
+    constant = tops.pop(UNIT, ())
+    for bottom, top in list(tops.items()):
+        if (share := ratio(top, bottom)) is not None:  # a / (a + b) + b / (a + b) is 1
+            constant = total((constant, 1.0), (UNIT, share))
+            del tops[bottom]
+    tops[UNIT] = constant
+    return Form(tuple(sorted((bottom, top) for bottom, top in tops.items() if top)))
+
+
+@dataclass
+class Linear:
+    """An arithmetic (`evaluating.Arithmetic`) whose values are forms.
+
+    `max(x, 0)` counts as `x`: where counts are right it changes nothing. Every event is taken to exist.
+    """
+
+    _opaque: dict[object, str] = field(default_factory=dict)
+
+    def number(self, value: float) -> Form:
+        """A number; NaN (a constant of a machine that is not known) is like nothing else."""
+        if math.isfinite(value):
+            return fraction(((ONE, value),)) if value else Form()
+        return self._hidden(("unknown", len(self._opaque)))
+
+    def event(self, name: str) -> Form:
+        """A count."""
+        return fraction(((name, 1.0),))
+
+    def sources(self, name: str) -> Form:
+        """A number that is known only when counting."""
+        return self._hidden(("sources", name))
+
+    def present(self, name: str) -> Form:
+        """1 if there is such an event."""
+        return self.number(1.0)
+
+    def negative(self, of: Form) -> Form:
+        """Minus a form."""
+        return add(Form(), of, -1.0)
+
+    def choose(self, then: Form, condition: Form, otherwise: Form) -> Form:
+        """A choice that constants decide, or that makes no difference."""
+        if condition.number is not None:
+            return then if condition.number else otherwise
+        return then if then == otherwise else self._hidden(("choice", then, condition, otherwise))
+
+    def binary(self, operator: str, left: Form, right: Form) -> Form:
+        """An operator, as far as the result is linear."""
+        a, b = left.number, right.number
+        if a is not None and b is not None:
+            return self.number(evaluating.evaluate(Binary(operator, Number(a), Number(b)), {}))
+        match operator:
+            case "+":
+                return add(left, right)
+            case "-":
+                return add(left, right, -1.0)
+            case "*":
+                return self._product(left, right)
+            case "/" | "d_ratio":
+                return self._quotient(left, right)
+            case "max" if 0.0 in (a, b):
+                return right if a == 0 else left
+        return self._hidden((operator, left, right))
+
+    def _hidden(self, what: object) -> Form:
+        return self.event(self._opaque.setdefault(what, f"{OPAQUE}{len(self._opaque)}"))
+
+    def _product(self, left: Form, right: Form) -> Form:
+        result = Form()
+        for below, top in left.fractions:
+            for beneath, other in right.fractions:
+                result = add(result, self._times(top, below, other, beneath))
+        return result
+
+    def _times(self, top: Sum, below: Sum, other: Sum, beneath: Sum) -> Form:
+        """`top / below * other / beneath`, with what cancels cancelled."""
+        for a, b, c, d in ((top, below, other, beneath), (other, beneath, top, below)):
+            if (factor := ratio(a, d)) is not None:  # (d / b) * (c / d)
+                return fraction(total((c, factor)), b)
+            if (factor := ratio(a, UNIT)) is not None and b == UNIT:  # a number
+                return fraction(total((c, factor)), d)
+            if (factor := ratio(a, UNIT)) is not None and d == UNIT:  # (1 / b) * c
+                return fraction(total((c, factor)), b)
+        return self._hidden(("*", *sorted(((top, below), (other, beneath)))))
+
+    def _quotient(self, left: Form, right: Form) -> Form:
+        if right.number == 0 or not right.fractions:
+            return self.number(math.nan)
+        if (whole := right.single) is None:
+            return self._product(left, fraction(UNIT, self._hidden(("sum", right)).fractions[0][1]))
+        top, bottom = whole
+        result = Form()
+        for below, over in left.fractions:
+            result = add(result, self._times(over, below, bottom, top))
+        return result
+
+
+def forms(definitions: evaluating.Definitions, platform: Platform) -> dict[str, Form]:
+    """Every metric as a form, by key."""
+    arithmetic = Linear()
+    found: dict[str, Form] = {}
+    trees: dict[str, Expression] = {name: definitions[name] for name in definitions}
+    for name in (*evaluating.in_order(trees.values(), definitions), *trees):
+        if name not in found:
+            found[name] = evaluating.apply(trees[name], arithmetic, found, platform)
+    return found

@@ -1,0 +1,326 @@
+"""What the counts of a window were, given what little of it was counted: the filter, and a smoother over past windows.
+
+The model, for one place (a CPU, a socket, a row of a topology) and window:
+
+* The true rates of all events are `loading @ x`: identities make them combinations of a few *free* rates `x`.
+* `x` moves from window to window by steps whose scale is learned for each of them, and sometimes jumps.
+* A column is counted in some slices of the window only. What it says of the whole window is off by
+  `inflation * s / sqrt(n) * t(n - 1)`, as a sample of n slices is off the mean of all; `s`, the spread over slices, is
+  learned from columns that count the same event at different times. A column that had a counter all the time is exact.
+* An *anchor* is an event that every group counts. How much the group saw of it, against its total, tells what the
+  group's slices were like; how far another event follows the anchor is learned, too.
+
+Everything is written once, for NumPy (the live path) and for JAX (batches inside the simulator): `xp` is the module.
+Leading axes are places. Nothing here knows names; `bayes_net.py` makes the arrays.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, NamedTuple
+
+_TINY = 4  # sizes up to which products are written out: they fuse with what is around them, on an accelerator
+Array = Any  # numpy.ndarray or jax.Array, as `xp` makes them
+
+
+class Wiring(NamedTuple):
+    """Which columns count what."""
+
+    loading: Array  # f[E, N]: counted events, as combinations of the free rates
+    pool: Array  # f[E, C]: 1 where a column counts an event
+    anchor: Array  # f[A, E]: 1 for the event that is an anchor
+    beside: Array  # f[A, C, C]: 1 at [a, c, d] where column d is anchor a in the group of column c
+    soft: Array  # f[I, N]: combinations of free rates that are about 0 …
+    tolerance: Array  # f[I]: … to this fraction of their terms
+
+
+class Parameters(NamedTuple):
+    """What can be learned. A pytree of numbers, so that gradients can reach it."""
+
+    inflation: Array = 1.0  # of the spread
+    spread: Array = 0.3  # relative deviation between slices, before anything is known
+    innovation: Array = 2.0  # relative change from window to window, before anything is known
+    read_error: Array = 0.003  # relative error of a count that was never interrupted
+    follows: Array = 1.0  # by how much an event is up where the first anchor is, before anything is known
+    stiffness: Array = 1.0  # how many windows' worth that belief is
+    memory: Array = 0.05  # weight of the newest window in what is learned of spreads and steps
+    faith: Array = 4.0  # degrees of freedom of the spread learned so far, against those of one window
+    freedom: Array = 2.0  # degrees of freedom of the error, beside those of the sample
+    turn: Array = 0.3  # surprise, in variances, at which a step counts as half a jump
+
+
+class Belief(NamedTuple):
+    """Mean and covariance of the free rates, and what has been learned on the way."""
+
+    mean: Array  # f[..., N]
+    cov: Array  # f[..., N, N]
+    step: Array  # f[..., N]: variance that was added on the way from the window before
+    level: Array  # f[..., N]: size of the rates, for what is relative
+    spread: Array  # f[..., E]: relative deviation between slices
+    innovation: Array  # f[..., N]: relative change from window to window
+    follow_xx: Array  # f[..., E, A, A]: moments of anchors' deviations …
+    follow_xy: Array  # f[..., E, A]: … and with the event's own
+    read: Array  # f[..., N]: 1 where a rate has been read at all; nothing is known of the others
+    windows: Array  # f[...]: how many there were
+
+
+class Window(NamedTuple):
+    """The readings of one window."""
+
+    rate: Array  # f[..., C]: counts per second of the time with a counter
+    slices: Array  # f[..., C]: slices of time with a counter; 0 where nothing is known
+    total: Array  # f[...]: slices in the window
+    one: Array  # f[...]: the rate that one count in the whole window would be
+
+
+def start(xp: ModuleType, wiring: Wiring, parameters: Parameters, places: tuple[int, ...] = ()) -> Belief:
+    """Before the first window."""
+    events, free = wiring.loading.shape
+    anchors = wiring.anchor.shape[0]
+
+    def full(value: Array, *shape: int) -> Array:
+        return xp.zeros((*places, *shape)) + value
+
+    return Belief(
+        mean=full(0.0, free),
+        cov=full(0.0, free, free),
+        step=full(0.0, free),
+        level=full(0.0, free),
+        spread=full(parameters.spread, events),
+        innovation=full(parameters.innovation, free),
+        follow_xx=full(0.0, events, anchors, anchors),
+        follow_xy=full(0.0, events, anchors),
+        read=full(0.0, free),
+        windows=full(0.0),
+    )
+
+
+def update(xp: ModuleType, wiring: Wiring, parameters: Parameters, belief: Belief, window: Window) -> Belief:
+    """The belief after one more window."""
+    p, loading, one = parameters, wiring.loading, window.one[..., None]
+    seen = window.slices > 0
+    ran = xp.where(seen, window.slices, 0.0)
+    rate = xp.where(seen, window.rate, 0.0)
+    columns = _transpose(xp, wiring.pool)  # [C, E]
+    parts = _apply(wiring.pool, xp.where(seen, 1.0, 0.0))  # readings of each event
+    known = parts > 0
+    several = parts > 1.5
+
+    # What the columns of each event say together, after what the anchors tell of their slices is taken out.
+    first = (belief.windows == 0)[..., None]
+    deviation = _deviation(xp, wiring, rate, ran)
+    follows = _follows(xp, p, belief)
+    factor = xp.clip(1 + (_product(xp, columns, follows) * deviation).sum(-1), 0.1, 10.0)
+    adjusted = rate / factor
+    weight = ran * factor**2  # slices in which little happened tell little
+    n = xp.maximum(_apply(wiring.pool, weight), 1e-9)
+    y = _apply(wiring.pool, weight * adjusted) / n
+    n = xp.minimum(n, xp.maximum(_apply(wiring.pool, ran), 1e-9))
+
+    # Sizes: everything from here to the end is relative to them.
+    guess = _least_squares(xp, loading, y, known, xp.maximum(belief.level, one), one)
+    mean = xp.where(first, guess, belief.mean)
+    level = xp.maximum(0.5 * (xp.abs(mean) + xp.abs(guess)), xp.maximum(one, 1e-3 * belief.level))
+    size = _apply(xp.abs(loading), level)
+    size = xp.maximum(xp.where(known, 0.5 * (size + y), size), one)
+    relative = loading * level[..., None, :] / size[..., :, None]
+    y, one, mean = y / size, one / size, mean / level
+
+    # Noise: the spread over slices, from this window and from those before.
+    own = _apply(wiring.pool, weight * (adjusted / _apply(columns, size) - _apply(columns, y)) ** 2)
+    own = xp.minimum(own / xp.maximum(parts - 1, 1.0), 25.0)
+    spread = (p.faith * (belief.spread * y) ** 2 + (parts - 1) * own) / (p.faith + parts - 1)
+    spread = xp.where(several, spread, belief.spread**2)
+    unseen = xp.maximum(1 / n - 1 / window.total[..., None], 0.0)
+
+    glitch = xp.zeros_like(y)
+
+    def noise(near: Array) -> Array:
+        scale = xp.where(several, 1.0, near)
+        sampling = p.inflation**2 * spread * unseen * scale**2
+        return sampling + (p.read_error * near) ** 2 + one * xp.maximum(near, one) + glitch
+
+    # Prediction: a step, larger where the readings cannot be explained without.
+    now = noise(xp.ones_like(y))
+    prior = belief.cov / (level[..., :, None] * level[..., None, :])
+    step = belief.innovation**2
+    eye = xp.eye(loading.shape[1])
+    explained = _quadratic(xp, relative, prior + step[..., None] * eye) + now
+    off = xp.where(known, (y - _apply(relative, mean)) ** 2, 0.0)
+    surprise = off / explained
+    # A single reading that is off as nothing has been, while all is calm, may be a glitch: half of it is believed.
+    calm = (xp.median(surprise, axis=-1) < 4)[..., None]
+    odd = ~first & calm & ~several & (unseen > 0) & (surprise > 100)
+    glitch = xp.where(odd, off, 0.0)
+    jumps = surprise**2 / (surprise**2 + p.turn**2)
+    share = xp.abs(relative) * xp.where(known, 1.0, 0.0)[..., None]
+    jumps = (share * jumps[..., None]).sum(-2) / xp.maximum(share.sum(-2), 1e-9)
+    step = xp.where(first, 100.0, step + jumps * (guess / level - mean) ** 2)
+    prior = prior + step[..., None] * eye
+
+    # The window's evidence, reweighted as a Student-t error demands, its size taken from what it says.
+    precision = inverse(xp, prior)
+    pulled = _apply(precision, mean)
+    if wiring.soft.shape[0]:
+        terms = wiring.soft * level[..., None, :]
+        terms = terms / xp.maximum(xp.abs(terms).sum(-1, keepdims=True), 1e-30)
+        precision = precision + _product(xp, _transpose(xp, terms), terms / wiring.tolerance[:, None] ** 2)
+    freedom = xp.maximum(n - 1, 0.0) + p.freedom
+    weights, variance = xp.ones_like(y), now
+    for _ in range(2):
+        trust = xp.where(known, weights / variance, 0.0)
+        cov = inverse(xp, precision + _product(xp, _transpose(xp, relative), trust[..., None] * relative))
+        x = _apply(cov, pulled + _apply(_transpose(xp, relative), trust * y))
+        rest = (y - _apply(relative, x)) ** 2 + _quadratic(xp, relative, cov)
+        variance = noise(xp.maximum(0.5 * (xp.abs(_apply(relative, x)) + y), one))
+        weights = (freedom + 1) / (freedom + rest / variance)
+    trust = xp.where(known, weights / variance, 0.0)
+    cov = inverse(xp, precision + _product(xp, _transpose(xp, relative), trust[..., None] * relative))
+    x = _apply(cov, pulled + _apply(_transpose(xp, relative), trust * y))
+
+    # Learning: spreads, steps, and how far events follow the anchors.
+    pace = xp.maximum(p.memory, 1 / (belief.windows[..., None] + 3))
+    fresh = 1.2533 * xp.sqrt(own + 1e-12) / xp.maximum(y, one)  # E|N(0, 1)| = 1 / 1.2533
+    learned = xp.where(several & known, belief.spread + pace * (xp.minimum(fresh, 5.0) - belief.spread), belief.spread)
+    moved = _diagonal(xp, cov) + (x - mean) ** 2
+    part = step / _diagonal(xp, prior)
+    moved = xp.clip(part**2 * moved + step * (1 - part), 0.01 * belief.innovation**2, 9 * belief.innovation**2)
+    innovation = xp.sqrt(belief.innovation**2 + xp.where(first, 0.0, p.memory) * (moved - belief.innovation**2))
+    against = xp.where(several, y, _apply(relative, mean)) * size
+    doubt = spread * unseen + xp.where(several, 0.0, _quadratic(xp, relative, prior))
+    follow_xx, follow_xy = _follow(xp, wiring, p, belief, rate, ran, deviation, against, doubt, window)
+
+    return Belief(
+        mean=xp.maximum(x, 0.0) * level,
+        cov=cov * level[..., :, None] * level[..., None, :],
+        step=step * level**2,
+        level=level,
+        spread=xp.maximum(learned, 1e-3),
+        innovation=xp.clip(innovation, 0.02, 3.0),
+        follow_xx=follow_xx,
+        follow_xy=follow_xy,
+        read=xp.maximum(belief.read, xp.max(share > 0, -2) * 1.0),
+        windows=belief.windows + 1,
+    )
+
+
+def ahead(xp: ModuleType, belief: Belief, windows: Array) -> Belief:
+    """What is known of a window some windows later: the same mean, less certain."""
+    step = windows[..., None] * (belief.innovation * belief.level) ** 2
+    return belief._replace(cov=belief.cov + step[..., None] * xp.eye(step.shape[-1]))
+
+
+def smooth(xp: ModuleType, beliefs: list[Belief]) -> list[Belief]:
+    """The beliefs of consecutive windows, each given all of them (Rauch, Tung and Striebel's pass backwards)."""
+    later = beliefs[-1]
+    smoothed = [later]
+    for belief, after in zip(beliefs[-2::-1], beliefs[:0:-1], strict=True):
+        size = xp.maximum(belief.level, after.level)
+        size = xp.where(size > 0, size, 1.0)
+        units = size[..., :, None] * size[..., None, :]
+        cov, eye = belief.cov / units, xp.eye(size.shape[-1])
+        ahead_cov = cov + (after.step / size**2 + 1e-12)[..., None] * eye
+        gain = _product(xp, cov, inverse(xp, ahead_cov))
+        mean = belief.mean + size * _apply(gain, (later.mean - belief.mean) / size)
+        cov = cov + _product(xp, _product(xp, gain, later.cov / units - ahead_cov), _transpose(xp, gain))
+        later = belief._replace(mean=xp.maximum(mean, 0.0), cov=cov * units)
+        smoothed.append(later)
+    return smoothed[::-1]
+
+
+def inverse(xp: ModuleType, matrix: Array) -> Array:
+    """Of symmetric positive matrices; in closed form where they are tiny, as calls of a library cost more."""
+    size = matrix.shape[-1]
+    if size == 1:
+        return 1 / matrix
+    if size == 2:
+        a, b, d = matrix[..., 0, 0], matrix[..., 0, 1], matrix[..., 1, 1]
+        rows = xp.stack([xp.stack([d, -b], -1), xp.stack([-b, a], -1)], -2)
+        return rows / (a * d - b * b)[..., None, None]
+    found = xp.linalg.inv(matrix)
+    return 0.5 * (found + _transpose(xp, found))
+
+
+def _deviation(xp: ModuleType, wiring: Wiring, rate: Array, ran: Array) -> Array:
+    """By how much more of each anchor than in the whole window there was while a column was counted [..., C, A]."""
+    counted = _product(xp, wiring.anchor, wiring.pool)  # [A, C]
+    whole = _apply(counted, rate * ran) / xp.maximum(_apply(counted, ran), 1e-9)
+    near = _product(xp, wiring.beside, rate[..., None, :, None])[..., 0]  # [..., A, C]
+    there = _product(xp, wiring.beside, ran[..., None, :, None])[..., 0] > 0
+    positive = xp.where(whole > 0, whole, xp.inf)[..., None]
+    relative = xp.where(there & (whole[..., None] > 0), xp.minimum(near / positive, 1e3) - 1, 0.0)
+    return xp.swapaxes(relative, -1, -2)
+
+
+def _follows(xp: ModuleType, p: Parameters, belief: Belief) -> Array:
+    """How far each event follows each anchor [..., E, A]."""
+    anchors = belief.follow_xy.shape[-1]
+    if not anchors:
+        return belief.follow_xy
+    prior = p.stiffness * p.follows * (xp.arange(anchors) == 0)
+    moments = belief.follow_xx + p.stiffness * xp.eye(anchors)
+    return _apply(inverse(xp, moments), belief.follow_xy + prior)
+
+
+def _follow(
+    xp: ModuleType,
+    wiring: Wiring,
+    p: Parameters,
+    belief: Belief,
+    rate: Array,
+    ran: Array,
+    deviation: Array,
+    against: Array,
+    doubt: Array,
+    window: Window,
+) -> tuple[Array, Array]:
+    """One more window for the regression of events on anchors."""
+    if not wiring.anchor.shape[0]:
+        return belief.follow_xx, belief.follow_xy
+    columns = _transpose(xp, wiring.pool)
+    expected = _apply(columns, xp.maximum(against, window.one[..., None]))
+    above = rate / expected - 1
+    doubt = _apply(columns, doubt) + 1e-3
+    weight = xp.where((ran > 0) & (xp.abs(above) < 3), ran / window.total[..., None] / doubt, 0.0)
+    keep = 1 - 0.5 * p.memory
+    outer = deviation[..., :, None] * deviation[..., None, :] * weight[..., None, None]
+    flat = outer.reshape((*outer.shape[:-2], -1))
+    xx = _product(xp, wiring.pool, flat).reshape((*flat.shape[:-2], wiring.pool.shape[0], *outer.shape[-2:]))
+    xy = _product(xp, wiring.pool, deviation * (weight * above)[..., None])
+    return keep * belief.follow_xx + xx, keep * belief.follow_xy + xy
+
+
+def _least_squares(xp: ModuleType, loading: Array, y: Array, known: Array, level: Array, one: Array) -> Array:
+    """Free rates that explain the readings, each reading in proportion to its size."""
+    y = xp.maximum(y, one)
+    most = xp.where((loading != 0) & known[..., None], y[..., None] / xp.maximum(xp.abs(loading), 1e-12), xp.inf)
+    unit = xp.min(most, -2)  # no part is larger than the smallest total that it is part of
+    unit = xp.where(xp.isfinite(unit), unit, level)
+    terms = loading * unit[..., None, :] / y[..., None] * known[..., None]
+    normal = _product(xp, _transpose(xp, terms), terms) + 1e-4 * xp.eye(loading.shape[1])
+    return unit * _apply(inverse(xp, normal), _apply(_transpose(xp, terms), xp.where(known, 1.0, 0.0)))
+
+
+def _apply(matrix: Array, vector: Array) -> Array:
+    if max(matrix.shape[-2:]) <= _TINY:
+        return (matrix * vector[..., None, :]).sum(-1)
+    return (matrix @ vector[..., None])[..., 0]
+
+
+def _product(xp: ModuleType, a: Array, b: Array) -> Array:
+    if max(*a.shape[-2:], *b.shape[-2:]) <= _TINY:
+        return (a[..., :, :, None] * b[..., None, :, :]).sum(-2)
+    return xp.matmul(a, b)
+
+
+def _transpose(xp: ModuleType, matrix: Array) -> Array:
+    return xp.swapaxes(matrix, -1, -2)
+
+
+def _diagonal(xp: ModuleType, matrix: Array) -> Array:
+    return xp.diagonal(matrix, axis1=-2, axis2=-1)
+
+
+def _quadratic(xp: ModuleType, rows: Array, cov: Array) -> Array:
+    """Variance of each row's combination."""
+    return (_product(xp, rows, cov) * rows).sum(-1)

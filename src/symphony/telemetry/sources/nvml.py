@@ -1,0 +1,295 @@
+"""NVIDIA's GPUs, through their management library: `pip install symphony-scheduler[nvidia]`.
+
+    for sample in NvmlSource(interval_s=0.1).samples(): ...       # one place for each GPU: "GPU-0", "GPU-1"
+
+Events, all of them amounts over the window (amount / duration is the mean):
+
+- `nvml.busy_us`: time for which at least one kernel was there. This is the classic "utilisation", and misleads: one
+  small kernel counts as much as one that fills the GPU. `nvml.memory_busy_us` is the same of accesses to memory.
+- `gpm.sm_busy_us`, `gpm.sm_occupancy_us`, `gpm.tensor_busy_us`, `gpm.dram_busy_us`: the share of the multiprocessors,
+  of their warps, of the tensor cores and of the memory's bandwidth in use, times the duration. Hopper or later.
+- `gpm.pcie_transmit_bytes`, `gpm.pcie_receive_bytes`, `gpm.nvlink_transmit_bytes`, `gpm.nvlink_receive_bytes`: from and
+  to the GPU. Hopper or later.
+- `nvml.pcie_transmit_bytes`, `nvml.pcie_receive_bytes`: the same from counters of 32 bits. How often they wrapped in a
+  window follows from the ones above; without those, from how fast the link can be, or it is not known.
+- `nvml.memory_used_byte_s`, `nvml.energy_mj`, `nvml.sm_cycles`, `nvml.memory_cycles`.
+
+`python -m symphony.telemetry.sources.nvml` prints three samples while JAX multiplies matrices.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from symphony.problem.errors import DataError, InputError
+from symphony.telemetry.samples import Problem, Sample
+from symphony.telemetry.sources.polling import Figure, Figures, Poller
+
+LEAST_S = 0.1  # between two samples of GPM
+_WRAP = 2**32
+_MIB = float(1 << 20)
+_PERCENT_US = 1e4  # from per cent to microseconds in a second
+_MHZ = 1e6
+_CLOCKS = {"nvml.sm_cycles": 1, "nvml.memory_cycles": 2}
+_PCIE = {"nvml.pcie_transmit_bytes": 197, "nvml.pcie_receive_bytes": 198}  # numbers of fields
+_GPM = {  # numbers of metrics, and the scale from what they are given in to our unit in a second
+    "gpm.sm_busy_us": (2, _PERCENT_US),
+    "gpm.sm_occupancy_us": (3, _PERCENT_US),
+    "gpm.tensor_busy_us": (5, _PERCENT_US),
+    "gpm.dram_busy_us": (10, _PERCENT_US),
+    "gpm.pcie_transmit_bytes": (20, _MIB),
+    "gpm.pcie_receive_bytes": (21, _MIB),
+    "gpm.nvlink_receive_bytes": (60, _MIB),
+    "gpm.nvlink_transmit_bytes": (61, _MIB),
+}
+_LINK_BYTES = {1: 2.5e8, 2: 5e8, 3: 9.9e8, 4: 1.97e9, 5: 3.94e9, 6: 7.6e9}  # a second and lane, by generation of PCIe
+_FIELD_TYPES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # by number of the type
+_INSTALL = "pip install symphony-scheduler[nvidia]"
+
+
+@dataclass
+class _Gpu:
+    handle: Any
+    name: str
+    link_bytes: float  # a second, at most
+    gpm: bool
+    held: Any = None  # the last sample of GPM
+    seen: dict[str, int] = field(default_factory=dict)  # PCIe counters as they were
+    bytes: dict[str, float] = field(default_factory=dict)  # PCIe totals, without wraps
+    seen_s: float = math.nan
+
+
+class NvmlSource:
+    """The GPUs of this machine, read every `interval_s`, `windows` times or for ever.
+
+    `library` stands in for the module `pynvml`; `devices` are the numbers of the GPUs, all if it is None.
+    """
+
+    def __init__(
+        self,
+        *,
+        interval_s: float = LEAST_S,
+        windows: int | None = None,
+        devices: Sequence[int] | None = None,
+        library: Any = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        if interval_s < LEAST_S:
+            raise InputError(
+                f"an interval of {interval_s} s: GPUs are read at least {LEAST_S} s apart", hint="interval_s=0.1"
+            )
+        self._nvml = library if library is not None else _load()
+        self._clock = clock
+        self._poller = Poller(self._read, interval_s, windows, clock, sleep, least_s=LEAST_S)
+        try:
+            self._nvml.nvmlInit()
+            there = self._nvml.nvmlDeviceGetCount()
+        except (self._nvml.NVMLError, OSError) as error:
+            raise DataError(f"no NVIDIA driver answers: {error}", hint="nvidia-smi shows whether it is there") from None
+        wanted = range(there) if devices is None else devices
+        if unknown := [number for number in wanted if not 0 <= number < there]:
+            raise InputError(f"there is no GPU {unknown[0]}", hint=f"devices={list(range(there))}")
+        if not wanted:
+            raise DataError("the driver knows no GPU", hint="nvidia-smi -L lists those that can be used")
+        self._gpus = [self._open(number) for number in wanted]
+
+    @property
+    def problems(self) -> Sequence[Problem]:
+        """What a GPU or its driver could not tell, so far."""
+        return self._poller.problems
+
+    def samples(self) -> Iterator[Sample]:
+        """A sample for each GPU and window."""
+        try:
+            yield from self._poller.samples()
+        finally:
+            for gpu in self._gpus:
+                if gpu.held is not None:
+                    self._ask("nvmlGpmSampleFree", gpu.held)
+                    gpu.held = None
+
+    def _ask(self, function: str, *arguments: Any) -> Any:
+        """An answer, or None: what is not supported differs by model and driver."""
+        try:
+            return getattr(self._nvml, function)(*arguments)
+        except (self._nvml.NVMLError, AttributeError):
+            return None
+
+    def _open(self, number: int) -> _Gpu:
+        handle = self._nvml.nvmlDeviceGetHandleByIndex(number)
+        generation = self._ask("nvmlDeviceGetMaxPcieLinkGeneration", handle)
+        lanes = self._ask("nvmlDeviceGetMaxPcieLinkWidth", handle) or 16
+        support = self._ask("nvmlGpmQueryDeviceSupport", handle)
+        gpu = _Gpu(
+            handle,
+            f"GPU-{number}",
+            lanes * _LINK_BYTES.get(generation, _LINK_BYTES[6]),
+            bool(support and support.isSupportedDevice),
+        )
+        if not gpu.gpm:
+            self._poller.problems.add(
+                gpu.name, "has no GPM metrics (before Hopper): nvml.busy_us says little of how busy it is"
+            )
+        return gpu
+
+    def _read(self) -> Figures:
+        return {gpu.name: self._figures(gpu) for gpu in self._gpus}
+
+    def _figures(self, gpu: _Gpu) -> Mapping[str, Figure]:
+        found: dict[str, Figure] = {}
+
+        def put(event: str, value: float | None, kind: Any, scale: float = 1.0) -> None:
+            if value is not None:
+                found[event] = Figure({"": value}, gpu.name, kind, scale)
+
+        busy = self._ask("nvmlDeviceGetUtilizationRates", gpu.handle)
+        put("nvml.busy_us", busy and busy.gpu, "mean", _PERCENT_US)
+        put("nvml.memory_busy_us", busy and busy.memory, "mean", _PERCENT_US)
+        memory = self._ask("nvmlDeviceGetMemoryInfo", gpu.handle)
+        put("nvml.memory_used_byte_s", memory and memory.used, "level")
+        energy = self._ask("nvmlDeviceGetTotalEnergyConsumption", gpu.handle)
+        if energy is not None:
+            put("nvml.energy_mj", energy, "total")
+        else:
+            put("nvml.energy_mj", self._ask("nvmlDeviceGetPowerUsage", gpu.handle), "level")
+        for event, clock in _CLOCKS.items():
+            put(event, self._ask("nvmlDeviceGetClockInfo", gpu.handle, clock), "level", _MHZ)
+        metrics = self._gpm(gpu)
+        for event, value in metrics.items():
+            put(event, value, "mean", _GPM[event][1])
+        for event, value in self._pcie(gpu, metrics).items():
+            put(event, value, "total")
+        return found
+
+    def _gpm(self, gpu: _Gpu) -> dict[str, float]:
+        """Means since the last call, by event; none at the first."""
+        if not gpu.gpm:
+            return {}
+        before, gpu.held = gpu.held, self._ask("nvmlGpmSampleAlloc")
+        try:
+            self._nvml.nvmlGpmSampleGet(gpu.handle, gpu.held)
+            return self._metrics(before, gpu.held) if before is not None else {}
+        except self._nvml.NVMLError as error:
+            self._poller.problems.add(gpu.name, f"GPM metrics cannot be read: {error}")
+            self._ask("nvmlGpmSampleFree", gpu.held)
+            gpu.held = None  # begin anew, so that a mean is never over more than its window
+            return {}
+        finally:
+            if before is not None:
+                self._ask("nvmlGpmSampleFree", before)
+
+    def _metrics(self, before: Any, now: Any) -> dict[str, float]:
+        wanted = self._nvml.c_nvmlGpmMetricsGet_t()
+        wanted.version = self._nvml.NVML_GPM_METRICS_GET_VERSION
+        wanted.sample1, wanted.sample2, wanted.numMetrics = before, now, len(_GPM)
+        for slot, (number, _) in zip(wanted.metrics, _GPM.values(), strict=False):
+            slot.metricId = number
+        answer = self._nvml.nvmlGpmMetricsGet(wanted)
+        return {
+            event: slot.value
+            for event, slot in zip(_GPM, answer.metrics, strict=False)
+            if slot.nvmlReturn == 0 and math.isfinite(slot.value)
+        }
+
+    def _pcie(self, gpu: _Gpu, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Bytes since the first call, by event."""
+        answer = self._ask("nvmlDeviceGetFieldValues", gpu.handle, list(_PCIE.values()))
+        now_s = self._clock()
+        passed_s, gpu.seen_s = now_s - gpu.seen_s, now_s
+        if answer is None:
+            gpu.seen.clear()  # begin anew: nobody knows how often they wrap meanwhile
+            return {}
+        found = {}
+        for event, value in zip(_PCIE, answer, strict=False):
+            if value.nvmlReturn != 0 or not 0 <= value.valueType < len(_FIELD_TYPES):
+                continue
+            now = int(getattr(value.value, _FIELD_TYPES[value.valueType]))
+            if event not in gpu.seen:
+                gpu.bytes[event] = 0.0
+            else:
+                grown = (now - gpu.seen[event]) % _WRAP
+                gpu.bytes[event] += grown + _WRAP * self._wraps(gpu, event, grown, passed_s, metrics)
+            gpu.seen[event] = now
+            found[event] = gpu.bytes[event]
+            if math.isnan(gpu.bytes[event]):
+                gpu.bytes[event] = 0.0  # known again from here on
+        return found
+
+    def _wraps(self, gpu: _Gpu, event: str, grown: int, passed_s: float, metrics: Mapping[str, float]) -> float:
+        """How often a counter of PCIe wrapped, beyond the once that shows."""
+        rate = metrics.get(event.replace("nvml.", "gpm."), math.nan)
+        if math.isfinite(rate):
+            return max(0, round((rate * _MIB * passed_s - grown) / _WRAP))
+        if passed_s * gpu.link_bytes < _WRAP:
+            return 0
+        self._poller.problems.add(
+            gpu.name,
+            f"{event} may wrap more than once in {passed_s:.2g} s: read every {_WRAP / gpu.link_bytes:.2g} s",
+            kind=f"wraps {event}",
+        )
+        return math.nan
+
+
+def _load() -> Any:
+    try:
+        import pynvml
+    except ImportError:
+        raise DataError("NVIDIA's GPUs cannot be read: the package nvidia-ml-py is missing", hint=_INSTALL) from None
+    return pynvml
+
+
+def main() -> None:
+    """Print three samples of the GPUs while JAX multiplies matrices."""
+    from threading import Event, Thread
+
+    stop = Event()
+    work = Thread(target=_multiply, args=(stop,), daemon=True)
+    work.start()
+    time.sleep(5.0)  # until it is compiled
+    source = NvmlSource(interval_s=0.5, windows=3)
+    try:
+        for sample in source.samples():
+            print(f"{sample.where}  {sample.start_s:.2f} s + {sample.duration_s:.2f} s")
+            for column, count in zip(sample.columns, sample.count, strict=True):
+                print(f"  {column.event:28} {_shown(column.event, count / sample.duration_s)}")
+    finally:
+        stop.set()
+        work.join(timeout=30)
+    for problem in source.problems:
+        print(problem)
+
+
+def _multiply(stop: Any) -> None:
+    import jax
+    import jax.numpy as jnp
+
+    matrix = jnp.ones((4096, 4096), jnp.bfloat16)
+    multiply = jax.jit(lambda x: (x @ matrix) / 4096)
+    product = matrix
+    while not stop.is_set():
+        for _ in range(16):
+            product = multiply(product)
+        product.block_until_ready()
+
+
+def _shown(event: str, rate: float) -> str:
+    """A rate, in the unit that people use for it."""
+    for end, scale, unit in (
+        ("byte_s", 1e-9, "GB"),
+        ("bytes", 1e-9, "GB/s"),
+        ("_us", 1e-4, "%"),
+        ("_mj", 1e-3, "W"),
+        ("cycles", 1e-6, "MHz"),
+    ):
+        if event.endswith(end):
+            return f"{rate * scale:10.2f} {unit}"
+    return f"{rate:10.2f} /s"
+
+
+if __name__ == "__main__":
+    main()

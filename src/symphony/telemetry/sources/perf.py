@@ -1,0 +1,244 @@
+"""A `perf stat` that is run for the purpose, as a counter source.
+
+    source = PerfSource([["cycles", "instructions"], ["cache-misses"]], command=["make", "-j8"])
+    for sample in source.samples(): ...
+    source.exit_status
+
+perf's figures come through a pipe of their own: what the command prints goes where it would go without perf. The
+command is started here and held back until perf counts it, because `perf stat -I` forgets how a command ended.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from threading import Thread
+from typing import IO
+
+import numpy as np
+
+from symphony.problem.errors import DataError, InputError
+from symphony.telemetry.samples import Problem, Sample
+from symphony.telemetry.sources.perf_log import PerfLines, bare, lines_of
+from symphony.telemetry.sources.problems import Problems
+
+SHORTEST_MS = 1  # perf refuses less
+_PATIENCE_S = 5.0  # after an interrupt, before perf is ended the hard way
+_CLOCKS = {"cpu-clock", "task-clock"}
+_SOFTWARE = {
+    "alignment-faults",
+    "bpf-output",
+    "cgroup-switches",
+    "context-switches",
+    "cpu-clock",
+    "cpu-migrations",
+    "cs",
+    "dummy",
+    "duration_time",
+    "emulation-faults",
+    "faults",
+    "major-faults",
+    "migrations",
+    "minor-faults",
+    "page-faults",
+    "system_time",
+    "task-clock",
+    "user_time",
+}
+NO_PMU = (
+    "this machine has no performance counters that perf can reach (a virtual machine?): "
+    "hardware events are <not supported>, and unknown"
+)
+
+
+class PerfSource:
+    """`perf stat` for a command, for processes, for CPUs or (`system_wide`) for the whole machine.
+
+    `groups`: events, in perf's own words, that are to be counted at the same times. A `weak` group that does not fit
+    the counters is taken apart by perf. `per_cpu` tells CPUs apart, with `cpus` ("0-3,8") or `system_wide`. With those,
+    a `command` says how long. A clock of the kernel's is counted in any case, as a last group if it was not asked for:
+    from nothing else can the time be told exactly for which counters were wanted.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[Sequence[str]],
+        *,
+        command: Sequence[str] = (),
+        pids: Sequence[int] = (),
+        cpus: str = "",
+        system_wide: bool = False,
+        per_cpu: bool = False,
+        weak: bool = True,
+        interval_ms: int = 100,
+        perf: str = "perf",
+    ) -> None:
+        if not groups or not all(groups) or not all(event.strip() for group in groups for event in group):
+            raise InputError("a group without events", hint='groups=[["cycles", "instructions"], ["cache-misses"]]')
+        if interval_ms < SHORTEST_MS:
+            raise InputError(f"an interval of {interval_ms} ms", hint="interval_ms=100")
+        if bool(pids) + bool(cpus or system_wide) > 1 or not (pids or cpus or system_wide or command):
+            raise InputError(
+                "it is not clear what to count", hint="give one of command=, pids=, cpus= and system_wide=True"
+            )
+        if pids and command:
+            raise InputError("both a command and processes", hint="give command= or pids=")
+        if per_cpu and not (cpus or system_wide):
+            raise InputError("CPUs are told apart only where they are counted", hint="system_wide=True, per_cpu=True")
+        if command and shutil.which(command[0]) is None:
+            raise InputError(f"there is no command {command[0]!r}", hint="give its path, or install it")
+        self._groups, self._command, self._weak = [list(group) for group in groups], list(command), weak
+        if not any(bare(event) in _CLOCKS for group in groups for event in group):
+            self._groups.append(["cpu-clock" if cpus or system_wide else "task-clock"])
+        self._where = ["-p", ",".join(map(str, pids))] if pids else ["-C", cpus] if cpus else []
+        self._where += ["-a"] if system_wide and not cpus else []
+        self._where += ["-A"] if per_cpu else []
+        self._interval_ms, self._perf = interval_ms, perf
+        self._own, self._lines = Problems(), PerfLines(())
+        self._process: subprocess.Popen[bytes] | None = None
+        self._counted: subprocess.Popen[bytes] | None = None  # the command
+        self.exit_status: int | None = None  # the command's, once it has ended
+
+    @property
+    def problems(self) -> Sequence[Problem]:
+        """What could not be counted or read so far; the first says so if there is no PMU."""
+        return [*self._own, *self._lines.problems]
+
+    @property
+    def units(self) -> dict[str, str]:
+        """The unit of each event's counts, by its name."""
+        return self._lines.units
+
+    def samples(self) -> Iterator[Sample]:
+        """Starts perf, gives the windows as they end, and ends perf when the caller has enough."""
+        path = shutil.which(self._perf)
+        if path is None:
+            raise DataError(
+                "perf is not installed", hint="install it (Debian: linux-perf; Ubuntu: linux-tools-generic)"
+            )
+        with ExitStack() as stack:
+            stack.callback(self.stop)
+            said = stack.enter_context(tempfile.TemporaryFile())  # what perf says to people
+            figures, figures_in = _pipe(stack)
+            orders, orders_in = _pipe(stack)
+            answers, answers_in = _pipe(stack)
+            where = self._where
+            if self._command:
+                self._counted = _held_back(self._command)
+                where = where or ["-p", str(self._counted.pid)]
+            pipes = (figures_in.fileno(), orders.fileno(), answers_in.fileno())
+            try:
+                self._process = subprocess.Popen(
+                    [path, "stat", *self._options(*pipes), *where],
+                    pass_fds=pipes,
+                    stdin=subprocess.DEVNULL,
+                    stderr=said,
+                )
+            except OSError as error:
+                raise DataError(f"perf does not start: {error.strerror or error}", where=path) from None
+            for file in (figures_in, orders, answers_in):
+                file.close()
+            self._begin(orders_in, answers, said)
+            if self._counted:
+                self._counted.send_signal(signal.SIGCONT)
+                Thread(target=_end_with, args=(self._counted, self._process), daemon=True).start()
+            yield from self._read(figures)
+
+    def stop(self) -> None:
+        """End the command, if it has not ended, and perf as ctrl-C would, so that it writes its last window."""
+        for process, first in ((self._counted, signal.SIGTERM), (self._process, signal.SIGINT)):
+            for ending in (first, signal.SIGTERM, signal.SIGKILL):
+                if process is not None and process.poll() is None:
+                    process.send_signal(ending)
+                    process.send_signal(signal.SIGCONT)  # it may still be held back
+                    with suppress(subprocess.TimeoutExpired):
+                        process.wait(_PATIENCE_S)
+        self.exit_status = self._counted.returncode if self._counted else None
+
+    def _options(self, figures: int, orders: int, answers: int) -> list[str]:
+        options = ["-I", str(self._interval_ms), "-j", "--log-fd", str(figures)]
+        options += ["-D", "-1", "--control", f"fd:{orders},{answers}"]  # wait for the order to begin, and confirm it
+        for group in self._groups:
+            together = f"{{{','.join(group)}}}{':W' if self._weak else ''}"
+            options += ["-e", together if len(group) > 1 else group[0]]
+        return options
+
+    def _begin(self, orders: IO[bytes], answers: IO[bytes], said: IO[bytes]) -> None:
+        """Let perf begin, and wait until it has."""
+        assert self._process is not None
+        with suppress(BrokenPipeError):
+            orders.write(b"enable\n")
+        if not answers.read(4):  # it has ended
+            self._process.wait()
+            said.seek(0)
+            raise _failure(said.read(1 << 16).decode("utf-8", errors="replace"))
+
+    def _read(self, figures: IO[bytes]) -> Iterator[Sample]:
+        self._lines = PerfLines(lines_of(figures), form="json", groups=self._groups, look_ahead=1)
+        first = True
+        for sample in self._lines.samples():
+            if first:
+                self._look_for_pmu(sample)
+            first = False
+            yield sample
+
+    def _look_for_pmu(self, sample: Sample) -> None:
+        hardware = [at for at, column in enumerate(sample.columns) if not is_software(column.event)]
+        if hardware and not np.any(sample.enabled_s[hardware]) and any("supported" in p.what for p in self.problems):
+            self._own.add("perf", NO_PMU)
+
+
+def _pipe(stack: ExitStack) -> tuple[IO[bytes], IO[bytes]]:
+    """Both ends of a pipe, closed with the rest."""
+    reading, writing = os.pipe()
+    return stack.enter_context(open(reading, "rb")), stack.enter_context(open(writing, "wb", buffering=0))
+
+
+def _held_back(command: Sequence[str]) -> subprocess.Popen[bytes]:
+    """A command that has stopped just before it begins."""
+    process = subprocess.Popen(["sh", "-c", 'kill -STOP $$; exec "$@"', "sh", *command])
+    os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    return process
+
+
+def _end_with(command: subprocess.Popen[bytes], perf: subprocess.Popen[bytes]) -> None:
+    """Interrupt perf when the command has ended."""
+    command.wait()
+    perf.send_signal(signal.SIGINT)
+
+
+def _failure(said: str) -> DataError:
+    """Why perf counts nothing, in one line, and what to type."""
+    if any(word in said.lower() for word in ("paranoid", "permission", "access to performance")):
+        level = paranoid()
+        now = f" (kernel.perf_event_paranoid is {level})" if level else ""
+        return DataError(
+            f"counting is not permitted to this user{now}",
+            hint="sudo sysctl kernel.perf_event_paranoid=-1, or run it as root; one's own commands need 2 or less",
+        )
+    if "finding threads" in said or "No such process" in said:
+        return DataError("there is no such process", hint="`ps -e` lists the numbers of those that run")
+    lines = [line.strip() for line in said.splitlines() if line.strip().lower() not in ("", "error:")]
+    return DataError(
+        f"perf stat counts nothing: {lines[0] if lines else 'and does not say why'}",
+        hint="`perf list` shows the events that this machine knows; perf 6.0 or later is needed",
+    )
+
+
+def is_software(event: str) -> bool:
+    """Whether the kernel itself counts an event, so that no PMU is needed."""
+    return bare(event).lower() in _SOFTWARE
+
+
+def paranoid(root: Path = Path("/")) -> str:
+    """The kernel's setting of who may count what; "" where it has none."""
+    try:
+        return (root / "proc/sys/kernel/perf_event_paranoid").read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -1,0 +1,131 @@
+"""Reading figures again and again, and samples from what changed in between: for sources that have to ask.
+
+Every event of a sample is an amount over its window, so that amount / duration is a rate or a mean, whatever it was:
+
+- a *total* that only grows (bytes sent since boot): the difference;
+- a *level* (bytes of memory in use): the mean of both ends times the duration (byte-seconds);
+- a *mean* over the time since the last read (as GPUs give them): that, times the duration.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from symphony.problem.errors import InputError
+from symphony.telemetry.samples import Column, Sample
+from symphony.telemetry.sources.problems import Problems
+
+_CLOSE = 16  # a total wraps from the last 16th of its range to the first; whatever else goes back was reset
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What was read of one event, and where."""
+
+    parts: Mapping[str, float]  # what it is the sum of: devices, CPUs; each may come and go, and wrap
+    at: str  # "/proc/stat"
+    kind: Literal["total", "level", "mean"] = "total"
+    scale: float = 1.0  # from the figure to the unit of the event's name
+
+    @property
+    def value(self) -> float:
+        """All parts together."""
+        return sum(self.parts.values())
+
+
+Figures = Mapping[str, Mapping[str, Figure]]  # by place and event
+
+
+def difference(before: float, now: float) -> float:
+    """How much a total grew; NaN if it went back and did not wrap at 32 or 64 bits."""
+    if now >= before:
+        return now - before
+    for top in (2**32, 2**64):
+        if top * (1 - 1 / _CLOSE) <= before < top and now <= top / _CLOSE:
+            return now - before + top
+    return math.nan
+
+
+@dataclass
+class Poller:
+    """Reads every `interval_s`, `windows` times or for ever, and makes samples. The first read is time 0.
+
+    Where a read comes late, the next is in time again, but never less than `least_s` after it.
+    """
+
+    read: Callable[[], Figures]
+    interval_s: float
+    windows: int | None = None
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    least_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.interval_s < math.inf:
+            raise InputError(f"an interval of {self.interval_s} s", hint="interval_s=0.1")
+        self.problems = Problems()
+
+    def samples(self) -> Iterator[Sample]:
+        """One sample for each place and window."""
+        columns: dict[str, dict[str, None]] = {}
+        elapsed_s, due = 0.0, self.clock()
+        last, before = due, self.read()
+        done = 0
+        while self.windows is None or done < self.windows:
+            due = max(due + self.interval_s, last + self.least_s)
+            self.sleep(max(0.0, due - self.clock()))
+            now_s, now = self.clock(), self.read()
+            duration_s = now_s - last
+            if duration_s <= 0:
+                self.problems.add("the clock", f"goes back from {last:.9g} s to {now_s:.9g} s; a window is left out")
+                due, last, before = now_s, now_s, now
+                continue
+            for where, figures in now.items():
+                columns.setdefault(where, {}).update(dict.fromkeys(figures))
+            for where, events in columns.items():
+                yield self._sample(where, elapsed_s, duration_s, list(events), before, now)
+            # What was missed by a late read is in its window: it is not made up for by short ones.
+            due += self.interval_s * max(0, math.floor((now_s - due) / self.interval_s))
+            elapsed_s, last, before = elapsed_s + duration_s, now_s, now
+            done += 1
+
+    def _sample(
+        self, where: str, start_s: float, duration_s: float, events: list[str], before: Figures, now: Figures
+    ) -> Sample:
+        old, new = before.get(where, {}), now.get(where, {})
+        count = np.array([self._amount(event, old.get(event), new.get(event), duration_s) for event in events])
+        running = np.where(np.isfinite(count), duration_s, 0.0)
+        columns = tuple(Column(event) for event in events)
+        return Sample(where, start_s, duration_s, columns, count, running, np.full(len(events), duration_s))
+
+    def _amount(self, event: str, old: Figure | None, new: Figure | None, duration_s: float) -> float:
+        if new is None:
+            at = old.at if old else event
+            self.problems.add(at, f"{event} is no longer there", kind=f"gone {event}")
+            return math.nan
+        if new.kind == "mean":
+            return new.value * new.scale * duration_s
+        if old is None:
+            return math.nan  # there since this read only
+        if new.kind == "level":
+            return (old.value + new.value) / 2 * new.scale * duration_s
+        return self._grown(event, old, new) * new.scale
+
+    def _grown(self, event: str, old: Figure, new: Figure) -> float:
+        grown = {part: difference(old.parts[part], new.parts[part]) for part in old.parts.keys() & new.parts.keys()}
+        for part in sorted(part for part, by in grown.items() if math.isnan(by)):
+            name = f"{event} of {part}" if part else event
+            what = f"{name} goes back from {old.parts[part]:.0f} to {new.parts[part]:.0f}"
+            self.problems.add(new.at, what, kind=f"back {name}")
+        for part in sorted(old.parts.keys() ^ new.parts.keys()):
+            came = "came" if part in new.parts else "went"
+            self.problems.add(
+                new.at, f"{part} {came}: the window's {event} is without it", kind=f"{came} {event} {part}"
+            )
+        return sum(grown.values()) if grown else math.nan

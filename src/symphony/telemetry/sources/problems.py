@@ -1,0 +1,44 @@
+"""What a source could not use: the first of each kind with its place, and how many more there were.
+
+A source may run for weeks and a file may be garbage from end to end, so what is kept is bounded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import overload
+
+from symphony.telemetry.samples import Problem
+
+MOST = 1000  # kinds that are kept apart; all further ones count as one
+_REST = "more kinds of problems, which are not listed"
+
+
+class Problems(Sequence[Problem]):
+    """A list of problems in which those of one kind take one place."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[Problem, int]] = {}
+
+    def add(self, where: str, what: str, *, kind: str = "") -> None:
+        """Note a problem. Later ones of the same `kind` (by default: with the same text) are only counted."""
+        kind = kind or what
+        if kind not in self._found and len(self._found) >= MOST:
+            kind = what = _REST
+        first, times = self._found.get(kind, (Problem(where, what), 0))
+        self._found[kind] = (first, times + 1)
+
+    @overload
+    def __getitem__(self, at: int) -> Problem: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Problem]: ...
+    def __getitem__(self, at: int | slice) -> Problem | Sequence[Problem]:
+        return tuple(self)[at]
+
+    def __iter__(self) -> Iterator[Problem]:
+        for first, times in self._found.values():
+            more = f" (and {times - 1} more like it)" if times > 1 else ""
+            yield Problem(first.where, f"{first.what}{more}")
+
+    def __len__(self) -> int:
+        return len(self._found)

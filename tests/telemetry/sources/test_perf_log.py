@@ -1,0 +1,546 @@
+"""Logs of `perf stat`: real ones, made ones read back, and everything that can be wrong with one."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from symphony.problem.errors import DataError, InputError
+from symphony.telemetry.samples import Column, Recording, record
+from symphony.telemetry.sources.perf_log import LONGEST, PerfLines, PerfLog, lines_of, read_perf
+from symphony.testing import check_counter_source
+from tests.telemetry.sources.logs import as_csv, as_json, recording
+
+needs_perf = pytest.mark.skipif(shutil.which("perf") is None, reason="needs perf (Debian: linux-perf)")
+
+# Two groups that take turns, and one event that is always counted.
+EVENTS = [("task-clock", 0), ("cycles", 1), ("instructions", 1), ("cycles", 2), ("cache-misses", 2)]
+RUNNING = [
+    [0.1, 0.0400001, 0.0400001, 0.0599998, 0.0599998],
+    [0.1, 0.0600003, 0.0600003, 0.0399995, 0.0399995],
+    [0.1, 0.0000213, 0.0000213, 0.0999785, 0.0999785],
+]
+COUNT = [[100, 4000, 8000, 6100, 70], [100, 6100, 9000, 3900, 55], [100, 2, 3, 9999, 91]]
+PLAIN = {"": recording(EVENTS, COUNT, RUNNING, 0.1)}
+
+
+def read(text: str | bytes, tmp_path: Path, **options: object) -> PerfLog:
+    path = tmp_path / "perf.log"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return read_perf(path, **options)  # type: ignore[arg-type]
+
+
+def said(log: PerfLog | PerfLines) -> str:
+    return "\n".join(map(str, log.problems))
+
+
+def line(
+    time: str = "0.100000000", value: str = "74", event: str = "page-faults", run: str = "1000000", more: str = ""
+) -> str:
+    start = f'"interval" : {time}, ' if time else ""
+    return (
+        f'{{{start}{more}"counter-value" : "{value}", "unit" : "", "event" : "{event}", '
+        f'"event-runtime" : {run}, "pcnt-running" : 100.00, "metric-value" : 0.0, "metric-unit" : ""}}\n'
+    )
+
+
+# --- What perf writes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        as_json(PLAIN),
+        as_json(PLAIN).replace(" : ", ": "),
+        as_csv(PLAIN, ","),
+        as_csv(PLAIN, ";"),
+        as_csv(PLAIN, "\t"),
+        as_csv(PLAIN, "|"),
+        as_csv(PLAIN, " ~ "),
+        as_json(PLAIN, decimals=True),
+        as_csv(PLAIN, ",", decimals=True),
+        as_csv(PLAIN, ";", point=","),
+        as_csv(PLAIN, ";").replace("\n", "\r\n"),
+        "\ufeff# started on Sun Nov 15 10:39:42 2026\n\n" + as_csv(PLAIN, ";"),
+    ],
+)
+def test_all_forms_say_the_same(text: str, tmp_path: Path) -> None:
+    log = read(text, tmp_path)
+    assert said(log) == "" and list(log) == [""]
+    found = log[""]
+    assert [column.event for column in found.columns] == [event for event, _ in EVENTS]
+    groups = [column.group for column in found.columns]
+    assert groups == [0, 1, 1, 2, 2]
+    np.testing.assert_allclose(found.start_s, [0, 0.1, 0.2], atol=1e-9)
+    np.testing.assert_allclose(found.duration_s, 0.1)
+    np.testing.assert_allclose(found.running_s, RUNNING)
+    # 0.02% of the time is printed with one digit or none: what is always counted tells the enabled time to nine.
+    np.testing.assert_allclose(found.enabled_s, 0.1, rtol=1e-9)
+    np.testing.assert_allclose(found.count, COUNT, atol=0.5)  # perf prints whole numbers
+
+
+def test_scaled_is_what_perf_printed(tmp_path: Path) -> None:
+    found = read(as_json(PLAIN), tmp_path)[""]
+    printed = [[round(c * 0.1 / r) for c, r in zip(*both, strict=True)] for both in zip(COUNT, RUNNING, strict=True)]
+    np.testing.assert_allclose(found.scaled, printed, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("decimals", "error"), [(False, 0.03), (True, 3e-4)])
+def test_an_enabled_time_that_the_percentage_forbids_is_not_taken(decimals: bool, error: float, tmp_path: Path) -> None:
+    """An uncore event is enabled on one CPU of eight: what it tells is not the time of the others."""
+    one = recording(
+        [("uncore", 0), ("cycles", 1), ("ins", 1)], [[5, 100, 7000]] * 2, [0.1, 0.2, 0.213], [0.1, 0.8, 0.8]
+    )
+    log = read(as_json({"": one}, decimals=decimals), tmp_path)
+    np.testing.assert_allclose(log[""].enabled_s, [[0.1, 0.8, 0.8]] * 2, rtol=error)
+    np.testing.assert_allclose(log[""].count, [[5, 100, 7000]] * 2, rtol=error)
+    assert ("line 2: nothing tells the enabled time to better than 2%" in said(log)) is not decimals
+
+
+def test_cut_percentages_of_several_groups_tell_more_than_one(tmp_path: Path) -> None:
+    running = [0.0219, 0.0312, 0.0469]
+    several = recording([("a", 0), ("b", 1), ("c", 2)], [[1000] * 3] * 3, running, 0.1)
+    errors = [
+        abs(read(as_json({"": one}), tmp_path)[""].enabled_s[0, 0] / 0.1 - 1)
+        for one in (recording([("a", 0)], [[1000]] * 3, running[0], 0.1), several)
+    ]
+    assert errors[1] < 0.5 * errors[0] < 0.02
+
+
+def test_the_counters_of_a_cpu_are_enabled_for_the_whole_window(tmp_path: Path) -> None:
+    one = recording([("a", 0), ("b", 1)], [[1000, 7]] * 3, [0.0219, 0.0001], 0.1, where="CPU3")
+    log = read(as_json({"CPU3": one}), tmp_path)
+    np.testing.assert_allclose(log["CPU3"].enabled_s, 0.1, rtol=1e-6)
+    assert said(log) == ""
+
+
+def test_perfs_own_clock_is_not_that_of_a_program(tmp_path: Path) -> None:
+    """A program that runs 97% of the time: what it wants counters for is its time on a CPU."""
+    events = [("duration_time", 0), ("task-clock", 0), ("cycles", 1)]
+    one = recording(events, [[10**8, 97, 50]] * 3, [0.1, 0.097, 0.02425], [0.1, 0.097, 0.097])
+    np.testing.assert_allclose(read(as_json({"": one}), tmp_path)[""].enabled_s[:, 2], 0.097)
+
+
+def test_not_counted_may_mean_not_run(tmp_path: Path) -> None:
+    """100% of no time is not wanted; 0% of some time is wanted, and not had."""
+    text = line() + line("0.2", "<not counted>", run="0") + line("0.2", "5", "task-clock")
+    text += line("0.3", "<not counted>", run="0").replace("100.00", "0.00") + line("0.3", "5", "task-clock")
+    log = read(text, tmp_path)
+    assert log[""].enabled_s[1:, 0].tolist() == [0.0, 0.001]
+    assert "line 2: page-faults was not counted: what is counted did not run" in said(log)
+    assert "line 4: page-faults was not counted" in said(log)
+
+
+def test_groups_that_take_equal_turns_are_not_one(tmp_path: Path) -> None:
+    """Equal shares in one window, but not to the nanosecond in all."""
+    running = [[0.05, 0.05], [0.050001, 0.049999], [0.05, 0.05]]
+    log = read(as_json({"": recording([("a", 0), ("b", 1)], [[1, 2]] * 3, running, 0.1)}), tmp_path)
+    assert [column.group for column in log[""].columns] == [0, 1]
+
+
+def test_an_event_may_be_in_one_group_twice(tmp_path: Path) -> None:
+    log = read(as_json({"": recording([("a", 0), ("a", 1), ("b", 0)], [[1, 1, 2]] * 3, 0.1, 0.1)}), tmp_path)
+    assert log[""].columns == (Column("a", 0), Column("a", 1), Column("b", 0))
+
+
+PLACES = """\
+     0.100220942,CPU0,100.42,msec,cpu-clock,100420082,100.00,1.004,CPUs utilized
+     0.100220942,CPU1,100.45,msec,cpu-clock,100454533,100.00,1.005,CPUs utilized
+     0.100220942,CPU0,82,,page-faults,100432731,100.00,816.577,/sec
+     0.100220942,CPU1,5,,page-faults,100454754,100.00,49.774,/sec
+     0.201082104,CPU0,100.84,msec,cpu-clock,100843089,100.00,1.008,CPUs utilized
+     0.201082104,CPU1,100.83,msec,cpu-clock,100828147,100.00,1.008,CPUs utilized
+     0.201082104,CPU0,0,,page-faults,100830481,100.00,0.000,/sec
+     0.201082104,CPU1,3,,page-faults,100828007,100.00,29.754,/sec
+"""
+
+
+def test_places(tmp_path: Path) -> None:
+    log = read(PLACES, tmp_path)
+    assert list(log) == ["CPU0", "CPU1"] and log.units == {"cpu-clock": "msec", "page-faults": ""}
+    assert log["CPU1"].count.tolist() == [[100.45, 5.0], [100.83, 3.0]]
+    assert log["CPU0"].columns == (Column("cpu-clock", 0), Column("page-faults", 0))
+    assert log["CPU0"].running_s[0, 0] == pytest.approx(0.100420082)
+    assert [sample.where for sample in log.samples()] == ["CPU0", "CPU1"] * 2
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "count"),
+    [
+        ("     0.1,S0,2,6730,,page-faults,204204182,100.00,32.958,K/sec", "S0", 6730),
+        ("     0.1,S0-D0-C1,1,79,,page-faults,100309689,100.00,787.563,/sec", "S0-D0-C1", 79),
+        ("     0.1,ksoftirqd/1-22,7,,page-faults,62693,100.00,0.001,/sec", "ksoftirqd/1-22", 7),
+        ("     0.1,4,,page-faults,/user.slice,62693,100.00,,", "/user.slice", 4),
+        ("     0.1,75,,page-faults,0.67%,749321,100.00,104.111,K/sec", "", 75),
+        ("     0.1,CPU3,75,,page-faults,0.67%,749321,100.00,104.111,K/sec", "CPU3", 75),
+    ],
+)
+def test_csv_columns(text: str, where: str, count: float, tmp_path: Path) -> None:
+    log = read(text.replace("0.1,", "0.100000000,", 1) + "\n", tmp_path)
+    assert said(log) == "" and list(log) == [where]
+    assert log[where].columns == (Column("page-faults", 0),) and log[where].count.tolist() == [[count]]
+
+
+@pytest.mark.parametrize(
+    ("more", "where"),
+    [
+        ('"cpu" : "3", ', "CPU3"),
+        ('"core" : "S0-D0-C1", "aggregate-number" : 1, ', "S0-D0-C1"),
+        ('"core" : "S0-D0-C1", "counters" : 1, ', "S0-D0-C1"),
+        ('"socket" : "S0", "aggregate-number" : 2, ', "S0"),
+        ('"node" : "N1", "aggregate-number" : 2, ', "N1"),
+        ('"die" : "S0-D0", "aggregate-number" : 2, ', "S0-D0"),
+        ('"cache" : "S0-D0-L3-ID0", "counters" : 2, ', "S0-D0-L3-ID0"),
+        ('"thread" : "make-12", ', "make-12"),
+        ('"cgroup" : "/user.slice", ', "/user.slice"),
+    ],
+)
+def test_json_places(more: str, where: str, tmp_path: Path) -> None:
+    log = read(line(more=more), tmp_path)
+    assert said(log) == "" and list(log) == [where]
+
+
+def test_newer_perf_quotes_metrics_and_prints_more_of_them(tmp_path: Path) -> None:
+    newer = line().replace('"metric-value" : 0.0', '"metric-value" : "0.5", "metric-threshold" : "good"')
+    more = '{"interval" : 0.100000000, "metric-value" : "12.5", "metric-unit" : "%  tma_frontend_bound"}\n'
+    log = read(newer + more, tmp_path)
+    assert said(log) == "" and log[""].count.tolist() == [[74.0]]
+    for place in ("CPU1,", "S0,2,", ""):
+        log = read(f"{PLACES}     0.201082104,{place},,,,,0.20,stalled cycles per insn\n", tmp_path)
+        assert said(log) == ""
+
+
+def test_names_may_hold_the_separator(tmp_path: Path) -> None:
+    text = "     0.100000000,12,,cpu/event=0x3c,umask=0x0/,749321,100.00,,\n"
+    assert read(text, tmp_path)[""].columns[0].event == "cpu/event=0x3c,umask=0x0/"
+    text = "     0.100000000:12::page-faults:u:749321:100.00::\n"
+    assert read(text, tmp_path)[""].columns[0].event == "page-faults:u"
+
+
+def test_without_intervals_there_is_one_window(tmp_path: Path) -> None:
+    text = "0.75,msec,task-clock,751595,100.00,0.015,CPUs utilized\n74,,page-faults,751595,100.00,99.053,K/sec\n"
+    log = read(text, tmp_path)
+    assert log[""].duration_s.tolist() == [pytest.approx(0.05)] and said(log) == ""
+    log = read(text + "60000000,ns,duration_time,60000000,100.00,,\n", tmp_path)
+    assert log[""].duration_s.tolist() == [0.06]
+    log = read(text.splitlines(keepends=True)[1], tmp_path)
+    assert log[""].duration_s.tolist() == [pytest.approx(751595e-9)]
+    assert "perf.log, line 1: without -I" in said(log)
+
+
+def test_appended_runs_without_intervals_follow_one_another(tmp_path: Path) -> None:
+    run = "# started on Sun Nov 15 10:39:42 2026\n\n74,,page-faults,1000000,100.00,,\n"
+    log = read(run + run, tmp_path)
+    assert log[""].count.tolist() == [[74.0], [74.0]] and log[""].start_s.tolist() == [0.0, 0.001]
+
+
+def test_the_totals_at_the_end_are_not_another_window(tmp_path: Path) -> None:
+    for totals in (line(time=""), "         summary,74,,page-faults,1000000,100.00,,\n"):
+        text = line() + line(time="0.200000000") if totals.startswith("{") else PLACES
+        log = read(text + totals, tmp_path)
+        assert "--summary" in said(log) and all(len(one) == 2 for one in log.values())
+
+
+@needs_perf
+@pytest.mark.parametrize("form", [["-j"], ["-x", ","], ["-x", ";"]])
+@pytest.mark.parametrize("options", [["-I", "20"], ["-I", "20", "-r", "2"], [], ["-r", "2"]])
+def test_perf_of_this_machine(form: list[str], options: list[str], tmp_path: Path) -> None:
+    path = tmp_path / "perf.log"
+    events = ["-e", "{page-faults,context-switches}", "-e", "page-faults,task-clock", "-e", "duration_time"]
+    work = [sys.executable, "-S", "-c", "[bytearray(1 << 20) for _ in range(30)]"]
+    done = subprocess.run(
+        ["perf", "stat", "-o", path, *form, *options, *events, "--", *work], capture_output=True, check=False, text=True
+    )
+    if done.returncode:
+        pytest.skip(f"perf does not count here: {done.stderr[:200]}")
+    log = read_perf(path)
+    assert list(log) == [""] and log.units["task-clock"] == "msec"
+    found = log[""]
+    names = ["page-faults", "context-switches", "page-faults", "task-clock", "duration_time"]
+    assert [column.event for column in found.columns] == names
+    first, second = np.nansum(found.count[:, 0]), np.nansum(found.count[:, 2])
+    assert first == second > 30
+    if "-r" not in options:  # their mean is rounded, and the last interval is of the last run
+        assert found.duration_s.sum() == pytest.approx(np.nansum(found.count[:, 4]) / 1e9, rel=0.05)
+        assert np.nansum(found.count[:, 3]) / 1e3 == pytest.approx(found.running_s[:, 3].sum(), rel=0.02)
+
+
+@needs_perf
+def test_perf_of_this_machine_by_cpu() -> None:
+    command = ["perf", "stat", "-a", "-A", "-I", "20", "-j", "-e", "cpu-clock,cycles", "--", "sleep", "0.05"]
+    done = subprocess.run(command, capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip(f"perf may not count the whole machine here: {done.stderr[:200]!r}")
+    source = PerfLines(done.stderr.splitlines(keepends=True))
+    found = record(source.samples())
+    assert "CPU0" in found and np.isfinite(found["CPU0"].count[:, 0]).all()
+
+
+# --- A source as any other ---------------------------------------------------------------------------------
+
+
+def test_lines_are_a_counter_source() -> None:
+    check_counter_source(PerfLines(as_json(PLAIN).splitlines(keepends=True)))
+    check_counter_source(PerfLines(as_csv(PLAIN, ";").splitlines()))
+
+
+def test_samples_come_while_lines_do() -> None:
+    seen = 0
+
+    def lines():  # type: ignore[no-untyped-def]
+        nonlocal seen
+        for text in as_json(PLAIN).splitlines(keepends=True):
+            seen += 1
+            yield text
+
+    samples = PerfLines(lines(), look_ahead=1).samples()
+    assert next(samples).start_s == 0.0 and seen == 6  # the first line of the next window
+    assert next(samples).start_s == pytest.approx(0.1) and seen == 10  # by now it is known which line is the last
+
+
+def test_a_window_with_more_lines_than_the_one_before() -> None:
+    """The first window lacks its last line: the second loses it too, and from the third on it is there."""
+    lines = as_json(PLAIN).splitlines()
+    source = PerfLines(lines[:4] + lines[5:])
+    found = record(source.samples())[""]
+    assert len(found.columns) == 5 and np.isnan(found.count[:2, 4]).all()
+    assert np.isfinite(found.count[2]).all() and "line 9: the clock stands still" in said(source)
+
+
+def test_groups_that_are_given_are_kept_if_their_times_agree() -> None:
+    lines = as_json(PLAIN.copy()).replace('"task-clock"', '"task-clock:u"').splitlines()
+    groups = [["task-clock"], ["cycles", "instructions"], ["cycles", "cache-misses"]]
+    sample = next(PerfLines(lines, groups=groups, look_ahead=1).samples())
+    assert [column.group for column in sample.columns] == [0, 1, 1, 2, 2]
+    wrong = [["task-clock"], ["cycles", "instructions", "cache-misses"], ["cycles"]]  # taken apart by perf
+    sample = next(PerfLines(lines, groups=wrong, look_ahead=1).samples())
+    assert [column.group for column in sample.columns] == [0, 1, 1, 2, 3]
+
+
+def test_form_and_separator_can_be_told(tmp_path: Path) -> None:
+    letters = as_csv(PLAIN, "abc")
+    with pytest.raises(DataError):
+        read(letters, tmp_path)
+    assert read(letters, tmp_path, separator="abc")[""].count[0, 0] == 100
+    with pytest.raises(DataError):
+        read(as_csv(PLAIN, ";"), tmp_path, form="json")
+    for wrong in ({"form": "xml"}, {"separator": ""}, {"form": "json", "separator": ";"}, {"look_ahead": 0}):
+        with pytest.raises(InputError):
+            PerfLines([], **wrong)  # type: ignore[arg-type]
+
+
+# --- Bad input ---------------------------------------------------------------------------------------------
+
+THREE = "".join(line(time=f"0.{tenth}00000000") for tenth in (1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        (THREE + line(time="0.400000000")[:70], "line 4: the last line is cut short"),
+        (THREE + "make: warning: Clock skew\n", "line 4: not a line of perf stat: 'make: warning: Clock skew'"),
+        (THREE + "\x00\x01\x02\xff\n", "line 4: not a line of perf stat"),
+        (THREE + PLACES, "line 4: a line of perf stat -x in a log of perf stat -j (and 7 more like it)"),
+        (PLACES + line(), "line 9: a line of perf stat -j in a log of perf stat -x"),
+        (PLACES + PLACES.replace(",", ";"), "line 9: fields with ';' between them in a log with ','"),
+        (THREE + line("0.4", "<not counted>", run="0"), "line 4: page-faults was not counted"),
+        (THREE + line("0.4", "<not supported>", run="0"), "line 4: page-faults was not supported"),
+        (THREE + line("0.4", "-5"), "line 4: the count of page-faults is negative"),
+        (THREE + line("0.4", str(2**32 - 3), run=str(10**8)), "line 4: the count of page-faults is close to 2^32"),
+        (THREE + line("0.4", str(2**48 - 3), run=str(10**12)), "line 4: the count of page-faults is close to 2^48"),
+        (THREE + line("0.4", run=str(10**14)), "line 4: the run time of page-faults is impossibly long"),
+        (THREE + line("0.4", str(2**48 - 3)), "line 4: the count of page-faults is impossibly large"),
+        (THREE + line("0.4", str(2**64 - 3)), "line 4: the count of page-faults is impossibly large"),
+        (THREE + line("0.4", "9" * 400), "line 4: the count of page-faults is impossibly large"),
+        (THREE + line("0.4", "1.234.567"), "line 4: the count of page-faults is '1.234.567', which is no number"),
+        (THREE + line("0.4", "1,234.5"), "line 4: the count of page-faults is '1,234.5', which is no number"),
+        (THREE + line("0.4", run="-1"), "line 4: the run time of page-faults is impossible or missing"),
+        (THREE + line("0.4").replace("100.00", "250.00"), "line 4: the percentage of run time of page-faults"),
+        (THREE + line("0.4").replace('"unit" : ""', '"unit" : "MiB"'), "the unit of page-faults changes from '' to"),
+        (THREE + line("0.4", event=""), "line 4: a count without the name of its event"),
+        (THREE + line("-4.0"), "line 4: the time of page-faults is impossible"),
+        (THREE + '{"interval" : 0.4}{"metric-value" : ""}\n', "line 4: only metrics are in it"),
+        (THREE + "[" * 5000 + "\n", "line 4: not a line of perf stat"),
+        (THREE + '{"counter-value" : ' + "1" * 5000 + "}\n", "line 4: not a line of perf stat"),
+        (THREE + line("0.15"), "line 4: the clock goes back: from 0.3 s to 0.15 s"),
+        (THREE + line("500.0"), "line 4: the clock jumps: by 500 s, where windows last 0.1 s; the window is left out"),
+        (THREE + line("0.4") + line("0.4"), "line 5: the clock stands still"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(text: str, what: str, tmp_path: Path) -> None:
+    log = read(text.encode("latin-1"), tmp_path)
+    assert f"perf.log, {what}" in said(log) or f"perf.log, line 4: {what}" in said(log)
+    assert len(log.problems) == 1
+    for one in log.values():
+        good = one.count[np.isfinite(one.count)]
+        assert len(good) >= 2 and (good >= 0).all() and good.max() < 1000
+
+
+def test_a_count_that_is_not_known_has_no_run_time(tmp_path: Path) -> None:
+    """So that nobody takes it for a zero, or for a measurement."""
+    found = read(THREE + line("0.4", "-5") + line("0.5", "<not supported>", run="0"), tmp_path)[""]
+    assert np.isnan(found.count[3:]).all() and found.running_s[3:].tolist() == [[0.0], [0.0]]
+
+
+def test_events_of_no_catalogue_are_named_and_kept(tmp_path: Path) -> None:
+    log = read(THREE + line("0.4", event="cyc1es"), tmp_path, known=lambda event: event == "page-faults")
+    assert said(log) == "perf.log, line 4: cyc1es is in no catalogue: it is read, but nothing is known of it"
+    assert Column("cyc1es") in log[""].columns
+
+
+def test_an_appended_log_goes_on_where_the_first_ended(tmp_path: Path) -> None:
+    log = read(THREE + "# started on Sun\n\n" + THREE, tmp_path)
+    np.testing.assert_allclose(log[""].start_s, np.arange(6) * 0.1)
+    np.testing.assert_allclose(log[""].duration_s, 0.1)
+    assert "line 6: the clock goes back" in said(log)
+
+
+def test_a_clock_that_went_back_costs_one_window(tmp_path: Path) -> None:
+    times = ["5.1", "5.2", "5.3", "5.4", "4.9", "5.0", "5.1"]
+    log = read("".join(line(f"{time}00000000") for time in times), tmp_path)
+    np.testing.assert_allclose(log[""].start_s, [5.1, 5.2, 5.3, 5.4, 5.5])
+    np.testing.assert_allclose(log[""].duration_s, 0.1)
+    assert "line 5: the clock goes back" in said(log) and "line 1: the log begins at 5.1 s" in said(log)
+
+
+def test_windows_may_differ_in_length(tmp_path: Path) -> None:
+    """A busy machine makes them longer, and the last one is shorter."""
+    log = read("".join(line(f"{time:.9f}") for time in (0.1, 0.2, 0.3, 0.7, 0.8, 0.81)), tmp_path)
+    np.testing.assert_allclose(log[""].duration_s, [0.1, 0.1, 0.1, 0.4, 0.1, 0.01])
+    assert said(log) == ""
+
+
+def test_large_counts_are_common_for_some_events(tmp_path: Path) -> None:
+    """Close to 2^32, but so were the others."""
+    values = ["4000000000", "4200000000", "4100000000", str(2**32 - 3)]
+    log = read("".join(line(f"{1 + k}.0", value, "cycles", "900000000") for k, value in enumerate(values)), tmp_path)
+    assert said(log) == "" and np.isfinite(log[""].count).all()
+
+
+def test_decimal_commas(tmp_path: Path) -> None:
+    text = "0,100170548;0,66;msec;cpu-clock;661160;100,00;0,007;CPUs utilized\n"
+    log = read(text, tmp_path)
+    assert log[""].count.tolist() == [[0.66]] and log[""].duration_s.tolist() == [0.100170548]
+    mended = line("0,100170548", "0,66").replace("100.00", "100,00").replace("0.0", "nan")
+    log = read(mended, tmp_path)
+    assert log[""].count.tolist() == [[0.66]] and log[""].duration_s.tolist() == [0.100170548]
+    with pytest.raises(DataError, match=r"line 1: commas stand both between fields and in numbers.*-x ';'"):
+        read(text.replace(";", ","), tmp_path)
+    log = read(PLACES + text.replace(";", ","), tmp_path)
+    assert "line 9: commas stand both between fields and in numbers" in said(log)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"\n\n", b"# started on Sun\n", b"\x89PNG\r\n\x1a\n" * 50, line(value="<not supported>", run="0").encode()],
+)
+def test_nothing_at_all_is_an_error(text: bytes, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="there is no count of perf stat in it") as error:
+        read(text, tmp_path)
+    assert "perf.log" in error.value.where and "perf stat -I" in error.value.hint
+
+
+def test_no_file_is_an_error(tmp_path: Path) -> None:
+    for path in (tmp_path / "missing", tmp_path):
+        with pytest.raises(DataError, match="cannot be read"):
+            read_perf(path)
+
+
+def test_a_line_without_end_is_not_held_in_memory(tmp_path: Path) -> None:
+    path = tmp_path / "perf.log"
+    path.write_bytes(b"x" * (3 * LONGEST + 5) + b"\n" + line().encode())
+    with path.open("rb") as file:
+        assert [len(text) for text in lines_of(file)] == [LONGEST, len(line())]
+    log = read_perf(path)
+    assert log[""].count.tolist() == [[74.0]] and "line 1: not a line of perf stat" in said(log)
+
+
+# --- Any input ---------------------------------------------------------------------------------------------
+
+VALID = (
+    (as_json(PLAIN) + as_csv({"CPU0": PLAIN[""], "CPU1": PLAIN[""]}, ",") + THREE).encode().splitlines(keepends=True)
+)
+
+
+def drain(lines: list[bytes] | list[str]) -> None:
+    source = PerfLines(lines)
+    for one in record(source.samples()).values():
+        assert (one.duration_s > 0).all() and (np.diff(one.start_s) > 0).all()
+        known = np.isfinite(one.count)
+        assert (one.count[known] >= 0).all() and not np.isinf(one.count).any()
+        assert (one.running_s[known] > 0).all() and (one.running_s <= one.enabled_s * (1 + 1e-9)).all()
+    assert all(", line " in problem.where for problem in source.problems)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.binary(max_size=80), max_size=8))
+def test_any_bytes(lines: list[bytes]) -> None:
+    drain(lines)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.text(max_size=60), max_size=8))
+def test_any_text(lines: list[str]) -> None:
+    drain(lines)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_any_damage(data: st.DataObject) -> None:
+    """Lines of perf in any order, with characters changed."""
+    lines = []
+    for number in data.draw(st.lists(st.integers(0, len(VALID) - 1), max_size=25)):
+        text = bytearray(VALID[number])
+        for at, byte in data.draw(
+            st.lists(st.tuples(st.integers(0, 400), st.sampled_from(b'0919.,;"-:{}\n\x00e')), max_size=3)
+        ):
+            text[at % len(text)] = byte
+        lines.append(bytes(text[: data.draw(st.sampled_from([None, None, None, 40, 90]))]))
+    drain(lines)
+
+
+@st.composite
+def recordings(draw: st.DrawFn) -> dict[str, Recording]:
+    """Groups that take turns, at one or two places, beside an event that is always counted."""
+    groups, windows = draw(st.integers(1, 3)), draw(st.integers(3, 5))
+    events = [("always", 0)] + [(f"e{number}", group) for group in range(1, groups + 1) for number in (0, group)]
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    found = {}
+    for where in draw(st.sampled_from([[""], ["CPU0", "CPU7"]])):
+        share = rng.dirichlet(np.ones(groups), windows) * 0.9 + 0.1 / groups
+        running = np.round(np.concatenate([np.ones((windows, 1)), np.repeat(share, 2, axis=1)], axis=1) * 0.1, 9)
+        count = rng.integers(0, 10**9, running.shape)
+        found[where] = recording(events, count, running, 0.1, where=where)
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(recordings(), st.sampled_from(["json", ",", ";", "\t"]))
+def test_what_was_written_is_read_back(written: dict[str, Recording], form: str) -> None:
+    text = as_json(written) if form == "json" else as_csv(written, form)
+    source = PerfLines(text.splitlines(keepends=True))
+    found = record(source.samples())
+    assert list(found) == list(written) and not source.problems
+    for where, one in written.items():
+        back = found[where]
+        assert len(set(zip(one.columns, back.columns, strict=True))) == len(one.columns)
+        if one.columns[-1].group > 1:  # else there is nothing to take turns with, and all are always counted
+            assert back.columns == one.columns
+        np.testing.assert_allclose(back.start_s, one.start_s, atol=1e-9)
+        np.testing.assert_allclose(back.running_s, one.running_s, rtol=1e-12)
+        np.testing.assert_allclose(back.enabled_s, one.enabled_s, rtol=1e-9)
+        # The printed count is whole.
+        np.testing.assert_allclose(back.scaled, one.scaled, atol=0.5 + 1e-6)
+
+
+def test_a_mapping_of_recordings(tmp_path: Path) -> None:
+    log = read(PLACES, tmp_path)
+    assert dict(log) == log.recordings and len(log) == 2 and math.isclose(log["CPU0"].count[0, 0], 100.42)
