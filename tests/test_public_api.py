@@ -65,6 +65,7 @@ PUBLIC = [
     "preempt",
     "reconfigure",
     "simulate",
+    "telemetry",
     "testing",
     "topology",
     "wait",
@@ -109,7 +110,34 @@ PUBLIC_IN = {
         "Tetris",
         "Tiresias",
     ],
-    "testing": ["check_contention_model", "check_policy"],
+    "telemetry": [
+        "Catalogue",
+        "Column",
+        "CounterSource",
+        "Estimate",
+        "Event",
+        "Identity",
+        "Metric",
+        "Model",
+        "Parameters",
+        "Platform",
+        "Pmu",
+        "Posterior",
+        "Problem",
+        "Recording",
+        "Sample",
+        "Tracker",
+        "Verdict",
+        "add",
+        "at_hand",
+        "entries",
+        "infer",
+        "load",
+        "model",
+        "read_perf",
+        "record",
+    ],
+    "testing": ["check_contention_model", "check_counter_source", "check_policy"],
 }
 
 
@@ -118,6 +146,7 @@ def test_public_names_are_pinned() -> None:
     assert sorted(sy.__all__) == sorted(PUBLIC)
     assert sorted(sy.baselines.__all__) == sorted([*PUBLIC_IN["baselines"], "named"])
     assert sorted(sy.testing.__all__) == PUBLIC_IN["testing"]
+    assert sorted(sy.telemetry.__all__) == PUBLIC_IN["telemetry"]
 
 
 def test_every_public_name_is_there() -> None:

@@ -6,7 +6,7 @@ report = sy.compare(["fifo", "heft", "eft-belief"], topology="paper", workload="
 print(report.summary())
 """
 
-from symphony import baselines, testing
+from symphony import baselines, telemetry, testing
 from symphony.evaluation.compare import compare
 from symphony.evaluation.metrics import METRICS
 from symphony.evaluation.report import Report
@@ -95,6 +95,7 @@ __all__ = [
     "preempt",
     "reconfigure",
     "simulate",
+    "telemetry",
     "testing",
     "topology",
     "wait",

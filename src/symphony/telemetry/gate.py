@@ -223,18 +223,22 @@ def absurd(terms: Floats, together: bool) -> Mask:
 
 
 def estimate(sums: Floats, sizes: Floats) -> tuple[float, float, int]:
-    """Ratio of the sums' total to the sizes', its standard error by means of batches, and degrees of freedom."""
+    """Ratio of the sums' total to the sizes', its standard error by means of batches, and degrees of freedom.
+
+    The error is the jackknife's, and batches count by their share of the total: where one burst holds nearly all that
+    was counted, little has been seen, however many windows there are.
+    """
     windows = len(sums)
     length = max(math.ceil(windows ** (1 / 3)), math.ceil(windows / _BATCHES))
     batches = max(2, windows // length)
     starts = np.linspace(0, windows, batches, endpoint=False).astype(int)
+    sums, sizes = np.add.reduceat(sums, starts), np.add.reduceat(sizes, starts)
     ratio = float(sums.sum() / sizes.sum())
-    off = np.add.reduceat(sums - ratio * sizes, starts)
-    error = math.sqrt(float((off**2).sum()) * batches / (batches - 1)) / float(sizes.sum())
-    return ratio, error, batches - 1
-
-
-# --- All of them -------------------------------------------------------------------------------------------
+    rest = sizes.sum() - sizes
+    without = np.where(rest > 1e-9 * sizes.sum(), (sums.sum() - sums) / np.maximum(rest, 1e-300), 0.0)
+    error = math.sqrt(float(((without - ratio) ** 2).sum()) * (batches - 1) / batches)
+    effective = float(sizes.sum() ** 2 / (sizes**2).sum())
+    return ratio, error, max(1, math.floor(effective) - 1)
 
 
 def _holm(tests: Sequence[_Test]) -> list[_Test]:

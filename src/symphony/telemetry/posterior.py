@@ -152,9 +152,13 @@ def update(xp: ModuleType, wiring: Wiring, parameters: Parameters, belief: Belie
     calm = (xp.median(surprise, axis=-1) < 4)[..., None]
     odd = ~first & calm & ~several & (unseen > 0) & (surprise > 100)
     glitch = xp.where(odd, off, 0.0)
+    predicted = prior + step[..., None] * eye
+    trust = xp.where(known, 1 / noise(xp.ones_like(y)), 0.0)
+    evidence = _product(xp, _transpose(xp, relative), trust[..., None] * relative)
+    cov = inverse(xp, inverse(xp, predicted) + evidence)
+    moved = _apply(cov, _apply(_transpose(xp, relative), trust * (y - _apply(relative, mean))))
+    surprise = moved**2 / xp.maximum(_diagonal(xp, predicted) - _diagonal(xp, cov), 1e-12)
     jumps = surprise**2 / (surprise**2 + p.turn**2)
-    share = xp.abs(relative) * xp.where(known, 1.0, 0.0)[..., None]
-    jumps = (share * jumps[..., None]).sum(-2) / xp.maximum(share.sum(-2), 1e-9)
     step = xp.where(first, 100.0, step + jumps * (guess / level - mean) ** 2)
     prior = prior + step[..., None] * eye
 
@@ -199,7 +203,7 @@ def update(xp: ModuleType, wiring: Wiring, parameters: Parameters, belief: Belie
         innovation=xp.clip(innovation, 0.02, 3.0),
         follow_xx=follow_xx,
         follow_xy=follow_xy,
-        read=xp.maximum(belief.read, xp.max(share > 0, -2) * 1.0),
+        read=xp.maximum(belief.read, xp.max((loading != 0) & known[..., None], -2) * 1.0),
         windows=belief.windows + 1,
     )
 

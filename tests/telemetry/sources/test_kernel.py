@@ -21,7 +21,7 @@ NET = """\
 Inter-|   Receive                            |  Transmit
  face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier
     lo:    9631      88    0    0    0     0     0     0     9631      88    0    0    0     0     0     0
-docker0: 900 9 0 0 0 0 0 0 800 8 0 0 0 0 0 0
+docker0: 90{faults} 9 0 0 0 0 0 0 800 8 0 0 0 0 0 0
   eth0:{rx} {packets}    0    0    0     0       0      0  2268452   26668    0    0    0     0    0    0
 """
 IDLE = "full avg10=0.00 avg60=0.00 avg300=0.00 total=0\n"
