@@ -383,11 +383,70 @@ def cost(events: int, cpus: int, windows: int) -> dict[str, float]:
     return {"events": events, "cpus": cpus, "free": len(net.free), "ms": 1e3 * float(np.median(seconds))}
 
 
+def in_simulator(scenarios: int, seconds: float) -> dict[str, float]:
+    """What a step of the simulator costs with inference, and with counters that are read and forgotten."""
+    import jax
+
+    from benchmarks import simulator
+    from symphony.baselines import EftBelief
+    from symphony.simulator import rollout
+
+    batch = simulator.tile(
+        simulator.stack([simulator.scenario(simulator.small_cluster(), k) for k in range(8)]), scenarios
+    )
+    inferring, found = rollout.read_when, {}
+    try:
+        for name, read in (("with", inferring), ("without", lambda _, state, *__: state)):
+            rollout.read_when = read
+            jax.clear_caches()
+            got = simulator.measure(batch, EftBelief(), 256, seconds)
+            found[name] = 1e6 * got["events_per_step"] * scenarios / got["events_per_s"]
+    finally:
+        rollout.read_when = inferring
+        jax.clear_caches()
+    share = 1 - found["without"] / found["with"]
+    return {"scenarios": scenarios, "us/step": found["with"], "us/step without": found["without"], "share": share}
+
+
+def end_to_end(seeds: int, noises: Sequence[float]) -> Figures:
+    """Mean completion time of earliest-finish under raw readings, corrected ones, and the truth."""
+    import symphony as sy
+
+    found = []
+    for noise in noises:
+
+        def measured(policy: str, corrected: bool, noise: float = noise) -> Floats:
+            report = sy.compare(
+                [policy],
+                topology="paper",
+                workload="variant-calling?load=0.6&jobs=60",
+                seeds=range(seeds),
+                disturbances=sy.Disturbances(background=2.0, counter_noise=noise, corrected=corrected),
+            )
+            return np.array(report.values(policy, "mean_completion_s"))
+
+        exact = measured("eft-exact", corrected=True)
+        static, raw = measured("eft-static", corrected=True), measured("eft-belief", corrected=False)
+        ours = measured("eft-belief", corrected=True)
+        half = 1.96 * float(np.std((ours - raw) / exact, ddof=1)) / np.sqrt(seeds)
+        found.append(
+            {
+                "noise": noise,
+                "static": float((static / exact - 1).mean()),
+                "raw": float((raw / exact - 1).mean()),
+                "corrected": float((ours / exact - 1).mean()),
+                "corrected - raw": float(((ours - raw) / exact).mean()),
+                "±": half,
+            }
+        )
+    return found
+
+
 def main() -> None:
     """Measure, print, keep."""
     args = arguments(
         "How far counters are off, and what inference takes away.",
-        ("phases", "programs", "corrupted", "events", "counters", "stretch", "cost"),
+        ("phases", "programs", "corrupted", "events", "counters", "stretch", "cost", "simulator", "end"),
     )
     console = Console(width=140)
     figures: dict[str, Any] = {}
@@ -450,11 +509,24 @@ def main() -> None:
         table("Against the number of counters"),
     )
     windows = 20 if args.quick else 60
-    sizes = [(events, 1) for events in (10, 20, 30, 40, 50, 60)] + [(30, cpus) for cpus in (8, 32, 128)]
+    shapes = [(events, 1) for events in (10, 20, 30, 40, 50, 60)] + [(30, cpus) for cpus in (8, 32, 128)]
     section(
         "cost",
-        lambda: [cost(events, cpus, windows) for events, cpus in sizes],
+        lambda: [cost(events, cpus, windows) for events, cpus in shapes],
         lambda found: _shown_rows(console, "Time of one window (NumPy)", found),
+    )
+    import jax
+
+    sizes = [64] if jax.default_backend() == "cpu" else [1024, 8192]
+    section(
+        "simulator",
+        lambda: [in_simulator(size, 1.0 if args.quick else 3.0) for size in sizes],
+        lambda found: _shown_rows(console, "A step of the simulator", found),
+    )
+    section(
+        "end",
+        lambda: end_to_end(4 if args.quick else 40, (0.4, 1.0)),
+        lambda found: _shown_rows(console, "Mean completion time above that of EFT with exact state", found),
     )
     keep(args.json, **figures)
 

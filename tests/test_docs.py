@@ -10,7 +10,7 @@ import pytest
 import typer
 
 import symphony as sy
-from symphony.cli import catalogue, compare, topology, workload
+from symphony.cli import catalogue, compare, stat, topology, workload
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -82,11 +82,12 @@ def test_reference_has_every_command_and_option() -> None:
     reference = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
     alone = typer.Typer(add_completion=False)
     alone.command("compare")(compare.compare)
-    found = {"compare": typer.main.get_command(alone)}
+    alone.command("stat")(stat.stat)
+    found = dict(typer.main.get_command(alone).commands)  # type: ignore[attr-defined]
     for group, app in (("topology", topology.app), ("workload", workload.app), ("catalogue", catalogue.app)):
         commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
         found |= {f"{group} {name}": command for name, command in commands.items()}
-    assert len(found) == 13
+    assert len(found) == 15
     for name, command in found.items():
         assert f"{name}" in reference
         for option in (option for parameter in command.params for option in parameter.opts if option[0] == "-"):

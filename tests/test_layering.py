@@ -19,11 +19,12 @@ ORDER = (
     "simulator",
     "baselines",
     "oracle",
+    "training",
     "evaluation",
     "testing",
     "cli",
 )
-# Whoever talks to the outside world does it below `cli`, in packages that do not exist yet.
+# Whoever talks to the outside world does it below `cli`, in packages that do not exist yet; but for a page on loopback.
 OUTSIDE = {
     "ray",
     "socket",
@@ -108,6 +109,8 @@ def test_modules_import_one_another_in_one_direction() -> None:
 
 def test_no_module_talks_to_the_outside_world() -> None:
     for module, used in USES.items():
+        if module == "symphony.cli.prometheus":
+            continue
         assert {name.split(".")[0] for name in used}.isdisjoint(OUTSIDE), module
 
 

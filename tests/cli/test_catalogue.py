@@ -21,7 +21,7 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cache, a CPU and a wide terminal of the test's own."""
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(machine, "cpuid", lambda: "GenuineIntel-6-55-4")
+    monkeypatch.setattr(machine, "cpuid", lambda *root: "GenuineIntel-6-55-4")
     monkeypatch.setattr(machine, "architecture", lambda: "x86")
 
 
@@ -56,7 +56,7 @@ def test_add_from_perf(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_add_notes_a_cpu_without_a_listing(tree: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "is x86/tiny, which has not been added" in run("add", f"{tree}/x86/mix").stdout
-    monkeypatch.setattr(machine, "cpuid", lambda: "SomeVendor-1-2-3")
+    monkeypatch.setattr(machine, "cpuid", lambda *root: "SomeVendor-1-2-3")
     assert "none of them is for this machine's CPU (SomeVendor-1-2-3)" in run("add", tree).stdout
 
 
@@ -122,3 +122,31 @@ def test_names_with_brackets_are_printed_as_they_are(tmp_path: Path) -> None:
     catalogue.add(unpacked(tmp_path / "odd", odd))
     output = run("show", "tiny", "--events", "*").stdout
     assert "A[red]" in output and "[bold]x[/] :smile:" in output
+
+
+def test_graph_draws_the_net_of_some_events(tree: str, tmp_path: Path) -> None:
+    run("add", tree)
+    said = run("graph", "tiny", "--events", "cache.", "--metrics", "miss_ratio", "-o", str(tmp_path / "net.svg")).stdout
+    assert "2 events to count, 1 derived" in said
+    assert (tmp_path / "net.svg").read_text().startswith("<svg ")
+    drawn = json.loads(run("graph", "tiny", "--events", "cache.", "--json").stdout)
+    assert {node["name"]: node["kind"] for node in drawn["nodes"]} == {
+        "cache.all": "derived",
+        "cache.hit": "free",
+        "cache.miss": "free",
+        "cache.all = hit + miss": "sum",
+    }
+    assert {"from": "cache.all = hit + miss", "to": "cache.all"} in drawn["edges"]
+
+
+def test_graph_by_default_and_in_vain(tree: str, tmp_path: Path) -> None:
+    assert "ipc" in {node["name"] for node in json.loads(run("graph", "--json").stdout)["nodes"]}
+    run("add", tree)
+    for arguments in (
+        ("tiny",),
+        ("tiny", "--json", "--events", "zzz"),
+        ("tiny", "--json", "--metrics", "zzz"),
+        ("tiny", "-o", str(tmp_path / "no" / "net.svg")),
+    ):
+        with pytest.raises(InputError):
+            run("graph", *arguments)

@@ -27,7 +27,6 @@ from symphony.scheduling import advance, state
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import facts, per_gang
 from symphony.scheduling.policy import Action, Observation, Policy
-from symphony.simulator.rollout import belief
 
 GB = 1e9
 MIB = float(1 << 20)
@@ -100,7 +99,7 @@ _arrive, _apply, _start = jitted(advance.job_arrived), jitted(advance.apply), ji
 _finish, _leave, _release = jitted(advance.gang_finished), jitted(advance.gang_leaves), jitted(advance.release_children)
 _there, _copy, _window = jitted(advance.inputs_there), jitted(advance.copy_made), jitted(advance.window_ended)
 _fail, _repair, _setup = jitted(advance.device_failed), jitted(advance.device_repaired), jitted(advance.setup_ended)
-_facts, _belief = jitted(facts), jitted(belief)
+_facts = jitted(facts)
 YES = jnp.asarray(True)
 
 
@@ -196,7 +195,9 @@ class Books:
         def rows(values: Sequence[float]) -> jax.Array:
             return jnp.asarray(np.pad(np.asarray(values, np.float32), (0, self.t.capacity.shape[0] - len(values))))
 
-        mean, std = _belief(self.core, jnp.asarray(noise), jax.random.key(7))
+        # A reading with an error that belongs to its window; what is inferred from readings is tests/simulator's.
+        error = jax.random.normal(jax.random.fold_in(jax.random.key(7), self.core.windows), self.core.reading.shape)
+        mean = self.core.reading * jnp.maximum(1 + noise * error, 0)
         hidden = dict.fromkeys(("jobs", "arrival_whole", "arrival_part", "graph", "priority", "home"))
         workload = replace(self.w, **hidden)
         every = per_gang(self.core, jnp.asarray(self.w.units))
@@ -207,7 +208,9 @@ class Books:
             now=self.now,
             own_load=rows(own_load),
             load_mean=mean,
-            load_std=std,
+            load_std=noise * mean,
+            background=jnp.maximum(mean - self.core.own_reading, 0),
+            background_std=noise * mean,
             true_background=None if true_background is None else rows(true_background),
             units_left=every if units_left is None else every.at[: len(units_left)].set(jnp.asarray(units_left)),
             prepared=None if policy is None else policy.prepare(self.t, workload),

@@ -76,30 +76,6 @@ def test_a_failed_device_is_not_idle() -> None:
     assert idle_devices(books.observe()).tolist()[:4] == [True, False, True, True]
 
 
-def test_belief_is_the_reading_with_its_error_and_ours_taken_out() -> None:
-    books = Books(work(dot("any")))
-    assert books.observe(noise=0.4).load_mean.tolist() == [0.0] * books.t.capacity.shape[0]  # before the first window
-    books.window([1.5, 0.2, 0.0], [0.5, 0.3, 0.0])
-    exact = books.observe()
-    assert exact.load_mean.tolist()[:3] == pytest.approx([1.5, 0.2, 0.0])
-    assert exact.background.tolist()[:3] == pytest.approx([1.0, 0.0, 0.0])  # never below 0
-    assert exact.load_std.tolist()[:3] == [0.0, 0.0, 0.0]
-    noisy = books.observe(noise=0.4)
-    assert noisy.load_mean.tolist()[:2] != pytest.approx([1.5, 0.2])
-    assert noisy.load_std.tolist()[:2] == pytest.approx([0.4 * x for x in noisy.load_mean.tolist()[:2]])
-
-
-def test_a_reading_keeps_its_error_until_the_next() -> None:
-    books = Books(work(dot("any")))
-    books.window([1.0] * ROWS, [0.0] * ROWS)
-    first = books.observe(noise=0.4).load_mean.tolist()
-    books.pass_time(3.0)
-    assert books.decide(place(0, GPU))
-    assert books.observe(noise=0.4).load_mean.tolist() == first
-    books.window([1.0] * ROWS, [0.0] * ROWS)
-    assert books.observe(noise=0.4).load_mean.tolist() != first
-
-
 def test_the_error_of_readings_has_the_size_that_it_is_said_to_have() -> None:
     books = Books(work(dot("any")))
     means = []

@@ -16,10 +16,11 @@ from rich.table import Table
 
 from symphony.cli import terminal
 from symphony.problem.errors import InputError
-from symphony.telemetry import architectural, machine
+from symphony.telemetry import architectural, drawing, inference, machine, verdicts, wanted
 from symphony.telemetry import catalogue as catalogues
 from symphony.telemetry.catalogue import Entry
 from symphony.telemetry.events import Catalogue, Event, Metric
+from symphony.telemetry.expressions import key
 
 app = typer.Typer(help="See what CPUs can count: events and metrics from the kernel's listings.", no_args_is_help=True)
 
@@ -122,6 +123,52 @@ def show(
         )
     if events is None and metrics is None:
         console.print("\n[bold]--events PATTERN[/] and [bold]--metrics PATTERN[/] list them.")
+
+
+@app.command("graph")
+def graph_(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="A catalogue; without, that of this machine's CPU.")
+    ] = None,
+    events: Annotated[
+        str | None, typer.Option("--events", metavar="PATTERN", help="Events whose names have this in them.")
+    ] = None,
+    metrics: Annotated[
+        str | None, typer.Option("--metrics", metavar="METRICS", help="Metrics, or groups of them, with commas.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE.svg", help="The picture.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Draw how events hang together: which are counted, which follow from them, and what metrics are made of them.
+
+    Without --events and --metrics: the events of the metrics that `symphony stat` shows by default.
+    """
+    if output is None and not as_json:
+        raise InputError("no file for the picture", hint="symphony catalogue graph -o net.svg, or --json")
+    model = inference.model(name)
+    chosen: tuple[str, ...] = ()
+    if events is not None:
+        chosen = tuple(dict.fromkeys(key(e.name) for e in model.catalogue.events if _fits(events, e.name)))
+        if not chosen:
+            raise InputError(f"{model.catalogue.name} has no event with {events!r} in its name", hint="--events 'l2*'")
+    if events is None and metrics is None:
+        model, usual = wanted.default(model)
+        computed = usual.metrics
+    else:
+        computed = wanted.expand(model.catalogue, wanted.split([metrics] if metrics else []))
+    drawn = drawing.graph(model, chosen, computed, verdicts.load(model.catalogue.name))
+    if output is not None:
+        try:
+            output.write_text(drawing.svg(drawn), encoding="utf-8")
+        except OSError as error:
+            raise InputError(
+                f"-o {output} cannot be written: {error.strerror or error}", hint="name a file in a folder that exists"
+            ) from None
+    if as_json:
+        _print_json(drawn.as_json())
+    else:
+        free, derived = (sum(node.kind == kind for node in drawn.nodes) for kind in ("free", "derived"))
+        terminal.console().print(f"{output}: {free} events to count, {derived} derived", markup=False, soft_wrap=True)
 
 
 # --- Tables ------------------------------------------------------------------------------------------------

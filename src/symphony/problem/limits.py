@@ -29,6 +29,8 @@ WORK_NOISE = 5.0  # spread of the logarithm of the true work
 SEED = 2**32 - 1  # the largest
 NUMBER = 1e300  # any number at all: floats end a little beyond
 LATENCY_S = 3_600.0  # of one decision
+COUNTERS = 1_024  # of one machine
+COUNTER_DELAY = 64  # windows
 PRIORITY = 2**31 - 2  # the largest; the least is as far below 0
 
 

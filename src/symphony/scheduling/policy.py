@@ -84,6 +84,8 @@ class Observation(eqx.Module):
     own_load: Array  # f[R]: load that Symphony's own workers and transfers put on each row now
     load_mean: Array  # f[R]: belief about the load of each row in the last window
     load_std: Array  # f[R]
+    background: Array  # f[R]: belief about what others load each row with, its mean …
+    background_std: Array  # f[R]: … and its deviation
     true_background: Array | None  # f[R], for policies that cheat
     units_left: Array  # f[G]: whole units (iterations) that each gang has yet to do, as it reports them itself
     prepared: Any  # what the policy's own `prepare` answered
@@ -119,11 +121,6 @@ class Observation(eqx.Module):
         idle = (self.core.lanes_free > 0) & (self.core.queued == 0)
         backlog = (self.core.queued_s + self.running_s) / jnp.maximum(self.topology.slots, 1)
         return jnp.where(idle, 0, backlog)
-
-    @property
-    def background(self) -> Array:
-        """Belief about what others load each row with [R]: the reading less our own share of it."""
-        return jnp.maximum(self.load_mean - self.core.own_reading, 0)
 
     def per_gang(self, table: ArrayLike) -> Array:
         """A column of the workload's graphs [A, T], for the gangs in the system [G]."""

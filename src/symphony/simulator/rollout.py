@@ -16,10 +16,10 @@ from symphony.problem.arrays import WorkloadArrays
 from symphony.scheduling.feasible import startable
 from symphony.scheduling.indexing import once, take
 from symphony.scheduling.policy import Action, Observation, Policy
-from symphony.scheduling.state import Core
-from symphony.simulator import settle
+from symphony.simulator import counters, settle
 from symphony.simulator.contention import LOAD_UNIT, ContentionModel
-from symphony.simulator.next_event import advance_time
+from symphony.simulator.counters import Past, Settings, read_when
+from symphony.simulator.next_event import EVENT_WINDOW, advance_time
 from symphony.simulator.scenarios import ScenarioArrays, batch_axes
 from symphony.simulator.world import World, initial
 
@@ -49,7 +49,9 @@ class Log(eqx.Module):
 def begin(s: ScenarioArrays, policy: Policy, key: Array) -> Carry:
     """A run before its first step."""
     # Strong types: a weakly typed leaf would make the second call of `run_steps` compile again.
-    carry = Carry(initial(s), policy.init(s.topology), policy.prepare(s.topology, unannounced(s.workload)), key)
+    world = initial(s)
+    prepared = policy.prepare(s.topology, unannounced(s.workload))
+    carry = Carry(world, policy.init(s.topology), prepared, key)
     return jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), carry)
 
 
@@ -63,17 +65,10 @@ def finished(world: World, s: ScenarioArrays) -> Array:
     return (world.core.jobs_done >= s.workload.jobs) | world.stalled
 
 
-def belief(core: Core, noise: Array, key: Array) -> tuple[Array, Array]:
-    """Mean and deviation of the load of each row, from a noisy reading; the noise belongs to the window."""
-    draw = jax.random.normal(jax.random.fold_in(key, core.windows), core.reading.shape)
-    mean = core.reading * jnp.maximum(1 + noise * draw, 0)
-    return mean, noise * mean
-
-
 def observe(world: World, s: ScenarioArrays, cheats: bool, prepared: Any = None) -> Observation:
     """What a policy is shown."""
     core = world.core
-    mean, std = belief(core, s.counter_noise, jax.random.wrap_key_data(s.key))
+    mean, std, others, others_std = counters.believed(world.counters, s, core.own_reading)
     return Observation(
         core=replace(core, reading=mean),
         topology=s.topology,
@@ -82,6 +77,8 @@ def observe(world: World, s: ScenarioArrays, cheats: bool, prepared: Any = None)
         own_load=world.load * LOAD_UNIT,
         load_mean=mean,
         load_std=std,
+        background=others,
+        background_std=others_std,
         true_background=world.background if cheats else None,
         units_left=settle.units_left(world, s),
         prepared=prepared,
@@ -89,11 +86,18 @@ def observe(world: World, s: ScenarioArrays, cheats: bool, prepared: Any = None)
 
 
 def step(
-    carry: Carry, s: ScenarioArrays, policy: Policy, contention: ContentionModel, record: bool, alone: bool = False
+    carry: Carry,
+    s: ScenarioArrays,
+    policy: Policy,
+    contention: ContentionModel,
+    record: bool,
+    alone: bool = False,
+    key: Array | None = None,
 ) -> tuple[Carry, Log | None]:
     """A gang leaves, a decision is made, a fetch and a gang start, time moves: each if it can and its turn has come.
 
-    Side by side with other scenarios, every part is computed and masked; `alone`, what is not needed is skipped.
+    Side by side with other scenarios, every part is computed and masked; `alone`, what is not needed is skipped. `key`
+    is that of the next decision, if it has been drawn (`decision_key`).
     """
     w = s.workload
     before = carry.world
@@ -101,9 +105,10 @@ def step(
     world, left = _part(alone, leaves, settle.leave, before, s)
 
     def decide(world: World, s: ScenarioArrays) -> tuple[tuple[World, Any], tuple[Action, Array]]:
-        key = jax.random.fold_in(carry.key, world.core.decisions)
-        state, action = policy.decide(key, carry.policy_state, observe(world, s, policy.cheats, carry.prepared))
-        when, action = once((decides, action))
+        drawn = decision_key(carry.key, world.core.decisions) if key is None else key
+        shown = observe(world, s, policy.cheats, carry.prepared)
+        state, action = policy.decide(drawn, carry.policy_state, shown)
+        when, action = once((_known(alone, decides), action))
         state = jax.tree.map(lambda new, old: jnp.where(when, new, old), state, carry.policy_state)
         world, accepted = settle.act(world, s, action, when)
         return (world, state), (action, accepted)
@@ -121,7 +126,9 @@ def step(
 
     ready = (s.latency <= 0) | world.thought
     moves = once(~settle.unsettled(world) & ~(settle.wanted(world.core, s) & ready) & ~finished(world, s))
-    world, event = _part(alone, moves, partial(advance_time, contention=contention, when=moves), world, s)
+    move = partial(advance_time, contention=contention, when=_known(alone, moves))
+    world, event = _part(alone, moves, move, world, s)
+    world, _ = _part(alone, event.kind == EVENT_WINDOW, partial(_read, when=event.kind == EVENT_WINDOW), world, s)
     carry = Carry(world, state, carry.prepared, carry.key)
     if not record:
         return carry, None
@@ -156,6 +163,23 @@ def step(
     return carry, log
 
 
+def decision_key(key: Array, number: Array) -> Array:
+    """The key of a policy's decision."""
+    return jax.random.fold_in(key, number)
+
+
+def _read(world: World, s: ScenarioArrays, when: Array) -> tuple[World, None]:
+    """A window has ended: what counters say of it, and what follows."""
+    core = world.core
+    past = Past(core.windows - 1, core.reading, world.square, core.own_reading)
+    return replace(world, counters=read_when(when, world.counters, Settings.of(s), past)), None
+
+
+def _known(alone: bool, needed: Array) -> Array:
+    """A part that is run only if it is needed need not ask again whether it is."""
+    return jnp.asarray(True) if alone else needed
+
+
 def _part(
     alone: bool, needed: Array, part: Callable[..., Any], world: World, s: ScenarioArrays, otherwise: Any = None
 ) -> tuple[Any, Any]:
@@ -180,8 +204,13 @@ def _run(
     alone = batch.phases.shape[0] == 1
 
     def one(s: ScenarioArrays, carry: Carry) -> tuple[Carry, Log | None, Array]:
+        # Keys are drawn all at once: a single draw takes as long as a step. A step makes one decision at most.
+        first = carry.world.core.decisions
+        keys = jax.vmap(partial(decision_key, carry.key))(first + jnp.arange(steps))
+
         def body(carry: Carry, _: None) -> tuple[Carry, Log | None]:
-            return step(carry, s, policy, contention, record, alone)
+            key = keys[carry.world.core.decisions - first]
+            return step(carry, s, policy, contention, record, alone, key)
 
         carry, log = jax.lax.scan(body, carry, None, length=steps)
         return carry, log, finished(carry.world, s)

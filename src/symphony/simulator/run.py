@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -27,9 +27,12 @@ from symphony.simulator.rollout import Carry, Log, begin_batch, run_steps
 from symphony.simulator.scenarios import Scenario, ScenarioArrays, stack
 from symphony.simulator.world import World
 
-RULES = 1  # of the simulation: raised with every change that changes results, so that old ones are not mixed in
+RULES = 2  # of the simulation: raised with every change that changes results, so that old ones are not mixed in
 CHUNK = 512  # steps between looks at the progress
+ALONE = 256  # gangs in the system from which on a CPU runs scenarios one by one
 MAX_STEPS_PER_JOB = 4_000_000  # a run that completes no job in so many is not getting anywhere
+
+Result = TypeVar("Result")
 
 
 @dataclass
@@ -57,15 +60,21 @@ def simulate(
     name: str = "",
     contention: ContentionModel | None = None,
     progress: Callable[[float], None] | None = None,
+    batch: ScenarioArrays | None = None,
 ) -> list[RunRecord]:
-    """Run a policy on scenarios of one topology side by side. `progress` is told the share of jobs done."""
-    batch = stack(list(scenarios))
+    """Run a policy on scenarios of one topology side by side. `progress` is told the share of jobs done.
+
+    `batch` is what `stack` makes of the scenarios, for those who run several policies on them.
+    """
+    batch = stack(list(scenarios)) if batch is None else batch
     started = time.perf_counter()
-    traces, compile_s = run_traces(batch, scenarios, policy, contention=contention, progress=progress)
+
+    def recorded(number: int, trace: Trace) -> RunRecord:
+        return record(scenarios[number], trace, name or policy.name, 0.0)
+
+    records, compile_s = _run_each(batch, scenarios, policy, recorded, contention, progress, record_log=True)
     wall_s = (time.perf_counter() - started - compile_s) / len(scenarios)
-    records = [
-        record(scenario, trace, name or policy.name, wall_s) for scenario, trace in zip(scenarios, traces, strict=True)
-    ]
+    records = [replace(run, wall_s=wall_s) for run in records]
     for run in records:
         if run.stalled:
             raise PolicyError(
@@ -87,23 +96,37 @@ def run_traces(
     progress: Callable[[float], None] | None = None,
     record_log: bool = True,
 ) -> tuple[list[Trace], float]:
-    """Run a batch to its end. Also returns the seconds that compilation took.
+    """Run a batch to its end. Also returns the seconds that compilation took."""
+    return _run_each(batch, scenarios, policy, lambda _, trace: trace, contention, progress, record_log)
 
-    On CPUs the batch is split over the cores: one program runs on one core.
+
+def _run_each(
+    batch: ScenarioArrays,
+    scenarios: Sequence[Scenario],
+    policy: Policy,
+    use: Callable[[int, Trace], Result],
+    contention: ContentionModel | None,
+    progress: Callable[[float], None] | None,
+    record_log: bool,
+) -> tuple[list[Result], float]:
+    """What `use` makes of the number and the trace of each run, and the seconds that compilation took.
+
+    On CPUs, programs run side by side, one on each core; meanwhile others are made use of.
     """
     began = time.perf_counter()
     contention = contention or Bottleneck()
     keys = jax.vmap(jax.random.key)(np.asarray([s.seed for s in scenarios], np.uint32))
     keys = jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys)
-    shards = split(batch, keys, len(scenarios), cores())
-    carries = [begin_batch(part, policy, part_keys) for part, part_keys in shards]
-    compiled = _compiled(shards[0][0], carries[0], policy, contention, record_log)
+    shards = split(batch, keys, len(scenarios), programs(batch, len(scenarios)))
+    each = len(shards[0][1])
+    compiled = _compiled(*shards[0], policy, contention, record_log)
     compile_s = time.perf_counter() - began
     jobs = sum(len(s.workload.jobs) for s in scenarios)
     done = [0.0] * len(shards)
 
-    def run(shard: int) -> list[Trace]:
-        (part, part_keys), carry = shards[shard], carries[shard]
+    def run(shard: int) -> list[Result]:
+        part, part_keys = shards[shard]
+        carry = begin_batch(part, policy, part_keys)
         logs: list[Log] = []
         completed, since = -1.0, 0
         while since < MAX_STEPS_PER_JOB:
@@ -130,22 +153,35 @@ def run_traces(
                 hint="give durations and arrivals in seconds, and fewer jobs of such length",
             )
         host = jax.tree.map(np.asarray, _without_key(carry))
+        numbers = range(shard * each, min((shard + 1) * each, len(scenarios)))
         return [
-            Trace(jax.tree.map(lambda x, i=i: x[i], whole), jax.tree.map(lambda x, i=i: x[i], host))
-            for i in range(len(part_keys))
+            use(number, Trace(*(jax.tree.map(lambda x, i=i: x[i], columns) for columns in (whole, host))))
+            for i, number in enumerate(numbers)
         ]
 
-    # Settings such as 64-bit mode belong to a thread, so a single shard stays in the caller's.
-    if len(shards) == 1:
-        return run(0), compile_s
-    with ThreadPoolExecutor(len(shards)) as pool:
-        traces = [trace for part in pool.map(run, range(len(shards))) for trace in part]
-    return traces[: len(scenarios)], compile_s
+    # Settings such as 64-bit mode belong to a thread, so what runs one by one stays in the caller's.
+    at_once = min(cores(), len(shards))
+    if at_once == 1:
+        parts = [run(shard) for shard in range(len(shards))]
+    else:
+        with ThreadPoolExecutor(at_once) as pool:
+            parts = list(pool.map(run, range(len(shards))))
+    return [result for part in parts for result in part], compile_s
 
 
 def cores() -> int:
     """Programs to run side by side: the cores at hand on a CPU, one on an accelerator."""
     return (os.cpu_count() or 1) if jax.default_backend() == "cpu" else 1
+
+
+def programs(batch: ScenarioArrays, size: int) -> int:
+    """How many programs a batch is split into.
+
+    An accelerator runs one. A CPU runs one on each core if scenarios are small, as each operation then serves many; if
+    they are not, one for each scenario, which skips the parts of a step that it does not need.
+    """
+    gangs = batch.job_slots * batch.workload.kernel.shape[-1]
+    return min(size, cores()) if jax.default_backend() != "cpu" or gangs < ALONE else size
 
 
 def split(batch: ScenarioArrays, keys: jax.Array, size: int, parts: int) -> list[tuple[ScenarioArrays, jax.Array]]:
@@ -164,9 +200,10 @@ _programs: dict[Any, Any] = {}
 
 
 def _compiled(
-    batch: ScenarioArrays, carry: Carry, policy: Policy, contention: ContentionModel, record_log: bool
+    batch: ScenarioArrays, keys: jax.Array, policy: Policy, contention: ContentionModel, record_log: bool
 ) -> Callable[..., tuple[Carry, Log, Any]]:
     """The program for these shapes: compiled ahead, so that its time can be told apart from the run's."""
+    carry = begin_batch(batch, policy, keys)
     leaves, structure = jax.tree.flatten((batch, carry, policy, contention))
     # What is not an array (say, a policy's float) is compiled into the program, so its value is part of the key.
     described = tuple((x.shape, x.dtype) if eqx.is_array(x) else x for x in leaves)
@@ -177,7 +214,7 @@ def _compiled(
 
 
 def _without_key(carry: Carry) -> Carry:
-    return Carry(carry.world, carry.policy_state, carry.prepared, jax.vmap(jax.random.key_data)(carry.key))
+    return replace(carry, key=jax.vmap(jax.random.key_data)(carry.key))
 
 
 def record(scenario: Scenario, trace: Trace, policy: str, wall_s: float) -> RunRecord:

@@ -57,7 +57,10 @@ class Disturbances:
     failures_per_day: float = 0.0  # of each device
     repair_s: float = 600.0
     work_noise: float = 0.05  # spread of the true amount of work about the profile
-    counter_noise: float = 0.4  # relative error of a counter reading
+    counter_noise: float = 0.4  # relative error of a counter reading; of a single slice of it if `counters` is given
+    counters: int | None = None  # of a machine, for which its rows take turns; None = enough for all
+    counter_delay: int = 0  # windows by which readings come late
+    corrected: bool = True  # policies see what is inferred from the readings, not the readings themselves
     window_s: float | None = None  # length of a counter window; None = a typical gang's time
     latency_s: float = 0.0  # scheduler latency charged for every decision
     offer_at_windows: bool = False  # offer a decision at the end of every window, even if no gang is ready
@@ -66,6 +69,8 @@ class Disturbances:
 CALM = Disturbances(background=0.0, work_noise=0.0, counter_noise=0.0)
 TYPICAL_GANGS_PER_PHASE = 20.0
 SHORTEST_S = 1e-6
+ERRORS = 1021  # of readings, drawn beforehand; a prime, so that windows and rows meet them in ever new order
+FREEDOM = 4  # degrees of it: errors of readings have heavier tails than a normal
 
 
 @dataclass(frozen=True)
@@ -161,6 +166,18 @@ def _check_disturbances(d: Disturbances) -> None:
     _check_number("disturbances", "failures_per_day", d.failures_per_day, limits.FAILURES_PER_DAY)
     _check_number("disturbances", "repair_s", d.repair_s)
     _check_number("disturbances", "latency_s", d.latency_s, limits.LATENCY_S)
+    if d.counters is not None and not units.is_whole(d.counters, 1, limits.COUNTERS):
+        raise InputError(
+            f"counters is {d.counters!r}",
+            where="disturbances",
+            hint=f"write 1 to {limits.COUNTERS}, or None for as many as there are rows",
+        )
+    if not units.is_whole(d.counter_delay, 0, limits.COUNTER_DELAY):
+        raise InputError(
+            f"counter_delay is {d.counter_delay!r}",
+            where="disturbances",
+            hint=f"write 0 to {limits.COUNTER_DELAY} windows",
+        )
     for name in ("phase_s", "window_s"):
         value = getattr(d, name)
         _check_number("disturbances", name, value, above=True)
@@ -244,11 +261,15 @@ class ScenarioArrays(eqx.Module):
     work_noises: Numeric  # i32[]
     work_noise: Numeric  # f[M]
     counter_noise: Numeric  # f[]
+    counter_error: Numeric  # f[ERRORS]: in deviations
+    counters: Numeric  # f[]: of a machine; 0 = enough for all
+    delay: Numeric  # i32[]: windows by which readings come late
+    corrected: Numeric  # bool[]
     window: Numeric  # f[]
     latency: Numeric  # f[]
     offer: Numeric  # bool[]
-    key: Numeric  # of the counter noise
     job_slots: int = eqx.field(static=True)
+    late: int = eqx.field(static=True)  # windows for which readings are held back at most
 
 
 def scenario_arrays(scenario: Scenario) -> ScenarioArrays:
@@ -289,12 +310,21 @@ def scenario_arrays(scenario: Scenario) -> ScenarioArrays:
         work_noises=np.int32(len(s.work_noise)),
         work_noise=noise,
         counter_noise=np.float64(d.counter_noise),
+        counter_error=_errors(s.seed),
+        counters=np.float64(d.counters or 0),
+        delay=np.int32(d.counter_delay),
+        corrected=np.bool_(d.corrected),
         window=np.float64(1.0 if d.window_s is None else d.window_s),
         latency=np.float64(d.latency_s),
         offer=np.bool_(d.offer_at_windows),
-        key=np.asarray(jax.random.key_data(jax.random.key(s.seed))),
         job_slots=s.job_slots,
+        late=d.counter_delay,
     )
+
+
+def _errors(seed: int) -> np.ndarray:
+    """Errors of readings, in deviations: Student's t, to unit variance."""
+    return np.random.default_rng([seed, 2]).standard_t(FREEDOM, ERRORS) / np.sqrt(FREEDOM / (FREEDOM - 2))
 
 
 def batch_axes(batch: ScenarioArrays) -> ScenarioArrays:
@@ -312,6 +342,7 @@ def stack(scenarios: list[Scenario]) -> ScenarioArrays:
     workers = max(b.workload.max_workers for b in batch)
     fan = max(b.workload.fan for b in batch)
     slots = max(b.job_slots for b in batch)
+    late = max(b.late for b in batch)
     kernels = max(b.workload.exchange.shape[0] for b in batch)
     batch = [replace(b, workload=_with_kernels(b.workload, kernels)) for b in batch]
     leaves = [jax.tree.leaves(replace(b, topology=None)) for b in batch]
@@ -321,6 +352,7 @@ def stack(scenarios: list[Scenario]) -> ScenarioArrays:
         topology=None,
         workload=replace(batch[0].workload, max_workers=workers, fan=fan),
         job_slots=slots,
+        late=late,
     )
     joined = jax.tree.unflatten(jax.tree.structure(first), stacked)
     return replace(joined, topology=jax.tree.map(jnp.asarray, batch[0].topology))

@@ -12,6 +12,8 @@ from jax import Array
 from symphony.scheduling import state
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.state import Core
+from symphony.simulator import counters
+from symphony.simulator.counters import Counters
 from symphony.simulator.scenarios import ScenarioArrays
 
 IDLE = -1
@@ -47,9 +49,12 @@ class World(eqx.Module):
     load: Array  # i32: of Symphony's own workers and transfers
     background: Array  # f: of the hidden tenants
     load_area: Array  # f: integral of the total load over this window
+    square_area: Array  # f: of its square
+    square: Array  # f: mean of its square over the last window
     own_area: Array  # f: of the own load
     used_area: Array  # f: of min(1, own load)
     used: Array  # f: the same over all earlier windows
+    counters: Counters  # what has been read of the loads, and what is believed
     # the outside world
     phase: Array  # i32: next phase
     next_phase: Amount
@@ -103,9 +108,12 @@ def initial(s: ScenarioArrays) -> World:
         load=ints(rows),
         background=jnp.zeros(rows),
         load_area=jnp.zeros(rows),
+        square_area=jnp.zeros(rows),
+        square=jnp.zeros(rows),
         own_area=jnp.zeros(rows),
         used_area=jnp.zeros(rows),
         used=jnp.zeros(rows),
+        counters=counters.begin(s),
         phase=ints(),
         next_phase=Amount.of(jnp.asarray(s.phase_gap)[0]),
         failure=ints(),

@@ -208,11 +208,15 @@ class Tracker:
         self._windows += 1
         if self._windows >= self._next_look:
             self._next_look *= 2
-            if _accepted(self._found) != _accepted(new := self._verdicts()):
-                self._use(new)
-            self._found = new
+            self.look()
         self._recent.append(sample)
         self._take(sample)
+
+    def look(self) -> None:
+        """Test identities on all windows so far. `update` does it after 8, 16, 32, … windows."""
+        if _accepted(self._found) != _accepted(new := self._verdicts()):
+            self._use(new)
+        self._found = new
 
     def latest(self) -> Posterior:
         """What is believed of the newest window."""

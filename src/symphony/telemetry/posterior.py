@@ -19,7 +19,9 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any, NamedTuple
 
-_TINY = 4  # sizes up to which products are written out: they fuse with what is around them, on an accelerator
+import numpy as np
+
+_TINY = 4  # sizes up to which sums are written out: on an accelerator, they become one with what is around them
 Array = Any  # numpy.ndarray or jax.Array, as `xp` makes them
 
 
@@ -110,7 +112,7 @@ def update(xp: ModuleType, wiring: Wiring, parameters: Parameters, belief: Belie
     first = (belief.windows == 0)[..., None]
     deviation = _deviation(xp, wiring, rate, ran)
     follows = _follows(xp, p, belief)
-    factor = xp.clip(1 + (_product(xp, columns, follows) * deviation).sum(-1), 0.1, 10.0)
+    factor = xp.clip(1 + _sum(_product(xp, columns, follows) * deviation), 0.1, 10.0)
     adjusted = rate / factor
     weight = ran * factor**2  # slices in which little happened tell little
     n = xp.maximum(_apply(wiring.pool, weight), 1e-9)
@@ -125,19 +127,21 @@ def update(xp: ModuleType, wiring: Wiring, parameters: Parameters, belief: Belie
     size = xp.maximum(xp.where(known, 0.5 * (size + y), size), one)
     relative = loading * level[..., None, :] / size[..., :, None]
     y, one, mean = y / size, one / size, mean / level
+    y, one, mean, n, adjusted, weight, size, level, relative, guess = _settled(
+        xp, y, one, mean, n, adjusted, weight, size, level, relative, guess
+    )
 
     # Noise: the spread over slices, from this window and from those before.
     own = _apply(wiring.pool, weight * (adjusted / _apply(columns, size) - _apply(columns, y)) ** 2)
     own = xp.minimum(own / xp.maximum(parts - 1, 1.0), 25.0)
-    spread = (p.faith * (belief.spread * y) ** 2 + (parts - 1) * own) / (p.faith + parts - 1)
-    spread = xp.where(several, spread, belief.spread**2)
     unseen = xp.maximum(1 / n - 1 / window.total[..., None], 0.0)
-
     glitch = xp.zeros_like(y)
 
     def noise(near: Array) -> Array:
-        scale = xp.where(several, 1.0, near)
-        sampling = p.inflation**2 * spread * unseen * scale**2
+        """Variance of the readings if rates are `near`. Not of what was read: low readings are no better than high."""
+        spread = (belief.spread * near) ** 2
+        both = (p.faith * spread + (parts - 1) * own) / (p.faith + parts - 1)
+        sampling = p.inflation**2 * xp.where(several, both, spread) * unseen
         return sampling + (p.read_error * near) ** 2 + one * xp.maximum(near, one) + glitch
 
     # Prediction: a step, larger where the readings cannot be explained without.
@@ -149,13 +153,13 @@ def update(xp: ModuleType, wiring: Wiring, parameters: Parameters, belief: Belie
     off = xp.where(known, (y - _apply(relative, mean)) ** 2, 0.0)
     surprise = off / explained
     # A single reading that is off as nothing has been, while all is calm, may be a glitch: half of it is believed.
-    calm = (xp.median(surprise, axis=-1) < 4)[..., None]
+    calm = _middle(xp, surprise) < 4
     odd = ~first & calm & ~several & (unseen > 0) & (surprise > 100)
     glitch = xp.where(odd, off, 0.0)
     predicted = prior + step[..., None] * eye
     trust = xp.where(known, 1 / noise(xp.ones_like(y)), 0.0)
     evidence = _product(xp, _transpose(xp, relative), trust[..., None] * relative)
-    cov = inverse(xp, inverse(xp, predicted) + evidence)
+    (cov,) = _settled(xp, inverse(xp, inverse(xp, predicted) + evidence))
     moved = _apply(cov, _apply(_transpose(xp, relative), trust * (y - _apply(relative, mean))))
     surprise = moved**2 / xp.maximum(_diagonal(xp, predicted) - _diagonal(xp, cov), 1e-12)
     jumps = surprise**2 / (surprise**2 + p.turn**2)
@@ -163,6 +167,7 @@ def update(xp: ModuleType, wiring: Wiring, parameters: Parameters, belief: Belie
     prior = prior + step[..., None] * eye
 
     # The window's evidence, reweighted as a Student-t error demands, its size taken from what it says.
+    prior, step = _settled(xp, prior, step)
     precision = inverse(xp, prior)
     pulled = _apply(precision, mean)
     if wiring.soft.shape[0]:
@@ -175,12 +180,15 @@ def update(xp: ModuleType, wiring: Wiring, parameters: Parameters, belief: Belie
         trust = xp.where(known, weights / variance, 0.0)
         cov = inverse(xp, precision + _product(xp, _transpose(xp, relative), trust[..., None] * relative))
         x = _apply(cov, pulled + _apply(_transpose(xp, relative), trust * y))
+        cov, x = _settled(xp, cov, x)
         rest = (y - _apply(relative, x)) ** 2 + _quadratic(xp, relative, cov)
-        variance = noise(xp.maximum(0.5 * (xp.abs(_apply(relative, x)) + y), one))
+        variance = noise(xp.maximum(xp.abs(_apply(relative, x)), one))
         weights = (freedom + 1) / (freedom + rest / variance)
     trust = xp.where(known, weights / variance, 0.0)
     cov = inverse(xp, precision + _product(xp, _transpose(xp, relative), trust[..., None] * relative))
     x = _apply(cov, pulled + _apply(_transpose(xp, relative), trust * y))
+
+    cov, x = _settled(xp, cov, x)
 
     # Learning: spreads, steps, and how far events follow the anchors.
     pace = xp.maximum(p.memory, 1 / (belief.windows[..., None] + 3))
@@ -191,7 +199,7 @@ def update(xp: ModuleType, wiring: Wiring, parameters: Parameters, belief: Belie
     moved = xp.clip(part**2 * moved + step * (1 - part), 0.01 * belief.innovation**2, 9 * belief.innovation**2)
     innovation = xp.sqrt(belief.innovation**2 + xp.where(first, 0.0, p.memory) * (moved - belief.innovation**2))
     against = xp.where(several, y, _apply(relative, mean)) * size
-    doubt = spread * unseen + xp.where(several, 0.0, _quadratic(xp, relative, prior))
+    doubt = belief.spread**2 * unseen + xp.where(several, 0.0, _quadratic(xp, relative, prior))
     follow_xx, follow_xy = _follow(xp, wiring, p, belief, rate, ran, deviation, against, doubt, window)
 
     return Belief(
@@ -203,7 +211,7 @@ def update(xp: ModuleType, wiring: Wiring, parameters: Parameters, belief: Belie
         innovation=xp.clip(innovation, 0.02, 3.0),
         follow_xx=follow_xx,
         follow_xy=follow_xy,
-        read=xp.maximum(belief.read, xp.max((loading != 0) & known[..., None], -2) * 1.0),
+        read=xp.maximum(belief.read, -_least(xp, -1.0 * ((loading != 0) & known[..., None]))),
         windows=belief.windows + 1,
     )
 
@@ -230,6 +238,15 @@ def smooth(xp: ModuleType, beliefs: list[Belief]) -> list[Belief]:
         later = belief._replace(mean=xp.maximum(mean, 0.0), cov=cov * units)
         smoothed.append(later)
     return smoothed[::-1]
+
+
+def _settled(xp: ModuleType, *values: Array) -> tuple[Array, ...]:
+    """Values that are computed once. Without it, a compiler that fuses computes them again wherever they are used."""
+    if xp is np:
+        return values
+    import jax
+
+    return jax.lax.optimization_barrier(values)
 
 
 def inverse(xp: ModuleType, matrix: Array) -> Array:
@@ -298,22 +315,32 @@ def _least_squares(xp: ModuleType, loading: Array, y: Array, known: Array, level
     """Free rates that explain the readings, each reading in proportion to its size."""
     y = xp.maximum(y, one)
     most = xp.where((loading != 0) & known[..., None], y[..., None] / xp.maximum(xp.abs(loading), 1e-12), xp.inf)
-    unit = xp.min(most, -2)  # no part is larger than the smallest total that it is part of
+    unit = _least(xp, most)  # no part is larger than the smallest total that it is part of
     unit = xp.where(xp.isfinite(unit), unit, level)
     terms = loading * unit[..., None, :] / y[..., None] * known[..., None]
     normal = _product(xp, _transpose(xp, terms), terms) + 1e-4 * xp.eye(loading.shape[1])
     return unit * _apply(inverse(xp, normal), _apply(_transpose(xp, terms), xp.where(known, 1.0, 0.0)))
 
 
+def _sum(terms: Array) -> Array:
+    """Over the last axis."""
+    if 0 < terms.shape[-1] <= _TINY:
+        total = terms[..., 0]
+        for number in range(1, terms.shape[-1]):
+            total = total + terms[..., number]
+        return total
+    return terms.sum(-1)
+
+
 def _apply(matrix: Array, vector: Array) -> Array:
     if max(matrix.shape[-2:]) <= _TINY:
-        return (matrix * vector[..., None, :]).sum(-1)
+        return _sum(matrix * vector[..., None, :])
     return (matrix @ vector[..., None])[..., 0]
 
 
 def _product(xp: ModuleType, a: Array, b: Array) -> Array:
     if max(*a.shape[-2:], *b.shape[-2:]) <= _TINY:
-        return (a[..., :, :, None] * b[..., None, :, :]).sum(-2)
+        return _sum(a[..., :, None, :] * _transpose(xp, b)[..., None, :, :])
     return xp.matmul(a, b)
 
 
@@ -321,10 +348,29 @@ def _transpose(xp: ModuleType, matrix: Array) -> Array:
     return xp.swapaxes(matrix, -1, -2)
 
 
+def _least(xp: ModuleType, table: Array) -> Array:
+    """Over the last axis but one."""
+    if table.shape[-2] <= _TINY:
+        least = table[..., 0, :]
+        for number in range(1, table.shape[-2]):
+            least = xp.minimum(least, table[..., number, :])
+        return least
+    return xp.min(table, -2)
+
+
+def _middle(xp: ModuleType, values: Array) -> Array:
+    """The median over the last axis, which stays."""
+    if values.shape[-1] <= 2:
+        return (_sum(values) / values.shape[-1])[..., None]
+    return xp.median(values, axis=-1)[..., None]
+
+
 def _diagonal(xp: ModuleType, matrix: Array) -> Array:
+    if matrix.shape[-1] <= _TINY:
+        return xp.stack([matrix[..., number, number] for number in range(matrix.shape[-1])], -1)
     return xp.diagonal(matrix, axis1=-2, axis2=-1)
 
 
 def _quadratic(xp: ModuleType, rows: Array, cov: Array) -> Array:
     """Variance of each row's combination."""
-    return (_product(xp, rows, cov) * rows).sum(-1)
+    return _sum(_product(xp, rows, cov) * rows)

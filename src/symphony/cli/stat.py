@@ -1,0 +1,460 @@
+"""`symphony stat`: what `perf stat` counts, with error bars, from few counters or from a log."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import sys
+from collections.abc import Container, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated
+
+import numpy as np
+import typer
+
+from symphony.cli import prometheus
+from symphony.cli.stat_lines import Lines
+from symphony.problem.errors import InputError, SymphonyError
+from symphony.telemetry import inference, machine, verdicts, wanted
+from symphony.telemetry.expressions import key
+from symphony.telemetry.feeding import Command, Feed, Lead, Named, Waiting
+from symphony.telemetry.inference import Model
+from symphony.telemetry.samples import CounterSource, Sample
+from symphony.telemetry.sources import KernelSource, NvmlSource, PerfSource, Replay, read_perf
+from symphony.telemetry.sources.perf_log import bare
+from symphony.telemetry.stat import Reader, Row, Run, Span, counts_a_task
+from symphony.telemetry.wanted import Layout, Wanted
+
+if TYPE_CHECKING:
+    from symphony.telemetry.bands import Bands
+
+SAMPLING_MS = 100
+CPUS_AT_ONCE = 32  # that can be inferred in a tenth of a second, one by one
+MACHINE, GPU = "machine", "GPU-"  # places: of the kernel's own figures, and of NVML's
+SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]}
+NO_PMU = "this machine has no performance counters that can be reached (a virtual machine?)"
+NO_PERF = "perf is not installed (Debian: linux-perf; Ubuntu: linux-tools-generic)"
+GO_ON = "what the kernel and the GPUs tell is counted instead"
+
+
+def stat(
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- CMD...]", help="Run a command and count it.")
+    ] = None,
+    *,
+    events: Annotated[
+        list[str] | None,
+        typer.Option("-e", "--event", metavar="EVENTS", help="Events, with commas; {…} is accepted. Repeatable."),
+    ] = None,
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option("-M", "--metrics", metavar="METRICS", help="Metrics, or groups of them, with commas. Repeatable."),
+    ] = None,
+    interval: Annotated[
+        int | None,
+        typer.Option(
+            "-I",
+            "--interval-print",
+            metavar="MS",
+            min=1,
+            help="Print every so many milliseconds. An estimate is printed two windows (of at most 100 ms) late, when "
+            "what followed has been taken into account; the last ones at the end.",
+        ),
+    ] = None,
+    system_wide: Annotated[bool, typer.Option("-a", "--all-cpus", help="Count all CPUs.")] = False,
+    cpus: Annotated[str, typer.Option("-C", "--cpu-list", metavar="CPUS", help="Count these CPUs: 0-3,8.")] = "",
+    pids: Annotated[str, typer.Option("-p", "--pid", metavar="PID", help="Count these processes, with commas.")] = "",
+    per_cpu: Annotated[bool, typer.Option("-A", "--no-aggr", help="Tell CPUs apart (with -a or -C).")] = False,
+    as_json: Annotated[bool, typer.Option("-j", "--json", help="A JSON object on each line.")] = False,
+    separator: Annotated[
+        str | None, typer.Option("-x", "--field-separator", metavar="SEP", help="Fields with this between them.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="Write there, not to standard error (--replay: output)."),
+    ] = None,
+    cpu: Annotated[
+        str | None, typer.Option("--cpu", metavar="NAME", help="The catalogue; by default that of this machine's CPU.")
+    ] = None,
+    counters: Annotated[
+        int | None, typer.Option("--counters", metavar="N", min=1, help="Use so many of the core's general counters.")
+    ] = None,
+    audit: Annotated[
+        bool, typer.Option("--audit", help="Count sums, too, to see which identities hold here, and remember it.")
+    ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say what was counted together, what is derived, and by which identities.")
+    ] = False,
+    replay: Annotated[
+        Path | None,
+        typer.Option("--replay", metavar="FILE", help="Correct what `perf stat -I … -j` or `-x` wrote; needs no perf."),
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="FILE", help="Draw means and 95% bands over time (.svg, .png).")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--prometheus", metavar="PORT", min=0, max=65535, help="Serve the newest on loopback; 0: any free port."
+        ),
+    ] = None,
+) -> None:
+    """Count events like `perf stat`, with 95% intervals.
+
+    More events than the CPU has counters take turns, and are scaled up: that is wrong by tens of per cent where a
+    program changes what it does. Here, counts are inferred from all readings together, with what is known about the
+    CPU's events: what is a sum of others is not counted, and parts add up to their totals. Groups are chosen for that.
+    """
+    target = _Target(tuple(command or ()), system_wide, cpus, _numbers(pids), per_cpu)
+    _check(target, replay is not None)
+    if as_json and separator is not None:
+        raise InputError("both -j and -x", hint="choose one of them")
+    if plot:
+        from symphony.telemetry import bands  # matplotlib takes a second to import
+
+        bands.check(plot)
+    model = inference.model(cpu, platform=machine.platform(system_wide=system_wide or bool(cpus)))
+    asked = _Asked(wanted.split(events or ()), wanted.split(metrics or ()), counters, audit, explain, interval)
+    with ExitStack() as stack:
+        lines = Lines(_open(output, stack, sys.stdout if replay else sys.stderr), as_json=as_json, separator=separator)
+        teller = _Teller(lines, interval is not None)
+        if plot:
+            teller.bands = bands.Bands()
+        if port is not None:
+            teller.page = prometheus.Page()
+            lines.note(f"serving http://127.0.0.1:{stack.enter_context(prometheus.serve(teller.page, port))}/metrics")
+        status = _replay(model, asked, replay, teller) if replay else _live(model, asked, target, teller)
+        if plot and teller.bands is not None:
+            teller.bands.figure().savefig(plot, dpi=150)
+    raise typer.Exit(status)
+
+
+def _open(output: Path | None, stack: ExitStack, otherwise: IO[str]) -> IO[str]:
+    if output is None:
+        return otherwise
+    try:
+        return stack.enter_context(output.open("w", encoding="utf-8"))
+    except OSError as error:
+        raise InputError(
+            f"-o {output} cannot be written: {error.strerror or error}", hint="name a file in a folder that exists"
+        ) from None
+
+
+def _numbers(pids: str) -> tuple[int, ...]:
+    words = [word.strip() for word in pids.split(",") if pids]
+    for word in words:
+        if not (word.isascii() and word.isdecimal()):
+            raise InputError(f"-p {pids!r} are no process numbers", hint="-p 4711,4712")
+        if not Path("/proc", word).exists():
+            raise InputError(f"there is no process {word}", hint="`ps -e` lists the numbers of those that run")
+    return tuple(map(int, words))
+
+
+@dataclass(frozen=True)
+class _Asked:
+    events: tuple[str, ...]
+    metrics: tuple[str, ...]
+    counters: int | None
+    audit: bool
+    explain: bool
+    interval_ms: int | None
+
+
+@dataclass(frozen=True)
+class _Target:
+    """Who is counted."""
+
+    command: tuple[str, ...]
+    system_wide: bool
+    cpus: str
+    pids: tuple[int, ...]
+    per_cpu: bool
+
+    @property
+    def task(self) -> bool:
+        return not self.system_wide and not self.cpus
+
+    def __str__(self) -> str:
+        if self.task:
+            return f"'{' '.join(self.command)}'" if self.command else f"process {', '.join(map(str, self.pids))}"
+        return f"CPUs {self.cpus}" if self.cpus else "all CPUs"
+
+
+def _check(target: _Target, replaying: bool) -> None:
+    """Whether it is clear what to count."""
+    if replaying:
+        if target != _Target((), False, "", (), False):
+            raise InputError("--replay counts nothing", hint="leave out the command, -a, -A, -C and -p")
+        return
+    if target.pids and (target.command or not target.task):
+        raise InputError("-p beside a command, -a or -C", hint="choose one of them")
+    if not (target.command or target.pids or not target.task):
+        raise InputError("nothing to count", hint="symphony stat -- CMD, or -a for all CPUs, or -p PID")
+    if target.per_cpu and target.task:
+        raise InputError("-A tells CPUs apart, and none is counted", hint="add -a, or -C 0-3")
+    if target.command and shutil.which(target.command[0]) is None:
+        raise InputError(f"there is no command {target.command[0]!r}", hint="give its path, or install it")
+
+
+# --- What is told ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Teller:
+    """Passes spans on to all who want them."""
+
+    lines: Lines
+    in_intervals: bool
+    wanted: Wanted = field(default_factory=lambda: Wanted(()))
+    bands: Bands | None = None
+    page: prometheus.Page | None = None
+    _headed: bool = False
+
+    @property
+    def listens(self) -> bool:
+        """Whether anybody wants to hear of spans before the end."""
+        return self.in_intervals or self.bands is not None or self.page is not None
+
+    def spans(self, spans: Iterable[Span], places: bool) -> None:
+        """What was found of the last windows."""
+        for span in spans:
+            if not self.listens:
+                continue
+            rows = self.rows(span)
+            if self.in_intervals:
+                if not self._headed:
+                    self.lines.header(places)
+                self._headed = True
+                self.lines.interval(span, rows, places)
+            if self.bands is not None:
+                self.bands.add(span, rows)
+            if self.page is not None:
+                self.page.update(span, rows)
+
+    def totals(self, run: Run, title: str) -> None:
+        """What was found of the whole run."""
+        if not self.in_intervals:
+            spans = sorted(run.totals.values(), key=lambda span: (span.where == MACHINE, span.where.startswith(GPU)))
+            self.lines.totals(title, [(span, self.rows(span)) for span in spans])
+
+    def rows(self, span: Span) -> list[Row]:
+        """The lines that were asked for, of those that the place can have."""
+        if span.where == MACHINE:
+            return span.rows(event for event in self.wanted.of("kernel") if event in span.tallies)
+        if span.where.startswith(GPU):
+            return span.rows(event for event in self.wanted.of("gpu") if event in span.tallies)
+        return span.rows(self.wanted.of("hardware", "software"), self.wanted.metrics)
+
+    def explain(self, model: Model, run: Run, groups: Sequence[Sequence[str]], derived: Sequence[str]) -> None:
+        """How counts came about."""
+        found = verdicts.together([place.verdicts for place in run.places.values()])
+        net = next((place.net for place in run.places.values() if place.net), None)
+        self.lines.explain(model.catalogue.name, groups, derived, net, found)
+
+
+def _windows(run: Run) -> str:
+    return f"{run.windows} window{'' if run.windows == 1 else 's'}"
+
+
+def _keep(model: Model, run: Run, lines: Lines, asked: _Asked) -> None:
+    """Remember what was found of identities."""
+    found = verdicts.together([place.verdicts for place in run.places.values()])
+    try:
+        file = verdicts.store(model.catalogue.name, found, run.windows)
+    except SymphonyError as error:
+        lines.note(str(error.message))
+        return
+    if asked.audit and file is None:
+        lines.note(f"no identity could be tested in {_windows(run)}: run it for longer")
+    elif asked.audit:
+        lines.note(f"{sum(one.accepted for one in found)} of {len(found)} identities hold; remembered in {file}")
+
+
+# --- Live --------------------------------------------------------------------------------------------------
+
+
+def _live(model: Model, asked: _Asked, target: _Target, teller: _Teller) -> int:
+    """Count until the command ends, or until ctrl-C."""
+    if asked.events or asked.metrics:
+        chosen = wanted.choose(model, asked.events, asked.metrics)
+    else:
+        model, chosen = wanted.default(model)
+    device = wanted.core_device()
+    chosen, without = _possible(chosen, device, teller.lines)
+    without = without or (not (asked.events or asked.metrics) and not chosen.nodes)
+    teller.wanted = _with_kernel(chosen)
+    stored = tuple(v for v in verdicts.load(model.catalogue.name) if set(v.identity.events) <= set(chosen.nodes))
+    layout = wanted.lay_out(
+        model,
+        chosen.nodes,
+        stored,
+        counters=asked.counters or _free_counters(model),
+        audit=asked.audit,
+        pmu_device=device or "",
+    )
+    every, step_ms = _steps(asked.interval_ms, target, teller.page is not None)
+    feed = _feed(target, layout, chosen, step_ms, without, teller.lines)
+    units: dict[str, str] = {}
+    names = {_printed(words): node for node, words in layout.words.items()}
+    reader = Reader(model, stored, target.task, names, units)
+    run = Run(lambda sample: reader, every)
+    several = target.per_cpu or bool(feed.others)
+
+    def take(sample: Sample) -> None:
+        units.update(getattr(feed.lead, "units", {}))
+        teller.spans(run.update(sample), several)
+
+    try:
+        for sample in feed:
+            take(sample)
+    except KeyboardInterrupt:
+        for sample in feed.rest():
+            take(sample)
+    teller.spans(run.finish(), several)
+    if not run.windows:
+        teller.lines.note("it ended before anything was counted")
+    teller.totals(run, f"Counts of {target} ({model.catalogue.name}, {_windows(run)})")
+    # A program that sleeps is not counted, and that is as it should be.
+    teller.lines.problems([p for source in feed.sources for p in source.problems if "was not counted" not in p.what])
+    if layout.audit:
+        _keep(model, run, teller.lines, asked)
+    if asked.explain:
+        teller.explain(model, run, layout.groups, layout.derived)
+    status = getattr(feed.lead, "exit_status", None) or 0
+    return 128 - status if status < 0 else status
+
+
+def _possible(chosen: Wanted, device: str | None, lines: Lines) -> tuple[Wanted, bool]:
+    """What this machine can count of it, and whether that is nothing, so that the kernel has to tell something."""
+    perf = shutil.which("perf") is not None
+    if (perf or not chosen.plain) and ((perf and device is not None) or not chosen.nodes):
+        return chosen, False
+    impossible = chosen.of("hardware") if perf else chosen.of("hardware", "software")
+    left = [event for event in chosen.events if event not in impossible]
+    lines.note(f"{NO_PMU if perf else NO_PERF}: hardware events are not counted" + ("" if left else f"; {GO_ON}"))
+    lines.unsupported = frozenset(impossible)
+    plain = (chosen.plain or wanted.SOFTWARE) if perf else ()
+    return Wanted(tuple(dict.fromkeys([*chosen.events, *plain])), plain=plain), not left
+
+
+def _with_kernel(chosen: Wanted) -> Wanted:
+    """With the kernel's and the GPUs' events of interest: where they are counted after all, they are shown."""
+    more = [*(() if chosen.of("kernel") else wanted.KERNEL), *(() if chosen.of("gpu") else wanted.GPU)]
+    return replace(chosen, events=(*chosen.events, *more))
+
+
+def _free_counters(model: Model) -> int:
+    """The core's general counters, less the one that the kernel's watchdog may hold."""
+    try:
+        watchdog = Path("/proc/sys/kernel/nmi_watchdog").read_text(encoding="ascii").strip() == "1"
+    except (OSError, UnicodeDecodeError):
+        watchdog = False
+    return max(1, model.catalogue.pmu().general - watchdog)
+
+
+def _steps(interval_ms: int | None, target: _Target, serving: bool) -> tuple[int, int]:
+    """How many windows to an interval, and how long they are in ms."""
+    step = SAMPLING_MS * (math.ceil((os.cpu_count() or 1) / CPUS_AT_ONCE) if target.per_cpu else 1)
+    if interval_ms is None:
+        return (max(1, 1000 // step) if serving else 1), step
+    windows = max(1, interval_ms // step)
+    return windows, interval_ms // windows
+
+
+def _printed(words: str) -> str:
+    """The name under which perf prints an event."""
+    _, _, name = words.partition("name=")
+    return (name.split("/")[0] if name else bare(words)).lower()
+
+
+def _feed(target: _Target, layout: Layout, chosen: Wanted, step_ms: int, without: bool, lines: Lines) -> Feed:
+    """The sources: perf if it can count something, and what the kernel and the GPUs tell if it cannot, or if asked."""
+    where = {"pids": target.pids, "cpus": target.cpus, "system_wide": target.system_wide, "per_cpu": target.per_cpu}
+    plain = [[event] for event in chosen.plain]
+    leads: list[Lead] = []
+    if shutil.which("perf"):
+        for groups in ([*plain, *layout.in_words] if layout.groups else None, plain):
+            if groups and (not leads or layout.groups):
+                leads.append(PerfSource(groups, command=target.command, interval_ms=step_ms, **where))  # type: ignore[arg-type]
+    feed = Feed([*leads, Command(target.command) if target.command else Waiting()], note=lines.note)
+    pid = target.pids[0] if target.pids else None
+    kernel = Named(KernelSource(interval_s=step_ms / 1e3, pid=pid, sleep=feed.pause), MACHINE)
+    gpus = [gpu for gpu in (_gpus(feed, step_ms, lines if chosen.of("gpu") else None),) if gpu]
+    feed.others = [
+        *([kernel] if without or chosen.of("kernel") else []),
+        *(gpus if without or chosen.of("gpu") else []),
+    ]
+    feed.reserve = [source for source in (kernel, *gpus) if source not in feed.others]
+    return feed
+
+
+def _gpus(feed: Feed, step_ms: int, lines: Lines | None) -> CounterSource | None:
+    """NVIDIA's GPUs, if there are any; only who asked for them is told that there are none."""
+    try:
+        return NvmlSource(interval_s=max(0.1, step_ms / 1e3), sleep=feed.pause_whole)
+    except SymphonyError as error:
+        if lines is not None:
+            lines.note(f"{error.message}: GPUs are not counted")
+        return None
+
+
+# --- Replay ------------------------------------------------------------------------------------------------
+
+
+def _replay(model: Model, asked: _Asked, file: Path, teller: _Teller) -> int:
+    """Correct a log."""
+    log = read_perf(file)
+    teller.lines.problems(log.problems)
+    names = list(dict.fromkeys(column.event for recording in log.values() for column in recording.columns))
+    teller.wanted = chosen = _in_log(model, asked, names, file)
+    stored = tuple(v for v in verdicts.load(model.catalogue.name) if set(v.identity.events) <= set(chosen.nodes))
+    task = all(counts_a_task(recording) for recording in log.values())
+    reader = Reader(model, stored, task, units=log.units)
+    length_s = min(float(np.median(recording.duration_s)) for recording in log.values())
+    every = max(1, round(asked.interval_ms / 1e3 / length_s)) if asked.interval_ms else 1
+    run = Run(lambda sample: reader, every)
+    several = len(log) > 1
+    if teller.page is not None:  # at its own pace, for whoever looks
+        for sample in Replay(log, pace=1.0).samples():
+            teller.spans(run.update(sample), several)
+        teller.spans(run.finish(), several)
+    else:
+        spans = [span for place in log.values() for span in run.replay(place) if teller.listens]
+        teller.spans(sorted([*spans, *run.finish()], key=lambda span: span.end_s), several)
+    teller.totals(run, f"Counts of {file.name} ({model.catalogue.name}, {_windows(run)})")
+    if asked.audit:
+        _keep(model, run, teller.lines, asked)
+    if asked.explain:
+        columns = [column for column in next(iter(log.values())).columns if wanted.kind(column.event) == "hardware"]
+        groups = [[c.event for c in columns if c.group == number] for number in dict.fromkeys(c.group for c in columns)]
+        teller.explain(model, run, groups, ())
+    return 0
+
+
+def _in_log(model: Model, asked: _Asked, names: Sequence[str], file: Path) -> Wanted:
+    """What a log has of what was asked for; by default all of it, and the usual metrics if it has their events."""
+    keys = {model.node(bare(name)): name for name in names}
+    events = []
+    for event in asked.events:
+        if model.node(bare(event)) not in keys:
+            raise InputError(f"{event} is not in the log", where=str(file), hint=f"it has {', '.join(names[:8])}")
+        events.append(keys[model.node(bare(event))])
+    if asked.metrics:
+        metrics = wanted.expand(model.catalogue, asked.metrics)
+    else:
+        _, usual = wanted.default(model)
+        metrics = tuple(m for m in usual.metrics if _told(model, m, keys)) if not asked.events else ()
+    if not asked.events and not asked.metrics:
+        events = list(names)
+    return Wanted(tuple(dict.fromkeys(events)), metrics, tuple(keys))
+
+
+def _told(model: Model, metric: str, keys: Container[str]) -> bool:
+    """Whether a log has what a metric needs."""
+    if key(metric) not in model.catalogue._metrics:
+        return False
+    needed = model.catalogue.needed([metric], platform=model.platform)
+    return all(event in keys for event in needed if event not in wanted.TIMES)

@@ -1,0 +1,242 @@
+"""The lines of `symphony stat`: a table for people, JSON or fields for programs, on standard error or in a file."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from typing import IO, Any
+
+from rich.console import Console
+from rich.text import Text
+
+from symphony.telemetry.bayes_net import BayesNet
+from symphony.telemetry.gate import Verdict
+from symphony.telemetry.samples import Problem
+from symphony.telemetry.stat import Row, Span
+
+NOT_COUNTED, NOT_SUPPORTED = "<not counted>", "<not supported>"
+_PROBLEMS = 5  # that are printed one by one
+
+
+class Lines:
+    """Where results go, and in which form."""
+
+    def __init__(self, out: IO[str], *, as_json: bool = False, separator: str | None = None) -> None:
+        self._out, self._json, self._separator = out, as_json, separator
+        self._console = Console(file=out, highlight=False, emoji=False, soft_wrap=True)
+        self._apart = out is not sys.stderr  # notes do not get between lines that programs read
+        self.unsupported: frozenset[str] = frozenset()
+
+    @property
+    def for_people(self) -> bool:
+        """Whether this is a table."""
+        return not self._json and self._separator is None
+
+    def note(self, text: str, kind: str = "note") -> None:
+        """Something to be said beside the counts."""
+        if self._json and not self._apart:
+            self._write({"kind": kind, "text": text})
+        elif self._separator is not None and not self._apart:
+            print(f"# {kind}: {text}", file=self._out, flush=True)
+        else:
+            console = Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
+            console.print(Text.assemble((kind, "yellow"), f": {text}"))
+
+    def problems(self, found: Sequence[Problem]) -> None:
+        """What a source could not use."""
+        for problem in found[:_PROBLEMS]:
+            self.note(str(problem), "warning")
+        if len(found) > _PROBLEMS:
+            self.note(f"{len(found) - _PROBLEMS} more problems like these", "warning")
+
+    # --- Counts
+
+    def interval(self, span: Span, rows: Iterable[Row], places: bool) -> None:
+        """The lines of one span of a run."""
+        if not self.for_people:
+            self._for_programs(span, rows, places, span.end_s)
+            return
+        for row in rows:
+            head = f"{span.end_s:>12.3f} " + (f"{span.where or 'all':>8} " if places else "")
+            self._console.print(Text(head, style="dim") + self._line(row))
+
+    def header(self, places: bool) -> None:
+        """What the columns of `interval` are."""
+        if self.for_people:
+            place = f"{'place':>8} " if places else ""
+            self._console.print(
+                Text(f"#{'time, s':>11} {place}{'counts':>20}   {'95%':<12}  unit    events", style="dim")
+            )
+
+    def totals(self, title: str, found: Sequence[tuple[Span, Sequence[Row]]]) -> None:
+        """The lines of a whole run."""
+        places = len(found) > 1
+        if not self.for_people:
+            for span, rows in found:
+                self._for_programs(span, rows, places, None)
+            return
+        if not found:
+            return
+        self._console.print(f"\n {title}:\n", markup=False)
+        for span, rows in found:
+            for row in rows:
+                place = Text(f"{span.where or 'all':>8} ") if places else Text("")
+                self._console.print(place + self._line(row))
+        elapsed = max((span.end_s - span.start_s for span, _ in found), default=0.0)
+        self._console.print(f"\n{elapsed:>20.6f}   seconds elapsed")
+        self._console.print(
+            Text(
+                f"{'±':>20}   half of the 95% interval, of counts in per cent; in brackets: share of time counted\n",
+                "dim",
+            )
+        )
+
+    def _line(self, row: Row) -> Text:
+        value, half = shown(row, row.name in self.unsupported)
+        line = Text.assemble((f"{value:>20}", "bold"), f" {'±' if half else ' '} {half:<12}  ", f"{row.unit:<6}  ")
+        line.append(f"{row.name:<44}" if _share(row) else row.name)
+        line.append(f"  {_share(row)}" if _share(row) else "", style="dim")
+        return line
+
+    def _for_programs(self, span: Span, rows: Iterable[Row], places: bool, time_s: float | None) -> None:
+        for row in rows:
+            if self._json:
+                self._write(as_json(span, row, time_s))
+                continue
+            tally = span.tallies.get(span.reader.node(row.name)) or span.tallies.get(row.name.lower())
+            running = f"{tally.running_s * 1e9:.0f}" if tally and row.kind == "event" else ""
+            missing = NOT_SUPPORTED if row.name in self.unsupported else NOT_COUNTED
+            fields = [] if time_s is None else [f"{time_s:.9f}"]
+            fields += [span.where] if places else []
+            fields += [_plain(row.value) or missing, row.unit, row.name, running]
+            fields += ["" if row.counted is None else f"{row.counted * 100:.2f}"]
+            fields += [_plain(row.lower), _plain(row.upper), _plain(row.std), "derived" if row.derived else ""]
+            print((self._separator or ",").join(fields), file=self._out)
+        self._out.flush()
+
+    def _write(self, content: dict[str, Any]) -> None:
+        print(json.dumps(content, ensure_ascii=False), file=self._out, flush=True)
+
+    # --- Explanations
+
+    def explain(
+        self,
+        cpu: str,
+        groups: Sequence[Sequence[str]],
+        derived: Sequence[str],
+        net: BayesNet | None,
+        verdicts: Sequence[Verdict],
+        where: str = "",
+    ) -> None:
+        """Which events were counted together, which follow from them, and by what."""
+        if not self.for_people:
+            for group in groups:
+                self._explained({"kind": "group", "events": list(group)})
+            self._explained({"kind": "derived", "events": list(derived)})
+            for one in verdicts:
+                self._explained({"kind": "identity", "used": _used(one, net), **verdict_json(one)})
+            return
+        out = self._console
+        out.print(
+            f" Counted with the catalogue {cpu}, in turns:" if len(groups) > 1 else f" Counted with {cpu}:",
+            markup=False,
+        )
+        for number, group in enumerate(groups, 1):
+            out.print(f"   {number}. {', '.join(group)}", markup=False)
+        out.print(f" Derived: {', '.join(derived) or 'nothing'}", markup=False)
+        used = [one for one in verdicts if _used(one, net)]
+        idle = [one for one in verdicts if one.accepted and one not in used]
+        for title, some in (
+            ("Used", used),
+            ("Accepted, but say nothing that others do not", idle),
+            ("Rejected or not tested", [one for one in verdicts if not one.accepted]),
+        ):
+            if some:
+                out.print(f" {title}:", markup=False)
+            for one in some:
+                mark = ("✓", "green") if one.accepted else ("✗", "red") if one.tested else ("?", "yellow")
+                out.print(Text.assemble("   ", mark, f" {one.identity.name}  [{one.identity.source}]"))
+                kept = "; metrics stay within it, though" if one.identity.relation == ">=" and not one.tested else ""
+                out.print(Text(f"       {one.reason}{kept}", style="dim"))
+        if not verdicts:
+            out.print(" No identity relates these events: each is inferred by itself.")
+        out.print()
+
+    def _explained(self, content: dict[str, Any]) -> None:
+        if self._json:
+            self._write(content)
+        else:
+            print("#", json.dumps(content, ensure_ascii=False), file=self._out, flush=True)
+
+
+def shown(row: Row, unsupported: bool = False) -> tuple[str, str]:
+    """A value and half of its interval, as people read them: of plain counts in per cent."""
+    if not math.isfinite(row.value):
+        return (NOT_SUPPORTED if unsupported else NOT_COUNTED), ""
+    half = row.half_width
+    if row.kind == "event" and not row.unit:
+        return f"{row.value:,.0f}", _relative(half, row.value)
+    most = 2 if row.unit in ("%", "msec") else 4 if abs(row.value) >= 0.01 else 7
+    digits = 1 - math.floor(math.log10(half)) if 0 < half < math.inf else most
+    decimals = min(max(digits, 1), most)
+    return f"{row.value:,.{decimals}f}", f"{half:,.{decimals}f}" if half else ""
+
+
+def _relative(half: float, value: float) -> str:
+    if not half:
+        return ""
+    share = half / value if value else math.inf
+    return f"{share:.2%}" if share < 0.1 else f"{share:.0%}" if share < 10 else f"{half:,.0f}"
+
+
+def _share(row: Row) -> str:
+    if row.derived:
+        return "(derived)"
+    return f"({row.counted:.1%})" if row.counted is not None and row.counted < 0.9995 else ""
+
+
+def _plain(value: float) -> str:
+    return f"{value:.12g}" if math.isfinite(value) else ""
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def as_json(span: Span, row: Row, time_s: float | None) -> dict[str, Any]:
+    """A line as JSON. What is not known is null."""
+    return {
+        "time": time_s,
+        "duration": span.duration_s,
+        "place": span.where,
+        "kind": row.kind,
+        "name": row.name,
+        "value": _finite(row.value),
+        "std": _finite(row.std),
+        "lower": _finite(row.lower),
+        "upper": _finite(row.upper),
+        "unit": row.unit,
+        "counted": _finite(row.counted),
+        "derived": row.derived,
+    }
+
+
+def verdict_json(one: Verdict) -> dict[str, Any]:
+    """What was found of an identity."""
+    return {
+        "name": one.identity.name,
+        "source": one.identity.source,
+        "relation": one.identity.relation,
+        "accepted": one.accepted,
+        "tested": one.tested,
+        "residual": _finite(one.residual),
+        "deviation": _finite(one.deviation),
+        "reason": one.reason,
+    }
+
+
+def _used(one: Verdict, net: BayesNet | None) -> bool:
+    names = {i.name for i in (*net.exact, *net.soft, *net.bounds)} if net else set()
+    return one.accepted and one.identity.name in names

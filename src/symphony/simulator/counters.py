@@ -1,0 +1,157 @@
+"""What a policy is told of the loads: readings of simulated counters, through the same posterior as real ones.
+
+The load of a row in a window is the sum of Symphony's own, which the scheduler knows, and that of others, which it
+does not. A counter reads the sum, twice in every window, each time in a part of the window's slices; other rows of the
+same machine have the counters in the rest. So a reading errs by the noise of counters (`counter_noise`), and by what
+the load did while others were counted. Two unknowns for each row, three readings, one identity: that is the net, and
+`telemetry/posterior.py` does the rest.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from symphony.scheduling.indexing import take
+from symphony.simulator.scenarios import ERRORS, ScenarioArrays
+from symphony.telemetry import posterior
+from symphony.telemetry.posterior import Belief, Parameters, Window, Wiring
+
+SLICES = 24.0  # of a window
+READINGS = 2  # of each row in each window
+AT_ONCE = 8  # this part of all scenarios is read at once
+ONE = 0.01  # load below which nothing is told apart
+OWN, OTHERS = 0, 1  # the free rates
+ACROSS, ALONG = 337, 101  # where in the list of errors that of a window and a reading stands
+# total = own + others; own is read once, and is exact.
+WIRING = Wiring(
+    loading=np.array([[1.0, 1.0], [1.0, 0.0]]),
+    pool=np.array([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]),
+    anchor=np.zeros((0, 2)),
+    beside=np.zeros((0, 3, 3)),
+    soft=np.zeros((0, 2)),
+    tolerance=np.zeros(0),
+)
+# Loads by others change seldom, and then at once; readings are worse than those of a CPU's own events.
+PARAMETERS = Parameters(spread=1.0, innovation=0.2, turn=25.0, memory=0.02, faith=20.0, freedom=4.0)
+
+
+class Counters(eqx.Module):
+    """What has been made of the readings so far."""
+
+    belief: Belief  # f[R, …]
+    raw: Array  # f[R]: the last reading, as it came
+    late: Array  # f[D, R, 3]: readings that have not come yet, the next one last
+
+
+def begin(s: ScenarioArrays) -> Counters:
+    """Before the first window."""
+    rows = s.topology.row_kind.shape[0]
+    wiring = jax.tree.map(jnp.asarray, WIRING)
+    belief = posterior.start(jnp, wiring, PARAMETERS, (rows,))
+    return Counters(belief, jnp.zeros(rows), jnp.zeros((s.late, rows, READINGS + 1)))
+
+
+class Settings(eqx.Module):
+    """What of a scenario readings depend on."""
+
+    noise: Array  # f[]
+    error: Array  # f[ERRORS]
+    counters: Array  # f[]
+    delay: Array  # i32[]
+    peers: Array  # f[R]: rows that share the counters of each row's machine
+
+    @classmethod
+    def of(cls, s: ScenarioArrays) -> Settings:
+        """Those of a scenario."""
+        same = s.topology.row_group[:, None] == s.topology.row_group[None, :]
+        numbers = s.counter_noise, s.counter_error, s.counters, s.delay, 1.0 * same.sum(axis=1)
+        return cls(*map(jnp.asarray, numbers))
+
+
+class Past(eqx.Module):
+    """A window that has ended."""
+
+    number: Array  # i32[]
+    load: Array  # f[R]: mean load of each row
+    square: Array  # f[R]: mean of its square
+    own: Array  # f[R]: what of it was Symphony's own
+
+
+def read(counters: Counters, settings: Settings, past: Past) -> Counters:
+    """After a window."""
+    load = past.load
+    shared = settings.counters > 0
+    share = jnp.where(shared, jnp.minimum(1.0, settings.counters / settings.peers), 1.0)  # of the time, with a counter
+    slices = jnp.maximum(SLICES * share / READINGS, 0.5)
+    unseen = 1 / slices - 1 / SLICES
+    wandered = jnp.maximum(past.square - load**2, 0.0)
+    noise = (settings.noise * load) ** 2
+    variance = jnp.where(shared, (noise + wandered) * unseen, READINGS * noise)
+    number = jnp.arange(READINGS * load.shape[0]).reshape(load.shape[0], READINGS)
+    error = take(settings.error, (past.number * ACROSS + number * ALONG) % ERRORS) * jnp.sqrt(variance)[:, None]
+    readings = jnp.concatenate([jnp.maximum(load[:, None] + error, 0.0), past.own[:, None]], axis=1)
+    arrives, late = readings, counters.late
+    if late.shape[0]:
+        late = jnp.concatenate([readings[None], late])
+        arrives = jnp.take(late, settings.delay, axis=0)
+        late = late[:-1]
+    counted = jnp.where(shared, slices, SLICES / (2 * READINGS))
+    ran = jnp.stack([counted, counted, jnp.full_like(load, SLICES)], axis=1)
+    come = past.number >= settings.delay  # before the first sample there is nothing to learn from
+    seen = Window(arrives, ran * come, jnp.full_like(load, SLICES), jnp.full_like(load, ONE))
+    wiring = jax.tree.map(lambda x: jnp.asarray(x, load.dtype), WIRING)
+    belief = posterior.update(jnp, wiring, PARAMETERS, counters.belief, seen)
+    belief = jax.tree.map(lambda new, old: jnp.where(come, new, old).astype(old.dtype), belief, counters.belief)
+    return Counters(belief, arrives[:, :READINGS].mean(axis=1), late)
+
+
+@jax.custom_batching.custom_vmap
+def read_when(when: Array, counters: Counters, settings: Settings, past: Past) -> Counters:
+    """After a window, if one has ended.
+
+    Side by side with others, few end at once: they are picked out and computed by themselves.
+    """
+    new = read(counters, settings, past)
+    return jax.tree.map(lambda new, old: jnp.where(when, new, old), new, counters)
+
+
+@read_when.def_vmap
+def _read_some(size: int, batched: Any, *given: Any) -> tuple[Counters, Any]:
+    def spread(x: Array, along: bool) -> Array:
+        return x if along else jnp.broadcast_to(x, (size, *x.shape))
+
+    when, counters, settings, past = jax.tree.map(spread, given, tuple(batched))
+    at_once = max(1, size // AT_ONCE)
+
+    def some(state: tuple[Counters, Array]) -> tuple[Counters, Array]:
+        counters, left = state
+        which = jnp.nonzero(left, size=at_once, fill_value=size)[0]
+        picked = jax.tree.map(lambda x: x.at[which].get(mode="clip"), (counters, settings, past))
+        new = jax.vmap(read)(*picked)
+        counters = jax.tree.map(lambda x, fresh: x.at[which].set(fresh, mode="drop"), counters, new)
+        return counters, left.at[which].set(False, mode="drop")
+
+    counters, _ = jax.lax.while_loop(lambda state: state[1].any(), some, (counters, when))
+    return counters, jax.tree.map(lambda _: True, counters)
+
+
+def believed(counters: Counters, s: ScenarioArrays, own: Array) -> tuple[Array, Array, Array, Array]:
+    """Mean and deviation [R] of the load of every row, and of what others load it with.
+
+    Given Symphony's own load in the same window; of others, the newest window that has been read.
+    """
+    belief = posterior.ahead(jnp, counters.belief, jnp.broadcast_to(1.0 * s.delay, own.shape))
+    others = belief.mean[:, OTHERS]
+    deviation = jnp.sqrt(jnp.maximum(belief.cov[:, OTHERS, OTHERS], 0.0))
+    known = belief.read[:, OTHERS] > 0
+    others, deviation = jnp.where(known, others, 0.0), jnp.where(known, deviation, 1.0)
+    raw = jnp.maximum(counters.raw - own, 0.0)
+    others = jnp.where(s.corrected, others, raw)
+    deviation = jnp.where(s.corrected, deviation, s.counter_noise * counters.raw)
+    return others + own, deviation, others, deviation

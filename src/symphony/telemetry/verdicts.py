@@ -1,0 +1,100 @@
+"""Verdicts of earlier runs, by CPU, in the user's cache folder: what was tested once need not be counted again.
+
+They are kept in `$XDG_CACHE_HOME/symphony/verdicts` (`~/.cache/…`), a JSON file for each catalogue.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from symphony.problem.errors import DataError
+from symphony.telemetry import catalogue
+from symphony.telemetry.gate import Verdict
+from symphony.telemetry.identities import Identity
+
+FORMAT = 1
+ENOUGH = 50  # windows: what could not be tested in so many will not be in the next run, either
+
+
+def file(name: str) -> Path:
+    """Where the verdicts about a catalogue's identities are."""
+    return catalogue.folder().parent / "verdicts" / catalogue._file(name).name
+
+
+def load(name: str) -> tuple[Verdict, ...]:
+    """What was found on this CPU before; nothing if there is no such file, or none that can be read."""
+    try:
+        content = json.loads(file(name).read_bytes())
+        if content["format"] != FORMAT:
+            return ()
+        return tuple(_verdict(entry) for entry in content["verdicts"])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return ()
+
+
+def store(name: str, verdicts: Iterable[Verdict], windows: int) -> Path | None:
+    """Add the verdicts of a run to those of earlier ones; returns the file, or None if there was nothing to add."""
+    found = {one.identity.name: one for one in verdicts if one.tested or windows >= ENOUGH}
+    before = {one.identity.name: one for one in load(name)}
+    new = {which: one for which, one in found.items() if one.tested or which not in before}
+    if not new:
+        return None
+    place = file(name)
+    content = {"format": FORMAT, "cpu": name, "verdicts": [_plain(one) for one in {**before, **new}.values()]}
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        whole = place.with_name(f"{place.name}.{os.getpid()}.new")  # all or nothing: another may be reading
+        whole.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
+        whole.replace(place)
+    except OSError as error:
+        raise DataError(
+            f"verdicts cannot be kept: {error.strerror or error}",
+            where=str(place.parent),
+            hint="set XDG_CACHE_HOME to a folder that you may write to",
+        ) from None
+    return place
+
+
+def together(places: Sequence[Sequence[Verdict]]) -> tuple[Verdict, ...]:
+    """One verdict on each identity where several places were counted: that of most of those that could test it."""
+    by_name: dict[str, list[Verdict]] = {}
+    for verdicts in places:
+        for one in verdicts:
+            by_name.setdefault(one.identity.name, []).append(one)
+    found = []
+    for each in by_name.values():
+        tested = [one for one in each if one.tested] or each
+        accepted = sum(one.accepted for one in tested) * 2 >= len(tested)
+        agreeing = [one for one in tested if one.accepted == accepted]
+        best = min(agreeing, key=lambda one: one.deviation if math.isfinite(one.deviation) else math.inf)
+        share = f"; so at {len(agreeing)} of {len(tested)} places" if len(tested) > 1 else ""
+        found.append(replace(best, reason=best.reason + share))
+    return tuple(found)
+
+
+def _plain(one: Verdict) -> dict[str, Any]:
+    numbers = ("residual", "deviation", "z")
+    return {
+        name: None if name in numbers and not math.isfinite(value) else value for name, value in asdict(one).items()
+    }
+
+
+def _verdict(entry: dict[str, Any]) -> Verdict:
+    identity = entry["identity"]
+    terms = tuple((str(event), float(coefficient)) for event, coefficient in identity["terms"])
+    if identity["relation"] not in ("=", ">="):
+        raise ValueError(identity["relation"])
+    numbers = {name: math.nan if entry[name] is None else float(entry[name]) for name in ("residual", "deviation", "z")}
+    return Verdict(
+        Identity(**{**identity, "terms": terms}),
+        accepted=bool(entry["accepted"]),
+        reason=str(entry["reason"]),
+        tested=bool(entry["tested"]),
+        **numbers,
+    )

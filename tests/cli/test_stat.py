@@ -1,0 +1,361 @@
+"""`symphony stat`, as a user meets it: a perf that counts a made-up CPU, the real one, and logs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner, Result
+
+from symphony.cli import stat as command
+from symphony.problem.errors import DataError, InputError
+from symphony.telemetry import machine, verdicts, wanted
+from tests.cli.test_compare import symphony
+from tests.telemetry import demo
+from tests.telemetry.sources.logs import as_csv, as_json
+
+app = typer.Typer()
+app.command(context_settings=command.SETTINGS)(command.stat)
+needs_perf = pytest.mark.skipif(shutil.which("perf") is None, reason="needs perf (Debian: linux-perf)")
+KEYS = ["time", "duration", "place", "kind", "name", "value", "std", "lower", "upper", "unit", "counted", "derived"]
+Json = list[dict[str, Any]]
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache, a CPU and a folder of the test's own."""
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(machine, "cpuid", lambda *root: demo.CPUID)
+    monkeypatch.setattr(machine, "architecture", lambda: "x86")
+    monkeypatch.chdir(tmp_path)
+    demo.add()
+
+
+@pytest.fixture
+def perf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """A perf that counts the demo CPU; gives the events of the last call."""
+    (tmp_path / "bin").mkdir()
+    demo.perf(tmp_path / "bin", windows=60)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr(wanted, "core_device", lambda: "cpu")
+
+    def asked() -> list[str]:
+        words = json.loads((tmp_path / "bin" / "arguments").read_text().splitlines()[-1])
+        return [words[at + 1] for at, word in enumerate(words) if word == "-e"]
+
+    return asked
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    file = tmp_path / "perf.json"
+    file.write_text(as_json({"": demo.recording(60)}, decimals=True))
+    return file
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments), catch_exceptions=False)
+
+
+def lines(text: str) -> Json:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def truth(event: str) -> float:
+    return float(demo.program(60)[event].sum())
+
+
+# --- Live --------------------------------------------------------------------------------------------------
+
+
+def test_the_first_run_counts_everything_and_the_second_what_is_free(perf: Callable[[], list[str]]) -> None:
+    result = run("-j", "-M", "TopdownL1", "--", "true")
+    assert result.exit_code == 0
+    assert any("name=top.slots/" in group for group in perf())
+    assert [one.accepted for one in verdicts.load("x86/demo") if "top.slots" in one.identity.events] == [True]
+    again = lines(run("-j", "-e", "top.slots,top.front", "-M", "TopdownL1", "--explain", "--", "true").stderr)
+    assert not any("top.slots" in group for group in perf())
+    slots = next(one for one in again if one.get("name") == "top.slots")
+    assert slots["derived"] and slots["counted"] == 0
+    assert slots["lower"] <= truth("top.slots") <= slots["upper"]
+    shares = [one["value"] for one in again if one["kind"] == "metric"]
+    assert len(shares) == 4 and sum(shares) == pytest.approx(100)
+    assert {"kind": "derived", "events": ["top.slots"]} in again
+    assert [one["used"] for one in again if one["kind"] == "identity"] == [True]
+    audited = run("--audit", "-M", "TopdownL1", "--", "true")
+    assert any("name=top.slots/" in group for group in perf())
+    assert "1 of 1 identities hold; remembered in" in audited.stderr
+
+
+def test_groups_fit_the_counters_and_are_counted_twice(perf: Callable[[], list[str]]) -> None:
+    run("-M", "TopdownL1", "--", "true")
+    groups = [group for group in perf() if "top." in group]
+    assert groups[: len(groups) // 2] == groups[len(groups) // 2 :]
+    assert all(group.startswith("{") and group.count("name=top.") <= 2 for group in groups)
+    assert all("inst_retired.any" in group for group in groups)
+    run("-M", "TopdownL1", "--counters", "5", "--", "true")
+    assert len([group for group in perf() if "top." in group]) == 1
+
+
+def test_the_table(perf: Callable[[], list[str]]) -> None:
+    said = run("-e", "top.back,{page-faults,task-clock}", "-M", "front", "--", "true").stderr
+    assert " Counts of 'true' (x86/demo, 60 windows):" in said
+    assert re.search(r"^ +[\d,]{9,} ± \d\.\d\d% +top\.back +\(\d\d\.\d%\)$", said, re.MULTILINE)
+    assert re.search(r"^ +180 +page-faults$", said, re.MULTILINE)
+    assert re.search(r"^ +6,000\.00 +msec +task-clock$", said, re.MULTILINE)
+    assert re.search(r"^ +\d\d\.\d+ ± \d\.\d+ +% +front$", said, re.MULTILINE)
+    assert re.search(r"^ +6\.000000 +seconds elapsed$", said, re.MULTILINE)
+    assert "\x1b" not in said
+
+
+def test_intervals(perf: Callable[[], list[str]]) -> None:
+    found = lines(run("-I", "1000", "-j", "-e", "top.back,task-clock", "--", "true").stderr)
+    assert [one["time"] for one in found if one["name"] == "top.back"] == pytest.approx([1, 2, 3, 4, 5, 6])
+    exact = demo.program(60)["top.back"].reshape(6, -1).sum(axis=1)
+    back = [one for one in found if one["name"] == "top.back"]
+    assert np.mean([one["lower"] <= t <= one["upper"] for one, t in zip(back, exact, strict=True)]) >= 0.8
+    assert {one["value"] for one in found if one["name"] == "task-clock"} == {1000.0}
+    table = run("-I", "500", "-e", "top.back", "--", "true").stderr.splitlines()
+    assert table[0].startswith("#") and len(table) == 13
+
+
+def test_fields(perf: Callable[[], list[str]]) -> None:
+    rows = [line.split(";") for line in run("-x", ";", "-e", "task-clock,top.back", "--", "true").stderr.splitlines()]
+    assert rows[0][:5] == ["6000", "msec", "task-clock", "6000000000", "100.00"]
+    assert rows[1][2] == "top.back" and float(rows[1][5]) <= truth("top.back") <= float(rows[1][6])
+
+
+def test_output_to_a_file_and_a_status_of_the_commands(perf: Callable[[], list[str]], tmp_path: Path) -> None:
+    result = run("-o", "out.json", "-j", "-e", "top.back", "--", "sh", "-c", "exit 7")
+    assert result.exit_code == 7 and result.stderr == ""
+    assert [one["name"] for one in lines((tmp_path / "out.json").read_text())] == ["top.back"]
+    assert run("-e", "top.back", "--", "sh", "-c", "kill -9 $$").exit_code == 128 + 9
+
+
+def test_json_has_the_same_keys_on_every_line(perf: Callable[[], list[str]]) -> None:
+    for one in lines(run("-j", "-e", "task-clock,top.back", "-M", "speed", "--", "true").stderr):
+        assert list(one) == KEYS
+
+
+def test_a_perf_that_may_not_count_hands_over_to_the_kernel(
+    perf: Callable[[], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "bin" / "perf"
+    file.write_text(
+        f"#!{sys.executable} -S\nimport sys\nsys.exit('Error: access to performance monitoring is limited')"
+    )
+    result = run("-j", "-e", "top.back", "--", "sh", "-c", "sleep 0.3; exit 3")
+    assert result.exit_code == 3
+    found = lines(result.stderr)
+    assert [one["text"][:25] for one in found if one["kind"] == "note"][:1] == ["counting is not permitted"]
+    assert any(one.get("place") == "machine" and one["value"] is not None for one in found)
+
+
+def test_without_perf_there_is_one_line_and_what_the_kernel_tells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    which = shutil.which
+    monkeypatch.setattr(shutil, "which", lambda name, *rest: None if name == "perf" else which(name, *rest))
+    result = run("-j", "--", "sh", "-c", "sleep 0.3; exit 5")
+    found = lines(result.stderr)
+    assert result.exit_code == 5
+    assert [one["kind"] for one in found].count("note") == 1 and "perf is not installed" in found[0]["text"]
+    assert {one["place"] for one in found[1:]} == {"machine"}
+
+
+# --- The real thing ----------------------------------------------------------------------------------------
+
+
+@needs_perf
+def test_real_software_events(tmp_path: Path) -> None:
+    """What the command prints is untouched, what it ends with is passed on, and counts are exact."""
+    events = "task-clock,context-switches,page-faults"
+    done = symphony("stat", "-j", "-e", events, "--", "sh", "-c", "echo out; sleep 0.2; exit 3", folder=tmp_path)
+    if "counting is not permitted" in done.stderr:
+        pytest.skip("perf does not count here")
+    assert done.returncode == 3 and done.stdout == "out\n"
+    found = {one["name"]: one for one in lines(done.stderr) if one["kind"] == "event"}
+    assert list(found) == events.split(",")
+    assert found["page-faults"]["value"] > 0 and found["page-faults"]["std"] == 0
+    assert 0 < found["task-clock"]["value"] < 200 and found["task-clock"]["unit"] == "msec"
+
+
+@needs_perf
+@pytest.mark.skipif(wanted.core_device() is not None, reason="this machine has a PMU")
+def test_no_pmu_is_said_in_one_line(tmp_path: Path) -> None:
+    done = symphony("stat", "-e", "cycles,task-clock", "--", "sleep", "0.1", folder=tmp_path)
+    said = done.stderr.strip().splitlines()
+    assert done.returncode == 0
+    assert said[0].startswith("note: this machine has no performance counters")
+    assert re.search(r"<not supported> +cycles", done.stderr) and "Traceback" not in done.stderr
+    assert re.search(r"[\d.]+ +msec +task-clock", done.stderr)
+
+
+def test_control_c_prints_what_there_is(tmp_path: Path) -> None:
+    code = "from symphony.cli import main; main()"
+    arguments = ["stat", "-I", "100", "-j", "-e", "psi.cpu.some_us,stat.context_switches", "--", "sleep", "60"]
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *arguments], stderr=subprocess.PIPE, text=True, cwd=tmp_path
+    ) as process:
+        assert process.stderr is not None
+        first = process.stderr.readline()  # it counts
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read()
+    assert json.loads(first)["kind"] == "event"
+    assert "Traceback" not in rest and process.returncode == 128 + signal.SIGTERM
+
+
+# --- Logs --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_a_log_is_corrected(form: str, tmp_path: Path) -> None:
+    recorded = {"": demo.recording(60)}
+    text = as_json(recorded, decimals=True) if form == "json" else as_csv(recorded, ";", decimals=True)
+    (tmp_path / "log").write_text(text)
+    found = lines(run("--replay", "log", "-j").stdout)
+    rows = {one["name"]: one for one in found}
+    assert list(rows) == [*dict.fromkeys(event for group in demo.GROUPS for event in group), *demo.SHARES]
+    assert sum(rows[share]["value"] for share in demo.SHARES) == pytest.approx(100)
+    assert all(one["lower"] >= 0 for one in found)
+    inside = [rows[event]["lower"] <= truth(event) <= rows[event]["upper"] for event in demo.PARTS]
+    assert sum(inside) >= 3
+
+
+def test_a_log_with_all_that_can_be_wrong(log: Path) -> None:
+    """Lines that are cut, foreign or doubtful, and an event that nobody knows: warnings with their lines."""
+    good = log.read_text().splitlines()
+    strange = good[0].replace('"event" : "inst_retired.any"', '"event" : "who.knows"')
+    lost = re.sub(r'"counter-value" : "\d+"', '"counter-value" : "<not counted>"', good[10])
+    lost = re.sub(r'"event-runtime" : \d+', '"event-runtime" : 0', lost)
+    bad = [strange, *good[:10], lost, *good[11:40], "garbage", good[40][:50], *good[41:], good[-1][:30]]
+    log.write_text("\n".join(bad))
+    result = run("--replay", str(log), "-j")
+    assert result.exit_code == 0 and "Traceback" not in result.stderr
+    assert "warning: perf.json, line" in result.stderr
+    rows = {one["name"]: one for one in lines(result.stdout)}
+    assert rows["who.knows"]["value"] is not None
+    assert (
+        rows["top.back"]["lower"] <= truth("top.back") * 1.02 and rows["top.back"]["upper"] >= truth("top.back") * 0.98
+    )
+
+
+def test_what_to_show_of_a_log(log: Path) -> None:
+    found = lines(run("--replay", str(log), "-j", "-e", "TOP.BACK", "-M", "speed").stdout)
+    assert [one["name"] for one in found] == ["top.back", "speed"]
+    with pytest.raises(InputError, match="is not in the log"):
+        run("--replay", str(log), "-e", "nothing.at.all")
+    with pytest.raises(InputError, match="has no metric fron") as caught:
+        run("--replay", str(log), "-M", "fron")
+    assert "did you mean front" in caught.value.hint
+
+
+def test_places_of_a_log(tmp_path: Path) -> None:
+    both = {where: demo.recording(20, seed, where) for seed, where in enumerate(("CPU0", "CPU1"))}
+    (tmp_path / "log").write_text(as_json(both, decimals=True))
+    found = lines(run("--replay", "log", "-j", "-I", "1000", "-e", "top.back").stdout)
+    assert [(one["time"], one["place"]) for one in found] == [
+        (pytest.approx(time_s), where) for time_s in (1, 2) for where in ("CPU0", "CPU1")
+    ]
+    assert re.search(r"^ +CPU1 +[\d,]+ ± [\d.]+% +top\.back", run("--replay", "log", "-e", "top.back").stdout, re.M)
+
+
+def test_explanations_name_what_was_used_and_rejected(log: Path) -> None:
+    said = run("--replay", str(log), "--explain", "--audit").stdout
+    assert re.search(r"✓ top\.slots = front \+ bad \+ back \+ retired +\[umask union\]\n +holds: ", said)
+    assert "  1. inst_retired.any, top.front, top.bad" in said
+    assert verdicts.file("x86/demo").exists()
+
+
+def test_a_picture_of_the_bands(log: Path, tmp_path: Path) -> None:
+    run("--replay", str(log), "-M", "TopdownL1", "--plot", "bands.svg")
+    drawn = (tmp_path / "bands.svg").read_text()
+    assert drawn.startswith("<?xml") and "</svg>" in drawn
+
+
+def test_prometheus(log: Path) -> None:
+    """While a log is replayed at its own pace, its newest window can be read; afterwards nobody listens."""
+    short = demo.recording(12)
+    log.write_text(as_json({"": short}, decimals=True))
+    arguments = [
+        "stat",
+        "--replay",
+        str(log),
+        "--prometheus",
+        "0",
+        "-e",
+        "top.back",
+        "-M",
+        "front",
+        "--cpu",
+        "x86/demo",
+    ]
+    with subprocess.Popen(
+        [sys.executable, "-c", "from symphony.cli import main; main()", *arguments],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stderr is not None
+        address = re.search(r"http://127\.0\.0\.1:\d+/metrics", process.stderr.readline())
+        assert address
+        page = ""
+        while "symphony_metric_mean{" not in page and process.poll() is None:
+            with urllib.request.urlopen(address[0], timeout=10) as answer:
+                page = answer.read().decode()
+            time.sleep(0.05)
+    assert re.search(r'^symphony_event_mean\{event="top.back",place="",unit=""\} [\d.e+]+$', page, re.MULTILINE)
+    assert re.search(r'^symphony_metric_stddev\{metric="front",place="",unit="%"\} [\d.e+-]+$', page, re.MULTILINE)
+    with pytest.raises(OSError):
+        urllib.request.urlopen(address[0], timeout=10)
+
+
+# --- Mistakes ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "hint"),
+    [
+        (["-e", "top.bak", "--", "true"], "x86/demo has no event top.bak", "did you mean top.back"),
+        (["-M", "topdownL2", "--", "true"], "has no metric topdownL2", "did you mean topdownl1"),
+        ([], "nothing to count", "-- CMD"),
+        (["-e", "{a,b", "-a"], "no list of events", "'{a,b},c'"),
+        (["-p", "abc"], "no process numbers", "-p 4711"),
+        (["-p", "999999999"], "no process 999999999", "ps -e"),
+        (["-p", "1", "-a"], "-p beside", "choose"),
+        (["-A", "--", "true"], "-A tells CPUs apart", "add -a"),
+        (["--", "no-such-command"], "no command 'no-such-command'", "path"),
+        (["-j", "-x", ",", "--", "true"], "both -j and -x", "choose"),
+        (["--replay", "log", "--", "true"], "--replay counts nothing", "leave out"),
+        (["--plot", "bands.txt", "--", "true"], "is no picture", ".svg"),
+        (["--plot", "no/bands.svg", "--", "true"], "cannot be written", "folder"),
+        (["-o", "no/out", "--", "true"], "-o no/out cannot be written", "folder"),
+        (["--cpu", "deno", "--", "true"], "no catalogue deno", "did you mean demo"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_mistakes_are_found_before_anything_runs(arguments: list[str], message: str, hint: str) -> None:
+    with pytest.raises(InputError) as caught:
+        run(*arguments)
+    assert message in caught.value.message and hint in caught.value.hint
+
+
+def test_a_log_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("nothing\n")
+    for file in ("log", "missing"):
+        with pytest.raises(DataError):
+            run("--replay", file)
