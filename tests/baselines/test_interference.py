@@ -14,16 +14,16 @@ from tests.scheduling.by_hand import Books, decision
 def test_interference_is_demand_times_load_over_the_rows() -> None:
     """Of ten cores 2, of memory 4: beside 0.5 of the cores and 0.2 of the memory on one machine, 0.6 on the other."""
     books = Books(bags((1, 2, 4, 1.0)), server(10, 10, count=2))
-    seen = books.observe([0.5, 0.2, 0.0, 0.6])
+    seen = books.observe([0.5, 0.2, 0.0, 0.6], policy=LeastInterference())
     assert interference(seen, 0)[:2].tolist() == pytest.approx([0.2 * 0.5 + 0.4 * 0.2, 0.4 * 0.6])
     assert decision(LeastInterference(), seen) == (PLACE, 0, 0)
-    assert decision(LeastInterference(), books.observe([0.0, 0.9])) == (PLACE, 0, 1)
+    assert decision(LeastInterference(), books.observe([0.0, 0.9], policy=LeastInterference())) == (PLACE, 0, 1)
 
 
 def test_tenants_count_as_far_as_counters_tell() -> None:
     books = Books(bags((1, 2, 4, 1.0)), server(10, 10, count=2))
     books.window([0.0, 0.9], [0.0, 0.0])
-    assert decision(LeastInterference(), books.observe())[2] == 1
+    assert decision(LeastInterference(), books.observe(policy=LeastInterference()))[2] == 1
     assert decision(LoadBalancing(), books.observe())[2] == 1
 
 
@@ -32,7 +32,7 @@ def test_least_interference_waits_for_a_free_slot() -> None:
     for gang in range(16):
         assert books.decide(place(gang, 0))
         books.start(gang)
-    assert decision(LeastInterference(), books.observe())[0] == WAIT
+    assert decision(LeastInterference(), books.observe(policy=LeastInterference()))[0] == WAIT
     assert decision(LoadBalancing(), books.observe()) == (PLACE, 16, 0)  # it queues
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from symphony.baselines import Drf, Tetris
 from symphony.baselines.packing import dominant_share, openings
+from symphony.baselines.tables import gang_seconds
 from symphony.problem.topology import Device, DeviceKind, Hop, Resource, Topology
 from symphony.problem.workload import Job, Kernel, Profile, Task, TaskGraph, Workload
 from symphony.scheduling.policy import PLACE, WAIT, Policy, place
@@ -67,8 +68,8 @@ def test_drf_divides_as_in_its_paper() -> None:
 def test_alignment_is_the_dot_product_of_demand_and_what_is_free() -> None:
     """Half of the cores are taken: (0.2, 0.1) aligns with (0.5, 1.0) to 0.2, and (0.1, 0.4) to 0.45."""
     books = Books(bags((1, 2, 1, 1.0), (1, 1, 4, 1.0)), server(10, 10))
-    where = openings(books.observe([0.5, 0.0]))
-    assert where.alignment[:: books.tasks, 0].tolist() == pytest.approx([0.5 * 0.2 + 0.1, 0.5 * 0.1 + 0.4])
+    where = openings(books.observe([0.5, 0.0]), gang_seconds(books.t, books.w))
+    assert where.alignment[:2, 0, 0].tolist() == pytest.approx([0.5 * 0.2 + 0.1, 0.5 * 0.1 + 0.4])
     assert decision(Tetris(), books.observe([0.5, 0.0], policy=Tetris()))[1] == books.tasks
     assert decision(Tetris(), books.observe([0.0, 0.9], policy=Tetris()))[1] == 0
 

@@ -106,9 +106,9 @@ def types(*cpu_s: float) -> Books:
 
 def test_heteroprio_gives_gpus_what_they_accelerate_most_and_cpus_what_least() -> None:
     books = types(5.0, 4.0, 20.0, 2.0, 15.0)
-    assert decision(Heteroprio(), books.observe()) == (PLACE, 2, GPU)
+    assert decision(Heteroprio(), books.observe(policy=Heteroprio())) == (PLACE, 2, GPU)
     assert books.decide(place(2, GPU))
-    kind, gang, device = decision(Heteroprio(), books.observe())
+    kind, gang, device = decision(Heteroprio(), books.observe(policy=Heteroprio()))
     assert (kind, gang) == (PLACE, 3) and device in (CPU0, CPU1)
 
 
@@ -116,6 +116,6 @@ def test_heteroprio_leaves_a_gang_to_the_fast_kind_until_that_has_enough_to_do()
     """A CPU is 20 times slower at what is left than the GPU, for which little else is ready."""
     books = types(20.0, 20.0, 20.0, 20.0, 20.0)
     assert books.decide(place(0, GPU))
-    assert decision(Heteroprio(), books.observe())[0] == WAIT
+    assert decision(Heteroprio(), books.observe(policy=Heteroprio()))[0] == WAIT
     books.start(0)
-    assert decision(Heteroprio(), books.observe()) == (PLACE, 1, GPU)  # one may wait there
+    assert decision(Heteroprio(), books.observe(policy=Heteroprio())) == (PLACE, 1, GPU)  # one may wait there

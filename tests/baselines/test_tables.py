@@ -11,7 +11,8 @@ from symphony.baselines.tables import (
     devices_by_kind,
     gang_seconds,
     links,
-    seconds_on_kinds,
+    of_kinds,
+    seconds_now,
     worth_it,
 )
 from symphony.scheduling.policy import pick_gang, place
@@ -43,11 +44,11 @@ def test_means_weigh_kinds_by_their_number_of_devices() -> None:
 def test_a_slow_kind_is_worth_it_once_the_fast_one_has_enough_to_do() -> None:
     """An FPGA of two contexts takes 0.5 s, a GPU 1 s, a CPU 4 s."""
     few = Books(work(*[dot("any")] * 2)).observe()
-    worth = worth_it(few, seconds_on_kinds(few))
-    assert worth[0, :3].tolist() == [False, True, True]  # 1 s: as soon as the FPGA has done both
+    worth = worth_it(few, gang_seconds(few.topology, few.workload))
+    assert worth[0, 0, :3].tolist() == [False, True, True]  # 1 s: as soon as the FPGA has done both
     many = Books(work(*[dot("any")] * 14)).observe()
-    worth = worth_it(many, seconds_on_kinds(many))
-    assert worth[0, :3].tolist() == [True, True, True]  # 14 of 0.5 s in two contexts: 3.5 s before it, and its own
+    worth = worth_it(many, gang_seconds(many.topology, many.workload))
+    assert worth[0, 0, :3].tolist() == [True, True, True]  # 14 of 0.5 s in two contexts: 3.5 s before it, and its own
 
 
 def test_a_kind_with_no_device_up_counts_for_nothing() -> None:
@@ -55,9 +56,10 @@ def test_a_kind_with_no_device_up_counts_for_nothing() -> None:
     books.fail(GPU)
     books.fail(GPU + 1)
     observation = books.observe()
-    seconds = seconds_on_kinds(observation)
-    assert seconds[0, :3].tolist() == [4.0, np.inf, np.inf]
-    assert worth_it(observation, seconds)[0, :3].tolist() == [True, False, False]
+    assert of_kinds(observation, observation.core.up)[:3].tolist() == [2, 0, 0]
+    seconds = seconds_now(observation, gang_seconds(books.t, books.w))
+    assert seconds[0, 0, :3].tolist() == [4.0, np.inf, np.inf]
+    assert worth_it(observation, seconds)[0, 0, :3].tolist() == [True, False, False]
 
 
 def test_picking_among_some_keeps_to_priority_then_score_then_age() -> None:
