@@ -80,16 +80,18 @@ class Graphene(Policy):
     def init(self, topology: TopologyArrays) -> None:
         """No state."""
 
-    def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> tuple[Array, Array]:
-        """The order within every graph, up to 1 for what comes first (turn, then upward rank), and its gangs' work."""
+    def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> tuple[Array, Array, Array]:
+        """The order within every graph, up to 1 for what comes first (turn, then upward rank) [A, T]; isolated seconds
+        of its gangs [A, T, Y], and their work [A, T]."""
         rank = workload.rank / jnp.maximum(workload.rank.max(axis=1, keepdims=True), 1e-30)
-        return (turn(topology, workload) + rank) / 3, gang_work(topology, workload)
+        order = (turn(topology, workload) + rank) / 3
+        return order, gang_seconds(topology, workload), gang_work(topology, workload)
 
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
         """What comes early, aligns well and is of a job with little left; or wait."""
-        order, work = observation.prepared
-        where = openings(observation)
+        order, seconds, work = observation.prepared
+        where = openings(observation, seconds)
         alignment, go = aligned(where), may_go(observation, where)
-        score = observation.per_gang(order) * alignment.max(axis=1)
+        score = observation.per_gang(order * alignment.max(axis=-1))
         gang = pick_gang(observation, shortest_first(observation, go, score, work), go)
         return state, place_best(observation, where, alignment, gang)

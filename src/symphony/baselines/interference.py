@@ -18,8 +18,8 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.baselines.tables import seconds_on_kinds, worth_it
-from symphony.problem.arrays import TopologyArrays
+from symphony.baselines.tables import gang_seconds, of_kinds, seconds_now, worth_it
+from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.indexing import take
 from symphony.scheduling.policy import (
     Action,
@@ -52,19 +52,23 @@ class LeastInterference(Policy):
     def init(self, topology: TopologyArrays) -> None:
         """No state."""
 
+    def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> Array:
+        """Isolated seconds [A, T, Y]."""
+        return gang_seconds(topology, workload)
+
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
         """Oldest gang, least interference, then fastest; or wait."""
-        core, t = observation.core, observation.topology
-        idle = idle_devices(observation)
-        seconds = seconds_on_kinds(observation)
+        t, idle = observation.topology, idle_devices(observation)
+        seconds = seconds_now(observation, observation.prepared)
         worth = worth_it(observation, seconds)
-        kinds = jnp.arange(seconds.shape[1])
-        free = ((t.device_kind[:, None] == kinds) & idle[:, None]).sum(axis=0)
-        enough = (jnp.isfinite(seconds) * free).sum(axis=1) >= core.workers
-        partly = core.status == PLACING
-        gang = pick_gang(observation, among=((worth & (free > 0)).any(axis=1) & enough) | partly)
+        free = of_kinds(observation, idle)
+        enough = (jnp.isfinite(seconds) * free).sum(axis=-1) >= observation.workload.workers
+        partly = observation.core.status == PLACING
+        found = (worth & (free > 0)).any(axis=-1) & enough
+        gang = pick_gang(observation, among=observation.per_gang(found) | partly)
 
-        here = (idle & take(take(worth, gang), t.device_kind)) | take(partly, gang)
+        f = observation.facts(gang)
+        here = (idle & take(worth[f.graph, f.index], t.device_kind)) | take(partly, gang)
         steps = jnp.floor(interference(observation, gang) / STEP) + ~idle
         time = observation.seconds(gang)
         score = jnp.where(here, -(steps + time / (1 + time)), -jnp.inf)

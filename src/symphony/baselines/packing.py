@@ -22,10 +22,11 @@ from __future__ import annotations
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.baselines.tables import gang_seconds, seconds_on_kinds, worth_it
+from symphony.baselines.tables import gang_seconds, of_kinds, seconds_now, worth_it
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.indexing import first, first_min, take
 from symphony.scheduling.policy import Action, Observation, Policy, best_device, idle_devices, pick_gang, place
@@ -38,13 +39,14 @@ class Openings(eqx.Module):
     """Where gangs could go now: for each device kind, its least loaded device that has a free slot and no queue."""
 
     device: Array  # i32[Y]
-    fits: Array  # bool[G, Y]: it is worth its time there, and its demands fit into what is free
-    alignment: Array  # f[G, Y]: dot product of demands and what is free, as shares of capacity
-    seconds: Array  # f[G, Y]
+    fits: Array  # bool[A, T, Y]: it is worth its time there, and its demands fit into what is free
+    alignment: Array  # f[A, T, Y]: dot product of demands and what is free, as shares of capacity
+    seconds: Array  # f[A, T, Y]
 
 
-def openings(observation: Observation) -> Openings:
-    """Look at every gang on every kind; demands are affine in a gang's work, so that kernels need looking at only."""
+def openings(observation: Observation, seconds: Array) -> Openings:
+    """Look at every gang on every kind, given its seconds there [A, T, Y]; demands are affine in a gang's work, so that
+    kernels need looking at only."""
     core, t, w = observation.core, observation.topology, observation.workload
     kinds = jnp.arange(t.kind_memory.shape[0])
     idle = idle_devices(observation)
@@ -53,32 +55,37 @@ def openings(observation: Observation) -> Openings:
     of_kind = (t.device_kind == kinds[:, None]) & idle  # [Y, D]
     least, device = first_min(jnp.where(of_kind, crowd, jnp.inf))
 
-    rows = take(t.route_row, device)  # [Y, H]
-    free = jnp.maximum(1 - take(load, device), 0)
-    at = (slice(None), kinds[:, None], take(t.route_kind, device))
-    fixed, per_work = (
-        w.demand_fixed[at] / take(t.capacity, rows),
-        w.demand_work[at] / take(t.capacity, rows),
-    )  # [N, Y, H]
-    room = jnp.where(
-        per_work > 0, (free + ROUNDING - fixed) / per_work, jnp.where(fixed > free + ROUNDING, -1, jnp.inf)
-    ).min(axis=-1)
-    empty = take(core.lanes_free, device) == take(t.slots, device)
-    room = jnp.where(empty, jnp.inf, room)  # [N, Y]: the most work that fits
+    def of_kernels() -> tuple[Array, Array, Array]:
+        """The most work that fits, and the alignment of no work and of one of work [N, Y]."""
+        rows = take(t.route_row, device)  # [Y, H]
+        free = jnp.maximum(1 - take(load, device), 0)
+        at = (slice(None), kinds[:, None], take(t.route_kind, device))
+        fixed, per_work = (
+            w.demand_fixed[at] / take(t.capacity, rows),
+            w.demand_work[at] / take(t.capacity, rows),
+        )  # [N, Y, H]
+        room = jnp.where(
+            per_work > 0, (free + ROUNDING - fixed) / per_work, jnp.where(fixed > free + ROUNDING, -1, jnp.inf)
+        ).min(axis=-1)
+        empty = take(core.lanes_free, device) == take(t.slots, device)
+        return jnp.where(empty, jnp.inf, room), (fixed * free).sum(axis=-1), (per_work * free).sum(axis=-1)
 
-    kernel, work = observation.per_gang(w.kernel), observation.per_gang(w.work)[:, None]
-    seconds = seconds_on_kinds(observation)
-    fits = (work <= room[kernel]) & (w.footprint[core.graph].reshape(seconds.shape) <= take(core.memory_free, device))
-    open_kinds = ((core.runs_on[:, None] >> kinds) & 1) * of_kind.sum(axis=1)
-    fits &= (open_kinds.sum(axis=1) >= core.workers)[:, None]
+    # If nothing is idle, nothing fits. (And a compiler would work these out anew for every gang, were it not for this.)
+    nothing = jnp.zeros((w.exchange.shape[0], kinds.shape[0]))
+    room, base, slope = jax.lax.cond(idle.any(), of_kernels, lambda: (nothing, nothing, nothing))
+
+    work, seconds = w.work[..., None], seconds_now(observation, seconds)
+    fits = (work <= room[w.kernel]) & (w.footprint <= take(core.memory_free, device))
+    open_kinds = ((w.runs_on[..., None] >> kinds) & 1) * of_kinds(observation, idle)
+    fits &= (open_kinds.sum(axis=-1) >= w.workers)[..., None]
     fits &= jnp.isfinite(least) & jnp.isfinite(seconds) & worth_it(observation, seconds)
-    alignment = (fixed * free).sum(axis=-1)[kernel] + work * (per_work * free).sum(axis=-1)[kernel]
-    return Openings(device, fits, alignment, seconds)
+    return Openings(device, fits, base[w.kernel] + work * slope[w.kernel], seconds)
 
 
 def place_best(observation: Observation, where: Openings, score: Array, gang: Array) -> Action:
-    """Place a gang on the opening with the highest score [G, Y]; its further workers, where they would end first."""
-    mine = jnp.where(take(where.fits, gang), take(score, gang), -jnp.inf)
+    """Place a gang on the opening with the highest score [A, T, Y]; its further workers, where they would end first."""
+    f = observation.facts(gang)
+    mine = jnp.where(where.fits[f.graph, f.index], score[f.graph, f.index], -jnp.inf)
     device = take(where.device, first(mine == mine.max()))
     partly = take(observation.core.status, gang) == PLACING
     rest = best_device(observation, gang, -(observation.queue_s + observation.seconds(gang)))
@@ -87,12 +94,12 @@ def place_best(observation: Observation, where: Openings, score: Array, gang: Ar
 
 def may_go(observation: Observation, where: Openings) -> Array:
     """Gangs with an opening, or partly placed [G]."""
-    return where.fits.any(axis=1) | (observation.core.status == PLACING)
+    return observation.per_gang(where.fits.any(axis=-1)) | (observation.core.status == PLACING)
 
 
 def aligned(where: Openings) -> Array:
-    """Alignment times speed relative to the fastest kind [G, Y]; no demand aligns a little with everything."""
-    speed = where.seconds.min(axis=1, keepdims=True) / where.seconds
+    """Alignment times speed relative to the fastest kind [A, T, Y]; no demand aligns a little with everything."""
+    speed = where.seconds.min(axis=-1, keepdims=True) / where.seconds
     return jnp.where(where.fits, (where.alignment + 1e-3) * speed, 0)
 
 
@@ -118,15 +125,16 @@ class Tetris(Policy):
     def init(self, topology: TopologyArrays) -> None:
         """No state."""
 
-    def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> Array:
-        """The work of each gang [A, T]."""
-        return gang_work(topology, workload)
+    def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> tuple[Array, Array]:
+        """Isolated seconds [A, T, Y], and the work of each gang [A, T]."""
+        return gang_seconds(topology, workload), gang_work(topology, workload)
 
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
         """The best pair of gang and opening, or wait."""
-        where = openings(observation)
+        seconds, work = observation.prepared
+        where = openings(observation, seconds)
         alignment, go = aligned(where), may_go(observation, where)
-        score = shortest_first(observation, go, alignment.max(axis=1), observation.prepared)
+        score = shortest_first(observation, go, observation.per_gang(alignment.max(axis=-1)), work)
         return state, place_best(observation, where, alignment, pick_gang(observation, score, go))
 
 
@@ -152,9 +160,13 @@ class Drf(Policy):
     def init(self, topology: TopologyArrays) -> None:
         """No state."""
 
+    def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> Array:
+        """Isolated seconds [A, T, Y]."""
+        return gang_seconds(topology, workload)
+
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
         """Least dominant share among jobs of which something fits, or wait."""
-        where = openings(observation)
+        where = openings(observation, observation.prepared)
         share = jnp.repeat(dominant_share(observation), observation.workload.kernel.shape[1])
         gang = pick_gang(observation, -share, may_go(observation, where))
         return state, place_best(observation, where, -where.seconds, gang)

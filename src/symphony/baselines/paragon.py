@@ -24,7 +24,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.baselines.tables import devices_by_kind, worth_it
+from symphony.baselines.tables import devices_by_kind, of_kinds, seconds_now, worth_it
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.indexing import first, take
 from symphony.scheduling.policy import Action, Observation, Policy, best_device, idle_devices, pick_gang, place
@@ -109,26 +109,25 @@ class Paragon(Policy):
     def init(self, topology: TopologyArrays) -> None:
         """No state."""
 
-    def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> Classes:
-        """Classify all kernels."""
-        return classify(topology, workload)
+    def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> tuple[Classes, Array]:
+        """Classify all kernels; what the seconds of all gangs are believed to be [A, T, Y]."""
+        classes, w = classify(topology, workload), workload
+        return classes, classes.seconds[w.kernel] * w.units[..., None]
 
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
         """Oldest gang with a device to go to; acceptable interference, best kind, tightest fit."""
-        classes, core, t = observation.prepared, observation.core, observation.topology
-        kinds = jnp.arange(t.kind_memory.shape[0])
+        (classes, seconds), t, w = observation.prepared, observation.topology, observation.workload
         idle = idle_devices(observation)
-        up = ((t.device_kind[:, None] == kinds) & core.up[:, None]).any(axis=0)
-        free = ((t.device_kind[:, None] == kinds) & idle[:, None]).sum(axis=0)
-        able = ((core.runs_on[:, None] >> kinds) & 1 > 0) & up
-        units = observation.per_gang(observation.workload.units)[:, None]
-        kernel = observation.per_gang(observation.workload.kernel)
-        worth = worth_it(observation, jnp.where(able, classes.seconds[kernel] * units, jnp.inf))
-        enough = (able * free).sum(axis=1) >= core.workers
-        partly = core.status == PLACING
-        gang = pick_gang(observation, among=((worth & (free > 0)).any(axis=1) & enough) | partly)
+        free = of_kinds(observation, idle)
+        able = (w.runs_on[..., None] >> jnp.arange(free.shape[0])) & 1 > 0
+        worth = worth_it(observation, jnp.where(able, seconds_now(observation, seconds), jnp.inf))
+        enough = (able * free).sum(axis=-1) >= w.workers
+        partly = observation.core.status == PLACING
+        found = (worth & (free > 0)).any(axis=-1) & enough
+        gang = pick_gang(observation, among=observation.per_gang(found) | partly)
 
-        mine = observation.facts(gang).kernel
+        f = observation.facts(gang)
+        mine = f.kernel
         causes = classes.causes[mine][t.device_kind[:, None], t.route_kind]  # [D, H]
         load = take(observation.own_load + observation.background, t.route_row)
         used = causes > 1e-3
@@ -138,5 +137,5 @@ class Paragon(Policy):
         # Acceptable ones first, by kind and then tightness; of the others, the least interference.
         good = -(time / (1 + time) + 1e-4 * slack / (1 + slack))
         score = jnp.where(excess > 0, -2 - excess, good) - 1e3 * ~idle
-        here = (idle & take(take(worth, gang), t.device_kind)) | take(partly, gang)
+        here = (idle & take(worth[f.graph, f.index], t.device_kind)) | take(partly, gang)
         return state, place(gang, best_device(observation, gang, jnp.where(here, score, -jnp.inf)))

@@ -14,33 +14,47 @@ gang has probed are down, any device will do.
 
 from __future__ import annotations
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
 
 from symphony.baselines.tables import devices_by_kind
-from symphony.problem.arrays import TopologyArrays
-from symphony.scheduling.indexing import first_min, take
+from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.scheduling.indexing import BIG, first_min, take
 from symphony.scheduling.policy import Action, Observation, Policy, best_device, idle_devices, pick_gang, place
 from symphony.scheduling.state import PLACING, QUEUED, READY
 
 PROBES = 2  # for each task
 
 
+class Choice(eqx.Module):
+    """The devices that each gang may probe: those of the kinds that can run it, in order of kinds."""
+
+    by_kind: Array  # i32[D]: all devices in that order
+    upto: Array  # i32[A, T, Y]: how many of a gang's are of this kind or one before
+    skips: Array  # i32[A, T, Y]: how many devices before those of this kind cannot run the gang
+
+
+def choice(t: TopologyArrays, w: WorkloadArrays) -> Choice:
+    """Whom gangs may probe."""
+    count = devices_by_kind(t)
+    able = (w.runs_on[..., None] >> jnp.arange(count.shape[0])) & 1 > 0
+    by_kind = jnp.argsort(jnp.where(t.exists, t.device_kind, count.shape[0]), stable=True)
+    upto = jnp.cumsum(jnp.where(able, count, 0), axis=-1)
+    return Choice(by_kind, upto, jnp.cumsum(jnp.where(able, 0, count), axis=-1))
+
+
 def probes(observation: Observation, salt: Array, slot: Array, index: Array) -> Array:
     """The devices that gangs [...] have probed [..., PROBES]: any that can run them, each as likely as the other."""
-    core, t = observation.core, observation.topology
-    tasks = observation.workload.kernel.shape[1]
-    count = devices_by_kind(t)
-    able = (take(core.runs_on, slot * tasks + index)[..., None] >> jnp.arange(count.shape[0])) & 1 > 0
-    upto = jnp.cumsum(jnp.where(able, count, 0), axis=-1)  # [..., Y]
+    core, among = observation.core, observation.prepared
+    graph = take(core.graph, slot)
+    upto, skips = among.upto[graph, index][..., None, :], among.skips[graph, index][..., None, :]  # [..., 1, Y]
     drawn = _mixed(salt, take(core.job, slot)[..., None], index[..., None], jnp.arange(PROBES))
-    drawn = (drawn % jnp.maximum(upto[..., -1:], 1).astype(jnp.uint32)).astype(jnp.int32)
-    kind = (drawn[..., None] >= upto[..., None, :]).sum(axis=-1)
-    before = jnp.where(kind > 0, jnp.take_along_axis(upto, jnp.maximum(kind - 1, 0), axis=-1), 0)
-    by_kind = jnp.argsort(jnp.where(t.exists, t.device_kind, count.shape[0]), stable=True)
-    start = jnp.cumsum(count) - count
-    return take(by_kind, take(start, kind) + drawn - before)
+    drawn = (drawn % jnp.maximum(upto[..., -1], 1).astype(jnp.uint32)).astype(jnp.int32)
+    # The first kind that reaches beyond the number drawn is the device's.
+    skipped = jnp.where(drawn[..., None] < upto, skips, BIG).min(axis=-1)
+    return take(among.by_kind, drawn + skipped)
 
 
 def _mixed(salt: Array, *numbers: Array) -> Array:
@@ -85,6 +99,10 @@ class SparrowBatch(Policy):
         """What probes are drawn from; 0 = not yet."""
         return jnp.zeros((), jnp.uint32)
 
+    def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> Choice:
+        """Whom gangs may probe."""
+        return choice(topology, workload)
+
     def decide(self, key: Array, state: Array, observation: Observation) -> tuple[Array, Action]:
         """Oldest gang, least loaded of the sample."""
         salt = _salt(key, state)
@@ -98,6 +116,10 @@ class Sparrow(Policy):
     def init(self, topology: TopologyArrays) -> Array:
         """What probes are drawn from; 0 = not yet."""
         return jnp.zeros((), jnp.uint32)
+
+    def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> Choice:
+        """Whom gangs may probe."""
+        return choice(topology, workload)
 
     def decide(self, key: Array, state: Array, observation: Observation) -> tuple[Array, Action]:
         """The oldest job with an idle device among its probes; or wait."""

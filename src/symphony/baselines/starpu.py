@@ -32,8 +32,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.baselines.tables import seconds_on_kinds, worth_it
-from symphony.problem.arrays import TopologyArrays
+from symphony.baselines.tables import devices_by_kind, gang_seconds, of_kinds, seconds_now, worth_it
+from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.estimate import exchange_s, setup_s, span_bandwidth, transfer_s
 from symphony.scheduling.indexing import first, put, take
 from symphony.scheduling.policy import Action, Observation, Policy, best_device, pick_gang, place
@@ -142,7 +142,10 @@ class Dmdas(Policy):
         known = min(gangs, REMEMBERED)
         mine = jnp.pad(state[:known], (0, gangs - known), constant_values=-1)
         mine = jnp.where((core.status == READY) & take(core.up, mine), mine, -1)
-        fresh = observation.candidates & (core.status == READY) & (jnp.arange(gangs) < known)
+        number, partly = jnp.arange(gangs), core.status == PLACING
+        fresh = observation.candidates & (core.status == READY) & (number < known)
+        # Most decisions find everything assigned, and only ask whether a device wants a gang.
+        thinks = ((fresh & (mine < 0)) | partly | (observation.candidates & (number >= known))).any()
 
         def assign(carry: tuple[Array, Array]) -> tuple[Array, Array]:
             mine, pending_s = carry
@@ -152,14 +155,19 @@ class Dmdas(Policy):
                 pending_s, device, take(pending_s, device) + self._share(observation, gang, device)
             )
 
-        pending_s = _pending_s(observation, mine)
-        mine, pending_s = jax.lax.while_loop(lambda c: (fresh & (c[0] < 0)).any(), assign, (mine, pending_s))
+        def assign_all(mine: Array) -> tuple[Array, Array]:
+            start = (mine, _pending_s(observation, mine))
+            return jax.lax.while_loop(lambda c: (fresh & (c[0] < 0)).any(), assign, start)
 
-        partly = core.status == PLACING
+        mine, pending_s = jax.lax.cond(thinks, assign_all, lambda mine: (mine, jnp.zeros(core.up.shape)), mine)
         wanted = (mine >= 0) & (take(core.queued, mine) < AHEAD)
         rank = observation.per_gang(observation.workload.rank)
-        gang = pick_gang(observation, rank, wanted | partly | (jnp.arange(gangs) >= known))
-        best = best_device(observation, gang, -self._cost(observation, gang, pending_s, mine))
+        gang = pick_gang(observation, rank, wanted | partly | (number >= known))
+        best = jax.lax.cond(
+            thinks,
+            lambda: best_device(observation, gang, -self._cost(observation, gang, pending_s, mine)),
+            lambda: jnp.zeros_like(gang),
+        )
         device = jnp.where(take(mine, gang) >= 0, take(mine, gang), best)
         return state.at[:known].set(put(mine, gang, -1, gang >= 0)[:known]), place(gang, device)
 
@@ -183,33 +191,44 @@ def _pending_s(observation: Observation, assigned: Array) -> Array:
     return total / jnp.maximum(t.slots, 1)
 
 
+def acceleration(seconds: Array, devices: Array) -> Array:
+    """Mean seconds on the devices of other kinds, given how many there are [Y], over those on each [A, T, Y]."""
+    able = jnp.isfinite(seconds)
+    weight = jnp.where(able, devices, 0)
+    total = jnp.where(able, seconds * weight, 0)
+    others = weight.sum(axis=-1, keepdims=True) - weight
+    elsewhere = (total.sum(axis=-1, keepdims=True) - total) / jnp.maximum(others, 1)
+    return jnp.where(others > 0, elsewhere / seconds, jnp.inf)  # nobody else can: before all others
+
+
 class Heteroprio(Policy):
     """A device takes, of what is ready, what it accelerates most against other kinds; slow kinds wait for a backlog."""
 
     def init(self, topology: TopologyArrays) -> None:
         """No state."""
 
+    def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> tuple[Array, Array]:
+        """Isolated seconds, and acceleration while all devices are up [A, T, Y]."""
+        seconds = gang_seconds(topology, workload)
+        return seconds, acceleration(seconds, devices_by_kind(topology))
+
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
         """The most accelerated pair of a gang and a kind that has run out of work, or wait."""
         core, t = observation.core, observation.topology
-        seconds = seconds_on_kinds(observation)
-        kinds = jnp.arange(seconds.shape[1])
-        devices = ((t.device_kind[:, None] == kinds) & core.up[:, None]).sum(axis=0)
+        seconds, faster = observation.prepared
+        seconds = seconds_now(observation, seconds)
         wants = core.up & (core.queued == 0)
-        asking = ((t.device_kind[:, None] == kinds) & wants[:, None]).any(axis=0)
 
-        takes = worth_it(observation, seconds) & jnp.isfinite(seconds) & asking
-        able = jnp.isfinite(seconds)
-        weight = jnp.where(able, devices, 0)
-        total = jnp.where(able, seconds * weight, 0)
-        others = weight.sum(axis=1, keepdims=True) - weight
-        elsewhere = (total.sum(axis=1, keepdims=True) - total) / jnp.maximum(others, 1)
-        faster = jnp.where(others > 0, elsewhere / seconds, jnp.inf)  # nobody else can: before all others
+        takes = worth_it(observation, seconds) & jnp.isfinite(seconds) & (of_kinds(observation, wants) > 0)
+        up = of_kinds(observation, core.up)
+        faster = jax.lax.cond((core.up == t.exists).all(), lambda: faster, lambda: acceleration(seconds, up))
         faster = jnp.where(takes, faster, -1)
 
         partly = core.status == PLACING
-        gang = pick_gang(observation, faster.max(axis=1), takes.any(axis=1) | partly)
-        mine = take(faster, gang)
+        score, among = observation.per_gang(faster.max(axis=-1)), observation.per_gang(takes.any(axis=-1))
+        gang = pick_gang(observation, score, among | partly)
+        f = observation.facts(gang)
+        mine = faster[f.graph, f.index]
         kind = first(mine == mine.max())
         free = core.lanes_free / jnp.maximum(t.slots, 1)
         queue = jnp.where(take(partly, gang) | (free == 0), -observation.running_s - observation.queue_s, free)

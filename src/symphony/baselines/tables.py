@@ -1,7 +1,9 @@
 """Tables of graphs and profiles that several policies prepare before a run, and ways to choose among gangs and kinds.
 
-A graphs, T gangs of a graph, E edges, Y device kinds, G gangs in the system, K job slots. Tables over paths are found
-by relaxing all edges until nothing changes, which takes as many rounds as the longest path has gangs.
+A graphs, T gangs of a graph, E edges, Y device kinds, G gangs in the system, K job slots. Gangs of the same number and
+graph are alike in all that profiles say; so policies work that out for graphs [A, T], which are few, and look it up for
+the gangs in the system [G], which are many. Tables over paths are found by relaxing all edges until nothing changes,
+which takes as many rounds as the longest path has gangs.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from symphony.problem.arrays import KIND_INDEX, TopologyArrays, WorkloadArrays
-from symphony.scheduling.indexing import BIG, first_min
+from symphony.scheduling.indexing import first_min
 from symphony.scheduling.policy import Observation
 from symphony.scheduling.state import READY
 
@@ -101,26 +103,35 @@ def unit_seconds(observation: Observation) -> Array:
     return jnp.where(able, seconds, jnp.inf)
 
 
-def seconds_on_kinds(observation: Observation) -> Array:
-    """Isolated seconds of the gangs in the system on each device kind [G, Y]; inf where none that is up can run it."""
-    core, t = observation.core, observation.topology
-    kinds = jnp.arange(t.kind_memory.shape[0])
-    up = ((t.device_kind[:, None] == kinds) & core.up[:, None]).any(axis=0)
-    seconds, units = unit_seconds(observation), observation.per_gang(observation.workload.units)
-    return jnp.where(up & jnp.isfinite(seconds), seconds * units[:, None], jnp.inf)
+def of_kinds(observation: Observation, devices: Array) -> Array:
+    """How many of some devices [D] there are of each kind [Y]."""
+    t = observation.topology
+    return ((t.device_kind[:, None] == jnp.arange(t.kind_memory.shape[0])) & devices[:, None]).sum(axis=0)
+
+
+def seconds_now(observation: Observation, seconds: Array) -> Array:
+    """Isolated seconds as in `gang_seconds` [A, T, Y]; inf where no device of the kind is up."""
+    return jnp.where(of_kinds(observation, observation.core.up) > 0, seconds, jnp.inf)
 
 
 def worth_it(observation: Observation, seconds: Array) -> Array:
-    """Which kinds a gang should take now rather than wait for its fastest kind [G, Y].
+    """Which kinds a gang should take now rather than wait for its fastest kind [A, T, Y].
 
     Policies for machines that are alike give any free machine a task. Where some are a hundred times slower, that is
     absurd; so here a kind is out if the gang would end earlier by waiting until its fastest kind has done what is
     ready for it (what is ready and fastest there, over all slots of that kind).
     """
     core, t = observation.core, observation.topology
-    kinds = jnp.arange(seconds.shape[1])
+    kinds = jnp.arange(seconds.shape[-1])
     lanes = jnp.where((t.device_kind[:, None] == kinds) & core.up[:, None], t.slots[:, None], 0).sum(axis=0)
-    least, fastest = first_min(seconds)
-    ready = ((core.status == READY) & (fastest < BIG))[:, None] & (fastest[:, None] == kinds)
-    backlog = jnp.where(ready & jnp.isfinite(least)[:, None], least[:, None], 0).sum(axis=0) / jnp.maximum(lanes, 1)
-    return seconds <= (least + backlog.at[fastest].get(mode="clip"))[:, None]
+    ready = core.status == READY
+
+    def compared() -> Array:
+        least, fastest = first_min(seconds)
+        ready_s = jnp.where(ready, observation.per_gang(jnp.where(jnp.isfinite(least), least, 0)), 0)
+        there = observation.per_gang(fastest)[:, None] == kinds
+        backlog = jnp.where(there, ready_s[:, None], 0).sum(axis=0) / jnp.maximum(lanes, 1)
+        return seconds <= (least + backlog.at[fastest].get(mode="clip"))[..., None]
+
+    # With nothing ready there is nothing to compare. (And a compiler would compare anew for every gang, but for this.)
+    return jax.lax.cond(ready.any(), compared, lambda: jnp.zeros(seconds.shape, bool))

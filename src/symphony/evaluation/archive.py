@@ -61,7 +61,7 @@ class ScenarioMeta:
     devices: tuple[DeviceMeta, ...]
     workload: str
     graphs: tuple[GraphMeta, ...]
-    disturbances: Mapping[str, float | bool]
+    disturbances: Mapping[str, float | bool | None]
 
     @classmethod
     def from_scenario(cls, scenario: Scenario) -> ScenarioMeta:
@@ -235,7 +235,7 @@ def _scenario_out(meta: ScenarioMeta) -> dict[str, Any]:
         "devices": {f.name: [getattr(d, f.name) for d in meta.devices] for f in dataclasses.fields(DeviceMeta)},
         "workload": meta.workload,
         "graphs": {f.name: [getattr(g, f.name) for g in meta.graphs] for f in dataclasses.fields(GraphMeta)},
-        "disturbances": {k: v if isinstance(v, int) else _number(v) for k, v in meta.disturbances.items()},
+        "disturbances": {k: v if v is None or isinstance(v, int) else _number(v) for k, v in meta.disturbances.items()},
     }
 
 

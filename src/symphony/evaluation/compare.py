@@ -22,7 +22,7 @@ from symphony.scheduling.policy import Policy, check_instance
 from symphony.simulator.contention import ContentionModel
 from symphony.simulator.records import RunRecord
 from symphony.simulator.run import simulate
-from symphony.simulator.scenarios import Disturbances, Scenario, draw
+from symphony.simulator.scenarios import Disturbances, Scenario, draw, stack
 
 Draw = Callable[[Topology, int], Workload]  # a workload family: topology and seed -> workload
 GANGS_AT_ONCE = 2048  # job slots are chosen so that about so many gangs fit
@@ -54,11 +54,12 @@ def compare(
     if baseline is not None and baseline not in chosen:
         raise InputError(f"the baseline {baseline!r} is not compared", hint=f"choose of {', '.join(chosen)}")
     scenarios = [scenario(cluster, workload, seed, disturbances, job_slots) for seed in numbers]
+    batch = stack(scenarios) if deciding else None
     runs: list[RunRecord] = []
     for index, name in enumerate(deciding):
         tell = (lambda share, name=name: progress(name, share)) if progress else None
         one = OneOf(tuple(deciding.values()), jnp.asarray(index, jnp.int32))
-        runs += simulate(scenarios, one, name=name, contention=contention, progress=tell)
+        runs += simulate(scenarios, one, name=name, contention=contention, progress=tell, batch=batch)
     for name, planner in planning.items():
         # A plan is for one scenario only, and planning takes far longer than running it.
         for number, each in enumerate(scenarios, start=1):

@@ -36,7 +36,7 @@ from symphony.scheduling.one_of import OneOf
 from symphony.scheduling.policy import Policy
 from symphony.simulator.records import RunRecord
 from symphony.simulator.run import RULES, simulate
-from symphony.simulator.scenarios import Disturbances, Scenario
+from symphony.simulator.scenarios import Disturbances, Scenario, stack
 
 FORMAT = "symphony.survey/1"
 ALPHA = 0.05  # of all comparisons with the winner of a workload together
@@ -281,13 +281,15 @@ def _cells(
     cells = {name: cell for name, path in files.items() if (cell := _load(path)) is not None}
     missing = [name for name in policies if name not in cells]
     group = tuple(policies[name] for name in missing)
+    batch = stack(list(scenarios)) if missing else None
     for number, name in enumerate(missing):
 
         def within(share: float, name: str = name, before: int = len(policies) - len(missing) + number) -> None:
             tell(f"{place}: {name}", (before + share) / len(policies))
 
         try:
-            runs = simulate(scenarios, OneOf(group, jnp.asarray(number, jnp.int32)), name=name, progress=within)
+            one = OneOf(group, jnp.asarray(number, jnp.int32))
+            runs = simulate(scenarios, one, name=name, progress=within, batch=batch)
         except SymphonyError as error:
             skipped.append(f"{place}: {name}: {error}")
             continue

@@ -221,4 +221,7 @@ def _run(
     return jax.vmap(one, in_axes=(batch_axes(batch), 0))(batch, carry)
 
 
-run_steps: Any = eqx.filter_jit(_run)
+# XLA makes three operations of every long reduction on a CPU, so that sums vectorise. Ours are short, or look for one
+# element; what counts is the number of operations in a step.
+_OPTIONS: dict[str, Any] = {"compiler_options": {"xla_disable_hlo_passes": "tree_reduction_rewriter"}}
+run_steps: Any = eqx.filter_jit(_run, **_OPTIONS)
