@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from symphony.baselines import Drf, Tetris
-from symphony.baselines.packing import dominant_share, openings
+from symphony.baselines.packing import dominant_share, may_go, openings
 from symphony.baselines.tables import gang_seconds
 from symphony.problem.topology import Device, DeviceKind, Hop, Resource, Topology
 from symphony.problem.workload import Job, Kernel, Profile, Task, TaskGraph, Workload
@@ -72,6 +72,14 @@ def test_alignment_is_the_dot_product_of_demand_and_what_is_free() -> None:
     assert where.alignment[:2, 0, 0].tolist() == pytest.approx([0.5 * 0.2 + 0.1, 0.5 * 0.1 + 0.4])
     assert decision(Tetris(), books.observe([0.5, 0.0], policy=Tetris()))[1] == books.tasks
     assert decision(Tetris(), books.observe([0.0, 0.9], policy=Tetris()))[1] == 0
+
+
+def test_a_slot_that_no_job_has_had_holds_nothing_that_may_go() -> None:
+    """It names the first graph all the same; counted, it would change what alignment weighs against remaining work."""
+    books = Books(bags((1, 2, 1, 1.0), (1, 1, 4, 1.0)), server(10, 10), arrived=1)
+    observation = books.observe()
+    go = may_go(observation, openings(observation, gang_seconds(books.t, books.w)))
+    assert np.flatnonzero(go).tolist() == [0]
 
 
 def test_tetris_places_nothing_that_does_not_fit() -> None:

@@ -94,7 +94,10 @@ def place_best(observation: Observation, where: Openings, score: Array, gang: Ar
 
 def may_go(observation: Observation, where: Openings) -> Array:
     """Gangs with an opening, or partly placed [G]."""
-    return observation.per_gang(where.fits.any(axis=-1)) | (observation.core.status == PLACING)
+    core = observation.core
+    # A slot that no job has had yet holds no gangs, whatever graph it names.
+    fits = observation.per_gang(where.fits.any(axis=-1)) & (core.runs_on != 0)
+    return fits | (core.status == PLACING)
 
 
 def aligned(where: Openings) -> Array:
