@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from symphony.telemetry.inference import Model
@@ -204,6 +204,15 @@ COLUMNS = (*(Column(part, at // 2) for at, part in enumerate(PARTS)), Column("to
 @given(
     st.lists(st.tuples(st.tuples(*[counts] * 6), st.tuples(*[seconds] * 6), seconds), min_size=1, max_size=12),
     st.booleans(),
+)
+@example(
+    [
+        ((math.nan,) * 6, (0.0,) * 6, 0.0),
+        ((*(math.nan,) * 4, 1e18, math.nan), (*(0.0,) * 4, 0.004, 0.0), 0.0),
+        ((*(math.nan,) * 4, 0.0, math.nan), (*(0.0,) * 4, 0.004, 0.0), 0.004),
+        ((*(math.nan,) * 4, 0.0, math.nan), (*(0.0,) * 4, 0.1, 0.0), 0.0),
+    ],
+    False,
 )
 def test_whatever_a_source_says(windows: list[tuple[tuple[float, ...], tuple[float, ...], float]], task: bool) -> None:
     """Garbage in: no crash, every window told, nothing negative, shares of at most the whole."""

@@ -251,14 +251,17 @@ def _settled(xp: ModuleType, *values: Array) -> tuple[Array, ...]:
 
 def inverse(xp: ModuleType, matrix: Array) -> Array:
     """Of symmetric positive matrices; in closed form where they are tiny, as calls of a library cost more."""
-    size = matrix.shape[-1]
-    if size == 1:
+    if matrix.shape[-1] == 1:
         return 1 / matrix
-    if size == 2:
+    if matrix.shape[-1] == 2:
         a, b, d = matrix[..., 0, 0], matrix[..., 0, 1], matrix[..., 1, 1]
         rows = xp.stack([xp.stack([d, -b], -1), xp.stack([-b, a], -1)], -2)
         return rows / (a * d - b * b)[..., None, None]
-    found = xp.linalg.inv(matrix)
+    # To unit diagonal, and never quite singular: readings that are beyond all measure must not end a run.
+    size = xp.sqrt(xp.maximum(_diagonal(xp, matrix), 1e-30))
+    units = size[..., :, None] * size[..., None, :]
+    even = xp.clip(xp.nan_to_num(matrix / units), -1.0, 1.0) + 1e-12 * xp.eye(matrix.shape[-1])
+    found = xp.linalg.inv(even) / units
     return 0.5 * (found + _transpose(xp, found))
 
 
