@@ -207,8 +207,6 @@ class Books:
             workload=workload,
             now=self.now,
             own_load=rows(own_load),
-            load_mean=mean,
-            load_std=noise * mean,
             background=jnp.maximum(mean - self.core.own_reading, 0),
             background_std=noise * mean,
             true_background=None if true_background is None else rows(true_background),

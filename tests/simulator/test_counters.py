@@ -38,7 +38,7 @@ def run(s: ScenarioArrays, loads: np.ndarray, own: np.ndarray, squares: np.ndarr
 
 def others(s: ScenarioArrays, state: Counters, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     rows = s.topology.capacity.shape[0]
-    _, _, mean, std = counters.believed(state, s, jnp.asarray(np.pad(own, (0, rows - len(own)))))
+    mean, std = counters.believed(state, s, jnp.asarray(np.pad(own, (0, rows - len(own)))))
     return np.asarray(mean)[: len(own)], np.asarray(std)[: len(own)]
 
 

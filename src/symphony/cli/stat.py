@@ -454,7 +454,7 @@ def _in_log(model: Model, asked: _Asked, names: Sequence[str], file: Path) -> Wa
 
 def _told(model: Model, metric: str, keys: Container[str]) -> bool:
     """Whether a log has what a metric needs."""
-    if key(metric) not in model.catalogue._metrics:
+    if key(metric) not in model.catalogue.definitions():
         return False
     needed = model.catalogue.needed([metric], platform=model.platform)
     return all(event in keys for event in needed if event not in wanted.TIMES)

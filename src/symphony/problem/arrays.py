@@ -50,6 +50,7 @@ class TopologyArrays(eqx.Module):
     capacity: Numeric  # f[R]
     row_kind: Numeric  # i32[R]
     row_group: Numeric  # i32[R]; -1 for padding
+    row_peers: Numeric  # i32[R]: rows of the same group, itself included
     # device kinds
     kind_memory: Numeric  # i32[Y], KiB, or coarser for kinds with more than 1 TiB
     kind_reconfigure: Numeric  # f[Y], seconds; 0 = not reconfigurable
@@ -213,6 +214,7 @@ def topology_arrays(topology: Topology) -> tuple[TopologyArrays, TopologyNames]:
         capacity=capacity,
         row_kind=row_kind,
         row_group=_pad(groups, (r,), -1, np.int32),
+        row_peers=_pad(np.bincount(groups, minlength=1)[groups] if groups else [], (r,), 1, np.int32),
         kind_memory=_pad([_room(kind.memory, kind) for kind in t.kinds], (y,), 0, np.int32),
         kind_reconfigure=_pad([kind.reconfigure_s for kind in t.kinds], (y,), 0.0, float),
         latency=np.asarray(t.latency_s, float),

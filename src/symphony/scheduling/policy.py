@@ -82,13 +82,16 @@ class Observation(eqx.Module):
     workload: WorkloadArrays  # kernels and graphs; what would tell of jobs yet to arrive is None
     now: Amount
     own_load: Array  # f[R]: load that Symphony's own workers and transfers put on each row now
-    load_mean: Array  # f[R]: belief about the load of each row in the last window
-    load_std: Array  # f[R]
     background: Array  # f[R]: belief about what others load each row with, its mean …
     background_std: Array  # f[R]: … and its deviation
     true_background: Array | None  # f[R], for policies that cheat
     units_left: Array  # f[G]: whole units (iterations) that each gang has yet to do, as it reports them itself
     prepared: Any  # what the policy's own `prepare` answered
+
+    @property
+    def load_mean(self) -> Array:
+        """Belief about the load of each row in the last window [R]. Its deviation is that of the background."""
+        return self.background + self.core.own_reading
 
     @property
     def candidates(self) -> Array:

@@ -64,13 +64,12 @@ class Settings(eqx.Module):
     error: Array  # f[ERRORS]
     counters: Array  # f[]
     delay: Array  # i32[]
-    peers: Array  # f[R]: rows that share the counters of each row's machine
+    peers: Array  # i32[R]: rows that share the counters of each row's machine
 
     @classmethod
     def of(cls, s: ScenarioArrays) -> Settings:
         """Those of a scenario."""
-        same = s.topology.row_group[:, None] == s.topology.row_group[None, :]
-        numbers = s.counter_noise, s.counter_error, s.counters, s.delay, 1.0 * same.sum(axis=1)
+        numbers = s.counter_noise, s.counter_error, s.counters, s.delay, s.topology.row_peers
         return cls(*map(jnp.asarray, numbers))
 
 
@@ -141,11 +140,8 @@ def _read_some(size: int, batched: Any, *given: Any) -> tuple[Counters, Any]:
     return counters, jax.tree.map(lambda _: True, counters)
 
 
-def believed(counters: Counters, s: ScenarioArrays, own: Array) -> tuple[Array, Array, Array, Array]:
-    """Mean and deviation [R] of the load of every row, and of what others load it with.
-
-    Given Symphony's own load in the same window; of others, the newest window that has been read.
-    """
+def believed(counters: Counters, s: ScenarioArrays, own: Array) -> tuple[Array, Array]:
+    """Mean and deviation [R] of what others load each row with, given Symphony's own load in the last window."""
     belief = posterior.ahead(jnp, counters.belief, jnp.broadcast_to(1.0 * s.delay, own.shape))
     others = belief.mean[:, OTHERS]
     deviation = jnp.sqrt(jnp.maximum(belief.cov[:, OTHERS, OTHERS], 0.0))
@@ -153,5 +149,4 @@ def believed(counters: Counters, s: ScenarioArrays, own: Array) -> tuple[Array, 
     others, deviation = jnp.where(known, others, 0.0), jnp.where(known, deviation, 1.0)
     raw = jnp.maximum(counters.raw - own, 0.0)
     others = jnp.where(s.corrected, others, raw)
-    deviation = jnp.where(s.corrected, deviation, s.counter_noise * counters.raw)
-    return others + own, deviation, others, deviation
+    return others, jnp.where(s.corrected, deviation, s.counter_noise * counters.raw)

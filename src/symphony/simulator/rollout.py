@@ -68,17 +68,15 @@ def finished(world: World, s: ScenarioArrays) -> Array:
 def observe(world: World, s: ScenarioArrays, cheats: bool, prepared: Any = None) -> Observation:
     """What a policy is shown."""
     core = world.core
-    mean, std, others, others_std = counters.believed(world.counters, s, core.own_reading)
+    background, deviation = counters.believed(world.counters, s, core.own_reading)
     return Observation(
-        core=replace(core, reading=mean),
+        core=replace(core, reading=background + core.own_reading),
         topology=s.topology,
         workload=unannounced(s.workload),
         now=world.now,
         own_load=world.load * LOAD_UNIT,
-        load_mean=mean,
-        load_std=std,
-        background=others,
-        background_std=others_std,
+        background=background,
+        background_std=deviation,
         true_background=world.background if cheats else None,
         units_left=settle.units_left(world, s),
         prepared=prepared,

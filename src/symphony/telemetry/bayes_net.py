@@ -40,6 +40,10 @@ class BayesNet:
         """An event as a combination of free ones [N]."""
         return self.loading[self.events.index(event)]
 
+    def combined(self, identity: Identity) -> Floats:
+        """An identity's sum as a combination of free events [N]."""
+        return np.sum([coefficient * self.row(event) for event, coefficient in identity.terms], axis=0)
+
     def wiring(self, columns: Sequence[Column], anchors: Sequence[str] | None = None) -> Wiring:
         """The arrays for readings with these columns; `anchors` are found if they are not given."""
         anchors = find_anchors(columns) if anchors is None else tuple(anchors)
@@ -52,11 +56,7 @@ class BayesNet:
             for d, other in enumerate(columns):
                 if other.event == name:
                     beside[a, [c for c, column in enumerate(columns) if column.group == other.group], d] = 1.0
-        at = {event: place for place, event in enumerate(self.events)}
-        soft = np.zeros((len(self.soft), len(self.free)))
-        for i, identity in enumerate(self.soft):
-            for event, coefficient in identity.terms:
-                soft[i] += coefficient * self.loading[at[event]]
+        soft = np.array([self.combined(identity) for identity in self.soft]).reshape(-1, len(self.free))
         return Wiring(loading, pool, anchor, beside, soft, np.array([identity.slack for identity in self.soft]))
 
 

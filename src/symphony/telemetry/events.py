@@ -180,6 +180,10 @@ class Catalogue:
         found = [event for event in self._events.get(key(name), []) if unit in (None, event.unit)]
         return min(found, key=lambda event: not event.core) if found else self._unknown("event", name, self._events)
 
+    def find(self, name: str) -> Event | None:
+        """The event of a name, or None if it is not listed."""
+        return self.event(name) if key(name) in self._events else None
+
     def metric(self, name: str, unit: str | None = None) -> Metric:
         """The metric of a name; where there are several, the first, or that of `unit`."""
         found = [metric for metric in self._metrics.get(key(name), []) if unit in (None, metric.unit)]

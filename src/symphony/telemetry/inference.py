@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
@@ -59,7 +59,7 @@ class Model:
     def node(self, name: str) -> str:
         """The key of the event that a column counts: without modifiers, unless the listing has it with them."""
         plain = key(name)
-        if plain not in self.catalogue._events and (found := _MODIFIERS.fullmatch(plain)):
+        if self.catalogue.find(plain) is None and (found := _MODIFIERS.fullmatch(plain)):
             return found[1]
         return plain
 
@@ -140,20 +140,19 @@ class Posterior:
         return whole[name]
 
     def _event(self, event: str) -> Estimate:
-        row = self.net.row(event)
-        mean = np.maximum(self.mean @ row, 0) * self.enabled_s
-        variance = np.maximum(np.einsum("i,kij,j->k", row, self.cov, row), 0) * self.enabled_s**2
-        slack = self.net.slack[self.net.events.index(event)]
-        std = np.sqrt(variance + (slack * mean) ** 2)
-        listed = self.model.catalogue._events.get(event)
-        unit = listed[0].scale_unit if listed else ""
-        known = self._known[:, self.net.events.index(event)]
+        at, row = self.net.events.index(event), self.net.row(event)
+        listed = self.model.catalogue.find(event)
+        unit, scale = (listed.scale_unit, listed.scale) if listed else ("", 1.0)
+        mean = np.maximum(self.mean @ row, 0) * self.enabled_s * scale
+        deviation = np.sqrt(np.maximum(np.einsum("i,kij,j->k", row, self.cov, row), 0)) * self.enabled_s * scale
+        std = np.hypot(deviation, self.net.slack[at] * mean)
+        known = self.known[:, at]
         mean, std = np.where(known, mean, np.nan), np.where(known, std, np.inf)
         upper = np.where(known, mean + 1.96 * std, np.inf)
         return Estimate(event, unit, mean, std, np.where(known, np.maximum(mean - 1.96 * std, 0), 0.0), upper)
 
     @property
-    def _known(self) -> NDArray[np.bool_]:
+    def known(self) -> NDArray[np.bool_]:
         """Whether something has been read of all that an event is made of [K, E]."""
         return (1 - self.read) @ np.abs(self.net.loading).T == 0
 
@@ -165,7 +164,7 @@ class Posterior:
     def _counts(self) -> Floats:
         """Draws of all counts, and of the time [K, S, E + 2]."""
         counts = (draws(self.net, self.mean, self.cov) @ self.net.loading.T) * self.enabled_s[:, None, None]
-        counts = np.where(self._known[:, None, :], counts, np.nan)
+        counts = np.where(self.known[:, None, :], counts, np.nan)
         seconds = np.broadcast_to(self.duration_s[:, None, None], (*counts.shape[:2], 1))
         return np.concatenate([np.maximum(counts, 0), seconds, seconds * self.model.platform.system_tsc_freq], axis=2)
 
@@ -176,14 +175,10 @@ class Tracker:
     def __init__(self, model: Model, columns: Sequence[Column], trusted: Iterable[Verdict] = ()) -> None:
         """`trusted` are verdicts of an earlier run, for identities that this one cannot test."""
         self.model = model
-        self.columns = tuple(replace(column, event=model.node(column.event)) for column in columns)
+        self.columns = _nodes(model, columns)
         self._trusted = tuple(trusted)
-        events = dict.fromkeys(column.event for column in self.columns)
-        for verdict in self._trusted:
-            if verdict.accepted:
-                events.update(dict.fromkeys(verdict.identity.events))
-        self._gate = gate.Gate(model.claims(events))
-        self._events = tuple(events)
+        self._events = _spoken_of(self.columns, self._trusted)
+        self._gate = gate.Gate(model.claims(self._events))
         self._windows, self._next_look = 0, 8
         self._found: tuple[Verdict, ...] = ()
         self._recent: deque[Sample] = deque(maxlen=max(AGAIN, 1 + model.lag))
@@ -214,7 +209,7 @@ class Tracker:
 
     def look(self) -> None:
         """Test identities on all windows so far. `update` does it after 8, 16, 32, … windows."""
-        if _accepted(self._found) != _accepted(new := self._verdicts()):
+        if gate.accepted(self._found) != gate.accepted(new := self._verdicts()):
             self._use(new)
         self._found = new
 
@@ -246,17 +241,12 @@ class Tracker:
         return _named(self.model, self._net, [s for s, _ in kept], [b for _, b in kept], self._found)
 
     def _verdicts(self) -> tuple[Verdict, ...]:
-        here = {verdict.identity.name: verdict for verdict in self._gate.verdicts()}
-        before = {verdict.identity.name: verdict for verdict in self._trusted}
-        return tuple(
-            before[name] if name in before and not verdict.tested else verdict
-            for name, verdict in {**before, **here}.items()
-        )
+        return _together(self._trusted, self._gate.verdicts())
 
     def _use(self, verdicts: tuple[Verdict, ...]) -> None:
         """Begin again with the identities that are accepted now, and with the last windows."""
         self._found = verdicts
-        self._net = bayes_net.build(self._events, _accepted(verdicts), self.model.parameters)
+        self._net = bayes_net.build(self._events, gate.accepted(verdicts), self.model.parameters)
         self._wiring = self._net.wiring(self.columns)
         self._belief = posterior.start(np, self._wiring, self.model.parameters)
         self._kept = []
@@ -277,27 +267,42 @@ def infer(
     Identities are tested on the recording before they are used. A log of several places needs `where`.
     """
     recording = _one(readings, where)
-    columns = tuple(replace(column, event=model.node(column.event)) for column in recording.columns)
-    recording = replace(recording, columns=columns)
-    tracker = Tracker(model, columns, trusted)
-    verdicts = {verdict.identity.name: verdict for verdict in tracker.verdicts}
-    for verdict in gate.judge(model.claims(tracker._events), recording):
-        before = verdicts.get(verdict.identity.name)
-        if verdict.tested or before is None or not before.tested:
-            verdicts[verdict.identity.name] = verdict
-    tracker._use(tuple(verdicts.values()))
-    belief, beliefs = tracker._belief, []
+    recording = replace(recording, columns=_nodes(model, recording.columns))
+    trusted = tuple(trusted)
+    events = _spoken_of(recording.columns, trusted)
+    verdicts = _together(trusted, gate.judge(model.claims(events), recording))
+    net = bayes_net.build(events, gate.accepted(verdicts), model.parameters)
+    wiring = net.wiring(recording.columns)
+    belief, beliefs = posterior.start(np, wiring, model.parameters), []
     samples = list(recording.samples())
     for sample in samples:
-        belief = _step(model, tracker._wiring, belief, sample)
+        belief = _step(model, wiring, belief, sample)
         beliefs.append(belief)
     if smooth and beliefs:
         beliefs = posterior.smooth(np, beliefs)
-    return _named(model, tracker.net, samples, beliefs, tracker.verdicts)
+    return _named(model, net, samples, beliefs, verdicts)
 
 
-def _accepted(verdicts: Iterable[Verdict]) -> tuple[Identity, ...]:
-    return tuple(verdict.identity for verdict in verdicts if verdict.accepted)
+def _nodes(model: Model, columns: Iterable[Column]) -> tuple[Column, ...]:
+    """Columns by the keys of their events."""
+    return tuple(replace(column, event=model.node(column.event)) for column in columns)
+
+
+def _spoken_of(columns: Iterable[Column], trusted: Iterable[Verdict]) -> tuple[str, ...]:
+    """The events that are counted, and those that follow from them by what is known to hold."""
+    counted = (column.event for column in columns)
+    derived = (event for verdict in trusted if verdict.accepted for event in verdict.identity.events)
+    return tuple(dict.fromkeys((*counted, *derived)))
+
+
+def _together(trusted: Iterable[Verdict], here: Iterable[Verdict]) -> tuple[Verdict, ...]:
+    """Verdicts of an earlier run and of this one, which counts where it could test."""
+    before = {verdict.identity.name: verdict for verdict in trusted}
+    found = {verdict.identity.name: verdict for verdict in here}
+    return tuple(
+        before[name] if name in before and not verdict.tested else verdict
+        for name, verdict in {**before, **found}.items()
+    )
 
 
 def _one(readings: Recording | Mapping[str, Recording], where: str | None) -> Recording:
@@ -350,7 +355,7 @@ def _named(
 
 def draws(net: BayesNet, mean: Floats, cov: Floats, bounds: Iterable[Identity] | None = None, seed: int = 0) -> Floats:
     """Draws of free rates [K, S, N]: none negative, all within the net's bounds, or those given."""
-    rows = [net.loading.T @ terms for terms in _terms(net, net.bounds if bounds is None else bounds)]
+    rows = [net.combined(bound) for bound in (net.bounds if bounds is None else bounds)]
     free = np.maximum(mean[:, None, :] + _normal(len(net.free), seed) @ _roots(cov), 0)
     towards = [(row, along / np.maximum(along @ row, 1e-300)[:, None]) for row in rows for along in [cov @ row]]
     for _ in range(_PASSES):
@@ -362,16 +367,6 @@ def draws(net: BayesNet, mean: Floats, cov: Floats, bounds: Iterable[Identity] |
         if not off:
             break
     return free
-
-
-def _terms(net: BayesNet, bounds: Iterable[Identity]) -> Iterator[Floats]:
-    """The coefficients of identities [E]."""
-    at = {event: number for number, event in enumerate(net.events)}
-    for identity in bounds:
-        found = np.zeros(len(net.events))
-        for event, coefficient in identity.terms:
-            found[at[event]] = coefficient
-        yield found
 
 
 @lru_cache(maxsize=32)

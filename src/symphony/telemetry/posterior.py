@@ -135,39 +135,40 @@ def update(xp: ModuleType, wiring: Wiring, parameters: Parameters, belief: Belie
     own = _apply(wiring.pool, weight * (adjusted / _apply(columns, size) - _apply(columns, y)) ** 2)
     own = xp.minimum(own / xp.maximum(parts - 1, 1.0), 25.0)
     unseen = xp.maximum(1 / n - 1 / window.total[..., None], 0.0)
-    glitch = xp.zeros_like(y)
 
     def noise(near: Array) -> Array:
         """Variance of the readings if rates are `near`. Not of what was read: low readings are no better than high."""
         spread = (belief.spread * near) ** 2
         both = (p.faith * spread + (parts - 1) * own) / (p.faith + parts - 1)
         sampling = p.inflation**2 * xp.where(several, both, spread) * unseen
-        return sampling + (p.read_error * near) ** 2 + one * xp.maximum(near, one) + glitch
+        return sampling + (p.read_error * near) ** 2 + one * xp.maximum(near, one)
+
+    def given(precision: Array, pulled: Array, trust: Array) -> tuple[Array, ...]:
+        """Covariance and mean, given a prior and what the readings can be trusted."""
+        trust = xp.where(known, trust, 0.0)
+        transposed = _transpose(xp, relative)
+        cov = inverse(xp, precision + _product(xp, transposed, trust[..., None] * relative))
+        return _settled(xp, cov, _apply(cov, pulled + _apply(transposed, trust * y)))
+
+    # A single reading that is off as nothing has been, while all is calm, may be a glitch: half of it is believed.
+    eye = xp.eye(loading.shape[1])
+    prior = belief.cov / (level[..., :, None] * level[..., None, :])
+    usual = prior + belief.innovation[..., None] ** 2 * eye
+    ordinary = noise(xp.ones_like(y))
+    off = xp.where(known, (y - _apply(relative, mean)) ** 2, 0.0)
+    surprise = off / (_quadratic(xp, relative, usual) + ordinary)
+    calm = _middle(xp, surprise) < 4
+    glitch = xp.where(~first & calm & ~several & (unseen > 0) & (surprise > 100), off, 0.0)
 
     # Prediction: a step, larger where the readings cannot be explained without.
-    now = noise(xp.ones_like(y))
-    prior = belief.cov / (level[..., :, None] * level[..., None, :])
-    step = belief.innovation**2
-    eye = xp.eye(loading.shape[1])
-    explained = _quadratic(xp, relative, prior + step[..., None] * eye) + now
-    off = xp.where(known, (y - _apply(relative, mean)) ** 2, 0.0)
-    surprise = off / explained
-    # A single reading that is off as nothing has been, while all is calm, may be a glitch: half of it is believed.
-    calm = _middle(xp, surprise) < 4
-    odd = ~first & calm & ~several & (unseen > 0) & (surprise > 100)
-    glitch = xp.where(odd, off, 0.0)
-    predicted = prior + step[..., None] * eye
-    trust = xp.where(known, 1 / noise(xp.ones_like(y)), 0.0)
-    evidence = _product(xp, _transpose(xp, relative), trust[..., None] * relative)
-    (cov,) = _settled(xp, inverse(xp, inverse(xp, predicted) + evidence))
-    moved = _apply(cov, _apply(_transpose(xp, relative), trust * (y - _apply(relative, mean))))
-    surprise = moved**2 / xp.maximum(_diagonal(xp, predicted) - _diagonal(xp, cov), 1e-12)
+    precision = inverse(xp, usual)
+    cov, x = given(precision, _apply(precision, mean), 1 / (ordinary + glitch))
+    surprise = (x - mean) ** 2 / xp.maximum(_diagonal(xp, usual) - _diagonal(xp, cov), 1e-12)
     jumps = surprise**2 / (surprise**2 + p.turn**2)
-    step = xp.where(first, 100.0, step + jumps * (guess / level - mean) ** 2)
-    prior = prior + step[..., None] * eye
+    step = xp.where(first, 100.0, belief.innovation**2 + jumps * (guess / level - mean) ** 2)
+    prior, step = _settled(xp, prior + step[..., None] * eye, step)
 
     # The window's evidence, reweighted as a Student-t error demands, its size taken from what it says.
-    prior, step = _settled(xp, prior, step)
     precision = inverse(xp, prior)
     pulled = _apply(precision, mean)
     if wiring.soft.shape[0]:
@@ -175,20 +176,12 @@ def update(xp: ModuleType, wiring: Wiring, parameters: Parameters, belief: Belie
         terms = terms / xp.maximum(xp.abs(terms).sum(-1, keepdims=True), 1e-30)
         precision = precision + _product(xp, _transpose(xp, terms), terms / wiring.tolerance[:, None] ** 2)
     freedom = xp.maximum(n - 1, 0.0) + p.freedom
-    weights, variance = xp.ones_like(y), now
-    for _ in range(2):
-        trust = xp.where(known, weights / variance, 0.0)
-        cov = inverse(xp, precision + _product(xp, _transpose(xp, relative), trust[..., None] * relative))
-        x = _apply(cov, pulled + _apply(_transpose(xp, relative), trust * y))
-        cov, x = _settled(xp, cov, x)
+    trust = 1 / (ordinary + glitch)
+    for _ in range(3):
+        cov, x = given(precision, pulled, trust)
         rest = (y - _apply(relative, x)) ** 2 + _quadratic(xp, relative, cov)
-        variance = noise(xp.maximum(xp.abs(_apply(relative, x)), one))
-        weights = (freedom + 1) / (freedom + rest / variance)
-    trust = xp.where(known, weights / variance, 0.0)
-    cov = inverse(xp, precision + _product(xp, _transpose(xp, relative), trust[..., None] * relative))
-    x = _apply(cov, pulled + _apply(_transpose(xp, relative), trust * y))
-
-    cov, x = _settled(xp, cov, x)
+        variance = noise(xp.maximum(xp.abs(_apply(relative, x)), one)) + glitch
+        trust = (freedom + 1) / (freedom + rest / variance) / variance
 
     # Learning: spreads, steps, and how far events follow the anchors.
     pace = xp.maximum(p.memory, 1 / (belief.windows[..., None] + 3))

@@ -39,8 +39,7 @@ class Sample:
     @property
     def scaled(self) -> Floats:
         """Counts scaled up to the whole window, as Linux does it [C]."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(self.running_s > 0, self.count * (self.enabled_s / self.running_s), np.nan)
+        return _scaled(self.count, self.running_s, self.enabled_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +85,7 @@ class Recording:
     @property
     def scaled(self) -> Floats:
         """Counts scaled up to whole windows, as Linux does it [K, C]."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(self.running_s > 0, self.count * (self.enabled_s / self.running_s), np.nan)
+        return _scaled(self.count, self.running_s, self.enabled_s)
 
     def samples(self) -> Iterator[Sample]:
         """The windows one by one."""
@@ -109,6 +107,11 @@ def record(samples: Iterable[Sample]) -> dict[str, Recording]:
     for sample in samples:
         by_place.setdefault(sample.where, []).append(sample)
     return {where: _stack(where, found) for where, found in by_place.items()}
+
+
+def _scaled(count: Floats, running_s: Floats, enabled_s: Floats) -> Floats:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(running_s > 0, count * (enabled_s / running_s), np.nan)
 
 
 def _stack(where: str, samples: list[Sample]) -> Recording:

@@ -24,7 +24,7 @@ from symphony.telemetry.compiling import Compiled
 from symphony.telemetry.gate import Verdict
 from symphony.telemetry.identities import Identity
 from symphony.telemetry.inference import Model, Posterior, Tracker, infer
-from symphony.telemetry.samples import Column, Floats, Recording, Sample
+from symphony.telemetry.samples import Column, Floats, Recording, Sample, record
 from symphony.telemetry.sources.perf_log import bare
 from symphony.telemetry.wanted import kind
 
@@ -77,9 +77,9 @@ class Reader:
 
     def scale(self, event: str) -> float:
         """What one count is worth in the unit that the source gives it in: 64 where counts of 64 bytes are in bytes."""
-        listed = self.model.catalogue._events.get(self.node(event))
-        same = listed and listed[0].scale_unit and self.units.get(event) == listed[0].scale_unit
-        return listed[0].scale if listed and same else 1.0
+        listed = self.model.catalogue.find(self.node(event))
+        same = listed and listed.scale_unit and self.units.get(event) == listed.scale_unit
+        return listed.scale if listed and same else 1.0
 
     @lru_cache(maxsize=64)  # noqa: B019 (a reader lives as long as the program)
     def compiled(self, metrics: tuple[str, ...], inputs: tuple[str, ...]) -> Compiled:
@@ -172,10 +172,10 @@ class Span:
         reader = self.reader
         node = name.lower() if reader.is_plain(name) else reader.node(name)
         unit = reader.units.get(name, "")
-        listed = reader.model.catalogue._events.get(node)
+        listed = reader.model.catalogue.find(node)
         scale = 1.0
-        if listed and listed[0].scale_unit and not reader.is_plain(name):
-            scale, unit = listed[0].scale, listed[0].scale_unit
+        if listed and listed.scale_unit and not reader.is_plain(name):
+            scale, unit = listed.scale, listed.scale_unit
         tally = self.tallies.get(node)
         counted = min(float(tally.running_s / tally.enabled_s), 1.0) if tally and tally.enabled_s else 0.0
         if tally and (tally.whole or (tally.windows and reader.is_plain(name))):
@@ -302,7 +302,7 @@ class Place:
                 yield from self.update(sample)
             yield from self.finish()
             return
-        stacked = _stacked(recording.where, active)
+        stacked = record(active)[recording.where]
         found = infer(self._reader.model, stacked, trusted=self._reader.trusted)
         more = doubts(stacked, self._reader.model)
         wider = np.array([more.get(event, max(more.values())) for event in found.net.free])
@@ -353,7 +353,7 @@ class Place:
             span.tallies[event].interrupted = int(event not in believed)
             span.tallies[event].count = believed.get(event, 0.0)
         mean, cov = _given(net, mean, cov, {event: count / enabled for event, count in believed.items()})
-        known = tuple(bool(x) for x in ((1 - found.read[k]) @ np.abs(net.loading).T == 0))
+        known = tuple(map(bool, found.known[k]))
         span.parts.append(_Part(net, _bounds(found), known, mean * enabled, cov * enabled**2, enabled))
         return span
 
@@ -407,18 +407,6 @@ def _aligned(sample: Sample, columns: tuple[Column, ...]) -> Sample:
         count=pick(sample.count, np.nan),
         running_s=pick(sample.running_s, 0.0),
         enabled_s=pick(sample.enabled_s, 0.0),
-    )
-
-
-def _stacked(where: str, samples: Sequence[Sample]) -> Recording:
-    return Recording(
-        where,
-        samples[0].columns,
-        np.array([sample.start_s for sample in samples]),
-        np.array([sample.duration_s for sample in samples]),
-        np.stack([sample.count for sample in samples]),
-        np.stack([sample.running_s for sample in samples]),
-        np.stack([sample.enabled_s for sample in samples]),
     )
 
 

@@ -158,7 +158,8 @@ def _check(catalogue: Catalogue, name: str) -> None:
         return
     if any(Path("/sys/bus/event_source/devices").glob(f"*/events/{re.sub(r'[^a-z0-9_.-]', '', plain)}")):
         return
-    known = dict.fromkeys([*catalogue._events, *architectural.CATALOGUE._events, *KERNEL, *GPU])
+    listed = (key(event.name) for each in (catalogue, architectural.CATALOGUE) for event in each.events)
+    known = dict.fromkeys([*listed, *KERNEL, *GPU])
     raise _unknown(catalogue, "event", name, known)
 
 
@@ -240,7 +241,7 @@ def described(catalogue: Catalogue, node: str) -> Event:
 def _instructions(catalogue: Catalogue, nodes: Sequence[str]) -> str | None:
     """What counts instructions: wanted already, or else the catalogue's own."""
     names = sorted(bayes_net.INSTRUCTIONS)
-    return next((n for n in nodes if n in names), None) or next((n for n in names if n in catalogue._events), None)
+    return next((n for n in nodes if n in names), None) or next((n for n in names if catalogue.find(n)), None)
 
 
 def _slots_first(group: Sequence[str]) -> tuple[str, ...]:
