@@ -127,6 +127,18 @@ def test_a_policy_with_other_numbers_is_another_cell(tmp_path: Path) -> None:
     assert len(files) == 4
 
 
+def test_another_simulator_is_another_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = scenario(topology("machine"), PLACES[0].workload, 0)
+
+    def file() -> Path:
+        return surveys._file(tmp_path, PLACES[0], "fifo", Fifo(), [one])
+
+    before = file()
+    assert file() == before
+    monkeypatch.setattr(surveys, "_simulator", lambda: "changed")
+    assert file() != before
+
+
 def test_a_damaged_cell_is_named(tmp_path: Path) -> None:
     survey(["fifo"], PLACES[:1], tmp_path, seeds=range(2))
     (path,) = (tmp_path / "cells").iterdir()

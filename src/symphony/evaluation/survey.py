@@ -16,7 +16,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from symphony.problem.topologies import topology
 from symphony.scheduling.one_of import OneOf
 from symphony.scheduling.policy import Policy
 from symphony.simulator.records import RunRecord
-from symphony.simulator.run import RULES, simulate
+from symphony.simulator.run import simulate
 from symphony.simulator.scenarios import Disturbances, Scenario, stack
 
 FORMAT = "symphony.survey/1"
@@ -323,8 +323,8 @@ def _columns(run: RunRecord) -> dict[str, list[float]]:
 def _file(folder: Path, place: Place, name: str, policy: Policy, scenarios: Sequence[Scenario]) -> Path:
     """The file of a cell. Its name holds a digest of what the numbers depend on.
 
-    Topologies, workloads and policies enter by content, because one of the same name may have changed. (Of a policy:
-    its numbers, and the file that it is written in.)
+    Topologies, workloads, policies and the simulator enter by content, because one of the same name may have changed.
+    (Of a policy: its numbers, and the file that it is written in.)
     """
     digest = hashlib.sha256()
     for part in _identity(policy, scenarios):
@@ -333,8 +333,17 @@ def _file(folder: Path, place: Place, name: str, policy: Policy, scenarios: Sequ
     return folder / f"{slug}.{name}.{digest.hexdigest()[:12]}.json.gz"
 
 
+@cache
+def _simulator() -> str:
+    """A digest of the code that results depend on: a change that changes them must not meet old numbers."""
+    root = Path(__file__).parents[1]
+    folders = ("problem", "scheduling", "simulator", "baselines")
+    files = [root / "telemetry" / "posterior.py", *(file for name in folders for file in (root / name).rglob("*.py"))]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()
+
+
 def _identity(policy: Policy, scenarios: Sequence[Scenario]) -> Iterator[str]:
-    yield f"{FORMAT} {RULES}"
+    yield f"{FORMAT} {_simulator()}"
     numbers, structure = jax.tree.flatten(policy)
     yield f"{structure} {[np.asarray(x).tolist() for x in numbers]}"
     try:

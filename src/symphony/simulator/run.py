@@ -27,7 +27,6 @@ from symphony.simulator.rollout import Carry, Log, begin_batch, run_steps
 from symphony.simulator.scenarios import Scenario, ScenarioArrays, stack
 from symphony.simulator.world import World
 
-RULES = 2  # of the simulation: raised with every change that changes results, so that old ones are not mixed in
 CHUNK = 1024  # steps between looks at the progress
 ALONE = 256  # gangs in the system from which on a CPU runs scenarios one by one
 MAX_STEPS_PER_JOB = 4_000_000  # a run that completes no job in so many is not getting anywhere

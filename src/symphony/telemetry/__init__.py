@@ -2,6 +2,16 @@
 
 posterior = sy.telemetry.infer(sy.telemetry.model("sapphirerapids"), sy.telemetry.read_perf("perf.json"))
 print(posterior["memory_bandwidth_read"].mean, posterior["memory_bandwidth_read"].std)
+
+The files, in the order in which a count passes through them:
+
+    what there is     places → listings, perf_list, architectural → events → catalogue    (the CPU at hand: machine)
+    what it means     expressions → evaluating (plain), compiling (arrays)
+    what must hold    linear → identities, curated/ → gate
+    what to count     bayes_net → planning
+    what is read      samples ← sources/
+    what follows      posterior (arrays) → inference (names) → rows (a topology's)
+    `symphony stat`   wanted, verdicts, feeding → stat → bands (plots); drawing (the net)
 """
 
 from symphony.telemetry.catalogue import add, at_hand, entries, load
