@@ -7,8 +7,8 @@ vendor, *curated* ones are in `curated/*.toml`. All are claims; `gate.py` tests 
 The rules, and what an identity's `source` says:
 
     alias            two names for one thing
-    umask union      one event code, a mask that is the disjoint union of others
-    nested masks     … where the masks might also be numbers
+    umask union      one event code of the core, a mask that is the disjoint union of others
+    likely union     … where bits may mean something else: outside the core, or numbers, or where cycles are counted
     reserved bits    … of all others that there are, though the total's mask has more bits
     umask product    masks that choose a kind *and* an outcome: kinds add up for one outcome, outcomes for one kind
     hit + miss       names that differ in hit/miss, read/write, load/store, and one that has neither

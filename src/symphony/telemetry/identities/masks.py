@@ -10,11 +10,17 @@ from itertools import combinations, pairwise, product
 
 from symphony.telemetry.events import Catalogue, Event
 from symphony.telemetry.expressions import key
-from symphony.telemetry.identities.names import is_total, only_fixed
+from symphony.telemetry.identities.names import is_total, only_fixed, words
 from symphony.telemetry.identities.relations import Identity, made
 from symphony.telemetry.identities.remembering import once
 
 _FULL = 0xFFFF  # a nibble as a set of 16 values: all of them
+_FREE_RUNNING = 0xFF  # the code of counters that nobody programs: their masks are but their numbers
+# Words of events that count cycles in which something is so: one that has two kinds of it counts once in their union.
+_CYCLES = frozenset({"cycle", "cycles", "cyc", "clk", "clockticks", "ne", "full"})
+
+
+UNION, LIKELY = "umask union", "likely union"  # sources: the second needs a test
 
 
 @dataclass(frozen=True)
@@ -64,8 +70,21 @@ class Family:
         masks = self._masks(members)
         for target, name in masks.items():
             for source, parts in self.partitions(target, masks, is_total(name)):
-                terms = {name: 1.0} | {masks[part]: -1.0 for part in parts}
-                yield from made(terms, "=", source, _sets(members[name], [members[masks[part]] for part in parts]))
+                others = [members[masks[part]] for part in parts]
+                if source == UNION:
+                    source = self._union(members[name], others)
+                if source and not any(_counts_cycles(event) for event in (members[name], *others)):
+                    terms = {name: 1.0} | {masks[part]: -1.0 for part in parts}
+                    yield from made(terms, "=", source, _sets(members[name], others))
+
+    def _union(self, whole: Event, parts: Sequence[Event]) -> str:
+        """How sure a union is: "" if names speak against it. Bits have one meaning only in the core, and not always."""
+        total = is_total(key(whole.name))
+        if not total and (any(self.enumerated) or any(is_total(key(part.name)) for part in parts)):
+            return ""  # a filter of what the other bits choose
+        texts = [f"{event.name} {event.description}".lower() for event in (whole, *parts)]
+        durations = any("cycle" in text or "stall" in text for text in texts)
+        return LIKELY if self.unsure or durations or not whole.core else UNION
 
     def partitions(self, target: int, masks: Iterable[int], total: bool) -> Iterator[tuple[str, list[int]]]:
         """The rule, and the parts, of each way to split a mask into others."""
@@ -76,7 +95,7 @@ class Family:
                 if parts := _cover(target & ~field, list(same)):
                     yield "umask product", [same[part] for part in parts]
         elif parts := _cover(target, inside):
-            yield "nested masks" if self.unsure and not any(self.enumerated) else "umask union", parts
+            yield UNION, parts
         elif total and target & ~self.parts and (parts := self._unreserved(target, inside)):
             yield "reserved bits", parts
 
@@ -91,11 +110,13 @@ class Family:
             known = 0
             for mask in self.masks:
                 known |= mask if mask != target else 0
-            if target & ~known and not is_total(name):
+            if not is_total(name) and (target & ~known or any(self.enumerated)):
                 continue  # a bit that nothing else has may be a filter, and filters make counts less
             inside = [mask for mask in masks if mask != target and mask & target == mask]
+            if not is_total(name) and any(is_total(masks[mask]) for mask in inside):
+                continue
             apart: list[int] = []
-            if self.countable and not self.field and not any(self.enumerated):
+            if self.countable and not self.field and not any(self.enumerated) and not _counts_cycles(members[name]):
                 for mask in sorted(inside, key=int.bit_count):
                     if not any(mask & other for other in apart):
                         apart.append(mask)
@@ -148,13 +169,19 @@ def _by_family(events: Iterable[Event]) -> dict[object, list[Event]]:
 
 
 def _has_mask(event: Event) -> bool:
-    """Edges and inverted counts do not grow with their masks."""
-    return bool(event.umask and event.codes) and not event.edge and not event.invert and not only_fixed(event)
+    """Edges and inverted counts do not grow with their masks; some masks are but the number of a counter."""
+    numbered = only_fixed(event) or (not event.core and event.codes == (_FREE_RUNNING,))
+    return bool(event.umask and event.codes) and not event.edge and not event.invert and not numbered
+
+
+def _counts_cycles(event: Event) -> bool:
+    return not _CYCLES.isdisjoint(words(key(event.name)))
 
 
 def _family_of(event: Event) -> tuple[object, ...]:
-    # Beyond eight bits a mask is a filter that has to be the same.
-    return event.unit, event.codes, event.cmask, event.any_thread, event.terms, event.umask >> 8
+    # Beyond eight bits a mask is a filter that has to be the same. Outside the core a code may have several uses.
+    head = "" if event.core else key(event.name).partition(".")[0]
+    return event.unit, head, event.codes, event.cmask, event.any_thread, event.terms, event.umask >> 8
 
 
 def _field(masks: set[int]) -> int:

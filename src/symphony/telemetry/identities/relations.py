@@ -63,7 +63,7 @@ class Mined:
 _TOLERANCES = {
     "alias": 1e-3,
     "umask union": 5e-3,
-    "nested masks": 1e-2,
+    "likely union": 1e-2,
     "reserved bits": 1e-2,
     "umask product": 1e-2,
     "hit + miss": 2e-2,
