@@ -264,6 +264,16 @@ def test_what_to_show_of_a_log(log: Path) -> None:
     assert "did you mean front" in caught.value.hint
 
 
+def test_programs_and_the_kernel_are_two_events(tmp_path: Path) -> None:
+    readings = [("cycles:u", 7e8), ("cycles:k", 3e8), ("instructions:u", 1e9)]
+    rows = [f"{k}.000000000;{count:.0f};;{name};1000000000;100.00;;" for k in range(1, 11) for name, count in readings]
+    (tmp_path / "both.csv").write_text("\n".join(rows) + "\n")
+    found = {row["name"]: row["value"] for row in lines(run("--replay", "both.csv", "-j").stdout)}
+    assert found["cycles:u"] == 7e9 and found["cycles:k"] == 3e9
+    (one,) = lines(run("--replay", "both.csv", "-j", "-e", "cycles:k").stdout)
+    assert one["name"] == "cycles:k" and one["value"] == 3e9
+
+
 def test_places_of_a_log(tmp_path: Path) -> None:
     both = {where: demo.recording(20, seed, where) for seed, where in enumerate(("CPU0", "CPU1"))}
     (tmp_path / "log").write_text(as_json(both, decimals=True))

@@ -58,6 +58,26 @@ def model(*identities: Identity) -> Model:
     return Model(CPU, identities=identities)
 
 
+def counted_all_the_time(**rates: float) -> Recording:
+    columns = tuple(Column(event.replace("_", ":"), 0) for event in rates)
+    counts, second = np.array(list(rates.values())), np.ones(len(rates))
+    return record(Sample("", float(k), 1.0, columns, counts, second, second) for k in range(10))[""]
+
+
+def test_programs_and_the_kernel_are_told_apart() -> None:
+    found = infer(model(), counted_all_the_time(cycles_u=7e8, cycles_k=3e8, instructions_u=1e9))
+    assert found.total("cycles:u").mean == pytest.approx(7e9, rel=1e-2)
+    assert found.total("cycles:k").mean == pytest.approx(3e9, rel=1e-2)
+    alike = infer(model(), counted_all_the_time(cycles_u=7e8, instructions_u=1e9))
+    assert alike["cycles"].mean == pytest.approx(7e8, rel=1e-2) and alike["ipc"].mean == pytest.approx(10 / 7, rel=1e-2)
+    assert alike["cycles:u"].mean == pytest.approx(7e8, rel=1e-2)
+
+
+def test_two_readings_of_an_event_in_a_group_are_both_kept() -> None:
+    found = infer(model(), counted_all_the_time(cycles_p=6e8, cycles_pp=8e8))
+    assert found["cycles"].mean == pytest.approx(7e8, rel=5e-2)
+
+
 def test_identities_halve_the_error_and_intervals_cover() -> None:
     source, recording = reading()
     truth = dict(zip(source.events, source.totals().T, strict=True))

@@ -53,6 +53,16 @@ def test_events_that_there_are(name: str) -> None:
     assert choose(MODEL, [name], []).events == (name,)
 
 
+def test_modifiers_are_asked_of_perf() -> None:
+    found = choose(MODEL, ["cycles:u", "cycles:k", "TOP.BACK:u", "top.back:k", "top.front:G"], [])
+    assert found.nodes == ("cycles:u", "cycles:k", "top.back:u", "top.back:k", "top.front:g")
+    layout = lay_out(MODEL, found.nodes, pmu_device="cpu", spelled=found.spelled)
+    words = {word for group in layout.in_words for word in group}
+    assert {"cycles:u", "cycles:k", "top.front:G"} <= words
+    assert any(word.endswith("name=top.back_u/u") for word in words)
+    assert any(word.endswith("name=top.back_k/k") for word in words)
+
+
 def test_names_that_there_are_not() -> None:
     with pytest.raises(InputError, match=r"x86/demo has no event cycle\b") as caught:
         choose(MODEL, ["cycle"], [])

@@ -24,7 +24,6 @@ from symphony.telemetry.feeding import Command, Feed, Lead, Named, Waiting
 from symphony.telemetry.inference import Model
 from symphony.telemetry.samples import CounterSource, Sample
 from symphony.telemetry.sources import KernelSource, NvmlSource, PerfSource, Replay, read_perf
-from symphony.telemetry.sources.perf_log import bare
 from symphony.telemetry.stat import Reader, Row, Run, Span, counts_a_task
 from symphony.telemetry.wanted import Layout, Wanted
 
@@ -294,11 +293,13 @@ def _live(model: Model, asked: _Asked, target: _Target, teller: _Teller) -> int:
         counters=asked.counters or _free_counters(model),
         audit=asked.audit,
         pmu_device=device or "",
+        spelled=chosen.spelled,
     )
     every, step_ms = _steps(asked.interval_ms, target, teller.page is not None)
     feed = _feed(target, layout, chosen, step_ms, without, teller.lines)
     units: dict[str, str] = {}
     names = {_printed(words): node for node, words in layout.words.items()}
+    model = replace(model, names={node: node for node in layout.words})
     reader = Reader(model, stored, target.task, names, units)
     run = Run(lambda sample: reader, every)
     several = target.per_cpu or bool(feed.others)
@@ -367,7 +368,7 @@ def _steps(interval_ms: int | None, target: _Target, serving: bool) -> tuple[int
 def _printed(words: str) -> str:
     """The name under which perf prints an event."""
     _, _, name = words.partition("name=")
-    return (name.split("/")[0] if name else bare(words)).lower()
+    return (name.split("/")[0] if name else words).lower()
 
 
 def _feed(target: _Target, layout: Layout, chosen: Wanted, step_ms: int, without: bool, lines: Lines) -> Feed:
@@ -409,6 +410,7 @@ def _replay(model: Model, asked: _Asked, file: Path, teller: _Teller) -> int:
     log = read_perf(file)
     teller.lines.problems(log.problems)
     names = list(dict.fromkeys(column.event for recording in log.values() for column in recording.columns))
+    model = model.among(name for name in names if wanted.kind(name) == "hardware")
     teller.wanted = chosen = _in_log(model, asked, names, file)
     stored = tuple(v for v in verdicts.load(model.catalogue.name) if set(v.identity.events) <= set(chosen.nodes))
     task = all(counts_a_task(recording) for recording in log.values())
@@ -436,12 +438,12 @@ def _replay(model: Model, asked: _Asked, file: Path, teller: _Teller) -> int:
 
 def _in_log(model: Model, asked: _Asked, names: Sequence[str], file: Path) -> Wanted:
     """What a log has of what was asked for; by default all of it, and the usual metrics if it has their events."""
-    keys = {model.node(bare(name)): name for name in names}
+    keys = {model.node(name): name for name in names}
     events = []
     for event in asked.events:
-        if model.node(bare(event)) not in keys:
+        if model.node(event) not in keys:
             raise InputError(f"{event} is not in the log", where=str(file), hint=f"it has {', '.join(names[:8])}")
-        events.append(keys[model.node(bare(event))])
+        events.append(keys[model.node(event)])
     if asked.metrics:
         metrics = wanted.expand(model.catalogue, asked.metrics)
     else:

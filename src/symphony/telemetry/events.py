@@ -29,8 +29,8 @@ _REFERENCE = re.compile(r"([^/]+?)(?:/([^/]*)/)?(?:(?:(?<=/)|:)([ukhpPGHSDIWebR]
 _FLAGS = {"edge": "edge", "inv": "invert", "any": "any_thread"}
 _INTEGER = re.compile(r"0x[0-9a-fA-F]+|[1-9][0-9]*|0")
 # Registers beside the counters that events share, by the term that sets them: how many values there can be at once.
-# Intel has one MSR each for the front end's and the latency's threshold (0x3f7, 0x3f6), two for off-core responses (0x1a6,
-# 0x1a7), and one filter in each caching agent.
+# Intel has one MSR each for the front end's and the latency's threshold (0x3f7, 0x3f6), two for off-core responses
+# (0x1a6, 0x1a7), and one filter in each caching agent.
 _REGISTERS = {"frontend": 1, "ldlat": 1, "offcore_rsp": 2, "config1": 1}
 # Listings give these the codes of the fixed counters; the kernel knows them by those of the general ones.
 _FIXED_EVENTS = {

@@ -8,17 +8,17 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
 
 from symphony.problem.errors import InputError
-from symphony.telemetry import bayes_net, catalogue, gate, identities, machine, posterior
+from symphony.telemetry import bayes_net, catalogue, gate, identities, machine, naming, posterior
 from symphony.telemetry.bayes_net import BayesNet
 from symphony.telemetry.events import Catalogue
 from symphony.telemetry.expressions import key
@@ -33,7 +33,6 @@ DRAWS = 256  # of a belief, for what is not linear in it
 AGAIN = 16  # windows that are gone through again when the net changes
 _PASSES = 50  # over the bounds, at most
 _CLOSE = 1e-9  # to a bound: relative
-_MODIFIERS = re.compile(r"(.+?):[a-zA-Z]+")
 _SECONDS = "duration_time"
 _TSC = "tsc"
 
@@ -48,6 +47,7 @@ class Model:
     parameters: Parameters = field(default_factory=Parameters)
     slice_s: float = SLICE_S
     lag: int = 2  # windows that a smoothed estimate waits for
+    names: Mapping[str, str] = field(default_factory=dict)  # keys of events by columns, where modifiers matter
 
     def claims(self, events: Iterable[str]) -> tuple[Identity, ...]:
         """Identities between some events that are worth testing."""
@@ -57,11 +57,15 @@ class Model:
         return tuple(identity for identity in self.identities if known.issuperset(identity.events))
 
     def node(self, name: str) -> str:
-        """The key of the event that a column counts: without modifiers, unless the listing has it with them."""
+        """The key of the event that a column counts: without modifiers, unless they or the listing tell it apart."""
         plain = key(name)
-        if self.catalogue.find(plain) is None and (found := _MODIFIERS.fullmatch(plain)):
-            return found[1]
-        return plain
+        if found := self.names.get(plain):
+            return found
+        return plain if self.catalogue.find(plain) else key(naming.bare(name))
+
+    def among(self, events: Iterable[str]) -> Model:
+        """The model for columns of these events, in which `cycles:u` and `cycles:k` are two if both are there."""
+        return self if self.names else replace(self, names=naming.nodes(self.catalogue, events))
 
 
 def model(
@@ -174,7 +178,7 @@ class Tracker:
 
     def __init__(self, model: Model, columns: Sequence[Column], trusted: Iterable[Verdict] = ()) -> None:
         """`trusted` are verdicts of an earlier run, for identities that this one cannot test."""
-        self.model = model
+        self.model = model = model.among(column.event for column in columns)
         self.columns = _nodes(model, columns)
         self._trusted = tuple(trusted)
         self._events = _spoken_of(self.columns, self._trusted)
@@ -267,6 +271,7 @@ def infer(
     Identities are tested on the recording before they are used. A log of several places needs `where`.
     """
     recording = _one(readings, where)
+    model = model.among(column.event for column in recording.columns)
     recording = replace(recording, columns=_nodes(model, recording.columns))
     trusted = tuple(trusted)
     events = _spoken_of(recording.columns, trusted)
@@ -284,8 +289,14 @@ def infer(
 
 
 def _nodes(model: Model, columns: Iterable[Column]) -> tuple[Column, ...]:
-    """Columns by the keys of their events."""
-    return tuple(replace(column, event=model.node(column.event)) for column in columns)
+    """Columns by the keys of their events, each once in a group: `cycles:p` beside `cycles:pp` is one more reading."""
+    found: dict[Column, None] = {}
+    columns = tuple(columns)
+    spare = count(1 + max((column.group for column in columns), default=0))
+    for column in columns:
+        named = replace(column, event=model.node(column.event))
+        found[replace(named, group=next(spare)) if named in found else named] = None
+    return tuple(found)
 
 
 def _spoken_of(columns: Iterable[Column], trusted: Iterable[Verdict]) -> tuple[str, ...]:

@@ -69,10 +69,9 @@ class Family:
             return
         masks = self._masks(members)
         for target, name in masks.items():
-            for source, parts in self.partitions(target, masks, is_total(name)):
+            for rule, parts in self.partitions(target, masks, is_total(name)):
                 others = [members[masks[part]] for part in parts]
-                if source == UNION:
-                    source = self._union(members[name], others)
+                source = self._union(members[name], others) if rule == UNION else rule
                 if source and not any(_counts_cycles(event) for event in (members[name], *others)):
                     terms = {name: 1.0} | {masks[part]: -1.0 for part in parts}
                     yield from made(terms, "=", source, _sets(members[name], others))

@@ -31,6 +31,7 @@ from typing import IO, Any, Literal
 import numpy as np
 
 from symphony.problem.errors import DataError, InputError
+from symphony.telemetry.naming import bare
 from symphony.telemetry.samples import Column, Problem, Recording, Sample, record
 from symphony.telemetry.sources.problems import Problems
 
@@ -651,12 +652,6 @@ def _enabled(reading: _Reading, told: Sequence[tuple[float, float]], decimals: b
 # --- Groups ------------------------------------------------------------------------------------------------
 
 
-def bare(event: str) -> str:
-    """The name of an event without modifiers and the CPU's own PMU: as it was asked for, whatever perf made of it."""
-    name = re.sub(r":[a-zA-Z]+$", "", event.strip())
-    return re.sub(r"^(?:cpu|cpu_core|cpu_atom)/([^/=,]+)/[a-zA-Z]*$", r"\1", name)
-
-
 def _given_groups(groups: Sequence[Sequence[str]]) -> dict[_Key, int]:
     seen: Counter[str] = Counter()
     found = {}
@@ -681,6 +676,7 @@ def _groups(held: list[list[_Window]], given: dict[_Key, int]) -> dict[_Key, int
                 always[key] = always.get(key, True) and (running >= enabled or running == 0)
     groups: dict[Any, int] = {}
     members: dict[Any, Counter[str]] = {}
+    met: Counter[str] = Counter()  # perf may add modifiers to what it was given, but keeps the order
     found = {}
     for key, seen in times.items():
         mark: Any
@@ -688,7 +684,8 @@ def _groups(held: list[list[_Window]], given: dict[_Key, int]) -> dict[_Key, int
             mark = ("never", key)
         else:
             mark = "always" if always[key] else tuple(seen)
-        together = (given.get((bare(key[0]), key[1])), mark)
+        together = (given.get((bare(key[0]), met[bare(key[0])])), mark)
+        met[bare(key[0])] += 1
         # An event is in a group once: a second one is the beginning of another group.
         members.setdefault(together, Counter())[key[0]] += 1
         group = (together, members[together][key[0]])
