@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import sys
 from collections.abc import Container, Iterable, Sequence
@@ -18,10 +19,11 @@ import typer
 from symphony.cli import prometheus
 from symphony.cli.stat_lines import Lines
 from symphony.problem.errors import InputError, SymphonyError
-from symphony.telemetry import inference, machine, verdicts, wanted
+from symphony.telemetry import architectural, inference, machine, verdicts, wanted
 from symphony.telemetry.expressions import key
 from symphony.telemetry.feeding import Command, Feed, Lead, Named, Waiting
 from symphony.telemetry.inference import Model
+from symphony.telemetry.naming import bare
 from symphony.telemetry.samples import CounterSource, Sample
 from symphony.telemetry.sources import KernelSource, NvmlSource, PerfSource, Replay, read_perf
 from symphony.telemetry.stat import Reader, Row, Run, Span, counts_a_task
@@ -89,7 +91,11 @@ def stat(
     ] = False,
     replay: Annotated[
         Path | None,
-        typer.Option("--replay", metavar="FILE", help="Correct what `perf stat -I … -j` or `-x` wrote; needs no perf."),
+        typer.Option(
+            "--replay",
+            metavar="FILE",
+            help="Correct what `perf stat -I … -j` or `-x` wrote (-: standard input); needs no perf.",
+        ),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw means and 95% bands over time (.svg, .png).")
@@ -107,8 +113,10 @@ def stat(
     program changes what it does. Here, counts are inferred from all readings together, with what is known about the
     CPU's events: what is a sum of others is not counted, and parts add up to their totals. Groups are chosen for that.
     """
-    target = _Target(tuple(command or ()), system_wide, cpus, _numbers(pids), per_cpu)
+    target = _Target(tuple(command or ()), system_wide, _cpus(cpus), _numbers(pids), per_cpu)
     _check(target, replay is not None)
+    if replay and counters is not None:
+        raise InputError("--counters beside --replay", hint="leave it out: a log has been counted already")
     if as_json and separator is not None:
         raise InputError("both -j and -x", hint="choose one of them")
     if plot:
@@ -142,6 +150,18 @@ def _open(output: Path | None, stack: ExitStack, otherwise: IO[str]) -> IO[str]:
         ) from None
 
 
+def _cpus(text: str) -> str:
+    """A list of CPUs, all of which there are."""
+    for part in text.split(",") if text else ():
+        found = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part, re.ASCII)
+        if not found or int(found[2] or found[1]) < int(found[1]):
+            raise InputError(f"-C {text!r} is no list of CPUs", hint="-C 0-3,8")
+        last = int(found[2] or found[1])
+        if not Path(f"/sys/devices/system/cpu/cpu{last}").exists() and last >= (os.cpu_count() or 1):
+            raise InputError(f"there is no CPU {last}", hint="`lscpu -e` lists those that there are")
+    return text
+
+
 def _numbers(pids: str) -> tuple[int, ...]:
     words = [word.strip() for word in pids.split(",") if pids]
     for word in words:
@@ -160,6 +180,11 @@ class _Asked:
     audit: bool
     explain: bool
     interval_ms: int | None
+
+    @property
+    def anything(self) -> bool:
+        """Whether events or metrics were named: then these are told of, counted or not, and no others."""
+        return bool(self.events or self.metrics)
 
 
 @dataclass(frozen=True)
@@ -233,11 +258,16 @@ class _Teller:
             if self.page is not None:
                 self.page.update(span, rows)
 
-    def totals(self, run: Run, title: str) -> None:
-        """What was found of the whole run."""
-        if not self.in_intervals:
-            spans = sorted(run.totals.values(), key=lambda span: (span.where == MACHINE, span.where.startswith(GPU)))
-            self.lines.totals(title, [(span, self.rows(span)) for span in spans])
+    def totals(self, run: Run, title: str, asked: Reader | None = None) -> None:
+        """What was found of the whole run; of what was asked for and nobody could count, that."""
+        spans = sorted(run.totals.values(), key=lambda span: (span.where == MACHINE, span.where.startswith(GPU)))
+        uncounted = self.wanted.of("hardware", "software") or self.wanted.metrics
+        if asked and uncounted and all(span.where == MACHINE or span.where.startswith(GPU) for span in spans):
+            nothing = Span(asked, "", 0.0, max((span.duration_s for span in spans), default=0.0))
+            spans = [nothing] if self.in_intervals else [nothing, *spans]
+        elif self.in_intervals:
+            return
+        self.lines.totals(title, [(span, self.rows(span)) for span in spans])
 
     def rows(self, span: Span) -> list[Row]:
         """The lines that were asked for, of those that the place can have."""
@@ -277,14 +307,13 @@ def _keep(model: Model, run: Run, lines: Lines, asked: _Asked) -> None:
 
 def _live(model: Model, asked: _Asked, target: _Target, teller: _Teller) -> int:
     """Count until the command ends, or until ctrl-C."""
-    if asked.events or asked.metrics:
+    if asked.anything:
         chosen = wanted.choose(model, asked.events, asked.metrics)
     else:
         model, chosen = wanted.default(model)
     device = wanted.core_device()
-    chosen, without = _possible(chosen, device, teller.lines)
-    without = without or (not (asked.events or asked.metrics) and not chosen.nodes)
-    teller.wanted = _with_kernel(chosen)
+    chosen, without = _possible(chosen, device, teller.lines, asked.anything)
+    teller.wanted = chosen if asked.anything else _with_kernel(chosen)
     stored = tuple(v for v in verdicts.load(model.catalogue.name) if set(v.identity.events) <= set(chosen.nodes))
     layout = wanted.lay_out(
         model,
@@ -297,7 +326,9 @@ def _live(model: Model, asked: _Asked, target: _Target, teller: _Teller) -> int:
     )
     every, step_ms = _steps(asked.interval_ms, target, teller.page is not None)
     feed = _feed(target, layout, chosen, step_ms, without, teller.lines)
-    units: dict[str, str] = {}
+    if asked.anything:
+        feed.reserve = []  # nobody asked for what the kernel tells
+    units = {event: unit for event in (*wanted.KERNEL, *wanted.GPU, *chosen.events) if (unit := wanted.unit(event))}
     names = {_printed(words): node for node, words in layout.words.items()}
     model = replace(model, names={node: node for node in layout.words})
     reader = Reader(model, stored, target.task, names, units)
@@ -306,6 +337,7 @@ def _live(model: Model, asked: _Asked, target: _Target, teller: _Teller) -> int:
 
     def take(sample: Sample) -> None:
         units.update(getattr(feed.lead, "units", {}))
+        teller.lines.unsupported |= getattr(feed.lead, "unsupported", frozenset())
         teller.spans(run.update(sample), several)
 
     try:
@@ -315,9 +347,11 @@ def _live(model: Model, asked: _Asked, target: _Target, teller: _Teller) -> int:
         for sample in feed.rest():
             take(sample)
     teller.spans(run.finish(), several)
-    if not run.windows:
+    if not run.windows and not teller.lines.unsupported:
         teller.lines.note("it ended before anything was counted")
-    teller.totals(run, f"Counts of {target} ({model.catalogue.name}, {_windows(run)})")
+    teller.totals(
+        run, f"Counts of {target} ({model.catalogue.name}, {_windows(run)})", reader if asked.anything else None
+    )
     # A program that sleeps is not counted, and that is as it should be.
     teller.lines.problems([p for source in feed.sources for p in source.problems if "was not counted" not in p.what])
     if layout.audit:
@@ -328,17 +362,18 @@ def _live(model: Model, asked: _Asked, target: _Target, teller: _Teller) -> int:
     return 128 - status if status < 0 else status
 
 
-def _possible(chosen: Wanted, device: str | None, lines: Lines) -> tuple[Wanted, bool]:
-    """What this machine can count of it, and whether that is nothing, so that the kernel has to tell something."""
+def _possible(chosen: Wanted, device: str | None, lines: Lines, asked: bool) -> tuple[Wanted, bool]:
+    """What this machine can count of it, and whether the kernel has to tell something because nothing was asked for."""
     perf = shutil.which("perf") is not None
     if (perf or not chosen.plain) and ((perf and device is not None) or not chosen.nodes):
-        return chosen, False
+        return chosen, not asked and not chosen.nodes
+    lines.note(f"{NO_PMU if perf else NO_PERF}: hardware events are not counted" + ("" if asked else f"; {GO_ON}"))
     impossible = chosen.of("hardware") if perf else chosen.of("hardware", "software")
-    left = [event for event in chosen.events if event not in impossible]
-    lines.note(f"{NO_PMU if perf else NO_PERF}: hardware events are not counted" + ("" if left else f"; {GO_ON}"))
-    lines.unsupported = frozenset(impossible)
-    plain = (chosen.plain or wanted.SOFTWARE) if perf else ()
-    return Wanted(tuple(dict.fromkeys([*chosen.events, *plain])), plain=plain), not left
+    lines.unsupported = frozenset((*impossible, *chosen.metrics))
+    plain = chosen.plain if perf else ()
+    if asked:
+        return replace(chosen, nodes=(), plain=plain), False
+    return Wanted(tuple(dict.fromkeys([*chosen.events, *plain])), plain=plain), True
 
 
 def _with_kernel(chosen: Wanted) -> Wanted:
@@ -409,7 +444,9 @@ def _replay(model: Model, asked: _Asked, file: Path, teller: _Teller) -> int:
     """Correct a log."""
     log = read_perf(file)
     teller.lines.problems(log.problems)
+    teller.lines.unsupported = log.unsupported
     names = list(dict.fromkeys(column.event for recording in log.values() for column in recording.columns))
+    fits = _fits(model, names, teller.lines)
     model = model.among(name for name in names if wanted.kind(name) == "hardware")
     teller.wanted = chosen = _in_log(model, asked, names, file)
     stored = tuple(v for v in verdicts.load(model.catalogue.name) if set(v.identity.events) <= set(chosen.nodes))
@@ -426,14 +463,29 @@ def _replay(model: Model, asked: _Asked, file: Path, teller: _Teller) -> int:
     else:
         spans = [span for place in log.values() for span in run.replay(place) if teller.listens]
         teller.spans(sorted([*spans, *run.finish()], key=lambda span: span.end_s), several)
-    teller.totals(run, f"Counts of {file.name} ({model.catalogue.name}, {_windows(run)})")
-    if asked.audit:
+    name = "standard input" if str(file) == "-" else file.name
+    teller.totals(run, f"Counts of {name} ({model.catalogue.name}, {_windows(run)})")
+    if asked.audit and fits:
         _keep(model, run, teller.lines, asked)
     if asked.explain:
         columns = [column for column in next(iter(log.values())).columns if wanted.kind(column.event) == "hardware"]
         groups = [[c.event for c in columns if c.group == number] for number in dict.fromkeys(c.group for c in columns)]
         teller.explain(model, run, groups, ())
     return 0
+
+
+def _fits(model: Model, names: Sequence[str], lines: Lines) -> bool:
+    """Whether the log can be of the catalogue's CPU: that has most of those events that not every CPU has."""
+    own = {key(bare(name)) for name in names if wanted.kind(name) == "hardware"}
+    own = {name for name in own if "/" not in name and architectural.CATALOGUE.resolve(name) is None}
+    known = sum(model.catalogue.resolve(name) is not None for name in own)
+    if 2 * known >= len(own):
+        return True
+    lines.note(
+        f"{known} of {len(own)} events are in {model.catalogue.name}: name the CPU that was counted, --cpu NAME",
+        "warning",
+    )
+    return False
 
 
 def _in_log(model: Model, asked: _Asked, names: Sequence[str], file: Path) -> Wanted:

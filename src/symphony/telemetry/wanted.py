@@ -49,6 +49,7 @@ GPU = (
 )
 _KERNEL = ("psi.", "cgroup.", "sched.", "process.", "stat.", "vm.", "net.")
 _GPU = ("nvml.", "gpm.")
+_UNITS = {"_us": "us", "_ns": "ns", "_byte_s": "byte s", "_bytes": "bytes", "_mj": "mJ"}
 TIMES = frozenset({"duration_time", "tsc", "msr/tsc/"})  # that a model knows without counting
 _OWN = re.compile(r"slots|topdown-[a-z-]+|branches|cpu-cycles|ref-cycles|mem-(loads|stores)|r[0-9a-f]+")  # the kernel's
 _TRACEPOINT = re.compile(r"[\w-]+:(?![ukhpGHSDIWebR]+$)[\w-]+")
@@ -69,6 +70,13 @@ def kind(name: str) -> Kind:
     if plain.startswith(_GPU):
         return "gpu"
     return "software" if is_software(plain) or _TRACEPOINT.fullmatch(plain) else "hardware"
+
+
+def unit(name: str) -> str:
+    """In what the kernel and the GPUs give a figure, by the end of its name; "" for plain counts."""
+    if kind(name) not in ("kernel", "gpu"):
+        return ""
+    return next((unit for end, unit in _UNITS.items() if key(name).endswith(end)), "")
 
 
 def split(lists: Iterable[str]) -> tuple[str, ...]:
@@ -173,6 +181,8 @@ def _check(catalogue: Catalogue, name: str) -> None:
 def _unknown(catalogue: Catalogue, what: str, name: str, known: Iterable[str]) -> InputError:
     close = get_close_matches(key(name), list(known), n=3)
     hint = f"did you mean {' or '.join(close)}? " if close else ""
+    if what == "metric" and key(name) in architectural.CATALOGUE.definitions():
+        hint = f"--cpu architectural has it, for every CPU; {hint}"
     return InputError(
         f"{catalogue.name} has no {what} {name}",
         hint=f"{hint}`symphony catalogue show {catalogue.name} --{what}s PATTERN` searches",

@@ -96,6 +96,11 @@ class PerfSource:
         """The unit of each event's counts, by its name."""
         return self._lines.units
 
+    @property
+    def unsupported(self) -> frozenset[str]:
+        """Events that this machine cannot count."""
+        return frozenset(self._lines.unsupported)
+
     def samples(self) -> Iterator[Sample]:
         """Starts perf, gives the windows as they end, and ends perf when the caller has enough."""
         path = shutil.which(self._perf)
