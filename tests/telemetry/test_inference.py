@@ -199,9 +199,31 @@ def test_modifiers_are_not_part_of_a_name() -> None:
 def test_several_places_need_a_name() -> None:
     _, recording = reading()
     both = {"CPU0": recording, "CPU1": replace(recording, where="CPU1")}
-    with pytest.raises(InputError, match="CPU0, CPU1"):
+    with pytest.raises(InputError, match="'CPU0', 'CPU1'"):
         infer(model(), both)
+    with pytest.raises(InputError, match="no readings of 'CPU9'") as caught:
+        infer(model(), both, where="CPU9")
+    assert "'CPU0', 'CPU1'" in caught.value.hint
     assert infer(model(), both, where="CPU1").where == "CPU1"
+
+
+def test_mistakes_are_named() -> None:
+    _, recording = reading()
+    for wrong in ((model(), "perf.json"), ("amdzen4", recording)):
+        with pytest.raises(InputError, match=r"perf\.json|amdzen4"):
+            infer(*wrong)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="'x' is no verdict"):
+        infer(model(), recording, trusted=["x"])  # type: ignore[list-item]
+    with pytest.raises(InputError, match="nosuch was not counted, and x86/made-up has no metric nosuch") as caught:
+        infer(model(), recording)["nosuch"]
+    assert "instructions" in caught.value.hint
+
+
+def test_what_is_printed_is_short() -> None:
+    _, recording = reading()
+    found = infer(model(), recording)
+    assert repr(found) == "<Posterior: 60 windows, 7 events, 7 of them free, x86/made-up>"
+    assert len(repr(found.model)) < 1500 and "<Catalogue x86/made-up: 7 events, 7 metrics>" in repr(found.model)
 
 
 def test_glitches_do_not_last() -> None:

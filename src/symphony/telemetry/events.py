@@ -166,6 +166,9 @@ class Catalogue:
     groups: Mapping[str, str] = field(default_factory=dict)  # what groups of metrics are about
     source: str = ""  # where it was read from
 
+    def __repr__(self) -> str:
+        return f"<Catalogue {self.name}: {len(self.events)} events, {len(self.metrics)} metrics>"
+
     @property
     def architecture(self) -> str:
         """The name's first part: x86, arm64, powerpc, …"""

@@ -47,7 +47,7 @@ class Model:
     parameters: Parameters = field(default_factory=Parameters)
     slice_s: float = SLICE_S
     lag: int = 2  # windows that a smoothed estimate waits for
-    names: Mapping[str, str] = field(default_factory=dict)  # keys of events by columns, where modifiers matter
+    names: Mapping[str, str] = field(default_factory=dict, repr=False)  # keys of events by names of columns
 
     def claims(self, events: Iterable[str]) -> tuple[Identity, ...]:
         """Identities between some events that are worth testing."""
@@ -103,6 +103,11 @@ class Posterior:
     read: Floats  # [K, N]: 0 where nothing is known yet
     verdicts: tuple[Verdict, ...] = ()
 
+    def __repr__(self) -> str:
+        place = f" of {self.where}" if self.where else ""
+        events = f"{len(self.net.events)} events, {len(self.net.free)} of them free"
+        return f"<Posterior{place}: {len(self)} windows, {events}, {self.model.catalogue.name}>"
+
     def __len__(self) -> int:
         return len(self.start_s)
 
@@ -111,6 +116,12 @@ class Posterior:
         node = self.model.node(name)
         if node in self.net.events:
             return self._event(node)
+        if key(name) not in self.model.catalogue.definitions():
+            known = ", ".join(self.net.events[:6])
+            raise InputError(
+                f"{name} was not counted, and {self.model.catalogue.name} has no metric {name}",
+                hint=f"events: {known}{', …' if len(self.net.events) > 6 else ''}; or the name of a metric",
+            )
         return self.metrics([name])[name]
 
     def metrics(self, names: Sequence[str]) -> dict[str, Estimate]:
@@ -270,10 +281,14 @@ def infer(
 
     Identities are tested on the recording before they are used. A log of several places needs `where`.
     """
+    if not isinstance(model, Model):
+        raise InputError(f"{model!r} is no model", hint='infer(model("sapphirerapids"), readings)')
+    trusted = tuple(trusted)
+    if wrong := [one for one in trusted if not isinstance(one, Verdict)]:
+        raise InputError(f"{wrong[0]!r} is no verdict", hint="trusted=earlier.verdicts, of an earlier posterior")
     recording = _one(readings, where)
     model = model.among(column.event for column in recording.columns)
     recording = replace(recording, columns=_nodes(model, recording.columns))
-    trusted = tuple(trusted)
     events = _spoken_of(recording.columns, trusted)
     verdicts = _together(trusted, gate.judge(model.claims(events), recording))
     net = bayes_net.build(events, gate.accepted(verdicts), model.parameters)
@@ -319,11 +334,15 @@ def _together(trusted: Iterable[Verdict], here: Iterable[Verdict]) -> tuple[Verd
 def _one(readings: Recording | Mapping[str, Recording], where: str | None) -> Recording:
     if isinstance(readings, Recording):
         return readings
+    if not isinstance(readings, Mapping):
+        raise InputError(f"{readings!r} are no readings", hint='infer(…, read_perf("perf.json"))')
     if where is None and len(readings) == 1:
         return next(iter(readings.values()))
     if where is not None and where in readings:
         return readings[where]
-    places = ", ".join(sorted(readings)) or "none"
+    places = ", ".join(repr(place) for place in sorted(readings)) or "none"
+    if where is not None:
+        raise InputError(f"there are no readings of {where!r}", hint=f"where= one of these: {places}")
     raise InputError(f"the readings are of these places: {places}", hint="say which one: infer(…, where=…)")
 
 
