@@ -399,6 +399,12 @@ def test_prometheus(log: Path) -> None:
         urllib.request.urlopen(address[0], timeout=10)
 
 
+def test_one_window_is_nothing_to_serve(log: Path) -> None:
+    log.write_text(as_json({"": demo.recording(1)}, decimals=True))
+    with pytest.raises(InputError, match="one window"):
+        run("--replay", str(log), "--prometheus", "0")
+
+
 # --- Mistakes ----------------------------------------------------------------------------------------------
 
 

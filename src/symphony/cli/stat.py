@@ -456,6 +456,10 @@ def _replay(model: Model, asked: _Asked, file: Path, teller: _Teller) -> int:
     every = max(1, round(asked.interval_ms / 1e3 / length_s)) if asked.interval_ms else 1
     run = Run(lambda sample: reader, every)
     several = len(log) > 1
+    if teller.page is not None and all(len(recording) == 1 for recording in log.values()):
+        raise InputError(
+            "--prometheus serves a log at its own pace, and this one has one window", hint="record it with -I 1000"
+        )
     if teller.page is not None:  # at its own pace, for whoever looks
         for sample in Replay(log, pace=1.0).samples():
             teller.spans(run.update(sample), several)
