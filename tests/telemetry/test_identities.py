@@ -193,12 +193,16 @@ def test_cycles_do_not_add_up_whatever_they_are_called() -> None:
     for what in ("q_cycles_ne", "q_cycles_full", "q_ne"):
         found = mine(catalogue(events((f"{what}.all", 3), (f"{what}.a", 1), (f"{what}.b", 2), unit="M2M")))
         assert set(named(found)) == {f"{what}.all >= a", f"{what}.all >= b"}
+    waits = events(("clk.wait", 3), ("clk.c1", 1), ("clk.pause", 2), description="Cycles in a state, one at a time.")
+    assert set(named(mine(catalogue(waits))).values()) == {"likely union"}
     retiring = events(("no_retire.all", 3), ("no_retire.a", 1), ("no_retire.b", 2), description="Cycles without any.")
     assert set(named(mine(catalogue(retiring))).values()) == {"likely union"}
 
 
 def test_a_total_is_no_part_of_what_is_none() -> None:
     assert mine(catalogue(events(("victims.local_m", 0x21), ("victims.total_m", 1), ("victims.local", 0x20)))) == ()
+    fills = events(("fills_from_memory", 3), ("any_fills.local", 1), ("any_fills.remote", 2))
+    assert named(mine(catalogue(fills))) == {"fills_from_memory = any_fills.local + any_fills.remote": "umask union"}
     assert says("v.all = v.a_all + v.b_all", mine(catalogue(events(("v.all", 3), ("v.a_all", 1), ("v.b_all", 2)))))
 
 

@@ -17,7 +17,8 @@ from symphony.telemetry.identities.remembering import once
 _FULL = 0xFFFF  # a nibble as a set of 16 values: all of them
 _FREE_RUNNING = 0xFF  # the code of counters that nobody programs: their masks are but their numbers
 # Words of events that count cycles in which something is so: one that has two kinds of it counts once in their union.
-_CYCLES = frozenset({"cycle", "cycles", "cyc", "clk", "clockticks", "ne", "full"})
+_CYCLES = frozenset({"cycle", "cycles", "cyc", "clockticks", "ne", "full"})
+_DURATIONS = ("cycle", "stall", "clock", "clk")  # and of those that may
 
 
 UNION, LIKELY = "umask union", "likely union"  # sources: the second needs a test
@@ -79,10 +80,10 @@ class Family:
     def _union(self, whole: Event, parts: Sequence[Event]) -> str:
         """How sure a union is: "" if names speak against it. Bits have one meaning only in the core, and not always."""
         total = is_total(key(whole.name))
-        if not total and (any(self.enumerated) or any(is_total(key(part.name)) for part in parts)):
+        if not total and (any(self.enumerated) or any(_chooses_all(key(part.name)) for part in parts)):
             return ""  # a filter of what the other bits choose
         texts = [f"{event.name} {event.description}".lower() for event in (whole, *parts)]
-        durations = any("cycle" in text or "stall" in text for text in texts)
+        durations = any(word in text for text in texts for word in _DURATIONS)
         return LIKELY if self.unsure or durations or not whole.core else UNION
 
     def partitions(self, target: int, masks: Iterable[int], total: bool) -> Iterator[tuple[str, list[int]]]:
@@ -112,7 +113,7 @@ class Family:
             if not is_total(name) and (target & ~known or any(self.enumerated)):
                 continue  # a bit that nothing else has may be a filter, and filters make counts less
             inside = [mask for mask in masks if mask != target and mask & target == mask]
-            if not is_total(name) and any(is_total(masks[mask]) for mask in inside):
+            if not is_total(name) and any(_chooses_all(masks[mask]) for mask in inside):
                 continue
             apart: list[int] = []
             if self.countable and not self.field and not any(self.enumerated) and not _counts_cycles(members[name]):
@@ -171,6 +172,12 @@ def _has_mask(event: Event) -> bool:
     """Edges and inverted counts do not grow with their masks; some masks are but the number of a counter."""
     numbered = only_fixed(event) or (not event.core and event.codes == (_FREE_RUNNING,))
     return bool(event.umask and event.codes) and not event.edge and not event.invert and not numbered
+
+
+def _chooses_all(name: str) -> bool:
+    """Whether what an event chooses is called a total: `victims.total_m`, but not `any_fills.local`."""
+    head, _, chosen = name.partition(".")
+    return is_total(chosen or head)
 
 
 def _counts_cycles(event: Event) -> bool:
