@@ -195,6 +195,10 @@ def test_what_was_asked_for_is_told_of_and_nothing_else(interval: list[str], mon
     assert [one["name"] for one in found] == ["top.back", "task-clock", "front"]
     assert {one["missing"] for one in found} == {"not supported"}
     assert all(one[end] is None for one in found for end in ("value", "std", "lower", "upper"))
+    named = ["psi.cpu.some_us", "psi.no.such_us"]
+    found = counts(run("-j", "-e", ",".join(named), "--", "sleep", "0.2").stderr)
+    assert [one["name"] for one in found] == named and found[1]["missing"] == "not counted"
+    assert {one["unit"] for one in found} == {"us"}
     table = run("-e", "top.back", "--explain", "--", "true").stderr
     assert re.search(r"<not supported> +top\.back$", table, re.MULTILINE)
     assert "No counter of the CPU was used" in table and "±" not in table and "No identity" not in table

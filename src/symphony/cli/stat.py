@@ -27,7 +27,7 @@ from symphony.telemetry.naming import bare
 from symphony.telemetry.samples import CounterSource, Sample
 from symphony.telemetry.sources import KernelSource, NvmlSource, PerfSource, Replay, read_perf
 from symphony.telemetry.stat import Reader, Row, Run, Span, counts_a_task
-from symphony.telemetry.wanted import Layout, Wanted
+from symphony.telemetry.wanted import Kind, Layout, Wanted
 
 if TYPE_CHECKING:
     from symphony.telemetry.bands import Bands
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 SAMPLING_MS = 100
 CPUS_AT_ONCE = 32  # that can be inferred in a tenth of a second, one by one
 MACHINE, GPU = "machine", "GPU-"  # places: of the kernel's own figures, and of NVML's
+CORE: tuple[Kind, ...] = ("hardware", "software")  # who counts at all other places
 SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]}
 NO_PMU = "this machine has no performance counters that can be reached (a virtual machine?)"
 NO_PERF = "perf is not installed (Debian: linux-perf; Ubuntu: linux-tools-generic)"
@@ -127,7 +128,7 @@ def stat(
     asked = _Asked(wanted.split(events or ()), wanted.split(metrics or ()), counters, audit, explain, interval)
     with ExitStack() as stack:
         lines = Lines(_open(output, stack, sys.stdout if replay else sys.stderr), as_json=as_json, separator=separator)
-        teller = _Teller(lines, interval is not None)
+        teller = _Teller(lines, interval is not None, asked.anything)
         if plot:
             teller.bands = bands.Bands()
         if port is not None:
@@ -232,6 +233,7 @@ class _Teller:
 
     lines: Lines
     in_intervals: bool
+    named: bool  # events or metrics were: they are told of even if nobody counts them
     wanted: Wanted = field(default_factory=lambda: Wanted(()))
     bands: Bands | None = None
     page: prometheus.Page | None = None
@@ -258,30 +260,37 @@ class _Teller:
             if self.page is not None:
                 self.page.update(span, rows)
 
-    def totals(self, run: Run, title: str, asked: Reader | None = None) -> None:
-        """What was found of the whole run; of what was asked for and nobody could count, that."""
+    def totals(self, run: Run, title: str, reader: Reader) -> None:
+        """What was found of the whole run; of what was named and nobody could count, that."""
         spans = sorted(run.totals.values(), key=lambda span: (span.where == MACHINE, span.where.startswith(GPU)))
-        uncounted = self.wanted.of("hardware", "software") or self.wanted.metrics
-        if asked and uncounted and all(span.where == MACHINE or span.where.startswith(GPU) for span in spans):
-            nothing = Span(asked, "", 0.0, max((span.duration_s for span in spans), default=0.0))
-            spans = [nothing] if self.in_intervals else [nothing, *spans]
-        elif self.in_intervals:
-            return
-        self.lines.totals(title, [(span, self.rows(span)) for span in spans])
+        found = [] if self.in_intervals else [(span, self.rows(span)) for span in spans]
+        if self.named:
+            nothing = Span(reader, "", 0.0, max((span.duration_s for span in spans), default=0.0))
+            there = {_kinds(span.where) for span in spans}
+            missing = [kinds for kinds in (CORE, ("kernel",), ("gpu",)) if kinds not in there]
+            metrics = self.wanted.metrics if CORE in missing else ()
+            rows = nothing.rows(self.wanted.of(*(kind for kinds in missing for kind in kinds)), metrics)
+            found = [(nothing, rows), *found] if rows else found
+        if found:
+            self.lines.totals(title, found)
 
     def rows(self, span: Span) -> list[Row]:
         """The lines that were asked for, of those that the place can have."""
-        if span.where == MACHINE:
-            return span.rows(event for event in self.wanted.of("kernel") if event in span.tallies)
-        if span.where.startswith(GPU):
-            return span.rows(event for event in self.wanted.of("gpu") if event in span.tallies)
-        return span.rows(self.wanted.of("hardware", "software"), self.wanted.metrics)
+        kinds = _kinds(span.where)
+        if kinds == CORE:
+            return span.rows(self.wanted.of(*kinds), self.wanted.metrics)
+        return span.rows(event for event in self.wanted.of(*kinds) if self.named or event in span.tallies)
 
     def explain(self, model: Model, run: Run, groups: Sequence[Sequence[str]], derived: Sequence[str]) -> None:
         """How counts came about."""
         found = verdicts.together([place.verdicts for place in run.places.values()])
         net = next((place.net for place in run.places.values() if place.net), None)
         self.lines.explain(model.catalogue.name, groups, derived, net, found)
+
+
+def _kinds(where: str) -> tuple[Kind, ...]:
+    """Who counts at a place."""
+    return ("kernel",) if where == MACHINE else ("gpu",) if where.startswith(GPU) else CORE
 
 
 def _windows(run: Run) -> str:
@@ -349,9 +358,7 @@ def _live(model: Model, asked: _Asked, target: _Target, teller: _Teller) -> int:
     teller.spans(run.finish(), several)
     if not run.windows and not teller.lines.unsupported:
         teller.lines.note("it ended before anything was counted")
-    teller.totals(
-        run, f"Counts of {target} ({model.catalogue.name}, {_windows(run)})", reader if asked.anything else None
-    )
+    teller.totals(run, f"Counts of {target} ({model.catalogue.name}, {_windows(run)})", reader)
     # A program that sleeps is not counted, and that is as it should be.
     teller.lines.problems([p for source in feed.sources for p in source.problems if "was not counted" not in p.what])
     if layout.audit:
@@ -468,7 +475,7 @@ def _replay(model: Model, asked: _Asked, file: Path, teller: _Teller) -> int:
         spans = [span for place in log.values() for span in run.replay(place) if teller.listens]
         teller.spans(sorted([*spans, *run.finish()], key=lambda span: span.end_s), several)
     name = "standard input" if str(file) == "-" else file.name
-    teller.totals(run, f"Counts of {name} ({model.catalogue.name}, {_windows(run)})")
+    teller.totals(run, f"Counts of {name} ({model.catalogue.name}, {_windows(run)})", reader)
     if asked.audit and fits:
         _keep(model, run, teller.lines, asked)
     if asked.explain:
