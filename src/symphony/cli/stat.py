@@ -7,17 +7,18 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import IO, Annotated
 
 import numpy as np
 import typer
 
 from symphony.cli import prometheus
 from symphony.cli.stat_lines import Lines
+from symphony.cli.stat_teller import MACHINE, Teller
 from symphony.problem.errors import InputError, SymphonyError
 from symphony.telemetry import architectural, inference, machine, verdicts, wanted
 from symphony.telemetry.expressions import key
@@ -26,16 +27,11 @@ from symphony.telemetry.inference import Model
 from symphony.telemetry.naming import bare
 from symphony.telemetry.samples import CounterSource, Sample
 from symphony.telemetry.sources import KernelSource, NvmlSource, PerfSource, Replay, read_perf
-from symphony.telemetry.stat import Reader, Row, Run, Span, counts_a_task
-from symphony.telemetry.wanted import Kind, Layout, Wanted
-
-if TYPE_CHECKING:
-    from symphony.telemetry.bands import Bands
+from symphony.telemetry.stat import Reader, Run, counts_a_task
+from symphony.telemetry.wanted import Layout, Wanted
 
 SAMPLING_MS = 100
 CPUS_AT_ONCE = 32  # that can be inferred in a tenth of a second, one by one
-MACHINE, GPU = "machine", "GPU-"  # places: of the kernel's own figures, and of NVML's
-CORE: tuple[Kind, ...] = ("hardware", "software")  # who counts at all other places
 SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]}
 NO_PMU = "this machine has no performance counters that can be reached (a virtual machine?)"
 NO_PERF = "perf is not installed (Debian: linux-perf; Ubuntu: linux-tools-generic)"
@@ -128,7 +124,7 @@ def stat(
     asked = _Asked(wanted.split(events or ()), wanted.split(metrics or ()), counters, audit, explain, interval)
     with ExitStack() as stack:
         lines = Lines(_open(output, stack, sys.stdout if replay else sys.stderr), as_json=as_json, separator=separator)
-        teller = _Teller(lines, interval is not None, asked.anything)
+        teller = Teller(lines, interval is not None, asked.anything)
         if plot:
             teller.bands = bands.Bands()
         if port is not None:
@@ -224,73 +220,7 @@ def _check(target: _Target, replaying: bool) -> None:
         raise InputError(f"there is no command {target.command[0]!r}", hint="give its path, or install it")
 
 
-# --- What is told ------------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Teller:
-    """Passes spans on to all who want them."""
-
-    lines: Lines
-    in_intervals: bool
-    named: bool  # events or metrics were: they are told of even if nobody counts them
-    wanted: Wanted = field(default_factory=lambda: Wanted(()))
-    bands: Bands | None = None
-    page: prometheus.Page | None = None
-    _headed: bool = False
-
-    @property
-    def listens(self) -> bool:
-        """Whether anybody wants to hear of spans before the end."""
-        return self.in_intervals or self.bands is not None or self.page is not None
-
-    def spans(self, spans: Iterable[Span], places: bool) -> None:
-        """What was found of the last windows."""
-        for span in spans:
-            if not self.listens:
-                continue
-            rows = self.rows(span)
-            if self.in_intervals:
-                if not self._headed:
-                    self.lines.header(places)
-                self._headed = True
-                self.lines.interval(span, rows, places)
-            if self.bands is not None:
-                self.bands.add(span, rows)
-            if self.page is not None:
-                self.page.update(span, rows)
-
-    def totals(self, run: Run, title: str, reader: Reader) -> None:
-        """What was found of the whole run; of what was named and nobody could count, that."""
-        spans = sorted(run.totals.values(), key=lambda span: (span.where == MACHINE, span.where.startswith(GPU)))
-        found = [] if self.in_intervals else [(span, self.rows(span)) for span in spans]
-        if self.named:
-            nothing = Span(reader, "", 0.0, max((span.duration_s for span in spans), default=0.0))
-            there = {_kinds(span.where) for span in spans}
-            missing = [kinds for kinds in (CORE, ("kernel",), ("gpu",)) if kinds not in there]
-            metrics = self.wanted.metrics if CORE in missing else ()
-            rows = nothing.rows(self.wanted.of(*(kind for kinds in missing for kind in kinds)), metrics)
-            found = [(nothing, rows), *found] if rows else found
-        if found:
-            self.lines.totals(title, found)
-
-    def rows(self, span: Span) -> list[Row]:
-        """The lines that were asked for, of those that the place can have."""
-        kinds = _kinds(span.where)
-        if kinds == CORE:
-            return span.rows(self.wanted.of(*kinds), self.wanted.metrics)
-        return span.rows(event for event in self.wanted.of(*kinds) if self.named or event in span.tallies)
-
-    def explain(self, model: Model, run: Run, groups: Sequence[Sequence[str]], derived: Sequence[str]) -> None:
-        """How counts came about."""
-        found = verdicts.together([place.verdicts for place in run.places.values()])
-        net = next((place.net for place in run.places.values() if place.net), None)
-        self.lines.explain(model.catalogue.name, groups, derived, net, found)
-
-
-def _kinds(where: str) -> tuple[Kind, ...]:
-    """Who counts at a place."""
-    return ("kernel",) if where == MACHINE else ("gpu",) if where.startswith(GPU) else CORE
+# --- What is kept ------------------------------------------------------------------------------------------
 
 
 def _windows(run: Run) -> str:
@@ -314,7 +244,7 @@ def _keep(model: Model, run: Run, lines: Lines, asked: _Asked) -> None:
 # --- Live --------------------------------------------------------------------------------------------------
 
 
-def _live(model: Model, asked: _Asked, target: _Target, teller: _Teller) -> int:
+def _live(model: Model, asked: _Asked, target: _Target, teller: Teller) -> int:
     """Count until the command ends, or until ctrl-C."""
     if asked.anything:
         chosen = wanted.choose(model, asked.events, asked.metrics)
@@ -447,7 +377,7 @@ def _gpus(feed: Feed, step_ms: int, lines: Lines | None) -> CounterSource | None
 # --- Replay ------------------------------------------------------------------------------------------------
 
 
-def _replay(model: Model, asked: _Asked, file: Path, teller: _Teller) -> int:
+def _replay(model: Model, asked: _Asked, file: Path, teller: Teller) -> int:
     """Correct a log."""
     log = read_perf(file)
     teller.lines.problems(log.problems)
