@@ -61,6 +61,10 @@ def test_modifiers_are_asked_of_perf() -> None:
     assert {"cycles:u", "cycles:k", "top.front:G"} <= words
     assert any(word.endswith("name=top.back_u/u") for word in words)
     assert any(word.endswith("name=top.back_k/k") for word in words)
+    fixed = choose(MODEL, ["inst_retired.any:u", "top.back:u"], []).nodes
+    assert "cpu/event=0xc0,name=inst_retired.any_u/u" in {
+        word for group in lay_out(MODEL, fixed, pmu_device="cpu").in_words for word in group
+    }
 
 
 def test_names_that_there_are_not() -> None:

@@ -73,8 +73,9 @@ class Event:
     @property
     def perf_terms(self) -> str:
         """What stands between the slashes of `perf stat -e cpu/…/`."""
-        if self.name.lower() in _FIXED_EVENTS:
-            return _FIXED_EVENTS[self.name.lower()]
+        name = self.name.lower().partition(":")[0]
+        if name in _FIXED_EVENTS:
+            return _FIXED_EVENTS[name]
         given = dict(self.terms)
         numbers = {"umask": self.umask, "cmask": self.cmask, "inv": self.invert, "edge": self.edge}
         numbers["any"] = self.any_thread
