@@ -117,6 +117,15 @@ def test_show_as_json(tree: str) -> None:
     assert some["metrics"] == [] and some["events"][0]["perf"] == "event=0xb7,offcore_rsp=0x10001"
 
 
+def test_json_has_what_was_asked_for(tree: str) -> None:
+    """Every unit that the table has, and the groups of the metrics that there are."""
+    run("add", tree)
+    whole = json.loads(run("show", "tiny", "--json").stdout)
+    assert {pmu["unit"] for pmu in whole["pmus"]} >= {event["unit"] for event in whole["events"]}
+    none = json.loads(run("show", "tiny", "--metrics", "zzz", "--json").stdout)
+    assert none["metrics"] == [] and none["groups"] == {}
+
+
 def test_names_with_brackets_are_printed_as_they_are(tmp_path: Path) -> None:
     odd = files(core=b'[{"EventName": "A[red]", "BriefDescription": "[bold]x[/] :smile:"}]')
     catalogue.add(unpacked(tmp_path / "odd", odd))
@@ -139,6 +148,22 @@ def test_graph_draws_the_net_of_some_events(tree: str, tmp_path: Path) -> None:
     assert {"from": "cache.all = hit + miss", "to": "cache.all"} in drawn["edges"]
 
 
+def test_graph_of_metrics_by_pattern(tree: str) -> None:
+    run("add", tree)
+    assert (
+        run("graph", "tiny", "--metrics", "miss_*", "--json").stdout
+        == run("graph", "tiny", "--metrics", "miss_ratio", "--json").stdout
+    )
+
+
+def test_narrow_terminals_keep_names_whole(tree: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run("add", tree)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "core events  other events  metrics" in run("list").stdout
+    wide = max((event.name for event in catalogue.load("tiny").events), key=len)
+    assert wide in run("show", "tiny", "--events", "*").stdout
+
+
 def test_graph_by_default_and_in_vain(tree: str, tmp_path: Path) -> None:
     assert "ipc" in {node["name"] for node in json.loads(run("graph", "--json").stdout)["nodes"]}
     run("add", tree)
@@ -147,6 +172,8 @@ def test_graph_by_default_and_in_vain(tree: str, tmp_path: Path) -> None:
         ("tiny", "--json", "--events", "zzz"),
         ("tiny", "--json", "--metrics", "zzz"),
         ("tiny", "-o", str(tmp_path / "no" / "net.svg")),
+        ("tiny", "-o", str(tmp_path / "net.txt")),
+        ("tiny", "--json", "--metrics", "zzz*"),
     ):
         with pytest.raises(InputError):
             run("graph", *arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -30,7 +31,21 @@ from tests.telemetry.sources.logs import as_csv, as_json
 app = typer.Typer()
 app.command(context_settings=command.SETTINGS)(command.stat)
 needs_perf = pytest.mark.skipif(shutil.which("perf") is None, reason="needs perf (Debian: linux-perf)")
-KEYS = ["time", "duration", "place", "kind", "name", "value", "std", "lower", "upper", "unit", "counted", "derived"]
+KEYS = [
+    "time",
+    "duration",
+    "place",
+    "kind",
+    "name",
+    "value",
+    "std",
+    "lower",
+    "upper",
+    "unit",
+    "counted",
+    "derived",
+    "missing",
+]
 Json = list[dict[str, Any]]
 
 
@@ -73,6 +88,11 @@ def run(*arguments: str) -> Result:
 
 def lines(text: str) -> Json:
     return [json.loads(line) for line in text.splitlines()]
+
+
+def counts(text: str) -> Json:
+    """The lines about events and metrics."""
+    return [one for one in lines(text) if one["kind"] in ("event", "metric")]
 
 
 def truth(event: str) -> float:
@@ -158,11 +178,30 @@ def test_a_perf_that_may_not_count_hands_over_to_the_kernel(
     file.write_text(
         f"#!{sys.executable} -S\nimport sys\nsys.exit('Error: access to performance monitoring is limited')"
     )
-    result = run("-j", "-e", "top.back", "--", "sh", "-c", "sleep 0.3; exit 3")
+    result = run("-j", "--", "sh", "-c", "sleep 0.3; exit 3")
     assert result.exit_code == 3
     found = lines(result.stderr)
     assert [one["text"][:25] for one in found if one["kind"] == "note"][:1] == ["counting is not permitted"]
     assert any(one.get("place") == "machine" and one["value"] is not None for one in found)
+
+
+@pytest.mark.parametrize("interval", [[], ["-I", "100"]])
+def test_what_was_asked_for_is_told_of_and_nothing_else(interval: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    which = shutil.which
+    monkeypatch.setattr(shutil, "which", lambda name, *rest: None if name == "perf" else which(name, *rest))
+    result = run("-j", *interval, "-e", "top.back,task-clock", "-M", "front", "--", "sh", "-c", "sleep 0.2; exit 3")
+    note, *found = lines(result.stderr)
+    assert result.exit_code == 3 and note["kind"] == "note" and "instead" not in note["text"]
+    assert [one["name"] for one in found] == ["top.back", "task-clock", "front"]
+    assert {one["missing"] for one in found} == {"not supported"}
+    assert all(one[end] is None for one in found for end in ("value", "std", "lower", "upper"))
+    named = ["psi.cpu.some_us", "psi.no.such_us"]
+    found = counts(run("-j", "-e", ",".join(named), "--", "sleep", "0.2").stderr)
+    assert [one["name"] for one in found] == named and found[1]["missing"] == "not counted"
+    assert {one["unit"] for one in found} == {"us"}
+    table = run("-e", "top.back", "--explain", "--", "true").stderr
+    assert re.search(r"<not supported> +top\.back$", table, re.MULTILINE)
+    assert "No counter of the CPU was used" in table and "±" not in table and "No identity" not in table
 
 
 def test_without_perf_there_is_one_line_and_what_the_kernel_tells(
@@ -227,7 +266,7 @@ def test_a_log_is_corrected(form: str, tmp_path: Path) -> None:
     recorded = {"": demo.recording(60)}
     text = as_json(recorded, decimals=True) if form == "json" else as_csv(recorded, ";", decimals=True)
     (tmp_path / "log").write_text(text)
-    found = lines(run("--replay", "log", "-j").stdout)
+    found = counts(run("--replay", "log", "-j").stdout)
     rows = {one["name"]: one for one in found}
     assert list(rows) == [*dict.fromkeys(event for group in demo.GROUPS for event in group), *demo.SHARES]
     assert sum(rows[share]["value"] for share in demo.SHARES) == pytest.approx(100)
@@ -245,9 +284,10 @@ def test_a_log_with_all_that_can_be_wrong(log: Path) -> None:
     bad = [strange, *good[:10], lost, *good[11:40], "garbage", good[40][:50], *good[41:], good[-1][:30]]
     log.write_text("\n".join(bad))
     result = run("--replay", str(log), "-j")
-    assert result.exit_code == 0 and "Traceback" not in result.stderr
-    assert "warning: perf.json, line" in result.stderr
-    rows = {one["name"]: one for one in lines(result.stdout)}
+    assert result.exit_code == 0 and result.stderr == ""
+    found = lines(result.stdout)
+    assert any(one["kind"] == "warning" and one["text"].startswith("perf.json, line") for one in found)
+    rows = {one["name"]: one for one in counts(result.stdout)}
     assert rows["who.knows"]["value"] is not None
     assert (
         rows["top.back"]["lower"] <= truth("top.back") * 1.02 and rows["top.back"]["upper"] >= truth("top.back") * 0.98
@@ -255,7 +295,7 @@ def test_a_log_with_all_that_can_be_wrong(log: Path) -> None:
 
 
 def test_what_to_show_of_a_log(log: Path) -> None:
-    found = lines(run("--replay", str(log), "-j", "-e", "TOP.BACK", "-M", "speed").stdout)
+    found = counts(run("--replay", str(log), "-j", "-e", "TOP.BACK", "-M", "speed").stdout)
     assert [one["name"] for one in found] == ["top.back", "speed"]
     with pytest.raises(InputError, match="is not in the log"):
         run("--replay", str(log), "-e", "nothing.at.all")
@@ -264,10 +304,49 @@ def test_what_to_show_of_a_log(log: Path) -> None:
     assert "did you mean front" in caught.value.hint
 
 
+def test_a_log_of_another_cpu_is_noticed(log: Path) -> None:
+    log.write_text(log.read_text().replace('"top.', '"bottom.').replace('"inst_retired.any"', '"some.thing"'))
+    result = run("--replay", str(log), "--audit")
+    assert "warning: 1 of 7 events are in x86/demo: name the CPU that was counted, --cpu NAME" in result.stderr
+    assert not verdicts.file("x86/demo").exists()
+
+
+def test_what_a_machine_cannot_count_is_told_apart(log: Path) -> None:
+    there = log.read_text().splitlines()
+    never = re.sub(r'"counter-value" : "\S+"', '"counter-value" : "<not supported>"', there[0])
+    never = re.sub(r'"event-runtime" : \d+', '"event-runtime" : 0', never).replace("inst_retired.any", "no.such")
+    log.write_text("\n".join([never, *there]))
+    rows = {one["name"]: one for one in counts(run("--replay", str(log), "-j").stdout)}
+    assert rows["no.such"]["missing"] == "not supported" and rows["top.back"]["missing"] is None
+    assert re.search(r"<not supported> +no\.such$", run("--replay", str(log)).stdout, re.MULTILINE)
+
+
+def test_logs_that_are_packed_or_piped(log: Path) -> None:
+    plain = counts(run("--replay", str(log), "-j", "-e", "top.back").stdout)
+    packed = log.with_suffix(".gz")
+    packed.write_bytes(gzip.compress(log.read_bytes()))
+    assert counts(run("--replay", str(packed), "-j", "-e", "top.back").stdout) == plain
+    piped = CliRunner().invoke(app, ["--replay", "-", "-j", "-e", "top.back"], input=log.read_text())
+    assert counts(piped.stdout) == plain
+    packed.write_bytes(packed.read_bytes()[:-20])
+    with pytest.raises(DataError, match="cannot be read"):
+        run("--replay", str(packed))
+
+
+def test_programs_and_the_kernel_are_two_events(tmp_path: Path) -> None:
+    readings = [("cycles:u", 7e8), ("cycles:k", 3e8), ("instructions:u", 1e9)]
+    rows = [f"{k}.000000000;{count:.0f};;{name};1000000000;100.00;;" for k in range(1, 11) for name, count in readings]
+    (tmp_path / "both.csv").write_text("\n".join(rows) + "\n")
+    found = {row["name"]: row["value"] for row in lines(run("--replay", "both.csv", "-j").stdout)}
+    assert found["cycles:u"] == 7e9 and found["cycles:k"] == 3e9
+    (one,) = lines(run("--replay", "both.csv", "-j", "-e", "cycles:k").stdout)
+    assert one["name"] == "cycles:k" and one["value"] == 3e9
+
+
 def test_places_of_a_log(tmp_path: Path) -> None:
     both = {where: demo.recording(20, seed, where) for seed, where in enumerate(("CPU0", "CPU1"))}
     (tmp_path / "log").write_text(as_json(both, decimals=True))
-    found = lines(run("--replay", "log", "-j", "-I", "1000", "-e", "top.back").stdout)
+    found = counts(run("--replay", "log", "-j", "-I", "1000", "-e", "top.back").stdout)
     assert [(one["time"], one["place"]) for one in found] == [
         (pytest.approx(time_s), where) for time_s in (1, 2) for where in ("CPU0", "CPU1")
     ]
@@ -324,6 +403,12 @@ def test_prometheus(log: Path) -> None:
         urllib.request.urlopen(address[0], timeout=10)
 
 
+def test_one_window_is_nothing_to_serve(log: Path) -> None:
+    log.write_text(as_json({"": demo.recording(1)}, decimals=True))
+    with pytest.raises(InputError, match="one window"):
+        run("--replay", str(log), "--prometheus", "0")
+
+
 # --- Mistakes ----------------------------------------------------------------------------------------------
 
 
@@ -338,6 +423,11 @@ def test_prometheus(log: Path) -> None:
         (["-p", "999999999"], "no process 999999999", "ps -e"),
         (["-p", "1", "-a"], "-p beside", "choose"),
         (["-A", "--", "true"], "-A tells CPUs apart", "add -a"),
+        (["-C", "x"], "-C 'x' is no list of CPUs", "-C 0-3,8"),
+        (["-C", "0,3-1"], "is no list of CPUs", "-C 0-3,8"),
+        (["-C", "0-99999"], "there is no CPU 99999", "lscpu"),
+        (["-M", "ipc", "--", "true"], "has no metric ipc", "--cpu architectural"),
+        (["--replay", "log", "--counters", "2"], "--counters beside --replay", "leave it out"),
         (["--", "no-such-command"], "no command 'no-such-command'", "path"),
         (["-j", "-x", ",", "--", "true"], "both -j and -x", "choose"),
         (["--replay", "log", "--", "true"], "--replay counts nothing", "leave out"),

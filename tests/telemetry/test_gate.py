@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -154,6 +155,19 @@ def test_bounds() -> None:
     first, second = judge([right, wrong], run(1))
     assert first.accepted and first.residual > 0 and first.z == 0
     assert not second.accepted and second.residual < 0
+
+
+def test_reasons_are_in_terms_that_people_know() -> None:
+    """Of a sum, the residual with half of its 95% interval, and what was allowed; of a bound, one side as a share."""
+    recording = run(0, 200)
+    (verdict,) = judge([TRUE[0]], recording)
+    residual, half, allowed = map(float, re.findall(r"([-+\d.]+)%", verdict.reason))
+    assert residual == pytest.approx(100 * verdict.residual, abs=0.01) and allowed == 1.0
+    assert 1.9 * verdict.deviation < half / 100 < 3 * verdict.deviation
+    (verdict,) = judge([Identity("t0 >= a0", (("t0", 1.0), ("a0", -1.0)), ">=", "bound", "", 0.01)], recording)
+    truth = world(0, 200)
+    share = float(re.findall(r"the right side is ([\d.]+)%", verdict.reason)[0])
+    assert share == pytest.approx(100 * truth["a0"].sum() / truth["t0"].sum(), abs=8)
 
 
 def test_tolerances() -> None:

@@ -25,7 +25,8 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_snippets_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_snippets(GUIDE) == 3
+    catalogue.add(data("pmu-events", "x86", "amdzen4"))
+    assert run_snippets(GUIDE) == 4
     out = capsys.readouterr().out
     assert "predicted wrongly" in out
     assert out.count("('instructions', 'cycles', 'branch-misses', 'branch-instructions')") == 2

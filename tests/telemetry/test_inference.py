@@ -58,6 +58,26 @@ def model(*identities: Identity) -> Model:
     return Model(CPU, identities=identities)
 
 
+def counted_all_the_time(**rates: float) -> Recording:
+    columns = tuple(Column(event.replace("_", ":"), 0) for event in rates)
+    counts, second = np.array(list(rates.values())), np.ones(len(rates))
+    return record(Sample("", float(k), 1.0, columns, counts, second, second) for k in range(10))[""]
+
+
+def test_programs_and_the_kernel_are_told_apart() -> None:
+    found = infer(model(), counted_all_the_time(cycles_u=7e8, cycles_k=3e8, instructions_u=1e9))
+    assert found.total("cycles:u").mean == pytest.approx(7e9, rel=1e-2)
+    assert found.total("cycles:k").mean == pytest.approx(3e9, rel=1e-2)
+    alike = infer(model(), counted_all_the_time(cycles_u=7e8, instructions_u=1e9))
+    assert alike["cycles"].mean == pytest.approx(7e8, rel=1e-2) and alike["ipc"].mean == pytest.approx(10 / 7, rel=1e-2)
+    assert alike["cycles:u"].mean == pytest.approx(7e8, rel=1e-2)
+
+
+def test_two_readings_of_an_event_in_a_group_are_both_kept() -> None:
+    found = infer(model(), counted_all_the_time(cycles_p=6e8, cycles_pp=8e8))
+    assert found["cycles"].mean == pytest.approx(7e8, rel=5e-2)
+
+
 def test_identities_halve_the_error_and_intervals_cover() -> None:
     source, recording = reading()
     truth = dict(zip(source.events, source.totals().T, strict=True))
@@ -179,9 +199,31 @@ def test_modifiers_are_not_part_of_a_name() -> None:
 def test_several_places_need_a_name() -> None:
     _, recording = reading()
     both = {"CPU0": recording, "CPU1": replace(recording, where="CPU1")}
-    with pytest.raises(InputError, match="CPU0, CPU1"):
+    with pytest.raises(InputError, match="'CPU0', 'CPU1'"):
         infer(model(), both)
+    with pytest.raises(InputError, match="no readings of 'CPU9'") as caught:
+        infer(model(), both, where="CPU9")
+    assert "'CPU0', 'CPU1'" in caught.value.hint
     assert infer(model(), both, where="CPU1").where == "CPU1"
+
+
+def test_mistakes_are_named() -> None:
+    _, recording = reading()
+    for wrong in ((model(), "perf.json"), ("amdzen4", recording)):
+        with pytest.raises(InputError, match=r"perf\.json|amdzen4"):
+            infer(*wrong)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="'x' is no verdict"):
+        infer(model(), recording, trusted=["x"])  # type: ignore[list-item]
+    with pytest.raises(InputError, match="nosuch was not counted, and x86/made-up has no metric nosuch") as caught:
+        infer(model(), recording)["nosuch"]
+    assert "instructions" in caught.value.hint
+
+
+def test_what_is_printed_is_short() -> None:
+    _, recording = reading()
+    found = infer(model(), recording)
+    assert repr(found) == "<Posterior: 60 windows, 7 events, 7 of them free, x86/made-up>"
+    assert len(repr(found.model)) < 1500 and "<Catalogue x86/made-up: 7 events, 7 metrics>" in repr(found.model)
 
 
 def test_glitches_do_not_last() -> None:

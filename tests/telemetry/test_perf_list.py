@@ -44,12 +44,13 @@ def test_without_perf(monkeypatch: pytest.MonkeyPatch) -> None:
         raise FileNotFoundError("perf")
 
     def old(*_: Any, **__: Any) -> None:
-        raise subprocess.CalledProcessError(129, "perf")
+        said = b"  Error: unknown option `json'\n\n Usage: perf list"
+        raise subprocess.CalledProcessError(129, "perf", stderr=said)
 
     monkeypatch.setattr(subprocess, "run", missing)
     with pytest.raises(DataError, match="not installed"):
         perf_list.run()
     monkeypatch.setattr(subprocess, "run", old)
-    with pytest.raises(DataError, match="failed") as caught:
+    with pytest.raises(DataError, match="no `list --json`: Error: unknown option `json'") as caught:
         perf_list.run()
     assert "6.2 or later" in caught.value.hint

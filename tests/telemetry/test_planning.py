@@ -80,3 +80,18 @@ def test_every_wanted_event_gets_its_turn(counters: list[tuple[int, ...]], repea
     turns = [sum(name in group for group in made.groups) for name in events]
     assert set(turns) == {repeats if len(made.groups) > 1 else 1}
     assert [column.group for column in made.columns] == sorted(column.group for column in made.columns)
+
+
+def test_what_only_an_anchors_counter_can_hold_goes_without_it() -> None:
+    events = {"x": Event("x"), "ours": Event("instructions:u", fixed=0), **FIXED}
+    made = plan(["x", "ours"], net("x", "ours", *FIXED), events, Pmu("", 1, 2), anchors=["instructions", "cycles"])
+    assert made.groups == (("instructions", "cycles", "x"), ("ours",)) * 2
+
+
+@pytest.mark.parametrize(("term", "at_once"), [("frontend", 1), ("ldlat", 1), ("offcore_rsp", 2)])
+def test_events_that_need_the_same_register_take_turns(term: str, at_once: int) -> None:
+    events = {f"e{number}": Event(f"e{number}", terms=((term, f"0x{number}"),)) for number in range(4)}
+    made = plan(list(events), net(*events), events, Pmu("", 8), repeats=1)
+    assert [len(group) for group in made.groups] == [at_once] * (4 // at_once)
+    same = {name: Event(name, terms=((term, "0x1"),)) for name in events}
+    assert len(plan(list(same), net(*same), same, Pmu("", 8), repeats=1).groups) == 1

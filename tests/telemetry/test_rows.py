@@ -62,6 +62,28 @@ def test_what_all_share_is_shared() -> None:
     assert set(found) == {nic, *of_kind(topology, "memory")}  # of the others nothing is known
 
 
+@pytest.mark.parametrize("places", [("S0", "S1"), ("S1-D0", "S0-D0")])
+def test_sockets_that_perf_tells_apart(places: tuple[str, str]) -> None:
+    topology = cluster()
+    used = {"S0": 2e9, "S1": 9e9}
+    beliefs = {
+        place: belief(cas=used[place[:2]] / 64, net__receive_bytes=2e8, net__transmit_bytes=0) for place in places
+    }
+    found = utilisations(topology, topology.resources[0].group, beliefs)
+    assert [found[row].mean[-1] for row in of_kind(topology, "memory")] == pytest.approx([0.2, 0.9], rel=1e-3)
+    assert found[of_kind(topology, "nic")[0]].mean[-1] == pytest.approx(0.4, rel=1e-3)  # of both together
+    only = utilisations(topology, topology.resources[0].group, {"S1": belief(cas=9e9 / 64)})
+    assert set(only) == {of_kind(topology, "memory")[1]}
+
+
+def test_what_cpus_say_is_added_up() -> None:
+    topology = cluster()
+    beliefs = {"CPU0": belief(cas=2e9 / 64), "CPU16": belief(cas=9e9 / 64)}
+    found = utilisations(topology, topology.resources[0].group, beliefs)
+    for row in of_kind(topology, "memory"):  # 11 of 20 GB/s
+        assert found[row].mean[-1] == pytest.approx(0.55, rel=1e-3)
+
+
 def test_what_is_a_devices_own() -> None:
     topology = cluster()
     machine = topology.resources[0].group

@@ -50,7 +50,7 @@ def test_what_could_not_be_tested_in_a_short_run_stays_open() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{}", "[1]", '{"format": 1, "verdicts": [{"identity": 3}]}', '{"format": 9}', "\xff"]
+    "text", ["", "{}", "[1]", '{"format": 2, "verdicts": [{"identity": 3}]}', '{"format": 9}', "\xff"]
 )
 def test_a_damaged_file_is_none(text: str) -> None:
     place = verdicts.file("cpu")
@@ -58,6 +58,13 @@ def test_a_damaged_file_is_none(text: str) -> None:
     place.write_text(text, encoding="latin-1")
     assert verdicts.load("cpu") == ()
     assert verdicts.store("cpu", [HOLDS], 1) == place and verdicts.load("cpu") == (HOLDS,)
+
+
+def test_what_was_found_by_other_rules_is_forgotten() -> None:
+    place = verdicts.store("cpu", [HOLDS], 10)
+    assert place is not None
+    place.write_text(place.read_text().replace(f'"format": {verdicts.FORMAT}', f'"format": {verdicts.FORMAT - 1}'))
+    assert verdicts.load("cpu") == ()
 
 
 def test_a_cache_that_cannot_be_written(cache: Path) -> None:

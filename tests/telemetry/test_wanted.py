@@ -53,6 +53,20 @@ def test_events_that_there_are(name: str) -> None:
     assert choose(MODEL, [name], []).events == (name,)
 
 
+def test_modifiers_are_asked_of_perf() -> None:
+    found = choose(MODEL, ["cycles:u", "cycles:k", "TOP.BACK:u", "top.back:k", "top.front:G"], [])
+    assert found.nodes == ("cycles:u", "cycles:k", "top.back:u", "top.back:k", "top.front:g")
+    layout = lay_out(MODEL, found.nodes, pmu_device="cpu", spelled=found.spelled)
+    words = {word for group in layout.in_words for word in group}
+    assert {"cycles:u", "cycles:k", "top.front:G"} <= words
+    assert any(word.endswith("name=top.back_u/u") for word in words)
+    assert any(word.endswith("name=top.back_k/k") for word in words)
+    fixed = choose(MODEL, ["inst_retired.any:u", "top.back:u"], []).nodes
+    assert "cpu/event=0xc0,name=inst_retired.any_u/u" in {
+        word for group in lay_out(MODEL, fixed, pmu_device="cpu").in_words for word in group
+    }
+
+
 def test_names_that_there_are_not() -> None:
     with pytest.raises(InputError, match=r"x86/demo has no event cycle\b") as caught:
         choose(MODEL, ["cycle"], [])

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from symphony.cli import terminal
 from symphony.problem.errors import InputError
@@ -73,8 +73,8 @@ def list_(as_json: Json = False) -> None:
     for column in ("", "name"):
         table.add_column(column, no_wrap=True)
     for column in ("core events", "other events", "metrics"):
-        table.add_column(column, justify="right")
-    table.add_column("from", overflow="ellipsis", no_wrap=True)
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("from", overflow="ellipsis")  # the only one that gives way
     for entry in entries:
         mark = "[green]*[/]" if entry.name == mine else ""
         counts = (f"{count:,}" for count in (entry.core, entry.other, entry.metrics))
@@ -134,7 +134,8 @@ def graph_(
         str | None, typer.Option("--events", metavar="PATTERN", help="Events whose names have this in them.")
     ] = None,
     metrics: Annotated[
-        str | None, typer.Option("--metrics", metavar="METRICS", help="Metrics, or groups of them, with commas.")
+        str | None,
+        typer.Option("--metrics", metavar="METRICS", help="Metrics, or groups of them, with commas; * and ? too."),
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE.svg", help="The picture.")] = None,
     as_json: Json = False,
@@ -145,6 +146,8 @@ def graph_(
     """
     if output is None and not as_json:
         raise InputError("no file for the picture", hint="symphony catalogue graph -o net.svg, or --json")
+    if output is not None and output.suffix.lower() != ".svg":
+        raise InputError(f"-o {output}: the picture is an SVG", hint=f"-o {output.with_suffix('.svg')}")
     model = inference.model(name)
     chosen: tuple[str, ...] = ()
     if events is not None:
@@ -155,7 +158,7 @@ def graph_(
         model, usual = wanted.default(model)
         computed = usual.metrics
     else:
-        computed = wanted.expand(model.catalogue, wanted.split([metrics] if metrics else []))
+        computed = _metrics(model.catalogue, wanted.split([metrics] if metrics else []))
     drawn = drawing.graph(model, chosen, computed, verdicts.load(model.catalogue.name))
     if output is not None:
         try:
@@ -169,6 +172,20 @@ def graph_(
     else:
         free, derived = (sum(node.kind == kind for node in drawn.nodes) for kind in ("free", "derived"))
         terminal.console().print(f"{output}: {free} events to count, {derived} derived", markup=False, soft_wrap=True)
+
+
+def _metrics(found: Catalogue, patterns: Sequence[str]) -> tuple[str, ...]:
+    """Metrics by name or group, or by patterns of them."""
+    names: list[str] = []
+    for pattern in patterns:
+        if not any(special in pattern for special in "*?["):
+            names.append(pattern)
+            continue
+        fitting = [metric.name for metric in found.metrics if _fits(pattern, metric.name, *metric.groups)]
+        if not fitting:
+            raise InputError(f"{found.name} has no metric that fits {pattern!r}", hint="--metrics 'tma_*'")
+        names += fitting
+    return wanted.expand(found, names)
 
 
 # --- Tables ------------------------------------------------------------------------------------------------
@@ -207,8 +224,7 @@ def _describe(found: Catalogue, console: Console) -> None:
     table = Table("unit", box=None)
     for column in ("events", "counters", "fixed counters", "metrics"):
         table.add_column(column, justify="right")
-    units = dict.fromkeys([*(event.unit for event in found.events), *(metric.unit for metric in found.metrics)])
-    for unit in sorted(units, key=lambda unit: (unit != "", unit.lower())):
+    for unit in (units := _units(found)):
         pmu = found.pmu(unit)
         about = "≈" if pmu.assumed else ""
         table.add_row(
@@ -224,7 +240,8 @@ def _describe(found: Catalogue, console: Console) -> None:
 
 
 def _event_table(events: Iterable[Event]) -> Table:
-    table = Table("event", "unit", "select", "counters", "what it counts", box=None)
+    columns = Column("event", no_wrap=True), "unit", Column("select", overflow="fold"), "counters", "what it counts"
+    table = Table(*columns, box=None)
     for event in events:
         counters = [str(counter) for counter in event.counters]
         if event.fixed is not None:
@@ -236,7 +253,7 @@ def _event_table(events: Iterable[Event]) -> Table:
 
 
 def _metric_table(metrics: Iterable[Metric]) -> Table:
-    table = Table("metric", "unit", "expression", "what it is", box=None)
+    table = Table(Column("metric", no_wrap=True), "unit", "expression", "what it is", box=None)
     for metric in metrics:
         scale = f"{metric.scale:g} × " if metric.scale != 1 else ""
         expression = f"{scale}({metric.expression})" if scale else metric.expression
@@ -251,14 +268,21 @@ def _print_table(console: Console, table: Table, rows: int, otherwise: str) -> N
     console.print(table if rows else escape(otherwise))
 
 
-def _as_json(found: Catalogue, events: Iterable[Event], metrics: Iterable[Metric]) -> dict[str, Any]:
+def _units(found: Catalogue) -> list[str]:
+    """Those that events or metrics belong to, the core first."""
+    units = {*(event.unit for event in found.events), *(metric.unit for metric in found.metrics)}
+    return sorted(units, key=lambda unit: (unit != "", unit.lower()))
+
+
+def _as_json(found: Catalogue, events: Iterable[Event], metrics: Sequence[Metric]) -> dict[str, Any]:
+    groups = {group for metric in metrics for group in metric.groups}
     return {
         "name": found.name,
         "source": found.source,
-        "pmus": [asdict(pmu) for pmu in found.pmus],
+        "pmus": [{**asdict(found.pmu(unit)), "unit": unit} for unit in _units(found)],
         "events": [{**asdict(event), "terms": dict(event.terms), "perf": event.perf_terms} for event in events],
         "metrics": [asdict(metric) for metric in metrics],
-        "groups": dict(found.groups),
+        "groups": {group: about for group, about in found.groups.items() if group in groups},
     }
 
 

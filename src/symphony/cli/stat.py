@@ -4,36 +4,34 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import sys
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import IO, Annotated
 
 import numpy as np
 import typer
 
 from symphony.cli import prometheus
 from symphony.cli.stat_lines import Lines
+from symphony.cli.stat_teller import MACHINE, Teller
 from symphony.problem.errors import InputError, SymphonyError
-from symphony.telemetry import inference, machine, verdicts, wanted
+from symphony.telemetry import architectural, inference, machine, verdicts, wanted
 from symphony.telemetry.expressions import key
 from symphony.telemetry.feeding import Command, Feed, Lead, Named, Waiting
 from symphony.telemetry.inference import Model
+from symphony.telemetry.naming import bare
 from symphony.telemetry.samples import CounterSource, Sample
 from symphony.telemetry.sources import KernelSource, NvmlSource, PerfSource, Replay, read_perf
-from symphony.telemetry.sources.perf_log import bare
-from symphony.telemetry.stat import Reader, Row, Run, Span, counts_a_task
+from symphony.telemetry.stat import Reader, Run, counts_a_task
 from symphony.telemetry.wanted import Layout, Wanted
-
-if TYPE_CHECKING:
-    from symphony.telemetry.bands import Bands
 
 SAMPLING_MS = 100
 CPUS_AT_ONCE = 32  # that can be inferred in a tenth of a second, one by one
-MACHINE, GPU = "machine", "GPU-"  # places: of the kernel's own figures, and of NVML's
 SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]}
 NO_PMU = "this machine has no performance counters that can be reached (a virtual machine?)"
 NO_PERF = "perf is not installed (Debian: linux-perf; Ubuntu: linux-tools-generic)"
@@ -90,7 +88,11 @@ def stat(
     ] = False,
     replay: Annotated[
         Path | None,
-        typer.Option("--replay", metavar="FILE", help="Correct what `perf stat -I … -j` or `-x` wrote; needs no perf."),
+        typer.Option(
+            "--replay",
+            metavar="FILE",
+            help="Correct what `perf stat -I … -j` or `-x` wrote (-: standard input); needs no perf.",
+        ),
     ] = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw means and 95% bands over time (.svg, .png).")
@@ -108,8 +110,10 @@ def stat(
     program changes what it does. Here, counts are inferred from all readings together, with what is known about the
     CPU's events: what is a sum of others is not counted, and parts add up to their totals. Groups are chosen for that.
     """
-    target = _Target(tuple(command or ()), system_wide, cpus, _numbers(pids), per_cpu)
+    target = _Target(tuple(command or ()), system_wide, _cpus(cpus), _numbers(pids), per_cpu)
     _check(target, replay is not None)
+    if replay and counters is not None:
+        raise InputError("--counters beside --replay", hint="leave it out: a log has been counted already")
     if as_json and separator is not None:
         raise InputError("both -j and -x", hint="choose one of them")
     if plot:
@@ -120,7 +124,7 @@ def stat(
     asked = _Asked(wanted.split(events or ()), wanted.split(metrics or ()), counters, audit, explain, interval)
     with ExitStack() as stack:
         lines = Lines(_open(output, stack, sys.stdout if replay else sys.stderr), as_json=as_json, separator=separator)
-        teller = _Teller(lines, interval is not None)
+        teller = Teller(lines, interval is not None, asked.anything)
         if plot:
             teller.bands = bands.Bands()
         if port is not None:
@@ -143,6 +147,18 @@ def _open(output: Path | None, stack: ExitStack, otherwise: IO[str]) -> IO[str]:
         ) from None
 
 
+def _cpus(text: str) -> str:
+    """A list of CPUs, all of which there are."""
+    for part in text.split(",") if text else ():
+        found = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part, re.ASCII)
+        if not found or int(found[2] or found[1]) < int(found[1]):
+            raise InputError(f"-C {text!r} is no list of CPUs", hint="-C 0-3,8")
+        last = int(found[2] or found[1])
+        if not Path(f"/sys/devices/system/cpu/cpu{last}").exists() and last >= (os.cpu_count() or 1):
+            raise InputError(f"there is no CPU {last}", hint="`lscpu -e` lists those that there are")
+    return text
+
+
 def _numbers(pids: str) -> tuple[int, ...]:
     words = [word.strip() for word in pids.split(",") if pids]
     for word in words:
@@ -161,6 +177,11 @@ class _Asked:
     audit: bool
     explain: bool
     interval_ms: int | None
+
+    @property
+    def anything(self) -> bool:
+        """Whether events or metrics were named: then these are told of, counted or not, and no others."""
+        return bool(self.events or self.metrics)
 
 
 @dataclass(frozen=True)
@@ -199,60 +220,7 @@ def _check(target: _Target, replaying: bool) -> None:
         raise InputError(f"there is no command {target.command[0]!r}", hint="give its path, or install it")
 
 
-# --- What is told ------------------------------------------------------------------------------------------
-
-
-@dataclass
-class _Teller:
-    """Passes spans on to all who want them."""
-
-    lines: Lines
-    in_intervals: bool
-    wanted: Wanted = field(default_factory=lambda: Wanted(()))
-    bands: Bands | None = None
-    page: prometheus.Page | None = None
-    _headed: bool = False
-
-    @property
-    def listens(self) -> bool:
-        """Whether anybody wants to hear of spans before the end."""
-        return self.in_intervals or self.bands is not None or self.page is not None
-
-    def spans(self, spans: Iterable[Span], places: bool) -> None:
-        """What was found of the last windows."""
-        for span in spans:
-            if not self.listens:
-                continue
-            rows = self.rows(span)
-            if self.in_intervals:
-                if not self._headed:
-                    self.lines.header(places)
-                self._headed = True
-                self.lines.interval(span, rows, places)
-            if self.bands is not None:
-                self.bands.add(span, rows)
-            if self.page is not None:
-                self.page.update(span, rows)
-
-    def totals(self, run: Run, title: str) -> None:
-        """What was found of the whole run."""
-        if not self.in_intervals:
-            spans = sorted(run.totals.values(), key=lambda span: (span.where == MACHINE, span.where.startswith(GPU)))
-            self.lines.totals(title, [(span, self.rows(span)) for span in spans])
-
-    def rows(self, span: Span) -> list[Row]:
-        """The lines that were asked for, of those that the place can have."""
-        if span.where == MACHINE:
-            return span.rows(event for event in self.wanted.of("kernel") if event in span.tallies)
-        if span.where.startswith(GPU):
-            return span.rows(event for event in self.wanted.of("gpu") if event in span.tallies)
-        return span.rows(self.wanted.of("hardware", "software"), self.wanted.metrics)
-
-    def explain(self, model: Model, run: Run, groups: Sequence[Sequence[str]], derived: Sequence[str]) -> None:
-        """How counts came about."""
-        found = verdicts.together([place.verdicts for place in run.places.values()])
-        net = next((place.net for place in run.places.values() if place.net), None)
-        self.lines.explain(model.catalogue.name, groups, derived, net, found)
+# --- What is kept ------------------------------------------------------------------------------------------
 
 
 def _windows(run: Run) -> str:
@@ -276,16 +244,15 @@ def _keep(model: Model, run: Run, lines: Lines, asked: _Asked) -> None:
 # --- Live --------------------------------------------------------------------------------------------------
 
 
-def _live(model: Model, asked: _Asked, target: _Target, teller: _Teller) -> int:
+def _live(model: Model, asked: _Asked, target: _Target, teller: Teller) -> int:
     """Count until the command ends, or until ctrl-C."""
-    if asked.events or asked.metrics:
+    if asked.anything:
         chosen = wanted.choose(model, asked.events, asked.metrics)
     else:
         model, chosen = wanted.default(model)
     device = wanted.core_device()
-    chosen, without = _possible(chosen, device, teller.lines)
-    without = without or (not (asked.events or asked.metrics) and not chosen.nodes)
-    teller.wanted = _with_kernel(chosen)
+    chosen, without = _possible(chosen, device, teller.lines, asked.anything)
+    teller.wanted = chosen if asked.anything else _with_kernel(chosen)
     stored = tuple(v for v in verdicts.load(model.catalogue.name) if set(v.identity.events) <= set(chosen.nodes))
     layout = wanted.lay_out(
         model,
@@ -294,17 +261,22 @@ def _live(model: Model, asked: _Asked, target: _Target, teller: _Teller) -> int:
         counters=asked.counters or _free_counters(model),
         audit=asked.audit,
         pmu_device=device or "",
+        spelled=chosen.spelled,
     )
     every, step_ms = _steps(asked.interval_ms, target, teller.page is not None)
     feed = _feed(target, layout, chosen, step_ms, without, teller.lines)
-    units: dict[str, str] = {}
+    if asked.anything:
+        feed.reserve = []  # nobody asked for what the kernel tells
+    units = {event: unit for event in (*wanted.KERNEL, *wanted.GPU, *chosen.events) if (unit := wanted.unit(event))}
     names = {_printed(words): node for node, words in layout.words.items()}
+    model = replace(model, names={node: node for node in layout.words})
     reader = Reader(model, stored, target.task, names, units)
     run = Run(lambda sample: reader, every)
     several = target.per_cpu or bool(feed.others)
 
     def take(sample: Sample) -> None:
         units.update(getattr(feed.lead, "units", {}))
+        teller.lines.unsupported |= getattr(feed.lead, "unsupported", frozenset())
         teller.spans(run.update(sample), several)
 
     try:
@@ -314,9 +286,9 @@ def _live(model: Model, asked: _Asked, target: _Target, teller: _Teller) -> int:
         for sample in feed.rest():
             take(sample)
     teller.spans(run.finish(), several)
-    if not run.windows:
+    if not run.windows and not teller.lines.unsupported:
         teller.lines.note("it ended before anything was counted")
-    teller.totals(run, f"Counts of {target} ({model.catalogue.name}, {_windows(run)})")
+    teller.totals(run, f"Counts of {target} ({model.catalogue.name}, {_windows(run)})", reader)
     # A program that sleeps is not counted, and that is as it should be.
     teller.lines.problems([p for source in feed.sources for p in source.problems if "was not counted" not in p.what])
     if layout.audit:
@@ -327,17 +299,18 @@ def _live(model: Model, asked: _Asked, target: _Target, teller: _Teller) -> int:
     return 128 - status if status < 0 else status
 
 
-def _possible(chosen: Wanted, device: str | None, lines: Lines) -> tuple[Wanted, bool]:
-    """What this machine can count of it, and whether that is nothing, so that the kernel has to tell something."""
+def _possible(chosen: Wanted, device: str | None, lines: Lines, asked: bool) -> tuple[Wanted, bool]:
+    """What this machine can count of it, and whether the kernel has to tell something because nothing was asked for."""
     perf = shutil.which("perf") is not None
     if (perf or not chosen.plain) and ((perf and device is not None) or not chosen.nodes):
-        return chosen, False
+        return chosen, not asked and not chosen.nodes
+    lines.note(f"{NO_PMU if perf else NO_PERF}: hardware events are not counted" + ("" if asked else f"; {GO_ON}"))
     impossible = chosen.of("hardware") if perf else chosen.of("hardware", "software")
-    left = [event for event in chosen.events if event not in impossible]
-    lines.note(f"{NO_PMU if perf else NO_PERF}: hardware events are not counted" + ("" if left else f"; {GO_ON}"))
-    lines.unsupported = frozenset(impossible)
-    plain = (chosen.plain or wanted.SOFTWARE) if perf else ()
-    return Wanted(tuple(dict.fromkeys([*chosen.events, *plain])), plain=plain), not left
+    lines.unsupported = frozenset((*impossible, *chosen.metrics))
+    plain = chosen.plain if perf else ()
+    if asked:
+        return replace(chosen, nodes=(), plain=plain), False
+    return Wanted(tuple(dict.fromkeys([*chosen.events, *plain])), plain=plain), True
 
 
 def _with_kernel(chosen: Wanted) -> Wanted:
@@ -367,7 +340,7 @@ def _steps(interval_ms: int | None, target: _Target, serving: bool) -> tuple[int
 def _printed(words: str) -> str:
     """The name under which perf prints an event."""
     _, _, name = words.partition("name=")
-    return (name.split("/")[0] if name else bare(words)).lower()
+    return (name.split("/")[0] if name else words).lower()
 
 
 def _feed(target: _Target, layout: Layout, chosen: Wanted, step_ms: int, without: bool, lines: Lines) -> Feed:
@@ -404,11 +377,14 @@ def _gpus(feed: Feed, step_ms: int, lines: Lines | None) -> CounterSource | None
 # --- Replay ------------------------------------------------------------------------------------------------
 
 
-def _replay(model: Model, asked: _Asked, file: Path, teller: _Teller) -> int:
+def _replay(model: Model, asked: _Asked, file: Path, teller: Teller) -> int:
     """Correct a log."""
     log = read_perf(file)
     teller.lines.problems(log.problems)
+    teller.lines.unsupported = log.unsupported
     names = list(dict.fromkeys(column.event for recording in log.values() for column in recording.columns))
+    fits = _fits(model, names, teller.lines)
+    model = model.among(name for name in names if wanted.kind(name) == "hardware")
     teller.wanted = chosen = _in_log(model, asked, names, file)
     stored = tuple(v for v in verdicts.load(model.catalogue.name) if set(v.identity.events) <= set(chosen.nodes))
     task = all(counts_a_task(recording) for recording in log.values())
@@ -417,6 +393,10 @@ def _replay(model: Model, asked: _Asked, file: Path, teller: _Teller) -> int:
     every = max(1, round(asked.interval_ms / 1e3 / length_s)) if asked.interval_ms else 1
     run = Run(lambda sample: reader, every)
     several = len(log) > 1
+    if teller.page is not None and all(len(recording) == 1 for recording in log.values()):
+        raise InputError(
+            "--prometheus serves a log at its own pace, and this one has one window", hint="record it with -I 1000"
+        )
     if teller.page is not None:  # at its own pace, for whoever looks
         for sample in Replay(log, pace=1.0).samples():
             teller.spans(run.update(sample), several)
@@ -424,8 +404,9 @@ def _replay(model: Model, asked: _Asked, file: Path, teller: _Teller) -> int:
     else:
         spans = [span for place in log.values() for span in run.replay(place) if teller.listens]
         teller.spans(sorted([*spans, *run.finish()], key=lambda span: span.end_s), several)
-    teller.totals(run, f"Counts of {file.name} ({model.catalogue.name}, {_windows(run)})")
-    if asked.audit:
+    name = "standard input" if str(file) == "-" else file.name
+    teller.totals(run, f"Counts of {name} ({model.catalogue.name}, {_windows(run)})", reader)
+    if asked.audit and fits:
         _keep(model, run, teller.lines, asked)
     if asked.explain:
         columns = [column for column in next(iter(log.values())).columns if wanted.kind(column.event) == "hardware"]
@@ -434,14 +415,28 @@ def _replay(model: Model, asked: _Asked, file: Path, teller: _Teller) -> int:
     return 0
 
 
+def _fits(model: Model, names: Sequence[str], lines: Lines) -> bool:
+    """Whether the log can be of the catalogue's CPU: that has most of those events that not every CPU has."""
+    own = {key(bare(name)) for name in names if wanted.kind(name) == "hardware"}
+    own = {name for name in own if "/" not in name and architectural.CATALOGUE.resolve(name) is None}
+    known = sum(model.catalogue.resolve(name) is not None for name in own)
+    if 2 * known >= len(own):
+        return True
+    lines.note(
+        f"{known} of {len(own)} events are in {model.catalogue.name}: name the CPU that was counted, --cpu NAME",
+        "warning",
+    )
+    return False
+
+
 def _in_log(model: Model, asked: _Asked, names: Sequence[str], file: Path) -> Wanted:
     """What a log has of what was asked for; by default all of it, and the usual metrics if it has their events."""
-    keys = {model.node(bare(name)): name for name in names}
+    keys = {model.node(name): name for name in names}
     events = []
     for event in asked.events:
-        if model.node(bare(event)) not in keys:
+        if model.node(event) not in keys:
             raise InputError(f"{event} is not in the log", where=str(file), hint=f"it has {', '.join(names[:8])}")
-        events.append(keys[model.node(bare(event))])
+        events.append(keys[model.node(event)])
     if asked.metrics:
         metrics = wanted.expand(model.catalogue, asked.metrics)
     else:

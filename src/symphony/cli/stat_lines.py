@@ -35,8 +35,8 @@ class Lines:
         return not self._json and self._separator is None
 
     def note(self, text: str, kind: str = "note") -> None:
-        """Something to be said beside the counts."""
-        if self._json and not self._apart:
+        """Something to be said beside the counts. In JSON it is a line of its own kind."""
+        if self._json:
             self._write({"kind": kind, "text": text})
         elif self._separator is not None and not self._apart:
             print(f"# {kind}: {text}", file=self._out, flush=True)
@@ -86,16 +86,17 @@ class Lines:
                 self._console.print(place + self._line(row))
         elapsed = max((span.end_s - span.start_s for span, _ in found), default=0.0)
         self._console.print(f"\n{elapsed:>20.6f}   seconds elapsed")
-        self._console.print(
-            Text(
-                f"{'±':>20}   half of the 95% interval, of counts in per cent; in brackets: share of time counted\n",
-                "dim",
-            )
-        )
+        every = [row for _, rows in found for row in rows]
+        intervals = [text for row in every if (text := shown(row)[1])]
+        legend = [f"{'±':>20}   half of the 95% interval, of counts in per cent"] if intervals else []
+        legend += [f"{'…':>20}   its ends, where they are not as far off"] if any("…" in i for i in intervals) else []
+        legend += [f"{'(%)':>20}   share of the time for which it was counted"] if any(map(_share, every)) else []
+        self._console.print(Text("".join(f"{line}\n" for line in legend), "dim"))
 
     def _line(self, row: Row) -> Text:
         value, half = shown(row, row.name in self.unsupported)
-        line = Text.assemble((f"{value:>20}", "bold"), f" {'±' if half else ' '} {half:<12}  ", f"{row.unit:<6}  ")
+        sign = "±" if half and "…" not in half else " "
+        line = Text.assemble((f"{value:>20}", "bold"), f" {sign} {half:<12}  ", f"{row.unit:<6}  ")
         line.append(f"{row.name:<44}" if _share(row) else row.name)
         line.append(f"  {_share(row)}" if _share(row) else "", style="dim")
         return line
@@ -103,7 +104,7 @@ class Lines:
     def _for_programs(self, span: Span, rows: Iterable[Row], places: bool, time_s: float | None) -> None:
         for row in rows:
             if self._json:
-                self._write(as_json(span, row, time_s))
+                self._write(as_json(span, row, time_s, row.name in self.unsupported))
                 continue
             tally = span.tallies.get(span.reader.node(row.name)) or span.tallies.get(row.name.lower())
             running = f"{tally.running_s * 1e9:.0f}" if tally and row.kind == "event" else ""
@@ -112,7 +113,8 @@ class Lines:
             fields += [span.where] if places else []
             fields += [_plain(row.value) or missing, row.unit, row.name, running]
             fields += ["" if row.counted is None else f"{row.counted * 100:.2f}"]
-            fields += [_plain(row.lower), _plain(row.upper), _plain(row.std), "derived" if row.derived else ""]
+            ends = [_plain(row.lower), _plain(row.upper)] if math.isfinite(row.value) else ["", ""]
+            fields += [*ends, _plain(row.std), "derived" if row.derived else ""]
             print((self._separator or ",").join(fields), file=self._out)
         self._out.flush()
 
@@ -139,6 +141,9 @@ class Lines:
                 self._explained({"kind": "identity", "used": _used(one, net), **verdict_json(one)})
             return
         out = self._console
+        if not groups:
+            out.print(" No counter of the CPU was used: there is nothing to explain.\n")
+            return
         out.print(
             f" Counted with the catalogue {cpu}, in turns:" if len(groups) > 1 else f" Counted with {cpu}:",
             markup=False,
@@ -172,16 +177,33 @@ class Lines:
 
 
 def shown(row: Row, unsupported: bool = False) -> tuple[str, str]:
-    """A value and half of its interval, as people read them: of plain counts in per cent."""
+    """A value and half of its interval (or its ends), as people read them: of plain counts in per cent."""
     if not math.isfinite(row.value):
         return (NOT_SUPPORTED if unsupported else NOT_COUNTED), ""
-    half = row.half_width
+    half, skewed = row.half_width, _is_skewed(row)
     if row.kind == "event" and not row.unit:
-        return f"{row.value:,.0f}", _relative(half, row.value)
+        return f"{row.value:,.0f}", _relative_ends(row) if skewed else _relative(half, row.value)
     most = 2 if row.unit in ("%", "msec") else 4 if abs(row.value) >= 0.01 else 7
+    if not half and row.value == round(row.value) and row.unit not in ("%", "msec"):
+        return f"{row.value:,.0f}", ""
     digits = 1 - math.floor(math.log10(half)) if 0 < half < math.inf else most
     decimals = min(max(digits, 1), most)
-    return f"{row.value:,.{decimals}f}", f"{half:,.{decimals}f}" if half else ""
+    value, low, high = (f"{number:,.{decimals}f}" for number in (row.value, row.lower, row.upper))
+    if skewed and low != high:
+        return value, f"{low}…{high}"
+    return value, f"{half:,.{decimals}f}" if half else ""
+
+
+def _is_skewed(row: Row) -> bool:
+    """Whether one end of the interval is much farther off than the other: ± would name values that cannot be."""
+    below, above = row.value - row.lower, row.upper - row.value
+    return max(below, above) > 1.5 * min(below, above) and math.isfinite(row.half_width)
+
+
+def _relative_ends(row: Row) -> str:
+    if row.value <= 0 or row.upper / row.value >= 10:
+        return f"{row.lower:,.0f}…{row.upper:,.0f}"
+    return f"−{1 - row.lower / row.value:.0%}…+{row.upper / row.value - 1:.0%}"
 
 
 def _relative(half: float, value: float) -> str:
@@ -194,6 +216,8 @@ def _relative(half: float, value: float) -> str:
 def _share(row: Row) -> str:
     if row.derived:
         return "(derived)"
+    if not math.isfinite(row.value):
+        return ""
     return f"({row.counted:.1%})" if row.counted is not None and row.counted < 0.9995 else ""
 
 
@@ -205,8 +229,9 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def as_json(span: Span, row: Row, time_s: float | None) -> dict[str, Any]:
-    """A line as JSON. What is not known is null."""
+def as_json(span: Span, row: Row, time_s: float | None, unsupported: bool = False) -> dict[str, Any]:
+    """A line as JSON. What is not known is null, and `missing` says why."""
+    known = math.isfinite(row.value)
     return {
         "time": time_s,
         "duration": span.duration_s,
@@ -215,11 +240,12 @@ def as_json(span: Span, row: Row, time_s: float | None) -> dict[str, Any]:
         "name": row.name,
         "value": _finite(row.value),
         "std": _finite(row.std),
-        "lower": _finite(row.lower),
-        "upper": _finite(row.upper),
+        "lower": _finite(row.lower) if known else None,
+        "upper": _finite(row.upper) if known else None,
         "unit": row.unit,
         "counted": _finite(row.counted),
         "derived": row.derived,
+        "missing": None if known else (NOT_SUPPORTED if unsupported else NOT_COUNTED).strip("<>"),
     }
 
 

@@ -7,9 +7,9 @@ The files, in the order in which a count passes through them:
 
     what there is     places → listings, perf_list, architectural → events → catalogue    (the CPU at hand: machine)
     what it means     expressions → evaluating (plain), compiling (arrays)
-    what must hold    linear → identities, curated/ → gate
+    what must hold    linear → identities/, curated/ → gate
     what to count     bayes_net → planning
-    what is read      samples ← sources/
+    what is read      samples ← sources/                                    (what perf calls events: naming)
     what follows      posterior (arrays) → inference (names) → rows (a topology's)
     `symphony stat`   wanted, verdicts, feeding → stat → bands (plots); drawing (the net)
 """

@@ -28,6 +28,10 @@ CORE_UNITS = frozenset({"", "core", "cpu_core", "cpu_atom"})
 _REFERENCE = re.compile(r"([^/]+?)(?:/([^/]*)/)?(?:(?:(?<=/)|:)([ukhpPGHSDIWebR]+))?")
 _FLAGS = {"edge": "edge", "inv": "invert", "any": "any_thread"}
 _INTEGER = re.compile(r"0x[0-9a-fA-F]+|[1-9][0-9]*|0")
+# Registers beside the counters that events share, by the term that sets them: how many values there can be at once.
+# Intel has one MSR each for the front end's and the latency's threshold (0x3f7, 0x3f6), two for off-core responses
+# (0x1a6, 0x1a7), and one filter in each caching agent.
+_REGISTERS = {"frontend": 1, "ldlat": 1, "offcore_rsp": 2, "config1": 1}
 # Listings give these the codes of the fixed counters; the kernel knows them by those of the general ones.
 _FIXED_EVENTS = {
     "inst_retired.any": "event=0xc0",
@@ -69,8 +73,9 @@ class Event:
     @property
     def perf_terms(self) -> str:
         """What stands between the slashes of `perf stat -e cpu/…/`."""
-        if self.name.lower() in _FIXED_EVENTS:
-            return _FIXED_EVENTS[self.name.lower()]
+        name = self.name.lower().partition(":")[0]
+        if name in _FIXED_EVENTS:
+            return _FIXED_EVENTS[name]
         given = dict(self.terms)
         numbers = {"umask": self.umask, "cmask": self.cmask, "inv": self.invert, "edge": self.edge}
         numbers["any"] = self.any_thread
@@ -126,7 +131,13 @@ class Pmu:
         return self.placement(events) is not None
 
     def placement(self, events: Sequence[Event]) -> tuple[str, ...] | None:
-        """A counter for each of these events, no two the same; None if there is no such choice."""
+        """A counter for each of these events, no two the same; None if there is no such choice.
+
+        Events that need different values in one register cannot be counted at once, however many counters are free.
+        """
+        for register, size in _REGISTERS.items():
+            if len({value for event in events for term, value in event.terms if term == register}) > size:
+                return None
         options = [self.places(event) for event in events]
         holder: dict[str, int] = {}
 
@@ -155,6 +166,9 @@ class Catalogue:
     pmus: tuple[Pmu, ...] = ()
     groups: Mapping[str, str] = field(default_factory=dict)  # what groups of metrics are about
     source: str = ""  # where it was read from
+
+    def __repr__(self) -> str:
+        return f"<Catalogue {self.name}: {len(self.events)} events, {len(self.metrics)} metrics>"
 
     @property
     def architecture(self) -> str:

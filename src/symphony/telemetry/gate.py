@@ -126,9 +126,24 @@ class _Test:
         learned = replace(self.identity, tolerance=max(self.identity.slack, wrong - 2 * self.deviation))
         return Verdict(learned, True, self.residual, self.deviation, self.z, f"holds: {self}")
 
+    @property
+    def half_width(self) -> float:
+        """Half of the residual's 95% interval."""
+        return float(stats.t.ppf(0.975, self.freedom)) * self.deviation
+
     def __str__(self) -> str:
         out = f", {self.left_out} absurd windows left out" if self.left_out else ""
-        return f"{self.residual:+.2%} ± {self.deviation:.2%} over {len(self.at)} windows{out}"
+        over = f"over {len(self.at)} windows{out}"
+        if self.identity.relation == ">=":
+            ends = (_share(self.residual + self.half_width), _share(self.residual - self.half_width))
+            return f"the right side is {_share(self.residual):.1%} ({ends[0]:.1%} to {ends[1]:.1%}) of the left {over}"
+        allowed = f"where {self.identity.slack:.2%} would be no surprise"
+        return f"{self.residual:+.2%} ± {self.half_width:.2%}, {allowed}, {over}"
+
+
+def _share(residual: float) -> float:
+    """The right side of a bound as a share of the left, by how far they are apart relative to their mean."""
+    return max(2 - residual, 0.0) / max(2 + residual, 1e-9)
 
 
 def _columns(columns: Sequence[Column]) -> dict[str, dict[int, int]]:
@@ -152,7 +167,7 @@ def _test(one: Identity, recording: Recording, columns: dict[str, dict[int, int]
         return "nothing was counted"
     residual, deviation, freedom = estimate(sums, sizes)
     test = _Test(one, at[kept], sums, sizes, int((~kept).sum()), residual, deviation, freedom)
-    half = float(stats.t.ppf(0.975, freedom)) * deviation
+    half = test.half_width
     clear = one.relation == ">=" and residual > half
     if half > TOO_WIDE and not clear and test.z < _FAR:
         return f"its residual is only known to ± {half:.0%}"

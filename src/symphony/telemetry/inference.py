@@ -8,17 +8,17 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
+from itertools import count
 
 import numpy as np
 from numpy.typing import NDArray
 
 from symphony.problem.errors import InputError
-from symphony.telemetry import bayes_net, catalogue, gate, identities, machine, posterior
+from symphony.telemetry import bayes_net, catalogue, gate, identities, machine, naming, posterior
 from symphony.telemetry.bayes_net import BayesNet
 from symphony.telemetry.events import Catalogue
 from symphony.telemetry.expressions import key
@@ -33,7 +33,6 @@ DRAWS = 256  # of a belief, for what is not linear in it
 AGAIN = 16  # windows that are gone through again when the net changes
 _PASSES = 50  # over the bounds, at most
 _CLOSE = 1e-9  # to a bound: relative
-_MODIFIERS = re.compile(r"(.+?):[a-zA-Z]+")
 _SECONDS = "duration_time"
 _TSC = "tsc"
 
@@ -48,6 +47,7 @@ class Model:
     parameters: Parameters = field(default_factory=Parameters)
     slice_s: float = SLICE_S
     lag: int = 2  # windows that a smoothed estimate waits for
+    names: Mapping[str, str] = field(default_factory=dict, repr=False)  # keys of events by names of columns
 
     def claims(self, events: Iterable[str]) -> tuple[Identity, ...]:
         """Identities between some events that are worth testing."""
@@ -57,11 +57,15 @@ class Model:
         return tuple(identity for identity in self.identities if known.issuperset(identity.events))
 
     def node(self, name: str) -> str:
-        """The key of the event that a column counts: without modifiers, unless the listing has it with them."""
+        """The key of the event that a column counts: without modifiers, unless they or the listing tell it apart."""
         plain = key(name)
-        if self.catalogue.find(plain) is None and (found := _MODIFIERS.fullmatch(plain)):
-            return found[1]
-        return plain
+        if found := self.names.get(plain):
+            return found
+        return plain if self.catalogue.find(plain) else key(naming.bare(name))
+
+    def among(self, events: Iterable[str]) -> Model:
+        """The model for columns of these events, in which `cycles:u` and `cycles:k` are two if both are there."""
+        return self if self.names else replace(self, names=naming.nodes(self.catalogue, events))
 
 
 def model(
@@ -99,6 +103,11 @@ class Posterior:
     read: Floats  # [K, N]: 0 where nothing is known yet
     verdicts: tuple[Verdict, ...] = ()
 
+    def __repr__(self) -> str:
+        place = f" of {self.where}" if self.where else ""
+        events = f"{len(self.net.events)} events, {len(self.net.free)} of them free"
+        return f"<Posterior{place}: {len(self)} windows, {events}, {self.model.catalogue.name}>"
+
     def __len__(self) -> int:
         return len(self.start_s)
 
@@ -107,6 +116,12 @@ class Posterior:
         node = self.model.node(name)
         if node in self.net.events:
             return self._event(node)
+        if key(name) not in self.model.catalogue.definitions():
+            known = ", ".join(self.net.events[:6])
+            raise InputError(
+                f"{name} was not counted, and {self.model.catalogue.name} has no metric {name}",
+                hint=f"events: {known}{', …' if len(self.net.events) > 6 else ''}; or the name of a metric",
+            )
         return self.metrics([name])[name]
 
     def metrics(self, names: Sequence[str]) -> dict[str, Estimate]:
@@ -174,7 +189,7 @@ class Tracker:
 
     def __init__(self, model: Model, columns: Sequence[Column], trusted: Iterable[Verdict] = ()) -> None:
         """`trusted` are verdicts of an earlier run, for identities that this one cannot test."""
-        self.model = model
+        self.model = model = model.among(column.event for column in columns)
         self.columns = _nodes(model, columns)
         self._trusted = tuple(trusted)
         self._events = _spoken_of(self.columns, self._trusted)
@@ -266,9 +281,14 @@ def infer(
 
     Identities are tested on the recording before they are used. A log of several places needs `where`.
     """
-    recording = _one(readings, where)
-    recording = replace(recording, columns=_nodes(model, recording.columns))
+    if not isinstance(model, Model):
+        raise InputError(f"{model!r} is no model", hint='infer(model("sapphirerapids"), readings)')
     trusted = tuple(trusted)
+    if wrong := [one for one in trusted if not isinstance(one, Verdict)]:
+        raise InputError(f"{wrong[0]!r} is no verdict", hint="trusted=earlier.verdicts, of an earlier posterior")
+    recording = _one(readings, where)
+    model = model.among(column.event for column in recording.columns)
+    recording = replace(recording, columns=_nodes(model, recording.columns))
     events = _spoken_of(recording.columns, trusted)
     verdicts = _together(trusted, gate.judge(model.claims(events), recording))
     net = bayes_net.build(events, gate.accepted(verdicts), model.parameters)
@@ -284,8 +304,14 @@ def infer(
 
 
 def _nodes(model: Model, columns: Iterable[Column]) -> tuple[Column, ...]:
-    """Columns by the keys of their events."""
-    return tuple(replace(column, event=model.node(column.event)) for column in columns)
+    """Columns by the keys of their events, each once in a group: `cycles:p` beside `cycles:pp` is one more reading."""
+    found: dict[Column, None] = {}
+    columns = tuple(columns)
+    spare = count(1 + max((column.group for column in columns), default=0))
+    for column in columns:
+        named = replace(column, event=model.node(column.event))
+        found[replace(named, group=next(spare)) if named in found else named] = None
+    return tuple(found)
 
 
 def _spoken_of(columns: Iterable[Column], trusted: Iterable[Verdict]) -> tuple[str, ...]:
@@ -308,11 +334,15 @@ def _together(trusted: Iterable[Verdict], here: Iterable[Verdict]) -> tuple[Verd
 def _one(readings: Recording | Mapping[str, Recording], where: str | None) -> Recording:
     if isinstance(readings, Recording):
         return readings
+    if not isinstance(readings, Mapping):
+        raise InputError(f"{readings!r} are no readings", hint='infer(…, read_perf("perf.json"))')
     if where is None and len(readings) == 1:
         return next(iter(readings.values()))
     if where is not None and where in readings:
         return readings[where]
-    places = ", ".join(sorted(readings)) or "none"
+    places = ", ".join(repr(place) for place in sorted(readings)) or "none"
+    if where is not None:
+        raise InputError(f"there are no readings of {where!r}", hint=f"where= one of these: {places}")
     raise InputError(f"the readings are of these places: {places}", hint="say which one: infer(…, where=…)")
 
 

@@ -13,6 +13,7 @@ from symphony.telemetry.listings import Fields, Record, event_of, metric_of, rec
 NAME = "perf-list"
 _COMMAND = ("perf", "list", "--json")
 _HINT = "`perf list --json > events.json` makes such a file; perf 6.2 or later is needed"
+_NEWER = "perf 6.2 or later has it; or add a kernel tree: symphony catalogue add PATH"
 _KEYS = {
     "event": "EventCode",
     "umask": "UMask",
@@ -33,8 +34,12 @@ def run() -> bytes:
         raise DataError(
             "perf is not installed", hint="install it (Debian: linux-perf), or add a kernel tree: catalogue add PATH"
         ) from None
+    except subprocess.CalledProcessError as error:
+        said = (error.stderr or b"").decode("utf-8", errors="replace").strip().splitlines()
+        why = f": {said[0].strip()}" if said else ""
+        raise DataError(f"this perf has no `list --json`{why}", hint=_NEWER) from None
     except (subprocess.SubprocessError, OSError) as error:
-        raise DataError(f"`perf list --json` failed: {error}", hint=_HINT) from None
+        raise DataError(f"`perf list --json` does not run: {error}", hint=_NEWER) from None
     return done.stdout
 
 

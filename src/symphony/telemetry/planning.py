@@ -56,24 +56,32 @@ def plan(
     needed = {net.free[part] for event in wanted for part, coefficient in enumerate(net.row(event)) if coefficient}
     chosen = _anchors(anchors, needed, events, pmu)
     rest = [event for event in net.free if event in needed and event not in chosen]
-    groups: list[list[str]] = []
+    groups: list[tuple[str, ...]] = []
     waiting = sorted(rest, key=lambda event: len(pmu.places(events[event])))  # what few counters can hold comes first
     while waiting:
-        group: list[str] = []
-        for event in tuple(waiting):
-            if pmu.holds([events[x] for x in (*chosen, *group, event)]):
-                group.append(event)
-                waiting.remove(event)
+        # An anchor may be on the only counter that can hold an event: that goes without.
+        group = _filled(chosen, waiting, events, pmu) or _filled([], waiting, events, pmu)
         if not group:
             raise InputError(
                 f"no counter of {pmu.unit or 'the core'} can hold {waiting[0]}",
                 hint="leave it out, or look at `symphony catalogue show --events` for one that is like it",
             )
         groups.append(group)
+        waiting = [event for event in waiting if event not in group]
     if not groups and chosen:
         return Plan(pmu.unit, (tuple(chosen),), tuple(chosen))
-    turns = [*groups] * (repeats if len(groups) > 1 else 1)
-    return Plan(pmu.unit, tuple((*chosen, *group) for group in turns), tuple(chosen))
+    return Plan(pmu.unit, tuple(groups * (repeats if len(groups) > 1 else 1)), tuple(chosen))
+
+
+def _filled(
+    anchors: Sequence[str], waiting: Sequence[str], events: Mapping[str, Event], pmu: Pmu
+) -> tuple[str, ...] | None:
+    """Anchors, and as many as fit of those that wait; None if none does."""
+    group = list(anchors)
+    for event in waiting:
+        if pmu.holds([events[x] for x in (*group, event)]):
+            group.append(event)
+    return tuple(group) if len(group) > len(anchors) else None
 
 
 def _anchors(offered: Sequence[str], needed: set[str], events: Mapping[str, Event], pmu: Pmu) -> list[str]:

@@ -6,9 +6,10 @@ left out: nothing is known of it.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
 
@@ -17,6 +18,8 @@ import numpy as np
 from symphony.problem.errors import InputError
 from symphony.problem.topology import Resource, Topology
 from symphony.telemetry.inference import Estimate, Posterior
+
+_SOCKET = re.compile(r"S(\d+)(?:-|$)")
 
 
 @dataclass(frozen=True)
@@ -34,45 +37,70 @@ class Says:
 def utilisations(topology: Topology, machine: str, beliefs: Mapping[str, Posterior]) -> dict[str, Estimate]:
     """Use of a machine's rows as a share of their capacity, from beliefs about its places, window by window.
 
-    Rows of one kind that nothing tells apart, such as the memories of two sockets, are taken to be used alike.
+    Rows of one kind that nothing tells apart, such as the memories of two sockets, are taken to be used alike. Places
+    that perf calls by sockets (`S0`, `S1-D0`) speak of those sockets' rows; what others say is added up.
     """
     rows = [row for row in topology.resources if row.group == machine]
     if not rows:
-        known = sorted({row.group for row in topology.resources})
-        raise InputError(f"{topology.name!r} has no machine {machine!r}", hint=f"use one of {', '.join(known)}")
+        machines = sorted({row.group for row in topology.resources})
+        raise InputError(f"{topology.name!r} has no machine {machine!r}", hint=f"use one of {', '.join(machines)}")
     found: dict[str, Estimate] = {}
     for says in _table():
-        for place, meant in _meant(topology, rows, says, beliefs):
+        known = {place: used for place, belief in beliefs.items() if (used := _used(says, belief)) is not None}
+        for meant, parts in _meant(topology, rows, says, known):
             fresh = [row for row in meant if row.name not in found]
-            if fresh and (used := _used(says, beliefs[place])) is not None:
+            if fresh and parts:
+                used = _sum(parts)
                 whole = 1.0 if says.share else sum(row.capacity for row in meant)
-                for row in fresh:
-                    found[row.name] = _scaled(row.name, used, whole)
+                found |= {row.name: _scaled(row.name, used, whole) for row in fresh}
     return found
 
 
 def _meant(
-    topology: Topology, rows: list[Resource], says: Says, beliefs: Mapping[str, Posterior]
-) -> Iterator[tuple[str, list[Resource]]]:
-    """Places, and the rows that each speaks of."""
+    topology: Topology, rows: list[Resource], says: Says, known: Mapping[str, Estimate]
+) -> Iterator[tuple[list[Resource], list[Estimate]]]:
+    """Rows that are used together, and what places say of them."""
     types = {kind.name: kind.type for kind in topology.kinds}
-    devices = [device for device in topology.devices if not says.type or types[device.kind] == says.type]
-    if not says.where:
-        crossed = {hop.resource for device in devices for hop in device.route}
-        for place in beliefs:
-            yield place, [row for row in rows if row.kind == says.kind and row.name in crossed]
-        return
     here = {row.name for row in rows}
-    local = [device for device in devices if any(hop.resource in here for hop in device.route)]
-    for number, device in enumerate(local):
-        if (place := f"{says.where}{number}") in beliefs:
-            crossed = {hop.resource for hop in device.route}
-            yield place, [row for row in rows if row.kind == says.kind and row.name in crossed]
+    devices = [
+        device
+        for device in topology.devices
+        if (not says.type or types[device.kind] == says.type) and any(hop.resource in here for hop in device.route)
+    ]
+    if says.where:
+        for number, device in enumerate(devices):
+            own = {hop.resource for hop in device.route}
+            said = [known[place] for place in (f"{says.where}{number}",) if place in known]
+            yield [row for row in rows if row.kind == says.kind and row.name in own], said
+        return
+    sockets = list(dict.fromkeys(device.socket for device in devices))
+    of: dict[str, set[int]] = {}  # row → sockets that use it
+    for device in devices:
+        for hop in device.route:
+            of.setdefault(hop.resource, set()).add(sockets.index(device.socket))
+    crossed = [row for row in rows if row.kind == says.kind and row.name in of]
+    numbers = {place: int(found[1]) for place in known if (found := _SOCKET.match(place))}
+    if not numbers or len(numbers) < len(known) or max(numbers.values()) >= len(sockets):
+        yield crossed, list(known.values())
+        return
+    for number in range(len(sockets)):
+        said = [known[place] for place, socket in numbers.items() if socket == number]
+        yield [row for row in crossed if of[row.name] == {number}], said
+    yield [row for row in crossed if len(of[row.name]) > 1], list(known.values())
+
+
+def _sum(parts: list[Estimate]) -> Estimate:
+    """What places use together. Their errors have nothing to do with one another."""
+    if len({len(part.mean) for part in parts}) > 1:
+        raise InputError("the places have different numbers of windows", hint="give beliefs about the same time")
+    mean = np.sum([part.mean for part in parts], axis=0)
+    std = np.sqrt(np.sum([part.std**2 for part in parts], axis=0))
+    return Estimate("", "", mean, std, np.maximum(mean - 1.96 * std, 0), mean + 1.96 * std)
 
 
 def _used(says: Says, belief: Posterior) -> Estimate | None:
     """What is used per second, in the unit of the capacity; None if the belief does not know."""
-    parts = []
+    parts: list[Estimate] = []
     for name in says.sum:
         try:
             part = belief[name]
@@ -82,10 +110,9 @@ def _used(says: Says, belief: Posterior) -> Estimate | None:
             return None
         counted = belief.model.node(name) in belief.net.events
         per_second = 1 / belief.duration_s if counted else np.ones(len(belief))
-        parts.append((part.mean * per_second * says.unit, part.std * per_second * says.unit))
-    mean = np.sum([mean for mean, _ in parts], axis=0)
-    std = np.sqrt(np.sum([std**2 for _, std in parts], axis=0))
-    return Estimate("", "", mean, std, np.maximum(mean - 1.96 * std, 0), mean + 1.96 * std)
+        per_second = per_second * says.unit
+        parts.append(replace(part, mean=part.mean * per_second, std=part.std * per_second))
+    return _sum(parts)
 
 
 def _scaled(name: str, used: Estimate, whole: float) -> Estimate:

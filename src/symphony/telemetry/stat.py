@@ -25,7 +25,6 @@ from symphony.telemetry.gate import Verdict
 from symphony.telemetry.identities import Identity
 from symphony.telemetry.inference import Model, Posterior, Tracker, infer
 from symphony.telemetry.samples import Column, Floats, Recording, Sample, record
-from symphony.telemetry.sources.perf_log import bare
 from symphony.telemetry.wanted import kind
 
 WHOLE = 1 - 1e-4  # share of the time from which a count counts as never interrupted
@@ -69,7 +68,7 @@ class Reader:
 
     def node(self, event: str) -> str:
         """The key of an event."""
-        return self.names.get(event.lower()) or self.model.node(bare(event))
+        return self.names.get(event.lower()) or self.model.node(event)
 
     def is_plain(self, event: str) -> bool:
         """Whether it is no business of the PMU: counted by software, and exactly."""
@@ -251,6 +250,7 @@ class Place:
         self._nodes = [Column(reader.node(first.columns[at].event), first.columns[at].group) for at in self._modelled]
         self._scale = np.array([reader.scale(first.columns[at].event) for at in self._modelled])
         self._tracker = Tracker(reader.model, self._nodes, reader.trusted) if self._nodes else None
+        self._nodes = list(self._tracker.columns) if self._tracker else []
         self._pending: deque[tuple[Sample, bool]] = deque()  # windows, and whether nothing ran in them
         self._whole: Posterior | None = None  # of a recording
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Literal
@@ -16,9 +16,8 @@ from symphony.telemetry.events import Catalogue, Event
 from symphony.telemetry.expressions import key
 from symphony.telemetry.gate import Verdict, accepted
 from symphony.telemetry.inference import Model
+from symphony.telemetry.naming import bare, is_software, whole
 from symphony.telemetry.planning import plan
-from symphony.telemetry.sources.perf import is_software
-from symphony.telemetry.sources.perf_log import bare
 
 Kind = Literal["hardware", "software", "kernel", "gpu"]
 
@@ -50,9 +49,11 @@ GPU = (
 )
 _KERNEL = ("psi.", "cgroup.", "sched.", "process.", "stat.", "vm.", "net.")
 _GPU = ("nvml.", "gpm.")
+_UNITS = {"_us": "us", "_ns": "ns", "_byte_s": "byte s", "_bytes": "bytes", "_mj": "mJ"}
 TIMES = frozenset({"duration_time", "tsc", "msr/tsc/"})  # that a model knows without counting
 _OWN = re.compile(r"slots|topdown-[a-z-]+|branches|cpu-cycles|ref-cycles|mem-(loads|stores)|r[0-9a-f]+")  # the kernel's
 _TRACEPOINT = re.compile(r"[\w-]+:(?![ukhpGHSDIWebR]+$)[\w-]+")
+_CAPITALS = re.compile(r"[:/][a-z]*[GHI][a-zA-Z]*$")
 _SLOTS = frozenset({"slots", "topdown.slots"})
 # What Intel's top-down register holds all at once, beside the counters.
 _PARTS = ("retiring", "bad-spec", "fe-bound", "be-bound", "heavy-ops", "br-mispredict", "fetch-lat", "mem-bound")
@@ -69,6 +70,13 @@ def kind(name: str) -> Kind:
     if plain.startswith(_GPU):
         return "gpu"
     return "software" if is_software(plain) or _TRACEPOINT.fullmatch(plain) else "hardware"
+
+
+def unit(name: str) -> str:
+    """In what the kernel and the GPUs give a figure, by the end of its name; "" for plain counts."""
+    if kind(name) not in ("kernel", "gpu"):
+        return ""
+    return next((unit for end, unit in _UNITS.items() if key(name).endswith(end)), "")
 
 
 def split(lists: Iterable[str]) -> tuple[str, ...]:
@@ -100,6 +108,7 @@ class Wanted:
     metrics: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()  # keys of hardware events
     plain: tuple[str, ...] = ()  # software events, of perf
+    spelled: Mapping[str, str] = field(default_factory=dict)  # nodes that perf takes in capitals only: `cycles:G`
 
     def of(self, *kinds: Kind) -> tuple[str, ...]:
         """The events that some count."""
@@ -113,13 +122,19 @@ def choose(model: Model, events: Sequence[str], metrics: Sequence[str]) -> Wante
     names = expand(model.catalogue, metrics)
     computed = model.catalogue.needed(names, platform=model.platform) if names else ()
     needed = [event for event in computed if event not in TIMES]
-    hardware = [model.node(event) for event in events if kind(event) == "hardware"]
+    hardware = {event: _node(model.catalogue, event) for event in events if kind(event) == "hardware"}
     return Wanted(
         tuple(events),
         names,
-        tuple(dict.fromkeys([*hardware, *(event for event in needed if kind(event) == "hardware")])),
+        tuple(dict.fromkeys([*hardware.values(), *(event for event in needed if kind(event) == "hardware")])),
         tuple(dict.fromkeys(e for e in (*events, *needed) if kind(e) == "software")),
+        {node: event for event, node in hardware.items() if _CAPITALS.search(event)},
     )
+
+
+def _node(catalogue: Catalogue, event: str) -> str:
+    """The key of an event that was asked for, with the modifiers that were."""
+    return key(event) if catalogue.find(event) else whole(event)
 
 
 def default(model: Model) -> tuple[Model, Wanted]:
@@ -166,6 +181,8 @@ def _check(catalogue: Catalogue, name: str) -> None:
 def _unknown(catalogue: Catalogue, what: str, name: str, known: Iterable[str]) -> InputError:
     close = get_close_matches(key(name), list(known), n=3)
     hint = f"did you mean {' or '.join(close)}? " if close else ""
+    if what == "metric" and key(name) in architectural.CATALOGUE.definitions():
+        hint = f"--cpu architectural has it, for every CPU; {hint}"
     return InputError(
         f"{catalogue.name} has no {what} {name}",
         hint=f"{hint}`symphony catalogue show {catalogue.name} --{what}s PATTERN` searches",
@@ -199,11 +216,12 @@ def lay_out(
     counters: int | None = None,
     audit: bool = False,
     pmu_device: str = "",
+    spelled: Mapping[str, str] | None = None,
 ) -> Layout:
     """Which events to count in which groups. Sums go uncounted if all claims about `nodes` were tested before.
 
     `counters`: general counters of the core, if not as the catalogue has it; `pmu_device`: the core's name in perf,
-    "" if events are to be named as the catalogue names them.
+    "" if events are to be named as the catalogue names them; `spelled`: nodes that perf knows by other words.
     """
     names = {verdict.identity.name for verdict in stored}
     untested = [claim for claim in model.claims(nodes) if claim.relation == "=" and claim.name not in names]
@@ -225,9 +243,8 @@ def lay_out(
         anchors = [node for node in offered if events[node].unit == unit]
         groups += (_slots_first(group) for group in plan(own, net, events, pmu, anchors=anchors).groups)
     derived = tuple(node for node in nodes if node not in net.free)
-    return Layout(
-        tuple(groups), derived, net, audit, {node: _words(event, pmu_device) for node, event in events.items()}
-    )
+    words = {node: _words(event, pmu_device) for node, event in events.items()}
+    return Layout(tuple(groups), derived, net, audit, words | dict(spelled or {}))
 
 
 def described(catalogue: Catalogue, node: str) -> Event:
@@ -252,11 +269,12 @@ def _slots_first(group: Sequence[str]) -> tuple[str, ...]:
 def _words(event: Event, device: str) -> str:
     """An event as perf takes it: by its code where the core's counters count it, under its own name."""
     encoded = event.perf_terms and "type" not in dict(event.terms)
-    if not (device and encoded and event.core and _NAME.fullmatch(event.name)):
+    name = event.name.replace(":", "_")  # perf has no colons in names
+    if not (device and encoded and event.core and _NAME.fullmatch(name)):
         return event.name
     modifiers = dict(event.terms).get("modifiers", "")
     unit = event.unit if event.unit.startswith("cpu_") else device
-    return f"{unit}/{event.perf_terms},name={event.name}/{modifiers}"
+    return f"{unit}/{event.perf_terms},name={name}/{modifiers}"
 
 
 def core_device(root: Path = Path("/")) -> str | None:

@@ -325,6 +325,10 @@ def test_groups_that_are_given_are_kept_if_their_times_agree() -> None:
     wrong = [["task-clock"], ["cycles", "instructions", "cache-misses"], ["cycles"]]  # taken apart by perf
     sample = next(PerfLines(lines, groups=wrong, look_ahead=1).samples())
     assert [column.group for column in sample.columns] == [0, 1, 1, 2, 3]
+    # The second cycles are another event, and still of the second group.
+    other = [line.replace('"cycles"', '"cycles:u"') if at % 5 == 3 else line for at, line in enumerate(lines)]
+    sample = next(PerfLines(other, groups=groups, look_ahead=1).samples())
+    assert [column.group for column in sample.columns] == [0, 1, 1, 2, 2]
 
 
 def test_form_and_separator_can_be_told(tmp_path: Path) -> None:

@@ -24,33 +24,14 @@ from typing import IO
 import numpy as np
 
 from symphony.problem.errors import DataError, InputError
+from symphony.telemetry.naming import bare, is_software
 from symphony.telemetry.samples import Problem, Sample
-from symphony.telemetry.sources.perf_log import PerfLines, bare, lines_of
+from symphony.telemetry.sources.perf_log import PerfLines, lines_of
 from symphony.telemetry.sources.problems import Problems
 
 SHORTEST_MS = 1  # perf refuses less
 _PATIENCE_S = 5.0  # after an interrupt, before perf is ended the hard way
 _CLOCKS = {"cpu-clock", "task-clock"}
-_SOFTWARE = {
-    "alignment-faults",
-    "bpf-output",
-    "cgroup-switches",
-    "context-switches",
-    "cpu-clock",
-    "cpu-migrations",
-    "cs",
-    "dummy",
-    "duration_time",
-    "emulation-faults",
-    "faults",
-    "major-faults",
-    "migrations",
-    "minor-faults",
-    "page-faults",
-    "system_time",
-    "task-clock",
-    "user_time",
-}
 NO_PMU = (
     "this machine has no performance counters that perf can reach (a virtual machine?): "
     "hardware events are <not supported>, and unknown"
@@ -114,6 +95,11 @@ class PerfSource:
     def units(self) -> dict[str, str]:
         """The unit of each event's counts, by its name."""
         return self._lines.units
+
+    @property
+    def unsupported(self) -> frozenset[str]:
+        """Events that this machine cannot count."""
+        return frozenset(self._lines.unsupported)
 
     def samples(self) -> Iterator[Sample]:
         """Starts perf, gives the windows as they end, and ends perf when the caller has enough."""
@@ -229,11 +215,6 @@ def _failure(said: str) -> DataError:
         f"perf stat counts nothing: {lines[0] if lines else 'and does not say why'}",
         hint="`perf list` shows the events that this machine knows; perf 6.0 or later is needed",
     )
-
-
-def is_software(event: str) -> bool:
-    """Whether the kernel itself counts an event, so that no PMU is needed."""
-    return bare(event).lower() in _SOFTWARE
 
 
 def paranoid(root: Path = Path("/")) -> str:

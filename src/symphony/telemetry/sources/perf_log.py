@@ -17,20 +17,25 @@ number of its line, and its count is NaN.
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import re
+import sys
+import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from statistics import median
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, cast
 
 import numpy as np
 
 from symphony.problem.errors import DataError, InputError
+from symphony.telemetry.naming import bare
 from symphony.telemetry.samples import Column, Problem, Recording, Sample, record
 from symphony.telemetry.sources.problems import Problems
 
@@ -46,9 +51,18 @@ class PerfLog(Mapping[str, Recording]):
     """The recordings of a log by place ("" where perf did not tell places apart), and what could not be used."""
 
     def __init__(
-        self, recordings: Mapping[str, Recording], problems: Sequence[Problem], units: Mapping[str, str]
+        self,
+        recordings: Mapping[str, Recording],
+        problems: Sequence[Problem],
+        units: Mapping[str, str],
+        unsupported: Iterable[str] = (),
     ) -> None:
         self.recordings, self.problems, self.units = dict(recordings), tuple(problems), dict(units)
+        self.unsupported = frozenset(unsupported)  # events that the machine cannot count
+
+    def __repr__(self) -> str:
+        places = ", ".join(f"{place!r}: {len(recording)} windows" for place, recording in self.items())
+        return f"<PerfLog {{{places}}}, {len(self.units)} events, {len(self.problems)} problems>"
 
     def __getitem__(self, where: str) -> Recording:
         return self.recordings[where]
@@ -73,18 +87,32 @@ def read_perf(
     separator: str | None = None,
     known: Callable[[str], bool] | None = None,
 ) -> PerfLog:
-    """Read a file that `perf stat -j` or `perf stat -x` wrote. `known` says whether a catalogue has an event."""
+    """Read a file that `perf stat -j` or `perf stat -x` wrote, compressed by gzip or not; "-" is standard input.
+
+    `known` says whether a catalogue has an event.
+    """
     path = Path(path)
     try:
-        with path.open("rb") as file:
+        with ExitStack() as stack:
+            file = _opened(path, stack)
             lines = PerfLines(lines_of(file), name=path.name, form=form, separator=separator, known=known)
             recordings = record(lines.samples())
-    except OSError as error:
-        raise DataError(f"cannot be read: {error.strerror or error}", where=str(path), hint=_HINT) from None
+    except (OSError, EOFError, zlib.error) as error:
+        why = getattr(error, "strerror", None) or error
+        raise DataError(f"cannot be read: {why}", where=str(path), hint=_HINT) from None
     if not any(np.isfinite(recording.count).any() for recording in recordings.values()):
         first = f"; {lines.problems[0]}" if lines.problems else ""
         raise DataError(f"there is no count of perf stat in it{first}", where=str(path), hint=_HINT)
-    return PerfLog(recordings, lines.problems, lines.units)
+    return PerfLog(recordings, lines.problems, lines.units, lines.unsupported)
+
+
+def _opened(path: Path, stack: ExitStack) -> IO[bytes]:
+    if str(path) == "-":
+        return sys.stdin.buffer
+    file = stack.enter_context(path.open("rb"))
+    if not file.peek(2).startswith(b"\x1f\x8b"):
+        return file
+    return cast(IO[bytes], stack.enter_context(gzip.GzipFile(fileobj=file)))
 
 
 def lines_of(file: IO[bytes]) -> Iterator[bytes]:
@@ -325,6 +353,7 @@ class PerfLines:
         self._given = _given_groups(groups or ())
         self._problems = Problems()
         self.units: dict[str, str] = {}
+        self.unsupported: set[str] = set()  # events that the machine cannot count
         self._clock = _Clock()
         self._decimals = False  # whether percentages have any: perf from before 5.19
         self._largest: dict[tuple[str, _Key], tuple[float, int]] = {}  # by place and column: value, windows
@@ -489,6 +518,8 @@ class PerfLines:
                 self._problem(reading.line, f"{event} is in no catalogue: it is read, but nothing is known of it")
         what = ""
         if reading.missing:
+            if reading.missing == "not supported":
+                self.unsupported.add(event)
             idle = reading.missing == "not counted" and reading.percent >= 100
             what = f"{event} was {reading.missing}{': what is counted did not run' if idle else ''}"
         elif reading.unit != self.units[event]:
@@ -651,12 +682,6 @@ def _enabled(reading: _Reading, told: Sequence[tuple[float, float]], decimals: b
 # --- Groups ------------------------------------------------------------------------------------------------
 
 
-def bare(event: str) -> str:
-    """The name of an event without modifiers and the CPU's own PMU: as it was asked for, whatever perf made of it."""
-    name = re.sub(r":[a-zA-Z]+$", "", event.strip())
-    return re.sub(r"^(?:cpu|cpu_core|cpu_atom)/([^/=,]+)/[a-zA-Z]*$", r"\1", name)
-
-
 def _given_groups(groups: Sequence[Sequence[str]]) -> dict[_Key, int]:
     seen: Counter[str] = Counter()
     found = {}
@@ -681,6 +706,7 @@ def _groups(held: list[list[_Window]], given: dict[_Key, int]) -> dict[_Key, int
                 always[key] = always.get(key, True) and (running >= enabled or running == 0)
     groups: dict[Any, int] = {}
     members: dict[Any, Counter[str]] = {}
+    met: Counter[str] = Counter()  # perf may add modifiers to what it was given, but keeps the order
     found = {}
     for key, seen in times.items():
         mark: Any
@@ -688,7 +714,8 @@ def _groups(held: list[list[_Window]], given: dict[_Key, int]) -> dict[_Key, int
             mark = ("never", key)
         else:
             mark = "always" if always[key] else tuple(seen)
-        together = (given.get((bare(key[0]), key[1])), mark)
+        together = (given.get((bare(key[0]), met[bare(key[0])])), mark)
+        met[bare(key[0])] += 1
         # An event is in a group once: a second one is the beginning of another group.
         members.setdefault(together, Counter())[key[0]] += 1
         group = (together, members[together][key[0]])

@@ -1,0 +1,86 @@
+"""Who is told of the counts of `symphony stat`: lines, a plot, a page for Prometheus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from symphony.cli import prometheus
+from symphony.cli.stat_lines import Lines
+from symphony.telemetry import verdicts
+from symphony.telemetry.inference import Model
+from symphony.telemetry.stat import Reader, Row, Run, Span
+from symphony.telemetry.wanted import Kind, Wanted
+
+if TYPE_CHECKING:
+    from symphony.telemetry.bands import Bands
+
+MACHINE, GPU = "machine", "GPU-"  # places: of the kernel's own figures, and of NVML's
+CORE: tuple[Kind, ...] = ("hardware", "software")  # who counts at all other places
+
+
+@dataclass
+class Teller:
+    """Passes spans on to all who want them."""
+
+    lines: Lines
+    in_intervals: bool
+    named: bool  # events or metrics were: they are told of even if nobody counts them
+    wanted: Wanted = field(default_factory=lambda: Wanted(()))
+    bands: Bands | None = None
+    page: prometheus.Page | None = None
+    _headed: bool = False
+
+    @property
+    def listens(self) -> bool:
+        """Whether anybody wants to hear of spans before the end."""
+        return self.in_intervals or self.bands is not None or self.page is not None
+
+    def spans(self, spans: Iterable[Span], places: bool) -> None:
+        """What was found of the last windows."""
+        for span in spans:
+            if not self.listens:
+                continue
+            rows = self.rows(span)
+            if self.in_intervals:
+                if not self._headed:
+                    self.lines.header(places)
+                self._headed = True
+                self.lines.interval(span, rows, places)
+            if self.bands is not None:
+                self.bands.add(span, rows)
+            if self.page is not None:
+                self.page.update(span, rows)
+
+    def totals(self, run: Run, title: str, reader: Reader) -> None:
+        """What was found of the whole run; of what was named and nobody could count, that."""
+        spans = sorted(run.totals.values(), key=lambda span: (span.where == MACHINE, span.where.startswith(GPU)))
+        found = [] if self.in_intervals else [(span, self.rows(span)) for span in spans]
+        if self.named:
+            nothing = Span(reader, "", 0.0, max((span.duration_s for span in spans), default=0.0))
+            there = {_kinds(span.where) for span in spans}
+            missing = [kinds for kinds in (CORE, ("kernel",), ("gpu",)) if kinds not in there]
+            metrics = self.wanted.metrics if CORE in missing else ()
+            rows = nothing.rows(self.wanted.of(*(kind for kinds in missing for kind in kinds)), metrics)
+            found = [(nothing, rows), *found] if rows else found
+        if found:
+            self.lines.totals(title, found)
+
+    def rows(self, span: Span) -> list[Row]:
+        """The lines that were asked for, of those that the place can have."""
+        kinds = _kinds(span.where)
+        if kinds == CORE:
+            return span.rows(self.wanted.of(*kinds), self.wanted.metrics)
+        return span.rows(event for event in self.wanted.of(*kinds) if self.named or event in span.tallies)
+
+    def explain(self, model: Model, run: Run, groups: Sequence[Sequence[str]], derived: Sequence[str]) -> None:
+        """How counts came about."""
+        found = verdicts.together([place.verdicts for place in run.places.values()])
+        net = next((place.net for place in run.places.values() if place.net), None)
+        self.lines.explain(model.catalogue.name, groups, derived, net, found)
+
+
+def _kinds(where: str) -> tuple[Kind, ...]:
+    """Who counts at a place."""
+    return ("kernel",) if where == MACHINE else ("gpu",) if where.startswith(GPU) else CORE

@@ -1,0 +1,105 @@
+"""Metrics: what they imply for the counts that they are made of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from symphony.telemetry import linear
+from symphony.telemetry.events import Catalogue, Metric
+from symphony.telemetry.expressions import key
+from symphony.telemetry.identities.relations import Identity, Mined, Relation, Skipped, made
+from symphony.telemetry.identities.remembering import once
+from symphony.telemetry.machine import Platform
+
+_GROUP = "_group"
+_LEVEL = re.compile(r"(?:topdown|pipeline)l([0-9]+)", re.IGNORECASE)
+_DISJOINT = 2  # below this level of the top-down method children may overlap, and are estimates
+_NOT_COUNTED = frozenset({"duration_time", "tsc", "system_tsc_freq"})
+
+
+def of_metrics(catalogue: Catalogue, platform: Platform) -> Mined:
+    """What metrics imply for the counts that they are made of."""
+    found: Mined = once(catalogue, ("metrics", platform), lambda: _from_metrics(catalogue, platform))
+    return found
+
+
+def _from_metrics(catalogue: Catalogue, platform: Platform) -> Mined:
+    found: list[Identity] = []
+    skipped: list[Skipped] = []
+    for unit in dict.fromkeys(metric.unit for metric in catalogue.metrics):
+        metrics = [metric for metric in catalogue.metrics if metric.unit == unit]
+        forms = linear.forms(catalogue.definitions(unit), platform)
+        for claim in (*_parents(metrics, forms), *_bounded(metrics, forms)):
+            relation: Relation = "=" if claim.source == "top-down" else ">="
+            terms = _terms(catalogue, claim.form)
+            if isinstance(terms, str):
+                skipped.append(Skipped(claim.why, terms))
+            else:
+                found += made(terms, relation, claim.source, claim.why)
+    return Mined(tuple(found), tuple(skipped))
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """A form that a rule says is 0, or at least 0."""
+
+    form: linear.Form
+    source: str
+    why: str
+
+
+def _parents(metrics: Sequence[Metric], forms: Mapping[str, linear.Form]) -> Iterator[_Claim]:
+    """Children of a metric, by the names of their groups, less the metric; those of the first level, less 1."""
+    children: dict[str, dict[str, None]] = {}
+    for metric in metrics:
+        levels = {int(found[1]): group for group in metric.groups if (found := _LEVEL.fullmatch(group))}
+        if 1 in levels:
+            children.setdefault("", {})[key(metric.name)] = None
+        elif levels and max(levels) <= _DISJOINT:
+            for group in metric.groups:
+                parent = key(group).removesuffix(_GROUP)
+                if parent != key(group) and parent in forms:
+                    children.setdefault(parent, {})[key(metric.name)] = None
+    for parent, inside in children.items():
+        if len(inside) > 1:
+            whole = forms[parent] if parent else linear.fraction(linear.UNIT)
+            difference = linear.add(linear.Form(), whole, -1.0)
+            for child in inside:
+                difference = linear.add(difference, forms[child])
+            yield _Claim(difference, "top-down", f"{' + '.join(inside)} = {parent or 'all'}")
+
+
+def _bounded(metrics: Sequence[Metric], forms: Mapping[str, linear.Form]) -> Iterator[_Claim]:
+    """Metrics that cannot be negative, or more than 100%."""
+    for metric in metrics:
+        form = forms[key(metric.name)]
+        if _mixed(form):
+            yield _Claim(form, "residual", f"{metric.name} is a difference, and not negative")
+        elif metric.scale_unit == "%" or metric.scale_unit.startswith("percent"):
+            share = linear.add(linear.fraction(linear.UNIT), form, -metric.scale / 100)
+            if share.number is None and _mixed(share):
+                yield _Claim(share, "percentage", f"{metric.name} is at most 100%")
+
+
+def _mixed(form: linear.Form) -> bool:
+    whole = form.single
+    return whole is None or len({value > 0 for _, value in whole[0]}) > 1
+
+
+def _terms(catalogue: Catalogue, form: linear.Form) -> dict[str, float] | str:
+    """The counts of a form that is 0 (or more), its bottom taken away; or why there are none."""
+    if (whole := form.single) is None:
+        return "its parts have different denominators"
+    top, bottom = whole
+    if any(value < 0 for _, value in bottom):
+        return "its denominator may be negative"
+    for name, _ in top:
+        if name == linear.ONE:
+            return "it compares counts with a number"
+        if name.startswith(linear.OPAQUE):
+            return "it is not linear in counts"
+        if name in _NOT_COUNTED or ("/" in name and catalogue.resolve(name) is None):
+            return f"{name} is not an event"
+    return dict(top)

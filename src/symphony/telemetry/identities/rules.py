@@ -1,0 +1,59 @@
+"""All rules together: what a listing tells, with what people wrote down."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from symphony.problem.topology import Topology
+from symphony.telemetry.events import Catalogue, Event
+from symphony.telemetry.expressions import key
+from symphony.telemetry.identities.masks import cycle_bounds, families
+from symphony.telemetry.identities.metrics import of_metrics
+from symphony.telemetry.identities.names import aliases, counterparts
+from symphony.telemetry.identities.relations import Identity, Mined, independent
+from symphony.telemetry.identities.rows import from_topology
+from symphony.telemetry.identities.written import curated
+from symphony.telemetry.machine import Platform
+
+
+def mine(
+    catalogue: Catalogue,
+    events: Sequence[str] | None = None,
+    topology: Topology | None = None,
+    *,
+    platform: Platform | None = None,
+) -> tuple[Identity, ...]:
+    """Identities between some events (default: all, those of each unit among themselves), and of a topology's rows."""
+    rows = from_topology(topology) if topology else ()
+    return (*mining(catalogue, events, platform=platform).identities, *rows)
+
+
+def mining(catalogue: Catalogue, events: Sequence[str] | None = None, *, platform: Platform | None = None) -> Mined:
+    """As `mine`, with what had to be left out, and why."""
+    wanted = _wanted(catalogue, events)
+    listed = {name: event for name, event in wanted.items() if event}
+    by_mask = families(catalogue, listed)
+    implied = of_metrics(catalogue, platform or Platform())
+    found = [
+        *aliases(listed),
+        *(one for family, members in by_mask for one in family.sums(members)),
+        *counterparts(listed),
+        *(one for one in implied.identities if events is None or wanted.keys() >= set(one.events)),
+        *(one for family, members in by_mask for one in family.bounds(members)),
+        *cycle_bounds(listed),
+    ]
+    return Mined(independent(found), implied.skipped)
+
+
+def _wanted(catalogue: Catalogue, events: Sequence[str] | None) -> dict[str, Event | None]:
+    """Events by key; None for the kernel's own. Where several units have a name, it means the core's."""
+    if events is None:
+        return {key(event.name): event for event in catalogue.events if catalogue.event(event.name) is event}
+    return {key(name): catalogue.resolve(name) for name in events}
+
+
+def everything(
+    catalogue: Catalogue, events: Sequence[str] | None = None, *, platform: Platform | None = None
+) -> tuple[Identity, ...]:
+    """Mined and curated, without those that others imply."""
+    return independent((*mine(catalogue, events, platform=platform), *curated(catalogue, events)))
