@@ -18,9 +18,10 @@ ORDER = (
     "scheduling",
     "simulator",
     "baselines",
+    "policies",
     "oracle",
-    "training",
     "evaluation",
+    "training",
     "testing",
     "cli",
 )

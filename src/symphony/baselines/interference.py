@@ -20,6 +20,7 @@ from jax import Array
 
 from symphony.baselines.tables import gang_seconds, of_kinds, seconds_now, worth_it
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.scheduling.estimate import needs
 from symphony.scheduling.indexing import take
 from symphony.scheduling.policy import (
     Action,
@@ -38,12 +39,8 @@ STEP = 0.05  # differences of interference that count
 
 def interference(observation: Observation, gang: Array) -> Array:
     """What a gang asks of the rows of each device, times what these carry already [D]."""
-    t, w = observation.topology, observation.workload
-    f = observation.facts(gang)
-    kinds = t.device_kind[:, None]
-    demand = w.demand_fixed[f.kernel][kinds, t.route_kind] + f.work * w.demand_work[f.kernel][kinds, t.route_kind]
-    load = take(observation.own_load + observation.background, t.route_row)
-    return (demand / take(t.capacity, t.route_row) * load).sum(axis=1)
+    load = take(observation.own_load + observation.background, observation.topology.route_row)
+    return (needs(observation, gang) * load).sum(axis=1)
 
 
 class LeastInterference(Policy):

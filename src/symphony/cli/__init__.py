@@ -34,7 +34,7 @@ def _version(
 def main() -> None:
     """Entry point of the `symphony` command."""
     # Imported here: the command files import this package.
-    from symphony.cli import catalogue, compare, oracle, stat, topology, workload
+    from symphony.cli import catalogue, compare, oracle, stat, topology, train, workload
     from symphony.cli.terminal import complain
 
     app.add_typer(topology.app, name="topology")
@@ -42,6 +42,7 @@ def main() -> None:
     app.add_typer(catalogue.app, name="catalogue")
     app.command("compare")(compare.compare)
     app.command("oracle")(oracle.oracle)
+    app.command("train")(train.train)
     app.command("stat", context_settings=stat.SETTINGS)(stat.stat)
     try:
         sys.exit(app(prog_name="symphony", standalone_mode=False))

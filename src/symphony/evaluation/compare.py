@@ -9,10 +9,10 @@ from dataclasses import asdict
 
 import jax.numpy as jnp
 
-from symphony.baselines import named
 from symphony.evaluation.report import Report, ScenarioMeta
 from symphony.lowering import family
 from symphony.oracle.planner import Planner
+from symphony.policies import named
 from symphony.problem import limits, topologies
 from symphony.problem.errors import InputError, SymphonyWarning
 from symphony.problem.topology import Topology

@@ -62,7 +62,7 @@ def save_all(report: Report, directory: Path) -> list[Path]:
 
 def slowdown_cdf(report: Report) -> Figure:
     """Share of the jobs of all seeds whose slow-down is at most x, for each policy."""
-    figure, ax = _figure(7.2, 4.2)
+    figure, ax = blank(7.2, 4.2)
     colour = colours(report)
     least, most = 1.0, 1.0
     for policy in report.ranking:
@@ -96,7 +96,7 @@ def slowdown_cdf(report: Report) -> Figure:
 def loss_classes(report: Report) -> Figure:
     """Shares of gangs by how much contention slowed them, a bar for each policy."""
     policies = report.ranking[::-1]
-    figure, ax = _figure(7.2, 1.5 + 0.42 * len(policies))
+    figure, ax = blank(7.2, 1.5 + 0.42 * len(policies))
     left = np.zeros(len(policies))
     for name, colour in zip(LOSS_CLASSES, LOSS_COLOURS, strict=True):
         shares = np.nan_to_num([report.mean(policy, name) for policy in policies])
@@ -175,7 +175,7 @@ def paired_ratios(
 def utilisation(report: Report) -> Figure:
     """Mean utilisation of each kind of resource, a bar for each policy."""
     names = [metric.name for metric in report.metrics if metric.name.startswith("utilisation.")]
-    figure, ax = _figure(max(5.5, 1.2 + 1.25 * len(names)), 3.8)
+    figure, ax = blank(max(5.5, 1.2 + 1.25 * len(names)), 3.8)
     width = 0.82 / len(report.policies)
     colour = colours(report)
     for number, policy in enumerate(report.ranking):
@@ -292,11 +292,12 @@ class _Chart(NamedTuple):
         return cls(bars, rows, ", ".join(notes))
 
 
-def _figure(width: float, height: float) -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(width, height), layout="constrained")
-    ax = figure.subplots()
+def blank(width: float, height: float) -> tuple[Figure, Axes]:
+    """An empty plot, in our style; sizes in inches."""
+    made = Figure(figsize=(width, height), layout="constrained")
+    ax = made.subplots()
     _style(ax)
-    return figure, ax
+    return made, ax
 
 
 def _style(ax: Axes) -> None:

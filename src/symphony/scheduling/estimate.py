@@ -7,6 +7,7 @@ All from the observation: profiles, queues, where the inputs lie, and a backgrou
 
 from __future__ import annotations
 
+import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
@@ -87,15 +88,28 @@ def engine_s(observation: Observation) -> Array:
     return jnp.zeros(devices).at[jnp.where(some >= 0, device, devices)].add(seconds, mode="drop")
 
 
-def slowdown(observation: Observation, gang: Array, background: Array) -> Array:
-    """How much slower than alone the gang would run on each device [D], with everything else going on."""
+def needs(observation: Observation, gang: Array) -> Array:
+    """What a worker of the gang asks of the rows on the route of each device, as a share of their capacity [D, H]."""
     t, w = observation.topology, observation.workload
     f = observation.facts(gang)
     kinds = t.device_kind[:, None]
     demand = w.demand_fixed[f.kernel][kinds, t.route_kind] + f.work * w.demand_work[f.kernel][kinds, t.route_kind]
-    need = demand / take(t.capacity, t.route_row)
-    load = take(observation.own_load + background, t.route_row) + need
+    return demand / take(t.capacity, t.route_row)
+
+
+def slowdown(observation: Observation, gang: Array, background: Array) -> Array:
+    """How much slower than alone the gang would run on each device [D], with everything else going on."""
+    need = needs(observation, gang)
+    load = take(observation.own_load + background, observation.topology.route_row) + need
     return jnp.where(need > 0, jnp.maximum(load, 1), 1).max(axis=1)
+
+
+def harm(observation: Observation, gang: Array, background: Array) -> Array:
+    """By how much the gang would slow those who run already, on each device: summed over rows and their loads [D]."""
+    row = observation.topology.route_row
+    load = take(observation.own_load + background, row)
+    slower = jnp.maximum(load + needs(observation, gang), 1) / jnp.maximum(load, 1) - 1
+    return (take(observation.own_load, row) * slower).sum(axis=1)
 
 
 def exchange_s(observation: Observation, gang: Array, bandwidth: Array) -> Array:
@@ -124,13 +138,37 @@ def setup_s(observation: Observation, gang: Array) -> Array:
     return jnp.where(configured, 0, take(t.kind_reconfigure, t.device_kind))
 
 
-def finish_s(observation: Observation, gang: Array, background: Array | None = None) -> Array:
-    """Seconds from now until the gang would finish on each device [D]. Without a background, contention is ignored."""
+class Parts(eqx.Module):
+    """What an estimate is made of, on each device, in seconds [D]."""
+
+    queue: Array  # until those ahead are done
+    fetch: Array  # until the inputs are there
+    setup: Array  # reconfiguration
+    run: Array  # alone
+    slow: Array  # factor on `run`, with everything else going on
+    exchange: Array  # with the other workers of the gang
+
+    @property
+    def finish(self) -> Array:
+        """Seconds from now until the gang would finish."""
+        return jnp.maximum(self.queue, self.fetch) + self.setup + self.run * self.slow + self.exchange
+
+
+def parts(observation: Observation, gang: Array, background: Array | None = None) -> Parts:
+    """The estimate for a gang on each device, in parts. Without a background, contention is ignored."""
     bandwidth = span_bandwidth(observation, background)
     fetches = take(observation.core.inputs_left, gang) > 0
-    fetched = jnp.where(fetches, engine_s(observation) + fetch_s(observation, gang, bandwidth), 0)
-    begin = jnp.maximum(observation.queue_s, fetched)
     run = observation.seconds(gang)
-    if background is not None:
-        run = run * slowdown(observation, gang, background)
-    return begin + setup_s(observation, gang) + run + exchange_s(observation, gang, bandwidth)
+    return Parts(
+        queue=observation.queue_s,
+        fetch=jnp.where(fetches, engine_s(observation) + fetch_s(observation, gang, bandwidth), 0),
+        setup=setup_s(observation, gang),
+        run=run,
+        slow=jnp.ones_like(run) if background is None else slowdown(observation, gang, background),
+        exchange=exchange_s(observation, gang, bandwidth),
+    )
+
+
+def finish_s(observation: Observation, gang: Array, background: Array | None = None) -> Array:
+    """Seconds from now until the gang would finish on each device [D]. Without a background, contention is ignored."""
+    return parts(observation, gang, background).finish

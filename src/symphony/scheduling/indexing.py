@@ -68,3 +68,17 @@ def first_min(key: Array) -> tuple[Array, Array]:
     """Least value and the lowest index that has it. Two plain reductions: an arg-min does not vectorise."""
     least = key.min(axis=-1)
     return least, first(key == least[..., None])
+
+
+def smallest(key: Array, count: int) -> Array:
+    """The indices of the `count` least values, least first, ties to the lower index; -1 where the rest is infinite."""
+    if jax.default_backend() != "cpu":
+        values, at = jax.lax.top_k(-key, count)
+        return jnp.where(jnp.isneginf(values), -1, at.astype(jnp.int32))
+    number = jnp.arange(key.shape[-1], dtype=jnp.int32)
+    found = []
+    for _ in range(count):  # a sort takes far longer where few are wanted
+        least, at = first_min(key)
+        found.append(jnp.where(jnp.isposinf(least), -1, at))
+        key = jnp.where(number == at, jnp.inf, key)
+    return jnp.stack(found)

@@ -1,0 +1,304 @@
+"""What the learned policy looks at: numbers about rows, devices, gangs and pairs, free of units and of names.
+
+Times are compared with the typical time of a gang, mostly as logarithms, and kernels appear only through their
+profiles. So a cluster that is faster, a workload a thousand times longer or a kernel that nobody has seen looks like
+something known.
+
+K gangs that may be placed are looked at, and for each the M devices on which it would finish first. The rest of what is
+ready waits its turn: gangs of a job that lie further from its critical path, and jobs that have more left to do.
+"""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from symphony.baselines.tables import Links, gang_seconds, links, most, of_gang, seconds_per_byte, settle
+from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.scheduling.estimate import Parts, engine_s, harm, parts, slowdown
+from symphony.scheduling.indexing import first, smallest, take
+from symphony.scheduling.policy import Observation, idle_devices
+from symphony.scheduling.state import ABSENT, DONE, FINISHED, PLACING, QUEUED, READY, RUNNING
+
+ROW, DEVICE, GANG, PAIR, SCENE, NODE = 3, 12, 18, 13, 8, 10  # numbers for each
+REGRET, QUEUE, FETCH, UNSURE = 0, 3, 4, 9  # where the prior finds what it weighs: of a pair, …
+REMAINING, CRITICAL = 0, 1  # … and of a gang
+LARGE = 8.0  # beyond which a logarithm tells nothing more
+
+
+class Graphs(eqx.Module):
+    """What can be told of graphs before the first decision. A graphs, T gangs each."""
+
+    scale: Array  # f[]: typical isolated seconds of a gang
+    best: Array  # f[A, T]: isolated seconds on the fastest kind
+    fastest: Array  # i32[A, T]: that kind
+    speed: Array  # f[Y]: how far each kind is behind the fastest, on average, as a logarithm
+    choice: Array  # f[A, T]: log of how much longer the next kind takes
+    tail: Array  # f[A, T]: seconds from the gang's start to the end of its graph, on fastest kinds
+    bytes_s: Array  # f[A, T]: seconds that its inputs take over a middling link
+    links: Links
+    nodes: Array  # f[A, T, NODE]
+
+
+class Seen(eqx.Module):
+    """One decision, as the network sees it."""
+
+    rows: Array  # f[R, ROW]
+    devices: Array  # f[D, DEVICE]
+    gangs: Array  # f[K, GANG]
+    pairs: Array  # f[K, M, PAIR]
+    scene: Array  # f[SCENE]
+    gang: Array  # i32[K]
+    graph: Array  # i32[K]
+    task: Array  # i32[K]: its number in the graph
+    device: Array  # i32[K, M]
+    allowed: Array  # bool[K, M]
+    may_wait: Array  # bool[]
+
+
+def graphs(t: TopologyArrays, w: WorkloadArrays) -> Graphs:
+    """Work out what is told of graphs."""
+    tasks = w.kernel.shape[1]
+    seconds = gang_seconds(t, w)
+    there = jnp.arange(tasks) < jnp.asarray(w.gangs)[:, None]
+    two = jnp.sort(seconds, axis=-1)[..., :2]
+    best = jnp.where(there & jnp.isfinite(two[..., 0]), two[..., 0], 0)
+    choice = jnp.clip(jnp.log(two[..., -1] / jnp.maximum(best, 1e-12)), 0, LARGE)
+    scale = best.sum() / jnp.maximum(there.sum(), 1)
+    behind = jnp.clip(jnp.log(seconds / jnp.maximum(best, 1e-12)[..., None]), 0, LARGE)
+    able = jnp.isfinite(seconds) & there[..., None]
+    speed = jnp.where(able, behind, 0).sum(axis=(0, 1)) / jnp.maximum(able.sum(axis=(0, 1)), 1)
+    edges = links(t, w)
+
+    def upward(tail: Array) -> Array:
+        return best + most(edges.source, of_gang(tail, edges.target) + edges.seconds, tasks)
+
+    def downward(head: Array) -> Array:
+        return most(edges.target, of_gang(head + best, edges.source) + edges.seconds, tasks)
+
+    tail, head = settle(upward, best, tasks), settle(downward, jnp.zeros_like(best), tasks)
+    children = jnp.diff(jnp.asarray(w.out_start))
+    size = jax.vmap(lambda at, x: jnp.zeros(tasks + 1).at[at].add(x, mode="drop")[:tasks])(_target(w), w.in_bytes)
+    bytes_s = size * seconds_per_byte(t)
+    nodes = jnp.stack(
+        [
+            level(best, scale),
+            choice / LARGE,
+            level(tail, scale),
+            level(head, scale),
+            tail / jnp.maximum(tail.max(axis=1, keepdims=True), 1e-12),
+            jnp.log1p(w.parents),
+            jnp.log1p(children),
+            share(bytes_s, scale),
+            jnp.log(jnp.maximum(w.workers, 1)),
+            1.0 * w.preemptible,
+        ],
+        axis=-1,
+    )
+    return Graphs(
+        scale=scale,
+        best=best,
+        fastest=first(seconds == two[..., :1]),
+        speed=speed,
+        choice=choice,
+        tail=tail,
+        bytes_s=bytes_s,
+        links=edges,
+        nodes=jnp.where(there[..., None], nodes, 0),
+    )
+
+
+def _target(w: WorkloadArrays) -> Array:
+    """The gang that reads over each edge [A, E]."""
+    number = jnp.arange(w.in_source.shape[1])
+    return jax.vmap(lambda starts: jnp.searchsorted(starts, number, side="right") - 1)(jnp.asarray(w.in_start))
+
+
+def level(seconds: Array, scale: Array) -> Array:
+    """A time as a logarithm, for times that are never 0."""
+    return jnp.clip(jnp.log(jnp.maximum(seconds, 1e-12) / scale), -LARGE, LARGE)
+
+
+def share(seconds: Array, scale: Array) -> Array:
+    """A time as a logarithm that is 0 at 0."""
+    return jnp.minimum(jnp.log1p(jnp.maximum(seconds, 0) / scale), LARGE)
+
+
+class Jobs(eqx.Module):
+    """Jobs in the system, by slot [S]."""
+
+    there: Array  # bool
+    left_s: Array  # isolated seconds of all gangs that are not done
+    path_s: Array  # the longest path through them
+    age_s: Array
+    ready: Array  # gangs that are
+    unfinished: Array  # gangs that are
+
+
+def jobs(observation: Observation, g: Graphs) -> Jobs:
+    """What is left of each job."""
+    core = observation.core
+    status = core.status.reshape(core.job.shape[0], -1)
+    open_ = (status != ABSENT) & (status != DONE) & (status != FINISHED)
+    there = core.job >= 0
+    graph = core.graph
+    return Jobs(
+        there=there,
+        left_s=jnp.where(open_, g.best[graph], 0).sum(axis=1),
+        path_s=jnp.where(open_, g.tail[graph], 0).max(axis=1),
+        age_s=jnp.where(there, observation.now.minus(core.arrived), 0),
+        ready=((status == READY) | (status == PLACING)).sum(axis=1),
+        unfinished=core.unfinished,
+    )
+
+
+def shortlist(observation: Observation, g: Graphs, j: Jobs, count: int) -> Array:
+    """Gangs to look at [K], -1 = none: of the highest priority, each job's most critical first, shortest job first."""
+    core = observation.core
+    allowed = observation.candidates.reshape(core.job.shape[0], -1)
+    allowed &= (core.priority == jnp.where(allowed.any(axis=1), core.priority, -(2**31)).max())[:, None]
+    tail = jnp.where(allowed, g.tail[core.graph], 0)
+    behind = 1 - tail / jnp.maximum(tail.max(axis=1, keepdims=True), 1e-12)  # 0 for a job's most critical
+    short = j.path_s / (j.path_s + g.scale)  # below 1, and less for shorter jobs
+    key = jnp.where(allowed, behind + 0.5 * short[:, None], jnp.inf).reshape(-1)
+    return smallest(key, count)
+
+
+def gang_features(observation: Observation, g: Graphs, j: Jobs, gang: Array) -> Array:
+    """Numbers about gangs [K, GANG]."""
+    core, w = observation.core, observation.workload
+    tasks = w.kernel.shape[1]
+    slot, index = gang // tasks, gang % tasks
+    graph = take(core.graph, slot)
+
+    def of(table: Array) -> Array:
+        return jnp.asarray(table)[graph, index]
+
+    best, tail = of(g.best), of(g.tail)
+    left, path, age = take(j.left_s, slot), take(j.path_s, slot), take(j.age_s, slot)
+    isolated = jnp.asarray(w.isolated)[graph]
+    there = gang >= 0
+    shorter = ((path[:, None] > path) & there).sum(axis=1) / jnp.maximum(there.sum(), 1)
+    columns = [
+        level(path, g.scale),  # REMAINING
+        tail / jnp.maximum(path, 1e-12),  # CRITICAL
+        level(best, g.scale),
+        of(g.choice) / LARGE,
+        level(tail, g.scale),
+        level(left, g.scale),
+        share(age, g.scale),
+        jnp.clip(jnp.log(jnp.maximum(age + path, 1e-12) / isolated), -LARGE, LARGE),
+        shorter,
+        jnp.log1p(take(j.ready, slot)),
+        jnp.log1p(take(j.unfinished, slot)),
+        share(jnp.where(take(core.inputs_left, gang) > 0, of(g.bytes_s), 0), g.scale),
+        jnp.log(jnp.maximum(take(core.workers, gang), 1)),
+        take(core.placed, gang) / jnp.maximum(take(core.workers, gang), 1),
+        1.0 * take(core.resumed, gang),
+        1.0 * of(w.preemptible),
+        share(take(core.waiting_for, gang), jnp.ones(())),
+        jnp.log1p(jnp.asarray(w.out_start)[graph, index + 1] - jnp.asarray(w.out_start)[graph, index]),
+    ]
+    return jnp.where(there[:, None], jnp.stack(columns, axis=-1), 0)
+
+
+def device_features(observation: Observation, g: Graphs, engine: Array) -> Array:
+    """Numbers about devices [D, DEVICE]."""
+    core, t = observation.core, observation.topology
+    slots = jnp.maximum(t.slots, 1)
+    memory = take(t.kind_memory, t.device_kind)
+    kinds = jnp.arange(t.kind_memory.shape[0])
+    # How much of what is ready would rather run on devices of this kind, for each slot that there is of it.
+    ready_s = jnp.where(core.status == READY, observation.per_gang(g.best), 0)
+    there = observation.per_gang(g.fastest)[:, None] == kinds
+    lanes = jnp.where((t.device_kind[:, None] == kinds) & core.up[:, None], t.slots[:, None], 0).sum(axis=0)
+    asked = jnp.where(there, ready_s[:, None], 0).sum(axis=0) / jnp.maximum(lanes, 1)
+    columns = [
+        share(observation.queue_s, g.scale),
+        share(observation.running_s / slots, g.scale),
+        share(engine, g.scale),
+        share(take(asked, t.device_kind), g.scale),
+        core.lanes_free / slots,
+        jnp.log1p(core.queued / slots),
+        jnp.log(slots),
+        core.memory_free / jnp.maximum(memory, 1),
+        1.0 * idle_devices(observation),
+        1.0 * core.up,
+        share(take(t.kind_reconfigure, t.device_kind), g.scale),
+        take(g.speed, t.device_kind),
+    ]
+    return jnp.where(core.up[:, None], jnp.stack(columns, axis=-1), 0)
+
+
+def pair_features(observation: Observation, g: Graphs, gang: Array, count: int) -> tuple[Array, Array, Array]:
+    """Devices to look at for each gang [K, M], which of them may take it, and numbers about the pairs [K, M, PAIR]."""
+    there, deviation = observation.background, observation.background_std
+
+    def of(gang: Array) -> tuple[Array, Array, Array]:
+        p: Parts = parts(observation, gang, there)
+        finish = jnp.where(observation.feasible(gang), p.finish, jnp.inf)
+        device = smallest(finish, count)
+        finish = jnp.where(device >= 0, take(finish, device), jnp.inf)
+        allowed = jnp.isfinite(finish) & (gang >= 0)
+        finish = jnp.where(allowed, finish, 0)
+        least = jnp.where(allowed, finish, jnp.inf).min()
+        unsure = slowdown(observation, gang, there + deviation)
+        alone = jnp.where(allowed, take(p.run, device), jnp.inf)
+        columns = [
+            jnp.log1p(jnp.maximum(finish / jnp.maximum(least, 1e-12) - 1, 0)),  # REGRET
+            share(finish - least, g.scale),
+            level(finish, g.scale),
+            share(take(p.queue, device), g.scale),  # QUEUE
+            share(take(p.fetch, device), g.scale),  # FETCH
+            share(take(p.setup, device), g.scale),
+            level(alone, g.scale),
+            jnp.log(alone / alone.min()),
+            jnp.log(take(p.slow, device)),
+            jnp.log(take(unsure, device) / take(p.slow, device)),  # UNSURE
+            share(take(harm(observation, gang, there), device), jnp.ones(())),
+            share(take(p.exchange, device), g.scale),
+            1.0 * take(idle_devices(observation), device),
+        ]
+        return device, allowed, jnp.where(allowed[:, None], jnp.stack(columns, axis=-1), 0)
+
+    return jax.vmap(of)(gang)
+
+
+def see(observation: Observation, gangs: int, devices: int) -> Seen:
+    """Everything that the network is told for one decision. `observation.prepared` holds the graphs."""
+    core = observation.core
+    g: Graphs = observation.prepared.graphs
+    tasks = observation.workload.kernel.shape[1]
+    j = jobs(observation, g)
+    gang = shortlist(observation, g, j, min(gangs, core.status.shape[0]))
+    device, allowed, pairs = pair_features(observation, g, gang, min(devices, core.up.shape[0]))
+    engine = engine_s(observation)
+    rows = jnp.stack([observation.own_load, observation.background, observation.background_std], axis=-1)
+    busy = (core.status == QUEUED) | (core.status == RUNNING)
+    scene = jnp.stack(
+        [
+            jnp.log1p(j.there.sum()),
+            jnp.log1p(observation.candidates.sum()),
+            jnp.log1p(busy.sum()),
+            share(j.left_s.sum() / jnp.maximum(observation.topology.slots.sum(), 1), g.scale),
+            share(jnp.where(j.there, j.path_s, 0).sum() / jnp.maximum(j.there.sum(), 1), g.scale),
+            jnp.mean(1.0 * idle_devices(observation)),
+            jnp.mean(observation.background),
+            jnp.mean(observation.background_std),
+        ]
+    )
+    return Seen(
+        rows=jnp.minimum(jnp.log1p(rows), LARGE),
+        devices=device_features(observation, g, engine),
+        gangs=gang_features(observation, g, j, gang),
+        pairs=pairs,
+        scene=scene,
+        gang=gang,
+        graph=take(core.graph, gang // tasks),
+        task=gang % tasks,
+        device=device,
+        allowed=allowed,
+        may_wait=(busy.any() & ~(core.status == PLACING).any()) | ~allowed.any(),
+    )

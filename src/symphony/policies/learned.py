@@ -1,0 +1,247 @@
+"""The learned policy: graph networks over cluster and task graphs, a memory, and a pointer over pairs.
+
+One decision:
+
+    observation ─► see ─► rows, devices ─► topology encoder ─┐
+                          gangs, graphs ─► graph encoder ────┼─► pairs of a gang and a device ─► logits ─► action
+                          scene ─────────► LSTM ─────────────┘                           └─► wait
+                                            └─► value (for training)
+
+The logit of a pair is a heuristic's, with weights that are learned, too, plus what the network says:
+
+    logit = network(pair) − λ · regret − μ · remaining + ν · criticality − κ · queue
+
+where *regret* is how much later than on its best device the gang would finish there, *remaining* the time that its job
+has left, and *criticality* how much of that the gang heads. A network that says nothing is a good heuristic: earliest
+finish under the belief, shortest job first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from symphony.policies.encoders import Dense, GraphEncoder, Mlp, TopologyEncoder
+from symphony.policies.features import (
+    CRITICAL,
+    FETCH,
+    GANG,
+    PAIR,
+    QUEUE,
+    REGRET,
+    REMAINING,
+    SCENE,
+    UNSURE,
+    Graphs,
+    Seen,
+    graphs,
+    see,
+)
+from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.scheduling.indexing import take
+from symphony.scheduling.policy import Action, Observation, Policy, choose, place, wait
+
+NEVER = -1e9  # a logit; infinite ones have no gradient
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How large the network is, and what it is made of; the switches are for ablations."""
+
+    gangs: int = 16  # looked at in a decision
+    devices: int = 8  # looked at for each gang
+    width: int = 32  # of embeddings
+    memory: int = 64  # of the LSTM
+    topology: bool = True  # the topology encoder; without it, devices are looked at one by one
+    graph: bool = True  # the graph encoder
+    deviation: bool = True  # the belief's deviation is seen
+    prior: bool = True  # the heuristic in the logits
+
+
+STANDARD = Sizes()
+
+
+class Memory(eqx.Module):
+    """What the LSTM carries from decision to decision."""
+
+    hidden: Array
+    cell: Array
+
+
+class Prepared(eqx.Module):
+    """What is worked out before a run."""
+
+    graphs: Graphs
+    nodes: Array  # f[A, T, width]: embeddings
+
+
+class Said(eqx.Module):
+    """What the network says to a decision."""
+
+    scores: Array  # f[K * M + 1]: of pairs, then of waiting; NEVER where not allowed
+    chances: Array  # f[K * M + 1]: logarithms of their probabilities
+    value: Array  # f[]
+
+
+class Network(eqx.Module):
+    """Everything that is trained."""
+
+    topology: TopologyEncoder
+    alone: Dense  # instead of the topology encoder
+    graph: GraphEncoder
+    gang: Dense
+    scene: Dense
+    lstm: eqx.nn.LSTMCell
+    pair: Dense  # numbers of a pair …
+    pair_gang: Dense  # … and embeddings of its gang, its device and the scene, into one space
+    pair_device: Dense
+    pair_scene: Dense
+    score: Mlp
+    waiting: Mlp
+    critic: Mlp
+    regret: Array  # λ, as a logarithm
+    remaining: Array  # μ
+    critical: Array  # ν
+    queue: Array  # κ
+    idle: Array  # logit of waiting, to begin with
+    sizes: Sizes = eqx.field(static=True)
+
+    def __init__(self, key: Array, sizes: Sizes = STANDARD) -> None:
+        n, m = sizes.width, sizes.memory
+        keys = iter(jax.random.split(key, 13))
+        self.sizes = sizes
+        self.topology = TopologyEncoder(next(keys), n)
+        self.alone = Dense(next(keys), self.topology.device.weight.shape[0], n)
+        self.graph = GraphEncoder(next(keys), n)
+        self.gang = Dense(next(keys), GANG + n, n)
+        self.scene = Dense(next(keys), SCENE + 2 * n, m)
+        self.lstm = eqx.nn.LSTMCell(m, m, key=next(keys))
+        self.pair = Dense(next(keys), PAIR, 2 * n)
+        self.pair_gang = Dense(next(keys), n, 2 * n)
+        self.pair_device = Dense(next(keys), n, 2 * n)
+        self.pair_scene = Dense(next(keys), 2 * m, 2 * n)
+        self.score = Mlp(next(keys), 2 * n, n, 1, gain=0.01)
+        self.waiting = Mlp(next(keys), 2 * m + n, n, 1, gain=0.01)
+        self.critic = Mlp(next(keys), 2 * m, m, 1, gain=0.1)
+        self.regret = jnp.log(jnp.asarray(20.0))
+        self.remaining = jnp.asarray(3.0)
+        self.critical = jnp.asarray(6.0)
+        self.queue = jnp.asarray(0.0)
+        self.idle = jnp.asarray(-2.0)
+
+    def encode(self, g: Graphs) -> Array:
+        """Embeddings of gangs in their graphs [A, T, width]."""
+        nodes = self.graph(g)
+        return nodes if self.sizes.graph else jnp.zeros_like(nodes)
+
+    def embed(self, t: TopologyArrays, nodes: Array, seen: Seen) -> tuple[Array, Array, Array]:
+        """Embeddings of devices and gangs, and what the LSTM is told; for one decision, or many [...]."""
+        rows = seen.rows if self.sizes.deviation else seen.rows.at[..., -1].set(0)
+        encoded = self.topology(t, rows, seen.devices) if self.sizes.topology else self.alone(seen.devices)
+        device = jax.nn.relu(encoded)
+        node = nodes[seen.graph, seen.task]
+        gang = jax.nn.relu(self.gang(jnp.concatenate([seen.gangs, node], axis=-1)))
+        there = (seen.gang >= 0)[..., None]
+        gangs = (gang * there).sum(axis=-2) / jnp.maximum(there.sum(axis=-2), 1)
+        up = jnp.asarray(t.exists)[:, None]
+        devices = (device * up).sum(axis=-2) / jnp.maximum(up.sum(), 1)
+        scene = jax.nn.relu(self.scene(jnp.concatenate([seen.scene, gangs, devices], axis=-1)))
+        return device, gang, scene
+
+    def remember(self, memory: Memory, scene: Array) -> Memory:
+        """One step of the LSTM."""
+        return Memory(*self.lstm(scene, (memory.hidden, memory.cell)))
+
+    def judge(self, seen: Seen, device: Array, gang: Array, scene: Array, hidden: Array) -> Said:
+        """Logits and value; for one decision, or many [...]."""
+        context = jnp.concatenate([scene, hidden], axis=-1)
+        here = jnp.take_along_axis(self.pair_device(device)[..., None, :, :], seen.device[..., None], axis=-2)
+        pairs = seen.pairs if self.sizes.deviation else seen.pairs.at[..., UNSURE].set(0)
+        mixed = self.pair(pairs) + here
+        mixed += self.pair_gang(gang)[..., :, None, :] + self.pair_scene(context)[..., None, None, :]
+        logits = self.score(jax.nn.relu(mixed))[..., 0]
+        if self.sizes.prior:
+            logits += self.prior(seen)
+        logits = jnp.where(seen.allowed, logits, NEVER)
+        best = jnp.where(seen.allowed[..., None], jax.nn.relu(mixed), 0).max(axis=(-3, -2))[..., : self.sizes.width]
+        waits = self.waiting(jnp.concatenate([context, best], axis=-1))[..., 0] + self.idle
+        waits = jnp.where(seen.may_wait, waits, NEVER)
+        flat = logits.reshape(*logits.shape[:-2], -1)
+        scores = jnp.concatenate([flat, waits[..., None]], axis=-1)
+        return Said(scores, chances(logits, waits), self.critic(context)[..., 0])
+
+    def prior(self, seen: Seen) -> Array:
+        """The heuristic's logits [..., K, M]."""
+        there = seen.gang >= 0
+        order = self.critical * seen.gangs[..., CRITICAL] - self.remaining * seen.gangs[..., REMAINING]
+        order -= jnp.where(there, order, NEVER).max(axis=-1, keepdims=True)  # so that waiting has a fixed rival
+        # How much longer the best device (the first) is busy than it takes to fetch the inputs: then there is no hurry.
+        order -= self.queue * jnp.maximum(seen.pairs[..., 0, QUEUE] - seen.pairs[..., 0, FETCH], 0)
+        return order[..., :, None] - jnp.exp(self.regret) * seen.pairs[..., REGRET]
+
+
+def chances(logits: Array, waits: Array) -> Array:
+    """Logarithms of the probabilities of pairs [..., K, M] and of waiting [...], in a row [..., K * M + 1].
+
+    To wait or not comes first, then which gang, then which device, and each is weighed by the best that it leads to. If
+    all pairs were one draw, eight devices that are alike would be eight times as likely as one, and waiting, which is
+    one, would seem best when it hardly is.
+    """
+    of_gang = logits.max(axis=-1)
+    best = of_gang.max(axis=-1)
+    gang, device = jax.nn.log_softmax(of_gang), jax.nn.log_softmax(logits)
+    places = jax.nn.log_sigmoid(best - waits)[..., None, None] + gang[..., :, None] + device
+    places = jnp.where(logits > NEVER / 2, places, NEVER)
+    flat = places.reshape(*places.shape[:-2], -1)
+    return jnp.concatenate([flat, jax.nn.log_sigmoid(waits - best)[..., None]], axis=-1)
+
+
+class Learned(Policy):
+    """Decides as the network says: the best action, or a drawn one."""
+
+    network: Network
+    draws: bool = eqx.field(static=True, default=False)
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+        return "symphony"
+
+    def init(self, topology: TopologyArrays) -> Memory:
+        """An empty memory."""
+        nothing = jnp.zeros(self.network.sizes.memory)
+        return Memory(nothing, nothing)
+
+    def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> Prepared:
+        """Tables of the graphs, and embeddings of their gangs."""
+        g = graphs(topology, workload)
+        return Prepared(g, self.network.encode(g))
+
+    def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
+        """Place a gang, or wait."""
+        state, _, _, index, seen = self.consider(key, state, observation)
+        return state, chosen(seen, index)
+
+    def consider(self, key: Array, state: Memory, observation: Observation) -> tuple[Memory, Said, Array, Array, Seen]:
+        """A decision: memory, what was said, log-probability and number of the action, and what was seen."""
+        sizes = self.network.sizes
+        seen = see(observation, sizes.gangs, sizes.devices)
+        device, gang, scene = self.network.embed(observation.topology, observation.prepared.nodes, seen)
+        memory = self.network.remember(state, scene)
+        said = self.network.judge(seen, device, gang, scene, memory.hidden)
+        index = jax.random.categorical(key, said.chances) if self.draws else said.scores.argmax()
+        return memory, said, said.chances[index], index, seen
+
+
+def chosen(seen: Seen, index: Array) -> Action:
+    """The action of a number: pairs come first, then wait."""
+    count = seen.device.shape[1]
+    pair = jnp.minimum(index, seen.device.size - 1)
+    gang = take(seen.gang, pair // count)
+    placed = place(gang, take(seen.device.reshape(-1), pair))
+    return choose(index < seen.device.size, placed, wait())

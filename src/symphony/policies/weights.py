@@ -1,0 +1,51 @@
+"""Trained networks in files: a line of JSON that says what it is, then the numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+
+from symphony.policies.learned import Learned, Network, Sizes
+from symphony.problem.errors import DataError, InputError
+
+FORMAT = "symphony.policy/1"
+SUFFIX = ".policy"
+
+
+def save(path: str | Path, network: Network, card: Mapping[str, Any] | None = None) -> None:
+    """Write a network, with a card: what it was trained on, what it scored."""
+    head = {"format": FORMAT, "sizes": asdict(network.sizes), "card": dict(card or {})}
+    target = Path(path)
+    partial = target.with_name(target.name + ".part")
+    with partial.open("wb") as file:
+        file.write(json.dumps(head).encode() + b"\n")
+        eqx.tree_serialise_leaves(file, network)
+    partial.replace(target)  # whoever is killed while writing leaves the old file whole
+
+
+def load(path: str | Path) -> tuple[Learned, dict[str, Any]]:
+    """A policy and its card."""
+    where = str(path)
+    try:
+        with Path(path).open("rb") as file:
+            head = json.loads(file.readline())
+            if not isinstance(head, dict) or head.get("format") != FORMAT:
+                raise ValueError("its first line does not say so")
+            blank = eqx.filter_eval_shape(Network, jax.random.key(0), Sizes(**head["sizes"]))
+            network = eqx.tree_deserialise_leaves(file, blank)
+    except OSError as error:
+        raise InputError(
+            f"it cannot be read ({error.strerror})", where=where, hint="name a file that train wrote"
+        ) from None
+    except (ValueError, TypeError, KeyError, EOFError, RuntimeError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise DataError(
+            f"it is no policy of this version ({reason})", where=where, hint="train it again: symphony train --help"
+        ) from None
+    return Learned(network), dict(head["card"])

@@ -1,0 +1,156 @@
+"""Runs to learn from: many scenarios side by side, and of each run only its decisions.
+
+B runs, N decisions kept of each. A run takes several steps for every decision; what led to a decision is written into
+its place when it is made, so that what is kept does not grow with the steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from symphony.policies.features import Seen
+from symphony.policies.learned import Learned, Memory, chosen
+from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.scheduling.policy import Action, Observation, Policy
+from symphony.simulator.contention import ContentionModel
+from symphony.simulator.rollout import begin, finished, observe, step
+from symphony.simulator.scenarios import ScenarioArrays, batch_axes
+from symphony.simulator.world import World
+
+COMPLETION, SLOWDOWN, MAKESPAN = "completion", "slowdown", "makespan"
+
+
+class Decision(eqx.Module):
+    """What led to a decision, and which it was."""
+
+    seen: Seen
+    memory: Memory  # before it
+    action: Array  # i32
+    chance: Array  # f: logarithm of its probability
+    value: Array  # f: what the critic thought
+
+
+class Decisions(eqx.Module):
+    """The decisions of runs [B, N], in order."""
+
+    made: Decision
+    time: Array  # f: seconds since the start
+    cost: Array  # f: what the run had cost until then
+    count: Array  # i32[B]: decisions made; those beyond N are not kept
+    end: Array  # f[B]: seconds at the end …
+    total: Array  # f[B]: … and what the whole run cost
+    stay_s: Array  # f[B]: seconds that a job spent in the system, on average
+
+    @property
+    def kept(self) -> Array:
+        """Which places hold a decision [B, N]."""
+        return jnp.arange(self.time.shape[1]) < self.count[:, None]
+
+
+class Recorder(Policy):
+    """Decides as the learned policy does, and keeps in its state what led to the last decision."""
+
+    learned: Learned
+
+    def init(self, topology: TopologyArrays) -> Memory:
+        """That of the policy; what a decision looks like is not known yet."""
+        return self.learned.init(topology)
+
+    def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> Any:
+        """As the policy does."""
+        return self.learned.prepare(topology, workload)
+
+    def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
+        """As the policy does."""
+        before, _ = state
+        memory, said, chance, index, seen = self.learned.consider(key, before, observation)
+        return (memory, Decision(seen, before, index, chance, said.value)), chosen(seen, index)
+
+
+def weights(objective: str, s: ScenarioArrays) -> Callable[[World], Array]:
+    """What a second costs for each job in the system, by slot [S]."""
+
+    def of(world: World) -> Array:
+        ones = jnp.ones(world.core.job.shape)
+        if objective == COMPLETION:
+            return ones
+        if objective == SLOWDOWN:
+            return 1 / jnp.asarray(s.workload.isolated)[world.core.graph]
+        if objective == MAKESPAN:
+            there = world.core.job >= 0
+            return ones / jnp.maximum(there.sum(), 1)
+        raise ValueError(objective)
+
+    return of
+
+
+def roll_out(
+    batch: ScenarioArrays,
+    learned: Learned,
+    keys: Array,
+    contention: ContentionModel,
+    objective: str,
+    keep: int,
+    most_steps: int,
+) -> tuple[Decisions, World]:
+    """Run every scenario of a batch to its end, or for so many steps. Also returns how the worlds were left."""
+    recorder = Recorder(learned)
+    axes = batch_axes(batch)
+
+    def started(s: ScenarioArrays, key: Array) -> Any:
+        carry = begin(s, recorder, key)
+        shown = jax.eval_shape(lambda: _blank(s, recorder, carry))
+        blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shown)
+        return replace(carry, policy_state=(carry.policy_state, blank))
+
+    carry = jax.vmap(started, in_axes=(axes, 0))(batch, keys)
+    runs = keys.shape[0]
+    made = jax.tree.map(lambda x: jnp.zeros((runs, keep, *x.shape[1:]), x.dtype), carry.policy_state[1])
+    empty = jnp.zeros((runs, keep))
+    which = jnp.arange(runs)
+
+    def one(s: ScenarioArrays, carry: Any) -> tuple[Any, Array, Array]:
+        before = carry.world
+        carry, _ = step(carry, s, recorder, contention, record=False)
+        after = carry.world
+        here = (after.core.job >= 0) & (after.core.job == before.core.job)
+        rate = jnp.where(here, weights(objective, s)(after), 0).sum()
+        return carry, rate * after.now.minus(before.now), finished(after, s)
+
+    def body(state: Any) -> Any:
+        carry, made, time, cost, total, _, steps = state
+        before = carry.world
+        carry, spent, over = jax.vmap(one, in_axes=(axes, 0))(batch, carry)
+        number = before.core.decisions
+        at = jnp.where(carry.world.core.decisions > number, number, keep)
+
+        def write(x: Array, new: Array) -> Array:
+            return x.at[which, at].set(new, mode="drop")
+
+        made = jax.tree.map(write, made, carry.policy_state[1])
+        # A decision is made before time moves.
+        time, cost = write(time, before.now.total), write(cost, total)
+        return carry, made, time, cost, total + spent, over, steps + 1
+
+    start = (carry, made, empty, empty, jnp.zeros(runs), jnp.zeros(runs, bool), 0)
+    carry, made, time, cost, total, _, _ = jax.lax.while_loop(
+        lambda state: ~state[-2].all() & (state[-1] < most_steps), body, start
+    )
+    world = carry.world
+    count = jnp.minimum(world.core.decisions, keep)
+    stay_s = world.completion_sum.total / jnp.maximum(world.core.jobs_done, 1)
+    return Decisions(made, time, cost, count, world.now.total, total, stay_s), world
+
+
+def _blank(s: ScenarioArrays, recorder: Recorder, carry: Any) -> Decision:
+    """What a decision looks like; only its shape matters."""
+    shown = observe(carry.world, s, False, carry.prepared)
+    state, _ = recorder.decide(carry.key, (carry.policy_state, None), shown)
+    return state[1]

@@ -1,0 +1,274 @@
+"""Training, from top to bottom: draw scenarios, run each several times, learn from what differed, look how good it is.
+
+policy, history = train(Course(sy.topology("paper"), ("layered", "eeg")), rounds=100)
+
+A round runs `scenarios` drawn ones `group` times each, all side by side in one compiled program, and changes the
+weights by what it saw in a second. Everything that is random follows from the seed and the number of the round; so a
+training that was cut off and goes on from its last checkpoint ends with the same numbers as one that was not.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from symphony.evaluation.compare import Draw, scenario, slots_for
+from symphony.lowering.family import workload
+from symphony.policies import SUFFIX, Learned, Network, Sizes, named, save
+from symphony.policies.features import graphs
+from symphony.policies.learned import STANDARD
+from symphony.problem.errors import DataError, InputError
+from symphony.problem.topology import Topology
+from symphony.problem.workload import Workload
+from symphony.simulator.contention import Bottleneck, ContentionModel
+from symphony.simulator.rollout import unannounced
+from symphony.simulator.run import run_traces
+from symphony.simulator.scenarios import Disturbances, Scenario, ScenarioArrays, stack
+from symphony.training.returns import worth
+from symphony.training.rollouts import COMPLETION, roll_out
+from symphony.training.update import PPO, Method, learn, lesson, optimiser
+
+RIVALS = ("eft-belief", "dmda", "tetris")  # the best of them on each validation scenario is what is compared with
+VALIDATION = 1_000_000  # seeds from here on are not trained on
+STEPS = 12  # of a run for each decision that is kept, at most
+
+
+@dataclass(frozen=True)
+class Course:
+    """What is trained on: each scenario has one of the workloads, in turn, and a drawn load."""
+
+    topology: Topology
+    workloads: tuple[str | Workload | Draw, ...]
+    loads: tuple[float, float] = (0.5, 1.0)  # between which a family's load is drawn, unless its spec says it
+    jobs: int = 24  # of a family's scenario, unless its spec says it
+    disturbances: Disturbances | None = None
+
+    def scenario(self, seed: int) -> Scenario:
+        """The scenario of a seed."""
+        which = self.workloads[seed % len(self.workloads)]
+        if isinstance(which, str):
+            said = {part.partition("=")[0] for part in which.partition("?")[2].split("&")}
+            load = float(np.random.default_rng([seed, 3]).uniform(*self.loads))
+            which = workload(
+                which,
+                self.topology,
+                seed,
+                jobs=None if "jobs" in said else self.jobs,
+                load=None if "load" in said else load,
+            )
+        made = scenario(self.topology, which, seed, self.disturbances)
+        # No job waits outside: how many are in the system is what is to be made small.
+        return replace(made, job_slots=min(len(made.workload.jobs), slots_for(made.workload)))
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is run and looked at in a round."""
+
+    pool: int = 256  # scenarios to draw from
+    scenarios: int = 64  # of a round
+    group: int = 16  # runs of each
+    validation: int = 40  # scenarios to look how good it is
+    every: int = 10  # rounds between looks
+    memory: float = 0.5  # see `returns.worth`
+
+
+@dataclass(frozen=True)
+class Round:
+    """What is told after a round."""
+
+    number: int
+    seconds: float  # of training until now
+    decisions: int  # learned from so far
+    rate: float  # decisions for each second of this round
+    stay_s: float  # seconds that a job took, on average over the scenarios of this round
+    entropy: float
+    against: float | None  # mean completion time over that of the best rival, on validation scenarios
+
+
+ROUND = Size()
+
+
+class Position(eqx.Module):
+    """Where a training stands."""
+
+    network: Network
+    optimiser: Any
+
+
+def train(
+    course: Course,
+    *,
+    rounds: int = 200,
+    minutes: float = float("inf"),
+    start: Learned | None = None,
+    sizes: Sizes = STANDARD,
+    size: Size = ROUND,
+    method: Method = PPO,
+    objective: str = COMPLETION,
+    seed: int = 0,
+    checkpoint: str | Path | None = None,
+    contention: ContentionModel | None = None,
+    tell: Callable[[Round], None] | None = None,
+) -> tuple[Learned, list[Round]]:
+    """Train a policy. Returns the weights that did best on validation scenarios, and what was told of each round.
+
+    `checkpoint` is a folder: where it holds a training of the same settings, that goes on.
+    """
+    began = time.perf_counter()
+    contention = contention or Bottleneck()
+    pool = [course.scenario(number) for number in range(size.pool)]
+    held = [course.scenario(VALIDATION + number) for number in range(size.validation)]
+    batch = stack(pool)
+    gangs = max(sum(len(s.workload.graphs[job.graph].all_gangs) for job in s.workload.jobs) for s in pool)
+    keep = -(-int(1.3 * gangs) // method.unroll) * method.unroll
+    pieces = min(size.scenarios, size.pool) * size.group * keep // method.unroll
+    steps = rounds * method.epochs * max(1, pieces // method.pieces)
+    network = start.network if start is not None else Network(jax.random.key(seed), sizes)
+    position = _strong(Position(network, optimiser(method, steps).init(eqx.filter(network, eqx.is_inexact_array))))
+    history: list[Round] = []
+    best = (float("inf"), position.network)  # how good, and which
+    folder = None if checkpoint is None else Path(checkpoint)
+    settings = _settings(course, rounds, sizes, size, method, objective, seed)
+    if folder is not None:
+        position, history, best = _resume(folder, settings, position, best)
+
+    validation, rivals = stack(held), _rivals(held, contention)
+    for number in range(len(history), rounds):
+        if time.perf_counter() - began > 60 * minutes:
+            break
+        since = time.perf_counter()
+        chosen = np.random.default_rng([seed, number, 4]).choice(
+            size.pool, min(size.scenarios, size.pool), replace=False
+        )
+        runs = _pick(batch, np.repeat(chosen, size.group))
+        key = jax.random.fold_in(jax.random.key(seed), number)
+        position, figures = _round(position, runs, key, contention, objective, keep, size, method, steps)
+        seen = {name: float(value) for name, value in figures.items()}
+        against = None
+        if (number + 1) % size.every == 0 or number + 1 == rounds:
+            against = float((_stay_s(held, validation, Learned(position.network), contention) / rivals).mean())
+            if against < best[0]:
+                best = (against, position.network)
+        taken = time.perf_counter() - since
+        history.append(
+            Round(
+                number=number,
+                seconds=(history[-1].seconds if history else 0.0) + taken,
+                decisions=(history[-1].decisions if history else 0) + int(seen["decisions"]),
+                rate=seen["decisions"] / taken,
+                stay_s=seen["stay_s"],
+                entropy=seen["entropy"],
+                against=against,
+            )
+        )
+        if folder is not None and against is not None:
+            _keep(folder, settings, position, history, best)
+        if tell is not None:
+            tell(history[-1])
+    return Learned(best[1] if best[0] < float("inf") else position.network), history
+
+
+@eqx.filter_jit
+def _round(
+    position: Position,
+    batch: ScenarioArrays,
+    key: Array,
+    contention: ContentionModel,
+    objective: str,
+    keep: int,
+    size: Size,
+    method: Method,
+    steps: int,
+) -> tuple[Position, dict[str, Array]]:
+    """Run, judge, learn. Compiled once for all rounds, and for all trainings of this shape."""
+    runs = batch.phases.shape[0]
+    first, second = jax.random.split(key)
+    keys = jax.random.split(first, runs)
+    policy = Learned(position.network, draws=True)
+    decisions, _ = roll_out(batch, policy, keys, contention, objective, keep, STEPS * keep)
+    told = jax.vmap(lambda w: graphs(batch.topology, unannounced(w)))(batch.workload)
+    judged = worth(decisions, told.scale, size.group, size.memory, method.critic)
+    stretches = lesson(decisions, judged.advantage, judged.target, method.unroll)
+    optimise = optimiser(method, steps)
+    network, state, figures = learn(
+        position.network, position.optimiser, batch.topology, told, stretches, second, method, optimise
+    )
+    figures |= {"decisions": decisions.count.sum(), "stay_s": decisions.stay_s.mean()}
+    return Position(network, state), figures
+
+
+def _pick(batch: ScenarioArrays, which: np.ndarray) -> ScenarioArrays:
+    some = jax.tree.map(lambda x: jnp.asarray(x)[which], replace(batch, topology=None))
+    return replace(some, topology=batch.topology)
+
+
+def _strong(tree: Any) -> Any:
+    """Without weak types, which would make the second round compile again."""
+    return jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype) if eqx.is_array(x) else x, tree)
+
+
+def _stay_s(held: list[Scenario], batch: ScenarioArrays, policy: Any, contention: ContentionModel) -> np.ndarray:
+    """Mean completion time of each scenario."""
+    traces, _ = run_traces(batch, held, policy, contention=contention, record_log=False)
+    worlds = [trace.carry.world for trace in traces]
+    return np.asarray([float(w.completion_sum.total) / max(int(w.core.jobs_done), 1) for w in worlds])
+
+
+def _rivals(held: list[Scenario], contention: ContentionModel) -> np.ndarray:
+    """That of the best rival on each."""
+    batch = stack(held)
+    return np.min([_stay_s(held, batch, named(name), contention) for name in RIVALS], axis=0)
+
+
+def _settings(course: Course, *others: Any) -> str:
+    """What a training must have in common with one whose checkpoint it goes on from."""
+    what = [x if isinstance(x, str) else repr(x)[:200] for x in course.workloads]
+    parts = (course.topology.name, what, course.loads, course.jobs, course.disturbances, *others)
+    return json.dumps([asdict(x) if hasattr(x, "__dataclass_fields__") else x for x in parts], sort_keys=True)
+
+
+def _keep(folder: Path, settings: str, position: Position, history: list[Round], best: tuple[float, Network]) -> None:
+    """Write a checkpoint: all of it beside the old one, which then makes way."""
+    folder.mkdir(parents=True, exist_ok=True)
+    head = {"settings": settings, "best": best[0], "history": [asdict(x) for x in history]}
+    partial = folder / "training.part"
+    with partial.open("wb") as file:
+        file.write(json.dumps(head).encode() + b"\n")
+        eqx.tree_serialise_leaves(file, (position, best[1]))
+    partial.replace(folder / "training")
+    save(folder / f"best{SUFFIX}", best[1], {"against the best rival": best[0], "rounds": len(history)})
+
+
+def _resume(
+    folder: Path, settings: str, position: Position, best: tuple[float, Network]
+) -> tuple[Position, list[Round], tuple[float, Network]]:
+    """What a checkpoint holds, or what is given if there is none."""
+    path = folder / "training"
+    if not path.exists():
+        return position, [], best
+    with path.open("rb") as file:
+        try:
+            head = json.loads(file.readline())
+            if head["settings"] != settings:
+                raise InputError(
+                    "it holds a training with other settings",
+                    where=str(folder),
+                    hint="name another folder, or remove this one",
+                )
+            position, network = eqx.tree_deserialise_leaves(file, (position, best[1]))
+        except (ValueError, KeyError, TypeError, EOFError, RuntimeError) as error:
+            raise DataError(
+                f"it is no checkpoint ({error})", where=str(path), hint="remove it to start afresh"
+            ) from None
+    return position, [Round(**x) for x in head["history"]], (head["best"], network)

@@ -1,0 +1,130 @@
+"""One round of learning: from the decisions of many runs to better weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from symphony.policies.features import Graphs
+from symphony.policies.learned import Memory, Network, Said
+from symphony.problem.arrays import TopologyArrays
+from symphony.training.rollouts import Decision, Decisions
+
+
+@dataclass(frozen=True)
+class Method:
+    """How weights are changed. The default is PPO (Schulman et al., 2017) with the group's baseline."""
+
+    rate: float = 3e-3  # of learning, at first; it falls to a tenth
+    epochs: int = 3  # times that each run is learned from
+    unroll: int = 64  # decisions through which the memory is followed back
+    pieces: int = 256  # stretches of so many decisions, in one step
+    clip: float = 0.2  # of the ratio of probabilities
+    entropy: float = 0.002
+    value: float = 0.5  # weight of the critic's loss
+    norm: float = 0.5  # of the gradient, at most
+    critic: bool = True  # expects what a run's state tells; without it, only the mean over the runs is expected
+
+
+PPO = Method()
+
+
+class Lesson(eqx.Module):
+    """Stretches of runs to learn from [C], each of U decisions."""
+
+    made: Decision  # [C, U]
+    kept: Array  # bool[C, U]
+    advantage: Array  # f[C, U]
+    target: Array  # f[C, U]: of the critic
+    run: Array  # i32[C]: of which run
+
+
+def lesson(decisions: Decisions, advantage: Array, target: Array, unroll: int) -> Lesson:
+    """Runs, cut into stretches."""
+    runs, many = advantage.shape
+
+    def cut(x: Array) -> Array:
+        return x.reshape(-1, unroll, *x.shape[2:])
+
+    made, kept, advantage, target = jax.tree.map(cut, (decisions.made, decisions.kept, advantage, target))
+    return Lesson(made, kept, advantage, target, jnp.arange(runs).repeat(many // unroll))
+
+
+def replay(network: Network, t: TopologyArrays, nodes: Array, made: Decision) -> Said:
+    """What the network says now to decisions in a row [U], with the memory that it had before the first."""
+    device, gang, scene = network.embed(t, nodes, made.seen)
+
+    def remember(memory: Memory, scene: Array) -> tuple[Memory, Array]:
+        memory = network.remember(memory, scene)
+        return memory, memory.hidden
+
+    _, hidden = jax.lax.scan(remember, jax.tree.map(lambda x: x[0], made.memory), scene)
+    return network.judge(made.seen, device, gang, scene, hidden)
+
+
+def loss(
+    network: Network, t: TopologyArrays, graphs: Graphs, lesson: Lesson, method: Method
+) -> tuple[Array, dict[str, Array]]:
+    """What is to be made small, and figures to watch."""
+    nodes = jax.vmap(network.encode)(jax.tree.map(lambda x: x[lesson.run], graphs))
+    said = jax.vmap(jax.checkpoint(partial(replay, network, t)))(nodes, lesson.made)
+    made, kept = lesson.made, lesson.kept
+    many = jnp.maximum(kept.sum(), 1)
+
+    def mean(x: Array) -> Array:
+        return jnp.where(kept, x, 0).sum() / many
+
+    chance = jnp.take_along_axis(said.chances, made.action[..., None], axis=-1)[..., 0]
+    entropy = -(jnp.exp(said.chances) * said.chances).sum(axis=-1)
+    ratio = jnp.exp(jnp.where(kept, chance - made.chance, 0))
+    clipped = jnp.clip(ratio, 1 - method.clip, 1 + method.clip)
+    gain = mean(jnp.minimum(ratio * lesson.advantage, clipped * lesson.advantage))
+    error = mean(optax.huber_loss(said.value, lesson.target))
+    figures = {
+        "entropy": mean(entropy),
+        "clipped": mean(1.0 * (jnp.abs(ratio - 1) > method.clip)),
+        "moved": mean((ratio - 1) - jnp.log(ratio)),
+        "critic": error,
+    }
+    return -gain - method.entropy * mean(entropy) + method.value * error, figures
+
+
+def optimiser(method: Method, steps: int) -> optax.GradientTransformation:
+    """Adam, with a rate that falls to a tenth over the training."""
+    rate = optax.cosine_decay_schedule(method.rate, steps, alpha=0.1)
+    return optax.chain(optax.clip_by_global_norm(method.norm), optax.adam(rate))
+
+
+def learn(
+    network: Network,
+    state: Any,
+    t: TopologyArrays,
+    graphs: Graphs,
+    lesson: Lesson,
+    key: Array,
+    method: Method,
+    optimise: optax.GradientTransformation,
+) -> tuple[Network, Any, dict[str, Array]]:
+    """Several passes over the stretches, some of them at a time, in random order. `graphs` are those of each run."""
+    count = lesson.advantage.shape[0]
+    each = min(method.pieces, count)
+
+    def step(carry: Any, which: Array) -> tuple[Any, dict[str, Array]]:
+        network, state = carry
+        some = jax.tree.map(lambda x: x[which], lesson)
+        (_, figures), slope = eqx.filter_value_and_grad(loss, has_aux=True)(network, t, graphs, some, method)
+        changes, state = optimise.update(slope, state, eqx.filter(network, eqx.is_inexact_array))
+        figures["slope"] = optax.tree.norm(slope)
+        return (eqx.apply_updates(network, changes), state), figures
+
+    keys = jax.random.split(key, method.epochs)
+    order = jnp.concatenate([jax.random.permutation(k, count)[: count // each * each].reshape(-1, each) for k in keys])
+    (network, state), figures = jax.lax.scan(step, (network, state), order)
+    return network, state, jax.tree.map(jnp.mean, figures)

@@ -1,0 +1,141 @@
+"""The learned policy, in situations made by hand, and held to the contract of policies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from symphony.policies.features import see
+from symphony.policies.learned import NEVER, Learned, Network, Sizes, chances
+from symphony.scheduling.estimate import finish_s
+from symphony.scheduling.policy import PLACE, WAIT, place
+from symphony.simulator.run import simulate
+from tests.baselines.cheap import cheap_scenario
+from tests.scheduling.by_hand import CPU0, FPGA, GB, GPU, Books, chain, decision, dot, pair, work
+
+SMALL = Sizes(gangs=4, devices=3, width=8, memory=8)
+
+
+def silent(sizes: Sizes = SMALL) -> Learned:
+    """A policy whose network says nothing: the heuristic alone."""
+    network = Network(jax.random.key(0), sizes)
+    last = lambda n: (n.score.layers[-1].weight, n.waiting.layers[-1].weight)  # noqa: E731
+    return Learned(eqx.tree_at(last, network, replace_fn=jnp.zeros_like))
+
+
+def test_a_network_that_says_nothing_places_where_a_gang_finishes_first() -> None:
+    """5 GB at home: 4 s on a CPU where they lie, over 5 s elsewhere."""
+    books = Books(work(chain(size=5 * GB)))
+    policy = silent()
+    shown = books.observe(policy=policy)
+    assert int(finish_s(shown, jnp.asarray(0), shown.background)[:4].argmin()) == CPU0
+    assert decision(policy, shown) == (PLACE, 0, CPU0)
+
+
+def test_it_takes_the_job_with_the_shortest_way_to_go_first() -> None:
+    books = Books(work(dot("any", units=5.0), dot("any", units=1.0), dot("any", units=3.0)))
+    assert decision(silent(), books.observe(policy=silent()))[:2] == (PLACE, books.tasks)
+
+
+def test_it_takes_the_highest_priority_first_whatever_the_length() -> None:
+    books = Books(work(dot("any", units=1.0), dot("any", units=5.0), priorities=(0, 1)))
+    assert decision(silent(), books.observe(policy=silent()))[:2] == (PLACE, books.tasks)
+
+
+def test_a_gang_that_is_partly_placed_is_placed_on_and_never_waits() -> None:
+    books = Books(work(pair(), dot("any")))
+    assert books.decide(place(0, GPU))
+    policy = eqx.tree_at(lambda p: p.network.idle, silent(), jnp.asarray(100.0))
+    kind, gang, device = decision(policy, books.observe(policy=policy))
+    assert (kind, gang) == (PLACE, 0) and device != GPU
+
+
+def test_it_may_wait_only_while_something_is_under_way() -> None:
+    books = Books(work(dot("any"), dot("any")))
+    policy = eqx.tree_at(lambda p: p.network.idle, silent(), jnp.asarray(100.0))
+    kind, _, device = decision(policy, books.observe(policy=policy))
+    assert kind == PLACE
+    assert books.decide(place(0, device))
+    assert decision(policy, books.observe(policy=policy))[0] == WAIT
+
+
+def test_it_waits_if_there_is_nothing_to_place() -> None:
+    books = Books(work(dot("any")), arrived=0)
+    assert decision(silent(), books.observe(policy=silent()))[0] == WAIT
+
+
+def test_devices_that_are_down_are_not_looked_at() -> None:
+    books = Books(work(dot("any")))
+    books.fail(FPGA)
+    books.fail(GPU)
+    policy = silent()
+    seen = see(books.observe(policy=policy), 4, 4)
+    looked_at = set(np.asarray(seen.device[0])[np.asarray(seen.allowed[0])].tolist())
+    assert looked_at == {0, 1}
+
+
+def test_chances_add_up_to_one_and_devices_that_are_alike_do_not_count_twice() -> None:
+    one = jnp.asarray([[0.0, NEVER, NEVER]])
+    alike = jnp.zeros((1, 3))
+    waits = jnp.asarray(0.0)
+    for logits in (one, alike):
+        told = chances(logits, waits)
+        np.testing.assert_allclose(float(jnp.exp(told).sum()), 1.0, rtol=1e-6)
+        np.testing.assert_allclose(float(jnp.exp(told[-1])), 0.5, rtol=1e-6)
+
+
+def test_what_is_seen_does_not_depend_on_the_unit_of_time() -> None:
+    """A workload on machines a thousand times slower looks the same."""
+    books = Books(work(chain(size=0.0), dot("any", units=3.0), pair()))
+    slow = Books(books.workload)
+    times = {"time_fixed": 1000 * books.w.time_fixed, "time_work": 1000 * books.w.time_work}
+    slow.w = replace(slow.w, **times, isolated=1000 * books.w.isolated, exchange=1000 * books.w.exchange)
+    slow.t = replace(slow.t, kind_reconfigure=1000 * slow.t.kind_reconfigure)
+    policy = silent()
+    here, there = (see(x.observe(policy=policy), 4, 3) for x in (books, slow))
+    for name in ("gangs", "pairs", "devices", "scene"):
+        np.testing.assert_allclose(getattr(here, name), getattr(there, name), rtol=2e-3, atol=2e-3, err_msg=name)
+
+
+@pytest.mark.parametrize("switch", ["topology", "graph", "deviation", "prior"])
+def test_every_part_can_be_switched_off_and_then_no_longer_matters(switch: str) -> None:
+    books = Books(work(chain(), dot("any", units=2.0)))
+    books.window([0.5, 0.2], [0.0, 0.0])
+
+    def scores(network: Network) -> np.ndarray:
+        policy = Learned(network)
+        shown = books.observe(policy=policy)
+        return np.asarray(policy.consider(jax.random.key(0), policy.init(books.t), shown)[1].scores)
+
+    off = Network(jax.random.key(1), replace(SMALL, **{switch: False}))
+    part = {
+        "topology": lambda n: n.topology.row.weight,
+        "graph": lambda n: n.graph.node.weight,
+        "deviation": lambda n: n.topology.row.weight,
+        "prior": lambda n: n.regret,
+    }[switch]
+
+    def changed(network: Network) -> Network:
+        there = part(network)
+        if switch == "deviation":
+            return eqx.tree_at(part, network, there.at[2].add(5.0))  # what it makes of a row's deviation
+        return eqx.tree_at(part, network, there + 5.0)
+
+    np.testing.assert_array_equal(scores(off), scores(changed(off)))
+    if switch != "deviation":  # without counters there is none to see
+        on = Network(jax.random.key(1), SMALL)
+        assert (scores(on) != scores(changed(on))).any()
+
+
+def test_it_keeps_the_rules_completes_every_job_and_decides_alike_in_equal_runs() -> None:
+    scenario = cheap_scenario()
+    policy = Learned(Network(jax.random.key(2), SMALL), draws=True)
+    (first,), (second,) = simulate([scenario], policy), simulate([scenario], policy)
+    assert first.refused == 0
+    assert len(first.jobs) == len(scenario.workload.jobs)
+    assert first.jobs == second.jobs

@@ -1,0 +1,45 @@
+"""Policies in files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from symphony.policies import Network, Sizes, load, named, save
+from symphony.problem.errors import DataError, InputError
+
+
+def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
+    network = Network(jax.random.key(3), Sizes(width=8, memory=8))
+    save(tmp_path / "mine.policy", network, {"trained on": "eeg"})
+    policy, card = load(tmp_path / "mine.policy")
+    assert card == {"trained on": "eeg"}
+    assert policy.network.sizes == network.sizes
+    for one, other in zip(jax.tree.leaves(network), jax.tree.leaves(policy.network), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert named(str(tmp_path / "mine.policy")).name == "symphony"
+
+
+def test_files_that_are_none_are_refused_by_name(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        load(tmp_path / "none.policy")
+    for content in (
+        b"",
+        b"\x00\xff\x10",
+        b"{}\n",
+        b'{"format": "symphony.policy/1", "sizes": {"wings": 2}, "card": {}}\n',
+    ):
+        (tmp_path / "bad.policy").write_bytes(content)
+        with pytest.raises(DataError, match=r"bad\.policy"):
+            load(tmp_path / "bad.policy")
+
+
+def test_a_file_that_was_cut_off_is_refused(tmp_path: Path) -> None:
+    save(tmp_path / "whole.policy", Network(jax.random.key(3), Sizes(width=8, memory=8)))
+    whole = (tmp_path / "whole.policy").read_bytes()
+    (tmp_path / "cut.policy").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match=r"cut\.policy"):
+        load(tmp_path / "cut.policy")

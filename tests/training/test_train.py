@@ -1,0 +1,153 @@
+"""Runs to learn from, steps that improve, and whole trainings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from symphony.policies import Learned, Network, Sizes
+from symphony.policies.features import graphs
+from symphony.problem.errors import InputError
+from symphony.simulator.contention import Bottleneck
+from symphony.simulator.scenarios import Disturbances, stack
+from symphony.training.returns import worth
+from symphony.training.rollouts import roll_out
+from symphony.training.train import Course, Size, train
+from symphony.training.update import Method, lesson, loss, replay
+from tests.scheduling.by_hand import chain, cluster, dot, work
+
+SIZES = Sizes(gangs=4, devices=3, width=8, memory=8)
+METHOD = Method(unroll=8, pieces=4, epochs=1)
+
+
+def small(topology, seed):
+    """A handful of jobs that come at once."""
+    units = 1.0 + seed % 3
+    return work(chain(), dot("any", units=units), chain("cpu only"), dot("any"), dot("cpu only"))
+
+
+COURSE = Course(cluster(), (small,), disturbances=Disturbances(window_s=1.0, phase_s=5.0))
+
+
+@pytest.fixture(scope="module")
+def rolled():
+    """Two scenarios, twice each: the batch, the network, the decisions, and the worlds at the end."""
+    scenarios = [COURSE.scenario(number) for number in (0, 1)]
+    batch = stack([s for s in scenarios for _ in range(2)])
+    network = Network(jax.random.key(0), SIZES)
+    keys = jax.random.split(jax.random.key(1), 4)
+    run = eqx.filter_jit(
+        lambda net: roll_out(batch, Learned(net, draws=True), keys, Bottleneck(), "completion", 16, 400)
+    )
+    decisions, worlds = run(network)
+    return batch, network, decisions, worlds
+
+
+def test_runs_end_and_cost_the_time_that_jobs_were_in_the_system(rolled) -> None:
+    _, _, decisions, worlds = rolled
+    assert worlds.core.jobs_done.tolist() == [5, 5, 5, 5]
+    assert decisions.count.tolist() == worlds.core.decisions.tolist()
+    np.testing.assert_allclose(decisions.total, worlds.completion_sum.total, rtol=1e-4)
+    np.testing.assert_allclose(decisions.stay_s, decisions.total / 5, rtol=1e-4)
+
+
+def test_decisions_are_kept_in_order_with_what_the_run_had_cost(rolled) -> None:
+    _, _, decisions, _ = rolled
+    for run in range(4):
+        count = int(decisions.count[run])
+        time, cost = np.asarray(decisions.time[run, :count]), np.asarray(decisions.cost[run, :count])
+        assert (np.diff(time) >= 0).all() and (np.diff(cost) >= 0).all()
+        assert cost[0] == 0.0 and cost[-1] <= float(decisions.total[run])
+
+
+def told(batch):
+    """What is told of the graphs of each run."""
+    return jax.vmap(lambda w: graphs(batch.topology, w))(batch.workload)
+
+
+def test_replaying_decisions_says_what_was_said_when_they_were_made(rolled) -> None:
+    """From the middle of a run as well: the memory before each decision is kept."""
+    batch, network, decisions, _ = rolled
+    nodes = jax.vmap(network.encode)(told(batch))
+    for run, first in ((0, 0), (3, 2)):
+        count = int(decisions.count[run])
+        made = jax.tree.map(lambda x, r=run, f=first, c=count: x[r, f:c], decisions.made)
+        said = replay(network, batch.topology, nodes[run], made)
+        chance = jnp.take_along_axis(said.chances, made.action[:, None], axis=1)[:, 0]
+        np.testing.assert_allclose(chance, made.chance, atol=2e-5)
+        np.testing.assert_allclose(said.value, made.value, atol=2e-5)
+
+
+def test_the_first_step_follows_the_policy_gradient(rolled) -> None:
+    """Before anything has changed, the slope of the loss is that of −mean(advantage · log-probability)."""
+    batch, network, decisions, _ = rolled
+    graphs_of = told(batch)
+    judged = worth(decisions, graphs_of.scale, 2, critic=False)
+    stretches = lesson(decisions, judged.advantage, judged.target, 8)
+    bare = replace(METHOD, entropy=0.0, value=0.0)
+    slope = eqx.filter_grad(lambda n: loss(n, batch.topology, graphs_of, stretches, bare)[0])(network)
+
+    def plain(network: Network) -> jax.Array:
+        nodes = jax.vmap(network.encode)(jax.tree.map(lambda x: x[stretches.run], graphs_of))
+        said = jax.vmap(lambda n, m: replay(network, batch.topology, n, m))(nodes, stretches.made)
+        chance = jnp.take_along_axis(said.chances, stretches.made.action[..., None], axis=-1)[..., 0]
+        return -jnp.where(stretches.kept, chance * stretches.advantage, 0).sum() / stretches.kept.sum()
+
+    expected = eqx.filter_grad(plain)(network)
+    for one, other in zip(jax.tree.leaves(slope), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    assert sum(float(jnp.abs(x).sum()) for x in jax.tree.leaves(slope)) > 0
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A short training, and the folder of its checkpoint."""
+    folder = tmp_path_factory.mktemp("whole")
+    size = Size(pool=2, scenarios=2, group=2, validation=2, every=1)
+    settings = {"rounds": 3, "sizes": SIZES, "size": size, "method": METHOD, "seed": 5}
+    policy, history = train(COURSE, checkpoint=folder, **settings)
+    return settings, folder, policy, history
+
+
+def test_a_training_tells_of_every_round(whole) -> None:
+    _, folder, _, history = whole
+    assert [x.number for x in history] == [0, 1, 2]
+    assert all(x.against is not None and x.against > 0 for x in history)
+    assert history[-1].decisions >= 3 * 4 * 7  # seven gangs in each of four runs
+    assert (folder / "best.policy").exists()
+
+
+def test_a_training_that_was_cut_off_ends_with_the_same_numbers(whole, tmp_path: Path) -> None:
+    settings, _, policy, history = whole
+
+    class Killed(Exception):
+        pass
+
+    def kill(told) -> None:
+        if told.number == 1:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(COURSE, checkpoint=tmp_path, tell=kill, **settings)
+    again, later = train(COURSE, checkpoint=tmp_path, **settings)
+    assert [x.against for x in later] == [x.against for x in history]
+    for one, other in zip(jax.tree.leaves(policy), jax.tree.leaves(again), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_checkpoint_of_other_settings_is_refused(whole) -> None:
+    settings, folder, _, _ = whole
+    with pytest.raises(InputError, match="other settings"):
+        train(COURSE, checkpoint=folder, **{**settings, "seed": 6})
+
+
+def test_loads_and_jobs_are_drawn_unless_the_spec_says_them() -> None:
+    course = Course(cluster(), ("layered?jobs=3", "fork-join"), jobs=5)
+    assert len(course.scenario(0).workload.jobs) == 3
+    assert len(course.scenario(1).workload.jobs) == 5
