@@ -6,7 +6,7 @@ report = sy.compare(["fifo", "heft", "eft-belief"], topology="paper", workload="
 print(report.summary())
 """
 
-from symphony import baselines, telemetry, testing
+from symphony import baselines, policies, telemetry, testing
 from symphony.evaluation.compare import compare
 from symphony.evaluation.metrics import METRICS
 from symphony.evaluation.report import Report
@@ -44,6 +44,7 @@ from symphony.simulator.contention import Bottleneck, ContentionModel, Serial
 from symphony.simulator.records import GangRecord, JobRecord, RunRecord
 from symphony.simulator.run import simulate
 from symphony.simulator.scenarios import CALM, Disturbances, Scenario, draw
+from symphony.training.train import train
 
 __all__ = [
     "CALM",
@@ -92,12 +93,14 @@ __all__ = [
     "draw",
     "pick_gang",
     "place",
+    "policies",
     "preempt",
     "reconfigure",
     "simulate",
     "telemetry",
     "testing",
     "topology",
+    "train",
     "wait",
     "workload",
 ]

@@ -32,7 +32,9 @@ def small(topology, seed):
     return work(chain(), dot("any", units=units), chain("cpu only"), dot("any"), dot("cpu only"))
 
 
-COURSE = Course(cluster(), (small,), disturbances=Disturbances(window_s=1.0, phase_s=5.0))
+ROUGH = Disturbances(window_s=1.0, phase_s=5.0)
+COURSE = Course(cluster(), (small,), (0.5, 1.0), 24, ROUGH)
+WHAT = {"topology": cluster(), "workload": small, "disturbances": ROUGH}
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +113,7 @@ def whole(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     size = Size(pool=2, scenarios=2, group=2, validation=2, every=1)
     settings = {"rounds": 3, "sizes": SIZES, "size": size, "method": METHOD, "seed": 5}
-    policy, history = train(COURSE, checkpoint=folder, **settings)
+    policy, history = train(**WHAT, checkpoint=folder, **settings)
     return settings, folder, policy, history
 
 
@@ -134,8 +136,8 @@ def test_a_training_that_was_cut_off_ends_with_the_same_numbers(whole, tmp_path:
             raise Killed
 
     with pytest.raises(Killed):
-        train(COURSE, checkpoint=tmp_path, tell=kill, **settings)
-    again, later = train(COURSE, checkpoint=tmp_path, **settings)
+        train(**WHAT, checkpoint=tmp_path, tell=kill, **settings)
+    again, later = train(**WHAT, checkpoint=tmp_path, **settings)
     assert [x.against for x in later] == [x.against for x in history]
     for one, other in zip(jax.tree.leaves(policy), jax.tree.leaves(again), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -144,10 +146,10 @@ def test_a_training_that_was_cut_off_ends_with_the_same_numbers(whole, tmp_path:
 def test_a_checkpoint_of_other_settings_is_refused(whole) -> None:
     settings, folder, _, _ = whole
     with pytest.raises(InputError, match="other settings"):
-        train(COURSE, checkpoint=folder, **{**settings, "seed": 6})
+        train(**WHAT, checkpoint=folder, **{**settings, "seed": 6})
 
 
 def test_loads_and_jobs_are_drawn_unless_the_spec_says_them() -> None:
-    course = Course(cluster(), ("layered?jobs=3", "fork-join"), jobs=5)
+    course = Course(cluster(), ("layered?jobs=3", "fork-join"), (0.5, 1.0), 5)
     assert len(course.scenario(0).workload.jobs) == 3
     assert len(course.scenario(1).workload.jobs) == 5

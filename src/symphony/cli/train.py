@@ -18,7 +18,7 @@ from symphony.cli import terminal
 from symphony.policies import SUFFIX, load, save
 from symphony.problem import topologies
 from symphony.problem.errors import InputError
-from symphony.training.train import RIVALS, Course, Round, Size
+from symphony.training.train import RIVALS, Round, Size
 from symphony.training.train import train as run_training
 
 ON_CPU = Size(pool=48, scenarios=8, group=8, validation=20, every=5)
@@ -49,7 +49,7 @@ def train(
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is a file", hint="name a folder")
     console = terminal.console()
-    course = Course(topologies.topology(topology), tuple(workload or ["layered"]), jobs=jobs)
+    cluster, work = topologies.topology(topology), workload or ["layered"]
     start = load(begin)[0] if begin else None
     columns = (TextColumn("{task.description:>60}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
     with Progress(*columns, TimeElapsedColumn(), console=console, disable=quiet, transient=True) as bars:
@@ -64,7 +64,9 @@ def train(
                 )
 
         policy, history = run_training(
-            course,
+            topology=cluster,
+            workload=work,
+            jobs=jobs,
             rounds=rounds,
             minutes=minutes,
             start=start,
@@ -77,7 +79,7 @@ def train(
     card = {
         "command": shlex.join(["symphony", *sys.argv[1:]]),
         "topology": topology,
-        "workloads": list(course.workloads),
+        "workloads": work,
         "rounds": len(history),
         "decisions": history[-1].decisions if history else 0,
         "against": min(looks, default=None),
@@ -91,7 +93,7 @@ def train(
         _draw(history, out / "curve.png")
         console.print(f"best: {_verdict(min(looks))}", soft_wrap=True)
     console.print(f"weights: {weights}")
-    tried = shlex.join(["symphony", "compare", "-t", topology, "-w", str(course.workloads[0]), "-p"])
+    tried = shlex.join(["symphony", "compare", "-t", topology, "-w", work[0], "-p"])
     console.print(f"try them: {tried} eft-belief,{weights}", soft_wrap=True)
 
 

@@ -1,6 +1,6 @@
 """Training, from top to bottom: draw scenarios, run each several times, learn from what differed, look how good it is.
 
-policy, history = train(Course(sy.topology("paper"), ("layered", "eeg")), rounds=100)
+policy, history = sy.train(topology="paper", workload=["layered", "eeg"], rounds=100)
 
 A round runs `scenarios` drawn ones `group` times each, all side by side in one compiled program, and changes the
 weights by what it saw in a second. Everything that is random follows from the seed and the number of the round; so a
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,11 @@ import numpy as np
 from jax import Array
 
 from symphony.evaluation.compare import Draw, scenario, slots_for
-from symphony.lowering.family import workload
+from symphony.lowering.family import workload as drawn
 from symphony.policies import SUFFIX, Learned, Network, Sizes, named, save
 from symphony.policies.features import graphs
 from symphony.policies.learned import STANDARD
+from symphony.problem import topologies
 from symphony.problem.errors import DataError, InputError
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Workload
@@ -49,8 +50,8 @@ class Course:
 
     topology: Topology
     workloads: tuple[str | Workload | Draw, ...]
-    loads: tuple[float, float] = (0.5, 1.0)  # between which a family's load is drawn, unless its spec says it
-    jobs: int = 24  # of a family's scenario, unless its spec says it
+    loads: tuple[float, float]  # between which a family's load is drawn, unless its spec says it
+    jobs: int  # of a family's scenario, unless its spec says it
     disturbances: Disturbances | None = None
 
     def scenario(self, seed: int) -> Scenario:
@@ -59,7 +60,7 @@ class Course:
         if isinstance(which, str):
             said = {part.partition("=")[0] for part in which.partition("?")[2].split("&")}
             load = float(np.random.default_rng([seed, 3]).uniform(*self.loads))
-            which = workload(
+            which = drawn(
                 which,
                 self.topology,
                 seed,
@@ -107,8 +108,12 @@ class Position(eqx.Module):
 
 
 def train(
-    course: Course,
     *,
+    topology: Topology | str,
+    workload: str | Workload | Draw | Sequence[str | Workload | Draw],
+    loads: tuple[float, float] = (0.5, 1.0),
+    jobs: int = 24,
+    disturbances: Disturbances | None = None,
     rounds: int = 200,
     minutes: float = float("inf"),
     start: Learned | None = None,
@@ -123,9 +128,13 @@ def train(
 ) -> tuple[Learned, list[Round]]:
     """Train a policy. Returns the weights that did best on validation scenarios, and what was told of each round.
 
-    `checkpoint` is a folder: where it holds a training of the same settings, that goes on.
+    Each scenario has one of the workloads, in turn; families are drawn with a load between `loads` and so many `jobs`,
+    unless their specs say it. `checkpoint` is a folder: where it holds a training of the same settings, that goes on.
     """
     began = time.perf_counter()
+    several = (workload,) if isinstance(workload, str | Workload) or callable(workload) else tuple(workload)
+    cluster = topologies.topology(topology) if isinstance(topology, str) else topology
+    course = Course(cluster, several, loads, jobs, disturbances)
     contention = contention or Bottleneck()
     pool = [course.scenario(number) for number in range(size.pool)]
     held = [course.scenario(VALIDATION + number) for number in range(size.validation)]

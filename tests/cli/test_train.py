@@ -1,0 +1,65 @@
+"""`symphony train`, with the long work replaced: what it prints and writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jax
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from symphony.cli import train as command
+from symphony.policies import Learned, Network, Sizes, load
+from symphony.problem.errors import InputError
+from symphony.training.train import Round
+
+POLICY = Learned(Network(jax.random.key(0), Sizes(width=8, memory=8)))
+HISTORY = [Round(0, 1.0, 100, 100.0, 2.0, 1.0, 1.1), Round(1, 2.0, 200, 100.0, 2.0, 0.9, 0.93)]
+app = typer.Typer()
+app.command()(command.train)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict:
+    """What the training was asked for."""
+    seen: dict = {}
+
+    def run(**options):
+        seen.update(options)
+        options["checkpoint"].mkdir()
+        for told in HISTORY:
+            options["tell"](told)
+        return POLICY, HISTORY
+
+    monkeypatch.setattr(command, "run_training", run)
+    return seen
+
+
+def test_it_tells_how_good_it_is_and_writes_weights_card_curve_and_history(asked: dict, tmp_path: Path) -> None:
+    out, told = tmp_path / "trained", tmp_path / "told.json"
+    words = ["-t", "machine", "-w", "layered", "-w", "eeg", "-o", str(out), "--json", str(told), "--rounds", "2", "-q"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    assert "10.0% more" in result.output and "7.0% less" in result.output
+    assert asked["workload"] == ["layered", "eeg"] and asked["topology"].name == "machine"
+    policy, card = load(out / "best.policy")
+    assert policy.network.sizes == POLICY.network.sizes
+    assert card["against"] == 0.93 and card["decisions"] == 200 and card["workloads"] == ["layered", "eeg"]
+    assert (out / "curve.png").stat().st_size > 1000
+    assert [x["against"] for x in json.loads(told.read_text())["history"]] == [1.1, 0.93]
+
+
+def test_what_cannot_be_written_is_found_before_training(asked: dict, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for words in (["-o", str(tmp_path / "file")], ["--json", str(tmp_path / "none" / "x.json")]):
+        result = CliRunner().invoke(app, words)
+        assert isinstance(result.exception, InputError)
+    assert not asked
+
+
+def test_weights_to_go_on_from_are_read_first(asked: dict, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["--from", str(tmp_path / "none.policy"), "-o", str(tmp_path / "x")])
+    assert isinstance(result.exception, InputError)
+    assert not asked
