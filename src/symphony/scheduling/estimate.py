@@ -14,7 +14,7 @@ from jax import Array
 from symphony.problem.spans import span
 from symphony.problem.topology import LOCAL, SPANS
 from symphony.scheduling.indexing import take
-from symphony.scheduling.policy import Observation, idle_devices
+from symphony.scheduling.policy import Observation, by_device, idle_devices
 from symphony.scheduling.state import COPIES, FREE, PLACING, QUEUED
 
 WAITING = 128  # gangs that wait for inputs and are looked at: more are rare, and would cost every decision
@@ -41,8 +41,8 @@ def transfer_s(observation: Observation, copies: Array, size: Array, device: Arr
         take(t.place, device)[..., None, :],
         take(t.peers, device)[..., None],
     )
-    ends = jnp.minimum(take(bandwidth, copies), take(bandwidth, device)[..., None, :])  # [..., V, spans]
-    speed = jnp.where(jnp.arange(len(SPANS)) == reach[..., None], ends, jnp.inf).min(axis=-1)
+    of_span, spans = bandwidth.reshape(-1), len(SPANS)
+    speed = jnp.minimum(take(of_span, copies * spans + reach), take(of_span, device[..., None] * spans + reach))
     seconds = jnp.where(reach == LOCAL, 0, size[..., None] / speed + take(t.latency, reach))
     return jnp.where(size > 0, jnp.where(copies >= 0, seconds, jnp.inf).min(axis=-1), 0)
 
@@ -131,9 +131,8 @@ def setup_s(observation: Observation, gang: Array) -> Array:
     """
     core, t = observation.core, observation.topology
     matching = (core.lane_kernel == observation.facts(gang).kernel) & t.lane_exists
-    here = t.lane_device[None, :] == jnp.arange(t.device_kind.shape[0])[:, None]
-    at_once = (here & matching & (core.lane_holds == FREE)).any(axis=1)
-    later = (here & matching).any(axis=1)
+    at_once = by_device(1 * (matching & (core.lane_holds == FREE)), t) > 0
+    later = by_device(1 * matching, t) > 0
     configured = jnp.where(idle_devices(observation), at_once, later)
     return jnp.where(configured, 0, take(t.kind_reconfigure, t.device_kind))
 

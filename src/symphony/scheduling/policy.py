@@ -116,7 +116,7 @@ class Observation(eqx.Module):
         core = self.core
         left = jnp.maximum(core.lane_estimate - self.now.minus(core.lane_since), 0)
         left = jnp.where(core.lane_holds >= 0, left, 0)
-        return _sum_by_device(left, self.topology)
+        return by_device(left, self.topology)
 
     @property
     def queue_s(self) -> Array:
@@ -130,7 +130,7 @@ class Observation(eqx.Module):
         return per_gang(self.core, jnp.asarray(table))
 
 
-def _sum_by_device(lanes: Array, t: TopologyArrays) -> Array:
+def by_device(lanes: Array, t: TopologyArrays) -> Array:
     """Sum over the lanes of each device; masked for small clusters, where that is faster than a scatter."""
     devices = t.device_kind.shape[0]
     if devices * lanes.shape[0] > 2**16:
