@@ -37,8 +37,11 @@ WIRING = Wiring(
     soft=np.zeros((0, 2)),
     tolerance=np.zeros(0),
 )
-# Loads by others change seldom, and then at once; readings are worse than those of a CPU's own events.
-PARAMETERS = Parameters(spread=1.0, innovation=0.2, turn=25.0, memory=0.02, faith=20.0, freedom=4.0)
+# Loads by others change seldom, and then at once; readings are worse than those of a CPU's own events, and their noise
+# goes by the load itself, which is known in part (`leap`).
+PARAMETERS = Parameters(
+    spread=1.0, innovation=0.2, turn=25.0, stride=1.0, leap=0.01, memory=0.02, faith=20.0, freedom=4.0
+)
 
 
 class Counters(eqx.Module):
