@@ -36,8 +36,9 @@ from symphony.telemetry import bayes_net, gate, posterior
 from symphony.telemetry.architectural import CATALOGUE
 from symphony.telemetry.events import Event, Pmu
 from symphony.telemetry.identities import Identity
-from symphony.telemetry.inference import Model, Posterior, infer
+from symphony.telemetry.inference import Posterior, infer
 from symphony.telemetry.planning import plan
+from symphony.telemetry.reading import Model
 from symphony.telemetry.samples import Floats, Recording, record
 from symphony.telemetry.sources.simulated import Simulated, phases
 
@@ -374,7 +375,7 @@ def cost(events: int, cpus: int, windows: int) -> dict[str, float]:
         window = posterior.Window(
             np.broadcast_to(recording.count[k] / recording.running_s[k], shape),
             np.broadcast_to(recording.running_s[k] / SLICE_S, shape),
-            np.full(cpus, float(WINDOW)),
+            np.full(shape, float(WINDOW)),
             np.full(cpus, 1 / (WINDOW * SLICE_S)),
         )
         began = time.perf_counter()

@@ -25,7 +25,7 @@ def wiring(columns: list[Column], identities: tuple[Identity, ...] = (), anchors
 
 
 def window(rate: list[float], slices: list[float], total: float = 24.0) -> Window:
-    return Window(np.array(rate), np.array(slices), np.array(total), np.array(1.0 / total))
+    return Window(np.array(rate), np.array(slices), np.full(len(rate), total), np.array(1.0 / total))
 
 
 def after(wires: Wiring, *windows: Window, parameters: Parameters | None = None) -> Belief:
@@ -186,7 +186,7 @@ def scene(seed: int, places: tuple[int, ...] = ()) -> tuple[Wiring, list[Window]
     for _ in range(6):
         shape = (*places, len(columns))
         slices = rng.integers(0, 7, shape).astype(float)
-        windows.append(Window(rng.lognormal(5, 2, shape), slices, np.full(places, 24.0), np.full(places, 1 / 24)))
+        windows.append(Window(rng.lognormal(5, 2, shape), slices, np.full(shape, 24.0), np.full(places, 1 / 24)))
     return wires, windows
 
 
@@ -294,7 +294,7 @@ def test_nothing_makes_it_crash_or_lie(windows: list[tuple[tuple[float, ...], tu
     wires, _ = scene(0)
     belief = posterior.start(np, wires, Parameters())
     for rate, slices in windows:
-        readings = Window(np.clip(rate, 0, 1e18), np.array(slices), np.array(24.0), np.array(1 / 24))
+        readings = Window(np.clip(rate, 0, 1e18), np.array(slices), np.full(11, 24.0), np.array(1 / 24))
         belief = posterior.update(np, wires, Parameters(), belief, readings)
         assert np.isfinite(belief.mean).all() and (belief.mean >= 0).all()
         assert np.isfinite(belief.cov).all() and (np.diagonal(belief.cov) >= 0).all()

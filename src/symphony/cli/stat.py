@@ -18,14 +18,16 @@ import typer
 from symphony.cli import prometheus
 from symphony.cli.stat_lines import Lines
 from symphony.problem.errors import InputError, SymphonyError
-from symphony.telemetry import inference, machine, verdicts, wanted
+from symphony.telemetry import machine, reading, verdicts, wanted
 from symphony.telemetry.expressions import key
 from symphony.telemetry.feeding import Command, Feed, Lead, Named, Waiting
-from symphony.telemetry.inference import Model
+from symphony.telemetry.kinds import kind
+from symphony.telemetry.reading import Model, Reader
 from symphony.telemetry.samples import CounterSource, Sample
 from symphony.telemetry.sources import KernelSource, NvmlSource, PerfSource, Replay, read_perf
 from symphony.telemetry.sources.perf_log import bare
-from symphony.telemetry.stat import Reader, Row, Run, Span, counts_a_task
+from symphony.telemetry.spans import Row, Span
+from symphony.telemetry.stat import Run
 from symphony.telemetry.wanted import Layout, Wanted
 
 if TYPE_CHECKING:
@@ -116,7 +118,7 @@ def stat(
         from symphony.telemetry import bands  # matplotlib takes a second to import
 
         bands.check(plot)
-    model = inference.model(cpu, platform=machine.platform(system_wide=system_wide or bool(cpus)))
+    model = reading.model(cpu, platform=machine.platform(system_wide=system_wide or bool(cpus)))
     asked = _Asked(wanted.split(events or ()), wanted.split(metrics or ()), counters, audit, explain, interval)
     with ExitStack() as stack:
         lines = Lines(_open(output, stack, sys.stdout if replay else sys.stderr), as_json=as_json, separator=separator)
@@ -297,14 +299,12 @@ def _live(model: Model, asked: _Asked, target: _Target, teller: _Teller) -> int:
     )
     every, step_ms = _steps(asked.interval_ms, target, teller.page is not None)
     feed = _feed(target, layout, chosen, step_ms, without, teller.lines)
-    units: dict[str, str] = {}
     names = {_printed(words): node for node, words in layout.words.items()}
-    reader = Reader(model, stored, target.task, names, units)
+    reader = Reader(model, stored, names)
     run = Run(lambda sample: reader, every)
     several = target.per_cpu or bool(feed.others)
 
     def take(sample: Sample) -> None:
-        units.update(getattr(feed.lead, "units", {}))
         teller.spans(run.update(sample), several)
 
     try:
@@ -411,8 +411,7 @@ def _replay(model: Model, asked: _Asked, file: Path, teller: _Teller) -> int:
     names = list(dict.fromkeys(column.event for recording in log.values() for column in recording.columns))
     teller.wanted = chosen = _in_log(model, asked, names, file)
     stored = tuple(v for v in verdicts.load(model.catalogue.name) if set(v.identity.events) <= set(chosen.nodes))
-    task = all(counts_a_task(recording) for recording in log.values())
-    reader = Reader(model, stored, task, units=log.units)
+    reader = Reader(model, stored)
     length_s = min(float(np.median(recording.duration_s)) for recording in log.values())
     every = max(1, round(asked.interval_ms / 1e3 / length_s)) if asked.interval_ms else 1
     run = Run(lambda sample: reader, every)
@@ -428,7 +427,7 @@ def _replay(model: Model, asked: _Asked, file: Path, teller: _Teller) -> int:
     if asked.audit:
         _keep(model, run, teller.lines, asked)
     if asked.explain:
-        columns = [column for column in next(iter(log.values())).columns if wanted.kind(column.event) == "hardware"]
+        columns = [column for column in next(iter(log.values())).columns if kind(column.event) == "hardware"]
         groups = [[c.event for c in columns if c.group == number] for number in dict.fromkeys(c.group for c in columns)]
         teller.explain(model, run, groups, ())
     return 0

@@ -14,7 +14,7 @@ from rich.text import Text
 from symphony.telemetry.bayes_net import BayesNet
 from symphony.telemetry.gate import Verdict
 from symphony.telemetry.samples import Problem
-from symphony.telemetry.stat import Row, Span
+from symphony.telemetry.spans import Row, Span
 
 NOT_COUNTED, NOT_SUPPORTED = "<not counted>", "<not supported>"
 _PROBLEMS = 5  # that are printed one by one
@@ -158,8 +158,7 @@ class Lines:
             for one in some:
                 mark = ("✓", "green") if one.accepted else ("✗", "red") if one.tested else ("?", "yellow")
                 out.print(Text.assemble("   ", mark, f" {one.identity.name}  [{one.identity.source}]"))
-                kept = "; metrics stay within it, though" if one.identity.relation == ">=" and not one.tested else ""
-                out.print(Text(f"       {one.reason}{kept}", style="dim"))
+                out.print(Text(f"       {one.reason}", style="dim"))
         if not verdicts:
             out.print(" No identity relates these events: each is inferred by itself.")
         out.print()

@@ -106,7 +106,7 @@ def read(counters: Counters, settings: Settings, past: Past) -> Counters:
     counted = jnp.where(shared, slices, SLICES / (2 * READINGS))
     ran = jnp.stack([counted, counted, jnp.full_like(load, SLICES)], axis=1)
     come = past.number >= settings.delay  # before the first sample there is nothing to learn from
-    seen = Window(arrives, ran * come, jnp.full_like(load, SLICES), jnp.full_like(load, ONE))
+    seen = Window(arrives, ran * come, jnp.full_like(ran, SLICES), jnp.full_like(load, ONE))
     wiring = jax.tree.map(lambda x: jnp.asarray(x, load.dtype), WIRING)
     belief = posterior.update(jnp, wiring, PARAMETERS, counters.belief, seen)
     belief = jax.tree.map(lambda new, old: jnp.where(come, new, old).astype(old.dtype), belief, counters.belief)

@@ -18,9 +18,10 @@ from symphony.telemetry.catalogue import add, at_hand, entries, load
 from symphony.telemetry.events import Catalogue, Event, Metric, Pmu
 from symphony.telemetry.gate import Verdict
 from symphony.telemetry.identities import Identity
-from symphony.telemetry.inference import Estimate, Model, Posterior, Tracker, infer, model
+from symphony.telemetry.inference import Estimate, Posterior, Tracker, infer
 from symphony.telemetry.machine import Platform
 from symphony.telemetry.posterior import Parameters
+from symphony.telemetry.reading import Model, model
 from symphony.telemetry.samples import Column, CounterSource, Problem, Recording, Sample, record
 from symphony.telemetry.sources import read_perf
 

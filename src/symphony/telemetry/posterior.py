@@ -74,7 +74,7 @@ class Window(NamedTuple):
 
     rate: Array  # f[..., C]: counts per second of the time with a counter
     slices: Array  # f[..., C]: slices of time with a counter; 0 where nothing is known
-    total: Array  # f[...]: slices in the window
+    total: Array  # f[..., C]: slices of time for which a column wanted one
     one: Array  # f[...]: the rate that one count in the whole window would be
 
 
@@ -137,7 +137,8 @@ def update(xp: ModuleType, wiring: Wiring, parameters: Parameters, belief: Belie
     # Noise: the spread over slices, from this window and from those before.
     own = _apply(wiring.pool, weight * (adjusted / _apply(columns, size) - _apply(columns, y)) ** 2)
     own = xp.minimum(own / xp.maximum(parts - 1, 1.0), 25.0 * xp.maximum(y, 1.0) ** 2)
-    unseen = xp.maximum(1 / n - 1 / window.total[..., None], 0.0)
+    total = _apply(wiring.pool, xp.where(seen, window.total, 0.0)) / xp.maximum(parts, 1.0)
+    unseen = xp.maximum(1 / n - 1 / xp.maximum(total, 1e-9), 0.0)
 
     def noise(near: Array) -> Array:
         """Variance of the readings if rates are `near`."""
@@ -309,7 +310,7 @@ def _follow(
     expected = _apply(columns, xp.maximum(against, window.one[..., None]))
     above = rate / expected - 1
     doubt = _apply(columns, doubt) + 1e-3
-    weight = xp.where((ran > 0) & (xp.abs(above) < 3), ran / window.total[..., None] / doubt, 0.0)
+    weight = xp.where((ran > 0) & (xp.abs(above) < 3), ran / window.total / doubt, 0.0)
     keep = 1 - 0.5 * p.memory
     outer = deviation[..., :, None] * deviation[..., None, :] * weight[..., None, None]
     flat = outer.reshape((*outer.shape[:-2], -1))

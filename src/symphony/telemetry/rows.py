@@ -80,7 +80,7 @@ def _used(says: Says, belief: Posterior) -> Estimate | None:
             return None
         if np.isnan(part.mean).all():
             return None
-        counted = belief.model.node(name) in belief.net.events
+        counted = belief.is_event(name)
         per_second = 1 / belief.duration_s if counted else np.ones(len(belief))
         parts.append((part.mean * per_second * says.unit, part.std * per_second * says.unit))
     mean = np.sum([mean for mean, _ in parts], axis=0)

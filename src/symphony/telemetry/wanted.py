@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal
 
 from symphony.problem.errors import InputError
 from symphony.telemetry import architectural, bayes_net
@@ -15,12 +14,10 @@ from symphony.telemetry.bayes_net import BayesNet
 from symphony.telemetry.events import Catalogue, Event
 from symphony.telemetry.expressions import key
 from symphony.telemetry.gate import Verdict, accepted
-from symphony.telemetry.inference import Model
+from symphony.telemetry.kinds import Kind, kind
 from symphony.telemetry.planning import plan
-from symphony.telemetry.sources.perf import is_software
+from symphony.telemetry.reading import Model
 from symphony.telemetry.sources.perf_log import bare
-
-Kind = Literal["hardware", "software", "kernel", "gpu"]
 
 DEFAULT_GROUPS = ("TopdownL1", "Topdown_L1", "PipelineL1")  # of metrics: the first that a catalogue has
 DEFAULT_METRICS = ("ipc", "branch_miss_rate", "cache_miss_rate")  # of the architectural catalogue
@@ -48,27 +45,14 @@ GPU = (
     "nvml.pcie_transmit_bytes",
     "nvml.energy_mj",
 )
-_KERNEL = ("psi.", "cgroup.", "sched.", "process.", "stat.", "vm.", "net.")
-_GPU = ("nvml.", "gpm.")
 TIMES = frozenset({"duration_time", "tsc", "msr/tsc/"})  # that a model knows without counting
 _OWN = re.compile(r"slots|topdown-[a-z-]+|branches|cpu-cycles|ref-cycles|mem-(loads|stores)|r[0-9a-f]+")  # the kernel's
-_TRACEPOINT = re.compile(r"[\w-]+:(?![ukhpGHSDIWebR]+$)[\w-]+")
 _SLOTS = frozenset({"slots", "topdown.slots"})
 # What Intel's top-down register holds all at once, beside the counters.
 _PARTS = ("retiring", "bad-spec", "fe-bound", "be-bound", "heavy-ops", "br-mispredict", "fetch-lat", "mem-bound")
 _TOPDOWN = tuple(f"topdown-{part}" for part in _PARTS)
 _REGISTER = 100  # its parts count as fixed counters from here on
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
-
-
-def kind(name: str) -> Kind:
-    """Who counts an event."""
-    plain = key(name)
-    if plain.startswith(_KERNEL):
-        return "kernel"
-    if plain.startswith(_GPU):
-        return "gpu"
-    return "software" if is_software(plain) or _TRACEPOINT.fullmatch(plain) else "hardware"
 
 
 def split(lists: Iterable[str]) -> tuple[str, ...]:

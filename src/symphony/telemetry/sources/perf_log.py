@@ -544,6 +544,7 @@ class PerfLines:
             np.array(window.count),
             np.array(window.running_s),
             np.array(window.enabled_s),
+            self.units,
         )
 
 
