@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import sys
 from collections.abc import Container, Iterable, Sequence
@@ -94,6 +95,15 @@ def stat(
         Path | None,
         typer.Option("--replay", metavar="FILE", help="Correct what `perf stat -I … -j` or `-x` wrote; needs no perf."),
     ] = None,
+    constants: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--constant",
+            metavar="NAME=VALUE",
+            help="A constant of metrics, such as num_cpus_online=8. --replay knows none but these; `here`: all of this "
+            "machine's. Repeatable.",
+        ),
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw means and 95% bands over time (.svg, .png).")
     ] = None,
@@ -118,7 +128,10 @@ def stat(
         from symphony.telemetry import bands  # matplotlib takes a second to import
 
         bands.check(plot)
-    model = reading.model(cpu, platform=machine.platform(system_wide=system_wide or bool(cpus)))
+    given = [constant for constant in constants or () if constant != "here"]
+    at_hand = replay is None or "here" in (constants or ())  # a log is of some machine
+    platform = machine.platform(system_wide=system_wide or bool(cpus)) if at_hand else machine.elsewhere()
+    model = reading.model(cpu, platform=machine.told(platform, given))
     asked = _Asked(wanted.split(events or ()), wanted.split(metrics or ()), counters, audit, explain, interval)
     with ExitStack() as stack:
         lines = Lines(_open(output, stack, sys.stdout if replay else sys.stderr), as_json=as_json, separator=separator)
@@ -236,11 +249,14 @@ class _Teller:
             if self.page is not None:
                 self.page.update(span, rows)
 
-    def totals(self, run: Run, title: str) -> None:
-        """What was found of the whole run."""
+    def totals(self, run: Run, title: str, elapsed_s: float | None = None, *, about: bool = False) -> None:
+        """What was found of the whole run; `elapsed_s`: how long it was, if not as long as what was counted."""
         if not self.in_intervals:
-            spans = sorted(run.totals.values(), key=lambda span: (span.where == MACHINE, span.where.startswith(GPU)))
-            self.lines.totals(title, [(span, self.rows(span)) for span in spans])
+            spans = sorted(run.totals.values(), key=lambda span: (_beside(span), span.where.startswith(GPU)))
+            counted = [span for span in spans if not _beside(span)] or spans
+            longest = max((span.duration_s for span in counted), default=0.0)
+            found = [(span, self.rows(span)) for span in spans]
+            self.lines.totals(title, found, longest if elapsed_s is None else elapsed_s, about=about)
 
     def rows(self, span: Span) -> list[Row]:
         """The lines that were asked for, of those that the place can have."""
@@ -255,6 +271,11 @@ class _Teller:
         found = verdicts.together([place.verdicts for place in run.places.values()])
         net = next((place.net for place in run.places.values() if place.net), None)
         self.lines.explain(model.catalogue.name, groups, derived, net, found)
+
+
+def _beside(span: Span) -> bool:
+    """Whether it is of the kernel or a GPU, which are looked at for a little longer than what is counted."""
+    return span.where == MACHINE or span.where.startswith(GPU)
 
 
 def _windows(run: Run) -> str:
@@ -316,7 +337,8 @@ def _live(model: Model, asked: _Asked, target: _Target, teller: _Teller) -> int:
     teller.spans(run.finish(), several)
     if not run.windows:
         teller.lines.note("it ended before anything was counted")
-    teller.totals(run, f"Counts of {target} ({model.catalogue.name}, {_windows(run)})")
+    elapsed_s = getattr(feed.lead, "elapsed_s", None)
+    teller.totals(run, f"Counts of {target} ({model.catalogue.name}, {_windows(run)})", elapsed_s)
     # A program that sleeps is not counted, and that is as it should be.
     teller.lines.problems([p for source in feed.sources for p in source.problems if "was not counted" not in p.what])
     if layout.audit:
@@ -423,7 +445,8 @@ def _replay(model: Model, asked: _Asked, file: Path, teller: _Teller) -> int:
     else:
         spans = [span for place in log.values() for span in run.replay(place) if teller.listens]
         teller.spans(sorted([*spans, *run.finish()], key=lambda span: span.end_s), several)
-    teller.totals(run, f"Counts of {file.name} ({model.catalogue.name}, {_windows(run)})")
+    _note_constants(model, chosen.metrics, teller.lines)
+    teller.totals(run, f"Counts of {file.name} ({model.catalogue.name}, {_windows(run)})", about=not log.timed)
     if asked.audit:
         _keep(model, run, teller.lines, asked)
     if asked.explain:
@@ -431,6 +454,17 @@ def _replay(model: Model, asked: _Asked, file: Path, teller: _Teller) -> int:
         groups = [[c.event for c in columns if c.group == number] for number in dict.fromkeys(c.group for c in columns)]
         teller.explain(model, run, groups, ())
     return 0
+
+
+def _note_constants(model: Model, metrics: Sequence[str], lines: Lines) -> None:
+    """Which constants metrics lack: a log does not say of which machine it is."""
+    texts = [model.catalogue.metric(metric).expression.lower() for metric in metrics]
+    named = {name for text in texts for name in re.findall(r"#\w+", text)}
+    if unknown := sorted(name for name in named if math.isnan(model.platform.constant(name))):
+        lines.note(
+            f"some metrics need {', '.join(unknown)} of the machine that was counted: "
+            f"--constant {unknown[0].removeprefix('#')}=…, or --constant here if it is this one"
+        )
 
 
 def _in_log(model: Model, asked: _Asked, names: Sequence[str], file: Path) -> Wanted:

@@ -70,8 +70,10 @@ class Lines:
                 Text(f"#{'time, s':>11} {place}{'counts':>20}   {'95%':<12}  unit    events", style="dim")
             )
 
-    def totals(self, title: str, found: Sequence[tuple[Span, Sequence[Row]]]) -> None:
-        """The lines of a whole run."""
+    def totals(
+        self, title: str, found: Sequence[tuple[Span, Sequence[Row]]], elapsed_s: float, *, about: bool = False
+    ) -> None:
+        """The lines of a whole run; `about`: how long it was is not known well."""
         places = len(found) > 1
         if not self.for_people:
             for span, rows in found:
@@ -84,8 +86,8 @@ class Lines:
             for row in rows:
                 place = Text(f"{span.where or 'all':>8} ") if places else Text("")
                 self._console.print(place + self._line(row))
-        elapsed = max((span.end_s - span.start_s for span, _ in found), default=0.0)
-        self._console.print(f"\n{elapsed:>20.6f}   seconds elapsed")
+        elapsed = f"about {elapsed_s:.2g}" if about else f"{elapsed_s:.6f}"
+        self._console.print(f"\n{elapsed:>20}   seconds elapsed")
         self._console.print(
             Text(
                 f"{'±':>20}   half of the 95% interval, of counts in per cent; in brackets: share of time counted\n",

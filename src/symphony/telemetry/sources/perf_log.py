@@ -46,9 +46,15 @@ class PerfLog(Mapping[str, Recording]):
     """The recordings of a log by place ("" where perf did not tell places apart), and what could not be used."""
 
     def __init__(
-        self, recordings: Mapping[str, Recording], problems: Sequence[Problem], units: Mapping[str, str]
+        self,
+        recordings: Mapping[str, Recording],
+        problems: Sequence[Problem],
+        units: Mapping[str, str],
+        *,
+        timed: bool = True,
     ) -> None:
         self.recordings, self.problems, self.units = dict(recordings), tuple(problems), dict(units)
+        self.timed = timed  # whether it says how long it was, and not only about
 
     def __getitem__(self, where: str) -> Recording:
         return self.recordings[where]
@@ -84,7 +90,7 @@ def read_perf(
     if not any(np.isfinite(recording.count).any() for recording in recordings.values()):
         first = f"; {lines.problems[0]}" if lines.problems else ""
         raise DataError(f"there is no count of perf stat in it{first}", where=str(path), hint=_HINT)
-    return PerfLog(recordings, lines.problems, lines.units)
+    return PerfLog(recordings, lines.problems, lines.units, timed=lines.timed)
 
 
 def lines_of(file: IO[bytes]) -> Iterator[bytes]:
@@ -325,6 +331,7 @@ class PerfLines:
         self._given = _given_groups(groups or ())
         self._problems = Problems()
         self.units: dict[str, str] = {}
+        self.timed = True  # whether windows are as long as the log says, and not only about
         self._clock = _Clock()
         self._decimals = False  # whether percentages have any: perf from before 5.19
         self._largest: dict[tuple[str, _Key], tuple[float, int]] = {}  # by place and column: value, windows
@@ -451,7 +458,8 @@ class PerfLines:
         if first.time_s is not None:
             span, what = self._clock.window(first.time_s)
         else:
-            duration, what = _duration(readings)
+            duration, exact, what = _duration(readings)
+            self.timed = self.timed and exact
             span = self._clock.after(duration)
         if what:
             self._problem(first.line, what, kind=what.split(":")[0])
@@ -585,17 +593,17 @@ class _Clock:
         return (start, length) if length > 0 else None
 
 
-def _duration(readings: list[_Reading]) -> tuple[float, str]:
-    """How long the one window of a log without -I was, and a word on it if that is not certain."""
+def _duration(readings: list[_Reading]) -> tuple[float, bool, str]:
+    """How long the one window of a log without -I was, whether exactly, and a word on it if that is not certain."""
     for reading in readings:
         if reading.event == "duration_time" and reading.unit == "ns" and reading.value > 0:
-            return reading.value / 1e9, ""
+            return reading.value / 1e9, True, ""
     for reading in readings:
         if reading.unit == "msec" and reading.value > 0 and reading.utilized > 0:
-            return reading.value / 1e3 / reading.utilized, ""
+            return reading.value / 1e3 / reading.utilized, False, ""  # CPUs are printed with few digits
     longest = max(reading.running_s / (reading.percent / 100 or 1) for reading in readings)
     what = "without -I, duration_time or task-clock nothing tells the elapsed time: time on CPUs is taken for it"
-    return longest, what
+    return longest, False, what
 
 
 # --- Enabled times -----------------------------------------------------------------------------------------
