@@ -51,7 +51,7 @@ class Parameters(NamedTuple):
     freedom: Array = 2.0  # degrees of freedom of the error, beside those of the sample
     turn: Array = 0.3  # surprise, in variances, at which a step counts as half a jump
     stride: Array = 3.0  # variance of a jump, in squares of how far it seems to go: one jump says little of the scale
-    leap: Array = 2.0  # error of a reading, in variances, at which it counts half as one of another rate
+    leap: Array = 1.0  # error of a reading, in variances, at which it counts half as one of another rate
 
 
 class Belief(NamedTuple):
