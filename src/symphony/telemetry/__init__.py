@@ -10,8 +10,8 @@ The files, in the order in which a count passes through them:
     what must hold    linear → identities, curated/ → gate
     what to count     bayes_net → planning
     what is read      samples ← sources/
-    what follows      posterior (arrays) → inference (names) → rows (a topology's)
-    `symphony stat`   wanted, verdicts, feeding → stat → bands (plots); drawing (the net)
+    what follows      posterior (arrays) → reading, inference (names) → spans (sums) → rows (a topology's)
+    `symphony stat`   kinds, wanted, verdicts, feeding → stat → bands (plots); drawing (the net)
 """
 
 from symphony.telemetry.catalogue import add, at_hand, entries, load
