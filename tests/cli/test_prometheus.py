@@ -10,8 +10,8 @@ import pytest
 
 from symphony.cli.prometheus import Page, serve
 from symphony.problem.errors import InputError
-from symphony.telemetry.inference import Model
-from symphony.telemetry.stat import Reader, Row, Span
+from symphony.telemetry.reading import Model, Reader
+from symphony.telemetry.spans import Row, Span
 from tests.telemetry.demo import DEMO
 
 SPAN = Span(Reader(Model(DEMO)), 'CPU"0\\', 1.0, 0.5)

@@ -343,6 +343,29 @@ def test_programs_and_the_kernel_are_two_events(tmp_path: Path) -> None:
     assert one["name"] == "cycles:k" and one["value"] == 3e9
 
 
+def test_a_log_does_not_have_this_machines_constants(tmp_path: Path) -> None:
+    """`frequency` divides by the CPUs of the machine that was counted."""
+    line = "1.000000000;8000000000;;cycles;8000000000;100.00;;\n"
+    (tmp_path / "log").write_text(line + line.replace("1.0", "2.0", 1))
+    asked = ("--replay", "log", "--cpu", "architectural", "-M", "frequency", "-j")
+    unknown = run(*asked)
+    assert counts(unknown.stdout)[0]["value"] is None and "--constant num_cpus_online=" in unknown.stdout
+    told = run(*asked, "--constant", "num_cpus_online=4")
+    assert lines(told.stdout)[0]["value"] == pytest.approx(2.0, rel=1e-3) and "constant" not in told.stdout
+    assert lines(run(*asked, "--constant", "here").stdout)[0]["value"] > 0
+    for wrong, said in (("cpus=4", "no constant is called 'cpus'"), ("slots=many", "no value")):
+        with pytest.raises(InputError, match=said):
+            run(*asked, "--constant", wrong)
+
+
+def test_how_long_a_log_without_intervals_was_is_said_to_be_about(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text("1.50;msec;task-clock;1500000;100.00;0.8;CPUs utilized\n")
+    assert re.search(r"^ +about 0\.0019 +seconds elapsed$", run("--replay", "log").stdout, re.M)
+    with (tmp_path / "log").open("a") as file:
+        file.write("1900000;ns;duration_time;1900000;100.00;;\n")
+    assert re.search(r"^ +0\.001900 +seconds elapsed$", run("--replay", "log").stdout, re.M)
+
+
 def test_places_of_a_log(tmp_path: Path) -> None:
     both = {where: demo.recording(20, seed, where) for seed, where in enumerate(("CPU0", "CPU1"))}
     (tmp_path / "log").write_text(as_json(both, decimals=True))

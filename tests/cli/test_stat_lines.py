@@ -7,7 +7,7 @@ import math
 import pytest
 
 from symphony.cli.stat_lines import shown
-from symphony.telemetry.stat import Row
+from symphony.telemetry.spans import Row
 
 
 def row(value: float, lower: float, upper: float, unit: str = "", kind: str = "event") -> Row:

@@ -9,8 +9,8 @@ import pytest
 
 from symphony.problem.errors import InputError
 from symphony.telemetry.bands import MOST, Bands, check
-from symphony.telemetry.inference import Model
-from symphony.telemetry.stat import Reader, Row, Span
+from symphony.telemetry.reading import Model, Reader
+from symphony.telemetry.spans import Row, Span
 from tests.telemetry.demo import DEMO
 
 READER = Reader(Model(DEMO))

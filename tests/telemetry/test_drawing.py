@@ -12,7 +12,7 @@ from symphony.telemetry.drawing import MOST, graph, svg
 from symphony.telemetry.events import Catalogue, Event
 from symphony.telemetry.gate import Verdict
 from symphony.telemetry.identities import Identity
-from symphony.telemetry.inference import Model
+from symphony.telemetry.reading import Model
 from tests.telemetry.demo import DEMO, EVENTS, PARTS, SHARES
 
 MODEL = Model(DEMO)

@@ -41,10 +41,12 @@ def lead(*samples: Sample, error: Exception | None = None) -> Command:
 
 
 def test_it_ends_with_its_lead_and_polled_sources_have_a_last_window() -> None:
-    feed = Feed([Command(["sleep", "0.15"])])
+    command = Command(["sleep", "0.15"])
+    feed = Feed([command])
     feed.others = [Named(KernelSource(interval_s=10.0, sleep=feed.pause), "machine")]
     (one,) = list(feed)
     assert one.where == "machine" and 0 < one.duration_s < 10
+    assert command.elapsed_s is not None and command.elapsed_s >= 0.15
 
 
 def test_a_lead_that_cannot_begin_is_replaced_and_the_reserve_begins() -> None:

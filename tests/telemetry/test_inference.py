@@ -13,9 +13,12 @@ from symphony.problem.errors import InputError
 from symphony.telemetry import gate
 from symphony.telemetry.events import Catalogue, Event, Metric, Pmu
 from symphony.telemetry.identities import Identity
-from symphony.telemetry.inference import Model, Tracker, infer
+from symphony.telemetry.inference import Tracker, infer
+from symphony.telemetry.machine import Platform
+from symphony.telemetry.reading import Model, Reader
 from symphony.telemetry.samples import Column, Recording, Sample, record
 from symphony.telemetry.sources.simulated import Simulated, phases
+from symphony.telemetry.stat import Run
 from tests.telemetry.test_bayes_net import total
 
 PARTS = ("front", "bad", "back", "retired")
@@ -71,6 +74,20 @@ def test_programs_and_the_kernel_are_told_apart() -> None:
     alike = infer(model(), counted_all_the_time(cycles_u=7e8, instructions_u=1e9))
     assert alike["cycles"].mean == pytest.approx(7e8, rel=1e-2) and alike["ipc"].mean == pytest.approx(10 / 7, rel=1e-2)
     assert alike["cycles:u"].mean == pytest.approx(7e8, rel=1e-2)
+
+
+def test_readings_that_still_come_are_told_apart_too() -> None:
+    recording = counted_all_the_time(cycles_u=7e8, cycles_k=3e8, instructions_u=1e9)
+    tracker = Tracker(model(), recording.columns)
+    for sample in recording.samples():
+        tracker.update(sample)
+    assert tracker.latest()["cycles:u"].mean == [7e8] and tracker.latest()["cycles:k"].mean == [3e8]
+
+
+def test_one_event_twice_in_a_group_is_two_readings_of_it() -> None:
+    found = infer(model(), counted_all_the_time(cycles_p=7e8, cycles_pp=7e8, instructions=1e9))
+    assert found.net.events == ("cycles", "instructions")
+    assert found.total("cycles:pp").mean == [7e9] and found.total("ipc").mean == pytest.approx(10 / 7, rel=1e-2)
 
 
 def test_two_readings_of_an_event_in_a_group_are_both_kept() -> None:
@@ -190,6 +207,107 @@ def test_live_identities_come_into_use_when_they_have_been_tested() -> None:
     assert late.start_s[0] == pytest.approx(recording.start_s[-3])
 
 
+def steady(windows: int, **events: tuple[float, float, float]) -> list[Sample]:
+    """Windows of a second that are all alike: count, running and enabled time of each event."""
+    columns = tuple(Column(event, group) for group, event in enumerate(events))
+    readings = [np.array(column) for column in zip(*events.values(), strict=True)]
+    return [Sample("", k, 1.0, columns, *readings) for k in range(windows)]
+
+
+def test_one_way_from_readings_to_numbers() -> None:
+    """What `symphony stat` says of a log is what `infer` says of it."""
+    _, recording = reading()
+    found, run = infer(model(SLOTS), recording), Run(lambda sample: Reader(model(SLOTS)))
+    spans = list(run.replay(recording))
+    for name in (*PARTS, "back_bound"):
+        rows = [(span.rows((), [name]) if "_" in name else span.rows([name]))[0] for span in spans]
+        np.testing.assert_array_equal(found[name].mean, [row.value for row in rows])
+        np.testing.assert_array_equal(found[name].upper, [row.upper for row in rows])
+        row = (run.totals[""].rows((), [name]) if "_" in name else run.totals[""].rows([name]))[0]
+        whole = found.total(name)
+        assert (whole.mean[0], whole.std[0], whole.lower[0]) == (row.value, row.std, row.lower)
+
+
+def test_a_log_in_which_nothing_is_counted_twice_is_less_certain() -> None:
+    """How far windows differ is all that tells how far a reading is off."""
+    rng, deviations = np.random.default_rng(0), []
+    for shape in (100.0, 0.5):
+        counts = 1e6 * rng.gamma(shape, 1 / shape, 60)
+        times = np.array([0.024]), np.array([0.096])
+        samples = [Sample("", k, 1.0, (Column("cycles"),), counts[k : k + 1], *times) for k in range(60)]
+        whole = infer(model(), record(samples)).total("cycles")
+        deviations.append(whole.std[0] / whole.mean[0])
+    assert deviations[1] > 3 * deviations[0]
+
+
+def test_parts_of_a_machine_that_are_enabled_for_unlike_times() -> None:
+    """Two memory controllers beside 64 CPUs: each event's own time makes its rate a count."""
+    found = infer(model(), record(steady(8, cycles=(8e9, 64.0, 64.0), slots=(1e8, 2.0, 2.0), front=(1e8, 1.0, 2.0))))
+    assert (found.total("slots").mean[0], found.total("slots").std[0]) == (8e8, 0.0)
+    half = found.total("front")
+    assert half.mean[0] == pytest.approx(1.6e9, rel=1e-3)
+    alone = infer(model(), record(steady(8, front=(1e8, 1.0, 2.0)))).total("front")
+    assert half.std[0] == pytest.approx(alone.std[0], rel=0.05)
+
+
+def test_a_program_that_sleeps_for_whole_windows_counts_nothing_in_them() -> None:
+    awake = steady(10, cycles=(1e9, 1.0, 1.0), front=(5e8, 0.5, 1.0))
+    asleep = steady(10, cycles=(np.nan, 0.0, 0.0), front=(np.nan, 0.0, 0.0))
+    samples = [replace(one, start_s=float(k)) for k, one in enumerate((*awake[:5], *asleep[:5], *awake[5:]))]
+    found = infer(model(), record(samples))
+    assert (found.total("cycles").mean[0], found.total("cycles").std[0]) == (1e10, 0.0)
+    assert found.total("front").mean[0] == pytest.approx(1e10, rel=0.01)
+    assert found["cycles"].mean[7] == found["cycles"].upper[7] == 0
+    assert len(found) == 15 and found.duration_s.sum() == 15
+
+
+def test_what_had_a_counter_all_the_time_is_exact() -> None:
+    columns = (Column("cpu-clock"), Column("cycles"))
+    samples = [
+        Sample("", k, 1.0, columns, np.array([100.4, 12.0]), np.ones(2), np.ones(2), {"cpu-clock": "msec"})
+        for k in range(3)
+    ]
+    found = infer(model(), record(samples))
+    clock, cycles = found["cpu-clock"], found["cycles"]
+    assert clock.mean.tolist() == [100.4] * 3 and not clock.std.any() and clock.unit == "msec"
+    assert cycles.mean.tolist() == cycles.lower.tolist() == [12.0] * 3
+
+
+def test_a_window_that_lacks_an_event_widens_its_total() -> None:
+    late = steady(100, cycles=(1e9, 1.0, 1.0))
+    late[0] = replace(late[0], count=np.array([np.nan]), running_s=np.zeros(1))
+    whole = infer(model(), record(late)).total("cycles")
+    assert whole.mean[0] == pytest.approx(1e11, rel=1e-3)
+    assert 9.7e10 < whole.lower[0] < 9.95e10 and 1.005e11 < whole.upper[0] < 1.03e11
+
+
+def test_counts_in_a_unit_are_not_scaled_again() -> None:
+    listed = replace(CPU, events=(*CPU.events, Event("bytes", scale=64.0, scale_unit="Bytes")))
+    samples = steady(3, bytes=(6.4e6, 1.0, 1.0))
+    for units, times in ({"bytes": "Bytes"}, 1), ({}, 64):
+        found = infer(Model(listed, identities=()), record([replace(one, units=units) for one in samples]))
+        assert found["bytes"].mean[0] == times * 6.4e6 and found["bytes"].unit == "Bytes"
+
+
+def test_bounds_that_were_not_tested_are_not_used() -> None:
+    bound = Identity("slots >= front", (("slots", 1.0), ("front", -1.0)), relation=">=", source="curated: test")
+    samples = steady(3, slots=(1e6, 0.5, 1.0), front=(5e6, 0.5, 1.0))
+    share = infer(model(bound), record(samples)).total("front_bound")
+    assert share.mean[0] == pytest.approx(500, rel=0.01)
+
+
+def test_the_time_that_was_counted_is_not_guessed() -> None:
+    listed = replace(CPU, metrics=(*CPU.metrics, Metric("busy", "cycles / tsc")))
+    here = Model(listed, Platform(system_tsc_freq=5e9), identities=())
+    for name in ("tsc", "msr/tsc/"):
+        counted = [
+            replace(one, columns=(Column("cycles"), Column(name)))
+            for one in steady(3, cycles=(1e9, 1.0, 1.0), tsc=(2e9, 1.0, 1.0))
+        ]
+        assert infer(here, record(counted)).total("busy").mean[0] == pytest.approx(0.5, rel=1e-3)
+    assert infer(here, record(steady(3, cycles=(1e9, 1.0, 1.0)))).total("busy").mean[0] == pytest.approx(0.2, rel=1e-3)
+
+
 def test_modifiers_are_not_part_of_a_name() -> None:
     _, recording = reading()
     marked = replace(recording, columns=tuple(replace(c, event=f"{c.event}:u") for c in recording.columns))
@@ -217,6 +335,10 @@ def test_mistakes_are_named() -> None:
     with pytest.raises(InputError, match="nosuch was not counted, and x86/made-up has no metric nosuch") as caught:
         infer(model(), recording)["nosuch"]
     assert "instructions" in caught.value.hint
+    with pytest.raises(InputError, match="nosuch was not counted"):
+        infer(model(), recording).total("nosuch")
+    with pytest.raises(InputError, match="'amdzen4' is no model"):
+        Tracker("amdzen4", recording.columns)  # type: ignore[arg-type]
 
 
 def test_what_is_printed_is_short() -> None:

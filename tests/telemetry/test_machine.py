@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from symphony.telemetry.machine import Platform, cpuid, matches, platform
+from symphony.telemetry.machine import Platform, cpuid, elsewhere, matches, platform, told
 
 
 @pytest.mark.parametrize(
@@ -117,6 +117,12 @@ def test_platform_of_a_machine(tmp_path: Path) -> None:
 def test_frequency_without_a_name_comes_from_bogomips(tmp_path: Path) -> None:
     machine_with(tmp_path, proc__cpuinfo=X86.replace(" @ 2.10GHz", ""))
     assert platform(tmp_path).system_tsc_freq == 2e9
+
+
+def test_of_a_machine_elsewhere_only_what_is_told_is_known() -> None:
+    found = told(elsewhere(), ["num_cpus_online=8", "#SMT_on=1"])
+    assert (found.num_cpus_online, found.smt_on) == (8, True)
+    assert math.isnan(found.num_packages) and math.isnan(found.system_tsc_freq) and not found.core_wide
 
 
 def test_a_machine_that_tells_nothing(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from symphony.problem.errors import DataError
 from symphony.telemetry import gate, verdicts
 from symphony.telemetry.gate import Verdict
 from symphony.telemetry.identities import Identity
-from symphony.telemetry.inference import Model
+from symphony.telemetry.reading import Model
 from tests.telemetry.demo import DEMO, EVENTS, recording
 
 ONE = Identity("a = b + c", (("a", 1.0), ("b", -1.0), ("c", -1.0)), source="curated: test", tolerance=0.01)

@@ -9,8 +9,9 @@ import pytest
 from symphony.problem.errors import InputError
 from symphony.telemetry import architectural, gate, wanted
 from symphony.telemetry.events import Catalogue, Event, Metric, Pmu
-from symphony.telemetry.inference import Model
-from symphony.telemetry.wanted import choose, core_device, default, expand, kind, lay_out, split
+from symphony.telemetry.kinds import kind
+from symphony.telemetry.reading import Model
+from symphony.telemetry.wanted import choose, core_device, default, expand, lay_out, split
 from tests.telemetry.demo import DEMO, PARTS, SHARES, recording
 
 MODEL = Model(DEMO)
@@ -24,6 +25,10 @@ def test_lists_as_perf_takes_them() -> None:
     for wrong in ("{a", "a}", "{{a}}", "cpu/a"):
         with pytest.raises(InputError, match="no list of events"):
             split([wrong])
+
+
+def test_modifiers_make_no_tracepoint() -> None:
+    assert {kind(f"cycles:{modifier}") for modifier in ("G", "D", "S", "I", "uk", "ppp")} == {"hardware"}
 
 
 def test_who_counts() -> None:

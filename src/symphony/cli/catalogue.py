@@ -16,7 +16,7 @@ from rich.table import Column, Table
 
 from symphony.cli import terminal
 from symphony.problem.errors import InputError
-from symphony.telemetry import architectural, drawing, inference, machine, verdicts, wanted
+from symphony.telemetry import architectural, drawing, machine, reading, verdicts, wanted
 from symphony.telemetry import catalogue as catalogues
 from symphony.telemetry.catalogue import Entry
 from symphony.telemetry.events import Catalogue, Event, Metric
@@ -148,7 +148,7 @@ def graph_(
         raise InputError("no file for the picture", hint="symphony catalogue graph -o net.svg, or --json")
     if output is not None and output.suffix.lower() != ".svg":
         raise InputError(f"-o {output}: the picture is an SVG", hint=f"-o {output.with_suffix('.svg')}")
-    model = inference.model(name)
+    model = reading.model(name)
     chosen: tuple[str, ...] = ()
     if events is not None:
         chosen = tuple(dict.fromkeys(key(e.name) for e in model.catalogue.events if _fits(events, e.name)))

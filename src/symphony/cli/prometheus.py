@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock, Thread
 
 from symphony.problem.errors import InputError
-from symphony.telemetry.stat import Row, Span
+from symphony.telemetry.spans import Row, Span
 
 _HELP = {
     "event": "Events in a second",

@@ -20,14 +20,15 @@ from symphony.cli import prometheus
 from symphony.cli.stat_lines import Lines
 from symphony.cli.stat_teller import MACHINE, Teller
 from symphony.problem.errors import InputError, SymphonyError
-from symphony.telemetry import architectural, inference, machine, verdicts, wanted
+from symphony.telemetry import architectural, machine, reading, verdicts, wanted
 from symphony.telemetry.expressions import key
 from symphony.telemetry.feeding import Command, Feed, Lead, Named, Waiting
-from symphony.telemetry.inference import Model
+from symphony.telemetry.kinds import kind
 from symphony.telemetry.naming import bare
+from symphony.telemetry.reading import Model, Reader
 from symphony.telemetry.samples import CounterSource, Sample
 from symphony.telemetry.sources import KernelSource, NvmlSource, PerfSource, Replay, read_perf
-from symphony.telemetry.stat import Reader, Run, counts_a_task
+from symphony.telemetry.stat import Run
 from symphony.telemetry.wanted import Layout, Wanted
 
 SAMPLING_MS = 100
@@ -94,6 +95,15 @@ def stat(
             help="Correct what `perf stat -I … -j` or `-x` wrote (-: standard input); needs no perf.",
         ),
     ] = None,
+    constants: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--constant",
+            metavar="NAME=VALUE",
+            help="A constant of metrics, such as num_cpus_online=8. --replay knows none but these; `here`: all of this "
+            "machine's. Repeatable.",
+        ),
+    ] = None,
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Draw means and 95% bands over time (.svg, .png).")
     ] = None,
@@ -120,7 +130,10 @@ def stat(
         from symphony.telemetry import bands  # matplotlib takes a second to import
 
         bands.check(plot)
-    model = inference.model(cpu, platform=machine.platform(system_wide=system_wide or bool(cpus)))
+    given = [constant for constant in constants or () if constant != "here"]
+    at_hand = replay is None or "here" in (constants or ())  # a log is of some machine
+    platform = machine.platform(system_wide=system_wide or bool(cpus)) if at_hand else machine.elsewhere()
+    model = reading.model(cpu, platform=machine.told(platform, given))
     asked = _Asked(wanted.split(events or ()), wanted.split(metrics or ()), counters, audit, explain, interval)
     with ExitStack() as stack:
         lines = Lines(_open(output, stack, sys.stdout if replay else sys.stderr), as_json=as_json, separator=separator)
@@ -267,15 +280,13 @@ def _live(model: Model, asked: _Asked, target: _Target, teller: Teller) -> int:
     feed = _feed(target, layout, chosen, step_ms, without, teller.lines)
     if asked.anything:
         feed.reserve = []  # nobody asked for what the kernel tells
-    units = {event: unit for event in (*wanted.KERNEL, *wanted.GPU, *chosen.events) if (unit := wanted.unit(event))}
     names = {_printed(words): node for node, words in layout.words.items()}
     model = replace(model, names={node: node for node in layout.words})
-    reader = Reader(model, stored, target.task, names, units)
+    reader = Reader(model, stored, names)
     run = Run(lambda sample: reader, every)
     several = target.per_cpu or bool(feed.others)
 
     def take(sample: Sample) -> None:
-        units.update(getattr(feed.lead, "units", {}))
         teller.lines.unsupported |= getattr(feed.lead, "unsupported", frozenset())
         teller.spans(run.update(sample), several)
 
@@ -288,7 +299,8 @@ def _live(model: Model, asked: _Asked, target: _Target, teller: Teller) -> int:
     teller.spans(run.finish(), several)
     if not run.windows and not teller.lines.unsupported:
         teller.lines.note("it ended before anything was counted")
-    teller.totals(run, f"Counts of {target} ({model.catalogue.name}, {_windows(run)})", reader)
+    elapsed_s = getattr(feed.lead, "elapsed_s", None)
+    teller.totals(run, f"Counts of {target} ({model.catalogue.name}, {_windows(run)})", reader, elapsed_s)
     # A program that sleeps is not counted, and that is as it should be.
     teller.lines.problems([p for source in feed.sources for p in source.problems if "was not counted" not in p.what])
     if layout.audit:
@@ -384,11 +396,10 @@ def _replay(model: Model, asked: _Asked, file: Path, teller: Teller) -> int:
     teller.lines.unsupported = log.unsupported
     names = list(dict.fromkeys(column.event for recording in log.values() for column in recording.columns))
     fits = _fits(model, names, teller.lines)
-    model = model.among(name for name in names if wanted.kind(name) == "hardware")
+    model = model.among(names)
     teller.wanted = chosen = _in_log(model, asked, names, file)
     stored = tuple(v for v in verdicts.load(model.catalogue.name) if set(v.identity.events) <= set(chosen.nodes))
-    task = all(counts_a_task(recording) for recording in log.values())
-    reader = Reader(model, stored, task, units=log.units)
+    reader = Reader(model, stored)
     length_s = min(float(np.median(recording.duration_s)) for recording in log.values())
     every = max(1, round(asked.interval_ms / 1e3 / length_s)) if asked.interval_ms else 1
     run = Run(lambda sample: reader, every)
@@ -404,12 +415,14 @@ def _replay(model: Model, asked: _Asked, file: Path, teller: Teller) -> int:
     else:
         spans = [span for place in log.values() for span in run.replay(place) if teller.listens]
         teller.spans(sorted([*spans, *run.finish()], key=lambda span: span.end_s), several)
+    _note_constants(model, chosen.metrics, teller.lines)
     name = "standard input" if str(file) == "-" else file.name
-    teller.totals(run, f"Counts of {name} ({model.catalogue.name}, {_windows(run)})", reader)
+    title = f"Counts of {name} ({model.catalogue.name}, {_windows(run)})"
+    teller.totals(run, title, reader, about=not log.timed)
     if asked.audit and fits:
         _keep(model, run, teller.lines, asked)
     if asked.explain:
-        columns = [column for column in next(iter(log.values())).columns if wanted.kind(column.event) == "hardware"]
+        columns = [column for column in next(iter(log.values())).columns if kind(column.event) == "hardware"]
         groups = [[c.event for c in columns if c.group == number] for number in dict.fromkeys(c.group for c in columns)]
         teller.explain(model, run, groups, ())
     return 0
@@ -417,7 +430,7 @@ def _replay(model: Model, asked: _Asked, file: Path, teller: Teller) -> int:
 
 def _fits(model: Model, names: Sequence[str], lines: Lines) -> bool:
     """Whether the log can be of the catalogue's CPU: that has most of those events that not every CPU has."""
-    own = {key(bare(name)) for name in names if wanted.kind(name) == "hardware"}
+    own = {key(bare(name)) for name in names if kind(name) == "hardware"}
     own = {name for name in own if "/" not in name and architectural.CATALOGUE.resolve(name) is None}
     known = sum(model.catalogue.resolve(name) is not None for name in own)
     if 2 * known >= len(own):
@@ -427,6 +440,17 @@ def _fits(model: Model, names: Sequence[str], lines: Lines) -> bool:
         "warning",
     )
     return False
+
+
+def _note_constants(model: Model, metrics: Sequence[str], lines: Lines) -> None:
+    """Which constants metrics lack: a log does not say of which machine it is."""
+    texts = [model.catalogue.metric(metric).expression.lower() for metric in metrics]
+    named = {name for text in texts for name in re.findall(r"#\w+", text)}
+    if unknown := sorted(name for name in named if math.isnan(model.platform.constant(name))):
+        lines.note(
+            f"some metrics need {', '.join(unknown)} of the machine that was counted: "
+            f"--constant {unknown[0].removeprefix('#')}=…, or --constant here if it is this one"
+        )
 
 
 def _in_log(model: Model, asked: _Asked, names: Sequence[str], file: Path) -> Wanted:

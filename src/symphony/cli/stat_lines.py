@@ -14,7 +14,7 @@ from rich.text import Text
 from symphony.telemetry.bayes_net import BayesNet
 from symphony.telemetry.gate import Verdict
 from symphony.telemetry.samples import Problem
-from symphony.telemetry.stat import Row, Span
+from symphony.telemetry.spans import Row, Span
 
 NOT_COUNTED, NOT_SUPPORTED = "<not counted>", "<not supported>"
 _PROBLEMS = 5  # that are printed one by one
@@ -70,8 +70,10 @@ class Lines:
                 Text(f"#{'time, s':>11} {place}{'counts':>20}   {'95%':<12}  unit    events", style="dim")
             )
 
-    def totals(self, title: str, found: Sequence[tuple[Span, Sequence[Row]]]) -> None:
-        """The lines of a whole run."""
+    def totals(
+        self, title: str, found: Sequence[tuple[Span, Sequence[Row]]], elapsed_s: float, *, about: bool = False
+    ) -> None:
+        """The lines of a whole run; `about`: how long it was is not known well."""
         places = len(found) > 1
         if not self.for_people:
             for span, rows in found:
@@ -84,8 +86,8 @@ class Lines:
             for row in rows:
                 place = Text(f"{span.where or 'all':>8} ") if places else Text("")
                 self._console.print(place + self._line(row))
-        elapsed = max((span.end_s - span.start_s for span, _ in found), default=0.0)
-        self._console.print(f"\n{elapsed:>20.6f}   seconds elapsed")
+        elapsed = f"about {elapsed_s:.2g}" if about else f"{elapsed_s:.6f}"
+        self._console.print(f"\n{elapsed:>20}   seconds elapsed")
         every = [row for _, rows in found for row in rows]
         intervals = [text for row in every if (text := shown(row)[1])]
         legend = [f"{'±':>20}   half of the 95% interval, of counts in per cent"] if intervals else []
@@ -163,8 +165,7 @@ class Lines:
             for one in some:
                 mark = ("✓", "green") if one.accepted else ("✗", "red") if one.tested else ("?", "yellow")
                 out.print(Text.assemble("   ", mark, f" {one.identity.name}  [{one.identity.source}]"))
-                kept = "; metrics stay within it, though" if one.identity.relation == ">=" and not one.tested else ""
-                out.print(Text(f"       {one.reason}{kept}", style="dim"))
+                out.print(Text(f"       {one.reason}", style="dim"))
         if not verdicts:
             out.print(" No identity relates these events: each is inferred by itself.")
         out.print()

@@ -9,15 +9,18 @@ from typing import TYPE_CHECKING
 from symphony.cli import prometheus
 from symphony.cli.stat_lines import Lines
 from symphony.telemetry import verdicts
-from symphony.telemetry.inference import Model
-from symphony.telemetry.stat import Reader, Row, Run, Span
-from symphony.telemetry.wanted import Kind, Wanted
+from symphony.telemetry.kinds import Kind
+from symphony.telemetry.reading import Model, Reader
+from symphony.telemetry.spans import Row, Span
+from symphony.telemetry.stat import Run
+from symphony.telemetry.wanted import Wanted
 
 if TYPE_CHECKING:
     from symphony.telemetry.bands import Bands
 
 MACHINE, GPU = "machine", "GPU-"  # places: of the kernel's own figures, and of NVML's
 CORE: tuple[Kind, ...] = ("hardware", "software")  # who counts at all other places
+KINDS: tuple[tuple[Kind, ...], ...] = (CORE, ("kernel",), ("gpu",))
 
 
 @dataclass
@@ -53,19 +56,27 @@ class Teller:
             if self.page is not None:
                 self.page.update(span, rows)
 
-    def totals(self, run: Run, title: str, reader: Reader) -> None:
-        """What was found of the whole run; of what was named and nobody could count, that."""
-        spans = sorted(run.totals.values(), key=lambda span: (span.where == MACHINE, span.where.startswith(GPU)))
+    def totals(
+        self, run: Run, title: str, reader: Reader, elapsed_s: float | None = None, *, about: bool = False
+    ) -> None:
+        """What was found of the whole run; of what was named and nobody could count, that.
+
+        `elapsed_s`: how long it was, if not as long as what was counted; `about`: that is not known well.
+        """
+        spans = sorted(run.totals.values(), key=lambda span: KINDS.index(_kinds(span.where)))
         found = [] if self.in_intervals else [(span, self.rows(span)) for span in spans]
+        # The kernel and GPUs are looked at for a little longer than what is counted.
+        counted = [span for span in spans if _kinds(span.where) == CORE] or spans
+        length_s = max((span.duration_s for span in counted), default=0.0) if elapsed_s is None else elapsed_s
         if self.named:
-            nothing = Span(reader, "", 0.0, max((span.duration_s for span in spans), default=0.0))
+            nothing = Span(reader, "", 0.0, length_s)
             there = {_kinds(span.where) for span in spans}
-            missing = [kinds for kinds in (CORE, ("kernel",), ("gpu",)) if kinds not in there]
+            missing = [kinds for kinds in KINDS if kinds not in there]
             metrics = self.wanted.metrics if CORE in missing else ()
             rows = nothing.rows(self.wanted.of(*(kind for kinds in missing for kind in kinds)), metrics)
             found = [(nothing, rows), *found] if rows else found
         if found:
-            self.lines.totals(title, found)
+            self.lines.totals(title, found, length_s, about=about)
 
     def rows(self, span: Span) -> list[Row]:
         """The lines that were asked for, of those that the place can have."""

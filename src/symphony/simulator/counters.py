@@ -37,8 +37,11 @@ WIRING = Wiring(
     soft=np.zeros((0, 2)),
     tolerance=np.zeros(0),
 )
-# Loads by others change seldom, and then at once; readings are worse than those of a CPU's own events.
-PARAMETERS = Parameters(spread=1.0, innovation=0.2, turn=25.0, memory=0.02, faith=20.0, freedom=4.0)
+# Loads by others change seldom, and then at once; readings are worse than those of a CPU's own events, and their noise
+# goes by the load itself, which is known in part (`leap`).
+PARAMETERS = Parameters(
+    spread=1.0, innovation=0.2, turn=25.0, stride=1.0, leap=0.01, memory=0.02, faith=20.0, freedom=4.0
+)
 
 
 class Counters(eqx.Module):
@@ -103,7 +106,7 @@ def read(counters: Counters, settings: Settings, past: Past) -> Counters:
     counted = jnp.where(shared, slices, SLICES / (2 * READINGS))
     ran = jnp.stack([counted, counted, jnp.full_like(load, SLICES)], axis=1)
     come = past.number >= settings.delay  # before the first sample there is nothing to learn from
-    seen = Window(arrives, ran * come, jnp.full_like(load, SLICES), jnp.full_like(load, ONE))
+    seen = Window(arrives, ran * come, jnp.full_like(ran, SLICES), jnp.full_like(load, ONE))
     wiring = jax.tree.map(lambda x: jnp.asarray(x, load.dtype), WIRING)
     belief = posterior.update(jnp, wiring, PARAMETERS, counters.belief, seen)
     belief = jax.tree.map(lambda new, old: jnp.where(come, new, old).astype(old.dtype), belief, counters.belief)

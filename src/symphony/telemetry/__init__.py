@@ -10,17 +10,18 @@ The files, in the order in which a count passes through them:
     what must hold    linear → identities/, curated/ → gate
     what to count     bayes_net → planning
     what is read      samples ← sources/                                    (what perf calls events: naming)
-    what follows      posterior (arrays) → inference (names) → rows (a topology's)
-    `symphony stat`   wanted, verdicts, feeding → stat → bands (plots); drawing (the net)
+    what follows      posterior (arrays) → reading, inference (names) → spans (sums) → rows (a topology's)
+    `symphony stat`   kinds, wanted, verdicts, feeding → stat → bands (plots); drawing (the net)
 """
 
 from symphony.telemetry.catalogue import add, at_hand, entries, load
 from symphony.telemetry.events import Catalogue, Event, Metric, Pmu
 from symphony.telemetry.gate import Verdict
 from symphony.telemetry.identities import Identity
-from symphony.telemetry.inference import Estimate, Model, Posterior, Tracker, infer, model
+from symphony.telemetry.inference import Estimate, Posterior, Tracker, infer
 from symphony.telemetry.machine import Platform
 from symphony.telemetry.posterior import Parameters
+from symphony.telemetry.reading import Model, model
 from symphony.telemetry.samples import Column, CounterSource, Problem, Recording, Sample, record
 from symphony.telemetry.sources import read_perf
 

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, ScalarFormatter
 
 from symphony.problem.errors import InputError
-from symphony.telemetry.stat import Row, Span
+from symphony.telemetry.spans import Row, Span
 
 FORMS = (".svg", ".png", ".pdf")
 MOST = 24  # panels

@@ -11,7 +11,7 @@ from symphony.problem.errors import InputError
 from symphony.telemetry import bayes_net
 from symphony.telemetry.gate import Verdict
 from symphony.telemetry.identities import Identity
-from symphony.telemetry.inference import Model
+from symphony.telemetry.reading import Model
 from symphony.telemetry.wanted import TIMES
 
 Kind = Literal["free", "derived", "sum", "link", "bound", "rejected", "metric"]

@@ -7,6 +7,7 @@ candidate takes its place, and sources that were held in reserve begin.
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -30,9 +31,11 @@ class Command:
         self._command = list(command)
         self._process: subprocess.Popen[bytes] | None = None
         self.exit_status: int | None = None
+        self.elapsed_s: float | None = None  # from its beginning to its end
 
     def samples(self) -> Iterator[Sample]:
         """None, until the command has ended."""
+        began = time.monotonic()
         try:
             self._process = subprocess.Popen(self._command)
         except OSError as error:
@@ -40,6 +43,7 @@ class Command:
                 f"{self._command[0]!r} does not start: {error.strerror or error}", hint="give its path, or install it"
             ) from None
         self.exit_status = self._process.wait()
+        self.elapsed_s = time.monotonic() - began
         yield from ()
 
     def stop(self) -> None:

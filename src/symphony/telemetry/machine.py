@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from symphony.problem.errors import InputError
 
@@ -17,11 +19,11 @@ class Platform:
 
     smt_on: bool = False  # more than one hardware thread of a core is in use
     core_wide: bool = False  # everything that runs on a core is counted, as by `perf stat -a`
-    num_cpus: int = 1  # hardware threads
-    num_cpus_online: int = 1
-    num_cores: int = 1
-    num_dies: int = 1
-    num_packages: int = 1
+    num_cpus: float = 1  # hardware threads
+    num_cpus_online: float = 1
+    num_cores: float = 1
+    num_dies: float = 1
+    num_packages: float = 1
     slots: float = math.nan  # micro-operations that a core can begin in a cycle (Arm)
     has_pmem: bool = False  # persistent memory
     system_tsc_freq: float = math.nan  # Hz
@@ -43,6 +45,7 @@ class Platform:
 
 
 _CONSTANTS = tuple(field for field in Platform.__dataclass_fields__ if field != "cpuid")
+_NUMBERS = tuple(name for name in _CONSTANTS if not isinstance(getattr(Platform(), name), bool))
 
 # --- Which CPU it is ---------------------------------------------------------------------------------------
 
@@ -126,6 +129,27 @@ def platform(root: Path = Path("/"), *, system_wide: bool = False) -> Platform:
         system_tsc_freq=_tsc_hz(_cpuinfo(root)),
         cpuid=cpuid(root),
     )
+
+
+def elsewhere() -> Platform:
+    """The constants of a machine that is not at hand: numbers are not known, and what is off as a rule is off."""
+    unknown: dict[str, Any] = dict.fromkeys(_NUMBERS, math.nan)
+    return Platform(**unknown)
+
+
+def told(platform: Platform, constants: Iterable[str]) -> Platform:
+    """A platform with some constants as they are told: "num_cpus_online=8"."""
+    for text in constants:
+        name, _, value = text.lower().removeprefix("#").partition("=")
+        if name not in _CONSTANTS:
+            raise InputError(f"no constant is called {name!r}", hint=f"constants are {', '.join(_CONSTANTS)}")
+        try:
+            number = float(value)
+        except ValueError:
+            raise InputError(f"{text!r} gives {name} no value", hint=f"write {name}=1") from None
+        fact: dict[str, Any] = {name: number if name in _NUMBERS else bool(number)}
+        platform = replace(platform, **fact)
+    return platform
 
 
 def _tsc_hz(facts: dict[str, str]) -> float:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+_LEAST = 0.05  # of what the readings say: rates are not taken to be usually less
 _TINY = 4  # sizes up to which sums are written out: on an accelerator, they become one with what is around them
 Array = Any  # numpy.ndarray or jax.Array, as `xp` makes them
 
@@ -49,6 +50,8 @@ class Parameters(NamedTuple):
     faith: Array = 4.0  # degrees of freedom of the spread learned so far, against those of one window
     freedom: Array = 2.0  # degrees of freedom of the error, beside those of the sample
     turn: Array = 0.3  # surprise, in variances, at which a step counts as half a jump
+    stride: Array = 3.0  # variance of a jump, in squares of how far it seems to go: one jump says little of the scale
+    leap: Array = 1.0  # error of a reading, in variances, at which it counts half as one of another rate
 
 
 class Belief(NamedTuple):
@@ -57,7 +60,7 @@ class Belief(NamedTuple):
     mean: Array  # f[..., N]
     cov: Array  # f[..., N, N]
     step: Array  # f[..., N]: variance that was added on the way from the window before
-    level: Array  # f[..., N]: size of the rates, for what is relative
+    level: Array  # f[..., N]: what rates usually are, for what is relative
     spread: Array  # f[..., E]: relative deviation between slices
     innovation: Array  # f[..., N]: relative change from window to window
     follow_xx: Array  # f[..., E, A, A]: moments of anchors' deviations …
@@ -71,7 +74,7 @@ class Window(NamedTuple):
 
     rate: Array  # f[..., C]: counts per second of the time with a counter
     slices: Array  # f[..., C]: slices of time with a counter; 0 where nothing is known
-    total: Array  # f[...]: slices in the window
+    total: Array  # f[..., C]: slices of time for which a column wanted one
     one: Array  # f[...]: the rate that one count in the whole window would be
 
 
@@ -119,12 +122,12 @@ def update(xp: ModuleType, wiring: Wiring, parameters: Parameters, belief: Belie
     y = _apply(wiring.pool, weight * adjusted) / n
     n = xp.minimum(n, xp.maximum(_apply(wiring.pool, ran), 1e-9))
 
-    # Sizes: everything from here to the end is relative to them.
+    # Sizes: everything from here to the end is relative to what rates usually are.
     guess = _least_squares(xp, loading, y, known, xp.maximum(belief.level, one), one)
     mean = xp.where(first, guess, belief.mean)
-    level = xp.maximum(0.5 * (xp.abs(mean) + xp.abs(guess)), xp.maximum(one, 1e-3 * belief.level))
-    size = _apply(xp.abs(loading), level)
-    size = xp.maximum(xp.where(known, 0.5 * (size + y), size), one)
+    level = xp.where(belief.read > 0, belief.level, xp.abs(guess))
+    level = xp.maximum(xp.maximum(level, _LEAST * xp.abs(guess)), one)
+    size = xp.maximum(_apply(xp.abs(loading), level), one)
     relative = loading * level[..., None, :] / size[..., :, None]
     y, one, mean = y / size, one / size, mean / level
     y, one, mean, n, adjusted, weight, size, level, relative, guess = _settled(
@@ -133,11 +136,12 @@ def update(xp: ModuleType, wiring: Wiring, parameters: Parameters, belief: Belie
 
     # Noise: the spread over slices, from this window and from those before.
     own = _apply(wiring.pool, weight * (adjusted / _apply(columns, size) - _apply(columns, y)) ** 2)
-    own = xp.minimum(own / xp.maximum(parts - 1, 1.0), 25.0)
-    unseen = xp.maximum(1 / n - 1 / window.total[..., None], 0.0)
+    own = xp.minimum(own / xp.maximum(parts - 1, 1.0), 25.0 * xp.maximum(y, 1.0) ** 2)
+    total = _apply(wiring.pool, xp.where(seen, window.total, 0.0)) / xp.maximum(parts, 1.0)
+    unseen = xp.maximum(1 / n - 1 / xp.maximum(total, 1e-9), 0.0)
 
     def noise(near: Array) -> Array:
-        """Variance of the readings if rates are `near`. Not of what was read: low readings are no better than high."""
+        """Variance of the readings if rates are `near`."""
         spread = (belief.spread * near) ** 2
         both = (p.faith * spread + (parts - 1) * own) / (p.faith + parts - 1)
         sampling = p.inflation**2 * xp.where(several, both, spread) * unseen
@@ -160,15 +164,20 @@ def update(xp: ModuleType, wiring: Wiring, parameters: Parameters, belief: Belie
     calm = _middle(xp, surprise) < 4
     glitch = xp.where(~first & calm & ~several & (unseen > 0) & (surprise > 100), off, 0.0)
 
+    # Noise goes by what rates usually are, not by this reading: else low readings would be surer than high ones, and
+    # totals too low. What is beyond all such noise is another rate, with a noise of its own.
+    beyond = off / (_quadratic(xp, relative, prior) + ordinary)
+    leap = xp.where(known & ~first, beyond**2 / (beyond**2 + p.leap**2), 0.0)
+
     # Prediction: a step, larger where the readings cannot be explained without.
     precision = inverse(xp, usual)
     cov, x = given(precision, _apply(precision, mean), 1 / (ordinary + glitch))
     surprise = (x - mean) ** 2 / xp.maximum(_diagonal(xp, usual) - _diagonal(xp, cov), 1e-12)
     jumps = surprise**2 / (surprise**2 + p.turn**2)
-    step = xp.where(first, 100.0, belief.innovation**2 + jumps * (guess / level - mean) ** 2)
+    step = xp.where(first, 100.0, belief.innovation**2 + p.stride * jumps * (guess / level - mean) ** 2)
     prior, step = _settled(xp, prior + step[..., None] * eye, step)
 
-    # The window's evidence, reweighted as a Student-t error demands, its size taken from what it says.
+    # The window's evidence, reweighted as a Student-t error demands.
     precision = inverse(xp, prior)
     pulled = _apply(precision, mean)
     if wiring.soft.shape[0]:
@@ -180,13 +189,16 @@ def update(xp: ModuleType, wiring: Wiring, parameters: Parameters, belief: Belie
     for _ in range(3):
         cov, x = given(precision, pulled, trust)
         rest = (y - _apply(relative, x)) ** 2 + _quadratic(xp, relative, cov)
-        variance = noise(xp.maximum(xp.abs(_apply(relative, x)), one)) + glitch
+        near = xp.maximum(1 + leap * (xp.abs(_apply(relative, x)) - 1), one)
+        variance = noise(near) + glitch
         trust = (freedom + 1) / (freedom + rest / variance) / variance
 
-    # Learning: spreads, steps, and how far events follow the anchors.
+    # Learning: sizes, spreads, steps, and how far events follow the anchors.
     pace = xp.maximum(p.memory, 1 / (belief.windows[..., None] + 3))
-    fresh = 1.2533 * xp.sqrt(own + 1e-12) / xp.maximum(y, one)  # E|N(0, 1)| = 1 / 1.2533
-    learned = xp.where(several & known, belief.spread + pace * (xp.minimum(fresh, 5.0) - belief.spread), belief.spread)
+    leaps = -_least(xp, -xp.where(loading != 0, leap[..., None], 0.0))
+    usually = 1 + xp.maximum(pace, leaps) * (xp.abs(x) - 1)
+    fresh = xp.minimum(own / near**2, 25.0)
+    squared = belief.spread**2 + xp.where(several & known, pace, 0.0) * (fresh - belief.spread**2)
     moved = _diagonal(xp, cov) + (x - mean) ** 2
     part = step / _diagonal(xp, prior)
     moved = xp.clip(part**2 * moved + step * (1 - part), 0.01 * belief.innovation**2, 9 * belief.innovation**2)
@@ -199,8 +211,8 @@ def update(xp: ModuleType, wiring: Wiring, parameters: Parameters, belief: Belie
         mean=xp.maximum(x, 0.0) * level,
         cov=cov * level[..., :, None] * level[..., None, :],
         step=step * level**2,
-        level=level,
-        spread=xp.maximum(learned, 1e-3),
+        level=xp.maximum(usually, 1e-3) * level,
+        spread=xp.sqrt(xp.maximum(squared, 1e-6)),
         innovation=xp.clip(innovation, 0.02, 3.0),
         follow_xx=follow_xx,
         follow_xy=follow_xy,
@@ -212,7 +224,7 @@ def update(xp: ModuleType, wiring: Wiring, parameters: Parameters, belief: Belie
 def ahead(xp: ModuleType, belief: Belief, windows: Array) -> Belief:
     """What is known of a window some windows later: the same mean, less certain."""
     step = windows[..., None] * (belief.innovation * belief.level) ** 2
-    return belief._replace(cov=belief.cov + step[..., None] * xp.eye(step.shape[-1]))
+    return belief._replace(cov=belief.cov + step[..., None] * xp.eye(step.shape[-1]), step=step)
 
 
 def smooth(xp: ModuleType, beliefs: list[Belief]) -> list[Belief]:
@@ -298,7 +310,7 @@ def _follow(
     expected = _apply(columns, xp.maximum(against, window.one[..., None]))
     above = rate / expected - 1
     doubt = _apply(columns, doubt) + 1e-3
-    weight = xp.where((ran > 0) & (xp.abs(above) < 3), ran / window.total[..., None] / doubt, 0.0)
+    weight = xp.where((ran > 0) & (xp.abs(above) < 3), ran / window.total / doubt, 0.0)
     keep = 1 - 0.5 * p.memory
     outer = deviation[..., :, None] * deviation[..., None, :] * weight[..., None, None]
     flat = outer.reshape((*outer.shape[:-2], -1))

@@ -108,7 +108,7 @@ def _used(says: Says, belief: Posterior) -> Estimate | None:
             return None
         if np.isnan(part.mean).all():
             return None
-        counted = belief.model.node(name) in belief.net.events
+        counted = belief.is_event(name)
         per_second = 1 / belief.duration_s if counted else np.ones(len(belief))
         per_second = per_second * says.unit
         parts.append(replace(part, mean=part.mean * per_second, std=part.std * per_second))

@@ -6,8 +6,8 @@ one in each group: that is how a group that is counted part of the time is tied 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -34,7 +34,8 @@ class Sample:
     columns: tuple[Column, ...]
     count: Floats  # [C] counted while the column had a counter, not scaled up; NaN where nothing is known
     running_s: Floats  # [C] seconds for which it had one; summed over CPUs where counts are
-    enabled_s: Floats  # [C] seconds for which it wanted one
+    enabled_s: Floats  # [C] seconds for which it wanted one; 0 where what is counted did not run
+    units: Mapping[str, str] = field(default_factory=dict)  # in which counts are, by event; of those not in it: none
 
     @property
     def scaled(self) -> Floats:
@@ -78,6 +79,7 @@ class Recording:
     count: Floats  # [K, C]
     running_s: Floats  # [K, C]
     enabled_s: Floats  # [K, C]
+    units: Mapping[str, str] = field(default_factory=dict)  # in which counts are, by event
 
     def __len__(self) -> int:
         return len(self.start_s)
@@ -98,6 +100,7 @@ class Recording:
                 self.count[k],
                 self.running_s[k],
                 self.enabled_s[k],
+                self.units,
             )
 
 
@@ -130,4 +133,5 @@ def _stack(where: str, samples: list[Sample]) -> Recording:
         count,
         running,
         enabled,
+        {event: unit for sample in samples for event, unit in sample.units.items()},
     )

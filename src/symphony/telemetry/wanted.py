@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Literal
 
 from symphony.problem.errors import InputError
 from symphony.telemetry import architectural, bayes_net
@@ -15,11 +14,10 @@ from symphony.telemetry.bayes_net import BayesNet
 from symphony.telemetry.events import Catalogue, Event
 from symphony.telemetry.expressions import key
 from symphony.telemetry.gate import Verdict, accepted
-from symphony.telemetry.inference import Model
-from symphony.telemetry.naming import bare, is_software, whole
+from symphony.telemetry.kinds import Kind, kind
+from symphony.telemetry.naming import bare, whole
 from symphony.telemetry.planning import plan
-
-Kind = Literal["hardware", "software", "kernel", "gpu"]
+from symphony.telemetry.reading import Model
 
 DEFAULT_GROUPS = ("TopdownL1", "Topdown_L1", "PipelineL1")  # of metrics: the first that a catalogue has
 DEFAULT_METRICS = ("ipc", "branch_miss_rate", "cache_miss_rate")  # of the architectural catalogue
@@ -47,12 +45,8 @@ GPU = (
     "nvml.pcie_transmit_bytes",
     "nvml.energy_mj",
 )
-_KERNEL = ("psi.", "cgroup.", "sched.", "process.", "stat.", "vm.", "net.")
-_GPU = ("nvml.", "gpm.")
-_UNITS = {"_us": "us", "_ns": "ns", "_byte_s": "byte s", "_bytes": "bytes", "_mj": "mJ"}
 TIMES = frozenset({"duration_time", "tsc", "msr/tsc/"})  # that a model knows without counting
 _OWN = re.compile(r"slots|topdown-[a-z-]+|branches|cpu-cycles|ref-cycles|mem-(loads|stores)|r[0-9a-f]+")  # the kernel's
-_TRACEPOINT = re.compile(r"[\w-]+:(?![ukhpGHSDIWebR]+$)[\w-]+")
 _CAPITALS = re.compile(r"[:/][a-z]*[GHI][a-zA-Z]*$")
 _SLOTS = frozenset({"slots", "topdown.slots"})
 # What Intel's top-down register holds all at once, beside the counters.
@@ -60,23 +54,6 @@ _PARTS = ("retiring", "bad-spec", "fe-bound", "be-bound", "heavy-ops", "br-mispr
 _TOPDOWN = tuple(f"topdown-{part}" for part in _PARTS)
 _REGISTER = 100  # its parts count as fixed counters from here on
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
-
-
-def kind(name: str) -> Kind:
-    """Who counts an event."""
-    plain = key(name)
-    if plain.startswith(_KERNEL):
-        return "kernel"
-    if plain.startswith(_GPU):
-        return "gpu"
-    return "software" if is_software(plain) or _TRACEPOINT.fullmatch(plain) else "hardware"
-
-
-def unit(name: str) -> str:
-    """In what the kernel and the GPUs give a figure, by the end of its name; "" for plain counts."""
-    if kind(name) not in ("kernel", "gpu"):
-        return ""
-    return next((unit for end, unit in _UNITS.items() if key(name).endswith(end)), "")
 
 
 def split(lists: Iterable[str]) -> tuple[str, ...]:

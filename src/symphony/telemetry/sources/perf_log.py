@@ -56,9 +56,12 @@ class PerfLog(Mapping[str, Recording]):
         problems: Sequence[Problem],
         units: Mapping[str, str],
         unsupported: Iterable[str] = (),
+        *,
+        timed: bool = True,
     ) -> None:
         self.recordings, self.problems, self.units = dict(recordings), tuple(problems), dict(units)
         self.unsupported = frozenset(unsupported)  # events that the machine cannot count
+        self.timed = timed  # whether it says how long it was, and not only about
 
     def __repr__(self) -> str:
         places = ", ".join(f"{place!r}: {len(recording)} windows" for place, recording in self.items())
@@ -103,7 +106,7 @@ def read_perf(
     if not any(np.isfinite(recording.count).any() for recording in recordings.values()):
         first = f"; {lines.problems[0]}" if lines.problems else ""
         raise DataError(f"there is no count of perf stat in it{first}", where=str(path), hint=_HINT)
-    return PerfLog(recordings, lines.problems, lines.units, lines.unsupported)
+    return PerfLog(recordings, lines.problems, lines.units, lines.unsupported, timed=lines.timed)
 
 
 def _opened(path: Path, stack: ExitStack) -> IO[bytes]:
@@ -354,6 +357,7 @@ class PerfLines:
         self._problems = Problems()
         self.units: dict[str, str] = {}
         self.unsupported: set[str] = set()  # events that the machine cannot count
+        self.timed = True  # whether windows are as long as the log says, and not only about
         self._clock = _Clock()
         self._decimals = False  # whether percentages have any: perf from before 5.19
         self._largest: dict[tuple[str, _Key], tuple[float, int]] = {}  # by place and column: value, windows
@@ -480,7 +484,8 @@ class PerfLines:
         if first.time_s is not None:
             span, what = self._clock.window(first.time_s)
         else:
-            duration, what = _duration(readings)
+            duration, exact, what = _duration(readings)
+            self.timed = self.timed and exact
             span = self._clock.after(duration)
         if what:
             self._problem(first.line, what, kind=what.split(":")[0])
@@ -575,6 +580,7 @@ class PerfLines:
             np.array(window.count),
             np.array(window.running_s),
             np.array(window.enabled_s),
+            self.units,
         )
 
 
@@ -615,17 +621,17 @@ class _Clock:
         return (start, length) if length > 0 else None
 
 
-def _duration(readings: list[_Reading]) -> tuple[float, str]:
-    """How long the one window of a log without -I was, and a word on it if that is not certain."""
+def _duration(readings: list[_Reading]) -> tuple[float, bool, str]:
+    """How long the one window of a log without -I was, whether exactly, and a word on it if that is not certain."""
     for reading in readings:
         if reading.event == "duration_time" and reading.unit == "ns" and reading.value > 0:
-            return reading.value / 1e9, ""
+            return reading.value / 1e9, True, ""
     for reading in readings:
         if reading.unit == "msec" and reading.value > 0 and reading.utilized > 0:
-            return reading.value / 1e3 / reading.utilized, ""
+            return reading.value / 1e3 / reading.utilized, False, ""  # CPUs are printed with few digits
     longest = max(reading.running_s / (reading.percent / 100 or 1) for reading in readings)
     what = "without -I, duration_time or task-clock nothing tells the elapsed time: time on CPUs is taken for it"
-    return longest, what
+    return longest, False, what
 
 
 # --- Enabled times -----------------------------------------------------------------------------------------
