@@ -25,17 +25,20 @@ TINY = (
 )
 
 
-def symphony(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run the command with the flags of XLA that users have, in a folder of its own."""
+def symphony(*arguments: str, folder: Path, quickly: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run the command in a folder of its own; `quickly`: compiled as in tests, not as users have it."""
     command = [sys.executable, "-c", "from symphony.cli import main; main()", *arguments]
-    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"} | {"COLUMNS": "160"}
+    environment = {name: value for name, value in os.environ.items() if quickly or name != "XLA_FLAGS"}
+    environment["COLUMNS"] = "160"
     return subprocess.run(
         command, capture_output=True, text=True, cwd=folder, env=environment, check=False, timeout=300
     )
 
 
 def test_a_comparison_prints_a_table_and_keeps_every_record(tmp_path: Path) -> None:
-    done = symphony("compare", *TINY, "--metric", "p99_slowdown", "--json", "runs.json.gz", folder=tmp_path)
+    done = symphony(
+        "compare", *TINY, "--metric", "p99_slowdown", "--json", "runs.json.gz", folder=tmp_path, quickly=False
+    )
     assert done.returncode == 0, done.stderr
     for part in ("Unfair: eft-exact† sees the true state", "machine, layered:2?jobs=3&graphs=2: 2 seeds", "decisions"):
         assert part in done.stdout

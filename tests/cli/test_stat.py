@@ -245,7 +245,9 @@ def test_no_pmu_is_said_in_one_line(tmp_path: Path) -> None:
 
 
 def test_control_c_prints_what_there_is(tmp_path: Path) -> None:
-    code = "from symphony.cli import main; main()"
+    # Whoever runs tests in the background of a shell has them ignore the signal; the command is as in the foreground.
+    heeds = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    code = f"{heeds}; from symphony.cli import main; main()"
     arguments = ["stat", "-I", "100", "-j", "-e", "psi.cpu.some_us,stat.context_switches", "--", "sleep", "60"]
     with subprocess.Popen(
         [sys.executable, "-c", code, *arguments], stderr=subprocess.PIPE, text=True, cwd=tmp_path

@@ -10,15 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from symphony.policies.features import see
+from symphony.policies.features import see as slow_see
 from symphony.policies.learned import NEVER, Learned, Network, Sizes, chances
 from symphony.scheduling.estimate import finish_s
-from symphony.scheduling.policy import PLACE, WAIT, place
+from symphony.scheduling.policy import PLACE, PREEMPT, RECONFIGURE, WAIT, place, reconfigure
 from symphony.simulator.run import simulate
 from tests.baselines.cheap import cheap_scenario
 from tests.scheduling.by_hand import CPU0, FPGA, GB, GPU, Books, chain, decision, dot, pair, work
 
-SMALL = Sizes(gangs=4, devices=3, width=8, memory=8)
+see = eqx.filter_jit(slow_see)  # op by op, JAX would compile every operation by itself
+SMALL = Sizes(gangs=4, devices=3, preempts=2, configures=2, width=8, memory=8)
 
 
 def silent(sizes: Sizes = SMALL) -> Learned:
@@ -74,7 +75,7 @@ def test_devices_that_are_down_are_not_looked_at() -> None:
     books.fail(FPGA)
     books.fail(GPU)
     policy = silent()
-    seen = see(books.observe(policy=policy), 4, 4)
+    seen = see(books.observe(policy=policy), 4, 4, 1, 1)
     looked_at = set(np.asarray(seen.device[0])[np.asarray(seen.allowed[0])].tolist())
     assert looked_at == {0, 1}
 
@@ -83,10 +84,42 @@ def test_chances_add_up_to_one_and_devices_that_are_alike_do_not_count_twice() -
     one = jnp.asarray([[0.0, NEVER, NEVER]])
     alike = jnp.zeros((1, 3))
     waits = jnp.asarray(0.0)
-    for logits in (one, alike):
-        told = chances(logits, waits)
+    for scores in (one, alike):
+        told = chances(scores, jnp.full(2, NEVER), waits)
         np.testing.assert_allclose(float(jnp.exp(told).sum()), 1.0, rtol=1e-6)
         np.testing.assert_allclose(float(jnp.exp(told[-1])), 0.5, rtol=1e-6)
+
+
+def test_chances_of_asides_are_weighed_against_gangs() -> None:
+    told = jnp.exp(chances(jnp.zeros((2, 3)), jnp.zeros(1), jnp.asarray(NEVER)))
+    np.testing.assert_allclose(told, [*[1 / 9] * 6, 1 / 3, 0.0], atol=1e-6)
+
+
+def insisting(part: str) -> Learned:
+    """A policy that does everything rather than place."""
+    return eqx.tree_at(lambda p: getattr(p.network, part), silent(), jnp.asarray(100.0))
+
+
+def test_it_may_preempt_what_runs_to_make_room_for_what_is_ready() -> None:
+    books = Books(work(pair(preemptible=True), dot("any")), arrived=1)
+    policy = insisting("apart")
+    for device in (GPU, CPU0):
+        assert books.decide(place(0, device))
+    books.start(0)
+    assert decision(policy, books.observe(policy=policy))[0] == WAIT  # nobody is ready
+    books.arrive()
+    assert decision(policy, books.observe(policy=policy))[:2] == (PREEMPT, 0)
+
+
+def test_it_may_configure_a_slot_for_what_will_be_ready_and_then_leaves_it_alone() -> None:
+    """The second task of the chain is fastest on the FPGA, and waits for the first."""
+    books = Books(work(chain(), dot("any")))
+    policy = insisting("apart")
+    assert books.decide(place(0, CPU0))
+    kind, _, device = decision(policy, books.observe(policy=policy))
+    assert (kind, device) == (RECONFIGURE, FPGA)
+    assert books.decide(reconfigure(FPGA, 0))
+    assert decision(policy, books.observe(policy=policy))[0] == PLACE
 
 
 def test_what_is_seen_does_not_depend_on_the_unit_of_time() -> None:
@@ -97,9 +130,15 @@ def test_what_is_seen_does_not_depend_on_the_unit_of_time() -> None:
     slow.w = replace(slow.w, **times, isolated=1000 * books.w.isolated, exchange=1000 * books.w.exchange)
     slow.t = replace(slow.t, kind_reconfigure=1000 * slow.t.kind_reconfigure)
     policy = silent()
-    here, there = (see(x.observe(policy=policy), 4, 3) for x in (books, slow))
-    for name in ("gangs", "pairs", "devices", "scene"):
-        np.testing.assert_allclose(getattr(here, name), getattr(there, name), rtol=2e-3, atol=2e-3, err_msg=name)
+    here, there = (see(x.observe(policy=policy), 4, 3, 2, 2) for x in (books, slow))
+    for one, other in zip(jax.tree.leaves(here), jax.tree.leaves(there), strict=True):
+        np.testing.assert_allclose(one, other, rtol=2e-3, atol=2e-3)
+
+
+@eqx.filter_jit
+def said(policy: Learned, shown) -> jax.Array:
+    """Scores of a decision."""
+    return policy.consider(jax.random.key(0), policy.init(shown.topology), shown)[1].scores
 
 
 @pytest.mark.parametrize("switch", ["topology", "graph", "deviation", "prior"])
@@ -110,7 +149,7 @@ def test_every_part_can_be_switched_off_and_then_no_longer_matters(switch: str) 
     def scores(network: Network) -> np.ndarray:
         policy = Learned(network)
         shown = books.observe(policy=policy)
-        return np.asarray(policy.consider(jax.random.key(0), policy.init(books.t), shown)[1].scores)
+        return np.asarray(said(policy, shown))
 
     off = Network(jax.random.key(1), replace(SMALL, **{switch: False}))
     part = {

@@ -19,6 +19,7 @@ from symphony.telemetry.reading import Model, Reader
 from symphony.telemetry.samples import Column, Recording, Sample, record
 from symphony.telemetry.sources.simulated import Simulated, phases
 from symphony.telemetry.stat import Run
+from tests.telemetry import demo
 from tests.telemetry.test_bayes_net import total
 
 PARTS = ("front", "bad", "back", "retired")
@@ -399,3 +400,11 @@ def test_phases_that_linux_gets_wrong() -> None:
         ]
     )
     assert linux > 0.15 and ours < 0.35 * linux
+
+
+def test_a_share_is_not_shown_as_negative_though_a_difference_is_not_well_known() -> None:
+    """Two large counts, each of them known to some per cent, make a small one: with few windows, no bound is tested."""
+    found = infer(Model(demo.DEMO, identities=()), demo.recording(4, seed=2))["wasted"]
+    at_zero = found.lower == 0
+    assert at_zero.tolist() == [False, True, True, True]
+    assert (found.lower >= 0).all() and (found.upper > found.mean).all()

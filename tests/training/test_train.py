@@ -76,11 +76,11 @@ def told(batch):
 def test_replaying_decisions_says_what_was_said_when_they_were_made(rolled) -> None:
     """From the middle of a run as well: the memory before each decision is kept."""
     batch, network, decisions, _ = rolled
-    nodes = jax.vmap(network.encode)(told(batch))
+    nodes = eqx.filter_jit(lambda n: jax.vmap(n.encode)(told(batch)))(network)
     for run, first in ((0, 0), (3, 2)):
         count = int(decisions.count[run])
         made = jax.tree.map(lambda x, r=run, f=first, c=count: x[r, f:c], decisions.made)
-        said = replay(network, batch.topology, nodes[run], made)
+        said = eqx.filter_jit(replay)(network, batch.topology, nodes[run], made)
         chance = jnp.take_along_axis(said.chances, made.action[:, None], axis=1)[:, 0]
         np.testing.assert_allclose(chance, made.chance, atol=2e-5)
         np.testing.assert_allclose(said.value, made.value, atol=2e-5)
@@ -89,11 +89,11 @@ def test_replaying_decisions_says_what_was_said_when_they_were_made(rolled) -> N
 def test_the_first_step_follows_the_policy_gradient(rolled) -> None:
     """Before anything has changed, the slope of the loss is that of −mean(advantage · log-probability)."""
     batch, network, decisions, _ = rolled
-    graphs_of = told(batch)
-    judged = worth(decisions, graphs_of.scale, 2, critic=False)
+    graphs_of = eqx.filter_jit(told)(batch)
+    judged = eqx.filter_jit(worth)(decisions, graphs_of.scale, 2, critic=False)
     stretches = lesson(decisions, judged.advantage, judged.target, 8)
     bare = replace(METHOD, entropy=0.0, value=0.0)
-    slope = eqx.filter_grad(lambda n: loss(n, batch.topology, graphs_of, stretches, bare)[0])(network)
+    slope = eqx.filter_jit(eqx.filter_grad(lambda n: loss(n, batch.topology, graphs_of, stretches, bare)[0]))(network)
 
     def plain(network: Network) -> jax.Array:
         nodes = jax.vmap(network.encode)(jax.tree.map(lambda x: x[stretches.run], graphs_of))
@@ -101,7 +101,7 @@ def test_the_first_step_follows_the_policy_gradient(rolled) -> None:
         chance = jnp.take_along_axis(said.chances, stretches.made.action[..., None], axis=-1)[..., 0]
         return -jnp.where(stretches.kept, chance * stretches.advantage, 0).sum() / stretches.kept.sum()
 
-    expected = eqx.filter_grad(plain)(network)
+    expected = eqx.filter_jit(eqx.filter_grad(plain))(network)
     for one, other in zip(jax.tree.leaves(slope), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-5)
     assert sum(float(jnp.abs(x).sum()) for x in jax.tree.leaves(slope)) > 0

@@ -6,6 +6,8 @@ something known.
 
 K gangs that may be placed are looked at, and for each the M devices on which it would finish first. The rest of what is
 ready waits its turn: gangs of a job that lie further from its critical path, and jobs that have more left to do.
+Beside these, X actions that place nothing: to preempt one of the running gangs that have the most left to do, or to
+configure a free slot for one of the most critical gangs that will soon be ready.
 """
 
 from __future__ import annotations
@@ -15,14 +17,26 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from symphony.baselines.preemptive import movable
 from symphony.baselines.tables import Links, gang_seconds, links, most, of_gang, seconds_per_byte, settle
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.estimate import Parts, engine_s, harm, parts, slowdown
-from symphony.scheduling.indexing import first, smallest, take
-from symphony.scheduling.policy import Observation, idle_devices
-from symphony.scheduling.state import ABSENT, DONE, FINISHED, PLACING, QUEUED, READY, RUNNING
+from symphony.scheduling.indexing import first, first_min, smallest, take
+from symphony.scheduling.policy import Observation, by_device, idle_devices
+from symphony.scheduling.state import (
+    ABSENT,
+    DONE,
+    FINISHED,
+    FREE,
+    PLACING,
+    QUEUED,
+    READY,
+    RUNNING,
+    UNCONFIGURED,
+    WAITING,
+)
 
-ROW, DEVICE, GANG, PAIR, SCENE, NODE = 3, 12, 18, 13, 8, 10  # numbers for each
+ROW, DEVICE, GANG, PAIR, ASIDE, SCENE, NODE = 3, 12, 18, 13, 4, 8, 10  # numbers for each
 REGRET, QUEUE, FETCH, UNSURE = 0, 3, 4, 9  # where the prior finds what it weighs: of a pair, …
 REMAINING, CRITICAL = 0, 1  # … and of a gang
 LARGE = 8.0  # beyond which a logarithm tells nothing more
@@ -42,19 +56,41 @@ class Graphs(eqx.Module):
     nodes: Array  # f[A, T, NODE]
 
 
+class Looked(eqx.Module):
+    """Gangs that are looked at [K]."""
+
+    number: Array  # i32, -1 = none
+    graph: Array  # i32
+    task: Array  # i32: its number in the graph
+    features: Array  # f[K, GANG]
+
+    @property
+    def there(self) -> Array:
+        """Which of them are gangs."""
+        return self.number >= 0
+
+
+class Asides(eqx.Module):
+    """Actions that place nothing [X]: first those that preempt, then those that configure."""
+
+    gangs: Looked  # to be preempted; to be configured for
+    device: Array  # i32: that runs it; to be configured
+    kernel: Array  # i32: of the gang
+    features: Array  # f[X, ASIDE]
+    allowed: Array  # bool
+
+
 class Seen(eqx.Module):
     """One decision, as the network sees it."""
 
     rows: Array  # f[R, ROW]
     devices: Array  # f[D, DEVICE]
-    gangs: Array  # f[K, GANG]
+    gangs: Looked  # [K]
     pairs: Array  # f[K, M, PAIR]
-    scene: Array  # f[SCENE]
-    gang: Array  # i32[K]
-    graph: Array  # i32[K]
-    task: Array  # i32[K]: its number in the graph
     device: Array  # i32[K, M]
     allowed: Array  # bool[K, M]
+    asides: Asides
+    scene: Array  # f[SCENE]
     may_wait: Array  # bool[]
 
 
@@ -166,8 +202,8 @@ def shortlist(observation: Observation, g: Graphs, j: Jobs, count: int) -> Array
     return smallest(key, count)
 
 
-def gang_features(observation: Observation, g: Graphs, j: Jobs, gang: Array) -> Array:
-    """Numbers about gangs [K, GANG]."""
+def look_at(observation: Observation, g: Graphs, j: Jobs, gang: Array) -> Looked:
+    """Numbers about gangs [K]."""
     core, w = observation.core, observation.workload
     tasks = w.kernel.shape[1]
     slot, index = gang // tasks, gang % tasks
@@ -201,7 +237,7 @@ def gang_features(observation: Observation, g: Graphs, j: Jobs, gang: Array) -> 
         share(take(core.waiting_for, gang), jnp.ones(())),
         jnp.log1p(jnp.asarray(w.out_start)[graph, index + 1] - jnp.asarray(w.out_start)[graph, index]),
     ]
-    return jnp.where(there[:, None], jnp.stack(columns, axis=-1), 0)
+    return Looked(gang, graph, index, jnp.where(there[:, None], jnp.stack(columns, axis=-1), 0))
 
 
 def device_features(observation: Observation, g: Graphs, engine: Array) -> Array:
@@ -266,15 +302,72 @@ def pair_features(observation: Observation, g: Graphs, gang: Array, count: int) 
     return jax.vmap(of)(gang)
 
 
-def see(observation: Observation, gangs: int, devices: int) -> Seen:
+def running(observation: Observation, g: Graphs, count: int) -> tuple[Array, Array]:
+    """Running gangs that might be preempted [X], the most left to do first, and the seconds that they have left."""
+    per_unit = observation.per_gang(g.best / jnp.maximum(jnp.asarray(observation.workload.units), 1e-12))
+    left_s = observation.units_left * per_unit
+    needed = (observation.core.status == READY).any()  # otherwise there is nobody to make room for
+    gang = smallest(jnp.where(movable(observation) & needed, -left_s, jnp.inf), count)
+    return gang, take(left_s, gang)
+
+
+def coming(observation: Observation, g: Graphs, count: int) -> tuple[Array, Array]:
+    """Gangs that wait for one parent [X], most critical first, and a device to be configured for each; -1 = none.
+
+    Only those that are fastest on a kind that takes time to configure, and that no slot of that kind is ready for.
+    """
+    core, t = observation.core, observation.topology
+    slow = take(t.kind_reconfigure, observation.per_gang(g.fastest)) > 0
+    waits = (core.status == WAITING) & (core.waiting_for == 1) & slow
+    gang = smallest(jnp.where(waits, -observation.per_gang(g.tail), jnp.inf), count)
+    free = (core.lane_holds == FREE) & t.lane_exists
+    used = by_device(1.0 * (free & (core.lane_kernel != UNCONFIGURED)), t)  # what is configured may be of use yet
+
+    def device(gang: Array) -> Array:
+        f = observation.facts(gang)
+        there = core.up & (t.device_kind == g.fastest[f.graph, f.index])
+        ready = (core.lane_kernel == f.kernel) & (free | core.lane_setup) & take(there, t.lane_device)
+        least, best = first_min(jnp.where(there & (core.lanes_free > 0), used, jnp.inf))
+        return jnp.where(jnp.isfinite(least) & ~ready.any() & (gang >= 0), best, -1)
+
+    device_of = jax.vmap(device)(gang)
+    return jnp.where(device_of >= 0, gang, -1), device_of
+
+
+def asides(observation: Observation, g: Graphs, j: Jobs, preempts: int, configures: int) -> Asides:
+    """What could be done instead of placing a gang."""
+    core, t, w = observation.core, observation.topology, observation.workload
+    victim, left_s = running(observation, g, preempts)
+    next_, slot = coming(observation, g, configures)
+    gangs = look_at(observation, g, j, jnp.concatenate([victim, next_]))
+    there = gangs.there & ~(core.status == PLACING).any()
+    device = jnp.concatenate([take(core.device, victim)[:, 0].astype(jnp.int32), slot])
+    saves = jnp.arange(preempts + configures) < preempts
+    cost = jnp.asarray(w.checkpoint)[gangs.graph, gangs.task] + jnp.asarray(w.restore)[gangs.graph, gangs.task]
+    setup = take(t.kind_reconfigure, take(t.device_kind, device))
+    columns = [
+        1.0 * saves,
+        share(jnp.concatenate([left_s, jnp.zeros(configures)]), g.scale),
+        share(jnp.where(saves, cost, setup), g.scale),
+        take(core.lanes_free, device) / jnp.maximum(take(t.slots, device), 1),
+    ]
+    return Asides(
+        gangs=gangs,
+        device=device,
+        kernel=jnp.asarray(w.kernel)[gangs.graph, gangs.task],
+        features=jnp.where(there[:, None], jnp.stack(columns, axis=-1), 0),
+        allowed=there,
+    )
+
+
+def see(observation: Observation, gangs: int, devices: int, preempts: int, configures: int) -> Seen:
     """Everything that the network is told for one decision. `observation.prepared` holds the graphs."""
     core = observation.core
     g: Graphs = observation.prepared.graphs
-    tasks = observation.workload.kernel.shape[1]
+    most = core.status.shape[0]
     j = jobs(observation, g)
-    gang = shortlist(observation, g, j, min(gangs, core.status.shape[0]))
+    gang = shortlist(observation, g, j, min(gangs, most))
     device, allowed, pairs = pair_features(observation, g, gang, min(devices, core.up.shape[0]))
-    engine = engine_s(observation)
     rows = jnp.stack([observation.own_load, observation.background, observation.background_std], axis=-1)
     busy = (core.status == QUEUED) | (core.status == RUNNING)
     scene = jnp.stack(
@@ -291,14 +384,12 @@ def see(observation: Observation, gangs: int, devices: int) -> Seen:
     )
     return Seen(
         rows=jnp.minimum(jnp.log1p(rows), LARGE),
-        devices=device_features(observation, g, engine),
-        gangs=gang_features(observation, g, j, gang),
+        devices=device_features(observation, g, engine_s(observation)),
+        gangs=look_at(observation, g, j, gang),
         pairs=pairs,
-        scene=scene,
-        gang=gang,
-        graph=take(core.graph, gang // tasks),
-        task=gang % tasks,
         device=device,
         allowed=allowed,
+        asides=asides(observation, g, j, min(preempts, most), min(configures, most)),
+        scene=scene,
         may_wait=(busy.any() & ~(core.status == PLACING).any()) | ~allowed.any(),
     )

@@ -3,8 +3,8 @@
 One decision:
 
     observation ─► see ─► rows, devices ─► topology encoder ─┐
-                          gangs, graphs ─► graph encoder ────┼─► pairs of a gang and a device ─► logits ─► action
-                          scene ─────────► LSTM ─────────────┘                           └─► wait
+                          gangs, graphs ─► graph encoder ────┼─► pairs of a gang and a device ─► scores ─► action
+                          scene ─────────► LSTM ─────────────┘   preempt, configure, wait ──────┘
                                             └─► value (for training)
 
 The logit of a pair is a heuristic's, with weights that are learned, too, plus what the network says:
@@ -28,6 +28,7 @@ from jax import Array
 
 from symphony.policies.encoders import Dense, GraphEncoder, Mlp, TopologyEncoder
 from symphony.policies.features import (
+    ASIDE,
     CRITICAL,
     FETCH,
     GANG,
@@ -38,13 +39,14 @@ from symphony.policies.features import (
     SCENE,
     UNSURE,
     Graphs,
+    Looked,
     Seen,
     graphs,
     see,
 )
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.indexing import take
-from symphony.scheduling.policy import Action, Observation, Policy, choose, place, wait
+from symphony.scheduling.policy import Action, Observation, Policy, choose, place, preempt, reconfigure, wait
 
 NEVER = -1e9  # a logit; infinite ones have no gradient
 
@@ -55,6 +57,8 @@ class Sizes:
 
     gangs: int = 16  # looked at in a decision
     devices: int = 8  # looked at for each gang
+    preempts: int = 4  # running gangs that might be preempted
+    configures: int = 4  # gangs that a slot might be configured for
     width: int = 32  # of embeddings
     memory: int = 64  # of the LSTM
     topology: bool = True  # the topology encoder; without it, devices are looked at one by one
@@ -80,11 +84,20 @@ class Prepared(eqx.Module):
     nodes: Array  # f[A, T, width]: embeddings
 
 
+class Embedded(eqx.Module):
+    """What a decision looks like to the network."""
+
+    device: Array  # f[D, width]
+    gang: Array  # f[K, width]
+    aside: Array  # f[X, width]
+    scene: Array  # f[memory]
+
+
 class Said(eqx.Module):
     """What the network says to a decision."""
 
-    scores: Array  # f[K * M + 1]: of pairs, then of waiting; NEVER where not allowed
-    chances: Array  # f[K * M + 1]: logarithms of their probabilities
+    scores: Array  # f[K * M + X + 1]: of pairs, asides, and of waiting; NEVER where not allowed
+    chances: Array  # f[K * M + X + 1]: logarithms of their probabilities
     value: Array  # f[]
 
 
@@ -102,18 +115,20 @@ class Network(eqx.Module):
     pair_device: Dense
     pair_scene: Dense
     score: Mlp
+    aside: Mlp
     waiting: Mlp
     critic: Mlp
     regret: Array  # λ, as a logarithm
     remaining: Array  # μ
     critical: Array  # ν
     queue: Array  # κ
-    idle: Array  # logit of waiting, to begin with
+    apart: Array  # score of what places nothing, to begin with …
+    idle: Array  # … and of waiting
     sizes: Sizes = eqx.field(static=True)
 
     def __init__(self, key: Array, sizes: Sizes = STANDARD) -> None:
         n, m = sizes.width, sizes.memory
-        keys = iter(jax.random.split(key, 13))
+        keys = iter(jax.random.split(key, 14))
         self.sizes = sizes
         self.topology = TopologyEncoder(next(keys), n)
         self.alone = Dense(next(keys), self.topology.device.weight.shape[0], n)
@@ -126,12 +141,14 @@ class Network(eqx.Module):
         self.pair_device = Dense(next(keys), n, 2 * n)
         self.pair_scene = Dense(next(keys), 2 * m, 2 * n)
         self.score = Mlp(next(keys), 2 * n, n, 1, gain=0.01)
+        self.aside = Mlp(next(keys), ASIDE + 2 * n + 2 * m, n, 1, gain=0.01)
         self.waiting = Mlp(next(keys), 2 * m + n, n, 1, gain=0.01)
         self.critic = Mlp(next(keys), 2 * m, m, 1, gain=0.1)
         self.regret = jnp.log(jnp.asarray(20.0))
         self.remaining = jnp.asarray(3.0)
         self.critical = jnp.asarray(6.0)
         self.queue = jnp.asarray(0.0)
+        self.apart = jnp.asarray(-4.0)
         self.idle = jnp.asarray(-2.0)
 
     def encode(self, g: Graphs) -> Array:
@@ -139,66 +156,78 @@ class Network(eqx.Module):
         nodes = self.graph(g)
         return nodes if self.sizes.graph else jnp.zeros_like(nodes)
 
-    def embed(self, t: TopologyArrays, nodes: Array, seen: Seen) -> tuple[Array, Array, Array]:
-        """Embeddings of devices and gangs, and what the LSTM is told; for one decision, or many [...]."""
+    def look(self, nodes: Array, gangs: Looked) -> Array:
+        """Embeddings of gangs [..., K, width]."""
+        return jax.nn.relu(self.gang(jnp.concatenate([gangs.features, nodes[gangs.graph, gangs.task]], axis=-1)))
+
+    def embed(self, t: TopologyArrays, nodes: Array, seen: Seen) -> Embedded:
+        """Embeddings, for one decision, or many [...]."""
         rows = seen.rows if self.sizes.deviation else seen.rows.at[..., -1].set(0)
         encoded = self.topology(t, rows, seen.devices) if self.sizes.topology else self.alone(seen.devices)
         device = jax.nn.relu(encoded)
-        node = nodes[seen.graph, seen.task]
-        gang = jax.nn.relu(self.gang(jnp.concatenate([seen.gangs, node], axis=-1)))
-        there = (seen.gang >= 0)[..., None]
+        gang = self.look(nodes, seen.gangs)
+        there = seen.gangs.there[..., None]
         gangs = (gang * there).sum(axis=-2) / jnp.maximum(there.sum(axis=-2), 1)
         up = jnp.asarray(t.exists)[:, None]
         devices = (device * up).sum(axis=-2) / jnp.maximum(up.sum(), 1)
         scene = jax.nn.relu(self.scene(jnp.concatenate([seen.scene, gangs, devices], axis=-1)))
-        return device, gang, scene
+        return Embedded(device, gang, self.look(nodes, seen.asides.gangs), scene)
 
     def remember(self, memory: Memory, scene: Array) -> Memory:
         """One step of the LSTM."""
         return Memory(*self.lstm(scene, (memory.hidden, memory.cell)))
 
-    def judge(self, seen: Seen, device: Array, gang: Array, scene: Array, hidden: Array) -> Said:
-        """Logits and value; for one decision, or many [...]."""
-        context = jnp.concatenate([scene, hidden], axis=-1)
-        here = jnp.take_along_axis(self.pair_device(device)[..., None, :, :], seen.device[..., None], axis=-2)
+    def judge(self, seen: Seen, embedded: Embedded, hidden: Array) -> Said:
+        """Scores and value; for one decision, or many [...]."""
+        context = jnp.concatenate([embedded.scene, hidden], axis=-1)
+        device = self.pair_device(embedded.device)
+        here = jnp.take_along_axis(device[..., None, :, :], seen.device[..., None], axis=-2)
         pairs = seen.pairs if self.sizes.deviation else seen.pairs.at[..., UNSURE].set(0)
         mixed = self.pair(pairs) + here
-        mixed += self.pair_gang(gang)[..., :, None, :] + self.pair_scene(context)[..., None, None, :]
-        logits = self.score(jax.nn.relu(mixed))[..., 0]
+        mixed += self.pair_gang(embedded.gang)[..., :, None, :] + self.pair_scene(context)[..., None, None, :]
+        score = self.score(jax.nn.relu(mixed))[..., 0]
         if self.sizes.prior:
-            logits += self.prior(seen)
-        logits = jnp.where(seen.allowed, logits, NEVER)
+            score += self.prior(seen)
+        score = jnp.where(seen.allowed, score, NEVER)
+
+        where = jnp.take_along_axis(embedded.device, jnp.maximum(seen.asides.device, 0)[..., None], axis=-2)
+        around = jnp.broadcast_to(context[..., None, :], (*where.shape[:-1], context.shape[-1]))
+        told = jnp.concatenate([seen.asides.features, embedded.aside, where, around], axis=-1)
+        aside = jnp.where(seen.asides.allowed, self.aside(told)[..., 0] + self.apart, NEVER)
+
         best = jnp.where(seen.allowed[..., None], jax.nn.relu(mixed), 0).max(axis=(-3, -2))[..., : self.sizes.width]
         waits = self.waiting(jnp.concatenate([context, best], axis=-1))[..., 0] + self.idle
         waits = jnp.where(seen.may_wait, waits, NEVER)
-        flat = logits.reshape(*logits.shape[:-2], -1)
-        scores = jnp.concatenate([flat, waits[..., None]], axis=-1)
-        return Said(scores, chances(logits, waits), self.critic(context)[..., 0])
+        scores = jnp.concatenate([score.reshape(*score.shape[:-2], -1), aside, waits[..., None]], axis=-1)
+        return Said(scores, chances(score, aside, waits), self.critic(context)[..., 0])
 
     def prior(self, seen: Seen) -> Array:
         """The heuristic's logits [..., K, M]."""
-        there = seen.gang >= 0
-        order = self.critical * seen.gangs[..., CRITICAL] - self.remaining * seen.gangs[..., REMAINING]
-        order -= jnp.where(there, order, NEVER).max(axis=-1, keepdims=True)  # so that waiting has a fixed rival
+        gangs = seen.gangs
+        order = self.critical * gangs.features[..., CRITICAL] - self.remaining * gangs.features[..., REMAINING]
+        order -= jnp.where(gangs.there, order, NEVER).max(axis=-1, keepdims=True)  # so that waiting has a fixed rival
         # How much longer the best device (the first) is busy than it takes to fetch the inputs: then there is no hurry.
         order -= self.queue * jnp.maximum(seen.pairs[..., 0, QUEUE] - seen.pairs[..., 0, FETCH], 0)
         return order[..., :, None] - jnp.exp(self.regret) * seen.pairs[..., REGRET]
 
 
-def chances(logits: Array, waits: Array) -> Array:
-    """Logarithms of the probabilities of pairs [..., K, M] and of waiting [...], in a row [..., K * M + 1].
+def chances(pairs: Array, asides: Array, waits: Array) -> Array:
+    """Logarithms of probabilities, of scores of pairs [..., K, M], asides [..., X] and waiting [...], in a row.
 
-    To wait or not comes first, then which gang, then which device, and each is weighed by the best that it leads to. If
-    all pairs were one draw, eight devices that are alike would be eight times as likely as one, and waiting, which is
-    one, would seem best when it hardly is.
+    To wait or not comes first, then which gang to place or what else to do, then which device, and each is weighed by
+    the best that it leads to. If all were one draw, eight devices that are alike would be eight times as likely as one,
+    and waiting, which is one, would seem best when it hardly is.
     """
-    of_gang = logits.max(axis=-1)
-    best = of_gang.max(axis=-1)
-    gang, device = jax.nn.log_softmax(of_gang), jax.nn.log_softmax(logits)
-    places = jax.nn.log_sigmoid(best - waits)[..., None, None] + gang[..., :, None] + device
-    places = jnp.where(logits > NEVER / 2, places, NEVER)
-    flat = places.reshape(*places.shape[:-2], -1)
-    return jnp.concatenate([flat, jax.nn.log_sigmoid(waits - best)[..., None]], axis=-1)
+    many = pairs.shape[-2]
+    acts = jnp.concatenate([pairs.max(axis=-1), asides], axis=-1)
+    best = acts.max(axis=-1)
+    act = jax.nn.log_sigmoid(best - waits)[..., None] + jax.nn.log_softmax(acts)
+    placed = act[..., :many, None] + jax.nn.log_softmax(pairs)
+    flat = placed.reshape(*placed.shape[:-2], -1)
+    told = jnp.concatenate([flat, act[..., many:]], axis=-1)
+    scores = jnp.concatenate([pairs.reshape(flat.shape), asides], axis=-1)
+    told = jnp.where(scores > NEVER / 2, told, NEVER)
+    return jnp.concatenate([told, jax.nn.log_sigmoid(waits - best)[..., None]], axis=-1)
 
 
 class Learned(Policy):
@@ -223,25 +252,34 @@ class Learned(Policy):
         return Prepared(g, self.network.encode(g))
 
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
-        """Place a gang, or wait."""
+        """Place a gang, preempt one, configure a slot, or wait."""
         state, _, _, index, seen = self.consider(key, state, observation)
         return state, chosen(seen, index)
 
     def consider(self, key: Array, state: Memory, observation: Observation) -> tuple[Memory, Said, Array, Array, Seen]:
         """A decision: memory, what was said, log-probability and number of the action, and what was seen."""
         sizes = self.network.sizes
-        seen = see(observation, sizes.gangs, sizes.devices)
-        device, gang, scene = self.network.embed(observation.topology, observation.prepared.nodes, seen)
-        memory = self.network.remember(state, scene)
-        said = self.network.judge(seen, device, gang, scene, memory.hidden)
+        seen = see(observation, sizes.gangs, sizes.devices, sizes.preempts, sizes.configures)
+        embedded = self.network.embed(observation.topology, observation.prepared.nodes, seen)
+        memory = self.network.remember(state, embedded.scene)
+        said = self.network.judge(seen, embedded, memory.hidden)
         index = jax.random.categorical(key, said.chances) if self.draws else said.scores.argmax()
         return memory, said, said.chances[index], index, seen
 
 
 def chosen(seen: Seen, index: Array) -> Action:
-    """The action of a number: pairs come first, then wait."""
-    count = seen.device.shape[1]
-    pair = jnp.minimum(index, seen.device.size - 1)
-    gang = take(seen.gang, pair // count)
-    placed = place(gang, take(seen.device.reshape(-1), pair))
-    return choose(index < seen.device.size, placed, wait())
+    """The action of a number: pairs come first, then asides, then waiting."""
+    pairs, count = seen.device.size, seen.device.shape[1]
+    pair = jnp.minimum(index, pairs - 1)
+    action = place(take(seen.gangs.number, pair // count), take(seen.device.reshape(-1), pair))
+    asides = seen.asides
+    aside = jnp.clip(index - pairs, 0, max(asides.device.size - 1, 0))
+    if asides.device.size:
+        saves = take(asides.features, aside)[0] > 0  # its first number says so
+        instead = choose(
+            saves,
+            preempt(take(asides.gangs.number, aside)),
+            reconfigure(take(asides.device, aside), take(asides.kernel, aside)),
+        )
+        action = choose(index < pairs, action, instead)
+    return choose(index < pairs + asides.device.size, action, wait())

@@ -81,4 +81,4 @@ def smallest(key: Array, count: int) -> Array:
         least, at = first_min(key)
         found.append(jnp.where(jnp.isposinf(least), -1, at))
         key = jnp.where(number == at, jnp.inf, key)
-    return jnp.stack(found)
+    return jnp.stack(found) if found else jnp.zeros(0, jnp.int32)

@@ -184,8 +184,11 @@ class Span:
         for at, name in enumerate(metrics):
             unit = self.reader.model.catalogue.metric(name).scale_unit
             mean, std, low, high = summary(values[..., at])
-            # Where a denominator may be nothing, a mean can be beyond nearly all that it is the mean of.
-            found.append(Row("metric", name, unit, mean, std, min(low, mean), max(high, mean)))
+            # Where a denominator may be nothing, a mean can be beyond nearly all that it is the mean of. Shares, rates
+            # and ratios are not negative, whatever a difference that is not well known would allow; if the mean is,
+            # the metric does not mean what it says, and that is not hidden.
+            low = max(min(low, mean), 0.0) if mean >= 0 else min(low, mean)
+            found.append(Row("metric", name, unit, mean, std, low, max(high, mean)))
         return found
 
     def _draws(self) -> tuple[tuple[str, ...], Floats]:

@@ -59,14 +59,14 @@ def lesson(decisions: Decisions, advantage: Array, target: Array, unroll: int) -
 
 def replay(network: Network, t: TopologyArrays, nodes: Array, made: Decision) -> Said:
     """What the network says now to decisions in a row [U], with the memory that it had before the first."""
-    device, gang, scene = network.embed(t, nodes, made.seen)
+    embedded = network.embed(t, nodes, made.seen)
 
     def remember(memory: Memory, scene: Array) -> tuple[Memory, Array]:
         memory = network.remember(memory, scene)
         return memory, memory.hidden
 
-    _, hidden = jax.lax.scan(remember, jax.tree.map(lambda x: x[0], made.memory), scene)
-    return network.judge(made.seen, device, gang, scene, hidden)
+    _, hidden = jax.lax.scan(remember, jax.tree.map(lambda x: x[0], made.memory), embedded.scene)
+    return network.judge(made.seen, embedded, hidden)
 
 
 def loss(
