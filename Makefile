@@ -29,7 +29,7 @@ lint: install
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 format: install
 	$(BIN)/ruff check --fix src tests benchmarks examples

@@ -16,6 +16,7 @@ from symphony.policies.features import graphs
 from symphony.problem.errors import InputError
 from symphony.simulator.contention import Bottleneck
 from symphony.simulator.scenarios import Disturbances, stack
+from symphony.training import train as training
 from symphony.training.returns import worth
 from symphony.training.rollouts import roll_out
 from symphony.training.train import Course, Size, train
@@ -108,9 +109,17 @@ def test_the_first_step_follows_the_policy_gradient(rolled) -> None:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory):
+def monkeypatch_module():
+    """As `monkeypatch`, for the whole module."""
+    with pytest.MonkeyPatch.context() as patch:
+        yield patch
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, monkeypatch_module):
     """A short training, and the folder of its checkpoint."""
     folder = tmp_path_factory.mktemp("whole")
+    monkeypatch_module.setattr(training, "RIVALS", ("eft-belief",))  # one program less for each of the others
     size = Size(pool=2, scenarios=2, group=2, validation=2, every=1)
     settings = {"rounds": 3, "sizes": SIZES, "size": size, "method": METHOD, "seed": 5}
     policy, history = train(**WHAT, checkpoint=folder, **settings)
