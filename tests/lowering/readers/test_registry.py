@@ -69,7 +69,7 @@ def test_a_name_does_not_matter_and_neither_does_compression(tmp_path: Path) -> 
     ("content", "what"),
     [
         (b"", "the file is empty"),
-        (gzip.compress(b""), "the file is empty"),
+        (gzip.compress(b"", mtime=0), "the file is empty"),  # the time would make tests of two workers differ
         (bytes(range(256)) * 40, "binary data"),
         (b"a,b,c\n1,2,3\n", "none of the formats symphony"),
         (b"\xff\xfe\x00{", "binary data"),
