@@ -34,12 +34,16 @@ class Links(eqx.Module):
 
 def links(t: TopologyArrays, w: WorkloadArrays) -> Links:
     """The edges of all graphs, with the time that they take over a middling link."""
-    tasks, count = w.kernel.shape[1], w.in_source.shape[1]
-    number = jnp.arange(count)
-    target = jax.vmap(lambda starts: jnp.searchsorted(starts, number, side="right") - 1)(jnp.asarray(w.in_start))
+    tasks, target = w.kernel.shape[1], readers(w)
     between = (w.in_source >= 0) & (target < tasks)
     source = jnp.where(between, w.in_source, tasks)
     return Links(source, jnp.where(between, target, tasks), jnp.where(between, w.in_bytes, 0) * seconds_per_byte(t))
+
+
+def readers(w: WorkloadArrays) -> Array:
+    """The gang that reads over each edge [A, E]; beyond the last for padding."""
+    number = jnp.arange(w.in_source.shape[1])
+    return jax.vmap(lambda starts: jnp.searchsorted(starts, number, side="right") - 1)(jnp.asarray(w.in_start))
 
 
 def seconds_per_byte(t: TopologyArrays) -> Array:

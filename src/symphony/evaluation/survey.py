@@ -337,7 +337,7 @@ def _file(folder: Path, place: Place, name: str, policy: Policy, scenarios: Sequ
 def _simulator() -> str:
     """A digest of the code that results depend on: a change that changes them must not meet old numbers."""
     root = Path(__file__).parents[1]
-    folders = ("problem", "scheduling", "simulator", "baselines")
+    folders = ("problem", "scheduling", "simulator", "baselines", "policies")
     files = [root / "telemetry" / "posterior.py", *(file for name in folders for file in (root / name).rglob("*.py"))]
     return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()
 

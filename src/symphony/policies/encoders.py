@@ -88,7 +88,7 @@ class TopologyEncoder(eqx.Module):
         row = jax.nn.relu(self.row(jnp.concatenate([rows, statics], axis=-1)))
         device = jax.nn.relu(self.device(devices) + to_devices(t, self.up(row)))
         row = jax.nn.relu(row + to_rows(t, self.down(device)))
-        return jax.nn.relu(device + to_devices(t, self.again(row)))
+        return device + to_devices(t, self.again(row))
 
 
 def to_devices(t: TopologyArrays, row: Array) -> Array:

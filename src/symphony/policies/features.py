@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from symphony.baselines.preemptive import movable
-from symphony.baselines.tables import Links, gang_seconds, links, most, of_gang, seconds_per_byte, settle
+from symphony.baselines.tables import Links, gang_seconds, links, most, of_gang, readers, seconds_per_byte, settle
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.estimate import Parts, engine_s, harm, parts, slowdown
 from symphony.scheduling.indexing import first, first_min, smallest, take
@@ -76,6 +76,7 @@ class Asides(eqx.Module):
     gangs: Looked  # to be preempted; to be configured for
     device: Array  # i32: that runs it; to be configured
     kernel: Array  # i32: of the gang
+    saves: Array  # bool: it preempts
     features: Array  # f[X, ASIDE]
     allowed: Array  # bool
 
@@ -116,7 +117,7 @@ def graphs(t: TopologyArrays, w: WorkloadArrays) -> Graphs:
 
     tail, head = settle(upward, best, tasks), settle(downward, jnp.zeros_like(best), tasks)
     children = jnp.diff(jnp.asarray(w.out_start))
-    size = jax.vmap(lambda at, x: jnp.zeros(tasks + 1).at[at].add(x, mode="drop")[:tasks])(_target(w), w.in_bytes)
+    size = jax.vmap(lambda at, x: jnp.zeros(tasks + 1).at[at].add(x, mode="drop")[:tasks])(readers(w), w.in_bytes)
     bytes_s = size * seconds_per_byte(t)
     nodes = jnp.stack(
         [
@@ -144,12 +145,6 @@ def graphs(t: TopologyArrays, w: WorkloadArrays) -> Graphs:
         links=edges,
         nodes=jnp.where(there[..., None], nodes, 0),
     )
-
-
-def _target(w: WorkloadArrays) -> Array:
-    """The gang that reads over each edge [A, E]."""
-    number = jnp.arange(w.in_source.shape[1])
-    return jax.vmap(lambda starts: jnp.searchsorted(starts, number, side="right") - 1)(jnp.asarray(w.in_start))
 
 
 def level(seconds: Array, scale: Array) -> Array:
@@ -355,6 +350,7 @@ def asides(observation: Observation, g: Graphs, j: Jobs, preempts: int, configur
         gangs=gangs,
         device=device,
         kernel=jnp.asarray(w.kernel)[gangs.graph, gangs.task],
+        saves=saves,
         features=jnp.where(there[:, None], jnp.stack(columns, axis=-1), 0),
         allowed=there,
     )

@@ -7,12 +7,13 @@ One decision:
                           scene ─────────► LSTM ─────────────┘   preempt, configure, wait ──────┘
                                             └─► value (for training)
 
-The logit of a pair is a heuristic's, with weights that are learned, too, plus what the network says:
+The score of a pair is a heuristic's, with weights that are learned, too, plus what the network says:
 
-    logit = network(pair) − λ · regret − μ · remaining + ν · criticality − κ · queue
+    score = network(pair) − λ · regret − μ · remaining + ν · criticality − κ · queue
 
 where *regret* is how much later than on its best device the gang would finish there, *remaining* the time that its job
-has left, and *criticality* how much of that the gang heads. A network that says nothing is a good heuristic: earliest
+has left, *criticality* how much of that the gang heads, and *queue* how much longer its best device is busy than its
+inputs take to come. A network that says nothing is a good heuristic: earliest
 finish under the belief, shortest job first.
 """
 
@@ -48,7 +49,7 @@ from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.indexing import take
 from symphony.scheduling.policy import Action, Observation, Policy, choose, place, preempt, reconfigure, wait
 
-NEVER = -1e9  # a logit; infinite ones have no gradient
+NEVER = -1e9  # a score; infinite ones have no gradient
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class Sizes:
     topology: bool = True  # the topology encoder; without it, devices are looked at one by one
     graph: bool = True  # the graph encoder
     deviation: bool = True  # the belief's deviation is seen
-    prior: bool = True  # the heuristic in the logits
+    prior: bool = True  # the heuristic in the scores
 
 
 STANDARD = Sizes()
@@ -202,7 +203,7 @@ class Network(eqx.Module):
         return Said(scores, chances(score, aside, waits), self.critic(context)[..., 0])
 
     def prior(self, seen: Seen) -> Array:
-        """The heuristic's logits [..., K, M]."""
+        """The heuristic's scores [..., K, M]."""
         gangs = seen.gangs
         order = self.critical * gangs.features[..., CRITICAL] - self.remaining * gangs.features[..., REMAINING]
         order -= jnp.where(gangs.there, order, NEVER).max(axis=-1, keepdims=True)  # so that waiting has a fixed rival
@@ -275,9 +276,8 @@ def chosen(seen: Seen, index: Array) -> Action:
     asides = seen.asides
     aside = jnp.clip(index - pairs, 0, max(asides.device.size - 1, 0))
     if asides.device.size:
-        saves = take(asides.features, aside)[0] > 0  # its first number says so
         instead = choose(
-            saves,
+            take(asides.saves, aside),
             preempt(take(asides.gangs.number, aside)),
             reconfigure(take(asides.device, aside), take(asides.kernel, aside)),
         )

@@ -6,7 +6,6 @@ its place when it is made, so that what is kept does not grow with the steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +17,9 @@ from jax import Array
 from symphony.policies.features import Seen
 from symphony.policies.learned import Learned, Memory, chosen
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.problem.errors import InputError
 from symphony.scheduling.policy import Action, Observation, Policy
+from symphony.scheduling.state import Core
 from symphony.simulator.contention import ContentionModel
 from symphony.simulator.rollout import begin, finished, observe, step
 from symphony.simulator.scenarios import ScenarioArrays, batch_axes
@@ -74,21 +75,15 @@ class Recorder(Policy):
         return (memory, Decision(seen, before, index, chance, said.value)), chosen(seen, index)
 
 
-def weights(objective: str, s: ScenarioArrays) -> Callable[[World], Array]:
+def rates(objective: str, s: ScenarioArrays, core: Core) -> Array:
     """What a second costs for each job in the system, by slot [S]."""
-
-    def of(world: World) -> Array:
-        ones = jnp.ones(world.core.job.shape)
-        if objective == COMPLETION:
-            return ones
-        if objective == SLOWDOWN:
-            return 1 / jnp.asarray(s.workload.isolated)[world.core.graph]
-        if objective == MAKESPAN:
-            there = world.core.job >= 0
-            return ones / jnp.maximum(there.sum(), 1)
-        raise ValueError(objective)
-
-    return of
+    if objective == COMPLETION:
+        return jnp.ones(core.job.shape)
+    if objective == SLOWDOWN:
+        return 1 / jnp.asarray(s.workload.isolated)[core.graph]
+    if objective == MAKESPAN:
+        return jnp.full(core.job.shape, 1 / jnp.maximum((core.job >= 0).sum(), 1))
+    raise InputError(f"the objective is {objective!r}", hint=f"use {COMPLETION}, {SLOWDOWN} or {MAKESPAN}")
 
 
 def roll_out(
@@ -121,7 +116,7 @@ def roll_out(
         carry, _ = step(carry, s, recorder, contention, record=False)
         after = carry.world
         here = (after.core.job >= 0) & (after.core.job == before.core.job)
-        rate = jnp.where(here, weights(objective, s)(after), 0).sum()
+        rate = jnp.where(here, rates(objective, s, after.core), 0).sum()
         return carry, rate * after.now.minus(before.now), finished(after, s)
 
     def body(state: Any) -> Any:

@@ -152,7 +152,8 @@ def train(
     if folder is not None:
         position, history, best = _resume(folder, settings, position, best)
 
-    validation, rivals = stack(held), _rivals(held, contention)
+    validation = stack(held)
+    rivals = np.min([_stay_s(held, validation, named(name), contention) for name in RIVALS], axis=0)
     for number in range(len(history), rounds):
         if time.perf_counter() - began > 60 * minutes:
             break
@@ -232,12 +233,6 @@ def _stay_s(held: list[Scenario], batch: ScenarioArrays, policy: Any, contention
     traces, _ = run_traces(batch, held, policy, contention=contention, record_log=False)
     worlds = [trace.carry.world for trace in traces]
     return np.asarray([float(w.completion_sum.total) / max(int(w.core.jobs_done), 1) for w in worlds])
-
-
-def _rivals(held: list[Scenario], contention: ContentionModel) -> np.ndarray:
-    """That of the best rival on each."""
-    batch = stack(held)
-    return np.min([_stay_s(held, batch, named(name), contention) for name in RIVALS], axis=0)
 
 
 def _settings(course: Course, *others: Any) -> str:
