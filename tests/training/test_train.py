@@ -90,14 +90,15 @@ def test_replaying_decisions_says_what_was_said_when_they_were_made(rolled) -> N
 def test_the_first_step_follows_the_policy_gradient(rolled) -> None:
     """Before anything has changed, the slope of the loss is that of −mean(advantage · log-probability)."""
     batch, network, decisions, _ = rolled
-    graphs_of = eqx.filter_jit(told)(batch)
-    judged = eqx.filter_jit(worth)(decisions, graphs_of.scale, 2, critic=False)
-    stretches = lesson(decisions, judged.advantage, judged.target, 8)
+    every_run = eqx.filter_jit(told)(batch)
+    graphs_of = jax.tree.map(lambda x: x[::2], every_run)  # two runs of each scenario
+    judged = eqx.filter_jit(worth)(decisions, every_run.scale, 2, critic=False)
+    stretches = lesson(decisions, judged.advantage, judged.target, 8, 2)
     bare = replace(METHOD, entropy=0.0, value=0.0)
     slope = eqx.filter_jit(eqx.filter_grad(lambda n: loss(n, batch.topology, graphs_of, stretches, bare)[0]))(network)
 
     def plain(network: Network) -> jax.Array:
-        nodes = jax.vmap(network.encode)(jax.tree.map(lambda x: x[stretches.run], graphs_of))
+        nodes = jax.vmap(network.encode)(jax.tree.map(lambda x: x[stretches.scenario], graphs_of))
         said = jax.vmap(lambda n, m: replay(network, batch.topology, n, m))(nodes, stretches.made)
         chance = jnp.take_along_axis(said.chances, stretches.made.action[..., None], axis=-1)[..., 0]
         return -jnp.where(stretches.kept, chance * stretches.advantage, 0).sum() / stretches.kept.sum()

@@ -27,7 +27,10 @@ ON_GPU = Size()
 
 def train(
     *,
-    topology: Annotated[str, typer.Option("--topology", "-t", help="Built-in name or TOML file.")] = "machine",
+    topology: Annotated[
+        list[str] | None,
+        typer.Option("--topology", "-t", help="Built-in name or TOML file; several in turn. [default: machine]"),
+    ] = None,
     workload: Annotated[
         list[str] | None,
         typer.Option("--workload", "-w", help="Family or file; several times for several. [default: layered]"),
@@ -38,6 +41,9 @@ def train(
     begin: Annotated[str, typer.Option("--from", help=f"Weights to go on from: a *{SUFFIX} file.")] = "",
     rounds: Annotated[int, typer.Option(help="Rounds of running and learning.", min=1)] = 200,
     minutes: Annotated[float, typer.Option(help="Stop after so long, whatever is done.", min=0)] = float("inf"),
+    patience: Annotated[
+        int | None, typer.Option(help="Stop after so many looks that found nothing better.", min=1)
+    ] = None,
     jobs: Annotated[int, typer.Option(help="Jobs of a scenario, unless the workload says it.", min=1)] = 24,
     seed: Annotated[int, typer.Option(help="Of everything that is random.", min=0)] = 0,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write what was told of each round.")] = None,
@@ -49,7 +55,7 @@ def train(
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is a file", hint="name a folder")
     console = terminal.console()
-    cluster, work = topologies.topology(topology), workload or ["layered"]
+    clusters, work = topology or ["machine"], workload or ["layered"]
     start = load(begin)[0] if begin else None
     columns = (TextColumn("{task.description:>60}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
     with Progress(*columns, TimeElapsedColumn(), console=console, disable=quiet, transient=True) as bars:
@@ -64,11 +70,12 @@ def train(
                 )
 
         policy, history = run_training(
-            topology=cluster,
+            topology=[topologies.topology(name) for name in clusters],
             workload=work,
             jobs=jobs,
             rounds=rounds,
             minutes=minutes,
+            patience=patience,
             start=start,
             size=ON_CPU if jax.default_backend() == "cpu" else ON_GPU,
             seed=seed,
@@ -78,7 +85,7 @@ def train(
     looks = [told.against for told in history if told.against is not None]
     card = {
         "command": shlex.join(["symphony", *sys.argv[1:]]),
-        "topology": topology,
+        "topologies": clusters,
         "workloads": work,
         "rounds": len(history),
         "decisions": history[-1].decisions if history else 0,
@@ -93,7 +100,7 @@ def train(
         _draw(history, out / "curve.png")
         console.print(f"best: {_verdict(min(looks))}", soft_wrap=True)
     console.print(f"weights: {weights}")
-    tried = shlex.join(["symphony", "compare", "-t", topology, "-w", work[0], "-p"])
+    tried = shlex.join(["symphony", "compare", "-t", clusters[0], "-w", work[0], "-p"])
     console.print(f"try them: {tried} eft-belief,{weights}", soft_wrap=True)
 
 

@@ -182,7 +182,7 @@ class Network(eqx.Module):
         """Scores and value; for one decision, or many [...]."""
         context = jnp.concatenate([embedded.scene, hidden], axis=-1)
         device = self.pair_device(embedded.device)
-        here = jnp.take_along_axis(device[..., None, :, :], seen.device[..., None], axis=-2)
+        here = picked(device, seen.device)
         pairs = seen.pairs if self.sizes.deviation else seen.pairs.at[..., UNSURE].set(0)
         mixed = self.pair(pairs) + here
         mixed += self.pair_gang(embedded.gang)[..., :, None, :] + self.pair_scene(context)[..., None, None, :]
@@ -210,6 +210,15 @@ class Network(eqx.Module):
         # How much longer the best device (the first) is busy than it takes to fetch the inputs: then there is no hurry.
         order -= self.queue * jnp.maximum(seen.pairs[..., 0, QUEUE] - seen.pairs[..., 0, FETCH], 0)
         return order[..., :, None] - jnp.exp(self.regret) * seen.pairs[..., REGRET]
+
+
+def picked(device: Array, which: Array) -> Array:
+    """Embeddings [..., D, width] of the devices [..., K, M] that are looked at."""
+    if device.ndim == 2:
+        return take(device, which)
+    # In training: the gradient of a look-up adds up number by number, that of a product is a product.
+    chosen = (which.reshape(*which.shape[:-2], -1, 1) == jnp.arange(device.shape[-2])) * 1.0
+    return (chosen @ device).reshape(*which.shape, device.shape[-1])
 
 
 def chances(pairs: Array, asides: Array, waits: Array) -> Array:

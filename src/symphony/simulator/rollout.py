@@ -91,11 +91,13 @@ def step(
     record: bool,
     alone: bool = False,
     key: Array | None = None,
+    asks: bool = True,
 ) -> tuple[Carry, Log | None]:
     """A gang leaves, a decision is made, a fetch and a gang start, time moves: each if it can and its turn has come.
 
     Side by side with other scenarios, every part is computed and masked; `alone`, what is not needed is skipped. `key`
-    is that of the next decision, if it has been drawn (`decision_key`).
+    is that of the next decision, if it has been drawn (`decision_key`). Unless it `asks`, a run that comes to a
+    decision stays there: what costs most is then done only every few steps. Such steps are not recorded.
     """
     w = s.workload
     before = carry.world
@@ -115,7 +117,9 @@ def step(
     decides = ~settle.unsettled(world) & settle.wanted(world.core, s) & ready & ~finished(world, s)
     decided = world.core
     otherwise = (world, carry.policy_state)
-    (world, state), (action, accepted) = _part(alone, decides, decide, world, s, otherwise)
+    (world, state), (action, accepted) = (
+        _part(alone, decides, decide, world, s, otherwise) if asks else (otherwise, (None, None))
+    )
 
     world, _ = _part(alone, world.closing >= 0, settle.close_fetch, world, s)
     world, _ = _part(alone, settle.fetchable(world).any(), settle.open_fetch, world, s)
@@ -128,7 +132,7 @@ def step(
     world, event = _part(alone, moves, move, world, s)
     world, _ = _part(alone, event.kind == EVENT_WINDOW, partial(_read, when=event.kind == EVENT_WINDOW), world, s)
     carry = Carry(world, state, carry.prepared, carry.key)
-    if not record:
+    if not (record and asks):
         return carry, None
 
     tasks = w.kernel.shape[1]

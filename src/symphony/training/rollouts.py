@@ -1,7 +1,9 @@
 """Runs to learn from: many scenarios side by side, and of each run only its decisions.
 
 B runs, N decisions kept of each. A run takes several steps for every decision; what led to a decision is written into
-its place when it is made, so that what is kept does not grow with the steps.
+its place when it is made, so that what is kept does not grow with the steps. The network costs more than the rest of a
+step, and side by side it is computed for all runs if one needs it; so it is asked only in every few steps, by when most
+runs have come to a decision.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from symphony.simulator.rollout import begin, finished, observe, step
 from symphony.simulator.scenarios import ScenarioArrays, batch_axes
 from symphony.simulator.world import World
 
+QUIET = 3  # steps between those in which the policy is asked
 COMPLETION, SLOWDOWN, MAKESPAN = "completion", "slowdown", "makespan"
 
 
@@ -111,13 +114,18 @@ def roll_out(
     empty = jnp.zeros((runs, keep))
     which = jnp.arange(runs)
 
-    def one(s: ScenarioArrays, carry: Any) -> tuple[Any, Array, Array]:
+    def moved(s: ScenarioArrays, carry: Any, asks: bool) -> tuple[Any, Array]:
         before = carry.world
-        carry, _ = step(carry, s, recorder, contention, record=False)
+        carry, _ = step(carry, s, recorder, contention, record=False, asks=asks)
         after = carry.world
         here = (after.core.job >= 0) & (after.core.job == before.core.job)
         rate = jnp.where(here, rates(objective, s, after.core), 0).sum()
-        return carry, rate * after.now.minus(before.now), finished(after, s)
+        return carry, rate * after.now.minus(before.now)
+
+    def one(s: ScenarioArrays, carry: Any) -> tuple[Any, Array, Array]:
+        carry, spent = moved(s, carry, asks=True)
+        carry, more = jax.lax.scan(lambda carry, _: moved(s, carry, asks=False), carry, None, length=QUIET)
+        return carry, spent + more.sum(), finished(carry.world, s)
 
     def body(state: Any) -> Any:
         carry, made, time, cost, total, _, steps = state
@@ -132,7 +140,7 @@ def roll_out(
         made = jax.tree.map(write, made, carry.policy_state[1])
         # A decision is made before time moves.
         time, cost = write(time, before.now.total), write(cost, total)
-        return carry, made, time, cost, total + spent, over, steps + 1
+        return carry, made, time, cost, total + spent, over, steps + 1 + QUIET
 
     start = (carry, made, empty, empty, jnp.zeros(runs), jnp.zeros(runs, bool), 0)
     carry, made, time, cost, total, _, _ = jax.lax.while_loop(

@@ -46,7 +46,7 @@ STEPS = 12  # of a run for each decision that is kept, at most
 
 @dataclass(frozen=True)
 class Course:
-    """What is trained on: each scenario has one of the workloads, in turn, and a drawn load."""
+    """What is trained on, with one cluster: each scenario has one of the workloads, in turn, and a drawn load."""
 
     topology: Topology
     workloads: tuple[str | Workload | Draw, ...]
@@ -73,13 +73,24 @@ class Course:
 
 
 @dataclass(frozen=True)
+class Drawn:
+    """The scenarios of a course."""
+
+    pool: ScenarioArrays  # to learn from
+    held: list[Scenario]  # to look how good it is …
+    validation: ScenarioArrays  # … the same
+    rivals: np.ndarray  # mean completion times there, of the best rival on each
+    keep: int  # decisions of a run, at most
+
+
+@dataclass(frozen=True)
 class Size:
     """How much is run and looked at in a round."""
 
-    pool: int = 256  # scenarios to draw from
+    pool: int = 256  # scenarios to draw from, of each cluster
     scenarios: int = 64  # of a round
     group: int = 16  # runs of each
-    validation: int = 40  # scenarios to look how good it is
+    validation: int = 40  # scenarios of each cluster, to look how good it is
     every: int = 10  # rounds between looks
     memory: float = 0.5  # see `returns.worth`
 
@@ -109,13 +120,14 @@ class Position(eqx.Module):
 
 def train(
     *,
-    topology: Topology | str,
+    topology: Topology | str | Sequence[Topology | str],
     workload: str | Workload | Draw | Sequence[str | Workload | Draw],
     loads: tuple[float, float] = (0.5, 1.0),
     jobs: int = 24,
     disturbances: Disturbances | None = None,
     rounds: int = 200,
     minutes: float = float("inf"),
+    patience: int | None = None,
     start: Learned | None = None,
     sizes: Sizes = STANDARD,
     size: Size = ROUND,
@@ -128,46 +140,47 @@ def train(
 ) -> tuple[Learned, list[Round]]:
     """Train a policy. Returns the weights that did best on validation scenarios, and what was told of each round.
 
-    Each scenario has one of the workloads, in turn; families are drawn with a load between `loads` and so many `jobs`,
-    unless their specs say it. `checkpoint` is a folder: where it holds a training of the same settings, that goes on.
+    Rounds take the clusters in turn, and scenarios the workloads; families are drawn with a load between `loads` and so
+    many `jobs`, unless their specs say it. It ends after so many `rounds` or `minutes`, or `patience` looks at the
+    validation scenarios that found nothing better. `checkpoint` is a folder: where it holds a training of the same
+    settings, that goes on.
     """
     began = time.perf_counter()
+    clusters = (topology,) if isinstance(topology, str | Topology) else tuple(topology)
     several = (workload,) if isinstance(workload, str | Workload) or callable(workload) else tuple(workload)
-    cluster = topologies.topology(topology) if isinstance(topology, str) else topology
-    course = Course(cluster, several, loads, jobs, disturbances)
+    courses = [
+        Course(topologies.topology(x) if isinstance(x, str) else x, several, loads, jobs, disturbances)
+        for x in clusters
+    ]
     contention = contention or Bottleneck()
-    pool = [course.scenario(number) for number in range(size.pool)]
-    held = [course.scenario(VALIDATION + number) for number in range(size.validation)]
-    batch = stack(pool)
-    gangs = max(sum(len(s.workload.graphs[job.graph].all_gangs) for job in s.workload.jobs) for s in pool)
-    keep = -(-int(1.3 * gangs) // method.unroll) * method.unroll
-    pieces = min(size.scenarios, size.pool) * size.group * keep // method.unroll
-    steps = rounds * method.epochs * max(1, pieces // method.pieces)
+    draws = [_draw(course, size, method, contention) for course in courses]
+    runs = min(size.scenarios, size.pool) * size.group
+    updates = [method.epochs * max(1, runs * x.keep // (method.unroll * method.pieces)) for x in draws]
+    steps = sum(updates[number % len(updates)] for number in range(rounds))
     network = start.network if start is not None else Network(jax.random.key(seed), sizes)
     position = _strong(Position(network, optimiser(method, steps).init(eqx.filter(network, eqx.is_inexact_array))))
     history: list[Round] = []
     best = (float("inf"), position.network)  # how good, and which
     folder = None if checkpoint is None else Path(checkpoint)
-    settings = _settings(course, rounds, sizes, size, method, objective, seed)
+    settings = _settings(courses, rounds, sizes, size, method, objective, seed)
     if folder is not None:
         position, history, best = _resume(folder, settings, position, best)
 
-    validation = stack(held)
-    rivals = np.min([_stay_s(held, validation, named(name), contention) for name in RIVALS], axis=0)
     for number in range(len(history), rounds):
-        if time.perf_counter() - began > 60 * minutes:
+        if time.perf_counter() - began > 60 * minutes or _tired(history, patience):
             break
         since = time.perf_counter()
-        chosen = np.random.default_rng([seed, number, 4]).choice(
-            size.pool, min(size.scenarios, size.pool), replace=False
-        )
-        runs = _pick(batch, np.repeat(chosen, size.group))
+        now = draws[number % len(draws)]
+        chosen = np.random.default_rng([seed, number, 4]).choice(size.pool, runs // size.group, replace=False)
+        batch = _pick(now.pool, np.repeat(chosen, size.group))
         key = jax.random.fold_in(jax.random.key(seed), number)
-        position, figures = _round(position, runs, key, contention, objective, keep, size, method, steps)
+        position, figures = _round(position, batch, key, contention, objective, now.keep, size, method, steps)
         seen = {name: float(value) for name, value in figures.items()}
         against = None
         if (number + 1) % size.every == 0 or number + 1 == rounds:
-            against = float((_stay_s(held, validation, Learned(position.network), contention) / rivals).mean())
+            policy = Learned(position.network)
+            ratios = [_stay_s(x.held, x.validation, policy, contention) / x.rivals for x in draws]
+            against = float(np.mean(ratios))
             if against < best[0]:
                 best = (against, position.network)
         taken = time.perf_counter() - since
@@ -189,6 +202,23 @@ def train(
     return Learned(best[1] if best[0] < float("inf") else position.network), history
 
 
+def _draw(course: Course, size: Size, method: Method, contention: ContentionModel) -> Drawn:
+    """Draw the scenarios of a course, and run the rivals on those that are not learned from."""
+    pool = [course.scenario(number) for number in range(size.pool)]
+    held = [course.scenario(VALIDATION + number) for number in range(size.validation)]
+    gangs = max(sum(len(s.workload.graphs[job.graph].all_gangs) for job in s.workload.jobs) for s in pool)
+    validation = stack(held)
+    rivals = np.min([_stay_s(held, validation, named(name), contention) for name in RIVALS], axis=0)
+    # A third more than there are gangs: for those that are preempted, and for waiting.
+    return Drawn(stack(pool), held, validation, rivals, -(-int(1.3 * gangs) // method.unroll) * method.unroll)
+
+
+def _tired(history: list[Round], patience: int | None) -> bool:
+    """Whether that many looks have passed since the best."""
+    looks = [told.against for told in history if told.against is not None]
+    return patience is not None and len(looks) > patience and min(looks[-patience:]) > min(looks)
+
+
 @eqx.filter_jit
 def _round(
     position: Position,
@@ -207,9 +237,10 @@ def _round(
     keys = jax.random.split(first, runs)
     policy = Learned(position.network, draws=True)
     decisions, _ = roll_out(batch, policy, keys, contention, objective, keep, STEPS * keep)
-    told = jax.vmap(lambda w: graphs(batch.topology, unannounced(w)))(batch.workload)
-    judged = worth(decisions, told.scale, size.group, size.memory, method.critic)
-    stretches = lesson(decisions, judged.advantage, judged.target, method.unroll)
+    each = jax.tree.map(lambda x: x[:: size.group], batch.workload)
+    told = jax.vmap(lambda w: graphs(batch.topology, unannounced(w)))(each)
+    judged = worth(decisions, told.scale.repeat(size.group), size.group, size.memory, method.critic)
+    stretches = lesson(decisions, judged.advantage, judged.target, method.unroll, size.group)
     optimise = optimiser(method, steps)
     network, state, figures = learn(
         position.network, position.optimiser, batch.topology, told, stretches, second, method, optimise
@@ -235,10 +266,12 @@ def _stay_s(held: list[Scenario], batch: ScenarioArrays, policy: Any, contention
     return np.asarray([float(w.completion_sum.total) / max(int(w.core.jobs_done), 1) for w in worlds])
 
 
-def _settings(course: Course, *others: Any) -> str:
+def _settings(courses: list[Course], *others: Any) -> str:
     """What a training must have in common with one whose checkpoint it goes on from."""
+    course = courses[0]
     what = [x if isinstance(x, str) else repr(x)[:200] for x in course.workloads]
-    parts = (course.topology.name, what, course.loads, course.jobs, course.disturbances, *others)
+    names = [x.topology.name for x in courses]
+    parts = (names, what, course.loads, course.jobs, course.disturbances, *others)
     return json.dumps([asdict(x) if hasattr(x, "__dataclass_fields__") else x for x in parts], sort_keys=True)
 
 

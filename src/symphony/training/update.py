@@ -23,9 +23,9 @@ class Method:
     """How weights are changed. The default is PPO (Schulman et al., 2017) with the group's baseline."""
 
     rate: float = 3e-3  # of learning, at first; it falls to a tenth
-    epochs: int = 3  # times that each run is learned from
-    unroll: int = 64  # decisions through which the memory is followed back
-    pieces: int = 256  # stretches of so many decisions, in one step
+    epochs: int = 2  # times that each run is learned from
+    unroll: int = 32  # decisions through which the memory is followed back
+    pieces: int = 512  # stretches of so many decisions, in one step
     clip: float = 0.2  # of the ratio of probabilities
     entropy: float = 0.002
     value: float = 0.5  # weight of the critic's loss
@@ -43,18 +43,18 @@ class Lesson(eqx.Module):
     kept: Array  # bool[C, U]
     advantage: Array  # f[C, U]
     target: Array  # f[C, U]: of the critic
-    run: Array  # i32[C]: of which run
+    scenario: Array  # i32[C]: of which scenario
 
 
-def lesson(decisions: Decisions, advantage: Array, target: Array, unroll: int) -> Lesson:
-    """Runs, cut into stretches."""
+def lesson(decisions: Decisions, advantage: Array, target: Array, unroll: int, group: int) -> Lesson:
+    """Runs, `group` of each scenario, cut into stretches."""
     runs, many = advantage.shape
 
     def cut(x: Array) -> Array:
         return x.reshape(-1, unroll, *x.shape[2:])
 
     made, kept, advantage, target = jax.tree.map(cut, (decisions.made, decisions.kept, advantage, target))
-    return Lesson(made, kept, advantage, target, jnp.arange(runs).repeat(many // unroll))
+    return Lesson(made, kept, advantage, target, (jnp.arange(runs) // group).repeat(many // unroll))
 
 
 def replay(network: Network, t: TopologyArrays, nodes: Array, made: Decision) -> Said:
@@ -73,7 +73,7 @@ def loss(
     network: Network, t: TopologyArrays, graphs: Graphs, lesson: Lesson, method: Method
 ) -> tuple[Array, dict[str, Array]]:
     """What is to be made small, and figures to watch."""
-    nodes = jax.vmap(network.encode)(jax.tree.map(lambda x: x[lesson.run], graphs))
+    nodes = jax.vmap(network.encode)(graphs)[lesson.scenario]
     said = jax.vmap(jax.checkpoint(partial(replay, network, t)))(nodes, lesson.made)
     made, kept = lesson.made, lesson.kept
     many = jnp.maximum(kept.sum(), 1)
@@ -112,7 +112,7 @@ def learn(
     method: Method,
     optimise: optax.GradientTransformation,
 ) -> tuple[Network, Any, dict[str, Array]]:
-    """Several passes over the stretches, some of them at a time, in random order. `graphs` are those of each run."""
+    """Several passes over the stretches, some of them at a time, in random order. `graphs`: of each scenario."""
     count = lesson.advantage.shape[0]
     each = min(method.pieces, count)
 
