@@ -34,13 +34,14 @@ def _version(
 def main() -> None:
     """Entry point of the `symphony` command."""
     # Imported here: the command files import this package.
-    from symphony.cli import catalogue, compare, oracle, stat, topology, train, workload
+    from symphony.cli import catalogue, compare, explain, oracle, stat, topology, train, workload
     from symphony.cli.terminal import complain
 
     app.add_typer(topology.app, name="topology")
     app.add_typer(workload.app, name="workload")
     app.add_typer(catalogue.app, name="catalogue")
     app.command("compare")(compare.compare)
+    app.command("explain")(explain.explain)
     app.command("oracle")(oracle.oracle)
     app.command("train")(train.train)
     app.command("stat", context_settings=stat.SETTINGS)(stat.stat)

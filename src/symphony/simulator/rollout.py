@@ -15,7 +15,7 @@ from jax import Array
 from symphony.problem.arrays import WorkloadArrays
 from symphony.scheduling.feasible import startable
 from symphony.scheduling.indexing import once, take
-from symphony.scheduling.policy import Action, Observation, Policy
+from symphony.scheduling.policy import Action, Observation, Policy, wait
 from symphony.simulator import counters, settle
 from symphony.simulator.contention import LOAD_UNIT, ContentionModel
 from symphony.simulator.counters import Past, Settings, read_when
@@ -63,6 +63,12 @@ def unannounced(w: WorkloadArrays) -> WorkloadArrays:
 def finished(world: World, s: ScenarioArrays) -> Array:
     """Whether a run is over."""
     return (world.core.jobs_done >= s.workload.jobs) | world.stalled
+
+
+def asked(world: World, s: ScenarioArrays) -> Array:
+    """Whether it is the policy's turn."""
+    ready = (s.latency <= 0) | world.thought
+    return ~settle.unsettled(world) & settle.wanted(world.core, s) & ready & ~finished(world, s)
 
 
 def observe(world: World, s: ScenarioArrays, cheats: bool, prepared: Any = None) -> Observation:
@@ -113,13 +119,11 @@ def step(
         world, accepted = settle.act(world, s, action, when)
         return (world, state), (action, accepted)
 
-    ready = (s.latency <= 0) | world.thought
-    decides = ~settle.unsettled(world) & settle.wanted(world.core, s) & ready & ~finished(world, s)
+    decides = asked(world, s)
     decided = world.core
-    otherwise = (world, carry.policy_state)
-    (world, state), (action, accepted) = (
-        _part(alone, decides, decide, world, s, otherwise) if asks else (otherwise, (None, None))
-    )
+    state, action, accepted = carry.policy_state, wait(), jnp.asarray(False)
+    if asks:
+        (world, state), (action, accepted) = _part(alone, decides, decide, world, s, (world, state))
 
     world, _ = _part(alone, world.closing >= 0, settle.close_fetch, world, s)
     world, _ = _part(alone, settle.fetchable(world).any(), settle.open_fetch, world, s)
@@ -163,6 +167,25 @@ def step(
         reading=world.core.reading.sum(),
     )
     return carry, log
+
+
+def until_decision(
+    carry: Carry, s: ScenarioArrays, policy: Policy, contention: ContentionModel, number: Array
+) -> Carry:
+    """Go on until the policy is about to make the decision of that number (from 0), or the run is over."""
+
+    def on(carry: Carry, asks: bool) -> Carry:
+        return step(carry, s, policy, contention, record=False, alone=True, asks=asks)[0]
+
+    def going(carry: Carry) -> Array:
+        return ~finished(carry.world, s)
+
+    carry = jax.lax.while_loop(
+        lambda carry: going(carry) & (carry.world.core.decisions < number), lambda carry: on(carry, True), carry
+    )
+    return jax.lax.while_loop(
+        lambda carry: going(carry) & ~asked(carry.world, s), lambda carry: on(carry, False), carry
+    )
 
 
 def decision_key(key: Array, number: Array) -> Array:

@@ -1,0 +1,124 @@
+"""Explanations of decisions: they agree with what the policy does, and with the estimates it is shown."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from symphony.cli import explain as command
+from symphony.policies import Learned, Network, Sizes, explain, named, save
+from symphony.problem.errors import InputError
+from symphony.simulator.run import run_traces
+from symphony.simulator.scenarios import stack
+from tests.baselines.cheap import cheap_scenario
+
+SIZES = Sizes(gangs=4, devices=3, preempts=2, configures=2, width=8, memory=8)
+
+
+@pytest.fixture(scope="module")
+def policy() -> Learned:
+    """One whose network has a say: where the heuristic hardly cares, it decides."""
+    network = Network(jax.random.key(1), SIZES)
+    loud = eqx.tree_at(lambda n: n.score.layers[-1].weight, network, replace_fn=lambda x: 300 * x)
+    return Learned(loud)
+
+
+@pytest.fixture(scope="module")
+def told(policy):
+    """Every third of the first decisions of a run."""
+    scenario = cheap_scenario()
+    return scenario, [explain(policy, scenario, number) for number in range(0, 24, 3)]
+
+
+def test_what_is_explained_is_what_the_policy_does(policy, told) -> None:
+    scenario, explanations = told
+    (trace,), _ = run_traces(stack([scenario]), [scenario], policy)
+    kind, job, gang, device = (np.asarray(x) for x in trace.log.decision[:4])
+    made = np.flatnonzero(kind >= 0)
+    for number, explanation in zip(range(0, 24, 3), explanations, strict=True):
+        at, chosen = made[number], explanation.chosen
+        assert explanation.number == number
+        assert explanation.time_s == pytest.approx(trace.before_s[at], rel=1e-6)
+        if chosen.action == "place":
+            graph = scenario.workload.graphs[scenario.workload.jobs[job[at]].graph]
+            assert (chosen.job, chosen.gang) == (f"{graph.name} #{job[at]}", graph.all_gangs[gang[at]].name)
+            assert chosen.device == scenario.topology.devices[device[at]].name
+        else:
+            assert kind[at] != 0
+
+
+def test_estimates_add_up_and_lie_within_their_bands(told) -> None:
+    for explanation in told[1]:
+        for candidate in explanation.candidates:
+            if candidate.estimate is None:
+                continue
+            e = candidate.estimate
+            alone = max(e.queue_s, e.fetch_s) + e.setup_s + e.run_s * e.slowdown
+            assert e.finish_s >= alone * (1 - 1e-5)  # and what a gang exchanges
+            assert e.low_s <= e.finish_s * (1 + 1e-6) and e.finish_s <= e.high_s * (1 + 1e-6)
+
+
+def test_candidates_come_by_score_and_their_chances_sum_to_one(told) -> None:
+    for explanation in told[1]:
+        scores = [x.estimate.heuristic + x.estimate.network for x in explanation.candidates if x.estimate]
+        assert scores == sorted(scores, reverse=True)
+        assert sum(x.chance for x in explanation.candidates) == pytest.approx(1, abs=1e-4)
+
+
+def test_where_it_leaves_the_heuristic_it_says_what_moved_it(told) -> None:
+    moved = [x for x in told[1] if x.heuristic is not None and x.chosen != x.heuristic]
+    assert moved  # otherwise this shows nothing
+    for explanation in moved:
+        assert set(explanation.moved) == {
+            "the load of others",
+            "how sure that is",
+            "the task graph",
+            "what happened before",
+        }
+        assert any(abs(share) > 1e-4 for share in explanation.moved.values())
+        best = max(x.estimate.heuristic for x in explanation.candidates if x.estimate)
+        assert explanation.heuristic.estimate.heuristic == best
+    for explanation in told[1]:
+        if explanation.chosen == explanation.heuristic:
+            assert explanation.moved == {}
+
+
+def test_beliefs_are_those_about_the_route_of_the_device(told) -> None:
+    scenario, explanations = told
+    routes = {device.name: {hop.resource for hop in device.route} for device in scenario.topology.devices}
+    for explanation in explanations:
+        for device, rows in explanation.beliefs.items():
+            assert {row.resource for row in rows} == routes[device]
+            assert all(row.deviation >= 0 and row.others >= 0 for row in rows)
+
+
+def test_a_decision_that_is_never_made_is_named(policy) -> None:
+    with pytest.raises(InputError, match="over before decision 100000"):
+        explain(policy, cheap_scenario(), 100_000)
+    with pytest.raises(InputError, match="number -1"):
+        explain(policy, cheap_scenario(), -1)
+    with pytest.raises(InputError, match="no learned policy"):
+        explain(named("heft"), cheap_scenario())
+
+
+def test_the_command_shows_candidates_beliefs_and_the_heuristic(policy, tmp_path: Path, monkeypatch) -> None:
+    app = typer.Typer()
+    app.command()(command.explain)
+    monkeypatch.setattr(command, "scenario", lambda *_: cheap_scenario())
+    monkeypatch.setenv("COLUMNS", "160")
+    save(tmp_path / "mine.policy", policy.network)
+    options = ["-t", "machine", "-p", str(tmp_path / "mine.policy"), "-d", "3"]
+    shown = CliRunner().invoke(app, options)
+    assert shown.exit_code == 0, shown.output
+    assert "decision 3" in shown.output and "▶" in shown.output and "by others" in shown.output
+    written = CliRunner().invoke(app, [*options, "--json", "-"])
+    assert json.loads(written.stdout)["number"] == 3
+    refused = CliRunner().invoke(app, ["-p", "heft"])
+    assert isinstance(refused.exception, InputError)
