@@ -35,9 +35,10 @@ from rich.table import Table
 from benchmarks.common import arguments, keep
 from symphony.telemetry import bayes_net, gate, posterior
 from symphony.telemetry.architectural import CATALOGUE
+from symphony.telemetry.estimates import Posterior
 from symphony.telemetry.events import Event, Pmu
 from symphony.telemetry.identities import Identity
-from symphony.telemetry.inference import Posterior, infer
+from symphony.telemetry.inference import infer
 from symphony.telemetry.planning import plan
 from symphony.telemetry.reading import Model
 from symphony.telemetry.samples import Floats, Recording, record

@@ -8,8 +8,9 @@ import pytest
 from symphony.problem import build
 from symphony.problem.errors import InputError
 from symphony.problem.topology import RESOURCE_KINDS, Topology
+from symphony.telemetry.estimates import Posterior
 from symphony.telemetry.events import Catalogue, Event, Metric
-from symphony.telemetry.inference import Posterior, infer
+from symphony.telemetry.inference import infer
 from symphony.telemetry.reading import Model
 from symphony.telemetry.rows import _table, told_by, utilisations
 from symphony.telemetry.samples import Column, Sample, record

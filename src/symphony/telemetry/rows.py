@@ -17,9 +17,9 @@ import numpy as np
 
 from symphony.problem.errors import InputError
 from symphony.problem.topology import Device, Resource, Topology
+from symphony.telemetry.estimates import Estimate, Posterior
 from symphony.telemetry.events import Catalogue
 from symphony.telemetry.expressions import key
-from symphony.telemetry.inference import Estimate, Posterior
 from symphony.telemetry.kinds import kind
 
 _SOCKET = re.compile(r"S(\d+)(?:-|$)")

@@ -1,0 +1,68 @@
+"""Which columns count the same event, and how sure they are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from symphony.telemetry.events import Event
+from symphony.telemetry.inference import Tracker, infer
+from symphony.telemetry.reading import Model
+from symphony.telemetry.samples import Column, Sample, record
+from tests.telemetry.topdown import CPU, SLOTS, counted_all_the_time, model, reading, steady
+
+
+def test_programs_and_the_kernel_are_told_apart() -> None:
+    found = infer(model(), counted_all_the_time(cycles_u=7e8, cycles_k=3e8, instructions_u=1e9))
+    assert found.total("cycles:u").mean == pytest.approx(7e9, rel=1e-2)
+    assert found.total("cycles:k").mean == pytest.approx(3e9, rel=1e-2)
+    alike = infer(model(), counted_all_the_time(cycles_u=7e8, instructions_u=1e9))
+    assert alike["cycles"].mean == pytest.approx(7e8, rel=1e-2) and alike["ipc"].mean == pytest.approx(10 / 7, rel=1e-2)
+    assert alike["cycles:u"].mean == pytest.approx(7e8, rel=1e-2)
+
+
+def test_readings_that_still_come_are_told_apart_too() -> None:
+    recording = counted_all_the_time(cycles_u=7e8, cycles_k=3e8, instructions_u=1e9)
+    tracker = Tracker(model(), recording.columns)
+    for sample in recording.samples():
+        tracker.update(sample)
+    assert tracker.latest()["cycles:u"].mean == [7e8] and tracker.latest()["cycles:k"].mean == [3e8]
+
+
+def test_one_event_twice_in_a_group_is_two_readings_of_it() -> None:
+    found = infer(model(), counted_all_the_time(cycles_p=7e8, cycles_pp=7e8, instructions=1e9))
+    assert found.net.events == ("cycles", "instructions")
+    assert found.total("cycles:pp").mean == [7e9] and found.total("ipc").mean == pytest.approx(10 / 7, rel=1e-2)
+
+
+def test_two_readings_of_an_event_in_a_group_are_both_kept() -> None:
+    found = infer(model(), counted_all_the_time(cycles_p=6e8, cycles_pp=8e8))
+    assert found["cycles"].mean == pytest.approx(7e8, rel=5e-2)
+
+
+def test_a_log_in_which_nothing_is_counted_twice_is_less_certain() -> None:
+    """How far windows differ is all that tells how far a reading is off."""
+    rng, deviations = np.random.default_rng(0), []
+    for shape in (100.0, 0.5):
+        counts = 1e6 * rng.gamma(shape, 1 / shape, 60)
+        times = np.array([0.024]), np.array([0.096])
+        samples = [Sample("", k, 1.0, (Column("cycles"),), counts[k : k + 1], *times) for k in range(60)]
+        whole = infer(model(), record(samples)).total("cycles")
+        deviations.append(whole.std[0] / whole.mean[0])
+    assert deviations[1] > 3 * deviations[0]
+
+
+def test_counts_in_a_unit_are_not_scaled_again() -> None:
+    listed = replace(CPU, events=(*CPU.events, Event("bytes", scale=64.0, scale_unit="Bytes")))
+    samples = steady(3, bytes=(6.4e6, 1.0, 1.0))
+    for units, times in ({"bytes": "Bytes"}, 1), ({}, 64):
+        found = infer(Model(listed, identities=()), record([replace(one, units=units) for one in samples]))
+        assert found["bytes"].mean[0] == times * 6.4e6 and found["bytes"].unit == "Bytes"
+
+
+def test_modifiers_are_not_part_of_a_name() -> None:
+    _, recording = reading()
+    marked = replace(recording, columns=tuple(replace(c, event=f"{c.event}:u") for c in recording.columns))
+    np.testing.assert_allclose(infer(model(SLOTS), marked)["back"].mean, infer(model(SLOTS), recording)["back"].mean)
