@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from symphony.problem.errors import InputError
 from symphony.telemetry.events import Event
 from symphony.telemetry.inference import Tracker, infer
 from symphony.telemetry.reading import Model
@@ -21,6 +22,30 @@ def test_programs_and_the_kernel_are_told_apart() -> None:
     alike = infer(model(), counted_all_the_time(cycles_u=7e8, instructions_u=1e9))
     assert alike["cycles"].mean == pytest.approx(7e8, rel=1e-2) and alike["ipc"].mean == pytest.approx(10 / 7, rel=1e-2)
     assert alike["cycles:u"].mean == pytest.approx(7e8, rel=1e-2)
+
+
+@pytest.mark.parametrize("asked", ["cycles:k", "cycles:h", "cycles:uk", "cycles:G", "cycles:H", "cycles:I"])
+def test_what_restricts_a_count_is_not_answered_with_the_plain_one(asked: str) -> None:
+    for log in (counted_all_the_time(cycles=7e8), counted_all_the_time(cycles_u=7e8, instructions_u=1e9)):
+        found = infer(model(), log)
+        assert found["cycles:pp"].mean[0] == found["cycles"].mean[0] == 7e8
+        with pytest.raises(InputError, match=f"{asked} was not counted"):
+            found[asked]
+
+
+def test_the_host_is_not_the_hypervisor() -> None:
+    found = infer(model(), counted_all_the_time(cycles_h=1e8, cycles_H=9e8))
+    assert found["cycles:h"].mean[0] == 1e8 and found["cycles:H"].mean[0] == 9e8
+
+
+def test_software_events_are_known_without_what_perf_adds() -> None:
+    columns = (Column("page-faults:u"), Column("task-clock:u"))
+    one = np.ones(2)
+    log = record([Sample("", 0.0, 1.0, columns, np.array([5.0, 9.0]), one, one, {"task-clock:u": "msec"})])
+    found = infer(model(), log)
+    assert found["page-faults"].mean == found["page-faults:u"].mean == [5.0] and found["task-clock"].unit == "msec"
+    with pytest.raises(InputError, match="page-faults:k was not counted"):
+        found["page-faults:k"]
 
 
 def test_readings_that_still_come_are_told_apart_too() -> None:

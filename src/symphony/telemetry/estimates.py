@@ -92,8 +92,8 @@ class Posterior:
 
     def is_event(self, name: str) -> bool:
         """Whether it is an event that was counted, or follows from those that were."""
-        label = self.reader.label(name)
-        return label in self.net.events or label in self.whole.tallies
+        node = self.reader.node(name)
+        return node in self.net.events or node in self.whole.tallies
 
     def _estimates(self, names: Sequence[str], spans: Sequence[Span]) -> dict[str, Estimate]:
         metrics = [name for name in names if not self.is_event(name)]

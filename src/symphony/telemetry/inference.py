@@ -276,7 +276,7 @@ def _tally_plain(span: Span, columns: Columns, sample: Sample, ever: NDArray[np.
                 tally.variance = unseen * (_BURSTS * max(tally.count, 1.0)) ** 2
         elif not (asleep and ever[at]):
             tally = Tally(missing_s=length, unit=tally.unit)
-        span.tallies.setdefault(event.lower(), Tally()).add(tally)
+        span.tallies.setdefault(columns.reader.node(event), Tally()).add(tally)
 
 
 def _tally_inferred(span: Span, columns: Columns, sample: Sample, net: BayesNet, belief: Belief) -> None:
