@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 import shutil
 import subprocess
@@ -236,6 +237,15 @@ def test_no_file_is_an_error(tmp_path: Path) -> None:
     for path in (tmp_path / "missing", tmp_path):
         with pytest.raises(DataError, match="cannot be read"):
             read_perf(path)
+
+
+def test_a_packed_file_that_is_cut_short_is_read_up_to_there(tmp_path: Path) -> None:
+    packed = gzip.compress(as_json(PLAIN).encode())
+    log = read(packed[:-20], tmp_path)
+    assert len(log[""]) >= 1 and "from here on it cannot be unpacked" in said(log)
+    np.testing.assert_allclose(log[""].count[0], COUNT[0], atol=0.5)
+    with pytest.raises(DataError, match=r"no count of perf stat in it; perf.log, line 1: .*unpacked"):
+        read(packed[:12], tmp_path)
 
 
 def test_a_line_without_end_is_not_held_in_memory(tmp_path: Path) -> None:

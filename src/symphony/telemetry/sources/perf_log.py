@@ -18,6 +18,7 @@ number of its line, and its count is NaN.
 from __future__ import annotations
 
 import gzip
+import io
 import math
 import sys
 import zlib
@@ -27,7 +28,7 @@ from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from statistics import median
-from typing import IO, cast
+from typing import IO, Any, cast
 
 import numpy as np
 
@@ -97,7 +98,7 @@ def read_perf(
             file = _opened(path, stack)
             lines = PerfLines(lines_of(file), name=path.name, form=form, separator=separator, known=known)
             recordings = record(lines.samples())
-    except (OSError, EOFError, zlib.error) as error:
+    except OSError as error:
         why = getattr(error, "strerror", None) or error
         raise DataError(f"cannot be read: {why}", where=str(path), hint=_HINT) from None
     if not any(np.isfinite(recording.count).any() for recording in recordings.values()):
@@ -107,11 +108,14 @@ def read_perf(
 
 
 def _opened(path: Path, stack: ExitStack) -> IO[bytes]:
+    file: Any
     if str(path) == "-":
-        return sys.stdin.buffer
-    file = stack.enter_context(path.open("rb"))
+        file = io.BufferedReader(cast(io.RawIOBase, sys.stdin.buffer))
+        stack.callback(file.detach)  # standard input stays open
+    else:
+        file = stack.enter_context(path.open("rb"))
     if not file.peek(2).startswith(b"\x1f\x8b"):
-        return file
+        return cast(IO[bytes], file)
     return cast(IO[bytes], stack.enter_context(gzip.GzipFile(fileobj=file)))
 
 
@@ -187,10 +191,20 @@ class PerfLines:
 
     # --- From lines to readings
 
+    def _readable(self) -> Iterator[str | bytes]:
+        """Lines, up to where a file that is packed is damaged or ends too early."""
+        number = 0
+        try:
+            for raw in self._lines:
+                number += 1
+                yield raw
+        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+            self._problem(number + 1, f"from here on it cannot be unpacked: {error}")
+
     def _readings(self) -> Iterator[Reading | None]:
         """Readings; None where perf began anew."""
         ended = False  # whether any line had an end
-        for number, raw in zip(count(1), self._lines, strict=False):
+        for number, raw in zip(count(1), self._readable(), strict=False):
             text = raw.decode("utf-8", errors="replace") if isinstance(raw, bytes) else raw
             cut_short = ended and not text.endswith("\n")
             ended = ended or text.endswith("\n")
