@@ -6,12 +6,15 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from symphony.problem.errors import InputError
 from symphony.telemetry.events import Event
 from symphony.telemetry.inference import Tracker, infer
 from symphony.telemetry.reading import Model
 from symphony.telemetry.samples import Column, Sample, record
+from symphony.telemetry.sources.simulated import Simulated
 from tests.telemetry.topdown import CPU, SLOTS, counted_all_the_time, model, reading, steady
 
 
@@ -91,3 +94,60 @@ def test_modifiers_are_not_part_of_a_name() -> None:
     _, recording = reading()
     marked = replace(recording, columns=tuple(replace(c, event=f"{c.event}:u") for c in recording.columns))
     np.testing.assert_allclose(infer(model(SLOTS), marked)["back"].mean, infer(model(SLOTS), recording)["back"].mean)
+
+
+# --- What nobody saw ---------------------------------------------------------------------------------------
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    share=st.floats(0.02, 0.95),
+    windows=st.integers(1, 12),
+    event=st.sampled_from(["cycles", "page-faults"]),
+    twice=st.booleans(),
+)
+def test_nothing_in_a_part_of_a_window_allows_for_three_in_each_part_like_it(
+    share: float, windows: int, event: str, twice: bool
+) -> None:
+    parts = [share / 2, share / 2] if twice and event == "cycles" else [share]
+    columns = tuple(Column(event, group) for group in range(len(parts)))
+    none, running, whole = np.zeros(len(parts)), np.array(parts), np.ones(len(parts))
+    log = record(Sample("", float(k), 1.0, columns, none, running, whole) for k in range(windows))
+    tracker = Tracker(model(), columns)
+    for sample in log[""].samples():
+        tracker.update(sample)
+    found = infer(model(), log)
+    for upper in (*found[event].upper, *tracker.latest()[event].upper, found.total(event).upper[0]):
+        assert upper >= 2.99 * (1 - share) / share
+    assert (found[event].lower == 0).all() and (found[event].mean < 1).all()
+
+
+def by_chance(often: float, size: float, groups: int, seed: int = 0) -> tuple[float, float, float]:
+    """Of events in bursts that nobody counts twice: coverage in windows that read nothing, in all, and of totals."""
+    rng = np.random.default_rng(seed)
+    names = tuple(f"e{number}" for number in range(groups))
+    truth = (rng.random((60 * 25, groups)) < often) * rng.poisson(size, (60 * 25, groups)).astype(float)
+    source = Simulated(names, truth, tuple((name,) for name in names))
+    log = record(source.samples())[""]
+    found = infer(model(), log)
+    inside, totals = [], []
+    for at, name in enumerate(names):
+        of, true = found[name], source.totals()[:, at]
+        inside.append((true >= of.lower - 0.5) & (true <= of.upper + 0.5))
+        totals.append(found.total(name).lower[0] <= true.sum() <= found.total(name).upper[0])
+    covered = np.stack(inside, axis=1)
+    return float(covered[log.count == 0].mean()), float(covered.mean()), float(np.mean(totals))
+
+
+@pytest.mark.parametrize(
+    ("often", "size", "groups"), [(0.02, 1000, 3), (0.02, 1000, 8), (0.1, 1000, 3), (0.1, 1000, 8), (0.2, 1, 8)]
+)
+def test_intervals_allow_for_bursts_that_nobody_saw(often: float, size: float, groups: int) -> None:
+    silent, everywhere, totals = by_chance(often, size, groups)
+    assert silent > 0.87 and everywhere > 0.9 and totals > 0.8
+
+
+def test_few_counts_are_not_surer_than_chance_allows() -> None:
+    """Two in a slice, and a fourteenth of the time: not as sure as if slices differed by 30%, as many counts do."""
+    silent, everywhere, _ = by_chance(1.0, 2.0, 14)
+    assert silent > 0.9 and everywhere > 0.9

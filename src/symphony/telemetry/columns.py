@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import count
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from symphony.telemetry.naming import bare
+from symphony.telemetry.posterior import THREE
 from symphony.telemetry.reading import CLOCKS, Model, Reader
 from symphony.telemetry.samples import Column, Floats, Recording, Sample
 
@@ -98,19 +101,84 @@ def doubts(recording: Recording, model: Model) -> dict[str, float]:
     How far the slices of a window differ is learned from events that are counted twice in a window. Where none is, as
     in most logs, all that there is to go by is how far windows differ: were slices drawn at random, readings of n
     slices would differ by their spread over sqrt(n). Programs that change slowly differ more, and are believed to be
-    less well known than they are.
+    less well known than they are. What comes in bursts shows in windows that read nothing.
     """
     found: dict[str, float] = {}
-    for event in dict.fromkeys(column.event for column in recording.columns):
-        own = [at for at, column in enumerate(recording.columns) if column.event == event]
-        running, count = recording.running_s[:, own[0]], recording.count[:, own[0]]
-        seen = (running > 0) & (count >= 0) & (count < np.inf) & (running < WHOLE * recording.enabled_s[:, own[0]])
+    for event, own in _events(recording.columns).items():
         found[event] = 1.0
-        if len(own) == 1 and seen.sum() >= LEAST:
-            rate = count[seen] / running[seen]
+        count, slices, _ = _interrupted(recording, own, model)
+        if len(own) == 1 and len(count) >= LEAST:
+            rate = count / slices
             middle = np.maximum(0.5 * (rate[1:] + rate[:-1]), 1e-30)
             change = float(np.median(np.abs(np.diff(rate)) / middle))  # jumps are few
-            slices = float(np.median(running[seen])) / model.slice_s
-            spread = _EVEN * change * math.sqrt(max(slices, 1.0))
-            found[event] = min(max(spread / float(model.parameters.spread), 1.0), MOST_DOUBT)
+            spread = _EVEN * change * math.sqrt(max(float(np.median(slices)), 1.0))
+            if often := _bursts(count, slices):
+                spread = max(spread, often.spread)
+            few = 1 / math.sqrt(max(float(rate.mean()), 1e-30))  # of counts that are few, which readings allow for
+            found[event] = min(max(spread / math.hypot(float(model.parameters.spread), few), 1.0), MOST_DOUBT)
     return found
+
+
+def silent(sample: Sample) -> dict[str, float]:
+    """Deviations of the counts of events that read nothing in the part of a window that was seen: rule of three."""
+    found = {}
+    for event, own in _events(sample.columns).items():
+        count, running, enabled = sample.count[own], sample.running_s[own], float(sample.enabled_s[own].max())
+        seen = float(running[count == 0].sum())
+        if seen > 0 and not (count > 0).any():
+            found[event] = math.sqrt(THREE) * max(enabled / seen - 1, 0.0)
+    return found
+
+
+def unseen(recording: Recording, model: Model) -> dict[str, Floats]:
+    """Deviations [K] of counts in windows that read nothing, by event: bursts may have come while nobody counted."""
+    found: dict[str, Floats] = {}
+    for event, own in _events(recording.columns).items():
+        found[event] = np.zeros(len(recording))
+        count, slices, seen = _interrupted(recording, own, model)
+        if len(count) >= LEAST and (often := _bursts(count, slices)):
+            rest = recording.enabled_s[seen][:, own].max(axis=1) / model.slice_s - slices
+            expected = often.rate * np.maximum(rest, 0.0)
+            found[event][seen] = np.where(count == 0, often.size * np.sqrt(often.alone * expected * (1 + expected)), 0)
+    return found
+
+
+class _Often(NamedTuple):
+    """Bursts of about equal size that come by chance: so often, in a slice."""
+
+    rate: float
+    size: float
+    alone: float  # how little windows that read nothing keep together: 1 as by chance, 0 if there is one long lull
+
+    @property
+    def spread(self) -> float:
+        """Relative deviation between slices."""
+        return math.sqrt(self.alone / self.rate)
+
+
+def _bursts(count: Floats, slices: Floats) -> _Often | None:
+    """What windows that read nothing tell of the others; None if all or none of them do."""
+    silent = count == 0
+    if silent.all() or not silent.any():
+        return None
+    rate = -math.log(float(silent.mean())) / float(slices.mean())
+    after = silent[:-1].sum()
+    alone = (silent[:-1] & ~silent[1:]).sum() / after / float((~silent).mean()) if after else 1.0
+    return _Often(rate, float(count.sum() / slices.sum()) / rate, min(float(alone), 1.0))
+
+
+def _events(columns: Iterable[Column]) -> dict[str, list[int]]:
+    """The columns of each event."""
+    found: dict[str, list[int]] = {}
+    for at, column in enumerate(columns):
+        found.setdefault(column.event, []).append(at)
+    return found
+
+
+def _interrupted(recording: Recording, own: list[int], model: Model) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Counts of an event and the slices that they are of, where it was not counted all the time; and where that is."""
+    running, count = recording.running_s[:, own], recording.count[:, own]
+    usable = (running > 0) & (count >= 0) & (count < np.inf)
+    together = np.where(usable, running, 0.0).sum(axis=1)
+    seen = usable.any(axis=1) & (together < WHOLE * recording.enabled_s[:, own].max(axis=1))
+    return np.where(usable, count, 0.0).sum(axis=1)[seen], together[seen] / model.slice_s, seen

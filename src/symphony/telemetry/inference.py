@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from symphony.problem.errors import InputError
 from symphony.telemetry import bayes_net, gate, posterior
 from symphony.telemetry.bayes_net import BayesNet
-from symphony.telemetry.columns import WHOLE, Columns, aligned, doubts, stacked
+from symphony.telemetry.columns import WHOLE, Columns, aligned, doubts, silent, stacked, unseen
 from symphony.telemetry.estimates import Posterior
 from symphony.telemetry.gate import Verdict
-from symphony.telemetry.posterior import Belief, Window, Wiring
+from symphony.telemetry.posterior import THREE, Belief, Window, Wiring
 from symphony.telemetry.reading import Model, Reader
 from symphony.telemetry.samples import Column, Floats, Recording, Sample
 from symphony.telemetry.spans import Part, Span, Tally
@@ -156,7 +156,13 @@ def infer(
         beliefs = posterior.smooth(np, beliefs) if smooth else beliefs
         more = doubts(pmu, model)
         wider = np.array([more.get(event, max(more.values())) for event in net.free])
-        beliefs = [belief._replace(cov=belief.cov * wider[:, None] * wider) for belief in beliefs]
+        rest = unseen(pmu, model)
+        least = np.stack([rest.get(event, np.zeros(len(pmu))) for event in net.free], axis=-1)  # [K, N]
+        least /= np.array([_longest(sample) for sample in pmu.samples()])[:, None]
+        beliefs = [
+            belief._replace(cov=_at_least(belief.cov * wider[:, None] * wider, own**2))
+            for belief, own in zip(beliefs, least, strict=True)
+        ]
     found = dict(zip(map(id, awake), beliefs, strict=True))
     kept = [(sample, found.get(id(sample))) for sample in samples]
     return _named(columns, net, kept, np.any(recording.enabled_s > 0, axis=0), verdicts)
@@ -209,6 +215,11 @@ def _one(readings: Recording | Mapping[str, Recording], where: str | None) -> Re
 
 
 # --- Beliefs -----------------------------------------------------------------------------------------------
+
+
+def _at_least(cov: Floats, variance: Floats) -> Floats:
+    """A covariance with no less than these variances."""
+    return cov + np.diag(np.maximum(variance - np.diagonal(cov), 0.0))
 
 
 def _step(model: Model, wiring: Wiring, belief: Belief, sample: Sample) -> Belief:
@@ -271,9 +282,10 @@ def _tally_plain(span: Span, columns: Columns, sample: Sample, ever: NDArray[np.
         if math.isfinite(count):
             tally.count = count
             if 0 < running < WHOLE * enabled:
-                unseen = slice_s / running - slice_s / enabled
+                share, missing = slice_s / running - slice_s / enabled, enabled / running - 1
                 tally.count, tally.interrupted = count * enabled / running, 1
-                tally.variance = unseen * (_BURSTS * max(tally.count, 1.0)) ** 2
+                few = missing * max(tally.count, THREE * missing)
+                tally.variance = max(share * (_BURSTS * tally.count) ** 2, few)
         elif not (asleep and ever[at]):
             tally = Tally(missing_s=length, unit=tally.unit)
         span.tallies.setdefault(columns.reader.node(event), Tally()).add(tally)
@@ -297,6 +309,8 @@ def _tally_inferred(span: Span, columns: Columns, sample: Sample, net: BayesNet,
         tally = span.tallies[event]
         tally.interrupted, tally.count = int(event not in believed), believed.get(event, 0.0)
         tally.known_s, tally.missing_s = (length, 0.0) if tally.enabled_s else (0.0, length)
+    least = silent(pmu)
+    cov = _at_least(cov, np.array([least.get(event, 0.0) / longest for event in net.free]) ** 2)
     mean, cov = _given(net, mean, cov, {event: count / longest for event, count in believed.items()})
     known = (1 - np.asarray(belief.read)) @ np.abs(net.loading).T == 0  # something was read of all that it is made of
     span.parts.append(Part(net, tuple(map(bool, known)), mean * longest, cov * longest**2, longest))
