@@ -83,6 +83,19 @@ def test_live_and_afterwards_agree() -> None:
     np.testing.assert_allclose(tracker.latest()["back"].mean, afterwards["back"].mean[-1:])
 
 
+def test_how_events_follow_instructions_is_known_from_the_beginning() -> None:
+    """An event that goes on at one rate, whatever the instructions do: a few windows do not show that, many do."""
+    rng = np.random.default_rng(0)
+    instructions, steady = 1e7 * rng.lognormal(0, 1.0, 60 * 25), np.full(60 * 25, 1e5)
+    truth = np.stack([instructions, steady, instructions, instructions], axis=1)
+    names = ("instructions", "front", "back", "cycles")
+    source = Simulated(names, truth, (("instructions", "front"), ("instructions", "back"), ("instructions", "cycles")))
+    recording = record(source.samples())[""]
+    short = record(list(recording.samples())[:6])[""]
+    error, at_first = (np.abs(infer(model(), log)["front"].mean[:6] / 2.5e6 - 1).mean() for log in (recording, short))
+    assert error < 0.6 * at_first
+
+
 def test_live_identities_come_into_use_when_they_have_been_tested() -> None:
     _, recording = reading()
     tracker = Tracker(model(SLOTS), recording.columns)

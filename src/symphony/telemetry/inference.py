@@ -146,23 +146,14 @@ def infer(
     pmu = stacked([columns.of_pmu(sample) for sample in awake], columns.nodes, recording)
     verdicts = _together(reader.trusted, gate.judge(model.claims(events), pmu))
     net = bayes_net.build(events, gate.accepted(verdicts), model.parameters)
-    beliefs = []
+    beliefs: list[Belief] = []
     if awake:
         wiring = net.wiring(columns.nodes)
-        belief = posterior.start(np, wiring, model.parameters)
-        for sample in pmu.samples():
-            belief = _step(model, wiring, belief, sample)
-            beliefs.append(belief)
+        beliefs = _forwards(model, wiring, pmu)
+        if smooth and wiring.anchor.shape[0]:
+            beliefs = _forwards(model, wiring, pmu, beliefs[-1])
         beliefs = posterior.smooth(np, beliefs) if smooth else beliefs
-        more = doubts(pmu, model)
-        wider = np.array([more.get(event, max(more.values())) for event in net.free])
-        rest = unseen(pmu, model)
-        least = np.stack([rest.get(event, np.zeros(len(pmu))) for event in net.free], axis=-1)  # [K, N]
-        least /= np.array([_longest(sample) for sample in pmu.samples()])[:, None]
-        beliefs = [
-            belief._replace(cov=_at_least(belief.cov * wider[:, None] * wider, own**2))
-            for belief, own in zip(beliefs, least, strict=True)
-        ]
+        beliefs = _widened(model, net, pmu, beliefs)
     found = dict(zip(map(id, awake), beliefs, strict=True))
     kept = [(sample, found.get(id(sample))) for sample in samples]
     return _named(columns, net, kept, np.any(recording.enabled_s > 0, axis=0), verdicts)
@@ -215,6 +206,29 @@ def _one(readings: Recording | Mapping[str, Recording], where: str | None) -> Re
 
 
 # --- Beliefs -----------------------------------------------------------------------------------------------
+
+
+def _forwards(model: Model, wiring: Wiring, pmu: Recording, later: Belief | None = None) -> list[Belief]:
+    """Beliefs of a recording, each given the windows so far, and how events follow anchors as a later belief has it."""
+    belief, beliefs = posterior.start(np, wiring, model.parameters), []
+    if later is not None:
+        belief = belief._replace(follow_xx=later.follow_xx, follow_xy=later.follow_xy)
+    for sample in pmu.samples():
+        belief = _step(model, wiring, belief, sample)
+        beliefs.append(belief)
+    return beliefs
+
+
+def _widened(model: Model, net: BayesNet, pmu: Recording, beliefs: Sequence[Belief]) -> list[Belief]:
+    """Beliefs, less certain by what the whole recording shows."""
+    more, rest = doubts(pmu, model), unseen(pmu, model)
+    wider = np.array([more.get(event, max(more.values())) for event in net.free])
+    least = np.stack([rest.get(event, np.zeros(len(pmu))) for event in net.free], axis=-1)  # [K, N]
+    least /= np.array([_longest(sample) for sample in pmu.samples()])[:, None]
+    return [
+        belief._replace(cov=_at_least(belief.cov * wider[:, None] * wider, own**2))
+        for belief, own in zip(beliefs, least, strict=True)
+    ]
 
 
 def _at_least(cov: Floats, variance: Floats) -> Floats:
