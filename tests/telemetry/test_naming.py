@@ -43,7 +43,7 @@ def test_modifiers_that_differ_tell_events_apart(others: list[str]) -> None:
 def test_how_an_event_is_counted_does_not_tell_it_apart() -> None:
     found = nodes(architectural.CATALOGUE, ["cycles:pp", "instructions", "branches:uP", "branches:uD", "cycles:u"])
     assert found["cycles:pp"] == "cycles" and found["cycles:u"] == "cycles:u"
-    assert found["branches:uP"] == found["branches:uD"] == "branches:u"
+    assert found["branches:uP"] == found["branches:uD"] == "branch-instructions:u"
 
 
 def test_every_modifier_says_whose_or_how() -> None:
@@ -73,6 +73,15 @@ def test_software_has_modifiers_of_its_own() -> None:
     found = nodes(LISTED, ["task-clock:u", "page-faults:u", "duration_time", "cycles"])
     assert set(found.values()) == {"task-clock", "page-faults", "duration_time", "cycles"}
     assert nodes(LISTED, ["page-faults:u", "page-faults:k"])["page-faults:u"] == "page-faults:u"
+
+
+def test_two_names_of_one_event() -> None:
+    assert nodes(LISTED, ["branches", "cpu/cpu-cycles/u", "cs"]) == {
+        "branches": "branch-instructions",
+        "cpu/cpu-cycles/u": "cycles:u",
+        "cs": "context-switches",
+    }
+    assert node(Catalogue("x86/own", (Event("branches"),)), "branches") == "branches"
 
 
 def test_kinds_of_core() -> None:

@@ -42,6 +42,15 @@ SOFTWARE = frozenset(
         "user_time",
     }
 )
+_SAME = {  # two names of one event, in `perf list`
+    "branches": "branch-instructions",
+    "cpu-cycles": "cycles",
+    "cs": "context-switches",
+    "faults": "page-faults",
+    "idle-cycles-backend": "stalled-cycles-backend",
+    "idle-cycles-frontend": "stalled-cycles-frontend",
+    "migrations": "cpu-migrations",
+}
 WHOSE, HOW = "ukhGHIR", "pPSDWebX"  # modifiers, by what they say
 _MODIFIED = re.compile(rf"(.+?):([{WHOSE}{HOW}+]+)", re.IGNORECASE)
 _OF_PMU = re.compile(r"(cpu|cpu_core|cpu_atom)/([^/=,]+)/([a-zA-Z+]*)")
@@ -59,7 +68,7 @@ class Alike:
 
 
 def bare(event: str) -> str:
-    """The name of an event without modifiers and the CPU's own PMU: as it was asked for, whatever perf made of it."""
+    """The name of an event without modifiers and the CPU's own PMU, and the first of two names that perf has for it."""
     return _parts(event)[1]
 
 
@@ -75,6 +84,14 @@ def node(catalogue: Catalogue, event: str, alike: Alike = Alike()) -> str:  # no
     kind, name, whose = _parts(event)
     common = alike.software if name.lower() in SOFTWARE else alike.whose
     return _joined("" if kind == alike.kind else kind, name, "" if whose == common else whose)
+
+
+def scope(catalogue: Catalogue, event: str) -> tuple[str, str]:
+    """The kind of core and whose events are counted: what follows from an event's code holds between those of one."""
+    if catalogue.find(event) is not None:
+        return "", ""
+    kind, _, whose = _parts(event)
+    return kind, whose
 
 
 def find_alike(catalogue: Catalogue, events: Iterable[str]) -> Alike:
@@ -111,7 +128,7 @@ def _parts(event: str) -> tuple[str, str, str]:
         name, modifiers = found[1], found[2]
         if inside := _OF_PMU.fullmatch(name):
             kind, name = inside[1] if inside[1] in _KINDS else "", inside[2]
-    return kind, name, _whose(modifiers)
+    return kind, _SAME.get(name.lower(), name), _whose(modifiers)
 
 
 def _whose(modifiers: str) -> str:
