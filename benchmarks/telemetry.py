@@ -245,6 +245,13 @@ def without_identities(case: Case, counters: int, **errors: Any) -> Result:
     return ours(case, counters, claims=(), **errors)
 
 
+def of_a_log(case: Case, counters: int, **errors: Any) -> Result:
+    """The posterior of what Linux scaling is given: nothing is counted twice, and no identity is known."""
+    groups = in_turn(case, case.wanted, counters)
+    found = infer(Model(CATALOGUE, identities=()), read(case, groups, **errors))
+    return intervals(case, found, len(groups), ())
+
+
 def intervals(case: Case, found: Posterior, groups: int, verdicts: tuple[gate.Verdict, ...]) -> Result:
     """Means and 95% intervals of the wanted events."""
     each = [found[event] for event in case.wanted]
@@ -474,7 +481,7 @@ def main() -> None:
     """Measure, print, keep."""
     args = arguments(
         "How far counters are off, and what inference takes away.",
-        ("phases", "programs", "corrupted", "events", "counters", "stretch", "cost", "simulator", "end"),
+        ("phases", "programs", "log", "corrupted", "events", "counters", "stretch", "cost", "simulator", "end"),
     )
     console = Console(width=140)
     figures: dict[str, Any] = {}
@@ -502,6 +509,12 @@ def main() -> None:
             "programs",
             lambda: [figure for counters in both for figure in compared(programs, counters)],
             table("Real programs (callgrind), 27 events"),
+        )
+        replayed = {"Linux scaling": linux, "ours": of_a_log}
+        section(
+            "log",
+            lambda: [figure for counters in both for figure in compared(programs, counters, replayed)],
+            table("Real programs, a log in which nothing is counted twice"),
         )
         section(
             "stretch",
