@@ -102,3 +102,24 @@ def test_windows_may_differ_in_length(tmp_path: Path) -> None:
     log = read("".join(line(f"{time:.9f}") for time in (0.1, 0.2, 0.3, 0.7, 0.8, 0.81)), tmp_path)
     np.testing.assert_allclose(log[""].duration_s, [0.1, 0.1, 0.1, 0.4, 0.1, 0.01])
     assert said(log) == ""
+
+
+def test_a_log_that_lacks_its_beginning_has_a_first_window_like_the_others(tmp_path: Path) -> None:
+    """As `tail` leaves it: the first line is at 0.3 s, but was counted for a tenth of a second."""
+    later = recording([("task-clock", 0)], [[100]] * 6, 0.1, 0.1)
+    text = "".join(as_json({"": later}).splitlines(keepends=True)[2:])
+    log = read(text, tmp_path)
+    np.testing.assert_allclose(log[""].duration_s, 0.1)
+    np.testing.assert_allclose(log[""].start_s, [0.2, 0.3, 0.4, 0.5])
+    assert (
+        said(log) == "perf.log, line 1: the log begins at 0.3 s: its first window is taken to be as long as the others"
+    )
+    slow = text.replace('"event-runtime" : 100000000', '"event-runtime" : 300000000', 1)  # it was that long
+    assert read(slow, tmp_path)[""].duration_s[0] == pytest.approx(0.3)
+
+
+def test_perfs_own_clock_may_have_modifiers(tmp_path: Path) -> None:
+    """As all events of who may not count the kernel."""
+    text = "74,,page-faults:u,751595,100.00,,\n60000000,ns,duration_time:u,60000000,100.00,,\n"
+    log = read(text, tmp_path)
+    assert log[""].duration_s.tolist() == [0.06] and said(log) == ""

@@ -41,6 +41,7 @@ from symphony.telemetry.sources.problems import Problems
 
 LONGEST = 1 << 16  # bytes of a line
 FASTEST = 1e12  # events in a second for which a counter ran: some hundred times what a core can do
+LATE = 1.5  # times the usual length from which a first window may be one whose beginning is lost
 MOST_CPUS = 1 << 16  # that a run time may be summed over
 _HINT = "such a file is written by: perf stat -I 100 -j -o perf.json -e EVENTS -- COMMAND"
 
@@ -344,12 +345,22 @@ class PerfLines:
     def _decide(self, held: list[list[Window]]) -> dict[Key, int]:
         """The groups of columns, by the windows seen so far."""
         others = [window[0].duration_s for window in held[1:]]
-        if len(others) > 1 and held[0][0].duration_s > Clock.LONG * median(others):
-            self._problem(
-                held[0][0].line, f"the log begins at {held[0][0].duration_s:.3g} s: its first window is left out"
-            )
-            del held[0]
+        if len(others) > 1:
+            self._check_first(held, median(others))
         return grouped(held, self._given)
+
+    def _check_first(self, held: list[list[Window]], usual_s: float) -> None:
+        """A log whose beginning is lost has a first window that seems long: from perf's own beginning."""
+        first = held[0]
+        enabled = [max((max(place.enabled_s) for place in window), default=0.0) for window in held]
+        begins = f"the log begins at {first[0].duration_s:.3g} s: its first window is"
+        if first[0].duration_s > Clock.LONG * usual_s:
+            self._problem(first[0].line, f"{begins} left out")
+            del held[0]
+        elif first[0].duration_s > LATE * usual_s and 0 < enabled[0] < LATE * median(enabled[1:]):
+            self._problem(first[0].line, f"{begins} taken to be as long as the others")
+            for place in first:
+                place.start_s, place.duration_s = place.start_s + place.duration_s - usual_s, usual_s
 
     def _sample(self, window: Window, groups: dict[Key, int]) -> Sample:
         for key in window.keys:  # that came only now

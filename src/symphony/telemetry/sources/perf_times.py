@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from statistics import median
 
+from symphony.telemetry.naming import bare
 from symphony.telemetry.sources.perf_line import Reading
 
 IS_CPU = re.compile(r"CPU\d+")
@@ -55,7 +56,7 @@ class Clock:
 def elapsed(readings: list[Reading]) -> tuple[float, bool, str]:
     """How long the one window of a log without -I was, whether exactly, and a word on it if that is not certain."""
     for reading in readings:
-        if reading.event == "duration_time" and reading.unit == "ns" and reading.value > 0:
+        if bare(reading.event) == "duration_time" and reading.unit == "ns" and reading.value > 0:
             return reading.value / 1e9, True, ""
     for reading in readings:
         if reading.unit == "msec" and reading.value > 0 and reading.utilized > 0:
@@ -81,9 +82,8 @@ def enabled_times(readings: list[Reading], duration_s: float | None, decimals: b
 
     `duration_s`: of the window, where the place is a CPU, whose counters are enabled all the time.
     """
-    bounds = [
-        _bounds(one, decimals) for one in readings if not one.missing and one.running_s > 0 and one.event not in _TOOLS
-    ]
+    timed = [one for one in readings if not one.missing and one.running_s > 0 and bare(one.event) not in _TOOLS]
+    bounds = [_bounds(one, decimals) for one in timed]
     exact = sorted({least for least, most in bounds if least == most}, reverse=True)
     found = [(whole, 0.0) for whole in exact]
     if duration_s:
