@@ -96,6 +96,14 @@ def test_modifiers_are_not_part_of_a_name() -> None:
     np.testing.assert_allclose(infer(model(SLOTS), marked)["back"].mean, infer(model(SLOTS), recording)["back"].mean)
 
 
+@pytest.mark.parametrize(("running", "total"), [(2.0, 8e6), (1.0, 8e6), (np.inf, np.nan), (np.nan, np.nan)])
+def test_run_times_that_cannot_be(running: float, total: float) -> None:
+    """Longer than enabled: it was counted all the time. Without end: nobody knows."""
+    found = infer(model(), record(steady(8, cycles=(1e6, running, 1.0), instructions=(2e6, 0.5, 1.0))))
+    assert found.total("cycles").mean == pytest.approx([total], nan_ok=True)
+    assert found.total("instructions").mean == pytest.approx([3.2e7], rel=0.01)
+
+
 # --- What nobody saw ---------------------------------------------------------------------------------------
 
 

@@ -36,13 +36,11 @@ class Columns:
         at, units = self.modelled, sample.units
         events = [self.all[number].event for number in at]
         scale = np.array([self.reader.scale(event, units.get(event, "")) for event in events])
-        return replace(
-            sample,
-            columns=self.nodes,
-            count=sample.count[at] / scale,
-            running_s=sample.running_s[at],
-            enabled_s=sample.enabled_s[at],
-        )
+        running, enabled = sample.running_s[at], sample.enabled_s[at]
+        # Nothing has a counter for longer than it wants one, or for ever: such a time says nothing.
+        running = np.where(enabled > 0, np.minimum(running, enabled), running)
+        running = np.where(np.isfinite(sample.running_s[at]), running, 0.0)
+        return replace(sample, columns=self.nodes, count=sample.count[at] / scale, running_s=running, enabled_s=enabled)
 
     def asleep(self, sample: Sample) -> bool:
         """Whether what is counted did not run: nothing wanted a counter, and nothing happened."""
