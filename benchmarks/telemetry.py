@@ -35,9 +35,10 @@ from rich.table import Table
 from benchmarks.common import arguments, keep
 from symphony.telemetry import bayes_net, gate, posterior
 from symphony.telemetry.architectural import CATALOGUE
+from symphony.telemetry.estimates import Posterior
 from symphony.telemetry.events import Event, Pmu
 from symphony.telemetry.identities import Identity
-from symphony.telemetry.inference import Posterior, infer
+from symphony.telemetry.inference import infer
 from symphony.telemetry.planning import plan
 from symphony.telemetry.reading import Model
 from symphony.telemetry.samples import Floats, Recording, record
@@ -242,6 +243,13 @@ def ours(case: Case, counters: int, claims: Sequence[Identity] | None = None, **
 def without_identities(case: Case, counters: int, **errors: Any) -> Result:
     """The posterior of every event by itself."""
     return ours(case, counters, claims=(), **errors)
+
+
+def of_a_log(case: Case, counters: int, **errors: Any) -> Result:
+    """The posterior of what Linux scaling is given: nothing is counted twice, and no identity is known."""
+    groups = in_turn(case, case.wanted, counters)
+    found = infer(Model(CATALOGUE, identities=()), read(case, groups, **errors))
+    return intervals(case, found, len(groups), ())
 
 
 def intervals(case: Case, found: Posterior, groups: int, verdicts: tuple[gate.Verdict, ...]) -> Result:
@@ -473,7 +481,7 @@ def main() -> None:
     """Measure, print, keep."""
     args = arguments(
         "How far counters are off, and what inference takes away.",
-        ("phases", "programs", "corrupted", "events", "counters", "stretch", "cost", "simulator", "end"),
+        ("phases", "programs", "log", "corrupted", "events", "counters", "stretch", "cost", "simulator", "end"),
     )
     console = Console(width=140)
     figures: dict[str, Any] = {}
@@ -501,6 +509,12 @@ def main() -> None:
             "programs",
             lambda: [figure for counters in both for figure in compared(programs, counters)],
             table("Real programs (callgrind), 27 events"),
+        )
+        replayed = {"Linux scaling": linux, "ours": of_a_log}
+        section(
+            "log",
+            lambda: [figure for counters in both for figure in compared(programs, counters, replayed)],
+            table("Real programs, a log in which nothing is counted twice"),
         )
         section(
             "stretch",

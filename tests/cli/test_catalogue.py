@@ -156,6 +156,20 @@ def test_graph_of_metrics_by_pattern(tree: str) -> None:
     )
 
 
+def test_graph_draws_the_use_of_a_topologys_rows(tree: str, tmp_path: Path) -> None:
+    run("add", tree)
+    rows = {"host/nic", "host/xeon-0/compute"}
+    drawn = json.loads(run("graph", "tiny", "--events", "cache.", "-t", "machine", "--json").stdout)
+    assert rows <= {node["name"] for node in drawn["nodes"] if node["kind"] == "row"}
+    assert {"from": "net.receive_bytes", "to": "host/nic"} in drawn["edges"]
+    said = run("graph", "tiny", "--events", "cache.", "-t", "machine", "-o", str(tmp_path / "net.svg")).stdout
+    assert "nothing tells of" in said and "host/s0/cache" in said and "host/nic" not in said
+    other = ("graph", "tiny", "--events", "cache.", "-t", "paper", "--json", "--machine", "power8-k80-1")
+    assert "power8-k80-1/nic" in {node["name"] for node in json.loads(run(*other).stdout)["nodes"]}
+    here = json.loads(run("graph", "--json").stdout)["nodes"]  # of this machine's CPU: this machine's rows
+    assert any(node["kind"] == "row" for node in here)
+
+
 def test_narrow_terminals_keep_names_whole(tree: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run("add", tree)
     monkeypatch.setenv("COLUMNS", "80")
@@ -174,6 +188,8 @@ def test_graph_by_default_and_in_vain(tree: str, tmp_path: Path) -> None:
         ("tiny", "-o", str(tmp_path / "no" / "net.svg")),
         ("tiny", "-o", str(tmp_path / "net.txt")),
         ("tiny", "--json", "--metrics", "zzz*"),
+        ("tiny", "--json", "--events", "cache.", "--machine", "host"),
+        ("tiny", "--json", "--events", "cache.", "-t", "machine", "--machine", "zzz"),
     ):
         with pytest.raises(InputError):
             run("graph", *arguments)

@@ -328,11 +328,9 @@ def test_logs_that_are_packed_or_piped(log: Path) -> None:
     packed = log.with_suffix(".gz")
     packed.write_bytes(gzip.compress(log.read_bytes()))
     assert counts(run("--replay", str(packed), "-j", "-e", "top.back").stdout) == plain
-    piped = CliRunner().invoke(app, ["--replay", "-", "-j", "-e", "top.back"], input=log.read_text())
-    assert counts(piped.stdout) == plain
-    packed.write_bytes(packed.read_bytes()[:-20])
-    with pytest.raises(DataError, match="cannot be read"):
-        run("--replay", str(packed))
+    for content in (log.read_bytes(), packed.read_bytes()):
+        piped = CliRunner().invoke(app, ["--replay", "-", "-j", "-e", "top.back"], input=content)
+        assert counts(piped.stdout) == plain
 
 
 def test_programs_and_the_kernel_are_two_events(tmp_path: Path) -> None:

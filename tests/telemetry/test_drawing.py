@@ -75,6 +75,27 @@ def test_odd_names_are_escaped() -> None:
     assert ET.fromstring(svg(graph(odd, ['a<b>&"']))) is not None
 
 
+def test_the_use_of_rows_hangs_on_metrics_and_on_what_the_kernel_tells() -> None:
+    rows = {
+        "host/nic": ("net.receive_bytes", "net.transmit_bytes"),
+        "host/memory": ("FRONT",),
+        "host/s1": ("top.back",),
+    }
+    drawn = graph(MODEL, (), ("front",), rows=rows)
+    kinds = {node.name: (node.kind, node.column) for node in drawn.nodes}
+    last = max(column for _, column in kinds.values())
+    assert all(kinds[row] == ("row", last) for row in rows)
+    assert kinds["net.receive_bytes"] == ("plain", last - 1) and kinds["front"] == ("metric", last - 1)
+    assert kinds["top.back"][0] == "free" and "FRONT" not in kinds
+    assert {
+        ("net.receive_bytes", "host/nic"),
+        ("net.transmit_bytes", "host/nic"),
+        ("front", "host/memory"),
+        ("top.back", "host/s1"),
+    } <= set(drawn.edges)
+    assert {text.text for text in ET.fromstring(svg(drawn)).iter(f"{NAME}text")} >= {"host/nic", "use of a row"}
+
+
 def test_too_many_nodes() -> None:
     with pytest.raises(InputError, match="too many for a picture"):
         graph(Model(DEMO, identities=()), [f"e{n}" for n in range(MOST + 1)])

@@ -242,6 +242,17 @@ def test_aliases() -> None:
     assert named(mine(catalogue(fixed))) == {"inst_retired.any = any_p": "alias"}
 
 
+def test_what_counts_for_others_is_no_alias_and_no_part() -> None:
+    """One code on two kinds of core, or for programs and the kernel, gives two counts."""
+    listed = catalogue(events(("X.A", 1), ("X.B", 2), ("X.ALL", 3)))
+    assert mine(listed, ["cpu_core/x.a/", "cpu_atom/x.a/"]) == ()
+    assert mine(listed, ["x.a:u", "x.a:k", "x.a"]) == ()
+    core = ["cpu_core/x.all/", "cpu_core/x.a/", "cpu_core/x.b/"]
+    (whole,) = mine(listed, [*core, "cpu_atom/x.a/"])
+    assert set(whole.events) == set(core) and whole.relation == "="
+    assert mine(listed, [*core[:2], "cpu_atom/x.b/"]) == mine(listed, [*core[:2]])
+
+
 def test_numbers_of_fixed_counters_are_no_masks() -> None:
     fixed = [Event(f"FIXED{at}", codes=(0,), umask=at, fixed=at - 1) for at in (1, 2, 3)]
     assert mine(catalogue(fixed)) == ()

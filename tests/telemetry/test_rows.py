@@ -8,10 +8,11 @@ import pytest
 from symphony.problem import build
 from symphony.problem.errors import InputError
 from symphony.problem.topology import RESOURCE_KINDS, Topology
+from symphony.telemetry.estimates import Posterior
 from symphony.telemetry.events import Catalogue, Event, Metric
-from symphony.telemetry.inference import Posterior, infer
+from symphony.telemetry.inference import infer
 from symphony.telemetry.reading import Model
-from symphony.telemetry.rows import _table, utilisations
+from symphony.telemetry.rows import _table, told_by, utilisations
 from symphony.telemetry.samples import Column, Sample, record
 
 CPU = Catalogue(
@@ -120,9 +121,32 @@ def test_uncertainty_is_carried_over() -> None:
     assert (found.std > 0).all() and (found.lower < found.mean).all() and (found.upper > found.mean).all()
 
 
+def test_what_tells_of_rows_is_what_beliefs_are_asked_for() -> None:
+    topology = cluster()
+    told = told_by(topology, "a", CPU)
+    assert {told[row] for row in of_kind(topology, "memory")} == {("memory_bandwidth_total",)}
+    assert told[of_kind(topology, "nic")[0]] == ("net.receive_bytes", "net.transmit_bytes")
+    assert not set(of_kind(topology, "cache")) & set(told)
+    types = {kind.name: kind.type for kind in topology.kinds}
+    for device in topology.devices:
+        (compute,) = {hop.resource for hop in device.route} & set(of_kind(topology, "compute"))
+        busy = {"cpu": ("stat.user_us", "stat.nice_us", "stat.system_us"), "gpu": ("gpm.sm_busy_us",)}
+        assert told[compute] == busy[types[device.kind]]
+    counted = belief(
+        cas=1e6, **{name.replace(".", "__"): 1.0 for some in told.values() for name in some if "." in name}
+    )
+    assert set(utilisations(topology, "a", {"": counted, "GPU-0": counted, "GPU-1": counted})) == set(told)
+
+
+def test_a_cpu_that_does_not_count_bytes_does_not_tell_of_memory() -> None:
+    topology = cluster()
+    assert not set(of_kind(topology, "memory")) & set(told_by(topology, "a", Catalogue("x86/bare", ())))
+
+
 def test_a_machine_that_is_not_there() -> None:
-    with pytest.raises(InputError, match="no machine 'b'"):
-        utilisations(cluster(), "b", {})
+    for ask in (lambda: utilisations(cluster(), "b", {}), lambda: told_by(cluster(), "b", CPU)):
+        with pytest.raises(InputError, match="no machine 'b'"):
+            ask()
 
 
 def test_the_table_speaks_of_kinds_that_there_are() -> None:

@@ -60,7 +60,7 @@ def test_events_that_there_are(name: str) -> None:
 
 def test_modifiers_are_asked_of_perf() -> None:
     found = choose(MODEL, ["cycles:u", "cycles:k", "TOP.BACK:u", "top.back:k", "top.front:G"], [])
-    assert found.nodes == ("cycles:u", "cycles:k", "top.back:u", "top.back:k", "top.front:g")
+    assert found.nodes == ("cycles:u", "cycles:k", "top.back:u", "top.back:k", "top.front:+g")
     layout = lay_out(MODEL, found.nodes, pmu_device="cpu", spelled=found.spelled)
     words = {word for group in layout.in_words for word in group}
     assert {"cycles:u", "cycles:k", "top.front:G"} <= words

@@ -15,8 +15,10 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from symphony.cli import terminal
+from symphony.problem import topologies
+from symphony.problem.discover import discover
 from symphony.problem.errors import InputError
-from symphony.telemetry import architectural, drawing, machine, reading, verdicts, wanted
+from symphony.telemetry import architectural, drawing, machine, reading, rows, verdicts, wanted
 from symphony.telemetry import catalogue as catalogues
 from symphony.telemetry.catalogue import Entry
 from symphony.telemetry.events import Catalogue, Event, Metric
@@ -24,6 +26,7 @@ from symphony.telemetry.expressions import key
 
 app = typer.Typer(help="See what CPUs can count: events and metrics from the kernel's listings.", no_args_is_help=True)
 
+HERE = "here"  # the topology of this machine, as it is discovered
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 
@@ -137,12 +140,23 @@ def graph_(
         str | None,
         typer.Option("--metrics", metavar="METRICS", help="Metrics, or groups of them, with commas; * and ? too."),
     ] = None,
+    topology: Annotated[
+        str | None,
+        typer.Option(
+            "--topology", "-t", metavar="NAME|FILE", help="Draw the use of its rows, too; `here`: this machine's."
+        ),
+    ] = None,
+    machine_name: Annotated[
+        str | None, typer.Option("--machine", metavar="NAME", help="Of the topology: whose rows. By default its first.")
+    ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE.svg", help="The picture.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Draw how events hang together: which are counted, which follow from them, and what metrics are made of them.
+    """Draw how events hang together: which are counted, which follow from them, what metrics are made of them, and
+    which rows of a topology they tell of.
 
-    Without --events and --metrics: the events of the metrics that `symphony stat` shows by default.
+    Without --events and --metrics: the events of the metrics that `symphony stat` shows by default, and, for this
+    machine's CPU, this machine's rows.
     """
     if output is None and not as_json:
         raise InputError("no file for the picture", hint="symphony catalogue graph -o net.svg, or --json")
@@ -159,7 +173,10 @@ def graph_(
         computed = usual.metrics
     else:
         computed = _metrics(model.catalogue, wanted.split([metrics] if metrics else []))
-    drawn = drawing.graph(model, chosen, computed, verdicts.load(model.catalogue.name))
+    if topology is None and name is None and events is None and metrics is None:
+        topology = HERE
+    used, untold = _rows(model.catalogue, topology, machine_name)
+    drawn = drawing.graph(model, chosen, computed, verdicts.load(model.catalogue.name), used)
     if output is not None:
         try:
             output.write_text(drawing.svg(drawn), encoding="utf-8")
@@ -171,7 +188,24 @@ def graph_(
         _print_json(drawn.as_json())
     else:
         free, derived = (sum(node.kind == kind for node in drawn.nodes) for kind in ("free", "derived"))
-        terminal.console().print(f"{output}: {free} events to count, {derived} derived", markup=False, soft_wrap=True)
+        console = terminal.console()
+        console.print(f"{output}: {free} events to count, {derived} derived", markup=False, soft_wrap=True)
+        if untold:
+            console.print(f"[yellow]note[/]: nothing tells of {escape(', '.join(untold))}", soft_wrap=True)
+
+
+def _rows(
+    found: Catalogue, topology: str | None, machine_name: str | None
+) -> tuple[dict[str, tuple[str, ...]], list[str]]:
+    """Rows of a machine with what tells of them, and those of which nothing does."""
+    if topology is None:
+        if machine_name is not None:
+            raise InputError("--machine without --topology", hint=f"--topology {HERE}, or a name or a file")
+        return {}, []
+    cluster = discover().topology if topology == HERE else topologies.topology(topology)
+    chosen = machine_name or cluster.devices[0].machine
+    told = rows.told_by(cluster, chosen, found)
+    return told, [row.name for row in rows.rows_of(cluster, chosen) if row.name not in told]
 
 
 def _metrics(found: Catalogue, patterns: Sequence[str]) -> tuple[str, ...]:

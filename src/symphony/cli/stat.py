@@ -24,7 +24,7 @@ from symphony.telemetry import architectural, machine, reading, verdicts, wanted
 from symphony.telemetry.expressions import key
 from symphony.telemetry.feeding import Command, Feed, Lead, Named, Waiting
 from symphony.telemetry.kinds import kind
-from symphony.telemetry.naming import bare
+from symphony.telemetry.naming import Alike, bare
 from symphony.telemetry.reading import Model, Reader
 from symphony.telemetry.samples import CounterSource, Sample
 from symphony.telemetry.sources import KernelSource, NvmlSource, PerfSource, Replay, read_perf
@@ -281,7 +281,7 @@ def _live(model: Model, asked: _Asked, target: _Target, teller: Teller) -> int:
     if asked.anything:
         feed.reserve = []  # nobody asked for what the kernel tells
     names = {_printed(words): node for node, words in layout.words.items()}
-    model = replace(model, names={node: node for node in layout.words})
+    model = replace(model, alike=Alike())  # what was asked for is told apart, whatever perf adds
     reader = Reader(model, stored, names)
     run = Run(lambda sample: reader, every)
     several = target.per_cpu or bool(feed.others)
@@ -352,7 +352,7 @@ def _steps(interval_ms: int | None, target: _Target, serving: bool) -> tuple[int
 def _printed(words: str) -> str:
     """The name under which perf prints an event."""
     _, _, name = words.partition("name=")
-    return (name.split("/")[0] if name else words).lower()
+    return name.split("/")[0] if name else words
 
 
 def _feed(target: _Target, layout: Layout, chosen: Wanted, step_ms: int, without: bool, lines: Lines) -> Feed:

@@ -108,7 +108,7 @@ class Lines:
             if self._json:
                 self._write(as_json(span, row, time_s, row.name in self.unsupported))
                 continue
-            tally = span.tallies.get(span.reader.node(row.name)) or span.tallies.get(row.name.lower())
+            tally = span.tallies.get(span.reader.node(row.name))
             running = f"{tally.running_s * 1e9:.0f}" if tally and row.kind == "event" else ""
             missing = NOT_SUPPORTED if row.name in self.unsupported else NOT_COUNTED
             fields = [] if time_s is None else [f"{time_s:.9f}"]

@@ -15,10 +15,11 @@ The files, in the order in which a count passes through them:
 """
 
 from symphony.telemetry.catalogue import add, at_hand, entries, load
+from symphony.telemetry.estimates import Estimate, Posterior
 from symphony.telemetry.events import Catalogue, Event, Metric, Pmu
 from symphony.telemetry.gate import Verdict
 from symphony.telemetry.identities import Identity
-from symphony.telemetry.inference import Estimate, Posterior, Tracker, infer
+from symphony.telemetry.inference import Tracker, infer
 from symphony.telemetry.machine import Platform
 from symphony.telemetry.posterior import Parameters
 from symphony.telemetry.reading import Model, model

@@ -1,4 +1,4 @@
-"""A net as a picture: free events, the identities that make others of them, and the metrics made of all, in columns."""
+"""A net as a picture, in columns: free events, the identities that make others of them, metrics, and rows' use."""
 
 from __future__ import annotations
 
@@ -9,30 +9,34 @@ from typing import Any, Literal
 
 from symphony.problem.errors import InputError
 from symphony.telemetry import bayes_net
+from symphony.telemetry.expressions import key
 from symphony.telemetry.gate import Verdict
 from symphony.telemetry.identities import Identity
+from symphony.telemetry.kinds import kind as who_counts
 from symphony.telemetry.reading import Model
 from symphony.telemetry.wanted import TIMES
 
-Kind = Literal["free", "derived", "sum", "link", "bound", "rejected", "metric"]
+Kind = Literal["free", "plain", "derived", "sum", "link", "bound", "rejected", "metric", "row"]
 
 MOST = 400  # nodes: beyond, nobody can read anything
 _CHARACTER, _ROW, _HEIGHT, _GAP, _MARGIN = 6.6, 24.0, 17.0, 70.0, 16.0  # pixels
 _PASSES = 12  # of putting nodes next to their neighbours
 _STYLES: Mapping[Kind, tuple[str, str, str]] = {  # fill, border, what it is
     "free": ("#0072B2", "#0072B2", "counted"),
+    "plain": ("#D9EEFA", "#56B4E9", "told by the kernel or a GPU"),
     "derived": ("#FFFFFF", "#0072B2", "derived"),
     "sum": ("#E8E8E8", "#888888", "identity that derives"),
     "link": ("#FFF3D6", "#E69F00", "identity that holds about"),
     "bound": ("#FFFFFF", "#999999", "bound"),
     "rejected": ("#FFFFFF", "#C1121F", "rejected here"),
     "metric": ("#009E73", "#009E73", "metric"),
+    "row": ("#6A4C93", "#6A4C93", "use of a row"),
 }
 
 
 @dataclass(frozen=True)
 class Node:
-    """An event, an identity or a metric."""
+    """An event, an identity, a metric, or the use of a row."""
 
     name: str
     kind: Kind
@@ -61,11 +65,25 @@ class Graph:
         return {"title": self.title, "nodes": nodes, "edges": [{"from": a, "to": b} for a, b in self.edges]}
 
 
-def graph(model: Model, events: Sequence[str], metrics: Sequence[str] = (), known: Iterable[Verdict] = ()) -> Graph:
-    """The net of some events, and metrics made of them. Claims count as true unless a verdict says otherwise."""
+def graph(
+    model: Model,
+    events: Sequence[str],
+    metrics: Sequence[str] = (),
+    known: Iterable[Verdict] = (),
+    rows: Mapping[str, Sequence[str]] | None = None,
+) -> Graph:
+    """The net of some events, and metrics made of them. Claims count as true unless a verdict says otherwise.
+
+    `rows`: of a topology, each with the metrics and events whose sum is its use (`rows.told_by`).
+    """
     rejected = {verdict.identity.name for verdict in known if verdict.tested and not verdict.accepted}
-    needed = {name: _needed(model, name) for name in metrics}
-    everything = dict.fromkeys([*events, *(event for some in needed.values() for event in some)])
+    own = {key(metric.name): metric.name for metric in model.catalogue.metrics}
+    rows = {row: [own.get(key(name), name) for name in by] for row, by in (rows or {}).items()}
+    told = dict.fromkeys(name for by in rows.values() for name in by)
+    needed = {name: _needed(model, name) for name in dict.fromkeys([*metrics, *(n for n in told if key(n) in own)])}
+    plain = [name for name in told if name not in needed and who_counts(name) != "hardware"]
+    counted = [name for name in told if name not in needed and name not in plain]
+    everything = dict.fromkeys([*events, *counted, *(event for some in needed.values() for event in some)])
     claims = model.claims(tuple(everything))
     net = bayes_net.build(everything, [claim for claim in claims if claim.name not in rejected])
     depth = _depths(net)
@@ -90,6 +108,10 @@ def graph(model: Model, events: Sequence[str], metrics: Sequence[str] = (), know
         listed = model.catalogue.metric(name)
         nodes.append(Node(name, "metric", last, listed.description or listed.expression))
         edges += [(event, name) for event in some]
+    nodes += [Node(name, "plain", last) for name in plain]  # they make nothing but rows, so they stand next to these
+    for name, by in rows.items():
+        nodes.append(Node(name, "row", last + 1, f"used by {' + '.join(by)}, as a share of its capacity"))
+        edges += [(one, name) for one in by]
     if len(nodes) > MOST:
         raise InputError(f"{len(nodes)} nodes are too many for a picture", hint="narrow it down: --events 'l2_rqsts.*'")
     return Graph(model.catalogue.name, tuple(nodes), tuple(edges))
@@ -205,7 +227,9 @@ def _edge(start: tuple[float, float, float], end: tuple[float, float, float], a:
     else:
         x1 += end[2]
     bend = (x1 - x0) / 2
-    colour = {"metric": "#7FCFB9", "rejected": "#E5A0A6", "bound": "#CCCCCC", "link": "#F0CF8A"}.get(b, "#8DB9D6")
+    colour = {"row": "#B7A5CC", "metric": "#7FCFB9", "rejected": "#E5A0A6", "bound": "#CCCCCC", "link": "#F0CF8A"}.get(
+        b, "#8DB9D6"
+    )
     dash = ' stroke-dasharray="3 2"' if b in ("bound", "rejected", "link") else ""
     path = f"M{x0:.1f},{y0:.1f} C{x0 + bend:.1f},{y0:.1f} {x1 - bend:.1f},{y1:.1f} {x1:.1f},{y1:.1f}"
     return f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.1"{dash}/>'

@@ -14,10 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import count
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,132 +22,18 @@ from numpy.typing import NDArray
 from symphony.problem.errors import InputError
 from symphony.telemetry import bayes_net, gate, posterior
 from symphony.telemetry.bayes_net import BayesNet
-from symphony.telemetry.expressions import key
+from symphony.telemetry.columns import WHOLE, Columns, aligned, doubts, silent, stacked, unseen
+from symphony.telemetry.estimates import Posterior
 from symphony.telemetry.gate import Verdict
-from symphony.telemetry.naming import bare
-from symphony.telemetry.posterior import Belief, Window, Wiring
-from symphony.telemetry.reading import CLOCKS, Model, Reader
+from symphony.telemetry.posterior import THREE, Belief, Window, Wiring
+from symphony.telemetry.reading import Model, Reader
 from symphony.telemetry.samples import Column, Floats, Recording, Sample
-from symphony.telemetry.spans import Part, Row, Span, Tally
+from symphony.telemetry.spans import Part, Span, Tally
 
 AGAIN = 16  # windows that are gone through again when the net changes
-WHOLE = 1 - 1e-4  # share of the time from which a count counts as never interrupted
 _DOUBT = 5.0  # standard deviations beyond which a count is not believed though it was never interrupted
 _EXACT = 1e-5  # relative error of one that is: what is inferred from several has to be able to disagree a little
 _BURSTS = 1.0  # relative deviation between slices of what the kernel counts itself, such as page faults
-_EVEN = 0.5  # slices are not drawn at random but in turn, and half as far off (measured on simulated programs)
-LEAST, MOST_DOUBT = 6, 10.0  # windows from which a spread can be estimated, and the most that it widens intervals
-
-
-@dataclass(frozen=True, eq=False)
-class Estimate:
-    """A quantity, window by window."""
-
-    name: str
-    unit: str
-    mean: Floats  # [K]; NaN where nothing is known
-    std: Floats  # [K]
-    lower: Floats  # [K]: of the 95% interval
-    upper: Floats  # [K]
-
-
-@dataclass(frozen=True, eq=False)
-class Posterior:
-    """Beliefs about one place."""
-
-    reader: Reader
-    net: BayesNet
-    spans: tuple[Span, ...]  # one for each window
-    verdicts: tuple[Verdict, ...] = ()
-
-    def __repr__(self) -> str:
-        place = f" of {self.where}" if self.where else ""
-        events = f"{len(self.net.events)} events, {len(self.net.free)} of them free"
-        return f"<Posterior{place}: {len(self)} windows, {events}, {self.model.catalogue.name}>"
-
-    def __len__(self) -> int:
-        return len(self.spans)
-
-    def __getitem__(self, name: str) -> Estimate:
-        """The belief about an event's count, or a metric."""
-        return self._estimates([name], self.spans)[name]
-
-    def metrics(self, names: Sequence[str]) -> dict[str, Estimate]:
-        """Beliefs about metrics, all from the same draws: what adds up in every draw adds up in the means."""
-        return _estimates(names, [span.metrics(tuple(names)) for span in self.spans])
-
-    def events(self) -> dict[str, Estimate]:
-        """Beliefs about all events, counted and derived."""
-        return self._estimates(tuple(dict.fromkeys((*self.net.events, *self.whole.tallies))), self.spans)
-
-    def total(self, name: str) -> Estimate:
-        """The count of an event, or the value of a metric, over all windows together."""
-        return self._estimates([name], [self.whole])[name]
-
-    @cached_property
-    def whole(self) -> Span:
-        """All windows together."""
-        whole = Span(self.reader, self.where, self.spans[0].start_s if self.spans else 0.0)
-        for span in self.spans:
-            whole.add(span)
-        return whole
-
-    @property
-    def model(self) -> Model:
-        """What was known before."""
-        return self.reader.model
-
-    @property
-    def where(self) -> str:
-        """The place."""
-        return self.spans[0].where if self.spans else ""
-
-    @property
-    def start_s(self) -> Floats:
-        """When windows began [K]."""
-        return np.array([span.start_s for span in self.spans])
-
-    @property
-    def duration_s(self) -> Floats:
-        """How long they were [K]."""
-        return np.array([span.duration_s for span in self.spans])
-
-    def is_event(self, name: str) -> bool:
-        """Whether it is an event that was counted, or follows from those that were."""
-        label = self.reader.label(name)
-        return label in self.net.events or label in self.whole.tallies
-
-    def _estimates(self, names: Sequence[str], spans: Sequence[Span]) -> dict[str, Estimate]:
-        metrics = [name for name in names if not self.is_event(name)]
-        known = self.model.catalogue.definitions()
-        if unknown := [name for name in metrics if key(name) not in known]:
-            events = ", ".join(self.net.events[:6])
-            raise InputError(
-                f"{unknown[0]} was not counted, and {self.model.catalogue.name} has no metric {unknown[0]}",
-                hint=f"events: {events}{', …' if len(self.net.events) > 6 else ''}; or the name of a metric",
-            )
-        if metrics:
-            return _estimates(names, [span.metrics(tuple(names)) for span in spans])
-        return _estimates(names, [span.rows(names) for span in spans])
-
-
-def _estimates(names: Sequence[str], rows: Sequence[Sequence[Row]]) -> dict[str, Estimate]:
-    """Rows of windows [K][names] side by side."""
-
-    def column(at: int, of: Callable[[Row], float]) -> Floats:
-        return np.array([of(row[at]) for row in rows], dtype=float)
-
-    return {
-        name: Estimate(
-            name,
-            next((row[at].unit for row in rows if row[at].unit), ""),
-            column(at, lambda row: row.value),
-            column(at, lambda row: row.std),
-            column(at, lambda row: row.lower),
-            column(at, lambda row: row.upper),
-        )
-        for at, name in enumerate(names)
-    }
 
 
 class Tracker:
@@ -160,7 +43,7 @@ class Tracker:
         """`trusted` are verdicts of an earlier run, for identities that this one cannot test."""
         self.reader = _reader(model, columns, trusted)
         self.model = self.reader.model
-        self._columns = _Columns(self.reader, tuple(columns))
+        self._columns = Columns(self.reader, tuple(columns))
         self.lag = self.model.lag if self._columns.nodes else 0  # what is exact need not wait
         self._events = _spoken_of(self._columns.nodes, self.reader.trusted)
         self._gate = gate.Gate(self.model.claims(self._events))
@@ -184,7 +67,7 @@ class Tracker:
 
     def update(self, sample: Sample) -> None:
         """Take in one window."""
-        sample = _aligned(sample, self._columns.all)
+        sample = aligned(sample, self._columns.all)
         self._ever |= sample.enabled_s > 0
         if self._columns.nodes and not self._columns.asleep(sample):
             self._gate.update(self._columns.of_pmu(sample))
@@ -256,24 +139,21 @@ def infer(
     """
     recording = _one(readings, where)
     reader = _reader(model, recording.columns, trusted)
-    model, columns = reader.model, _Columns(reader, recording.columns)
+    model, columns = reader.model, Columns(reader, recording.columns)
     samples = list(recording.samples())
     awake = [sample for sample in samples if columns.nodes and not columns.asleep(sample)]
     events = _spoken_of(columns.nodes, reader.trusted)
-    pmu = _stacked([columns.of_pmu(sample) for sample in awake], columns.nodes, recording)
+    pmu = stacked([columns.of_pmu(sample) for sample in awake], columns.nodes, recording)
     verdicts = _together(reader.trusted, gate.judge(model.claims(events), pmu))
     net = bayes_net.build(events, gate.accepted(verdicts), model.parameters)
-    beliefs = []
+    beliefs: list[Belief] = []
     if awake:
         wiring = net.wiring(columns.nodes)
-        belief = posterior.start(np, wiring, model.parameters)
-        for sample in pmu.samples():
-            belief = _step(model, wiring, belief, sample)
-            beliefs.append(belief)
+        beliefs = _forwards(model, wiring, pmu)
+        if smooth and wiring.anchor.shape[0]:
+            beliefs = _forwards(model, wiring, pmu, beliefs[-1])
         beliefs = posterior.smooth(np, beliefs) if smooth else beliefs
-        more = doubts(pmu, model)
-        wider = np.array([more.get(event, max(more.values())) for event in net.free])
-        beliefs = [belief._replace(cov=belief.cov * wider[:, None] * wider) for belief in beliefs]
+        beliefs = _widened(model, net, pmu, beliefs)
     found = dict(zip(map(id, awake), beliefs, strict=True))
     kept = [(sample, found.get(id(sample))) for sample in samples]
     return _named(columns, net, kept, np.any(recording.enabled_s > 0, axis=0), verdicts)
@@ -291,80 +171,6 @@ def _reader(model: Model | Reader, columns: Iterable[Column], trusted: Iterable[
 
 
 # --- Readings ----------------------------------------------------------------------------------------------
-
-
-class _Columns:
-    """The columns of a place: those of the PMU, which are inferred, and the kernel's own, which are as they are."""
-
-    def __init__(self, reader: Reader, columns: tuple[Column, ...]) -> None:
-        self.reader, self.all = reader, columns
-        self.plain = [at for at, column in enumerate(columns) if reader.is_plain(column.event)]
-        self.modelled = [at for at in range(len(columns)) if at not in self.plain]
-        self.nodes = _nodes(reader, [columns[at] for at in self.modelled])
-        self._clocks = np.array([bare(column.event).lower() in CLOCKS for column in columns], dtype=bool)
-
-    def of_pmu(self, sample: Sample) -> Sample:
-        """What a sample has of the PMU, by keys, in plain counts."""
-        at, units = self.modelled, sample.units
-        events = [self.all[number].event for number in at]
-        scale = np.array([self.reader.scale(event, units.get(event, "")) for event in events])
-        return replace(
-            sample,
-            columns=self.nodes,
-            count=sample.count[at] / scale,
-            running_s=sample.running_s[at],
-            enabled_s=sample.enabled_s[at],
-        )
-
-    def asleep(self, sample: Sample) -> bool:
-        """Whether what is counted did not run: nothing wanted a counter, and nothing happened."""
-        return not (sample.enabled_s[~self._clocks] > 0).any()
-
-
-def _nodes(reader: Reader, columns: Sequence[Column]) -> tuple[Column, ...]:
-    """Columns by the keys of their events, each once in a group: `cycles:p` beside `cycles:pp` is one more reading."""
-    found: dict[Column, None] = {}
-    spare = count(1 + max((column.group for column in columns), default=0))
-    for column in columns:
-        named = replace(column, event=reader.node(column.event))
-        found[replace(named, group=next(spare)) if named in found else named] = None
-    return tuple(found)
-
-
-def _stacked(samples: Sequence[Sample], columns: tuple[Column, ...], like: Recording) -> Recording:
-    """Samples with the same columns, of which there may be none."""
-
-    def stack(of: Callable[[Sample], Floats]) -> Floats:
-        return np.array([of(sample) for sample in samples]).reshape(len(samples), len(columns))
-
-    return Recording(
-        like.where,
-        columns,
-        np.array([sample.start_s for sample in samples]),
-        np.array([sample.duration_s for sample in samples]),
-        stack(lambda sample: sample.count),
-        stack(lambda sample: sample.running_s),
-        stack(lambda sample: sample.enabled_s),
-    )
-
-
-def _aligned(sample: Sample, columns: tuple[Column, ...]) -> Sample:
-    """A sample with the columns of its place's first."""
-    if sample.columns == columns:
-        return sample
-    at = {column: number for number, column in enumerate(sample.columns)}
-    have = [at.get(column) for column in columns]
-
-    def pick(values: Floats, missing: float) -> Floats:
-        return np.array([missing if place is None else values[place] for place in have])
-
-    return replace(
-        sample,
-        columns=columns,
-        count=pick(sample.count, np.nan),
-        running_s=pick(sample.running_s, 0.0),
-        enabled_s=pick(sample.enabled_s, 0.0),
-    )
 
 
 def _spoken_of(columns: Iterable[Column], trusted: Iterable[Verdict]) -> tuple[str, ...]:
@@ -399,31 +205,35 @@ def _one(readings: Recording | Mapping[str, Recording], where: str | None) -> Re
     raise InputError(f"the readings are of these places: {places}", hint="say which one: infer(…, where=…)")
 
 
-def doubts(recording: Recording, model: Model) -> dict[str, float]:
-    """By how much the events of a recording are less certain than the model has it, for want of knowing better.
-
-    How far the slices of a window differ is learned from events that are counted twice in a window. Where none is, as
-    in most logs, all that there is to go by is how far windows differ: were slices drawn at random, readings of n
-    slices would differ by their spread over sqrt(n). Programs that change slowly differ more, and are believed to be
-    less well known than they are.
-    """
-    found: dict[str, float] = {}
-    for event in dict.fromkeys(column.event for column in recording.columns):
-        own = [at for at, column in enumerate(recording.columns) if column.event == event]
-        running, count = recording.running_s[:, own[0]], recording.count[:, own[0]]
-        seen = (running > 0) & (count >= 0) & (count < np.inf) & (running < WHOLE * recording.enabled_s[:, own[0]])
-        found[event] = 1.0
-        if len(own) == 1 and seen.sum() >= LEAST:
-            rate = count[seen] / running[seen]
-            middle = np.maximum(0.5 * (rate[1:] + rate[:-1]), 1e-30)
-            change = float(np.median(np.abs(np.diff(rate)) / middle))  # jumps are few
-            slices = float(np.median(running[seen])) / model.slice_s
-            spread = _EVEN * change * math.sqrt(max(slices, 1.0))
-            found[event] = min(max(spread / float(model.parameters.spread), 1.0), MOST_DOUBT)
-    return found
-
-
 # --- Beliefs -----------------------------------------------------------------------------------------------
+
+
+def _forwards(model: Model, wiring: Wiring, pmu: Recording, later: Belief | None = None) -> list[Belief]:
+    """Beliefs of a recording, each given the windows so far, and how events follow anchors as a later belief has it."""
+    belief, beliefs = posterior.start(np, wiring, model.parameters), []
+    if later is not None:
+        belief = belief._replace(follow_xx=later.follow_xx, follow_xy=later.follow_xy)
+    for sample in pmu.samples():
+        belief = _step(model, wiring, belief, sample)
+        beliefs.append(belief)
+    return beliefs
+
+
+def _widened(model: Model, net: BayesNet, pmu: Recording, beliefs: Sequence[Belief]) -> list[Belief]:
+    """Beliefs, less certain by what the whole recording shows."""
+    more, rest = doubts(pmu, model), unseen(pmu, model)
+    wider = np.array([more.get(event, max(more.values())) for event in net.free])
+    least = np.stack([rest.get(event, np.zeros(len(pmu))) for event in net.free], axis=-1)  # [K, N]
+    least /= np.array([_longest(sample) for sample in pmu.samples()])[:, None]
+    return [
+        belief._replace(cov=_at_least(belief.cov * wider[:, None] * wider, own**2))
+        for belief, own in zip(beliefs, least, strict=True)
+    ]
+
+
+def _at_least(cov: Floats, variance: Floats) -> Floats:
+    """A covariance with no less than these variances."""
+    return cov + np.diag(np.maximum(variance - np.diagonal(cov), 0.0))
 
 
 def _step(model: Model, wiring: Wiring, belief: Belief, sample: Sample) -> Belief:
@@ -455,7 +265,7 @@ def _smooth(kept: Sequence[tuple[Sample, Belief | None]]) -> list[tuple[Sample, 
 
 
 def _named(
-    columns: _Columns,
+    columns: Columns,
     net: BayesNet,
     kept: Sequence[tuple[Sample, Belief | None]],
     ever: NDArray[np.bool_],
@@ -476,7 +286,7 @@ def _named(
     return Posterior(columns.reader, net, tuple(spans), verdicts)
 
 
-def _tally_plain(span: Span, columns: _Columns, sample: Sample, ever: NDArray[np.bool_]) -> None:
+def _tally_plain(span: Span, columns: Columns, sample: Sample, ever: NDArray[np.bool_]) -> None:
     """What software counted. Where it had to share a counter's time, the rest of the time was like it, about."""
     asleep, slice_s = columns.asleep(sample), columns.reader.model.slice_s
     for at in columns.plain:
@@ -486,15 +296,16 @@ def _tally_plain(span: Span, columns: _Columns, sample: Sample, ever: NDArray[np
         if math.isfinite(count):
             tally.count = count
             if 0 < running < WHOLE * enabled:
-                unseen = slice_s / running - slice_s / enabled
+                share, missing = slice_s / running - slice_s / enabled, enabled / running - 1
                 tally.count, tally.interrupted = count * enabled / running, 1
-                tally.variance = unseen * (_BURSTS * max(tally.count, 1.0)) ** 2
+                few = missing * max(tally.count, THREE * missing)
+                tally.variance = max(share * (_BURSTS * tally.count) ** 2, few)
         elif not (asleep and ever[at]):
             tally = Tally(missing_s=length, unit=tally.unit)
-        span.tallies.setdefault(event.lower(), Tally()).add(tally)
+        span.tallies.setdefault(columns.reader.node(event), Tally()).add(tally)
 
 
-def _tally_inferred(span: Span, columns: _Columns, sample: Sample, net: BayesNet, belief: Belief) -> None:
+def _tally_inferred(span: Span, columns: Columns, sample: Sample, net: BayesNet, belief: Belief) -> None:
     """What a belief says of a window, given what was never interrupted in it."""
     pmu, length, longest = columns.of_pmu(sample), sample.duration_s, _longest(columns.of_pmu(sample))
     mean, cov = np.asarray(belief.mean), np.asarray(belief.cov)
@@ -512,6 +323,8 @@ def _tally_inferred(span: Span, columns: _Columns, sample: Sample, net: BayesNet
         tally = span.tallies[event]
         tally.interrupted, tally.count = int(event not in believed), believed.get(event, 0.0)
         tally.known_s, tally.missing_s = (length, 0.0) if tally.enabled_s else (0.0, length)
+    least = silent(pmu)
+    cov = _at_least(cov, np.array([least.get(event, 0.0) / longest for event in net.free]) ** 2)
     mean, cov = _given(net, mean, cov, {event: count / longest for event, count in believed.items()})
     known = (1 - np.asarray(belief.read)) @ np.abs(net.loading).T == 0  # something was read of all that it is made of
     span.parts.append(Part(net, tuple(map(bool, known)), mean * longest, cov * longest**2, longest))

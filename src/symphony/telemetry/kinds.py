@@ -6,14 +6,14 @@ import re
 from typing import Literal
 
 from symphony.telemetry.expressions import key
-from symphony.telemetry.naming import is_software
+from symphony.telemetry.naming import HOW, WHOSE, is_software
 
 Kind = Literal["hardware", "software", "kernel", "gpu"]
 
 _KERNEL = ("psi.", "cgroup.", "sched.", "process.", "stat.", "vm.", "net.")
 _GPU = ("nvml.", "gpm.")
 _UNITS = {"_us": "us", "_ns": "ns", "_byte_s": "byte s", "_bytes": "bytes", "_mj": "mJ"}
-_TRACEPOINT = re.compile(r"[\w-]+:(?![ukhpGHSDIWebR]+$)[\w-]+")  # and no modifiers, whose letters have a case
+_TRACEPOINT = re.compile(rf"[\w-]+:(?![{WHOSE}{HOW}]+$)[\w-]+")  # and no modifiers, whose letters have a case
 
 
 def kind(name: str) -> Kind:

@@ -1,14 +1,20 @@
 """Names of events as perf has them: `cycles`, `cycles:u`, `cpu_core/cycles/k`, and which of them mean one event.
 
+Some modifiers say *whose* events are counted: those of programs (`u`), the kernel (`k`), the hypervisor (`h`), guests
+(`G`), the host (`H`), or only while not idle (`I`); and `R` asks for latencies. Each choice of them is an event of its
+own. The others say *how* an event is counted (precisely, pinned, alone, …), and it stays the same.
+
 perf adds modifiers of its own: who may count only programs, and not the kernel, sees `cycles:u` throughout. Where all
-events of a log have the same, they say nothing, and are left out. Where `cycles:u` stands beside `cycles:k`, or the
-counts of one kind of core beside those of another, each is an event of its own.
+events of a log have the same, they say nothing, and are left out. The same goes for kinds of cores.
+
+Keys are in lower case, but `h` and `H` are two modifiers: a key has `+h` for `H`, and likewise for other capitals.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from symphony.telemetry import architectural
 from symphony.telemetry.events import Catalogue
@@ -36,14 +42,33 @@ SOFTWARE = frozenset(
         "user_time",
     }
 )
-_MODIFIED = re.compile(r"(.+?):([ukhpPGHSDIWebR]+)", re.IGNORECASE)
-_OF_PMU = re.compile(r"(cpu|cpu_core|cpu_atom)/([^/=,]+)/([a-zA-Z]*)")
-_WHOSE = "ukhGHI"  # modifiers that say whose events are counted; others say how
+_SAME = {  # two names of one event, in `perf list`
+    "branches": "branch-instructions",
+    "cpu-cycles": "cycles",
+    "cs": "context-switches",
+    "faults": "page-faults",
+    "idle-cycles-backend": "stalled-cycles-backend",
+    "idle-cycles-frontend": "stalled-cycles-frontend",
+    "migrations": "cpu-migrations",
+}
+WHOSE, HOW = "ukhGHIR", "pPSDWebX"  # modifiers, by what they say
+_MODIFIED = re.compile(rf"(.+?):([{WHOSE}{HOW}+]+)", re.IGNORECASE)
+_OF_PMU = re.compile(r"(cpu|cpu_core|cpu_atom)/([^/=,]+)/([a-zA-Z+]*)")
 _KINDS = ("cpu_core", "cpu_atom")  # of cores
+_CLOCKS = frozenset({"duration_time", "user_time", "system_time"})  # perf's own, which nothing modifies
+
+
+@dataclass(frozen=True)
+class Alike:
+    """What all events of a log have in common, and what therefore says nothing."""
+
+    kind: str = ""  # of core
+    whose: str = ""  # modifiers of the core's events
+    software: str = ""  # and of those that the kernel counts
 
 
 def bare(event: str) -> str:
-    """The name of an event without modifiers and the CPU's own PMU: as it was asked for, whatever perf made of it."""
+    """The name of an event without modifiers and the CPU's own PMU, and the first of two names that perf has for it."""
     return _parts(event)[1]
 
 
@@ -52,24 +77,37 @@ def is_software(event: str) -> bool:
     return bare(event).lower() in SOFTWARE
 
 
-def whole(event: str) -> str:
-    """The key of an event with all that says what is counted: the kind of core, and whose events."""
-    return _joined(*_parts(event))
+def node(catalogue: Catalogue, event: str, alike: Alike = Alike()) -> str:  # noqa: B008 (nobody can change it)
+    """The key of an event: its name, with what says what is counted unless all events of a log have that."""
+    if catalogue.find(event) is not None:
+        return key(event)  # what the listing has with its modifiers is an event by that name
+    kind, name, whose = _parts(event)
+    common = alike.software if name.lower() in SOFTWARE else alike.whose
+    return _joined("" if kind == alike.kind else kind, name, "" if whose == common else whose)
 
 
-def nodes(catalogue: Catalogue, events: Iterable[str]) -> dict[str, str]:
-    """Keys of the events that columns count, by the keys of the columns' names."""
-    parts = {key(event): _parts(event) for event in events}
-    # What the listing has with its modifiers is an event by that name.
-    parts |= {name: ("", name, "") for name in parts if catalogue.find(name) is not None}
-    hardware = [(kind, whose) for kind, name, whose in parts.values() if _is_of_core(catalogue, name, whose)]
-    several_kinds = len({kind for kind, _ in hardware if kind}) > 1
-    several = len({whose for _, whose in hardware}) > 1
-    found = {
-        name: _joined(kind if several_kinds else "", own, whose if several else "")
-        for name, (kind, own, whose) in parts.items()
-    }
-    return found | {node: node for node in found.values()}
+def scope(catalogue: Catalogue, event: str) -> tuple[str, str]:
+    """The kind of core and whose events are counted: what follows from an event's code holds between those of one."""
+    if catalogue.find(event) is not None:
+        return "", ""
+    kind, _, whose = _parts(event)
+    return kind, whose
+
+
+def find_alike(catalogue: Catalogue, events: Iterable[str]) -> Alike:
+    """What some events have in common."""
+    parts = [_parts(event) if catalogue.find(event) is None else ("", event, "") for event in events]
+    own = [(kind, whose) for kind, name, whose in parts if _is_of_core(catalogue, name, whose)]
+    software = [whose for _, name, whose in parts if name.lower() in SOFTWARE - _CLOCKS]
+    return Alike(
+        _only(kind for kind, _ in own if kind), _only(whose for _, whose in own), _only(whose for whose in software)
+    )
+
+
+def _only(values: Iterable[str]) -> str:
+    """The one that all are; "" if they differ."""
+    found = set(values)
+    return found.pop() if len(found) == 1 else ""
 
 
 def _is_of_core(catalogue: Catalogue, name: str, whose: str) -> bool:
@@ -90,10 +128,18 @@ def _parts(event: str) -> tuple[str, str, str]:
         name, modifiers = found[1], found[2]
         if inside := _OF_PMU.fullmatch(name):
             kind, name = inside[1] if inside[1] in _KINDS else "", inside[2]
-    return kind, name, "".join(letter for letter in modifiers if letter in _WHOSE or letter in _WHOSE.lower())
+    return kind, _SAME.get(name.lower(), name), _whose(modifiers)
+
+
+def _whose(modifiers: str) -> str:
+    """Those that say whose events are counted, each once and in order."""
+    spelled = re.sub(r"\+(.)", lambda found: found[1].upper(), modifiers)
+    meant = {letter if letter in WHOSE else letter.upper() for letter in spelled}
+    return "".join(letter for letter in WHOSE if letter in meant)
 
 
 def _joined(kind: str, name: str, whose: str) -> str:
+    whose = re.sub(r"[A-Z]", lambda found: f"+{found[0].lower()}", whose)
     if kind:
         return key(f"{kind}/{name}/{whose}")
     return key(f"{name}:{whose}" if whose else name)

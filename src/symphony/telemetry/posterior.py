@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+THREE = (3 / 1.96) ** 2  # rule of three: where nothing was seen, up to 3 for each share like it are within 95%
 _LEAST = 0.05  # of what the readings say: rates are not taken to be usually less
 _TINY = 4  # sizes up to which sums are written out: on an accelerator, they become one with what is around them
 Array = Any  # numpy.ndarray or jax.Array, as `xp` makes them
@@ -139,13 +140,16 @@ def update(xp: ModuleType, wiring: Wiring, parameters: Parameters, belief: Belie
     own = xp.minimum(own / xp.maximum(parts - 1, 1.0), 25.0 * xp.maximum(y, 1.0) ** 2)
     total = _apply(wiring.pool, xp.where(seen, window.total, 0.0)) / xp.maximum(parts, 1.0)
     unseen = xp.maximum(1 / n - 1 / xp.maximum(total, 1e-9), 0.0)
+    missing = unseen * total  # slices that were not seen, for each that was
 
     def noise(near: Array) -> Array:
         """Variance of the readings if rates are `near`."""
         spread = (belief.spread * near) ** 2
         both = (p.faith * spread + (parts - 1) * own) / (p.faith + parts - 1)
         sampling = p.inflation**2 * xp.where(several, both, spread) * unseen
-        return sampling + (p.read_error * near) ** 2 + one * xp.maximum(near, one)
+        # Where no second reading shows how far slices differ, they differ at least as counts by chance do.
+        few = xp.where(several, 0.0, one * missing * xp.maximum(near, THREE * one * missing))
+        return xp.maximum(sampling, few) + (p.read_error * near) ** 2 + one * xp.maximum(near, one)
 
     def given(precision: Array, pulled: Array, trust: Array) -> tuple[Array, ...]:
         """Covariance and mean, given a prior and what the readings can be trusted."""

@@ -11,11 +11,11 @@ import numpy as np
 from symphony.telemetry import catalogue, identities, machine, naming
 from symphony.telemetry.compiling import Compiled
 from symphony.telemetry.events import Catalogue
-from symphony.telemetry.expressions import key
 from symphony.telemetry.gate import Verdict
 from symphony.telemetry.identities import Identity
 from symphony.telemetry.kinds import kind, unit
 from symphony.telemetry.machine import Platform
+from symphony.telemetry.naming import Alike
 from symphony.telemetry.posterior import Parameters
 
 SLICE_S = 0.004  # Linux's turn of a group (perf_event_mux_interval_ms)
@@ -33,7 +33,7 @@ class Model:
     parameters: Parameters = field(default_factory=Parameters)
     slice_s: float = SLICE_S
     lag: int = 2  # windows that a smoothed estimate waits for
-    names: Mapping[str, str] = field(default_factory=dict, repr=False)  # keys of events by names of columns
+    alike: Alike | None = field(default=None, repr=False)  # what names of columns have in common; None: not known yet
 
     def claims(self, events: Iterable[str]) -> tuple[Identity, ...]:
         """Identities between some events that are worth testing."""
@@ -43,17 +43,14 @@ class Model:
         return tuple(identity for identity in self.identities if known.issuperset(identity.events))
 
     def node(self, name: str) -> str:
-        """The key of the event that a column counts: without modifiers, unless they or the listing tell it apart."""
-        plain = key(name)
-        if found := self.names.get(plain):
-            return found
-        return plain if self.catalogue.find(plain) else key(naming.bare(name))
+        """The key of the event that a column counts, or that is asked for: with modifiers that tell it apart."""
+        return naming.node(self.catalogue, name, self.alike or Alike())
 
     def among(self, events: Iterable[str]) -> Model:
-        """The model for columns of these events, in which `cycles:u` and `cycles:k` are two if both are there."""
-        if self.names:
+        """The model for columns of these events. If all are of `:u`, `cycles:u` is what is meant by `cycles`."""
+        if self.alike is not None:
             return self
-        return replace(self, names=naming.nodes(self.catalogue, (one for one in events if kind(one) == "hardware")))
+        return replace(self, alike=naming.find_alike(self.catalogue, events))
 
 
 def model(
@@ -79,16 +76,14 @@ class Reader:
 
     def node(self, event: str) -> str:
         """The key of an event."""
-        found = self.names.get(event.lower()) or self.model.node(event)
+        found = self.names.get(event) or self.model.node(event)
+        if self.names and found not in self.names.values():
+            found = self.names.get(naming.bare(event), found)  # perf adds modifiers of its own
         return TSC if found == "msr/tsc/" else found
 
     def is_plain(self, event: str) -> bool:
         """Whether it is no business of the PMU: counted by software, and exactly."""
         return kind(event) != "hardware"
-
-    def label(self, event: str) -> str:
-        """The name under which an event is tallied."""
-        return event.lower() if self.is_plain(event) else self.node(event)
 
     def worth(self, event: str) -> tuple[float, str]:
         """What one count of an event stands for, and in which unit: 64 Bytes, say."""

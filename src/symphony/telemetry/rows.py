@@ -16,8 +16,11 @@ from importlib import resources
 import numpy as np
 
 from symphony.problem.errors import InputError
-from symphony.problem.topology import Resource, Topology
-from symphony.telemetry.inference import Estimate, Posterior
+from symphony.problem.topology import Device, Resource, Topology
+from symphony.telemetry.estimates import Estimate, Posterior
+from symphony.telemetry.events import Catalogue
+from symphony.telemetry.expressions import key
+from symphony.telemetry.kinds import kind
 
 _SOCKET = re.compile(r"S(\d+)(?:-|$)")
 
@@ -40,10 +43,7 @@ def utilisations(topology: Topology, machine: str, beliefs: Mapping[str, Posteri
     Rows of one kind that nothing tells apart, such as the memories of two sockets, are taken to be used alike. Places
     that perf calls by sockets (`S0`, `S1-D0`) speak of those sockets' rows; what others say is added up.
     """
-    rows = [row for row in topology.resources if row.group == machine]
-    if not rows:
-        machines = sorted({row.group for row in topology.resources})
-        raise InputError(f"{topology.name!r} has no machine {machine!r}", hint=f"use one of {', '.join(machines)}")
+    rows = rows_of(topology, machine)
     found: dict[str, Estimate] = {}
     for says in _table():
         known = {place: used for place, belief in beliefs.items() if (used := _used(says, belief)) is not None}
@@ -56,17 +56,44 @@ def utilisations(topology: Topology, machine: str, beliefs: Mapping[str, Posteri
     return found
 
 
-def _meant(
-    topology: Topology, rows: list[Resource], says: Says, known: Mapping[str, Estimate]
-) -> Iterator[tuple[list[Resource], list[Estimate]]]:
-    """Rows that are used together, and what places say of them."""
-    types = {kind.name: kind.type for kind in topology.kinds}
+def told_by(topology: Topology, machine: str, catalogue: Catalogue) -> dict[str, tuple[str, ...]]:
+    """The metrics or events whose sum is a row's use, by row, where all that the CPU, kernel and GPUs have is known."""
+    found: dict[str, tuple[str, ...]] = {}
+    rows, metrics = rows_of(topology, machine), catalogue.definitions()
+    for says in _table():
+        if all(kind(name) in ("kernel", "gpu") or key(name) in metrics or catalogue.find(name) for name in says.sum):
+            crossed = {hop.resource for device in _devices(topology, rows, says) for hop in device.route}
+            for row in rows:
+                if row.kind == says.kind and row.name in crossed:
+                    found.setdefault(row.name, says.sum)
+    return found
+
+
+def rows_of(topology: Topology, machine: str) -> list[Resource]:
+    """The rows of a machine, of which there must be some."""
+    rows = [row for row in topology.resources if row.group == machine]
+    if not rows:
+        machines = sorted({row.group for row in topology.resources})
+        raise InputError(f"{topology.name!r} has no machine {machine!r}", hint=f"use one of {', '.join(machines)}")
+    return rows
+
+
+def _devices(topology: Topology, rows: list[Resource], says: Says) -> list[Device]:
+    """Those whose work touches the rows, of the type that is spoken of."""
+    types = {one.name: one.type for one in topology.kinds}
     here = {row.name for row in rows}
-    devices = [
+    return [
         device
         for device in topology.devices
         if (not says.type or types[device.kind] == says.type) and any(hop.resource in here for hop in device.route)
     ]
+
+
+def _meant(
+    topology: Topology, rows: list[Resource], says: Says, known: Mapping[str, Estimate]
+) -> Iterator[tuple[list[Resource], list[Estimate]]]:
+    """Rows that are used together, and what places say of them."""
+    devices = _devices(topology, rows, says)
     if says.where:
         for number, device in enumerate(devices):
             own = {hop.resource for hop in device.route}

@@ -142,14 +142,15 @@ class Span:
 
     def event(self, name: str) -> Row:
         """The line of an event."""
-        label, tally = self.reader.label(name), self.tallies.get(self.reader.label(name))
+        node = self.reader.node(name)
+        tally = self.tallies.get(node)
         scale, unit = self.reader.worth(name)
         unit = unit or (tally.unit if tally else "")
         counted = tally.share if tally else 0.0
         if tally and tally.whole and not tally.variance:
             value = tally.count * scale
             return Row("event", name, unit, value, 0.0, value, value, counted)
-        mean, std = self._inferred(label)
+        mean, std = self._inferred(node)
         if math.isnan(mean) and tally and self.reader.is_plain(name):
             mean, std = tally.estimate
         mean, std = mean * scale, std * scale

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from symphony.telemetry.bayes_net import BayesNet
+from symphony.telemetry.estimates import Posterior
 from symphony.telemetry.gate import Verdict
-from symphony.telemetry.inference import Posterior, Tracker, infer
+from symphony.telemetry.inference import Tracker, infer
 from symphony.telemetry.reading import Reader
 from symphony.telemetry.samples import Recording, Sample
 from symphony.telemetry.spans import Span

@@ -9,13 +9,13 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from symphony.problem.errors import InputError
-from symphony.telemetry import architectural, bayes_net
+from symphony.telemetry import architectural, bayes_net, naming
 from symphony.telemetry.bayes_net import BayesNet
 from symphony.telemetry.events import Catalogue, Event
 from symphony.telemetry.expressions import key
 from symphony.telemetry.gate import Verdict, accepted
 from symphony.telemetry.kinds import Kind, kind
-from symphony.telemetry.naming import bare, whole
+from symphony.telemetry.naming import bare
 from symphony.telemetry.planning import plan
 from symphony.telemetry.reading import Model
 
@@ -47,7 +47,6 @@ GPU = (
 )
 TIMES = frozenset({"duration_time", "tsc", "msr/tsc/"})  # that a model knows without counting
 _OWN = re.compile(r"slots|topdown-[a-z-]+|branches|cpu-cycles|ref-cycles|mem-(loads|stores)|r[0-9a-f]+")  # the kernel's
-_CAPITALS = re.compile(r"[:/][a-z]*[GHI][a-zA-Z]*$")
 _SLOTS = frozenset({"slots", "topdown.slots"})
 # What Intel's top-down register holds all at once, beside the counters.
 _PARTS = ("retiring", "bad-spec", "fe-bound", "be-bound", "heavy-ops", "br-mispredict", "fetch-lat", "mem-bound")
@@ -99,19 +98,14 @@ def choose(model: Model, events: Sequence[str], metrics: Sequence[str]) -> Wante
     names = expand(model.catalogue, metrics)
     computed = model.catalogue.needed(names, platform=model.platform) if names else ()
     needed = [event for event in computed if event not in TIMES]
-    hardware = {event: _node(model.catalogue, event) for event in events if kind(event) == "hardware"}
+    hardware = {event: naming.node(model.catalogue, event) for event in events if kind(event) == "hardware"}
     return Wanted(
         tuple(events),
         names,
         tuple(dict.fromkeys([*hardware.values(), *(event for event in needed if kind(event) == "hardware")])),
         tuple(dict.fromkeys(e for e in (*events, *needed) if kind(e) == "software")),
-        {node: event for event, node in hardware.items() if _CAPITALS.search(event)},
+        {node: event for event, node in hardware.items() if "+" in node},
     )
-
-
-def _node(catalogue: Catalogue, event: str) -> str:
-    """The key of an event that was asked for, with the modifiers that were."""
-    return key(event) if catalogue.find(event) else whole(event)
 
 
 def default(model: Model) -> tuple[Model, Wanted]:

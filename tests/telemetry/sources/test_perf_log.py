@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import math
 import shutil
 import subprocess
@@ -13,43 +14,26 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from symphony.problem.errors import DataError, InputError
+from symphony.problem.errors import DataError
 from symphony.telemetry.samples import Column, Recording, record
-from symphony.telemetry.sources.perf_log import LONGEST, PerfLines, PerfLog, lines_of, read_perf
+from symphony.telemetry.sources.perf_log import LONGEST, PerfLines, lines_of, read_perf
 from symphony.testing import check_counter_source
-from tests.telemetry.sources.logs import as_csv, as_json, recording
+from tests.telemetry.sources.logs import (
+    COUNT,
+    EVENTS,
+    PLACES,
+    PLAIN,
+    RUNNING,
+    THREE,
+    as_csv,
+    as_json,
+    line,
+    read,
+    recording,
+    said,
+)
 
 needs_perf = pytest.mark.skipif(shutil.which("perf") is None, reason="needs perf (Debian: linux-perf)")
-
-# Two groups that take turns, and one event that is always counted.
-EVENTS = [("task-clock", 0), ("cycles", 1), ("instructions", 1), ("cycles", 2), ("cache-misses", 2)]
-RUNNING = [
-    [0.1, 0.0400001, 0.0400001, 0.0599998, 0.0599998],
-    [0.1, 0.0600003, 0.0600003, 0.0399995, 0.0399995],
-    [0.1, 0.0000213, 0.0000213, 0.0999785, 0.0999785],
-]
-COUNT = [[100, 4000, 8000, 6100, 70], [100, 6100, 9000, 3900, 55], [100, 2, 3, 9999, 91]]
-PLAIN = {"": recording(EVENTS, COUNT, RUNNING, 0.1)}
-
-
-def read(text: str | bytes, tmp_path: Path, **options: object) -> PerfLog:
-    path = tmp_path / "perf.log"
-    path.write_bytes(text.encode() if isinstance(text, str) else text)
-    return read_perf(path, **options)  # type: ignore[arg-type]
-
-
-def said(log: PerfLog | PerfLines) -> str:
-    return "\n".join(map(str, log.problems))
-
-
-def line(
-    time: str = "0.100000000", value: str = "74", event: str = "page-faults", run: str = "1000000", more: str = ""
-) -> str:
-    start = f'"interval" : {time}, ' if time else ""
-    return (
-        f'{{{start}{more}"counter-value" : "{value}", "unit" : "", "event" : "{event}", '
-        f'"event-runtime" : {run}, "pcnt-running" : 100.00, "metric-value" : 0.0, "metric-unit" : ""}}\n'
-    )
 
 
 # --- What perf writes --------------------------------------------------------------------------------------
@@ -93,78 +77,6 @@ def test_scaled_is_what_perf_printed(tmp_path: Path) -> None:
     np.testing.assert_allclose(found.scaled, printed, rtol=1e-12)
 
 
-@pytest.mark.parametrize(("decimals", "error"), [(False, 0.03), (True, 3e-4)])
-def test_an_enabled_time_that_the_percentage_forbids_is_not_taken(decimals: bool, error: float, tmp_path: Path) -> None:
-    """An uncore event is enabled on one CPU of eight: what it tells is not the time of the others."""
-    one = recording(
-        [("uncore", 0), ("cycles", 1), ("ins", 1)], [[5, 100, 7000]] * 2, [0.1, 0.2, 0.213], [0.1, 0.8, 0.8]
-    )
-    log = read(as_json({"": one}, decimals=decimals), tmp_path)
-    np.testing.assert_allclose(log[""].enabled_s, [[0.1, 0.8, 0.8]] * 2, rtol=error)
-    np.testing.assert_allclose(log[""].count, [[5, 100, 7000]] * 2, rtol=error)
-    assert ("line 2: nothing tells the enabled time to better than 2%" in said(log)) is not decimals
-
-
-def test_cut_percentages_of_several_groups_tell_more_than_one(tmp_path: Path) -> None:
-    running = [0.0219, 0.0312, 0.0469]
-    several = recording([("a", 0), ("b", 1), ("c", 2)], [[1000] * 3] * 3, running, 0.1)
-    errors = [
-        abs(read(as_json({"": one}), tmp_path)[""].enabled_s[0, 0] / 0.1 - 1)
-        for one in (recording([("a", 0)], [[1000]] * 3, running[0], 0.1), several)
-    ]
-    assert errors[1] < 0.5 * errors[0] < 0.02
-
-
-def test_the_counters_of_a_cpu_are_enabled_for_the_whole_window(tmp_path: Path) -> None:
-    one = recording([("a", 0), ("b", 1)], [[1000, 7]] * 3, [0.0219, 0.0001], 0.1, where="CPU3")
-    log = read(as_json({"CPU3": one}), tmp_path)
-    np.testing.assert_allclose(log["CPU3"].enabled_s, 0.1, rtol=1e-6)
-    assert said(log) == ""
-
-
-def test_perfs_own_clock_is_not_that_of_a_program(tmp_path: Path) -> None:
-    """A program that runs 99% of the time: what it wants counters for is its time on a CPU."""
-    events = [("duration_time", 0), ("task-clock", 0), ("cycles", 1)]
-    one = recording(events, [[10**8, 99, 50]] * 3, [0.1, 0.099, 0.025641], [0.1, 0.099, 0.099])
-    np.testing.assert_allclose(read(as_json({"": one}), tmp_path)[""].enabled_s[:, 2], 0.099)
-
-
-def test_not_counted_may_mean_not_run(tmp_path: Path) -> None:
-    """100% of no time is not wanted; 0% of some time is wanted, and not had."""
-    text = line() + line(event="task-clock") + line("0.2", "<not counted>", run="0") + line("0.2", "5", "task-clock")
-    text += line("0.3", "<not counted>", run="0").replace("100.00", "0.00") + line("0.3", "5", "task-clock")
-    log = read(text, tmp_path)
-    assert log[""].enabled_s[1:, 0].tolist() == [0.0, 0.001]
-    assert said(log).splitlines() == [
-        "perf.log, line 3: page-faults was not counted: what is counted did not run",
-        "perf.log, line 5: page-faults was not counted",
-    ]
-
-
-def test_groups_that_take_equal_turns_are_not_one(tmp_path: Path) -> None:
-    """Equal shares in one window, but not to the nanosecond in all."""
-    running = [[0.05, 0.05], [0.050001, 0.049999], [0.05, 0.05]]
-    log = read(as_json({"": recording([("a", 0), ("b", 1)], [[1, 2]] * 3, running, 0.1)}), tmp_path)
-    assert [column.group for column in log[""].columns] == [0, 1]
-
-
-def test_an_event_may_be_in_one_group_twice(tmp_path: Path) -> None:
-    log = read(as_json({"": recording([("a", 0), ("a", 1), ("b", 0)], [[1, 1, 2]] * 3, 0.1, 0.1)}), tmp_path)
-    assert log[""].columns == (Column("a", 0), Column("a", 1), Column("b", 0))
-
-
-PLACES = """\
-     0.100220942,CPU0,100.42,msec,cpu-clock,100420082,100.00,1.004,CPUs utilized
-     0.100220942,CPU1,100.45,msec,cpu-clock,100454533,100.00,1.005,CPUs utilized
-     0.100220942,CPU0,82,,page-faults,100432731,100.00,816.577,/sec
-     0.100220942,CPU1,5,,page-faults,100454754,100.00,49.774,/sec
-     0.201082104,CPU0,100.84,msec,cpu-clock,100843089,100.00,1.008,CPUs utilized
-     0.201082104,CPU1,100.83,msec,cpu-clock,100828147,100.00,1.008,CPUs utilized
-     0.201082104,CPU0,0,,page-faults,100830481,100.00,0.000,/sec
-     0.201082104,CPU1,3,,page-faults,100828007,100.00,29.754,/sec
-"""
-
-
 def test_places(tmp_path: Path) -> None:
     log = read(PLACES, tmp_path)
     assert list(log) == ["CPU0", "CPU1"] and log.units == {"cpu-clock": "msec", "page-faults": ""}
@@ -172,76 +84,6 @@ def test_places(tmp_path: Path) -> None:
     assert log["CPU0"].columns == (Column("cpu-clock", 0), Column("page-faults", 0))
     assert log["CPU0"].running_s[0, 0] == pytest.approx(0.100420082)
     assert [sample.where for sample in log.samples()] == ["CPU0", "CPU1"] * 2
-
-
-@pytest.mark.parametrize(
-    ("text", "where", "count"),
-    [
-        ("     0.1,S0,2,6730,,page-faults,204204182,100.00,32.958,K/sec", "S0", 6730),
-        ("     0.1,S0-D0-C1,1,79,,page-faults,100309689,100.00,787.563,/sec", "S0-D0-C1", 79),
-        ("     0.1,ksoftirqd/1-22,7,,page-faults,62693,100.00,0.001,/sec", "ksoftirqd/1-22", 7),
-        ("     0.1,4,,page-faults,/user.slice,62693,100.00,,", "/user.slice", 4),
-        ("     0.1,75,,page-faults,0.67%,749321,100.00,104.111,K/sec", "", 75),
-        ("     0.1,CPU3,75,,page-faults,0.67%,749321,100.00,104.111,K/sec", "CPU3", 75),
-    ],
-)
-def test_csv_columns(text: str, where: str, count: float, tmp_path: Path) -> None:
-    log = read(text.replace("0.1,", "0.100000000,", 1) + "\n", tmp_path)
-    assert said(log) == "" and list(log) == [where]
-    assert log[where].columns == (Column("page-faults", 0),) and log[where].count.tolist() == [[count]]
-
-
-@pytest.mark.parametrize(
-    ("more", "where"),
-    [
-        ('"cpu" : "3", ', "CPU3"),
-        ('"core" : "S0-D0-C1", "aggregate-number" : 1, ', "S0-D0-C1"),
-        ('"core" : "S0-D0-C1", "counters" : 1, ', "S0-D0-C1"),
-        ('"socket" : "S0", "aggregate-number" : 2, ', "S0"),
-        ('"node" : "N1", "aggregate-number" : 2, ', "N1"),
-        ('"die" : "S0-D0", "aggregate-number" : 2, ', "S0-D0"),
-        ('"cache" : "S0-D0-L3-ID0", "counters" : 2, ', "S0-D0-L3-ID0"),
-        ('"thread" : "make-12", ', "make-12"),
-        ('"cgroup" : "/user.slice", ', "/user.slice"),
-    ],
-)
-def test_json_places(more: str, where: str, tmp_path: Path) -> None:
-    log = read(line(more=more), tmp_path)
-    assert said(log) == "" and list(log) == [where]
-
-
-def test_newer_perf_quotes_metrics_and_prints_more_of_them(tmp_path: Path) -> None:
-    newer = line().replace('"metric-value" : 0.0', '"metric-value" : "0.5", "metric-threshold" : "good"')
-    more = '{"interval" : 0.100000000, "metric-value" : "12.5", "metric-unit" : "%  tma_frontend_bound"}\n'
-    log = read(newer + more, tmp_path)
-    assert said(log) == "" and log[""].count.tolist() == [[74.0]]
-    for place in ("CPU1,", "S0,2,", ""):
-        log = read(f"{PLACES}     0.201082104,{place},,,,,0.20,stalled cycles per insn\n", tmp_path)
-        assert said(log) == ""
-
-
-def test_names_may_hold_the_separator(tmp_path: Path) -> None:
-    text = "     0.100000000,12,,cpu/event=0x3c,umask=0x0/,749321,100.00,,\n"
-    assert read(text, tmp_path)[""].columns[0].event == "cpu/event=0x3c,umask=0x0/"
-    text = "     0.100000000:12::page-faults:u:749321:100.00::\n"
-    assert read(text, tmp_path)[""].columns[0].event == "page-faults:u"
-
-
-def test_without_intervals_there_is_one_window(tmp_path: Path) -> None:
-    text = "0.75,msec,task-clock,751595,100.00,0.015,CPUs utilized\n74,,page-faults,751595,100.00,99.053,K/sec\n"
-    log = read(text, tmp_path)
-    assert log[""].duration_s.tolist() == [pytest.approx(0.05)] and said(log) == ""
-    log = read(text + "60000000,ns,duration_time,60000000,100.00,,\n", tmp_path)
-    assert log[""].duration_s.tolist() == [0.06]
-    log = read(text.splitlines(keepends=True)[1], tmp_path)
-    assert log[""].duration_s.tolist() == [pytest.approx(751595e-9)]
-    assert "perf.log, line 1: without -I" in said(log)
-
-
-def test_appended_runs_without_intervals_follow_one_another(tmp_path: Path) -> None:
-    run = "# started on Sun Nov 15 10:39:42 2026\n\n74,,page-faults,1000000,100.00,,\n"
-    log = read(run + run, tmp_path)
-    assert log[""].count.tolist() == [[74.0], [74.0]] and log[""].start_s.tolist() == [0.0, 0.001]
 
 
 def test_the_totals_at_the_end_are_not_another_window(tmp_path: Path) -> None:
@@ -317,35 +159,7 @@ def test_a_window_with_more_lines_than_the_one_before() -> None:
     assert np.isfinite(found.count[2]).all() and "line 9: the clock stands still" in said(source)
 
 
-def test_groups_that_are_given_are_kept_if_their_times_agree() -> None:
-    lines = as_json(PLAIN.copy()).replace('"task-clock"', '"task-clock:u"').splitlines()
-    groups = [["task-clock"], ["cycles", "instructions"], ["cycles", "cache-misses"]]
-    sample = next(PerfLines(lines, groups=groups, look_ahead=1).samples())
-    assert [column.group for column in sample.columns] == [0, 1, 1, 2, 2]
-    wrong = [["task-clock"], ["cycles", "instructions", "cache-misses"], ["cycles"]]  # taken apart by perf
-    sample = next(PerfLines(lines, groups=wrong, look_ahead=1).samples())
-    assert [column.group for column in sample.columns] == [0, 1, 1, 2, 3]
-    # The second cycles are another event, and still of the second group.
-    other = [line.replace('"cycles"', '"cycles:u"') if at % 5 == 3 else line for at, line in enumerate(lines)]
-    sample = next(PerfLines(other, groups=groups, look_ahead=1).samples())
-    assert [column.group for column in sample.columns] == [0, 1, 1, 2, 2]
-
-
-def test_form_and_separator_can_be_told(tmp_path: Path) -> None:
-    letters = as_csv(PLAIN, "abc")
-    with pytest.raises(DataError):
-        read(letters, tmp_path)
-    assert read(letters, tmp_path, separator="abc")[""].count[0, 0] == 100
-    with pytest.raises(DataError):
-        read(as_csv(PLAIN, ";"), tmp_path, form="json")
-    for wrong in ({"form": "xml"}, {"separator": ""}, {"form": "json", "separator": ";"}, {"look_ahead": 0}):
-        with pytest.raises(InputError):
-            PerfLines([], **wrong)  # type: ignore[arg-type]
-
-
 # --- Bad input ---------------------------------------------------------------------------------------------
-
-THREE = "".join(line(time=f"0.{tenth}00000000") for tenth in (1, 2, 3))
 
 
 @pytest.mark.parametrize(
@@ -402,46 +216,11 @@ def test_events_of_no_catalogue_are_named_and_kept(tmp_path: Path) -> None:
     assert Column("cyc1es") in log[""].columns
 
 
-def test_an_appended_log_goes_on_where_the_first_ended(tmp_path: Path) -> None:
-    log = read(THREE + "# started on Sun\n\n" + THREE, tmp_path)
-    np.testing.assert_allclose(log[""].start_s, np.arange(6) * 0.1)
-    np.testing.assert_allclose(log[""].duration_s, 0.1)
-    assert "line 6: the clock goes back" in said(log)
-
-
-def test_a_clock_that_went_back_costs_one_window(tmp_path: Path) -> None:
-    times = ["5.1", "5.2", "5.3", "5.4", "4.9", "5.0", "5.1"]
-    log = read("".join(line(f"{time}00000000") for time in times), tmp_path)
-    np.testing.assert_allclose(log[""].start_s, [5.1, 5.2, 5.3, 5.4, 5.5])
-    np.testing.assert_allclose(log[""].duration_s, 0.1)
-    assert "line 5: the clock goes back" in said(log) and "line 1: the log begins at 5.1 s" in said(log)
-
-
-def test_windows_may_differ_in_length(tmp_path: Path) -> None:
-    """A busy machine makes them longer, and the last one is shorter."""
-    log = read("".join(line(f"{time:.9f}") for time in (0.1, 0.2, 0.3, 0.7, 0.8, 0.81)), tmp_path)
-    np.testing.assert_allclose(log[""].duration_s, [0.1, 0.1, 0.1, 0.4, 0.1, 0.01])
-    assert said(log) == ""
-
-
 def test_large_counts_are_common_for_some_events(tmp_path: Path) -> None:
     """Close to 2^32, but so were the others."""
     values = ["4000000000", "4200000000", "4100000000", str(2**32 - 3)]
     log = read("".join(line(f"{1 + k}.0", value, "cycles", "900000000") for k, value in enumerate(values)), tmp_path)
     assert said(log) == "" and np.isfinite(log[""].count).all()
-
-
-def test_decimal_commas(tmp_path: Path) -> None:
-    text = "0,100170548;0,66;msec;cpu-clock;661160;100,00;0,007;CPUs utilized\n"
-    log = read(text, tmp_path)
-    assert log[""].count.tolist() == [[0.66]] and log[""].duration_s.tolist() == [0.100170548]
-    mended = line("0,100170548", "0,66").replace("100.00", "100,00").replace("0.0", "nan")
-    log = read(mended, tmp_path)
-    assert log[""].count.tolist() == [[0.66]] and log[""].duration_s.tolist() == [0.100170548]
-    with pytest.raises(DataError, match=r"line 1: commas stand both between fields and in numbers.*-x ';'"):
-        read(text.replace(";", ","), tmp_path)
-    log = read(PLACES + text.replace(";", ","), tmp_path)
-    assert "line 9: commas stand both between fields and in numbers" in said(log)
 
 
 @pytest.mark.parametrize(
@@ -458,6 +237,15 @@ def test_no_file_is_an_error(tmp_path: Path) -> None:
     for path in (tmp_path / "missing", tmp_path):
         with pytest.raises(DataError, match="cannot be read"):
             read_perf(path)
+
+
+def test_a_packed_file_that_is_cut_short_is_read_up_to_there(tmp_path: Path) -> None:
+    packed = gzip.compress(as_json(PLAIN).encode())
+    log = read(packed[:-20], tmp_path)
+    assert len(log[""]) >= 1 and "from here on it cannot be unpacked" in said(log)
+    np.testing.assert_allclose(log[""].count[0], COUNT[0], atol=0.5)
+    with pytest.raises(DataError, match=r"no count of perf stat in it; perf.log, line 1: .*unpacked"):
+        read(packed[:12], tmp_path)
 
 
 def test_a_line_without_end_is_not_held_in_memory(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from symphony.telemetry.identities.relations import Identity, Mined, independent
 from symphony.telemetry.identities.rows import from_topology
 from symphony.telemetry.identities.written import curated
 from symphony.telemetry.machine import Platform
+from symphony.telemetry.naming import scope
 
 
 def mine(
@@ -31,16 +32,19 @@ def mine(
 def mining(catalogue: Catalogue, events: Sequence[str] | None = None, *, platform: Platform | None = None) -> Mined:
     """As `mine`, with what had to be left out, and why."""
     wanted = _wanted(catalogue, events)
-    listed = {name: event for name, event in wanted.items() if event}
-    by_mask = families(catalogue, listed)
     implied = of_metrics(catalogue, platform or Platform())
+    scopes: dict[tuple[str, str], dict[str, Event]] = {}
+    for name, event in wanted.items():
+        if event:
+            scopes.setdefault(scope(catalogue, name), {})[name] = event
+    by_mask = [families(catalogue, listed) for listed in scopes.values()]
     found = [
-        *aliases(listed),
-        *(one for family, members in by_mask for one in family.sums(members)),
-        *counterparts(listed),
+        *(one for listed in scopes.values() for one in aliases(listed)),
+        *(one for some in by_mask for family, members in some for one in family.sums(members)),
+        *(one for listed in scopes.values() for one in counterparts(listed)),
         *(one for one in implied.identities if events is None or wanted.keys() >= set(one.events)),
-        *(one for family, members in by_mask for one in family.bounds(members)),
-        *cycle_bounds(listed),
+        *(one for some in by_mask for family, members in some for one in family.bounds(members)),
+        *(one for listed in scopes.values() for one in cycle_bounds(listed)),
     ]
     return Mined(independent(found), implied.skipped)
 

@@ -6,7 +6,8 @@
 - `nvml`: NVIDIA's GPUs;
 - `replay`: any of these again.
 
-`problems` and `polling` are what several of them share.
+`problems` and `polling` are what several of them share. `perf_log` is made of `perf_line` (one line), `perf_times`
+(what its times mean) and `perf_groups` (what was counted together).
 """
 
 from symphony.telemetry.sources.kernel import KernelSource

@@ -1,0 +1,182 @@
+"""The columns of a place as the filter wants them: by keys of events, in plain counts; and how sure they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from itertools import count
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from symphony.telemetry.naming import bare
+from symphony.telemetry.posterior import THREE
+from symphony.telemetry.reading import CLOCKS, Model, Reader
+from symphony.telemetry.samples import Column, Floats, Recording, Sample
+
+WHOLE = 1 - 1e-4  # share of the time from which a count counts as never interrupted
+_EVEN = 0.5  # slices are not drawn at random but in turn, and half as far off (measured on simulated programs)
+LEAST, MOST_DOUBT = 6, 10.0  # windows from which a spread can be estimated, and the most that it widens intervals
+
+
+class Columns:
+    """The columns of a place: those of the PMU, which are inferred, and the kernel's own, which are as they are."""
+
+    def __init__(self, reader: Reader, columns: tuple[Column, ...]) -> None:
+        self.reader, self.all = reader, columns
+        self.plain = [at for at, column in enumerate(columns) if reader.is_plain(column.event)]
+        self.modelled = [at for at in range(len(columns)) if at not in self.plain]
+        self.nodes = _nodes(reader, [columns[at] for at in self.modelled])
+        self._clocks = np.array([bare(column.event).lower() in CLOCKS for column in columns], dtype=bool)
+
+    def of_pmu(self, sample: Sample) -> Sample:
+        """What a sample has of the PMU, by keys, in plain counts."""
+        at, units = self.modelled, sample.units
+        events = [self.all[number].event for number in at]
+        scale = np.array([self.reader.scale(event, units.get(event, "")) for event in events])
+        running, enabled = sample.running_s[at], sample.enabled_s[at]
+        # Nothing has a counter for longer than it wants one, or for ever: such a time says nothing.
+        running = np.where(enabled > 0, np.minimum(running, enabled), running)
+        running = np.where(np.isfinite(sample.running_s[at]), running, 0.0)
+        return replace(sample, columns=self.nodes, count=sample.count[at] / scale, running_s=running, enabled_s=enabled)
+
+    def asleep(self, sample: Sample) -> bool:
+        """Whether what is counted did not run: nothing wanted a counter, and nothing happened."""
+        return not (sample.enabled_s[~self._clocks] > 0).any()
+
+
+def _nodes(reader: Reader, columns: Sequence[Column]) -> tuple[Column, ...]:
+    """Columns by the keys of their events, each once in a group: `cycles:p` beside `cycles:pp` is one more reading."""
+    found: dict[Column, None] = {}
+    spare = count(1 + max((column.group for column in columns), default=0))
+    for column in columns:
+        named = replace(column, event=reader.node(column.event))
+        found[replace(named, group=next(spare)) if named in found else named] = None
+    return tuple(found)
+
+
+def stacked(samples: Sequence[Sample], columns: tuple[Column, ...], like: Recording) -> Recording:
+    """Samples with the same columns, of which there may be none."""
+
+    def stack(of: Callable[[Sample], Floats]) -> Floats:
+        return np.array([of(sample) for sample in samples]).reshape(len(samples), len(columns))
+
+    return Recording(
+        like.where,
+        columns,
+        np.array([sample.start_s for sample in samples]),
+        np.array([sample.duration_s for sample in samples]),
+        stack(lambda sample: sample.count),
+        stack(lambda sample: sample.running_s),
+        stack(lambda sample: sample.enabled_s),
+    )
+
+
+def aligned(sample: Sample, columns: tuple[Column, ...]) -> Sample:
+    """A sample with the columns of its place's first."""
+    if sample.columns == columns:
+        return sample
+    at = {column: number for number, column in enumerate(sample.columns)}
+    have = [at.get(column) for column in columns]
+
+    def pick(values: Floats, missing: float) -> Floats:
+        return np.array([missing if place is None else values[place] for place in have])
+
+    return replace(
+        sample,
+        columns=columns,
+        count=pick(sample.count, np.nan),
+        running_s=pick(sample.running_s, 0.0),
+        enabled_s=pick(sample.enabled_s, 0.0),
+    )
+
+
+def doubts(recording: Recording, model: Model) -> dict[str, float]:
+    """By how much the events of a recording are less certain than the model has it, for want of knowing better.
+
+    How far the slices of a window differ is learned from events that are counted twice in a window. Where none is, as
+    in most logs, all that there is to go by is how far windows differ: were slices drawn at random, readings of n
+    slices would differ by their spread over sqrt(n). Programs that change slowly differ more, and are believed to be
+    less well known than they are. What comes in bursts shows in windows that read nothing.
+    """
+    found: dict[str, float] = {}
+    for event, own in _events(recording.columns).items():
+        found[event] = 1.0
+        count, slices, _ = _interrupted(recording, own, model)
+        if len(own) == 1 and len(count) >= LEAST:
+            rate = count / slices
+            middle = np.maximum(0.5 * (rate[1:] + rate[:-1]), 1e-30)
+            change = float(np.median(np.abs(np.diff(rate)) / middle))  # jumps are few
+            spread = _EVEN * change * math.sqrt(max(float(np.median(slices)), 1.0))
+            if often := _bursts(count, slices):
+                spread = max(spread, often.spread)
+            few = 1 / math.sqrt(max(float(rate.mean()), 1e-30))  # of counts that are few, which readings allow for
+            found[event] = min(max(spread / math.hypot(float(model.parameters.spread), few), 1.0), MOST_DOUBT)
+    return found
+
+
+def silent(sample: Sample) -> dict[str, float]:
+    """Deviations of the counts of events that read nothing in the part of a window that was seen: rule of three."""
+    found = {}
+    for event, own in _events(sample.columns).items():
+        count, running, enabled = sample.count[own], sample.running_s[own], float(sample.enabled_s[own].max())
+        seen = float(running[count == 0].sum())
+        if seen > 0 and not (count > 0).any():
+            found[event] = math.sqrt(THREE) * max(enabled / seen - 1, 0.0)
+    return found
+
+
+def unseen(recording: Recording, model: Model) -> dict[str, Floats]:
+    """Deviations [K] of counts in windows that read nothing, by event: bursts may have come while nobody counted."""
+    found: dict[str, Floats] = {}
+    for event, own in _events(recording.columns).items():
+        found[event] = np.zeros(len(recording))
+        count, slices, seen = _interrupted(recording, own, model)
+        if len(count) >= LEAST and (often := _bursts(count, slices)):
+            rest = recording.enabled_s[seen][:, own].max(axis=1) / model.slice_s - slices
+            expected = often.rate * np.maximum(rest, 0.0)
+            found[event][seen] = np.where(count == 0, often.size * np.sqrt(often.alone * expected * (1 + expected)), 0)
+    return found
+
+
+class _Often(NamedTuple):
+    """Bursts of about equal size that come by chance: so often, in a slice."""
+
+    rate: float
+    size: float
+    alone: float  # how little windows that read nothing keep together: 1 as by chance, 0 if there is one long lull
+
+    @property
+    def spread(self) -> float:
+        """Relative deviation between slices."""
+        return math.sqrt(self.alone / self.rate)
+
+
+def _bursts(count: Floats, slices: Floats) -> _Often | None:
+    """What windows that read nothing tell of the others; None if all or none of them do."""
+    silent = count == 0
+    if silent.all() or not silent.any():
+        return None
+    rate = -math.log(float(silent.mean())) / float(slices.mean())
+    after = silent[:-1].sum()
+    alone = (silent[:-1] & ~silent[1:]).sum() / after / float((~silent).mean()) if after else 1.0
+    return _Often(rate, float(count.sum() / slices.sum()) / rate, min(float(alone), 1.0))
+
+
+def _events(columns: Iterable[Column]) -> dict[str, list[int]]:
+    """The columns of each event."""
+    found: dict[str, list[int]] = {}
+    for at, column in enumerate(columns):
+        found.setdefault(column.event, []).append(at)
+    return found
+
+
+def _interrupted(recording: Recording, own: list[int], model: Model) -> tuple[Floats, Floats, NDArray[np.bool_]]:
+    """Counts of an event and the slices that they are of, where it was not counted all the time; and where that is."""
+    running, count = recording.running_s[:, own], recording.count[:, own]
+    usable = (running > 0) & (count >= 0) & (count < np.inf)
+    together = np.where(usable, running, 0.0).sum(axis=1)
+    seen = usable.any(axis=1) & (together < WHOLE * recording.enabled_s[:, own].max(axis=1))
+    return np.where(usable, count, 0.0).sum(axis=1)[seen], together[seen] / model.slice_s, seen

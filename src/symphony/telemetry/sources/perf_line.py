@@ -1,0 +1,226 @@
+"""One line of what `perf stat` wrote: a reading, from JSON or from fields with a separator between them."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+Form = Literal["json", "csv"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One line: an event in a window at a place."""
+
+    line: int
+    time_s: float | None  # since perf began; None without -I
+    where: str
+    event: str
+    value: float  # scaled, in the printed unit; NaN if none was printed
+    missing: str  # "not counted", "not supported", ""
+    unit: str
+    running_s: float
+    percent: float  # of the time for which it wanted a counter
+    utilized: float  # CPUs, where perf printed that; NaN
+
+
+class Unusable(Exception):
+    """A line that holds no reading; `args[0]` says why, or is "" if that is as it should be."""
+
+
+_NUMBER = re.compile(r"[-+]?\d+(?:[.,]\d+)?(?:[eE][-+]?\d+)?")
+_MISSING = re.compile(r"<(not counted|not supported)>")
+_PLACES = ("cpu", "core", "cluster", "cache", "die", "socket", "node", "thread")
+FOREIGN = "not a line of perf stat"
+TOTALS = "the totals of --summary are left out: the windows hold all of it"
+
+
+class Parser:
+    """Lines of a log that is of one form, which the first of them tells unless it is given."""
+
+    def __init__(self, form: Form | None = None, separator: str | None = None) -> None:
+        self._form: Form | None = "csv" if separator else form
+        self._separator = separator
+
+    def reading(self, text: str, line: int) -> Reading:
+        """What a line says. One that does not belong there is `Unusable`."""
+        looks_json = text.lstrip().startswith("{")
+        if self._form is None:
+            if looks_json:
+                reading = _json(text, line)
+                self._form = "json"
+                return reading
+            separator = _sniff_separator(text)
+            if separator is None:
+                raise Unusable(_AMBIGUOUS if _COMMAS.search(text) else FOREIGN)
+            reading = _csv(text, separator, line)
+            self._form, self._separator = "csv", separator
+            return reading
+        if self._form == "json":
+            if not looks_json and _sniff_separator(text):
+                raise Unusable("a line of perf stat -x in a log of perf stat -j")
+            return _json(text, line)
+        if looks_json:
+            raise Unusable("a line of perf stat -j in a log of perf stat -x")
+        if self._separator is None:
+            self._separator = _sniff_separator(text)
+        other = _sniff_separator(text)
+        if self._separator is None:
+            raise Unusable(_AMBIGUOUS if _COMMAS.search(text) else FOREIGN)
+        try:
+            return _csv(text, self._separator, line)
+        except Unusable as why:
+            if other not in (None, self._separator) and str(why).startswith(FOREIGN):
+                raise Unusable(f"fields with {other!r} between them in a log with {self._separator!r}") from None
+            raise
+
+
+def _number(text: str) -> float:
+    """A number as some locale writes it; perf groups no thousands where programs are to read it."""
+    return float(text.replace(",", ".")) if _NUMBER.fullmatch(text) else math.nan
+
+
+def _json(text: str, line: int) -> Reading:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        try:  # where decimals have a comma, perf writes `0,5`; and numbers that are none as `nan`
+            mended = re.sub(r'(" : -?\d+),(\d+)(?=\s*[,}])', r"\1.\2", text)
+            found = json.loads(re.sub(r'(" : )-?(?:nan|inf)(?=\s*[,}])', r"\1null", mended))
+        except (ValueError, RecursionError):
+            only_metrics = text.startswith("{") and '{"metric-value"' in text
+            raise Unusable(
+                "only metrics are in it: record without --metric-only" if only_metrics else FOREIGN
+            ) from None
+    if not isinstance(found, dict):
+        raise Unusable(FOREIGN)
+    if "counter-value" not in found:
+        raise Unusable("" if "metric-value" in found or not found else FOREIGN)
+    value, event = str(found["counter-value"]).strip(), found.get("event")
+    if not isinstance(event, str) or not event.strip():
+        raise Unusable("a count without the name of its event")
+
+    def number(name: str) -> float:
+        value = found.get(name)
+        if isinstance(value, float):
+            return value
+        return _number(str(value)) if isinstance(value, int | str) else math.nan
+
+    place = next((f"{found[name]}" for name in _PLACES if name in found), "")
+    if "cpu" in found and place.isdecimal():
+        place = f"CPU{place}"
+    return _reading(
+        line,
+        number("interval") if "interval" in found else None,
+        " ".join(part for part in (place, str(found.get("cgroup", ""))) if part),
+        event.strip(),
+        value,
+        str(found.get("unit") or ""),
+        number("event-runtime"),
+        number("pcnt-running"),
+        number("metric-value") if found.get("metric-unit") == "CPUs utilized" else math.nan,
+    )
+
+
+# A run time and a percentage stand side by side in every line, between the same separators.
+_TAIL = re.compile(r"(?P<sep>[^\w.+\-%<>/]{1,8}?)\d+(?P=sep)\d{1,3}(?P<point>[.,])\d\d(?=(?P=sep)|\s*$)")
+_COMMAS = re.compile(r",\d+,\d{1,3},\d\d(?:,|\s*$)")
+_TIME = re.compile(r"\d+[.,]\d{9}")
+_AMBIGUOUS = "commas stand both between fields and in numbers: record again with -x ';', or with LC_ALL=C"
+
+
+def _sniff_separator(text: str) -> str | None:
+    found = _TAIL.search(text)
+    return found["sep"] if found and not (found["sep"] == "," and found["point"] == ",") else None
+
+
+def _csv(text: str, separator: str, line: int) -> Reading:
+    fields = [part.strip() for part in text.strip("\r\n").lstrip(" ").split(separator)]
+    if fields[0] == "summary":
+        raise Unusable(TOTALS)
+    time_s = _number(fields.pop(0)) if _TIME.fullmatch(fields[0]) else None
+    run = next(
+        (
+            at
+            for at in range(2, len(fields) - 1)
+            if fields[at].isascii() and fields[at].isdecimal() and re.fullmatch(r"\d{1,3}[.,]\d\d", fields[at + 1])
+        ),
+        None,
+    )
+    if run is None:
+        if separator == "," and _COMMAS.search(text):
+            raise Unusable(_AMBIGUOUS)
+        # A second metric of the event above: nothing but the metric, after the place and its number of CPUs.
+        raise Unusable("" if len(fields) > 4 and not any(fields[2:-2]) else FOREIGN)
+
+    def is_value(at: int) -> bool:
+        return at < run and bool(_NUMBER.fullmatch(fields[at]) or _MISSING.fullmatch(fields[at]))
+
+    at, place = 0, ""
+    if not is_value(0):
+        place, at = fields[0], 1
+        if is_value(1) and fields[1].isdecimal() and is_value(2):
+            at = 2  # after the number of CPUs that were added up
+    if not is_value(at):
+        raise Unusable(FOREIGN)
+    names = fields[at + 2 : run]
+    if names and re.fullmatch(r"[\d.,]+%", names[-1]):
+        names.pop()  # the spread of -r
+    # A name such as cpu/event=0x3c,umask=0/ may hold the separator; what comes after a whole name is a cgroup.
+    end = next((n for n in range(1, len(names) + 1) if separator.join(names[:n]).count("/") % 2 == 0), len(names))
+    end = len(names) if separator == ":" else end  # as modifiers, page-faults:u
+    event, cgroup = separator.join(names[:end]), separator.join(names[end:])
+    if not event:
+        raise Unusable("a count without the name of its event")
+    where = " ".join(part for part in (place, cgroup) if part)
+    metric = fields[run + 2] if fields[run + 3 : run + 4] == ["CPUs utilized"] else ""
+    return _reading(
+        line,
+        time_s,
+        where,
+        event,
+        fields[at],
+        fields[at + 1],
+        _number(fields[run]),
+        _number(fields[run + 1]),
+        _number(metric),
+    )
+
+
+def _reading(
+    line: int,
+    time_s: float | None,
+    where: str,
+    event: str,
+    value: str,
+    unit: str,
+    running_ns: float,
+    percent: float,
+    utilized: float,
+) -> Reading:
+    """A reading, if its numbers can be of a clock at all."""
+    missing = _MISSING.fullmatch(value)
+    scaled = math.nan if missing else _number(value)
+    if not missing and math.isnan(scaled):
+        raise Unusable(f"the count of {event[:60]} is {value[:40]!r}, which is no number")
+    if not 0 <= running_ns < 2**63:
+        raise Unusable(f"the run time of {event[:60]} is impossible or missing")
+    if not 0 <= percent <= 100.5:
+        raise Unusable(f"the percentage of run time of {event[:60]} is impossible or missing")
+    if time_s is not None and not 0 <= time_s < 1e10:
+        raise Unusable(f"the time of {event[:60]} is impossible")
+    return Reading(
+        line,
+        time_s,
+        where[:200],
+        event[:400],
+        scaled,
+        missing[1] if missing else "",
+        unit,
+        running_ns / 1e9,
+        min(percent, 100.0),
+        utilized,
+    )

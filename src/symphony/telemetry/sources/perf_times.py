@@ -1,0 +1,112 @@
+"""What perf's times mean: windows that follow one another, and for how long events wanted a counter."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import deque
+from collections.abc import Sequence
+from statistics import median
+
+from symphony.telemetry.naming import bare
+from symphony.telemetry.sources.perf_line import Reading
+
+IS_CPU = re.compile(r"CPU\d+")
+_TOOLS = {"duration_time", "user_time", "system_time"}  # their run times are perf's own
+INEXACT = "nothing tells the enabled time to better than {:.0%}: perf cuts percentages; count task-clock as well"
+
+
+class Clock:
+    """From perf's times to windows that follow one another."""
+
+    LONG = 10.0  # times the usual length: not a window but a clock that jumped, or a machine that slept
+
+    def __init__(self) -> None:
+        self._last: float | None = None  # perf's time
+        self._offset = 0.0  # of our time over perf's
+        self._lengths: deque[float] = deque(maxlen=15)
+
+    def window(self, time_s: float) -> tuple[tuple[float, float] | None, str]:
+        """Start and length of the window that ends at a time, None if it has none that can be believed; and why."""
+        last = self._last or 0.0
+        length, start, what = time_s - last, self._offset + last, ""
+        usual = median(self._lengths) if self._lengths else None
+        if length <= 0:
+            what = f"the clock goes back: from {last:.9g} s to {time_s:.9g} s"
+            self._offset += last  # as if another log had been appended
+            length = time_s
+            if not 0 < length <= 3 * (usual or math.inf):
+                self._offset -= time_s
+                self._last = time_s
+                return None, f"{what}; the window is left out"
+        elif usual and len(self._lengths) >= 3 and length > self.LONG * usual:
+            self._last = time_s
+            return None, f"the clock jumps: by {length:.3g} s, where windows last {usual:.3g} s; the window is left out"
+        self._last = time_s
+        self._lengths.append(length)
+        return (start, length), what
+
+    def after(self, length: float) -> tuple[float, float] | None:
+        """The window of such a length after all others."""
+        start = self._offset
+        self._offset += length
+        return (start, length) if length > 0 else None
+
+
+def elapsed(readings: list[Reading]) -> tuple[float, bool, str]:
+    """How long the one window of a log without -I was, whether exactly, and a word on it if that is not certain."""
+    for reading in readings:
+        if bare(reading.event) == "duration_time" and reading.unit == "ns" and reading.value > 0:
+            return reading.value / 1e9, True, ""
+    for reading in readings:
+        if reading.unit == "msec" and reading.value > 0 and reading.utilized > 0:
+            return reading.value / 1e3 / reading.utilized, False, ""  # CPUs are printed with few digits
+    longest = max(reading.running_s / (reading.percent / 100 or 1) for reading in readings)
+    what = "without -I, duration_time or task-clock nothing tells the elapsed time: time on CPUs is taken for it"
+    return longest, False, what
+
+
+# --- Enabled times -----------------------------------------------------------------------------------------
+
+
+def _bounds(reading: Reading, decimals: bool) -> tuple[float, float]:
+    """The least and the longest enabled time that a printed percentage allows."""
+    if reading.percent >= 100:
+        return reading.running_s, reading.running_s
+    low, high = reading.percent - 0.005, reading.percent + (0.005 if decimals else 1)
+    return reading.running_s / (high / 100), reading.running_s / (low / 100) if low > 0 else math.inf
+
+
+def enabled_times(readings: list[Reading], duration_s: float | None, decimals: bool) -> list[tuple[float, float]]:
+    """What the readings of a place tell of its enabled time, each with its relative error, the best first.
+
+    `duration_s`: of the window, where the place is a CPU, whose counters are enabled all the time.
+    """
+    timed = [one for one in readings if not one.missing and one.running_s > 0 and bare(one.event) not in _TOOLS]
+    bounds = [_bounds(one, decimals) for one in timed]
+    exact = sorted({least for least, most in bounds if least == most}, reverse=True)
+    found = [(whole, 0.0) for whole in exact]
+    if duration_s:
+        found.append((duration_s, 0.001))
+    least, most = 0.0, math.inf
+    for low, high in sorted(bounds, key=lambda both: both[1] / both[0]):
+        if max(least, low) <= min(most, high):
+            least, most = max(least, low), min(most, high)
+    if 0 < most < math.inf and least > 0:
+        found.append((math.sqrt(least * most), math.sqrt(most / least) - 1))
+    return found
+
+
+def enabled_time(reading: Reading, told: Sequence[tuple[float, float]], decimals: bool) -> tuple[float, float]:
+    """Seconds for which an event wanted a counter, and the relative error: the best that its percentage allows."""
+    if reading.missing or not reading.running_s:
+        # 100% of no time: it did not want a counter, because what is counted did not run.
+        wanted = reading.missing != "not supported" and reading.percent < 100
+        return (told[0][0] if wanted and told else 0.0), 0.0
+    least, most = _bounds(reading, decimals)
+    for whole, error in told if least < most else ():
+        if least * (1 - 1e-9) <= whole <= most * (1 + 1e-9):
+            return max(whole, reading.running_s), error
+    if math.isinf(most):
+        return least, math.inf if least > reading.running_s else 0.0
+    return math.sqrt(least * most), math.sqrt(most / least) - 1
