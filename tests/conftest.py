@@ -16,6 +16,12 @@ compile_quickly()
 MOST_BYTES = 3 << 30  # of one process, from which on compiled programs are dropped between modules
 
 
+def pytest_collection_finish() -> None:
+    """Tracing makes millions of small objects, and all that was imported would be looked at again and again."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _forget_programs() -> Iterator[None]:
     """Compiled programs stay in memory for good: hundreds of simulators would take more than a small machine has."""
