@@ -63,7 +63,7 @@ def test_several_workloads_make_a_page_and_are_taken_up_again(tmp_path: Path) ->
         "-w",
         "layered:2?jobs=3&graphs=2@machine",
         "-w",
-        "eeg?jobs=2&graphs=2@gpu24",
+        "layered:2?jobs=3&graphs=2&load=0.5@machine",
         "-w",
         "variant-calling@gpu24",
     )
@@ -75,7 +75,7 @@ def test_several_workloads_make_a_page_and_are_taken_up_again(tmp_path: Path) ->
         and "left out: variant-calling@gpu24" in done.stdout
     )
     page = (tmp_path / "out" / "survey.html").read_text()
-    assert "over all 2 workloads" in page and "eeg?jobs=2" in page
+    assert "over all 2 workloads" in page and "layered:2?jobs=3&amp;graphs=2&amp;load=0.5" in page
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "cells").iterdir()}
     assert len(before) == 4
     assert symphony_here(*arguments, folder=tmp_path).returncode == 0
