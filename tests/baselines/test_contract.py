@@ -12,8 +12,8 @@ from symphony.problem.arrays import TopologyArrays
 from symphony.problem.errors import PolicyError
 from symphony.scheduling.one_of import OneOf
 from symphony.scheduling.policy import Action, Observation
-from symphony.simulator.run import simulate
-from tests.baselines.cheap import cheap_scenario
+from tests.baselines import training
+from tests.baselines.cheap import cheap_scenario, check_runs
 
 NAMES = (
     "random",
@@ -48,16 +48,13 @@ def chosen(name: str) -> OneOf:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_keeps_the_rules_completes_every_job_and_decides_alike_in_equal_runs(name: str) -> None:
-    scenario, policy = cheap_scenario(), chosen(name)
-    (first,), (second,) = simulate([scenario], policy), simulate([scenario], policy)
-    assert first.refused == 0
-    assert len(first.jobs) == len(scenario.workload.jobs)
-    assert first.jobs == second.jobs
+    check_runs(chosen(name))
 
 
-def test_all_answer_in_the_form_that_is_asked_for() -> None:
+@pytest.mark.parametrize("policy", [chosen("fifo"), training.chosen("srtf")], ids=["graphs", "training"])
+def test_all_answer_in_the_form_that_is_asked_for(policy: OneOf) -> None:
     """Which one is chosen is known at run time only, so all are traced, and all must answer alike."""
-    testing.check_policy(chosen(NAMES[0]), [cheap_scenario()])
+    testing.check_policy(policy, [cheap_scenario()])
 
 
 class Widens(Fifo):
