@@ -319,7 +319,7 @@ def _chance(means: Floats, covariance: Floats, inside: Sequence[int], blocks: in
     if blocks <= size:
         return 1.0
     scaled = _distance(means, covariance, inside) * (blocks - size) / (size * (blocks - 1))
-    return float(fdtrc(size, blocks - size, scaled))
+    return float(fdtrc(size, blocks - size, max(scaled, 0.0)))
 
 
 # --- Live --------------------------------------------------------------------------------------------------
