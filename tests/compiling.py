@@ -1,7 +1,8 @@
 """Tests compile many programs and run each of them briefly: leave out what costs more than it brings.
 
 Imported before JAX starts. Without optimisation, and with XLA's older code generator, a simulator compiles three times
-as fast and runs as it did. Programs that tests start with `subprocess` are left as users have them.
+as fast and runs as it did. A program is not split into parts that compile side by side: the cores are busy with other
+tests, and splitting takes a seventh of the time.
 """
 
 from __future__ import annotations
@@ -11,7 +12,11 @@ import os
 from importlib.util import find_spec
 from pathlib import Path
 
-FLAGS = ("xla_cpu_use_fusion_emitters=false", "xla_backend_optimization_level=0")
+FLAGS = (
+    "xla_cpu_use_fusion_emitters=false",
+    "xla_backend_optimization_level=0",
+    "xla_cpu_parallel_codegen_split_count=1",
+)
 
 
 def known(flag: str) -> bool:

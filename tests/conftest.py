@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,12 @@ from tests.compiling import compile_quickly
 compile_quickly()
 
 MOST_BYTES = 3 << 30  # of one process, from which on compiled programs are dropped between modules
+
+
+def pytest_collection_finish() -> None:
+    """Tracing makes millions of small objects, and all that was imported would be looked at again and again."""
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -28,3 +35,7 @@ def _forget_programs() -> Iterator[None]:
         run._programs.clear()
         jax.clear_caches()
         gc.collect()
+        # What is free stays with the process unless it is given back, and every later module would begin from nothing.
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
+        if trim is not None:
+            trim(0)

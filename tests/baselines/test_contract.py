@@ -1,19 +1,29 @@
-"""The baselines for task graphs keep the contract of policies, all in one program: alone, each would compile its own.
-
-`sy.testing.check_policy` asks for the same of one policy, and for the form of its answers besides.
-"""
+"""The baselines for task graphs keep the contract of policies, in one program: alone, each would compile its own."""
 
 from __future__ import annotations
 
 import jax.numpy as jnp
 import pytest
+from jax import Array
 
-from symphony.baselines import named
+from symphony import testing
+from symphony.baselines import Fifo, named
+from symphony.problem.arrays import TopologyArrays
+from symphony.problem.errors import PolicyError
 from symphony.scheduling.one_of import OneOf
-from symphony.simulator.run import simulate
-from tests.baselines.cheap import cheap_scenario
+from symphony.scheduling.policy import Action, Observation
+from tests.baselines import training
+from tests.baselines.cheap import cheap_scenario, check_runs
 
 NAMES = (
+    "random",
+    "fifo",
+    "shortest-queue",
+    "sjf",
+    "heft",
+    "eft-static",
+    "eft-belief",
+    "eft-exact",
     "cpop",
     "peft",
     "dm",
@@ -32,10 +42,32 @@ NAMES = (
 POLICIES = tuple(named(name) for name in NAMES)
 
 
+def chosen(name: str) -> OneOf:
+    return OneOf(POLICIES, jnp.asarray(NAMES.index(name), jnp.int32))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_it_keeps_the_rules_completes_every_job_and_decides_alike_in_equal_runs(name: str) -> None:
-    scenario, policy = cheap_scenario(), OneOf(POLICIES, jnp.asarray(NAMES.index(name), jnp.int32))
-    (first,), (second,) = simulate([scenario], policy), simulate([scenario], policy)
-    assert first.refused == 0
-    assert len(first.jobs) == len(scenario.workload.jobs)
-    assert first.jobs == second.jobs
+    check_runs(chosen(name))
+
+
+@pytest.mark.parametrize("policy", [chosen("fifo"), training.chosen("srtf")], ids=["graphs", "training"])
+def test_all_answer_in_the_form_that_is_asked_for(policy: OneOf) -> None:
+    """Which one is chosen is known at run time only, so all are traced, and all must answer alike."""
+    testing.check_policy(policy, [cheap_scenario()])
+
+
+class Widens(Fifo):
+    """Breaks the contract: a state that is not as it was."""
+
+    def init(self, topology: TopologyArrays) -> Array:
+        return jnp.zeros((), jnp.int32)
+
+    def decide(self, key: Array, state: Array, observation: Observation) -> tuple[Array, Action]:
+        return state * 1.0, super().decide(key, None, observation)[1]
+
+
+def test_one_that_does_not_is_noticed_among_the_others() -> None:
+    policy = OneOf((*POLICIES[:2], Widens()), jnp.asarray(0, jnp.int32))
+    with pytest.raises(PolicyError, match="could not be traced"):
+        testing.check_policy(policy, [cheap_scenario()])

@@ -1,17 +1,15 @@
-"""`symphony compare`, as a user runs it: a process of its own, its output and its exit code."""
+"""`symphony compare`, as a user runs it: its output, its files and its exit code."""
 
 from __future__ import annotations
 
 import gzip
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from symphony.evaluation.report import Report
+from tests.cli.command import symphony, symphony_here
 
 TINY = (
     "--topology",
@@ -23,16 +21,6 @@ TINY = (
     "--seeds",
     "2",
 )
-
-
-def symphony(*arguments: str, folder: Path, quickly: bool = True) -> subprocess.CompletedProcess[str]:
-    """Run the command in a folder of its own; `quickly`: compiled as in tests, not as users have it."""
-    command = [sys.executable, "-c", "from symphony.cli import main; main()", *arguments]
-    environment = {name: value for name, value in os.environ.items() if quickly or name != "XLA_FLAGS"}
-    environment["COLUMNS"] = "160"
-    return subprocess.run(
-        command, capture_output=True, text=True, cwd=folder, env=environment, check=False, timeout=300
-    )
 
 
 def test_a_comparison_prints_a_table_and_keeps_every_record(tmp_path: Path) -> None:
@@ -75,22 +63,22 @@ def test_several_workloads_make_a_page_and_are_taken_up_again(tmp_path: Path) ->
         "-w",
         "layered:2?jobs=3&graphs=2@machine",
         "-w",
-        "eeg?jobs=2&graphs=2@gpu24",
+        "layered:2?jobs=3&graphs=2&load=0.5@machine",
         "-w",
         "variant-calling@gpu24",
     )
     arguments += ("-p", "fifo,eft-exact", "-n", "2", "--report", "out", "--json", "out/all.json")
-    done = symphony(*arguments, folder=tmp_path)
+    done = symphony_here(*arguments, folder=tmp_path)
     assert done.returncode == 0, done.stderr
     assert (
         "2 seeds are too few to tell 2 policies apart" in done.stdout
         and "left out: variant-calling@gpu24" in done.stdout
     )
     page = (tmp_path / "out" / "survey.html").read_text()
-    assert "over all 2 workloads" in page and "eeg?jobs=2" in page
+    assert "over all 2 workloads" in page and "layered:2?jobs=3&amp;graphs=2&amp;load=0.5" in page
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "cells").iterdir()}
     assert len(before) == 4
-    assert symphony(*arguments, folder=tmp_path).returncode == 0
+    assert symphony_here(*arguments, folder=tmp_path).returncode == 0
     assert {path: path.stat().st_mtime_ns for path in before} == before
     cells = json.loads((tmp_path / "out" / "all.json").read_text())["cells"]
     assert [(cell["workload"], cell["policy"]) for cell in cells[:2]] == [
@@ -127,7 +115,7 @@ def test_several_workloads_make_a_page_and_are_taken_up_again(tmp_path: Path) ->
 def test_bad_input_ends_in_a_sentence(arguments: list[str], message: str, hint: str, tmp_path: Path) -> None:
     """What is given here comes after, and so instead of, what is fine. Nothing is simulated."""
     fine = [*TINY[:2], *TINY[4:]] if "--workload" in arguments else TINY
-    done = symphony("compare", *fine, "--quiet", *arguments, folder=tmp_path)
+    done = symphony_here("compare", *fine, "--quiet", *arguments, folder=tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""
     assert "Traceback" not in done.stderr

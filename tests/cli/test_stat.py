@@ -24,7 +24,7 @@ from typer.testing import CliRunner, Result
 from symphony.cli import stat as command
 from symphony.problem.errors import DataError, InputError
 from symphony.telemetry import machine, verdicts, wanted
-from tests.cli.test_compare import symphony
+from tests.cli.command import symphony
 from tests.telemetry import demo
 from tests.telemetry.sources.logs import as_csv, as_json
 

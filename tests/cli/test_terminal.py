@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_compare import symphony
+from tests.cli.command import symphony, symphony_here
 
 
 @pytest.mark.parametrize(
@@ -21,11 +21,17 @@ from tests.cli.test_compare import symphony
     ids=lambda value: value[0] + value[-1][:9] if isinstance(value, list) else "",
 )
 def test_errors_are_two_lines(arguments: list[str], message: str, hint: str, tmp_path: Path) -> None:
-    done = symphony(*arguments, folder=tmp_path)
+    done = symphony_here(*arguments, folder=tmp_path)
     assert done.returncode == 2 and done.stdout == ""
     lines = done.stderr.strip().splitlines()
     assert len(lines) == 2, done.stderr
     assert lines[0].startswith(message) and lines[1].startswith(hint)
+
+
+def test_an_error_ends_the_process(tmp_path: Path) -> None:
+    done = symphony("topology", "show", "fat-tree:abc", folder=tmp_path)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("error: fat-tree:abc") and "hint: " in done.stderr and "Traceback" not in done.stderr
 
 
 def test_the_version(tmp_path: Path) -> None:
@@ -34,5 +40,5 @@ def test_the_version(tmp_path: Path) -> None:
 
 
 def test_without_a_command_there_is_help(tmp_path: Path) -> None:
-    done = symphony(folder=tmp_path)
+    done = symphony_here(folder=tmp_path)
     assert done.returncode == 0 and "compare" in done.stdout and "topology" in done.stdout

@@ -99,8 +99,22 @@ _arrive, _apply, _start = jitted(advance.job_arrived), jitted(advance.apply), ji
 _finish, _leave, _release = jitted(advance.gang_finished), jitted(advance.gang_leaves), jitted(advance.release_children)
 _there, _copy, _window = jitted(advance.inputs_there), jitted(advance.copy_made), jitted(advance.window_ended)
 _fail, _repair, _setup = jitted(advance.device_failed), jitted(advance.device_repaired), jitted(advance.setup_ended)
-_facts = jitted(facts)
+_facts, _per_gang = jitted(facts), jitted(per_gang)
+_empty = jax.jit(state.empty, static_argnums=2)
+_prepare = jax.jit(lambda policy, topology, workload: policy.prepare(topology, workload))
+_decide = jax.jit(lambda policy, key, state, observation: policy.decide(key, state, observation))
 YES = jnp.asarray(True)
+
+
+@jax.jit
+def _read(core: state.Core, noise: float) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """A reading with an error that belongs to its window, and what is taken for background, with its deviation.
+
+    What is inferred from readings is tests/simulator's.
+    """
+    error = jax.random.normal(jax.random.fold_in(jax.random.key(7), core.windows), core.reading.shape)
+    mean = core.reading * jnp.maximum(1 + noise * error, 0)
+    return mean, jnp.maximum(mean - core.own_reading, 0), noise * mean
 
 
 class Books:
@@ -113,7 +127,7 @@ class Books:
         self.t = jax.tree.map(jnp.asarray, topology_arrays(self.topology)[0])
         self.w = jax.tree.map(jnp.asarray, workload_arrays(self.topology, workload)[0])
         self.tasks = self.w.kernel.shape[1]
-        self.core = state.empty(self.t, self.w, jobs)
+        self.core = _empty(self.t, self.w, jobs)
         self.now = Amount.of(jnp.asarray(0.0))
         for _ in range(jobs if arrived is None else arrived):
             self.arrive()
@@ -195,23 +209,21 @@ class Books:
         def rows(values: Sequence[float]) -> jax.Array:
             return jnp.asarray(np.pad(np.asarray(values, np.float32), (0, self.t.capacity.shape[0] - len(values))))
 
-        # A reading with an error that belongs to its window; what is inferred from readings is tests/simulator's.
-        error = jax.random.normal(jax.random.fold_in(jax.random.key(7), self.core.windows), self.core.reading.shape)
-        mean = self.core.reading * jnp.maximum(1 + noise * error, 0)
+        mean, background, deviation = _read(self.core, noise)
         hidden = dict.fromkeys(("jobs", "arrival_whole", "arrival_part", "graph", "priority", "home"))
         workload = replace(self.w, **hidden)
-        every = per_gang(self.core, jnp.asarray(self.w.units))
+        every = _per_gang(self.core, self.w.units)
         return Observation(
             core=replace(self.core, reading=mean),
             topology=self.t,
             workload=workload,
             now=self.now,
             own_load=rows(own_load),
-            background=jnp.maximum(mean - self.core.own_reading, 0),
-            background_std=noise * mean,
+            background=background,
+            background_std=deviation,
             true_background=None if true_background is None else rows(true_background),
             units_left=every if units_left is None else every.at[: len(units_left)].set(jnp.asarray(units_left)),
-            prepared=None if policy is None else policy.prepare(self.t, workload),
+            prepared=None if policy is None else _prepare(policy, self.t, workload),
         )
 
     def status(self) -> list[int]:
@@ -219,9 +231,6 @@ class Books:
         counts = [len(self.workload.graphs[job.graph].all_gangs) for job in self.workload.jobs]
         every = np.asarray(self.core.status).reshape(-1, self.tasks)
         return [int(x) for row, count in zip(every, counts, strict=True) for x in row[:count]]
-
-
-_decide = jax.jit(lambda policy, key, state, observation: policy.decide(key, state, observation))
 
 
 def decision(policy: Policy, observation: Observation, seed: int = 0) -> tuple[int, int, int]:

@@ -106,7 +106,7 @@ def test_equal_seeds_give_equal_runs_and_others_others(name: str) -> None:
 def test_a_batch_gives_what_its_scenarios_give_alone(batch: list[RunRecord]) -> None:
     """Exactly, though sizes are padded to the largest and another program runs."""
     for together, one in zip(batch, THREE, strict=True):
-        assert same(together, simulate([one], Heft())[0])
+        assert same(together, simulate([one], policy("heft"), name="Heft")[0])
 
 
 def test_splitting_a_batch_over_cores_changes_nothing(batch: list[RunRecord], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,8 +292,8 @@ def test_a_long_run_does_not_drift() -> None:
 
 
 def test_time_beyond_what_the_clock_can_count_is_an_error() -> None:
-    kernel = Kernel("slow", {"v100": Profile(fixed_s=9e8)})
-    graph = TaskGraph("chain", tuple(Task(f"t{i}", "slow") for i in range(3)), (Edge("t0", "t1"), Edge("t1", "t2")))
-    work = Workload("ages", (kernel,), (graph,), (Job(0, 0.0),))
+    one = old_and_small(0.0)
+    slow = Kernel("k", {"cpu": Profile(fixed_s=9e8, demand={"memory": 4e9}), "gpu": Profile(fixed_s=9e8)})
+    ages = replace(one, workload=replace(one.workload, kernels=(slow,)), disturbances=replace(CALM, window_s=1e8))
     with pytest.raises(LimitError, match="68 years"):
-        simulate([draw(topology("gpu24"), work, 0, replace(CALM, window_s=1e8))], Heft())
+        simulate([ages], Heft())

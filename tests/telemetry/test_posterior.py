@@ -231,11 +231,13 @@ def test_gradients_reach_every_parameter() -> None:
     wires, windows = scene(3)
     with jax.enable_x64(True):
         there = jax.tree.map(jnp.asarray, wires)
+        stacked = jax.tree.map(lambda *each: jnp.stack(each), *windows)
 
         def believed(parameters: Parameters) -> Any:
-            belief = posterior.start(jnp, there, parameters)
-            for one in windows:
-                belief = posterior.update(jnp, there, parameters, belief, jax.tree.map(jnp.asarray, one))
+            def step(belief: Belief, one: Window) -> tuple[Belief, None]:
+                return posterior.update(jnp, there, parameters, belief, one), None
+
+            belief, _ = jax.lax.scan(step, posterior.start(jnp, there, parameters), stacked)
             return belief.mean.sum() + jnp.sqrt(jnp.diagonal(belief.cov)).sum()
 
         start = jax.tree.map(jnp.asarray, Parameters())

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import equinox as eqx
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from symphony.baselines.rounds import WAITS, Picture, Plan, PlansOnHost, Seats
 
@@ -30,6 +29,8 @@ def matching(seconds: np.ndarray, release_s: np.ndarray | float = 0.0) -> tuple[
     `seconds` [jobs, devices] are processing times, inf where a job cannot run; `release_s` [devices], when each device
     will be free.
     """
+    from scipy.optimize import linear_sum_assignment  # takes a third of a second to import
+
     jobs, devices = seconds.shape
     cost = np.minimum(seconds, FAR)[:, None, :] * np.arange(1, jobs + 1)[None, :, None] + release_s
     chosen = linear_sum_assignment(cost.reshape(jobs, jobs * devices))[1]

@@ -46,7 +46,6 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
-from scipy.optimize import linprog
 from scipy.sparse import coo_matrix, csr_matrix, hstack, vstack
 
 from symphony.baselines.preemptive import place_or_preempt
@@ -133,7 +132,7 @@ class Programme:
         limits, most = self.limits, self.most
         if floor is not None:
             limits, most = vstack([limits, -self.throughput]), np.concatenate([most, -floor])
-        return self._solved(linprog(-gain, limits, most, method="highs"))
+        return self._least(-gain, limits, most)
 
     def lift(self, need: np.ndarray) -> tuple[float, np.ndarray]:
         """The largest z such that every throughput can be z times its need, and shares that make it so."""
@@ -141,7 +140,7 @@ class Programme:
         limits = hstack([vstack([self.limits, -self.throughput]), column])
         most = np.concatenate([self.most, np.zeros(self.gangs)])
         gain = np.concatenate([np.zeros(self.count), [-1.0]])
-        x = self._solved(linprog(gain, limits, most, method="highs"))
+        x = self._least(gain, limits, most)
         return float(x[-1]), x[:-1]
 
     def central(self, x: np.ndarray, floor: np.ndarray) -> np.ndarray:
@@ -172,11 +171,13 @@ class Programme:
         return x
 
     @staticmethod
-    def _solved(answer: object) -> np.ndarray:
-        found = getattr(answer, "x", None)
-        if found is None:
-            raise ArithmeticError(f"a linear program of Gavel's has no answer: {getattr(answer, 'message', '')}")
-        return np.maximum(found, 0.0)
+    def _least(cost: np.ndarray, limits: csr_matrix, most: np.ndarray) -> np.ndarray:
+        from scipy.optimize import linprog  # takes a third of a second to import
+
+        answer = linprog(cost, limits, most, method="highs")
+        if answer.x is None:
+            raise ArithmeticError(f"a linear program of Gavel's has no answer: {answer.message}")
+        return np.maximum(answer.x, 0.0)
 
 
 def max_min(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from importlib.metadata import version
 from typing import Annotated, Any
 
@@ -31,11 +32,11 @@ def _version(
         typer.echo(context.get_help())
 
 
-def main() -> None:
-    """Entry point of the `symphony` command."""
+@cache
+def _add_commands() -> None:
+    """Once, however often `main` is called."""
     # Imported here: the command files import this package.
     from symphony.cli import catalogue, compare, explain, oracle, stat, topology, train, workload
-    from symphony.cli.terminal import complain
 
     app.add_typer(topology.app, name="topology")
     app.add_typer(workload.app, name="workload")
@@ -45,6 +46,13 @@ def main() -> None:
     app.command("oracle")(oracle.oracle)
     app.command("train")(train.train)
     app.command("stat", context_settings=stat.SETTINGS)(stat.stat)
+
+
+def main() -> None:
+    """Entry point of the `symphony` command."""
+    from symphony.cli.terminal import complain
+
+    _add_commands()
     try:
         sys.exit(app(prog_name="symphony", standalone_mode=False))
     except SymphonyError as error:

@@ -21,6 +21,7 @@ from symphony.evaluation.metrics import METRICS
 from symphony.evaluation.report import Report
 from symphony.evaluation.survey import Place, Survey, survey
 from symphony.lowering.family import family, names
+from symphony.policies import SHIPPED
 from symphony.problem.errors import InputError, SymphonyWarning
 from symphony.simulator.scenarios import Disturbances
 
@@ -39,7 +40,7 @@ def compare(
     ] = None,
     policies: Annotated[
         str, typer.Option("--policies", "-p", help="Comma-separated names, or all; the first is the baseline.")
-    ] = "fifo,random,shortest-queue,sjf,heft,eft-static,eft-belief,eft-exact",
+    ] = f"fifo,random,shortest-queue,sjf,heft,eft-static,eft-belief,eft-exact,{SHIPPED}",
     seeds: Annotated[int, typer.Option("--seeds", "-n", help="How many seeds: 0 to N-1.", min=1)] = 20,
     first_seed: Annotated[int, typer.Option(help="Start at another seed than 0.", min=0)] = 0,
     relative_to: Annotated[str, typer.Option(help="Compare with this policy instead of the first.")] = "",
@@ -58,7 +59,8 @@ def compare(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
     """Run policies on the same scenarios; print, and write, who does how much better, and how sure that is."""
-    chosen = list(BASELINES) if policies == "all" else [name.strip() for name in policies.split(",") if name.strip()]
+    listed = [name.strip() for name in policies.split(",") if name.strip()]
+    chosen = [*BASELINES, SHIPPED] if policies == "all" else listed
     if relative_to and relative_to not in chosen:
         raise InputError(
             f"--relative-to {relative_to!r} is not among --policies", hint=f"choose of {', '.join(chosen)}"

@@ -17,8 +17,6 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 import numpy as np
-from scipy.optimize import linprog
-from scipy.sparse import csr_array
 
 from symphony.problem.errors import InfeasibleError, WorkloadError
 from symphony.problem.runnable import first_tasks, profile_on
@@ -136,6 +134,9 @@ def _exchange_bandwidth(topology: Topology, kind: str, workers: int) -> float:
 
 def _least_busy(use: dict[tuple[str, tuple[str, ...]], dict[str, dict[Part, float]]]) -> float:
     """Seconds per job of the busiest part, at the best split of every kernel over device kinds."""
+    from scipy.optimize import linprog  # takes a third of a second to import
+    from scipy.sparse import csr_array
+
     # Columns: one fraction for each (kernel, kind), then the busyness that is minimised.
     columns = [(row, parts) for row, per_kind in enumerate(use.values()) for parts in per_kind.values()]
     part_index = {part: i for i, part in enumerate(dict.fromkeys(part for _, parts in columns for part in parts))}

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from typing import Literal, get_args
 
 import numpy as np
-from scipy.optimize import linprog
 
 from symphony.oracle.instance import Instance
 
@@ -73,6 +72,8 @@ def area(i: Instance) -> tuple[np.ndarray, float]:
     Also returns each gang's part of it [N], priced by the scarcity of device kinds (the dual): at those prices the
     cluster does at most one second's worth of work a second, whatever the order.
     """
+    from scipy.optimize import linprog  # takes a third of a second to import
+
     kinds, kind_of = np.unique([device.kind for device in i.scenario.topology.devices], return_inverse=True)
     representative = [int(np.flatnonzero(kind_of == kind)[0]) for kind in range(len(kinds))]
     capacity = np.bincount(kind_of, i.slots).astype(float)

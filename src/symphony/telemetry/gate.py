@@ -24,7 +24,7 @@ from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import fdtrc, stdtr, stdtrit
 
 from symphony.telemetry.expressions import key
 from symphony.telemetry.identities import Identity
@@ -115,7 +115,7 @@ class _Test:
     def p(self) -> float:
         """Chance of such an excess, were the identity true to its tolerance."""
         sides = 2.0 if self.identity.relation == "=" else 1.0
-        return min(1.0, sides * float(stats.t.sf(self.z, self.freedom))) if self.excess else 1.0
+        return min(1.0, sides * float(stdtr(self.freedom, -self.z))) if self.excess else 1.0
 
     def verdict(self, against: str) -> Verdict:
         """The verdict, given what speaks against it."""
@@ -129,7 +129,7 @@ class _Test:
     @property
     def half_width(self) -> float:
         """Half of the residual's 95% interval."""
-        return float(stats.t.ppf(0.975, self.freedom)) * self.deviation
+        return float(stdtrit(self.freedom, 0.975)) * self.deviation
 
     def __str__(self) -> str:
         out = f", {self.left_out} absurd windows left out" if self.left_out else ""
@@ -319,7 +319,7 @@ def _chance(means: Floats, covariance: Floats, inside: Sequence[int], blocks: in
     if blocks <= size:
         return 1.0
     scaled = _distance(means, covariance, inside) * (blocks - size) / (size * (blocks - 1))
-    return float(stats.f.sf(scaled, size, blocks - size))
+    return float(fdtrc(size, blocks - size, max(scaled, 0.0)))
 
 
 # --- Live --------------------------------------------------------------------------------------------------

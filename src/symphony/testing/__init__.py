@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,7 @@ from symphony.problem.errors import InputError, PolicyError
 from symphony.problem.topologies import topology
 from symphony.scheduling.policy import Action, Policy, check_instance
 from symphony.simulator.contention import ContentionModel
-from symphony.simulator.rollout import begin, observe
+from symphony.simulator.rollout import Carry, begin, observe
 from symphony.simulator.run import simulate
 from symphony.simulator.scenarios import Disturbances, Scenario, scenario_arrays
 from symphony.testing.counter_sources import check_counter_source
@@ -60,18 +61,22 @@ def _scenarios() -> list[Scenario]:
 
 
 def _check_signature(policy: Policy, one: Scenario) -> None:
+    """Shapes are all that is asked for: everything is traced, as in a run, and nothing is computed."""
     arrays = jax.tree.map(jnp.asarray, scenario_arrays(one))
     try:
-        carry = begin(arrays, policy, jax.random.key(0))
+        carry = jax.eval_shape(lambda key: begin(arrays, policy, key), jax.random.key(0))
     except Exception as error:
         raise PolicyError(
             f"{policy.name}.init failed: {type(error).__name__}: {error}",
             hint="return a pytree of JAX arrays, or None",
         ) from error
+
+    def decide(carry: Carry) -> tuple[Any, Any]:
+        seen = observe(carry.world, arrays, policy.cheats, carry.prepared)
+        return policy.decide(carry.key, carry.policy_state, seen)
+
     try:
-        state, action = jax.eval_shape(
-            policy.decide, carry.key, carry.policy_state, observe(carry.world, arrays, policy.cheats, carry.prepared)
-        )
+        state, action = jax.eval_shape(decide, carry)
     except Exception as error:
         raise PolicyError(
             f"{policy.name}.decide could not be traced: {type(error).__name__}: {error}",
