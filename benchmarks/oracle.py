@@ -18,50 +18,14 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.common import arguments, keep
+from symphony.evaluation.scorecard import four
 from symphony.lowering.family import workload
 from symphony.oracle.oracle import Oracle, Solution
 from symphony.problem.topologies import topology
-from symphony.problem.topology import (
-    CLUSTER,
-    MACHINE,
-    RACK,
-    SOCKET,
-    SWITCH,
-    Device,
-    DeviceKind,
-    Hop,
-    Resource,
-    Topology,
-)
+from symphony.problem.topology import Topology
 from symphony.simulator.scenarios import CALM, Scenario, draw
 
-KINDS = {"xeon": "cpu", "k40": "gpu", "p100": "gpu", "v100": "gpu"}
-PLENTY = 1000.0  # compute that no kernel can use up: the exact model knows no contention
 STARTS = ("heft", "eft-exact", "sjf")
-
-
-def four(*, bus: bool) -> Topology:
-    """Four unlike devices, with one memory or, with a bus of 12 GB/s between them, one each."""
-    kinds = tuple(DeviceKind(name, type_) for name, type_ in KINDS.items())
-    rows = (
-        *(Resource(f"{name}/compute", "compute", PLENTY, "host") for name in KINDS),
-        Resource("bus", "uplink", 12e9, "host"),
-    )
-    apart = (SWITCH, SOCKET, MACHINE, RACK, CLUSTER)
-    devices = tuple(
-        Device(
-            name,
-            name,
-            "host",
-            "rack",
-            "socket",
-            "switch",
-            (Hop(f"{name}/compute"), Hop("bus", apart)),
-            home="" if bus else "xeon",
-        )
-        for name in KINDS
-    )
-    return Topology("four with a bus" if bus else "four", kinds, rows, devices)
 
 
 def scenario(cluster: Topology, spec: str, seed: int) -> Scenario:

@@ -36,12 +36,13 @@ def _version(
 def _add_commands() -> None:
     """Once, however often `main` is called."""
     # Imported here: the command files import this package.
-    from symphony.cli import catalogue, compare, explain, oracle, stat, topology, train, workload
+    from symphony.cli import catalogue, compare, evaluate, explain, oracle, stat, topology, train, workload
 
     app.add_typer(topology.app, name="topology")
     app.add_typer(workload.app, name="workload")
     app.add_typer(catalogue.app, name="catalogue")
     app.command("compare")(compare.compare)
+    app.command("evaluate")(evaluate.evaluate)
     app.command("explain")(explain.explain)
     app.command("oracle")(oracle.oracle)
     app.command("train")(train.train)

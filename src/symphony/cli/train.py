@@ -22,7 +22,7 @@ from symphony.training.train import RIVALS, Round, Size
 from symphony.training.train import train as run_training
 
 ON_CPU = Size(pool=48, scenarios=8, group=8, validation=20, every=5)
-ON_GPU = Size()
+ON_GPU = Size(pool=160, scenarios=128)
 
 
 def train(

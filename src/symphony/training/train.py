@@ -40,7 +40,7 @@ from symphony.training.rollouts import COMPLETION, roll_out
 from symphony.training.update import PPO, Method, learn, lesson, optimiser
 
 RIVALS = ("eft-belief", "dmda", "tetris")  # the best of them on each validation scenario is what is compared with
-VALIDATION = 1_000_000  # seeds from here on are not trained on
+VALIDATION, POOL = 1_000_000, 2_000_000  # first seeds; those below a million are left to whoever compares
 STEPS = 12  # of a run for each decision that is kept, at most
 
 
@@ -204,7 +204,7 @@ def train(
 
 def _draw(course: Course, size: Size, method: Method, contention: ContentionModel) -> Drawn:
     """Draw the scenarios of a course, and run the rivals on those that are not learned from."""
-    pool = [course.scenario(number) for number in range(size.pool)]
+    pool = [course.scenario(POOL + number) for number in range(size.pool)]
     held = [course.scenario(VALIDATION + number) for number in range(size.validation)]
     gangs = max(sum(len(s.workload.graphs[job.graph].all_gangs) for job in s.workload.jobs) for s in pool)
     validation = stack(held)
