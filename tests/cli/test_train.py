@@ -43,7 +43,7 @@ def test_it_tells_how_good_it_is_and_writes_weights_card_curve_and_history(asked
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
     assert "10.0% more" in result.output and "7.0% less" in result.output
-    assert asked["workload"] == ["layered", "eeg"] and asked["topology"].name == "machine"
+    assert asked["workload"] == ["layered", "eeg"] and [x.name for x in asked["topology"]] == ["machine"]
     policy, card = load(out / "best.policy")
     assert policy.network.sizes == POLICY.network.sizes
     assert card["against"] == 0.93 and card["decisions"] == 200 and card["workloads"] == ["layered", "eeg"]

@@ -8,8 +8,11 @@ import jax
 import numpy as np
 import pytest
 
-from symphony.policies import Network, Sizes, load, named, save
+from symphony import policies
+from symphony.policies import SHIPPED, Network, Sizes, load, named, save
 from symphony.problem.errors import DataError, InputError
+from symphony.simulator.run import simulate
+from tests.baselines.cheap import cheap_scenario
 
 
 def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
@@ -21,6 +24,17 @@ def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     for one, other in zip(jax.tree.leaves(network), jax.tree.leaves(policy.network), strict=True):
         np.testing.assert_array_equal(one, other)
     assert named(str(tmp_path / "mine.policy")).name == "symphony"
+
+
+def test_the_shipped_policy_says_where_it_comes_from_and_runs() -> None:
+    policy, card = load(Path(policies.__file__).with_name("symphony.policy"))
+    assert {"command", "topologies", "workloads", "against"} <= set(card)
+    assert card["against"] < 1
+    assert len(Path(policies.__file__).with_name("symphony.policy").read_bytes()) < 5_000_000
+    (run,) = simulate([cheap_scenario()], named(SHIPPED))
+    assert run.refused == 0 and len(run.jobs) == 8
+    for one, other in zip(jax.tree.leaves(policy), jax.tree.leaves(named(SHIPPED)), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_files_that_are_none_are_refused_by_name(tmp_path: Path) -> None:

@@ -15,11 +15,12 @@ from symphony.policies import Learned, Network, Sizes
 from symphony.policies.features import graphs
 from symphony.problem.errors import InputError
 from symphony.simulator.contention import Bottleneck
+from symphony.simulator.rollout import begin_batch, run_steps
 from symphony.simulator.scenarios import Disturbances, stack
 from symphony.training import train as training
 from symphony.training.returns import worth
 from symphony.training.rollouts import roll_out
-from symphony.training.train import Course, Size, train
+from symphony.training.train import Course, Round, Size, train
 from symphony.training.update import Method, lesson, loss, replay
 from tests.scheduling.by_hand import chain, cluster, dot, work
 
@@ -58,6 +59,15 @@ def test_runs_end_and_cost_the_time_that_jobs_were_in_the_system(rolled) -> None
     assert decisions.count.tolist() == worlds.core.decisions.tolist()
     np.testing.assert_allclose(decisions.total, worlds.completion_sum.total, rtol=1e-4)
     np.testing.assert_allclose(decisions.stay_s, decisions.total / 5, rtol=1e-4)
+
+
+def test_asking_the_policy_only_in_every_few_steps_changes_nothing(rolled) -> None:
+    batch, network, decisions, worlds = rolled
+    policy, keys = Learned(network, draws=True), jax.random.split(jax.random.key(1), 4)
+    carry, _, over = run_steps(batch, begin_batch(batch, policy, keys), policy, Bottleneck(), 400, False)
+    assert over.all()
+    assert carry.world.core.decisions.tolist() == decisions.count.tolist()
+    np.testing.assert_allclose(carry.world.completion_sum.total, worlds.completion_sum.total, rtol=1e-5)
 
 
 def test_decisions_are_kept_in_order_with_what_the_run_had_cost(rolled) -> None:
@@ -157,6 +167,33 @@ def test_a_checkpoint_of_other_settings_is_refused(whole) -> None:
     settings, folder, _, _ = whole
     with pytest.raises(InputError, match="other settings"):
         train(**WHAT, checkpoint=folder, **{**settings, "seed": 6})
+
+
+def test_rounds_take_the_clusters_in_turn(whole, monkeypatch) -> None:
+    settings, _, _, _ = whole
+    rows = tuple(replace(x, capacity=x.capacity / 2) for x in cluster().resources)
+    clusters, met = [cluster(), replace(cluster(), name="slower", resources=rows)], []
+    run = training._round
+
+    def noted(position, batch, *others):
+        met.append(float(np.asarray(batch.topology.capacity)[0]))
+        return run(position, batch, *others)
+
+    monkeypatch.setattr(training, "_round", noted)
+    _, history = train(**{**WHAT, "topology": clusters}, **settings)
+    assert met == [met[0], met[0] / 2, met[0]]
+    assert all(x.against is not None for x in history)
+
+
+def test_patience_ends_when_that_many_looks_were_no_better() -> None:
+    def told(*against: float | None) -> list[Round]:
+        return [Round(n, 1.0, 1, 1.0, 1.0, 1.0, x) for n, x in enumerate(against)]
+
+    assert not training._tired(told(1.0, None, 1.1), None)
+    assert not training._tired(told(1.0, None, 1.1), 2)
+    assert training._tired(told(1.0, None, 1.1, 1.2), 2)
+    assert not training._tired(told(1.0, 1.1, 0.9, 1.2), 2)
+    assert not training._tired([], 1)
 
 
 def test_loads_and_jobs_are_drawn_unless_the_spec_says_them() -> None:
