@@ -50,7 +50,6 @@ class TaskRun:
     ready_s: float = float("nan")
     number: int = -1  # of the attempt that is under way, -1 = none
     device: int = -1  # where the core has started it, -1 = nowhere
-    finished: bool = False  # its engine says so; the core may not have started it yet
     value: Stored | None = None
     lost: int = 0  # runs that were lost without a fault of its own
     trial: int = -1  # device kind that it is to try out, -1 = none

@@ -1,18 +1,20 @@
 """The loop: what an engine says becomes events of the core, what the core answers becomes work for the engine.
 
 One thread runs it and owns everything in it; others leave requests and wake it. The core keeps the queues. To an engine
-goes what the core has started, and, where everything on a device is short, the next few kernels of its queue: what is
-long would wait behind the wrong one.
+goes what the core has started, and, where everything on a device is short, the next kernels of its queue: what is long
+would wait behind the wrong one. So an engine may be ahead of the core, which hears of a gang that has finished before
+it has started it; that news is kept until it has.
 """
 
 from __future__ import annotations
 
 import itertools
 import logging
+import math
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from symphony.engines.engine import (
     DIED,
@@ -48,8 +50,8 @@ from symphony.runtime.scheduler import Scheduler
 from symphony.runtime.turn import AT_ONCE, Answer, Event
 
 log = logging.getLogger("symphony.runtime")
-SHORT_S = 5e-3  # a kernel that is expected to take less may be sent ahead
-AHEAD = 1  # kernels sent ahead for each slot
+SHORT_S = 5e-3  # a kernel that is expected to take less may be sent ahead: one for each slot …
+AHEAD_S, AHEAD = 1e-3, 16  # … or as many as take so long, and no more than this
 # What ends a process from outside: the kernel that it ran is not to blame.
 BLAMELESS = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT}
 HINTS = {
@@ -81,6 +83,7 @@ class Loop:
         self._down: set[int] = set()
         self._trials: dict[tuple[str, int], TaskRun] = {}  # kernels on device kinds that they have never run on
         self._events: deque[Event] = deque()  # for the core
+        self._early: dict[int, Event] = {}  # gangs that have finished, of which the core has not heard
 
     # --- what others ask for; each is run by the loop's own thread
 
@@ -117,7 +120,9 @@ class Loop:
         self._let_in()
         while self._events:
             batch = [self._events.popleft() for _ in range(min(len(self._events), AT_ONCE))]
-            self._carry_out(self.scheduler.turn(batch, time.monotonic()))
+            answer = self.scheduler.turn(batch, time.monotonic())
+            self._early |= {batch[k].who: batch[k] for k in answer.early.nonzero()[0]}
+            self._carry_out(answer)
             self._let_in()
 
     # --- jobs come
@@ -173,51 +178,68 @@ class Loop:
     def _carry_out(self, answer: Answer) -> None:
         slot_of = {int(number): slot for slot, number in enumerate(answer.jobs) if number >= 0}
         for number, job in list(self._admitted.items()):
-            job.slot = slot_of.get(number, -1)
-            if job.slot < 0:
+            if number in slot_of:
+                job.slot = slot_of[number]
+            elif job.slot >= 0:  # it has left; one that never had a slot has not arrived yet
                 del self._admitted[number]
                 self.scheduler.books.remove(job.row)
-        to_send = []
-        for gang, devices in zip(answer.started.tolist(), answer.devices.tolist(), strict=True):
-            if gang < 0:
-                break
-            run = self._run_of(gang, answer)
-            if run is None:
-                continue
-            run.device = devices[0]
-            if run.finished:
-                self._tell_finished(run)
-            elif run.number < 0:
-                to_send.append((run, devices[0], False))
+        to_send = [*self._begun(answer)]
         for gang in answer.saved.tolist():
             run = self._run_of(gang, answer) if gang >= 0 else None
-            if run is not None:
+            if run is not None and run.number >= 0:
                 self.engine.preempt(run.number)
-        sent_to = [len(runs) for runs in self._on]
-        for _, device, _ in to_send:
-            sent_to[device] += 1
-        for gang, device in zip(answer.next.tolist(), answer.next_device.tolist(), strict=True):
-            if gang < 0:
-                break
-            run = self._run_of(gang, answer)
-            if run is None or run.number >= 0 or run.finished or not self._is_short(run, device):
-                continue
-            room = self._slots[device] * (1 + AHEAD) - sent_to[device]
-            if room > 0 and all(self._is_short(other, device) for other in self._on[device]):
-                to_send.append((run, device, True))
-                sent_to[device] += 1
+        to_send += self._ahead(answer, to_send)
         if to_send:
             self.engine.dispatch([self._work(*one) for one in to_send])
 
+    def _begun(self, answer: Answer) -> Iterator[tuple[TaskRun, int, bool]]:
+        """What the core has started and the engine does not have."""
+        for gang, device in zip(answer.started.tolist(), answer.devices.tolist(), strict=True):
+            if gang < 0:
+                return
+            if gang in self._early:
+                self._events.append(self._early.pop(gang))
+                continue
+            run = self._run_of(gang, answer)
+            if run is None or run.value is not None:
+                continue  # over, and the core has heard so within this turn
+            run.device = device
+            if run.number < 0 and run.job.over.is_set():
+                self._tell_stopped(run)  # its job was given up in the same turn
+            elif run.number < 0:
+                yield run, device, False
+
+    def _ahead(self, answer: Answer, to_send: list[tuple[TaskRun, int, bool]]) -> Iterator[tuple[TaskRun, int, bool]]:
+        """What may be sent ahead: the next of a queue, while everything on its device is short."""
+        sent = [len(runs) for runs in self._on]
+        for _, device, _ in to_send:
+            sent[device] += 1
+        if not any(sent):
+            return
+        short = [all(self._seconds(run, device) < SHORT_S for run in runs) for device, runs in enumerate(self._on)]
+        for run, device, _ in to_send:
+            short[device] = short[device] and self._seconds(run, device) < SHORT_S
+        for gang, device in self.scheduler.queued():
+            run = self._run_of(gang, answer)
+            if not short[device] or run is None or run.number >= 0 or run.value is not None or run.job.over.is_set():
+                continue
+            seconds = self._seconds(run, device)
+            room = min(max(AHEAD_S / seconds, 1.0), AHEAD)
+            short[device] = seconds < SHORT_S and sent[device] < self._slots[device] * (1 + room)
+            if short[device]:
+                sent[device] += 1
+                yield run, device, True
+
     def _run_of(self, gang: int, answer: Answer) -> TaskRun | None:
-        """The task of a gang; None if its job has been given up meanwhile."""
+        """The task of a gang; None if its job has left the core."""
         tasks = self.scheduler.books.shapes.tasks
         job = self._admitted.get(int(answer.jobs[gang // tasks]))
-        return None if job is None or job.over.is_set() else job.runs[gang % tasks]
+        return None if job is None else job.runs[gang % tasks]
 
-    def _is_short(self, run: TaskRun, device: int) -> bool:
+    def _seconds(self, run: TaskRun, device: int) -> float:
+        """That a task is expected to take; for ever, if nobody knows."""
         timing = self.scheduler.books.profiles.timing(run.kernel.key, self._kind_name(device))
-        return timing.runs > 0 and timing.seconds(_size(run)) < SHORT_S
+        return timing.seconds(_size(run)) if timing.runs else math.inf
 
     def _kind_name(self, device: int) -> str:
         return self.topology.devices[device].kind
@@ -271,7 +293,7 @@ class Loop:
         elif isinstance(event, Finished):
             attempt.ended, attempt.cold = "done", event.cold
             self._learn(run, device, event)
-            run.value, run.finished = event.value, True
+            run.value = event.value
             self._tell_finished(run)
         elif isinstance(event, Stopped):
             attempt.ended = "stopped"
@@ -281,9 +303,7 @@ class Loop:
             self._failed(run, event)
 
     def _tell_finished(self, run: TaskRun) -> None:
-        """Tell the core, as soon as it has started the task: an engine may be ahead of it."""
-        if run.device < 0:
-            return
+        """Tell the core, and whoever waits for the value."""
         job, books = run.job, self.scheduler.books
         run.device = -1
         self._events.append(Event(happened.FINISHED, self._gang(run)))
@@ -395,8 +415,11 @@ class Loop:
         self._forget(job)
 
     def _drop(self, job: JobState) -> None:
-        if job.slot >= 0:
-            self._events.append(Event(happened.DROPPED, job.slot))
+        if job.slot < 0:
+            return
+        tasks = self.scheduler.books.shapes.tasks
+        self._early = {gang: event for gang, event in self._early.items() if gang // tasks != job.slot}
+        self._events.append(Event(happened.DROPPED, job.slot))
 
     def _forget(self, job: JobState) -> None:
         """Free what a job that was given up has made, once nothing of it runs any more."""

@@ -6,7 +6,9 @@ a core and a workload, more than a decision takes. So they travel as two.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -40,6 +42,23 @@ class Packing:
                 xp.reshape(xp.asarray(leaf), -1).astype(np.float32 if floats else np.int32)
             )
         return xp.concatenate(whole), xp.concatenate(parts)
+
+    def peek(self, packed: tuple[Any, Any], names: Sequence[str]) -> list[Any]:
+        """Some fields of a packed module of arrays, as 32 bits, without a copy."""
+        return [packed[row][at : at + size].reshape(shape) for row, at, size, shape in map(self._places.get, names)]
+
+    @cached_property
+    def _places(self) -> dict[str, tuple[int, int, int, tuple[int, ...]]]:
+        """Where the fields that are single arrays lie: vector, offset, length, shape."""
+        at, places = [0, 0], {}
+        numbered = jax.tree.unflatten(self.tree, list(range(len(self.shapes))))
+        names = {number: name for name, number in vars(numbered).items() if isinstance(number, int)}
+        for number, (shape, kind) in enumerate(zip(self.shapes, self.types, strict=True)):
+            row, size = int(np.issubdtype(kind, np.floating)), int(np.prod(shape))
+            if number in names:
+                places[names[number]] = (row, at[row], size, shape)
+            at[row] += size
+        return places
 
     def unpack(self, packed: tuple[Any, Any], xp: Any = jnp) -> Any:
         """The inverse of `pack`."""

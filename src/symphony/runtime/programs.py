@@ -14,10 +14,10 @@ import numpy as np
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.runtime.books import LEARNED, Books
 from symphony.runtime.packing import Packed, Packing
-from symphony.runtime.turn import Answer, Moment, take_turn
+from symphony.runtime.turn import Answer, Event, Told, heard, take_turn, told
 from symphony.scheduling import state
 from symphony.scheduling.policy import Policy
-from symphony.scheduling.state import Core
+from symphony.scheduling.state import QUEUED, Core
 
 # A turn is many small operations: what costs time is compiling them, and the older code generator takes half as long
 # for a program that is as fast.
@@ -45,7 +45,7 @@ class Program:
         self._t = Packing.of(books.t)
         self._w = Packing.of(_fixed(books.w))
         self._core = Packing.of(state.empty(books.t, books.w, books.shapes.jobs))
-        self._moment = Packing.of(self._at([], 0.0))
+        self._lanes = books.t.lane_device.shape[0]
         self._policy, self._code = eqx.partition(policy, eqx.is_array)
         self._prepare = jax.jit(policy.prepare)
         self._version = -1
@@ -54,7 +54,7 @@ class Program:
         with jax.default_device(self._device):
             self._key = jax.random.key(seed)
             self._topology: Packed = jax.device_put(self._t.pack(books.t), self._device)
-            self._answer, self._turn = self._compile(books)
+            self._turn = self._compile(books)
 
     def empty(self, books: Books) -> Packed:
         """A core before its first event."""
@@ -76,29 +76,26 @@ class Program:
         """The inverse."""
         return jax.device_put(self._core.pack(core), self._device)
 
-    def take(self, books: Books, core: Packed, policy_state: Any, events: list, now_s: float) -> Result:
+    def queued(self, core: Packed) -> list[tuple[int, int]]:
+        """Gangs of one worker that wait for nothing but a lane, in order, each with its device."""
+        names = ("status", "inputs_left", "workers", "sequence", "device")
+        status, left, workers, sequence, devices = self._core.peek((np.asarray(core[0]), core[1]), names)
+        waits = np.flatnonzero((status == QUEUED) & (left == 0) & (workers == 1))
+        order = waits[np.argsort(sequence[waits], kind="stable")]
+        return list(zip(order.tolist(), devices[order, 0].tolist(), strict=True))
+
+    def take(self, books: Books, core: Packed, policy_state: Any, events: list[Event], now_s: float) -> Result:
         """One turn. Changes nothing: who does not like the result has the core as it was."""
         with jax.default_device(self._device):
             self._read(books)
-            moment = self._moment.pack(self._at(events, now_s))
-            learned = tuple(np.asarray(x, np.float32) for x in vars(books.learned).values())
-            after, policy_state, answer = self._turn(
-                self._policy,
-                self._topology,
-                self._workload,
-                learned,
-                core,
-                policy_state,
-                self._prepared,
-                moment,
-                self._key,
-            )
-            whole, part = np.asarray(answer[0]), np.asarray(answer[1])
-        return Result(after, policy_state, self._answer.unpack((whole, part), np))
+            known = (self._policy, self._topology, self._workload, _learned(books))
+            given = (core, policy_state, self._prepared, self._at(events, now_s), self._key)
+            after, policy_state, answer = self._turn(*known, *given)
+        return Result(after, policy_state, Answer.of(np.asarray(answer), self._lanes))
 
-    def _at(self, events: list, now_s: float) -> Moment:
+    def _at(self, events: list[Event], now_s: float) -> Told:
         """What is believed of others is what is believed before the first reading: little, and not much of it."""
-        return Moment.of(events, now_s, np.zeros(self._rows, np.float32), np.ones(self._rows, np.float32))
+        return told(events, now_s, np.zeros(self._rows, np.float32), np.ones(self._rows, np.float32))
 
     def _read(self, books: Books) -> None:
         """Take over graphs that have changed."""
@@ -107,7 +104,7 @@ class Program:
             self._prepared = self._prepare(books.t, books.w)
             self._version = books.version
 
-    def _compile(self, books: Books) -> tuple[Packing, Any]:
+    def _compile(self, books: Books) -> Any:
         self._read(books)
         given = (self._policy, self._topology, self._workload, self.begin(books), self._prepared)
         forms = tuple(
@@ -119,9 +116,8 @@ class Program:
                 _compiled[key] = self._build(books)
             return _compiled[key]
 
-    def _build(self, books: Books) -> tuple[Packing, Any]:
-        t_form, w_form, core_form, moment_form, code = self._t, self._w, self._core, self._moment, self._code
-        forms: list[Packing] = []
+    def _build(self, books: Books) -> Any:
+        t_form, w_form, core_form, code = self._t, self._w, self._core, self._code
 
         def turn(
             policy: Any,
@@ -146,11 +142,10 @@ class Program:
                 core_form.unpack(core),
                 state,
                 prepared,
-                moment_form.unpack(moment),
+                heard(moment),
                 key,
             )
-            forms.append(Packing.of(answer))
-            return core_form.pack(after, jnp), new, forms[-1].pack(answer, jnp)
+            return core_form.pack(after, jnp), new, answer
 
         arguments = (
             self._policy,
@@ -160,7 +155,7 @@ class Program:
             self.empty(books),
             self.begin(books),
             self._prepared,
-            self._moment.pack(self._at([], 0.0)),
+            self._at([], 0.0),
             self._key,
         )
         try:
@@ -169,7 +164,7 @@ class Program:
         except jax.errors.JaxRuntimeError:  # another XLA, which does not have these options
             compiled = jax.jit(turn)
             jax.block_until_ready(compiled(*arguments))
-        return forms[-1], compiled
+        return compiled
 
 
 def _learned(books: Books) -> tuple[np.ndarray, ...]:

@@ -110,6 +110,10 @@ class Scheduler:
             counted.latency_s.append(time.perf_counter() - began)
         return answer
 
+    def queued(self) -> list[tuple[int, int]]:
+        """Gangs that wait for nothing but a free slot, in order, each with its device."""
+        return self._any.queued(self._core)
+
     @property
     def _any(self) -> Program:
         return next(iter(self._programs.values()))

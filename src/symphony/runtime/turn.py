@@ -4,7 +4,7 @@ What has happened is told to the core; then, as at every instant of the simulato
 start and decisions are made until nothing is left to do (`scheduling/instant.py` has the rules). A turn is a pure
 function: if a policy's turn takes too long or breaks a rule, it is thrown away and another policy takes the same turn.
 
-    K job slots   T gangs of a job   G = K*T gangs   L lanes   W workers of a gang   R rows   B events of a turn
+    K job slots   T gangs of a job   G = K*T gangs   L lanes   R rows   B events of a turn   S = L + B
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from symphony.scheduling import advance, instant
 from symphony.scheduling.advance import Arrival
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import startable
-from symphony.scheduling.indexing import BIG, put, smallest, take
+from symphony.scheduling.indexing import put, take
 from symphony.scheduling.policy import Observation, Policy
-from symphony.scheduling.state import ABSENT, DONE, QUEUED, Core
+from symphony.scheduling.state import ABSENT, DONE, RUNNING, Core
 
 AT_ONCE = 32  # events that one turn takes in; more take several
 ARRIVED, DROPPED, FINISHED, STOPPED, FAILED, REPAIRED = range(6)  # kinds of events
@@ -46,47 +46,69 @@ class Event:
 class Moment(eqx.Module):
     """What a turn is told."""
 
-    kind: Any  # i32[B]
-    who: Any  # i32[B]
-    graph: Any  # i32[B]
-    home: Any  # i32[B]
-    priority: Any  # i32[B]
-    count: Any  # i32: how many of them there are
+    kind: Array  # i32[B]
+    who: Array  # i32[B]
+    graph: Array  # i32[B]
+    home: Array  # i32[B]
+    priority: Array  # i32[B]
+    count: Array  # i32: how many of them there are
     now: Amount
-    background: Any  # f[R]: belief about loads by others, its mean …
-    background_std: Any  # f[R]: … and its deviation
-
-    @classmethod
-    def of(cls, events: Sequence[Event], now_s: float, background: np.ndarray, deviation: np.ndarray) -> Moment:
-        """At most `AT_ONCE` events."""
-        rows = np.zeros((5, AT_ONCE), np.int32)
-        for k, event in enumerate(events):
-            rows[:, k] = event.kind, event.who, event.graph, event.home, event.priority
-        whole = int(now_s)
-        now = Amount(np.int32(whole), np.float32(now_s - whole))  # type: ignore[arg-type]
-        return cls(*rows, np.int32(len(events)), now, background, deviation)
+    background: Array  # f[R]: belief about loads by others, its mean …
+    background_std: Array  # f[R]: … and its deviation
 
 
-class Answer(eqx.Module):
+FIELDS = 5  # of an event
+Told = tuple[np.ndarray, np.ndarray]  # a moment, as a program takes it: integers and floats
+
+
+def told(events: Sequence[Event], now_s: float, background: np.ndarray, deviation: np.ndarray) -> Told:
+    """A moment in two vectors, with at most `AT_ONCE` events."""
+    whole = np.zeros(FIELDS * AT_ONCE + 2, np.int32)
+    for k, event in enumerate(events):
+        whole[k : FIELDS * AT_ONCE : AT_ONCE] = event.kind, event.who, event.graph, event.home, event.priority
+    seconds = int(now_s)
+    whole[-2:] = len(events), seconds
+    return whole, np.concatenate(([now_s - seconds], background, deviation), dtype=np.float32)
+
+
+def heard(moment: tuple[Array, Array]) -> Moment:
+    """The inverse of `told`, within a program."""
+    whole, part = moment
+    rows = whole[: FIELDS * AT_ONCE].reshape(FIELDS, AT_ONCE)
+    background, deviation = part[1:].reshape(2, -1)
+    return Moment(*rows, whole[-2], Amount(whole[-1], part[0]), background, deviation)
+
+
+@dataclass(frozen=True)
+class Answer:
     """What an engine is to be told, and what the turn says of itself."""
 
-    started: Any  # i32[L]: gangs, in order; -1 fills up
-    devices: Any  # i32[L, W]: of those
-    saved: Any  # i32[L]: gangs to preempt
-    next: Any  # i32[L]: gangs that wait for nothing but a lane, in order
-    next_device: Any  # i32[L]: of those
-    jobs: Any  # i32[K]: number of the job in each slot, -1 = free
-    decisions: Any  # i32
-    refused: Any  # i32
-    stuck: Any  # bool: nothing runs, though a gang could be placed
+    started: np.ndarray  # i32[S]: gangs, in order; -1 fills up
+    devices: np.ndarray  # i32[S]: of their first workers
+    saved: np.ndarray  # i32[S]: gangs to preempt
+    early: np.ndarray  # bool[B]: events that came too early: gangs that have FINISHED and had not started
+    jobs: np.ndarray  # i32[K]: number of the job in each slot, -1 = free
+    decisions: int
+    refused: int
+    stuck: bool  # nothing runs, though a gang could be placed
+
+    @classmethod
+    def of(cls, data: np.ndarray, lanes: int) -> Answer:
+        """From what a program gives."""
+        most = lanes + AT_ONCE
+        starts, devices, saved = data[: 3 * most].reshape(3, most)
+        early, rest = data[3 * most : 3 * most + AT_ONCE], data[3 * most + AT_ONCE :]
+        return cls(starts, devices, saved, early > 0, rest[3:], int(rest[0]), int(rest[1]), bool(rest[2]))
 
 
 class _Turn(eqx.Module):
     core: Core
     policy_state: Any
     told: Array  # i32: events so far
-    started: Array  # i32[L]
-    saved: Array  # i32[L]
+    early: Array  # bool[B]
+    started: Array  # i32[S]
+    devices: Array  # i32[S]
+    saved: Array  # i32[S]
 
 
 def take_turn(
@@ -98,8 +120,11 @@ def take_turn(
     prepared: Any,
     moment: Moment,
     key: Array,
-) -> tuple[Core, Any, Answer]:
-    """Tell the core what has happened, and let the policy decide until nothing is left to do."""
+) -> tuple[Core, Any, Array]:
+    """Tell the core what has happened, and let the policy decide until nothing is left to do.
+
+    Returns the new core, the policy's new state, and what `Answer.of` reads.
+    """
     yes = jnp.asarray(True)
 
     def leave(x: _Turn) -> _Turn:
@@ -113,7 +138,9 @@ def take_turn(
 
     def start(x: _Turn) -> _Turn:
         core, begun = instant.start(x.core, t, w, moment.now)
-        return replace(x, core=core, started=put(x.started, (x.started >= 0).sum(), begun.gang, begun.when))
+        at = (x.started >= 0).sum()
+        started = put(x.started, at, begun.gang, begun.when)
+        return replace(x, core=core, started=started, devices=put(x.devices, at, begun.devices[0], begun.when))
 
     def decide(x: _Turn) -> _Turn:
         drawn = jax.random.fold_in(key, x.core.decisions)
@@ -124,7 +151,7 @@ def take_turn(
 
     def event(number: int) -> Any:
         def happened(x: _Turn) -> _Turn:
-            k, core = x.told, replace(x.core, waited=~yes)
+            k, core, early = x.told, replace(x.core, waited=~yes), x.early
             who = moment.who[k]
             if number == ARRIVED:
                 job = Arrival(moment.graph[k], moment.home[k], moment.priority[k], moment.now)
@@ -132,14 +159,16 @@ def take_turn(
             elif number == DROPPED:
                 core = advance.job_dropped(core, w, who, yes)
             elif number == FINISHED:
-                core = advance.gang_finished(core, who, yes)
+                # An engine may be ahead of the core, which starts a gang when the one before it has gone.
+                runs = take(core.status, who) == RUNNING
+                core, early = advance.gang_finished(core, who, runs), put(early, k, ~runs)
             elif number == STOPPED:
                 core = advance.gang_stopped(core, who, yes)
             elif number == FAILED:
                 core = advance.device_failed(core, t, who, yes)
             else:
                 core = advance.device_repaired(core, who, yes)
-            return replace(x, core=core, told=k + 1)
+            return replace(x, core=core, told=k + 1, early=early)
 
         return happened
 
@@ -158,28 +187,19 @@ def take_turn(
         after = jax.lax.switch(x[1], parts, x[0])
         return after, todo(after)
 
-    none = jnp.full(core.lane_holds.shape, -1, jnp.int32)
-    begin = _Turn(core, state, jnp.asarray(0, jnp.int32), none, none)
+    # What had been sent ahead may start and finish within a turn: so many can start.
+    none = jnp.full(core.lane_holds.shape[0] + AT_ONCE, -1, jnp.int32)
+    begin = _Turn(core, state, jnp.asarray(0, jnp.int32), jnp.zeros(AT_ONCE, bool), none, none, none)
     end, _ = jax.lax.while_loop(lambda x: x[1] < len(parts), step, (begin, todo(begin)))
     return end.core, end.policy_state, _answer(core, end, t)
 
 
-def _answer(before: Core, end: _Turn, t: TopologyArrays) -> Answer:
+def _answer(before: Core, end: _Turn, t: TopologyArrays) -> Array:
+    """In the order of `Answer.of`."""
     core = end.core
-    waits = (core.status == QUEUED) & (core.inputs_left == 0) & (core.workers == 1)
-    order = jnp.where(waits, core.sequence, BIG).astype(jnp.float32)
-    following = smallest(jnp.where(waits, order, jnp.inf), end.started.shape[0])
-    return Answer(
-        started=end.started,
-        devices=take(core.device, end.started).astype(jnp.int32),
-        saved=end.saved,
-        next=following,
-        next_device=take(core.device, following)[:, 0].astype(jnp.int32),
-        jobs=core.job,
-        decisions=core.decisions - before.decisions,
-        refused=core.refused - before.refused,
-        stuck=(core.lane_holds < 0).all() & instant.wanted(replace(core, waited=jnp.asarray(False)), t),
-    )
+    stuck = (core.lane_holds < 0).all() & instant.wanted(replace(core, waited=jnp.asarray(False)), t)
+    said = jnp.stack([core.decisions - before.decisions, core.refused - before.refused, stuck.astype(jnp.int32)])
+    return jnp.concatenate([end.started, end.devices, end.saved, end.early.astype(jnp.int32), said, core.job])
 
 
 def observe(core: Core, t: TopologyArrays, w: WorkloadArrays, moment: Moment, prepared: Any) -> Observation:
