@@ -7,6 +7,7 @@ and kept. If it dies, what it was running has failed, what was waiting for it go
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import json
 import math
@@ -71,6 +72,7 @@ class _Slot:
     work: deque[Work] = field(default_factory=deque)  # sent or to be sent; the first one runs
     sent: int = 0  # how many of those were
     since: float = math.inf  # when the first one can have begun
+    dropped: set[int] = field(default_factory=set)  # work that the process was told not to begin
     stopped: tuple[int, str] | None = None  # work for which the process was killed, and why
 
 
@@ -170,10 +172,8 @@ class LocalEngine:
 
     def wake(self) -> None:
         """Through a pipe that `poll` looks at too."""
-        try:
+        with contextlib.suppress(OSError):  # it is awake already, or closed
             os.write(self._wake_write, b"x")
-        except (BlockingIOError, OSError):  # it is awake already, or closed
-            pass
 
     def close(self) -> None:
         """Kill every process and remove every file."""
@@ -249,13 +249,15 @@ class LocalEngine:
         return replace(topology, devices=tuple(replace(d, home=d.home if d.home in names else "") for d in devices))
 
     def _ended(self, slot: _Slot) -> None:
-        """A process has ended: what it ran has failed, unless that was the purpose; what waited goes to the next one."""
+        """A process has ended: what it ran has failed, unless that was meant; what waited goes to the next one."""
         self._receive(slot)  # what it said before
         came_up, stopped = slot.ready, slot.stopped
         ran = slot.sent > 0 and came_up
         code = self._end(slot)
         if ran and slot.work:
             self._tell_of_death(slot, code, stopped)
+        for number in slot.dropped & {work.number for work in slot.work}:
+            self._remove(slot, number)
         slot.failures = 0 if came_up else slot.failures + 1
         if slot.failures >= TRIES:
             self._give_up(slot.device, f"its process ended {TRIES} times before it was ready ({_ending(code)[1]})")
@@ -349,22 +351,22 @@ class LocalEngine:
             slot.ready, slot.failures = True, 0
             self._send(slot)
             return
-        self._where.pop(number)
-        slot.work = deque(work for work in slot.work if work.number != number) if kind == "dropped" else slot.work
-        if kind != "dropped":
-            slot.work.popleft()
-            slot.since = time.monotonic()
         slot.sent -= 1
+        if kind == "dropped":
+            self._remove(slot, number)
+            return
+        slot.work.popleft()
+        slot.dropped.discard(number)
+        slot.since = time.monotonic()
+        del self._where[number]
         if kind == "done":
             began, seconds, cold, value = rest
             self._events.append(Finished(number, _stored(value), began, seconds, cold))  # type: ignore[arg-type]
-        elif kind == "failed":
+        else:
             began, seconds, step, name, message, text, exception = rest
             self._events.append(
                 Failed(number, STEPS[step], message, began, seconds, name, text, exception)  # type: ignore
             )
-        else:
-            self._events.append(Stopped(number))
 
     def _stop(self, number: int, why: str) -> None:
         slot = self._where.get(number)
@@ -375,10 +377,9 @@ class LocalEngine:
             return
         place = [work.number for work in slot.work].index(number)
         if place >= slot.sent:
-            del slot.work[place]
-            del self._where[number]
-            self._events.append(Stopped(number))
+            self._remove(slot, number)
         elif place > 0:
+            slot.dropped.add(number)
             slot.outbox += process.framed(("drop", number))
             self._flush(slot)
         else:
@@ -386,15 +387,20 @@ class LocalEngine:
             assert slot.child is not None
             slot.child.kill()
 
+    def _remove(self, slot: _Slot, number: int) -> None:
+        """Forget work that no process has begun."""
+        slot.work = deque(work for work in slot.work if work.number != number)
+        slot.dropped.discard(number)
+        del self._where[number]
+        self._events.append(Stopped(number))
+
     def _next_deadline(self) -> float:
         return min((slot.since + slot.work[0].timeout_s for slot in self._slots if slot.work), default=math.inf)
 
     def _drain_wakes(self) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):
             while os.read(self._wake_read, 4096):
                 pass
-        except BlockingIOError:
-            pass
 
 
 def _stored(value: process.Portable) -> Stored:

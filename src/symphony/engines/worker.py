@@ -66,7 +66,7 @@ def pickled(value: Any, refer: Callable[[Any], Any] | None = None) -> tuple[byte
             pass
     import cloudpickle
 
-    class Deep(cloudpickle.Pickler):  # type: ignore[misc]
+    class Deep(cloudpickle.Pickler):
         def reducer_override(self, value: Any) -> Any:
             plain = _plain(value)
             return super().reducer_override(value) if plain is NotImplemented else plain

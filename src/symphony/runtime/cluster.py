@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
@@ -117,7 +118,7 @@ class Cluster:
         self._engine.close()
         self._profiles.save()
 
-    def _ask(self, request) -> None:  # type: ignore[no-untyped-def]
+    def _ask(self, request: Callable[[], None]) -> None:
         """Have the loop's thread do something."""
         self._loop.requests.append(request)
         self._engine.wake()
@@ -143,7 +144,7 @@ class Cluster:
                 raise WorkloadError(
                     f"its implementation for {device!r} cannot be sent: {type(error).__name__}: {error}",
                     where=f"kernel {kernel.name!r}",
-                    hint="it refers to something that cannot be pickled: pass that as an argument, or make it in the kernel",
+                    hint="it refers to what cannot be pickled: pass that as an argument, or make it in the kernel",
                 ) from error
             digest = hashlib.sha256(head + b"".join(buffers)).hexdigest()[:16]
             code = self._engine.put(Pickled(head, buffers))

@@ -45,7 +45,8 @@ class Packing:
 
     def peek(self, packed: tuple[Any, Any], names: Sequence[str]) -> list[Any]:
         """Some fields of a packed module of arrays, as 32 bits, without a copy."""
-        return [packed[row][at : at + size].reshape(shape) for row, at, size, shape in map(self._places.get, names)]
+        places = (self._places[name] for name in names)
+        return [packed[row][at : at + size].reshape(shape) for row, at, size, shape in places]
 
     @cached_property
     def _places(self) -> dict[str, tuple[int, int, int, tuple[int, ...]]]:
