@@ -229,8 +229,8 @@ def _empty(t: TopologyArrays, shapes: Shapes) -> WorkloadArrays:
     )
 
 
-GANG_FIELDS = ("status", "workers", "runs_on", "waiting_for", "sequence", "placed", "device", "lane")
-GANG_FIELDS += ("inputs_left", "resumed", "leaving", "copies", "copied")
+GANG_FIELDS = {"status", "workers", "runs_on", "waiting_for", "sequence", "placed", "device", "lane", "inputs_left"}
+GANG_FIELDS |= {"resumed", "leaving", "copies", "copied"}
 
 
 def grown_core(small: Core, big: Core, before: Shapes, after: Shapes) -> Core:

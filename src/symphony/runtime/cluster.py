@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -149,7 +150,7 @@ class Cluster:
             digest = hashlib.sha256(head + b"".join(buffers)).hexdigest()[:16]
             code = self._engine.put(Pickled(head, buffers))
             self._functions[kernel, device] = Function(kernel.name, digest, code)
-            self._ask(lambda device=device, digest=digest: self._doubt(kernel, device, digest))
+            self._ask(partial(self._doubt, kernel, device, digest))
 
     def _doubt(self, kernel: KernelFunction, device: str, digest: str) -> None:
         """What was learned of other code is not as sure."""

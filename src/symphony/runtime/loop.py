@@ -220,15 +220,17 @@ class Loop:
         for run, device, _ in to_send:
             short[device] = short[device] and self._seconds(run, device) < SHORT_S
         for gang, device in self.scheduler.queued():
-            run = self._run_of(gang, answer)
-            if not short[device] or run is None or run.number >= 0 or run.value is not None or run.job.over.is_set():
+            found = self._run_of(gang, answer)
+            if not short[device] or found is None or found.job.over.is_set():
                 continue
-            seconds = self._seconds(run, device)
+            if found.number >= 0 or found.value is not None:
+                continue
+            seconds = self._seconds(found, device)
             room = min(max(AHEAD_S / seconds, 1.0), AHEAD)
             short[device] = seconds < SHORT_S and sent[device] < self._slots[device] * (1 + room)
             if short[device]:
                 sent[device] += 1
-                yield run, device, True
+                yield found, device, True
 
     def _run_of(self, gang: int, answer: Answer) -> TaskRun | None:
         """The task of a gang; None if its job has left the core."""

@@ -104,8 +104,8 @@ class Scheduler:
         self._states[by_policy] = result.policy_state
         counted = self.statistics
         counted.turns += 1
-        counted.decisions += int(answer.decisions)
-        counted.refused += int(answer.refused)
+        counted.decisions += answer.decisions
+        counted.refused += answer.refused
         if answer.decisions:
             counted.latency_s.append(time.perf_counter() - began)
         return answer
@@ -149,14 +149,17 @@ class Scheduler:
         try:
             result = self._late.result(self.timeout_s)
         except TimeoutError:
-            return self._fall_back("late", f"no answer within {self.timeout_s:g} s")
+            self._fall_back("late", f"no answer within {self.timeout_s:g} s")
+            return None
         except Exception as error:
-            return self._fall_back("raised", f"{type(error).__name__}: {error}")
-        if int(result.answer.refused):
-            return self._fall_back("refused", f"{int(result.answer.refused)} actions were against the rules")
-        if bool(result.answer.stuck):
-            return self._fall_back("stuck", "nothing runs, and it waits though a gang could be placed")
-        return result
+            self._fall_back("raised", f"{type(error).__name__}: {error}")
+            return None
+        answer = result.answer
+        if answer.refused:
+            self._fall_back("refused", f"{answer.refused} actions were against the rules")
+        elif answer.stuck:
+            self._fall_back("stuck", "nothing runs, and it waits though a gang could be placed")
+        return None if answer.refused or answer.stuck else result
 
     def _fall_back(self, reason: str, text: str) -> None:
         if not self.statistics.fallbacks[reason]:

@@ -76,7 +76,9 @@ def heard(moment: tuple[Array, Array]) -> Moment:
     whole, part = moment
     rows = whole[: FIELDS * AT_ONCE].reshape(FIELDS, AT_ONCE)
     background, deviation = part[1:].reshape(2, -1)
-    return Moment(*rows, whole[-2], Amount(whole[-1], part[0]), background, deviation)
+    kind, who, graph, home, priority = rows
+    now = Amount(whole[-1], part[0])
+    return Moment(kind, who, graph, home, priority, whole[-2], now, background, deviation)
 
 
 @dataclass(frozen=True)
@@ -177,11 +179,11 @@ def take_turn(
     def todo(x: _Turn) -> Array:
         """The next part, the first that has something to do; how many parts there are if none has."""
         happens = jnp.where(x.told < moment.count, 4 + moment.kind[x.told], len(parts))
-        now = [instant.leaves(x.core), (x.core.fetches > 0).any(), startable(x.core)[0].any(), x.told < moment.count]
         number = jnp.where(instant.wanted(x.core, t), 3, len(parts))
-        for part, when in reversed(list(zip((0, 1, 2, happens), now, strict=True))):
-            number = jnp.where(when, part, number)
-        return number
+        number = jnp.where(x.told < moment.count, happens, number)
+        number = jnp.where(startable(x.core)[0].any(), 2, number)
+        number = jnp.where((x.core.fetches > 0).any(), 1, number)
+        return jnp.where(instant.leaves(x.core), 0, number)
 
     def step(x: tuple[_Turn, Array]) -> tuple[_Turn, Array]:
         after = jax.lax.switch(x[1], parts, x[0])
