@@ -46,7 +46,7 @@ from symphony.problem.topology import Topology
 
 CPU, GPU = "cpu", "gpu"
 START_S = 120.0  # for a process to come up: with a GPU, JAX has to load its driver
-TRIES = 3  # starts in a row that may fail before a device is said to be down
+TRIES, KILLED = 3, 20  # starts in a row that may fail, or be killed from outside, before a device is down
 STEPS = {"function": UNREADABLE, "arguments": UNREADABLE, "call": RAISED, "result": UNSENDABLE}
 # One CPU for each slot, one thread on each: more would get into one another's way.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
@@ -155,6 +155,8 @@ class LocalEngine:
         wait = 0.0 if self._events else max(min(timeout_s, self._next_deadline() - time.monotonic()), 0.0)
         for key, _ in self._selector.select(None if wait == math.inf else wait):
             slot = key.data
+            if self._selector.get_map().get(key.fd) is not key:
+                continue  # closed meanwhile, with a device that was given up
             if slot is None:
                 self._drain_wakes()
             elif key.fd == slot.watch:
@@ -259,8 +261,9 @@ class LocalEngine:
         for number in slot.dropped & {work.number for work in slot.work}:
             self._remove(slot, number)
         slot.failures = 0 if came_up else slot.failures + 1
-        if slot.failures >= TRIES:
-            self._give_up(slot.device, f"its process ended {TRIES} times before it was ready ({_ending(code)[1]})")
+        if slot.failures >= (KILLED if code in (-signal.SIGKILL, -signal.SIGTERM) else TRIES):
+            times = f"its process ended {slot.failures} times in a row before it was ready"
+            self._give_up(slot.device, f"{times}; {_ending(code)[1]}")
         else:
             self._start(slot)
 

@@ -126,9 +126,9 @@ class Submission:
 
 def submission(graph: Graph) -> Submission:
     """Everything of a graph that has to be sent, in bytes. Says which argument cannot be sent, and what is wrong."""
-    where = f"graph {graph.name!r}"
     if not isinstance(graph, Graph):
         raise WorkloadError(f"{type(graph).__name__} is no graph", hint='make one: graph = sy.graph("name")')
+    where = f"graph {graph.name!r}"
     if not graph._tasks:
         raise WorkloadError("it has no task", where=where, hint="add one: graph.task(kernel, …)")
     calls = tuple(_call(graph, task) for task in graph._tasks)

@@ -139,6 +139,8 @@ class Loop:
 
     def _admit(self, job: JobState) -> None:
         books = self.scheduler.books
+        for run in job.runs:
+            self._check_runnable(run)
         sizes = [run.arguments.size for run in job.runs]
         kernels, graph = books.lowered(job.graph, sizes)
         room = books.shapes.to_hold(len(graph.tasks), max(len(graph.gang_edges), 1), len(kernels))
@@ -377,16 +379,21 @@ class Loop:
                     self.scheduler.allow(self._gang(run), bits)
                     self._end_trial(run)
                     run.trial = -1
-            self._check_runnable(job)
+            try:
+                for run in job.runs:
+                    self._check_runnable(run)
+            except InfeasibleError as error:
+                self._give_up(job, error, FAILED)
 
-    def _check_runnable(self, job: JobState) -> None:
-        for run in job.runs:
-            kinds = self.scheduler.books.kinds_of(run.kernel)
-            if run.value is None and all(self._all_down(kind) for kind in kinds):
-                text = f"kernel {run.kernel.name!r} has no device left that can run it"
-                hint = "give it another implementation, or repair the device and submit the job again"
-                self._give_up(job, InfeasibleError(text, where=job.where(run), hint=hint), FAILED)
-                return
+    def _check_runnable(self, run: TaskRun) -> None:
+        """Refuse a task all of whose devices are down."""
+        kinds = self.scheduler.books.kinds_of(run.kernel)
+        if run.value is None and all(self._all_down(kind) for kind in kinds):
+            raise InfeasibleError(
+                f"kernel {run.kernel.name!r} has no device left that can run it",
+                where=run.job.where(run),
+                hint="give it another implementation, or repair the device and submit the job again",
+            )
 
     # --- jobs go
 
