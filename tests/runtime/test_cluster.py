@@ -302,7 +302,7 @@ def test_a_crash_is_the_fault_of_the_kernel_that_ran(cluster: sy.Cluster) -> Non
 
         ctypes.string_at(0)
 
-    with pytest.raises(sy.WorkerDied, match="ended by SIGSEGV") as caught:
+    with pytest.raises(sy.WorkerDiedError, match="ended by SIGSEGV") as caught:
         cluster.submit(one(crash)).result(SECONDS)
     assert caught.value.signal == signal.SIGSEGV
     assert still_well(cluster)
@@ -338,7 +338,7 @@ def test_a_kernel_that_is_killed_every_time_fails(cluster: sy.Cluster) -> None:
 
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with pytest.raises(sy.WorkerDied, match=r"SIGKILL for the 2\. time") as caught:
+    with pytest.raises(sy.WorkerDiedError, match=r"SIGKILL for the 2\. time") as caught:
         cluster.submit(one(too_much)).result(SECONDS)
     assert "enough memory" in caught.value.hint
     assert still_well(cluster)
@@ -350,7 +350,7 @@ def test_a_kernel_that_hangs_is_stopped_after_its_timeout(cluster: sy.Cluster) -
         while True:
             pass
 
-    with pytest.raises(sy.KernelTimeout, match=r"more than 0\.1 s"):
+    with pytest.raises(sy.KernelTimeoutError, match=r"more than 0\.1 s"):
         cluster.submit(one(hang)).result(SECONDS)
     assert still_well(cluster)
 
@@ -365,7 +365,7 @@ def test_a_job_can_be_cancelled_while_it_runs(cluster: sy.Cluster, tmp_path: Pat
     told = job.explain()
     assert "add-0" in told and "waits for sleep-0" in told
     job.cancel()
-    with pytest.raises(sy.JobCancelled):
+    with pytest.raises(sy.JobCancelledError):
         job.result(SECONDS)
     assert job.status == "cancelled"
     job.cancel()  # once more does nothing

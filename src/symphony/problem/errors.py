@@ -11,10 +11,10 @@ SymphonyError
 ├── DataError             a file under SYMPHONY_DATA is missing or unreadable
 ├── EngineError           what runs the work does not work, or is closed
 └── JobError              a job that was accepted has no result
-    ├── KernelError       a kernel raised, or returned what cannot be sent; `traceback` says where
-    ├── WorkerDied        the process of a kernel ended under it; `signal` says by what
-    ├── KernelTimeout     a kernel ran longer than it may
-    └── JobCancelled      somebody cancelled it
+    ├── KernelError           a kernel raised, or returned what cannot be sent; `traceback` says where
+    ├── WorkerDiedError       the process of a kernel ended under it; `signal` says by what
+    ├── KernelTimeoutError    a kernel ran longer than it may
+    └── JobCancelledError     somebody cancelled it
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class KernelError(JobError):
         return f"{text}\n\n{self.traceback.rstrip()}" if self.traceback else text
 
 
-class WorkerDied(JobError):
+class WorkerDiedError(JobError):
     """The process of a kernel ended under it. `signal` is the number of what ended it, 0 = it ended by itself."""
 
     def __init__(self, message: str, *, hint: str = "", where: str = "", signal: int = 0) -> None:
@@ -102,9 +102,9 @@ class WorkerDied(JobError):
         super().__init__(message, hint=hint, where=where)
 
 
-class KernelTimeout(JobError):
+class KernelTimeoutError(JobError):
     """A kernel ran longer than it may."""
 
 
-class JobCancelled(JobError):
+class JobCancelledError(JobError):
     """Somebody cancelled the job."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from symphony.engines.engine import Pickled, Stored
 from symphony.engines.worker import unpickled
-from symphony.problem.errors import JobCancelled, SymphonyError
+from symphony.problem.errors import JobCancelledError, SymphonyError
 from symphony.runtime import report
 from symphony.runtime.graph import Call, Submission
 from symphony.runtime.kernels import KernelFunction
@@ -130,7 +130,7 @@ class Job:
     def result(self, timeout_s: float | None = None) -> Any:
         """What its last task returned (a tuple if there are several such tasks, a dict if outputs have names).
 
-        Waits for it. Raises what went wrong: `KernelError`, `WorkerDied`, `KernelTimeout`, `JobCancelled`; or
+        Waits for it. Raises what went wrong: `KernelError`, `WorkerDiedError`, `KernelTimeoutError`, `JobCancelledError`; or
         `TimeoutError` if it takes longer than `timeout_s`, and the job goes on.
         """
         if not self.wait(timeout_s):
@@ -160,9 +160,9 @@ class Job:
         report.write_trace(self._state, Path(path))
 
 
-def cancelled(state: JobState) -> JobCancelled:
+def cancelled(state: JobState) -> JobCancelledError:
     """The error of a job that was cancelled."""
-    return JobCancelled("it was cancelled", where=f"job {state.number} ({state.graph.name!r})")
+    return JobCancelledError("it was cancelled", where=f"job {state.number} ({state.graph.name!r})")
 
 
 def _exception(data: bytes | None) -> BaseException | None:

@@ -38,9 +38,9 @@ from symphony.problem.errors import (
     InfeasibleError,
     JobError,
     KernelError,
-    KernelTimeout,
+    KernelTimeoutError,
     SymphonyError,
-    WorkerDied,
+    WorkerDiedError,
 )
 from symphony.runtime import turn as happened
 from symphony.runtime.books import problem_arrays
@@ -471,12 +471,12 @@ def _error(run: TaskRun, event: Failed) -> JobError:
     where, name = run.job.where(run), run.kernel.name
     if event.why == TIMEOUT:
         hint = "give it more time: @sy.kernel(timeout_s=…)"
-        return KernelTimeout(f"kernel {name!r}: {event.message}", where=where, hint=hint)
+        return KernelTimeoutError(f"kernel {name!r}: {event.message}", where=where, hint=hint)
     if event.why == DIED:
         again = f" for the {run.lost + 1}. time" if run.lost else ""
         memory = "; is there enough memory?" if event.signal == signal.SIGKILL else ""
         hint = f"run it by itself to see what it does to its process{memory}"
-        return WorkerDied(f"kernel {name!r}: {event.message}{again}", where=where, hint=hint, signal=event.signal)
+        return WorkerDiedError(f"kernel {name!r}: {event.message}{again}", where=where, hint=hint, signal=event.signal)
     said = {RAISED: "raised", UNSENDABLE: "returned what cannot be sent:", UNREADABLE: "could not be read:"}
     text = f"kernel {name!r} {said[event.why]} {event.type}: {event.message}"
     return KernelError(text, where=where, hint=HINTS[event.why], traceback=event.traceback)
