@@ -43,6 +43,7 @@ def test_implementations_are_by_kind_or_type_and_stay_functions() -> None:
         ({"timeout_s": -1.0}, "timeout_s is -1"),
         ({"retries": -1}, "retries is -1"),
         ({"retries": 1.5}, "retries is 1.5"),
+        ({"preemptible": "yes"}, "preemptible is 'yes'"),
     ],
 )
 def test_wrong_options_are_refused(options, said: str) -> None:

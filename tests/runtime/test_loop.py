@@ -8,11 +8,16 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import jax.numpy as jnp
 import pytest
 
 import symphony as sy
 from symphony.engines.engine import DeviceDown, Stopped
+from symphony.scheduling.indexing import BIG
+from symphony.scheduling.policy import choose
+from symphony.scheduling.state import RUNNING
 from tests.runtime.machines import machine
 
 SECONDS = 60.0
@@ -169,3 +174,48 @@ def test_what_was_down_may_come_up(cluster: sy.Cluster) -> None:
     graph, value = grown(9)
     assert cluster.submit(graph).result(SECONDS) == {"last": value}
     nothing_left(cluster)
+
+
+class StopsForPriority(sy.Policy):
+    """Stops whatever runs when something more urgent is there; else as the heuristic does."""
+
+    def init(self, topology: Any) -> None:
+        return None
+
+    def decide(self, key: Any, state: Any, observation: sy.Observation) -> Any:
+        core = observation.core
+        tasks = observation.workload.kernel.shape[1]
+        priority = jnp.repeat(core.priority, tasks)
+        urgent = jnp.where(observation.candidates, priority, -BIG).max()
+        less = (core.status == RUNNING) & (priority < urgent)
+        stop = less.any() & ~(core.lane_setup & (core.lane_holds >= 0)).any()
+        return state, choose(stop, sy.preempt(jnp.argmax(less)), sy.best_feasible(observation, -observation.queue_s))
+
+
+def test_a_policy_may_stop_a_kernel_for_something_urgent(tmp_path: Path) -> None:
+    @sy.kernel(preemptible=True)
+    def long(path):
+        import pathlib
+        import time
+
+        if pathlib.Path(path).exists():
+            return "from the start"
+        pathlib.Path(path).write_text("")
+        time.sleep(3600)
+
+    @sy.kernel
+    def urgent():
+        return "at once"
+
+    with sy.local(machine(slots=1), policy=StopsForPriority(), profiles=tmp_path / "p.json") as cluster:
+        graph = sy.graph("long")
+        graph.task(long, str(tmp_path / "running"))
+        first = cluster.submit(graph)
+        while not (tmp_path / "running").exists():
+            time.sleep(0.005)
+        graph = sy.graph("urgent")
+        graph.task(urgent)
+        assert cluster.submit(graph, priority=5).result(SECONDS) == "at once"
+        assert first.result(SECONDS) == "from the start"
+        assert "stopped" in first.explain() and not cluster.statistics.fallbacks
+        nothing_left(cluster)

@@ -19,7 +19,7 @@ import numpy as np
 from symphony.problem import limits
 from symphony.problem.arrays import VOID_KIND, TopologyArrays, WorkloadArrays, topology_arrays, workload_arrays
 from symphony.problem.topology import Topology
-from symphony.problem.workload import Edge, Job, Kernel, Profile, Task, TaskGraph, Workload
+from symphony.problem.workload import Edge, Gang, Job, Kernel, Profile, Task, TaskGraph, Workload
 from symphony.runtime.graph import Submission
 from symphony.runtime.kernels import KernelFunction
 from symphony.runtime.profiles import Profiles
@@ -94,9 +94,10 @@ class Books:
             Task(call.name, names[call.kernel], size=float(size)) for call, size in zip(graph.calls, sizes, strict=True)
         )
         edges = [Edge(graph.calls[s].name, call.name) for call in graph.calls for s in call.reads]
-        return tuple(self._kernel(kernel, names[kernel]) for kernel in kernels), TaskGraph(
-            graph.name, tasks, tuple(edges)
-        )
+        stoppable = (call.name for call in graph.calls if call.kernel.options.preemptible)
+        gangs = tuple(Gang(name, (name,), preemptible=True) for name in stoppable)
+        lowered = TaskGraph(graph.name, tasks, tuple(edges), gangs)
+        return tuple(self._kernel(kernel, names[kernel]) for kernel in kernels), lowered
 
     def add(self, graph: Submission, sizes: Sequence[int], arrays: WorkloadArrays) -> int:
         """Give a graph a row, from the arrays of its problem; there must be a free one, and room."""

@@ -130,8 +130,8 @@ class Job:
     def result(self, timeout_s: float | None = None) -> Any:
         """What its last task returned (a tuple if there are several such tasks, a dict if outputs have names).
 
-        Waits for it. Raises what went wrong: `KernelError`, `WorkerDiedError`, `KernelTimeoutError`, `JobCancelledError`; or
-        `TimeoutError` if it takes longer than `timeout_s`, and the job goes on.
+        Waits for it. Raises what went wrong, a `JobError` as a rule; or `TimeoutError` if it takes longer than
+        `timeout_s`, and the job goes on.
         """
         if not self.wait(timeout_s):
             raise TimeoutError(f"job {self.id} ({self.name!r}) is not done after {timeout_s:g} s; it goes on")

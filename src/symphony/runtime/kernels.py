@@ -27,12 +27,15 @@ class Options:
 
     timeout_s: float = math.inf  # of one call
     retries: int = 2  # runs after one that was lost without a fault of its own (its process was killed, say)
+    preemptible: bool = False  # a policy may stop it, to have it run again from its start
 
     def __post_init__(self) -> None:
         if not units.is_number(self.timeout_s) or self.timeout_s == 0:
             raise WorkloadError(f"timeout_s is {self.timeout_s!r}", hint="write seconds above 0, or leave it out")
         if not units.is_whole(self.retries, 0, 1_000):
             raise WorkloadError(f"retries is {self.retries!r}", hint="write a whole number from 0 to 1000")
+        if not isinstance(self.preemptible, bool):
+            raise WorkloadError(f"preemptible is {self.preemptible!r}", hint="write True or False")
 
 
 class KernelFunction:
@@ -88,7 +91,7 @@ def kernel(function: Callable[..., Any], /) -> KernelFunction: ...
 
 @overload
 def kernel(
-    *, device: str = "cpu", name: str = "", timeout_s: float = math.inf, retries: int = 2
+    *, device: str = "cpu", name: str = "", timeout_s: float = math.inf, retries: int = 2, preemptible: bool = False
 ) -> Callable[[Callable[..., Any]], KernelFunction]: ...
 
 
@@ -100,12 +103,13 @@ def kernel(
     name: str = "",
     timeout_s: float = math.inf,
     retries: int = 2,
+    preemptible: bool = False,
 ) -> Any:
     """Makes a kernel of a function, with its implementation for a kind ("v100") or type ("gpu") of device."""
 
     def make(function: Callable[..., Any]) -> KernelFunction:
         if not callable(function) or not hasattr(function, "__qualname__"):
             raise WorkloadError(f"{function!r} is no function", hint="write @sy.kernel above a def")
-        return KernelFunction(function, device, name or function.__name__, Options(timeout_s, retries))
+        return KernelFunction(function, device, name or function.__name__, Options(timeout_s, retries, preemptible))
 
     return make if function is None else make(function)
