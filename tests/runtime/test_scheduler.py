@@ -18,10 +18,12 @@ from symphony.runtime.graph import Graph, submission
 from symphony.runtime.profiles import Profiles
 from symphony.runtime.scheduler import HEURISTIC, Scheduler
 from symphony.runtime.turn import Answer, Event
+from symphony.scheduling.policy import choose
 from symphony.scheduling.state import DONE, QUEUED, READY, RUNNING
 from tests.runtime.machines import machine
 
 SHAPES = Shapes(jobs=2, tasks=4, edges=4, kernels=2)  # small ones, shared by all tests: programs are compiled once
+LARGER = Shapes(jobs=2, tasks=8, edges=8, kernels=2)
 
 
 @sy.kernel
@@ -149,7 +151,7 @@ def test_books_and_core_grow_with_what_they_hold() -> None:
     told = Told()
     told(told.arrives(diamond()))
     before = told.core
-    told.scheduler.grow(Shapes(jobs=2, tasks=8, edges=8, kernels=2))
+    told.scheduler.grow(LARGER)
     after = told.core
     assert after.status.shape == (16,) and after.status[:4].tolist() == before.status[:4].tolist()
     assert after.lane_holds.tolist() == before.lane_holds.tolist()  # of the first job: its gangs keep their numbers
@@ -172,7 +174,7 @@ def test_gangs_of_later_jobs_are_renumbered_when_the_core_grows() -> None:
     told(told.arrives(diamond()), told.arrives(diamond()))
     holds = sorted(told.core.lane_holds.tolist())
     assert holds[-1] == 4
-    told.scheduler.grow(Shapes(jobs=2, tasks=8, edges=8, kernels=2))
+    told.scheduler.grow(LARGER)
     assert sorted(told.core.lane_holds.tolist())[-1] == 8
     assert started(told(Event(happened.FINISHED, 8)))
 
@@ -192,24 +194,19 @@ def test_nothing_is_compiled_after_the_first_turn() -> None:
 # -------------------------------------------------------------------- policies that fail
 
 
-class Nonsense(sy.Policy):
-    """Places the first gang on a device that does not exist."""
+class Does(sy.Policy):
+    """Places the first gang on a device that does not exist (0), or nothing, for ever (1). One program for both."""
+
+    which: jax.Array
+
+    def __init__(self, which: int) -> None:
+        self.which = jnp.asarray(which)
 
     def init(self, topology: Any) -> None:
         return None
 
     def decide(self, key: Any, state: Any, observation: sy.Observation) -> Any:
-        return state, sy.place(0, 99)
-
-
-class Waits(sy.Policy):
-    """Does nothing, for ever."""
-
-    def init(self, topology: Any) -> None:
-        return None
-
-    def decide(self, key: Any, state: Any, observation: sy.Observation) -> Any:
-        return state, sy.wait()
+        return state, choose(self.which == 0, sy.place(0, 99), sy.wait())
 
 
 class Raises(sy.Policy):
@@ -239,7 +236,7 @@ class Slow(sy.Policy):
 
 @pytest.mark.parametrize(
     ("policy", "reason", "timeout_s"),
-    [(Nonsense(), "refused", 30.0), (Waits(), "stuck", 30.0), (Raises(), "raised", 30.0), (Slow(), "late", 0.05)],
+    [(Does(0), "refused", 30.0), (Does(1), "stuck", 30.0), (Raises(), "raised", 30.0), (Slow(), "late", 0.05)],
     ids=["nonsense", "waits", "raises", "slow"],
 )
 def test_the_heuristic_stands_in_for_a_policy_that_fails(

@@ -66,8 +66,9 @@ class Books:
     def __init__(self, topology: Topology, profiles: Profiles, shapes: Shapes) -> None:
         self.topology, self.profiles, self.shapes = topology, profiles, shapes
         self.t: TopologyArrays = topology_arrays(topology)[0]
-        self.kernels: list[KernelFunction] = []
+        self.kernels: list[KernelFunction] = []  # by their number in the arrays
         self.free = list(range(shapes.jobs))  # rows
+        self._used: dict[int, set[KernelFunction]] = {}  # by the graph in each row that is not free
         self.w = _empty(self.t, shapes)
         self.version = 0  # of everything but what is learned
 
@@ -88,7 +89,7 @@ class Books:
 
     def lowered(self, graph: Submission, sizes: Sequence[int]) -> tuple[tuple[Kernel, ...], TaskGraph]:
         """A graph and all kernels known, as a problem; `sizes` are the bytes of what each task is called with."""
-        kernels = list(dict.fromkeys([*self.kernels, *(call.kernel for call in graph.calls)]))
+        kernels = self._with(graph)
         names = _names(kernels)
         tasks = tuple(
             Task(call.name, names[call.kernel], size=float(size)) for call, size in zip(graph.calls, sizes, strict=True)
@@ -102,7 +103,8 @@ class Books:
     def add(self, graph: Submission, sizes: Sequence[int], arrays: WorkloadArrays) -> int:
         """Give a graph a row, from the arrays of its problem; there must be a free one, and room."""
         row = self.free.pop(0)
-        self.kernels = list(dict.fromkeys([*self.kernels, *(call.kernel for call in graph.calls)]))
+        self.kernels = self._with(graph)
+        self._used[row] = {call.kernel for call in graph.calls}
         w = {}
         for name, big in vars(self.w).items():
             small = getattr(arrays, name)
@@ -120,11 +122,14 @@ class Books:
         return row
 
     def remove(self, row: int) -> None:
-        """A row is free again."""
+        """A row is free again; kernels that no other row uses give their numbers to the next that come."""
         self.free.append(row)
+        del self._used[row]
 
     def refresh(self, kernel: KernelFunction) -> None:
         """Read the times of a kernel afresh."""
+        if kernel not in self.kernels:
+            return
         index = self.kernels.index(kernel)
         for kind in self.kinds_of(kernel):
             timing = self.profiles.timing(kernel.key, self.topology.kinds[kind].name)
@@ -139,7 +144,7 @@ class Books:
     def grown(self, shapes: Shapes) -> Books:
         """The same books, with room for more."""
         books = Books(self.topology, self.profiles, shapes)
-        books.kernels, books.version = list(self.kernels), self.version + 1
+        books.kernels, books.version, books._used = list(self.kernels), self.version + 1, dict(self._used)
         taken = set(range(self.shapes.jobs)) - set(self.free)
         books.free = [row for row in range(shapes.jobs) if row not in taken]
         for name, small in vars(self.w).items():
@@ -152,6 +157,19 @@ class Books:
                 for row in range(len(small)):
                     _fill(big, row, small[row], name)
         return books
+
+    def _with(self, graph: Submission) -> list[KernelFunction]:
+        """All kernels by number, once a graph is there: new ones take the numbers of those that nobody uses."""
+        wanted = dict.fromkeys(call.kernel for call in graph.calls)
+        used = set(wanted).union(*self._used.values())
+        kernels = list(self.kernels)
+        idle = [number for number, kernel in enumerate(kernels) if kernel not in used]
+        for kernel in wanted:
+            if kernel not in kernels and idle:
+                kernels[idle.pop(0)] = kernel
+            elif kernel not in kernels:
+                kernels.append(kernel)
+        return kernels
 
     def _kernel(self, kernel: KernelFunction, name: str) -> Kernel:
         profiles = {}

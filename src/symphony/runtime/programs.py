@@ -47,7 +47,7 @@ class Program:
         self._core = Packing.of(state.empty(books.t, books.w, books.shapes.jobs))
         self._lanes = books.t.lane_device.shape[0]
         self._policy, self._code = eqx.partition(policy, eqx.is_array)
-        self._prepare = jax.jit(policy.prepare)
+        self._prepare = eqx.filter_jit(type(policy).prepare)
         self._version = -1
         self._workload: Packed | None = None
         self._prepared: Any = None
@@ -101,7 +101,7 @@ class Program:
         """Take over graphs that have changed."""
         if self._version != books.version:
             self._workload = jax.device_put(self._w.pack(_fixed(books.w)), self._device)
-            self._prepared = self._prepare(books.t, books.w)
+            self._prepared = self._prepare(self.policy, books.t, books.w)
             self._version = books.version
 
     def _compile(self, books: Books) -> Any:
