@@ -74,6 +74,41 @@ def test_it_keeps_the_contract_of_engines(driver: Driver, device: int) -> None:
     assert driver.engine.poll(0) == []
 
 
+def test_it_keeps_the_contract_where_processes_cannot_be_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(pid: int) -> int:
+        raise PermissionError("not in this container")
+
+    monkeypatch.setattr(os, "pidfd_open", forbidden)
+    engine = LocalEngine(machine())
+    try:
+        sy.testing.check_engine(engine)
+    finally:
+        engine.close()
+
+
+def test_a_death_is_noticed_though_a_grandchild_holds_the_pipe(driver: Driver) -> None:
+    def fork_and_die(path):
+        import os
+        import pathlib
+        import signal
+        import time
+
+        if not os.fork():
+            pathlib.Path(path).write_text(str(os.getpid()))
+            time.sleep(3600)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "pid")
+        [died] = driver.run(driver.work(fork_and_die, str(path)))
+        assert isinstance(died, Failed) and died.signal == signal.SIGKILL
+        while not (path.exists() and path.read_text()):
+            time.sleep(0.005)
+        os.kill(int(path.read_text()), signal.SIGKILL)
+
+
 def test_every_slot_is_a_process_of_its_own_on_a_cpu_of_its_own(driver: Driver) -> None:
     def who():
         import os

@@ -24,7 +24,12 @@ def test_the_guide_to_running_runs(
     assert "job 1 ('sample'): done after" in out and "mean-0  on here/" in out
 
 
-def test_the_skeleton_of_an_engine_keeps_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_skeleton_of_an_engine_keeps_the_contract(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     monkeypatch.setattr(engines, "MANY", 4)  # each of them starts an interpreter
-    monkeypatch.setattr(sy, "discover", lambda: type("Found", (), {"topology": machine()}))
-    assert run_snippets(GUIDES / "engines.md") == 1
+    monkeypatch.setattr(sy, "discover", lambda: type("Found", (), {"topology": machine(others=1)}))
+    assert run_snippets(GUIDES / "engines.md") == 2
+    assert capsys.readouterr().out.split() == ["84"]
+    assert (tmp_path / "symphony" / "profiles.json").exists()

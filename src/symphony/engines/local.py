@@ -63,7 +63,7 @@ class _Slot:
     child: subprocess.Popen | None = None
     read: int = -1
     write: int = -1
-    watch: int = -1  # descriptor that tells when the process ends
+    watch: int = -1  # descriptor that tells when the process ends; -1 = its closed pipe has to
     ready: bool = False
     failures: int = 0  # starts in a row that came to nothing
     inbox: process.Inbox = field(default_factory=process.Inbox)
@@ -80,6 +80,8 @@ class LocalEngine:
     """Runs work on the devices of a topology, which must be this machine's (by default: what is discovered)."""
 
     def __init__(self, topology: Topology | None = None) -> None:
+        if not sys.platform.startswith("linux"):
+            raise EngineError(f"the local engine needs Linux; this is {sys.platform}", hint="run it in a container")
         found = discover().topology if topology is None else topology
         _check(found)
         self._folder = _folder()
@@ -163,8 +165,10 @@ class LocalEngine:
                 self._ended(slot)
             elif key.fd == slot.write:
                 self._flush(slot)
-            else:
-                self._receive(slot)
+            elif not self._receive(slot):
+                self._selector.unregister(slot.read)  # closed; who watches the process hears of the rest
+                if slot.watch < 0:
+                    self._ended(slot)
         now = time.monotonic()
         for slot in self._slots:
             if slot.work and slot.stopped is None and now >= slot.since + slot.work[0].timeout_s:
@@ -207,11 +211,12 @@ class LocalEngine:
         os.close(write_there)
         os.set_blocking(read_here, False)
         os.set_blocking(write_here, False)
-        slot.read, slot.write, slot.watch = read_here, write_here, os.pidfd_open(slot.child.pid)
+        slot.read, slot.write, slot.watch = read_here, write_here, _watch(slot.child.pid)
         slot.ready, slot.inbox, slot.outbox = False, process.Inbox(), bytearray()
         slot.knows, slot.sent, slot.since, slot.stopped = set(), 0, math.inf, None
         self._selector.register(slot.read, selectors.EVENT_READ, slot)
-        self._selector.register(slot.watch, selectors.EVENT_READ, slot)
+        if slot.watch >= 0:
+            self._selector.register(slot.watch, selectors.EVENT_READ, slot)
         hello = ("begin", tuple(sys.path), os.getcwd(), self._folder, slot.cpus, slot.accelerator)
         slot.outbox += process.framed(hello)
         self._flush(slot)
@@ -223,9 +228,10 @@ class LocalEngine:
         slot.child.kill()
         code = slot.child.wait()
         for descriptor in (slot.read, slot.watch, slot.write):
-            if descriptor in self._selector.get_map():
+            if descriptor >= 0 and descriptor in self._selector.get_map():
                 self._selector.unregister(descriptor)
-            os.close(descriptor)
+            if descriptor >= 0:
+                os.close(descriptor)
         slot.child = None
         return code
 
@@ -336,15 +342,15 @@ class LocalEngine:
         elif not slot.outbox and watched:
             self._selector.unregister(slot.write)
 
-    def _receive(self, slot: _Slot) -> None:
+    def _receive(self, slot: _Slot) -> bool:
+        """Hear what a process says; whether it may say more."""
         try:
             data = os.read(slot.read, process.READ)
         except BlockingIOError:
-            return
-        if not data and slot.read in self._selector.get_map():
-            self._selector.unregister(slot.read)  # closed; `watch` tells the rest
+            return True
         for message in slot.inbox.feed(data):
             self._heard(slot, *message)
+        return bool(data)
 
     def _heard(self, slot: _Slot, kind: str, number: int, *rest: object) -> None:
         if kind == "ready":
@@ -404,6 +410,14 @@ class LocalEngine:
         with contextlib.suppress(BlockingIOError):
             while os.read(self._wake_read, 4096):
                 pass
+
+
+def _watch(pid: int) -> int:
+    """A descriptor that tells when a process ends, also if others hold its pipes; -1 where the system has none."""
+    try:
+        return os.pidfd_open(pid)
+    except OSError:
+        return -1
 
 
 def _stored(value: process.Portable) -> Stored:
