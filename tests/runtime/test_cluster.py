@@ -421,6 +421,29 @@ def test_a_task_that_no_device_can_run_is_refused_at_once(cluster: sy.Cluster) -
     assert still_well(cluster)
 
 
+def test_arguments_that_there_is_no_room_for_are_refused_and_nothing_is_kept(
+    cluster: sy.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = cluster._engine
+    room, put = [2], engine.put
+
+    def full(value):
+        room[0] -= 1
+        if room[0] < 0:
+            raise OSError(28, "No space left on device")
+        return put(value)
+
+    graph = sy.graph("large")
+    for _ in range(3):
+        graph.task(total, [np.zeros(100_000)])
+    cluster.submit(one(total, [np.zeros(3)])).result(SECONDS)  # its code has been sent
+    before = set(os.listdir(engine._folder))
+    monkeypatch.setattr(engine, "put", full)
+    with pytest.raises(sy.EngineError, match=r"no room for its 2\.4 MB of arguments: No space left"):
+        cluster.submit(graph)
+    assert set(os.listdir(engine._folder)) == before
+
+
 def test_a_graph_that_waits_for_itself_is_refused(cluster: sy.Cluster) -> None:
     graph = sy.graph("loop")
     parts: list = []

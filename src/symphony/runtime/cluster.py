@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 
 from symphony import policies
-from symphony.engines.engine import Engine, Function, Pickled
+from symphony.engines.engine import Engine, Function, Pickled, Stored
 from symphony.engines.local import LocalEngine
 from symphony.engines.worker import pickled
 from symphony.problem import limits, units
@@ -93,7 +93,7 @@ class Cluster:
                 raise EngineError("the cluster is closed", hint="submit within its `with` block, or make a new one")
             for call in sent.calls:
                 self._send(call.kernel)
-            arguments = [self._engine.put(call.arguments) for call in sent.calls]
+            arguments = self._put(sent)
             job = JobState(next(self._numbers), sent, arguments, priority)
             self._open = [one for one in self._open if not one.over.is_set()]
             self._open.append(job)
@@ -123,6 +123,23 @@ class Cluster:
         """Have the loop's thread do something."""
         self._loop.requests.append(request)
         self._engine.wake()
+
+    def _put(self, graph: Submission) -> list[Stored]:
+        """Give the engine what the tasks are called with, all or nothing."""
+        kept: list[Stored] = []
+        try:
+            for call in graph.calls:
+                kept.append(self._engine.put(call.arguments))
+        except OSError as error:
+            for value in kept:
+                self._engine.free(value)
+            size = units.show(float(sum(call.arguments.size for call in graph.calls)), "bytes")
+            raise EngineError(
+                f"there is no room for its {size} of arguments: {error.strerror}",
+                where=f"graph {graph.name!r}",
+                hint="submit less at once, or pass paths and read files in the kernels",
+            ) from error
+        return kept
 
     def _check(self, graph: Submission) -> None:
         """Refuse a task that no device can run, to the one who submits it."""
