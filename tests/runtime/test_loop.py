@@ -136,6 +136,22 @@ def test_a_device_that_goes_down_takes_nothing_with_it(tmp_path: Path) -> None:
         nothing_left(cluster)
 
 
+def test_the_core_grows_while_short_work_goes_through_it(cluster: sy.Cluster) -> None:
+    """Gangs get other numbers then; news that was on its way must not be taken for that of others."""
+    jobs = []
+    for number in range(12):
+        graph, value = grown(number)
+        jobs.append((cluster.submit(graph), value))
+        if number == 6:
+            wide = sy.graph("wide")
+            for k in range(70):  # more than there is room for at first
+                wide.task(step, k)
+            jobs.append((cluster.submit(wide), tuple(range(70))))
+    for job, value in jobs:
+        assert job.result(SECONDS) == (value if isinstance(value, tuple) else {"last": value})
+    nothing_left(cluster)
+
+
 def test_events_of_unknown_work_are_passed_over(cluster: sy.Cluster) -> None:
     cluster._ask(lambda: cluster._loop._heard(Stopped(10**9)))
     graph, value = grown(7)

@@ -15,6 +15,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from symphony.engines.engine import (
     DIED,
@@ -43,7 +44,7 @@ from symphony.problem.errors import (
     WorkerDiedError,
 )
 from symphony.runtime import turn as happened
-from symphony.runtime.books import problem_arrays
+from symphony.runtime.books import Shapes, problem_arrays
 from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, Attempt, JobState, TaskRun, cancelled
 from symphony.runtime.kernels import KernelFunction
 from symphony.runtime.scheduler import Scheduler
@@ -117,13 +118,15 @@ class Loop:
             self._heard(event)
         while self.requests:
             self.requests.popleft()()
-        self._let_in()
-        while self._events:
-            batch = [self._events.popleft() for _ in range(min(len(self._events), AT_ONCE))]
-            answer = self.scheduler.turn(batch, time.monotonic())
-            self._early |= {batch[k].who: batch[k] for k in answer.early.nonzero()[0]}
-            self._carry_out(answer)
-            self._let_in()
+        while True:
+            while self._events:
+                batch = [self._events.popleft() for _ in range(min(len(self._events), AT_ONCE))]
+                answer = self.scheduler.turn(batch, time.monotonic())
+                self._early |= {batch[k].who: batch[k] for k in answer.early.nonzero()[0]}
+                self._carry_out(answer)
+            self._let_in()  # only now: gangs may get other numbers, and no event that waits must have an old one
+            if not self._events:
+                return
 
     # --- jobs come
 
@@ -145,7 +148,7 @@ class Loop:
         kernels, graph = books.lowered(job.graph, sizes)
         room = books.shapes.to_hold(len(graph.tasks), max(len(graph.gang_edges), 1), len(kernels))
         if room != books.shapes:
-            self.scheduler.grow(room)
+            self._grow(room)
             books = self.scheduler.books
         arrays = problem_arrays(books.topology, kernels, graph)
         for run in job.runs:
@@ -159,6 +162,13 @@ class Loop:
         self._admitted[job.admitted] = job
         job.status = RUNNING
         self._events.append(Event(happened.ARRIVED, graph=job.row, priority=job.priority))
+
+    def _grow(self, room: Shapes) -> None:
+        """Make room in the core; gangs get other numbers there."""
+        before = self.scheduler.books.shapes.tasks
+        self.scheduler.grow(room)
+        moved = {gang // before * room.tasks + gang % before: event for gang, event in self._early.items()}
+        self._early = {gang: replace(event, who=gang) for gang, event in moved.items()}
 
     def _trial(self, run: TaskRun) -> int:
         """A device kind that a kernel has never run on, unless another task tries that already; -1 = none."""
@@ -354,14 +364,13 @@ class Loop:
 
     def _failed(self, run: TaskRun, event: Failed) -> None:
         self._end_trial(run)
+        self._tell_stopped(run)
         if event.why == DIED and event.signal in BLAMELESS and run.lost < run.kernel.options.retries:
             run.lost += 1
             log.warning("%s: %s; it is run again", run.job.where(run), event.message)
-            self._tell_stopped(run)
-            return
-        self._tell_stopped(run)
-        run.job.cause = event.exception
-        self._give_up(run.job, _error(run, event), FAILED)
+        else:
+            run.job.cause = event.exception
+            self._give_up(run.job, _error(run, event), FAILED)
 
     # --- devices
 
@@ -412,23 +421,15 @@ class Loop:
         if job in self._backlog:
             self._backlog.remove(job)
         if job.admitted in self._admitted:
-            if job.slot < 0:  # its arrival has not been told of yet
-                self.requests.appendleft(lambda: self._drop(job))
-            else:
-                self._drop(job)
+            tasks = self.scheduler.books.shapes.tasks
+            self._early = {gang: event for gang, event in self._early.items() if gang // tasks != job.slot}
+            self._events.append(Event(happened.DROPPED, job.slot))
         self._close(job, status)
         for run in job.runs:
             self._end_trial(run)
             if run.number >= 0:
                 self.engine.cancel(run.number)
         self._forget(job)
-
-    def _drop(self, job: JobState) -> None:
-        if job.slot < 0:
-            return
-        tasks = self.scheduler.books.shapes.tasks
-        self._early = {gang: event for gang, event in self._early.items() if gang // tasks != job.slot}
-        self._events.append(Event(happened.DROPPED, job.slot))
 
     def _forget(self, job: JobState) -> None:
         """Free what a job that was given up has made, once nothing of it runs any more."""
