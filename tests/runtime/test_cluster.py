@@ -10,7 +10,9 @@ import sys
 import textwrap
 import threading
 import time
+import types
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -247,6 +249,16 @@ def test_a_kernel_is_a_function_that_can_be_called() -> None:
         add.implementation(device="cpu")(lambda: None)
 
 
+def test_a_device_that_does_not_come_up_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")  # JAX finds no GPU
+    found = machine(others=1)
+    found = replace(found, kinds=(found.kinds[0], replace(found.kinds[1], type="gpu")))
+    with pytest.warns(sy.SymphonyWarning, match="here/big-0 is left out: JAX finds no gpu"):
+        cluster = sy.local(found, profiles=tmp_path / "p.json")
+    with cluster:
+        assert len(cluster.topology.devices) == 1 and still_well(cluster)
+
+
 # -------------------------------------------------------------------- what goes wrong
 
 
@@ -282,6 +294,23 @@ def test_what_a_kernel_returns_must_be_sendable(cluster: sy.Cluster) -> None:
 
     with pytest.raises(sy.KernelError, match="returned what cannot be sent: TypeError: cannot pickle 'generator'"):
         cluster.submit(one(lazily)).result(SECONDS)
+    assert still_well(cluster)
+
+
+def test_a_kernel_that_cannot_be_loaded_where_it_runs_says_what_is_missing(
+    cluster: sy.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = types.ModuleType("only_here")
+    exec("def helper():\n    return 1", module.__dict__)
+    monkeypatch.setitem(sys.modules, "only_here", module)
+    helper = module.helper
+
+    @sy.kernel
+    def uses():
+        return helper()
+
+    with pytest.raises(sy.KernelError, match="could not be read: ModuleNotFoundError: No module named 'only_here'"):
+        cluster.submit(one(uses)).result(SECONDS)
     assert still_well(cluster)
 
 

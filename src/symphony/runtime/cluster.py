@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import threading
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ from symphony.engines.engine import Engine, Function, Pickled, Stored
 from symphony.engines.local import LocalEngine
 from symphony.engines.worker import pickled
 from symphony.problem import limits, units
-from symphony.problem.errors import EngineError, InputError, WorkloadError
+from symphony.problem.errors import EngineError, InputError, SymphonyWarning, WorkloadError
 from symphony.problem.runnable import check_graphs
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Edge, Kernel, Profile, Task, TaskGraph
@@ -188,6 +189,8 @@ def local(
     `profiles` is the file in which is kept what is learned of kernels.
     """
     engine = LocalEngine(topology)
+    for note in engine.notes:
+        warnings.warn(SymphonyWarning(note), stacklevel=2)
     try:
         return Cluster(engine, policy=policy, profiles=profiles, policy_timeout_s=policy_timeout_s)
     except BaseException:
