@@ -85,7 +85,7 @@ class LocalEngine:
         found = discover().topology if topology is None else topology
         _check(found)
         self._folder = _folder()
-        self._names = (f"e{number}" for number in itertools.count())
+        self._files = itertools.count()  # of values that were put; any thread may take the next
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -114,7 +114,7 @@ class LocalEngine:
 
     def put(self, value: Pickled) -> Stored:
         """Small values stay as they are; large ones go into a file in shared memory."""
-        return _stored(process.store(value.head, list(value.buffers), self._folder, next(self._names)))
+        return _stored(process.store(value.head, list(value.buffers), self._folder, self._name()))
 
     def get(self, value: Stored) -> Pickled:
         """The value, its buffers mapped."""
@@ -322,11 +322,10 @@ class LocalEngine:
         """Many small values are one large message: beyond what one may be, they go into files."""
         if sum(len(value.at[0] or b"") for value in inputs) <= process.INLINE:
             return inputs
-        path = next(self._names)
-        return [
-            value if value.at[1] is not None else _spilled(value, self._folder, f"{path}-{number}")
-            for number, value in enumerate(inputs)
-        ]
+        return [value if value.at[1] is not None else _spilled(value, self._folder, self._name()) for value in inputs]
+
+    def _name(self) -> str:
+        return f"e{next(self._files)}"
 
     def _flush(self, slot: _Slot) -> None:
         """Write as much as the pipe takes; the rest when it takes more."""

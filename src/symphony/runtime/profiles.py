@@ -148,7 +148,7 @@ class Profiles(Mapping[tuple[str, str], Timing]):
         return self._timings[key]
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        return iter(self._timings)
+        return iter(list(self._timings))  # the loop may add to them meanwhile
 
     def __len__(self) -> int:
         return len(self._timings)
