@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from examples import compare_policies, own_policy
+from examples import compare_policies, own_policy, read_mapping
 
 import symphony as sy
+from tests.runtime.machines import machine
 
 
 def test_compare_policies_answers_and_writes_its_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,3 +38,23 @@ def test_own_policy_keeps_its_contract_and_is_compared(
     assert report.cheats == {"eft-exact"}
     assert all(len(run.jobs) == 8 for run in report.runs)
     assert "Remembering keeps its contract." in capsys.readouterr().out
+
+
+def test_read_mapping_finds_where_reads_come_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--reads", "60", "--parts", "2", "--profiles", str(tmp_path / "p.json")]
+    calls = read_mapping.main([*options, "--trace", str(tmp_path / "trace.json")], machine(slots=1))
+    assert calls["reads"] == calls["aligned"] == 60
+    assert (tmp_path / "trace.json").stat().st_size > 1000
+    out = capsys.readouterr().out
+    assert out.count("call-0") == 2 and "read_mapping.likelihood on small" in out
+
+
+def test_read_mapping_tells_a_variant_from_the_genome() -> None:
+    genome, variant, reads = read_mapping.sample(400, 4_000, seed=1)
+    index = read_mapping.count_kmers(genome)
+    starts = read_mapping.seed(index, reads)
+    plain = read_mapping.likelihood(genome, reads, starts)
+    other = read_mapping.likelihood(variant, reads, starts)
+    scores = read_mapping.align(genome, reads, starts)
+    calls = read_mapping.call([scores], [plain], [other])
+    assert calls["aligned"] == 400 and 0 < calls["for_variant"] < calls["covering"] < 30

@@ -22,10 +22,12 @@ ORDER = (
     "oracle",
     "evaluation",
     "training",
+    "engines",
+    "runtime",
     "testing",
     "cli",
 )
-# Whoever talks to the outside world does it below `cli`, in packages that do not exist yet; but for a page on loopback.
+# Whoever talks to the outside world does it in packages that do not exist yet; but for a page on loopback.
 OUTSIDE = {
     "ray",
     "socket",

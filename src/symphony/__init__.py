@@ -4,9 +4,16 @@ import symphony as sy
 
 report = sy.compare(["fifo", "heft", "eft-belief"], topology="paper", workload="variant-calling", seeds=range(20))
 print(report.summary())
+
+with sy.local() as cluster:                     # this machine, as it is
+    graph = sy.graph("sample-17")
+    graph.task(call_variants, graph.task(align, "reads.fq"))        # functions with a @sy.kernel decorator
+    print(cluster.submit(graph).result())
 """
 
 from symphony import baselines, policies, telemetry, testing
+from symphony.engines.engine import Engine
+from symphony.engines.local import LocalEngine
 from symphony.evaluation.compare import compare
 from symphony.evaluation.metrics import METRICS
 from symphony.evaluation.report import Report
@@ -16,18 +23,27 @@ from symphony.problem.discover import discover
 from symphony.problem.errors import (
     CycleError,
     DataError,
+    EngineError,
     InfeasibleError,
     InputError,
+    JobCancelledError,
+    JobError,
+    KernelError,
+    KernelTimeoutError,
     LimitError,
     PolicyError,
     SymphonyError,
     SymphonyWarning,
     TopologyError,
+    WorkerDiedError,
     WorkloadError,
 )
 from symphony.problem.topologies import topology
 from symphony.problem.topology import Device, DeviceKind, Hop, Resource, Topology
 from symphony.problem.workload import Edge, Gang, Job, Kernel, Profile, Task, TaskGraph, Workload
+from symphony.runtime.cluster import Cluster, local
+from symphony.runtime.graph import graph
+from symphony.runtime.kernels import kernel
 from symphony.scheduling.policy import (
     Action,
     Observation,
@@ -51,6 +67,7 @@ __all__ = [
     "METRICS",
     "Action",
     "Bottleneck",
+    "Cluster",
     "ContentionModel",
     "CycleError",
     "DataError",
@@ -58,15 +75,22 @@ __all__ = [
     "DeviceKind",
     "Disturbances",
     "Edge",
+    "Engine",
+    "EngineError",
     "Gang",
     "GangRecord",
     "Hop",
     "InfeasibleError",
     "InputError",
     "Job",
+    "JobCancelledError",
+    "JobError",
     "JobRecord",
     "Kernel",
+    "KernelError",
+    "KernelTimeoutError",
     "LimitError",
+    "LocalEngine",
     "Observation",
     "Oracle",
     "Policy",
@@ -83,6 +107,7 @@ __all__ = [
     "TaskGraph",
     "Topology",
     "TopologyError",
+    "WorkerDiedError",
     "Workload",
     "WorkloadError",
     "baselines",
@@ -91,6 +116,9 @@ __all__ = [
     "compare",
     "discover",
     "draw",
+    "graph",
+    "kernel",
+    "local",
     "pick_gang",
     "place",
     "policies",

@@ -39,8 +39,9 @@ def test_an_error_is_where_what_and_hint(kind: type[SymphonyError]) -> None:
 
 def test_the_callers_mistakes_are_told_apart_from_ours() -> None:
     """The command line and a service answer an `InputError` as the caller's fault."""
-    ours = {"SymphonyError", "PolicyError", "DataError"}
-    assert {x.__name__ for x in CLASSES if not issubclass(x, InputError)} == ours
+    ours = {"SymphonyError", "PolicyError", "DataError", "EngineError"}
+    jobs = {"JobError", "KernelError", "WorkerDiedError", "KernelTimeoutError", "JobCancelledError"}
+    assert {x.__name__ for x in CLASSES if not issubclass(x, InputError)} == ours | jobs
 
 
 def test_a_warning_is_no_error() -> None:
@@ -53,3 +54,9 @@ def test_input_of_any_length_is_not_echoed_whole() -> None:
     assert len(error.message) < 420 and error.message.startswith("unknown name 'xxx") and error.message.endswith("x'")
     assert len(error.where) < 420
     assert len(error.hint) == 3000, "a hint is written by us"
+
+
+def test_errors_of_kernels_carry_what_happened_where_they_ran() -> None:
+    error = errors.KernelError("it raised", hint="look", traceback="Traceback …\nValueError: x\n")
+    assert str(error) == "it raised\nhint: look\n\nTraceback …\nValueError: x"
+    assert errors.WorkerDiedError("it died", signal=9).signal == 9

@@ -99,6 +99,7 @@ _arrive, _apply, _start = jitted(advance.job_arrived), jitted(advance.apply), ji
 _finish, _leave, _release = jitted(advance.gang_finished), jitted(advance.gang_leaves), jitted(advance.release_children)
 _there, _copy, _window = jitted(advance.inputs_there), jitted(advance.copy_made), jitted(advance.window_ended)
 _fail, _repair, _setup = jitted(advance.device_failed), jitted(advance.device_repaired), jitted(advance.setup_ended)
+_drop, _stop = jitted(advance.job_dropped), jitted(advance.gang_stopped)
 _facts, _per_gang = jitted(facts), jitted(per_gang)
 _empty = jax.jit(state.empty, static_argnums=2)
 _prepare = jax.jit(lambda policy, topology, workload: policy.prepare(topology, workload))
@@ -167,6 +168,15 @@ class Books:
         """A running gang has no work left, and leaves."""
         self.core = _finish(self.core, jnp.asarray(gang), YES)
         self.leave(gang)
+
+    def stop(self, gang: int) -> None:
+        """A running gang has stopped before it was done, and leaves."""
+        self.core = _stop(self.core, jnp.asarray(gang), YES)
+        self.leave(gang)
+
+    def drop(self, slot: int) -> None:
+        """The job in a slot is given up."""
+        self.core = _drop(self.core, self.w, jnp.asarray(slot), YES)
 
     def fetched(self, gang: int) -> None:
         """One more input of a gang that is placed has come."""

@@ -353,6 +353,71 @@ def test_a_placement_ignores_the_kernel() -> None:
     assert books.decide(action(PLACE, gang=0, device=GPU, kernel=-7))
 
 
+# -------------------------------------------------------------------- jobs that are given up
+
+
+def test_a_gang_that_stopped_has_to_be_placed_again() -> None:
+    books = Books(work(dot("any")))
+    running(books, 0, GPU)
+    books.stop(0)
+    assert books.status() == [READY]
+    assert books.core.lane_holds.tolist()[4] == FREE
+    assert books.decide(place(0, CPU0))
+
+
+def test_only_what_runs_can_stop() -> None:
+    books = Books(work(dot("any")))
+    assert books.decide(place(0, GPU))
+    after = advance.gang_stopped(books.core, jnp.asarray(0), jnp.asarray(True))
+    unchanged_but_for(books.core, after)
+
+
+def test_a_dropped_job_keeps_what_runs_until_that_has_stopped() -> None:
+    tasks = (Task("runs", "any"), Task("queued", "any"), Task("ready", "any"), Task("waits", "any"))
+    graph = TaskGraph("g", tasks, (Edge("runs", "waits"),))
+    books = Books(work(graph, dot("any")))
+    running(books, 0, GPU)
+    assert books.decide(place(1, GPU))
+    books.drop(0)
+    assert books.status()[:4] == [RUNNING, QUEUED, ABSENT, ABSENT]
+    assert books.core.leaving.tolist()[:4] == [False, True, False, False]
+    books.leave(1)
+    assert books.status()[:4] == [RUNNING, ABSENT, ABSENT, ABSENT]
+    assert books.core.queued.tolist()[GPU] == 0 and books.core.job.tolist() == [0, 1]
+    books.stop(0)
+    assert books.status() == [ABSENT] * 4 + [READY]
+    assert books.core.job.tolist() == [-1, 1]
+    assert books.core.lanes_free.tolist()[GPU] == 1 and int(books.core.jobs_done) == 1
+
+
+def test_a_dropped_job_with_nothing_under_way_is_gone_at_once() -> None:
+    books = Books(work(chain(), dot("any")))
+    books.drop(0)
+    assert books.core.job.tolist() == [-1, 1] and books.status() == [ABSENT, ABSENT, READY]
+    books.drop(0)  # once more changes nothing
+    assert int(books.core.jobs_done) == 1
+
+
+def test_a_slot_is_as_good_as_new_after_a_dropped_job() -> None:
+    books = Books(work(chain(), dot("any")), arrived=1)
+    books.drop(0)
+    books.arrive()
+    assert books.core.job.tolist() == [1, -1] and not books.core.dropped.any()
+    running(books, 0, GPU)
+    books.finish(0)
+    assert books.core.job.tolist() == [-1, -1]
+
+
+def test_what_finishes_after_its_job_was_dropped_releases_nobody() -> None:
+    books = Books(work(chain(size=0.0)))
+    assert books.decide(place(0, GPU))
+    books.fetched(0)
+    books.start(0)
+    books.drop(0)
+    books.finish(0)
+    assert books.status() == [ABSENT, ABSENT] and books.core.job.tolist() == [-1]
+
+
 # -------------------------------------------------------------------- one step for all
 
 
@@ -364,6 +429,8 @@ def test_nothing_happens_where_it_is_not_to() -> None:
     f = books.facts(0)
     calls = {
         "job_arrived": lambda: advance.job_arrived(core, w, books.now, no),
+        "job_dropped": lambda: advance.job_dropped(core, w, zero, no),
+        "gang_stopped": lambda: advance.gang_stopped(core, zero, no),
         "place_worker": lambda: advance.place_worker(core, t, w, zero, f, zero, no),
         "start_gang": lambda: advance.start_gang(core, t, w, zero, f, books.now, no)[0],
         "gang_leaves": lambda: advance.gang_leaves(core, t, w, zero, f, no),

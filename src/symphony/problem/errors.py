@@ -8,7 +8,13 @@ SymphonyError
 │   ├── LimitError        a size beyond `symphony.problem.limits`
 │   └── InfeasibleError   work that no device of the topology can ever run
 ├── PolicyError           a policy broke its contract (or waits for ever)
-└── DataError             a file under SYMPHONY_DATA is missing or unreadable
+├── DataError             a file under SYMPHONY_DATA is missing or unreadable
+├── EngineError           what runs the work does not work, or is closed
+└── JobError              a job that was accepted has no result
+    ├── KernelError           a kernel raised, or returned what cannot be sent; `traceback` says where
+    ├── WorkerDiedError       the process of a kernel ended under it; `signal` says by what
+    ├── KernelTimeoutError    a kernel ran longer than it may
+    └── JobCancelledError     somebody cancelled it
 """
 
 from __future__ import annotations
@@ -66,3 +72,39 @@ class PolicyError(SymphonyError):
 
 class DataError(SymphonyError):
     """A data file is missing or unreadable."""
+
+
+class EngineError(SymphonyError):
+    """What runs the work does not work, or is closed."""
+
+
+class JobError(SymphonyError):
+    """A job that was accepted has no result."""
+
+
+class KernelError(JobError):
+    """A kernel raised, or returned what cannot be sent. `traceback` is the text from where it ran."""
+
+    def __init__(self, message: str, *, hint: str = "", where: str = "", traceback: str = "") -> None:
+        self.traceback = traceback
+        super().__init__(message, hint=hint, where=where)
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        return f"{text}\n\n{self.traceback.rstrip()}" if self.traceback else text
+
+
+class WorkerDiedError(JobError):
+    """The process of a kernel ended under it. `signal` is the number of what ended it, 0 = it ended by itself."""
+
+    def __init__(self, message: str, *, hint: str = "", where: str = "", signal: int = 0) -> None:
+        self.signal = signal
+        super().__init__(message, hint=hint, where=where)
+
+
+class KernelTimeoutError(JobError):
+    """A kernel ran longer than it may."""
+
+
+class JobCancelledError(JobError):
+    """Somebody cancelled the job."""

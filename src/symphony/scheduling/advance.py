@@ -36,12 +36,27 @@ from symphony.scheduling.state import (
 )
 
 
+class Arrival(eqx.Module):
+    """A job that arrives (scalars)."""
+
+    graph: Array  # i32
+    home: Array  # i32: device whose memory holds its inputs
+    priority: Array  # i32
+    at: Amount
+
+
 def job_arrived(core: Core, w: WorkloadArrays, now: Amount, when: Array) -> Core:
     """The next job of the trace takes the first free slot."""
     number = core.jobs_seen
-    slot, graph = once((first(core.job < 0), take(w.graph, number)))
+    at = Amount(take(w.arrival_whole, number), take(w.arrival_part, number))
+    return admit(core, w, Arrival(take(w.graph, number), take(w.home, number), take(w.priority, number), at), when)
+
+
+def admit(core: Core, w: WorkloadArrays, job: Arrival, when: Array) -> Core:
+    """A job takes the first free slot; there must be one. It has the number of jobs before it."""
+    number = core.jobs_seen
+    slot, graph = once((first(core.job < 0), job.graph))
     tasks = w.kernel.shape[1]
-    arrived = Amount(take(w.arrival_whole, number), take(w.arrival_part, number))
     mine = ((jnp.arange(core.job.shape[0]) == slot) & when)[:, None]
 
     def fill(old: Array, new: Array) -> Array:
@@ -55,13 +70,14 @@ def job_arrived(core: Core, w: WorkloadArrays, now: Amount, when: Array) -> Core
         core,
         job=put(core.job, slot, number, when),
         graph=put(core.graph, slot, graph, when),
-        home=put(core.home, slot, take(w.home, number), when),
-        priority=put(core.priority, slot, take(w.priority, number), when),
+        home=put(core.home, slot, job.home, when),
+        priority=put(core.priority, slot, job.priority, when),
         arrived=Amount(
-            put(core.arrived.whole, slot, arrived.whole, when),
-            put(core.arrived.part, slot, arrived.part, when),
+            put(core.arrived.whole, slot, job.at.whole, when),
+            put(core.arrived.part, slot, job.at.part, when),
         ),
         unfinished=put(core.unfinished, slot, w.gangs[graph], when),
+        dropped=put(core.dropped, slot, False, when),
         status=fill(core.status, jnp.where(exists, fresh, ABSENT)),
         workers=fill(core.workers, w.workers[graph]),
         runs_on=fill(core.runs_on, w.runs_on[graph]),
@@ -71,6 +87,27 @@ def job_arrived(core: Core, w: WorkloadArrays, now: Amount, when: Array) -> Core
         copied=fill(core.copied, jnp.zeros(tasks, jnp.int32)),
         resumed=fill(core.resumed, jnp.zeros(tasks, bool)),
         jobs_seen=core.jobs_seen + when,
+    )
+
+
+def job_dropped(core: Core, w: WorkloadArrays, slot: Array, when: Array) -> Core:
+    """A job is given up: what is queued leaves, what runs goes when it has stopped, nothing of it starts again.
+
+    To be called between instants, when no children are being told.
+    """
+    when = when & (take(core.job, slot) >= 0) & ~take(core.dropped, slot)
+    mine = (jnp.arange(core.status.shape[0]) // w.kernel.shape[1] == slot) & when
+    holds = (core.status >= PLACING) & (core.status < DONE)
+    held = (mine & holds).sum(dtype=jnp.int32)
+    gone = when & (held == 0)
+    return replace(
+        core,
+        job=put(core.job, slot, -1, gone),
+        jobs_done=core.jobs_done + gone,
+        unfinished=put(core.unfinished, slot, held, when),
+        dropped=put(core.dropped, slot, True, when),
+        status=jnp.where(mine & ~holds, jnp.int8(ABSENT), core.status),
+        leaving=core.leaving | (mine & ((core.status == PLACING) | (core.status == QUEUED))),
     )
 
 
@@ -169,12 +206,13 @@ def gang_leaves(core: Core, t: TopologyArrays, w: WorkloadArrays, gang: Array, f
     mine = (devices >= 0) & held
     memory = take(memory_by_kind(w, f), take(t.device_kind, devices))
     done = before == FINISHED
+    over = done | take(core.dropped, f.slot)  # it will not be placed again
     unfetched = when & (devices[0] >= 0) & (take(core.inputs_left, gang) > 0)
     inputs = w.in_start[f.graph, f.index + 1] - w.in_start[f.graph, f.index]
     output = jnp.where(jnp.arange(COPIES) == 0, take(t.place, devices[0])[0], -1)
     core = replace(
         core,
-        status=put(core.status, gang, jnp.where(done, DONE, READY), when),
+        status=put(core.status, gang, jnp.where(done, DONE, jnp.where(over, ABSENT, READY)), when),
         leaving=put(core.leaving, gang, False, when),
         placed=put(core.placed, gang, 0, when),
         device=put(core.device, gang, -1, when),
@@ -183,9 +221,9 @@ def gang_leaves(core: Core, t: TopologyArrays, w: WorkloadArrays, gang: Array, f
         inputs_left=put(core.inputs_left, gang, inputs, when),
         fetches=put(core.fetches, devices[0], take(core.fetches, devices[0]) - 1, unfetched),
         copies=put(core.copies, gang, output, when & done),
-        unfinished=put(core.unfinished, f.slot, take(core.unfinished, f.slot) - 1, when & done),
-        releasing=jnp.where(when & done, gang, core.releasing),
-        release_from=jnp.where(when & done, w.out_start[f.graph, f.index], core.release_from),
+        unfinished=put(core.unfinished, f.slot, take(core.unfinished, f.slot) - 1, when & over),
+        releasing=jnp.where(when & over, gang, core.releasing),
+        release_from=jnp.where(when & over, w.out_start[f.graph, f.index], core.release_from),
         lane_holds=put_all(core.lane_holds, lanes, FREE, mine),
         lane_setup=put_all(core.lane_setup, lanes, False, mine),
         lanes_free=put_all(core.lanes_free, devices, take(core.lanes_free, devices) + 1, mine),
@@ -246,6 +284,12 @@ def copy_made(core: Core, source: Array, memory: Array, when: Array) -> Core:
 def gang_finished(core: Core, gang: Array, when: Array) -> Core:
     """A gang has no work left."""
     return replace(core, status=put(core.status, gang, FINISHED, when), leaving=put(core.leaving, gang, True, when))
+
+
+def gang_stopped(core: Core, gang: Array, when: Array) -> Core:
+    """A gang no longer runs, though it was not done: it has to be placed again, unless its job was dropped."""
+    held = when & ((take(core.status, gang) == RUNNING) | (take(core.status, gang) == SAVING))
+    return replace(core, leaving=put(core.leaving, gang, True, held))
 
 
 def setup_ended(core: Core, t: TopologyArrays, lane: Array, when: Array) -> Core:

@@ -29,7 +29,8 @@ class Core(eqx.Module):
     home: Array  # i32: device whose memory holds the inputs
     priority: Array  # i32
     arrived: Amount
-    unfinished: Array  # i32: gangs not yet done
+    unfinished: Array  # i32: gangs not yet done; of a dropped job, those that still hold devices
+    dropped: Array  # bool: nothing of it is placed again
     # gangs [G]
     status: Array  # i8
     workers: Array  # i16: how many it has
@@ -100,6 +101,7 @@ def empty(topology: TopologyArrays, workload: WorkloadArrays, job_slots: int) ->
         priority=ints(k),
         arrived=Amount(ints(k), floats(k)),
         unfinished=ints(k),
+        dropped=bools(k),
         status=ints(g, fill=ABSENT, dtype=jnp.int8),
         workers=shorts(g),
         runs_on=ints(g, dtype=jnp.int8 if t.kind_memory.shape[0] < 8 else jnp.int32),

@@ -13,10 +13,10 @@ from symphony.scheduling import advance, clock
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import candidates
 from symphony.scheduling.indexing import first_min, once, put, take
+from symphony.scheduling.instant import wanted
 from symphony.scheduling.state import Core
 from symphony.simulator.contention import LOAD_UNIT, ContentionModel
 from symphony.simulator.scenarios import ScenarioArrays
-from symphony.simulator.settle import wanted
 from symphony.simulator.world import IDLE, World
 
 # In the order in which events at equal times happen.
@@ -91,7 +91,7 @@ def advance_time(world: World, s: ScenarioArrays, contention: ContentionModel, w
     never = jnp.inf
 
     able = candidates(core, t).any()
-    thinks = (s.latency > 0) & wanted(core, s)
+    thinks = (s.latency > 0) & wanted(core, t)
     thinking = jnp.where(thinks & (world.thinking < 0), s.latency, world.thinking)
 
     left = jnp.maximum(world.lane_left.total, 0)

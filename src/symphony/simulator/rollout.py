@@ -15,6 +15,7 @@ from jax import Array
 from symphony.problem.arrays import WorkloadArrays
 from symphony.scheduling.feasible import startable
 from symphony.scheduling.indexing import once, take
+from symphony.scheduling.instant import leaves, wanted
 from symphony.scheduling.policy import Action, Observation, Policy, wait
 from symphony.simulator import counters, settle
 from symphony.simulator.contention import LOAD_UNIT, ContentionModel
@@ -68,7 +69,7 @@ def finished(world: World, s: ScenarioArrays) -> Array:
 def asked(world: World, s: ScenarioArrays) -> Array:
     """Whether it is the policy's turn."""
     ready = (s.latency <= 0) | world.thought
-    return ~settle.unsettled(world) & settle.wanted(world.core, s) & ready & ~finished(world, s)
+    return ~settle.unsettled(world) & wanted(world.core, s.topology) & ready & ~finished(world, s)
 
 
 def observe(world: World, s: ScenarioArrays, cheats: bool, prepared: Any = None) -> Observation:
@@ -107,8 +108,7 @@ def step(
     """
     w = s.workload
     before = carry.world
-    leaves = before.core.leaving.any() | (before.core.releasing >= 0)
-    world, left = _part(alone, leaves, settle.leave, before, s)
+    world, left = _part(alone, leaves(before.core), settle.leave, before, s)
 
     def decide(world: World, s: ScenarioArrays) -> tuple[tuple[World, Any], tuple[Action, Array]]:
         drawn = decision_key(carry.key, world.core.decisions) if key is None else key
@@ -131,7 +131,7 @@ def step(
     started = world.core
 
     ready = (s.latency <= 0) | world.thought
-    moves = once(~settle.unsettled(world) & ~(settle.wanted(world.core, s) & ready) & ~finished(world, s))
+    moves = once(~settle.unsettled(world) & ~(wanted(world.core, s.topology) & ready) & ~finished(world, s))
     move = partial(advance_time, contention=contention, when=_known(alone, moves))
     world, event = _part(alone, moves, move, world, s)
     world, _ = _part(alone, event.kind == EVENT_WINDOW, partial(_read, when=event.kind == EVENT_WINDOW), world, s)

@@ -1,4 +1,4 @@
-"""What happens at an instant, before time moves: gangs leave, decisions are made, fetches and gangs start.
+"""What the rules of an instant (`scheduling/instant.py`) do to the hidden world.
 
 Each function takes the world one small, bounded step further (one gang, one device), and says through its `when`
 whether there was anything to do. `docs/concepts/simulation.md` has the rules.
@@ -12,14 +12,13 @@ import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.problem.spans import distance, gang_span, span
-from symphony.problem.topology import LOCAL
-from symphony.scheduling import advance
+from symphony.problem.spans import gang_span, span
+from symphony.scheduling import advance, instant
 from symphony.scheduling.clock import Amount
-from symphony.scheduling.feasible import candidates, facts, per_gang, startable
-from symphony.scheduling.indexing import BIG, add_all, first, first_min, once, put, put_all, take
+from symphony.scheduling.feasible import facts, per_gang, startable
+from symphony.scheduling.indexing import add_all, once, put, put_all, take
 from symphony.scheduling.policy import Action
-from symphony.scheduling.state import ABSENT, COPIES, DONE, FINISHED, PLACING, QUEUED, RUNNING, SAVED, Core
+from symphony.scheduling.state import ABSENT, DONE, FINISHED, RUNNING, SAVED, Core
 from symphony.simulator.contention import MAX_BANDWIDTH, to_load
 from symphony.simulator.scenarios import ScenarioArrays
 from symphony.simulator.world import IDLE, World
@@ -33,18 +32,7 @@ def fetchable(world: World) -> Array:
 def unsettled(world: World) -> Array:
     """Whether anything other than a decision must happen before time moves."""
     core = world.core
-    return (
-        core.leaving.any()
-        | (core.releasing >= 0)
-        | (world.closing >= 0)
-        | fetchable(world).any()
-        | startable(core)[0].any()
-    )
-
-
-def wanted(core: Core, s: ScenarioArrays) -> Array:
-    """Whether a decision is wanted."""
-    return (candidates(core, s.topology).any() | core.offered) & ~core.waited
+    return instant.leaves(core) | (world.closing >= 0) | fetchable(world).any() | startable(core)[0].any()
 
 
 class Leave(eqx.Module):
@@ -58,36 +46,28 @@ class Leave(eqx.Module):
 
 def leave(world: World, s: ScenarioArrays) -> tuple[World, Leave]:
     """Take one leaving gang off its devices, and tell the next few children of a finished one."""
-    core, t, w = world.core, s.topology, s.workload
-    when = core.leaving.any() & (core.releasing < 0)
-    gang = jnp.where(when, first(core.leaving), 0)
-    f = facts(core, w, gang)
-    status, devices, lanes = take(core.status, gang), take(core.device, gang), take(core.lane, gang)
-    when, gang, f, status, devices, lanes = once((when, gang, f, status, devices, lanes))
+    t, w = s.topology, s.workload
+    core, left = instant.leave(world.core, t, w)
+    gang, f, status, devices, lanes = left.gang, left.facts, left.status, left.devices, left.lanes
 
-    held = when & (status >= RUNNING)
+    held = left.when & (status >= RUNNING)
     rows = take(t.route_row, devices)
     burden = take(world.compute_load, lanes) + take(world.exchange_load, lanes)
     burden = jnp.where(((lanes >= 0) & held)[:, None], burden, 0)
     # A failure costs the work since the last periodic checkpoint.
     failed = held & (status != FINISHED) & (status != SAVED)
     every = w.checkpoint_units[f.graph, f.index]
-    total = _true_units(s, core, f.slot, f.index, f.units)
+    total = _true_units(s, world.core, f.slot, f.index, f.units)
     seconds = Amount(take(world.lane_left.whole, lanes[0]), take(world.lane_left.part, lanes[0])).total
-    left = seconds / take(world.pace_s, lanes[0])
-    kept = jnp.where(jnp.isfinite(every), jnp.floor((total - left) / every) * every, 0)
-    reset = Amount.of(jnp.where(failed, total - kept, left))
-    fetching = when & (take(world.fetch_gang, devices[0]) == gang) & (devices[0] >= 0)
+    units = seconds / take(world.pace_s, lanes[0])
+    kept = jnp.where(jnp.isfinite(every), jnp.floor((total - units) / every) * every, 0)
+    reset = Amount.of(jnp.where(failed, total - kept, units))
+    fetching = left.when & (take(world.fetch_gang, devices[0]) == gang) & (devices[0] >= 0)
     rows, burden, held, reset, fetching = once((rows, burden, held, reset, fetching))
 
-    before = core.jobs_done
-    core = advance.gang_leaves(core, t, w, gang, f, when)
-    core = advance.release_children(core, w)
-    completed = core.jobs_done > before
-    slot = jnp.where(when, f.slot, world.core.releasing // w.kernel.shape[1])
-    arrival = Amount(take(core.arrived.whole, slot), take(core.arrived.part, slot))
-    spent = jnp.where(completed, world.now.minus(arrival), 0)
-    isolated = w.isolated[take(core.graph, slot)]
+    arrival = Amount(take(core.arrived.whole, left.slot), take(core.arrived.part, left.slot))
+    spent = jnp.where(left.completed, world.now.minus(arrival), 0)
+    isolated = w.isolated[take(core.graph, left.slot)]
     return (
         replace(
             world,
@@ -103,7 +83,7 @@ def leave(world: World, s: ScenarioArrays) -> tuple[World, Leave]:
             completion_sum=world.completion_sum.plus(spent),
             slowdown_sum=world.slowdown_sum.plus(spent / isolated),
         ),
-        Leave(jnp.where(when, gang, -1), status, slot, completed),
+        Leave(jnp.where(left.when, gang, -1), status, left.slot, left.completed),
     )
 
 
@@ -171,35 +151,10 @@ def close_fetch(world: World, s: ScenarioArrays) -> tuple[World, None]:
 
 def open_fetch(world: World, s: ScenarioArrays) -> tuple[World, None]:
     """Start fetching the next input of the first gang whose engine is idle; what lies there already takes no time."""
-    core, t, w = world.core, s.topology, s.workload
-    idle = fetchable(world)
-    when = idle.any()
-    device = jnp.where(when, first(idle), 0)
-    wants = ((core.status == PLACING) | (core.status == QUEUED)) & (core.inputs_left > 0)
-    wants &= (core.device[:, 0] == device) & when
-    gang = jnp.minimum(first_min(jnp.where(wants, core.sequence, BIG))[1], wants.shape[0] - 1)
-    when, device, gang = once((when, device, gang))
-    f = facts(core, w, gang)
-    here = take(t.place, device)
-    memory = here[0]
-
-    edges = w.in_start[f.graph, f.index + 1] - take(core.inputs_left, gang) + jnp.arange(w.fan)
-    present = edges < w.in_start[f.graph, f.index + 1]
-    edges = jnp.minimum(edges, w.in_source.shape[1] - 1)
-    number, size = w.in_source[f.graph, edges], w.in_bytes[f.graph, edges]
-    parent = jnp.where(number >= 0, f.slot * w.kernel.shape[1] + number, -1)
-    home = jnp.where(jnp.arange(COPIES) == 0, take(core.home, f.slot), -1)
-    copies = jnp.where((parent >= 0)[:, None], take(core.copies, parent), home)  # [fan, V]
-    far = jnp.where(copies >= 0, distance(take(t.place, copies), take(t.place, memory)), BIG // 8)
-    v = jnp.arange(COPIES)
-    age = jnp.where(v == 0, 0, 1 + (v - 1 - take(core.copied, parent)[:, None]) % (COPIES - 1))
-    _, nearest = first_min(far * COPIES + jnp.where(parent[:, None] >= 0, age, v))
-
-    remote = present & (far.min(axis=1) > LOCAL) & (size > 0)
-    skipped = jnp.minimum(first(remote), present.sum(dtype=jnp.int32))
-    goes = when & remote.any()
-    edge = jnp.minimum(skipped, w.fan - 1)
-    source = copies[edge, nearest[edge]]
+    t = s.topology
+    core, fetch = instant.next_fetch(world.core, t, s.workload, fetchable(world))
+    device, goes, source = fetch.device, fetch.goes, fetch.source
+    memory = take(t.place, device)[0]
     reach = span(take(t.place, source), take(t.peers, source), take(t.place, memory), take(t.peers, memory))
     bandwidth = jnp.minimum(take(t.span_bandwidth, source)[reach], take(t.span_bandwidth, memory)[reach])
     bandwidth = jnp.minimum(bandwidth, MAX_BANDWIDTH)
@@ -213,18 +168,16 @@ def open_fetch(world: World, s: ScenarioArrays) -> tuple[World, None]:
     # A row that both ends cross (say, the link between two sockets) is loaded once.
     into = jnp.where(((in_rows[:, None] == out_rows) & (out > 0)).any(axis=1), 0, into)
     rows = jnp.concatenate([out_rows, in_rows])
-    rows, out, into, goes, skipped, source, reach, bandwidth, edge, parent, size = once(
-        (rows, out, into, goes, skipped, source, reach, bandwidth, edge, parent, size)
-    )
+    rows, out, into, reach, bandwidth = once((rows, out, into, reach, bandwidth))
     return replace(
         world,
-        core=advance.inputs_there(core, gang, device, skipped, when),
+        core=core,
         load=add_all(world.load, rows, jnp.concatenate([out, into])),
-        fetch_gang=put(world.fetch_gang, device, gang, goes),
-        fetch_parent=put(world.fetch_parent, device, parent[edge], goes),
+        fetch_gang=put(world.fetch_gang, device, fetch.gang, goes),
+        fetch_parent=put(world.fetch_parent, device, fetch.parent, goes),
         fetch_from=put(world.fetch_from, device, source, goes),
         fetch_span=put(world.fetch_span, device, reach, goes),
-        fetch_left=put(world.fetch_left, device, size[edge] / bandwidth + t.latency[reach], goes),
+        fetch_left=put(world.fetch_left, device, fetch.bytes / bandwidth + t.latency[reach], goes),
         fetch_out=put(world.fetch_out, device, out, goes),
         fetch_in=put(world.fetch_in, device, into, goes),
     ), None
@@ -240,16 +193,12 @@ class Start(eqx.Module):
 
 def start(world: World, s: ScenarioArrays) -> tuple[World, Start]:
     """Start the startable gang that was placed first."""
-    core, t, w = world.core, s.topology, s.workload
-    able, heads = startable(core)
-    least, device = first_min(jnp.where(able, take(core.sequence, heads), BIG))
-    when = least < BIG
-    gang = jnp.where(when, take(heads, device), 0)
-    when, gang, f, devices = once((when, gang, facts(core, w, gang), take(core.device, gang)))
+    t, w = s.topology, s.workload
+    core, started = instant.start(world.core, t, w, world.now)
+    gang, f, devices, setup = started.gang, started.facts, started.devices, started.setup
     member = devices >= 0
-    core, setup = advance.start_gang(core, t, w, gang, f, world.now, when)
     lanes = take(core.lane, gang)
-    mine = member & when
+    mine = member & started.when
 
     kinds = take(t.device_kind, devices)
     unit_s = w.time_fixed[f.kernel, kinds] + w.time_work[f.kernel, kinds] * f.work
@@ -259,14 +208,12 @@ def start(world: World, s: ScenarioArrays) -> tuple[World, Start]:
     exchange = jnp.where((f.workers > 1) & jnp.isfinite(bandwidth), w.exchange[f.kernel], 0)
     exchange_s = exchange / bandwidth
 
-    rows, resource = take(t.route_row, devices), take(t.route_kind, devices)
+    rows = take(t.route_row, devices)
     capacity = take(t.capacity, rows)
-    demand = (
-        w.demand_fixed[f.kernel][kinds[:, None], resource] + f.work * w.demand_work[f.kernel][kinds[:, None], resource]
-    )
+    demand = instant.demand(t, w, f.kernel, f.work, devices)
     crossed = (take(t.route_spans, devices) >> reach) & 1 > 0
     active = mine[:, None]
-    compute_load = jnp.where(active, to_load(demand / capacity), 0)
+    compute_load = jnp.where(active, to_load(demand), 0)
     exchange_load = jnp.where(active & crossed, to_load(exchange / (slowest + exchange_s) / capacity), 0)
     # A gang that starts for the first time gets its true amount of work; later, what it has left.
     before = Amount(take(world.left.whole, gang), take(world.left.part, gang)).total
@@ -293,5 +240,5 @@ def start(world: World, s: ScenarioArrays) -> tuple[World, Start]:
             span=put_all(world.span, lanes, reach, mine),
             load=add_all(world.load, rows.reshape(-1), (compute_load + exchange_load).reshape(-1)),
         ),
-        Start(jnp.where(when, gang, -1), units * pace_s, jnp.where(mine, setup, 0).max()),
+        Start(jnp.where(started.when, gang, -1), units * pace_s, jnp.where(mine, setup, 0).max()),
     )

@@ -19,8 +19,9 @@ from symphony.simulator.rollout import Carry, begin, observe
 from symphony.simulator.run import simulate
 from symphony.simulator.scenarios import Disturbances, Scenario, scenario_arrays
 from symphony.testing.counter_sources import check_counter_source
+from symphony.testing.engines import check_engine
 
-__all__ = ["check_contention_model", "check_counter_source", "check_policy"]
+__all__ = ["check_contention_model", "check_counter_source", "check_engine", "check_policy"]
 
 
 def check_policy(policy: Policy, scenarios: Sequence[Scenario] | None = None) -> None:

@@ -1,0 +1,276 @@
+"""What it costs to run a kernel that does nothing: `python -m benchmarks.execution [--quick] [--json FILE]`.
+
+    engine    the local engine by itself: round trip of one kernel, and kernels a second with several under way
+    pool      `concurrent.futures.ProcessPoolExecutor`, the same
+    ray       one Ray actor for each slot, called directly (if Ray is installed)
+    arrays    the same round trip with an array of 8 MB going in and out
+    cluster   all of Symphony: graphs of no-ops submitted to `sy.local()`, with every decision made by the core
+
+All with as many processes as this machine has cores, in turns, so that other load hits all of them alike; the best and
+the median of several rounds are kept. Unfair to the pool and to Ray: they do more (Ray runs on many machines, the pool
+takes work from a queue that all processes share). Unfair to us: our processes are pinned, which on a busy machine is a
+handicap.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from contextlib import suppress
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import symphony as sy
+from benchmarks.common import arguments, keep, machine
+from symphony.engines.engine import Finished, Function, Pickled, Work
+from symphony.engines.worker import pickled, unpickled
+
+SECTIONS = ("engine", "pool", "ray", "arrays", "cluster")
+UNDER_WAY = 16  # kernels for each process, where throughput is measured
+ARRAY = np.arange(1_000_000.0)
+
+
+def nothing(*_: Any) -> None:
+    """The kernel."""
+
+
+def same(array: Any) -> Any:
+    """The kernel that is given an array, and gives one."""
+    return array
+
+
+class Engine:
+    """The local engine."""
+
+    def __init__(self) -> None:
+        self.engine = sy.LocalEngine()
+        self.devices = len(self.engine.inventory().devices)
+        self.slots = len(self.engine._slots)
+        self.number = 0
+        self.functions = {f: self._function(f) for f in (nothing, same)}
+        self.empty = self.engine.put(Pickled(*pickled(((), {}))))
+
+    def _function(self, function: Callable[..., Any]) -> Function:
+        code = Pickled(*pickled(function, lambda _: None))
+        return Function(function.__name__, hashlib.sha256(code.head).hexdigest(), self.engine.put(code))
+
+    def work(self, function: Callable[..., Any] = nothing, value: Any = None) -> Work:
+        self.number += 1
+        given = self.empty if value is None else self.engine.put(Pickled(*pickled(((value,), {}))))
+        return Work(self.number, self.number % self.devices, self.functions[function], given)
+
+    def round_trip(self) -> None:
+        self.engine.dispatch([self.work()])
+        assert [type(event) for event in self._events(1)] == [Finished]
+
+    def array(self) -> None:
+        work = self.work(same, ARRAY)
+        self.engine.dispatch([work])
+        [event] = self._events(1)
+        assert isinstance(event, Finished)
+        found = self.engine.get(event.value)
+        assert unpickled(found.head, found.buffers)[-1] == ARRAY[-1]
+        self.engine.free(work.arguments)
+        self.engine.free(event.value)
+
+    def many(self, count: int) -> None:
+        sent = ended = 0
+        while ended < count:
+            room = min(self.slots * UNDER_WAY - (sent - ended), count - sent)
+            self.engine.dispatch([self.work() for _ in range(room)])
+            sent += room
+            ended += len(self._events(1))
+
+    def _events(self, least: int) -> list[Any]:
+        found: list[Any] = []
+        while len(found) < least:
+            found += self.engine.poll(1.0)
+        return found
+
+    def close(self) -> None:
+        self.engine.close()
+
+
+class Pool:
+    """Python's own."""
+
+    def __init__(self, slots: int) -> None:
+        self.slots = slots
+        self.pool = ProcessPoolExecutor(slots, mp_context=get_context("spawn"))
+
+    def round_trip(self) -> None:
+        self.pool.submit(nothing).result()
+
+    def array(self) -> None:
+        assert self.pool.submit(same, ARRAY).result()[-1] == ARRAY[-1]
+
+    def many(self, count: int) -> None:
+        under_way: set[Any] = set()
+        sent = ended = 0
+        while ended < count:
+            while len(under_way) < self.slots * UNDER_WAY and sent < count:
+                under_way.add(self.pool.submit(nothing))
+                sent += 1
+            done, under_way = wait(under_way, return_when=FIRST_COMPLETED)
+            ended += len(done)
+
+    def close(self) -> None:
+        self.pool.shutdown()
+
+
+class Ray:
+    """One actor for each slot, and nothing between us and them."""
+
+    def __init__(self, slots: int) -> None:
+        import ray
+
+        self.ray = ray
+        ray.init(num_cpus=slots, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
+
+        @ray.remote
+        class Actor:
+            def nothing(self) -> None:
+                pass
+
+            def same(self, array: Any) -> Any:
+                return array
+
+        self.actors = [Actor.remote() for _ in range(slots)]
+        self.next = 0
+
+    def _call(self) -> Any:
+        self.next += 1
+        return self.actors[self.next % len(self.actors)].nothing.remote()
+
+    def round_trip(self) -> None:
+        self.ray.get(self._call())
+
+    def array(self) -> None:
+        assert self.ray.get(self.actors[0].same.remote(ARRAY))[-1] == ARRAY[-1]
+
+    def many(self, count: int) -> None:
+        under_way: list[Any] = []
+        sent = ended = 0
+        while ended < count:
+            while len(under_way) < len(self.actors) * UNDER_WAY and sent < count:
+                under_way.append(self._call())
+                sent += 1
+            done, under_way = self.ray.wait(under_way, num_returns=1, fetch_local=False)
+            ended += len(done)
+
+    def close(self) -> None:
+        self.ray.shutdown()
+
+
+def round_trips(run: Callable[[], None], count: int) -> dict[str, float]:
+    """Quantiles of the time of one call, in seconds."""
+    times = []
+    for _ in range(count):
+        began = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - began)
+    times.sort()
+    return {"p50": times[count // 2], "p99": times[count * 99 // 100], "least": times[0]}
+
+
+def measure(parts: dict[str, Any], rounds: int, count: int) -> dict[str, Any]:
+    """All of them in turns."""
+    figures: dict[str, Any] = {name: {"round_trips": [], "per_s": []} for name in parts}
+    for part in parts.values():
+        part.many(200)  # processes start, imports are done
+    for _ in range(rounds):
+        for name, part in parts.items():
+            figures[name]["round_trips"].append(round_trips(part.round_trip, count // 4))
+            began = time.perf_counter()
+            part.many(count)
+            figures[name]["per_s"].append(count / (time.perf_counter() - began))
+    return figures
+
+
+def measure_cluster(rounds: int) -> dict[str, Any]:
+    """Chains (what one task after another costs) and wide graphs (what many at once cost), decisions included."""
+    kernel = sy.kernel(nothing)
+    figures: dict[str, Any] = {"chain_s": [], "per_s": []}
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        with sy.local(profiles=Path(folder) / "profiles.json") as cluster:
+            figures["start_s"] = time.perf_counter() - began
+            for number in range(rounds + 1):
+                chain, wide = sy.graph("chain"), [sy.graph("wide") for _ in range(16)]
+                last = None
+                for _ in range(60):
+                    last = chain.task(kernel, last)
+                for graph in wide:
+                    for _ in range(60):
+                        graph.task(kernel)
+                began = time.perf_counter()
+                cluster.submit(chain).result()
+                chained = time.perf_counter() - began
+                began = time.perf_counter()
+                for job in [cluster.submit(graph) for graph in wide]:
+                    job.result()
+                took = time.perf_counter() - began
+                if number:  # the first is for learning
+                    figures["chain_s"].append(chained / 60)
+                    figures["per_s"].append(16 * 60 / took)
+            counted = cluster.statistics
+            figures["turn_s"] = {"p50": counted.latency_quantile(0.5), "p99": counted.latency_quantile(0.99)}
+    return figures
+
+
+def main() -> None:
+    """Measure, print, keep."""
+    options = arguments(__doc__ or "", SECTIONS)
+    rounds, count = (3, 2_000) if options.quick else (9, 20_000)
+    console, figures = Console(), {}
+    parts: dict[str, Any] = {"engine": Engine()}
+    if "pool" in options.only:
+        parts["pool"] = Pool(parts["engine"].slots)
+    if "ray" in options.only:
+        try:
+            parts["ray"] = Ray(parts["engine"].slots)
+        except ImportError:
+            console.print("Ray is not installed: left out.")
+    try:
+        figures = measure(parts, rounds, count)
+        if "arrays" in options.only:
+            for name, part in parts.items():
+                figures[name]["array"] = round_trips(part.array, 20 if options.quick else 100)
+    finally:
+        for part in parts.values():
+            with suppress(Exception):
+                part.close()
+    if "cluster" in options.only:
+        figures["cluster"] = measure_cluster(rounds)
+
+    table = Table("", "round trip p50, ms", "p99, ms", "kernels/s (best)", "8 MB in and out, ms", "against engine")
+    ours = statistics.median(figures["engine"]["per_s"])
+    for name in parts:
+        mine = figures[name]
+        trip = {q: statistics.median(x[q] for x in mine["round_trips"]) * 1e3 for q in ("p50", "p99")}
+        rate, array = statistics.median(mine["per_s"]), mine.get("array", {}).get("p50", float("nan")) * 1e3
+        mine["ratio"] = rate / ours
+        cells = (f"{trip['p50']:.3f}", f"{trip['p99']:.3f}", f"{rate:,.0f} ({max(mine['per_s']):,.0f})")
+        table.add_row(name, *cells, f"{array:.1f}", f"{mine['ratio']:.2f}")
+    console.print(table)
+    if "cluster" in figures:
+        mine = figures["cluster"]
+        console.print(
+            f"cluster: up after {mine['start_s']:.1f} s; {statistics.median(mine['per_s']):,.0f} kernels/s; "
+            f"a chain takes {statistics.median(mine['chain_s']) * 1e3:.2f} ms a kernel; "
+            f"a turn with decisions takes {mine['turn_s']['p50'] * 1e3:.2f} ms (p99 {mine['turn_s']['p99'] * 1e3:.2f})"
+        )
+    keep(options.json, rounds=rounds, count=count, figures=figures, machine_after=machine())
+
+
+if __name__ == "__main__":
+    main()

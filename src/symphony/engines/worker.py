@@ -1,0 +1,318 @@
+"""What runs in a process of the local engine: it reads work from one pipe and writes what came of it to another.
+
+Run by its path, not as a module, and it imports nothing of Symphony: a process has to be there in tens of
+milliseconds, and JAX comes in only with kernels that use it. The engine imports from here how values travel.
+
+Values are pickled with their large buffers (arrays) left out. Those go into a file in shared memory, once, and are
+mapped by whoever reads them; pages that a reader writes to are its own. Messages are `marshal`led tuples of plain
+values, with their length before them: small, and nothing is ever constructed by reading one.
+"""
+
+from __future__ import annotations
+
+import gc
+import io
+import itertools
+import marshal
+import mmap
+import os
+import pickle
+import select
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+LARGE = 8 << 10  # bytes of a buffer from which on it is left out of the pickle
+INLINE = 16 << 10  # bytes of a value that may travel in a message
+TEXT = 16 << 10  # characters of a traceback, and bytes of an exception
+READ = 1 << 18  # bytes read from a pipe at once
+
+# A value as it travels: its pickle if that is short, else None; the file that holds the rest; where in the file the
+# pickle (if it is there) and the buffers are, as (offset, length); bytes in all.
+Portable = tuple[bytes | None, str | None, tuple[tuple[int, int], ...], int]
+
+
+# --- values ------------------------------------------------------------------------------------------------
+
+
+def _plain(value: Any) -> Any:
+    """JAX's arrays pickle their bytes; as NumPy's, they are left out like those."""
+    jax = sys.modules.get("jax")
+    if jax is not None and isinstance(value, jax.Array):
+        import numpy as np
+
+        return jax.numpy.asarray, (np.asarray(value),)
+    return NotImplemented
+
+
+class _Pickler(pickle.Pickler):
+    def reducer_override(self, value: Any) -> Any:
+        return _plain(value)
+
+
+def pickled(value: Any, refer: Callable[[Any], Any] | None = None) -> tuple[bytes, list[memoryview]]:
+    """The pickle of a value and its large buffers. `refer` names what is not to be pickled, and gives None elsewhere.
+
+    What pickle cannot take (functions of a notebook, say) cloudpickle may; its error says what cannot be sent at all.
+    """
+    if refer is None:
+        try:
+            return _pickled(_Pickler, value)
+        except Exception:  # whatever it is, cloudpickle says it again, or does it
+            pass
+    import cloudpickle
+
+    class Deep(cloudpickle.Pickler):
+        def reducer_override(self, value: Any) -> Any:
+            plain = _plain(value)
+            return super().reducer_override(value) if plain is NotImplemented else plain
+
+        def persistent_id(self, value: Any) -> Any:
+            return None if refer is None else refer(value)
+
+    return _pickled(Deep, value)
+
+
+def _pickled(kind: Any, value: Any) -> tuple[bytes, list[memoryview]]:
+    buffers: list[memoryview] = []
+
+    def left_out(buffer: pickle.PickleBuffer) -> bool:
+        raw = buffer.raw()
+        if raw.nbytes < LARGE:
+            return True
+        buffers.append(raw)
+        return False
+
+    file = io.BytesIO()
+    kind(file, protocol=5, buffer_callback=left_out).dump(value)
+    return file.getvalue(), buffers
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, head: bytes, buffers: Iterable[Any], inputs: Sequence[Any]) -> None:
+        super().__init__(io.BytesIO(head), buffers=buffers)
+        self._inputs = inputs
+
+    def persistent_load(self, number: int) -> Any:
+        return self._inputs[number]
+
+
+def unpickled(head: bytes, buffers: Sequence[Any], inputs: Sequence[Any] = ()) -> Any:
+    """The inverse of `pickled`; `inputs` are what was referred to by number."""
+    if not inputs and not buffers:
+        return pickle.loads(head)
+    return _Unpickler(head, buffers, inputs).load()
+
+
+def store(head: bytes, buffers: Sequence[memoryview], folder: str, name: str) -> Portable:
+    """Put a pickled value where others can read it."""
+    size = len(head) + sum(buffer.nbytes for buffer in buffers)
+    if not buffers and len(head) <= INLINE:
+        return head, None, (), size
+    apart = len(head) > INLINE
+    parts: list[Any] = [*([head] if apart else []), *buffers]
+    spans, at = [], 0
+    path = os.path.join(folder, name)
+    with open(path, "wb", buffering=0) as file:
+        for part in parts:
+            file.seek(at)
+            length = len(part) if isinstance(part, bytes) else part.nbytes
+            rest = memoryview(part).cast("B") if length else b""
+            while rest:
+                rest = rest[file.write(rest) :]
+            spans.append((at, length))
+            at += -(-length // 64) * 64  # arrays begin at multiples of 64 bytes
+        file.truncate(at)
+    return None if apart else head, name, tuple(spans), size
+
+
+def fetch(value: Portable, folder: str) -> tuple[bytes, list[Any]]:
+    """The pickle and the buffers of a stored value, mapped."""
+    head, name, spans, _ = value
+    if name is None:
+        assert head is not None
+        return head, []
+    descriptor = os.open(os.path.join(folder, name), os.O_RDONLY)
+    try:
+        length = os.fstat(descriptor).st_size
+        whole = memoryview(mmap.mmap(descriptor, length, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE))
+    finally:
+        os.close(descriptor)
+    parts = [whole[at : at + size] for at, size in spans]
+    return (bytes(parts[0]), list(parts[1:])) if head is None else (head, list(parts))
+
+
+# --- messages ----------------------------------------------------------------------------------------------
+
+
+def framed(message: tuple) -> bytes:
+    """A message as bytes, its length first."""
+    data = marshal.dumps(message)
+    return len(data).to_bytes(4, "little") + data
+
+
+class Inbox:
+    """Messages out of bytes as they come."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[tuple]:
+        """Those that are complete now."""
+        data, at, found = self._rest + data, 0, []
+        while len(data) - at >= 4:
+            end = at + 4 + int.from_bytes(data[at : at + 4], "little")
+            if end > len(data):
+                break
+            found.append(marshal.loads(data[at + 4 : end]))
+            at = end
+        self._rest = data[at:]
+        return found
+
+
+# --- the process -------------------------------------------------------------------------------------------
+
+
+class _Process:
+    """The state of a worker process."""
+
+    def __init__(self, read: int, write: int) -> None:
+        self.read, self.write = read, write
+        self.inbox = Inbox()
+        self.waiting: deque[tuple] = deque()  # work that has come
+        self.dropped: set[int] = set()
+        self.functions: dict[str, Callable[..., Any]] = {}
+        self.called: set[str] = set()
+        self.folder = ""
+        self.names = (f"{os.getpid()}-{number}" for number in itertools.count())
+
+    def say(self, *message: Any) -> None:
+        data = memoryview(framed(message))
+        while data:
+            data = data[os.write(self.write, data) :]
+
+    def listen(self) -> None:
+        """Take in what has come; wait only if there is nothing to do."""
+        data = os.read(self.read, READ)
+        if not data:
+            os._exit(0)  # the engine is gone
+        for message in self.inbox.feed(data):
+            if message[0] == "run":
+                self.waiting.append(message)
+            elif message[0] == "drop":
+                self.dropped.add(message[1])
+            elif message[0] == "quit":
+                os._exit(0)
+            else:
+                self.begin(*message[1:])
+
+    def begin(self, path: Sequence[str], working: str, folder: str, cpus: Sequence[int], accelerator: str) -> None:
+        """Become a worker of a device."""
+        sys.path[:] = path
+        self.folder = folder
+        try:
+            os.chdir(working)
+            if cpus:
+                os.sched_setaffinity(0, cpus)
+        except OSError:  # a folder that is gone, CPUs that were taken away: work goes on without
+            pass
+        self.say("ready", os.getpid(), _accelerator(accelerator))
+
+    def run(self, _: str, number: int, digest: str, code: Portable | None, arguments: Portable, inputs: tuple) -> None:
+        """Run a kernel and say what came of it."""
+        began, seconds, cold = time.monotonic(), 0.0, digest not in self.called
+        step = "function"
+        try:
+            if digest not in self.functions:
+                assert code is not None
+                self.functions[digest] = unpickled(*fetch(code, self.folder))
+            function = self.functions[digest]
+            step = "arguments"
+            values = [unpickled(*fetch(value, self.folder)) for value in inputs]
+            positional, named = unpickled(*fetch(arguments, self.folder), values)
+            step = "call"
+            began = time.monotonic()
+            value = _wait_for(function(*positional, **named))
+            seconds = time.monotonic() - began
+            self.called.add(digest)
+            step = "result"
+            head, buffers = pickled(value)
+            answer = store(head, buffers, self.folder, next(self.names) if buffers or len(head) > INLINE else "")
+        except BaseException as error:  # SystemExit too: a kernel may not end its process
+            self.say("failed", number, began, time.monotonic() - began, step, *_told(error))
+            if isinstance(error, MemoryError):
+                gc.collect()
+        else:
+            self.say("done", number, began, seconds, cold, answer)
+
+
+def _wait_for(value: Any) -> Any:
+    """JAX answers before it has computed: the time of a kernel is that of its values."""
+    jax = sys.modules.get("jax")
+    return value if jax is None else jax.block_until_ready(value)
+
+
+def _told(error: BaseException) -> tuple[str, str, str, bytes | None]:
+    """Type, message, traceback and, if it can be sent, the exception itself."""
+    inside = error.__traceback__.tb_next if error.__traceback__ else None
+    text = "".join(traceback.format_exception(type(error), error, inside))
+    try:
+        message = str(error)[:TEXT]
+    except Exception:  # an exception whose own message fails
+        message = "(its message cannot be read)"
+    sent: bytes | None = None
+    try:
+        head, buffers = pickled(error.with_traceback(None))
+        sent = head if len(head) <= TEXT and not buffers else None
+    except Exception:  # the text has to do
+        pass
+    return type(error).__name__, message, text[-TEXT:], sent
+
+
+def _accelerator(kind: str) -> str:
+    """Why there is no accelerator of a kind, for which JAX has to find one; "" if all is well."""
+    if not kind:
+        return ""
+    try:
+        import jax
+
+        jax.devices(kind)
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+    return ""
+
+
+def _watch(read: int) -> None:
+    """End with the engine, also in the middle of a kernel: nobody waits for it any more."""
+    ends = select.poll()
+    ends.register(read, 0)  # only that the other end is closed
+    ends.poll()
+    os._exit(0)
+
+
+def main(read: int, write: int) -> None:
+    """Work until the engine says that it is enough, or is gone."""
+    os.set_inheritable(read, False)
+    os.set_inheritable(write, False)
+    process = _Process(read, write)
+    threading.Thread(target=_watch, args=(read,), daemon=True).start()
+    while True:
+        # What has come meanwhile is taken in first: work that was dropped is not begun.
+        if not process.waiting or select.select([read], [], [], 0)[0]:
+            process.listen()
+            continue
+        work = process.waiting.popleft()
+        if work[1] in process.dropped:
+            process.dropped.discard(work[1])
+            process.say("dropped", work[1])
+        else:
+            process.run(*work)
+
+
+if __name__ == "__main__":
+    del sys.path[0]  # the folder of this file: its neighbours are nobody's modules
+    main(int(sys.argv[1]), int(sys.argv[2]))

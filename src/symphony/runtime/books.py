@@ -1,0 +1,273 @@
+"""The workload of a running scheduler, as arrays: graphs and kernels come and go while it runs.
+
+A graph has a row for as long as its job is in the system. What runs teach (times, sizes of inputs) is kept apart from
+what a graph is: it changes with every event, and is small. Shapes grow when something larger comes, which compiles the
+scheduler's program anew; they are large enough to begin with that this is rare.
+
+    A rows   T tasks of a graph   E edges of a graph   N kernels   Y device kinds
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+
+import equinox as eqx
+import jax
+import numpy as np
+
+from symphony.problem import limits
+from symphony.problem.arrays import VOID_KIND, TopologyArrays, WorkloadArrays, topology_arrays, workload_arrays
+from symphony.problem.topology import Topology
+from symphony.problem.workload import Edge, Gang, Job, Kernel, Profile, Task, TaskGraph, Workload
+from symphony.runtime.graph import Submission
+from symphony.runtime.kernels import KernelFunction
+from symphony.runtime.profiles import Profiles
+from symphony.scheduling.state import Core
+
+# What a worker asks of the rows on its route until somebody measures it: a core, or the whole of an accelerator.
+DEMAND: Mapping[str, float] = {"compute": 1.0}
+BY_JOB = ("jobs", "arrival_whole", "arrival_part", "graph", "priority", "home")  # of traces only
+BY_KERNEL = ("time_fixed", "time_work", "demand_fixed", "demand_work", "memory_fixed", "memory_work", "exchange")
+LEARNED = ("time_fixed", "time_work", "work", "in_bytes")
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """How much there is room for."""
+
+    jobs: int = 16
+    tasks: int = 64
+    edges: int = 256
+    kernels: int = 16
+
+    def to_hold(self, tasks: int, edges: int, kernels: int) -> Shapes:
+        """Shapes that hold as much, and no less than these."""
+        return Shapes(
+            self.jobs,
+            max(self.tasks, limits.bucket(tasks)),
+            max(self.edges, limits.bucket(edges)),
+            max(self.kernels, limits.bucket(kernels)),
+        )
+
+
+class Learned(eqx.Module):
+    """What runs have taught so far."""
+
+    time_fixed: np.ndarray  # f[N, Y]
+    time_work: np.ndarray  # f[N, Y]
+    work: np.ndarray  # f[A, T]: bytes of the inputs, as far as they are known
+    in_bytes: np.ndarray  # f[A, E]
+
+
+class Books:
+    """The arrays of one scheduler."""
+
+    def __init__(self, topology: Topology, profiles: Profiles, shapes: Shapes) -> None:
+        self.topology, self.profiles, self.shapes = topology, profiles, shapes
+        self.t: TopologyArrays = topology_arrays(topology)[0]
+        self.kernels: list[KernelFunction] = []  # by their number in the arrays
+        self.free = list(range(shapes.jobs))  # rows
+        self._used: dict[int, set[KernelFunction]] = {}  # by the graph in each row that is not free
+        self.w = _empty(self.t, shapes)
+        self.version = 0  # of everything but what is learned
+
+    @property
+    def learned(self) -> Learned:
+        """What changes with every event; shares its memory with the books."""
+        return Learned(*(getattr(self.w, name) for name in LEARNED))
+
+    def kinds_of(self, kernel: KernelFunction) -> list[int]:
+        """Device kinds, of which there is a device, that a kernel has an implementation for."""
+        counts, kinds = self.topology.kind_counts, enumerate(self.topology.kinds)
+        return [k for k, kind in kinds if counts[kind.name] and self.function(kernel, k) is not None]
+
+    def function(self, kernel: KernelFunction, kind: int) -> str | None:
+        """The key of the implementation for a device kind: that of its name, else that of its type."""
+        named, both = self.topology.kinds[kind], kernel.implementations
+        return named.name if named.name in both else named.type if named.type in both else None
+
+    def lowered(self, graph: Submission, sizes: Sequence[int]) -> tuple[tuple[Kernel, ...], TaskGraph]:
+        """A graph and all kernels known, as a problem; `sizes` are the bytes of what each task is called with."""
+        kernels = self._with(graph)
+        names = _names(kernels)
+        tasks = tuple(
+            Task(call.name, names[call.kernel], size=float(size)) for call, size in zip(graph.calls, sizes, strict=True)
+        )
+        edges = [Edge(graph.calls[s].name, call.name) for call in graph.calls for s in call.reads]
+        stoppable = (call.name for call in graph.calls if call.kernel.options.preemptible)
+        gangs = tuple(Gang(name, (name,), preemptible=True) for name in stoppable)
+        lowered = TaskGraph(graph.name, tasks, tuple(edges), gangs)
+        return tuple(self._kernel(kernel, names[kernel]) for kernel in kernels), lowered
+
+    def add(self, graph: Submission, sizes: Sequence[int], arrays: WorkloadArrays) -> int:
+        """Give a graph a row, from the arrays of its problem; there must be a free one, and room."""
+        row = self.free.pop(0)
+        self.kernels = self._with(graph)
+        self._used[row] = {call.kernel for call in graph.calls}
+        w = {}
+        for name, big in vars(self.w).items():
+            small = getattr(arrays, name)
+            if name in BY_JOB or not isinstance(big, np.ndarray):
+                w[name] = big
+                continue
+            new = big.copy()
+            if name in BY_KERNEL:
+                new[tuple(slice(0, n) for n in small.shape)] = small
+            else:
+                _fill(new, row, small[0], name)
+            w[name] = new
+        self.w = WorkloadArrays(**w)
+        self.version += 1
+        return row
+
+    def remove(self, row: int) -> None:
+        """A row is free again; kernels that no other row uses give their numbers to the next that come."""
+        self.free.append(row)
+        del self._used[row]
+
+    def refresh(self, kernel: KernelFunction) -> None:
+        """Read the times of a kernel afresh."""
+        if kernel not in self.kernels:
+            return
+        index = self.kernels.index(kernel)
+        for kind in self.kinds_of(kernel):
+            timing = self.profiles.timing(kernel.key, self.topology.kinds[kind].name)
+            self.w.time_fixed[index, kind], self.w.time_work[index, kind] = timing.fixed_s, timing.per_byte_s
+
+    def inputs_known(self, row: int, task: int, sizes: Mapping[int, int], total: int) -> None:
+        """All that a task reads has been made: bytes by the task that made them, and in all."""
+        self.w.work[row, task] = total
+        for edge in range(self.w.in_start[row, task], self.w.in_start[row, task + 1]):
+            self.w.in_bytes[row, edge] = sizes.get(int(self.w.in_source[row, edge]), 0)
+
+    def grown(self, shapes: Shapes) -> Books:
+        """The same books, with room for more."""
+        books = Books(self.topology, self.profiles, shapes)
+        books.kernels, books.version, books._used = list(self.kernels), self.version + 1, dict(self._used)
+        taken = set(range(self.shapes.jobs)) - set(self.free)
+        books.free = [row for row in range(shapes.jobs) if row not in taken]
+        for name, small in vars(self.w).items():
+            big = getattr(books.w, name)
+            if name in BY_JOB or not isinstance(big, np.ndarray):
+                continue
+            if name in BY_KERNEL or big.ndim == 1:
+                big[tuple(slice(0, n) for n in small.shape)] = small
+            else:
+                for row in range(len(small)):
+                    _fill(big, row, small[row], name)
+        return books
+
+    def _with(self, graph: Submission) -> list[KernelFunction]:
+        """All kernels by number, once a graph is there: new ones take the numbers of those that nobody uses."""
+        wanted = dict.fromkeys(call.kernel for call in graph.calls)
+        used = set(wanted).union(*self._used.values())
+        kernels = list(self.kernels)
+        idle = [number for number, kernel in enumerate(kernels) if kernel not in used]
+        for kernel in wanted:
+            if kernel not in kernels and idle:
+                kernels[idle.pop(0)] = kernel
+            elif kernel not in kernels:
+                kernels.append(kernel)
+        return kernels
+
+    def _kernel(self, kernel: KernelFunction, name: str) -> Kernel:
+        profiles = {}
+        for kind in self.kinds_of(kernel):
+            device = self.topology.kinds[kind].name
+            timing = self.profiles.timing(kernel.key, device)
+            profiles[device] = Profile(timing.fixed_s, timing.per_byte_s, demand=DEMAND)
+        # One that no device can run is still a kernel: the check of the whole problem says what is wrong with it.
+        return Kernel(name, profiles or {device: Profile(1.0) for device in kernel.implementations})
+
+
+def _names(kernels: Sequence[KernelFunction]) -> dict[KernelFunction, str]:
+    """What each is called; those that are called alike have a number, too."""
+    names: dict[KernelFunction, str] = {}
+    for number, kernel in enumerate(kernels):
+        names[kernel] = f"{kernel.name} ({number})" if kernel.name in names.values() else kernel.name
+    return names
+
+
+def problem_arrays(topology: Topology, kernels: Sequence[Kernel], graph: TaskGraph) -> WorkloadArrays:
+    """The arrays of one graph. Refuses one that the topology can never run."""
+    return workload_arrays(topology, Workload(graph.name, tuple(kernels), (graph,), (Job(0, 0.0),)))[0]
+
+
+def _fill(big: np.ndarray, row: int, small: np.ndarray, name: str) -> None:
+    """Write the row of a smaller table into a larger one."""
+    if small.ndim == 0:
+        big[row] = small
+        return
+    big[row][tuple(slice(0, n) for n in small.shape)] = small
+    if name in ("in_start", "out_start"):
+        big[row, len(small) :] = small[-1]  # gangs that are not there have no edges
+
+
+def _empty(t: TopologyArrays, shapes: Shapes) -> WorkloadArrays:
+    """Room for graphs, and none there."""
+    a, tasks, e, n = shapes.jobs, shapes.tasks, shapes.edges, shapes.kernels
+    y, q = t.kind_memory.shape[0], VOID_KIND + 1
+
+    def table(*shape: int, fill: float = 0.0, kind: type = np.float32) -> np.ndarray:
+        return np.full(shape, fill, kind)
+
+    def numbers(*shape: int, fill: int = 0) -> np.ndarray:
+        return np.full(shape, fill, np.int32)
+
+    return WorkloadArrays(
+        time_fixed=table(n, y, fill=np.inf),
+        time_work=table(n, y),
+        demand_fixed=table(n, y, q),
+        demand_work=table(n, y, q),
+        memory_fixed=table(n, y),
+        memory_work=table(n, y),
+        exchange=table(n),
+        gangs=numbers(a),
+        isolated=table(a, fill=1.0),
+        kernel=numbers(a, tasks),
+        work=table(a, tasks),
+        units=table(a, tasks, fill=1.0),
+        workers=numbers(a, tasks),
+        runs_on=numbers(a, tasks),
+        footprint=numbers(a, tasks, y),
+        preemptible=table(a, tasks, kind=bool),
+        checkpoint=table(a, tasks),
+        restore=table(a, tasks),
+        checkpoint_units=table(a, tasks, fill=np.inf),
+        rank=table(a, tasks),
+        parents=numbers(a, tasks),
+        in_start=numbers(a, tasks + 1),
+        in_source=numbers(a, e, fill=-1),
+        in_bytes=table(a, e),
+        out_start=numbers(a, tasks + 1),
+        out_target=numbers(a, e),
+        **dict.fromkeys(BY_JOB),
+        max_workers=1,
+        fan=4,
+    )
+
+
+GANG_FIELDS = {"status", "workers", "runs_on", "waiting_for", "sequence", "placed", "device", "lane", "inputs_left"}
+GANG_FIELDS |= {"resumed", "leaving", "copies", "copied"}
+
+
+def grown_core(small: Core, big: Core, before: Shapes, after: Shapes) -> Core:
+    """A core with room for more tasks: `big` is an empty one. Gangs have other numbers there."""
+
+    def moved(gangs: np.ndarray) -> np.ndarray:
+        there = gangs // before.tasks * after.tasks + gangs % before.tasks
+        return np.where(gangs >= 0, there, gangs)
+
+    changed = {}
+    for each in fields(Core):
+        old, new = jax.tree.map(np.asarray, (getattr(small, each.name), getattr(big, each.name)))
+        if each.name in GANG_FIELDS:
+            room = new.reshape(after.jobs, after.tasks, *new.shape[1:]).copy()
+            room[: before.jobs, : before.tasks] = old.reshape(before.jobs, before.tasks, *old.shape[1:])
+            changed[each.name] = room.reshape(new.shape)
+        elif each.name in ("lane_holds", "head", "releasing"):
+            changed[each.name] = moved(old)
+        else:
+            changed[each.name] = old
+    return replace(big, **changed)

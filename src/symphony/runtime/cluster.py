@@ -1,0 +1,198 @@
+"""What users hold: a cluster that takes graphs and gives results."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import threading
+import warnings
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+
+from symphony import policies
+from symphony.engines.engine import Engine, Function, Pickled, Stored
+from symphony.engines.local import LocalEngine
+from symphony.engines.worker import pickled
+from symphony.problem import limits, units
+from symphony.problem.errors import EngineError, InputError, SymphonyWarning, WorkloadError
+from symphony.problem.runnable import check_graphs
+from symphony.problem.topology import Topology
+from symphony.problem.workload import Edge, Kernel, Profile, Task, TaskGraph
+from symphony.runtime.graph import Graph, Submission, submission
+from symphony.runtime.jobs import Job, JobState
+from symphony.runtime.kernels import KernelFunction
+from symphony.runtime.loop import Loop
+from symphony.runtime.profiles import Profiles, default_path
+from symphony.runtime.scheduler import Scheduler, Statistics
+from symphony.scheduling.policy import Policy
+
+DEFAULT_POLICY = "eft-belief"
+
+
+class Cluster:
+    """Runs graphs on the devices of an engine, where and when a policy says."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        policy: Policy | str = DEFAULT_POLICY,
+        profiles: str | Path | None = None,
+        policy_timeout_s: float = 1.0,
+    ) -> None:
+        if not units.is_number(policy_timeout_s) or policy_timeout_s == 0:
+            raise InputError(f"policy_timeout_s is {policy_timeout_s!r}", hint="write seconds above 0")
+        self._engine = engine
+        chosen = policies.named(policy) if isinstance(policy, str) else policy
+        self._profiles = Profiles(default_path() if profiles is None else Path(profiles))
+        self._scheduler = Scheduler(engine.inventory(), self._profiles, chosen, timeout_s=policy_timeout_s)
+        self._functions: dict[tuple[KernelFunction, str], Function] = {}
+        self._numbers = itertools.count(1)
+        self._open: list[JobState] = []
+        self._closed = False
+        self._lock = threading.Lock()
+        self._loop = Loop(engine, self._scheduler, lambda kernel, device: self._functions[kernel, device])
+        self._thread = threading.Thread(target=self._loop.run, name="symphony-loop", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close(wait=kind is None)
+
+    def __repr__(self) -> str:
+        return f"<cluster {self.topology.name!r} with {len(self.topology.devices)} devices>"
+
+    @property
+    def topology(self) -> Topology:
+        """The devices, and what they share."""
+        return self._engine.inventory()
+
+    @property
+    def profiles(self) -> Profiles:
+        """What has been learned of kernels by running them."""
+        return self._profiles
+
+    @property
+    def statistics(self) -> Statistics:
+        """Turns, decisions, how long they took, and how often the heuristic stood in for the policy."""
+        return self._scheduler.statistics
+
+    def submit(self, graph: Graph, *, priority: int = 0) -> Job:
+        """Have a graph run. Refuses what cannot be sent and what no device can run; the rest is told by the job."""
+        if not units.is_whole(priority, -limits.PRIORITY, limits.PRIORITY):
+            raise WorkloadError(f"priority is {priority!r}", hint="write a whole number; larger is more urgent")
+        sent = submission(graph)
+        self._check(sent)
+        with self._lock:
+            if self._closed or self._loop.closing:
+                raise EngineError("the cluster is closed", hint="submit within its `with` block, or make a new one")
+            for call in sent.calls:
+                self._send(call.kernel)
+            arguments = self._put(sent)
+            job = JobState(next(self._numbers), sent, arguments, priority)
+            self._open = [one for one in self._open if not one.over.is_set()]
+            self._open.append(job)
+            self._ask(lambda: self._loop.submit(job))
+        return Job(job, lambda job: self._ask(lambda: self._loop.cancel(job)))
+
+    def close(self, wait: bool = True) -> None:
+        """End it; with `wait`, when all jobs are over. What was learned is kept."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        if wait:
+            for job in self._open:
+                job.over.wait()
+
+        def end() -> None:
+            self._loop.closing = True
+
+        self._ask(end)
+        self._thread.join()
+        self._scheduler.close()
+        self._engine.close()
+        self._profiles.save()
+
+    def _ask(self, request: Callable[[], None]) -> None:
+        """Have the loop's thread do something."""
+        self._loop.requests.append(request)
+        self._engine.wake()
+
+    def _put(self, graph: Submission) -> list[Stored]:
+        """Give the engine what the tasks are called with, all or nothing."""
+        kept: list[Stored] = []
+        try:
+            for call in graph.calls:
+                kept.append(self._engine.put(call.arguments))
+        except OSError as error:
+            for value in kept:
+                self._engine.free(value)
+            size = units.show(float(sum(call.arguments.size for call in graph.calls)), "bytes")
+            raise EngineError(
+                f"there is no room for its {size} of arguments: {error.strerror}",
+                where=f"graph {graph.name!r}",
+                hint="submit less at once, or pass paths and read files in the kernels",
+            ) from error
+        return kept
+
+    def _check(self, graph: Submission) -> None:
+        """Refuse a task that no device can run, to the one who submits it."""
+        kernels = {call.kernel: f"{call.kernel.name}" for call in graph.calls}
+        once = {
+            name: Kernel(name, dict.fromkeys(kernel.implementations, Profile(1.0))) for kernel, name in kernels.items()
+        }
+        tasks = tuple(Task(call.name, call.kernel.name) for call in graph.calls)
+        edges = tuple(Edge(graph.calls[source].name, call.name) for call in graph.calls for source in call.reads)
+        check_graphs(self.topology, once.values(), [TaskGraph(graph.name, tasks, edges)])
+
+    def _send(self, kernel: KernelFunction) -> None:
+        """Give the engine the implementations of a kernel, once."""
+        for device, function in kernel.implementations.items():
+            if (kernel, device) in self._functions:
+                continue
+            try:
+                head, buffers = pickled(function, lambda _: None)
+            except Exception as error:
+                raise WorkloadError(
+                    f"its implementation for {device!r} cannot be sent: {type(error).__name__}: {error}",
+                    where=f"kernel {kernel.name!r}",
+                    hint="it refers to what cannot be pickled: pass that as an argument, or make it in the kernel",
+                ) from error
+            digest = hashlib.sha256(head + b"".join(buffers)).hexdigest()[:16]
+            code = self._engine.put(Pickled(head, buffers))
+            self._functions[kernel, device] = Function(kernel.name, digest, code)
+            self._ask(partial(self._doubt, kernel, device, digest))
+
+    def _doubt(self, kernel: KernelFunction, device: str, digest: str) -> None:
+        """What was learned of other code is not as sure."""
+        for kind in self.topology.kinds:
+            if device in (kind.name, kind.type):
+                self._profiles.timing(kernel.key, kind.name).doubt(digest)
+
+
+def local(
+    topology: Topology | None = None,
+    *,
+    policy: Policy | str = DEFAULT_POLICY,
+    profiles: str | Path | None = None,
+    policy_timeout_s: float = 1.0,
+) -> Cluster:
+    """This machine as a cluster: a process for each slot of each device (by default, of those that are discovered).
+
+    `profiles` is the file in which is kept what is learned of kernels.
+    """
+    engine = LocalEngine(topology)
+    for note in engine.notes:
+        warnings.warn(SymphonyWarning(note), stacklevel=2)
+    try:
+        return Cluster(engine, policy=policy, profiles=profiles, policy_timeout_s=policy_timeout_s)
+    except BaseException:
+        engine.close()
+        raise

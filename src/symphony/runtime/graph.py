@@ -1,0 +1,197 @@
+"""Graphs of kernels: tasks, and handles of what they will have made.
+
+graph = sy.graph("sample-17")
+reads = graph.task(align, path)         # a handle
+graph.task(call_variants, [reads])      # which may be an argument of other tasks, also within lists, tuples and dicts
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from symphony.engines.engine import Pickled
+from symphony.engines.worker import pickled
+from symphony.problem import limits
+from symphony.problem.errors import CycleError, LimitError, WorkloadError
+from symphony.problem.workload import topological_order
+from symphony.runtime.kernels import KernelFunction
+
+
+class Handle:
+    """What a task will have made: to be passed on to other tasks of the same graph."""
+
+    def __init__(self, graph: Graph, index: int, name: str) -> None:
+        self._graph, self._index, self.name = graph, index, name
+
+    def __repr__(self) -> str:
+        return f"<result of {self.name!r} in graph {self._graph.name!r}>"
+
+    def __reduce__(self) -> Any:
+        raise WorkloadError(
+            f"{self!r} is no value yet", hint="pass it to graph.task(…), and read values with job.result()"
+        )
+
+    def __iter__(self) -> Iterator[Any]:
+        raise WorkloadError(f"{self!r} is no value yet, and has no items", hint="unpack it in a kernel")
+
+
+@dataclass(frozen=True)
+class TaskCall:
+    """A kernel and what it is called with."""
+
+    name: str
+    kernel: KernelFunction
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+class Graph:
+    """Tasks that call kernels. What it results in is what its last tasks make, or its named outputs."""
+
+    def __init__(self, name: str = "graph") -> None:
+        if not isinstance(name, str) or not name:
+            raise WorkloadError(f"a graph cannot be called {name!r}", hint='name it: sy.graph("sample-17")')
+        self.name = name
+        self._tasks: list[TaskCall] = []
+        self._counts: dict[str, int] = {}
+        self._outputs: dict[str, Handle] = {}
+
+    def __repr__(self) -> str:
+        return f"<graph {self.name!r} with {len(self._tasks)} tasks>"
+
+    @property
+    def tasks(self) -> tuple[TaskCall, ...]:
+        """The tasks, in the order in which they were added."""
+        return tuple(self._tasks)
+
+    def task(self, kernel: KernelFunction, /, *args: Any, **kwargs: Any) -> Handle:
+        """Add a call of a kernel; the handle stands for what it will return."""
+        where = f"graph {self.name!r}"
+        if not isinstance(kernel, KernelFunction):
+            called = getattr(kernel, "__name__", repr(kernel))
+            raise WorkloadError(f"{called} is no kernel", where=where, hint="write @sy.kernel above its definition")
+        limits.check("number of tasks", len(self._tasks) + 1, limits.TASKS_PER_GRAPH, where=where)
+        number = self._counts[kernel.name] = self._counts.get(kernel.name, -1) + 1
+        name = f"{kernel.name}-{number}"
+        for handle in _handles((args, kwargs)):
+            self._own(handle, f"{where}: task {name!r}")
+        self._tasks.append(TaskCall(name, kernel, args, kwargs))
+        return Handle(self, len(self._tasks) - 1, name)
+
+    def output(self, name: str, handle: Handle) -> None:
+        """Name a result. A job of a graph with named outputs results in a dict of those, and of nothing else."""
+        where = f"graph {self.name!r}: output {name!r}"
+        if not isinstance(handle, Handle):
+            raise WorkloadError(f"{handle!r} is no handle", where=where, hint="give what graph.task(…) returned")
+        self._own(handle, where)
+        if name in self._outputs:
+            raise WorkloadError("it is named twice", where=where, hint="choose another name")
+        self._outputs[name] = handle
+
+    def _own(self, handle: Handle, where: str) -> None:
+        if handle._graph is not self:
+            raise WorkloadError(
+                f"{handle!r} belongs to another graph",
+                where=where,
+                hint="build both parts in one graph, or pass the value: job.result()",
+            )
+
+
+def graph(name: str = "graph") -> Graph:
+    """A new graph of kernels, without tasks."""
+    return Graph(name)
+
+
+@dataclass(frozen=True)
+class Call:
+    """A task as it is submitted: what it is called with in bytes, and the tasks that it reads from."""
+
+    name: str
+    kernel: KernelFunction
+    arguments: Pickled
+    reads: tuple[int, ...]  # tasks, in the order of the persistent ids of the arguments
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A graph as it was when it was submitted."""
+
+    name: str
+    calls: tuple[Call, ...]
+    outputs: tuple[int, ...]  # tasks whose values are the result
+    names: tuple[str, ...]  # of those, or () if they are not named
+
+
+def submission(graph: Graph) -> Submission:
+    """Everything of a graph that has to be sent, in bytes. Says which argument cannot be sent, and what is wrong."""
+    if not isinstance(graph, Graph):
+        raise WorkloadError(f"{type(graph).__name__} is no graph", hint='make one: graph = sy.graph("name")')
+    where = f"graph {graph.name!r}"
+    if not graph._tasks:
+        raise WorkloadError("it has no task", where=where, hint="add one: graph.task(kernel, …)")
+    calls = tuple(_call(graph, task) for task in graph._tasks)
+    edges = [(source, target) for target, call in enumerate(calls) for source in call.reads]
+    limits.check("number of edges", len(edges), limits.EDGES_PER_GRAPH, where=where)
+    order = topological_order(len(calls), edges)
+    if len(order) < len(calls):
+        stuck = [calls[index].name for index in sorted(set(range(len(calls))) - set(order))]
+        raise CycleError(
+            f"these wait for one another: {', '.join(stuck[:4])}{' …' if len(stuck) > 4 else ''}",
+            where=where,
+            hint="an argument was changed after its task was added: pass a copy",
+        )
+    if graph._outputs:
+        return Submission(graph.name, calls, tuple(h._index for h in graph._outputs.values()), tuple(graph._outputs))
+    read = {source for source, _ in edges}
+    return Submission(graph.name, calls, tuple(index for index in range(len(calls)) if index not in read), ())
+
+
+def _call(graph: Graph, task: TaskCall) -> Call:
+    where = f"graph {graph.name!r}: task {task.name!r}"
+    reads: dict[int, int] = {}  # task -> persistent id
+
+    def refer(value: Any) -> int | None:
+        if not isinstance(value, Handle):
+            return None
+        graph._own(value, where)
+        return reads.setdefault(value._index, len(reads))
+
+    try:
+        arguments = Pickled(*pickled((task.args, dict(task.kwargs)), refer))
+    except (WorkloadError, LimitError):
+        raise
+    except Exception as error:
+        which = next((name for name, value in _arguments(task) if not _sendable(value, refer)), "an argument")
+        raise WorkloadError(
+            f"{which} cannot be sent to another process: {type(error).__name__}: {error}",
+            where=where,
+            hint="pass what can be pickled (arrays, numbers, paths), and open files and connections in the kernel",
+        ) from error
+    return Call(task.name, task.kernel, arguments, tuple(reads))
+
+
+def _arguments(task: TaskCall) -> Iterator[tuple[str, Any]]:
+    yield from ((f"argument {number}", value) for number, value in enumerate(task.args, start=1))
+    yield from ((f"argument {name!r}", value) for name, value in task.kwargs.items())
+
+
+def _sendable(value: Any, refer: Callable[[Any], Any]) -> bool:
+    try:
+        pickled(value, refer)
+    except Exception:  # whatever pickling raises, it is the answer
+        return False
+    return True
+
+
+def _handles(value: Any) -> Iterator[Handle]:
+    """The handles in a value, also within lists, tuples, sets and dicts. (Pickling finds the others.)"""
+    if isinstance(value, Handle):
+        yield value
+    elif isinstance(value, list | tuple | set | frozenset):
+        for item in value:
+            yield from _handles(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from _handles(item)

@@ -1,0 +1,115 @@
+"""Kernels: plain functions that say which kind of device they are written for.
+
+    @sy.kernel(device="cpu")
+    def align(reads): ...
+
+    @align.implementation(device="gpu")
+    def align_on_gpu(reads): ...
+
+A kernel must be a function of its arguments: it may be run again if a process dies under it, and anywhere.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, overload
+
+from symphony.problem import units
+from symphony.problem.errors import WorkloadError
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a kernel is run."""
+
+    timeout_s: float = math.inf  # of one call
+    retries: int = 2  # runs after one that was lost without a fault of its own (its process was killed, say)
+    preemptible: bool = False  # a policy may stop it, to have it run again from its start
+
+    def __post_init__(self) -> None:
+        if not units.is_number(self.timeout_s) or self.timeout_s == 0:
+            raise WorkloadError(f"timeout_s is {self.timeout_s!r}", hint="write seconds above 0, or leave it out")
+        if not units.is_whole(self.retries, 0, 1_000):
+            raise WorkloadError(f"retries is {self.retries!r}", hint="write a whole number from 0 to 1000")
+        if not isinstance(self.preemptible, bool):
+            raise WorkloadError(f"preemptible is {self.preemptible!r}", hint="write True or False")
+
+
+class KernelFunction:
+    """A named function with an implementation for each device kind or type. Called, it runs the first one here."""
+
+    def __init__(self, function: Callable[..., Any], device: str, name: str, options: Options) -> None:
+        self.name = name
+        self.key = f"{function.__module__}.{function.__qualname__}"  # under which its times are kept
+        self.options = options
+        self._implementations: dict[str, Callable[..., Any]] = {}
+        self._first = function
+        self._add(device, function)
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._first(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<kernel {self.name!r} for {', '.join(self._implementations)}>"
+
+    @property
+    def implementations(self) -> Mapping[str, Callable[..., Any]]:
+        """Functions by the device kind ("v100") or type ("gpu") that they are written for."""
+        return dict(self._implementations)
+
+    def implementation(self, device: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Decorates a function that does the same on another kind or type of device, and leaves it as it is."""
+
+        def add(function: Callable[..., Any]) -> Callable[..., Any]:
+            self._add(device, function)
+            return function
+
+        return add
+
+    def _add(self, device: str, function: Callable[..., Any]) -> None:
+        where = f"kernel {self.name!r}"
+        if not isinstance(device, str) or not device:
+            raise WorkloadError(f"device is {device!r}", where=where, hint='name a kind or type: device="gpu"')
+        if not callable(function):
+            raise WorkloadError(f"{function!r} is no function", where=where, hint="decorate a function")
+        if device in self._implementations:
+            raise WorkloadError(
+                f"it has two implementations for {device!r}",
+                where=where,
+                hint="keep one of them, or name another kind of device",
+            )
+        self._implementations[device] = function
+
+
+@overload
+def kernel(function: Callable[..., Any], /) -> KernelFunction: ...
+
+
+@overload
+def kernel(
+    *, device: str = "cpu", name: str = "", timeout_s: float = math.inf, retries: int = 2, preemptible: bool = False
+) -> Callable[[Callable[..., Any]], KernelFunction]: ...
+
+
+def kernel(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    device: str = "cpu",
+    name: str = "",
+    timeout_s: float = math.inf,
+    retries: int = 2,
+    preemptible: bool = False,
+) -> Any:
+    """Makes a kernel of a function, with its implementation for a kind ("v100") or type ("gpu") of device."""
+
+    def make(function: Callable[..., Any]) -> KernelFunction:
+        if not callable(function) or not hasattr(function, "__qualname__"):
+            raise WorkloadError(f"{function!r} is no function", hint="write @sy.kernel above a def")
+        return KernelFunction(function, device, name or function.__name__, Options(timeout_s, retries, preemptible))
+
+    return make if function is None else make(function)

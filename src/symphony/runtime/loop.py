@@ -1,0 +1,483 @@
+"""The loop: what an engine says becomes events of the core, what the core answers becomes work for the engine.
+
+One thread runs it and owns everything in it; others leave requests and wake it. The core keeps the queues. To an engine
+goes what the core has started, and, where everything on a device is short, the next kernels of its queue: what is long
+would wait behind the wrong one. So an engine may be ahead of the core, which hears of a gang that has finished before
+it has started it; that news is kept until it has.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+from symphony.engines.engine import (
+    DIED,
+    RAISED,
+    TIMEOUT,
+    UNREADABLE,
+    UNSENDABLE,
+    DeviceDown,
+    DeviceUp,
+    Engine,
+    EngineEvent,
+    Failed,
+    Finished,
+    Function,
+    Stopped,
+    Stored,
+    Work,
+)
+from symphony.problem.errors import (
+    EngineError,
+    InfeasibleError,
+    JobError,
+    KernelError,
+    KernelTimeoutError,
+    SymphonyError,
+    WorkerDiedError,
+)
+from symphony.runtime import turn as happened
+from symphony.runtime.books import Shapes, problem_arrays
+from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, Attempt, JobState, TaskRun, cancelled
+from symphony.runtime.kernels import KernelFunction
+from symphony.runtime.scheduler import Scheduler
+from symphony.runtime.turn import AT_ONCE, Answer, Event
+
+log = logging.getLogger("symphony.runtime")
+SHORT_S = 5e-3  # a kernel that is expected to take less may be sent ahead: one for each slot …
+AHEAD_S, AHEAD = 1e-3, 16  # … or as many as take so long, and no more than this
+# What ends a process from outside: the kernel that it ran is not to blame.
+BLAMELESS = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT}
+HINTS = {
+    RAISED: "the traceback below is from the process that ran it",
+    UNSENDABLE: "return what can be pickled: arrays, numbers, plain containers of them",
+    UNREADABLE: "what it uses must be importable where it runs",
+}
+
+
+class Loop:
+    """A scheduler and an engine at work."""
+
+    def __init__(
+        self, engine: Engine, scheduler: Scheduler, functions: Callable[[KernelFunction, str], Function]
+    ) -> None:
+        self.engine, self.scheduler, self._functions = engine, scheduler, functions
+        self.topology = engine.inventory()
+        self.requests: deque[Callable[[], None]] = deque()  # left by other threads
+        self.closing = False
+        self._backlog: deque[JobState] = deque()
+        self._admitted: dict[int, JobState] = {}  # by their number in the core
+        self._arrivals = 0
+        self._attempts: dict[int, TaskRun] = {}  # under way
+        self._numbers = itertools.count()
+        self._on: list[set[TaskRun]] = [set() for _ in self.topology.devices]
+        self._slots = [self.topology.kind_of[device.kind].slots for device in self.topology.devices]
+        kinds = [kind.name for kind in self.topology.kinds]
+        self._kind = [kinds.index(device.kind) for device in self.topology.devices]
+        self._down: set[int] = set()
+        self._trials: dict[tuple[str, int], TaskRun] = {}  # kernels on device kinds that they have never run on
+        self._events: deque[Event] = deque()  # for the core
+        self._early: dict[int, Event] = {}  # gangs that have finished, of which the core has not heard
+
+    # --- what others ask for; each is run by the loop's own thread
+
+    def submit(self, job: JobState) -> None:
+        """Let a job in as soon as there is room."""
+        self._backlog.append(job)
+
+    def cancel(self, job: JobState) -> None:
+        """Give a job up."""
+        self._give_up(job, cancelled(job), CANCELLED)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a job is not over."""
+        return bool(self._backlog or self._admitted or self._attempts)
+
+    def run(self) -> None:
+        """Until it is told to close."""
+        try:
+            while not self.closing:
+                self.cycle(3600.0)
+        except Exception as error:
+            log.exception("the loop has ended")
+            self._give_all_up(EngineError(f"the scheduler has ended: {type(error).__name__}: {error}"))
+            self.closing = True
+        self._give_all_up(EngineError("the cluster was closed", hint="read results before it is closed"))
+
+    def cycle(self, timeout_s: float) -> None:
+        """Hear what has happened, and have the core decide what follows."""
+        for event in self.engine.poll(timeout_s):
+            self._heard(event)
+        while self.requests:
+            self.requests.popleft()()
+        while True:
+            while self._events:
+                batch = [self._events.popleft() for _ in range(min(len(self._events), AT_ONCE))]
+                answer = self.scheduler.turn(batch, time.monotonic())
+                self._early |= {batch[k].who: batch[k] for k in answer.early.nonzero()[0]}
+                self._carry_out(answer)
+            self._let_in()  # only now: gangs may get other numbers, and no event that waits must have an old one
+            if not self._events:
+                return
+
+    # --- jobs come
+
+    def _let_in(self) -> None:
+        books = self.scheduler.books
+        while self._backlog and books.free:
+            job = self._backlog.popleft()
+            try:
+                self._admit(job)
+            except SymphonyError as error:
+                self._give_up(job, error, FAILED)
+            books = self.scheduler.books
+
+    def _admit(self, job: JobState) -> None:
+        books = self.scheduler.books
+        for run in job.runs:
+            self._check_runnable(run)
+        sizes = [run.arguments.size for run in job.runs]
+        kernels, graph = books.lowered(job.graph, sizes)
+        room = books.shapes.to_hold(len(graph.tasks), max(len(graph.gang_edges), 1), len(kernels))
+        if room != books.shapes:
+            self._grow(room)
+            books = self.scheduler.books
+        arrays = problem_arrays(books.topology, kernels, graph)
+        for run in job.runs:
+            run.trial = self._trial(run)
+            if run.trial >= 0:
+                arrays.runs_on[0, run.index] = 1 << run.trial
+            if not run.missing:
+                run.ready_s = time.monotonic()
+        job.row = books.add(job.graph, sizes, arrays)
+        job.admitted, self._arrivals = self._arrivals, self._arrivals + 1
+        self._admitted[job.admitted] = job
+        job.status = RUNNING
+        self._events.append(Event(happened.ARRIVED, graph=job.row, priority=job.priority))
+
+    def _grow(self, room: Shapes) -> None:
+        """Make room in the core; gangs get other numbers there."""
+        before = self.scheduler.books.shapes.tasks
+        self.scheduler.grow(room)
+        moved = {gang // before * room.tasks + gang % before: event for gang, event in self._early.items()}
+        self._early = {gang: replace(event, who=gang) for gang, event in moved.items()}
+
+    def _trial(self, run: TaskRun) -> int:
+        """A device kind that a kernel has never run on, unless another task tries that already; -1 = none."""
+        books, key = self.scheduler.books, run.kernel.key
+        kinds = [kind for kind in books.kinds_of(run.kernel) if not self._all_down(kind)]
+        if len(kinds) < 2:
+            return -1
+        for kind in kinds:
+            if (key, kind) not in self._trials and not books.profiles.tried(key, books.topology.kinds[kind].name):
+                self._trials[key, kind] = run
+                return kind
+        return -1
+
+    def _all_down(self, kind: int) -> bool:
+        return all(device in self._down for device, mine in enumerate(self._kind) if mine == kind)
+
+    # --- what the core answers
+
+    def _carry_out(self, answer: Answer) -> None:
+        slot_of = {int(number): slot for slot, number in enumerate(answer.jobs) if number >= 0}
+        for number, job in list(self._admitted.items()):
+            if number in slot_of:
+                job.slot = slot_of[number]
+            elif job.slot >= 0:  # it has left; one that never had a slot has not arrived yet
+                del self._admitted[number]
+                self.scheduler.books.remove(job.row)
+        to_send = [*self._begun(answer)]
+        for gang in answer.saved.tolist():
+            run = self._run_of(gang, answer) if gang >= 0 else None
+            if run is not None and run.number >= 0:
+                self.engine.preempt(run.number)
+        to_send += self._ahead(answer, to_send)
+        if to_send:
+            self.engine.dispatch([self._work(*one) for one in to_send])
+
+    def _begun(self, answer: Answer) -> Iterator[tuple[TaskRun, int, bool]]:
+        """What the core has started and the engine does not have."""
+        for gang, device in zip(answer.started.tolist(), answer.devices.tolist(), strict=True):
+            if gang < 0:
+                return
+            if gang in self._early:
+                self._events.append(self._early.pop(gang))
+                continue
+            run = self._run_of(gang, answer)
+            if run is None or run.value is not None:
+                continue  # over, and the core has heard so within this turn
+            run.device = device
+            if run.number < 0 and run.job.over.is_set():
+                self._tell_stopped(run)  # its job was given up in the same turn
+            elif run.number < 0:
+                yield run, device, False
+
+    def _ahead(self, answer: Answer, to_send: list[tuple[TaskRun, int, bool]]) -> Iterator[tuple[TaskRun, int, bool]]:
+        """What may be sent ahead: the next of a queue, while everything on its device is short."""
+        sent = [len(runs) for runs in self._on]
+        for _, device, _ in to_send:
+            sent[device] += 1
+        if not any(sent):
+            return
+        short = [all(self._seconds(run, device) < SHORT_S for run in runs) for device, runs in enumerate(self._on)]
+        for run, device, _ in to_send:
+            short[device] = short[device] and self._seconds(run, device) < SHORT_S
+        for gang, device in self.scheduler.queued():
+            found = self._run_of(gang, answer)
+            if not short[device] or found is None or found.job.over.is_set():
+                continue
+            if found.number >= 0 or found.value is not None:
+                continue
+            seconds = self._seconds(found, device)
+            room = min(max(AHEAD_S / seconds, 1.0), AHEAD)
+            short[device] = seconds < SHORT_S and sent[device] < self._slots[device] * (1 + room)
+            if short[device]:
+                sent[device] += 1
+                yield found, device, True
+
+    def _run_of(self, gang: int, answer: Answer) -> TaskRun | None:
+        """The task of a gang; None if its job has left the core."""
+        tasks = self.scheduler.books.shapes.tasks
+        job = self._admitted.get(int(answer.jobs[gang // tasks]))
+        return None if job is None else job.runs[gang % tasks]
+
+    def _seconds(self, run: TaskRun, device: int) -> float:
+        """That a task is expected to take; for ever, if nobody knows."""
+        timing = self.scheduler.books.profiles.timing(run.kernel.key, self._kind_name(device))
+        return timing.seconds(_size(run)) if timing.runs else math.inf
+
+    def _kind_name(self, device: int) -> str:
+        return self.topology.devices[device].kind
+
+    def _work(self, run: TaskRun, device: int, ahead: bool) -> Work:
+        """A new attempt at a task."""
+        books, size = self.scheduler.books, _size(run)
+        timing = books.profiles.timing(run.kernel.key, self._kind_name(device))
+        run.number = next(self._numbers)
+        self._attempts[run.number] = run
+        self._on[device].add(run)
+        named = self.topology.devices[device].name
+        run.attempts.append(Attempt(named, time.monotonic(), timing.seconds(size), timing.spread(size), ahead))
+        implementation = books.function(run.kernel, self._kind[device])
+        assert implementation is not None
+        return Work(
+            run.number,
+            device,
+            self._functions(run.kernel, implementation),
+            run.arguments,
+            tuple(_inputs(run)),
+            timeout_s=run.kernel.options.timeout_s,
+        )
+
+    # --- what the engine says
+
+    def _heard(self, event: EngineEvent) -> None:
+        if isinstance(event, DeviceDown):
+            self._device_down(event)
+        elif isinstance(event, DeviceUp):
+            self._down.discard(event.device)
+            self._events.append(Event(happened.REPAIRED, event.device))
+        else:
+            run = self._attempts.pop(event.number, None)
+            if run is not None:
+                self._ended(run, event)
+
+    def _ended(self, run: TaskRun, event: Finished | Failed | Stopped) -> None:
+        attempt = run.attempts[-1]
+        device = next(number for number, runs in enumerate(self._on) if run in runs)
+        self._on[device].discard(run)
+        run.number = -1
+        if not isinstance(event, Stopped):
+            attempt.began_s, attempt.seconds = event.began_s, event.seconds
+        if run.job.over.is_set():
+            attempt.ended = attempt.ended or "given up"
+            if isinstance(event, Finished):
+                self.engine.free(event.value)
+            self._tell_stopped(run)
+            self._forget(run.job)
+        elif isinstance(event, Finished):
+            attempt.ended, attempt.cold = "done", event.cold
+            self._learn(run, device, event)
+            run.value = event.value
+            self._tell_finished(run)
+        elif isinstance(event, Stopped):
+            attempt.ended = "stopped"
+            self._tell_stopped(run)
+        else:
+            attempt.ended = event.message or event.why
+            self._failed(run, event)
+
+    def _tell_finished(self, run: TaskRun) -> None:
+        """Tell the core, and whoever waits for the value."""
+        job, books = run.job, self.scheduler.books
+        run.device = -1
+        self._events.append(Event(happened.FINISHED, self._gang(run)))
+        now = time.monotonic()
+        for index in job.readers[run.index]:
+            reader = job.runs[index]
+            reader.missing -= 1
+            if not reader.missing:
+                reader.ready_s = now
+                made = {source: _value(job.runs[source]).size for source in reader.call.reads}
+                books.inputs_known(job.row, index, made, _size(reader))
+        for source in run.call.reads:
+            self._read(job.runs[source])
+        self.engine.free(run.arguments)
+        job.unfinished -= 1
+        if not job.unfinished:
+            self._complete(job)
+
+    def _read(self, run: TaskRun) -> None:
+        """One reader less; a value that nobody will read is forgotten."""
+        run.readers -= 1
+        if not run.readers and run.index not in run.job.graph.outputs:
+            self.engine.free(_value(run))
+
+    def _tell_stopped(self, run: TaskRun) -> None:
+        """It has to be placed again, unless its job is given up; if the core has not started it, it still waits."""
+        if run.device >= 0:
+            run.device = -1
+            self._events.append(Event(happened.STOPPED, self._gang(run)))
+
+    def _gang(self, run: TaskRun) -> int:
+        return run.job.slot * self.scheduler.books.shapes.tasks + run.index
+
+    def _learn(self, run: TaskRun, device: int, event: Finished) -> None:
+        books = self.scheduler.books
+        timing = books.profiles.timing(run.kernel.key, self._kind_name(device))
+        timing.learn(_size(run), event.seconds, shared=any(self._on), cold=event.cold)
+        books.refresh(run.kernel)
+        self._end_trial(run)
+
+    def _end_trial(self, run: TaskRun) -> None:
+        if self._trials.get((run.kernel.key, run.trial)) is run:
+            del self._trials[run.kernel.key, run.trial]
+
+    def _failed(self, run: TaskRun, event: Failed) -> None:
+        self._end_trial(run)
+        self._tell_stopped(run)
+        if event.why == DIED and event.signal in BLAMELESS and run.lost < run.kernel.options.retries:
+            run.lost += 1
+            log.warning("%s: %s; it is run again", run.job.where(run), event.message)
+        else:
+            run.job.cause = event.exception
+            self._give_up(run.job, _error(run, event), FAILED)
+
+    # --- devices
+
+    def _device_down(self, event: DeviceDown) -> None:
+        self._down.add(event.device)
+        kind = self._kind[event.device]
+        log.warning("device %s is down: %s", self.topology.devices[event.device].name, event.why)
+        self._events.append(Event(happened.FAILED, event.device))
+        if not self._all_down(kind):
+            return
+        for job in list(self._admitted.values()):
+            for run in job.runs:
+                if run.trial == kind and run.value is None and job.slot >= 0:  # it may run elsewhere, after all
+                    bits = sum(1 << k for k in self.scheduler.books.kinds_of(run.kernel))
+                    self.scheduler.allow(self._gang(run), bits)
+                    self._end_trial(run)
+                    run.trial = -1
+            try:
+                for run in job.runs:
+                    self._check_runnable(run)
+            except InfeasibleError as error:
+                self._give_up(job, error, FAILED)
+
+    def _check_runnable(self, run: TaskRun) -> None:
+        """Refuse a task all of whose devices are down."""
+        kinds = self.scheduler.books.kinds_of(run.kernel)
+        if run.value is None and all(self._all_down(kind) for kind in kinds):
+            raise InfeasibleError(
+                f"kernel {run.kernel.name!r} has no device left that can run it",
+                where=run.job.where(run),
+                hint="give it another implementation, or repair the device and submit the job again",
+            )
+
+    # --- jobs go
+
+    def _complete(self, job: JobState) -> None:
+        for index in job.graph.outputs:
+            value = _value(job.runs[index])
+            job.values.append(self.engine.get(value))  # mapped: it stays when its file goes
+        for index in set(job.graph.outputs):
+            self.engine.free(_value(job.runs[index]))
+        self._close(job, DONE)
+
+    def _give_up(self, job: JobState, error: SymphonyError, status: str) -> None:
+        if job.over.is_set():
+            return
+        job.error = error
+        if job in self._backlog:
+            self._backlog.remove(job)
+        if job.admitted in self._admitted:
+            tasks = self.scheduler.books.shapes.tasks
+            self._early = {gang: event for gang, event in self._early.items() if gang // tasks != job.slot}
+            self._events.append(Event(happened.DROPPED, job.slot))
+        self._close(job, status)
+        for run in job.runs:
+            self._end_trial(run)
+            if run.number >= 0:
+                self.engine.cancel(run.number)
+        self._forget(job)
+
+    def _forget(self, job: JobState) -> None:
+        """Free what a job that was given up has made, once nothing of it runs any more."""
+        if any(run.number >= 0 for run in job.runs):
+            return
+        for run in job.runs:
+            self.engine.free(run.arguments)
+            if run.value is not None:
+                self.engine.free(run.value)
+
+    def _close(self, job: JobState, status: str) -> None:
+        job.ended_s, job.status = time.monotonic(), status
+        job.over.set()
+
+    def _give_all_up(self, error: EngineError) -> None:
+        while self.requests:
+            self.requests.popleft()()
+        for job in [*self._backlog, *self._admitted.values()]:
+            if not job.over.is_set():
+                job.error = error
+                self._close(job, FAILED)
+
+
+def _value(run: TaskRun) -> Stored:
+    assert run.value is not None
+    return run.value
+
+
+def _inputs(run: TaskRun) -> Iterable[Stored]:
+    return (_value(run.job.runs[source]) for source in run.call.reads)
+
+
+def _size(run: TaskRun) -> int:
+    """Bytes that a task is called with."""
+    return run.arguments.size + sum(value.size for value in _inputs(run)) if not run.missing else run.arguments.size
+
+
+def _error(run: TaskRun, event: Failed) -> JobError:
+    """What the one who asked is told."""
+    where, name = run.job.where(run), run.kernel.name
+    if event.why == TIMEOUT:
+        hint = "give it more time: @sy.kernel(timeout_s=…)"
+        return KernelTimeoutError(f"kernel {name!r}: {event.message}", where=where, hint=hint)
+    if event.why == DIED:
+        again = f" for the {run.lost + 1}. time" if run.lost else ""
+        memory = "; is there enough memory?" if event.signal == signal.SIGKILL else ""
+        hint = f"run it by itself to see what it does to its process{memory}"
+        return WorkerDiedError(f"kernel {name!r}: {event.message}{again}", where=where, hint=hint, signal=event.signal)
+    said = {RAISED: "raised", UNSENDABLE: "returned what cannot be sent:", UNREADABLE: "could not be read:"}
+    text = f"kernel {name!r} {said[event.why]} {event.type}: {event.message}"
+    return KernelError(text, where=where, hint=HINTS[event.why], traceback=event.traceback)

@@ -1,0 +1,176 @@
+"""Compiled turns: one program for each policy and each set of shapes, shared by all clusters of a process."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.runtime.books import LEARNED, Books
+from symphony.runtime.packing import Packed, Packing
+from symphony.runtime.turn import Answer, Event, Told, heard, take_turn, told
+from symphony.scheduling import state
+from symphony.scheduling.policy import Policy
+from symphony.scheduling.state import QUEUED, Core
+
+# A turn is many small operations: what costs time is compiling them, and the older code generator takes half as long
+# for a program that is as fast.
+OPTIONS: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False, "xla_llvm_disable_expensive_passes": True}
+_lock = threading.Lock()
+_compiled: dict[Any, Any] = {}
+
+
+@dataclass
+class Result:
+    """What a turn leaves behind."""
+
+    core: Packed
+    policy_state: Any
+    answer: Answer
+
+
+class Program:
+    """A policy's turns for books of one shape. Everything runs on the CPU: the accelerators are for kernels."""
+
+    def __init__(self, policy: Policy, books: Books, seed: int = 0) -> None:
+        self.policy = policy
+        self._device = jax.devices("cpu")[0]
+        self._rows = books.t.capacity.shape
+        self._t = Packing.of(books.t)
+        self._w = Packing.of(_fixed(books.w))
+        self._core = Packing.of(state.empty(books.t, books.w, books.shapes.jobs))
+        self._lanes = books.t.lane_device.shape[0]
+        self._policy, self._code = eqx.partition(policy, eqx.is_array)
+        self._prepare = eqx.filter_jit(type(policy).prepare)
+        self._version = -1
+        self._workload: Packed | None = None
+        self._prepared: Any = None
+        with jax.default_device(self._device):
+            self._key = jax.random.key(seed)
+            self._topology: Packed = jax.device_put(self._t.pack(books.t), self._device)
+            self._turn = self._compile(books)
+
+    def empty(self, books: Books) -> Packed:
+        """A core before its first event."""
+        return jax.device_put(self._core.pack(state.empty(books.t, books.w, books.shapes.jobs)), self._device)
+
+    def begin(self, books: Books) -> Any:
+        """The policy's state before its first decision."""
+        with jax.default_device(self._device):
+            # Strong types: a weakly typed leaf would make the second turn compile again.
+            found = jax.tree.map(jnp.asarray, self.policy.init(books.t))
+            found = jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), found)
+            return jax.device_put(found, self._device)
+
+    def unpacked(self, core: Packed) -> Core:
+        """A core as NumPy arrays, to be looked at."""
+        return self._core.unpack((np.asarray(core[0]), np.asarray(core[1])), np)
+
+    def packed(self, core: Core) -> Packed:
+        """The inverse."""
+        return jax.device_put(self._core.pack(core), self._device)
+
+    def queued(self, core: Packed) -> list[tuple[int, int]]:
+        """Gangs of one worker that wait for nothing but a lane, in order, each with its device."""
+        names = ("status", "inputs_left", "workers", "sequence", "device")
+        status, left, workers, sequence, devices = self._core.peek((np.asarray(core[0]), core[1]), names)
+        waits = np.flatnonzero((status == QUEUED) & (left == 0) & (workers == 1))
+        order = waits[np.argsort(sequence[waits], kind="stable")]
+        return list(zip(order.tolist(), devices[order, 0].tolist(), strict=True))
+
+    def take(self, books: Books, core: Packed, policy_state: Any, events: list[Event], now_s: float) -> Result:
+        """One turn. Changes nothing: who does not like the result has the core as it was."""
+        with jax.default_device(self._device):
+            self._read(books)
+            known = (self._policy, self._topology, self._workload, _learned(books))
+            given = (core, policy_state, self._prepared, self._at(events, now_s), self._key)
+            after, policy_state, answer = self._turn(*known, *given)
+        return Result(after, policy_state, Answer.of(np.asarray(answer), self._lanes))
+
+    def _at(self, events: list[Event], now_s: float) -> Told:
+        """What is believed of others is what is believed before the first reading: little, and not much of it."""
+        return told(events, now_s, np.zeros(self._rows, np.float32), np.ones(self._rows, np.float32))
+
+    def _read(self, books: Books) -> None:
+        """Take over graphs that have changed."""
+        if self._version != books.version:
+            self._workload = jax.device_put(self._w.pack(_fixed(books.w)), self._device)
+            self._prepared = self._prepare(self.policy, books.t, books.w)
+            self._version = books.version
+
+    def _compile(self, books: Books) -> Any:
+        self._read(books)
+        given = (self._policy, self._topology, self._workload, self.begin(books), self._prepared)
+        forms = tuple(
+            (jax.tree.structure(x), tuple((leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(x))) for x in given
+        )
+        key = (forms, self._code, self._t, self._w, self._core)
+        with _lock:
+            if key not in _compiled:
+                _compiled[key] = self._build(books)
+            return _compiled[key]
+
+    def _build(self, books: Books) -> Any:
+        t_form, w_form, core_form, code = self._t, self._w, self._core, self._code
+
+        def turn(
+            policy: Any,
+            t: Packed,
+            w: Packed,
+            learned: Any,
+            core: Packed,
+            state: Any,
+            prepared: Any,
+            moment: Any,
+            key: Any,
+        ) -> Any:
+            topology: TopologyArrays = t_form.unpack(t)
+            fixed: WorkloadArrays = w_form.unpack(w)
+            workload = eqx.tree_at(
+                lambda x: [getattr(x, name) for name in LEARNED], fixed, list(learned), is_leaf=lambda x: x is None
+            )
+            after, new, answer = take_turn(
+                eqx.combine(policy, code),
+                topology,
+                workload,
+                core_form.unpack(core),
+                state,
+                prepared,
+                heard(moment),
+                key,
+            )
+            return core_form.pack(after, jnp), new, answer
+
+        arguments = (
+            self._policy,
+            self._topology,
+            self._workload,
+            _learned(books),
+            self.empty(books),
+            self.begin(books),
+            self._prepared,
+            self._at([], 0.0),
+            self._key,
+        )
+        try:
+            compiled = jax.jit(turn, compiler_options=OPTIONS)
+            jax.block_until_ready(compiled(*arguments))
+        except jax.errors.JaxRuntimeError:  # another XLA, which does not have these options
+            compiled = jax.jit(turn)
+            jax.block_until_ready(compiled(*arguments))
+        return compiled
+
+
+def _learned(books: Books) -> tuple[np.ndarray, ...]:
+    return tuple(np.asarray(x, np.float32) for x in vars(books.learned).values())
+
+
+def _fixed(w: WorkloadArrays) -> WorkloadArrays:
+    """Without what is learned, which travels by itself."""
+    return eqx.tree_at(lambda x: [getattr(x, name) for name in LEARNED], w, [None] * len(LEARNED))

@@ -1,0 +1,167 @@
+"""The scheduler of a running cluster: it owns a core, and takes turns.
+
+A policy that raises, takes too long, breaks a rule or waits for ever is not asked again in that turn: the turn is taken
+from the same state by the heuristic instead. That is logged and counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import Counter, deque
+from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from symphony.baselines import EftBelief
+from symphony.problem.errors import PolicyError
+from symphony.problem.topology import Topology
+from symphony.runtime.books import Books, Shapes, grown_core
+from symphony.runtime.packing import Packed
+from symphony.runtime.profiles import Profiles
+from symphony.runtime.programs import Program, Result
+from symphony.runtime.turn import AT_ONCE, Answer, Event
+from symphony.scheduling import state
+from symphony.scheduling.policy import Policy, check_instance
+
+log = logging.getLogger("symphony.runtime")
+HEURISTIC = EftBelief()
+KEPT = 4096  # latencies
+
+
+@dataclass
+class Statistics:
+    """What a scheduler has done so far."""
+
+    turns: int = 0
+    decisions: int = 0
+    refused: int = 0
+    fallbacks: Counter[str] = field(default_factory=Counter)  # turns that the heuristic took, by reason
+    latency_s: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))  # of turns with decisions
+
+    def latency_quantile(self, share: float) -> float:
+        """Seconds that a turn with decisions took, for this share of turns or less; NaN if there was none."""
+        return float(np.quantile(np.asarray(self.latency_s), share)) if self.latency_s else float("nan")
+
+
+class Scheduler:
+    """A core, the books of what it knows, and the policy that decides. Used by one thread."""
+
+    def __init__(
+        self, topology: Topology, profiles: Profiles, policy: Policy, *, timeout_s: float, shapes: Shapes | None = None
+    ) -> None:
+        check_instance(policy)
+        if policy.cheats:
+            raise PolicyError(
+                f"{policy.name} wants to see the true background, which no real machine shows",
+                hint='choose another policy, such as "eft-belief"',
+            )
+        self.books = Books(topology, profiles, shapes or Shapes())
+        self.policy, self.timeout_s = policy, timeout_s
+        self.statistics = Statistics()
+        self._own = type(policy) is type(HEURISTIC)
+        self._programs: dict[bool, Program] = {}  # of the policy (True) and of the heuristic (False)
+        self._states: dict[bool, Any] = {}
+        self._broken = ""  # why the policy is not asked any more
+        self._late: Future | None = None  # a turn that was given up, and still runs
+        self._thread: ThreadPoolExecutor | None = None
+        self._load()
+        self._core: Packed = self._any.empty(self.books)
+
+    def close(self) -> None:
+        """Let go of the policy's thread."""
+        if self._thread is not None:
+            self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def grow(self, shapes: Shapes) -> None:
+        """Make room for something larger; compiles again."""
+        before, old = self.books.shapes, self._any.unpacked(self._core)
+        self.books = self.books.grown(shapes)
+        self._programs.clear()
+        self._load()
+        empty = state.empty(self.books.t, self.books.w, shapes.jobs)
+        self._core = self._any.packed(grown_core(old, empty, before, shapes))
+
+    def allow(self, gang: int, kinds: int) -> None:
+        """Change the device kinds (as bits) that may run a gang."""
+        core = self._any.unpacked(self._core)
+        core.runs_on[gang] = kinds
+        self._core = self._any.packed(core)
+
+    def turn(self, events: list[Event], now_s: float) -> Answer:
+        """Take a turn, with at most `AT_ONCE` events."""
+        assert len(events) <= AT_ONCE
+        began = time.perf_counter()
+        result, by_policy = None, not self._own and not self._broken
+        if by_policy:
+            result = self._ask(events, now_s)
+        if result is None:
+            result, by_policy = self._take(False, events, now_s), False
+        answer = result.answer
+        self._core = result.core
+        self._states[by_policy] = result.policy_state
+        counted = self.statistics
+        counted.turns += 1
+        counted.decisions += answer.decisions
+        counted.refused += answer.refused
+        if answer.decisions:
+            counted.latency_s.append(time.perf_counter() - began)
+        return answer
+
+    def queued(self) -> list[tuple[int, int]]:
+        """Gangs that wait for nothing but a free slot, in order, each with its device."""
+        return self._any.queued(self._core)
+
+    @property
+    def _any(self) -> Program:
+        return next(iter(self._programs.values()))
+
+    def _load(self) -> None:
+        """Compile what is needed first: the policy's program, or the heuristic's if it has none that compiles."""
+        if not self._own and not self._broken:
+            try:
+                self._program(True)
+                return
+            except Exception as error:
+                self._broken = f"{type(error).__name__}: {error}"
+                self._fall_back("raised", self._broken)
+        self._program(False)
+
+    def _program(self, policys: bool) -> Program:
+        if policys not in self._programs:
+            program = Program(self.policy if policys else HEURISTIC, self.books)
+            self._programs[policys] = program
+            self._states.setdefault(policys, program.begin(self.books))
+        return self._programs[policys]
+
+    def _take(self, policys: bool, events: list[Event], now_s: float) -> Result:
+        return self._program(policys).take(self.books, self._core, self._states[policys], events, now_s)
+
+    def _ask(self, events: list[Event], now_s: float) -> Result | None:
+        """The policy's turn; None if it is not to be had."""
+        if self._late is not None and not self._late.done():
+            self.statistics.fallbacks["late"] += 1
+            return None
+        self._thread = self._thread or ThreadPoolExecutor(1, "symphony-policy")
+        self._late = self._thread.submit(self._take, True, events, now_s)
+        try:
+            result = self._late.result(self.timeout_s)
+        except TimeoutError:
+            self._fall_back("late", f"no answer within {self.timeout_s:g} s")
+            return None
+        except Exception as error:
+            self._fall_back("raised", f"{type(error).__name__}: {error}")
+            return None
+        answer = result.answer
+        if answer.refused:
+            self._fall_back("refused", f"{answer.refused} actions were against the rules")
+        elif answer.stuck:
+            self._fall_back("stuck", "nothing runs, and it waits though a gang could be placed")
+        return None if answer.refused or answer.stuck else result
+
+    def _fall_back(self, reason: str, text: str) -> None:
+        if not self.statistics.fallbacks[reason]:
+            log.warning("policy %s: %s; the heuristic decides instead", self.policy.name, text)
+        self.statistics.fallbacks[reason] += 1

@@ -1,0 +1,220 @@
+"""One turn of the scheduler: events in, commands out, in one compiled program.
+
+What has happened is told to the core; then, as at every instant of the simulator, gangs leave, inputs are found, gangs
+start and decisions are made until nothing is left to do (`scheduling/instant.py` has the rules). A turn is a pure
+function: if a policy's turn takes too long or breaks a rule, it is thrown away and another policy takes the same turn.
+
+    K job slots   T gangs of a job   G = K*T gangs   L lanes   R rows   B events of a turn   S = L + B
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.scheduling import advance, instant
+from symphony.scheduling.advance import Arrival
+from symphony.scheduling.clock import Amount
+from symphony.scheduling.feasible import startable
+from symphony.scheduling.indexing import put, take
+from symphony.scheduling.policy import Observation, Policy
+from symphony.scheduling.state import ABSENT, DONE, RUNNING, Core
+
+AT_ONCE = 32  # events that one turn takes in; more take several
+ARRIVED, DROPPED, FINISHED, STOPPED, FAILED, REPAIRED = range(6)  # kinds of events
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that has happened, in numbers."""
+
+    kind: int
+    who: int = 0  # gang FINISHED or STOPPED; job slot DROPPED; device FAILED or REPAIRED
+    graph: int = 0  # of a job that ARRIVED …
+    home: int = 0
+    priority: int = 0
+
+
+class Moment(eqx.Module):
+    """What a turn is told."""
+
+    kind: Array  # i32[B]
+    who: Array  # i32[B]
+    graph: Array  # i32[B]
+    home: Array  # i32[B]
+    priority: Array  # i32[B]
+    count: Array  # i32: how many of them there are
+    now: Amount
+    background: Array  # f[R]: belief about loads by others, its mean …
+    background_std: Array  # f[R]: … and its deviation
+
+
+FIELDS = 5  # of an event
+Told = tuple[np.ndarray, np.ndarray]  # a moment, as a program takes it: integers and floats
+
+
+def told(events: Sequence[Event], now_s: float, background: np.ndarray, deviation: np.ndarray) -> Told:
+    """A moment in two vectors, with at most `AT_ONCE` events."""
+    whole = np.zeros(FIELDS * AT_ONCE + 2, np.int32)
+    for k, event in enumerate(events):
+        whole[k : FIELDS * AT_ONCE : AT_ONCE] = event.kind, event.who, event.graph, event.home, event.priority
+    seconds = int(now_s)
+    whole[-2:] = len(events), seconds
+    return whole, np.concatenate(([now_s - seconds], background, deviation), dtype=np.float32)
+
+
+def heard(moment: tuple[Array, Array]) -> Moment:
+    """The inverse of `told`, within a program."""
+    whole, part = moment
+    rows = whole[: FIELDS * AT_ONCE].reshape(FIELDS, AT_ONCE)
+    background, deviation = part[1:].reshape(2, -1)
+    kind, who, graph, home, priority = rows
+    now = Amount(whole[-1], part[0])
+    return Moment(kind, who, graph, home, priority, whole[-2], now, background, deviation)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What an engine is to be told, and what the turn says of itself."""
+
+    started: np.ndarray  # i32[S]: gangs, in order; -1 fills up
+    devices: np.ndarray  # i32[S]: of their first workers
+    saved: np.ndarray  # i32[S]: gangs to preempt
+    early: np.ndarray  # bool[B]: events that came too early: gangs that have FINISHED and had not started
+    jobs: np.ndarray  # i32[K]: number of the job in each slot, -1 = free
+    decisions: int
+    refused: int
+    stuck: bool  # nothing runs, though a gang could be placed
+
+    @classmethod
+    def of(cls, data: np.ndarray, lanes: int) -> Answer:
+        """From what a program gives."""
+        most = lanes + AT_ONCE
+        starts, devices, saved = data[: 3 * most].reshape(3, most)
+        early, rest = data[3 * most : 3 * most + AT_ONCE], data[3 * most + AT_ONCE :]
+        return cls(starts, devices, saved, early > 0, rest[3:], int(rest[0]), int(rest[1]), bool(rest[2]))
+
+
+class _Turn(eqx.Module):
+    core: Core
+    policy_state: Any
+    told: Array  # i32: events so far
+    early: Array  # bool[B]
+    started: Array  # i32[S]
+    devices: Array  # i32[S]
+    saved: Array  # i32[S]
+
+
+def take_turn(
+    policy: Policy,
+    t: TopologyArrays,
+    w: WorkloadArrays,
+    core: Core,
+    state: Any,
+    prepared: Any,
+    moment: Moment,
+    key: Array,
+) -> tuple[Core, Any, Array]:
+    """Tell the core what has happened, and let the policy decide until nothing is left to do.
+
+    Returns the new core, the policy's new state, and what `Answer.of` reads.
+    """
+    yes = jnp.asarray(True)
+
+    def leave(x: _Turn) -> _Turn:
+        return replace(x, core=instant.leave(x.core, t, w)[0])
+
+    def fetch(x: _Turn) -> _Turn:
+        # Engines move inputs together with the kernel that reads them: what is wanted somewhere is as good as there.
+        core, found = instant.next_fetch(x.core, t, w, x.core.fetches > 0)
+        core = advance.inputs_there(core, found.gang, found.device, jnp.asarray(1), found.goes)
+        return replace(x, core=advance.copy_made(core, found.parent, take(t.place, found.device)[0], found.goes))
+
+    def start(x: _Turn) -> _Turn:
+        core, begun = instant.start(x.core, t, w, moment.now)
+        at = (x.started >= 0).sum()
+        started = put(x.started, at, begun.gang, begun.when)
+        return replace(x, core=core, started=started, devices=put(x.devices, at, begun.devices[0], begun.when))
+
+    def decide(x: _Turn) -> _Turn:
+        drawn = jax.random.fold_in(key, x.core.decisions)
+        state, action = policy.decide(drawn, x.policy_state, observe(x.core, t, w, moment, prepared))
+        core, commands, _ = advance.apply(x.core, t, w, action, yes)
+        saved = put(x.saved, (x.saved >= 0).sum(), commands.save, commands.save >= 0)
+        return replace(x, core=core, policy_state=state, saved=saved)
+
+    def event(number: int) -> Any:
+        def happened(x: _Turn) -> _Turn:
+            k, core, early = x.told, replace(x.core, waited=~yes), x.early
+            who = moment.who[k]
+            if number == ARRIVED:
+                job = Arrival(moment.graph[k], moment.home[k], moment.priority[k], moment.now)
+                core = advance.admit(core, w, job, yes)
+            elif number == DROPPED:
+                core = advance.job_dropped(core, w, who, yes)
+            elif number == FINISHED:
+                # An engine may be ahead of the core, which starts a gang when the one before it has gone.
+                runs = take(core.status, who) == RUNNING
+                core, early = advance.gang_finished(core, who, runs), put(early, k, ~runs)
+            elif number == STOPPED:
+                core = advance.gang_stopped(core, who, yes)
+            elif number == FAILED:
+                core = advance.device_failed(core, t, who, yes)
+            else:
+                core = advance.device_repaired(core, who, yes)
+            return replace(x, core=core, told=k + 1, early=early)
+
+        return happened
+
+    parts = [leave, fetch, start, decide, *(event(number) for number in range(REPAIRED + 1))]
+
+    def todo(x: _Turn) -> Array:
+        """The next part, the first that has something to do; how many parts there are if none has."""
+        happens = jnp.where(x.told < moment.count, 4 + moment.kind[x.told], len(parts))
+        number = jnp.where(instant.wanted(x.core, t), 3, len(parts))
+        number = jnp.where(x.told < moment.count, happens, number)
+        number = jnp.where(startable(x.core)[0].any(), 2, number)
+        number = jnp.where((x.core.fetches > 0).any(), 1, number)
+        return jnp.where(instant.leaves(x.core), 0, number)
+
+    def step(x: tuple[_Turn, Array]) -> tuple[_Turn, Array]:
+        after = jax.lax.switch(x[1], parts, x[0])
+        return after, todo(after)
+
+    # What had been sent ahead may start and finish within a turn: so many can start.
+    none = jnp.full(core.lane_holds.shape[0] + AT_ONCE, -1, jnp.int32)
+    begin = _Turn(core, state, jnp.asarray(0, jnp.int32), jnp.zeros(AT_ONCE, bool), none, none, none)
+    end, _ = jax.lax.while_loop(lambda x: x[1] < len(parts), step, (begin, todo(begin)))
+    return end.core, end.policy_state, _answer(core, end, t)
+
+
+def _answer(before: Core, end: _Turn, t: TopologyArrays) -> Array:
+    """In the order of `Answer.of`."""
+    core = end.core
+    stuck = (core.lane_holds < 0).all() & instant.wanted(replace(core, waited=jnp.asarray(False)), t)
+    said = jnp.stack([core.decisions - before.decisions, core.refused - before.refused, stuck.astype(jnp.int32)])
+    return jnp.concatenate([end.started, end.devices, end.saved, end.early.astype(jnp.int32), said, core.job])
+
+
+def observe(core: Core, t: TopologyArrays, w: WorkloadArrays, moment: Moment, prepared: Any) -> Observation:
+    """What a policy is shown."""
+    return Observation(
+        core=replace(core, reading=moment.background + core.own_reading),
+        topology=t,
+        workload=w,
+        now=moment.now,
+        own_load=instant.running_load(core, t, w),
+        background=moment.background,
+        background_std=moment.background_std,
+        true_background=None,
+        units_left=jnp.where((core.status == ABSENT) | (core.status == DONE), 0.0, 1.0),  # a kernel says 1 until done
+        prepared=prepared,
+    )

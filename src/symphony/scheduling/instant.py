@@ -1,0 +1,139 @@
+"""What the rules make of an instant, before time moves: gangs leave, inputs are looked for, gangs start.
+
+Whoever drives the core asks these in turn until nothing is left to do: the simulator, which adds what each of them
+does to its hidden world, and the runtime, which adds what an engine is told. Each takes one small, bounded step (one
+gang, one device) and says through its `when` whether there was anything to do.
+"""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import Array
+
+from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.problem.spans import distance
+from symphony.problem.topology import LOCAL
+from symphony.scheduling import advance
+from symphony.scheduling.clock import Amount
+from symphony.scheduling.feasible import GangFacts, candidates, facts, startable
+from symphony.scheduling.indexing import BIG, first, first_min, once, take
+from symphony.scheduling.state import COPIES, PLACING, QUEUED, Core
+
+
+def wanted(core: Core, t: TopologyArrays) -> Array:
+    """Whether a decision is wanted."""
+    return (candidates(core, t).any() | core.offered) & ~core.waited
+
+
+def leaves(core: Core) -> Array:
+    """Whether a gang is to leave, or children are to be told."""
+    return core.leaving.any() | (core.releasing >= 0)
+
+
+class Leave(eqx.Module):
+    """A gang that left, as it was before."""
+
+    when: Array  # bool: one did
+    gang: Array  # i32
+    facts: GangFacts
+    status: Array  # i8: it left with
+    devices: Array  # [W]
+    lanes: Array  # [W]
+    slot: Array  # i32: of its job, or of the one whose children were told
+    completed: Array  # bool: that job is complete
+
+
+def leave(core: Core, t: TopologyArrays, w: WorkloadArrays) -> tuple[Core, Leave]:
+    """Take one leaving gang off its devices, and tell the next few children of a finished one."""
+    when = core.leaving.any() & (core.releasing < 0)
+    gang = jnp.where(when, first(core.leaving), 0)
+    f = facts(core, w, gang)
+    status, devices, lanes = take(core.status, gang), take(core.device, gang), take(core.lane, gang)
+    when, gang, f, status, devices, lanes = once((when, gang, f, status, devices, lanes))
+    slot = jnp.where(when, f.slot, core.releasing // w.kernel.shape[1])
+    before = core.jobs_done
+    core = advance.gang_leaves(core, t, w, gang, f, when)
+    core = advance.release_children(core, w)
+    return core, Leave(when, gang, f, status, devices, lanes, slot, core.jobs_done > before)
+
+
+class Fetch(eqx.Module):
+    """The next input that a device has to fetch."""
+
+    when: Array  # bool: an engine was idle, and had something to look for
+    goes: Array  # bool: something has to be moved
+    device: Array  # i32
+    gang: Array  # i32: for which
+    skipped: Array  # i32: inputs that lie there already
+    parent: Array  # i32: gang whose output it is, -1 = the job's input
+    source: Array  # i32: device whose memory holds the nearest copy
+    bytes: Array  # f
+
+
+def next_fetch(core: Core, t: TopologyArrays, w: WorkloadArrays, idle: Array) -> tuple[Core, Fetch]:
+    """The next input of the first gang at a device whose fetch engine is `idle` [D]; what lies there already is."""
+    when = idle.any()
+    device = jnp.where(when, first(idle), 0)
+    wants = ((core.status == PLACING) | (core.status == QUEUED)) & (core.inputs_left > 0)
+    wants &= (core.device[:, 0] == device) & when
+    gang = jnp.minimum(first_min(jnp.where(wants, core.sequence, BIG))[1], wants.shape[0] - 1)
+    when, device, gang = once((when, device, gang))
+    f = facts(core, w, gang)
+    memory = take(t.place, device)[0]
+
+    edges = w.in_start[f.graph, f.index + 1] - take(core.inputs_left, gang) + jnp.arange(w.fan)
+    present = edges < w.in_start[f.graph, f.index + 1]
+    edges = jnp.minimum(edges, w.in_source.shape[1] - 1)
+    number, size = w.in_source[f.graph, edges], w.in_bytes[f.graph, edges]
+    parent = jnp.where(number >= 0, f.slot * w.kernel.shape[1] + number, -1)
+    home = jnp.where(jnp.arange(COPIES) == 0, take(core.home, f.slot), -1)
+    copies = jnp.where((parent >= 0)[:, None], take(core.copies, parent), home)  # [fan, V]
+    far = jnp.where(copies >= 0, distance(take(t.place, copies), take(t.place, memory)), BIG // 8)
+    v = jnp.arange(COPIES)
+    age = jnp.where(v == 0, 0, 1 + (v - 1 - take(core.copied, parent)[:, None]) % (COPIES - 1))
+    _, nearest = first_min(far * COPIES + jnp.where(parent[:, None] >= 0, age, v))
+
+    remote = present & (far.min(axis=1) > LOCAL) & (size > 0)
+    skipped = jnp.minimum(first(remote), present.sum(dtype=jnp.int32))
+    goes = when & remote.any()
+    edge = jnp.minimum(skipped, w.fan - 1)
+    found = Fetch(when, goes, device, gang, skipped, parent[edge], copies[edge, nearest[edge]], size[edge])
+    found = once(found)
+    return advance.inputs_there(core, gang, device, found.skipped, when), found
+
+
+class Start(eqx.Module):
+    """A gang that started."""
+
+    when: Array  # bool: one did
+    gang: Array  # i32
+    facts: GangFacts
+    devices: Array  # [W]
+    setup: Array  # f[W]: seconds of set-up of its lanes
+
+
+def start(core: Core, t: TopologyArrays, w: WorkloadArrays, now: Amount) -> tuple[Core, Start]:
+    """Start the startable gang that was placed first."""
+    able, heads = startable(core)
+    least, device = first_min(jnp.where(able, take(core.sequence, heads), BIG))
+    when = least < BIG
+    gang = jnp.where(when, take(heads, device), 0)
+    when, gang, f, devices = once((when, gang, facts(core, w, gang), take(core.device, gang)))
+    core, setup = advance.start_gang(core, t, w, gang, f, now, when)
+    return core, Start(when, gang, f, devices, setup)
+
+
+def demand(t: TopologyArrays, w: WorkloadArrays, kernel: Array, work: Array, devices: Array) -> Array:
+    """What a worker asks of the rows on the route of its device, as a share of their capacity [..., H]."""
+    kinds, resource = take(t.device_kind, devices)[..., None], take(t.route_kind, devices)
+    kernel, work = kernel[..., None], work[..., None]
+    asked = w.demand_fixed[kernel, kinds, resource] + work * w.demand_work[kernel, kinds, resource]
+    return asked / take(t.capacity, take(t.route_row, devices))
+
+
+def running_load(core: Core, t: TopologyArrays, w: WorkloadArrays) -> Array:
+    """Load that running workers put on each row by their profiles, what they exchange left aside [R]."""
+    f = facts(core, w, core.lane_holds)
+    asked = jnp.where((core.lane_holds >= 0)[:, None], demand(t, w, f.kernel, f.work, t.lane_device), 0)
+    return jnp.zeros(t.capacity.shape).at[take(t.route_row, t.lane_device)].add(asked)

@@ -1,0 +1,309 @@
+"""The public check of engines: does one keep its contract?"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from symphony.engines.engine import (
+    DIED,
+    RAISED,
+    TIMEOUT,
+    UNSENDABLE,
+    Engine,
+    EngineEvent,
+    Failed,
+    Finished,
+    Function,
+    Pickled,
+    Stopped,
+    Work,
+)
+from symphony.engines.worker import pickled, unpickled
+from symphony.problem.errors import InputError
+from symphony.problem.topology import Topology
+
+PATIENCE_S = 60.0  # for whatever the engine is asked to do
+MANY = 200  # pieces of work that are sent at once
+
+
+def check_engine(engine: Engine, device: int = 0) -> None:
+    """Raise `InputError`, saying what to change, unless an engine keeps its contract. Runs small work on a device.
+
+    Everything that is dispatched ends in exactly one event. Values come back as they were put, large ones too. What
+    raises, cannot be sent, dies or takes too long fails alone, and says why; the device goes on. What is cancelled or
+    preempted stops, whether it runs or waits. A gang runs at once, if the device has slots for it. `wake` ends a
+    `poll`. The engine is left open, with nothing under way.
+    """
+    where = f"engine {type(engine).__name__}"
+    with _told(where):
+        if not isinstance(engine, Engine):
+            raise _Wrong("it lacks a method of sy.Engine", "give it all of them: see docs/guides/engines.md")
+        check = _Check(engine, device)
+        for one in (
+            check.inventory,
+            check.values,
+            check.order,
+            check.failures,
+            check.stops,
+            check.gangs,
+            check.wakes,
+        ):
+            one()
+
+
+class _Wrong(Exception):
+    """A part of the contract that does not hold, and what to change."""
+
+
+@contextmanager
+def _told(where: str) -> Iterator[None]:
+    try:
+        yield
+    except _Wrong as wrong:
+        what, hint = wrong.args
+        raise InputError(what, where=where, hint=hint) from None
+
+
+def _expect(holds: object, what: str, hint: str) -> None:
+    if not holds:
+        raise _Wrong(what, hint)
+
+
+# The kernels. They import what they use: an engine may run them anywhere.
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _sum(*values: Any) -> Any:
+    return sum(values[1:], values[0])
+
+
+def _raise(text: str) -> None:
+    raise ValueError(text)
+
+
+def _unsendable() -> Any:
+    return (number for number in range(3))
+
+
+def _die() -> None:
+    import os
+    import signal
+
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _sleep(path: str = "", seconds: float = 3600.0) -> None:
+    import pathlib
+    import time
+
+    if path:
+        pathlib.Path(path).touch()
+    time.sleep(seconds)
+
+
+def _meet(folder: str, own: int, others: int) -> bool:
+    """Whether all of a gang were there at the same time."""
+    import pathlib
+    import time
+
+    (pathlib.Path(folder) / str(own)).touch()
+    for _ in range(3000):
+        if len(list(pathlib.Path(folder).iterdir())) == others:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+class _Check:
+    """An engine that is being checked, and what it has said so far."""
+
+    def __init__(self, engine: Engine, device: int) -> None:
+        self.engine, self.device = engine, device
+        self.numbers = itertools.count(1)
+        self.under_way: set[int] = set()
+        self.ended: dict[int, EngineEvent] = {}
+
+    def work(self, function: Callable[..., Any], *args: Any, inputs: tuple = (), **options: Any) -> Work:
+        import cloudpickle
+
+        # By value: what the checks call need not be installed where it runs.
+        code = cloudpickle.dumps(_by_value(function))
+        sent = Function(function.__name__, hashlib.sha256(code).hexdigest(), self.engine.put(Pickled(code)))
+        arguments = self.engine.put(Pickled(*pickled((args, {}), _reference)))
+        return Work(next(self.numbers), self.device, sent, arguments, inputs, **options)
+
+    def send(self, *work: Work) -> None:
+        self.engine.dispatch(work)
+        self.under_way |= {one.number for one in work}
+
+    def wait(self, *work: Work) -> list[Any]:
+        """What became of some work."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not all(one.number in self.ended for one in work):
+            names = sorted({one.function.name for one in work if one.number not in self.ended})
+            _expect(
+                time.monotonic() < deadline,
+                f"nothing was heard of {', '.join(names)} for {PATIENCE_S:.0f} s",
+                "end every piece of work in one of Finished, Failed, Stopped",
+            )
+            self.hear(0.1)
+        return [self.ended[one.number] for one in work]
+
+    def hear(self, timeout_s: float) -> None:
+        for event in self.engine.poll(timeout_s):
+            if not isinstance(event, Finished | Failed | Stopped):
+                continue
+            _expect(
+                event.number in self.under_way,
+                f"work {event.number} ended twice, or was never dispatched",
+                "end every piece of work in exactly one event",
+            )
+            self.under_way.discard(event.number)
+            self.ended[event.number] = event
+
+    def value(self, event: Any) -> Any:
+        _expect(isinstance(event, Finished), f"work ended in {event}, not in Finished", "run what can be run")
+        found = self.engine.get(event.value)
+        return unpickled(found.head, list(found.buffers))
+
+    # --- what must hold
+
+    def inventory(self) -> None:
+        found = self.engine.inventory()
+        _expect(isinstance(found, Topology), f"inventory() gives {type(found).__name__}", "answer with a sy.Topology")
+        _expect(
+            0 <= self.device < len(found.devices), f"there is no device {self.device}", "name one of the inventory's"
+        )
+        _expect(self.engine.inventory() == found, "inventory() changes", "devices go down and come up; they stay")
+
+    def values(self) -> None:
+        import numpy as np
+
+        large = np.arange(300_000, dtype=np.int64).reshape(300, 1000)
+        values: tuple[Any, ...] = ([1, 2.5, -3], large)
+        for given in values:
+            stored = self.engine.put(Pickled(*pickled(given)))
+            back = self.engine.get(stored)
+            _expect(
+                np.array_equal(unpickled(back.head, list(back.buffers)), given),
+                "a value that was put is not what get gives",
+                "keep the pickle and its buffers, byte by byte",
+            )
+            _expect(stored.size >= len(back.head), "the size of a stored value is too small", "count all its bytes")
+        first = self.work(_same, large)
+        self.send(first)
+        [event] = self.wait(first)
+        _expect(np.array_equal(self.value(event), large), "a large argument came back changed", "send every buffer")
+        sane = event.seconds >= 0 and event.began_s <= time.monotonic() + 1
+        _expect(sane, f"it began at {event.began_s:.6g} and took {event.seconds:.6g} s", "use time.monotonic()")
+        then = self.work(_sum, _Reference(0), _Reference(1), inputs=(event.value, event.value))
+        self.send(then)
+        [after] = self.wait(then)
+        _expect(
+            np.array_equal(self.value(after), large * 2),
+            "work that reads what other work made got something else",
+            "hand over inputs in the order of their persistent ids",
+        )
+        again = self.value(event)
+        _expect(np.array_equal(again, large), "a value has changed since it was made", "let nobody write to it")
+        for value in (event.value, after.value):
+            self.engine.free(value)
+
+    def order(self) -> None:
+        work = [self.work(_same, number) for number in range(MANY)]
+        self.send(*work)
+        found = [self.value(event) for event in self.wait(*work)]
+        _expect(found == list(range(MANY)), "values were mixed up", "keep each value with its number")
+
+    def failures(self) -> None:
+        raises, sends, dies = self.work(_raise, "of course"), self.work(_unsendable), self.work(_die)
+        late, well = self.work(_sleep, timeout_s=0.2), self.work(_same, 7)
+        self.send(raises, sends, dies, late, well)
+        events = self.wait(raises, sends, dies, late, well)
+        for event, why in zip(events, (RAISED, UNSENDABLE, DIED, TIMEOUT), strict=False):
+            _expect(
+                isinstance(event, Failed) and event.why == why,
+                f"work that should have failed as {why!r} ended in {event}",
+                "say what went wrong with a kernel in a Failed",
+            )
+        raised = events[0]
+        _expect(
+            raised.type == "ValueError" and "of course" in raised.message and "_raise" in raised.traceback,
+            "the exception of a kernel is not told of",
+            "give its type, message and traceback",
+        )
+        _expect(self.value(events[4]) == 7, "work after a failure came to nothing", "replace what a kernel has broken")
+
+    def stops(self) -> None:
+        slots = self._slots()
+        with tempfile.TemporaryDirectory() as folder:
+            running = [self.work(_sleep, os.path.join(folder, str(number))) for number in range(slots)]
+            waiting = self.work(_same, 1)
+            self.send(*running, waiting)
+            deadline = time.monotonic() + PATIENCE_S
+            while len(os.listdir(folder)) < slots and time.monotonic() < deadline:
+                self.hear(0.01)
+            _expect(len(os.listdir(folder)) == slots, f"{slots} slots do not run {slots} at once", "start them all")
+            _expect(waiting.number in self.under_way, "more work ran than there are slots", "let the rest wait")
+            self.engine.cancel(waiting.number)
+            self.engine.preempt(running[0].number)
+            for one in running[1:]:
+                self.engine.cancel(one.number)
+            for event in self.wait(waiting, *running):
+                _expect(isinstance(event, Stopped), f"cancelled work ended in {event}", "answer with Stopped")
+        self.engine.cancel(running[0].number)  # it has ended: nothing happens
+        again = self.work(_same, 2)
+        self.send(again)
+        _expect(self.value(self.wait(again)[0]) == 2, "nothing runs after a cancel", "replace what was stopped")
+
+    def gangs(self) -> None:
+        slots = self._slots()
+        if slots < 2:
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            gang = [self.work(_meet, folder, own, 2, gang=1) for own in range(2)]
+            self.send(*gang)
+            met = [self.value(event) for event in self.wait(*gang)]
+        _expect(all(met), "the workers of a gang did not run at the same time", "give each a slot of its own")
+
+    def wakes(self) -> None:
+        self.engine.wake()
+        began = time.monotonic()
+        _expect(self.engine.poll(PATIENCE_S) == [], "something happened that nobody asked for", "say what was asked")
+        _expect(time.monotonic() - began < PATIENCE_S / 2, "poll slept on after wake", "let wake end it")
+
+    def _slots(self) -> int:
+        found = self.engine.inventory()
+        return found.kind_of[found.devices[self.device].kind].slots
+
+
+class _Reference:
+    """Stands for an input, by its number."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+def _reference(value: Any) -> int | None:
+    return value.number if isinstance(value, _Reference) else None
+
+
+def _by_value(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, of no module, so that it is sent whole."""
+    import types
+
+    copy = types.FunctionType(
+        function.__code__, {"__builtins__": __builtins__}, function.__name__, function.__defaults__
+    )
+    copy.__module__ = "__main__"
+    return copy

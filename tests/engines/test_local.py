@@ -1,0 +1,304 @@
+"""The local engine, with real processes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import symphony as sy
+from symphony.engines import local, worker
+from symphony.engines.engine import DIED, DeviceDown, Failed, Finished, Function, Pickled, Stopped, Work
+from symphony.engines.local import LocalEngine
+from symphony.problem.topology import DeviceKind
+from tests.runtime.machines import machine
+
+SECONDS = 60.0
+
+
+class Driver:
+    """An engine, and work for it."""
+
+    def __init__(self, engine: LocalEngine) -> None:
+        self.engine, self.number = engine, 0
+
+    def work(self, function: Callable[..., Any], *args: Any, **options: Any) -> Work:
+        code = Pickled(*worker.pickled(function, lambda _: None))
+        sent = Function("f", hashlib.sha256(code.head).hexdigest(), self.engine.put(code))
+        self.number += 1
+        arguments = self.engine.put(Pickled(*worker.pickled((args, {}))))
+        return Work(self.number, options.pop("device", 0), sent, arguments, **options)
+
+    def run(self, *work: Work) -> list[Any]:
+        self.engine.dispatch(work)
+        return self.ends(*work)
+
+    def ends(self, *work: Work) -> list[Any]:
+        found: dict[int, Any] = {}
+        deadline = time.monotonic() + SECONDS
+        while len(found) < len(work):
+            assert time.monotonic() < deadline
+            found |= {event.number: event for event in self.engine.poll(0.1) if not isinstance(event, DeviceDown)}
+        return [found[one.number] for one in work]
+
+    def value(self, event: Any) -> Any:
+        assert isinstance(event, Finished), event
+        stored = self.engine.get(event.value)
+        return worker.unpickled(stored.head, stored.buffers)
+
+    def files(self) -> list[str]:
+        return sorted(set(os.listdir(self.engine._folder)) - {"owner"})
+
+
+@pytest.fixture
+def driver() -> Iterator[Driver]:
+    engine = LocalEngine(machine(others=1))
+    yield Driver(engine)
+    engine.close()
+
+
+@pytest.mark.parametrize("device", [0, 1], ids=["two slots", "one slot"])
+def test_it_keeps_the_contract_of_engines(driver: Driver, device: int) -> None:
+    sy.testing.check_engine(driver.engine, device)
+    assert driver.engine.poll(0) == []
+
+
+def test_it_keeps_the_contract_where_processes_cannot_be_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(pid: int) -> int:
+        raise PermissionError("not in this container")
+
+    monkeypatch.setattr(os, "pidfd_open", forbidden)
+    engine = LocalEngine(machine())
+    try:
+        sy.testing.check_engine(engine)
+    finally:
+        engine.close()
+
+
+def test_a_death_is_noticed_though_a_grandchild_holds_the_pipe(driver: Driver) -> None:
+    def fork_and_die(path):
+        import os
+        import pathlib
+        import signal
+        import time
+
+        if not os.fork():
+            pathlib.Path(path).write_text(str(os.getpid()))
+            time.sleep(3600)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "pid")
+        [died] = driver.run(driver.work(fork_and_die, str(path)))
+        assert isinstance(died, Failed) and died.signal == signal.SIGKILL
+        while not (path.exists() and path.read_text()):
+            time.sleep(0.005)
+        os.kill(int(path.read_text()), signal.SIGKILL)
+
+
+def test_every_slot_is_a_process_of_its_own_on_a_cpu_of_its_own(driver: Driver) -> None:
+    def who():
+        import os
+        import time
+
+        time.sleep(0.05)  # so that no slot does it twice
+        return os.getpid(), sorted(os.sched_getaffinity(0)), os.environ["OMP_NUM_THREADS"]
+
+    work = [driver.work(who), driver.work(who), driver.work(who, device=1)]
+    found = [driver.value(event) for event in driver.run(*work)]
+    assert len({pid for pid, _, _ in found} | {os.getpid()}) == 4
+    assert all(len(cpus) == 1 and threads == "1" for _, cpus, threads in found)
+    if len(os.sched_getaffinity(0)) > 1:
+        assert found[0][1] != found[1][1]
+
+
+def test_workers_do_not_load_jax_unless_a_kernel_does(driver: Driver) -> None:
+    def loaded():
+        import sys
+
+        return "jax" in sys.modules, "symphony" in sys.modules
+
+    assert driver.value(driver.run(driver.work(loaded))[0]) == (False, False)
+
+
+def test_a_death_is_told_of_with_its_signal_and_the_next_process_goes_on(driver: Driver) -> None:
+    def die():
+        import os
+        import signal
+
+        os.kill(os.getpid(), signal.SIGABRT)
+
+    first, second = driver.work(die, device=1), driver.work(os.getpid, device=1)
+    died, after = driver.run(first, second)  # the second waits behind the first, and is sent to the new process
+    assert isinstance(died, Failed) and (died.why, died.signal) == (DIED, signal.SIGABRT)
+    assert "SIGABRT" in died.message
+    assert driver.value(after) != os.getpid()
+
+
+def test_an_exit_is_a_death_without_a_signal(driver: Driver) -> None:
+    [died] = driver.run(driver.work(os._exit, 5, device=1))
+    assert isinstance(died, Failed) and (died.why, died.signal) == (DIED, 0)
+    assert "exit code 5" in died.message
+
+
+def test_an_idle_process_that_is_killed_is_replaced_without_a_word(driver: Driver) -> None:
+    before = driver.value(driver.run(driver.work(os.getpid, device=1))[0])
+    os.kill(before, signal.SIGKILL)
+    deadline = time.monotonic() + SECONDS
+    after = before
+    while after == before and time.monotonic() < deadline:
+        event = driver.run(driver.work(os.getpid, device=1))[0]
+        if isinstance(event, Finished):
+            after = driver.value(event)
+    assert after != before
+
+
+def test_large_values_are_files_that_go_when_they_are_freed(driver: Driver) -> None:
+    work = driver.work(lambda x: x + 1, np.zeros(100_000))
+    assert driver.files() == [work.arguments.at[1]]
+    [event] = driver.run(work)
+    assert len(driver.files()) == 2
+    value = driver.value(event)
+    driver.engine.free(work.arguments)
+    driver.engine.free(event.value)
+    driver.engine.free(event.value)  # twice does no harm
+    assert driver.files() == []
+    assert value.sum() == 100_000
+
+
+def test_many_small_inputs_make_no_large_message(driver: Driver) -> None:
+    made = [driver.engine.put(Pickled(*worker.pickled(b"x" * 5_000))) for _ in range(40)]
+    work = driver.work(lambda: None)
+    slim = driver.engine._slim(made)
+    assert sum(len(value.at[0] or b"") for value in slim) == 0
+    back = [driver.engine.get(value) for value in slim]
+    assert all(worker.unpickled(value.head, []) == b"x" * 5_000 for value in back)
+    assert isinstance(driver.run(replace(work, inputs=tuple(made)))[0], Finished)
+
+
+def test_a_device_that_cannot_be_started_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """JAX finds no GPU here, or it would be in the tests' way: they hide it."""
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    topology = machine(others=1)
+    gpu = DeviceKind("big", "gpu")
+    engine = LocalEngine(replace(topology, kinds=(topology.kinds[0], gpu)))
+    try:
+        assert [device.name for device in engine.inventory().devices] == ["here/cpu"]
+        assert "here/big-0 is left out: JAX finds no gpu" in engine.notes[0]
+        sy.testing.check_engine(engine)
+    finally:
+        engine.close()
+
+
+def test_a_device_whose_process_never_comes_up_again_goes_down(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text("raise SystemExit(1)")
+    monkeypatch.setattr(local.process, "__file__", str(broken))
+    first, second = driver.work(os._exit, 1, device=1), driver.work(os.getpid, device=1)
+    driver.engine.dispatch([first, second])
+    events: list[Any] = []
+    deadline = time.monotonic() + SECONDS
+    while not any(isinstance(event, DeviceDown) for event in events):
+        assert time.monotonic() < deadline
+        events += driver.engine.poll(0.1)
+    assert [type(event) for event in events] == [Failed, Stopped, DeviceDown]
+    assert events[-1].device == 1 and "3 times in a row" in events[-1].why
+    third = driver.work(os.getpid, device=1)
+    assert driver.run(third) == [Stopped(third.number)]
+    assert isinstance(driver.run(driver.work(os.getpid))[0], Finished)  # the others go on
+
+
+def test_no_device_at_all_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text("raise SystemExit(1)")
+    monkeypatch.setattr(local.process, "__file__", str(broken))
+    with pytest.raises(sy.EngineError, match="no device came up"):
+        LocalEngine(machine(slots=1))
+
+
+def test_what_is_not_this_machine_is_refused() -> None:
+    with pytest.raises(sy.TopologyError, match="machines"):
+        LocalEngine(sy.topology("gpu24"))
+    topology = machine()
+    kinds = (replace(topology.kinds[0], reconfigure_s=1.0), topology.kinds[1])
+    with pytest.raises(sy.TopologyError, match="configured"):
+        LocalEngine(replace(topology, kinds=kinds))
+
+
+def test_nothing_is_left_of_an_engine_that_is_closed(driver: Driver) -> None:
+    [pid] = [driver.value(event) for event in driver.run(driver.work(os.getpid))]
+    folder = Path(driver.engine._folder)
+    driver.engine.close()
+    assert not folder.exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+    with pytest.raises(sy.EngineError, match="closed"):
+        driver.engine.poll(0)
+    driver.engine.wake()  # does no harm
+
+
+def test_workers_end_with_an_engine_that_is_killed_and_the_next_one_tidies_up(tmp_path: Path) -> None:
+    script = """
+        import hashlib, os, sys, time
+        from symphony.engines import worker
+        from symphony.engines.engine import Function, Pickled, Work
+        from symphony.engines.local import LocalEngine
+        from tests.runtime.machines import machine
+
+        def busy(path):
+            import os, pathlib, time
+            pathlib.Path(path + ".part").write_text(str(os.getpid()))
+            os.rename(path + ".part", path)
+            time.sleep(3600)
+
+        engine = LocalEngine(machine(slots=1))
+        code = Pickled(*worker.pickled(busy, lambda _: None))
+        function = Function("busy", "busy", engine.put(code))
+        engine.dispatch([Work(1, 0, function, engine.put(Pickled(*worker.pickled(((sys.argv[1],), {})))))])
+        print(engine._folder, flush=True)
+        while True:
+            engine.poll(1)
+    """
+    path = tmp_path / "script.py"
+    path.write_text(textwrap.dedent(script))
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "src"), str(root)])}
+    command = [sys.executable, str(path), str(tmp_path / "pid")]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        folder = Path(parent.stdout.readline().strip())
+        deadline = time.monotonic() + SECONDS
+        while not (tmp_path / "pid").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        parent.kill()
+    pid = int((tmp_path / "pid").read_text())
+    while _alive(pid):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert folder.exists()
+    LocalEngine(machine(slots=1)).close()
+    assert not folder.exists()
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process runs; one that nobody has waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,127 @@
+"""The arrays of graphs that come and go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import symphony as sy
+from symphony.problem.arrays import workload_arrays
+from symphony.problem.workload import Job, Workload
+from symphony.runtime.books import BY_JOB, BY_KERNEL, Books, Shapes, problem_arrays
+from symphony.runtime.graph import Graph, Submission, submission
+from symphony.runtime.kernels import KernelFunction
+from symphony.runtime.profiles import Profiles
+from tests.runtime.machines import machine
+
+SHAPES = Shapes(jobs=3, tasks=8, edges=8, kernels=4)
+
+
+def kernel(name: str, device: str = "cpu") -> KernelFunction:
+    return sy.kernel(device=device, name=name)(lambda *_: None)
+
+
+def chain(*kernels: KernelFunction, name: str = "chain") -> Submission:
+    graph = Graph(name)
+    last: Any = 0
+    for one in kernels:
+        last = graph.task(one, last)
+    return submission(graph)
+
+
+def books(profiles: Profiles | None = None) -> Books:
+    return Books(machine(others=1), Profiles() if profiles is None else profiles, SHAPES)
+
+
+def add(found: Books, graph: Submission) -> int:
+    sizes = [call.arguments.size for call in graph.calls]
+    return found.add(graph, sizes, problem_arrays(found.topology, *found.lowered(graph, sizes)))
+
+
+def test_a_row_is_what_the_arrays_of_its_graph_are() -> None:
+    found, a, b = books(), kernel("a"), kernel("b")
+    add(found, chain(b))
+    graph = chain(a, b, a)
+    sizes = [call.arguments.size for call in graph.calls]
+    kernels, lowered = found.lowered(graph, sizes)
+    row = add(found, graph)
+    alone = workload_arrays(found.topology, Workload("w", kernels, (lowered,), (Job(0, 0.0),)))[0]
+    for name, table in vars(found.w).items():
+        if name in BY_JOB or name in BY_KERNEL or not isinstance(table, np.ndarray):
+            continue
+        small = np.asarray(getattr(alone, name))[0]
+        inside = table[row][tuple(slice(0, n) for n in small.shape)] if small.ndim else table[row]
+        np.testing.assert_array_equal(inside, small.astype(table.dtype), err_msg=name)
+    assert (found.w.in_start[row, 3:] == 2).all() and (found.w.out_start[row, 3:] == 2).all()
+
+
+def test_kernels_that_nobody_uses_give_up_their_numbers() -> None:
+    found = books()
+    stays = kernel("stays")
+    add(found, chain(stays))
+    for number in range(20):  # more than there is room for
+        row = add(found, chain(kernel(f"k{number}"), stays))
+        assert found.kernels.index(stays) == 0 and len(found.kernels) == 2
+        found.remove(row)
+    found.refresh(kernel("gone"))  # does nothing
+
+
+def test_times_are_read_from_the_profiles() -> None:
+    profiles, one = Profiles(), kernel("one")
+    found = books(profiles)
+    add(found, chain(one))
+    before = found.w.time_fixed[0].copy()
+    for _ in range(10):
+        profiles.timing(one.key, "small").learn(0.0, 3.0)
+    found.refresh(one)
+    assert found.w.time_fixed[0, 0] == pytest.approx(3.0, rel=0.1) and found.w.time_fixed[0, 0] != before[0]
+    assert np.isinf(found.w.time_fixed[0, 1])  # it has no implementation for the other kind
+    assert found.version == 1  # what is learned needs no new graphs
+
+
+def test_sizes_are_filled_in_when_they_are_known() -> None:
+    found, one = books(), kernel("one")
+    graph = Graph("join")
+    a, b = graph.task(one), graph.task(one)
+    graph.task(one, a, b)
+    row = add(found, submission(graph))
+    found.inputs_known(row, 2, {0: 1000, 1: 5000}, 6100)
+    assert found.w.work[row, 2] == 6100
+    start, end = found.w.in_start[row, 2:4]
+    known = dict(
+        zip(found.w.in_source[row, start:end].tolist(), found.w.in_bytes[row, start:end].tolist(), strict=True)
+    )
+    assert known == {0: 1000.0, 1: 5000.0}
+
+
+def test_the_implementation_for_a_kind_goes_before_that_for_its_type() -> None:
+    found, one = books(), kernel("one", "accelerator")
+    assert found.function(one, 1) == "accelerator" and found.function(one, 0) is None
+    one.implementation(device="big")(lambda: None)
+    assert found.function(one, 1) == "big" and found.kinds_of(one) == [1]
+
+
+def test_rooms_grow_and_keep_what_they_hold() -> None:
+    found, one = books(), kernel("one")
+    row = add(found, chain(one, one, one))
+    larger = found.grown(found.shapes.to_hold(20, 30, 3))
+    assert larger.shapes == Shapes(jobs=3, tasks=24, edges=32, kernels=4)
+    assert larger.free == [1, 2] and larger.version > found.version
+    for name in ("kernel", "runs_on", "parents", "in_source", "work"):
+        old, new = getattr(found.w, name)[row], getattr(larger.w, name)[row]
+        np.testing.assert_array_equal(new[: len(old)], old, err_msg=name)
+    assert (larger.w.in_start[row, 3:] == 2).all()
+    assert found.shapes.to_hold(1, 1, 1) == found.shapes
+
+
+def test_a_graph_that_no_device_can_run_is_refused_in_words() -> None:
+    with pytest.raises(sy.InfeasibleError, match=r"kernel 'far'.* written for tpu"):
+        add(books(), chain(kernel("far", "tpu")))
+
+
+def test_kernels_of_the_same_name_are_told_apart() -> None:
+    found = books()
+    kernels, _ = found.lowered(chain(kernel("same"), kernel("same")), [1, 1])
+    assert [one.name for one in kernels] == ["same", "same (1)"]

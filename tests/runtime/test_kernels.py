@@ -1,0 +1,58 @@
+"""Kernels: functions with a device."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import symphony as sy
+
+
+def test_a_bare_decorator_means_a_cpu() -> None:
+    @sy.kernel
+    def double(x: float) -> float:
+        """Twice as much."""
+        return 2 * x
+
+    assert double(3) == 6 and double.__doc__ == "Twice as much." and double.name == "double"
+    assert list(double.implementations) == ["cpu"] and double.options.timeout_s == math.inf
+
+
+def test_implementations_are_by_kind_or_type_and_stay_functions() -> None:
+    @sy.kernel(device="cpu", name="twice", timeout_s=5.0, retries=0)
+    def double(x: float) -> float:
+        return 2 * x
+
+    @double.implementation(device="gpu")
+    def on_gpu(x: float) -> float:
+        return x + x
+
+    assert on_gpu(4) == 8 and double(4) == 8
+    assert double.implementations["gpu"] is on_gpu and double.name == "twice"
+    assert repr(double) == "<kernel 'twice' for cpu, gpu>"
+    assert double.key.endswith("double")  # under which its times are kept, whatever it is called
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"device": ""}, "device is ''"),
+        ({"device": 3}, "device is 3"),
+        ({"timeout_s": 0}, "timeout_s is 0"),
+        ({"timeout_s": -1.0}, "timeout_s is -1"),
+        ({"retries": -1}, "retries is -1"),
+        ({"retries": 1.5}, "retries is 1.5"),
+        ({"preemptible": "yes"}, "preemptible is 'yes'"),
+    ],
+)
+def test_wrong_options_are_refused(options, said: str) -> None:
+    with pytest.raises(sy.WorkloadError, match=said):
+        sy.kernel(**options)(lambda: None)
+
+
+def test_what_is_no_function_is_no_kernel() -> None:
+    with pytest.raises(sy.WorkloadError, match="no function"):
+        sy.kernel(3)  # type: ignore[call-overload]
+    with pytest.raises(sy.WorkloadError, match="two implementations"):
+        sy.kernel(device="cpu")(lambda: None).implementation("cpu")(lambda: None)

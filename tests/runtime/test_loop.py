@@ -1,0 +1,237 @@
+"""The loop under stress: processes are killed and jobs cancelled at random, and nothing is lost or left behind."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import pytest
+
+import symphony as sy
+from symphony.engines.engine import DeviceDown, Stopped
+from symphony.scheduling.indexing import BIG
+from symphony.scheduling.policy import choose
+from symphony.scheduling.state import RUNNING
+from tests.runtime.machines import machine
+
+SECONDS = 60.0
+
+
+@sy.kernel(retries=1000)
+def step(number, *before):
+    import time
+
+    time.sleep((number % 3) * 0.002)
+    return number + sum(before)
+
+
+@sy.kernel
+def bad(*_):
+    raise ValueError("bad")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sy.Cluster]:
+    with sy.local(machine(others=1), profiles=tmp_path_factory.mktemp("p") / "profiles.json") as found:
+        yield found
+
+
+def grown(seed: int) -> tuple[sy.graph, int]:
+    """A random graph, and what it results in."""
+    rng = random.Random(seed)
+    graph, handles, values = sy.graph(f"random-{seed}"), [], []
+    for number in range(rng.randrange(4, 20)):
+        chosen = rng.sample(range(len(handles)), min(len(handles), rng.randrange(3)))
+        handles.append(graph.task(step, number, *(handles[k] for k in chosen)))
+        values.append(number + sum(values[k] for k in chosen))
+    graph.output("last", handles[-1])
+    return graph, values[-1]
+
+
+def nothing_left(cluster: sy.Cluster) -> None:
+    """Every lane, job slot, row and value is free again."""
+    loop = cluster._loop
+    deadline = time.monotonic() + SECONDS
+    while loop.busy or loop.requests or loop._events:
+        assert time.monotonic() < deadline, "the loop does not come to rest"
+        time.sleep(0.01)
+    core = loop.scheduler._any.unpacked(loop.scheduler._core)
+    slots = [cluster.topology.kind_of[device.kind].slots for device in cluster.topology.devices]
+    assert (core.job < 0).all() and core.lanes_free[: len(slots)].tolist() == slots
+    assert (core.lane_holds < 0).all() and not core.queued.any() and not core.leaving.any()
+    assert len(loop.scheduler.books.free) == loop.scheduler.books.shapes.jobs
+    assert not loop._early and not loop._attempts and not any(loop._on) and not loop._trials
+    assert not loop.engine._where and not any(slot.work for slot in loop.engine._slots)
+    assert {name for name in os.listdir(loop.engine._folder)} == {"owner"}  # small functions need no file
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_jobs_survive_killed_processes_and_the_end_of_others(cluster: sy.Cluster, seed: int) -> None:
+    rng = random.Random(seed)
+    jobs: list[tuple[sy.runtime.jobs.Job, int | None]] = []
+    for number in range(30):
+        graph, value = grown(100 * seed + number)
+        fate = rng.random()
+        if fate < 0.15:
+            graph.task(bad)
+        job = cluster.submit(graph)
+        jobs.append((job, None if fate < 0.3 else value))
+        if 0.15 <= fate < 0.3:
+            time.sleep(rng.random() * 0.01)
+            job.cancel()
+        if rng.random() < 0.3:
+            victim = rng.choice(cluster._engine._slots).child
+            if victim is not None:
+                os.kill(victim.pid, signal.SIGKILL)
+        time.sleep(rng.random() * 0.01)
+    for job, value in jobs:
+        if value is not None:
+            assert job.result(SECONDS) == {"last": value}, f"seed {seed}: {job.explain()}"
+        else:
+            assert job.wait(SECONDS)
+            assert job.status in ("failed", "cancelled", "done")
+    nothing_left(cluster)
+
+
+def test_a_device_that_goes_down_takes_nothing_with_it(tmp_path: Path) -> None:
+    """What was to try it out, too, runs elsewhere; what only it could run fails, and says so."""
+
+    @sy.kernel
+    def either(number):
+        return number
+
+    @either.implementation(device="big")
+    def either_big(number):
+        return number
+
+    @sy.kernel(device="big")
+    def only(path):
+        import pathlib
+        import time
+
+        pathlib.Path(path).write_text("")
+        time.sleep(3600)
+
+    with sy.local(machine(others=1), profiles=tmp_path / "p.json") as cluster:
+        lonely = sy.graph("only")
+        lonely.task(only, str(tmp_path / "running"))
+        stuck = cluster.submit(lonely)
+        while not (tmp_path / "running").exists():
+            time.sleep(0.005)
+        graph = sy.graph("either")
+        for number in range(6):
+            graph.task(either, number)
+        job = cluster.submit(graph)  # one of them waits to be tried behind the other
+        engine = cluster._engine
+        cluster._ask(lambda: engine._give_up(1, "somebody pulled it out"))
+        assert job.result(SECONDS) == tuple(range(6))
+        with pytest.raises(sy.InfeasibleError, match="no device left"):
+            stuck.result(SECONDS)
+        nothing_left(cluster)
+
+
+def test_the_core_grows_while_short_work_goes_through_it(cluster: sy.Cluster) -> None:
+    """Gangs get other numbers then; news that was on its way must not be taken for that of others."""
+    jobs = []
+    for number in range(12):
+        graph, value = grown(number)
+        jobs.append((cluster.submit(graph), value))
+        if number == 6:
+            wide = sy.graph("wide")
+            for k in range(70):  # more than there is room for at first
+                wide.task(step, k)
+            jobs.append((cluster.submit(wide), tuple(range(70))))
+    for job, value in jobs:
+        assert job.result(SECONDS) == (value if isinstance(value, tuple) else {"last": value})
+    nothing_left(cluster)
+
+
+def test_events_of_unknown_work_are_passed_over(cluster: sy.Cluster) -> None:
+    cluster._ask(lambda: cluster._loop._heard(Stopped(10**9)))
+    graph, value = grown(7)
+    assert cluster.submit(graph).result(SECONDS) == {"last": value}
+
+
+def test_an_engine_that_fails_ends_all_jobs_with_an_error(tmp_path: Path) -> None:
+    @sy.kernel
+    def sleep():
+        import time
+
+        time.sleep(3600)
+
+    with sy.local(machine(others=1), profiles=tmp_path / "p.json") as cluster:
+        graph = sy.graph("sleep")
+        graph.task(sleep)
+        job = cluster.submit(graph)
+
+        def broken() -> None:
+            raise OSError("the disk is full")
+
+        cluster._ask(broken)
+        with pytest.raises(sy.EngineError, match="the disk is full"):
+            job.result(SECONDS)
+        with pytest.raises(sy.EngineError, match="closed"):
+            cluster.submit(graph)
+
+
+def test_what_was_down_may_come_up(cluster: sy.Cluster) -> None:
+    from symphony.engines.engine import DeviceUp
+
+    cluster._ask(lambda: cluster._loop._heard(DeviceDown(1, "for a test")))
+    graph, value = grown(8)
+    assert cluster.submit(graph).result(SECONDS) == {"last": value}
+    cluster._ask(lambda: cluster._loop._heard(DeviceUp(1)))
+    graph, value = grown(9)
+    assert cluster.submit(graph).result(SECONDS) == {"last": value}
+    nothing_left(cluster)
+
+
+class StopsForPriority(sy.Policy):
+    """Stops whatever runs when something more urgent is there; else as the heuristic does."""
+
+    def init(self, topology: Any) -> None:
+        return None
+
+    def decide(self, key: Any, state: Any, observation: sy.Observation) -> Any:
+        core = observation.core
+        tasks = observation.workload.kernel.shape[1]
+        priority = jnp.repeat(core.priority, tasks)
+        urgent = jnp.where(observation.candidates, priority, -BIG).max()
+        less = (core.status == RUNNING) & (priority < urgent)
+        stop = less.any() & ~(core.lane_setup & (core.lane_holds >= 0)).any()
+        return state, choose(stop, sy.preempt(jnp.argmax(less)), sy.best_feasible(observation, -observation.queue_s))
+
+
+def test_a_policy_may_stop_a_kernel_for_something_urgent(tmp_path: Path) -> None:
+    @sy.kernel(preemptible=True)
+    def long(path):
+        import pathlib
+        import time
+
+        if pathlib.Path(path).exists():
+            return "from the start"
+        pathlib.Path(path).write_text("")
+        time.sleep(3600)
+
+    @sy.kernel
+    def urgent():
+        return "at once"
+
+    with sy.local(machine(slots=1), policy=StopsForPriority(), profiles=tmp_path / "p.json") as cluster:
+        graph = sy.graph("long")
+        graph.task(long, str(tmp_path / "running"))
+        first = cluster.submit(graph)
+        while not (tmp_path / "running").exists():
+            time.sleep(0.005)
+        graph = sy.graph("urgent")
+        graph.task(urgent)
+        assert cluster.submit(graph, priority=5).result(SECONDS) == "at once"
+        assert first.result(SECONDS) == "from the start"
+        assert "stopped" in first.explain() and not cluster.statistics.fallbacks
+        nothing_left(cluster)

@@ -1,0 +1,277 @@
+"""The scheduler of a running cluster, told of events by hand: the same core as the simulator's, and who decides."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import symphony as sy
+from symphony.runtime import programs
+from symphony.runtime import turn as happened
+from symphony.runtime.books import Shapes, problem_arrays
+from symphony.runtime.graph import Graph, submission
+from symphony.runtime.profiles import Profiles
+from symphony.runtime.scheduler import HEURISTIC, Scheduler
+from symphony.runtime.turn import Answer, Event
+from symphony.scheduling.policy import choose
+from symphony.scheduling.state import DONE, QUEUED, READY, RUNNING
+from tests.runtime.machines import machine
+
+SHAPES = Shapes(jobs=2, tasks=4, edges=4, kernels=2)  # small ones, shared by all tests: programs are compiled once
+LARGER = Shapes(jobs=2, tasks=8, edges=8, kernels=2)
+
+
+@sy.kernel
+def anywhere(*_: Any) -> None:
+    pass
+
+
+@anywhere.implementation(device="big")
+def _there(*_: Any) -> None:
+    pass
+
+
+class Told:
+    """A scheduler, and what it answered last."""
+
+    def __init__(self, policy: sy.Policy = HEURISTIC, timeout_s: float = 30.0, shapes: Shapes = SHAPES) -> None:
+        self.profiles = Profiles()
+        self.profiles.timing(anywhere.key, "small").learn(0.0, 1.0)
+        self.profiles.timing(anywhere.key, "big").learn(0.0, 0.4)
+        self.scheduler = Scheduler(machine(others=1), self.profiles, policy, timeout_s=timeout_s, shapes=shapes)
+
+    def __call__(self, *events: Event, now_s: float = 0.0) -> Answer:
+        return self.scheduler.turn(list(events), now_s)
+
+    def arrives(self, graph: Graph) -> Event:
+        sent, books = submission(graph), self.scheduler.books
+        sizes = [call.arguments.size for call in sent.calls]
+        arrays = problem_arrays(books.topology, *books.lowered(sent, sizes))
+        return Event(happened.ARRIVED, graph=books.add(sent, sizes, arrays))
+
+    @property
+    def core(self) -> Any:
+        return self.scheduler._any.unpacked(self.scheduler._core)
+
+    def status(self, count: int = 4) -> list[int]:
+        return self.core.status[:count].tolist()
+
+
+def started(answer: Answer) -> list[tuple[int, int]]:
+    """Gangs and their devices."""
+    both = zip(answer.started.tolist(), answer.devices.tolist(), strict=True)
+    return [(gang, device) for gang, device in both if gang >= 0]
+
+
+def diamond() -> Graph:
+    graph = sy.graph("diamond")
+    top = graph.task(anywhere)
+    graph.task(anywhere, graph.task(anywhere, top), graph.task(anywhere, top))
+    return graph
+
+
+def four() -> Graph:
+    graph = sy.graph("four")
+    for _ in range(4):
+        graph.task(anywhere)
+    return graph
+
+
+# -------------------------------------------------------------------- turns
+
+
+def test_a_job_goes_through_the_core_event_by_event() -> None:
+    told = Told()
+    first = told(told.arrives(diamond()))
+    assert started(first) == [(0, 1)] and first.decisions == 1  # the big one is the faster
+    assert first.jobs.tolist() == [0, -1]
+    both = told(Event(happened.FINISHED, 0), now_s=0.4)
+    assert [gang for gang, _ in started(both)] == [1, 2] and both.decisions == 2
+    assert {device for _, device in started(both)} == {0, 1}  # 0.8 s behind one another there, 1 s here
+    assert started(told(Event(happened.FINISHED, 1))) == []
+    assert started(told(Event(happened.FINISHED, 2))) == [(3, 1)]
+    last = told(Event(happened.FINISHED, 3))
+    assert last.jobs.tolist() == [-1, -1] and not last.stuck
+
+
+def test_several_events_of_one_turn_are_as_good_as_several_turns() -> None:
+    one, many = Told(), Told()
+    one(one.arrives(four()))
+    many(many.arrives(four()))
+    begun = [gang for gang, _ in started(one(Event(happened.FINISHED, 0), Event(happened.FINISHED, 1), now_s=1.0))]
+    again = [gang for who in (0, 1) for gang, _ in started(many(Event(happened.FINISHED, who), now_s=1.0))]
+    assert begun == again
+    jax.tree.map(np.testing.assert_array_equal, one.core, many.core)
+
+
+def test_news_of_what_has_not_started_is_given_back() -> None:
+    told = Told()
+    told(told.arrives(four()))
+    queued = [gang for gang, _ in told.scheduler.queued()]
+    assert queued and told.status()[queued[0]] == QUEUED
+    answer = told(Event(happened.FINISHED, queued[0]))
+    assert answer.early.tolist()[0] and told.status()[queued[0]] == QUEUED
+
+
+def test_what_started_and_finished_within_a_turn_is_told_of() -> None:
+    """An engine was ahead of the core: the second waited behind the first there, and both are over."""
+    told = Told()
+    told(told.arrives(four()))
+    (after, device), *_ = told.scheduler.queued()
+    before = next(gang for gang in range(4) if told.status()[gang] == RUNNING and told.core.device[gang, 0] == device)
+    answer = told(Event(happened.FINISHED, before), Event(happened.FINISHED, after), now_s=2.0)
+    assert (after, device) in started(answer) and not answer.early.any()
+    assert told.status()[before] == told.status()[after] == DONE
+
+
+def test_a_dropped_job_leaves_when_what_ran_has_stopped() -> None:
+    told = Told()
+    begun = started(told(told.arrives(four())))
+    assert told(Event(happened.DROPPED, 0)).jobs.tolist() == [0, -1]
+    answer = told(*(Event(happened.STOPPED, gang) for gang, _ in begun))
+    assert answer.jobs.tolist() == [-1, -1] and started(answer) == []
+    assert told.core.lanes_free.tolist()[:2] == [2, 1]
+
+
+def test_what_stopped_is_placed_again_and_not_on_a_device_that_is_down() -> None:
+    told = Told()
+    assert started(told(told.arrives(diamond()))) == [(0, 1)]
+    answer = told(Event(happened.STOPPED, 0), Event(happened.FAILED, 1))
+    assert started(answer) == [(0, 0)]
+    told(Event(happened.REPAIRED, 1))
+    assert [device for _, device in started(told(Event(happened.FINISHED, 0)))].count(1) == 1
+
+
+def test_books_and_core_grow_with_what_they_hold() -> None:
+    told = Told()
+    told(told.arrives(diamond()))
+    before = told.core
+    told.scheduler.grow(LARGER)
+    after = told.core
+    assert after.status.shape == (16,) and after.status[:4].tolist() == before.status[:4].tolist()
+    assert after.lane_holds.tolist() == before.lane_holds.tolist()  # of the first job: its gangs keep their numbers
+    graph = sy.graph("wide")
+    for _ in range(8):
+        graph.task(anywhere)
+    answer = told(told.arrives(graph))
+    assert {gang // 8 for gang, _ in started(answer)} == {1}
+    told(Event(happened.FINISHED, 0))
+    assert told.core.status[1:3].tolist() in (
+        [RUNNING, QUEUED],
+        [QUEUED, RUNNING],
+        [QUEUED, QUEUED],
+        [RUNNING, RUNNING],
+    )
+
+
+def test_gangs_of_later_jobs_are_renumbered_when_the_core_grows() -> None:
+    told = Told()
+    told(told.arrives(diamond()), told.arrives(diamond()))
+    holds = sorted(told.core.lane_holds.tolist())
+    assert holds[-1] == 4
+    told.scheduler.grow(LARGER)
+    assert sorted(told.core.lane_holds.tolist())[-1] == 8
+    assert started(told(Event(happened.FINISHED, 8)))
+
+
+def test_nothing_is_compiled_after_the_first_turn() -> None:
+    told = Told()
+    count = len(programs._compiled)
+    program = told.scheduler._any._turn
+    sizes = program._cache_size()
+    told(told.arrives(diamond()))
+    told(Event(happened.FINISHED, 0))
+    told(told.arrives(four()), now_s=3.0)
+    assert program._cache_size() == sizes and len(programs._compiled) == count
+    assert Told().scheduler._any._turn is program  # another cluster of the same shape has the same program
+
+
+# -------------------------------------------------------------------- policies that fail
+
+
+class Does(sy.Policy):
+    """Places the first gang on a device that does not exist (0), or nothing, for ever (1). One program for both."""
+
+    which: jax.Array
+
+    def __init__(self, which: int) -> None:
+        self.which = jnp.asarray(which)
+
+    def init(self, topology: Any) -> None:
+        return None
+
+    def decide(self, key: Any, state: Any, observation: sy.Observation) -> Any:
+        return state, choose(self.which == 0, sy.place(0, 99), sy.wait())
+
+
+class Raises(sy.Policy):
+    """Does not even compile."""
+
+    def init(self, topology: Any) -> None:
+        return None
+
+    def decide(self, key: Any, state: Any, observation: sy.Observation) -> Any:
+        raise RuntimeError("no idea")
+
+
+class Slow(sy.Policy):
+    """Decides as the shortest queue does, after a while."""
+
+    def init(self, topology: Any) -> Any:
+        return jnp.asarray(0)
+
+    def decide(self, key: Any, state: Any, observation: sy.Observation) -> Any:
+        def pause(count: Any) -> Any:
+            time.sleep(0.3)
+            return np.asarray(count) + 1
+
+        state = jax.pure_callback(pause, jax.ShapeDtypeStruct((), state.dtype), state)
+        return state, sy.best_feasible(observation, -observation.queue_s)
+
+
+@pytest.mark.parametrize(
+    ("policy", "reason", "timeout_s"),
+    [(Does(0), "refused", 30.0), (Does(1), "stuck", 30.0), (Raises(), "raised", 30.0), (Slow(), "late", 0.05)],
+    ids=["nonsense", "waits", "raises", "slow"],
+)
+def test_the_heuristic_stands_in_for_a_policy_that_fails(
+    policy: sy.Policy, reason: str, timeout_s: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = Told(policy, timeout_s)
+    assert started(told(told.arrives(diamond()))) == [(0, 1)]
+    assert told.scheduler.statistics.fallbacks[reason] >= 1
+    assert told.scheduler.statistics.refused == 0  # what was refused did not happen
+    assert f"policy {policy.name}" in caplog.text and "the heuristic decides" in caplog.text
+    assert len(started(told(Event(happened.FINISHED, 0)))) == 2
+    told.scheduler.close()
+
+
+def test_a_policy_that_is_in_time_decides_and_keeps_its_state() -> None:
+    told = Told(Slow(), 30.0)
+    told(told.arrives(diamond()))
+    told(Event(happened.FINISHED, 0))
+    assert not told.scheduler.statistics.fallbacks
+    assert int(told.scheduler._states[True]) == told.scheduler.statistics.decisions == 3
+    told.scheduler.close()
+
+
+def test_policies_that_cheat_are_refused() -> None:
+    with pytest.raises(sy.PolicyError, match="no real machine shows"):
+        Scheduler(machine(), Profiles(), sy.baselines.EftExact(), timeout_s=1.0, shapes=SHAPES)
+
+
+def test_ready_gangs_wait_for_the_device_that_they_may_run_on() -> None:
+    told = Told()
+    event = told.arrives(diamond())
+    told.scheduler.books.w.runs_on[event.graph, 0] = 1  # to be tried on the first kind alone
+    told.scheduler.books.version += 1
+    assert started(told(event)) == [(0, 0)]
+    told(Event(happened.STOPPED, 0), Event(happened.FAILED, 0))
+    assert told.status()[0] == READY
+    told.scheduler.allow(0, 0b11)
+    assert started(told(Event(happened.FAILED, 0))) == [(0, 1)]

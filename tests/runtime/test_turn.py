@@ -1,0 +1,95 @@
+"""A turn does what the simulator does: told of its events, the runtime starts the same gangs on the same devices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import symphony as sy
+from symphony.problem.arrays import topology_arrays, workload_arrays
+from symphony.problem.workload import Edge, Job, Kernel, Profile, Task, TaskGraph, Workload
+from symphony.runtime import turn as happened
+from symphony.runtime.books import BY_JOB
+from symphony.runtime.turn import Answer, Event, heard, take_turn, told
+from symphony.scheduling import state
+from symphony.scheduling.state import FINISHED
+from symphony.simulator.next_event import EVENT_ARRIVAL, EVENT_FAILURE, EVENT_FINISHED, EVENT_REPAIR
+from symphony.simulator.run import run_traces
+from symphony.simulator.scenarios import CALM, draw, stack
+from tests.runtime.machines import machine
+
+JOBS, SLOTS = 10, 4
+
+
+def random_work(seed: int) -> Workload:
+    """Random graphs without data: where inputs come from takes no time in either."""
+    rng = np.random.default_rng(seed)
+    kernels = tuple(
+        Kernel(f"k{n}", {"cpu": Profile(rng.uniform(1, 3)), "big": Profile(rng.uniform(0.5, 2))}) for n in range(3)
+    )
+    graphs = []
+    for number in range(3):
+        tasks = tuple(Task(f"t{k}", f"k{rng.integers(3)}") for k in range(6))
+        pairs = [(a, b) for b in range(6) for a in range(b)]
+        chosen = (pairs[k] for k in rng.choice(len(pairs), 6, replace=False))
+        graphs.append(TaskGraph(f"g{number}", tasks, tuple(Edge(f"t{a}", f"t{b}") for a, b in chosen)))
+    times = np.sort(rng.uniform(0, 15, JOBS))
+    jobs = tuple(Job(int(rng.integers(3)), float(at), int(rng.integers(2))) for at in times)
+    return Workload("random", kernels, tuple(graphs), jobs)
+
+
+def by_instants(trace: Any) -> list[tuple[float, tuple[int, int, int, int], list[tuple[int, int, int]]]]:
+    """The simulator's events (time, then kind, job, gang, device), and what started before the next one."""
+    log = jax.tree.map(np.asarray, trace.log)
+    found: list[tuple[float, tuple[int, int, int, int], list[tuple[int, int, int]]]] = []
+    for step in range(len(trace.before_s)):
+        job, gang, devices = (int(log.started[0][step]), int(log.started[1][step]), log.started[2][step])
+        if job >= 0:
+            found[-1][2].append((job, gang, int(devices[0])))
+        kind = int(log.event[0][step])
+        if kind in (EVENT_ARRIVAL, EVENT_FINISHED, EVENT_FAILURE, EVENT_REPAIR):
+            found.append((float(trace.after_s[step]), tuple(int(x[step]) for x in log.event), []))  # type: ignore[arg-type]
+    return found
+
+
+def test_the_runtime_starts_what_the_simulator_starts() -> None:
+    topology, policy = machine(others=2), sy.baselines.EftStatic()
+    t = jax.tree.map(jnp.asarray, topology_arrays(topology)[0])
+    none = np.zeros(t.capacity.shape, np.float32)
+    key = jax.random.key(0)
+    turn = jax.jit(lambda w, core, moment: take_turn(policy, t, w, core, None, None, heard(moment), key))
+    rough = replace(CALM, failures_per_day=4000.0, repair_s=1.0)
+    scenarios = [draw(topology, random_work(seed), seed, rough, job_slots=SLOTS) for seed in range(3)]
+    traces, _ = run_traces(stack(scenarios), scenarios, policy)
+    for seed, (scenario, trace) in enumerate(zip(scenarios, traces, strict=True)):
+        work = scenario.workload
+        w = workload_arrays(topology, work)[0]
+        w = jax.tree.map(jnp.asarray, replace(w, fan=4, **dict.fromkeys(BY_JOB)))
+        core = jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), state.empty(t, w, SLOTS))
+        instants = by_instants(trace)
+        assert len(instants) > 6 * JOBS
+        arrived = 0
+        for now_s, (kind, job, gang, device), expected in instants:
+            tasks = w.kernel.shape[1]
+            if kind == EVENT_ARRIVAL:
+                event = Event(happened.ARRIVED, graph=work.jobs[arrived].graph, priority=work.jobs[arrived].priority)
+                arrived += 1
+            elif kind == EVENT_FINISHED:
+                slot = np.asarray(core.job).tolist().index(job)
+                event = Event(happened.FINISHED, slot * tasks + gang)
+            else:
+                event = Event(happened.FAILED if kind == EVENT_FAILURE else happened.REPAIRED, device)
+            core, _, data = turn(w, core, told([event], now_s, none, none))
+            answer = Answer.of(np.asarray(data), core.lane_holds.shape[0])
+            began = [
+                (int(answer.jobs[gang // tasks]), gang % tasks, device)
+                for gang, device in zip(answer.started.tolist(), answer.devices.tolist(), strict=True)
+                if gang >= 0
+            ]
+            assert began == expected, f"seed {seed}, at {now_s} s"
+        assert turn._cache_size() == 1, "one program will do"
+        assert int(core.jobs_done) == JOBS and FINISHED not in np.asarray(core.status)

@@ -1,0 +1,77 @@
+"""The public check of engines finds what is wrong with one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import symphony as sy
+from symphony.engines.engine import EngineEvent, Failed, Finished, Pickled, Stopped
+from symphony.engines.local import LocalEngine
+from symphony.engines.worker import pickled
+from symphony.testing import engines
+from tests.runtime.machines import machine
+
+
+@pytest.fixture(scope="module")
+def good() -> Iterator[LocalEngine]:
+    engine = LocalEngine(machine())
+    yield engine
+    engine.close()
+
+
+class Wrapped:
+    """An engine that does as another does, but for what a test breaks."""
+
+    def __init__(self, engine: LocalEngine, **broken: Any) -> None:
+        self._engine, self._broken = engine, broken
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._engine, name)
+        return (lambda *args: self._broken[name](found, *args)) if name in self._broken else found
+
+
+def changing(kind: Any, change: Any) -> dict[str, Any]:
+    """Events of a kind are changed on their way to a list of others."""
+
+    def poll(found: Any, timeout_s: float) -> list[EngineEvent]:
+        return [new for event in found(timeout_s) for new in (change(event) if isinstance(event, kind) else [event])]
+
+    return {"poll": poll}
+
+
+def test_an_engine_that_keeps_its_contract_passes(good: LocalEngine) -> None:
+    sy.testing.check_engine(Wrapped(good))
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ({"inventory": lambda found: "two CPUs"}, "inventory.. gives str"),
+        ({"get": lambda found, value: Pickled(*pickled(0))}, "not what get gives"),
+        (changing(Finished, lambda event: []), "nothing was heard"),
+        (changing(Finished, lambda event: [event, event]), "ended twice"),
+        (changing(Finished, lambda event: [Stopped(event.number)]), "not in Finished"),
+        (changing(Finished, lambda event: [replace(event, seconds=-1.0)]), "took -1 s"),
+        (changing(Failed, lambda event: [replace(event, why="raised")]), "should have failed as 'unsendable'"),
+        (changing(Failed, lambda event: [replace(event, traceback="")]), "exception of a kernel is not told of"),
+        ({"cancel": lambda found, number: None}, "nothing was heard of _s"),
+    ],
+    ids=["inventory", "values", "lost", "twice", "stopped", "times", "why", "traceback", "cancel"],
+)
+def test_what_is_wrong_is_said(broken: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "PATIENCE_S", 2.0)
+    engine = LocalEngine(machine())
+    try:
+        with pytest.raises(sy.InputError, match=said):
+            sy.testing.check_engine(Wrapped(engine, **broken))
+    finally:
+        engine.close()
+
+
+def test_what_is_no_engine_is_said_to_be_none() -> None:
+    with pytest.raises(sy.InputError, match="lacks a method"):
+        sy.testing.check_engine(object())  # type: ignore[arg-type]
