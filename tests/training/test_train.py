@@ -18,7 +18,7 @@ from symphony.simulator.contention import Bottleneck
 from symphony.simulator.rollout import begin_batch, run_steps
 from symphony.simulator.scenarios import Disturbances, stack
 from symphony.training import train as training
-from symphony.training.returns import worth
+from symphony.training.returns import GROUP, worth
 from symphony.training.rollouts import roll_out
 from symphony.training.train import Course, Round, Size, train
 from symphony.training.update import Method, lesson, loss, replay
@@ -102,7 +102,7 @@ def test_the_first_step_follows_the_policy_gradient(rolled) -> None:
     batch, network, decisions, _ = rolled
     every_run = eqx.filter_jit(told)(batch)
     graphs_of = jax.tree.map(lambda x: x[::2], every_run)  # two runs of each scenario
-    judged = eqx.filter_jit(worth)(decisions, every_run.scale, 2, critic=False)
+    judged = eqx.filter_jit(worth)(decisions, every_run.scale, 2, baseline=GROUP)
     stretches = lesson(decisions, judged.advantage, judged.target, 8, 2)
     bare = replace(METHOD, entropy=0.0, value=0.0)
     slope = eqx.filter_jit(eqx.filter_grad(lambda n: loss(n, batch.topology, graphs_of, stretches, bare)[0]))(network)

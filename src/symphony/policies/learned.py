@@ -34,6 +34,7 @@ from symphony.policies.features import (
     FETCH,
     GANG,
     PAIR,
+    PLAIN,
     QUEUE,
     REGRET,
     REMAINING,
@@ -66,6 +67,7 @@ class Sizes:
     graph: bool = True  # the graph encoder
     deviation: bool = True  # the belief's deviation is seen
     prior: bool = True  # the heuristic in the scores
+    estimates: bool = True  # what a pair would take is told; without it, only how long the gang runs alone
 
 
 STANDARD = Sizes()
@@ -184,6 +186,8 @@ class Network(eqx.Module):
         device = self.pair_device(embedded.device)
         here = picked(device, seen.device)
         pairs = seen.pairs if self.sizes.deviation else seen.pairs.at[..., UNSURE].set(0)
+        if not self.sizes.estimates:
+            pairs = jnp.zeros_like(pairs).at[..., PLAIN].set(pairs[..., PLAIN])
         mixed = self.pair(pairs) + here
         mixed += self.pair_gang(embedded.gang)[..., :, None, :] + self.pair_scene(context)[..., None, None, :]
         score = self.score(jax.nn.relu(mixed))[..., 0]

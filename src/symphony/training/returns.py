@@ -9,7 +9,7 @@ a while. That can be seen in its state, and a critic learns it. Together,
 
 so that the critic need not know what will arrive, and the mean need not know how the run stands. Differences from
 decision to decision of this expectation are then added up with weights that fall with time (generalised advantages;
-Schulman et al., 2016).
+Schulman et al., 2016). Either may be had alone: the mean, or the critic, which then has to know everything (A2C).
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from symphony.problem.errors import InputError
 from symphony.training.rollouts import Decisions
 
+GROUP, CRITIC, BOTH = "group", "critic", "both"  # what is expected: the mean over runs, what the critic says, or both
 UNIT = 32.0  # gang times: in jobs times so long, what runs of a scenario cost differs by about one
 
 
@@ -31,13 +33,14 @@ class Worth(eqx.Module):
     target: Array  # what the critic should have said
 
 
-def worth(d: Decisions, unit_s: Array, group: int, memory: float = 1.0, critic: bool = True) -> Worth:
+def worth(d: Decisions, unit_s: Array, group: int, memory: float = 1.0, baseline: str = BOTH) -> Worth:
     """Advantages and the critic's targets. Runs of a scenario follow one another, `group` of them.
 
     `unit_s` [B]: the typical time of a gang. `memory`: share of a later surprise that is put
-    down to a decision, for every time that a job takes on average; 1 = all of it. Without `critic`, only the mean over
-    the runs is expected.
+    down to a decision, for every time that a job takes on average; 1 = all of it. `baseline`: what is expected.
     """
+    if baseline not in (GROUP, CRITIC, BOTH):
+        raise InputError(f"the baseline is {baseline!r}", hint=f"use {GROUP}, {CRITIC} or {BOTH}")
     runs = d.time.shape[0]
     kept = d.kept
     time = jnp.where(kept, d.time, d.end[:, None])
@@ -45,7 +48,7 @@ def worth(d: Decisions, unit_s: Array, group: int, memory: float = 1.0, critic: 
     cost = jnp.where(kept, d.cost, d.total[:, None]) / unit[:, None]
     total = d.total / unit
     # At the end there is nothing left to say.
-    said = jnp.where(kept, d.made.value, 0) if critic else jnp.zeros_like(cost)
+    said = jnp.where(kept, d.made.value, 0) if baseline != GROUP else jnp.zeros_like(cost)
 
     def expected(run: Array) -> tuple[Array, Array]:
         """Means over the group, at the times of one run's decisions: cost to come, and what critics say [N]."""
@@ -60,9 +63,10 @@ def worth(d: Decisions, unit_s: Array, group: int, memory: float = 1.0, critic: 
         to_come, says = jax.lax.map(at, others)
         return to_come.mean(axis=0), says.mean(axis=0)
 
-    to_come, says = jax.lax.map(expected, jnp.arange(runs), batch_size=min(runs, 256))
-    value = -to_come + said - says
-    value = jnp.where(kept, value, 0)
+    value = said
+    if baseline != CRITIC:
+        to_come, says = jax.lax.map(expected, jnp.arange(runs), batch_size=min(runs, 256))
+        value = jnp.where(kept, -to_come + said - says, 0)
     later = jnp.concatenate([value[:, 1:], jnp.zeros((runs, 1))], axis=1)
     spent = jnp.concatenate([cost[:, 1:], total[:, None]], axis=1) - cost
     surprise = jnp.where(kept, later - spent - value, 0)

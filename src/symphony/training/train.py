@@ -136,14 +136,17 @@ def train(
     seed: int = 0,
     checkpoint: str | Path | None = None,
     contention: ContentionModel | None = None,
+    rivals: Sequence[str] = RIVALS,
+    drawn_before: Sequence[Drawn] = (),
     tell: Callable[[Round], None] | None = None,
 ) -> tuple[Learned, list[Round]]:
     """Train a policy. Returns the weights that did best on validation scenarios, and what was told of each round.
 
     Rounds take the clusters in turn, and scenarios the workloads; families are drawn with a load between `loads` and so
     many `jobs`, unless their specs say it. It ends after so many `rounds` or `minutes`, or `patience` looks at the
-    validation scenarios that found nothing better. `checkpoint` is a folder: where it holds a training of the same
-    settings, that goes on.
+    validation scenarios that found nothing better; the best of the `rivals` on each is what is compared with.
+    `checkpoint` is a folder: where it holds a training of the same settings, that goes on. Whoever trains several times
+    on the same scenarios gives what `draw` made for each cluster (`drawn_before`).
     """
     began = time.perf_counter()
     clusters = (topology,) if isinstance(topology, str | Topology) else tuple(topology)
@@ -153,7 +156,7 @@ def train(
         for x in clusters
     ]
     contention = contention or Bottleneck()
-    draws = [_draw(course, size, method, contention) for course in courses]
+    draws = drawn_before or [draw(course, size, method, contention, rivals) for course in courses]
     runs = min(size.scenarios, size.pool) * size.group
     updates = [method.epochs * max(1, runs * x.keep // (method.unroll * method.pieces)) for x in draws]
     steps = sum(updates[number % len(updates)] for number in range(rounds))
@@ -202,15 +205,17 @@ def train(
     return Learned(best[1] if best[0] < float("inf") else position.network), history
 
 
-def _draw(course: Course, size: Size, method: Method, contention: ContentionModel) -> Drawn:
+def draw(
+    course: Course, size: Size, method: Method, contention: ContentionModel, rivals: Sequence[str] = RIVALS
+) -> Drawn:
     """Draw the scenarios of a course, and run the rivals on those that are not learned from."""
     pool = [course.scenario(POOL + number) for number in range(size.pool)]
     held = [course.scenario(VALIDATION + number) for number in range(size.validation)]
     gangs = max(sum(len(s.workload.graphs[job.graph].all_gangs) for job in s.workload.jobs) for s in pool)
     validation = stack(held)
-    rivals = np.min([_stay_s(held, validation, named(name), contention) for name in RIVALS], axis=0)
+    best = np.min([_stay_s(held, validation, named(name), contention) for name in rivals], axis=0)
     # A third more than there are gangs: for those that are preempted, and for waiting.
-    return Drawn(stack(pool), held, validation, rivals, -(-int(1.3 * gangs) // method.unroll) * method.unroll)
+    return Drawn(stack(pool), held, validation, best, -(-int(1.3 * gangs) // method.unroll) * method.unroll)
 
 
 def _tired(history: list[Round], patience: int | None) -> bool:
@@ -239,7 +244,7 @@ def _round(
     decisions, _ = roll_out(batch, policy, keys, contention, objective, keep, STEPS * keep)
     each = jax.tree.map(lambda x: x[:: size.group], batch.workload)
     told = jax.vmap(lambda w: graphs(batch.topology, unannounced(w)))(each)
-    judged = worth(decisions, told.scale.repeat(size.group), size.group, size.memory, method.critic)
+    judged = worth(decisions, told.scale.repeat(size.group), size.group, size.memory, method.baseline)
     stretches = lesson(decisions, judged.advantage, judged.target, method.unroll, size.group)
     optimise = optimiser(method, steps)
     network, state, figures = learn(

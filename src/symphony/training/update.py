@@ -15,12 +15,13 @@ from jax import Array
 from symphony.policies.features import Graphs
 from symphony.policies.learned import Memory, Network, Said
 from symphony.problem.arrays import TopologyArrays
+from symphony.training.returns import BOTH, CRITIC
 from symphony.training.rollouts import Decision, Decisions
 
 
 @dataclass(frozen=True)
 class Method:
-    """How weights are changed. The default is PPO (Schulman et al., 2017) with the group's baseline."""
+    """How weights are changed. The default is PPO (Schulman et al., 2017), against the group's mean and the critic."""
 
     rate: float = 3e-3  # of learning, at first; it falls to a tenth
     epochs: int = 2  # times that each run is learned from
@@ -30,10 +31,11 @@ class Method:
     entropy: float = 0.002
     value: float = 0.5  # weight of the critic's loss
     norm: float = 0.5  # of the gradient, at most
-    critic: bool = True  # expects what a run's state tells; without it, only the mean over the runs is expected
+    baseline: str = BOTH  # what is expected of a decision: see `returns`
 
 
 PPO = Method()
+A2C = Method(epochs=1, clip=float("inf"), baseline=CRITIC)  # as published (Mnih et al., 2016): one step, no clipping
 
 
 class Lesson(eqx.Module):

@@ -1,0 +1,172 @@
+"""What each part of the learned policy is worth: `python -m benchmarks.ablation [--quick] [--json FILE]`.
+
+Every cell is trained with the same scenarios, the same number of decisions and the same seeds, with one part taken away
+(or all of them: the black box, an LSTM that is told raw readings and how long kernels run alone). Reported are the
+quality at the end (mean completion time on validation scenarios, against earliest finish with the true state, which
+depends on no cell), the decisions until a fixed quality is reached, and the time.
+
+Unfair: all cells have the learning rate and the sizes that were chosen for the whole. Unfair the other way: every cell
+looks at the same few gangs and devices, which earliest finish has picked. Figures so far gathered are in the JSON file
+after each cell; the same command goes on from there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.common import keep
+from symphony.policies.learned import STANDARD, Sizes
+from symphony.problem.topologies import topology
+from symphony.simulator.contention import Bottleneck
+from symphony.simulator.scenarios import Disturbances
+from symphony.training.train import Course, Drawn, Round, Size, draw, train
+from symphony.training.update import A2C, PPO, Method
+
+WORKLOADS = ("variant-calling:1", "layered", "eeg", "intrusion:20")
+RIVAL = "eft-exact"
+REACH = 0.98  # of the rival's mean completion time: the quality that is waited for
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One way to build and train the policy."""
+
+    sizes: Sizes = STANDARD
+    method: Method = PPO
+    corrected: bool = True  # the Bayesian network; without it, readings are shown as they come
+
+
+BLIND = replace(STANDARD, topology=False, graph=False, deviation=False, prior=False, estimates=False)
+CELLS = {
+    "whole": Cell(),
+    "no Bayesian network": Cell(corrected=False),
+    "no deviation": Cell(replace(STANDARD, deviation=False)),
+    "no topology encoder": Cell(replace(STANDARD, topology=False)),
+    "no graph encoder": Cell(replace(STANDARD, graph=False)),
+    "no prior": Cell(replace(STANDARD, prior=False)),
+    "group baseline only": Cell(method=replace(PPO, baseline="group")),
+    "A2C as published": Cell(method=A2C),
+    "black box": Cell(BLIND, corrected=False),
+    "black box, A2C": Cell(BLIND, A2C, corrected=False),
+}
+
+
+@dataclass
+class Figures:
+    """Of one cell and one seed."""
+
+    cell: str
+    seed: int
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def looks(self) -> list[tuple[int, float]]:
+        """Decisions so far, and the quality, at every look."""
+        return [(x["decisions"], x["against"]) for x in self.history if x["against"] is not None]
+
+    @property
+    def final(self) -> float:
+        """The quality at the end: the best of the last two looks would flatter, the last one is taken."""
+        return self.looks[-1][1]
+
+    @property
+    def until(self) -> float:
+        """Decisions until the quality is reached; infinite if it never is."""
+        return next((float(decisions) for decisions, quality in self.looks if quality <= REACH), float("inf"))
+
+    @property
+    def seconds(self) -> float:
+        """Of training, without the first round, which compiles."""
+        return self.history[-1]["seconds"] - self.history[0]["seconds"]
+
+
+def drawn(size: Size, corrected: bool) -> tuple[Course, Drawn]:
+    """The scenarios of all cells that see corrected readings, or raw ones."""
+    course = Course(topology("paper"), WORKLOADS, (0.5, 1.0), 24, Disturbances(corrected=corrected))
+    return course, draw(course, size, PPO, Bottleneck(), (RIVAL,))
+
+
+def measure(name: str, cell: Cell, seed: int, size: Size, rounds: int, given: tuple[Course, Drawn]) -> Figures:
+    """Train one cell."""
+    figures = Figures(name, seed)
+
+    def tell(told: Round) -> None:
+        figures.history.append(asdict(told))
+
+    course, before = given
+    train(
+        topology=course.topology,
+        workload=course.workloads,
+        disturbances=course.disturbances,
+        rounds=rounds,
+        sizes=cell.sizes,
+        method=cell.method,
+        size=size,
+        seed=seed,
+        rivals=(RIVAL,),
+        drawn_before=[before],
+        tell=tell,
+    )
+    return figures
+
+
+def table(figures: list[Figures]) -> Table:
+    """One line for each cell: mean and range over seeds."""
+    shown = Table(title=f"mean completion time against {RIVAL}; decisions until {REACH}")
+    for column in ("cell", "seeds", "at the end", "range", "decisions until", "reached", "seconds"):
+        shown.add_column(column)
+    for name in dict.fromkeys(x.cell for x in figures):
+        some = [x for x in figures if x.cell == name]
+        finals, until = [x.final for x in some], [x.until for x in some]
+        shown.add_row(
+            name,
+            str(len(some)),
+            f"{np.mean(finals):.3f}",
+            f"{min(finals):.3f} … {max(finals):.3f}",
+            f"{np.median(until):,.0f}",
+            f"{sum(np.isfinite(until))}/{len(some)}",
+            f"{np.mean([x.seconds for x in some]):.0f}",
+        )
+    return shown
+
+
+def main() -> None:
+    """Run what has not been run."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--only", nargs="+", choices=CELLS, default=list(CELLS), help="these cells")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=24)
+    parser.add_argument("--quick", action="store_true", help="two rounds of next to nothing: does it run?")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the raw figures, and go on from them")
+    given = parser.parse_args()
+    size = Size(pool=96, scenarios=32, group=16, validation=40, every=4)
+    if given.quick:
+        size, given.rounds, given.seeds = Size(pool=4, scenarios=2, group=2, validation=4, every=1), 2, 1
+    done: list[Figures] = []
+    if given.json is not None and given.json.exists():
+        done = [Figures(**x) for x in json.loads(given.json.read_text())["cells"]]
+    scenarios: dict[bool, tuple[Course, Drawn]] = {}
+    console = Console()
+    for name in given.only:
+        cell = CELLS[name]
+        for seed in range(given.seeds):
+            if any((x.cell, x.seed) == (name, seed) for x in done):
+                continue
+            if cell.corrected not in scenarios:
+                scenarios[cell.corrected] = drawn(size, cell.corrected)
+            done.append(measure(name, cell, seed, size, given.rounds, scenarios[cell.corrected]))
+            console.print(f"{name}, seed {seed}: {done[-1].final:.3f}")
+            keep(given.json, rounds=given.rounds, size=asdict(size), cells=[asdict(x) for x in done])
+    console.print(table(done))
+
+
+if __name__ == "__main__":
+    main()
