@@ -276,7 +276,7 @@ def pair_features(observation: Observation, g: Graphs, gang: Array, count: int) 
         allowed = jnp.isfinite(finish) & (gang >= 0)
         finish = jnp.where(allowed, finish, 0)
         least = jnp.where(allowed, finish, jnp.inf).min()
-        unsure = slowdown(observation, gang, there + deviation)
+        unsure = slowdown(observation, gang, there + deviation, device)
         alone = jnp.where(allowed, take(p.run, device), jnp.inf)
         columns = [
             jnp.log1p(jnp.maximum(finish / jnp.maximum(least, 1e-12) - 1, 0)),  # REGRET
@@ -288,8 +288,8 @@ def pair_features(observation: Observation, g: Graphs, gang: Array, count: int) 
             level(alone, g.scale),
             jnp.log(alone / alone.min()),
             jnp.log(take(p.slow, device)),
-            jnp.log(take(unsure, device) / take(p.slow, device)),  # UNSURE
-            share(take(harm(observation, gang, there), device), jnp.ones(())),
+            jnp.log(unsure / take(p.slow, device)),  # UNSURE
+            share(harm(observation, gang, there, device), jnp.ones(())),
             share(take(p.exchange, device), g.scale),
             1.0 * take(idle_devices(observation), device),
         ]

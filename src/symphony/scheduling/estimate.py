@@ -88,27 +88,34 @@ def engine_s(observation: Observation) -> Array:
     return jnp.zeros(devices).at[jnp.where(some >= 0, device, devices)].add(seconds, mode="drop")
 
 
-def needs(observation: Observation, gang: Array) -> Array:
-    """What a worker of the gang asks of the rows on the route of each device, as a share of their capacity [D, H]."""
+def _of(x: Array, devices: Array | None) -> Array:
+    return jnp.asarray(x) if devices is None else take(x, devices)
+
+
+def needs(observation: Observation, gang: Array, devices: Array | None = None) -> Array:
+    """What a worker of the gang asks of the rows on the route of each device, as a share of their capacity [D, H].
+
+    On all devices or, as below, on those that are asked for: where there are hundreds, few are looked at closely.
+    """
     t, w = observation.topology, observation.workload
     f = observation.facts(gang)
-    kinds = t.device_kind[:, None]
-    demand = w.demand_fixed[f.kernel][kinds, t.route_kind] + f.work * w.demand_work[f.kernel][kinds, t.route_kind]
-    return demand / take(t.capacity, t.route_row)
+    kinds, rows, of_row = _of(t.device_kind, devices)[:, None], _of(t.route_row, devices), _of(t.route_kind, devices)
+    demand = w.demand_fixed[f.kernel][kinds, of_row] + f.work * w.demand_work[f.kernel][kinds, of_row]
+    return demand / take(t.capacity, rows)
 
 
-def slowdown(observation: Observation, gang: Array, background: Array) -> Array:
+def slowdown(observation: Observation, gang: Array, background: Array, devices: Array | None = None) -> Array:
     """How much slower than alone the gang would run on each device [D], with everything else going on."""
-    need = needs(observation, gang)
-    load = take(observation.own_load + background, observation.topology.route_row) + need
+    need = needs(observation, gang, devices)
+    load = take(observation.own_load + background, _of(observation.topology.route_row, devices)) + need
     return jnp.where(need > 0, jnp.maximum(load, 1), 1).max(axis=1)
 
 
-def harm(observation: Observation, gang: Array, background: Array) -> Array:
+def harm(observation: Observation, gang: Array, background: Array, devices: Array | None = None) -> Array:
     """By how much the gang would slow those who run already, on each device: summed over rows and their loads [D]."""
-    row = observation.topology.route_row
+    row = _of(observation.topology.route_row, devices)
     load = take(observation.own_load + background, row)
-    slower = jnp.maximum(load + needs(observation, gang), 1) / jnp.maximum(load, 1) - 1
+    slower = jnp.maximum(load + needs(observation, gang, devices), 1) / jnp.maximum(load, 1) - 1
     return (take(observation.own_load, row) * slower).sum(axis=1)
 
 
