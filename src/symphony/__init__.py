@@ -12,6 +12,7 @@ from symphony.evaluation.metrics import METRICS
 from symphony.evaluation.report import Report
 from symphony.lowering.family import workload
 from symphony.oracle.oracle import Oracle
+from symphony.oracle.planning import Planned, plan
 from symphony.problem.discover import discover
 from symphony.problem.errors import (
     CycleError,
@@ -69,6 +70,7 @@ __all__ = [
     "LimitError",
     "Observation",
     "Oracle",
+    "Planned",
     "Policy",
     "PolicyError",
     "Profile",
@@ -93,6 +95,7 @@ __all__ = [
     "draw",
     "pick_gang",
     "place",
+    "plan",
     "policies",
     "preempt",
     "reconfigure",
