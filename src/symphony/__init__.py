@@ -19,6 +19,7 @@ from symphony.evaluation.metrics import METRICS
 from symphony.evaluation.report import Report
 from symphony.lowering.family import workload
 from symphony.oracle.oracle import Oracle
+from symphony.oracle.planning import Planned, plan
 from symphony.problem.discover import discover
 from symphony.problem.errors import (
     CycleError,
@@ -93,6 +94,7 @@ __all__ = [
     "LocalEngine",
     "Observation",
     "Oracle",
+    "Planned",
     "Policy",
     "PolicyError",
     "Profile",
@@ -121,6 +123,7 @@ __all__ = [
     "local",
     "pick_gang",
     "place",
+    "plan",
     "policies",
     "preempt",
     "reconfigure",

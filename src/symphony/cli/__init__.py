@@ -36,7 +36,7 @@ def _version(
 def _add_commands() -> None:
     """Once, however often `main` is called."""
     # Imported here: the command files import this package.
-    from symphony.cli import catalogue, compare, evaluate, explain, oracle, stat, topology, train, workload
+    from symphony.cli import catalogue, compare, evaluate, explain, oracle, plan, stat, topology, train, workload
 
     app.add_typer(topology.app, name="topology")
     app.add_typer(workload.app, name="workload")
@@ -45,6 +45,7 @@ def _add_commands() -> None:
     app.command("evaluate")(evaluate.evaluate)
     app.command("explain")(explain.explain)
     app.command("oracle")(oracle.oracle)
+    app.command("plan")(plan.plan)
     app.command("train")(train.train)
     app.command("stat", context_settings=stat.SETTINGS)(stat.stat)
 

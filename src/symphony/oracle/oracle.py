@@ -10,27 +10,24 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from symphony.baselines import BASELINES, FOR_TRAINING, named
 from symphony.oracle.bounds import OBJECTIVES, Objective, lower_bounds
 from symphony.oracle.exact import Answer, Model, Setting, cp_sat
 from symphony.oracle.instance import Instance, Subset, instance, subset
-from symphony.oracle.replay import Plan, decode, script
-from symphony.oracle.search import BATCH, Simulated, improve
+from symphony.oracle.replay import Plan, decode
+from symphony.oracle.runs import SAME, Found, Runs
+from symphony.oracle.search import BATCH
 from symphony.problem.errors import InputError, SymphonyWarning
-from symphony.scheduling.one_of import OneOf
 from symphony.scheduling.policy import Policy
 from symphony.simulator.contention import ContentionModel
 from symphony.simulator.records import RunRecord
-from symphony.simulator.run import simulate
 from symphony.simulator.scenarios import Scenario
 
 FEWER = 0.05  # share of the time for a look at what can be done with fewer devices
 MOST_GANGS = 160  # beyond, the exact model is not tried
 SINGLE = 1e-5  # the same in 32 bits, in which baselines run
-SAME = 1e-6  # relative difference up to which two times are one: the simulator's own rounding, and more
 Progress = Callable[[str, float, float, float], None]  # what is being done, share of the time, value, bound
 
 
@@ -116,30 +113,20 @@ class Oracle:
             return _Solve(self, scenario, contention, progress or (lambda *_: None)).solution()
 
 
-@dataclass(frozen=True)
-class _Found:
-    """A way to run the scenario, and what it came to."""
-
-    value_s: float
-    policy: Policy
-    run: RunRecord
-    plan: Plan | None  # None: a baseline that no plan imitates
-
-
 class _Solve:
     """One call of `Oracle.solve`."""
 
     def __init__(
         self, oracle: Oracle, scenario: Scenario, contention: ContentionModel | None, progress: Progress
     ) -> None:
-        self.o, self.contention, self.tell = oracle, contention, progress
+        self.o, self.tell = oracle, progress
         self.began = time.perf_counter()
         self.i: Instance = instance(scenario)
         self.subset: Subset = subset(self.i, contention)
         self.bounds = lower_bounds(self.i, oracle.objective)
         worth_it = [name for name in BASELINES if name not in FOR_TRAINING or scenario.workload.preemptible]
         self.names = tuple(oracle.starts or worth_it)
-        self.policies = tuple(named(name) for name in self.names)
+        self.runs = Runs(self.i, oracle.objective, contention)
         self.checks: list[Check] = []
         self.candidates = 0
         self.solve_s = 0.0
@@ -147,9 +134,9 @@ class _Solve:
     def solution(self) -> Solution:
         """All stages in order: baselines, proof or bound, search."""
         self.tell("baselines", 0.0, math.inf, self._bound())
-        baselines = [self._baseline(index) for index in range(len(self.names))]
+        baselines = self.runs.decide({name: named(name) for name in self.names})
         plans = [decode(self.i, found.run) for found in baselines]
-        followed = min(map(self._replay, plans), key=lambda found: found.value_s)
+        followed = min(map(self.runs.replay, plans), key=lambda found: found.value_s)
         lead = min(baselines, key=lambda found: found.value_s)
         # A baseline that no plan imitates (it preempts, say) stands for itself; a mere rounding error does not.
         best = lead if lead.value_s < followed.value_s * (1 - SINGLE) else followed
@@ -194,24 +181,7 @@ class _Solve:
     def _bound(self) -> float:
         return max(self.bounds.values())
 
-    def _value(self, run: RunRecord) -> float:
-        if self.o.objective == "makespan":
-            return run.makespan_s
-        return float(np.mean([job.completion_s for job in run.jobs]))
-
-    def _baseline(self, index: int) -> _Found:
-        """One run of a baseline, in 32 bits, as in comparisons. One program serves all."""
-        one = OneOf(self.policies, jnp.asarray(index, jnp.int32))
-        with jax.enable_x64(False):
-            run = simulate([self.i.scenario], one, name=self.names[index], contention=self.contention)[0]
-        return _Found(self._value(run), self.policies[index], run, None)
-
-    def _replay(self, plan: Plan) -> _Found:
-        policy = script(self.i, plan)
-        run = simulate([self.i.scenario], policy, name="oracle", contention=self.contention)[0]
-        return _Found(self._value(run), policy, run, plan)
-
-    def _prove(self, baseline_s: float) -> tuple[list[_Found], str]:
+    def _prove(self, baseline_s: float) -> tuple[list[Found], str]:
         """Solve the exact model; call its answer optimal only when everything agrees."""
         began = time.perf_counter()
         model = Model(self.i, self.o.objective, exclusive=self.subset.moves)
@@ -223,7 +193,7 @@ class _Solve:
             self.bounds["exact model"] = self.model_s
         if first.plan is None:
             return [], "gap"
-        found = self._replay(first.plan)
+        found = self.runs.replay(first.plan)
         if first.status != "optimal":
             return [found], "gap"
         # As long as it takes, but for what the last check needs.
@@ -259,7 +229,7 @@ class _Solve:
             self.bounds.pop("exact model", None)
         return [found], "gap"
 
-    def _check_fewer_devices(self, least_s: float, found: _Found) -> None:
+    def _check_fewer_devices(self, least_s: float, found: Found) -> None:
         """Whatever is found without one of the devices must not be better than the optimum with all."""
         used = np.bincount([stay.devices[0] for stay in found.run.gangs], minlength=len(self.i.slots))
         others = [d for d in np.argsort(used) if np.isfinite(np.delete(self.i.seconds, d, axis=1)).any(axis=1).all()]
@@ -292,7 +262,7 @@ class _Solve:
 
         return model.solve(setting, hint=hint, progress=tell)
 
-    def _hint(self, found: _Found) -> tuple[Plan, np.ndarray] | None:
+    def _hint(self, found: Found) -> tuple[Plan, np.ndarray] | None:
         if found.plan is None:
             return None
         number = {who: index for index, who in enumerate(self.i.who)}
@@ -304,23 +274,16 @@ class _Solve:
     def _check(self, what: str, passed: bool, detail: str) -> None:
         self.checks.append(Check(what, bool(passed), detail))
 
-    def _search(self, plans: list[Plan], best: _Found) -> _Found:
-        run = Simulated(
-            self.i, self.o.objective, horizon_s=best.run.makespan_s, contention=self.contention, batch=self.o.batch
-        )
-        known = [*([best.plan] if best.plan is not None else []), *plans]
-        run(known[:1])  # compiles
-        began = time.perf_counter()
-        plan, outcome, self.candidates = improve(
-            run,
-            known,
+    def _search(self, plans: list[Plan], best: Found) -> Found:
+        searched = self.runs.search(
+            [*([best.plan] if best.plan is not None else []), *plans],
+            horizon_s=best.run.makespan_s,
             time_s=self.o.time_limit_s - self.solve_s,
             rounds=self.o.rounds,
             seed=self.o.seed,
+            batch=self.o.batch,
             progress=lambda share, value_s: self.tell("search", share, value_s, self._bound()),
         )
-        self.solve_s += time.perf_counter() - began
-        found = self._replay(plan)
-        if abs(found.value_s - outcome.value_s) > SAME * found.value_s:
-            raise AssertionError(f"the same plan took {outcome.value_s} s side by side and {found.value_s} s alone")
-        return found
+        self.candidates = searched.candidates
+        self.solve_s += searched.seconds
+        return searched.found

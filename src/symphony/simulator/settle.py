@@ -15,7 +15,7 @@ from jax import Array
 from symphony.problem.spans import gang_span, span
 from symphony.scheduling import advance, instant
 from symphony.scheduling.clock import Amount
-from symphony.scheduling.feasible import facts, per_gang, startable
+from symphony.scheduling.feasible import GangFacts, facts, per_gang, startable
 from symphony.scheduling.indexing import add_all, once, put, put_all, take
 from symphony.scheduling.policy import Action
 from symphony.scheduling.state import ABSENT, DONE, FINISHED, RUNNING, SAVED, Core
@@ -183,6 +183,38 @@ def open_fetch(world: World, s: ScenarioArrays) -> tuple[World, None]:
     ), None
 
 
+class Pace(eqx.Module):
+    """How fast a gang goes on its devices, alone, and what its workers load their rows with."""
+
+    unit_s: Array  # f[W]: isolated seconds of a unit
+    exchange_s: Array  # f: seconds of exchange in a unit, uncontended
+    pace_s: Array  # f: isolated seconds of a unit of the gang, exchange included
+    span: Array  # i32: how far the exchange goes
+    compute_load: Array  # i32[W, H]
+    exchange_load: Array  # i32[W, H]
+
+
+def pace(s: ScenarioArrays, f: GangFacts, devices: Array, mine: Array) -> Pace:
+    """That of a gang on devices [W], -1 = none; only workers that are `mine` load anything."""
+    t, w = s.topology, s.workload
+    member = devices >= 0
+    kinds = take(t.device_kind, devices)
+    unit_s = w.time_fixed[f.kernel, kinds] + w.time_work[f.kernel, kinds] * f.work
+    slowest = jnp.where(member, unit_s, 0).max()
+    reach = gang_span(take(t.place, devices), take(t.peers, devices), member)
+    bandwidth = jnp.where(member, take(t.span_bandwidth, devices)[:, reach], jnp.inf).min()
+    exchange = jnp.where((f.workers > 1) & jnp.isfinite(bandwidth), w.exchange[f.kernel], 0)
+    exchange_s = exchange / bandwidth
+
+    capacity = take(t.capacity, take(t.route_row, devices))
+    demand = instant.demand(t, w, f.kernel, f.work, devices)
+    crossed = (take(t.route_spans, devices) >> reach) & 1 > 0
+    active = mine[:, None]
+    compute_load = jnp.where(active, to_load(demand), 0)
+    exchange_load = jnp.where(active & crossed, to_load(exchange / (slowest + exchange_s) / capacity), 0)
+    return Pace(unit_s, exchange_s, slowest + exchange_s, reach, compute_load, exchange_load)
+
+
 class Start(eqx.Module):
     """What `start` did."""
 
@@ -200,29 +232,13 @@ def start(world: World, s: ScenarioArrays) -> tuple[World, Start]:
     lanes = take(core.lane, gang)
     mine = member & started.when
 
-    kinds = take(t.device_kind, devices)
-    unit_s = w.time_fixed[f.kernel, kinds] + w.time_work[f.kernel, kinds] * f.work
-    slowest = jnp.where(member, unit_s, 0).max()
-    reach = gang_span(take(t.place, devices), take(t.peers, devices), member)
-    bandwidth = jnp.where(member, take(t.span_bandwidth, devices)[:, reach], jnp.inf).min()
-    exchange = jnp.where((f.workers > 1) & jnp.isfinite(bandwidth), w.exchange[f.kernel], 0)
-    exchange_s = exchange / bandwidth
-
+    p = pace(s, f, devices, mine)
     rows = take(t.route_row, devices)
-    capacity = take(t.capacity, rows)
-    demand = instant.demand(t, w, f.kernel, f.work, devices)
-    crossed = (take(t.route_spans, devices) >> reach) & 1 > 0
-    active = mine[:, None]
-    compute_load = jnp.where(active, to_load(demand), 0)
-    exchange_load = jnp.where(active & crossed, to_load(exchange / (slowest + exchange_s) / capacity), 0)
     # A gang that starts for the first time gets its true amount of work; later, what it has left.
     before = Amount(take(world.left.whole, gang), take(world.left.part, gang)).total
     units = _true_units(s, core, f.slot, f.index, f.units)
-    pace_s = slowest + exchange_s
-    seconds = Amount.of(jnp.where(take(core.resumed, gang), before, units) * pace_s)
-    seconds, pace_s, setup, unit_s, exchange_s, reach, rows, compute_load, exchange_load = once(
-        (seconds, pace_s, setup, unit_s, exchange_s, reach, rows, compute_load, exchange_load)
-    )
+    seconds = Amount.of(jnp.where(take(core.resumed, gang), before, units) * p.pace_s)
+    seconds, setup, rows, p = once((seconds, setup, rows, p))
     return (
         replace(
             world,
@@ -231,14 +247,14 @@ def start(world: World, s: ScenarioArrays) -> tuple[World, Start]:
                 put_all(world.lane_left.whole, lanes, seconds.whole, mine),
                 put_all(world.lane_left.part, lanes, seconds.part, mine),
             ),
-            pace_s=put_all(world.pace_s, lanes, pace_s, mine),
+            pace_s=put_all(world.pace_s, lanes, p.pace_s, mine),
             setup_s=put_all(world.setup_s, lanes, setup, mine),
-            compute_load=put_all(world.compute_load, lanes, compute_load, mine),
-            exchange_load=put_all(world.exchange_load, lanes, exchange_load, mine),
-            unit_s=put_all(world.unit_s, lanes, unit_s, mine),
-            exchange_s=put_all(world.exchange_s, lanes, exchange_s, mine),
-            span=put_all(world.span, lanes, reach, mine),
-            load=add_all(world.load, rows.reshape(-1), (compute_load + exchange_load).reshape(-1)),
+            compute_load=put_all(world.compute_load, lanes, p.compute_load, mine),
+            exchange_load=put_all(world.exchange_load, lanes, p.exchange_load, mine),
+            unit_s=put_all(world.unit_s, lanes, p.unit_s, mine),
+            exchange_s=put_all(world.exchange_s, lanes, p.exchange_s, mine),
+            span=put_all(world.span, lanes, p.span, mine),
+            load=add_all(world.load, rows.reshape(-1), (p.compute_load + p.exchange_load).reshape(-1)),
         ),
-        Start(jnp.where(started.when, gang, -1), units * pace_s, jnp.where(mine, setup, 0).max()),
+        Start(jnp.where(started.when, gang, -1), units * p.pace_s, jnp.where(mine, setup, 0).max()),
     )

@@ -1,0 +1,159 @@
+"""Plans as files: who goes where, in which order, and when that is; enough to follow them again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from symphony.oracle.instance import Instance, instance
+from symphony.oracle.planning import Planned
+from symphony.oracle.replay import Plan, linear_order, shared_plan
+from symphony.oracle.runs import SAME, Runs
+from symphony.problem.errors import InputError
+from symphony.simulator.contention import ContentionModel
+from symphony.simulator.records import RunRecord
+from symphony.simulator.scenarios import Scenario
+
+FORMAT = "symphony.plan/1"
+
+
+@dataclass(frozen=True)
+class Followed:
+    """A plan from a file, followed in the simulator."""
+
+    claimed_s: float  # by the file
+    value_s: float  # in the simulator
+    off_s: float  # the most by which a start or a finish differs from what the file says
+    run: RunRecord
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the simulator says what the file says, to rounding."""
+        return max(abs(self.value_s - self.claimed_s), self.off_s) <= SAME * self.run.makespan_s
+
+
+def as_json(planned: Planned, where: Mapping[str, Any]) -> dict[str, Any]:
+    """Everything as plain values; `where` says how to draw the scenario again."""
+    return {
+        "format": FORMAT,
+        **where,
+        "objective": planned.objective,
+        "value_s": planned.value_s,
+        "bounds_s": dict(planned.bounds),
+        "distance": planned.distance,
+        "policy": planned.policy_name,
+        "greedy_s": planned.greedy_s,
+        "heuristics_s": dict(planned.heuristics),
+        "best_sample_s": planned.best_sample_s if planned.samples_s else None,
+        "curve": [{"samples": count, "best_s": best} for count, best in planned.curve],
+        "candidates": planned.candidates,
+        "sampling_s": planned.sampling_s,
+        "search_s": planned.search_s,
+        "wall_s": planned.wall_s,
+        "gangs": _rows(planned),
+    }
+
+
+def _rows(planned: Planned) -> list[dict[str, Any]]:
+    """A row for every gang, in the order in which they are placed."""
+    s, plan = planned.scenario, planned.plan
+    stays = {(stay.job, stay.gang): stay for stay in planned.run.gangs if stay.outcome == "finished"}
+    who = [(number, gang) for number, job in enumerate(s.workload.jobs) for gang in range(_gangs(s, job.graph))]
+    rows = []
+    for index in np.argsort(plan.rank):
+        job, gang = who[index]
+        graph = s.workload.graphs[s.workload.jobs[job].graph]
+        stay = stays[job, gang]
+        rows.append(
+            {
+                "job": job,
+                "gang": gang,
+                "tasks": list(graph.all_gangs[gang].tasks),
+                "devices": [s.topology.devices[d].name for d in plan.devices[index] if d >= 0],
+                "start_s": stay.start_s,
+                "finish_s": stay.finish_s,
+            }
+        )
+    return rows
+
+
+def _gangs(s: Scenario, graph: int) -> int:
+    return len(s.workload.graphs[graph].all_gangs)
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """What a file says, as far as it can be checked without its scenario."""
+    where = str(path)
+    try:
+        said = json.loads(Path(path).read_text())
+    except OSError as error:
+        raise InputError(f"it cannot be read ({error.strerror})", where=where, hint="name a file of plan -o") from None
+    except ValueError as error:
+        raise InputError(f"it is no JSON ({error})", where=where, hint="name a file that plan -o wrote") from None
+    if not isinstance(said, dict) or said.get("format") != FORMAT:
+        raise InputError("it is no plan", where=where, hint=f'its "format" must be "{FORMAT}"; write one with plan -o')
+    return said
+
+
+def follow(said: Mapping[str, Any], scenario: Scenario, contention: ContentionModel | None = None) -> Followed:
+    """Follow a plan that was read, on its scenario, and compare with what it claims."""
+    i = instance(scenario)
+    try:
+        plan = _plan(i, said["gangs"])
+        claimed_s, objective = float(said["value_s"]), said["objective"]
+        claims = {(row["job"], row["gang"]): (row["start_s"], row["finish_s"]) for row in said["gangs"]}
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"the plan lacks something ({error!r})", hint="write it again with plan -o") from None
+    with jax.enable_x64(True):
+        found = Runs(i, objective, contention).replay(plan, "plan")
+    off = [
+        max(abs(stay.start_s - claims[stay.job, stay.gang][0]), abs(stay.finish_s - claims[stay.job, stay.gang][1]))
+        for stay in found.run.gangs
+        if stay.outcome == "finished"
+    ]
+    return Followed(claimed_s, found.value_s, max(off), found.run)
+
+
+def _plan(i: Instance, rows: list[Mapping[str, Any]]) -> Plan:
+    """Rows in order of placing, checked against the instance."""
+    number = {who: index for index, who in enumerate(i.who)}
+    device = {d.name: index for index, d in enumerate(i.scenario.topology.devices)}
+    devices = np.full((len(i), int(i.workers.max())), -1)
+    key = np.full(len(i), np.inf)
+    for turn, row in enumerate(rows):
+        who = (row["job"], row["gang"])
+        where = f"gang {who[1]} of job {who[0]}"
+        if who not in number or np.isfinite(key[number[who]]):
+            raise InputError(
+                "the plan names it twice" if who in number else "the workload has no such gang",
+                where=where,
+                hint="follow a plan on the scenario that it was made for",
+            )
+        gang = number[who]
+        unknown = [name for name in row["devices"] if name not in device]
+        if unknown:
+            raise InputError(
+                f"{unknown[0]!r} is no device of {i.scenario.topology.name!r}",
+                where=where,
+                hint="follow a plan on the topology that it was made for",
+            )
+        chosen = [device[name] for name in row["devices"]]
+        if len(set(chosen)) != i.workers[gang] or not np.isfinite(i.seconds[gang, chosen]).all():
+            raise InputError(
+                f"it cannot run on {', '.join(row['devices']) or 'no device'}",
+                where=where,
+                hint=f"name {i.workers[gang]} unlike device(s) that can run it",
+            )
+        devices[gang, : len(chosen)] = chosen
+        key[gang] = turn
+    missing = np.flatnonzero(np.isinf(key))
+    if len(missing):
+        job, gang = i.who[missing[0]]
+        raise InputError("the plan does not name it", where=f"gang {gang} of job {job}", hint="plan again")
+    return shared_plan(devices, linear_order(i, key))

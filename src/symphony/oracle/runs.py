@@ -1,0 +1,99 @@
+"""Policies and plans on one instance, run one at a time; and the search from what they came to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from symphony.oracle.bounds import Objective
+from symphony.oracle.instance import Instance
+from symphony.oracle.replay import Plan, script
+from symphony.oracle.search import BATCH, Simulated, improve
+from symphony.scheduling.one_of import OneOf
+from symphony.scheduling.policy import Policy
+from symphony.simulator.contention import ContentionModel
+from symphony.simulator.records import RunRecord
+from symphony.simulator.run import simulate
+
+SAME = 1e-6  # relative difference up to which two times are one: the simulator's own rounding, and more
+
+
+@dataclass(frozen=True)
+class Found:
+    """A way to run the scenario, and what it came to."""
+
+    value_s: float
+    policy: Policy
+    run: RunRecord
+    plan: Plan | None  # None: a policy that no plan imitates
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What a search came to."""
+
+    found: Found
+    candidates: int  # plans that it ran
+    seconds: float  # compilation not counted
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Runs of one instance. Whoever compares them with a bound calls `replay` and `search` in 64 bits."""
+
+    i: Instance
+    objective: Objective
+    contention: ContentionModel | None
+
+    def value(self, run: RunRecord) -> float:
+        """The objective of a run, in seconds."""
+        if self.objective == "makespan":
+            return run.makespan_s
+        return float(np.mean([job.completion_s for job in run.jobs]))
+
+    def decide(self, policies: Mapping[str, Policy]) -> list[Found]:
+        """One run of each policy, in 32 bits, as in comparisons. One program serves all."""
+        every = tuple(policies.values())
+        found = []
+        for index, (name, policy) in enumerate(policies.items()):
+            one = OneOf(every, jnp.asarray(index, jnp.int32))
+            with jax.enable_x64(False):
+                run = simulate([self.i.scenario], one, name=name, contention=self.contention)[0]
+            found.append(Found(self.value(run), policy, run, None))
+        return found
+
+    def replay(self, plan: Plan, name: str = "oracle") -> Found:
+        """A plan, followed."""
+        policy = script(self.i, plan)
+        run = simulate([self.i.scenario], policy, name=name, contention=self.contention)[0]
+        return Found(self.value(run), policy, run, plan)
+
+    def search(
+        self,
+        plans: Sequence[Plan],
+        *,
+        horizon_s: float,
+        time_s: float,
+        rounds: int | None = None,
+        seed: int = 0,
+        batch: int = BATCH,
+        name: str = "oracle",
+        progress: Callable[[float, float], None] | None = None,
+    ) -> Searched:
+        """Improve the best of some plans; `horizon_s` is about how long a run takes."""
+        side_by_side = Simulated(self.i, self.objective, horizon_s=horizon_s, contention=self.contention, batch=batch)
+        side_by_side(plans[:1])  # compiles
+        began = time.perf_counter()
+        plan, outcome, candidates = improve(
+            side_by_side, plans, time_s=time_s, rounds=rounds, seed=seed, progress=progress
+        )
+        seconds = time.perf_counter() - began
+        found = self.replay(plan, name)
+        if abs(found.value_s - outcome.value_s) > SAME * found.value_s:
+            raise AssertionError(f"the same plan took {outcome.value_s} s side by side and {found.value_s} s alone")
+        return Searched(found, candidates, seconds)
