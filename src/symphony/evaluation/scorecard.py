@@ -108,7 +108,7 @@ class Scorecard:
             ]
             for score in self.scores
         ]
-        header = [("", ["against"]), ("score", ["what", "where", "reached (95%)", "aim", "verdict"])]
+        header = [("", ["against", "what"]), ("where", ["where"]), ("score", ["reached (95%)", "aim", "verdict"])]
         seeds = len(self.survey.cells[0].seeds)
         return Printable(f"{self.policy}: {seeds} held-out seeds", header, rows, [], list(self.survey.skipped))
 
@@ -138,9 +138,10 @@ def evaluate(
     share = 0.7 if instances else 1.0
     tell = progress or (lambda what, share: None)
     rivals = dict.fromkeys(aim.rival for aim in AIMS)
+    plain = {Place(_with_jobs(place.workload, jobs), place.topology): str(place) for place in places}
     run = survey(
         [policy, *(name for name in rivals if name != policy)],
-        [Place(_with_jobs(place.workload, jobs), place.topology) for place in places],
+        list(plain),
         directory,
         seeds=range(SEED, SEED + seeds),
         progress=lambda what, done: tell(what, share * done),
@@ -149,7 +150,7 @@ def evaluate(
     for aim in AIMS:
         if aim.rival != policy:
             scores.append(_against(run, policy, aim, run.places, "all workloads"))
-            scores += [_against(run, policy, aim, [place], str(place)) for place in run.places]
+            scores += [_against(run, policy, aim, [place], plain[place]) for place in run.places]
     for metric, what, aim_at in SHARES:
         values = np.concatenate([run.cell_of[place, policy].values(metric) for place in run.places])
         at_most = METRICS[metric].better == "lower"
@@ -181,9 +182,9 @@ def _against(run: Survey, policy: str, aim: Aim, places: Sequence[Place], where:
 
     both = [place for place in places if (place, policy) in run.cell_of and (place, aim.rival) in run.cell_of]
     if len(both) < len(places):
-        return Score(aim.rival, METRICS[aim.metric].title, where, Estimate(float("nan")), aim.ratio, True)
+        return Score(aim.rival, aim.metric, where, Estimate(float("nan")), aim.ratio, True)
     ratio = paired(level(policy), level(aim.rival)).ratio or Estimate(float("nan"))
-    return Score(aim.rival, METRICS[aim.metric].title.lower(), where, ratio, aim.ratio, True)
+    return Score(aim.rival, aim.metric, where, ratio, aim.ratio, True)
 
 
 def four(*, bus: bool) -> Topology:
