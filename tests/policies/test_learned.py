@@ -19,6 +19,7 @@ from tests.baselines.cheap import cheap_scenario
 from tests.scheduling.by_hand import CPU0, FPGA, GB, GPU, Books, chain, decision, dot, pair, work
 
 see = eqx.filter_jit(slow_see)  # op by op, JAX would compile every operation by itself
+FINISH = 2  # where a pair's numbers say when it would finish
 SMALL = Sizes(gangs=4, devices=3, preempts=2, configures=2, width=8, memory=8)
 
 
@@ -141,7 +142,7 @@ def said(policy: Learned, shown) -> jax.Array:
     return policy.consider(jax.random.key(0), policy.init(shown.topology), shown)[1].scores
 
 
-@pytest.mark.parametrize("switch", ["topology", "graph", "deviation", "prior"])
+@pytest.mark.parametrize("switch", ["topology", "graph", "deviation", "prior", "estimates"])
 def test_every_part_can_be_switched_off_and_then_no_longer_matters(switch: str) -> None:
     books = Books(work(chain(), dot("any", units=2.0)))
     books.window([0.5, 0.2], [0.0, 0.0])
@@ -157,12 +158,15 @@ def test_every_part_can_be_switched_off_and_then_no_longer_matters(switch: str) 
         "graph": lambda n: n.graph.node.weight,
         "deviation": lambda n: n.topology.row.weight,
         "prior": lambda n: n.regret,
+        "estimates": lambda n: n.pair.weight,
     }[switch]
 
     def changed(network: Network) -> Network:
         there = part(network)
         if switch == "deviation":
             return eqx.tree_at(part, network, there.at[2].add(5.0))  # what it makes of a row's deviation
+        if switch == "estimates":
+            return eqx.tree_at(part, network, there.at[FINISH].add(5.0))  # … and of when a pair would finish
         return eqx.tree_at(part, network, there + 5.0)
 
     np.testing.assert_array_equal(scores(off), scores(changed(off)))
