@@ -5,8 +5,8 @@ seed, for budgets from nothing to the end of all jobs in the system, with the ti
 that may be, earliest finish decides, which is far cheaper than the network. And that heuristic alone.
 
 Unfair to those who decide at once: the time that a decision takes is measured and not charged, so look-ahead decides
-for free. Unfair to look-ahead: it does not know of jobs to come, holds tenants to stay as they are, and starts transfers
-anew. Times are of a machine that may be busy with other things; its load is kept with the figures.
+for free. Unfair to look-ahead: it does not know of jobs to come, holds tenants to stay as they are, and starts
+transfers anew. Times are of a machine that may be busy with other things; its load is kept with the figures.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ POLICY, CONTENTION = EftBelief(), Bottleneck()
 
 @eqx.filter_jit
 def reached(s: ScenarioArrays, number: Array) -> Carry:
+    """Before the decision of that number, or at the end."""
     return until_decision(begin(s, POLICY, jax.random.key(0)), s, POLICY, CONTENTION, number)
 
 
@@ -58,7 +59,7 @@ def test_where_all_is_known_it_ends_as_the_world_does(middle: tuple[ScenarioArra
     assert (np.asarray(world.load) == np.asarray(carry.world.load)).all()
     assert np.asarray(world.load * LOAD_UNIT) == pytest.approx(np.asarray(shown.own_load))
     end = ended(replace(carry, world=world), here)
-    true = ended(carry, s)
+    true = reached(s, jnp.asarray(1000)).world
     assert float(end.now.total) == pytest.approx(float(true.now.total), rel=1e-5)
     assert float(end.completion_sum.total) == pytest.approx(float(true.completion_sum.total), rel=1e-5)
 

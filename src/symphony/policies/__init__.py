@@ -30,14 +30,14 @@ __all__ = [
 ]
 
 SHIPPED = "symphony"  # the policy that is used where none is asked for
-AHEAD = "look-ahead"  # the same, asking the simulator first
+AHEAD = "look-ahead"  # the same, asking the simulator first; what is asked there, a heuristic decides
 
 
 def named(name: str) -> Policy:
     """The policy of a name: the shipped one, a baseline, or the path of a file that training wrote."""
     if name in (SHIPPED, AHEAD):
         shipped = load(Path(__file__).with_name(SHIPPED + SUFFIX))[0]
-        return shipped if name == SHIPPED else LookAhead(shipped)
+        return shipped if name == SHIPPED else LookAhead(shipped, rolls=baselines.EftBelief())
     if name.endswith(SUFFIX):
         return load(name)[0]
     return baselines.named(name)

@@ -77,7 +77,7 @@ class LookAhead(Policy):
 
     @property
     def _rolling(self) -> Policy:
-        return self.learned if self.rolls is None else self.rolls
+        return Learned(self.learned.network) if self.rolls is None else self.rolls
 
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
         """The action of least expected cost."""
