@@ -10,7 +10,6 @@ Unfair to learned and vectorised policies: a decision alone leaves a vector mach
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -27,7 +26,7 @@ from symphony.problem.topologies import topology
 from symphony.scheduling.policy import Action, Observation, Policy, wait
 from symphony.simulator.contention import Bottleneck
 from symphony.simulator.rollout import begin_batch, observe, run_steps, unannounced
-from symphony.simulator.scenarios import ScenarioArrays, stack
+from symphony.simulator.scenarios import ScenarioArrays, pick, stack
 
 CASES = {
     "the paper's cluster, DAGs": ("paper", "variant-calling?load=1.2"),
@@ -54,8 +53,7 @@ def middle(cluster: str, work: str) -> tuple[ScenarioArrays, Any]:
     batch = stack([one])
     carry = begin_batch(batch, Fifo(), jax.random.split(jax.random.key(0), 1))
     carry = run_steps(batch, carry, Fifo(), Bottleneck(), STEPS, False)[0]
-    single = replace(jax.tree.map(lambda x: x[0], replace(batch, topology=None)), topology=batch.topology)
-    return single, jax.tree.map(lambda x: x[0], carry.world)
+    return pick(batch, 0), jax.tree.map(lambda x: x[0], carry.world)
 
 
 def cost(policy: Policy, s: ScenarioArrays, world: Any, calls: int) -> dict[str, float]:

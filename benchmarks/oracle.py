@@ -18,9 +18,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.common import arguments, keep
-from symphony.evaluation.scorecard import four
 from symphony.lowering.family import workload
 from symphony.oracle.oracle import Oracle, Solution
+from symphony.oracle.provable import four
 from symphony.problem.topologies import topology
 from symphony.problem.topology import Topology
 from symphony.simulator.scenarios import CALM, Scenario, draw

@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from symphony.baselines import BASELINES, FOR_TRAINING
 from symphony.cli import terminal
@@ -82,11 +81,10 @@ def compare(
     places = _places(workload or ["variant-calling"], topology)
     numbers = range(first_seed, first_seed + seeds)
     command = shlex.join(["symphony", *sys.argv[1:]])
-    columns = (TextColumn("{task.description:>16}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
     result: Report | Survey
     with (
         warnings.catch_warnings(record=True) as caught,
-        Progress(*columns, TimeElapsedColumn(), console=console, disable=quiet, transient=True) as bars,
+        terminal.bars(console, quiet=quiet, width=16) as bars,
     ):
         warnings.simplefilter("always", SymphonyWarning)
         bar = bars.add_task("compiling", total=1.0)

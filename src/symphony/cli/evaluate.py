@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from symphony.cli import terminal
 from symphony.evaluation.scorecard import JOBS
@@ -33,8 +32,7 @@ def evaluate(
         raise InputError(f"--json {json_file} cannot be written", hint="name a file in a folder that exists")
     named(weights)  # a slip of the pen is found before the long work
     console = terminal.console()
-    columns = (TextColumn("{task.description:>40}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
-    with Progress(*columns, TimeElapsedColumn(), console=console, disable=quiet, transient=True) as bars:
+    with terminal.bars(console, quiet=quiet, width=40) as bars:
         bar = bars.add_task("compiling", total=1.0)
         card = run_evaluation(
             weights,

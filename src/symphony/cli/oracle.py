@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from symphony.cli import terminal
 from symphony.evaluation.compare import scenario as make_scenario
 from symphony.oracle.bounds import Objective
 from symphony.oracle.oracle import Oracle, Solution
@@ -36,12 +35,11 @@ def oracle(
     """Plan one scenario with everything known; print the best plan's value, what it is called, and lower bounds."""
     if json_file is not None and (json_file.is_dir() or not json_file.parent.is_dir()):
         raise InputError(f"--json {json_file} cannot be written", hint="name a file in a folder that exists")
-    console = Console()
+    console = terminal.console()
     planner = Oracle(time_limit, _objective(objective), workers, seed)
     cluster = topologies.topology(topology)
     drawn = make_scenario(cluster, workload, seed, Disturbances() if disturbed else CALM)
-    columns = (TextColumn("{task.description:>40}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
-    with Progress(*columns, TimeElapsedColumn(), console=console, disable=quiet, transient=True) as bars:
+    with terminal.bars(console, quiet=quiet, width=40) as bars:
         bar = bars.add_task("compiling", total=1.0)
 
         def tell(what: str, share: float, value_s: float, bound_s: float) -> None:
@@ -53,7 +51,7 @@ def oracle(
         json_file.write_text(json.dumps(as_json(found, topology, workload, seed), indent=1))
     console.print(table(found, f"{workload} on {topology}, seed {seed}"))
     for reason in found.outside:
-        console.print(f"no proof: {reason}", highlight=False)
+        console.print(f"no proof: {reason}")
 
 
 def _objective(word: str) -> Objective:

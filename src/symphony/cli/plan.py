@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from symphony.cli import terminal
@@ -61,8 +60,7 @@ def plan(
         raise InputError(f"--output {out} cannot be written", hint="name a file in a folder that exists")
     where = {"topology": topology, "workload": workload, "seed": seed, "arrivals": arrivals}
     console = terminal.console(stderr=as_json or str(out) == "-")
-    columns = (TextColumn("{task.description:>30}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
-    with Progress(*columns, TimeElapsedColumn(), console=console, disable=quiet, transient=True) as bars:
+    with terminal.bars(console, quiet=quiet, width=30) as bars:
         bar = bars.add_task("compiling", total=1.0)
 
         def tell(what: str, share: float, value_s: float) -> None:

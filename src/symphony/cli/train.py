@@ -12,7 +12,6 @@ from typing import Annotated
 import jax
 import numpy as np
 import typer
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from symphony.cli import terminal
 from symphony.policies import SUFFIX, load, save
@@ -57,8 +56,7 @@ def train(
     console = terminal.console()
     clusters, work = topology or ["machine"], workload or ["layered"]
     start = load(begin)[0] if begin else None
-    columns = (TextColumn("{task.description:>60}"), BarColumn(), TextColumn("{task.percentage:3.0f}%"))
-    with Progress(*columns, TimeElapsedColumn(), console=console, disable=quiet, transient=True) as bars:
+    with terminal.bars(console, quiet=quiet, width=60) as bars:
         bar = bars.add_task("drawing scenarios, compiling", total=rounds)
 
         def tell(told: Round) -> None:

@@ -21,19 +21,8 @@ from symphony.evaluation.report import Printable
 from symphony.evaluation.statistics import Estimate, paired
 from symphony.evaluation.survey import Place, Survey, survey
 from symphony.oracle.oracle import Oracle
+from symphony.oracle.provable import four
 from symphony.policies import named
-from symphony.problem.topology import (
-    CLUSTER,
-    MACHINE,
-    RACK,
-    SOCKET,
-    SWITCH,
-    Device,
-    DeviceKind,
-    Hop,
-    Resource,
-    Topology,
-)
 from symphony.simulator.run import simulate
 from symphony.simulator.scenarios import CALM
 
@@ -47,8 +36,6 @@ PLACES = (
     Place("layered", "machine"),
 )
 SMALL = ("layered:16", "fork-join:16", "series-parallel:16", "cholesky:4")  # few enough tasks for proofs
-KINDS = {"xeon": "cpu", "k40": "gpu", "p100": "gpu", "v100": "gpu"}
-PLENTY = 1000.0  # compute that no kernel can use up: the oracle's exact model knows no contention
 
 
 @dataclass(frozen=True)
@@ -185,30 +172,6 @@ def _against(run: Survey, policy: str, aim: Aim, places: Sequence[Place], where:
         return Score(aim.rival, aim.metric, where, Estimate(float("nan")), aim.ratio, True)
     ratio = paired(level(policy), level(aim.rival)).ratio or Estimate(float("nan"))
     return Score(aim.rival, aim.metric, where, ratio, aim.ratio, True)
-
-
-def four(*, bus: bool) -> Topology:
-    """Four unlike devices, with one memory or, with a bus of 12 GB/s between them, one each."""
-    kinds = tuple(DeviceKind(name, type_) for name, type_ in KINDS.items())
-    rows = (
-        *(Resource(f"{name}/compute", "compute", PLENTY, "host") for name in KINDS),
-        Resource("bus", "uplink", 12e9, "host"),
-    )
-    apart = (SWITCH, SOCKET, MACHINE, RACK, CLUSTER)
-    devices = tuple(
-        Device(
-            name,
-            name,
-            "host",
-            "rack",
-            "socket",
-            "switch",
-            (Hop(f"{name}/compute"), Hop("bus", apart)),
-            home="" if bus else "xeon",
-        )
-        for name in KINDS
-    )
-    return Topology("four with a bus" if bus else "four", kinds, rows, devices)
 
 
 def _beside_oracle(policy: str, number: int, seconds: float) -> tuple[str, float]:

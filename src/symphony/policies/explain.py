@@ -9,7 +9,7 @@ that part did. Parts act together, so that these numbers need not add up.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import equinox as eqx
@@ -26,7 +26,7 @@ from symphony.scheduling.estimate import Parts, parts
 from symphony.scheduling.policy import Observation
 from symphony.simulator.contention import Bottleneck, ContentionModel
 from symphony.simulator.rollout import asked, begin, observe, until_decision
-from symphony.simulator.scenarios import Scenario, stack
+from symphony.simulator.scenarios import Scenario, pick, stack
 
 SURE = 1.96  # deviations to either side of a mean: 95%
 
@@ -107,8 +107,7 @@ def explain(
         raise InputError(f"{policy!r} is no learned policy", hint='use one that was trained, for example "symphony"')
     if decision < 0:
         raise InputError(f"the decision is number {decision}", hint="they are numbered from 0")
-    batch = stack([scenario])
-    s = replace(jax.tree.map(lambda x: x[0], replace(batch, topology=None)), topology=batch.topology)
+    s = pick(stack([scenario]), 0)
     key = jax.random.fold_in(jax.random.key(scenario.seed), 1)  # as `simulate` does
     asked_, observation = _ask(policy, s, key, contention or Bottleneck(), jnp.asarray(decision))
     if not bool(asked_.going):

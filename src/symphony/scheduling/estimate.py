@@ -14,6 +14,7 @@ from jax import Array
 from symphony.problem.spans import span
 from symphony.problem.topology import LOCAL, SPANS
 from symphony.scheduling.indexing import take
+from symphony.scheduling.instant import demand
 from symphony.scheduling.policy import Observation, by_device, idle_devices
 from symphony.scheduling.state import COPIES, FREE, PLACING, QUEUED
 
@@ -99,9 +100,7 @@ def needs(observation: Observation, gang: Array, devices: Array | None = None) -
     """
     t, w = observation.topology, observation.workload
     f = observation.facts(gang)
-    kinds, rows, of_row = _of(t.device_kind, devices)[:, None], _of(t.route_row, devices), _of(t.route_kind, devices)
-    demand = w.demand_fixed[f.kernel][kinds, of_row] + f.work * w.demand_work[f.kernel][kinds, of_row]
-    return demand / take(t.capacity, rows)
+    return demand(t, w, f.kernel, f.work, jnp.arange(t.exists.shape[0]) if devices is None else devices)
 
 
 def slowdown(observation: Observation, gang: Array, background: Array, devices: Array | None = None) -> Array:

@@ -21,7 +21,7 @@ from symphony.simulator import counters, settle
 from symphony.simulator.contention import LOAD_UNIT, ContentionModel
 from symphony.simulator.counters import Past, Settings, read_when
 from symphony.simulator.next_event import EVENT_WINDOW, advance_time
-from symphony.simulator.scenarios import ScenarioArrays, batch_axes
+from symphony.simulator.scenarios import ScenarioArrays, batch_axes, pick
 from symphony.simulator.world import World, initial
 
 
@@ -241,8 +241,7 @@ def _run(
         return carry, log, finished(carry.world, s)
 
     if alone:
-        single = replace(jax.tree.map(lambda x: x[0], replace(batch, topology=None)), topology=batch.topology)
-        return jax.tree.map(lambda x: x[None], one(single, jax.tree.map(lambda x: x[0], carry)))
+        return jax.tree.map(lambda x: x[None], one(pick(batch, 0), jax.tree.map(lambda x: x[0], carry)))
     return jax.vmap(one, in_axes=(batch_axes(batch), 0))(batch, carry)
 
 

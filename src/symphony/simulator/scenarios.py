@@ -358,6 +358,12 @@ def stack(scenarios: list[Scenario]) -> ScenarioArrays:
     return replace(joined, topology=jax.tree.map(jnp.asarray, batch[0].topology))
 
 
+def pick(batch: ScenarioArrays, which: Any) -> ScenarioArrays:
+    """The scenario of a number, or those of several, of a batch. The topology is one for all."""
+    rows = jax.tree.map(lambda x: jnp.asarray(x)[which], replace(batch, topology=None))
+    return replace(rows, topology=batch.topology)
+
+
 def _with_kernels(w: WorkloadArrays, count: int) -> WorkloadArrays:
     """Pad the kernels; those added run nowhere, so that no device can be configured for them."""
     more = ((0, count - w.time_fixed.shape[0]), (0, 0))

@@ -18,7 +18,6 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
@@ -34,7 +33,7 @@ from symphony.problem.workload import Workload
 from symphony.simulator.contention import Bottleneck, ContentionModel
 from symphony.simulator.rollout import unannounced
 from symphony.simulator.run import run_traces
-from symphony.simulator.scenarios import Disturbances, Scenario, ScenarioArrays, stack
+from symphony.simulator.scenarios import Disturbances, Scenario, ScenarioArrays, pick, stack
 from symphony.training.returns import worth
 from symphony.training.rollouts import COMPLETION, roll_out
 from symphony.training.update import PPO, Method, learn, lesson, optimiser
@@ -175,7 +174,7 @@ def train(
         since = time.perf_counter()
         now = draws[number % len(draws)]
         chosen = np.random.default_rng([seed, number, 4]).choice(size.pool, runs // size.group, replace=False)
-        batch = _pick(now.pool, np.repeat(chosen, size.group))
+        batch = pick(now.pool, np.repeat(chosen, size.group))
         key = jax.random.fold_in(jax.random.key(seed), number)
         position, figures = _round(position, batch, key, contention, objective, now.keep, size, method, steps)
         seen = {name: float(value) for name, value in figures.items()}
@@ -252,11 +251,6 @@ def _round(
     )
     figures |= {"decisions": decisions.count.sum(), "stay_s": decisions.stay_s.mean()}
     return Position(network, state), figures
-
-
-def _pick(batch: ScenarioArrays, which: np.ndarray) -> ScenarioArrays:
-    some = jax.tree.map(lambda x: jnp.asarray(x)[which], replace(batch, topology=None))
-    return replace(some, topology=batch.topology)
 
 
 def _strong(tree: Any) -> Any:

@@ -1,0 +1,43 @@
+"""A small cluster of unlike devices on which the exact model leaves nothing out, so that optima can be proven."""
+
+from __future__ import annotations
+
+from symphony.problem.topology import (
+    CLUSTER,
+    MACHINE,
+    RACK,
+    SOCKET,
+    SWITCH,
+    Device,
+    DeviceKind,
+    Hop,
+    Resource,
+    Topology,
+)
+
+KINDS = {"xeon": "cpu", "k40": "gpu", "p100": "gpu", "v100": "gpu"}
+PLENTY = 1000.0  # compute that no kernel can use up: the oracle's exact model knows no contention
+
+
+def four(*, bus: bool) -> Topology:
+    """Four unlike devices, with one memory or, with a bus of 12 GB/s between them, one each."""
+    kinds = tuple(DeviceKind(name, type_) for name, type_ in KINDS.items())
+    rows = (
+        *(Resource(f"{name}/compute", "compute", PLENTY, "host") for name in KINDS),
+        Resource("bus", "uplink", 12e9, "host"),
+    )
+    apart = (SWITCH, SOCKET, MACHINE, RACK, CLUSTER)
+    devices = tuple(
+        Device(
+            name,
+            name,
+            "host",
+            "rack",
+            "socket",
+            "switch",
+            (Hop(f"{name}/compute"), Hop("bus", apart)),
+            home="" if bus else "xeon",
+        )
+        for name in KINDS
+    )
+    return Topology("four with a bus" if bus else "four", kinds, rows, devices)
