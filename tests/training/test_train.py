@@ -91,7 +91,7 @@ def test_replaying_decisions_says_what_was_said_when_they_were_made(rolled) -> N
     for run, first in ((0, 0), (3, 2)):
         count = int(decisions.count[run])
         made = jax.tree.map(lambda x, r=run, f=first, c=count: x[r, f:c], decisions.made)
-        said = eqx.filter_jit(replay)(network, batch.topology, nodes[run], made)
+        said = eqx.filter_jit(replay)(network, batch.topology, network.factors, nodes[run], made)
         chance = jnp.take_along_axis(said.chances, made.action[:, None], axis=1)[:, 0]
         np.testing.assert_allclose(chance, made.chance, atol=2e-5)
         np.testing.assert_allclose(said.value, made.value, atol=2e-5)
@@ -105,11 +105,14 @@ def test_the_first_step_follows_the_policy_gradient(rolled) -> None:
     judged = eqx.filter_jit(worth)(decisions, every_run.scale, 2, baseline=GROUP)
     stretches = lesson(decisions, judged.advantage, judged.target, 8, 2)
     bare = replace(METHOD, entropy=0.0, value=0.0)
-    slope = eqx.filter_jit(eqx.filter_grad(lambda n: loss(n, batch.topology, graphs_of, stretches, bare)[0]))(network)
+    factors = network.factors
+    slope = eqx.filter_jit(eqx.filter_grad(lambda n: loss(n, batch.topology, graphs_of, stretches, bare, factors)[0]))(
+        network
+    )
 
     def plain(network: Network) -> jax.Array:
         nodes = jax.vmap(network.encode)(jax.tree.map(lambda x: x[stretches.scenario], graphs_of))
-        said = jax.vmap(lambda n, m: replay(network, batch.topology, n, m))(nodes, stretches.made)
+        said = jax.vmap(lambda n, m: replay(network, batch.topology, factors, n, m))(nodes, stretches.made)
         chance = jnp.take_along_axis(said.chances, stretches.made.action[..., None], axis=-1)[..., 0]
         return -jnp.where(stretches.kept, chance * stretches.advantage, 0).sum() / stretches.kept.sum()
 
@@ -143,6 +146,12 @@ def test_a_training_tells_of_every_round(whole) -> None:
     assert all(x.against is not None and x.against > 0 for x in history)
     assert history[-1].decisions >= 3 * 4 * 7  # seven gangs in each of four runs
     assert (folder / "best.policy").exists()
+
+
+def test_a_training_leaves_the_filter_alone_unless_asked(whole) -> None:
+    """The other way: test_beliefs.py::test_the_loss_reaches_the_filter_when_asked_to."""
+    _, _, policy, _ = whole
+    assert (np.asarray(policy.network.factors) == 0).all()
 
 
 def test_a_training_that_was_cut_off_ends_with_the_same_numbers(whole, tmp_path: Path) -> None:

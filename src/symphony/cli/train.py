@@ -17,6 +17,7 @@ from symphony.cli import terminal
 from symphony.policies import SUFFIX, load, save
 from symphony.problem import topologies
 from symphony.problem.errors import InputError
+from symphony.training.beliefs import NONE
 from symphony.training.train import RIVALS, Round, Size
 from symphony.training.train import train as run_training
 
@@ -44,6 +45,12 @@ def train(
         int | None, typer.Option(help="Stop after so many looks that found nothing better.", min=1)
     ] = None,
     jobs: Annotated[int, typer.Option(help="Jobs of a scenario, unless the workload says it.", min=1)] = 24,
+    telemetry_gradient: Annotated[
+        str,
+        typer.Option(
+            help="Train the filter of counter readings, too: none, pathwise, covariance, implicit.",
+        ),
+    ] = NONE,
     seed: Annotated[int, typer.Option(help="Of everything that is random.", min=0)] = 0,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write what was told of each round.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
@@ -76,6 +83,7 @@ def train(
             patience=patience,
             start=start,
             size=ON_CPU if jax.default_backend() == "cpu" else ON_GPU,
+            telemetry_gradient=telemetry_gradient,
             seed=seed,
             checkpoint=out,
             tell=tell,

@@ -12,6 +12,8 @@ configure a free slot for one of the most critical gangs that will soon be ready
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -94,6 +96,26 @@ class Seen(eqx.Module):
     asides: Asides
     scene: Array  # f[SCENE]
     may_wait: Array  # bool[]
+
+    def bent(self, bend: Bend, factors: Array) -> Seen:
+        """What would be seen if the filter's factors [F] were other by so much. Leading axes may be decisions."""
+
+        def moved(name: str) -> Array:
+            along = getattr(bend, name)  # [..., F, …]
+            return getattr(self, name) + (along * factors.reshape(-1, *[1] * (getattr(self, name).ndim - lead))).sum(
+                lead
+            )
+
+        lead = self.scene.ndim - 1
+        return replace(self, rows=moved("rows"), pairs=moved("pairs"), scene=moved("scene"))
+
+
+class Bend(eqx.Module):
+    """By how much what is seen changes with each of the filter's factors."""
+
+    rows: Array  # f[F, R, ROW]
+    pairs: Array  # f[F, K, M, PAIR]
+    scene: Array  # f[F, SCENE]
 
 
 def graphs(t: TopologyArrays, w: WorkloadArrays) -> Graphs:
@@ -355,6 +377,20 @@ def asides(observation: Observation, g: Graphs, j: Jobs, preempts: int, configur
         features=jnp.where(there[:, None], jnp.stack(columns, axis=-1), 0),
         allowed=there,
     )
+
+
+def bend(observation: Observation, *counts: int) -> Bend:
+    """How what is seen follows what is believed, along the slopes of the belief. `counts`: as for `see`."""
+
+    def told(mean: Array, deviation: Array) -> tuple[Array, Array, Array]:
+        seen = see(replace(observation, background=mean, background_std=deviation), *counts)
+        return seen.rows, seen.pairs, seen.scene
+
+    def along(slope: Array) -> tuple[Array, Array, Array]:
+        here = observation.background, observation.background_std
+        return jax.jvp(told, here, (slope[:, 0], slope[:, 1]))[1]
+
+    return Bend(*jax.vmap(along)(jnp.asarray(observation.background_slope)))
 
 
 def see(observation: Observation, gangs: int, devices: int, preempts: int, configures: int) -> Seen:

@@ -49,6 +49,7 @@ from symphony.policies.features import (
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.indexing import take
 from symphony.scheduling.policy import Action, Observation, Policy, choose, place, preempt, reconfigure, wait
+from symphony.telemetry.tuning import FACTORS, Slopes, Tuning
 
 NEVER = -1e9  # a score; infinite ones have no gradient
 
@@ -68,6 +69,11 @@ class Sizes:
     deviation: bool = True  # the belief's deviation is seen
     prior: bool = True  # the heuristic in the scores
     estimates: bool = True  # what a pair would take is told; without it, only how long the gang runs alone
+
+    @property
+    def looks(self) -> tuple[int, int, int, int]:
+        """How many gangs, devices, preemptions and configurations are looked at."""
+        return self.gangs, self.devices, self.preempts, self.configures
 
 
 STANDARD = Sizes()
@@ -127,6 +133,7 @@ class Network(eqx.Module):
     queue: Array  # κ
     apart: Array  # score of what places nothing, to begin with …
     idle: Array  # … and of waiting
+    factors: Array  # f[FACTORS]: how readings become beliefs, see `telemetry.tuning`
     sizes: Sizes = eqx.field(static=True)
 
     def __init__(self, key: Array, sizes: Sizes = STANDARD) -> None:
@@ -153,6 +160,7 @@ class Network(eqx.Module):
         self.queue = jnp.asarray(0.0)
         self.apart = jnp.asarray(-4.0)
         self.idle = jnp.asarray(-2.0)
+        self.factors = jnp.zeros(FACTORS)
 
     def encode(self, g: Graphs) -> Array:
         """Embeddings of gangs in their graphs [A, T, width]."""
@@ -249,11 +257,17 @@ class Learned(Policy):
 
     network: Network
     draws: bool = eqx.field(static=True, default=False)
+    slopes: Slopes | None = eqx.field(static=True, default=None)  # in training: how beliefs depend on the factors
 
     @property
     def name(self) -> str:
         """What tables call it."""
         return "symphony"
+
+    @property
+    def tuning(self) -> Tuning:
+        """The filter that it was trained with."""
+        return Tuning(self.network.factors, self.slopes)
 
     def init(self, topology: TopologyArrays) -> Memory:
         """An empty memory."""
@@ -272,8 +286,7 @@ class Learned(Policy):
 
     def consider(self, key: Array, state: Memory, observation: Observation) -> tuple[Memory, Said, Array, Array, Seen]:
         """A decision: memory, what was said, log-probability and number of the action, and what was seen."""
-        sizes = self.network.sizes
-        seen = see(observation, sizes.gangs, sizes.devices, sizes.preempts, sizes.configures)
+        seen = see(observation, *self.network.sizes.looks)
         embedded = self.network.embed(observation.topology, observation.prepared.nodes, seen)
         memory = self.network.remember(state, embedded.scene)
         said = self.network.judge(seen, embedded, memory.hidden)

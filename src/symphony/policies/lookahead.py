@@ -28,6 +28,7 @@ from symphony.simulator.contention import Bottleneck, ContentionModel
 from symphony.simulator.hypothesis import imagine, scenario_of, work_factors
 from symphony.simulator.rollout import Carry, finished, observe, step
 from symphony.simulator.world import World
+from symphony.telemetry.tuning import Tuning
 
 WIDER = 4  # so many times as many actions are looked through for distinct ones
 
@@ -66,6 +67,11 @@ class LookAhead(Policy):
     def name(self) -> str:
         """What tables call it."""
         return "look-ahead"
+
+    @property
+    def tuning(self) -> Tuning:
+        """The policy's own filter."""
+        return self.learned.tuning
 
     def init(self, topology: TopologyArrays) -> Any:
         """The policy's own memory."""

@@ -9,10 +9,12 @@ from dataclasses import replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import Array
 
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.policy import Action, Observation, Policy
+from symphony.telemetry.tuning import FACTORS, Tuning
 
 
 class OneOf(Policy):
@@ -25,6 +27,15 @@ class OneOf(Policy):
     def cheats(self) -> bool:  # type: ignore[override]
         """Whether any of them does; the others are not shown what only cheats may see."""
         return any(policy.cheats for policy in self.policies)
+
+    @property
+    def tuning(self) -> Tuning | None:
+        """The chosen one's."""
+        given = [policy.tuning for policy in self.policies]
+        if all(one is None for one in given):
+            return None
+        factors = jnp.stack([jnp.zeros(FACTORS) if one is None else one.factors for one in given])
+        return Tuning(factors[self.index])
 
     def init(self, topology: TopologyArrays) -> tuple[Any, ...]:
         """The states of all."""

@@ -32,6 +32,7 @@ from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import GangFacts, candidates, facts, fits, per_gang, seconds_by_kind
 from symphony.scheduling.indexing import BIG, first, first_min, take
 from symphony.scheduling.state import Core
+from symphony.telemetry.tuning import Tuning
 
 PLACE, PREEMPT, RECONFIGURE, WAIT = range(4)
 
@@ -87,6 +88,7 @@ class Observation(eqx.Module):
     true_background: Array | None  # f[R], for policies that cheat
     units_left: Array  # f[G]: whole units (iterations) that each gang has yet to do, as it reports them itself
     prepared: Any  # what the policy's own `prepare` answered
+    background_slope: Array | None = None  # f[F, R, 2]: of the two, by the factors of `tuning`; in training only
 
     @property
     def load_mean(self) -> Array:
@@ -143,6 +145,11 @@ class Policy(eqx.Module):
     """Decides. Subclass it, give `init` and `decide`, and run `sy.testing.check_policy` on it."""
 
     cheats: ClassVar[bool] = False  # wants `Observation.true_background`
+
+    @property
+    def tuning(self) -> Tuning | None:
+        """Its say in how readings become beliefs; None leaves that as it is."""
+        return None
 
     @property
     def name(self) -> str:

@@ -21,6 +21,7 @@ from symphony.scheduling.indexing import take
 from symphony.simulator.scenarios import ERRORS, ScenarioArrays
 from symphony.telemetry import posterior
 from symphony.telemetry.posterior import Belief, Parameters, Window, Wiring
+from symphony.telemetry.tuning import FACTORS, Step, Tuning, tuned
 
 SLICES = 24.0  # of a window
 READINGS = 2  # of each row in each window
@@ -50,14 +51,23 @@ class Counters(eqx.Module):
     belief: Belief  # f[R, …]
     raw: Array  # f[R]: the last reading, as it came
     late: Array  # f[D, R, 3]: readings that have not come yet, the next one last
+    slope: Array  # f[F, R, 2]: of mean and deviation of the others' load, by the filter's factors; F = 0 unless asked
+    carried: Any  # by who works that out, from window to window
 
 
-def begin(s: ScenarioArrays) -> Counters:
+def begin(s: ScenarioArrays, tuning: Tuning | None = None) -> Counters:
     """Before the first window."""
     rows = s.topology.row_kind.shape[0]
     wiring = jax.tree.map(jnp.asarray, WIRING)
     belief = posterior.start(jnp, wiring, PARAMETERS, (rows,))
-    return Counters(belief, jnp.zeros(rows), jnp.zeros((s.late, rows, READINGS + 1)))
+    slopes = None if tuning is None else tuning.slopes
+    return Counters(
+        belief,
+        jnp.zeros(rows),
+        jnp.zeros((s.late, rows, READINGS + 1)),
+        jnp.zeros((FACTORS if slopes else 0, rows, 2)),
+        slopes.begin(belief) if slopes else None,
+    )
 
 
 class Settings(eqx.Module):
@@ -85,8 +95,8 @@ class Past(eqx.Module):
     own: Array  # f[R]: what of it was Symphony's own
 
 
-def read(counters: Counters, settings: Settings, past: Past) -> Counters:
-    """After a window."""
+def read(counters: Counters, settings: Settings, past: Past, tuning: Tuning | None = None) -> Counters:
+    """After a window. A policy may have tuned the filter."""
     load = past.load
     shared = settings.counters > 0
     share = jnp.where(shared, jnp.minimum(1.0, settings.counters / settings.peers), 1.0)  # of the time, with a counter
@@ -108,18 +118,31 @@ def read(counters: Counters, settings: Settings, past: Past) -> Counters:
     come = past.number >= settings.delay  # before the first sample there is nothing to learn from
     seen = Window(arrives, ran * come, jnp.full_like(ran, SLICES), jnp.full_like(load, ONE))
     wiring = jax.tree.map(lambda x: jnp.asarray(x, load.dtype), WIRING)
-    belief = posterior.update(jnp, wiring, PARAMETERS, counters.belief, seen)
-    belief = jax.tree.map(lambda new, old: jnp.where(come, new, old).astype(old.dtype), belief, counters.belief)
-    return Counters(belief, arrives[:, :READINGS].mean(axis=1), late)
+
+    def filtered(factors: Array | None, belief: Belief) -> Belief:
+        parameters = PARAMETERS if factors is None else tuned(factors, PARAMETERS)
+        return posterior.update(jnp, wiring, parameters, belief, seen)
+
+    factors = None if tuning is None else tuning.factors
+    belief = filtered(factors, counters.belief)
+    slope, carried = counters.slope, counters.carried
+    if tuning is not None and tuning.slopes is not None:
+        step = Step(tuning.factors, counters.belief, belief, seen, past.number, filtered)
+        carried, slope = tuning.slopes.after(carried, step)
+    new, old = (belief, slope, carried), (counters.belief, counters.slope, counters.carried)
+    belief, slope, carried = jax.tree.map(lambda new, old: jnp.where(come, new, old).astype(old.dtype), new, old)
+    return Counters(belief, arrives[:, :READINGS].mean(axis=1), late, slope, carried)
 
 
 @jax.custom_batching.custom_vmap
-def read_when(when: Array, counters: Counters, settings: Settings, past: Past) -> Counters:
+def read_when(
+    when: Array, counters: Counters, settings: Settings, past: Past, tuning: Tuning | None = None
+) -> Counters:
     """After a window, if one has ended.
 
     Side by side with others, few end at once: they are picked out and computed by themselves.
     """
-    new = read(counters, settings, past)
+    new = read(counters, settings, past, tuning)
     return jax.tree.map(lambda new, old: jnp.where(when, new, old), new, counters)
 
 
@@ -128,13 +151,13 @@ def _read_some(size: int, batched: Any, *given: Any) -> tuple[Counters, Any]:
     def spread(x: Array, along: bool) -> Array:
         return x if along else jnp.broadcast_to(x, (size, *x.shape))
 
-    when, counters, settings, past = jax.tree.map(spread, given, tuple(batched))
+    when, counters, settings, past, tuning = jax.tree.map(spread, given, tuple(batched))
     at_once = max(1, size // AT_ONCE)
 
     def some(state: tuple[Counters, Array]) -> tuple[Counters, Array]:
         counters, left = state
         which = jnp.nonzero(left, size=at_once, fill_value=size)[0]
-        picked = jax.tree.map(lambda x: x.at[which].get(mode="clip"), (counters, settings, past))
+        picked = jax.tree.map(lambda x: x.at[which].get(mode="clip"), (counters, settings, past, tuning))
         new = jax.vmap(read)(*picked)
         counters = jax.tree.map(lambda x, fresh: x.at[which].set(fresh, mode="drop"), counters, new)
         return counters, left.at[which].set(False, mode="drop")
@@ -153,3 +176,11 @@ def believed(counters: Counters, s: ScenarioArrays, own: Array) -> tuple[Array, 
     raw = jnp.maximum(counters.raw - own, 0.0)
     others = jnp.where(s.corrected, others, raw)
     return others, jnp.where(s.corrected, deviation, s.counter_noise * counters.raw)
+
+
+def slope(counters: Counters, s: ScenarioArrays) -> Array | None:
+    """By how much what is believed changes with the filter's factors [F, R, 2], where training asked for that."""
+    if not counters.slope.shape[0]:
+        return None
+    known = (counters.belief.read[:, OTHERS] > 0) & s.corrected
+    return jnp.where(known[:, None], counters.slope, 0.0)

@@ -23,6 +23,7 @@ from symphony.simulator.counters import Past, Settings, read_when
 from symphony.simulator.next_event import EVENT_WINDOW, advance_time
 from symphony.simulator.scenarios import ScenarioArrays, batch_axes, pick
 from symphony.simulator.world import World, initial
+from symphony.telemetry.tuning import Tuning
 
 
 class Carry(eqx.Module):
@@ -50,7 +51,7 @@ class Log(eqx.Module):
 def begin(s: ScenarioArrays, policy: Policy, key: Array) -> Carry:
     """A run before its first step."""
     # Strong types: a weakly typed leaf would make the second call of `run_steps` compile again.
-    world = initial(s)
+    world = initial(s, policy.tuning)
     prepared = policy.prepare(s.topology, unannounced(s.workload))
     carry = Carry(world, policy.init(s.topology), prepared, key)
     return jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), carry)
@@ -87,6 +88,7 @@ def observe(world: World, s: ScenarioArrays, cheats: bool, prepared: Any = None)
         true_background=world.background if cheats else None,
         units_left=settle.units_left(world, s),
         prepared=prepared,
+        background_slope=counters.slope(world.counters, s),
     )
 
 
@@ -134,7 +136,8 @@ def step(
     moves = once(~settle.unsettled(world) & ~(wanted(world.core, s.topology) & ready) & ~finished(world, s))
     move = partial(advance_time, contention=contention, when=_known(alone, moves))
     world, event = _part(alone, moves, move, world, s)
-    world, _ = _part(alone, event.kind == EVENT_WINDOW, partial(_read, when=event.kind == EVENT_WINDOW), world, s)
+    over = event.kind == EVENT_WINDOW
+    world, _ = _part(alone, over, partial(_read, when=over, tuning=policy.tuning), world, s)
     carry = Carry(world, state, carry.prepared, carry.key)
     if not (record and asks):
         return carry, None
@@ -193,11 +196,11 @@ def decision_key(key: Array, number: Array) -> Array:
     return jax.random.fold_in(key, number)
 
 
-def _read(world: World, s: ScenarioArrays, when: Array) -> tuple[World, None]:
+def _read(world: World, s: ScenarioArrays, when: Array, tuning: Tuning | None) -> tuple[World, None]:
     """A window has ended: what counters say of it, and what follows."""
     core = world.core
     past = Past(core.windows - 1, core.reading, world.square, core.own_reading)
-    return replace(world, counters=read_when(when, world.counters, Settings.of(s), past)), None
+    return replace(world, counters=read_when(when, world.counters, Settings.of(s), past, tuning)), None
 
 
 def _known(alone: bool, needed: Array) -> Array:

@@ -15,6 +15,7 @@ from symphony.scheduling.state import Core
 from symphony.simulator import counters
 from symphony.simulator.counters import Counters
 from symphony.simulator.scenarios import ScenarioArrays
+from symphony.telemetry.tuning import Tuning
 
 IDLE = -1
 
@@ -72,7 +73,7 @@ class World(eqx.Module):
     slowdown_sum: Amount
 
 
-def initial(s: ScenarioArrays) -> World:
+def initial(s: ScenarioArrays, tuning: Tuning | None = None) -> World:
     """The world at time 0."""
     core = state.empty(s.topology, s.workload, s.job_slots)
     gangs, devices, lanes = core.status.shape[0], core.up.shape[0], core.lane_holds.shape[0]
@@ -113,7 +114,7 @@ def initial(s: ScenarioArrays) -> World:
         own_area=jnp.zeros(rows),
         used_area=jnp.zeros(rows),
         used=jnp.zeros(rows),
-        counters=counters.begin(s),
+        counters=counters.begin(s, tuning),
         phase=ints(),
         next_phase=Amount.of(jnp.asarray(s.phase_gap)[0]),
         failure=ints(),

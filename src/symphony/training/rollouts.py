@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.policies.features import Seen
+from symphony.policies.features import Bend, Seen, bend
 from symphony.policies.learned import Learned, Memory, chosen
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.problem.errors import InputError
@@ -26,6 +26,7 @@ from symphony.simulator.contention import ContentionModel
 from symphony.simulator.rollout import begin, finished, observe, step
 from symphony.simulator.scenarios import ScenarioArrays, batch_axes
 from symphony.simulator.world import World
+from symphony.telemetry.tuning import Tuning
 
 QUIET = 3  # steps between those in which the policy is asked
 COMPLETION, SLOWDOWN, MAKESPAN = "completion", "slowdown", "makespan"
@@ -39,6 +40,7 @@ class Decision(eqx.Module):
     action: Array  # i32
     chance: Array  # f: logarithm of its probability
     value: Array  # f: what the critic thought
+    bend: Bend | None  # how what was seen follows the filter's factors, if that is learned, too
 
 
 class Decisions(eqx.Module):
@@ -63,6 +65,11 @@ class Recorder(Policy):
 
     learned: Learned
 
+    @property
+    def tuning(self) -> Tuning:
+        """The policy's."""
+        return self.learned.tuning
+
     def init(self, topology: TopologyArrays) -> Memory:
         """That of the policy; what a decision looks like is not known yet."""
         return self.learned.init(topology)
@@ -75,7 +82,9 @@ class Recorder(Policy):
         """As the policy does."""
         before, _ = state
         memory, said, chance, index, seen = self.learned.consider(key, before, observation)
-        return (memory, Decision(seen, before, index, chance, said.value)), chosen(seen, index)
+        looks = self.learned.network.sizes.looks
+        along = None if observation.background_slope is None else bend(observation, *looks)
+        return (memory, Decision(seen, before, index, chance, said.value, along)), chosen(seen, index)
 
 
 def rates(objective: str, s: ScenarioArrays, core: Core) -> Array:

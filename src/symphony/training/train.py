@@ -34,6 +34,8 @@ from symphony.simulator.contention import Bottleneck, ContentionModel
 from symphony.simulator.rollout import unannounced
 from symphony.simulator.run import run_traces
 from symphony.simulator.scenarios import Disturbances, Scenario, ScenarioArrays, pick, stack
+from symphony.telemetry.tuning import Slopes
+from symphony.training.beliefs import NONE, slopes
 from symphony.training.returns import worth
 from symphony.training.rollouts import COMPLETION, roll_out
 from symphony.training.update import PPO, Method, learn, lesson, optimiser
@@ -132,6 +134,7 @@ def train(
     size: Size = ROUND,
     method: Method = PPO,
     objective: str = COMPLETION,
+    telemetry_gradient: str = NONE,
     seed: int = 0,
     checkpoint: str | Path | None = None,
     contention: ContentionModel | None = None,
@@ -145,9 +148,11 @@ def train(
     many `jobs`, unless their specs say it. It ends after so many `rounds` or `minutes`, or `patience` looks at the
     validation scenarios that found nothing better; the best of the `rivals` on each is what is compared with.
     `checkpoint` is a folder: where it holds a training of the same settings, that goes on. Whoever trains several times
-    on the same scenarios gives what `draw` made for each cluster (`drawn_before`).
+    on the same scenarios gives what `draw` made for each cluster (`drawn_before`). With a `telemetry_gradient` the loss
+    reaches the filter that makes beliefs of readings, and its factors are learned, too: see `beliefs.slopes`.
     """
     began = time.perf_counter()
+    sloped = slopes(telemetry_gradient)
     clusters = (topology,) if isinstance(topology, str | Topology) else tuple(topology)
     several = (workload,) if isinstance(workload, str | Workload) or callable(workload) else tuple(workload)
     courses = [
@@ -164,7 +169,7 @@ def train(
     history: list[Round] = []
     best = (float("inf"), position.network)  # how good, and which
     folder = None if checkpoint is None else Path(checkpoint)
-    settings = _settings(courses, rounds, sizes, size, method, objective, seed)
+    settings = _settings(courses, rounds, sizes, size, method, objective, telemetry_gradient, seed)
     if folder is not None:
         position, history, best = _resume(folder, settings, position, best)
 
@@ -176,7 +181,7 @@ def train(
         chosen = np.random.default_rng([seed, number, 4]).choice(size.pool, runs // size.group, replace=False)
         batch = pick(now.pool, np.repeat(chosen, size.group))
         key = jax.random.fold_in(jax.random.key(seed), number)
-        position, figures = _round(position, batch, key, contention, objective, now.keep, size, method, steps)
+        position, figures = _round(position, batch, key, contention, objective, now.keep, size, method, steps, sloped)
         seen = {name: float(value) for name, value in figures.items()}
         against = None
         if (number + 1) % size.every == 0 or number + 1 == rounds:
@@ -234,12 +239,13 @@ def _round(
     size: Size,
     method: Method,
     steps: int,
+    sloped: Slopes | None,
 ) -> tuple[Position, dict[str, Array]]:
     """Run, judge, learn. Compiled once for all rounds, and for all trainings of this shape."""
     runs = batch.phases.shape[0]
     first, second = jax.random.split(key)
     keys = jax.random.split(first, runs)
-    policy = Learned(position.network, draws=True)
+    policy = Learned(position.network, draws=True, slopes=sloped)
     decisions, _ = roll_out(batch, policy, keys, contention, objective, keep, STEPS * keep)
     each = jax.tree.map(lambda x: x[:: size.group], batch.workload)
     told = jax.vmap(lambda w: graphs(batch.topology, unannounced(w)))(each)

@@ -59,24 +59,28 @@ def lesson(decisions: Decisions, advantage: Array, target: Array, unroll: int, g
     return Lesson(made, kept, advantage, target, (jnp.arange(runs) // group).repeat(many // unroll))
 
 
-def replay(network: Network, t: TopologyArrays, nodes: Array, made: Decision) -> Said:
-    """What the network says now to decisions in a row [U], with the memory that it had before the first."""
-    embedded = network.embed(t, nodes, made.seen)
+def replay(network: Network, t: TopologyArrays, factors: Array, nodes: Array, made: Decision) -> Said:
+    """What the network says now to decisions in a row [U], with the memory that it had before the first.
+
+    `factors` are those of the filter when they were made; what was seen is what the present ones would have shown.
+    """
+    seen = made.seen if made.bend is None else made.seen.bent(made.bend, network.factors - factors)
+    embedded = network.embed(t, nodes, seen)
 
     def remember(memory: Memory, scene: Array) -> tuple[Memory, Array]:
         memory = network.remember(memory, scene)
         return memory, memory.hidden
 
     _, hidden = jax.lax.scan(remember, jax.tree.map(lambda x: x[0], made.memory), embedded.scene)
-    return network.judge(made.seen, embedded, hidden)
+    return network.judge(seen, embedded, hidden)
 
 
 def loss(
-    network: Network, t: TopologyArrays, graphs: Graphs, lesson: Lesson, method: Method
+    network: Network, t: TopologyArrays, graphs: Graphs, lesson: Lesson, method: Method, factors: Array
 ) -> tuple[Array, dict[str, Array]]:
-    """What is to be made small, and figures to watch."""
+    """What is to be made small, and figures to watch. `factors`: of the filter, in those runs."""
     nodes = jax.vmap(network.encode)(graphs)[lesson.scenario]
-    said = jax.vmap(jax.checkpoint(partial(replay, network, t)))(nodes, lesson.made)
+    said = jax.vmap(jax.checkpoint(partial(replay, network, t, factors)))(nodes, lesson.made)
     made, kept = lesson.made, lesson.kept
     many = jnp.maximum(kept.sum(), 1)
 
@@ -117,11 +121,12 @@ def learn(
     """Several passes over the stretches, some of them at a time, in random order. `graphs`: of each scenario."""
     count = lesson.advantage.shape[0]
     each = min(method.pieces, count)
+    factors = network.factors
 
     def step(carry: Any, which: Array) -> tuple[Any, dict[str, Array]]:
         network, state = carry
         some = jax.tree.map(lambda x: x[which], lesson)
-        (_, figures), slope = eqx.filter_value_and_grad(loss, has_aux=True)(network, t, graphs, some, method)
+        (_, figures), slope = eqx.filter_value_and_grad(loss, has_aux=True)(network, t, graphs, some, method, factors)
         changes, state = optimise.update(slope, state, eqx.filter(network, eqx.is_inexact_array))
         figures["slope"] = optax.tree.norm(slope)
         return (eqx.apply_updates(network, changes), state), figures

@@ -1,0 +1,119 @@
+"""A policy's loss reaches the filter that makes beliefs of readings: when asked to, and not otherwise."""
+
+from __future__ import annotations
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from symphony.policies import Learned, Network
+from symphony.problem.errors import InputError
+from symphony.scheduling.one_of import OneOf
+from symphony.simulator import counters
+from symphony.simulator.scenarios import Disturbances, ScenarioArrays
+from symphony.telemetry.tuning import FACTORS, Tuning
+from symphony.training.beliefs import NET, Sampled, Through, evidence, slopes, window_net
+from symphony.training.gradients import cosine, exact
+from symphony.training.train import Size, train
+from tests.scheduling.by_hand import cluster
+from tests.simulator.test_counters import arrays
+from tests.training.test_train import METHOD, SIZES, small
+
+ROWS = 3
+LOADS = np.array([[0.5, 0.2, 1.0], [0.6, 0.2, 1.0], [1.6, 0.2, 0.1], [1.5, 0.3, 0.1], [1.4, 0.3, 0.2]])
+SHAKY = Disturbances(window_s=0.3, phase_s=0.6, background=1.5, counter_noise=0.5)
+
+
+def watched(s: ScenarioArrays, tuning: Tuning, windows: int = len(LOADS)) -> counters.Counters:
+    """What is believed after some windows, with a filter."""
+    settings = counters.Settings.of(s)
+    whole = jnp.zeros((windows, s.topology.capacity.shape[0])).at[:, :ROWS].set(LOADS[:windows])
+    past = counters.Past(jnp.arange(windows), whole, 1.1 * whole**2, 0.3 * whole)
+    return jax.lax.scan(
+        lambda state, one: (counters.read(state, settings, one, tuning), None), counters.begin(s, tuning), past
+    )[0]
+
+
+def mean(state: counters.Counters) -> jax.Array:
+    return state.belief.mean[:ROWS, counters.OTHERS]
+
+
+def test_factors_change_what_is_believed() -> None:
+    s = arrays(counter_noise=0.4)
+    plain = mean(watched(s, Tuning(jnp.zeros(FACTORS))))
+    np.testing.assert_allclose(plain, mean(watched(s, None)), rtol=1e-6)
+    for number in range(FACTORS):
+        moved = mean(watched(s, Tuning(jnp.zeros(FACTORS).at[number].set(1.0))))
+        assert float(jnp.abs(moved - plain).max()) > 1e-4
+
+
+def test_slopes_through_the_filter_are_those_of_its_answer() -> None:
+    """Against finite differences over all windows, in 64 bits."""
+    with jax.enable_x64(True):
+        s = jax.tree.map(lambda x: x.astype(float) if eqx.is_inexact_array(x) else x, arrays(counter_noise=0.4))
+        here, step = jnp.array([0.1, -0.2, 0.3]), 1e-5
+
+        @jax.jit
+        def answer(factors: jax.Array) -> jax.Array:
+            state = watched(s, Tuning(factors))
+            variance = state.belief.cov[:ROWS, counters.OTHERS, counters.OTHERS]
+            return jnp.stack([mean(state), jnp.sqrt(variance)], axis=-1)
+
+        along = step * jnp.eye(FACTORS)
+        wanted = jnp.stack([(answer(here + e) - answer(here - e)) / (2 * step) for e in along])
+        found = jax.jit(lambda: watched(s, Tuning(here, Through())).slope)()[:, :ROWS]
+        assert float(jnp.abs(wanted).max()) > 0.01
+        np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["covariance", "pathwise"])
+def test_slopes_by_sampling_are_those_of_the_last_window(method: str) -> None:
+    """Against the same net on a grid."""
+
+    class Exactly(Sampled):
+        def after(self, carried, step):
+            def belief(factors: jax.Array, row: jax.Array) -> jax.Array:
+                net = jax.tree.map(lambda x: x[row][None], window_net(factors, step))
+                return exact(jax.random.key(0), NET, net, {0: 1.0}, {0: evidence(step)[row]}, 0)
+
+            found = jax.lax.map(lambda row: jax.grad(belief)(step.factors, row), jnp.arange(step.after.mean.shape[0]))
+            return None, jnp.stack([found.T, 0 * found.T], axis=-1)
+
+    s, factors = arrays(counter_noise=0.4), jnp.zeros(FACTORS)
+    state = watched(s, Tuning(factors, Sampled(method, samples=4096)), windows=3)
+    wanted = np.asarray(watched(s, Tuning(factors, Exactly(method)), windows=3).slope[:, :ROWS, 0].T)
+    found = np.asarray(state.slope[:, :ROWS, 0].T)
+    held = np.asarray(mean(state)) == 0  # a load that would be negative stays 0, whatever the factors
+    assert (found[held] == 0).all()
+    telling = ~held & (np.abs(wanted).max(axis=1) > 1e-3)
+    assert telling.any()
+    for one, other in zip(wanted[telling], found[telling], strict=True):
+        assert float(cosine(one, other)) > 0.95
+    assert (state.slope[..., 1] == 0).all()  # of the deviation nothing is said
+
+
+def test_the_loss_reaches_the_filter_when_asked_to() -> None:
+    """And not otherwise: test_train.py::test_a_training_leaves_the_filter_alone_unless_asked."""
+    what = {"topology": cluster(), "workload": small, "disturbances": SHAKY, "rivals": ("eft-belief",)}
+    size = Size(pool=2, scenarios=2, group=2, validation=2, every=1)
+    policy, _ = train(**what, telemetry_gradient="sampled", rounds=1, sizes=SIZES, size=size, method=METHOD)
+    assert float(jnp.abs(policy.network.factors).max()) > 0
+
+
+def test_a_comparison_filters_for_each_policy_as_it_wants() -> None:
+    network = Network(jax.random.key(0), SIZES)
+    other = eqx.tree_at(lambda n: n.factors, network, jnp.array([1.0, 2.0, 3.0]))
+    both = (Learned(network), Learned(other))
+    for number, policy in enumerate(both):
+        tuning = OneOf(both, jnp.asarray(number)).tuning
+        assert tuning is not None
+        np.testing.assert_array_equal(tuning.factors, policy.network.factors)
+
+
+@pytest.mark.parametrize("method", ["score", "magic"])
+def test_what_cannot_be_done_is_said(method: str) -> None:
+    with pytest.raises(InputError, match=method) as told:
+        slopes(method)
+    assert "covariance" in str(told.value) and ("twice" in str(told.value)) == (method == "score")
