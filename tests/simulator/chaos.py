@@ -12,8 +12,14 @@ from symphony.scheduling.policy import (
     Policy,
     best_device,
     pick_gang,
+    with_more,
 )
 from symphony.scheduling.state import RUNNING
+
+
+def more(action) -> bool:
+    """Whether the next decision came with an action of the reference's kind."""
+    return action[0] == "place" and action[3] % 2 == 0
 
 
 class Chaos(Policy):
@@ -48,5 +54,5 @@ class Chaos(Policy):
         )
         orderly = Action(*(jnp.asarray(x, jnp.int32) for x in (PLACE, gang, device, 0)))
         sensible = jax.random.bernoulli(keys[6], self.orderly) & observation.candidates.any()
-        chosen = jax.tree.map(lambda a, b: jnp.where(sensible, a, b).astype(jnp.int32), orderly, wild)
-        return state, chosen
+        chosen = jax.tree.map(lambda a, b: jnp.where(sensible, a, b).astype(a.dtype), orderly, wild)
+        return state, with_more(chosen, (chosen.kind == PLACE) & (chosen.device % 2 == 0))

@@ -127,9 +127,15 @@ def bottleneck(shares: list[float]) -> float:
 class Reference:
     """One run of one scenario. Make it, `run` a policy, read the records."""
 
-    def __init__(self, scenario: Scenario, compose: Callable[[list[float]], float] = bottleneck) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        compose: Callable[[list[float]], float] = bottleneck,
+        more: Callable[[Action], bool] = lambda action: False,
+    ) -> None:
         self.scenario, self.topology, self.workload = scenario, scenario.topology, scenario.workload
         self.compose = compose
+        self.more = more  # whether the next decision was made along with an action
         names = {device.name: index for index, device in enumerate(self.topology.devices)}
         rows = {resource.name: index for index, resource in enumerate(self.topology.resources)}
         self.device_names = names
@@ -348,7 +354,7 @@ class Reference:
 
     def decide(self, action: Action) -> None:
         """Apply an action of the policy, or refuse it."""
-        self.thought_through = False
+        self.thought_through = self.thought_through and self.more(action)
         accepted = self.apply(action)
         self.decisions.append((self.now, action, accepted))
         if not accepted:

@@ -20,7 +20,7 @@ from symphony.simulator.contention import Serial
 from symphony.simulator.next_event import EVENTS
 from symphony.simulator.run import record, run_traces
 from symphony.simulator.scenarios import stack
-from tests.simulator.chaos import Chaos
+from tests.simulator.chaos import Chaos, more
 from tests.simulator.reference import Reference, bottleneck
 from tests.simulator.strategies import SIZES, random_scenario
 
@@ -71,7 +71,7 @@ def replay(scenario, policy, contention=None, compose=bottleneck):
     (trace,), _ = run_traces(batch, [scenario], policy, contention=contention)
     decisions = actions(trace)
     script = iter(decisions)
-    reference = Reference(scenario, compose)
+    reference = Reference(scenario, compose, more)
     reference.run(lambda world: next(script, (0, ("wait",), True))[1])
     return trace, decisions, reference
 

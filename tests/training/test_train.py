@@ -205,6 +205,17 @@ def test_patience_ends_when_that_many_looks_were_no_better() -> None:
     assert not training._tired([], 1)
 
 
+def test_a_curriculum_begins_with_little_load_and_ends_with_all() -> None:
+    size = Size(pool=100, easy=10)
+    opened = [training._open(number, size) for number in range(12)]
+    assert opened[0] == 25 and opened[5] == 62 and opened[10:] == [100, 100]
+    assert opened == sorted(opened)
+    assert training._open(0, Size(pool=100)) == 100
+    drawn = training.draw(COURSE, Size(pool=6, validation=1), METHOD, Bottleneck(), ("fifo",))
+    loads = [COURSE.load(training.POOL + int(number)) for number in drawn.order]
+    assert loads == sorted(loads) and sorted(drawn.order.tolist()) == list(range(6))
+
+
 def test_loads_and_jobs_are_drawn_unless_the_spec_says_them() -> None:
     course = Course(cluster(), ("layered?jobs=3", "fork-join"), (0.5, 1.0), 5)
     assert len(course.scenario(0).workload.jobs) == 3

@@ -15,6 +15,7 @@ import typer
 
 from symphony.cli import terminal
 from symphony.policies import SUFFIX, load, save
+from symphony.policies.learned import PRESETS
 from symphony.problem import topologies
 from symphony.problem.errors import InputError
 from symphony.training.beliefs import NONE
@@ -45,6 +46,9 @@ def train(
         int | None, typer.Option(help="Stop after so many looks that found nothing better.", min=1)
     ] = None,
     jobs: Annotated[int, typer.Option(help="Jobs of a scenario, unless the workload says it.", min=1)] = 24,
+    sizes: Annotated[
+        str, typer.Option(help=f"Of the network, unless --from says it: {' or '.join(PRESETS)}.")
+    ] = "standard",
     telemetry_gradient: Annotated[
         str,
         typer.Option(
@@ -60,6 +64,8 @@ def train(
         raise InputError(f"--json {json_file} cannot be written", hint="name a file in a folder that exists")
     if out.exists() and not out.is_dir():
         raise InputError(f"--out {out} is a file", hint="name a folder")
+    if sizes not in PRESETS:
+        raise InputError(f"--sizes {sizes} is not known", hint=f"use {' or '.join(PRESETS)}")
     console = terminal.console()
     clusters, work = topology or ["machine"], workload or ["layered"]
     start = load(begin)[0] if begin else None
@@ -83,6 +89,7 @@ def train(
             patience=patience,
             start=start,
             size=ON_CPU if jax.default_backend() == "cpu" else ON_GPU,
+            sizes=start.network.sizes if start is not None else PRESETS[sizes],
             telemetry_gradient=telemetry_gradient,
             seed=seed,
             checkpoint=out,

@@ -1,6 +1,8 @@
 """Policies that learn, and all policies by name.
 
-features ─► encoders ─► learned ─► lookahead, explain   (weights: in files; `symphony.policy` comes with the package)
+features ─► encoders ─► learned ─► batched, lookahead, explain
+
+Weights are in files; `symphony.policy` comes with the package.
 """
 
 from __future__ import annotations
@@ -8,16 +10,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from symphony import baselines
+from symphony.policies.batched import Batched
 from symphony.policies.explain import Explanation, explain
 from symphony.policies.learned import Learned, Network, Sizes
 from symphony.policies.lookahead import LookAhead
 from symphony.policies.weights import SUFFIX, load, save
+from symphony.problem.errors import PolicyError
 from symphony.scheduling.policy import Policy
 
 __all__ = [
     "AHEAD",
     "SHIPPED",
     "SUFFIX",
+    "Batched",
     "Explanation",
     "Learned",
     "LookAhead",
@@ -34,10 +39,22 @@ AHEAD = "look-ahead"  # the same, asking the simulator first; what is asked ther
 
 
 def named(name: str) -> Policy:
-    """The policy of a name: the shipped one, a baseline, or the path of a file that training wrote."""
+    """The policy of a name: the shipped one, a baseline, or the path of a file that training wrote.
+
+    `symphony:8` places up to 8 gangs for each time that it thinks.
+    """
+    if name.startswith(SHIPPED + ":"):
+        most = name.partition(":")[2]
+        if not most.isdecimal() or int(most) < 1:
+            raise PolicyError(f"{name!r} is no policy", hint=f"write a number of decisions: {SHIPPED}:8")
+        return Batched(_shipped(), int(most))
     if name in (SHIPPED, AHEAD):
-        shipped = load(Path(__file__).with_name(SHIPPED + SUFFIX))[0]
+        shipped = _shipped()
         return shipped if name == SHIPPED else LookAhead(shipped, rolls=baselines.EftBelief())
     if name.endswith(SUFFIX):
         return load(name)[0]
     return baselines.named(name)
+
+
+def _shipped() -> Learned:
+    return load(Path(__file__).with_name(SHIPPED + SUFFIX))[0]

@@ -77,6 +77,10 @@ class Sizes:
 
 
 STANDARD = Sizes()
+# As far as the paper says: embeddings of 16, every kernel and device looked at (here up to so many), no heuristic in
+# the scores and nothing estimated beforehand. It does not say how wide its LSTM is.
+PUBLISHED = Sizes(gangs=32, devices=48, width=16, memory=64, prior=False, estimates=False)
+PRESETS = {"standard": STANDARD, "published": PUBLISHED}
 
 
 class Memory(eqx.Module):

@@ -18,6 +18,7 @@ Both methods must be pure and traceable by JAX: they run inside the compiled sim
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -44,6 +45,7 @@ class Action(eqx.Module):
     gang: Array  # i32: PLACE its next worker, or PREEMPT it
     device: Array  # i32: to PLACE on or RECONFIGURE
     kernel: Array  # i32: to RECONFIGURE to
+    more: Array = eqx.field(default_factory=lambda: jnp.asarray(False))  # bool: the next one is decided with it
 
 
 def place(gang: ArrayLike, device: ArrayLike) -> Action:
@@ -68,6 +70,11 @@ def wait() -> Action:
 
 def _action(kind: ArrayLike, gang: ArrayLike = 0, device: ArrayLike = 0, kernel: ArrayLike = 0) -> Action:
     return Action(*(jnp.asarray(x, jnp.int32) for x in (kind, gang, device, kernel)))
+
+
+def with_more(action: Action, more: ArrayLike) -> Action:
+    """The same, saying whether the next decision was made along with it: then that is not charged for thinking."""
+    return replace(action, more=jnp.asarray(more, bool))
 
 
 def choose(condition: Array, a: Action, b: Action) -> Action:

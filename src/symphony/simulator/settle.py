@@ -123,7 +123,7 @@ def act(world: World, s: ScenarioArrays, action: Action, when: Array) -> tuple[W
         core=core,
         setup_s=put(setup_s, lane, seconds, lane >= 0),
         events=world.events + when,
-        thought=world.thought & ~when,
+        thought=world.thought & (~when | action.more),
     ), accepted
 
 

@@ -55,18 +55,21 @@ class Course:
     jobs: int  # of a family's scenario, unless its spec says it
     disturbances: Disturbances | None = None
 
+    def load(self, seed: int) -> float:
+        """The load that is drawn for a seed, if the workload leaves it open."""
+        return float(np.random.default_rng([seed, 3]).uniform(*self.loads))
+
     def scenario(self, seed: int) -> Scenario:
         """The scenario of a seed."""
         which = self.workloads[seed % len(self.workloads)]
         if isinstance(which, str):
             said = {part.partition("=")[0] for part in which.partition("?")[2].split("&")}
-            load = float(np.random.default_rng([seed, 3]).uniform(*self.loads))
             which = drawn(
                 which,
                 self.topology,
                 seed,
                 jobs=None if "jobs" in said else self.jobs,
-                load=None if "load" in said else load,
+                load=None if "load" in said else self.load(seed),
             )
         made = scenario(self.topology, which, seed, self.disturbances)
         # No job waits outside: how many are in the system is what is to be made small.
@@ -82,6 +85,7 @@ class Drawn:
     validation: ScenarioArrays  # … the same
     rivals: np.ndarray  # mean completion times there, of the best rival on each
     keep: int  # decisions of a run, at most
+    order: np.ndarray  # i[pool]: from the least loaded to the most
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,7 @@ class Size:
     validation: int = 40  # scenarios of each cluster, to look how good it is
     every: int = 10  # rounds between looks
     memory: float = 0.5  # see `returns.worth`
+    easy: int = 0  # rounds of a curriculum, from the least loaded quarter of the pool to all of it
 
 
 @dataclass(frozen=True)
@@ -178,7 +183,10 @@ def train(
             break
         since = time.perf_counter()
         now = draws[number % len(draws)]
-        chosen = np.random.default_rng([seed, number, 4]).choice(size.pool, runs // size.group, replace=False)
+        known = now.order[: _open(number, size)]
+        chosen = np.random.default_rng([seed, number, 4]).choice(
+            known, runs // size.group, replace=len(known) < runs // size.group
+        )
         batch = pick(now.pool, np.repeat(chosen, size.group))
         key = jax.random.fold_in(jax.random.key(seed), number)
         position, figures = _round(position, batch, key, contention, objective, now.keep, size, method, steps, sloped)
@@ -214,12 +222,20 @@ def draw(
 ) -> Drawn:
     """Draw the scenarios of a course, and run the rivals on those that are not learned from."""
     pool = [course.scenario(POOL + number) for number in range(size.pool)]
+    order = np.argsort([course.load(POOL + number) for number in range(size.pool)], kind="stable")
     held = [course.scenario(VALIDATION + number) for number in range(size.validation)]
     gangs = max(sum(len(s.workload.graphs[job.graph].all_gangs) for job in s.workload.jobs) for s in pool)
     validation = stack(held)
     best = np.min([_stay_s(held, validation, named(name), contention) for name in rivals], axis=0)
     # A third more than there are gangs: for those that are preempted, and for waiting.
-    return Drawn(stack(pool), held, validation, best, -(-int(1.3 * gangs) // method.unroll) * method.unroll)
+    return Drawn(stack(pool), held, validation, best, -(-int(1.3 * gangs) // method.unroll) * method.unroll, order)
+
+
+def _open(number: int, size: Size) -> int:
+    """How many scenarios of the pool, the least loaded first, a round draws from."""
+    if number >= size.easy:
+        return size.pool
+    return max(1, int(size.pool * (0.25 + 0.75 * number / size.easy)))
 
 
 def _tired(history: list[Round], patience: int | None) -> bool:

@@ -35,7 +35,8 @@ class Method:
 
 
 PPO = Method()
-A2C = Method(epochs=1, clip=float("inf"), baseline=CRITIC)  # as published (Mnih et al., 2016): one step, no clipping
+# As published (Mnih et al., 2016, with the rate of the Symphony paper): one step, no clipping.
+A2C = Method(rate=5e-3, epochs=1, clip=float("inf"), baseline=CRITIC)
 
 
 class Lesson(eqx.Module):
