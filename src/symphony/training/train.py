@@ -152,7 +152,7 @@ def train(
 ) -> tuple[Learned, list[Round]]:
     """Train a policy. Returns the weights that did best on validation scenarios, and what was told of each round.
 
-    Runs are spread over all accelerators that there are. Rounds take the clusters in turn, and scenarios the workloads; families are drawn with a load between `loads` and so
+    Rounds take the clusters in turn, and scenarios the workloads; families are drawn with a load between `loads` and so
     many `jobs`, unless their specs say it. It ends after so many `rounds` or `minutes`, or `patience` looks at the
     validation scenarios that found nothing better; the best of the `rivals` on each is what is compared with.
     `checkpoint` is a folder: where it holds a training of the same settings, that goes on. Whoever trains several times
