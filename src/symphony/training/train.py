@@ -20,8 +20,6 @@ import equinox as eqx
 import jax
 import numpy as np
 from jax import Array
-from jax.sharding import Mesh
-from jax.sharding import PartitionSpec as P
 
 from symphony.evaluation.compare import Draw, scenario, slots_for
 from symphony.lowering.family import workload as drawn
@@ -35,7 +33,7 @@ from symphony.problem.workload import Workload
 from symphony.simulator.contention import Bottleneck, ContentionModel
 from symphony.simulator.rollout import unannounced
 from symphony.simulator.run import run_traces
-from symphony.simulator.scenarios import Disturbances, Scenario, ScenarioArrays, batch_axes, pick, stack
+from symphony.simulator.scenarios import Disturbances, Scenario, ScenarioArrays, pick, stack
 from symphony.telemetry.tuning import Slopes
 from symphony.training.beliefs import NONE, slopes
 from symphony.training.returns import worth
@@ -44,7 +42,6 @@ from symphony.training.update import PPO, Method, learn, lesson, optimiser
 
 RIVALS = ("eft-belief", "dmda", "tetris")  # the best of them on each validation scenario is what is compared with
 VALIDATION, POOL = 1_000_000, 2_000_000  # first seeds; those below a million are left to whoever compares
-RUNS = "runs"  # what accelerators share
 STEPS = 12  # of a run for each decision that is kept, at most
 
 
@@ -170,9 +167,7 @@ def train(
     contention = contention or Bottleneck()
     draws = drawn_before or [draw(course, size, method, contention, rivals) for course in courses]
     runs = min(size.scenarios, size.pool) * size.group
-    mesh = accelerators(runs // size.group)
-    each = runs // mesh.size
-    updates = [method.epochs * max(1, each * x.keep // (method.unroll * method.pieces)) for x in draws]
+    updates = [method.epochs * max(1, runs * x.keep // (method.unroll * method.pieces)) for x in draws]
     steps = sum(updates[number % len(updates)] for number in range(rounds))
     network = start.network if start is not None else Network(jax.random.key(seed), sizes)
     position = _strong(Position(network, optimiser(method, steps).init(eqx.filter(network, eqx.is_inexact_array))))
@@ -194,9 +189,7 @@ def train(
         )
         batch = pick(now.pool, np.repeat(chosen, size.group))
         key = jax.random.fold_in(jax.random.key(seed), number)
-        position, figures = _round(
-            position, batch, key, contention, objective, now.keep, size, method, steps, sloped, mesh
-        )
+        position, figures = _round(position, batch, key, contention, objective, now.keep, size, method, steps, sloped)
         seen = {name: float(value) for name, value in figures.items()}
         against = None
         if (number + 1) % size.every == 0 or number + 1 == rounds:
@@ -251,13 +244,6 @@ def _tired(history: list[Round], patience: int | None) -> bool:
     return patience is not None and len(looks) > patience and min(looks[-patience:]) > min(looks)
 
 
-def accelerators(scenarios: int) -> Mesh:
-    """As many accelerators as share the scenarios of a round evenly."""
-    there = jax.devices()
-    count = max(n for n in range(1, len(there) + 1) if scenarios % n == 0)
-    return Mesh(np.asarray(there[:count]), (RUNS,))
-
-
 @eqx.filter_jit
 def _round(
     position: Position,
@@ -270,41 +256,8 @@ def _round(
     method: Method,
     steps: int,
     sloped: Slopes | None,
-    mesh: Mesh,
 ) -> tuple[Position, dict[str, Array]]:
     """Run, judge, learn. Compiled once for all rounds, and for all trainings of this shape."""
-    if mesh.size == 1:
-        return _part(position, batch, key, contention, objective, keep, size, method, steps, sloped)
-    weights, rest = eqx.partition(position, eqx.is_array)
-
-    def mine(weights: Position, batch: ScenarioArrays, key: Array) -> tuple[Position, dict[str, Array]]:
-        whole = eqx.combine(weights, rest)
-        own = jax.random.fold_in(key, jax.lax.axis_index(RUNS))
-        new, figures = _part(whole, batch, own, contention, objective, keep, size, method, steps, sloped, RUNS)
-        figures = {name: jax.lax.pmean(value, RUNS) for name, value in figures.items()}
-        return eqx.filter(new, eqx.is_array), figures | {"decisions": mesh.size * figures["decisions"]}
-
-    along = jax.tree.map(lambda axis: P() if axis is None else P(RUNS), batch_axes(batch), is_leaf=lambda x: x is None)
-    new, figures = jax.shard_map(mine, mesh=mesh, in_specs=(P(), along, P()), out_specs=P(), check_vma=False)(
-        weights, batch, key
-    )
-    return eqx.combine(new, rest), figures
-
-
-def _part(
-    position: Position,
-    batch: ScenarioArrays,
-    key: Array,
-    contention: ContentionModel,
-    objective: str,
-    keep: int,
-    size: Size,
-    method: Method,
-    steps: int,
-    sloped: Slopes | None,
-    axis: str | None = None,
-) -> tuple[Position, dict[str, Array]]:
-    """A round, of the runs of one accelerator."""
     runs = batch.phases.shape[0]
     first, second = jax.random.split(key)
     keys = jax.random.split(first, runs)
@@ -316,7 +269,7 @@ def _part(
     stretches = lesson(decisions, judged.advantage, judged.target, method.unroll, size.group)
     optimise = optimiser(method, steps)
     network, state, figures = learn(
-        position.network, position.optimiser, batch.topology, told, stretches, second, method, optimise, axis
+        position.network, position.optimiser, batch.topology, told, stretches, second, method, optimise
     )
     figures |= {"decisions": decisions.count.sum(), "stay_s": decisions.stay_s.mean()}
     return Position(network, state), figures

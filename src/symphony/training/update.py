@@ -118,12 +118,8 @@ def learn(
     key: Array,
     method: Method,
     optimise: optax.GradientTransformation,
-    axis: str | None = None,
 ) -> tuple[Network, Any, dict[str, Array]]:
-    """Several passes over the stretches, some of them at a time, in random order. `graphs`: of each scenario.
-
-    Where runs are spread over accelerators along an `axis`, each learns from its own and all take the same steps.
-    """
+    """Several passes over the stretches, some of them at a time, in random order. `graphs`: of each scenario."""
     count = lesson.advantage.shape[0]
     each = min(method.pieces, count)
     factors = network.factors
@@ -132,8 +128,6 @@ def learn(
         network, state = carry
         some = jax.tree.map(lambda x: x[which], lesson)
         (_, figures), slope = eqx.filter_value_and_grad(loss, has_aux=True)(network, t, graphs, some, method, factors)
-        if axis is not None:
-            slope = jax.lax.pmean(slope, axis)
         changes, state = optimise.update(slope, state, eqx.filter(network, eqx.is_inexact_array))
         figures["slope"] = optax.tree.norm(slope)
         return (eqx.apply_updates(network, changes), state), figures
