@@ -1,10 +1,10 @@
 """What each part of the learned policy is worth: `python -m benchmarks.ablation [--quick] [--json FILE]`.
 
 Every cell is trained with the same scenarios, the same number of decisions and the same seeds, with one part taken
-away, or most of them. The black box is told raw readings of all devices, the graph, and how long kernels run alone, as the
-paper's RNN is; *shortlist only* is told as little, but looks only at devices where a gang would finish early. Reported
-are the quality at the end (mean completion time on validation scenarios, against earliest finish with the true state,
-which depends on no cell), the decisions until a fixed quality is reached, and the time.
+away, or most of them. The black box is told raw readings of all devices, the graph, and how long kernels run alone, as
+the paper's RNN is; *shortlist only* is told as little, but looks only at devices where a gang would finish early.
+Reported are the quality at the end (mean completion time on validation scenarios, against earliest finish with the true
+state, which depends on no cell), the decisions until a fixed quality is reached, and the time.
 
 Unfair: all cells have the learning rate and the sizes that were chosen for the whole. Unfair the other way: every cell
 looks at the same few gangs, and but for the black box at the same few devices, which earliest finish has picked.
