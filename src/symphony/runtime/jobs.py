@@ -17,7 +17,7 @@ from symphony.engines.worker import unpickled
 from symphony.problem.errors import JobCancelledError, SymphonyError
 from symphony.runtime import report
 from symphony.runtime.graph import Call, Submission
-from symphony.runtime.kernels import KernelFunction
+from symphony.runtime.kernels import RunnableKernel
 
 WAITING, RUNNING, DONE, FAILED, CANCELLED = "waiting", "running", "done", "failed", "cancelled"
 
@@ -61,7 +61,7 @@ class TaskRun:
         return self.call.name
 
     @property
-    def kernel(self) -> KernelFunction:
+    def kernel(self) -> RunnableKernel:
         """What it calls."""
         return self.call.kernel
 
@@ -91,6 +91,7 @@ class JobState:
         self.cause: bytes | None = None  # the exception of a kernel, pickled
         self.values: list[Pickled] = []
         self.over = threading.Event()
+        self.heard: Callable[[JobState], None] | None = None  # to be told, by the loop's thread, when it is over
 
     def where(self, run: TaskRun) -> str:
         """Which task, for errors."""
