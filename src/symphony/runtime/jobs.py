@@ -5,6 +5,7 @@ The loop's thread writes; everybody else waits for `over`, or reads single field
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -138,7 +139,7 @@ class Job:
             raise TimeoutError(f"job {self.id} ({self.name!r}) is not done after {timeout_s:g} s; it goes on")
         state = self._state
         if state.error is not None:
-            raise state.error from _exception(state.cause)
+            raise state.error from exception_of(state.cause)
         if not self._read:
             values = [unpickled(value.head, value.buffers) for value in state.values]
             names = state.graph.names
@@ -154,11 +155,11 @@ class Job:
 
     def explain(self) -> str:
         """What ran where, how long it waited and took, and what had been expected."""
-        return report.explain(self._state)
+        return report.explain(report.story(self._state), time.monotonic())
 
     def trace(self, path: str | Path) -> None:
         """Write what ran where and when, for chrome://tracing or ui.perfetto.dev."""
-        report.write_trace(self._state, Path(path))
+        Path(path).write_text(json.dumps(report.trace(report.story(self._state))))
 
 
 def cancelled(state: JobState) -> JobCancelledError:
@@ -166,7 +167,7 @@ def cancelled(state: JobState) -> JobCancelledError:
     return JobCancelledError("it was cancelled", where=f"job {state.number} ({state.graph.name!r})")
 
 
-def _exception(data: bytes | None) -> BaseException | None:
+def exception_of(data: bytes | None) -> BaseException | None:
     """The exception of a kernel, if it can be read here. It comes from a process of the one who asks."""
     if data is None:
         return None

@@ -1,0 +1,207 @@
+"""The state of a service: what the events of its journal add up to. It is changed by nothing else.
+
+accepted ─► finished, failed (of tasks; several, in any order) ─► ended
+   └──────► cancelled ─────────────────────────────────────────────┘
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from symphony.runtime.jobs import WAITING
+from symphony.service.wire import JobView, Problem
+
+ACCEPTED, FINISHED, LOST, BROKE, CANCEL, ENDED = "accepted", "finished", "lost", "broke", "cancelled", "ended"
+HALF_LIFE_S = 3_600.0  # after which what a user has used counts half
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened to a job. `data` is the event's own, as JSON has it."""
+
+    id: int
+    at: float
+    job: int
+    kind: str
+    task: int
+    data: dict[str, Any]
+
+
+@dataclass(slots=True)
+class JobRecord:
+    """A job."""
+
+    id: int
+    user: str
+    name: str
+    queue: str
+    priority: int
+    tasks: int
+    outputs: tuple[int, ...]
+    names: tuple[str, ...]
+    accepted_s: float
+    status: str = WAITING  # RUNNING: handed to the cluster, which no event says
+    finished: int = 0
+    done: set[int] | None = field(default_factory=set)  # tasks that have finished; None once the job is over
+    broke: dict[str, Any] | None = None  # the error of a task that is not run again
+    cancelled: bool = False
+    ended_s: float | None = None
+    seconds: float = 0.0  # of devices
+    error: dict[str, Any] | None = None
+    change: int = 0  # the last event
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will happen to it."""
+        return self.ended_s is not None
+
+    def view(self) -> JobView:
+        """For others to see."""
+        return JobView(
+            id=self.id,
+            user=self.user,
+            name=self.name,
+            queue=self.queue,
+            priority=self.priority,
+            status=self.status,
+            tasks=self.tasks,
+            finished=self.finished,
+            accepted_s=self.accepted_s,
+            ended_s=self.ended_s,
+            seconds=self.seconds,
+            error=None if self.error is None else Problem.model_validate(self.error),
+            change=self.change,
+        )
+
+
+@dataclass(slots=True)
+class Usage:
+    """Device-seconds, older ones counting less."""
+
+    seconds: float = 0.0
+    at: float = 0.0
+
+    def now(self, at: float) -> float:
+        """What it has come down to."""
+        return self.seconds * 0.5 ** (max(at - self.at, 0.0) / HALF_LIFE_S)
+
+    def add(self, seconds: float, at: float) -> None:
+        """Count some more."""
+        self.seconds, self.at = self.now(at) + seconds, max(at, self.at)
+
+
+@dataclass(slots=True)
+class UserRecord:
+    """Somebody who has submitted something."""
+
+    usage: Usage = field(default_factory=Usage)
+    queues: dict[str, Usage] = field(default_factory=dict)
+    jobs: list[int] = field(default_factory=list)
+    open: int = 0
+
+
+class State:
+    """Everything that the journal says."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[int, JobRecord] = {}
+        self.open: dict[int, JobRecord] = {}
+        self.users: dict[str, UserRecord] = {}
+        self.keys: dict[tuple[str, str], tuple[int, str]] = {}  # idempotency: job and digest of what was submitted
+        self.counts: Counter[str] = Counter()  # of events by kind, and of jobs that are over by status
+        self.events, self.last_job = 0, 0
+
+    def apply(self, event: Event) -> None:
+        """Take an event in."""
+        self.events = event.id
+        self.counts[event.kind] += 1
+        if event.kind == ACCEPTED:
+            self._accepted(event)
+            return
+        job = self.jobs.get(event.job)
+        if job is None:
+            return  # forgotten since
+        job.change = event.id
+        if event.kind in (FINISHED, LOST, BROKE):
+            self._used(job, event)
+        if job.done is None:
+            return  # over
+        if event.kind == FINISHED:
+            job.done.add(event.task)
+            job.finished = len(job.done)
+        elif event.kind == BROKE:
+            job.broke = event.data["error"]
+        elif event.kind == CANCEL:
+            job.cancelled = True
+        elif event.kind == ENDED:
+            self._ended(job, event)
+
+    def _accepted(self, event: Event) -> None:
+        data = event.data
+        job = JobRecord(
+            event.job,
+            data["user"],
+            data["name"],
+            data["queue"],
+            data["priority"],
+            data["tasks"],
+            tuple(data["outputs"]),
+            tuple(data["names"]),
+            event.at,
+            change=event.id,
+        )
+        self.jobs[job.id] = self.open[job.id] = job
+        self.last_job = max(self.last_job, job.id)
+        user = self.users.setdefault(job.user, UserRecord())
+        user.queues.setdefault(job.queue, Usage())
+        user.jobs.append(job.id)
+        user.open += 1
+        if data["key"]:
+            self.keys[job.user, data["key"]] = job.id, data["digest"]
+
+    def _used(self, job: JobRecord, event: Event) -> None:
+        seconds = event.data.get("seconds") or 0.0
+        job.seconds += seconds
+        user = self.users[job.user]
+        user.usage.add(seconds, event.at)
+        user.queues[job.queue].add(seconds, event.at)
+
+    def _ended(self, job: JobRecord, event: Event) -> None:
+        job.status, job.ended_s, job.error = event.data["status"], event.at, event.data.get("error")
+        job.done = job.broke = None
+        del self.open[job.id]
+        self.users[job.user].open -= 1
+        self.counts[job.status] += 1
+
+    def forget(self, job: JobRecord) -> None:
+        """A job that ended long ago, and its events."""
+        del self.jobs[job.id]
+        self.users[job.user].jobs.remove(job.id)
+        self.keys = {key: found for key, found in self.keys.items() if found[0] != job.id}
+
+
+def text_of(event: Event) -> str:
+    """For people."""
+    data = event.data
+    if event.kind == ACCEPTED:
+        return f"accepted: {data['tasks']} task{'s' if data['tasks'] > 1 else ''}, from {data['user']}"
+    if event.kind == ENDED:
+        return data["status"]
+    if event.kind == CANCEL:
+        return f"cancelled by {data['by']}"
+    name, device = data["name"], data["device"]
+    if event.kind == FINISHED:
+        return f"{name}: done on {device} in {data['seconds']:.3g} s"
+    if event.kind == LOST:
+        return f"{name}: {data['ended']}, on {device}; it is run again"
+    said = data["error"]
+    trace = said.get("traceback") or ""
+    return f"{name}: {said['message']}" + (f"\n{trace.rstrip()}" if trace else "")
+
+
+def dumped(data: dict[str, Any]) -> str:
+    """As the journal keeps it."""
+    return json.dumps(data, separators=(",", ":"))
