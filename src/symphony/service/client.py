@@ -63,7 +63,8 @@ from symphony.service.wire import (
 
 M = TypeVar("M", bound=BaseModel)
 URL, TOKEN = "SYMPHONY_URL", "SYMPHONY_TOKEN"
-DEFAULT_URL = "http://127.0.0.1:7733"
+DEFAULT_PORT = 7733
+DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
 TRIES = 4  # of a request that is lost on the way
 PAUSE_S = 0.2  # before the second; doubled each time
 POLL_S = 30.0  # that a request waits for a job
@@ -157,9 +158,19 @@ class RemoteJob:
         """What happened to it, in order; `after` the line with this number."""
         return self._cluster._get(f"/v1/jobs/{self.id}/logs", Logs, {"after": after})
 
+    def wait_for_change(self, timeout_s: float = POLL_S) -> None:
+        """Wait until something happens to it, at most so long."""
+        if self._view.ended_s is None:
+            asked = {"wait_s": timeout_s, "since": self._view.change}
+            self._view = self._cluster._get(f"/v1/jobs/{self.id}", JobView, asked)
+
+    def trace_events(self) -> dict[str, Any]:
+        """What ran where and when, as chrome://tracing and ui.perfetto.dev read it."""
+        return json.loads(self._cluster._ask("GET", f"/v1/jobs/{self.id}/trace"))
+
     def trace(self, path: str | Path) -> None:
-        """Write what ran where and when, for chrome://tracing or ui.perfetto.dev."""
-        Path(path).write_bytes(self._cluster._ask("GET", f"/v1/jobs/{self.id}/trace"))
+        """Write that to a file."""
+        Path(path).write_text(json.dumps(self.trace_events()))
 
 
 class RemoteCluster:
