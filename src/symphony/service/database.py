@@ -87,11 +87,14 @@ def _migrate(connection: sa.Connection) -> None:
 def only_one(engine: sa.Engine, folder: Path) -> Iterator[None]:
     """Two services with one journal would each overlook what the other does: the second is refused."""
     with ExitStack() as stack:
-        lock = stack.enter_context(open(folder / "lock", "w"))
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise _taken(str(folder)) from None
+        files = [folder / "lock"]  # which has the blobs …
+        if engine.dialect.name == "sqlite":
+            files.append(Path(f"{engine.url.database}.lock"))  # … and the journal
+        for file in files:
+            try:
+                fcntl.flock(stack.enter_context(open(file, "w")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise _taken(str(file.parent)) from None
         if engine.dialect.name == "postgresql":
             held = engine.connect().execution_options(isolation_level="AUTOCOMMIT")
             stack.callback(held.close)

@@ -17,7 +17,6 @@ from symphony.service.app import make_app
 from symphony.service.service import Service
 
 log = logging.getLogger("symphony.service")
-START_S = 30.0
 
 
 class Server:
