@@ -44,9 +44,11 @@ def _add_commands() -> None:
         jobs,
         oracle,
         plan,
+        profile,
         serve,
         stat,
         token,
+        top,
         topology,
         train,
         workload,
@@ -64,6 +66,8 @@ def _add_commands() -> None:
     app.command("train")(train.train)
     app.command("stat", context_settings=stat.SETTINGS)(stat.stat)
     app.command("serve")(serve.serve)
+    app.command("top")(top.top)
+    app.command("profile")(profile.profile)
     for command in (jobs.submit, jobs.jobs, jobs.job, jobs.logs, jobs.cancel, jobs.trace):
         app.command(command.__name__)(command)
 

@@ -49,7 +49,6 @@ def serve(
         from symphony.service.serving import serve as run
     folder = state or default_folder()
     _check_logging(log_format, log_level)
-    logs.configure(log_format, log_level)
     limits = Limits(
         body_bytes=body_bytes,
         blob_bytes=blob_bytes,
@@ -68,6 +67,7 @@ def serve(
             f"{host} can be reached from other machines, and nobody there has a token",
             hint="make one: symphony token create NAME; or serve on 127.0.0.1",
         )
+    logs.configure(log_format, log_level)
     keep_programs(folder / "compiled")
     service = Service(lambda: LocalEngine(given), folder, database=database, policy=policy, limits=limits)
 

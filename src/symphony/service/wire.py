@@ -56,7 +56,7 @@ class KernelSpec(Message):
     """A kernel: what is known of it, and code by the kind or type of device that it is for."""
 
     name: Name
-    key: Annotated[str, StringConstraints(min_length=1, max_length=500)]
+    key: Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]+$")]
     timeout_s: Annotated[float, Field(gt=0, le=limits.SECONDS)] | None = None
     retries: int = Field(2, ge=0, le=1_000)
     preemptible: bool = False
