@@ -12,7 +12,7 @@ from symphony.service.graph_file import load
 from tests.runtime.machines import machine
 from tests.service.places import SECONDS
 
-PYTHON = '''
+PYTHON = """
 import symphony as sy
 
 def twice(x):                      # no kernel, and used by one
@@ -32,7 +32,7 @@ number = 7
 
 def wrong():
     raise ValueError("no")
-'''
+"""
 TOML = """
 name = "words"
 

@@ -24,9 +24,7 @@ from symphony.problem.errors import InputError
 
 
 def explain(
-    job: Annotated[
-        int | None, typer.Argument(metavar="[ID]", help="A job of a service: why it took so long.")
-    ] = None,
+    job: Annotated[int | None, typer.Argument(metavar="[ID]", help="A job of a service: why it took so long.")] = None,
     *,
     topology: Annotated[str, typer.Option("--topology", "-t", help="Built-in name or TOML file.")] = "paper",
     workload: Annotated[str, typer.Option("--workload", "-w", help="Family or file.")] = "variant-calling?jobs=20",

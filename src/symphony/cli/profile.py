@@ -24,9 +24,7 @@ from symphony.service.client import URL
 def profile(
     name: Annotated[str, typer.Argument(help="Kernels whose names have this in them.")] = "",
     *,
-    file: Annotated[
-        Path | None, typer.Option("--file", "-f", help="A file, instead of a service's.")
-    ] = None,
+    file: Annotated[Path | None, typer.Option("--file", "-f", help="A file, instead of a service's.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write them to a file, for others.")] = None,
     url: Url = "",
     token: Key = "",

@@ -27,6 +27,7 @@ from symphony.runtime.scheduler import Scheduler, Statistics
 from symphony.scheduling.policy import Policy
 
 DEFAULT_POLICY = "eft-belief"
+FUNCTIONS = 1_024  # that the engine keeps; beyond that, those of jobs that are over go
 
 
 class Cluster:
@@ -104,6 +105,7 @@ class Cluster:
             job.heard = heard
             self._open = [one for one in self._open if not one.over.is_set()]
             self._open.append(job)
+            self._forget_functions()
             self._ask(lambda: self._loop.submit(job))
         return job
 
@@ -173,6 +175,12 @@ class Cluster:
                 code = code_of(kernel, device)
                 self._functions[kernel, device] = Function(kernel.name, digest(code), self._engine.put(code))
                 self._ask(partial(self._doubt, kernel, device, digest(code)))
+
+    def _forget_functions(self) -> None:
+        if len(self._functions) > FUNCTIONS:
+            used = {call.kernel for job in self._open for call in job.graph.calls}
+            for kernel, device in [key for key in self._functions if key[0] not in used]:
+                self._engine.free(self._functions.pop((kernel, device)).code)
 
     def _doubt(self, kernel: RunnableKernel, device: str, digest: str) -> None:
         """What was learned of other code is not as sure."""

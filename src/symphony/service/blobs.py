@@ -6,7 +6,8 @@ import hashlib
 import mmap
 import os
 import tempfile
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,11 @@ class Blobs:
     def remove(self, digest: str) -> None:
         """Forget it."""
         self.path(digest).unlink(missing_ok=True)
+
+    def listed(self) -> Iterator[tuple[str, float]]:
+        """All of them, and how old each is in seconds."""
+        for path in self.folder.glob("*/*"):
+            yield path.name, time.time() - path.stat().st_mtime
 
     def kept(self, value: Pickled) -> tuple[Value, dict[str, int]]:
         """A value to be journalled, large parts in files; and the sizes of those."""

@@ -78,14 +78,19 @@ class Running:
 
     def _check_made(self, entry: Entry, job: JobRecord) -> None:
         """A value that a power cut has spoilt has not been made."""
-        rows = tables.outputs.c
-        for task, value in self._values(job).items():
+        rows, blobs = tables.outputs.c, tables.blobs.c
+        for task, value in self._values(job).items() if job.done else ():
             named = named_in([value])
-            if job.done is not None and any(self._blobs.size(name) < 0 for name in named):
+            if not named:
+                continue
+            with self._database.connect() as connection:
+                mine = sa.select(blobs.digest, blobs.size).where(blobs.user == job.user, blobs.digest.in_(named))
+                sizes = {digest: size for digest, size in connection.execute(mine)}
+            if all(self._blobs.size(digest) == sizes.get(digest) for digest in named):
+                self._large.setdefault(job.id, {})[task] = named
+            elif job.done is not None:
                 job.done.discard(task)
                 entry.do(sa.delete(tables.outputs).where(rows.job == job.id, rows.task == task))
-            elif named:
-                self._large.setdefault(job.id, {})[task] = named
 
     def accepted(self, job: JobRecord, graph: Submission) -> None:
         """A new job waits."""

@@ -10,7 +10,7 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ from symphony.service.wire import JobView, Submit
 
 log = logging.getLogger("symphony.service")
 UPLOADED_S = 3_600.0  # for which a blob is kept that no job names
-SWEEP_S = 60.0
+SWEEP_S, FORGET = 60.0, 20_000  # how often that is looked after, and jobs to forget at once
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,7 @@ class Service:
             self.blobs, self.tokens = Blobs(folder / "blobs"), Tokens(self.database)
             self.ledger = Ledger(self.database, self._settled, self._fail)
             self.ledger.replay()
+            self._drop_strays()
             self.running = Running(self.ledger, self.database, self.blobs, self.limits.weights, self.limits.at_once)
             self.running.failed = self._fail
             recorder = Recorder(engine())
@@ -185,9 +186,9 @@ class Service:
         if everybody and ADMIN not in token.scopes:
             raise ScopeError("this token may not see everybody's jobs", hint="leave --all out")
         user = self.state.users.get(token.user)
-        numbers: Iterable[int] = list(self.state.jobs) if everybody else list(user.jobs) if user is not None else []
+        numbers = list(self.state.jobs) if everybody else list(user.jobs) if user is not None else []
         found: list[JobRecord] = []
-        for number in sorted(numbers, reverse=True):
+        for number in reversed(numbers):
             job = self.state.jobs.get(number)
             if job is None or (before and number >= before) or (status and job.status != status):
                 continue
@@ -236,12 +237,14 @@ class Service:
     def _sweep(self, entry: Entry) -> list[str]:
         """Forget jobs that ended long ago, and blobs that nobody names; which those are."""
         now = time.time()
-        for job in list(self.state.jobs.values()):
-            if job.ended_s is None or now - job.ended_s < self.limits.keep_s or job.id == self.state.last_job:
-                continue  # (the number of the next job follows from that of the last)
-            self.state.forget(job)
-            for table in (tables.events, tables.payloads, tables.outputs, tables.uses):
-                entry.do(sa.delete(table).where(table.c.job == job.id))
+        since = now - self.limits.keep_s
+        old = [job for job in self.state.jobs.values() if job.ended_s is not None and job.ended_s < since]
+        # The number of the next job follows from that of the last: that one stays.
+        numbers = [job.id for job in old if job.id != self.state.last_job][:FORGET]
+        for number in numbers:
+            self.state.forget(self.state.jobs[number])
+        for table in (tables.events, tables.payloads, tables.outputs, tables.uses) if numbers else ():
+            entry.do(sa.delete(table).where(table.c.job.in_(numbers)))
         blobs, used = tables.blobs.c, sa.select(tables.uses.c.digest)
         with self.database.connect() as connection:
             young = sa.select(blobs.digest).where(blobs.at >= now - UPLOADED_S)
@@ -250,6 +253,14 @@ class Service:
         for digest in gone:
             entry.do(sa.delete(tables.blobs).where(blobs.digest == digest))
         return gone
+
+    def _drop_strays(self) -> None:
+        """Files that were written just before a process was killed, and of which nobody knows."""
+        with self.database.connect() as connection:
+            known = set(connection.scalars(sa.select(tables.blobs.c.digest)))
+        for digest, age_s in self.blobs.listed():
+            if digest not in known and age_s > UPLOADED_S:
+                self.blobs.remove(digest)
 
     def _remove(self, digests: list[str]) -> None:
         for digest in digests:

@@ -43,6 +43,7 @@ class JobRecord:
     outputs: tuple[int, ...]
     names: tuple[str, ...]
     accepted_s: float
+    key: str = ""  # of its submission
     status: str = WAITING  # RUNNING: handed to the cluster, which no event says
     finished: int = 0
     done: set[int] | None = field(default_factory=set)  # tasks that have finished; None once the job is over
@@ -99,7 +100,7 @@ class UserRecord:
 
     usage: Usage = field(default_factory=Usage)
     queues: dict[str, Usage] = field(default_factory=dict)
-    jobs: list[int] = field(default_factory=list)
+    jobs: dict[int, None] = field(default_factory=dict)  # in order
     open: int = 0
 
 
@@ -151,16 +152,17 @@ class State:
             tuple(data["outputs"]),
             tuple(data["names"]),
             event.at,
+            data["key"],
             change=event.id,
         )
         self.jobs[job.id] = self.open[job.id] = job
         self.last_job = max(self.last_job, job.id)
         user = self.users.setdefault(job.user, UserRecord())
         user.queues.setdefault(job.queue, Usage())
-        user.jobs.append(job.id)
+        user.jobs[job.id] = None
         user.open += 1
-        if data["key"]:
-            self.keys[job.user, data["key"]] = job.id, data["digest"]
+        if job.key:
+            self.keys[job.user, job.key] = job.id, data["digest"]
 
     def _used(self, job: JobRecord, event: Event) -> None:
         seconds = event.data.get("seconds") or 0.0
@@ -179,8 +181,8 @@ class State:
     def forget(self, job: JobRecord) -> None:
         """A job that ended long ago, and its events."""
         del self.jobs[job.id]
-        self.users[job.user].jobs.remove(job.id)
-        self.keys = {key: found for key, found in self.keys.items() if found[0] != job.id}
+        del self.users[job.user].jobs[job.id]
+        self.keys.pop((job.user, job.key), None)
 
 
 def text_of(event: Event) -> str:
