@@ -85,6 +85,25 @@ def test_a_job_can_be_waited_for_explained_and_traced(ann: RemoteCluster, tmp_pa
     assert texts[0].startswith("accepted: 2 tasks") and texts[-1] == "done"
 
 
+def test_what_kernels_print_is_in_the_logs(ann: RemoteCluster) -> None:
+    @sy.kernel
+    def talk(count):
+        import sys
+
+        print("one\ntwo")
+        print("three", file=sys.stderr)
+        print("x" * count)
+        return count
+
+    job = ann.submit(one(talk, 3))
+    assert job.result(SECONDS) == 3
+    text = "\n".join(line.text for line in job.logs().lines)
+    assert "talk-0 | one\ntalk-0 | two\ntalk-0 | three\ntalk-0 | xxx" in text
+    long = ann.submit(one(talk, 1_000_000))
+    assert long.result(SECONDS) == 1_000_000
+    assert len(max((line.text for line in long.logs().lines), key=len)) < 20_000
+
+
 def test_what_is_under_way_is_told_of(ann: RemoteCluster, tmp_path: Path) -> None:
     graph = sy.graph("slow")
     graph.task(add, graph.task(wait_for, str(tmp_path / "go")), "!")

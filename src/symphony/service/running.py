@@ -242,7 +242,9 @@ def _dump(problem: Problem) -> dict[str, Any]:
 def _told(run: TaskRun, event: Finished | Failed) -> dict[str, Any]:
     """A run of a task, for explanations; times as seconds since 1970."""
     attempt = run.attempts[-1]
+    printed = {"printed": event.printed} if event.printed else {}
     return {
+        **printed,
         "name": run.name,
         "device": attempt.device,
         "sent_s": wall(attempt.sent_s),

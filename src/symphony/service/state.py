@@ -194,14 +194,14 @@ def text_of(event: Event) -> str:
         return data["status"]
     if event.kind == CANCEL:
         return f"cancelled by {data['by']}"
-    name, device = data["name"], data["device"]
+    name, device, printed = data["name"], data["device"], data.get("printed", "")
     if event.kind == FINISHED:
-        return f"{name}: done on {device} in {data['seconds']:.3g} s"
-    if event.kind == LOST:
-        return f"{name}: {data['ended']}, on {device}; it is run again"
-    said = data["error"]
-    trace = said.get("traceback") or ""
-    return f"{name}: {said['message']}" + (f"\n{trace.rstrip()}" if trace else "")
+        told = f"{name}: done on {device} in {data['seconds']:.3g} s"
+    elif event.kind == LOST:
+        told = f"{name}: {data['ended']}, on {device}; it is run again"
+    else:
+        told = "\n".join([f"{name}: {data['error']['message']}", *data["error"].get("traceback", "").splitlines()])
+    return "\n".join([told, *(f"{name} | {line}" for line in printed.splitlines())])
 
 
 def dumped(data: dict[str, Any]) -> str:
