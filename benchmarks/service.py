@@ -155,8 +155,16 @@ def measure_replay(folder: Path, events: int) -> dict[str, Any]:
             key = dumped(about | {"key": f"key-{job}", "digest": "0" * 64})
             kinds = [(ACCEPTED, -1, key), *((FINISHED, k, finished) for k in range(tasks)), (ENDED, -1, done)]
             rows = [
-                {"id": number + k + 1, "at": 1e9 + job, "job": job, "kind": kind, "task": task, "data": data}
-                for k, (kind, task, data) in enumerate(kinds)
+                {
+                    "id": number + k,
+                    "at": 1e9 + job,
+                    "job": job,
+                    "kind": kind,
+                    "task": task,
+                    "seconds": 0.01,
+                    "data": data,
+                }
+                for k, (kind, task, data) in enumerate(kinds, start=1)
             ]
             number += len(rows)
             connection.execute(sa.insert(tables.events), rows)

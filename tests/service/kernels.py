@@ -11,6 +11,13 @@ def add(*values):
 
 
 @sy.kernel
+def zeros(count):
+    import numpy as np
+
+    return np.zeros(count)
+
+
+@sy.kernel
 def fail(text):
     raise LookupError(text)
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 import sqlalchemy as sa
 
+import symphony as sy
 from symphony.runtime.graph import graph
 from symphony.service import tables
 from symphony.service.ledger import read_events
 from symphony.service.service import Limits
-from tests.service.kernels import add, one, wait_for
+from symphony.service.wire import About
+from tests.service.kernels import add, one, wait_for, zeros
 from tests.service.places import SECONDS, place, wait_until
 
 
@@ -76,3 +80,20 @@ def test_a_value_whose_file_is_spoilt_by_a_power_cut_is_made_again(tmp_path: Pat
         go.touch()
         assert ann.job(job.id).result(SECONDS) == "came"
         assert [run.ended for run in ann.job(job.id).detail().tasks[0].runs] == ["done", "done"]
+
+
+def test_while_there_is_no_room_for_a_value_nobody_hears_of_it(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with place(tmp_path) as here, here.connect("ann") as ann:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4 << 20, hard))  # of this process: its kernels have others
+        try:
+            job = ann.submit(one(zeros, 1_000_000))
+            wait_until(lambda: here.service.ledger.stuck)
+            assert "too large" in here.service.ledger.stuck and job.status == "running"
+            with pytest.raises(sy.UnavailableError):
+                ann.submit(one(add, 1))
+            assert ann._get("/v1/about", About).ready is False
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert job.result(SECONDS).shape == (1_000_000,)
+        assert ann.submit(one(add, 1)).result(SECONDS) == 1

@@ -13,7 +13,7 @@ class Story:
         self.state, self.line, self.now = State(), Line(weights), 0.0
 
     def _add(self, job: int, kind: str, **data: object) -> None:
-        self.state.apply(Event(self.state.events + 1, self.now, job, kind, 0, data))
+        self.state.apply(Event(self.state.events + 1, self.now, job, kind, 0, data.pop("seconds", 0.0), data))
 
     def submit(self, user: str, priority: int = 0, queue: str = "") -> int:
         job = self.state.last_job + 1

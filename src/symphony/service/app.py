@@ -18,6 +18,7 @@ from fastapi import Depends, FastAPI, Header, Path, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -36,8 +37,8 @@ from symphony.problem.errors import (
     VersionError,
 )
 from symphony.runtime import report
-from symphony.service import views
-from symphony.service.blobs import Upload, too_large
+from symphony.service import graphs, views
+from symphony.service.blobs import Upload, named_in, too_large
 from symphony.service.metrics import Metrics
 from symphony.service.service import Service
 from symphony.service.tokens import ADMIN, NEW, READ, SUBMIT, Rates, Token, check_scope
@@ -183,6 +184,11 @@ def make_app(service: Service) -> FastAPI:
             headers["www-authenticate"] = "Bearer"
         return JSONResponse(Refusal(error=Problem.of(error)).model_dump(mode="json"), status, headers)
 
+    @app.exception_handler(SQLAlchemyError)
+    async def stuck(request: Request, error: SQLAlchemyError) -> JSONResponse:
+        log.error("the database does not work: %s", error)
+        return await refused(request, UnavailableError("the database does not work", hint="try again when it does"))
+
     @app.exception_handler(views.JobEnded)
     async def ended(_: Request, found: views.JobEnded) -> JSONResponse:
         return JSONResponse(Refusal(error=found.problem).model_dump(mode="json"), 409)
@@ -217,7 +223,7 @@ def make_app(service: Service) -> FastAPI:
         """Submit a graph; it is accepted when this is answered."""
         began = time.perf_counter()
         body = await request.body()
-        if len(body) > LARGE or has_blobs(sent):
+        if len(body) > LARGE or named_in(graphs.values(sent.graph)):
             future = await run_in_threadpool(service.submit, token, sent, body, key)
         else:
             future = service.submit(token, sent, body, key)
@@ -450,10 +456,3 @@ def said_of(errors: Any) -> Problem:
     place = ".".join(str(part) for part in first["loc"] if part != "body")
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return Problem.of(InputError(f"{first['msg']}{more}", where=place, hint="see /v1/openapi.json"))
-
-
-def has_blobs(sent: Submit) -> bool:
-    """Whether files have to be looked at."""
-    kernels = (value for kernel in sent.graph.kernels for value in kernel.implementations.values())
-    values = [*kernels, *(task.arguments for task in sent.graph.tasks)]
-    return any(part.blob is not None for value in values for part in (value.head, *value.buffers))

@@ -8,12 +8,14 @@ transaction is tried again until it does: nothing is lost, and nothing is answer
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -24,7 +26,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from symphony.problem.errors import ServiceError, UnavailableError
 from symphony.service import tables
 from symphony.service.database import be_durable
-from symphony.service.state import Event, State, dumped
+from symphony.service.state import FINISHED, LOST, Event, State, dumped
 
 log = logging.getLogger("symphony.service")
 T = TypeVar("T")
@@ -46,7 +48,7 @@ class Entry:
 
     def add(self, kind: str, job: int, task: int = -1, /, **data: Any) -> None:
         """An event: the state has it at once, the world when it is written."""
-        event = Event(self.state.events + 1, time.time(), job, kind, task, data)
+        event = Event(self.state.events + 1, time.time(), job, kind, task, data.get("seconds", 0.0), data)
         self.state.apply(event)
         self.events.append(event)
 
@@ -74,7 +76,7 @@ class Ledger:
     def __init__(self, database: sa.Engine, settled: Callable[[set[int]], None], failed: Callable[[], None]) -> None:
         self.state = State()
         self.stuck = ""  # why the database does not take anything at present
-        self.commit_s: list[float] = []  # of the last transactions
+        self.commit_s: deque[float] = deque(maxlen=1_024)  # of the last transactions
         self._database, self._settled, self._failed = database, settled, failed
         self._commands: queue.SimpleQueue[tuple[Command[Any], Future[Any]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="symphony-ledger", daemon=True)
@@ -82,8 +84,14 @@ class Ledger:
 
     def replay(self) -> None:
         """What the journal says, from its beginning."""
-        for event in read_events(self._database):
-            self.state.apply(event)
+        collecting = gc.isenabled()
+        gc.disable()  # a million small objects are made, and none of them is garbage
+        try:
+            for event in read_events(self._database):
+                self.state.apply(event)
+        finally:
+            if collecting:
+                gc.enable()
 
     def start(self) -> None:
         """Take commands from now on."""
@@ -114,7 +122,8 @@ class Ledger:
         """When all commands are through."""
         self._stop = True
         self._commands.put(None)
-        self._thread.join(CLOSE_S)
+        if self._thread.is_alive():
+            self._thread.join(CLOSE_S)
 
     # --- the thread
 
@@ -133,6 +142,8 @@ class Ledger:
         entry = Entry(self.state, self._database.dialect.name)
         answers: list[tuple[Future[Any], Any, bool]] = []
         for command, future in (one for one in batch if one is not None):
+            if not future.set_running_or_notify_cancel():
+                continue  # who asked is gone
             before = len(entry.events)
             try:
                 answers.append((future, command(entry), True))
@@ -143,36 +154,43 @@ class Ledger:
         if entry.events or entry.rows:
             self._write(entry)
         for future, answer, well in answers:
-            if not future.cancelled():
-                (future.set_result if well else future.set_exception)(answer)
+            (future.set_result if well else future.set_exception)(answer)
         self._settled({event.job for event in entry.events})
 
     def _write(self, entry: Entry) -> None:
         """Until it is through."""
         began = time.perf_counter()
-        while True:
+
+        def write() -> None:
             try:
                 self._try(entry)
-                break
-            except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.InternalError) as error:
-                if not self.stuck:
-                    log.error("the journal cannot be written: %s; trying again", error.orig)
-                self.stuck = str(error.orig).strip().splitlines()[0]
-                time.sleep(RETRY_S)
             except sa.exc.IntegrityError:
                 if not self.stuck or not self._is_there(entry):
                     raise
-                break  # it had been through, and only the answer was lost
+                # It had been through before, and only the answer was lost.
+
+        self.steadily(write)
+        self.commit_s.append(time.perf_counter() - began)
+
+    def steadily(self, use: Callable[[], T]) -> T:
+        """Use the database or its disk, again and again until that works. For the ledger's own thread."""
+        while True:
+            try:
+                answer = use()
+                break
+            except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.InternalError, OSError) as error:
+                reason = str(getattr(error, "orig", error)).strip().splitlines()[0]
+                if not self.stuck:
+                    log.error("the journal cannot be written: %s; trying again", reason)
+                self.stuck = reason
+                time.sleep(RETRY_S)
         if self.stuck:
             log.warning("the journal can be written again")
             self.stuck = ""
-        self.commit_s = [*self.commit_s[-1023:], time.perf_counter() - began]
+        return answer
 
     def _try(self, entry: Entry) -> None:
-        rows = [
-            {"id": e.id, "at": e.at, "job": e.job, "kind": e.kind, "task": e.task, "data": dumped(e.data)}
-            for e in entry.events
-        ]
+        rows = [event._asdict() | {"data": dumped(event.data)} for event in entry.events]
         with self._database.connect() as connection:
             if connection.dialect.name == "sqlite":
                 be_durable(connection, entry.durable)
@@ -195,14 +213,14 @@ class Ledger:
 
 
 def read_events(database: sa.Engine, job: int | None = None) -> Iterator[Event]:
-    """The journal in order, or the events of one job."""
-    columns = tables.events.c
-    wanted = sa.select(columns.id, columns.at, columns.job, columns.kind, columns.task, columns.data)
-    wanted = (wanted if job is None else wanted.where(columns.job == job)).order_by(columns.id)
+    """The events of a job, in order; or those of all, as far as the state needs them."""
+    rows = tables.events.c
+    columns = (rows.id, rows.at, rows.job, rows.kind, rows.task, rows.seconds)
+    if job is None:
+        needed = sa.case((rows.kind.in_((FINISHED, LOST)), "{}"), else_=rows.data)
+        wanted = sa.select(*columns, needed).order_by(rows.id)
+    else:
+        wanted = sa.select(*columns, rows.data).where(rows.job == job).order_by(rows.id)
     with database.connect().execution_options(yield_per=10_000) as connection:
-        yield from _events(connection.execute(wanted))
-
-
-def _events(rows: Iterable[Any]) -> Iterator[Event]:
-    for number, at, job, kind, task, data in rows:
-        yield Event(number, at, job, kind, task, json.loads(data))
+        for number, at, of, kind, task, seconds, data in connection.execute(wanted):
+            yield Event(number, at, of, kind, task, seconds, {} if data == "{}" else json.loads(data))

@@ -137,8 +137,12 @@ class Running:
 
     def _read(self, job: JobRecord) -> Submission:
         rows = tables.payloads.c
-        with self._database.connect() as connection:
-            body = connection.scalar(sa.select(rows.body).where(rows.job == job.id))
+
+        def read() -> bytes | None:
+            with self._database.connect() as connection:
+                return connection.scalar(sa.select(rows.body).where(rows.job == job.id))
+
+        body = self._ledger.steadily(read)
         if body is None:
             raise ServiceError("what was submitted is not in the database", where=f"job {job.id}")
         return graphs.submission(Submit.model_validate_json(body).graph, job.user, self._blobs)
@@ -146,9 +150,13 @@ class Running:
     def _values(self, job: JobRecord) -> dict[int, Value]:
         """What its tasks have made."""
         rows = tables.outputs.c
-        with self._database.connect() as connection:
-            found = connection.execute(sa.select(rows.task, rows.body).where(rows.job == job.id))
-            return {task: Value.model_validate_json(body) for task, body in found}
+
+        def read() -> dict[int, Value]:
+            with self._database.connect() as connection:
+                found = connection.execute(sa.select(rows.task, rows.body).where(rows.job == job.id))
+                return {task: Value.model_validate_json(body) for task, body in found}
+
+        return self._ledger.steadily(read)
 
     # --- jobs run; by the loop's thread
 
@@ -179,7 +187,8 @@ class Running:
 
     def _finished(self, entry: Entry, run: TaskRun, value: Stored, data: dict[str, Any]) -> None:
         job = self._ledger.state.jobs[run.job.number]
-        kept, sizes = self._blobs.kept(self._engine.get(value))
+        found = self._engine.get(value)
+        kept, sizes = self._ledger.steadily(lambda: self._blobs.kept(found))
         task = self._entered(entry, run, FINISHED, {**data, "bytes": value.size})
         entry.insert(tables.outputs, {"job": job.id, "task": task, "body": kept.model_dump_json().encode()})
         if sizes:

@@ -74,6 +74,7 @@ class Service:
             stack.enter_context(only_one(self.database, folder))
             self.blobs, self.tokens = Blobs(folder / "blobs"), Tokens(self.database)
             self.ledger = Ledger(self.database, self._settled, self._fail)
+            stack.callback(self.ledger.close)
             self.ledger.replay()
             self._drop_strays()
             self.running = Running(self.ledger, self.database, self.blobs, self.limits.weights, self.limits.at_once)
@@ -85,7 +86,6 @@ class Service:
             self.running.attach(self.cluster, recorder)
             self.ledger.start()
             self.ledger.insist(self.running.resume).result()
-            stack.callback(self.ledger.close)
             self._stack = stack.pop_all()
         log.info("%d events, %d jobs, %d of them go on", self.state.events, len(self.state.jobs), len(self.state.open))
 

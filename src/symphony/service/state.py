@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from symphony.runtime.jobs import WAITING
 from symphony.service.wire import JobView, Problem
@@ -18,16 +18,16 @@ ACCEPTED, FINISHED, LOST, BROKE, CANCEL, ENDED = "accepted", "finished", "lost",
 HALF_LIFE_S = 3_600.0  # after which what a user has used counts half
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something that happened to a job. `data` is the event's own, as JSON has it."""
+class Event(NamedTuple):
+    """Something that happened to a job."""
 
     id: int
     at: float
     job: int
     kind: str
     task: int
-    data: dict[str, Any]
+    seconds: float  # of a device, that it took
+    data: dict[str, Any]  # its own, as JSON has it; that of tasks which have finished is not needed for the state
 
 
 @dataclass(slots=True)
@@ -165,11 +165,10 @@ class State:
             self.keys[job.user, job.key] = job.id, data["digest"]
 
     def _used(self, job: JobRecord, event: Event) -> None:
-        seconds = event.data.get("seconds") or 0.0
-        job.seconds += seconds
+        job.seconds += event.seconds
         user = self.users[job.user]
-        user.usage.add(seconds, event.at)
-        user.queues[job.queue].add(seconds, event.at)
+        user.usage.add(event.seconds, event.at)
+        user.queues[job.queue].add(event.seconds, event.at)
 
     def _ended(self, job: JobRecord, event: Event) -> None:
         job.status, job.ended_s, job.error = event.data["status"], event.at, event.data.get("error")

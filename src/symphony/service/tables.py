@@ -17,6 +17,7 @@ events = Table(
     Column("job", BigInteger, nullable=False),
     Column("kind", String(16), nullable=False),
     Column("task", Integer, nullable=False),  # -1 = of the whole job
+    Column("seconds", Double, nullable=False),  # of a device, that it took
     Column("data", Text, nullable=False),  # JSON
     Index("events_of_a_job", "job", "id"),
 )

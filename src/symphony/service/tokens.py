@@ -134,10 +134,10 @@ def check_scope(token: Token, scope: str) -> None:
 
 
 class Rates:
-    """How often each user may ask: so many requests a second, and some seconds' worth at once."""
+    """How often each user may ask: so many requests a second, and two seconds' worth at once."""
 
-    def __init__(self, per_s: float, burst_s: float = 2.0) -> None:
-        self._per_s, self._most = per_s, per_s * burst_s
+    def __init__(self, per_s: float) -> None:
+        self._per_s, self._most = per_s, max(per_s * 2.0, 10.0)
         self._left: dict[str, tuple[float, float]] = {}  # requests, and when that was
 
     def take(self, user: str) -> None:

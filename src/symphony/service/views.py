@@ -44,8 +44,9 @@ def detail(service: Service, job: JobRecord) -> JobDetail:
             runs.setdefault(event.task, []).append(Run.model_validate(event.data))
             status[event.task] = {FINISHED: DONE, BROKE: FAILED}.get(event.kind, WAITING)
     for task, run in _under_way(service, job):
-        runs.setdefault(task, []).append(run)
-        status[task] = RUNNING
+        if status.get(task) != DONE:  # its end is written down, and the loop is about to hear of it
+            runs.setdefault(task, []).append(run)
+            status[task] = RUNNING
     views = [
         TaskView(name=name, kernel=kernel, reads=reads, status=status.get(k, WAITING), runs=runs.get(k, []))
         for k, (name, kernel, reads) in enumerate(tasks)

@@ -20,6 +20,7 @@ def upgrade() -> None:
         sa.Column("job", sa.BigInteger, nullable=False),
         sa.Column("kind", sa.String(16), nullable=False),
         sa.Column("task", sa.Integer, nullable=False),
+        sa.Column("seconds", sa.Double, nullable=False),
         sa.Column("data", sa.Text, nullable=False),
     )
     op.create_index("events_of_a_job", "events", ["job", "id"])
