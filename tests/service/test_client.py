@@ -54,10 +54,13 @@ def test_large_arrays_travel_by_themselves_and_come_back_as_they_were(here: Plac
     graph = sy.graph("large")
     same = graph.task(add, given)
     graph.task(add, same, same)
-    answer = ann.submit(graph).result(SECONDS)
+    job = ann.submit(graph)
+    answer = job.result(SECONDS)
     np.testing.assert_array_equal(answer, given * 2)
     answer[0, 0] = 7.0  # it is the caller's own
     assert list(here.service.blobs.folder.glob("*/*"))
+    with here.connect("root", "admin") as root:
+        np.testing.assert_array_equal(root.job(job.id).result(SECONDS), given * 2)
 
 
 def test_a_kernel_that_raises_raises_for_the_one_who_asked(ann: RemoteCluster) -> None:
@@ -242,6 +245,22 @@ def test_a_service_that_is_not_there_is_told_of(monkeypatch: pytest.MonkeyPatch)
     assert "symphony serve" in caught.value.hint
     with pytest.raises(sy.InputError, match="no address"):
         sy.connect("127.0.0.1:9", token="x")
+
+
+def test_whoever_serves_needs_no_token_but_shows_his_own_to_nobody_else(
+    here: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.delenv("SYMPHONY_URL", raising=False)
+    monkeypatch.delenv("SYMPHONY_TOKEN", raising=False)
+    folder = tmp_path / "symphony" / "service"
+    folder.mkdir(parents=True)
+    (folder / "token").write_text(here.token("ann") + "\n")
+    (folder / "address").write_text(here.server.url + "\n")
+    assert sy.connect().jobs(limit=1)
+    (folder / "address").write_text("http://127.0.0.1:1\n")
+    with pytest.raises(sy.TokenError):
+        sy.connect(here.server.url).jobs()
 
 
 def test_one_who_drains_accepts_nothing_and_finishes_what_runs(tmp_path: Path) -> None:

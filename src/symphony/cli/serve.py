@@ -15,7 +15,7 @@ from symphony.engines.local import LocalEngine
 from symphony.problem import topologies
 from symphony.problem.errors import InputError
 from symphony.runtime.cluster import DEFAULT_POLICY
-from symphony.service.client import DEFAULT_PORT, default_folder
+from symphony.service.client import ADDRESS, DEFAULT_PORT, default_folder
 
 State = Annotated[Path | None, typer.Option("--state", help="Folder for journal, blobs and profiles.")]
 Database = Annotated[str, typer.Option("--database", help="postgresql://…, instead of SQLite in that folder.")]
@@ -72,6 +72,7 @@ def serve(
     service = Service(lambda: LocalEngine(given), folder, database=database, policy=policy, limits=limits)
 
     def ready(url: str) -> None:
+        (folder / ADDRESS).write_text(url + "\n")
         if as_json:
             print_json({"url": url, "state": str(folder), "token_file": str(own)})
             sys.stdout.flush()
@@ -81,7 +82,11 @@ def serve(
         out.print(f"  export SYMPHONY_URL={url}", soft_wrap=True)
         out.print(f"  export SYMPHONY_TOKEN=$(cat {own})", soft_wrap=True)
 
-    sys.exit(run(service, host, port, drain_s=drain_s, ready=ready))
+    try:
+        status = run(service, host, port, drain_s=drain_s, ready=ready)
+    finally:
+        (folder / ADDRESS).unlink(missing_ok=True)
+    sys.exit(status)
 
 
 def keep_programs(folder: Path) -> None:

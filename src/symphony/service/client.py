@@ -50,6 +50,7 @@ from symphony.service.wire import (
     About,
     ClusterView,
     Content,
+    Decisions,
     Explanation,
     JobDetail,
     JobList,
@@ -63,6 +64,7 @@ from symphony.service.wire import (
 
 M = TypeVar("M", bound=BaseModel)
 URL, TOKEN = "SYMPHONY_URL", "SYMPHONY_TOKEN"
+ADDRESS, OWN_TOKEN = "address", "token"  # files of a service, for whoever serves
 DEFAULT_PORT = 7733
 DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
 TRIES = 4  # of a request that is lost on the way
@@ -243,6 +245,11 @@ class RemoteCluster:
         return self._get("/v1/cluster", ClusterView)
 
     @property
+    def statistics(self) -> Decisions:
+        """Turns, decisions, how long they took, and how often the heuristic stood in for the policy."""
+        return self.state().decisions
+
+    @property
     def profiles(self) -> Profiles:
         """What has been learned of kernels by running them."""
         return Profiles.of(self._get("/v1/profiles", ProfileFile).model_dump())
@@ -374,9 +381,10 @@ def connect(url: str = "", *, token: str = "", timeout_s: float = 60.0) -> Remot
 
     By default the one that `SYMPHONY_URL` and `SYMPHONY_TOKEN` name, else the one that this user serves here.
     """
-    url = url or os.environ.get(URL, "") or DEFAULT_URL
+    folder = default_folder()
+    mine = (folder / ADDRESS).read_text().strip() if (folder / ADDRESS).is_file() else ""
+    url = url or os.environ.get(URL, "") or mine or DEFAULT_URL
     token = token or os.environ.get(TOKEN, "")
-    own = default_folder() / "token"
-    if not token and urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1") and own.is_file():
-        token = own.read_text().strip()
+    if not token and url.rstrip("/") == mine:  # nobody else's service is shown it
+        token = (folder / OWN_TOKEN).read_text().strip()
     return RemoteCluster(url, token, timeout_s=timeout_s)

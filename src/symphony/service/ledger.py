@@ -45,6 +45,7 @@ class Entry:
     events: list[Event] = field(default_factory=list)
     rows: list[tuple[sa.Executable, Any]] = field(default_factory=list)
     durable: bool = False  # whether it has to survive a power cut
+    _last: str = ""  # what the last of the rows are
 
     def add(self, kind: str, job: int, task: int = -1, /, **data: Any) -> None:
         """An event: the state has it at once, the world when it is written."""
@@ -54,17 +55,24 @@ class Entry:
 
     def insert(self, table: sa.Table, *rows: dict[str, Any]) -> None:
         """Rows that events refer to."""
-        if rows:
-            self.rows.append((sa.insert(table), list(rows)))
+        self._many(sa.insert(table), table.name, rows)
 
     def merge(self, table: sa.Table, *rows: dict[str, Any]) -> None:
         """Rows, but for those that are there."""
-        if rows:
-            self.rows.append((_INSERTS[self.dialect](table).on_conflict_do_nothing(), list(rows)))
+        self._many(_INSERTS[self.dialect](table).on_conflict_do_nothing(), f"new {table.name}", rows)
 
     def do(self, statement: sa.Executable) -> None:
         """Anything else."""
         self.rows.append((statement, None))
+        self._last = ""
+
+    def _many(self, statement: sa.Executable, what: str, rows: tuple[dict[str, Any], ...]) -> None:
+        """Rows that follow upon others of the same kind go with them: a hundred tasks are one statement."""
+        if rows and what == self._last:
+            self.rows[-1][1].extend(rows)
+        elif rows:
+            self.rows.append((statement, list(rows)))
+            self._last = what
 
 
 Command = Callable[[Entry], T]

@@ -19,6 +19,7 @@ import sqlalchemy as sa
 from symphony.problem import limits
 from symphony.problem.errors import BusyError, InputError, ScopeError, TokenError
 from symphony.service import tables
+from symphony.service.client import OWN_TOKEN
 
 SUBMIT, READ, ADMIN = "submit", "read", "admin"
 SCOPES = {
@@ -83,7 +84,7 @@ def revoke(database: sa.Engine, name: str) -> None:
 
 def own_token(database: sa.Engine, folder: Path, user: str) -> Path:
     """The file with the token of whoever serves, so that he can use his service without further ado."""
-    path = folder / "token"
+    path = folder / OWN_TOKEN
     if not path.exists() or Tokens(database).find(path.read_text().strip()) is None:
         path.touch(mode=0o600)
         path.chmod(0o600)
