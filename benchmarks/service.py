@@ -181,7 +181,7 @@ def measure_kills(folder: Path, kills: int, seed: int) -> dict[str, Any]:
     """Killed again and again, with jobs submitted in between."""
     state, ran, rng = folder / "kills", folder / "ran", random.Random(seed)
     accepted: list[int] = []
-    once: set[str] = set()
+    once: dict[str, int] = {}  # kernels whose end had been journalled when it was killed, and how often they had run
     starts: list[float] = []
 
     def submit(cluster: RemoteCluster) -> None:
@@ -201,7 +201,11 @@ def measure_kills(folder: Path, kills: int, seed: int) -> dict[str, Any]:
         serving.end(signal.SIGKILL)
         database = open_database("", state)
         index = {job: number for number, job in enumerate(accepted)}
-        once |= {f"{index[e.job]} {e.task}" for e in read_events(database) if e.kind == FINISHED}
+        counts = Counter(ran.read_text().splitlines() if ran.exists() else ())
+        for event in read_events(database):
+            if event.kind == FINISHED:
+                text = f"{index[event.job]} {event.task}"
+                once.setdefault(text, counts[text])
         database.dispose()
     serving = Serve(state)
     with serving.connect() as cluster:
@@ -214,8 +218,8 @@ def measure_kills(folder: Path, kills: int, seed: int) -> dict[str, Any]:
         "lost": len(accepted) - len(results),
         "kernels": len(counts),
         "finished_before_a_kill": len(once),
-        "of_those_run_again": sum(counts[text] > 1 for text in once),
-        "run_again_in_all": sum(count > 1 for count in counts.values()),
+        "of_those_run_again": sum(counts[text] > before for text, before in once.items()),
+        "killed_while_running": sum(count > 1 for count in counts.values()),
         "start_s": sorted(starts)[len(starts) // 2],
     }
 
