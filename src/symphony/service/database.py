@@ -64,9 +64,11 @@ def be_durable(connection: sa.Connection, durable: bool) -> None:
     Before it begins, for SQLite; within it, for PostgreSQL.
     """
     if connection.dialect.name == "sqlite":
-        cursor = connection.connection.cursor()
-        cursor.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
-        cursor.close()
+        if connection.info.get("durable", True) != durable:
+            cursor = connection.connection.cursor()
+            cursor.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+            cursor.close()
+            connection.info["durable"] = durable
     elif not durable:
         connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
 

@@ -56,7 +56,7 @@ class Running:
         self.failed: Callable[[], None] = lambda: None  # the cluster has ended by itself
         self.idle = threading.Event()
         self._to_cancel: list[JobState] = []
-        self._large: dict[int, dict[int, set[str]]] = {}  # blobs that tasks of jobs have made
+        self._large: dict[int, dict[int, set[str]]] = {}  # jobs that need blobs, and those that their tasks have made
 
     def attach(self, cluster: Cluster, engine: Recorder) -> None:
         """Begin to use a cluster, whose engine is this one."""
@@ -68,6 +68,7 @@ class Running:
     def resume(self, entry: Entry) -> None:
         """After a restart: end the jobs of which only that is missing, and queue the others."""
         for job in list(self._ledger.state.open.values()):
+            self._large[job.id] = {}
             if job.cancelled:
                 self.end(entry, job, CANCELLED, Problem.of(_cancelled(job)))
             elif job.broke is not None:
@@ -87,13 +88,15 @@ class Running:
                 mine = sa.select(blobs.digest, blobs.size).where(blobs.user == job.user, blobs.digest.in_(named))
                 sizes = {digest: size for digest, size in connection.execute(mine)}
             if all(self._blobs.size(digest) == sizes.get(digest) for digest in named):
-                self._large.setdefault(job.id, {})[task] = named
+                self._large[job.id][task] = named
             elif job.done is not None:
                 job.done.discard(task)
                 entry.do(sa.delete(tables.outputs).where(rows.job == job.id, rows.task == task))
 
-    def accepted(self, job: JobRecord, graph: Submission) -> None:
-        """A new job waits."""
+    def accepted(self, job: JobRecord, graph: Submission, blobs: bool) -> None:
+        """A new job waits; `blobs`: it needs some."""
+        if blobs:
+            self._large[job.id] = {}
         if len(self.fresh) < FRESH:
             self.fresh[job.id] = graph
         self.line.join(job)
@@ -229,15 +232,17 @@ class Running:
                 self._engine.free(value)
         self.line.leave(job)
         self.fresh.pop(job.id, None)
-        rows = tables.outputs.c
         kept = job.outputs if status == DONE else ()
-        large = self._large.pop(job.id, {})
-        results = {name for task in kept for name in large.get(task, ())}
         entry.add(ENDED, job.id, status=status, error=None if error is None else _dump(error))
         entry.do(sa.update(tables.payloads).where(tables.payloads.c.job == job.id).values(body=None))
-        entry.do(sa.delete(tables.outputs).where(rows.job == job.id, rows.task.not_in(kept)))
-        uses = tables.uses.c
-        entry.do(sa.delete(tables.uses).where(uses.job == job.id, uses.digest.not_in(results)))
+        if job.tasks > len(set(kept)):
+            rows = tables.outputs.c
+            entry.do(sa.delete(tables.outputs).where(rows.job == job.id, rows.task.not_in(kept)))
+        large = self._large.pop(job.id, None)
+        if large is not None:
+            results = {name for task in kept for name in large.get(task, ())}
+            uses = tables.uses.c
+            entry.do(sa.delete(tables.uses).where(uses.job == job.id, uses.digest.not_in(results)))
 
 
 def _cancelled(job: JobRecord) -> JobCancelledError:

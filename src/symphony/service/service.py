@@ -161,7 +161,7 @@ class Service:
             key=key,
             digest=digest,
         )
-        self.running.accepted(state.jobs[job], whole)
+        self.running.accepted(state.jobs[job], whole, bool(named))
         return state.jobs[job].view(), True
 
     def cancel(self, token: Token, number: int) -> Future[JobView]:
