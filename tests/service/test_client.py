@@ -247,6 +247,16 @@ def test_a_service_that_is_not_there_is_told_of(monkeypatch: pytest.MonkeyPatch)
         sy.connect("127.0.0.1:9", token="x")
 
 
+@pytest.mark.parametrize(("what", "other"), [("PROTOCOL", 2), ("PYTHON", "3.99")])
+def test_a_service_of_another_version_is_told_of(
+    here: Place, monkeypatch: pytest.MonkeyPatch, what: str, other: object
+) -> None:
+    monkeypatch.setattr(f"symphony.service.client.{what}", other)
+    with pytest.raises(sy.VersionError) as caught:
+        sy.connect(here.server.url, token="x")
+    assert str(other) in caught.value.message and caught.value.hint
+
+
 def test_whoever_serves_needs_no_token_but_shows_his_own_to_nobody_else(
     here: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
