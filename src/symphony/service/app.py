@@ -93,8 +93,9 @@ class Changes:
         self._loop = asyncio.get_running_loop()
 
     def tell(self, jobs: set[int]) -> None:
-        """Something has happened; any thread may say so."""
-        if self._loop is not None and not self._loop.is_closed():
+        """Something has happened; any thread may say so. (Who begins to wait just now looks before he does.)"""
+        awaited = any(job in self._waiting for job in jobs)
+        if awaited and self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._wake, jobs)
 
     def _wake(self, jobs: set[int]) -> None:
