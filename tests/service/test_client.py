@@ -126,6 +126,7 @@ def test_a_cancelled_job_is_over_whether_it_runs_or_waits(here: Place, ann: Remo
     busy = [ann.submit(one(wait_for, str(tmp_path / "go"))) for _ in range(here.service.limits.at_once)]
     waiting = ann.submit(one(note, str(tmp_path / "ran"), "x"))
     assert waiting.status == "waiting"
+    before = ann.state().counts["cancelled"]
     waiting.cancel()
     with pytest.raises(sy.JobCancelledError):
         waiting.result(SECONDS)
@@ -134,6 +135,7 @@ def test_a_cancelled_job_is_over_whether_it_runs_or_waits(here: Place, ann: Remo
     assert not (tmp_path / "ran").exists()
     busy[0].cancel()
     assert busy[0].status == "done"
+    assert ann.state().counts["cancelled"] == before + 1
 
 
 def test_one_key_makes_one_job(ann: RemoteCluster, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The state of a service: what the events of its journal add up to. It is changed by nothing else.
 
-accepted ─► finished, failed (of tasks; several, in any order) ─► ended
-   └──────► cancelled ─────────────────────────────────────────────┘
+accepted ─► finished, lost, broke (of tasks; several, in any order) ─► ended
+   └──────► cancel ────────────────────────────────────────────────┘
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from symphony.runtime.jobs import WAITING
 from symphony.service.wire import JobView, Problem
 
-ACCEPTED, FINISHED, LOST, BROKE, CANCEL, ENDED = "accepted", "finished", "lost", "broke", "cancelled", "ended"
+ACCEPTED, FINISHED, LOST, BROKE, CANCEL, ENDED = "accepted", "finished", "lost", "broke", "cancel", "ended"
 HALF_LIFE_S = 3_600.0  # after which what a user has used counts half
 
 
