@@ -94,8 +94,9 @@ def serve(service: Service, host: str, port: int, *, drain_s: float, ready: Call
     if service.failed.is_set():
         log.error("the service has failed; what was accepted is kept, and goes on when it is started again")
     else:
-        well = service.drain(drain_s)
-        log.warning("drained" if well else "stopped while jobs were running: they go on when it is started again")
+        service.drain(drain_s)
+        left = len(service.running.line.under_way)  # not over in time, or a second signal came
+        log.warning("%d jobs go on when it is started again" if left else "drained", *([left] if left else []))
     server.close()
     service.close()
     return 1 if service.failed.is_set() else 0
