@@ -24,10 +24,11 @@ ORDER = (
     "training",
     "engines",
     "runtime",
+    "service",
     "testing",
     "cli",
 )
-# Whoever talks to the outside world does it in packages that do not exist yet; but for a page on loopback.
+# Whoever talks to the outside world does it in one package; but for a page on loopback.
 OUTSIDE = {
     "ray",
     "socket",
@@ -112,9 +113,36 @@ def test_modules_import_one_another_in_one_direction() -> None:
 
 def test_no_module_talks_to_the_outside_world() -> None:
     for module, used in USES.items():
-        if module == "symphony.cli.prometheus":
+        if module == "symphony.cli.prometheus" or package(module) == "service":
             continue
         assert {name.split(".")[0] for name in used}.isdisjoint(OUTSIDE), module
+
+
+def test_a_client_needs_none_of_what_a_service_does() -> None:
+    """The base install has no web server and no database: commands and clients must load without."""
+    needed = {"fastapi", "starlette", "uvicorn", "sqlalchemy", "alembic", "psycopg"}
+    loaded, waiting = set(), ["symphony", *(name for name in MODULES if package(name) == "cli")]
+    while waiting:
+        name = waiting.pop()
+        if name not in loaded and name in MODULES:
+            loaded.add(name)
+            waiting += at_once(MODULES[name])
+    for name in loaded:
+        assert {used.split(".")[0] for used in at_once(MODULES[name])}.isdisjoint(needed), name
+
+
+def at_once(file: Path) -> set[str]:
+    """What a module imports when it is loaded, not for type checkers or when a function is called."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    kept = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    return imports(ast.unparse(ast.Module(kept, [])), late=False)
+
+
+def test_a_service_never_unpickles_what_a_client_sends() -> None:
+    for module, file in MODULES.items():
+        if package(module) == "service" and module != "symphony.service.client":
+            assert "unpickled" not in file.read_text(encoding="utf-8"), module
+            assert USES[module].isdisjoint({"pickle", "marshal", "dill"}), module
 
 
 def test_what_the_checks_above_read() -> None:

@@ -22,6 +22,7 @@ from symphony.oracle.oracle import Oracle
 from symphony.oracle.planning import Planned, plan
 from symphony.problem.discover import discover
 from symphony.problem.errors import (
+    BusyError,
     CycleError,
     DataError,
     EngineError,
@@ -33,9 +34,15 @@ from symphony.problem.errors import (
     KernelTimeoutError,
     LimitError,
     PolicyError,
+    ScopeError,
+    ServiceError,
     SymphonyError,
     SymphonyWarning,
+    TokenError,
     TopologyError,
+    UnavailableError,
+    UnknownJobError,
+    VersionError,
     WorkerDiedError,
     WorkloadError,
 )
@@ -57,6 +64,7 @@ from symphony.scheduling.policy import (
     reconfigure,
     wait,
 )
+from symphony.service.client import RemoteCluster, RemoteJob, connect
 from symphony.simulator.contention import Bottleneck, ContentionModel, Serial
 from symphony.simulator.records import GangRecord, JobRecord, RunRecord
 from symphony.simulator.run import simulate
@@ -68,6 +76,7 @@ __all__ = [
     "METRICS",
     "Action",
     "Bottleneck",
+    "BusyError",
     "Cluster",
     "ContentionModel",
     "CycleError",
@@ -98,17 +107,25 @@ __all__ = [
     "Policy",
     "PolicyError",
     "Profile",
+    "RemoteCluster",
+    "RemoteJob",
     "Report",
     "Resource",
     "RunRecord",
     "Scenario",
+    "ScopeError",
     "Serial",
+    "ServiceError",
     "SymphonyError",
     "SymphonyWarning",
     "Task",
     "TaskGraph",
+    "TokenError",
     "Topology",
     "TopologyError",
+    "UnavailableError",
+    "UnknownJobError",
+    "VersionError",
     "WorkerDiedError",
     "Workload",
     "WorkloadError",
@@ -116,6 +133,7 @@ __all__ = [
     "best_device",
     "best_feasible",
     "compare",
+    "connect",
     "discover",
     "draw",
     "graph",

@@ -110,6 +110,24 @@ def test_several_last_tasks_make_a_tuple_and_named_outputs_a_dict(cluster: sy.Cl
     assert cluster.submit(graph).result(SECONDS) == {"both": 3, "first": 1}
 
 
+def test_functions_of_jobs_that_are_over_are_forgotten_when_there_are_many(
+    cluster: sy.Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("symphony.runtime.cluster.FUNCTIONS", 2)
+
+    def numbered(number):
+        @sy.kernel(name=f"number-{number}")
+        def kernel():
+            return number
+
+        return kernel
+
+    kernels = [numbered(number) for number in range(6)]
+    for _ in range(2):  # those that were forgotten are sent again
+        assert [cluster.submit(one(kernel)).result(SECONDS) for kernel in kernels] == list(range(6))
+    assert len(cluster._functions) <= 4
+
+
 @pytest.mark.parametrize("wrap", [list, tuple, lambda parts: dict(enumerate(parts))], ids=["list", "tuple", "dict"])
 def test_handles_may_be_within_containers(cluster: sy.Cluster, wrap) -> None:
     graph = sy.graph("containers")

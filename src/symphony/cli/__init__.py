@@ -36,11 +36,28 @@ def _version(
 def _add_commands() -> None:
     """Once, however often `main` is called."""
     # Imported here: the command files import this package.
-    from symphony.cli import catalogue, compare, evaluate, explain, oracle, plan, stat, topology, train, workload
+    from symphony.cli import (
+        catalogue,
+        compare,
+        evaluate,
+        explain,
+        jobs,
+        oracle,
+        plan,
+        profile,
+        serve,
+        stat,
+        token,
+        top,
+        topology,
+        train,
+        workload,
+    )
 
     app.add_typer(topology.app, name="topology")
     app.add_typer(workload.app, name="workload")
     app.add_typer(catalogue.app, name="catalogue")
+    app.add_typer(token.app, name="token")
     app.command("compare")(compare.compare)
     app.command("evaluate")(evaluate.evaluate)
     app.command("explain")(explain.explain)
@@ -48,6 +65,11 @@ def _add_commands() -> None:
     app.command("plan")(plan.plan)
     app.command("train")(train.train)
     app.command("stat", context_settings=stat.SETTINGS)(stat.stat)
+    app.command("serve")(serve.serve)
+    app.command("top")(top.top)
+    app.command("profile")(profile.profile)
+    for command in (jobs.submit, jobs.jobs, jobs.job, jobs.logs, jobs.cancel, jobs.trace):
+        app.command(command.__name__)(command)
 
 
 def main() -> None:

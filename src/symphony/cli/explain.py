@@ -1,4 +1,4 @@
-"""`symphony explain`: one decision of the learned policy, with what it chose among and why."""
+"""`symphony explain`: why a job took so long, or why the learned policy decided so."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from symphony.cli import terminal
+from symphony.cli.remote import Key, Url, connect, print_json
 from symphony.evaluation.compare import scenario
 from symphony.policies import SHIPPED, Learned, named
 from symphony.policies.explain import Candidate, Explanation
@@ -23,6 +24,7 @@ from symphony.problem.errors import InputError
 
 
 def explain(
+    job: Annotated[int | None, typer.Argument(metavar="[ID]", help="A job of a service: why it took so long.")] = None,
     *,
     topology: Annotated[str, typer.Option("--topology", "-t", help="Built-in name or TOML file.")] = "paper",
     workload: Annotated[str, typer.Option("--workload", "-w", help="Family or file.")] = "variant-calling?jobs=20",
@@ -31,8 +33,13 @@ def explain(
     decision: Annotated[int, typer.Option("--decision", "-d", help="Its number, from 0.", min=0)] = 0,
     most: Annotated[int, typer.Option(help="Candidates to show.", min=1)] = 8,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write it as JSON ('-': stdout).")] = None,
+    url: Url = "",
+    token: Key = "",
 ) -> None:
-    """Run a scenario up to a decision of the learned policy, and say what it chooses among, and why."""
+    """Say why: of a job that a service runs or ran (ID), or of one decision of the learned policy in a scenario."""
+    if job is not None:
+        _explain_job(job, url, token, json_file)
+        return
     chosen = named(policy)
     if not isinstance(chosen, Learned):
         raise InputError(f"{policy!r} does not learn", hint=f"use {SHIPPED}, or a file that symphony train wrote")
@@ -44,6 +51,19 @@ def explain(
             return
         json_file.write_text(text)
     _show(terminal.console(), told, most)
+
+
+def _explain_job(number: int, url: str, token: str, json_file: Path | None) -> None:
+    with connect(url, token=token) as cluster:
+        found = cluster.job(number)
+        text = found.explain()
+        content = {**found.detail().model_dump(mode="json"), "text": text}
+    if json_file is None:
+        typer.echo(text)
+    elif str(json_file) == "-":
+        print_json(content)
+    else:
+        json_file.write_text(json.dumps(content, indent=1))
 
 
 def _show(console: Console, told: Explanation, most: int) -> None:

@@ -82,6 +82,7 @@ class Finished:
     began_s: float  # on the clock of `time.monotonic`
     seconds: float  # of the call alone
     cold: bool = False  # the first call of this function in its process: imports and compilation may be in it
+    printed: str = ""  # the end of what it wrote to standard output and error, where the engine can tell
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ class Failed:
     traceback: str = ""
     exception: bytes | None = None  # pickled: for the one who asked, and nobody else, to unpickle
     signal: int = 0  # that ended its process
+    printed: str = ""
 
 
 @dataclass(frozen=True)

@@ -368,12 +368,12 @@ class LocalEngine:
         slot.since = time.monotonic()
         del self._where[number]
         if kind == "done":
-            began, seconds, cold, value = rest
-            self._events.append(Finished(number, _stored(value), began, seconds, cold))  # type: ignore[arg-type]
+            began, seconds, cold, value, printed = rest
+            self._events.append(Finished(number, _stored(value), began, seconds, cold, printed))  # type: ignore[arg-type]
         else:
-            began, seconds, step, name, message, text, exception = rest
+            began, seconds, step, name, message, text, exception, printed = rest
             self._events.append(
-                Failed(number, STEPS[step], message, began, seconds, name, text, exception)  # type: ignore
+                Failed(number, STEPS[step], message, began, seconds, name, text, exception, 0, printed)  # type: ignore
             )
 
     def _stop(self, number: int, why: str) -> None:

@@ -177,6 +177,26 @@ class Inbox:
 # --- the process -------------------------------------------------------------------------------------------
 
 
+class Printed:
+    """The end of what a kernel has printed; it goes where it would have gone, too."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        sys.stdout, sys.stderr = _Stream(sys.stdout, self), _Stream(sys.stderr, self)
+
+
+class _Stream:
+    def __init__(self, stream: Any, printed: Printed) -> None:
+        self._stream, self._printed = stream, printed
+
+    def write(self, text: str) -> int:
+        self._printed.text = (self._printed.text + text)[-TEXT:]
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
 class _Process:
     """The state of a worker process."""
 
@@ -188,6 +208,7 @@ class _Process:
         self.functions: dict[str, Callable[..., Any]] = {}
         self.called: set[str] = set()
         self.folder = ""
+        self.printed = Printed()
         self.names = (f"{os.getpid()}-{number}" for number in itertools.count())
 
     def say(self, *message: Any) -> None:
@@ -225,7 +246,7 @@ class _Process:
     def run(self, _: str, number: int, digest: str, code: Portable | None, arguments: Portable, inputs: tuple) -> None:
         """Run a kernel and say what came of it."""
         began, seconds, cold = time.monotonic(), 0.0, digest not in self.called
-        step = "function"
+        step, self.printed.text = "function", ""
         try:
             if digest not in self.functions:
                 assert code is not None
@@ -243,11 +264,11 @@ class _Process:
             head, buffers = pickled(value)
             answer = store(head, buffers, self.folder, next(self.names) if buffers or len(head) > INLINE else "")
         except BaseException as error:  # SystemExit too: a kernel may not end its process
-            self.say("failed", number, began, time.monotonic() - began, step, *_told(error))
+            self.say("failed", number, began, time.monotonic() - began, step, *_told(error), self.printed.text)
             if isinstance(error, MemoryError):
                 gc.collect()
         else:
-            self.say("done", number, began, seconds, cold, answer)
+            self.say("done", number, began, seconds, cold, answer, self.printed.text)
 
 
 def _wait_for(value: Any) -> Any:

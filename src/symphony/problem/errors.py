@@ -10,6 +10,13 @@ SymphonyError
 ├── PolicyError           a policy broke its contract (or waits for ever)
 ├── DataError             a file under SYMPHONY_DATA is missing or unreadable
 ├── EngineError           what runs the work does not work, or is closed
+├── ServiceError          a service cannot be reached, or does not do what it is asked
+│   ├── TokenError            a token is missing, wrong or expired
+│   │   └── ScopeError            a token may not do this
+│   ├── UnknownJobError       there is no such job, or it is somebody else's
+│   ├── BusyError             too much at once; `retry_s` says when to try again
+│   │   └── UnavailableError      it takes nothing at present: it is about to stop, or cannot write
+│   └── VersionError          client and service do not speak the same protocol, or Python
 └── JobError              a job that was accepted has no result
     ├── KernelError           a kernel raised, or returned what cannot be sent; `traceback` says where
     ├── WorkerDiedError       the process of a kernel ended under it; `signal` says by what
@@ -76,6 +83,38 @@ class DataError(SymphonyError):
 
 class EngineError(SymphonyError):
     """What runs the work does not work, or is closed."""
+
+
+class ServiceError(SymphonyError):
+    """A service cannot be reached, or does not do what it is asked."""
+
+
+class TokenError(ServiceError):
+    """A token is missing, wrong or expired."""
+
+
+class ScopeError(TokenError):
+    """A token may not do this."""
+
+
+class UnknownJobError(ServiceError):
+    """There is no such job, or it is somebody else's."""
+
+
+class BusyError(ServiceError):
+    """Too much at once. `retry_s` says when to try again."""
+
+    def __init__(self, message: str, *, hint: str = "", where: str = "", retry_s: float = 1.0) -> None:
+        self.retry_s = retry_s
+        super().__init__(message, hint=hint, where=where)
+
+
+class UnavailableError(BusyError):
+    """A service takes nothing at present: it is about to stop, or cannot write."""
+
+
+class VersionError(ServiceError):
+    """Client and service do not speak the same protocol, or Python."""
 
 
 class JobError(SymphonyError):

@@ -21,7 +21,7 @@ from symphony.problem.arrays import VOID_KIND, TopologyArrays, WorkloadArrays, t
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Edge, Gang, Job, Kernel, Profile, Task, TaskGraph, Workload
 from symphony.runtime.graph import Submission
-from symphony.runtime.kernels import KernelFunction
+from symphony.runtime.kernels import RunnableKernel
 from symphony.runtime.profiles import Profiles
 from symphony.scheduling.state import Core
 
@@ -66,9 +66,9 @@ class Books:
     def __init__(self, topology: Topology, profiles: Profiles, shapes: Shapes) -> None:
         self.topology, self.profiles, self.shapes = topology, profiles, shapes
         self.t: TopologyArrays = topology_arrays(topology)[0]
-        self.kernels: list[KernelFunction] = []  # by their number in the arrays
+        self.kernels: list[RunnableKernel] = []  # by their number in the arrays
         self.free = list(range(shapes.jobs))  # rows
-        self._used: dict[int, set[KernelFunction]] = {}  # by the graph in each row that is not free
+        self._used: dict[int, set[RunnableKernel]] = {}  # by the graph in each row that is not free
         self.w = _empty(self.t, shapes)
         self.version = 0  # of everything but what is learned
 
@@ -77,12 +77,12 @@ class Books:
         """What changes with every event; shares its memory with the books."""
         return Learned(*(getattr(self.w, name) for name in LEARNED))
 
-    def kinds_of(self, kernel: KernelFunction) -> list[int]:
+    def kinds_of(self, kernel: RunnableKernel) -> list[int]:
         """Device kinds, of which there is a device, that a kernel has an implementation for."""
         counts, kinds = self.topology.kind_counts, enumerate(self.topology.kinds)
         return [k for k, kind in kinds if counts[kind.name] and self.function(kernel, k) is not None]
 
-    def function(self, kernel: KernelFunction, kind: int) -> str | None:
+    def function(self, kernel: RunnableKernel, kind: int) -> str | None:
         """The key of the implementation for a device kind: that of its name, else that of its type."""
         named, both = self.topology.kinds[kind], kernel.implementations
         return named.name if named.name in both else named.type if named.type in both else None
@@ -126,7 +126,7 @@ class Books:
         self.free.append(row)
         del self._used[row]
 
-    def refresh(self, kernel: KernelFunction) -> None:
+    def refresh(self, kernel: RunnableKernel) -> None:
         """Read the times of a kernel afresh."""
         if kernel not in self.kernels:
             return
@@ -158,7 +158,7 @@ class Books:
                     _fill(big, row, small[row], name)
         return books
 
-    def _with(self, graph: Submission) -> list[KernelFunction]:
+    def _with(self, graph: Submission) -> list[RunnableKernel]:
         """All kernels by number, once a graph is there: new ones take the numbers of those that nobody uses."""
         wanted = dict.fromkeys(call.kernel for call in graph.calls)
         used = set(wanted).union(*self._used.values())
@@ -171,7 +171,7 @@ class Books:
                 kernels.append(kernel)
         return kernels
 
-    def _kernel(self, kernel: KernelFunction, name: str) -> Kernel:
+    def _kernel(self, kernel: RunnableKernel, name: str) -> Kernel:
         profiles = {}
         for kind in self.kinds_of(kernel):
             device = self.topology.kinds[kind].name
@@ -181,9 +181,9 @@ class Books:
         return Kernel(name, profiles or {device: Profile(1.0) for device in kernel.implementations})
 
 
-def _names(kernels: Sequence[KernelFunction]) -> dict[KernelFunction, str]:
+def _names(kernels: Sequence[RunnableKernel]) -> dict[RunnableKernel, str]:
     """What each is called; those that are called alike have a number, too."""
-    names: dict[KernelFunction, str] = {}
+    names: dict[RunnableKernel, str] = {}
     for number, kernel in enumerate(kernels):
         names[kernel] = f"{kernel.name} ({number})" if kernel.name in names.values() else kernel.name
     return names

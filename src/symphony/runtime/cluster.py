@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import threading
 import warnings
@@ -12,23 +11,23 @@ from pathlib import Path
 from types import TracebackType
 
 from symphony import policies
-from symphony.engines.engine import Engine, Function, Pickled, Stored
+from symphony.engines.engine import Engine, Function, Stored
 from symphony.engines.local import LocalEngine
-from symphony.engines.worker import pickled
 from symphony.problem import limits, units
 from symphony.problem.errors import EngineError, InputError, SymphonyWarning, WorkloadError
 from symphony.problem.runnable import check_graphs
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Edge, Kernel, Profile, Task, TaskGraph
 from symphony.runtime.graph import Graph, Submission, submission
-from symphony.runtime.jobs import Job, JobState
-from symphony.runtime.kernels import KernelFunction
+from symphony.runtime.jobs import Job, JobState, TaskRun
+from symphony.runtime.kernels import RunnableKernel, code_of, digest
 from symphony.runtime.loop import Loop
 from symphony.runtime.profiles import Profiles, default_path
 from symphony.runtime.scheduler import Scheduler, Statistics
 from symphony.scheduling.policy import Policy
 
 DEFAULT_POLICY = "eft-belief"
+FUNCTIONS = 1_024  # that the engine keeps; beyond that, those of jobs that are over go
 
 
 class Cluster:
@@ -48,7 +47,7 @@ class Cluster:
         chosen = policies.named(policy) if isinstance(policy, str) else policy
         self._profiles = Profiles(default_path() if profiles is None else Path(profiles))
         self._scheduler = Scheduler(engine.inventory(), self._profiles, chosen, timeout_s=policy_timeout_s)
-        self._functions: dict[tuple[KernelFunction, str], Function] = {}
+        self._functions: dict[tuple[RunnableKernel, str], Function] = {}
         self._numbers = itertools.count(1)
         self._open: list[JobState] = []
         self._closed = False
@@ -88,18 +87,35 @@ class Cluster:
         if not units.is_whole(priority, -limits.PRIORITY, limits.PRIORITY):
             raise WorkloadError(f"priority is {priority!r}", hint="write a whole number; larger is more urgent")
         sent = submission(graph)
-        self._check(sent)
+        job = self.start(sent, next(self._numbers), priority)
+        return Job(job, self.cancel)
+
+    def start(
+        self, sent: Submission, number: int, priority: int, heard: Callable[[JobState], None] | None = None
+    ) -> JobState:
+        """Have a graph run that is bytes already; `heard` is told by the loop's thread when the job is over."""
+        self.check(sent)
         with self._lock:
             if self._closed or self._loop.closing:
                 raise EngineError("the cluster is closed", hint="submit within its `with` block, or make a new one")
             for call in sent.calls:
                 self._send(call.kernel)
             arguments = self._put(sent)
-            job = JobState(next(self._numbers), sent, arguments, priority)
+            job = JobState(number, sent, arguments, priority)
+            job.heard = heard
             self._open = [one for one in self._open if not one.over.is_set()]
             self._open.append(job)
+            self._forget_functions()
             self._ask(lambda: self._loop.submit(job))
-        return Job(job, lambda job: self._ask(lambda: self._loop.cancel(job)))
+        return job
+
+    def cancel(self, job: JobState) -> None:
+        """Give a job up. Does nothing if it is over."""
+        self._ask(lambda: self._loop.cancel(job))
+
+    def attempt(self, number: int) -> TaskRun | None:
+        """The task that an attempt of the engine runs. For the loop's thread."""
+        return self._loop.attempt(number)
 
     def close(self, wait: bool = True) -> None:
         """End it; with `wait`, when all jobs are over. What was learned is kept."""
@@ -142,7 +158,7 @@ class Cluster:
             ) from error
         return kept
 
-    def _check(self, graph: Submission) -> None:
+    def check(self, graph: Submission) -> None:
         """Refuse a task that no device can run, to the one who submits it."""
         kernels = {call.kernel: f"{call.kernel.name}" for call in graph.calls}
         once = {
@@ -152,25 +168,21 @@ class Cluster:
         edges = tuple(Edge(graph.calls[source].name, call.name) for call in graph.calls for source in call.reads)
         check_graphs(self.topology, once.values(), [TaskGraph(graph.name, tasks, edges)])
 
-    def _send(self, kernel: KernelFunction) -> None:
+    def _send(self, kernel: RunnableKernel) -> None:
         """Give the engine the implementations of a kernel, once."""
-        for device, function in kernel.implementations.items():
-            if (kernel, device) in self._functions:
-                continue
-            try:
-                head, buffers = pickled(function, lambda _: None)
-            except Exception as error:
-                raise WorkloadError(
-                    f"its implementation for {device!r} cannot be sent: {type(error).__name__}: {error}",
-                    where=f"kernel {kernel.name!r}",
-                    hint="it refers to what cannot be pickled: pass that as an argument, or make it in the kernel",
-                ) from error
-            digest = hashlib.sha256(head + b"".join(buffers)).hexdigest()[:16]
-            code = self._engine.put(Pickled(head, buffers))
-            self._functions[kernel, device] = Function(kernel.name, digest, code)
-            self._ask(partial(self._doubt, kernel, device, digest))
+        for device in kernel.implementations:
+            if (kernel, device) not in self._functions:
+                code = code_of(kernel, device)
+                self._functions[kernel, device] = Function(kernel.name, digest(code), self._engine.put(code))
+                self._ask(partial(self._doubt, kernel, device, digest(code)))
 
-    def _doubt(self, kernel: KernelFunction, device: str, digest: str) -> None:
+    def _forget_functions(self) -> None:
+        if len(self._functions) > FUNCTIONS:
+            used = {call.kernel for job in self._open for call in job.graph.calls}
+            for kernel, device in [key for key in self._functions if key[0] not in used]:
+                self._engine.free(self._functions.pop((kernel, device)).code)
+
+    def _doubt(self, kernel: RunnableKernel, device: str, digest: str) -> None:
         """What was learned of other code is not as sure."""
         for kind in self.topology.kinds:
             if device in (kind.name, kind.type):

@@ -7,16 +7,16 @@ graph.task(call_variants, [reads])      # which may be an argument of other task
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from symphony.engines.engine import Pickled
+from symphony.engines.engine import Pickled, Stored
 from symphony.engines.worker import pickled
 from symphony.problem import limits
 from symphony.problem.errors import CycleError, LimitError, WorkloadError
 from symphony.problem.workload import topological_order
-from symphony.runtime.kernels import KernelFunction
+from symphony.runtime.kernels import KernelFunction, RunnableKernel
 
 
 class Handle:
@@ -109,9 +109,10 @@ class Call:
     """A task as it is submitted: what it is called with in bytes, and the tasks that it reads from."""
 
     name: str
-    kernel: KernelFunction
+    kernel: RunnableKernel
     arguments: Pickled
-    reads: tuple[int, ...]  # tasks, in the order of the persistent ids of the arguments
+    reads: tuple[int, ...]  # tasks, in the order of the persistent ids of the arguments …
+    held: Mapping[int, Stored] = field(default_factory=dict)  # … but for these ids: values that are there already
 
 
 @dataclass(frozen=True)
@@ -132,20 +133,26 @@ def submission(graph: Graph) -> Submission:
     if not graph._tasks:
         raise WorkloadError("it has no task", where=where, hint="add one: graph.task(kernel, …)")
     calls = tuple(_call(graph, task) for task in graph._tasks)
-    edges = [(source, target) for target, call in enumerate(calls) for source in call.reads]
+    check_order(graph.name, [call.name for call in calls], [call.reads for call in calls])
+    if graph._outputs:
+        return Submission(graph.name, calls, tuple(h._index for h in graph._outputs.values()), tuple(graph._outputs))
+    read = {source for call in calls for source in call.reads}
+    return Submission(graph.name, calls, tuple(index for index in range(len(calls)) if index not in read), ())
+
+
+def check_order(name: str, tasks: Sequence[str], reads: Sequence[Sequence[int]]) -> None:
+    """Refuse tasks that wait for one another; `reads` are the tasks that each reads from."""
+    where = f"graph {name!r}"
+    edges = [(source, target) for target, sources in enumerate(reads) for source in sources]
     limits.check("number of edges", len(edges), limits.EDGES_PER_GRAPH, where=where)
-    order = topological_order(len(calls), edges)
-    if len(order) < len(calls):
-        stuck = [calls[index].name for index in sorted(set(range(len(calls))) - set(order))]
+    order = topological_order(len(tasks), edges)
+    if len(order) < len(tasks):
+        stuck = [tasks[index] for index in sorted(set(range(len(tasks))) - set(order))]
         raise CycleError(
             f"these wait for one another: {', '.join(stuck[:4])}{' …' if len(stuck) > 4 else ''}",
             where=where,
             hint="an argument was changed after its task was added: pass a copy",
         )
-    if graph._outputs:
-        return Submission(graph.name, calls, tuple(h._index for h in graph._outputs.values()), tuple(graph._outputs))
-    read = {source for source, _ in edges}
-    return Submission(graph.name, calls, tuple(index for index in range(len(calls)) if index not in read), ())
 
 
 def _call(graph: Graph, task: TaskCall) -> Call:

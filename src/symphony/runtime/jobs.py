@@ -5,6 +5,7 @@ The loop's thread writes; everybody else waits for `over`, or reads single field
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from symphony.engines.worker import unpickled
 from symphony.problem.errors import JobCancelledError, SymphonyError
 from symphony.runtime import report
 from symphony.runtime.graph import Call, Submission
-from symphony.runtime.kernels import KernelFunction
+from symphony.runtime.kernels import RunnableKernel
 
 WAITING, RUNNING, DONE, FAILED, CANCELLED = "waiting", "running", "done", "failed", "cancelled"
 
@@ -61,7 +62,7 @@ class TaskRun:
         return self.call.name
 
     @property
-    def kernel(self) -> KernelFunction:
+    def kernel(self) -> RunnableKernel:
         """What it calls."""
         return self.call.kernel
 
@@ -91,6 +92,7 @@ class JobState:
         self.cause: bytes | None = None  # the exception of a kernel, pickled
         self.values: list[Pickled] = []
         self.over = threading.Event()
+        self.heard: Callable[[JobState], None] | None = None  # to be told, by the loop's thread, when it is over
 
     def where(self, run: TaskRun) -> str:
         """Which task, for errors."""
@@ -137,7 +139,7 @@ class Job:
             raise TimeoutError(f"job {self.id} ({self.name!r}) is not done after {timeout_s:g} s; it goes on")
         state = self._state
         if state.error is not None:
-            raise state.error from _exception(state.cause)
+            raise state.error from exception_of(state.cause)
         if not self._read:
             values = [unpickled(value.head, value.buffers) for value in state.values]
             names = state.graph.names
@@ -153,11 +155,11 @@ class Job:
 
     def explain(self) -> str:
         """What ran where, how long it waited and took, and what had been expected."""
-        return report.explain(self._state)
+        return report.explain(report.story(self._state), time.monotonic())
 
     def trace(self, path: str | Path) -> None:
         """Write what ran where and when, for chrome://tracing or ui.perfetto.dev."""
-        report.write_trace(self._state, Path(path))
+        Path(path).write_text(json.dumps(report.trace(report.story(self._state))))
 
 
 def cancelled(state: JobState) -> JobCancelledError:
@@ -165,7 +167,7 @@ def cancelled(state: JobState) -> JobCancelledError:
     return JobCancelledError("it was cancelled", where=f"job {state.number} ({state.graph.name!r})")
 
 
-def _exception(data: bytes | None) -> BaseException | None:
+def exception_of(data: bytes | None) -> BaseException | None:
     """The exception of a kernel, if it can be read here. It comes from a process of the one who asks."""
     if data is None:
         return None

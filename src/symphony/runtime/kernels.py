@@ -12,11 +12,14 @@ A kernel must be a function of its arguments: it may be run again if a process d
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, overload
+from dataclasses import dataclass, field
+from typing import Any, Protocol, overload
 
+from symphony.engines.engine import Pickled
+from symphony.engines.worker import pickled
 from symphony.problem import units
 from symphony.problem.errors import WorkloadError
 
@@ -36,6 +39,61 @@ class Options:
             raise WorkloadError(f"retries is {self.retries!r}", hint="write a whole number from 0 to 1000")
         if not isinstance(self.preemptible, bool):
             raise WorkloadError(f"preemptible is {self.preemptible!r}", hint="write True or False")
+
+
+class RunnableKernel(Protocol):
+    """What has to be known of a kernel to run it: all but the functions themselves."""
+
+    @property
+    def name(self) -> str:
+        """As users see it."""
+        ...
+
+    @property
+    def key(self) -> str:
+        """Under which its times are kept."""
+        ...
+
+    @property
+    def options(self) -> Options:
+        """How it is run."""
+        ...
+
+    @property
+    def implementations(self) -> Mapping[str, Any]:
+        """By device kind or type."""
+        ...
+
+
+@dataclass(frozen=True)
+class SentKernel:
+    """A kernel whose functions are bytes, from another process. Those with the same code are the same kernel."""
+
+    name: str
+    key: str
+    options: Options
+    digests: tuple[tuple[str, str], ...]  # of the code, by device kind or type
+    implementations: Mapping[str, Pickled] = field(compare=False, repr=False)
+
+
+def code_of(kernel: RunnableKernel, device: str) -> Pickled:
+    """An implementation in bytes. Says so if it cannot be sent."""
+    function = kernel.implementations[device]
+    if isinstance(function, Pickled):
+        return function
+    try:
+        return Pickled(*pickled(function, lambda _: None))
+    except Exception as error:
+        raise WorkloadError(
+            f"its implementation for {device!r} cannot be sent: {type(error).__name__}: {error}",
+            where=f"kernel {kernel.name!r}",
+            hint="it refers to what cannot be pickled: pass that as an argument, or make it in the kernel",
+        ) from error
+
+
+def digest(code: Pickled) -> str:
+    """Equal for equal code."""
+    return hashlib.sha256(b"".join([code.head, *code.buffers])).hexdigest()[:16]
 
 
 class KernelFunction:

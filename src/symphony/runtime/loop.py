@@ -46,7 +46,7 @@ from symphony.problem.errors import (
 from symphony.runtime import turn as happened
 from symphony.runtime.books import Shapes, problem_arrays
 from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, Attempt, JobState, TaskRun, cancelled
-from symphony.runtime.kernels import KernelFunction
+from symphony.runtime.kernels import RunnableKernel
 from symphony.runtime.scheduler import Scheduler
 from symphony.runtime.turn import AT_ONCE, Answer, Event
 
@@ -66,7 +66,7 @@ class Loop:
     """A scheduler and an engine at work."""
 
     def __init__(
-        self, engine: Engine, scheduler: Scheduler, functions: Callable[[KernelFunction, str], Function]
+        self, engine: Engine, scheduler: Scheduler, functions: Callable[[RunnableKernel, str], Function]
     ) -> None:
         self.engine, self.scheduler, self._functions = engine, scheduler, functions
         self.topology = engine.inventory()
@@ -95,6 +95,10 @@ class Loop:
     def cancel(self, job: JobState) -> None:
         """Give a job up."""
         self._give_up(job, cancelled(job), CANCELLED)
+
+    def attempt(self, number: int) -> TaskRun | None:
+        """The task that an attempt runs; None if it has ended."""
+        return self._attempts.get(number)
 
     @property
     def busy(self) -> bool:
@@ -365,12 +369,12 @@ class Loop:
     def _failed(self, run: TaskRun, event: Failed) -> None:
         self._end_trial(run)
         self._tell_stopped(run)
-        if event.why == DIED and event.signal in BLAMELESS and run.lost < run.kernel.options.retries:
+        if is_run_again(run, event):
             run.lost += 1
             log.warning("%s: %s; it is run again", run.job.where(run), event.message)
         else:
             run.job.cause = event.exception
-            self._give_up(run.job, _error(run, event), FAILED)
+            self._give_up(run.job, error_of(run, event), FAILED)
 
     # --- devices
 
@@ -443,6 +447,8 @@ class Loop:
     def _close(self, job: JobState, status: str) -> None:
         job.ended_s, job.status = time.monotonic(), status
         job.over.set()
+        if job.heard is not None:
+            job.heard(job)
 
     def _give_all_up(self, error: EngineError) -> None:
         while self.requests:
@@ -459,7 +465,10 @@ def _value(run: TaskRun) -> Stored:
 
 
 def _inputs(run: TaskRun) -> Iterable[Stored]:
-    return (_value(run.job.runs[source]) for source in run.call.reads)
+    """In the order of their persistent ids."""
+    reads, held = iter(run.call.reads), run.call.held
+    for number in range(len(run.call.reads) + len(held)):
+        yield held[number] if number in held else _value(run.job.runs[next(reads)])
 
 
 def _size(run: TaskRun) -> int:
@@ -467,7 +476,12 @@ def _size(run: TaskRun) -> int:
     return run.arguments.size + sum(value.size for value in _inputs(run)) if not run.missing else run.arguments.size
 
 
-def _error(run: TaskRun, event: Failed) -> JobError:
+def is_run_again(run: TaskRun, event: Failed) -> bool:
+    """Whether a run that failed is no fault of the kernel's, and it may try once more."""
+    return event.why == DIED and event.signal in BLAMELESS and run.lost < run.kernel.options.retries
+
+
+def error_of(run: TaskRun, event: Failed) -> JobError:
     """What the one who asked is told."""
     where, name = run.job.where(run), run.kernel.name
     if event.why == TIMEOUT:

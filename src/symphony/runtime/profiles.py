@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -174,17 +175,27 @@ class Profiles(Mapping[tuple[str, str], Timing]):
     def __str__(self) -> str:
         return "\n".join(map(str, self.rows)) or "nothing has run yet"
 
+    def content(self) -> dict[str, Any]:
+        """All that is known, as the file has it."""
+        timings = list(self._timings.items())  # the loop may add to them meanwhile
+        entries = [{"kernel": kernel, "device": device, **asdict(x)} for (kernel, device), x in timings if x.runs]
+        return {"format": FORMAT, "timings": entries}
+
+    @classmethod
+    def of(cls, content: dict[str, Any]) -> Profiles:
+        """The inverse; raises what it will if that is not what profiles look like."""
+        found = cls()
+        found._timings = _read(content)
+        return found
+
     def save(self) -> None:
         """Write the file, whole or not at all; a folder that cannot be written to is warned of."""
         if self.path is None:
             return
-        entries = [
-            {"kernel": kernel, "device": device, **asdict(x)} for (kernel, device), x in self._timings.items() if x.runs
-        ]
         partial = self.path.with_name(f"{self.path.name}.{os.getpid()}.part")
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_text(json.dumps({"format": FORMAT, "timings": entries}, indent=1))
+            partial.write_text(json.dumps(self.content(), indent=1))
             partial.replace(self.path)
         except OSError as error:
             text = f"what was learned about kernels could not be kept in {self.path}: {error.strerror}"
@@ -200,22 +211,25 @@ def default_path() -> Path:
 def _load(path: Path) -> dict[tuple[str, str], Timing]:
     """What a file holds; nothing, with a warning, if it cannot be understood: it can be learned again."""
     try:
-        content = json.loads(path.read_bytes())
-        if content["format"] != FORMAT:
-            raise ValueError(f"its format is {content['format']!r}")
-        found = {}
-        for entry in content["timings"]:
-            key = (str(entry.pop("kernel")), str(entry.pop("device")))
-            timing = Timing(**entry)
-            if not np.isfinite([*timing.mean, *np.ravel(timing.cov), timing.noise, timing.weight]).all():
-                raise ValueError("a number is not finite")
-            if np.shape(timing.cov) != (2, 2) or len(timing.mean) != 2 or timing.weight <= 0:
-                raise ValueError("a belief has another shape")
-            found[key] = timing
-        return found
+        return _read(json.loads(path.read_bytes()))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         text = f"{path} holds no profiles of this version ({error}); kernels are learned anew"
         warnings.warn(SymphonyWarning(text), stacklevel=2)
         return {}
+
+
+def _read(content: Any) -> dict[tuple[str, str], Timing]:
+    if content["format"] != FORMAT:
+        raise ValueError(f"its format is {content['format']!r}")
+    found = {}
+    for entry in content["timings"]:
+        rest = {name: value for name, value in entry.items() if name not in ("kernel", "device")}
+        timing = Timing(**rest)
+        if not np.isfinite([*timing.mean, *np.ravel(timing.cov), timing.noise, timing.weight]).all():
+            raise ValueError("a number is not finite")
+        if np.shape(timing.cov) != (2, 2) or len(timing.mean) != 2 or timing.weight <= 0:
+            raise ValueError("a belief has another shape")
+        found[str(entry["kernel"]), str(entry["device"])] = timing
+    return found

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
-import time
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from symphony.problem.units import show
@@ -14,30 +13,66 @@ if TYPE_CHECKING:
     from symphony.runtime.jobs import Attempt, JobState, TaskRun
 
 
-def explain(job: JobState) -> str:
+@dataclass(frozen=True)
+class TaskStory:
+    """What became of a task. Times are on any one clock."""
+
+    name: str
+    kernel: str
+    attempts: Sequence[Attempt]
+    ready_s: float
+    trial: bool  # it was to learn how long it takes there
+    waits: str  # what for, if it does
+
+
+@dataclass(frozen=True)
+class Story:
+    """What became of a job."""
+
+    title: str
+    graph: str
+    status: str
+    submitted_s: float
+    ended_s: float  # NaN = it is not over
+    error: str
+    tasks: Sequence[TaskStory]
+
+
+def story(job: JobState) -> Story:
+    """That of a job of this process."""
+    tasks = [
+        TaskStory(run.name, run.kernel.name, run.attempts, run.ready_s, run.trial >= 0, _waits(job, run))
+        for run in job.runs
+    ]
+    title = f"job {job.number} ({job.graph.name!r})"
+    error = job.error.message if job.error is not None else ""
+    return Story(title, job.graph.name, job.status, job.submitted_s, job.ended_s, error, tasks)
+
+
+def explain(told: Story, now_s: float) -> str:
     """One line for each run of each task, and why what waits does."""
-    took = (job.ended_s if job.over.is_set() else time.monotonic()) - job.submitted_s
-    head = f"job {job.number} ({job.graph.name!r}): {job.status} {'after' if job.over.is_set() else 'for'} {_s(took)}"
-    lines = [head]
-    if job.error is not None:
-        lines.append(f"  {job.error.message}")
-    width = max(len(run.name) for run in job.runs)
-    for run in job.runs:
-        for attempt in run.attempts:
-            lines.append(f"  {run.name:<{width}}  {_told(run, attempt)}")
-        if not run.attempts and not job.over.is_set():
-            lines.append(f"  {run.name:<{width}}  {_waits(job, run)}")
+    over = math.isfinite(told.ended_s)
+    took = (told.ended_s if over else now_s) - told.submitted_s
+    lines = [f"{told.title}: {told.status} {'after' if over else 'for'} {_s(took)}"]
+    if told.error:
+        lines.append(f"  {told.error}")
+    width = max(len(task.name) for task in told.tasks)
+    for task in told.tasks:
+        for attempt in task.attempts:
+            lines.append(f"  {task.name:<{width}}  {_told(task, attempt, now_s)}")
+        if not task.attempts and not over:
+            lines.append(f"  {task.name:<{width}}  {task.waits}")
     return "\n".join(lines)
 
 
-def _told(run: TaskRun, attempt: Attempt) -> str:
+def _told(task: TaskStory, attempt: Attempt, now_s: float) -> str:
     expected = f"expected {_s(attempt.expected_s)}, times or over {math.exp(attempt.spread):.1f}"
-    first = "; its first run there, to learn how long it takes" if run.trial >= 0 else ""
+    first = "; its first run there, to learn how long it takes" if task.trial else ""
     if not attempt.ended:
-        return f"on {attempt.device}, for {_s(time.monotonic() - attempt.sent_s)}; {expected}{first}"
+        return f"on {attempt.device}, for {_s(now_s - attempt.sent_s)}; {expected}{first}"
     if attempt.ended != "done":
         return f"on {attempt.device}: {attempt.ended} after {_s(attempt.seconds)}"
-    waited = max(attempt.began_s - run.ready_s, 0.0)
+    waited = max(attempt.began_s - task.ready_s, 0.0)
     cold = "; the first call in its process" if attempt.cold else ""
     return f"on {attempt.device}: waited {_s(waited)}, took {_s(attempt.seconds)} ({expected}){cold}{first}"
 
@@ -45,9 +80,13 @@ def _told(run: TaskRun, attempt: Attempt) -> str:
 def _waits(job: JobState, run: TaskRun) -> str:
     if job.row < 0:
         return "waits until the job is let in"
-    waiting = [job.runs[source].name for source in run.call.reads if job.runs[source].value is None]
-    if waiting:
-        return f"waits for {', '.join(waiting[:3])}{f' and {len(waiting) - 3} more' if len(waiting) > 3 else ''}"
+    return waits_for([job.runs[source].name for source in run.call.reads if job.runs[source].value is None])
+
+
+def waits_for(missing: Sequence[str]) -> str:
+    """What a task waits for, of which these inputs have not been made."""
+    if missing:
+        return f"waits for {', '.join(missing[:3])}{f' and {len(missing) - 3} more' if len(missing) > 3 else ''}"
     return "waits for a device"
 
 
@@ -55,28 +94,28 @@ def _s(seconds: float) -> str:
     return show(float(f"{seconds:.3g}"), "seconds") if math.isfinite(seconds) else "?"
 
 
-def trace_events(job: JobState) -> list[dict[str, Any]]:
-    """Chrome's trace events: a process for each device, a thread for each of its slots that was used."""
+def trace(told: Story) -> dict[str, Any]:
+    """A Chrome trace: a process for each device, a thread for each of its slots that was used."""
     runs = [
-        (attempt.began_s, attempt.began_s + attempt.seconds, run, attempt)
-        for run in job.runs
-        for attempt in run.attempts
+        (attempt.began_s, attempt.began_s + attempt.seconds, task, attempt)
+        for task in told.tasks
+        for attempt in task.attempts
         if math.isfinite(attempt.began_s) and math.isfinite(attempt.seconds)
     ]
     devices: dict[str, list[float]] = {}  # when each slot is free again
     events: list[dict[str, Any]] = []
-    for began, ended, run, attempt in sorted(runs, key=lambda x: x[:2]):
+    for began, ended, task, attempt in sorted(runs, key=lambda x: x[:2]):
         slots = devices.setdefault(attempt.device, [])
         slot = next((k for k, free in enumerate(slots) if free <= began + 1e-6), len(slots))
         slots[slot : slot + 1] = [ended]
-        about = {"kernel": run.kernel.name, "expected_s": attempt.expected_s, "ended": attempt.ended}
-        about |= {"waited_s": max(began - run.ready_s, 0.0), "cold": attempt.cold}
+        about = {"kernel": task.kernel, "expected_s": attempt.expected_s, "ended": attempt.ended}
+        about |= {"waited_s": max(began - task.ready_s, 0.0), "cold": attempt.cold}
         events.append(
             {
-                "name": run.name,
-                "cat": run.kernel.name,
+                "name": task.name,
+                "cat": task.kernel,
                 "ph": "X",
-                "ts": (began - job.submitted_s) * 1e6,
+                "ts": (began - told.submitted_s) * 1e6,
                 "dur": (ended - began) * 1e6,
                 "pid": list(devices).index(attempt.device) + 1,
                 "tid": slot + 1,
@@ -85,10 +124,4 @@ def trace_events(job: JobState) -> list[dict[str, Any]]:
         )
     for number, device in enumerate(devices, start=1):
         events.append({"name": "process_name", "ph": "M", "pid": number, "args": {"name": device}})
-    return events
-
-
-def write_trace(job: JobState, path: Path) -> None:
-    """As a file."""
-    content = {"traceEvents": trace_events(job), "displayTimeUnit": "ms", "otherData": {"job": job.graph.name}}
-    path.write_text(json.dumps(content))
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"job": told.graph}}

@@ -1,0 +1,194 @@
+"""`symphony submit`, `jobs`, `job`, `logs`, `cancel`, `trace`: the jobs of a service."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from symphony.cli import terminal
+from symphony.cli.remote import AsJson, Key, Number, Url, ago, connect, print_json
+from symphony.problem.errors import InputError
+from symphony.problem.units import show
+from symphony.service.graph_file import load
+from symphony.service.wire import JobView
+
+COLOURS = {"done": "green", "failed": "red", "cancelled": "yellow", "running": "cyan", "waiting": "dim"}
+
+
+def submit(
+    file: Annotated[str, typer.Argument(help="graph.py, graph.py:NAME or graph.toml.")],
+    *,
+    argument: Annotated[list[str] | None, typer.Option("--arg", "-a", help="NAME=VALUE, for a function.")] = None,
+    priority: Annotated[int, typer.Option(help="Larger is more urgent; a token bounds it.")] = 0,
+    queue: Annotated[str, typer.Option(help="One of your queues, which share what you get.")] = "",
+    key: Annotated[str, typer.Option(help="Submissions with one key are one job.")] = "",
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait, and print the result.")] = False,
+    url: Url = "",
+    token: Key = "",
+    as_json: AsJson = False,
+) -> None:
+    """Submit the graph of a file to a service."""
+    graph = load(file, _arguments(argument or []))
+    with connect(url, token=token) as cluster:
+        job = cluster.submit(graph, priority=priority, queue=queue, key=key)
+        if not wait:
+            if as_json:
+                print_json(job.view().model_dump(mode="json"))
+            else:
+                typer.echo(job.id)
+            return
+        result = job.result()
+        if as_json:
+            print_json({"job": job.view().model_dump(mode="json"), "result": _plain(result)})
+        else:
+            typer.echo(str(result).rstrip("\n"))
+
+
+def jobs(
+    *,
+    status: Annotated[str, typer.Option(help="waiting, running, done, failed or cancelled.")] = "",
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1_000)] = 20,
+    everybody: Annotated[bool, typer.Option("--all", help="Everybody's; needs scope admin.")] = False,
+    url: Url = "",
+    token: Key = "",
+    as_json: AsJson = False,
+) -> None:
+    """List the newest jobs."""
+    with connect(url, token=token) as cluster:
+        found = cluster.jobs(status=status, limit=limit, everybody=everybody)
+    if as_json:
+        print_json([one.model_dump(mode="json") for one in found])
+    else:
+        terminal.console().print(table(found, everybody) if found else "no jobs")
+
+
+def table(found: Sequence[JobView], everybody: bool) -> Table:
+    """Jobs, a line for each."""
+    made = Table(box=None, pad_edge=False)
+    for name in ("job", "name", *(["user"] if everybody else []), "status", "tasks", "submitted", "took"):
+        made.add_column(name, justify="right" if name in ("job", "tasks", "took") else "left", overflow="fold")
+    for one in found:
+        took = (one.ended_s or time.time()) - one.accepted_s
+        made.add_row(
+            str(one.id),
+            escape(one.name),
+            *([escape(one.user)] if everybody else []),
+            f"[{COLOURS[one.status]}]{one.status}[/]",
+            f"{one.finished}/{one.tasks}",
+            f"{ago(one.accepted_s)} ago",
+            show(float(f"{took:.3g}"), "seconds"),
+        )
+    return made
+
+
+def job(number: Number, *, url: Url = "", token: Key = "", as_json: AsJson = False) -> None:
+    """Show a job and its tasks."""
+    with connect(url, token=token) as cluster:
+        found = cluster.job(number).detail()
+    if as_json:
+        print_json(found.model_dump(mode="json"))
+        return
+    console = terminal.console()
+    console.print(table([found.job], everybody=True))
+    if found.job.error is not None:
+        console.print(f"[red]{escape(str(found.job.error.error()))}[/]", soft_wrap=True)
+    made = Table(box=None, pad_edge=False)
+    for name in ("task", "kernel", "status", "device", "took"):
+        made.add_column(name, justify="right" if name == "took" else "left", overflow="fold")
+    for task in found.tasks:
+        last = task.runs[-1] if task.runs else None
+        took = show(float(f"{last.seconds:.3g}"), "seconds") if last is not None and last.seconds is not None else ""
+        made.add_row(
+            escape(task.name),
+            escape(task.kernel),
+            f"[{COLOURS[task.status]}]{task.status}[/]",
+            escape(last.device) if last is not None else "",
+            took,
+        )
+    console.print(made)
+
+
+def logs(
+    number: Number,
+    *,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job is over.")] = False,
+    url: Url = "",
+    token: Key = "",
+    as_json: AsJson = False,
+) -> None:
+    """Print what happened to a job."""
+    with connect(url, token=token) as cluster:
+        found, last = cluster.job(number), 0
+        while True:
+            over = found.view().ended_s is not None
+            for line in found.logs(last).lines:
+                last = line.number
+                at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(line.at_s))
+                typer.echo(line.model_dump_json() if as_json else f"{at}  {line.text}")
+            if over or not follow:
+                return
+            found.wait_for_change()
+
+
+def cancel(number: Number, *, url: Url = "", token: Key = "", as_json: AsJson = False) -> None:
+    """Stop a job: what runs is killed, what waits never starts."""
+    with connect(url, token=token) as cluster:
+        found = cluster.job(number)
+        found.cancel()
+        found.wait(10.0)
+        view = found.view()
+    if as_json:
+        print_json(view.model_dump(mode="json"))
+    else:
+        typer.echo(f"job {number}: {view.status}")
+
+
+def trace(
+    number: Number,
+    *,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write ('-': standard output).")],
+    url: Url = "",
+    token: Key = "",
+    as_json: AsJson = False,
+) -> None:
+    """Write what ran where and when, for chrome://tracing or ui.perfetto.dev."""
+    with connect(url, token=token) as cluster:
+        found = cluster.job(number)
+        if str(output) == "-":
+            typer.echo(json.dumps(found.trace_events()))
+            return
+        found.trace(output)
+    if as_json:
+        print_json({"job": number, "file": str(output)})
+    else:
+        typer.echo(f"wrote {output}; open it at ui.perfetto.dev")
+
+
+def _arguments(given: Sequence[str]) -> dict[str, Any]:
+    """NAME=VALUE: what can be read as JSON is that, the rest is text."""
+    found: dict[str, Any] = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not equals or not name.isidentifier():
+            raise InputError(f"--arg {one!r}", hint="write --arg name=value")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can say of a result; the rest as text."""
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)

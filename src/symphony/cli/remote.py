@@ -1,0 +1,47 @@
+"""What the commands that talk to a service have in common."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from symphony.problem.errors import InputError
+from symphony.service.client import RemoteCluster, connect
+
+Url = Annotated[str, typer.Option("--url", help="Where the service is (SYMPHONY_URL).")]
+Key = Annotated[str, typer.Option("--token", help="A token (SYMPHONY_TOKEN).")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Number = Annotated[int, typer.Argument(metavar="ID", help="The number of the job.", min=1)]
+
+__all__ = ["AsJson", "Key", "Number", "RemoteCluster", "Url", "ago", "connect", "extra", "print_json"]
+
+
+@contextmanager
+def extra() -> Iterator[None]:
+    """Around imports of what only a service needs: a client does without."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise InputError(f"{error.name} is not installed", hint="pip install 'symphony-scheduler[service]'") from None
+
+
+def print_json(value: Any) -> None:
+    """To standard output, for programs."""
+    sys.stdout.write(json.dumps(value, indent=1) + "\n")
+
+
+def ago(seconds: float | None) -> str:
+    """How long ago a time was."""
+    if seconds is None:
+        return ""
+    passed = max(time.time() - seconds, 0.0)
+    for size, name in ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min")):
+        if passed >= 2 * size:
+            return f"{passed / size:.0f} {name}"
+    return f"{passed:.0f} s"

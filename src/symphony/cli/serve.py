@@ -1,0 +1,118 @@
+"""`symphony serve`: this machine, for others to submit to."""
+
+from __future__ import annotations
+
+import getpass
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from symphony.cli import terminal
+from symphony.cli.remote import AsJson, extra, print_json
+from symphony.engines.local import LocalEngine
+from symphony.problem import topologies
+from symphony.problem.errors import InputError
+from symphony.runtime.cluster import DEFAULT_POLICY
+from symphony.service.client import ADDRESS, DEFAULT_PORT, default_folder
+
+State = Annotated[Path | None, typer.Option("--state", help="Folder for journal, blobs and profiles.")]
+Database = Annotated[str, typer.Option("--database", help="postgresql://…, instead of SQLite in that folder.")]
+
+
+def serve(
+    *,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0: any free one.", min=0, max=65_535)] = DEFAULT_PORT,
+    state: State = None,
+    database: Database = "",
+    policy: Annotated[str, typer.Option("--policy", "-p", help="Who decides.")] = DEFAULT_POLICY,
+    topology: Annotated[str, typer.Option("--topology", "-t", help="Of this machine, if not as discovered.")] = "",
+    drain_s: Annotated[float, typer.Option(help="Seconds that jobs get to finish at the end.", min=0.0)] = 30.0,
+    rate: Annotated[float, typer.Option(help="Requests a second of a user.", min=1.0)] = 500.0,
+    open_jobs: Annotated[int, typer.Option(help="Jobs of a user that are not over.", min=1)] = 10_000,
+    body_bytes: Annotated[int, typer.Option(help="The largest request.", min=1_000)] = 16 << 20,
+    blob_bytes: Annotated[int, typer.Option(help="The largest argument or function.", min=1_000)] = 1 << 30,
+    keep_days: Annotated[float, typer.Option(help="For which jobs that are over are remembered.", min=0.0)] = 7.0,
+    share: Annotated[list[str] | None, typer.Option(help="USER=WEIGHT: his share, if not 1.")] = None,
+    log_format: Annotated[str, typer.Option(help="text or json (one object on each line).")] = "text",
+    log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
+    as_json: AsJson = False,
+) -> None:
+    """Serve this machine as a cluster, over HTTP."""
+    with extra():
+        from symphony.service import logs, tokens
+        from symphony.service.database import open_database
+        from symphony.service.service import Limits, Service
+        from symphony.service.serving import is_loopback
+        from symphony.service.serving import serve as run
+    folder = state or default_folder()
+    _check_logging(log_format, log_level)
+    limits = Limits(
+        body_bytes=body_bytes,
+        blob_bytes=blob_bytes,
+        open_jobs=open_jobs,
+        requests_per_s=rate,
+        keep_s=keep_days * 86_400.0,
+        weights=_weights(share or []),
+    )
+    given = topologies.topology(topology) if topology else None
+    found = open_database(database, folder)
+    own = tokens.own_token(found, folder, getpass.getuser())
+    others = len(tokens.listed(found)) > 1
+    found.dispose()
+    if not is_loopback(host) and not others:
+        raise InputError(
+            f"{host} can be reached from other machines, and nobody there has a token",
+            hint="make one: symphony token create NAME; or serve on 127.0.0.1",
+        )
+    logs.configure(log_format, log_level)
+    keep_programs(folder / "compiled")
+    service = Service(lambda: LocalEngine(given), folder, database=database, policy=policy, limits=limits)
+
+    def ready(url: str) -> None:
+        (folder / ADDRESS).write_text(url + "\n")
+        if as_json:
+            print_json({"url": url, "state": str(folder), "token_file": str(own)})
+            sys.stdout.flush()
+            return
+        out = terminal.console(stderr=True)
+        out.print(f"serving {service.cluster.topology.name} on {url}; state in {folder}", soft_wrap=True)
+        out.print(f"  export SYMPHONY_URL={url}", soft_wrap=True)
+        out.print(f"  export SYMPHONY_TOKEN=$(cat {own})", soft_wrap=True)
+
+    try:
+        status = run(service, host, port, drain_s=drain_s, ready=ready)
+    finally:
+        (folder / ADDRESS).unlink(missing_ok=True)
+    sys.exit(status)
+
+
+def keep_programs(folder: Path) -> None:
+    """What JAX compiles for the scheduler is kept: the next start takes a second instead of several."""
+    import jax
+
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
+
+
+def _weights(given: list[str]) -> dict[str, float]:
+    found = {}
+    for one in given:
+        user, _, weight = one.partition("=")
+        try:
+            found[user] = float(weight)
+        except ValueError:
+            found[user] = 0.0
+        if not user or not 0.0 < found[user] < 1e6:
+            raise InputError(f"--share {one!r}", hint="write --share ann=2")
+    return found
+
+
+def _check_logging(form: str, level: str) -> None:
+    if form not in ("text", "json"):
+        raise InputError(f"--log-format {form!r}", hint="write text or json")
+    if level.lower() not in ("debug", "info", "warning", "error"):
+        raise InputError(f"--log-level {level!r}", hint="write debug, info, warning or error")

@@ -1,0 +1,95 @@
+"""`symphony top`: a service, live in a terminal."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from symphony.cli import terminal
+from symphony.cli.jobs import table as job_table
+from symphony.cli.remote import AsJson, Key, RemoteCluster, Url, connect, print_json
+from symphony.problem.units import show
+from symphony.service.wire import ClusterView, Decisions
+
+BAR = 20  # columns
+
+
+def top(
+    *,
+    every: Annotated[float, typer.Option("--every", "-n", help="Seconds between looks.", min=0.1)] = 1.0,
+    looks: Annotated[int, typer.Option(help="Stop after so many; 0: until ctrl-C.", min=0)] = 0,
+    most: Annotated[int, typer.Option(help="Jobs to show.", min=1, max=100)] = 12,
+    url: Url = "",
+    token: Key = "",
+    as_json: AsJson = False,
+) -> None:
+    """Watch devices, users and jobs."""
+    with connect(url, token=token) as cluster:
+        if as_json:
+            print_json(cluster.state().model_dump(mode="json"))
+            return
+        console = terminal.console()
+        with Live(screen(cluster, most), console=console, auto_refresh=False, screen=console.is_terminal) as live:
+            seen = 1
+            while seen != looks:
+                time.sleep(every)
+                live.update(screen(cluster, most), refresh=True)
+                seen += 1
+
+
+def screen(cluster: RemoteCluster, most: int) -> Group:
+    """One look."""
+    state = cluster.state()
+    jobs = cluster.jobs(limit=most)
+    return Group(_head(cluster.url, state), "", _devices(state), "", _users(state), "", job_table(jobs, everybody=True))
+
+
+def _head(url: str, state: ClusterView) -> Text:
+    over = ", ".join(f"{count} {status}" for status, count in state.counts.items() if count) or "none over"
+    draining = "; draining" if state.draining else ""
+    return Text(
+        f"{state.name} at {url}: {state.running} running, {state.waiting} waiting, {over}{draining}\n"
+        f"policy {state.policy}: {_told(state.decisions)}"
+    )
+
+
+def _told(found: Decisions) -> str:
+    if found.p50_s is None or found.p99_s is None:
+        return "no decisions yet"
+    latency = f"p50 {_s(found.p50_s)}, p99 {_s(found.p99_s)}"
+    instead = sum(found.fallbacks.values())
+    why = f", {instead} turns by the heuristic ({', '.join(sorted(found.fallbacks))})" if instead else ""
+    return f"{found.decisions} decisions, {latency}{why}"
+
+
+def _devices(state: ClusterView) -> Table:
+    made = Table(box=None, pad_edge=False)
+    for name in ("device", "kind", "busy", "", "running"):
+        made.add_column(name, overflow="ellipsis", no_wrap=True)
+    for device in state.devices:
+        busy = min(len(device.running), device.slots)
+        bar = "█" * round(BAR * busy / device.slots)
+        rest = f" and {len(device.running) - 3} more" if len(device.running) > 3 else ""
+        told = ", ".join(device.running[:3]) + rest
+        made.add_row(escape(device.name), escape(device.kind), f"{busy}/{device.slots}", f"{bar:<{BAR}}", escape(told))
+    return made
+
+
+def _users(state: ClusterView) -> Table:
+    made = Table(box=None, pad_edge=False)
+    for name in ("user", "running", "waiting", "used lately"):
+        made.add_column(name, justify="left" if name == "user" else "right")
+    for user in sorted(state.users, key=lambda user: -user.usage_s):
+        made.add_row(escape(user.user), str(user.running), str(user.waiting), _s(user.usage_s))
+    return made
+
+
+def _s(seconds: float) -> str:
+    return show(float(f"{seconds:.3g}"), "seconds")

@@ -1,0 +1,459 @@
+"""HTTP: who asks, for what, and how it is answered. What is done is the service's.
+
+Every answer that is an error has one form (`wire.Refusal`), and a status that says whose fault it is.
+"""
+
+# Without `annotations` from the future: FastAPI reads those of functions within a function, whose names it cannot find.
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from pathlib import Path as File
+from typing import Annotated, Any, Literal
+
+from fastapi import Depends, FastAPI, Header, Path, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from symphony.problem.errors import (
+    BusyError,
+    InputError,
+    JobError,
+    LimitError,
+    ScopeError,
+    ServiceError,
+    SymphonyError,
+    TokenError,
+    UnavailableError,
+    UnknownJobError,
+    VersionError,
+)
+from symphony.runtime import report
+from symphony.service import graphs, views
+from symphony.service.blobs import Upload, named_in, too_large
+from symphony.service.metrics import Metrics
+from symphony.service.service import Service
+from symphony.service.tokens import ADMIN, NEW, READ, SUBMIT, Rates, Token, check_scope
+from symphony.service.wire import (
+    KEY_HEADER,
+    PROTOCOL,
+    VERSION_HEADER,
+    About,
+    ClusterView,
+    Explanation,
+    JobDetail,
+    JobList,
+    JobView,
+    Logs,
+    Outcome,
+    Problem,
+    ProfileFile,
+    Refusal,
+    Submit,
+)
+
+log = logging.getLogger("symphony.service.http")
+LONGEST_WAIT_S = 60.0
+LARGE = 256 << 10  # bytes of a body from which on it is read by another thread
+WRONG: dict[int | str, dict[str, Any]] = {
+    code: {"model": Refusal, "description": text}
+    for code, text in {
+        400: "the protocol is another",
+        401: "the token is missing, wrong or expired",
+        403: "the token may not do this",
+        404: "there is no such thing, or it is somebody else's",
+        409: "not now: the job is not over, or has no result",
+        413: "too large",
+        422: "wrong in itself",
+        429: "too much at once",
+        503: "about to stop, or not able to",
+    }.items()
+}
+Number = Annotated[int, Path(ge=1, le=2**62)]
+DigestPath = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Changes:
+    """Lets requests wait until something happens to a job."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, set[asyncio.Event]] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def begin(self) -> None:
+        """From now on, in this event loop."""
+        self._loop = asyncio.get_running_loop()
+
+    def tell(self, jobs: set[int]) -> None:
+        """Something has happened; any thread may say so. (Who begins to wait just now looks before he does.)"""
+        awaited = any(job in self._waiting for job in jobs)
+        if awaited and self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._wake, jobs)
+
+    def _wake(self, jobs: set[int]) -> None:
+        for job in jobs:
+            for event in self._waiting.get(job, ()):
+                event.set()
+
+    async def until(self, job: int, done: Callable[[], bool], seconds: float) -> None:
+        """Until something is so, at most so long."""
+        deadline = time.monotonic() + min(seconds, LONGEST_WAIT_S)
+        event = asyncio.Event()
+        self._waiting.setdefault(job, set()).add(event)
+        try:
+            while not done() and (left := deadline - time.monotonic()) > 0:
+                event.clear()
+                try:
+                    await asyncio.wait_for(event.wait(), left)
+                except TimeoutError:
+                    return
+        finally:
+            self._waiting[job].discard(event)
+            if not self._waiting[job]:
+                del self._waiting[job]
+
+
+def make_app(service: Service) -> FastAPI:
+    """The application of a service."""
+    changes, metrics, rates = Changes(), Metrics(), Rates(service.limits.requests_per_s)
+    service.listeners.append(changes.tell)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        changes.begin()
+        yield
+
+    app = FastAPI(
+        title="Symphony",
+        version=version("symphony-scheduler"),
+        description="Schedules graphs of kernels on a cluster. Tokens: `Authorization: Bearer sy_…`.",
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/v1/openapi.json",
+    )
+    bearer = HTTPBearer(auto_error=False, description="made by `symphony token create`")
+    app.add_middleware(Guard, service=service, metrics=metrics)
+
+    # --- who asks
+
+    async def user(
+        given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
+        spoken: Annotated[str, Header(alias=VERSION_HEADER, description="of the client")] = str(PROTOCOL),
+    ) -> Token:
+        if spoken != str(PROTOCOL):
+            raise VersionError(
+                f"the client speaks protocol {spoken[:20]}, this service {PROTOCOL}",
+                hint=f"install Symphony {version('symphony-scheduler')} on both sides",
+            )
+        if given is None:
+            raise TokenError("a token is missing", hint="set SYMPHONY_TOKEN, or " + NEW)
+        token = service.tokens.known(given.credentials)
+        if token is None:
+            token = await run_in_threadpool(service.tokens.find, given.credentials)
+        if token is None:
+            raise TokenError("this token is none", hint=NEW)
+        rates.take(token.user)
+        return token
+
+    def having(scope: str) -> Callable[[Token], Awaitable[Token]]:
+        async def check(token: Annotated[Token, Depends(user)]) -> Token:
+            check_scope(token, scope)
+            return token
+
+        return check
+
+    Submitter = Annotated[Token, Depends(having(SUBMIT))]
+    Reader = Annotated[Token, Depends(having(READ))]
+    Admin = Annotated[Token, Depends(having(ADMIN))]
+
+    # --- what is answered when something is wrong
+
+    @app.exception_handler(SymphonyError)
+    async def refused(_: Request, error: SymphonyError) -> JSONResponse:
+        status = status_of(error)
+        headers = {"retry-after": str(max(round(error.retry_s), 1))} if isinstance(error, BusyError) else {}
+        if status == 401:
+            headers["www-authenticate"] = "Bearer"
+        return JSONResponse(Refusal(error=Problem.of(error)).model_dump(mode="json"), status, headers)
+
+    @app.exception_handler(SQLAlchemyError)
+    async def stuck(request: Request, error: SQLAlchemyError) -> JSONResponse:
+        log.error("the database does not work: %s", error)
+        return await refused(request, UnavailableError("the database does not work", hint="try again when it does"))
+
+    @app.exception_handler(views.JobEnded)
+    async def ended(_: Request, found: views.JobEnded) -> JSONResponse:
+        return JSONResponse(Refusal(error=found.problem).model_dump(mode="json"), 409)
+
+    @app.exception_handler(RequestValidationError)
+    async def wrong(_: Request, error: RequestValidationError) -> JSONResponse:
+        return JSONResponse(Refusal(error=said_of(error.errors())).model_dump(mode="json"), 422)
+
+    @app.exception_handler(HTTPException)
+    async def other(request: Request, error: HTTPException) -> JSONResponse:
+        if isinstance(error.__cause__, SymphonyError):  # raised while a body was read
+            return await refused(request, error.__cause__)
+        problem = Problem(kind="ServiceError", message=str(error.detail).lower(), hint="see /v1/openapi.json")
+        body = Refusal(error=problem).model_dump(mode="json")
+        return JSONResponse(body, error.status_code, dict(error.headers or {}))
+
+    @app.exception_handler(Exception)
+    async def broken(_: Request, error: Exception) -> JSONResponse:
+        problem = Problem(kind="ServiceError", message="the service failed to answer", hint="its log says why")
+        return JSONResponse(Refusal(error=problem).model_dump(mode="json"), 500)
+
+    # --- jobs
+
+    @app.post("/v1/jobs", status_code=201, responses=WRONG | {200: {"model": JobView, "description": "it was there"}})
+    async def submit(
+        sent: Submit,
+        request: Request,
+        response: Response,
+        token: Submitter,
+        key: Annotated[str, Header(alias=KEY_HEADER, max_length=200, description="one key, one job")] = "",
+    ) -> JobView:
+        """Submit a graph; it is accepted when this is answered."""
+        began = time.perf_counter()
+        body = await request.body()
+        if len(body) > LARGE or named_in(graphs.values(sent.graph)):
+            future = await run_in_threadpool(service.submit, token, sent, body, key)
+        else:
+            future = service.submit(token, sent, body, key)
+        view, new = await asyncio.wrap_future(future)
+        response.status_code = 201 if new else 200
+        metrics.submit_s.add(time.perf_counter() - began)
+        return view
+
+    @app.get("/v1/jobs", responses=WRONG)
+    async def jobs(
+        token: Reader,
+        status: Literal["", "waiting", "running", "done", "failed", "cancelled"] = "",
+        before: Annotated[int, Query(ge=0, le=2**62, description="only older ones than this")] = 0,
+        limit: Annotated[int, Query(ge=1, le=1_000)] = 50,
+        everybody: Annotated[bool, Query(alias="all", description="needs scope admin")] = False,
+    ) -> JobList:
+        """The newest jobs."""
+        found = service.jobs(token, everybody=everybody, status=status, before=before, most=limit)
+        return JobList(jobs=[job.view() for job in found])
+
+    @app.get("/v1/jobs/{number}", responses=WRONG)
+    async def job(
+        number: Number,
+        token: Reader,
+        wait_s: Annotated[float, Query(ge=0, le=LONGEST_WAIT_S, description="wait so long for a change")] = 0.0,
+        since: Annotated[int, Query(ge=0, le=2**62, description="a `change`; 0: wait until it is over")] = 0,
+    ) -> JobView:
+        """A job; with `wait_s`, when it is over, or has changed since `since`."""
+        found = service.job(token, number)
+        if wait_s:
+            await changes.until(number, lambda: found.over or (since > 0 and found.change > since), wait_s)
+        return found.view()
+
+    @app.get("/v1/jobs/{number}/tasks", responses=WRONG)
+    async def tasks(number: Number, token: Reader) -> JobDetail:
+        """A job with its tasks, and every run of each."""
+        return await run_in_threadpool(views.detail, service, service.job(token, number))
+
+    @app.get("/v1/jobs/{number}/result", responses=WRONG)
+    async def result(number: Number, token: Reader) -> Outcome:
+        """What a job results in: pickled values, for the one who submitted it to read."""
+        return await run_in_threadpool(views.outcome, service, service.job(token, number))
+
+    @app.get("/v1/jobs/{number}/explain", responses=WRONG)
+    async def explain(number: Number, token: Reader) -> Explanation:
+        """What ran where, how long it waited and took, and what had been expected."""
+        return Explanation(text=await run_in_threadpool(views.explanation, service, service.job(token, number)))
+
+    @app.get("/v1/jobs/{number}/trace", responses=WRONG)
+    async def trace(number: Number, token: Reader) -> dict[str, Any]:
+        """The same for chrome://tracing or ui.perfetto.dev."""
+        return report.trace(views.story(await run_in_threadpool(views.detail, service, service.job(token, number))))
+
+    @app.get("/v1/jobs/{number}/logs", responses=WRONG)
+    async def logs(
+        number: Number, token: Reader, after: Annotated[int, Query(ge=0, le=2**62, description="a line's number")] = 0
+    ) -> Logs:
+        """What happened to a job, in order."""
+        return await run_in_threadpool(views.logs, service, service.job(token, number), after)
+
+    @app.post("/v1/jobs/{number}/cancel", responses=WRONG)
+    async def cancel(number: Number, token: Submitter) -> JobView:
+        """Stop a job: what runs is killed, what waits never starts. Does nothing if it is over."""
+        return await asyncio.wrap_future(service.cancel(token, number))
+
+    # --- blobs
+
+    @app.head("/v1/blobs/{digest}", responses=WRONG)
+    async def has_blob(digest: DigestPath, token: Submitter) -> Response:
+        """Whether a blob is there, to be named in a job within the hour."""
+        size = await run_in_threadpool(service.blob_size, token, digest)
+        if size < 0:
+            raise UnknownJobError("there is no such blob")
+        await asyncio.wrap_future(service.keep_blob(token, digest, size))
+        return Response()
+
+    @app.put("/v1/blobs/{digest}", responses=WRONG, openapi_extra=RAW)
+    async def put_blob(digest: DigestPath, request: Request, token: Submitter) -> Response:
+        """Send bytes that have this SHA-256; they are kept for an hour, or as long as a job names them."""
+        upload = Upload(service.blobs, digest, service.limits.blob_bytes)
+        try:
+            async for part in request.stream():
+                upload.add(part)
+            await run_in_threadpool(upload.end)
+        finally:
+            upload.close()
+        await asyncio.wrap_future(service.keep_blob(token, digest, upload.size))
+        return Response(status_code=204)
+
+    @app.get("/v1/blobs/{digest}", responses=WRONG, response_class=FileResponse)
+    async def get_blob(digest: DigestPath, token: Reader) -> FileResponse:
+        """Bytes of a result."""
+        if await run_in_threadpool(service.blob_size, token, digest) < 0:
+            raise UnknownJobError("there is no such blob")
+        return FileResponse(File(service.blobs.path(digest)), media_type="application/octet-stream")
+
+    # --- the cluster
+
+    @app.get("/v1/cluster", responses=WRONG)
+    async def cluster(token: Reader) -> ClusterView:
+        """Devices, what runs there, who waits, and how deciding goes."""
+        return views.cluster(service, everybody=ADMIN in token.scopes, user=token.user)
+
+    @app.get("/v1/profiles", responses=WRONG)
+    async def profiles(token: Reader) -> ProfileFile:
+        """How long one's own kernels take, learned by running them."""
+        content = service.cluster.profiles.content()
+        mine = f"{token.user}:"
+        if ADMIN not in token.scopes:
+            content["timings"] = [one for one in content["timings"] if one["kernel"].startswith(mine)]
+        return ProfileFile.model_validate(content)
+
+    @app.post("/v1/drain", responses=WRONG)
+    async def drain(token: Admin) -> About:
+        """Accept nothing new and let nothing in; what runs goes on. A restart ends it."""
+        service.drain(0.0)
+        return about()
+
+    @app.get("/v1/about")
+    async def about_() -> About:
+        """What this is. Needs no token."""
+        return about()
+
+    def about() -> About:
+        ready = not service.draining and not service.ledger.stuck and not service.failed.is_set()
+        return About(version=version("symphony-scheduler"), ready=ready, draining=service.draining)
+
+    @app.get("/healthz")
+    async def health() -> About:
+        """Whether it is alive."""
+        return about()
+
+    @app.get("/readyz", responses={503: {"model": About, "description": "it takes no jobs at present"}})
+    async def ready(response: Response) -> About:
+        """Whether it takes jobs."""
+        found = about()
+        response.status_code = 200 if found.ready else 503
+        return found
+
+    @app.get("/metrics", response_class=PlainTextResponse, responses=WRONG)
+    async def figures(token: Reader) -> PlainTextResponse:
+        """Figures for Prometheus."""
+        text = await run_in_threadpool(metrics.text, service)
+        return PlainTextResponse(text, media_type="text/plain; version=0.0.4")
+
+    return app
+
+
+RAW = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+
+
+class Guard:
+    """Around everything: bodies have a bound, requests are counted and logged, answers say the protocol."""
+
+    def __init__(self, app: ASGIApp, service: Service, metrics: Metrics) -> None:
+        self._app, self._service, self._metrics = app, service, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        limits, began, status, seen = self._service.limits, time.perf_counter(), 500, 0
+        most = limits.blob_bytes if scope["path"].startswith("/v1/blobs/") else limits.body_bytes
+
+        async def bounded() -> Message:
+            nonlocal seen
+            message = await receive()
+            if message["type"] == "http.request":
+                seen += len(message.get("body", b""))
+                if seen > most:
+                    raise too_large(most)
+            return message
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (VERSION_HEADER.encode(), str(PROTOCOL).encode())]
+            await send(message)
+
+        try:
+            length = dict(scope["headers"]).get(b"content-length", b"0")
+            if length.isdigit() and int(length) > most:
+                await _refuse(too_large(most), answer)
+            else:
+                await self._app(scope, bounded, answer)
+        finally:
+            route = getattr(scope.get("route"), "path", "other")
+            self._metrics.requests[scope["method"], route, status] += 1
+            milliseconds = (time.perf_counter() - began) * 1e3
+            about = {"method": scope["method"], "path": scope["path"], "status": status, "ms": round(milliseconds, 1)}
+            log.info("%s %s %d", scope["method"], scope["path"], status, extra={"fields": about})
+
+
+async def _refuse(error: SymphonyError, send: Send) -> None:
+    body = Refusal(error=Problem.of(error)).model_dump_json().encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send(
+        {"type": "http.response.start", "status": status_of(error), "headers": [*headers, (b"connection", b"close")]}
+    )
+    await send({"type": "http.response.body", "body": body})
+
+
+def status_of(error: SymphonyError) -> int:
+    """The status that says whose fault it is."""
+    kinds: list[tuple[type[SymphonyError], int]] = [
+        (ScopeError, 403),
+        (TokenError, 401),
+        (UnavailableError, 503),
+        (BusyError, 429),
+        (UnknownJobError, 404),
+        (VersionError, 400),
+        (JobError, 409),
+        (LimitError, 413),
+        (InputError, 422),
+        (ServiceError, 409),
+    ]
+    return next((status for kind, status in kinds if isinstance(error, kind)), 500)
+
+
+def said_of(errors: Any) -> Problem:
+    """The first thing that is wrong with a message, and where."""
+    first = errors[0] if errors else {"loc": (), "msg": "it is wrong"}
+    place = ".".join(str(part) for part in first["loc"] if part != "body")
+    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
+    return Problem.of(InputError(f"{first['msg']}{more}", where=place, hint="see /v1/openapi.json"))

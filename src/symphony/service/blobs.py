@@ -1,0 +1,152 @@
+"""Bytes in files, named by their SHA-256: arguments, functions and results that are too large for the journal."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from symphony.engines.engine import Pickled
+from symphony.problem.errors import InputError, LimitError
+from symphony.problem.units import show
+from symphony.service.wire import INLINE, Content, Value
+
+
+class Upload:
+    """A blob on its way in, in a file that nobody sees before it is whole."""
+
+    def __init__(self, blobs: Blobs, digest: str, most: int) -> None:
+        self._blobs, self._digest, self._most = blobs, digest, most
+        descriptor, self._path = tempfile.mkstemp(dir=blobs.folder, prefix="part-")
+        self._file = os.fdopen(descriptor, "wb")
+        self._sum = hashlib.sha256()
+        self.size = 0
+
+    def add(self, data: bytes) -> None:
+        """The next bytes."""
+        self.size += len(data)
+        if self.size > self._most:
+            raise too_large(self._most)
+        self._sum.update(data)
+        self._file.write(data)
+
+    def end(self) -> None:
+        """Keep it, unless it is not what it was said to be."""
+        if self._sum.hexdigest() != self._digest:
+            raise InputError("the bytes do not have this SHA-256", where=self._digest, hint="send them again")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._blobs.place(self._path, self._digest)
+
+    def close(self) -> None:
+        """Let go of it; what was not ended is gone."""
+        self._file.close()
+        Path(self._path).unlink(missing_ok=True)
+
+
+class Blobs:
+    """A folder of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for part in folder.glob("part-*"):  # left by a process that was killed
+            part.unlink(missing_ok=True)
+
+    def path(self, digest: str) -> Path:
+        """Where a blob is, if it is there."""
+        return self.folder / digest[:2] / digest
+
+    def size(self, digest: str) -> int:
+        """Bytes; -1 = it is not there."""
+        try:
+            return self.path(digest).stat().st_size
+        except FileNotFoundError:
+            return -1
+
+    def read(self, digest: str) -> memoryview:
+        """The bytes, mapped; pages that somebody writes to are his own."""
+        with open(self.path(digest), "rb") as file:
+            length = os.fstat(file.fileno()).st_size
+            if not length:
+                return memoryview(b"")
+            return memoryview(mmap.mmap(file.fileno(), length, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE))
+
+    def place(self, part: str, digest: str) -> None:
+        """Give a whole file its name."""
+        path = self.path(digest)
+        path.parent.mkdir(exist_ok=True, mode=0o700)
+        os.replace(part, path)
+        _sync(path.parent)
+
+    def put(self, data: Any) -> str:
+        """Keep bytes; their digest. Survives the end of this process, but not a power cut: no `fsync`."""
+        digest = hashlib.sha256(data).hexdigest()
+        path = self.path(digest)
+        if self.size(digest) != memoryview(data).nbytes:
+            path.parent.mkdir(exist_ok=True, mode=0o700)
+            descriptor, part = tempfile.mkstemp(dir=self.folder, prefix="part-")
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(data)
+            os.replace(part, path)
+        return digest
+
+    def remove(self, digest: str) -> None:
+        """Forget it."""
+        self.path(digest).unlink(missing_ok=True)
+
+    def listed(self) -> Iterator[tuple[str, float]]:
+        """All of them, and how old each is in seconds."""
+        for path in self.folder.glob("*/*"):
+            yield path.name, time.time() - path.stat().st_mtime
+
+    def kept(self, value: Pickled) -> tuple[Value, dict[str, int]]:
+        """A value to be journalled, large parts in files; and the sizes of those."""
+        sizes: dict[str, int] = {}
+
+        def content(data: Any) -> Content:
+            size = memoryview(data).nbytes
+            if size <= INLINE:
+                return Content.model_construct(inline=bytes(data), blob=None)
+            digest = self.put(data)
+            sizes[digest] = size
+            return Content.model_construct(inline=None, blob=digest)
+
+        head = content(value.head)
+        return Value.model_construct(head=head, buffers=[content(one) for one in value.buffers]), sizes
+
+    def found(self, value: Value) -> Pickled:
+        """The inverse. Raises `FileNotFoundError` if a file is gone."""
+
+        def data(content: Content) -> Any:
+            return self.read(content.blob) if content.blob is not None else content.inline
+
+        return Pickled(bytes(data(value.head)), [memoryview(data(one)) for one in value.buffers])
+
+
+def named_in(values: Iterable[Value]) -> set[str]:
+    """The blobs that values are made of."""
+    return {part.blob for value in values for part in (value.head, *value.buffers) if part.blob is not None}
+
+
+def too_large(most: int) -> LimitError:
+    """What is said of a body that is beyond its bound."""
+    return LimitError(
+        f"it is larger than {show(float(most), 'bytes')}, the most that this service takes at once",
+        hint="pass paths and read files in the kernels, or serve with a larger --blob-bytes",
+    )
+
+
+def _sync(folder: Path) -> None:
+    """A new name survives a power cut, too."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,197 @@
+"""Graphs in files: Python that builds one, or TOML that lists commands and functions.
+
+name = "sample-17"                                  # TOML
+
+[[task]]
+name = "sort"
+command = ["sort", "reads.txt"]                     # its value is what it prints
+
+[[task]]
+name = "count"
+call = "mymodule:count"                             # imported where it runs
+args = [{ from = "sort" }, 3]
+kwargs = { strict = true }
+after = ["sort"]                                    # wait for a task whose value is not read
+device = "cpu"                                      # and timeout_s, retries
+
+[outputs]
+lines = "count"
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+import cloudpickle
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+
+from symphony.problem.errors import InputError, SymphonyError, WorkloadError
+from symphony.runtime.graph import Graph, Handle
+from symphony.runtime.kernels import KernelFunction, Options
+
+FROM = "from"
+Word = Annotated[str, StringConstraints(min_length=1)]
+
+
+class _Task(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    name: Word
+    command: list[Any] = Field([], description="words; { from = … } is what another task made")
+    stdin: Any = None
+    call: Annotated[str, StringConstraints(pattern=r"^[\w.]+:[\w.]+$")] | None = None
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+    after: list[Word] = []
+    device: Word = "cpu"
+    timeout_s: float = math.inf
+    retries: int = 2
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    name: Word
+    task: list[_Task] = Field(min_length=1)
+    outputs: dict[Word, Word] = {}
+
+
+def load(path: str, arguments: Mapping[str, Any]) -> Graph:
+    """The graph of a file. `FILE.py:name` is another than `graph`; `arguments` are for one that is a function."""
+    file, _, name = path.partition(":")
+    found = Path(file)
+    if not found.is_file():
+        raise InputError(f"there is no file {file!r}", hint="write graph.py or graph.toml")
+    if found.suffix == ".py":
+        return _of_module(found, name or "graph", arguments)
+    if found.suffix == ".toml" and not name:
+        if arguments:
+            raise InputError("a graph in TOML takes no arguments", where=file, hint="use a graph.py")
+        return _of_toml(found)
+    raise InputError(f"{path!r} is no graph", hint="write graph.py, graph.py:name or graph.toml")
+
+
+# --- Python
+
+
+def _of_module(path: Path, name: str, arguments: Mapping[str, Any]) -> Graph:
+    module = _module(path)
+    if not hasattr(module, name):
+        raise InputError(f"it has no {name!r}", where=str(path), hint="name a graph, or a function that makes one")
+    found = getattr(module, name)
+    if isinstance(found, Graph) and not arguments:
+        return found
+    if isinstance(found, Graph) or not callable(found):
+        raise InputError(f"{name!r} takes no arguments", where=str(path), hint="have a function make the graph")
+    try:
+        made = found(**arguments)
+    except SymphonyError:
+        raise
+    except Exception as error:
+        raise InputError(f"{name} raised {type(error).__name__}: {error}", where=str(path)) from error
+    if not isinstance(made, Graph):
+        raise InputError(f"{name} returned {type(made).__name__}", where=str(path), hint="return a sy.graph(…)")
+    return made
+
+
+def _module(path: Path) -> ModuleType:
+    """Run a file as a module. Its functions are sent whole: where they run there is no such file."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        spec.loader.exec_module(module)
+    except SymphonyError:
+        raise
+    except Exception as error:
+        raise InputError(f"it raised {type(error).__name__}: {error}", where=str(path)) from error
+    cloudpickle.register_pickle_by_value(module)
+    return module
+
+
+# --- TOML
+
+
+def _of_toml(path: Path) -> Graph:
+    try:
+        content = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise WorkloadError(str(error), where=str(path), hint="see docs/guides/service.md") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise WorkloadError(f"{place}: {first['msg']}", where=str(path), hint="see docs/guides/service.md") from None
+    graph, made = Graph(content.name), dict[str, Handle]()
+    for task in content.task:
+        where = f"{path}: task {task.name!r}"
+        if task.name in made:
+            raise WorkloadError("its name is taken", where=where, hint="choose another")
+        if bool(task.command) == (task.call is not None):
+            raise WorkloadError("it has no command and no call, or both", where=where, hint="give one of them")
+        after = [_handle(name, made, where) for name in task.after]
+        options = Options(task.timeout_s, task.retries)
+        if task.call is not None:
+            kernel = _kernel(_calling(*task.call.split(":")), task, options)
+            args, kwargs = _filled((task.args, task.kwargs), made, where)
+            made[task.name] = graph.task(kernel, after, list(args), kwargs)
+        else:
+            kernel = _kernel(_running(), task, options)
+            words, stdin = _filled((task.command, task.stdin), made, where)
+            made[task.name] = graph.task(kernel, after, words, stdin)
+    for name, of in content.outputs.items():
+        graph.output(name, _handle(of, made, f"{path}: output {name!r}"))
+    return graph
+
+
+def _kernel(function: Callable[..., Any], task: _Task, options: Options) -> KernelFunction:
+    kernel = KernelFunction(function, task.device, task.name, options)
+    kernel.key = f"toml.{task.call or task.command[0]}"
+    return kernel
+
+
+def _filled(value: Any, made: Mapping[str, Handle], where: str) -> Any:
+    """A value of the file, with handles where it refers to tasks."""
+    if isinstance(value, dict) and set(value) == {FROM}:
+        return _handle(value[FROM], made, where)
+    if isinstance(value, dict):
+        return {key: _filled(one, made, where) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_filled(one, made, where) for one in value]
+    return value
+
+
+def _handle(name: Any, made: Mapping[str, Handle], where: str) -> Handle:
+    if not isinstance(name, str) or name not in made:
+        raise WorkloadError(f"there is no task {name!r} above it", where=where, hint="tasks read from those above them")
+    return made[name]
+
+
+def _calling(module: str, name: str) -> Callable[..., Any]:
+    # Within a function, so that it is sent whole: a process that runs it need not import Symphony.
+    def call(_: list[Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+        import importlib
+        from functools import reduce
+
+        return reduce(getattr, name.split("."), importlib.import_module(module))(*args, **kwargs)  # type: ignore[operator]
+
+    return call
+
+
+def _running() -> Callable[..., Any]:
+    def run(_: list[Any], words: list[Any], stdin: Any) -> str:
+        import subprocess
+
+        given = None if stdin is None else str(stdin)
+        done = subprocess.run([str(word) for word in words], input=given, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise RuntimeError(f"exit status {done.returncode}\n{done.stderr[-4000:]}")
+        return done.stdout
+
+    return run

@@ -1,0 +1,234 @@
+"""The ledger: one thread that owns the state, and writes every event down before anybody acts on it.
+
+Others post commands. A command looks at the state and enters events, or refuses by raising before it enters any. All
+commands that have come meanwhile go into one transaction; when that is through, those who posted them are told, and
+what follows is done. If the database does not work (a full disk, a server that is being restarted), the same
+transaction is tried again until it does: nothing is lost, and nothing is answered that is not kept.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
+
+from symphony.problem.errors import ServiceError, UnavailableError
+from symphony.service import tables
+from symphony.service.database import be_durable
+from symphony.service.state import FINISHED, LOST, Event, State, dumped
+
+log = logging.getLogger("symphony.service")
+T = TypeVar("T")
+MOST = 512  # commands in one transaction
+RETRY_S = 0.5
+CLOSE_S = 10.0  # that a database which does not work may hold up the end
+_INSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+
+
+@dataclass
+class Entry:
+    """What one transaction writes. Commands add to it."""
+
+    state: State
+    dialect: str
+    events: list[Event] = field(default_factory=list)
+    rows: list[tuple[sa.Executable, Any]] = field(default_factory=list)
+    durable: bool = False  # whether it has to survive a power cut
+    _last: str = ""  # what the last of the rows are
+
+    def add(self, kind: str, job: int, task: int = -1, /, **data: Any) -> None:
+        """An event: the state has it at once, the world when it is written."""
+        event = Event(self.state.events + 1, time.time(), job, kind, task, data.get("seconds", 0.0), data)
+        self.state.apply(event)
+        self.events.append(event)
+
+    def insert(self, table: sa.Table, *rows: dict[str, Any]) -> None:
+        """Rows that events refer to."""
+        self._many(sa.insert(table), table.name, rows)
+
+    def merge(self, table: sa.Table, *rows: dict[str, Any]) -> None:
+        """Rows, but for those that are there."""
+        self._many(_INSERTS[self.dialect](table).on_conflict_do_nothing(), f"new {table.name}", rows)
+
+    def do(self, statement: sa.Executable) -> None:
+        """Anything else."""
+        self.rows.append((statement, None))
+        self._last = ""
+
+    def _many(self, statement: sa.Executable, what: str, rows: tuple[dict[str, Any], ...]) -> None:
+        """Rows that follow upon others of the same kind go with them: a hundred tasks are one statement."""
+        if rows and what == self._last:
+            self.rows[-1][1].extend(rows)
+        elif rows:
+            self.rows.append((statement, list(rows)))
+            self._last = what
+
+
+Command = Callable[[Entry], T]
+
+
+class Ledger:
+    """The state, its journal, and the thread that keeps both in step."""
+
+    def __init__(self, database: sa.Engine, settled: Callable[[set[int]], None], failed: Callable[[], None]) -> None:
+        self.state = State()
+        self.stuck = ""  # why the database does not take anything at present
+        self.commit_s: deque[float] = deque(maxlen=1_024)  # of the last transactions
+        self._database, self._settled, self._failed = database, settled, failed
+        self._commands: queue.SimpleQueue[tuple[Command[Any], Future[Any]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="symphony-ledger", daemon=True)
+        self._stop = False
+
+    def replay(self) -> None:
+        """What the journal says, from its beginning."""
+        collecting = gc.isenabled()
+        gc.disable()  # a million small objects are made, and none of them is garbage
+        try:
+            for event in read_events(self._database):
+                self.state.apply(event)
+        finally:
+            if collecting:
+                gc.enable()
+
+    def start(self) -> None:
+        """Take commands from now on."""
+        self._thread.start()
+
+    def post(self, command: Command[T]) -> Future[T]:
+        """Have a command carried out. The future is done when what it entered is kept."""
+        future: Future[T] = Future()
+        if self.stuck:
+            future.set_exception(
+                UnavailableError(
+                    f"the journal cannot be written: {self.stuck}", hint="try again when it can", retry_s=5.0
+                )
+            )
+        elif not self._thread.is_alive():
+            future.set_exception(ServiceError("the service has stopped", hint="look at its log"))
+        else:
+            self._commands.put((command, future))
+        return future
+
+    def insist(self, command: Command[T]) -> Future[T]:
+        """As `post`, for what has happened and cannot be refused."""
+        future: Future[T] = Future()
+        self._commands.put((command, future))
+        return future
+
+    def close(self) -> None:
+        """When all commands are through."""
+        self._stop = True
+        self._commands.put(None)
+        if self._thread.is_alive():
+            self._thread.join(CLOSE_S)
+
+    # --- the thread
+
+    def _run(self) -> None:
+        try:
+            while not self._stop or not self._commands.empty():
+                self._turn()
+        except Exception:
+            log.exception("the ledger has ended")
+            self._failed()
+
+    def _turn(self) -> None:
+        batch = [self._commands.get()]
+        while len(batch) < MOST and not self._commands.empty():
+            batch.append(self._commands.get())
+        entry = Entry(self.state, self._database.dialect.name)
+        answers: list[tuple[Future[Any], Any, bool]] = []
+        for command, future in (one for one in batch if one is not None):
+            if not future.set_running_or_notify_cancel():
+                continue  # who asked is gone
+            before = len(entry.events)
+            try:
+                answers.append((future, command(entry), True))
+            except Exception as error:
+                if len(entry.events) != before:
+                    raise  # half a command is in the state: only a replay helps
+                answers.append((future, error, False))
+        if entry.events or entry.rows:
+            self._write(entry)
+        for future, answer, well in answers:
+            (future.set_result if well else future.set_exception)(answer)
+        self._settled({event.job for event in entry.events})
+
+    def _write(self, entry: Entry) -> None:
+        """Until it is through."""
+        began = time.perf_counter()
+
+        def write() -> None:
+            try:
+                self._try(entry)
+            except sa.exc.IntegrityError:
+                if not self.stuck or not self._is_there(entry):
+                    raise
+                # It had been through before, and only the answer was lost.
+
+        self.steadily(write)
+        self.commit_s.append(time.perf_counter() - began)
+
+    def steadily(self, use: Callable[[], T]) -> T:
+        """Use the database or its disk, again and again until that works. For the ledger's own thread."""
+        while True:
+            try:
+                answer = use()
+                break
+            except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.InternalError, OSError) as error:
+                reason = str(getattr(error, "orig", error)).strip().splitlines()[0]
+                if not self.stuck:
+                    log.error("the journal cannot be written: %s; trying again", reason)
+                self.stuck = reason
+                time.sleep(RETRY_S)
+        if self.stuck:
+            log.warning("the journal can be written again")
+            self.stuck = ""
+        return answer
+
+    def _try(self, entry: Entry) -> None:
+        rows = [event._asdict() | {"data": dumped(event.data)} for event in entry.events]
+        with self._database.connect() as connection:
+            if connection.dialect.name == "sqlite":
+                be_durable(connection, entry.durable)
+            with connection.begin():
+                if connection.dialect.name != "sqlite":
+                    be_durable(connection, entry.durable)
+                if rows:
+                    connection.execute(sa.insert(tables.events), rows)
+                for statement, values in entry.rows:
+                    connection.execute(statement, values)
+
+    def _is_there(self, entry: Entry) -> bool:
+        """Whether exactly this was written before."""
+        if not entry.events:
+            return True
+        last = entry.events[-1]
+        with self._database.connect() as connection:
+            found = connection.execute(sa.select(tables.events).where(tables.events.c.id == last.id)).first()
+        return found is not None and (found.at, found.job, found.kind) == (last.at, last.job, last.kind)
+
+
+def read_events(database: sa.Engine, job: int | None = None) -> Iterator[Event]:
+    """The events of a job, in order; or those of all, as far as the state needs them."""
+    rows = tables.events.c
+    columns = (rows.id, rows.at, rows.job, rows.kind, rows.task, rows.seconds)
+    if job is None:
+        needed = sa.case((rows.kind.in_((FINISHED, LOST)), "{}"), else_=rows.data)
+        wanted = sa.select(*columns, needed).order_by(rows.id)
+    else:
+        wanted = sa.select(*columns, rows.data).where(rows.job == job).order_by(rows.id)
+    with database.connect().execution_options(yield_per=10_000) as connection:
+        for number, at, of, kind, task, seconds, data in connection.execute(wanted):
+            yield Event(number, at, of, kind, task, seconds, {} if data == "{}" else json.loads(data))

@@ -1,0 +1,85 @@
+"""An engine whose news is journalled before anybody hears of it.
+
+It stands between the loop and the engine that runs the work. What the engine says is handed to the ledger, values
+included, and passed on in the same order when the ledger has it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from symphony.engines.engine import Engine, EngineEvent, Failed, Finished, Pickled, Stored, Work
+from symphony.problem.topology import Topology
+
+Record = Callable[[Finished | Failed], Future[None] | None]  # None: there is nothing to wait for
+
+
+class Recorder:
+    """Passes everything on, and news only once it is kept."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self.record: Record = lambda event: None
+        self._held: deque[tuple[EngineEvent, Future[None] | None]] = deque()
+
+    def inventory(self) -> Topology:
+        """That of the engine."""
+        return self._engine.inventory()
+
+    def put(self, value: Pickled) -> Stored:
+        """As the engine does."""
+        return self._engine.put(value)
+
+    def get(self, value: Stored) -> Pickled:
+        """As the engine does."""
+        return self._engine.get(value)
+
+    def free(self, value: Stored) -> None:
+        """As the engine does."""
+        self._engine.free(value)
+
+    def dispatch(self, work: Sequence[Work]) -> None:
+        """As the engine does."""
+        self._engine.dispatch(work)
+
+    def cancel(self, number: int) -> None:
+        """As the engine does."""
+        self._engine.cancel(number)
+
+    def preempt(self, number: int) -> None:
+        """As the engine does."""
+        self._engine.preempt(number)
+
+    def poll(self, timeout_s: float) -> list[EngineEvent]:
+        """What is kept, in order. Returns with nothing when something has been heard that is not."""
+        for event in self._engine.poll(0.0 if self._ready() else timeout_s):
+            kept = self.record(event) if isinstance(event, Finished | Failed) else None
+            if kept is not None:
+                kept.add_done_callback(lambda _: self._engine.wake())
+            self._held.append((event, kept))
+        passed = []
+        while self._ready():
+            event, kept = self._held.popleft()
+            if kept is not None:
+                kept.result()  # raises if it could not be journalled: then nobody may act on it
+            passed.append(event)
+        return passed
+
+    def wake(self) -> None:
+        """As the engine does."""
+        self._engine.wake()
+
+    def close(self) -> None:
+        """As the engine does."""
+        self._engine.close()
+
+    def _ready(self) -> bool:
+        return bool(self._held) and (self._held[0][1] is None or self._held[0][1].done())
+
+
+def wall(monotonic_s: float) -> float:
+    """A time of `time.monotonic` as seconds since 1970."""
+    return monotonic_s + (time.time() - time.monotonic())

@@ -1,0 +1,274 @@
+"""Jobs in the hands of the cluster: let in one after the other, recorded as they run, ended when they are over.
+
+Everything here is done by the ledger's thread, but for `record` and `heard`, which the loop's thread calls.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from symphony.engines.engine import Failed, Finished, Stored
+from symphony.problem.errors import EngineError, JobCancelledError, ServiceError, SymphonyError
+from symphony.runtime.cluster import Cluster
+from symphony.runtime.graph import Submission
+from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, JobState, TaskRun
+from symphony.runtime.loop import error_of, is_run_again
+from symphony.service import graphs, tables
+from symphony.service.blobs import Blobs, named_in
+from symphony.service.ledger import Entry, Ledger
+from symphony.service.recorder import Recorder, wall
+from symphony.service.shares import Line
+from symphony.service.state import BROKE, CANCEL, ENDED, FINISHED, LOST, JobRecord
+from symphony.service.wire import Problem, Submit, Value, optional
+
+log = logging.getLogger("symphony.service")
+FRESH = 256  # jobs that were just accepted, and need not be read again
+
+
+@dataclass(frozen=True)
+class Handed:
+    """A job in the hands of the cluster."""
+
+    state: JobState
+    tasks: tuple[int, ...]  # numbers in the whole graph, by those in what the cluster was given
+    held: Mapping[int, Stored]  # inputs that were made before a restart
+
+
+class Running:
+    """Has a cluster run the jobs of a ledger."""
+
+    def __init__(
+        self, ledger: Ledger, database: sa.Engine, blobs: Blobs, weights: Mapping[str, float], at_once: int
+    ) -> None:
+        self._ledger, self._database, self._blobs, self._at_once = ledger, database, blobs, at_once
+        self.line = Line(weights)
+        self.handed: dict[int, Handed] = {}
+        self.fresh: dict[int, Submission] = {}
+        self.paused = False  # let nothing in
+        self.failed: Callable[[], None] = lambda: None  # the cluster has ended by itself
+        self.idle = threading.Event()
+        self._to_cancel: list[JobState] = []
+        self._large: dict[int, dict[int, set[str]]] = {}  # jobs that need blobs, and those that their tasks have made
+
+    def attach(self, cluster: Cluster, engine: Recorder) -> None:
+        """Begin to use a cluster, whose engine is this one."""
+        self.cluster, self._engine = cluster, engine
+        engine.record = self.record
+
+    # --- jobs come
+
+    def resume(self, entry: Entry) -> None:
+        """After a restart: end the jobs of which only that is missing, and queue the others."""
+        for job in list(self._ledger.state.open.values()):
+            self._large[job.id] = {}
+            if job.cancelled:
+                self.end(entry, job, CANCELLED, Problem.of(_cancelled(job)))
+            elif job.broke is not None:
+                self.end(entry, job, FAILED, Problem.model_validate(job.broke))
+            else:
+                self._check_made(entry, job)
+                self.line.join(job)
+
+    def _check_made(self, entry: Entry, job: JobRecord) -> None:
+        """A value that a power cut has spoilt has not been made."""
+        rows, blobs = tables.outputs.c, tables.blobs.c
+        for task, value in self._values(job).items() if job.done else ():
+            named = named_in([value])
+            if not named:
+                continue
+            with self._database.connect() as connection:
+                mine = sa.select(blobs.digest, blobs.size).where(blobs.user == job.user, blobs.digest.in_(named))
+                sizes = {digest: size for digest, size in connection.execute(mine)}
+            if all(self._blobs.size(digest) == sizes.get(digest) for digest in named):
+                self._large[job.id][task] = named
+            elif job.done is not None:
+                job.done.discard(task)
+                entry.do(sa.delete(tables.outputs).where(rows.job == job.id, rows.task == task))
+
+    def accepted(self, job: JobRecord, graph: Submission, blobs: bool) -> None:
+        """A new job waits; `blobs`: it needs some."""
+        if blobs:
+            self._large[job.id] = {}
+        if len(self.fresh) < FRESH:
+            self.fresh[job.id] = graph
+        self.line.join(job)
+
+    def let_in(self) -> None:
+        """As many as there is room for."""
+        while self._to_cancel:
+            self.cluster.cancel(self._to_cancel.pop())
+        while len(self.line.under_way) < self._at_once and not self.paused:
+            job = self.line.next(self._ledger.state, time.time())
+            if job is None:
+                break
+            self.idle.clear()
+            self._hand_over(job)
+        if not self.line.under_way:
+            self.idle.set()
+
+    def _hand_over(self, job: JobRecord) -> None:
+        """Give a job to the cluster, or what is left of it."""
+        held: dict[int, Stored] = {}
+        done = job.done or set()
+        try:
+            whole = self.fresh.pop(job.id, None) or self._read(job)
+            if done:
+                made, wanted = self._values(job), graphs.needed(whole, done)
+                held = {task: self._engine.put(self._blobs.found(made[task])) for task in wanted}
+            rest = graphs.rest(whole, done, held)
+            if not rest.tasks:
+                self._ledger.insist(lambda entry: self.end(entry, job, DONE, None))
+                return
+            state = self.cluster.start(rest.graph, job.id, job.priority, self.heard)
+        except (SymphonyError, OSError) as error:
+            for value in held.values():
+                self._engine.free(value)
+            known = error if isinstance(error, SymphonyError) else EngineError(f"its data cannot be read: {error}")
+            told = Problem.of(known)
+            self._ledger.insist(lambda entry: self.end(entry, job, FAILED, told))
+            return
+        self.handed[job.id] = Handed(state, rest.tasks, held)
+        job.status = RUNNING
+
+    def _read(self, job: JobRecord) -> Submission:
+        rows = tables.payloads.c
+
+        def read() -> bytes | None:
+            with self._database.connect() as connection:
+                return connection.scalar(sa.select(rows.body).where(rows.job == job.id))
+
+        body = self._ledger.steadily(read)
+        if body is None:
+            raise ServiceError("what was submitted is not in the database", where=f"job {job.id}")
+        return graphs.submission(Submit.model_validate_json(body).graph, job.user, self._blobs)
+
+    def _values(self, job: JobRecord) -> dict[int, Value]:
+        """What its tasks have made."""
+        rows = tables.outputs.c
+
+        def read() -> dict[int, Value]:
+            with self._database.connect() as connection:
+                found = connection.execute(sa.select(rows.task, rows.body).where(rows.job == job.id))
+                return {task: Value.model_validate_json(body) for task, body in found}
+
+        return self._ledger.steadily(read)
+
+    # --- jobs run; by the loop's thread
+
+    def record(self, event: Finished | Failed) -> Future[None] | None:
+        """Have it journalled how a run of a task ended."""
+        run = self.cluster.attempt(event.number)
+        if run is None or run.job.over.is_set():
+            return None
+        data = _told(run, event)
+        if isinstance(event, Finished):
+            value = event.value
+            return self._ledger.insist(lambda entry: self._finished(entry, run, value, data))
+        again = is_run_again(run, event)
+        if not again:
+            data["error"] = _dump(Problem.of(error_of(run, event), event.exception))
+        return self._ledger.insist(lambda entry: self._failed(entry, run, LOST if again else BROKE, data))
+
+    def heard(self, state: JobState) -> None:
+        """A job is over."""
+        if isinstance(state.error, EngineError):  # the cluster is closed, or has failed: the job is not over at all
+            self.failed()
+            return
+        told = None if state.error is None else Problem.of(state.error, state.cause)
+        job = self._ledger.state.jobs[state.number]
+        self._ledger.insist(lambda entry: self.end(entry, job, state.status, told))
+
+    # --- what is entered
+
+    def _finished(self, entry: Entry, run: TaskRun, value: Stored, data: dict[str, Any]) -> None:
+        job = self._ledger.state.jobs[run.job.number]
+        found = self._engine.get(value)
+        kept, sizes = self._ledger.steadily(lambda: self._blobs.kept(found))
+        task = self._entered(entry, run, FINISHED, {**data, "bytes": value.size})
+        entry.insert(tables.outputs, {"job": job.id, "task": task, "body": kept.model_dump_json().encode()})
+        if sizes:
+            self._large.setdefault(job.id, {})[task] = set(sizes)
+        now = time.time()
+        entry.merge(tables.uses, *({"job": job.id, "digest": name} for name in sizes))
+        entry.merge(
+            tables.blobs, *({"user": job.user, "digest": n, "size": size, "at": now} for n, size in sizes.items())
+        )
+
+    def _failed(self, entry: Entry, run: TaskRun, kind: str, data: dict[str, Any]) -> None:
+        self._entered(entry, run, kind, data)
+
+    def _entered(self, entry: Entry, run: TaskRun, kind: str, data: dict[str, Any]) -> int:
+        task = self.handed[run.job.number].tasks[run.index]
+        entry.add(kind, run.job.number, task, **data)
+        return task
+
+    def cancel(self, entry: Entry, job: JobRecord, by: str) -> None:
+        """Somebody gives a job up."""
+        if job.over or job.cancelled:
+            return
+        entry.durable = True
+        entry.add(CANCEL, job.id, by=by)
+        handed = self.handed.get(job.id)
+        if handed is None:
+            self.end(entry, job, CANCELLED, Problem.of(_cancelled(job)))
+        else:
+            self._to_cancel.append(handed.state)  # when that is written down; its end follows
+
+    def end(self, entry: Entry, job: JobRecord, status: str, error: Problem | None) -> None:
+        """A job is over: only its result is kept."""
+        if job.over:
+            return
+        handed = self.handed.pop(job.id, None)
+        if handed is not None:
+            for value in handed.held.values():
+                self._engine.free(value)
+        self.line.leave(job)
+        self.fresh.pop(job.id, None)
+        kept = job.outputs if status == DONE else ()
+        entry.add(ENDED, job.id, status=status, error=None if error is None else _dump(error))
+        entry.do(sa.update(tables.payloads).where(tables.payloads.c.job == job.id).values(body=None))
+        if job.tasks > len(set(kept)):
+            rows = tables.outputs.c
+            entry.do(sa.delete(tables.outputs).where(rows.job == job.id, rows.task.not_in(kept)))
+        large = self._large.pop(job.id, None)
+        if large is not None:
+            results = {name for task in kept for name in large.get(task, ())}
+            uses = tables.uses.c
+            entry.do(sa.delete(tables.uses).where(uses.job == job.id, uses.digest.not_in(results)))
+
+
+def _cancelled(job: JobRecord) -> JobCancelledError:
+    return JobCancelledError("it was cancelled", where=f"job {job.id} ({job.name!r})")
+
+
+def _dump(problem: Problem) -> dict[str, Any]:
+    return problem.model_dump(mode="json", exclude_defaults=True)
+
+
+def _told(run: TaskRun, event: Finished | Failed) -> dict[str, Any]:
+    """A run of a task, for explanations; times as seconds since 1970."""
+    attempt = run.attempts[-1]
+    printed = {"printed": event.printed} if event.printed else {}
+    return {
+        **printed,
+        "name": run.name,
+        "device": attempt.device,
+        "sent_s": wall(attempt.sent_s),
+        "began_s": optional(wall(event.began_s)),
+        "ready_s": optional(wall(run.ready_s)),
+        "seconds": event.seconds,
+        "expected_s": attempt.expected_s,
+        "spread": attempt.spread,
+        "ahead": attempt.ahead,
+        "cold": event.cold if isinstance(event, Finished) else False,
+        "trial": run.trial >= 0,
+        "ended": "done" if isinstance(event, Finished) else event.message or event.why,
+    }

@@ -1,0 +1,268 @@
+"""The service, without HTTP: takes graphs from users, keeps them, has them run, and tells what became of them.
+
+What changes anything is a command to the ledger, carried out by its thread once it is written down.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from symphony.engines.engine import Engine
+from symphony.problem.errors import BusyError, InputError, ScopeError, UnavailableError, UnknownJobError
+from symphony.runtime.cluster import DEFAULT_POLICY, Cluster
+from symphony.runtime.graph import Submission
+from symphony.service import graphs, tables
+from symphony.service.blobs import Blobs, named_in
+from symphony.service.database import only_one, open_database
+from symphony.service.ledger import Entry, Ledger
+from symphony.service.recorder import Recorder
+from symphony.service.running import Running
+from symphony.service.state import ACCEPTED, JobRecord, State
+from symphony.service.tokens import ADMIN, Token, Tokens
+from symphony.service.wire import JobView, Submit
+
+log = logging.getLogger("symphony.service")
+UPLOADED_S = 3_600.0  # for which a blob is kept that no job names
+SWEEP_S, FORGET = 60.0, 20_000  # how often that is looked after, and jobs to forget at once
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much a service takes."""
+
+    body_bytes: int = 16 << 20  # of a request
+    blob_bytes: int = 1 << 30  # of a blob
+    open_jobs: int = 10_000  # of a user
+    requests_per_s: float = 500.0  # of a user
+    at_once: int = 16  # jobs in the hands of the cluster: as many as its core has room for
+    keep_s: float = 7 * 86_400.0  # for which a job that is over is remembered
+    weights: Mapping[str, float] = field(default_factory=dict)  # shares of users, 1 if they have no other
+
+
+class Service:
+    """Everything that is served."""
+
+    def __init__(
+        self,
+        engine: Callable[[], Engine],
+        folder: Path,
+        *,
+        database: str = "",
+        policy: str = DEFAULT_POLICY,
+        limits: Limits | None = None,
+    ) -> None:
+        self.limits, self.policy = limits or Limits(), policy
+        self.draining = False
+        self.failed = threading.Event()  # it cannot go on; what was accepted is kept
+        self.listeners: list[Callable[[set[int]], None]] = []  # told, by the ledger's thread, which jobs have changed
+        self._closing = False
+        self._swept = time.monotonic()
+        self.database = open_database(database, folder)
+        with ExitStack() as stack:
+            stack.callback(self.database.dispose)
+            stack.enter_context(only_one(self.database, folder))
+            self.blobs, self.tokens = Blobs(folder / "blobs"), Tokens(self.database)
+            self.ledger = Ledger(self.database, self._settled, self._fail)
+            stack.callback(self.ledger.close)
+            self.ledger.replay()
+            self._drop_strays()
+            self.running = Running(self.ledger, self.database, self.blobs, self.limits.weights, self.limits.at_once)
+            self.running.failed = self._fail
+            recorder = Recorder(engine())
+            stack.callback(recorder.close)
+            self.cluster = Cluster(recorder, policy=policy, profiles=folder / "profiles.json")
+            stack.callback(self.cluster.close, wait=False)
+            self.running.attach(self.cluster, recorder)
+            self.ledger.start()
+            self.ledger.insist(self.running.resume).result()
+            self._stack = stack.pop_all()
+        log.info("%d events, %d jobs, %d of them go on", self.state.events, len(self.state.jobs), len(self.state.open))
+
+    @property
+    def state(self) -> State:
+        """What the journal says. To be read, by any thread."""
+        return self.ledger.state
+
+    def drain(self, timeout_s: float) -> bool:
+        """Take nothing new and let nothing in; wait until nothing runs, at most so long. Whether nothing does."""
+        self.draining = self.running.paused = True
+        self.ledger.insist(lambda entry: None)  # whoever is waiting for an idle service hears of it
+        return self.running.idle.wait(timeout_s)
+
+    def close(self) -> None:
+        """Stop. What runs is run again by the next service with this journal."""
+        self.draining = self.running.paused = self._closing = True
+        self._stack.close()
+
+    def _fail(self) -> None:
+        if not self._closing:
+            self.failed.set()
+
+    # --- jobs
+
+    def submit(self, token: Token, sent: Submit, body: bytes, key: str) -> Future[tuple[JobView, bool]]:
+        """Accept a graph. The answer is the job, and whether it is a new one: one key makes one job."""
+        graphs.check(sent)
+        if sent.priority > token.priority:
+            raise ScopeError(
+                f"priority {sent.priority} is above {token.priority}, the most that this token may ask for",
+                hint="submit with less, or have a token made with --priority",
+            )
+        named = named_in(graphs.values(sent.graph))
+        self._check_blobs(token, named)
+        whole = graphs.submission(sent.graph, token.user, self.blobs)
+        self.cluster.check(whole)
+        return self.ledger.post(lambda entry: self._accept(entry, token, sent, whole, body, key, named))
+
+    def _accept(
+        self, entry: Entry, token: Token, sent: Submit, whole: Submission, body: bytes, key: str, named: set[str]
+    ) -> tuple[JobView, bool]:
+        state, graph, digest = self.state, sent.graph, hashlib.sha256(body).hexdigest()
+        found = state.keys.get((token.user, key)) if key else None
+        if found is not None:
+            if found[1] != digest:
+                raise InputError(
+                    f"job {found[0]} was submitted with the same key, and is another", hint="use a new idempotency-key"
+                )
+            return state.jobs[found[0]].view(), False
+        if self.draining:
+            raise UnavailableError("the service is about to stop, and takes nothing new", hint="try again later")
+        user = state.users.get(token.user)
+        if user is not None and user.open >= self.limits.open_jobs:
+            raise BusyError(
+                f"{user.open} jobs of {token.user} are not over, and no more are allowed",
+                hint="wait for some, or cancel some",
+            )
+        job = state.last_job + 1
+        entry.durable = True
+        entry.insert(tables.payloads, {"job": job, "shape": json.dumps(graphs.shape(graph)), "body": body})
+        entry.insert(tables.uses, *({"job": job, "digest": name} for name in named))
+        entry.add(
+            ACCEPTED,
+            job,
+            user=token.user,
+            name=graph.name,
+            queue=sent.queue,
+            priority=sent.priority,
+            tasks=len(graph.tasks),
+            outputs=graphs.outputs(graph),
+            names=graph.names,
+            key=key,
+            digest=digest,
+        )
+        self.running.accepted(state.jobs[job], whole, bool(named))
+        return state.jobs[job].view(), True
+
+    def cancel(self, token: Token, number: int) -> Future[JobView]:
+        """Give a job up. Does nothing if it is over."""
+        job = self.job(token, number)
+
+        def command(entry: Entry) -> JobView:
+            self.running.cancel(entry, job, token.user)
+            return job.view()
+
+        return self.ledger.post(command)
+
+    def job(self, token: Token, number: int) -> JobRecord:
+        """A job of a user, or anybody's for an administrator. Of others' there is no trace."""
+        found = self.state.jobs.get(number)
+        if found is None or (found.user != token.user and ADMIN not in token.scopes):
+            raise UnknownJobError(f"there is no job {number}", hint="symphony jobs lists yours")
+        return found
+
+    def jobs(self, token: Token, *, everybody: bool, status: str, before: int, most: int) -> list[JobRecord]:
+        """The newest jobs of a user, or of all; `before`: only older ones than this."""
+        if everybody and ADMIN not in token.scopes:
+            raise ScopeError("this token may not see everybody's jobs", hint="leave --all out")
+        user = self.state.users.get(token.user)
+        numbers = list(self.state.jobs) if everybody else list(user.jobs) if user is not None else []
+        found: list[JobRecord] = []
+        for number in reversed(numbers):
+            job = self.state.jobs.get(number)
+            if job is None or (before and number >= before) or (status and job.status != status):
+                continue
+            found.append(job)
+            if len(found) == most:
+                break
+        return found
+
+    # --- blobs
+
+    def keep_blob(self, token: Token, digest: str, size: int) -> Future[None]:
+        """A blob has come; its user may name it from now on."""
+
+        def keep(entry: Entry) -> None:
+            rows = tables.blobs.c
+            entry.durable = True
+            entry.do(sa.delete(tables.blobs).where(rows.user == token.user, rows.digest == digest))
+            entry.insert(tables.blobs, {"user": token.user, "digest": digest, "size": size, "at": time.time()})
+
+        return self.ledger.post(keep)
+
+    def blob_size(self, token: Token, digest: str) -> int:
+        """Bytes of a blob that a user may name; -1 = there is none."""
+        rows = tables.blobs.c
+        wanted = sa.select(rows.size).where(rows.digest == digest)
+        with self.database.connect() as connection:
+            size = connection.scalar(wanted if ADMIN in token.scopes else wanted.where(rows.user == token.user))
+        return size if size is not None and self.blobs.size(digest) == size else -1
+
+    def _check_blobs(self, token: Token, named: set[str]) -> None:
+        for digest in sorted(named):
+            if self.blob_size(token, digest) < 0:
+                raise InputError(f"blob {digest} is not there", hint="PUT /v1/blobs/… before the job")
+
+    # --- after every transaction, by the ledger's thread
+
+    def _settled(self, jobs: set[int]) -> None:
+        self.running.let_in()
+        if jobs:
+            for listener in self.listeners:
+                listener(jobs)
+        if time.monotonic() - self._swept > SWEEP_S:
+            self._swept = time.monotonic()
+            self.cluster.profiles.save()
+            self.ledger.insist(self._sweep).add_done_callback(lambda gone: self._remove(gone.result()))
+
+    def _sweep(self, entry: Entry) -> list[str]:
+        """Forget jobs that ended long ago, and blobs that nobody names; which those are."""
+        now = time.time()
+        since = now - self.limits.keep_s
+        old = [job for job in self.state.jobs.values() if job.ended_s is not None and job.ended_s < since]
+        # The number of the next job follows from that of the last: that one stays.
+        numbers = [job.id for job in old if job.id != self.state.last_job][:FORGET]
+        for number in numbers:
+            self.state.forget(self.state.jobs[number])
+        for table in (tables.events, tables.payloads, tables.outputs, tables.uses) if numbers else ():
+            entry.do(sa.delete(table).where(table.c.job.in_(numbers)))
+        blobs, used = tables.blobs.c, sa.select(tables.uses.c.digest)
+        with self.database.connect() as connection:
+            young = sa.select(blobs.digest).where(blobs.at >= now - UPLOADED_S)
+            stale = sa.select(blobs.digest).where(blobs.digest.not_in(young), blobs.digest.not_in(used))
+            gone = sorted(set(connection.scalars(stale)))
+        for digest in gone:
+            entry.do(sa.delete(tables.blobs).where(blobs.digest == digest))
+        return gone
+
+    def _drop_strays(self) -> None:
+        """Files that were written just before a process was killed, and of which nobody knows."""
+        with self.database.connect() as connection:
+            known = set(connection.scalars(sa.select(tables.blobs.c.digest)))
+        for digest, age_s in self.blobs.listed():
+            if digest not in known and age_s > UPLOADED_S:
+                self.blobs.remove(digest)
+
+    def _remove(self, digests: list[str]) -> None:
+        for digest in digests:
+            self.blobs.remove(digest)

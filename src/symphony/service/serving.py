@@ -1,0 +1,102 @@
+"""A service on a port: HTTP in one thread, signals in the main one, and a graceful end."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+
+from symphony.problem.errors import InputError
+from symphony.service.app import make_app
+from symphony.service.service import Service
+
+log = logging.getLogger("symphony.service")
+
+
+class Server:
+    """Answers HTTP until it is closed."""
+
+    def __init__(self, service: Service, host: str, port: int) -> None:
+        self._socket = bound(host, port)
+        self.host, self.port = host, self._socket.getsockname()[1]
+        config = uvicorn.Config(
+            make_app(service), log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=5
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(
+            target=self._server.run, kwargs={"sockets": [self._socket]}, name="symphony-http", daemon=True
+        )
+        self._thread.start()
+        waited = threading.Event()
+        while not self._server.started and self._thread.is_alive():
+            waited.wait(0.01)
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        name = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{name}:{self.port}"
+
+    def close(self) -> None:
+        """Finish what is being answered."""
+        self._server.should_exit = True
+        self._thread.join()
+        self._socket.close()
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket on an address; 0 is any free port."""
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        # With its protocol named: asyncio lets answers go at once (TCP_NODELAY) only where it is.
+        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((host, port))
+        return found
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(f"{host}:{port} cannot be used: {reason}", hint="--port 0 takes a free one") from None
+
+
+def serve(service: Service, host: str, port: int, *, drain_s: float, ready: Callable[[str], None]) -> int:
+    """Serve until a signal comes or the service fails; the exit status.
+
+    The first signal drains: nothing new, and what runs may finish within `drain_s`. A second one ends that.
+    """
+    server = Server(service, host, port)
+    stop = threading.Event()
+
+    def on_signal(number: int, _: FrameType | None) -> None:
+        log.warning("%s", signal.Signals(number).name)
+        if service.draining:
+            service.running.idle.set()
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, on_signal)
+    ready(server.url)
+    while not stop.wait(0.2) and not service.failed.is_set():
+        pass
+    if service.failed.is_set():
+        log.error("the service has failed; what was accepted is kept, and goes on when it is started again")
+    else:
+        service.drain(drain_s)
+        left = len(service.running.line.under_way)  # not over in time, or a second signal came
+        log.warning("%d jobs go on when it is started again" if left else "drained", *([left] if left else []))
+    server.close()
+    service.close()
+    return 1 if service.failed.is_set() else 0

@@ -1,0 +1,181 @@
+"""What is told of jobs and of the cluster. Everything here only reads; much of it reads the database."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections import Counter
+
+import sqlalchemy as sa
+
+from symphony.problem.errors import ServiceError
+from symphony.runtime import report
+from symphony.runtime.jobs import DONE, FAILED, RUNNING, WAITING, Attempt
+from symphony.service import tables
+from symphony.service.ledger import read_events
+from symphony.service.recorder import wall
+from symphony.service.service import Service
+from symphony.service.state import BROKE, FINISHED, LOST, JobRecord, text_of
+from symphony.service.wire import (
+    ClusterView,
+    Decisions,
+    DeviceView,
+    JobDetail,
+    LogLine,
+    Logs,
+    Outcome,
+    Problem,
+    Run,
+    TaskView,
+    UserView,
+    Value,
+    optional,
+)
+
+
+def detail(service: Service, job: JobRecord) -> JobDetail:
+    """A job with all its tasks, and every run of each: those that have ended, and those that are under way."""
+    tasks = _shape(service, job)
+    runs: dict[int, list[Run]] = {}
+    status: dict[int, str] = {}
+    for event in read_events(service.database, job.id):
+        if event.kind in (FINISHED, LOST, BROKE):
+            runs.setdefault(event.task, []).append(Run.model_validate(event.data))
+            status[event.task] = {FINISHED: DONE, BROKE: FAILED}.get(event.kind, WAITING)
+    for task, run in _under_way(service, job):
+        if status.get(task) != DONE:  # its end is written down, and the loop is about to hear of it
+            runs.setdefault(task, []).append(run)
+            status[task] = RUNNING
+    views = [
+        TaskView(name=name, kernel=kernel, reads=reads, status=status.get(k, WAITING), runs=runs.get(k, []))
+        for k, (name, kernel, reads) in enumerate(tasks)
+    ]
+    return JobDetail(job=job.view(), tasks=views)
+
+
+def _shape(service: Service, job: JobRecord) -> list[tuple[str, str, list[int]]]:
+    rows = tables.payloads.c
+    with service.database.connect() as connection:
+        return json.loads(connection.scalar(sa.select(rows.shape).where(rows.job == job.id)) or "[]")
+
+
+def _under_way(service: Service, job: JobRecord) -> list[tuple[int, Run]]:
+    handed = service.running.handed.get(job.id)
+    if handed is None:
+        return []
+    found = []
+    for run in handed.state.runs:
+        if run.number >= 0 and run.attempts:
+            a, trial = run.attempts[-1], run.trial >= 0
+            told = Run(device=a.device, sent_s=wall(a.sent_s), expected_s=a.expected_s, spread=a.spread, trial=trial)
+            found.append((handed.tasks[run.index], told))
+    return found
+
+
+def story(job: JobDetail) -> report.Story:
+    """A job as the reports of the runtime take it; times are seconds since 1970."""
+    view, done = job.job, {k for k, task in enumerate(job.tasks) if task.status == DONE}
+    tasks = []
+    for task in job.tasks:
+        missing = [job.tasks[source].name for source in task.reads if source not in done]
+        waits = "waits until the job is let in" if view.status == WAITING else report.waits_for(missing)
+        ready = next((run.ready_s for run in reversed(task.runs) if run.ready_s is not None), math.nan)
+        trial = any(run.trial for run in task.runs)
+        tasks.append(
+            report.TaskStory(task.name, task.kernel, [_attempt(run) for run in task.runs], ready, trial, waits)
+        )
+    ended = math.nan if view.ended_s is None else view.ended_s
+    error = view.error.message if view.error is not None else ""
+    return report.Story(f"job {view.id} ({view.name!r})", view.name, view.status, view.accepted_s, ended, error, tasks)
+
+
+def _attempt(run: Run) -> Attempt:
+    began = math.nan if run.began_s is None else run.began_s
+    seconds = math.nan if run.seconds is None else run.seconds
+    return Attempt(run.device, run.sent_s, run.expected_s, run.spread, run.ahead, began, seconds, run.cold, run.ended)
+
+
+def explanation(service: Service, job: JobRecord) -> str:
+    """Where everything ran, and why it took so long."""
+    return report.explain(story(detail(service, job)), time.time())
+
+
+def logs(service: Service, job: JobRecord, after: int) -> Logs:
+    """What happened to a job after some event."""
+    events = [event for event in read_events(service.database, job.id) if event.id > after]
+    return Logs(lines=[LogLine(number=event.id, at_s=event.at, text=text_of(event)) for event in events])
+
+
+def outcome(service: Service, job: JobRecord) -> Outcome:
+    """What a job results in. Refuses one that is not done, with its error if it has one."""
+    if job.error is not None:
+        view = job.view().error
+        assert view is not None
+        raise JobEnded(view)
+    if job.status != DONE:
+        raise ServiceError("it is not over yet", where=f"job {job.id}", hint="wait for it: ?wait_s=30")
+    rows = tables.outputs.c
+    with service.database.connect() as connection:
+        found = connection.execute(sa.select(rows.task, rows.body).where(rows.job == job.id))
+        values = {task: Value.model_validate_json(body) for task, body in found}
+    return Outcome(names=list(job.names), values=[values[task] for task in job.outputs])
+
+
+class JobEnded(Exception):
+    """A job without a result, and why."""
+
+    def __init__(self, problem: Problem) -> None:
+        super().__init__(problem.message)
+        self.problem = problem
+
+
+def cluster(service: Service, *, everybody: bool, user: str) -> ClusterView:
+    """Devices and what runs there, users and what they wait for. Others' names are for administrators."""
+    state, topology = service.state, service.cluster.topology
+    on: dict[str, list[str]] = {device.name: [] for device in topology.devices}
+    under_way = list(service.running.line.under_way.values())
+    for job in under_way:
+        handed = service.running.handed.get(job.id)
+        for run in handed.state.runs if handed is not None else ():
+            if run.number >= 0 and run.attempts:
+                named = everybody or job.user == user
+                on[run.attempts[-1].device].append(f"job {job.id}: {run.name}" if named else "another user's")
+    busy = Counter(job.user for job in under_way)
+    users = [
+        UserView(
+            user=name,
+            waiting=max(one.open - busy[name], 0),
+            running=busy[name],
+            usage_s=one.usage.now(time.time()),
+        )
+        for name, one in list(state.users.items())
+        if everybody or name == user
+    ]
+    return ClusterView(
+        name=topology.name,
+        policy=service.policy,
+        devices=[
+            DeviceView(name=d.name, kind=d.kind, slots=topology.kind_of[d.kind].slots, running=on[d.name])
+            for d in topology.devices
+        ],
+        waiting=max(len(state.open) - len(under_way), 0),
+        running=len(under_way),
+        counts={status: state.counts[status] for status in (DONE, FAILED, "cancelled")},
+        users=users,
+        decisions=decisions(service),
+        draining=service.draining,
+    )
+
+
+def decisions(service: Service) -> Decisions:
+    """How deciding went so far."""
+    found = service.cluster.statistics
+    return Decisions(
+        turns=found.turns,
+        decisions=found.decisions,
+        refused=found.refused,
+        fallbacks=dict(found.fallbacks),
+        p50_s=optional(found.latency_quantile(0.5)),
+        p99_s=optional(found.latency_quantile(0.99)),
+    )

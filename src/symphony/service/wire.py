@@ -1,0 +1,278 @@
+"""What travels between client and service: one definition of every message, for both ends.
+
+A graph travels as structure (names, kernels, edges, device kinds) and bytes (functions, arguments). The service reads
+the first and never the second: those are for the processes that run kernels, and for the one who asked.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Annotated, Any
+
+from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from symphony.problem import errors, limits
+from symphony.problem.errors import SymphonyError
+
+PROTOCOL = 1  # of these messages; client and service must have the same
+VERSION_HEADER, KEY_HEADER = "symphony-protocol", "idempotency-key"
+INLINE = 64 << 10  # bytes that may travel within a message; more goes by itself, under its digest
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # pickled functions are for one minor version
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+Index = Annotated[int, Field(ge=0, lt=limits.TASKS_PER_GRAPH)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Message(BaseModel):
+    """Nothing that is not known is accepted: a key that is misspelt would be lost in silence."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Content(Message):
+    """Bytes: here, or elsewhere under their SHA-256."""
+
+    inline: Base64Bytes | None = Field(None, max_length=INLINE)
+    blob: Digest | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Content:
+        if (self.inline is None) == (self.blob is None):
+            raise ValueError("give either inline or blob")
+        return self
+
+
+class Value(Message):
+    """A pickled value: its pickle, and the large buffers that were left out of it."""
+
+    head: Content
+    buffers: list[Content] = Field(default=[], max_length=10_000)
+
+
+class KernelSpec(Message):
+    """A kernel: what is known of it, and code by the kind or type of device that it is for."""
+
+    name: Name
+    key: Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]+$")]
+    timeout_s: Annotated[float, Field(gt=0, le=limits.SECONDS)] | None = None
+    retries: int = Field(2, ge=0, le=1_000)
+    preemptible: bool = False
+    implementations: dict[Name, Value] = Field(min_length=1, max_length=64)
+
+
+class TaskSpec(Message):
+    """A call of a kernel."""
+
+    name: Name
+    kernel: Index
+    arguments: Value
+    reads: list[Index] = Field(default=[], max_length=limits.EDGES_PER_GRAPH)
+
+
+class GraphSpec(Message):
+    """A graph of kernels."""
+
+    name: Name
+    kernels: list[KernelSpec] = Field(min_length=1, max_length=limits.KERNELS)
+    tasks: list[TaskSpec] = Field(min_length=1, max_length=limits.TASKS_PER_GRAPH)
+    outputs: list[Index] = Field(default=[], max_length=limits.TASKS_PER_GRAPH)
+    names: list[Name] = Field(default=[], max_length=limits.TASKS_PER_GRAPH)
+
+
+class Submit(Message):
+    """A graph to run."""
+
+    graph: GraphSpec
+    priority: int = Field(0, ge=-limits.PRIORITY, le=limits.PRIORITY)
+    queue: Annotated[str, StringConstraints(max_length=100, pattern=r"^[\w.-]*$")] = ""
+    python: Annotated[str, StringConstraints(max_length=20)] = PYTHON
+
+
+class Problem(BaseModel):
+    """An error, as it travels: a class of `symphony.problem.errors` and what it says."""
+
+    kind: str
+    message: str
+    hint: str = ""
+    where: str = ""
+    traceback: str = ""
+    signal: int = 0
+    cause: Base64Bytes | None = None  # the exception of a kernel, pickled; for the one who submitted it
+
+    @classmethod
+    def of(cls, error: SymphonyError, cause: bytes | None = None) -> Problem:
+        """From an error."""
+        extra = {name: getattr(error, name) for name in ("traceback", "signal") if hasattr(error, name)}
+        told = cls(kind=type(error).__name__, message=error.message, hint=error.hint, where=error.where, **extra)
+        return told.model_copy(update={"cause": cause})
+
+    def error(self) -> SymphonyError:
+        """The error; one that this version does not know is a `ServiceError`."""
+        kind = getattr(errors, self.kind, None)
+        if not (isinstance(kind, type) and issubclass(kind, SymphonyError)):
+            kind = errors.ServiceError
+        extra: dict[str, Any] = {}
+        if issubclass(kind, errors.KernelError):
+            extra["traceback"] = self.traceback
+        if issubclass(kind, errors.WorkerDiedError):
+            extra["signal"] = self.signal
+        return kind(self.message, hint=self.hint, where=self.where, **extra)
+
+
+class Refusal(BaseModel):
+    """The body of every answer that is an error."""
+
+    error: Problem
+
+
+class About(BaseModel):
+    """What a service is."""
+
+    service: str = "symphony"
+    version: str
+    protocol: int = PROTOCOL
+    python: str = PYTHON
+    ready: bool
+    draining: bool
+
+
+class Run(BaseModel):
+    """One run of a task. Times are seconds since 1970."""
+
+    device: str
+    sent_s: float
+    expected_s: float
+    spread: float
+    began_s: float | None = None
+    seconds: float | None = None
+    ready_s: float | None = None
+    ahead: bool = False
+    cold: bool = False
+    trial: bool = False
+    ended: str = ""  # "" = under way, "done", or why it was not
+
+
+class TaskView(BaseModel):
+    """A task of a job."""
+
+    name: str
+    kernel: str
+    reads: list[int]
+    status: str  # waiting, running, done, failed
+    runs: list[Run]
+
+
+class JobView(BaseModel):
+    """A job, in a line."""
+
+    id: int
+    user: str
+    name: str
+    queue: str
+    priority: int
+    status: str
+    tasks: int
+    finished: int
+    accepted_s: float
+    ended_s: float | None
+    seconds: float  # of devices, so far
+    error: Problem | None
+    change: int  # grows with everything that happens to it
+
+
+class JobList(BaseModel):
+    """Jobs, the newest first."""
+
+    jobs: list[JobView]
+
+
+class JobDetail(BaseModel):
+    """A job with its tasks."""
+
+    job: JobView
+    tasks: list[TaskView]
+
+
+class Outcome(BaseModel):
+    """What a job that is done results in."""
+
+    names: list[str]
+    values: list[Value]
+
+
+class Explanation(BaseModel):
+    """What ran where and why it took so long, as text."""
+
+    text: str
+
+
+class LogLine(BaseModel):
+    """Something that happened to a job."""
+
+    number: int
+    at_s: float
+    text: str
+
+
+class Logs(BaseModel):
+    """What happened to a job, in order."""
+
+    lines: list[LogLine]
+
+
+class DeviceView(BaseModel):
+    """A device, and what runs there."""
+
+    name: str
+    kind: str
+    slots: int
+    running: list[str]  # "job 17: align-0"
+
+
+class Decisions(BaseModel):
+    """How deciding went."""
+
+    turns: int
+    decisions: int
+    refused: int
+    fallbacks: dict[str, int]  # turns that the heuristic took, by reason
+    p50_s: float | None
+    p99_s: float | None
+
+
+class UserView(BaseModel):
+    """Somebody with jobs that are not over."""
+
+    user: str
+    waiting: int
+    running: int
+    usage_s: float  # of devices, older ones counting less
+
+
+class ClusterView(BaseModel):
+    """The state of the cluster."""
+
+    name: str
+    policy: str
+    devices: list[DeviceView]
+    waiting: int
+    running: int
+    counts: dict[str, int]  # jobs that are over, by how they ended
+    users: list[UserView]
+    decisions: Decisions
+    draining: bool
+
+
+class ProfileFile(BaseModel):
+    """What was learned of kernels, as the file of `symphony.runtime.profiles` has it."""
+
+    format: str
+    timings: list[dict[str, Any]]
+
+
+def optional(number: float) -> float | None:
+    """JSON has no NaN."""
+    return number if math.isfinite(number) else None

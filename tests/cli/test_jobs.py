@@ -1,0 +1,91 @@
+"""The commands that talk to a service: one that runs here, reached as users reach it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.command import symphony_here
+from tests.service.places import Place, place
+
+GRAPH = """
+import symphony as sy
+
+@sy.kernel
+def double(x):
+    if x == "bad":
+        raise LookupError("no such thing")
+    return 2 * x
+
+def graph(x=21):
+    made = sy.graph("double")
+    made.task(double, x)
+    return made
+"""
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with place(tmp_path_factory.mktemp("service")) as found:
+        yield found
+
+
+@pytest.fixture
+def folder(here: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SYMPHONY_URL", here.server.url)
+    monkeypatch.setenv("SYMPHONY_TOKEN", here.token("ann"))
+    (tmp_path / "graph.py").write_text(GRAPH)
+    return tmp_path
+
+
+def test_a_graph_is_submitted_and_looked_at(folder: Path) -> None:
+    waited = symphony_here("submit", "graph.py", "--wait", "-a", "x=4", folder=folder)
+    assert (waited.stdout, waited.returncode) == ("8\n", 0)
+    told = json.loads(symphony_here("submit", "graph.py", "--wait", "--json", folder=folder).stdout)
+    assert told["result"] == 42
+    number = str(told["job"]["id"])
+    listed = symphony_here("jobs", folder=folder).stdout
+    assert listed.splitlines()[1].split()[:3] == [number, "double", "done"]
+    assert json.loads(symphony_here("jobs", "--json", "-n", "1", folder=folder).stdout)[0]["id"] == int(number)
+    assert "double-0" in symphony_here("job", number, folder=folder).stdout
+    assert json.loads(symphony_here("job", number, "--json", folder=folder).stdout)["tasks"][0]["status"] == "done"
+    assert symphony_here("logs", number, "--follow", folder=folder).stdout.splitlines()[-1].endswith("done")
+    assert "double-0  on here/cpu" in symphony_here("explain", number, folder=folder).stdout
+    assert json.loads(symphony_here("explain", number, "--json", "-", folder=folder).stdout)["text"]
+    symphony_here("trace", number, "-o", "x.json", folder=folder)
+    assert json.loads((folder / "x.json").read_text())["traceEvents"]
+    assert json.loads(symphony_here("cancel", number, "--json", folder=folder).stdout)["status"] == "done"
+
+
+def test_the_same_submission_twice_is_one_job(folder: Path) -> None:
+    first, second = (symphony_here("submit", "graph.py", "--key", "k", folder=folder).stdout for _ in range(2))
+    assert first == second and first.strip().isdigit()
+
+
+def test_errors_are_two_lines(folder: Path, here: Place) -> None:
+    failed = symphony_here("submit", "graph.py", "--wait", "-a", "x=bad", folder=folder)
+    assert failed.returncode == 2 and "LookupError: no such thing" in failed.stderr
+    missing = symphony_here("job", "9999", folder=folder)
+    assert missing.stderr.splitlines() == ["error: there is no job 9999", "hint: symphony jobs lists yours"]
+    refused = symphony_here("jobs", "--token", "sy_x", folder=folder)
+    assert refused.returncode == 2 and "this token is none" in refused.stderr
+    assert "--arg" in symphony_here("submit", "graph.py", "-a", "x", folder=folder).stderr
+
+
+def test_top_shows_devices_users_and_jobs(folder: Path) -> None:
+    symphony_here("submit", "graph.py", "--wait", folder=folder)
+    shown = symphony_here("top", "--looks", "1", folder=folder).stdout
+    assert "here/cpu" in shown and "0/2" in shown and "ann" in shown and "decisions, p50" in shown
+    assert json.loads(symphony_here("top", "--json", folder=folder).stdout)["decisions"]["turns"] > 0
+
+
+def test_profiles_are_shown_and_exported(folder: Path) -> None:
+    symphony_here("submit", "graph.py", "--wait", folder=folder)
+    assert "ann:graph.double" in symphony_here("profile", folder=folder).stdout
+    assert "wrote 1 profiles" in symphony_here("profile", "double", "-o", "mine.json", folder=folder).stdout
+    rows = json.loads(symphony_here("profile", "--file", "mine.json", "--json", folder=folder).stdout)
+    assert [row["kernel"] for row in rows] == ["ann:graph.double"] and rows[0]["runs"] > 0
+    assert symphony_here("profile", "--file", "nowhere.json", folder=folder).returncode == 2

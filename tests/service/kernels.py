@@ -1,0 +1,54 @@
+"""Kernels and graphs for the tests of the service."""
+
+from __future__ import annotations
+
+import symphony as sy
+
+
+@sy.kernel
+def add(*values):
+    return sum(values)
+
+
+@sy.kernel
+def zeros(count):
+    import numpy as np
+
+    return np.zeros(count)
+
+
+@sy.kernel
+def fail(text):
+    raise LookupError(text)
+
+
+@sy.kernel
+def note(path, text, *after):
+    """Leaves a line in a file: how often it ran can be counted."""
+    with open(path, "a") as file:
+        file.write(f"{text}\n")
+    return text
+
+
+@sy.kernel
+def wait_for(path, *after):
+    import pathlib
+    import time
+
+    while not pathlib.Path(path).exists():
+        time.sleep(0.005)
+    return "came"
+
+
+@sy.kernel
+def sleep(seconds=3600.0):
+    import time
+
+    time.sleep(seconds)
+
+
+def one(kernel, *args, **kwargs):
+    """A graph of one task."""
+    graph = sy.graph(kernel.name)
+    graph.task(kernel, *args, **kwargs)
+    return graph

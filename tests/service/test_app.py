@@ -1,0 +1,265 @@
+"""HTTP: what is refused, how, and that nothing makes it fail."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import http.client
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import symphony as sy
+from symphony.service.client import RemoteCluster
+from symphony.service.service import Limits
+from symphony.service.serving import Server
+from symphony.service.wire import PROTOCOL, PYTHON, Refusal
+from tests.service.kernels import add, one, wait_for
+from tests.service.places import SECONDS, Place, place
+
+LIMITS = Limits(body_bytes=200_000, blob_bytes=300_000, open_jobs=30)
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with place(tmp_path_factory.mktemp("service"), limits=LIMITS) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def token(here: Place) -> str:
+    return here.token("ann", "submit", "read")
+
+
+class Answer:
+    """Of a raw request."""
+
+    def __init__(self, here: Place, method: str, path: str, body: Any = None, **headers: str) -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", here.server.port, timeout=SECONDS)
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        if isinstance(body, dict | list):
+            body = json.dumps(body)
+            named.setdefault("content-type", "application/json")
+        connection.request(method, path, body, named, encode_chunked=not isinstance(body, str | bytes | None))
+        answer = connection.getresponse()
+        self.status, self.headers, self.body = answer.status, answer.headers, answer.read()
+        connection.close()
+
+    @property
+    def error(self) -> sy.SymphonyError:
+        """What is wrong, in the one form that errors have."""
+        return Refusal.model_validate_json(self.body).error.error()
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+def content(data: bytes = b"not a pickle") -> dict[str, str]:
+    return {"inline": base64.b64encode(data).decode()}
+
+
+def body(**changes: Any) -> dict[str, Any]:
+    """A graph that is well formed, and whose bytes are nonsense."""
+    value = {"head": content()}
+    kernel = {"name": "k", "key": "k", "implementations": {"cpu": value}}
+    tasks = [{"name": f"t{n}", "kernel": 0, "arguments": value, "reads": []} for n in range(3)]
+    return {"graph": {"name": "g", "kernels": [kernel], "tasks": tasks} | changes, "python": PYTHON}
+
+
+def test_the_schema_describes_every_route(here: Place) -> None:
+    schema = json.loads(Answer(here, "GET", "/v1/openapi.json").body)
+    assert {"/v1/jobs", "/v1/jobs/{number}/result", "/v1/cluster", "/metrics", "/readyz"} <= set(schema["paths"])
+    assert "Submit" in schema["components"]["schemas"]
+
+
+def test_health_needs_no_token_and_everything_else_does(here: Place) -> None:
+    for path in ("/healthz", "/readyz", "/v1/about"):
+        found = Answer(here, "GET", path)
+        assert found.status == 200 and json.loads(found.body)["protocol"] == PROTOCOL
+    for path in ("/v1/jobs", "/v1/jobs/1", "/v1/cluster", "/v1/profiles", "/metrics"):
+        found = Answer(here, "GET", path)
+        assert found.status == 401 and isinstance(found.error, sy.TokenError), path
+        assert found.headers["www-authenticate"] == "Bearer"
+
+
+def test_another_protocol_is_refused_in_words(here: Place, token: str) -> None:
+    found = Answer(here, "GET", "/v1/jobs", symphony_protocol="99", **bearer(token))
+    assert found.status == 400 and isinstance(found.error, sy.VersionError)
+    assert "99" in found.error.message and "install" in found.error.hint
+
+
+def test_functions_of_another_python_are_refused(here: Place, token: str) -> None:
+    found = Answer(here, "POST", "/v1/jobs", body() | {"python": "3.1"}, **bearer(token))
+    assert found.status == 400 and "Python 3.1;" in found.error.message
+
+
+def test_bytes_that_are_no_pickle_fail_where_they_are_run_and_nowhere_else(here: Place, token: str) -> None:
+    found = Answer(here, "POST", "/v1/jobs", body(), **bearer(token))
+    assert found.status == 201
+    with RemoteCluster(here.server.url, token) as ann:
+        with pytest.raises(sy.KernelError, match="could not be read"):
+            ann.job(json.loads(found.body)["id"]).result(SECONDS)
+        assert ann.submit(one(add, 1)).result(SECONDS) == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind", "text"),
+    [
+        ({"tasks": []}, sy.InputError, "graph.tasks"),
+        ({"kernels": []}, sy.InputError, "graph.kernels"),
+        ({"more": 1}, sy.InputError, "graph.more"),
+        ({"name": ""}, sy.InputError, "graph.name"),
+        ({"outputs": [7]}, sy.WorkloadError, "no task"),
+        ({"outputs": [1], "names": ["a", "b"]}, sy.WorkloadError, "names"),
+    ],
+)
+def test_graphs_that_are_none_are_refused(here: Place, token: str, wrong: dict, kind: type, text: str) -> None:
+    found = Answer(here, "POST", "/v1/jobs", body(**wrong), **bearer(token))
+    assert found.status == 422 and type(found.error) is kind and text in str(found.error)
+
+
+def test_a_graph_that_waits_for_itself_is_refused(here: Place, token: str) -> None:
+    sent = body()
+    sent["graph"]["tasks"][0]["reads"], sent["graph"]["tasks"][1]["reads"] = [1], [0]
+    found = Answer(here, "POST", "/v1/jobs", sent, **bearer(token))
+    assert found.status == 422 and isinstance(found.error, sy.CycleError) and "t0, t1" in found.error.message
+
+
+def test_what_is_too_large_is_refused_before_it_is_read(here: Place, token: str) -> None:
+    sent = body(name="g" * 300_000)
+    found = Answer(here, "POST", "/v1/jobs", sent, **bearer(token))
+    assert found.status == 413 and isinstance(found.error, sy.LimitError)
+    parts = iter([b"x" * 100_000] * 4)  # without a length that could be looked at
+    found = Answer(here, "POST", "/v1/jobs", parts, transfer_encoding="chunked", **bearer(token))
+    assert found.status == 413
+
+
+def test_blobs_are_what_they_say_and_their_owners_alone(here: Place, token: str) -> None:
+    data = b"x" * 100_000
+    path = f"/v1/blobs/{hashlib.sha256(data).hexdigest()}"
+    assert Answer(here, "HEAD", path, **bearer(token)).status == 404
+    assert Answer(here, "PUT", path, data[:-1], **bearer(token)).status == 422
+    assert Answer(here, "PUT", path, data, **bearer(token)).status == 204
+    assert Answer(here, "HEAD", path, **bearer(token)).status == 200
+    assert Answer(here, "GET", path, **bearer(token)).body == data
+    assert Answer(here, "PUT", path, data * 4, **bearer(token)).status == 413
+    eve = bearer(here.token("eve"))
+    assert Answer(here, "GET", path, **eve).status == 404
+    sent = body()
+    sent["graph"]["tasks"][0]["arguments"] = {"head": {"blob": path.rpartition("/")[2]}}
+    assert Answer(here, "POST", "/v1/jobs", sent, **eve).status == 422
+    assert not list(here.service.blobs.folder.glob("part-*"))
+
+
+def test_a_user_who_asks_too_often_is_told_when_to_come_back(here: Place) -> None:
+    here.service.limits = replace(LIMITS, requests_per_s=1e-6)
+    slow = Place(here.service, Server(here.service, "127.0.0.1", 0))
+    here.service.limits = LIMITS
+    try:
+        mine = bearer(here.token("often"))
+        found = [Answer(slow, "GET", "/v1/jobs", **mine) for _ in range(12)]
+        assert [one.status for one in found] == [200] * 10 + [429] * 2
+        assert int(found[-1].headers["retry-after"]) > 1_000 and isinstance(found[-1].error, sy.BusyError)
+        assert Answer(slow, "GET", "/v1/jobs", **bearer(here.token("seldom"))).status == 200
+    finally:
+        slow.server.close()
+
+
+def test_a_user_with_too_many_open_jobs_is_refused_and_others_are_not(here: Place, tmp_path) -> None:
+    with here.connect("many") as many, here.connect("few") as few:
+        jobs = [many.submit(one(wait_for, str(tmp_path / "go"))) for _ in range(LIMITS.open_jobs)]
+        found = Answer(here, "POST", "/v1/jobs", body(), **bearer(here.token("many")))
+        assert found.status == 429 and "30 jobs of many" in found.error.message
+        last = few.submit(one(add, 1))
+        (tmp_path / "go").touch()
+        assert last.result(SECONDS) == 1 and jobs[-1].result(SECONDS) == "came"
+
+
+def test_figures_are_there_for_prometheus(here: Place, token: str) -> None:
+    with RemoteCluster(here.server.url, token) as ann:
+        ann.submit(one(add, 1)).result(SECONDS)
+    text = Answer(here, "GET", "/metrics", **bearer(token)).body.decode()
+    found = {line.rpartition(" ")[0]: line.rpartition(" ")[2] for line in text.splitlines() if line[0] != "#"}
+    assert int(found["symphony_jobs_accepted_total"]) > 0
+    assert float(found['symphony_decision_seconds{quantile="0.99"}']) > 0
+    assert 'symphony_fallbacks_total{reason="late"}' in found
+    assert int(found["symphony_submit_seconds_count"]) > 0
+    assert 'symphony_requests_total{method="POST",route="/v1/jobs",status="201"}' in found
+    named = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
+    assert len(named) == len(set(named))
+
+
+# -------------------------------------------------------------------- whatever comes
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+def mutated(value: Any, rng: random.Random, new: Any) -> Any:
+    """A copy with one part replaced, removed or doubled."""
+    if isinstance(value, dict) and value and rng.random() < 0.8:
+        key = rng.choice(list(value))
+        if rng.random() < 0.15:
+            return {name: one for name, one in value.items() if name != key}
+        return value | {key: mutated(value[key], rng, new)}
+    if isinstance(value, list) and value and rng.random() < 0.8:
+        index = rng.randrange(len(value))
+        if rng.random() < 0.2:
+            return [*value, value[index]]
+        return [*value[:index], mutated(value[index], rng, new), *value[index + 1 :]]
+    return new
+
+
+PATHS = [
+    "/v1/jobs",
+    "/v1/jobs/{number}",
+    "/v1/blobs/{digest}",
+    "/v1/cluster",
+    "/v1/profiles",
+    "/metrics",
+    "/v1/nowhere",
+]
+PATHS += [f"/v1/jobs/{{number}}/{what}" for what in ("tasks", "result", "explain", "trace", "logs", "cancel")]
+FUZZ = settings(
+    max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+
+
+@FUZZ
+@given(new=JSON, seed=st.integers(0, 2**32), keep=st.integers(0, 3).map(bool))
+def test_whatever_is_submitted_is_answered(here: Place, token: str, new: Any, seed: int, keep: bool) -> None:
+    sent = mutated(body(), random.Random(seed), new) if keep else new
+    found = Answer(
+        here, "POST", "/v1/jobs", json.dumps(sent).encode(), content_type="application/json", **bearer(token)
+    )
+    assert found.status in (200, 201, 400, 413, 422, 429), found.body
+    if found.status >= 400:
+        assert found.error.message
+
+
+@FUZZ
+@given(data=st.data())
+def test_whatever_is_asked_is_answered(here: Place, token: str, data: st.DataObject) -> None:
+    path = data.draw(st.sampled_from(PATHS))
+    method = data.draw(st.sampled_from(["get", "post", "put", "delete", "patch", "head"]))
+    part = st.integers(-1, 2**70).map(str) | st.text("0123456789abcdef%/.\x00 é", max_size=70)
+    for name in ("number", "digest"):
+        path = path.replace(f"{{{name}}}", quote(data.draw(part), safe=""))
+    asked = data.draw(st.dictionaries(st.sampled_from(["limit", "before", "status", "all", "since", "after"]), part))
+    query = "&".join(f"{name}={quote(value, safe='')}" for name, value in asked.items())
+    found = Answer(here, method.upper(), f"{path}?{query}", data.draw(st.binary(max_size=50)), **bearer(token))
+    assert found.status < 500, (method, path, found.body)
+    if found.status >= 400 and method != "head":
+        assert found.error.message

@@ -1,0 +1,133 @@
+"""Graphs in files: Python and TOML, run as they are, and what is said of those that are wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import symphony as sy
+from symphony.service.graph_file import load
+from tests.runtime.machines import machine
+from tests.service.places import SECONDS
+
+PYTHON = """
+import symphony as sy
+
+def twice(x):                      # no kernel, and used by one
+    return 2 * x
+
+@sy.kernel
+def double(x):
+    return twice(x)
+
+def graph(x=21):
+    made = sy.graph("double")
+    made.task(double, x)
+    return made
+
+ready = graph(4)
+number = 7
+
+def wrong():
+    raise ValueError("no")
+"""
+TOML = """
+name = "words"
+
+[[task]]
+name = "say"
+command = ["printf", "b a"]
+
+[[task]]
+name = "count"
+command = ["wc", "-w"]
+stdin = { from = "say" }
+
+[[task]]
+name = "join"
+call = "operator:concat"
+args = ["n=", { from = "count" }]
+after = ["say"]
+
+[[task]]
+name = "fails"
+command = ["sh", "-c", "echo oh >&2; exit 3"]
+
+[outputs]
+answer = "join"
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sy.Cluster]:
+    with sy.local(machine(), profiles=tmp_path_factory.mktemp("p") / "p.json") as found:
+        yield found
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> Path:
+    path = tmp_path / "doubling.py"
+    path.write_text(PYTHON)
+    return path
+
+
+def test_a_module_has_a_graph_or_a_function_that_makes_one(cluster: sy.Cluster, python: Path) -> None:
+    assert cluster.submit(load(str(python), {})).result(SECONDS) == 42
+    assert cluster.submit(load(str(python), {"x": 5})).result(SECONDS) == 10
+    assert cluster.submit(load(f"{python}:ready", {})).result(SECONDS) == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "text"),
+    [
+        (":nothing", {}, "has no 'nothing'"),
+        (":number", {}, "takes no arguments"),
+        (":ready", {"x": 1}, "takes no arguments"),
+        (":wrong", {}, "ValueError: no"),
+        (":double", {"x": 1}, "returned int"),
+        ("", {"y": 1}, "TypeError"),
+    ],
+)
+def test_modules_without_a_graph_are_told_of(python: Path, name: str, arguments: dict, text: str) -> None:
+    with pytest.raises(sy.InputError, match=text):
+        load(f"{python}{name}", arguments)
+
+
+def test_toml_lists_commands_and_functions(cluster: sy.Cluster, tmp_path: Path) -> None:
+    path = tmp_path / "words.toml"
+    path.write_text(TOML.replace("exit 3", "exit 0"))
+    answer = cluster.submit(load(str(path), {})).result(SECONDS)
+    assert set(answer) == {"answer"} and answer["answer"].split() == ["n=2"]
+    path.write_text(TOML)
+    with pytest.raises(sy.KernelError, match="exit status 3"):
+        cluster.submit(load(str(path), {})).result(SECONDS)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        ("name = ", "Invalid value"),
+        ("name = 'g'", "task: Field required"),
+        ("name = 'g'\n[[task]]\nname = 'a'", "no command and no call"),
+        ("name = 'g'\n[[task]]\nname = 'a'\ncall = 'nowhere'", "call"),
+        ("name = 'g'\n[[task]]\nname = 'a'\ncomand = ['x']", "task.0.comand"),
+        ("name = 'g'\n[[task]]\nname = 'a'\ncommand = [{from = 'b'}]", "no task 'b' above"),
+        ("name = 'g'\n[[task]]\nname = 'a'\ncommand = ['x']\n[outputs]\ny = 'b'", "no task 'b' above"),
+        ("name = 'g'\n" + "[[task]]\nname = 'a'\ncommand = ['x']\n" * 2, "taken"),
+    ],
+)
+def test_toml_that_is_wrong_is_told_of(tmp_path: Path, content: str, text: str) -> None:
+    path = tmp_path / "g.toml"
+    path.write_text(content)
+    with pytest.raises(sy.WorkloadError, match=text):
+        load(str(path), {})
+
+
+def test_other_files_are_no_graphs(tmp_path: Path) -> None:
+    (tmp_path / "g.txt").touch()
+    with pytest.raises(sy.InputError, match="is no graph"):
+        load(str(tmp_path / "g.txt"), {})
+    with pytest.raises(sy.InputError, match="there is no file"):
+        load("nowhere.py", {})

@@ -1,0 +1,140 @@
+"""What is entered is written down before anybody is told, in one transaction for all that came meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+import symphony as sy
+from symphony.service import tables
+from symphony.service.database import only_one, open_database
+from symphony.service.ledger import Entry, Ledger, read_events
+from symphony.service.state import ACCEPTED, ENDED, FINISHED
+from tests.service.places import SECONDS, wait_until
+
+JOB = {"user": "ann", "name": "g", "queue": "", "priority": 0, "tasks": 2, "outputs": [1], "names": []}
+JOB |= {"key": "", "digest": ""}
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[sa.Engine]:
+    found = open_database("", tmp_path)
+    yield found
+    found.dispose()
+
+
+def ledger(database: sa.Engine, settled=lambda jobs: None) -> Ledger:
+    found = Ledger(database, settled, lambda: None)
+    found.replay()
+    found.start()
+    return found
+
+
+def accept(entry: Entry) -> int:
+    job = entry.state.last_job + 1
+    entry.add(ACCEPTED, job, **JOB)
+    return job
+
+
+def test_what_is_answered_is_in_the_journal_and_a_replay_gives_the_same_state(database: sa.Engine) -> None:
+    settled: list[set[int]] = []
+    first = ledger(database, settled.append)
+    assert first.post(accept).result(SECONDS) == 1
+    assert [event.kind for event in read_events(database)] == [ACCEPTED]
+    first.post(lambda entry: entry.add(FINISHED, 1, 0, seconds=2.0)).result(SECONDS)
+    first.post(lambda entry: entry.add(ENDED, 1, status="done")).result(SECONDS)
+    first.close()
+    assert [jobs for jobs in settled if jobs] == [{1}, {1}, {1}]
+    again = ledger(database)
+    assert again.state.jobs == first.state.jobs and again.state.counts == first.state.counts
+    assert again.state.users == first.state.users and not again.state.open
+    assert again.post(accept).result(SECONDS) == 2
+    again.close()
+
+
+def test_commands_that_come_together_share_a_transaction(database: sa.Engine) -> None:
+    found = ledger(database)
+    go, began = threading.Event(), threading.Event()
+
+    def slow(entry: Entry) -> None:
+        began.set()
+        go.wait(SECONDS)
+
+    found.post(slow)
+    began.wait(SECONDS)
+    commits: list[object] = []
+    sa.event.listen(database, "commit", commits.append)
+    futures = [found.post(accept) for _ in range(50)]
+    go.set()
+    assert [future.result(SECONDS) for future in futures] == list(range(1, 51))
+    assert len(commits) == 1
+    found.close()
+
+
+def test_a_command_that_refuses_does_not_concern_the_others(database: sa.Engine) -> None:
+    found = ledger(database)
+
+    def refuse(entry: Entry) -> None:
+        raise sy.InputError("no")
+
+    before, wrong, after = found.post(accept), found.post(refuse), found.post(accept)
+    with pytest.raises(sy.InputError):
+        wrong.result(SECONDS)
+    assert (before.result(SECONDS), after.result(SECONDS)) == (1, 2)
+    found.close()
+
+
+def test_while_the_disk_is_full_nothing_is_answered_and_afterwards_nothing_is_lost(database: sa.Engine) -> None:
+    found = ledger(database)
+    found.post(accept).result(SECONDS)
+    pages = {"most": 1}
+
+    @sa.event.listens_for(database, "begin")
+    def bound(connection: sa.Connection) -> None:
+        connection.exec_driver_sql(f"PRAGMA max_page_count={pages['most']}")
+
+    def large(entry: Entry) -> int:
+        entry.insert(tables.payloads, {"job": 2, "shape": "", "body": b"x" * 100_000})
+        return accept(entry)
+
+    future = found.post(large)
+    wait_until(lambda: found.stuck)
+    assert "full" in found.stuck and not future.done()
+    with pytest.raises(sy.UnavailableError, match="cannot be written"):
+        found.post(accept).result(SECONDS)
+    has_happened = found.insist(accept)
+    pages["most"] = 1_000_000
+    assert (future.result(SECONDS), has_happened.result(SECONDS)) == (2, 3)
+    assert not found.stuck and [event.job for event in read_events(database)] == [1, 2, 3]
+    found.close()
+
+
+def test_a_transaction_whose_answer_was_lost_is_not_written_twice(database: sa.Engine) -> None:
+    found = ledger(database)
+    lose = {"answers": 1}
+
+    @sa.event.listens_for(database, "commit")
+    def commit(connection: sa.Connection) -> None:
+        if lose["answers"]:
+            lose["answers"] -= 1
+            connection.connection.commit()
+            raise sa.exc.OperationalError("COMMIT", None, Exception("the connection was lost"))
+
+    assert found.post(accept).result(SECONDS) == 1
+    found.close()
+    assert [event.job for event in read_events(database)] == [1]
+
+
+def test_a_second_service_with_the_same_journal_is_refused(database: sa.Engine, tmp_path: Path) -> None:
+    with (
+        only_one(database, tmp_path),
+        pytest.raises(sy.ServiceError, match="another service"),
+        only_one(database, tmp_path),
+    ):
+        pass
+    with only_one(database, tmp_path):
+        pass

@@ -1,0 +1,99 @@
+"""What a service keeps, and what it forgets."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+import symphony as sy
+from symphony.runtime.graph import graph
+from symphony.service import tables
+from symphony.service.ledger import read_events
+from symphony.service.service import Limits
+from symphony.service.wire import About
+from tests.service.kernels import add, one, wait_for, zeros
+from tests.service.places import SECONDS, place, wait_until
+
+
+def rows(database: sa.Engine, table: sa.Table) -> int:
+    with database.connect() as connection:
+        return connection.scalar(sa.select(sa.func.count()).select_from(table)) or 0
+
+
+def test_of_a_job_that_is_over_only_its_result_is_kept(tmp_path: Path) -> None:
+    with place(tmp_path) as here, here.connect("ann") as ann:
+        sums = graph("sums")
+        sums.task(add, sums.task(add, np.ones(20_000)), np.ones(20_000))
+        job = ann.submit(sums)
+        assert job.result(SECONDS).sum() == 40_000
+        database = here.service.database
+        assert rows(database, tables.outputs) == rows(database, tables.uses) == 1
+        with database.connect() as connection:
+            assert connection.scalar(sa.select(tables.payloads.c.body)) is None
+        assert ann.job(job.id).result(SECONDS).sum() == 40_000
+
+
+def test_old_jobs_and_blobs_that_nobody_names_are_forgotten(tmp_path: Path) -> None:
+    with place(tmp_path, limits=Limits(keep_s=0.0)) as here, here.connect("ann") as ann:
+        service = here.service
+        jobs = [ann.submit(one(add, np.ones(20_000)), key=str(number)) for number in range(3)]
+        assert all(job.result(SECONDS).sum() == 20_000 for job in jobs)
+        with service.database.begin() as connection:  # two hours ago
+            connection.execute(sa.update(tables.blobs).values(at=time.time() - 7_200))
+        for _ in range(2):  # the blobs of jobs go after them
+            service._remove(service.ledger.insist(service._sweep).result(SECONDS))
+        assert [view.id for view in ann.jobs()] == [jobs[-1].id]
+        assert {event.job for event in read_events(service.database)} == {jobs[-1].id}
+        assert ann.job(jobs[-1].id).result(SECONDS).sum() == 20_000
+        assert ann.submit(one(add, 1), key="0").id == jobs[-1].id + 1
+
+
+def test_files_of_which_nobody_knows_go_with_the_next_start(tmp_path: Path) -> None:
+    with place(tmp_path) as here, here.connect("ann") as ann:
+        ann.submit(one(add, np.ones(20_000))).result(SECONDS)
+        known = {digest for digest, _ in here.service.blobs.listed()}
+        stray = here.service.blobs.put(b"x" * 100)
+        os.utime(here.service.blobs.path(stray), (0, 0))
+        part = here.service.blobs.folder / "part-1"
+        part.touch()
+    with place(tmp_path) as again:
+        assert {digest for digest, _ in again.service.blobs.listed()} == known and not part.exists()
+
+
+def test_a_value_whose_file_is_spoilt_by_a_power_cut_is_made_again(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    sums = graph("sums")
+    sums.task(wait_for, str(go), sums.task(add, np.ones(20_000), np.ones(20_000)))
+    with place(tmp_path / "state") as here, here.connect("ann") as ann:
+        job = ann.submit(sums)
+        wait_until(lambda: job.detail().tasks[1].status == "running")
+        [made] = here.service.running._large[job.id][0]
+        path = here.service.blobs.path(made)
+    path.write_bytes(b"")
+    with place(tmp_path / "state") as here, here.connect("ann") as ann:
+        go.touch()
+        assert ann.job(job.id).result(SECONDS) == "came"
+        assert [run.ended for run in ann.job(job.id).detail().tasks[0].runs] == ["done", "done"]
+
+
+def test_while_there_is_no_room_for_a_value_nobody_hears_of_it(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with place(tmp_path) as here, here.connect("ann") as ann:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4 << 20, hard))  # of this process: its kernels have others
+        try:
+            job = ann.submit(one(zeros, 1_000_000))
+            wait_until(lambda: here.service.ledger.stuck)
+            assert "too large" in here.service.ledger.stuck and job.status == "running"
+            with pytest.raises(sy.UnavailableError):
+                ann.submit(one(add, 1))
+            assert ann._get("/v1/about", About).ready is False
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        assert job.result(SECONDS).shape == (1_000_000,)
+        assert ann.submit(one(add, 1)).result(SECONDS) == 1
