@@ -78,6 +78,7 @@ PUBLIC = [
     "plan",
     "policies",
     "preempt",
+    "ray",
     "reconfigure",
     "simulate",
     "telemetry",

@@ -7,6 +7,7 @@ stays when its node goes and another comes; Ray's own numbers do not.
 from __future__ import annotations
 
 import os
+import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ MACHINE_LABEL, RACK_LABEL, CPU_LABEL = "symphony.machine", "symphony.rack", "sym
 TYPE_LABEL, TYPE_RESOURCE = "ray.io/accelerator-type", "accelerator_type:"  # Ray's own
 ACCELERATORS = ("GPU", "TPU", "NPU", "HPU", "FPGA")  # resources that are devices; other words may mean anything
 LOCAL, LOOPBACK = "local", "127.0.0.1"
+PATIENCE_S = 5.0  # for somebody to answer at an address
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ def connect(address: str | None) -> tuple[bool, list[str]]:
     given = address or os.environ.get("RAY_ADDRESS")
     try:
         if given and given != LOCAL:
+            _knock(given)
             ray.init(given, logging_level="WARNING")
             return True, []
         with _on_loopback():  # Ray asks those who come for a token, unless RAY_AUTH_MODE says otherwise
@@ -62,6 +65,15 @@ def connect(address: str | None) -> tuple[bool, list[str]]:
         ) from error
     addresses = {node["NodeManagerAddress"] for node in ray.nodes()}
     return True, [] if addresses == {LOOPBACK} else [f"Ray listens on all interfaces, not only at {LOOPBACK}"]
+
+
+def _knock(address: str) -> None:
+    """Raise if nobody is there; Ray would wait for minutes."""
+    host, colon, port = address.rpartition(":")
+    if "://" in address:
+        raise ValueError("a client of Ray cannot hold actors: run on a machine of the cluster")
+    if colon:
+        socket.create_connection((host.strip("[]"), int(port)), PATIENCE_S).close()
 
 
 @contextmanager
