@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,37 +24,39 @@ os.environ |= {  # a node that is killed is missed within a second
     "RAY_health_check_timeout_ms": "2000",
     "RAY_health_check_failure_threshold": "2",
 }
-STORE = 80 << 20  # bytes: the least that Ray takes is 75 MiB
 
 
 class Nodes:
     """The nodes of the cluster, by the names of their machines."""
 
     def __init__(self) -> None:
-        from ray.cluster_utils import Cluster
-
-        here = {"node_ip_address": "127.0.0.1", "object_store_memory": STORE, "include_dashboard": False}
-        self._cluster = Cluster(initialize_head=True, head_node_args={**here, "num_cpus": 0})
-        self._here = here
-        self._nodes: dict[str, Any] = {}
-
-    @property
-    def address(self) -> str:
-        return self._cluster.address
+        command = [sys.executable, str(Path(__file__).with_name("starting.py"))]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        self.address = self._answer()
 
     def add(self, name: str, **options: Any) -> None:
-        labels = {"symphony.machine": name}
-        self._nodes[name] = self._cluster.add_node(**self._here, labels=labels, **options)
+        self._ask(f"add {name} {json.dumps(options)}")
 
     def kill(self, name: str) -> None:
         """Without a word, as by a power cut."""
-        self._cluster.remove_node(self._nodes.pop(name), allow_graceful=False)
+        self._ask(f"kill {name}")
 
     def close(self) -> None:
-        self._cluster.shutdown()
+        self._process.communicate()
+
+    def _ask(self, line: str) -> None:
+        assert self._process.stdin is not None
+        print(line, file=self._process.stdin, flush=True)
+        assert self._answer() == "done"
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def nodes() -> Iterator[Nodes]:
     """Machine m1 with two CPUs and an accelerator, machine m2 with one CPU."""
     ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'symphony-scheduler[ray]'")

@@ -49,3 +49,13 @@ def exists(path):
     import os
 
     return os.path.exists(path)
+
+
+class Broken:
+    """An actor that cannot be made."""
+
+    def __init__(self, *_):
+        raise RuntimeError("no")
+
+    def hello(self, _):
+        pass

@@ -17,7 +17,7 @@ import ray
 
 from symphony.engines.ray import RayEngine, machines
 from tests.engines.ray.driving import Driver, Input
-from tests.engines.ray.kernels import double, sleep_until
+from tests.engines.ray.kernels import Broken, double, sleep_until
 
 
 def test_a_machine_that_goes_takes_its_work_along_and_may_come_back(nodes: Any, tmp_path: Path) -> None:
@@ -86,14 +86,6 @@ def test_a_device_whose_actor_cannot_start_is_an_error(nodes: Any, monkeypatch: 
     only = machines.discovered({"m2": machines.machines()["m2"]})
     with pytest.raises(sy.EngineError, match="did not start 3 times in a row"):
         RayEngine(topology=only)
-
-
-class Broken:
-    def __init__(self, *_: Any) -> None:
-        raise RuntimeError("no")
-
-    def hello(self, _: int) -> None:
-        pass
 
 
 def test_an_engine_that_is_closed_says_so_and_lets_go_of_its_machines(nodes: Any) -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,13 +94,23 @@ def test_nothing_of_ray_listens_beyond_this_machine(nodes: Any) -> None:
 
 
 def test_who_has_no_token_is_refused(nodes: Any) -> None:
-    """And so is every other failure to reach Ray: with a typed error."""
     script = "import sys; from symphony.engines.ray import machines; machines.connect(sys.argv[1])"
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "RAY_AUTH_TOKEN": "0" * 64}
+    environment["RAY_NUM_REDIS_GET_RETRIES"] = "1"  # Ray tries for 20 s otherwise
     refused = subprocess.run(
         [sys.executable, "-c", script, nodes.address], env=environment, capture_output=True, text=True, check=False
     )
     assert "EngineError" in refused.stderr and "RAY_AUTH_TOKEN" in refused.stderr, refused.stderr
+
+
+def test_an_address_where_nobody_is_and_one_that_cannot_be_used_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machines.ray, "is_initialized", lambda: False)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        with pytest.raises(sy.EngineError, match="cannot be reached: ConnectionRefusedError"):
+            machines.connect(f"127.0.0.1:{nobody.getsockname()[1]}")
+    with pytest.raises(sy.EngineError, match="run on a machine of the cluster"):
+        machines.connect("ray://127.0.0.1:10001")
 
 
 def test_a_ray_of_our_own_stays_on_this_machine_and_ends_with_the_engine(tmp_path: Path) -> None:
@@ -113,8 +125,6 @@ def test_a_ray_of_our_own_stays_on_this_machine_and_ends_with_the_engine(tmp_pat
         engine.close()
         print([process for process in mine if os.path.exists(f"/proc/{process}/exe")])
     """
-    import textwrap
-
     environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
     environment |= {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "HOME": str(tmp_path), "RAY_TMPDIR": "/tmp/ray"}
     done = subprocess.run(
