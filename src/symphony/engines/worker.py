@@ -33,6 +33,8 @@ READ = 1 << 18  # bytes read from a pipe at once
 # One CPU for each slot, one thread on each: more would get into one another's way.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 
+PLAIN = {type(None), bool, int, float, str, bytes}  # has nothing to leave out
+
 # A value as it travels: its pickle if that is short, else None; the file that holds the rest; where in the file the
 # pickle (if it is there) and the buffers are, as (offset, length); bytes in all.
 Portable = tuple[bytes | None, str | None, tuple[tuple[int, int], ...], int]
@@ -62,6 +64,8 @@ def pickled(value: Any, refer: Callable[[Any], Any] | None = None) -> tuple[byte
     What pickle cannot take (functions of a notebook, say) cloudpickle may; its error says what cannot be sent at all.
     """
     if refer is None:
+        if type(value) in PLAIN:
+            return pickle.dumps(value, protocol=5), []
         try:
             return _pickled(_Pickler, value)
         except Exception:  # whatever it is, cloudpickle says it again, or does it

@@ -1,8 +1,8 @@
 """The Ray engine: an actor for each slot of each device, pinned to its machine, and kept.
 
 What it keeps from Ray: order, and the choice of places. Work waits here, in order; an actor gets a call of one kernel,
-or of several quick ones, and the next call behind it only if both are quick. So hardly anything is ever with Ray that
-would have to be taken back, which Ray cannot do: what runs is stopped by killing its actor.
+or of several quick ones, and further calls behind it only if all of them are quick. So hardly anything is ever with Ray
+that would have to be taken back, which Ray cannot do: what runs is stopped by killing its actor.
 
     waiting ──► call ──► Finished, Failed          an actor died: another takes its place; what was behind goes to it
                   │                                its node is gone: Stopped, DeviceDown, and DeviceUp when it is back
@@ -19,7 +19,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -53,8 +53,8 @@ from symphony.problem.topology import Topology
 
 TRIES = 3  # starts in a row that may fail before a device is down
 WATCH_S = 1.0  # between looks at which nodes are alive
-QUICK_S, CALL_S, TOGETHER = 5e-3, 1e-3, 16  # kernels that took less may go ahead; so long and so many go in one call
-CALLS = 2  # with an actor at once: one runs, one is ahead
+QUICK_S, CALLS = 5e-3, 16  # kernels that took less are quick; calls of quick ones go ahead, so long and so many in all
+CALL_S, TOGETHER = 1e-3, 16  # of quick kernels, what takes so long, and so many, go in one call
 GRACE_S = 0.1  # for quick kernels to end by themselves, before their actor is killed
 SILENT = (SymphonyError, RayError, OSError, RuntimeError)  # Ray does not answer, or names of nodes are unclear
 
@@ -128,6 +128,7 @@ class RayEngine:
             taken = [slot for _, slot in gang]
             slot = min((s for s in self._by_device[one.device] if s not in taken), key=lambda slot: slot.load)
             gang.append((one.number, slot))
+            slot.load += 1
             slot.waiting.append(one)
             self._where[one.number] = slot
             touched[slot] = None
@@ -357,21 +358,17 @@ class RayEngine:
             if first.number in self._gangs:
                 self._start_gang(self._gangs[first.number])
                 return
-            quick = self._seconds_of(first) < QUICK_S
-            if slot.calls and not (quick and slot.calls[-1].quick):
+            seconds = self._seconds_of(first)
+            if slot.calls and seconds + sum(call.seconds for call in slot.calls) >= QUICK_S:
                 return
-            self._call(slot, [slot.waiting.popleft(), *(self._company(slot, first) if quick else ())], quick)
-
-    def _company(self, slot: Slot, first: Work) -> Iterator[Work]:
-        """What goes in the same call: further quick kernels, as long as they are quick together."""
-        seconds = self._seconds_of(first)
-        for _ in range(self._together - 1):
-            if not slot.waiting or slot.waiting[0].number in self._gangs:
-                return
-            seconds += self._seconds_of(slot.waiting[0])
-            if seconds > CALL_S:
-                return
-            yield slot.waiting.popleft()
+            work = [slot.waiting.popleft()]
+            while slot.waiting and len(work) < self._together and slot.waiting[0].number not in self._gangs:
+                more = self._seconds_of(slot.waiting[0])
+                if seconds + more > CALL_S:
+                    break
+                seconds += more
+                work.append(slot.waiting.popleft())
+            self._call(slot, work, seconds)
 
     def _seconds_of(self, work: Work) -> float:
         """That it took last time, if it may have company; else for ever."""
@@ -384,10 +381,10 @@ class RayEngine:
         if all(slot.open and not slot.calls and slot.waiting[0].number == n for n, slot in members.items()):
             for number, slot in members.items():
                 del self._gangs[number]
-                self._call(slot, [slot.waiting.popleft()], quick=False)
+                self._call(slot, [slot.waiting.popleft()], math.inf)
 
-    def _call(self, slot: Slot, work: list[Work], quick: bool) -> None:
-        call, answer = slot.send(work, quick)
+    def _call(self, slot: Slot, work: list[Work], seconds: float) -> None:
+        call, answer = slot.send(work, seconds)
         self._then(answer, self._answered, slot, slot.generation, call)
 
     def _answered(self, slot: Slot, generation: int, call: Call, answer: Any) -> None:
@@ -407,22 +404,23 @@ class RayEngine:
             for work, outcome in zip(call.work, marshal.loads(told), strict=True):
                 self._forget(work.number)
                 slot.stopping.pop(work.number, None)
-                self._tell(slot, call, work, outcome, made)
+                self._tell(slot, call, work, outcome, made, now)
         if not slot.stopping:
             slot.kill_s = math.inf
         self._send(slot)
 
-    def _tell(self, slot: Slot, call: Call, work: Work, outcome: tuple, made: Parts) -> None:
+    def _tell(self, slot: Slot, call: Call, work: Work, outcome: tuple, made: Parts, now: float) -> None:
         """Say what came of a kernel."""
         number, kind, began, seconds, *rest = outcome
         # On our clock, and not outside of what we know.
-        began = min(max(began + slot.clock, call.sent_s), time.monotonic() - seconds)
+        began = min(max(began + slot.clock, call.sent_s), now - seconds)
         if kind == "failed":
             step, name, message, text, exception = rest
             self._events.append(Failed(number, STEPS[step], message, began, seconds, name, text, exception))
             return
         cold, (head, part, size) = rest
-        self._seconds[work.function.digest, work.device] = math.inf if head is None else seconds
+        quick = head is not None and seconds < QUICK_S
+        self._seconds[work.function.digest, work.device] = seconds if quick else math.inf
         if head is not None:
             value = Stored(Kept(head), size)
         elif call.quick:  # it used to be small, and came with the answer
@@ -449,7 +447,7 @@ class RayEngine:
 
     def _forget(self, number: int) -> None:
         """Work has ended."""
-        del self._where[number]
+        self._where.pop(number).load -= 1
         self._alone.discard(number)
         others = self._gangs.pop(number, set())
         others.discard(number)

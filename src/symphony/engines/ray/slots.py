@@ -38,10 +38,15 @@ class Call:
     """What was sent to an actor, and not answered yet."""
 
     work: list[Work]
-    quick: bool  # everything in it is, and makes something small
+    seconds: float  # that it is expected to take; inf = nobody knows, or it makes something large
     sent_s: float
     since: float  # when it can have begun: the one before it was answered
     refs: Any = None  # of the answer: if these were forgotten, so would be the answer
+
+    @property
+    def quick(self) -> bool:
+        """Whether it will be over in a moment, and its values are in its answer."""
+        return self.seconds < math.inf
 
 
 @dataclass(eq=False)
@@ -61,17 +66,13 @@ class Slot:
     clock: float = 0.0  # seconds from the actor's clock to ours
     failures: int = 0  # starts in a row that came to nothing
     knows: set[str] = field(default_factory=set)  # functions that were sent to it
+    load: int = 0  # pieces of work that have not ended
     waiting: deque[Work] = field(default_factory=deque)
     calls: deque[Call] = field(default_factory=deque)  # the first one runs
     stopping: dict[int, str] = field(default_factory=dict)  # work that was sent and shall stop, and why
     kill_s: float = math.inf  # when the actor is killed for it
     killed: bool = False
     suspect: tuple[Work, float, float] | None = None  # ran alone when the actor died: work, since when, seconds
-
-    @property
-    def load(self) -> int:
-        """Pieces of work that it has."""
-        return len(self.waiting) + sum(len(call.work) for call in self.calls)
 
     @property
     def open(self) -> bool:
@@ -106,7 +107,7 @@ class Slot:
         self.actor = asked.remote(tuple(sys.path), os.getcwd(), self.environment)
         return self.actor.hello.remote(self.process)
 
-    def send(self, work: list[Work], quick: bool) -> tuple[Call, Any]:
+    def send(self, work: list[Work], seconds: float) -> tuple[Call, Any]:
         """Send work; the call, and the reference of its answer."""
         objects: dict[Any, int] = {}
 
@@ -121,10 +122,10 @@ class Slot:
             self.knows.add(digest)
             message.append((one.number, digest, code, named(one.arguments), tuple(map(named, one.inputs))))
         now = time.monotonic()
-        call = Call(work, quick, now, math.inf if self.calls else now)
+        call = Call(work, seconds, now, math.inf if self.calls else now)
         self.calls.append(call)
         data = marshal.dumps(message)
-        if quick:
+        if call.quick:
             call.refs = self.actor.run.remote(data, *objects)
             return call, call.refs
         call.refs = self.actor.run_apart.remote(data, *objects)
