@@ -408,15 +408,14 @@ class Loop:
     # --- jobs go
 
     def _complete(self, job: JobState) -> None:
+        """Its results are ours from now on: they stay when the engine forgets them."""
         try:
-            for index in job.graph.outputs:
-                job.values.append(self.engine.get(_value(job.runs[index])))  # ours: it stays when the engine forgets it
-        except EngineError as error:  # it was lost with its machine
-            self._give_up(job, error, FAILED)
-            return
+            job.values += [self.engine.get(_value(job.runs[index])) for index in job.graph.outputs]
+        except EngineError as error:  # one was lost with its machine
+            job.error = error
         for index in set(job.graph.outputs):
             self.engine.free(_value(job.runs[index]))
-        self._close(job, DONE)
+        self._close(job, FAILED if job.error else DONE)
 
     def _give_up(self, job: JobState, error: SymphonyError, status: str) -> None:
         if job.over.is_set():

@@ -276,15 +276,19 @@ class RayEngine:
         elif not slot.killed:
             slot.suspect = work.pop(0), first.since, time.monotonic() - first.since
         slot.waiting.extendleft(reversed(work))
-        for number, why in slot.stopping.items():
-            stopped = slot.remove(number)
-            if stopped is not None:
-                self._forget(number)
-                self._events.append(_too_long(stopped, first.since) if why == TIMEOUT else Stopped(number))
-        slot.stopping.clear()
+        self._end_stopping(slot, first.since)
         if isinstance(error, OutOfMemoryError):
             self._tell_of_death(slot, "", first_line(error))
         self._start(slot)
+
+    def _end_stopping(self, slot: Slot, since: float) -> None:
+        """What was to stop, and is back with us, stops here."""
+        for number, why in list(slot.stopping.items()):
+            work = slot.remove(number)
+            if work is not None:
+                del slot.stopping[number]
+                self._forget(number)
+                self._events.append(_too_long(work, since) if why == TIMEOUT else Stopped(number))
 
     def _tell_of_death(self, slot: Slot, word: str, text: str = "") -> None:
         """Say what became of the work with which an actor died. `word` is a signal's name, if it left one."""
@@ -435,6 +439,7 @@ class RayEngine:
         if len(call.work) > 1:
             self._alone |= {work.number for work in call.work}
             slot.waiting.extendleft(reversed(call.work))
+            self._end_stopping(slot, call.since)
             return
         number = call.work[0].number
         cause = error.cause if isinstance(error, RayTaskError) else error
