@@ -126,7 +126,7 @@ def test_a_ray_of_our_own_stays_on_this_machine_and_ends_with_the_engine(tmp_pat
         print([process for process in mine if os.path.exists(f"/proc/{process}/exe")])
     """
     environment = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}
-    environment |= {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "HOME": str(tmp_path), "RAY_TMPDIR": "/tmp/ray"}
+    environment |= {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}", "HOME": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script)], env=environment, capture_output=True, text=True, check=False
     )

@@ -134,7 +134,7 @@ class RayEngine:
             touched[slot] = None
         for members in gangs.values():
             numbers = {number for number, _ in members}
-            self._gangs |= dict.fromkeys(numbers, numbers)
+            self._gangs |= dict.fromkeys(numbers, numbers) if len(numbers) > 1 else {}
         for slot in touched:
             self._send(slot)
 
@@ -279,6 +279,7 @@ class RayEngine:
         self._end_stopping(slot, first.since)
         if isinstance(error, OutOfMemoryError):
             self._tell_of_death(slot, "", first_line(error))
+        slot.end()  # Ray may have lost sight of an actor that lives, and holds what the next one needs
         self._start(slot)
 
     def _end_stopping(self, slot: Slot, since: float) -> None:
