@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import time
 from collections.abc import Iterator
@@ -185,3 +186,28 @@ def test_a_gang_that_no_device_has_room_for_is_refused(driver: Driver) -> None:
     with pytest.raises(sy.InfeasibleError, match="2 workers on m2/cpu-1-0, which has 1 slots"):
         driver.engine.dispatch([driver.work(double, 1, gang=0), driver.work(double, 2, gang=0)])
     assert driver.value(driver.run(driver.work(double, 1))[0]) == 2  # nothing was left behind
+
+
+def test_everything_ends_once_and_as_it_should_whatever_dies_beside_it(driver: Driver) -> None:
+    chance, count = random.Random(7), 24
+    driver.teach(quick, device=M1)
+    driver.teach(quick, device=M2)
+    kinds = chance.choices(["", "", "", "", "", "", "die", "hang"], k=count)
+    work = [
+        driver.work(quick, "", n, what, device=chance.choice([M1, M2]), timeout_s=0.3 if what == "hang" else 60.0)
+        for n, what in enumerate(kinds)
+    ]
+    cancelled = set(chance.sample(range(count), 5))
+    driver.engine.dispatch(work[: count // 2])
+    for number in sorted(cancelled):
+        driver.engine.cancel(work[number].number)  # those of the second half are nobody's yet
+    driver.engine.dispatch(work[count // 2 :])
+    for number, (event, what) in enumerate(zip(driver.ends(*work), kinds, strict=True)):
+        if isinstance(event, Stopped):
+            assert number in cancelled and number < count // 2
+        elif what:
+            assert isinstance(event, Failed) and event.why == (DIED if what == "die" else TIMEOUT)
+        else:
+            assert driver.value(event) == number
+    assert not driver.engine._where and not driver.engine._gangs and not driver.engine._alone
+    assert all(slot.load == 0 for slot in driver.engine._slots)
