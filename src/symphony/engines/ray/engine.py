@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 import ray
@@ -56,6 +57,7 @@ WATCH_S = 1.0  # between looks at which nodes are alive
 QUICK_S, CALLS = 5e-3, 16  # kernels that took less are quick; calls of quick ones go ahead, so long and so many in all
 CALL_S, TOGETHER = 1e-3, 16  # of quick kernels, what takes so long, and so many, go in one call
 GRACE_S = 0.1  # for quick kernels to end by themselves, before their actor is killed
+LOAD = attrgetter("load")
 SILENT = (SymphonyError, RayError, OSError, RuntimeError)  # Ray does not answer, or names of nodes are unclear
 
 
@@ -118,23 +120,23 @@ class RayEngine:
     def dispatch(self, work: Sequence[Work]) -> None:
         """To the slot of its device with the least before it; workers of a gang to slots of their own."""
         self._check_gangs(work)
-        gangs: dict[int, list[tuple[int, Slot]]] = {}
+        gangs: dict[int, dict[int, Slot]] = {}
         touched: dict[Slot, None] = {}
         for one in work:
             if one.device in self._down:
                 self._events.append(Stopped(one.number))
                 continue
-            gang = gangs.setdefault(one.gang, []) if one.gang >= 0 else []
-            taken = [slot for _, slot in gang]
-            slot = min((s for s in self._by_device[one.device] if s not in taken), key=lambda slot: slot.load)
-            gang.append((one.number, slot))
+            free = self._by_device[one.device]
+            taken = gangs.setdefault(one.gang, {}) if one.gang >= 0 else {}
+            slot = min([slot for slot in free if slot not in taken.values()] if taken else free, key=LOAD)
+            taken[one.number] = slot
             slot.load += 1
             slot.waiting.append(one)
             self._where[one.number] = slot
             touched[slot] = None
         for members in gangs.values():
-            numbers = {number for number, _ in members}
-            self._gangs |= dict.fromkeys(numbers, numbers) if len(numbers) > 1 else {}
+            numbers = set(members)
+            self._gangs |= {number: numbers for number in members if len(members) > 1}
         for slot in touched:
             self._send(slot)
 
@@ -455,10 +457,11 @@ class RayEngine:
         """Work has ended."""
         self._where.pop(number).load -= 1
         self._alone.discard(number)
-        others = self._gangs.pop(number, set())
-        others.discard(number)
-        for other in list(others):
-            self._send(self._where[other])  # it need not wait for this one
+        if number in self._gangs:
+            others = self._gangs.pop(number)
+            others.discard(number)
+            for other in list(others):
+                self._send(self._where[other])  # it need not wait for this one
 
 
 def _nothing() -> None:
