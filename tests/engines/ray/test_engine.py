@@ -7,6 +7,8 @@ import random
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ import ray
 from symphony.engines.ray import RayEngine, machines
 from tests.engines.ray.driving import Driver, Input
 from tests.engines.ray.kernels import double, exists, quick, sleep_until, where
+from tests.runtime.machines import machine
 
 M1, M2 = 0, 1  # devices: two slots on machine m1, one on m2
 
@@ -47,12 +50,24 @@ def test_every_slot_is_an_actor_that_is_called_as_its_device_and_runs_on_its_mac
     names = [f"{device.name}/0" for device in driver.engine.inventory().devices]
     assert names == ["m1/cpu-2-0/0", "m2/cpu-1-0/0"]
     there = machines.machines()
-    for device, machine in ((M1, "m1"), (M2, "m2")):
+    for device, name in ((M1, "m1"), (M2, "m2")):
         found, process, loaded, threads, folder = driver.value(driver.run(driver.work(where, device=device))[0])
-        assert found == there[machine].node and process != os.getpid()
+        assert found == there[name].node and process != os.getpid()
         assert loaded == [] and threads == "1" and folder == os.getcwd()
     named = {actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True)}
     assert any(name.startswith("m1/cpu-2-0/1") for name in named)
+
+
+def test_a_device_that_is_no_cpu_takes_the_resource_that_is_called_as_its_type(driver: Driver) -> None:
+    here = machine(others=1)
+    [only] = [replace(device, machine="m1", name="m1/big") for device in here.devices if device.kind == "big"]
+    with closing(RayEngine(topology=replace(here, devices=(only,)))) as engine:
+        other = Driver(engine)
+        [event] = other.run(other.work(where, device=0))
+        assert other.value(event)[0] == machines.machines()["m1"].node
+        with pytest.raises(sy.EngineError, match="no device came up"), pytest.MonkeyPatch.context() as patch:
+            patch.setattr("symphony.engines.ray.slots.START_S", 1.0)
+            RayEngine(topology=replace(here, devices=(only,)))  # there is one of it, and it is taken
 
 
 # --- values
