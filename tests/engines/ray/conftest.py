@@ -18,11 +18,11 @@ os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # all listen at 127.0.0.1
 os.environ["RAY_AUTH_MODE"] = "token"
 os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-os.environ |= {  # a node that is killed is missed within a second
+os.environ |= {  # a node that is killed is missed within a second; one that is only slow is not
     "RAY_health_check_initial_delay_ms": "0",
     "RAY_health_check_period_ms": "300",
-    "RAY_health_check_timeout_ms": "2000",
-    "RAY_health_check_failure_threshold": "2",
+    "RAY_health_check_timeout_ms": "10000",
+    "RAY_health_check_failure_threshold": "3",
 }
 
 
