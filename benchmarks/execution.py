@@ -2,25 +2,31 @@
 
     engine    the local engine by itself: round trip of one kernel, and kernels a second with several under way
     pool      `concurrent.futures.ProcessPoolExecutor`, the same
-    ray       one Ray actor for each slot, called directly (if Ray is installed)
+    ray       if Ray is installed: one actor for each slot, called directly, and the Ray engine; both with one kernel
+              in a call, and with 16. "Told": the actor is told which kernel to run, in bytes, and answers in bytes,
+              which is the cheapest way to tell one anything
     arrays    the same round trip with an array of 8 MB going in and out
-    cluster   all of Symphony: graphs of no-ops submitted to `sy.local()`, with every decision made by the core
+    cluster   all of Symphony: graphs of no-ops submitted to `sy.local()` and `sy.ray()`, with every decision made by
+              the core
 
 All with as many processes as this machine has cores, in turns, so that other load hits all of them alike; the best and
 the median of several rounds are kept. Unfair to the pool and to Ray: they do more (Ray runs on many machines, the pool
-takes work from a queue that all processes share). Unfair to us: our processes are pinned, which on a busy machine is a
-handicap.
+takes work from a queue that all processes share). Unfair to us: our local processes are pinned, which on a busy machine
+is a handicap; and bare actors are called without arguments, unless they are told.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import statistics
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from contextlib import suppress
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -35,7 +41,7 @@ from symphony.engines.engine import Finished, Function, Pickled, Work
 from symphony.engines.worker import pickled, unpickled
 
 SECTIONS = ("engine", "pool", "ray", "arrays", "cluster")
-UNDER_WAY = 16  # kernels for each process, where throughput is measured
+UNDER_WAY = 32  # kernels for each process, where throughput is measured
 ARRAY = np.arange(1_000_000.0)
 
 
@@ -48,11 +54,16 @@ def same(array: Any) -> Any:
     return array
 
 
-class Engine:
-    """The local engine."""
+KERNELS: dict[bytes, Callable[[], Any]] = {b"nothing": nothing}
 
-    def __init__(self) -> None:
-        self.engine = sy.LocalEngine()
+
+class Engine:
+    """An engine of ours."""
+
+    fewer = 1  # how many times fewer kernels it is given than the fastest
+
+    def __init__(self, engine: Any) -> None:
+        self.engine = engine
         self.devices = len(self.engine.inventory().devices)
         self.slots = len(self.engine._slots)
         self.number = 0
@@ -103,6 +114,8 @@ class Engine:
 class Pool:
     """Python's own."""
 
+    fewer = 1
+
     def __init__(self, slots: int) -> None:
         self.slots = slots
         self.pool = ProcessPoolExecutor(slots, mp_context=get_context("spawn"))
@@ -127,29 +140,38 @@ class Pool:
         self.pool.shutdown()
 
 
-class Ray:
-    """One actor for each slot, and nothing between us and them."""
+class Actors:
+    """Ray's actors, one for each slot, and nothing between us and them."""
 
-    def __init__(self, slots: int) -> None:
+    fewer = 5
+
+    def __init__(self, slots: int, together: int = 1, told: bool = False) -> None:
         import ray
 
-        self.ray = ray
-        ray.init(num_cpus=slots, include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1")
-
-        @ray.remote
+        @ray.remote(num_cpus=1)
         class Actor:
             def nothing(self) -> None:
                 pass
 
+            def told(self, name: bytes) -> bytes:
+                return KERNELS[name]() or b""
+
+            def several(self, count: int) -> list[None]:
+                return [nothing() for _ in range(count)]
+
             def same(self, array: Any) -> Any:
                 return array
 
+        self.ray, self.together, self.told = ray, together, told
         self.actors = [Actor.remote() for _ in range(slots)]
         self.next = 0
 
     def _call(self) -> Any:
         self.next += 1
-        return self.actors[self.next % len(self.actors)].nothing.remote()
+        actor = self.actors[self.next % len(self.actors)]
+        if self.told:
+            return actor.told.remote(b"nothing")
+        return actor.nothing.remote() if self.together == 1 else actor.several.remote(self.together)
 
     def round_trip(self) -> None:
         self.ray.get(self._call())
@@ -158,17 +180,38 @@ class Ray:
         assert self.ray.get(self.actors[0].same.remote(ARRAY))[-1] == ARRAY[-1]
 
     def many(self, count: int) -> None:
-        under_way: list[Any] = []
+        under_way: deque[Any] = deque()
+        room = len(self.actors) * max(UNDER_WAY // self.together, 2)
         sent = ended = 0
         while ended < count:
-            while len(under_way) < len(self.actors) * UNDER_WAY and sent < count:
+            while len(under_way) < room and sent < count:
                 under_way.append(self._call())
-                sent += 1
-            done, under_way = self.ray.wait(under_way, num_returns=1, fetch_local=False)
-            ended += len(done)
+                sent += self.together
+            self.ray.get(under_way.popleft())  # in order: faster than `ray.wait` for whichever is first
+            ended += self.together
 
     def close(self) -> None:
-        self.ray.shutdown()
+        for actor in self.actors:
+            self.ray.kill(actor)
+
+
+class OnRay(Engine):
+    """The Ray engine, on the same devices as the local one."""
+
+    fewer = 5
+
+    def __init__(self, together: int) -> None:
+        from symphony.engines.ray import RayEngine
+
+        super().__init__(RayEngine(topology=sy.discover().topology, together=together))
+
+
+def start_ray(slots: int) -> None:
+    """A Ray with room for all of them, at 127.0.0.1, that asks for a token."""
+    os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # read when Ray is imported
+    import ray
+
+    ray.init("local", num_cpus=5 * slots, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
 
 
 def round_trips(run: Callable[[], None], count: int) -> dict[str, float]:
@@ -189,20 +232,21 @@ def measure(parts: dict[str, Any], rounds: int, count: int) -> dict[str, Any]:
         part.many(200)  # processes start, imports are done
     for _ in range(rounds):
         for name, part in parts.items():
-            figures[name]["round_trips"].append(round_trips(part.round_trip, count // 4))
+            number = count // part.fewer
+            figures[name]["round_trips"].append(round_trips(part.round_trip, number // 4))
             began = time.perf_counter()
-            part.many(count)
-            figures[name]["per_s"].append(count / (time.perf_counter() - began))
+            part.many(number)
+            figures[name]["per_s"].append(number / (time.perf_counter() - began))
     return figures
 
 
-def measure_cluster(rounds: int) -> dict[str, Any]:
+def measure_cluster(rounds: int, cluster_of: Callable[..., sy.Cluster]) -> dict[str, Any]:
     """Chains (what one task after another costs) and wide graphs (what many at once cost), decisions included."""
     kernel = sy.kernel(nothing)
     figures: dict[str, Any] = {"chain_s": [], "per_s": []}
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
-        with sy.local(profiles=Path(folder) / "profiles.json") as cluster:
+        with cluster_of(profiles=Path(folder) / "profiles.json") as cluster:
             figures["start_s"] = time.perf_counter() - began
             for number in range(rounds + 1):
                 chain, wide = sy.graph("chain"), [sy.graph("wide") for _ in range(16)]
@@ -232,12 +276,15 @@ def main() -> None:
     options = arguments(__doc__ or "", SECTIONS)
     rounds, count = (3, 2_000) if options.quick else (9, 20_000)
     console, figures = Console(), {}
-    parts: dict[str, Any] = {"engine": Engine()}
+    parts: dict[str, Any] = {"engine": Engine(sy.LocalEngine())}
     if "pool" in options.only:
         parts["pool"] = Pool(parts["engine"].slots)
     if "ray" in options.only:
+        slots = parts["engine"].slots
         try:
-            parts["ray"] = Ray(parts["engine"].slots)
+            start_ray(slots)
+            parts |= {"actors": Actors(slots), "actors, told": Actors(slots, told=True), "ray engine": OnRay(1)}
+            parts |= {"actors, 16 a call": Actors(slots, 16), "ray engine, 16 a call": OnRay(16)}
         except ImportError:
             console.print("Ray is not installed: left out.")
     try:
@@ -250,7 +297,9 @@ def main() -> None:
             with suppress(Exception):
                 part.close()
     if "cluster" in options.only:
-        figures["cluster"] = measure_cluster(rounds)
+        figures["cluster"] = measure_cluster(rounds, sy.local)
+        if "actors" in parts:
+            figures["cluster on ray"] = measure_cluster(rounds, partial(sy.ray, topology=sy.discover().topology))
 
     table = Table("", "round trip p50, ms", "p99, ms", "kernels/s (best)", "8 MB in and out, ms", "against engine")
     ours = statistics.median(figures["engine"]["per_s"])
@@ -262,10 +311,17 @@ def main() -> None:
         cells = (f"{trip['p50']:.3f}", f"{trip['p99']:.3f}", f"{rate:,.0f} ({max(mine['per_s']):,.0f})")
         table.add_row(name, *cells, f"{array:.1f}", f"{mine['ratio']:.2f}")
     console.print(table)
-    if "cluster" in figures:
-        mine = figures["cluster"]
+    for mine, theirs in (("", ""), ("", ", told"), (", 16 a call", ", 16 a call")):
+        if f"actors{theirs}" in figures:
+            pairs = zip(figures[f"ray engine{mine}"]["per_s"], figures[f"actors{theirs}"]["per_s"], strict=True)
+            ratio = statistics.median(ours / bare for ours, bare in pairs)
+            console.print(f"ray engine{mine} against actors{theirs}: {ratio:.2f} of their kernels/s, round by round")
+    for name in ("cluster", "cluster on ray"):
+        if name not in figures:
+            continue
+        mine = figures[name]
         console.print(
-            f"cluster: up after {mine['start_s']:.1f} s; {statistics.median(mine['per_s']):,.0f} kernels/s; "
+            f"{name}: up after {mine['start_s']:.1f} s; {statistics.median(mine['per_s']):,.0f} kernels/s; "
             f"a chain takes {statistics.median(mine['chain_s']) * 1e3:.2f} ms a kernel; "
             f"a turn with decisions takes {mine['turn_s']['p50'] * 1e3:.2f} ms (p99 {mine['turn_s']['p99'] * 1e3:.2f})"
         )

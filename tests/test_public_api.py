@@ -88,6 +88,7 @@ PUBLIC = [
     "plan",
     "policies",
     "preempt",
+    "ray",
     "reconfigure",
     "simulate",
     "telemetry",

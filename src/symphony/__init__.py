@@ -49,7 +49,7 @@ from symphony.problem.errors import (
 from symphony.problem.topologies import topology
 from symphony.problem.topology import Device, DeviceKind, Hop, Resource, Topology
 from symphony.problem.workload import Edge, Gang, Job, Kernel, Profile, Task, TaskGraph, Workload
-from symphony.runtime.cluster import Cluster, local
+from symphony.runtime.cluster import Cluster, local, ray
 from symphony.runtime.graph import graph
 from symphony.runtime.kernels import kernel
 from symphony.scheduling.policy import (
@@ -144,6 +144,7 @@ __all__ = [
     "plan",
     "policies",
     "preempt",
+    "ray",
     "reconfigure",
     "simulate",
     "telemetry",

@@ -28,6 +28,9 @@ UNSENDABLE = "unsendable"  # it returned what cannot be pickled
 UNREADABLE = "unreadable"  # the function or its arguments could not be read where it was to run
 DIED = "died"  # its process ended
 TIMEOUT = "timeout"  # it ran longer than it may
+LOST = "lost"  # an input is gone, with the machine that kept it
+# What a process was at, and why the work has failed there.
+STEPS = {"function": UNREADABLE, "arguments": UNREADABLE, "call": RAISED, "result": UNSENDABLE}
 
 
 @dataclass(frozen=True)
@@ -90,7 +93,7 @@ class Failed:
     """Work ended without a value."""
 
     number: int
-    why: str  # RAISED, UNSENDABLE, UNREADABLE, DIED or TIMEOUT
+    why: str  # RAISED, UNSENDABLE, UNREADABLE, DIED, TIMEOUT or LOST
     message: str
     began_s: float = math.nan
     seconds: float = 0.0

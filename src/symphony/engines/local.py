@@ -27,10 +27,8 @@ from pathlib import Path
 from symphony.engines import worker as process
 from symphony.engines.engine import (
     DIED,
-    RAISED,
+    STEPS,
     TIMEOUT,
-    UNREADABLE,
-    UNSENDABLE,
     DeviceDown,
     EngineEvent,
     Failed,
@@ -47,9 +45,6 @@ from symphony.problem.topology import Topology
 CPU, GPU = "cpu", "gpu"
 START_S = 120.0  # for a process to come up: with a GPU, JAX has to load its driver
 TRIES, KILLED = 3, 20  # starts in a row that may fail, or be killed from outside, before a device is down
-STEPS = {"function": UNREADABLE, "arguments": UNREADABLE, "call": RAISED, "result": UNSENDABLE}
-# One CPU for each slot, one thread on each: more would get into one another's way.
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 
 
 @dataclass
@@ -457,7 +452,7 @@ def _slots(topology: Topology) -> list[_Slot]:
             environment = {"CUDA_VISIBLE_DEVICES": _visible(next(gpus)), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
             slots += [_Slot(number, (), GPU, environment) for _ in range(kind.slots)]
         else:
-            environment = {"JAX_PLATFORMS": "cpu", **ONE_THREAD}
+            environment = {"JAX_PLATFORMS": "cpu", **process.ONE_THREAD}
             slots += [_Slot(number, (next(turn),), "", environment) for _ in range(kind.slots)]
     return slots
 

@@ -30,6 +30,10 @@ LARGE = 8 << 10  # bytes of a buffer from which on it is left out of the pickle
 INLINE = 16 << 10  # bytes of a value that may travel in a message
 TEXT = 16 << 10  # characters of a traceback, and bytes of an exception
 READ = 1 << 18  # bytes read from a pipe at once
+# One CPU for each slot, one thread on each: more would get into one another's way.
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
+
+PLAIN = {type(None), bool, int, float, str, bytes}  # has nothing to leave out
 
 # A value as it travels: its pickle if that is short, else None; the file that holds the rest; where in the file the
 # pickle (if it is there) and the buffers are, as (offset, length); bytes in all.
@@ -60,6 +64,8 @@ def pickled(value: Any, refer: Callable[[Any], Any] | None = None) -> tuple[byte
     What pickle cannot take (functions of a notebook, say) cloudpickle may; its error says what cannot be sent at all.
     """
     if refer is None:
+        if type(value) in PLAIN:
+            return pickle.dumps(value, protocol=5), []
         try:
             return _pickled(_Pickler, value)
         except Exception:  # whatever it is, cloudpickle says it again, or does it
@@ -146,6 +152,74 @@ def fetch(value: Portable, folder: str) -> tuple[bytes, list[Any]]:
     return (bytes(parts[0]), list(parts[1:])) if head is None else (head, list(parts))
 
 
+# --- kernels -----------------------------------------------------------------------------------------------
+
+
+class Kernels:
+    """The functions that were sent to a process, and what comes of calling them."""
+
+    def __init__(self) -> None:
+        self._functions: dict[str, Callable[..., Any]] = {}
+        self._called: set[str] = set()
+
+    def run(
+        self,
+        digest: str,
+        code: Any,
+        arguments: Any,
+        inputs: Sequence[Any],
+        fetched: Callable[[Any], tuple[bytes, Sequence[Any]]],
+        kept: Callable[[bytes, list[memoryview]], Any],
+    ) -> tuple:
+        """Call a function: ("done", began, seconds, cold, value), or ("failed", began, seconds, step, and what of it).
+
+        `fetched` gives the bytes of code, arguments and inputs, `kept` takes those of the value.
+        """
+        began, seconds, cold = time.monotonic(), 0.0, digest not in self._called
+        step = "function"
+        try:
+            if digest not in self._functions:
+                self._functions[digest] = unpickled(*fetched(code))
+            function = self._functions[digest]
+            step = "arguments"
+            values = [unpickled(*fetched(value)) for value in inputs]
+            positional, named = unpickled(*fetched(arguments), values)
+            step = "call"
+            began = time.monotonic()
+            value = _wait_for(function(*positional, **named))
+            seconds = time.monotonic() - began
+            self._called.add(digest)
+            step = "result"
+            return "done", began, seconds, cold, kept(*pickled(value))
+        except BaseException as error:  # SystemExit too: a kernel may not end its process
+            if isinstance(error, MemoryError):
+                gc.collect()
+            return "failed", began, time.monotonic() - began, step, *_told(error)
+
+
+def _wait_for(value: Any) -> Any:
+    """JAX answers before it has computed: the time of a kernel is that of its values."""
+    jax = sys.modules.get("jax")
+    return value if jax is None else jax.block_until_ready(value)
+
+
+def _told(error: BaseException) -> tuple[str, str, str, bytes | None]:
+    """Type, message, traceback and, if it can be sent, the exception itself."""
+    inside = error.__traceback__.tb_next if error.__traceback__ else None
+    text = "".join(traceback.format_exception(type(error), error, inside))
+    try:
+        message = str(error)[:TEXT]
+    except Exception:  # an exception whose own message fails
+        message = "(its message cannot be read)"
+    sent: bytes | None = None
+    try:
+        head, buffers = pickled(error.with_traceback(None))
+        sent = head if len(head) <= TEXT and not buffers else None
+    except Exception:  # the text has to do
+        pass
+    return type(error).__name__, message, text[-TEXT:], sent
+
+
 # --- messages ----------------------------------------------------------------------------------------------
 
 
@@ -205,8 +279,7 @@ class _Process:
         self.inbox = Inbox()
         self.waiting: deque[tuple] = deque()  # work that has come
         self.dropped: set[int] = set()
-        self.functions: dict[str, Callable[..., Any]] = {}
-        self.called: set[str] = set()
+        self.kernels = Kernels()
         self.folder = ""
         self.printed = Printed()
         self.names = (f"{os.getpid()}-{number}" for number in itertools.count())
@@ -245,53 +318,15 @@ class _Process:
 
     def run(self, _: str, number: int, digest: str, code: Portable | None, arguments: Portable, inputs: tuple) -> None:
         """Run a kernel and say what came of it."""
-        began, seconds, cold = time.monotonic(), 0.0, digest not in self.called
-        step, self.printed.text = "function", ""
-        try:
-            if digest not in self.functions:
-                assert code is not None
-                self.functions[digest] = unpickled(*fetch(code, self.folder))
-            function = self.functions[digest]
-            step = "arguments"
-            values = [unpickled(*fetch(value, self.folder)) for value in inputs]
-            positional, named = unpickled(*fetch(arguments, self.folder), values)
-            step = "call"
-            began = time.monotonic()
-            value = _wait_for(function(*positional, **named))
-            seconds = time.monotonic() - began
-            self.called.add(digest)
-            step = "result"
-            head, buffers = pickled(value)
-            answer = store(head, buffers, self.folder, next(self.names) if buffers or len(head) > INLINE else "")
-        except BaseException as error:  # SystemExit too: a kernel may not end its process
-            self.say("failed", number, began, time.monotonic() - began, step, *_told(error), self.printed.text)
-            if isinstance(error, MemoryError):
-                gc.collect()
-        else:
-            self.say("done", number, began, seconds, cold, answer, self.printed.text)
+        self.printed.text = ""
+        kind, *rest = self.kernels.run(digest, code, arguments, inputs, self.fetched, self.kept)
+        self.say(kind, number, *rest, self.printed.text)
 
+    def fetched(self, value: Portable) -> tuple[bytes, list[Any]]:
+        return fetch(value, self.folder)
 
-def _wait_for(value: Any) -> Any:
-    """JAX answers before it has computed: the time of a kernel is that of its values."""
-    jax = sys.modules.get("jax")
-    return value if jax is None else jax.block_until_ready(value)
-
-
-def _told(error: BaseException) -> tuple[str, str, str, bytes | None]:
-    """Type, message, traceback and, if it can be sent, the exception itself."""
-    inside = error.__traceback__.tb_next if error.__traceback__ else None
-    text = "".join(traceback.format_exception(type(error), error, inside))
-    try:
-        message = str(error)[:TEXT]
-    except Exception:  # an exception whose own message fails
-        message = "(its message cannot be read)"
-    sent: bytes | None = None
-    try:
-        head, buffers = pickled(error.with_traceback(None))
-        sent = head if len(head) <= TEXT and not buffers else None
-    except Exception:  # the text has to do
-        pass
-    return type(error).__name__, message, text[-TEXT:], sent
+    def kept(self, head: bytes, buffers: list[memoryview]) -> Portable:
+        return store(head, buffers, self.folder, next(self.names) if buffers or len(head) > INLINE else "")
 
 
 def _accelerator(kind: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from symphony import policies
 from symphony.engines.engine import Engine, Function, Stored
@@ -200,9 +201,34 @@ def local(
 
     `profiles` is the file in which is kept what is learned of kernels.
     """
-    engine = LocalEngine(topology)
+    return _cluster(LocalEngine(topology), policy, profiles, policy_timeout_s)
+
+
+def ray(
+    address: str | None = None,
+    topology: Topology | None = None,
+    *,
+    policy: Policy | str = DEFAULT_POLICY,
+    profiles: str | Path | None = None,
+    policy_timeout_s: float = 1.0,
+) -> Cluster:
+    """A Ray cluster as a cluster: an actor for each slot of each device (by default, of those that Ray knows of).
+
+    Without an address, Ray is what this process or RAY_ADDRESS has, else one that is started on this machine.
+    """
+    try:
+        from symphony.engines.ray import RayEngine
+    except ImportError as error:
+        raise EngineError(
+            f"Ray is not installed: {error}", hint="type: pip install 'symphony-scheduler[ray]'"
+        ) from error
+    return _cluster(RayEngine(address, topology), policy, profiles, policy_timeout_s)
+
+
+def _cluster(engine: Any, policy: Policy | str, profiles: str | Path | None, policy_timeout_s: float) -> Cluster:
+    """A cluster that owns an engine, whose notes are passed on."""
     for note in engine.notes:
-        warnings.warn(SymphonyWarning(note), stacklevel=2)
+        warnings.warn(SymphonyWarning(note), stacklevel=3)
     try:
         return Cluster(engine, policy=policy, profiles=profiles, policy_timeout_s=policy_timeout_s)
     except BaseException:

@@ -19,6 +19,7 @@ from dataclasses import replace
 
 from symphony.engines.engine import (
     DIED,
+    LOST,
     RAISED,
     TIMEOUT,
     UNREADABLE,
@@ -411,12 +412,14 @@ class Loop:
     # --- jobs go
 
     def _complete(self, job: JobState) -> None:
-        for index in job.graph.outputs:
-            value = _value(job.runs[index])
-            job.values.append(self.engine.get(value))  # mapped: it stays when its file goes
+        """Its results are ours from now on: they stay when the engine forgets them."""
+        try:
+            job.values += [self.engine.get(_value(job.runs[index])) for index in job.graph.outputs]
+        except EngineError as error:  # one was lost with its machine
+            job.error = error
         for index in set(job.graph.outputs):
             self.engine.free(_value(job.runs[index]))
-        self._close(job, DONE)
+        self._close(job, FAILED if job.error else DONE)
 
     def _give_up(self, job: JobState, error: SymphonyError, status: str) -> None:
         if job.over.is_set():
@@ -492,6 +495,9 @@ def error_of(run: TaskRun, event: Failed) -> JobError:
         memory = "; is there enough memory?" if event.signal == signal.SIGKILL else ""
         hint = f"run it by itself to see what it does to its process{memory}"
         return WorkerDiedError(f"kernel {name!r}: {event.message}{again}", where=where, hint=hint, signal=event.signal)
+    if event.why == LOST:
+        hint = "submit the job again: what it needs is made again"
+        return WorkerDiedError(f"kernel {name!r}: {event.message}", where=where, hint=hint)
     said = {RAISED: "raised", UNSENDABLE: "returned what cannot be sent:", UNREADABLE: "could not be read:"}
     text = f"kernel {name!r} {said[event.why]} {event.type}: {event.message}"
     return KernelError(text, where=where, hint=HINTS[event.why], traceback=event.traceback)

@@ -1,0 +1,89 @@
+"""What runs in an actor: the kernels of one slot.
+
+Sent by value, with what it uses of `symphony.engines.worker`: a machine need not have Symphony, and an actor is up in
+half a second. Messages are `marshal`led, because bytes are what Ray sends fastest; large values are objects of Ray's
+store, given as arguments, so that Ray has moved them before a kernel begins.
+"""
+
+from __future__ import annotations
+
+import glob
+import marshal
+import os
+import pickle
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import ray
+
+from symphony.engines.worker import INLINE, Kernels
+
+LAST_WORDS = 64 << 10  # bytes of a log that are looked at
+
+# A value as it travels: its pickle, or which of the objects that came along has it, and where in it.
+Named = bytes | tuple[int, int]
+# What is in an object: pickles, each with its buffers.
+Parts = list[tuple[bytes, Sequence[Any]]]
+
+
+class Slot:
+    """A slot of a device."""
+
+    def __init__(self, path: Sequence[str], working: str, environment: Mapping[str, str]) -> None:
+        os.environ.update(environment)
+        sys.path += [entry for entry in path if entry not in sys.path]
+        if os.path.isdir(working):  # it is, on the machine of the one who asks
+            os.chdir(working)
+        self._kernels = Kernels()
+
+    def hello(self, predecessor: int) -> tuple[int, float, str]:
+        """Its process, its clock, and the signal that ended the process before it, if that left a word."""
+        return os.getpid(), time.monotonic(), _last_words(predecessor) if predecessor else ""
+
+    def run(self, message: bytes, *objects: Parts) -> bytes | tuple[bytes, Parts]:
+        """Run kernels, one after the other. What they made is in the answer; large values are behind it."""
+        answer, made = self._run(message, objects)
+        return (answer, made) if made else answer
+
+    @ray.method(num_returns=2)
+    def run_apart(self, message: bytes, *objects: Parts) -> tuple[bytes, Parts]:
+        """The same, with large values as an object of their own, which stays where it was made."""
+        return self._run(message, objects)
+
+    def _run(self, message: bytes, objects: Sequence[Parts]) -> tuple[bytes, Parts]:
+        made: Parts = []
+
+        def fetched(value: Named) -> tuple[bytes, Sequence[Any]]:
+            return (value, ()) if isinstance(value, bytes) else objects[value[0]][value[1]]
+
+        def kept(head: bytes, buffers: list[memoryview]) -> tuple[bytes | None, int, int]:
+            """Pickle or None, place among the large values, bytes."""
+            size = len(head) + sum(buffer.nbytes for buffer in buffers)
+            if not buffers and size <= INLINE:
+                return head, -1, size
+            made.append((head, [pickle.PickleBuffer(buffer) for buffer in buffers]))
+            return None, len(made) - 1, size
+
+        answers = []
+        for number, digest, code, arguments, inputs in marshal.loads(message):
+            answers.append((number, *self._kernels.run(digest, code, arguments, inputs, fetched, kept)))
+        return marshal.dumps(answers), made
+
+
+def _last_words(process: int) -> str:
+    """The name of the signal that ended a process of this machine, if its log has it; Ray does not tell.
+
+    Those that nobody can catch, and a plain exit, leave none.
+    """
+    try:
+        folder = os.path.dirname(os.readlink("/proc/self/fd/2"))
+        [log] = glob.glob(os.path.join(glob.escape(folder), f"worker-*-{process}.err"))
+        with open(log, "rb") as file:
+            file.seek(max(os.path.getsize(log) - LAST_WORDS, 0))
+            found = re.findall(rb"^\*\*\* (SIG[A-Z]+) received", file.read(), re.MULTILINE)
+    except (OSError, ValueError):  # no such log
+        return ""
+    return found[-1].decode() if found else ""

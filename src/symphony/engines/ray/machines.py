@@ -1,0 +1,210 @@
+"""Ray's nodes as machines: how Ray is reached, which machines there are, and what is asked of each.
+
+A machine is called what its label says (`ray start --labels symphony.machine=NAME`), else by its host name. That name
+stays when its node goes and another comes; Ray's own numbers do not.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import ray
+from ray._private import ray_constants
+
+from symphony.problem.build import CPU, ClusterSpec, DeviceSpec, MachineSpec, RackSpec, SocketSpec, build
+from symphony.problem.discover import LINK, MEMORY_LEAST, MEMORY_MOST, MEMORY_PER_CORE, NIC
+from symphony.problem.errors import EngineError, InfeasibleError, TopologyError
+from symphony.problem.topology import Topology
+
+MACHINE_LABEL, RACK_LABEL, CPU_LABEL = "symphony.machine", "symphony.rack", "symphony.cpu"
+TYPE_LABEL, TYPE_RESOURCE = "ray.io/accelerator-type", "accelerator_type:"  # Ray's own
+ACCELERATORS = ("GPU", "TPU", "NPU", "HPU", "FPGA")  # resources that are devices; other words may mean anything
+LOCAL, LOOPBACK = "local", "127.0.0.1"
+PATIENCE_S = 5.0  # for somebody to answer at an address
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A node of Ray that is alive."""
+
+    name: str
+    node: str  # Ray's number for it
+    resources: Mapping[str, float]
+    labels: Mapping[str, str]
+
+    def slots(self, resource: str) -> int:
+        """How many of a resource it has, in whole."""
+        return int(self.resources.get(resource, 0.0))
+
+
+def connect(address: str | None) -> tuple[bool, list[str]]:
+    """Reach Ray: at an address, or as this process or the environment has it, else one of our own on this machine.
+
+    Whether the connection is ours to close, and what the user should know.
+    """
+    if ray.is_initialized():
+        return False, []
+    given = address or os.environ.get("RAY_ADDRESS")
+    try:
+        if given and given != LOCAL:
+            _knock(given)
+            ray.init(given, logging_level="WARNING")
+            return True, []
+        with _on_loopback():  # Ray asks those who come for a token, unless RAY_AUTH_MODE says otherwise
+            ray.init(LOCAL, include_dashboard=False, logging_level="ERROR")
+    except Exception as error:  # of many types
+        raise EngineError(
+            f"Ray cannot be reached: {type(error).__name__}: {error}",
+            where=f"address {given}" if given else "",
+            hint="is it up (ray status), and is RAY_AUTH_TOKEN or ~/.ray/auth_token that of the cluster?",
+        ) from error
+    addresses = {node["NodeManagerAddress"] for node in ray.nodes()}
+    return True, [] if addresses == {LOOPBACK} else [f"Ray listens on all interfaces, not only at {LOOPBACK}"]
+
+
+def _knock(address: str) -> None:
+    """Raise if nobody is there; Ray would wait for minutes."""
+    host, colon, port = address.rpartition(":")
+    if "://" in address:
+        raise ValueError("a client of Ray cannot hold actors: run on a machine of the cluster")
+    if colon:
+        socket.create_connection((host.strip("[]"), int(port)), PATIENCE_S).close()
+
+
+@contextmanager
+def _on_loopback() -> Iterator[None]:
+    """On Linux, Ray listens on all interfaces, whatever address it is given; on other systems at 127.0.0.1.
+
+    RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 makes it so on Linux, too, but is read when Ray is imported.
+    """
+    before = getattr(ray_constants, "ENABLE_RAY_CLUSTER", None)
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+def machines() -> dict[str, Machine]:
+    """The nodes that are alive and have something to run on, by name."""
+    found: dict[str, Machine] = {}
+    for node in ray.nodes():
+        resources, labels = node["Resources"], node.get("Labels") or {}
+        if not node["Alive"] or not any(resources.get(name, 0) >= 1 for name in ("CPU", *ACCELERATORS)):
+            continue
+        name = labels.get(MACHINE_LABEL) or node["NodeManagerHostname"]
+        if name in found:
+            raise TopologyError(
+                f"two nodes of Ray are called {name!r}", hint=f"name them: ray start --labels {MACHINE_LABEL}=NAME"
+            )
+        found[name] = Machine(name, node["NodeID"], resources, labels)
+    return found
+
+
+# --- what there is -----------------------------------------------------------------------------------------
+
+
+def discovered(found: Mapping[str, Machine]) -> Topology:
+    """A topology of what Ray tells: numbers of cores and accelerators. What they share is assumed.
+
+    Machines with as many cores are taken to have the same CPU, unless their labels say otherwise.
+    """
+    if not found:
+        raise EngineError("Ray has no node with a CPU or an accelerator", hint="start one: ray start --address=…")
+    kinds: dict[str, DeviceSpec] = {}
+    racks: dict[str, list[MachineSpec]] = {}
+    for machine in sorted(found.values(), key=lambda machine: machine.name):
+        devices = _cpus(machine, kinds) + _accelerators(machine, kinds)
+        memory = min(max(MEMORY_PER_CORE * machine.slots("CPU"), MEMORY_LEAST), MEMORY_MOST)
+        spec = MachineSpec(name=machine.name, nic=NIC, socket=(SocketSpec(memory=memory, devices=tuple(devices)),))
+        racks.setdefault(machine.labels.get(RACK_LABEL, ""), []).append(spec)
+    loose = racks.pop("", [])
+    rows = tuple(RackSpec(name=name, machine=tuple(inside)) for name, inside in racks.items())
+    return build(ClusterSpec(name="ray", device=kinds, rack=rows, machine=tuple(loose)))
+
+
+def _cpus(machine: Machine, kinds: dict[str, DeviceSpec]) -> list[str]:
+    slots = machine.slots("CPU")
+    if not slots:
+        return []
+    name = f"{machine.labels.get(CPU_LABEL, CPU)}-{slots}"
+    kinds.setdefault(name, DeviceSpec(type=CPU, slots=slots))
+    return [name]
+
+
+def _accelerators(machine: Machine, kinds: dict[str, DeviceSpec]) -> list[str]:
+    devices = []
+    for resource in ACCELERATORS:
+        count, type_name = machine.slots(resource), resource.lower()
+        told = [name[len(TYPE_RESOURCE) :] for name in machine.resources if name.startswith(TYPE_RESOURCE)]
+        model = machine.labels.get(TYPE_LABEL) or (told[0] if told else "")
+        name = model.lower() if model and resource == "GPU" else type_name
+        if count:
+            kinds.setdefault(name, DeviceSpec(type=type_name, link=LINK))
+        devices += [name] * count
+    return devices
+
+
+# --- what is asked for -------------------------------------------------------------------------------------
+
+
+def needs(topology: Topology, device: int, machine: Machine) -> dict[str, float]:
+    """The resources that one slot of a device takes: a CPU, or its share of an accelerator."""
+    kind = topology.kind_of[topology.devices[device].kind]
+    if kind.type == CPU:
+        return {"CPU": 1.0}
+    named = [name for name in machine.resources if name.lower() in (kind.type.lower(), kind.name.lower())]
+    return {named[0]: 1.0 / kind.slots} if named else {}
+
+
+def check(topology: Topology, found: Mapping[str, Machine]) -> None:
+    """Refuse what Ray could only leave pending: machines that it does not have, more than they have."""
+    for kind in topology.kinds:
+        if kind.reconfigurable:
+            raise TopologyError(
+                f"{kind.name!r} must be configured for a kernel, which the Ray engine cannot do",
+                where=topology.name,
+                hint="leave such devices out of the topology",
+            )
+    for name in topology.machines:
+        if name not in found:
+            raise TopologyError(
+                f"Ray has no machine {name!r}; it has {_listed(sorted(found))}",
+                where=topology.name,
+                hint=f"name its node: ray start --labels {MACHINE_LABEL}={name}",
+            )
+        check_room(topology, found[name])
+
+
+def check_room(topology: Topology, machine: Machine) -> None:
+    """Refuse a machine that has less than its devices need."""
+    wanted: Counter[str] = Counter()
+    for number, device in enumerate(topology.devices):
+        if device.machine != machine.name:
+            continue
+        kind = topology.kind_of[device.kind]
+        share = needs(topology, number, machine)
+        if not share:
+            raise InfeasibleError(
+                f"its node has no resource {kind.type!r}",
+                where=f"{topology.name}: device {device.name!r}",
+                hint=f"give it one: ray start --resources '{{\"{kind.type}\": 1}}'",
+            )
+        for resource, amount in share.items():
+            wanted[resource] += amount * kind.slots  # type: ignore[assignment]  # of an accelerator, shares
+    for resource, amount in wanted.items():
+        if amount > machine.resources.get(resource, 0.0) + 1e-6:
+            raise InfeasibleError(
+                f"its devices need {amount:g} of {resource}, and its node has {machine.resources.get(resource, 0):g}",
+                where=f"{topology.name}: machine {machine.name!r}",
+                hint="correct the topology, or start the node with more",
+            )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:6])}{' …' if len(names) > 6 else ''}" or "none"

@@ -1,0 +1,183 @@
+"""A slot of a device: the actor that is it at present, what that was sent, and what waits for it."""
+
+from __future__ import annotations
+
+import marshal
+import math
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from symphony.engines import worker
+from symphony.engines.engine import Stored, Work
+from symphony.engines.ray import actor as actors
+from symphony.engines.ray import machines
+from symphony.engines.ray.values import Kept
+from symphony.problem.build import CPU
+from symphony.problem.topology import Topology
+
+START_S = 60.0  # for an actor to come up, before its device is taken to be down
+
+# An actor's class goes to other machines whole, with what it uses.
+for _module in (worker, actors):
+    ray.cloudpickle.register_pickle_by_value(_module)
+ACTOR = ray.remote(actors.Slot)
+
+
+@dataclass(eq=False)
+class Call:
+    """What was sent to an actor, and not answered yet."""
+
+    work: list[Work]
+    seconds: float  # that it is expected to take; inf = nobody knows, or it makes something large
+    sent_s: float
+    since: float  # when it can have begun: the one before it was answered
+    refs: Any = None  # of the answer: if these were forgotten, so would be the answer
+
+    @property
+    def quick(self) -> bool:
+        """Whether it will be over in a moment, and its values are in its answer."""
+        return self.seconds < math.inf
+
+
+@dataclass(eq=False)
+class Slot:
+    """One of the workers that a device runs at once."""
+
+    device: int
+    name: str
+    machine: str
+    resources: dict[str, float]  # that its actor takes
+    environment: dict[str, str]
+    actor: Any = None
+    generation: int = 0  # of its actor; what is heard of earlier ones means nothing
+    ready: bool = False
+    asked_s: float = math.inf  # when its actor was asked for
+    process: int = 0
+    clock: float = 0.0  # seconds from the actor's clock to ours
+    failures: int = 0  # starts in a row that came to nothing
+    knows: set[str] = field(default_factory=set)  # functions that were sent to it
+    load: int = 0  # pieces of work that have not ended
+    waiting: deque[Work] = field(default_factory=deque)
+    calls: deque[Call] = field(default_factory=deque)  # the first one runs
+    stopping: dict[int, str] = field(default_factory=dict)  # work that was sent and shall stop, and why
+    kill_s: float = math.inf  # when the actor is killed for it
+    killed: bool = False
+    suspect: tuple[Work, float, float] | None = None  # ran alone when the actor died: work, since when, seconds
+
+    @property
+    def open(self) -> bool:
+        """Whether its actor takes work."""
+        return self.ready and not self.killed
+
+    @property
+    def deadline_s(self) -> float:
+        """When its actor is given up: it did not come up, or what it runs takes too long, or shall stop."""
+        if self.killed:
+            return math.inf
+        if not self.ready:
+            return self.asked_s + START_S
+        late = self.calls[0].since + min(work.timeout_s for work in self.calls[0].work) if self.calls else math.inf
+        return min(self.kill_s, late)
+
+    def start(self, node: str, namespace: str) -> Any:
+        """Ask for an actor on a node of Ray; the reference of its first word."""
+        self.generation += 1
+        self.ready, self.killed, self.kill_s, self.knows = False, False, math.inf, set()
+        self.asked_s = time.monotonic()
+        needs = dict(self.resources)
+        asked = ACTOR.options(
+            name=self.name if self.generation == 1 else f"{self.name} ({self.generation})",
+            namespace=namespace,
+            num_cpus=needs.pop("CPU", 0.0),
+            num_gpus=needs.pop("GPU", 0.0),
+            resources=needs,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+            max_restarts=0,
+        )
+        self.actor = asked.remote(tuple(sys.path), os.getcwd(), self.environment)
+        return self.actor.hello.remote(self.process)
+
+    def send(self, work: list[Work], seconds: float) -> tuple[Call, Any]:
+        """Send work; the call, and the reference of its answer."""
+        objects: dict[Any, int] = {}
+
+        def named(value: Stored) -> actors.Named:
+            kept: Kept = value.at
+            return kept.head if kept.head is not None else (objects.setdefault(kept.ref, len(objects)), kept.part)
+
+        message = []
+        for one in work:
+            digest = one.function.digest
+            code = None if digest in self.knows else named(one.function.code)
+            self.knows.add(digest)
+            message.append((one.number, digest, code, named(one.arguments), tuple(map(named, one.inputs))))
+        now = time.monotonic()
+        call = Call(work, seconds, now, math.inf if self.calls else now)
+        self.calls.append(call)
+        data = marshal.dumps(message)
+        if call.quick:
+            call.refs = self.actor.run.remote(data, *objects)
+            return call, call.refs
+        call.refs = self.actor.run_apart.remote(data, *objects)
+        return call, call.refs[0]
+
+    def kill(self) -> None:
+        """Kill the actor; its call will say so."""
+        if not self.killed:
+            self.killed = True
+            self._kill()
+
+    def end(self) -> None:
+        """Kill the actor, and hear no more of it."""
+        if self.actor is not None:
+            self._kill()
+        self.actor, self.ready, self.asked_s = None, False, math.inf
+        self.generation += 1
+
+    def clear(self) -> list[Work]:
+        """Let go of everything; what it was."""
+        suspect = [self.suspect[0]] if self.suspect else []
+        work = [*suspect, *(work for call in self.calls for work in call.work), *self.waiting]
+        self.suspect = None
+        self.calls.clear()
+        self.waiting.clear()
+        self.stopping.clear()
+        return work
+
+    def remove(self, number: int) -> Work | None:
+        """Take out work that waits."""
+        for work in self.waiting:
+            if work.number == number:
+                self.waiting.remove(work)
+                return work
+        return None
+
+    def _kill(self) -> None:
+        with suppress(RayError, ValueError):  # it is dead already, or Ray is
+            ray.kill(self.actor)
+
+
+def slots(topology: Topology, found: dict[str, machines.Machine]) -> Iterator[Slot]:
+    """The slots of all devices."""
+    for number, device in enumerate(topology.devices):
+        kind = topology.kind_of[device.kind]
+        own = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+        environment = {"JAX_PLATFORMS": "cpu", **worker.ONE_THREAD} if kind.type == CPU else own
+        needs = machines.needs(topology, number, found[device.machine])
+        for slot in range(kind.slots):
+            yield Slot(number, f"{device.name}/{slot}", device.machine, needs, environment)
+
+
+def when_answered(ref: Any, then: Callable[[Any], None]) -> None:
+    """Have a thread of Ray's call something with an answer, or with the error that came instead."""
+    ref._on_completed(then)  # `future()` does the same, for a tenth more time

@@ -1,0 +1,66 @@
+"""Values on Ray: small ones are kept as they are, large ones are objects of Ray's store, wherever they were made."""
+
+from __future__ import annotations
+
+import errno
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import ObjectStoreFullError, OutOfDiskError, RayError
+
+from symphony.engines.engine import Pickled, Stored
+from symphony.engines.worker import INLINE
+from symphony.problem.errors import EngineError
+
+
+@dataclass
+class Kept:
+    """A value: its pickle if it is small, else the object that has it, and where in it."""
+
+    head: bytes | None
+    ref: Any = None
+    part: int = 0
+
+
+def put(value: Pickled) -> Stored:
+    """Keep a value; its buffers go into the store as they are."""
+    if not value.buffers and len(value.head) <= INLINE:
+        return Stored(Kept(value.head), value.size)
+    parts = [(value.head, [pickle.PickleBuffer(buffer) for buffer in value.buffers])]
+    try:
+        return Stored(Kept(None, ray.put(parts)), value.size)
+    except (ObjectStoreFullError, OutOfDiskError) as error:
+        raise OSError(errno.ENOSPC, f"Ray's object store is full: {first_line(error)}") from error
+
+
+def put_part(part: tuple[bytes, Sequence[Any]]) -> Stored:
+    """Keep a large value that came with an answer."""
+    return put(Pickled(part[0], [memoryview(buffer) for buffer in part[1]]))
+
+
+def get(value: Stored) -> Pickled:
+    """A value, copied: it outlives Ray."""
+    kept: Kept = value.at
+    if kept.head is not None:
+        return Pickled(kept.head)
+    try:
+        head, buffers = ray.get(kept.ref)[kept.part]
+    except RayError as error:
+        raise EngineError(
+            f"a value is gone, with the machine that kept it: {first_line(error)}", hint="submit the job again"
+        ) from error
+    return Pickled(head, [bytearray(buffer) for buffer in buffers])
+
+
+def free(value: Stored) -> None:
+    """Let go of a value; Ray forgets what nobody holds."""
+    value.at.head = value.at.ref = None
+
+
+def first_line(error: BaseException) -> str:
+    """Ray's messages are long."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

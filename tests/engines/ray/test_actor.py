@@ -1,0 +1,77 @@
+"""What an actor does with a message, without Ray between us and it."""
+
+from __future__ import annotations
+
+import marshal
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from symphony.engines.worker import pickled, unpickled
+
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'symphony-scheduler[ray]'")
+
+from symphony.engines.ray import actor
+from symphony.engines.ray.actor import Slot
+
+
+@pytest.fixture
+def slot(monkeypatch: pytest.MonkeyPatch) -> Slot:
+    monkeypatch.setattr(actor.sys, "path", list(actor.sys.path))
+    return Slot(("/not there",), "/not there", {})
+
+
+def item(number: int, function: Callable[..., Any], *args: Any, inputs: tuple = ()) -> tuple:
+    code, arguments = pickled(function, lambda _: None)[0], pickled((args, {}), refer)[0]
+    return number, function.__name__, code, arguments, inputs
+
+
+class Input:
+    pass
+
+
+def refer(value: Any) -> int | None:
+    return 0 if isinstance(value, Input) else None
+
+
+def test_kernels_of_a_message_are_answered_in_order_and_fail_alone(slot: Slot) -> None:
+    def invert(x):
+        return 1 / x
+
+    answer = slot.run(marshal.dumps([item(7, invert, 4), item(8, invert, 0), item(9, invert, 2)]))
+    assert isinstance(answer, bytes)
+    first, second, third = marshal.loads(answer)
+    assert [unpickled(told[5][0], []) for told in (first, third)] == [0.25, 0.5]
+    assert (first[0], first[1], first[4], third[4]) == (7, "done", True, False)  # only the first call is cold
+    assert (second[0], second[1], second[4], second[5]) == (8, "failed", "call", "ZeroDivisionError")
+
+
+def test_large_values_are_apart_and_read_by_place(slot: Slot) -> None:
+    def zeros(size):
+        return np.zeros(size)
+
+    def length(array):
+        return array.size
+
+    message = marshal.dumps([item(1, zeros, 3), item(2, zeros, 5_000), item(3, zeros, 7_000)])
+    told, made = slot.run_apart(message)
+    assert [answer[5][1:] for answer in marshal.loads(told)] == [(-1, pytest.approx(200, abs=100)), *sizes(made)]
+    both = slot.run(message)
+    assert isinstance(both, tuple) and len(both[1]) == 2  # a function that was thought to make small ones
+    read = slot.run(marshal.dumps([item(4, length, Input(), inputs=((0, 1),))]), made)
+    assert unpickled(marshal.loads(read)[0][5][0], []) == 7_000
+
+
+def sizes(made: actor.Parts) -> list[tuple[int, int]]:
+    return [(n, len(head) + sum(memoryview(b).nbytes for b in buffers)) for n, (head, buffers) in enumerate(made)]
+
+
+def test_the_last_words_of_a_process_are_in_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "readlink", lambda _: str(tmp_path / "worker-own-1.err"))
+    (tmp_path / "worker-ab-12.err").write_text(":job_id:1\n*** SIGBUS received at time=1 on cpu 0 ***\nmore\n")
+    (tmp_path / "worker-ab-13.err").write_text("it said: *** SIGBUS received\n")
+    assert [actor._last_words(process) for process in (12, 13, 14)] == ["SIGBUS", "", ""]

@@ -1,0 +1,139 @@
+"""Graphs on Ray, with every decision made by the core: what users get."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import symphony as sy
+from tests.test_docs import run_snippets
+
+SECONDS = 30.0
+
+
+@sy.kernel
+def draw(seed):
+    import numpy as np
+
+    return np.random.default_rng(seed).normal(size=20_000)
+
+
+@sy.kernel
+def mean(parts):
+    return float(sum(part.mean() for part in parts) / len(parts))
+
+
+@sy.kernel
+def wait_for(path, mark):
+    import os
+    import pathlib
+    import time
+
+    (pathlib.Path(mark) / str(time.monotonic_ns())).touch()
+    while not os.path.exists(path):
+        time.sleep(0.005)
+    return "through"
+
+
+@sy.kernel(device="cpu-2")
+def total(array, held):
+    return float(array.sum())
+
+
+@pytest.fixture(scope="module")
+def cluster(nodes: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[sy.Cluster]:
+    found = sy.ray(nodes.address, profiles=tmp_path_factory.mktemp("profiles") / "profiles.json")
+    yield found
+    found.close(wait=False)
+
+
+def until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_graph_runs_on_all_machines_and_says_where(cluster: sy.Cluster) -> None:
+    assert [device.machine for device in cluster.topology.devices] == ["m1", "m2"]
+    graph = sy.graph("sample")
+    parts = [graph.task(draw, seed) for seed in range(12)]
+    graph.task(mean, parts)
+    job = cluster.submit(graph)
+    wanted = np.mean([np.random.default_rng(seed).normal(size=20_000).mean() for seed in range(12)])
+    assert job.result(SECONDS) == pytest.approx(float(wanted))
+    text = job.explain()
+    assert "on m1/cpu-2-0" in text and "on m2/cpu-1-0" in text
+
+
+def test_a_job_goes_on_when_a_machine_is_lost_under_it_and_the_machine_is_used_again(
+    cluster: sy.Cluster, nodes: Any, tmp_path: Path
+) -> None:
+    def jobs(count: int, gate: Path, folder: Path) -> list[Any]:
+        folder.mkdir()
+        graphs = [sy.graph(f"wait-{number}") for number in range(count)]
+        for graph in graphs:
+            graph.task(wait_for, str(gate), str(folder))
+        started = [cluster.submit(graph) for graph in graphs]
+        until(lambda: len(list(folder.iterdir())) == count)
+        return started
+
+    started = jobs(3, tmp_path / "gate", tmp_path / "first")  # one on each of the three slots
+    nodes.kill("m2")
+    (tmp_path / "gate").touch()
+    assert [job.result(SECONDS) for job in started] == ["through"] * 3
+    nodes.add("m2", num_cpus=1)
+    until(lambda: not cluster._loop._down)
+    again = jobs(3, tmp_path / "gate-2", tmp_path / "second")  # all three run: the slot is back
+    (tmp_path / "gate-2").touch()
+    assert [job.result(SECONDS) for job in again] == ["through"] * 3
+
+
+def test_a_job_whose_values_were_lost_with_a_machine_fails_and_says_so(
+    cluster: sy.Cluster, nodes: Any, tmp_path: Path
+) -> None:
+    there = sy.kernel(device="cpu-1", name="there")(draw.implementations["cpu"])  # on m2 only
+    here = sy.kernel(device="cpu-2", name="here")(wait_for.implementations["cpu"])
+    read, kept = sy.graph("reads it"), sy.graph("results in it")
+    for number, graph in enumerate((read, kept)):
+        (tmp_path / str(number)).mkdir()
+        value, held = graph.task(there, number), graph.task(here, str(tmp_path / "gate"), str(tmp_path / str(number)))
+        if graph is read:
+            graph.task(total, value, held)
+    jobs = [cluster.submit(graph) for graph in (read, kept)]
+    until(lambda: all(list((tmp_path / str(number)).iterdir()) for number in range(2)))
+    until(lambda: all(job._state.runs[0].value is not None for job in jobs))
+    nodes.kill("m2")
+    until(lambda: cluster._loop._down)
+    (tmp_path / "gate").touch()
+    with pytest.raises(sy.WorkerDiedError, match=r"an input is gone") as lost:
+        jobs[0].result(SECONDS)
+    assert "submit the job again" in lost.value.hint
+    with pytest.raises(sy.EngineError, match="a value is gone"):
+        jobs[1].result(SECONDS)
+    nodes.add("m2", num_cpus=1)
+    until(lambda: not cluster._loop._down)
+
+
+def test_ray_that_is_not_installed_is_an_error_that_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    for name in [name for name in sys.modules if name.startswith("symphony.engines.ray")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(sy.EngineError, match="not installed") as error:
+        sy.ray()
+    assert "pip install 'symphony-scheduler[ray]'" in error.value.hint
+
+
+def test_the_guide_runs(
+    cluster: sy.Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sy, "ray", lambda: nullcontext(cluster))
+    assert run_snippets(Path(__file__).parents[3] / "docs" / "guides" / "ray.md") == 1
+    assert abs(float(capsys.readouterr().out)) < 0.01
