@@ -87,6 +87,7 @@ def observe(world: World, s: ScenarioArrays, cheats: bool, prepared: Any = None)
         true_background=world.background if cheats else None,
         units_left=settle.units_left(world, s),
         prepared=prepared,
+        told=s.told,
     )
 
 
