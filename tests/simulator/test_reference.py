@@ -121,11 +121,9 @@ def test_work_decides_time_and_demand() -> None:
 
 
 def test_what_neighbours_cost_adds_up_and_crowding_comes_on_top() -> None:
-    """Alone 1 s a unit, though the profile says 4. Beside b at 0.5 and c at 0.8: 1 + 1 + 0.25, and 10% for the third."""
+    """Alone 1 s, though the profile says 4. Beside b at 0.5 and c at 0.8: 1 + 1 + 0.25, and 10% for the third."""
     kernels = [Kernel(name, {"cpu": Profile(fixed_s=4.0)}) for name in "abc"]
-    truth = Speeds(
-        {("a", "three"): (1.0, 1.0)}, {("a", "b", "three"): 0.5, ("a", "c", "three"): 0.8}, crowding=0.1
-    )
+    truth = Speeds({("a", "three"): (1.0, 1.0)}, {("a", "b", "three"): 0.5, ("a", "c", "three"): 0.8}, crowding=0.1)
     topology = cluster(DeviceKind("three", "cpu", slots=3), [[Hop("compute")]], {"compute": 8.0})
     jobs = [(single(name, name, units=10.0), 0.0) for name in "abc"]
     world = Reference(scene(topology, kernels, jobs, truth=truth)).run(fifo)

@@ -1,7 +1,7 @@
 """Speeds beside profiles: how fast kernels really are, or are believed to be, alone and beside one another.
 
 A profile says what whoever wrote it believed. Where speeds were measured, a scenario may hold the truth apart from it
-(`Scenario.truth`, which no policy sees), and what policies are told of it (`Scenario.told`, which changes as they learn).
+(`Scenario.truth`, which no policy sees), and what policies are told of it (`Scenario.told`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ LEAST = 1e-3  # of its speed alone, that a kernel keeps beside another
 
 @dataclass(frozen=True)
 class Speeds:
-    """What kernels take on device kinds. What is absent is as the profile says; pairs that are absent do not interfere."""
+    """What kernels take on device kinds. What is absent is as profiles say; absent pairs do not interfere."""
 
     unit_s: Mapping[tuple[str, str], tuple[float, float]] = field(default_factory=dict)
     # (kernel, device kind) -> seconds of a unit of work 1: packed, spread
     beside: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
-    # (kernel, other, device kind) -> what it keeps of its speed beside one worker of the other on its device
+    # (kernel, other, device kind) -> what it keeps of its speed beside one worker of the other on its device. Where
+    # speeds are told to policies, 0 says that the two must not share.
     crowding: float = 0.0  # what every neighbour after the first adds to the time of all, beyond what pairs say
 
 
@@ -49,8 +50,8 @@ class BeliefArrays(eqx.Module):
     beside_std: Numeric  # f[N, N, Y]
 
 
-def check_speeds(speeds: Speeds, topology: Topology, workload: Workload, where: str) -> None:
-    """Refuse unknown names, times that are not positive, and shares beyond 1."""
+def check_speeds(speeds: Speeds, topology: Topology, workload: Workload, where: str, *, least: float = LEAST) -> None:
+    """Refuse unknown names, times that are not positive, and shares below `least` or beyond 1."""
     kernels, kinds = set(workload.kernel_index), {kind.name for kind in topology.kinds}
 
     def known(names: tuple[str, ...], kind: str) -> None:
@@ -70,11 +71,11 @@ def check_speeds(speeds: Speeds, topology: Topology, workload: Workload, where: 
             )
     for (kernel, other, kind), kept in speeds.beside.items():
         known((kernel, other), kind)
-        if not units.is_number(kept, LEAST, 1):
+        if not units.is_number(kept, least, 1):
             raise WorkloadError(
                 f"{kernel!r} keeps {kept!r} of its speed beside {other!r} on {kind}",
                 where=where,
-                hint=f"write a number from {LEAST:g} to 1",
+                hint=f"write a number from {least:g} to 1",
             )
     if not units.is_number(speeds.crowding, 0, limits.NOISE):
         raise WorkloadError(f"crowding is {speeds.crowding!r}", where=where, hint="write a number, 0 or more")

@@ -229,9 +229,10 @@ def _check(s: Scenario) -> None:
         raise InputError("work_noise is empty", where=where, hint="write (1.0,) for none")
     for factor in s.work_noise:
         _check_number(where, "a factor of work_noise", factor, limits.NOISE, above=True)
-    for name, speeds in (("truth", s.truth), ("told", s.told)):
-        if speeds is not None:
-            check_speeds(speeds, s.topology, s.workload, f"{where}, {name}")
+    if s.truth is not None:
+        check_speeds(s.truth, s.topology, s.workload, f"{where}, truth")
+    if s.told is not None:
+        check_speeds(s.told, s.topology, s.workload, f"{where}, told", least=0.0)
 
 
 def _typical_gang_s(topology: Topology, workload: Workload) -> float:
