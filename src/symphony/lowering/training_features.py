@@ -42,14 +42,15 @@ class Gpu(NamedTuple):
 
     operations: float  # floating-point operations per second, single precision
     bandwidth: float  # bytes per second of its memory
-    launch_s: float  # of a kernel, host and GPU of its time together
+    launch_s: float  # of a kernel, by a host of its time
+    filled: float  # how busy it is kept at least by a process: before Volta, processes take turns
 
 
 GPUS: Mapping[str, Gpu] = {
-    "v100": Gpu(14e12, 900e9, 1.2e-5),
-    "p100": Gpu(9.3e12, 732e9, 1.5e-5),
-    "k80": Gpu(2.8e12, 240e9, 3e-5),
-    "t4": Gpu(8.1e12, 300e9, 1.5e-5),
+    "v100": Gpu(14e12, 900e9, 1.2e-5, 0.5),
+    "p100": Gpu(9.3e12, 732e9, 1.5e-5, 0.9),
+    "k80": Gpu(2.8e12, 240e9, 3e-5, 1.0),
+    "t4": Gpu(8.1e12, 300e9, 1.5e-5, 0.5),
 }
 REACHED = 0.3  # of the operations on the data sheet
 LINKS = 10e9, 1.25e9  # bytes per second that an all-reduce reaches within a machine, and between machines
@@ -81,7 +82,7 @@ def guess_s(shape: Shape, gpu: str, *, spread: bool = False) -> float:
     """Seconds for each step of a gang, the analytic prior. Gavel counts the steps of all workers together."""
     model = MODELS[shape.model]
     compute, floor = _parts(shape, gpu)
-    step = compute + max(floor, model.host_s * _batch(shape))
+    step = compute + max(floor, model.host_s * _batch(shape) * GPUS[gpu].launch_s / GPUS["v100"].launch_s)
     exchange = 8 * model.parameters * (shape.gpus - 1) / shape.gpus  # bytes: both ways, single precision
     return (step + exchange / LINKS[spread]) / shape.gpus
 
@@ -93,7 +94,7 @@ def guess_kept(shape: Shape, other: Shape, gpu: str) -> float:
 
 def _busy(shape: Shape, gpu: str) -> float:
     compute, _ = _parts(shape, gpu)
-    return max(0.1, compute / guess_s(shape, gpu))
+    return max(GPUS[gpu].filled, compute / guess_s(shape, gpu))
 
 
 def _parts(shape: Shape, gpu: str) -> tuple[float, float]:
