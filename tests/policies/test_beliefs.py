@@ -24,6 +24,10 @@ def seen(kernel: int, kind: int, beside: int, seconds: float, job: int = 0, at_s
     return Report(job, kernel, kind, neighbours, False, at_s - 60, at_s, 60 / seconds)
 
 
+def hear(b: Beliefs, report: Report) -> str:
+    return b.hear([report], now_s=100.0, placed={report.job})[0].why
+
+
 def ask(kernel: int, kind: int = 0, beside: int = NOBODY) -> Query:
     return Query(*(np.asarray([x]) for x in (kernel, kind, 0, beside)))
 
@@ -36,7 +40,7 @@ def believed(b: Beliefs, query: Query, now_s: float = 100.0) -> tuple[float, flo
 def test_a_speed_that_was_seen_is_known_to_within_its_noise() -> None:
     b = Beliefs(DESCRIBED)
     for job in range(4):
-        assert b.hear(seen(0, 0, NOBODY, 6.0, job), now_s=100.0, placed=True) == ""
+        assert hear(b, seen(0, 0, NOBODY, 6.0, job)) == ""
     mean, std = believed(b, ask(0))
     assert mean == pytest.approx(np.log(6.0), abs=0.03) and std < 0.06
 
@@ -45,7 +49,7 @@ def test_what_is_seen_of_a_job_on_one_gpu_says_much_of_it_on_another_and_less_of
     b = Beliefs(DESCRIBED)
     guess, doubt = believed(b, ask(0))
     assert guess == pytest.approx(np.log(2.0))
-    b.hear(seen(0, 0, NOBODY, 6.0), now_s=100.0, placed=True)
+    hear(b, seen(0, 0, NOBODY, 6.0))
     other_gpu, relative, stranger = (believed(b, q)[0] - guess for q in (ask(0, 1), ask(1), ask(2)))
     assert np.log(3.0) > other_gpu > relative > 0.2 and stranger == pytest.approx(0.0)
     assert believed(b, ask(0, 1))[1] < believed(b, ask(1))[1] < doubt
@@ -53,15 +57,15 @@ def test_what_is_seen_of_a_job_on_one_gpu_says_much_of_it_on_another_and_less_of
 
 def test_who_disturbs_one_neighbour_is_expected_to_disturb_others() -> None:
     b = Beliefs(DESCRIBED)
-    b.hear(seen(0, 0, NOBODY, 2.0), now_s=100.0, placed=True)
+    hear(b, seen(0, 0, NOBODY, 2.0))
     before = believed(b, ask(1, 0, 2))[0]
-    b.hear(seen(0, 0, 2, 12.0, job=1), now_s=100.0, placed=True)  # beside 2 at a sixth, not at a half
+    hear(b, seen(0, 0, 2, 12.0, job=1))  # beside 2 at a sixth, not at a half
     assert believed(b, ask(1, 0, 2))[0] > before + 0.02
 
 
 def test_old_samples_are_doubted() -> None:
     b = Beliefs(DESCRIBED, half_life_s=1000.0)
-    b.hear(seen(0, 0, NOBODY, 6.0), now_s=100.0, placed=True)
+    hear(b, seen(0, 0, NOBODY, 6.0))
     assert believed(b, ask(0), now_s=20_000.0)[1] > 2 * believed(b, ask(0), now_s=100.0)[1]
 
 
@@ -71,8 +75,8 @@ def test_tables_hold_beliefs_and_what_must_not_be() -> None:
     assert np.asarray(start.mean.unit_s)[0] == pytest.approx(2.0) and np.asarray(start.mean.unit_s)[3, 1, 1] == 0
     assert (np.diagonal(np.asarray(start.mean.beside)) == 0).all()
     assert np.asarray(start.mean.beside)[0, 2] == pytest.approx(0.5)
-    b.hear(seen(0, 0, NOBODY, 4.0), now_s=100.0, placed=True)
-    b.hear(seen(0, 0, 2, 5.0, job=1), now_s=100.0, placed=True)
+    hear(b, seen(0, 0, NOBODY, 4.0))
+    hear(b, seen(0, 0, 2, 5.0, job=1))
     told = b.tables(100.0, np.asarray([0, 2]), start)
     assert told.mean.unit_s[0, 0, 0] == pytest.approx(4.0, rel=0.05)
     assert 0.7 < told.mean.beside[0, 2, 0] < 0.82  # 4 of 5 s were seen; 0.5 was guessed
@@ -83,8 +87,8 @@ def test_bad_reports_change_nothing() -> None:
     b = Beliefs(DESCRIBED)
     before = believed(b, ask(0))
     for bad in (seen(0, 0, NOBODY, 1.0)._replace(units=float("nan")), seen(0, 0, NOBODY, 1e9)):
-        assert b.hear(bad, now_s=100.0, placed=True)
-    assert b.hear(seen(0, 0, NOBODY, 6.0), now_s=100.0, placed=False) == "never placed"
+        assert hear(b, bad)
+    assert b.hear([seen(0, 0, NOBODY, 6.0)], now_s=100.0, placed=())[0].why == "never placed"
     assert believed(b, ask(0)) == before
     b.refit(100.0)
     assert b.refits == 0

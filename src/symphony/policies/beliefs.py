@@ -13,8 +13,10 @@ only needed now and then.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from itertools import islice
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +27,7 @@ from symphony.policies.samples import Report, Sample, Store
 from symphony.problem.speeds import PACKED, SPREAD, BeliefArrays, SpeedArrays
 
 REPEAT = 0.06  # jobs of one kernel differ by so much, and so do a job's rounds
-AT_MOST = 256  # signatures that beliefs are conditioned on, the newest
+AT_MOST, LOOKED_AT = 192, 2_000  # signatures that beliefs are conditioned on, and samples, the newest
 # Variance that two speeds share where these agree. Chosen; the parts of a pair's sum to a fifth of the whole.
 SHARED = {
     "family": 0.30, "family, kind": 0.08, "kernel": 0.25, "kernel, kind": 0.12,
@@ -59,8 +61,8 @@ class Query:
         self.kernel, self.kind, self.spread, self.beside = kernel, kind, spread, beside
 
     @classmethod
-    def of(cls, samples: Sequence[Sample]) -> Query:
-        """The places of samples with at most one neighbour."""
+    def at(cls, samples: Sequence[Sample | Report]) -> Query:
+        """Where samples or reports are from; of several neighbours the first."""
         rows = [(s.kernel, s.kind, int(s.spread), s.neighbours[0] if s.neighbours else NOBODY) for s in samples]
         return cls(*np.asarray(rows, int).reshape(-1, 4).T)
 
@@ -113,6 +115,15 @@ def correlation(a: Query, b: Query, family: np.ndarray) -> np.ndarray:
     return parts(a, b, False) / np.sqrt(scale_a[:, None] * scale_b)
 
 
+class Heard(NamedTuple):
+    """What became of a report."""
+
+    report: Report
+    why: str  # it was put aside, "" = it was not
+    error: float  # of the logarithm of its seconds, against what was believed
+    std: float  # what was doubted
+
+
 class Beliefs:
     """Beliefs about one cluster's jobs, and the samples that they rest on."""
 
@@ -128,17 +139,24 @@ class Beliefs:
         samples = [s for s in self.store.samples if len(s.neighbours) <= 1]
         if not samples:
             return
-        q, d = Query.of(samples), self.described
+        q, d = Query.at(samples), self.described
         off = np.asarray([s.log_s for s in samples]) - q.guess(d)
         age = now_s - np.asarray([s.at_s for s in samples])
         data = performance_model.data(q.inputs(d), off, age, d.family[q.kernel], self.half_life_s)
         self.refits += 1
         self.ensemble = performance_model.fit(jax.random.fold_in(self._key, self.refits), self.ensemble, data)
 
-    def hear(self, report: Report, *, now_s: float, placed: bool) -> str:
-        """Take a report; the reason if it is put aside, or ""."""
-        mean, std = self._prior(_place(report))
-        return self.store.add(report, now_s=now_s, placed=placed, mean=float(mean[0]), std=float(std[0]))
+    def hear(self, reports: Sequence[Report], *, now_s: float, placed: Container[int]) -> list[Heard]:
+        """Take the reports of a round; `placed`: jobs that have been."""
+        if not reports:
+            return []
+        mean, std = self.log_seconds(Query.at(reports), now_s)
+        heard = []
+        for report, m, d in zip(reports, mean, std, strict=True):
+            why = self.store.add(report, now_s=now_s, placed=report.job in placed, mean=float(m), std=float(d))
+            error = 0.0 if why else self.store.samples[-1].log_s - float(m)
+            heard.append(Heard(report, why, error, float(d)))
+        return heard
 
     def log_seconds(self, query: Query, now_s: float) -> tuple[np.ndarray, np.ndarray]:
         """Mean and deviation of the logarithm of a unit's seconds, given all samples."""
@@ -198,7 +216,7 @@ class Beliefs:
     def _evidence(self, now_s: float) -> tuple[Query, np.ndarray, np.ndarray]:
         """Samples by place: their mean, and its variance. Old ones count less; those of one job are not independent."""
         places: dict[tuple[int, ...], dict[int, tuple[float, float]]] = {}
-        for s in reversed(self.store.samples):
+        for s in islice(reversed(self.store.samples), LOOKED_AT):
             if len(s.neighbours) > 1:
                 continue
             key = (s.kernel, s.kind, int(s.spread), s.neighbours[0] if s.neighbours else NOBODY)
@@ -216,11 +234,6 @@ class Beliefs:
             value.append(float((precise * means).sum() / precise.sum()))
             noise.append(float(1 / precise.sum()))
         return query, np.asarray(value), np.asarray(noise)
-
-
-def _place(r: Report) -> Query:
-    beside = r.neighbours[0] if r.neighbours else NOBODY
-    return Query(*(np.asarray([x]) for x in (r.kernel, r.kind, int(r.spread), beside)))
 
 
 def _padded(x: np.ndarray) -> np.ndarray:
