@@ -330,7 +330,7 @@ def main() -> None:
         for row in MEASURE[section](options):
             rows.append(row)
             brief = {k: v for k, v in row.items() if k != "errors"}
-            console.print(json.dumps(brief), highlight=False)
+            print(json.dumps(brief), flush=True)
             found[section] = {"rows": rows}
             keep(options.json, **found)
         found[section]["summary"] = show(section, rows, console)

@@ -29,12 +29,12 @@ NEAR = 2e-3  # allocations may miss the optimum by a thousandth
 POLICIES = ("max-min", "max-min plain", "max-min packed", "max-sum", "finish-time", "finish-time packed")
 
 
-@pytest.mark.parametrize("name", POLICIES)
 def by_demand(need: np.ndarray) -> Kept:
     """What pairs keep as their demands [n, Y, H] predict it."""
     return lambda i, others, k: (pair_speed(need[i, k], need[others, k]), pair_speed(need[others, k], need[i, k]))
 
 
+@pytest.mark.parametrize("name", POLICIES)
 def test_it_keeps_the_contract(name: str) -> None:
     contract(name)
 

@@ -75,7 +75,7 @@ def test_guesses_go_the_right_way(table: Table) -> None:
     seconds = [guess_s(shape, "p100") for shape in by_batch]
     assert seconds == sorted(seconds)
     large, small = by_batch[-1], by_batch[0]
-    assert guess_kept(small, large, "k80") < guess_kept(small, small, "k80") <= 1
+    assert guess_kept(small, large, "v100") < guess_kept(small, small, "v100") <= 1
 
 
 def test_features_are_finite_and_tell_all_jobs_and_gpus_apart(table: Table) -> None:

@@ -48,10 +48,8 @@ LANES = np.repeat(np.arange(24), 2)
 
 def test_who_runs_through_a_round_reports_units_place_and_neighbours() -> None:
     """Jobs 10 and 11 share the first GPU; 12 has the second and third, on machines of their own."""
-    before, after = (
-        look(0.0, [100.0, 50.0, 9.0], [0, 1, 2, FREE, 2]),
-        look(360.0, [40.0, 40.0, 8.0], [0, 1, 2, FREE, 2]),
-    )
+    holds = [0, 1, 2, FREE, 2]
+    before, after = look(0.0, [100.0, 50.0, 9.0], holds), look(360.0, [40.0, 40.0, 8.0], holds)
     a, b, c = reports(before, after, CLUSTER, LANES)
     assert a == Report(10, 0, 0, (1,), False, 0.0, 360.0, 60.0)
     assert (b.neighbours, b.units) == ((0,), 10.0)

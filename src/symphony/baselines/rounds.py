@@ -165,7 +165,9 @@ class Seats:
         lanes = np.full(len(p.holder), -1, np.int32)
         # Who cannot be moved now, because it is restoring, is not to be moved the moment it could.
         stay, rank = np.asarray(p.standing == FIXED), np.full(len(p.gang), BIG, np.int32)
-        room = {device: [lane for lane in self.open if p.lane_device[lane] == device] for device in range(len(p.kind))}
+        room: dict[int, list[int]] = {device: [] for device in range(len(p.kind))}
+        for lane in self.open:
+            room[int(p.lane_device[lane])].append(int(lane))
         for row, devices in self.given.items():
             for device in devices:
                 lanes[room[device].pop()] = row

@@ -79,7 +79,9 @@ def drawn(
     rng = np.random.default_rng([seed, 4])
     able = [shape for shape in table.shapes if any((shape, gpu) in table.rates for gpu in present)]
     picked = [_pick(rng, able, stretches[n * len(stretches) // jobs], topology, widths) for n in range(jobs)]
-    shapes = tuple(dict.fromkeys(picked))
+    # Every job that might have been drawn is a kernel, so that all seeds are of one size and share a program.
+    every = {name for some in stretches for name in some}
+    shapes = tuple(s for s in able if s.model in every and (s.gpus in WIDTHS if widths else s.gpus == 1))
     truth = hidden(as_measured(table, shapes), seed)
     kernels: list[Kernel] = []
     guesses: dict[tuple[str, str], tuple[float, float]] = {}

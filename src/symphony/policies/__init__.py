@@ -1,6 +1,9 @@
 """Policies that learn, and all policies by name.
 
 features ─► encoders ─► learned ─► lookahead, explain   (weights: in files; `symphony.policy` comes with the package)
+
+For training jobs whose speeds are not known:
+samples ─► performance_model ─► beliefs ─► board, exploration ─► planner   (describing: what beliefs start from)
 """
 
 from __future__ import annotations
@@ -8,20 +11,27 @@ from __future__ import annotations
 from pathlib import Path
 
 from symphony import baselines
+from symphony.policies.beliefs import Beliefs
 from symphony.policies.explain import Explanation, explain
+from symphony.policies.exploration import Exploration
 from symphony.policies.learned import Learned, Network, Sizes
 from symphony.policies.lookahead import LookAhead
+from symphony.policies.planner import Planner
 from symphony.policies.weights import SUFFIX, load, save
 from symphony.scheduling.policy import Policy
 
 __all__ = [
     "AHEAD",
+    "PLANNER",
     "SHIPPED",
     "SUFFIX",
+    "Beliefs",
     "Explanation",
+    "Exploration",
     "Learned",
     "LookAhead",
     "Network",
+    "Planner",
     "Sizes",
     "explain",
     "load",
@@ -31,10 +41,13 @@ __all__ = [
 
 SHIPPED = "symphony"  # the policy that is used where none is asked for
 AHEAD = "look-ahead"  # the same, asking the simulator first; what is asked there, a heuristic decides
+PLANNER = "planner"  # of training jobs, round by round
 
 
 def named(name: str) -> Policy:
-    """The policy of a name: the shipped one, a baseline, or the path of a file that training wrote."""
+    """The policy of a name: the shipped one, the planner, a baseline, or the path of a file that training wrote."""
+    if name == PLANNER:
+        return Planner()
     if name in (SHIPPED, AHEAD):
         shipped = load(Path(__file__).with_name(SHIPPED + SUFFIX))[0]
         return shipped if name == SHIPPED else LookAhead(shipped, rolls=baselines.EftBelief())

@@ -109,9 +109,23 @@ class Board:
         """Where a row adds most to the plan, and how much; () if nowhere."""
         if self.p.workers[row] > 1:
             return self._room_for_all(row)
-        gain = self.with_one_more(row) - self.value
-        device = int(np.argmax(gain))
-        return ((device,), float(gain[device])) if gain[device] > 0 else ((), 0.0)
+        some = self._unlike(row)
+        if not len(some):
+            return (), 0.0
+        rows = self.on[some]
+        rows[np.arange(len(some)), np.argmax(rows < 0, axis=1)] = row
+        gain = self.worth(rows, some) - self.value[some]
+        best = int(np.argmax(gain))
+        return ((int(some[best]),), float(gain[best])) if gain[best] > 0 else ((), 0.0)
+
+    def _unlike(self, row: int) -> np.ndarray:
+        """Devices with room for a row; of those that are empty, the first of each kind stands for all but its home."""
+        free = self.on < 0
+        able = (self.room > 0) & free.any(axis=1) & (self.p.rate[row, self.kind] > 0)
+        empty = np.flatnonzero(able & free.all(axis=1))
+        first = empty[np.unique(self.kind[empty], return_index=True)[1]]
+        at_home = empty[empty == self.home[row]]
+        return np.unique(np.concatenate([np.flatnonzero(able & ~free.all(axis=1)), first, at_home]))
 
     def _room_for_all(self, row: int) -> tuple[tuple[int, ...], float]:
         """Empty devices of one kind for a gang of several: on one machine if they can be, and of the best kind."""
