@@ -11,13 +11,18 @@ from pathlib import Path
 from typing import Any
 
 
-def arguments(about: str, sections: tuple[str, ...]) -> argparse.Namespace:
-    """The arguments that every benchmark takes."""
+def parser(about: str, sections: tuple[str, ...]) -> argparse.ArgumentParser:
+    """Of the arguments that every benchmark takes."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--only", nargs="+", choices=sections, default=sections, help="measure these only")
     parser.add_argument("--quick", action="store_true", help="under 60 s on 2 cores")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the raw figures")
-    return parser.parse_args()
+    return parser
+
+
+def arguments(about: str, sections: tuple[str, ...]) -> argparse.Namespace:
+    """The arguments that every benchmark takes."""
+    return parser(about, sections).parse_args()
 
 
 def machine() -> dict[str, Any]:

@@ -9,11 +9,13 @@ import pytest
 from scipy.optimize import linprog
 
 from symphony.baselines.gavel import (
+    Kept,
     Programme,
     alone,
     finish_time_fair,
     isolated,
     joined,
+    kept_of,
     max_min,
     max_sum,
     pair_speed,
@@ -21,9 +23,15 @@ from symphony.baselines.gavel import (
     proportional,
 )
 from tests.baselines.training import contract, finishes, jobs, preempted, run
+from tests.policies.pictures import picture
 
 NEAR = 2e-3  # allocations may miss the optimum by a thousandth
 POLICIES = ("max-min", "max-min plain", "max-min packed", "max-sum", "finish-time", "finish-time packed")
+
+
+def by_demand(need: np.ndarray) -> Kept:
+    """What pairs keep as their demands [n, Y, H] predict it."""
+    return lambda i, others, k: (pair_speed(need[i, k], need[others, k]), pair_speed(need[others, k], need[i, k]))
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -142,10 +150,10 @@ def test_the_speed_of_a_pair_is_that_of_its_scarcest_row() -> None:
 
 def test_only_pairs_that_get_more_done_are_considered() -> None:
     need = np.asarray([[[0.4]], [[0.5]], [[1.0]], [[1.0]]])
-    found = pairs(np.ones((4, 1)), np.ones(4), need, [0])
+    found = pairs(np.ones((4, 1)), np.ones(4), by_demand(need), [0])
     together = {tuple(map(int, pair)) for pair in found.gang}
     assert (0, 1) in together and (2, 3) not in together
-    wide = pairs(np.ones((4, 1)), np.asarray([1.0, 2.0, 1.0, 1.0]), need, [0])
+    wide = pairs(np.ones((4, 1)), np.asarray([1.0, 2.0, 1.0, 1.0]), by_demand(need), [0])
     assert not any(1 in pair for pair in wide.gang)
 
 
@@ -153,7 +161,7 @@ def test_packing_lifts_the_minimum() -> None:
     """Four jobs that use 0.4 of a device each, on one device: a quarter of it each alone, a half in pairs."""
     rate, workers, capacity = np.ones((4, 1)), np.ones(4), np.ones(1)
     single = alone(rate, workers)
-    both = joined(single, pairs(rate, workers, np.full((4, 1, 1), 0.4), [0]))
+    both = joined(single, pairs(rate, workers, by_demand(np.full((4, 1, 1), 0.4)), [0]))
     for options, least in ((single, 0.25), (both, 0.5)):
         x = max_min(options, 4, capacity, np.ones(4))
         assert (Programme(options, 4, capacity).throughput @ x).min() == pytest.approx(least, rel=NEAR)
@@ -216,3 +224,14 @@ def test_pairs_share_a_device_if_that_gets_more_done() -> None:
     ]
     assert not together
     assert light.refused == heavy.refused == 0
+
+
+def test_what_is_told_of_pairs_counts_more_than_demands() -> None:
+    """Kernel 0 keeps 0.9 beside kernel 1, and 1 keeps 0.4 beside 0; like must not share."""
+    beside = np.asarray([[0.0, 0.9], [0.4, 0.0]])[..., None]
+    p = picture([1.0] * 2, [[1.0]] * 2, [0], slots=2, beside=beside)
+    mine, theirs = kept_of(p, np.asarray([0, 1]))(0, np.asarray([1]), 0)
+    assert (mine.tolist(), theirs.tolist()) == ([0.9], [0.4])
+    assert len(pairs(p.rate, p.workers, kept_of(p, np.asarray([0, 1])), [0]).kind) == 1
+    alike = p._replace(kernel=np.asarray([0, 0]))
+    assert len(pairs(p.rate, p.workers, kept_of(alike, np.asarray([0, 1])), [0]).kind) == 0

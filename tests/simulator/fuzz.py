@@ -29,6 +29,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=100, help="how many scenarios")
     parser.add_argument("--first", type=int, help="seed of the first; the others follow (default: drawn)")
     parser.add_argument("--size", choices=SIZES, default="small", help="of the scenarios")
+    parser.add_argument("--truth", action="store_true", help="speeds are not what profiles say")
     options = parser.parse_args(arguments)
     if options.seeds < 1 or (options.first or 0) < 0:
         parser.error("--seeds is 1 or more, --first is 0 or more")
@@ -38,12 +39,13 @@ def main(arguments: list[str] | None = None) -> int:
     with double_precision_and_coarse_buckets():
         for number, seed in enumerate(range(first, first + options.seeds), start=1):
             try:
-                scenario = random_scenario(seed, size=options.size)
+                scenario = random_scenario(seed, size=options.size, truth=options.truth)
                 trace, decided, reference = replay(scenario, Chaos())
                 compare(scenario, trace, decided, reference)
             except Exception:
                 traceback.print_exc()
                 again = f"python -m tests.simulator.fuzz --seeds 1 --first {seed} --size {options.size}"
+                again += " --truth" if options.truth else ""
                 print(f"\nseed {seed} failed, after {number - 1} that agreed; again: {again}", file=sys.stderr)
                 return 1
             decisions, events = decisions + len(decided), events + len(reference.events)

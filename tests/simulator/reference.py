@@ -683,7 +683,7 @@ class Reference:
         # Reading: a gang loads its rows for as long as it holds its slots, while it saves too.
         for g in self.gangs(*ON_SLOTS):
             tau, crossed = self.exchange(g)
-            slowest = max(self.profile(g, d).seconds(g.work) for d in g.devices)
+            slowest = max(self.alone_s(g, d) for d in g.devices)
             for d, rows in zip(g.devices, crossed, strict=True):
                 for row, amount in self.demands(g, d):
                     load[row] += amount
@@ -708,8 +708,31 @@ class Reference:
         for d, rows in zip(g.devices, crossed, strict=True):
             compute = self.compose([shares[row] for row, amount in self.demands(g, d) if amount > 0])
             traffic = self.compose([shares[row] for row in rows])
-            slowest = max(slowest, self.profile(g, d).seconds(g.work) / compute + tau / traffic)
+            slowest = max(slowest, self.alone_s(g, d) * self.slowed(g, d) / compute + tau / traffic)
         return slowest
+
+    def alone_s(self, g: LiveGang, device: int) -> float:
+        """Seconds of a unit of a worker with its device to itself: the truth's, if there is one, else the profile's."""
+        truth = self.scenario.truth
+        known = truth.unit_s.get((g.kernel.name, self.kinds[device].name)) if truth else None
+        if known is None:
+            return self.profile(g, device).seconds(g.work)
+        packed, spread = known
+        peers = {self.topology.devices[d].peers for d in g.devices}
+        machines = {self.topology.devices[d].machine for d in g.devices}
+        linked = len(peers) == 1 and peers != {""}
+        return g.work * (packed if len(machines) == 1 or linked else spread)
+
+    def slowed(self, g: LiveGang, device: int) -> float:
+        """How many times as long a unit takes beside those who hold the other slots of a device."""
+        truth = self.scenario.truth
+        if truth is None:
+            return 1.0
+        others = [slot.gang for slot in self.slots[device] if slot.gang is not None and slot.gang is not g]
+        kind = self.kinds[device].name
+        kept = [truth.beside.get((g.kernel.name, other.kernel.name, kind), 1.0) for other in others]
+        crowd = 1 + truth.crowding * max(0, len(others) - 1)
+        return crowd * (1 + sum(1 / share - 1 for share in kept))
 
     def transfer_share(self, t: Transfer, shares: list[float]) -> float:
         """A transfer's rate as a fraction of its bandwidth."""
@@ -717,7 +740,7 @@ class Reference:
 
     def isolated_unit_s(self, g: LiveGang) -> float:
         """One unit of a gang on its devices, with nothing else there."""
-        return max(self.profile(g, d).seconds(g.work) for d in g.devices) + self.exchange(g)[0]
+        return max(self.alone_s(g, d) for d in g.devices) + self.exchange(g)[0]
 
     def isolated_job_s(self, graph: TaskGraph) -> float:
         """Longest path of a graph with every gang alone on the fastest devices of the topology."""

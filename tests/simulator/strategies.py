@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from hypothesis import strategies as st
 
+from symphony.problem.speeds import Speeds
 from symphony.problem.topology import (
     CLUSTER,
     MACHINE,
@@ -64,8 +65,11 @@ def scenarios(size: str = "small") -> st.SearchStrategy[Scenario]:
     return st.integers(0, 2**31 - 1).map(lambda seed: random_scenario(seed, size=size))
 
 
-def random_scenario(seed: int, *, size: str = "small") -> Scenario:
-    """A cluster, a workload and disturbances drawn from a seed; every gang can run on its topology."""
+def random_scenario(seed: int, *, size: str = "small", truth: bool = False) -> Scenario:
+    """A cluster, a workload and disturbances drawn from a seed; every gang can run on its topology.
+
+    `truth`: some kernels are not as fast as their profiles say, and interfere.
+    """
     rng = np.random.default_rng(seed)
     bounds = SIZES[size]
     latency_s = float(rng.uniform(0.001, 0.3)) if rng.random() < 0.3 else 0.0
@@ -89,6 +93,7 @@ def random_scenario(seed: int, *, size: str = "small") -> Scenario:
         work_noise=tuple(map(float, noise)),
         disturbances=disturbances,
         job_slots=job_slots,
+        truth=random_truth(rng, topology, workload) if truth else None,
     )
 
 
@@ -290,6 +295,21 @@ def runnable_size(rng: np.random.Generator, topology: Topology, kernel: Kernel) 
     while not devices_for(topology, kernel, size):
         size /= 2
     return size
+
+
+def random_truth(rng: np.random.Generator, topology: Topology, workload: Workload) -> Speeds:
+    """Hidden speeds of most kernels on most device kinds that run them, and of most pairs."""
+    unit_s, beside = {}, {}
+    for kind in topology.kinds:
+        able = [kernel for kernel in workload.kernels if kernel.on(kind) is not None]
+        for kernel in able:
+            if rng.random() < 0.7:
+                packed = float(kernel.on(kind).seconds(1.0) * np.exp(rng.normal(0.0, 0.5)))
+                unit_s[kernel.name, kind.name] = (packed, float(packed * rng.uniform(0.8, 2.0)))
+            for other in able:
+                if rng.random() < 0.7:
+                    beside[kernel.name, other.name, kind.name] = float(rng.uniform(0.1, 1.0))
+    return Speeds(unit_s, beside, float(rng.uniform(0.0, 0.5)))
 
 
 def devices_for(topology: Topology, kernel: Kernel, size: float) -> int:

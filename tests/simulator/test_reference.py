@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
+from symphony.problem.speeds import Speeds
 from symphony.problem.topology import PEER, RACK, SOCKET, Device, DeviceKind, Hop, Resource, Topology
 from symphony.problem.workload import Edge, Gang, Job, Kernel, Profile, Task, TaskGraph, Workload
 from symphony.simulator.records import GangRecord
@@ -117,6 +118,30 @@ def test_work_decides_time_and_demand() -> None:
     world.run(fifo)
     assert world.makespan_s == pytest.approx(5.5 * 11 / 8)
     assert world.jobs[0].isolated_s == pytest.approx(5.5)
+
+
+def test_what_neighbours_cost_adds_up_and_crowding_comes_on_top() -> None:
+    """Alone 1 s, though the profile says 4. Beside b at 0.5 and c at 0.8: 1 + 1 + 0.25, and 10% for the third."""
+    kernels = [Kernel(name, {"cpu": Profile(fixed_s=4.0)}) for name in "abc"]
+    truth = Speeds({("a", "three"): (1.0, 1.0)}, {("a", "b", "three"): 0.5, ("a", "c", "three"): 0.8}, crowding=0.1)
+    topology = cluster(DeviceKind("three", "cpu", slots=3), [[Hop("compute")]], {"compute": 8.0})
+    jobs = [(single(name, name, units=10.0), 0.0) for name in "abc"]
+    world = Reference(scene(topology, kernels, jobs, truth=truth)).run(fifo)
+    assert finishes(world)[0, 0] == pytest.approx(10 * 2.25 * 1.1)
+    # b and c do not mind one another: 10% longer while a runs, then as the profile says.
+    assert finishes(world)[1, 0] == pytest.approx(24.75 + 40 - 24.75 / 1.1)
+    assert world.stays[0].isolated_s == pytest.approx(10.0)
+
+
+def test_a_gang_over_two_machines_goes_at_its_spread_speed() -> None:
+    """3 s a unit where its workers are apart; in one machine 2 s."""
+    gang = TaskGraph("g", (Task("w0", "k"), Task("w1", "k")), gangs=(Gang("g", ("w0", "w1")),))
+    truth = Speeds({("k", "one"): (2.0, 3.0)})
+    for separate, seconds in ((True, 3.0), (False, 2.0)):
+        topology = cluster(ONE, [[Hop("nic.0", (RACK,))], [Hop("nic.1", (RACK,))]], {"nic.0": GB, "nic.1": GB},
+                           separate=separate)  # fmt: skip
+        world = Reference(scene(topology, [Kernel("k", {"cpu": Profile(1.0)})], [(gang, 0.0)], truth=truth)).run(fifo)
+        assert world.makespan_s == pytest.approx(seconds)
 
 
 def two_workers_exchanging(separate: bool, peers: str, **options: Any) -> Reference:

@@ -25,7 +25,8 @@ Where ours differs:
   answers with one inside that set, and so do we: its analytic centre, which treats jobs alike that are alike. With more
   than 160 options (pairs) the one with the largest sum of throughputs is taken instead.
 - `MaxSumThroughput` adds up rates relative to each job's best: iterations of unlike models cannot be added.
-- The rates of a pair are those that the profiles' demands predict (`pair_speed`), where Gavel has measured every pair.
+- The rates of a pair are those that the scenario tells (`Observation.told`), as Gavel has measured every pair; where it
+  tells none, those that the profiles' demands predict (`pair_speed`).
   Only gangs of one worker are paired, on devices of two slots or more.
 - Kinds are served fastest first (V100, P100, K80 in Gavel, by name), by the mean of the jobs' relative rates; the plain
   policy in an order drawn anew for every plan, as theirs.
@@ -39,7 +40,7 @@ on top: 4 ms for 20 jobs on 3 kinds, 12 ms for 50; finish-time fairness 10 and 2
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -79,16 +80,22 @@ def alone(rate: np.ndarray, workers: np.ndarray) -> Options:
     return Options(np.stack([gang, nobody], axis=1), kind, speed, workers[gang].astype(float))
 
 
-def pairs(rate: np.ndarray, workers: np.ndarray, need: np.ndarray, kinds: Iterable[int]) -> Options:
-    """Pairs of gangs of one worker that get more done together than one after the other, on these kinds."""
+Kept = Callable[[int, np.ndarray, int], tuple[np.ndarray, np.ndarray]]
+
+
+def pairs(rate: np.ndarray, workers: np.ndarray, kept: Kept, kinds: Iterable[int]) -> Options:
+    """Pairs of gangs of one worker that get more done together than one after the other, on these kinds.
+
+    `kept(i, others, kind)`: what i keeps of its speed beside each of the others, and they beside it.
+    """
     gang, kind, speed = [], [], []
     for k in kinds:
         able = np.flatnonzero((workers == 1) & (rate[:, k] > 0))[:PAIRED]
         for number, i in enumerate(able):
             others = able[number + 1 :]
-            mine, theirs = pair_speed(need[i, k], need[others, k]), pair_speed(need[others, k], need[i, k])
+            mine, theirs = kept(i, others, k)
             for j, a, b in zip(others, mine, theirs, strict=True):
-                if a + b > 1 + SLACK:
+                if a + b > 1 + SLACK and min(a, b) > 0:
                     gang.append((i, j))
                     kind.append(k)
                     speed.append((a * rate[i, k], b * rate[j, k]))
@@ -103,6 +110,20 @@ def pair_speed(need: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Speed of one beside another, relative to alone: its share of the scarcest row that it needs. Rows are last."""
     load = need + other
     return np.where(np.broadcast_to(need, load.shape) > 0, 1 / np.maximum(load, 1), 1.0).min(axis=-1, initial=1.0)
+
+
+def kept_of(p: Picture, rows: np.ndarray) -> Kept:
+    """What is told of pairs, or else what the demands of profiles predict."""
+
+    def told(i: int, others: np.ndarray, kind: int) -> tuple[np.ndarray, np.ndarray]:
+        mine, theirs = p.kernel[rows[i]], p.kernel[rows[others]]
+        return p.beside[mine, theirs, kind], p.beside[theirs, mine, kind]
+
+    def predicted(i: int, others: np.ndarray, kind: int) -> tuple[np.ndarray, np.ndarray]:
+        need = p.need[rows]
+        return pair_speed(need[i, kind], need[others, kind]), pair_speed(need[others, kind], need[i, kind])
+
+    return told if p.beside.shape[0] else predicted
 
 
 def joined(a: Options, b: Options) -> Options:
@@ -291,7 +312,7 @@ class Gavel(PlansOnHost):
             roomy = np.unique(
                 p.kind[(seats.all > 0) & (np.bincount(p.lane_device[p.lane_exists], minlength=len(p.kind)) > 1)]
             )
-            options = joined(options, pairs(rate, p.workers[rows], p.need[rows], roomy))
+            options = joined(options, pairs(rate, p.workers[rows], kept_of(p, rows), roomy))
         x = self.allocate(options, rows, capacity, p._replace(rate=np.where(wide, p.rate, 0.0)))
         single = options.gang[:, 1] < 0
         share[rows[options.gang[single, 0]], options.kind[single]] = x[single]

@@ -27,6 +27,7 @@ from jax import Array
 from symphony.baselines.preemptive import movable
 from symphony.baselines.tables import unit_seconds
 from symphony.problem.arrays import TopologyArrays
+from symphony.problem.speeds import BeliefArrays, SpeedArrays
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.indexing import BIG, first, first_min, take
 from symphony.scheduling.policy import (
@@ -57,6 +58,7 @@ class Picture(NamedTuple):
     since_s: Any  # f[]: since the plan before
     gang: Any  # i32[M], -1 = no gang
     job: Any  # i32[M]: its job's number
+    kernel: Any  # i32[M]
     priority: Any  # i32[M]
     workers: Any  # i32[M]
     standing: Any  # i32[M]
@@ -64,7 +66,13 @@ class Picture(NamedTuple):
     age_s: Any  # f[M]: since its job arrived
     ran_s: Any  # f[M]: how long it has run since the plan before
     rate: Any  # f[M, Y]: units per second in isolation; 0 = cannot run there
+    moving_s: Any  # f[M]: what a checkpoint and reading it back take
     need: Any  # f[M, Y, H]: load of a worker on the rows of a device's route; H = 0 unless the policy packs
+    beside: Any  # f[N, N, Y]: what kernels keep of their speed beside one another, as it is believed; N = 0: not known
+    beside_std: Any  # f[N, N, Y]: deviation of its logarithm
+    unit_s: Any  # f[N, Y, 2]: seconds of a unit, packed and spread, as they are believed; N = 0: as profiles say
+    unit_std: Any  # f[N, Y, 2]: deviation of its logarithm
+    crowding: Any  # f[]: what every neighbour after the first costs on top
     holder: Any  # i32[L]: gang that holds it, or what else it is held by (negative)
     queued: Any  # i32[D]: workers in the queue
     up: Any  # bool[D]
@@ -157,7 +165,9 @@ class Seats:
         lanes = np.full(len(p.holder), -1, np.int32)
         # Who cannot be moved now, because it is restoring, is not to be moved the moment it could.
         stay, rank = np.asarray(p.standing == FIXED), np.full(len(p.gang), BIG, np.int32)
-        room = {device: [lane for lane in self.open if p.lane_device[lane] == device] for device in range(len(p.kind))}
+        room: dict[int, list[int]] = {device: [] for device in range(len(p.kind))}
+        for lane in self.open:
+            room[int(p.lane_device[lane])].append(int(lane))
         for row, devices in self.given.items():
             for device in devices:
                 lanes[room[device].pop()] = row
@@ -283,6 +293,7 @@ class PlansOnHost(Policy):
             fix, per = w.demand_fixed[kernel], w.demand_work[kernel]  # [M, Y, Q]
             demand = fix[:, kinds[:, None], rows] + work[:, None, None] * per[:, kinds[:, None], rows]
             need = demand / t.capacity[t.route_row[of_kind]]
+        told = observation.told or _nothing_told(need.shape[1])
         return Picture(
             boundary=boundary,
             seed=jax.random.bits(key),
@@ -291,6 +302,7 @@ class PlansOnHost(Policy):
             since_s=since,
             gang=gang,
             job=job,
+            kernel=w.kernel[take(core.graph, slot), gang % tasks],
             priority=take(core.priority, slot),
             workers=take(core.workers, gang).astype(jnp.int32),
             standing=jnp.where(gang < 0, ABSENT, standing),
@@ -298,7 +310,13 @@ class PlansOnHost(Policy):
             age_s=observation.now.minus(arrived),
             ran_s=jnp.where(status == RUNNING, jnp.minimum(ran, since), 0),
             rate=1 / take(unit_seconds(observation), gang),
+            moving_s=jnp.asarray(w.checkpoint + w.restore)[take(core.graph, slot), gang % tasks],
             need=need,
+            beside=told.mean.beside,
+            beside_std=told.beside_std,
+            unit_s=told.mean.unit_s,
+            unit_std=told.unit_std,
+            crowding=told.mean.crowding,
             holder=core.lane_holds,
             queued=core.queued,
             up=core.up,
@@ -312,6 +330,11 @@ class PlansOnHost(Policy):
             book=state.book,
             memo=state.memo,
         )
+
+
+def _nothing_told(kinds: int) -> BeliefArrays:
+    mean = SpeedArrays(jnp.zeros((0, kinds, 2)), jnp.zeros((0, 0, kinds)), jnp.zeros(()))
+    return BeliefArrays(mean, mean.unit_s, mean.beside)
 
 
 def _carry_out(state: Round, observation: Observation, partly: Array) -> Action:

@@ -1,8 +1,10 @@
 """Policies that learn, and all policies by name.
 
 features ─► encoders ─► learned ─► batched, lookahead, explain
-
 Weights are in files; `symphony.policy` comes with the package.
+
+For training jobs whose speeds are not known:
+samples ─► performance_model ─► beliefs ─► board, exploration ─► planner   (describing: what beliefs start from)
 """
 
 from __future__ import annotations
@@ -11,22 +13,29 @@ from pathlib import Path
 
 from symphony import baselines
 from symphony.policies.batched import Batched
+from symphony.policies.beliefs import Beliefs
 from symphony.policies.explain import Explanation, explain
+from symphony.policies.exploration import Exploration
 from symphony.policies.learned import Learned, Network, Sizes
 from symphony.policies.lookahead import LookAhead
+from symphony.policies.planner import Planner
 from symphony.policies.weights import SUFFIX, load, save
 from symphony.problem.errors import PolicyError
 from symphony.scheduling.policy import Policy
 
 __all__ = [
     "AHEAD",
+    "PLANNER",
     "SHIPPED",
     "SUFFIX",
     "Batched",
+    "Beliefs",
     "Explanation",
+    "Exploration",
     "Learned",
     "LookAhead",
     "Network",
+    "Planner",
     "Sizes",
     "explain",
     "load",
@@ -36,13 +45,16 @@ __all__ = [
 
 SHIPPED = "symphony"  # the policy that is used where none is asked for
 AHEAD = "look-ahead"  # the same, asking the simulator first; what is asked there, a heuristic decides
+PLANNER = "planner"  # of training jobs, round by round
 
 
 def named(name: str) -> Policy:
-    """The policy of a name: the shipped one, a baseline, or the path of a file that training wrote.
+    """The policy of a name: the shipped one, the planner, a baseline, or the path of a file that training wrote.
 
     `symphony:8` places up to 8 gangs for each time that it thinks.
     """
+    if name == PLANNER:
+        return Planner()
     if name.startswith(SHIPPED + ":"):
         most = name.partition(":")[2]
         if not most.isdecimal() or int(most) < 1:

@@ -29,6 +29,7 @@ from jax.typing import ArrayLike
 
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.problem.errors import PolicyError
+from symphony.problem.speeds import BeliefArrays
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import GangFacts, candidates, facts, fits, per_gang, seconds_by_kind
 from symphony.scheduling.indexing import BIG, first, first_min, take
@@ -96,6 +97,7 @@ class Observation(eqx.Module):
     units_left: Array  # f[G]: whole units (iterations) that each gang has yet to do, as it reports them itself
     prepared: Any  # what the policy's own `prepare` answered
     background_slope: Array | None = None  # f[F, R, 2]: of the two, by the factors of `tuning`; in training only
+    told: BeliefArrays | None = None  # speeds of kernels as they are believed, where they differ from profiles
 
     @property
     def load_mean(self) -> Array:

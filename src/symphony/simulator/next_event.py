@@ -11,7 +11,7 @@ from jax import Array
 from symphony.problem.topology import SPANS
 from symphony.scheduling import advance, clock
 from symphony.scheduling.clock import Amount
-from symphony.scheduling.feasible import candidates
+from symphony.scheduling.feasible import candidates, per_gang
 from symphony.scheduling.indexing import first_min, once, put, take
 from symphony.scheduling.instant import wanted
 from symphony.scheduling.state import Core
@@ -54,7 +54,7 @@ def rates(world: World, s: ScenarioArrays, contention: ContentionModel) -> Rates
 
     compute = contention.compose(take(shares, t.lane_device), world.compute_load > 0)
     exchange = _pick(take(by_span, t.lane_device), world.span)
-    lane_rate = 1 / (world.unit_s / compute + world.exchange_s / exchange)
+    lane_rate = 1 / (world.unit_s * _slowed(world, s) / compute + world.exchange_s / exchange)
     lane_rate = jnp.where(core.lane_setup, 0, lane_rate)
     work = _slowest_of_gang(lane_rate, core) * world.pace_s
 
@@ -64,6 +64,24 @@ def rates(world: World, s: ScenarioArrays, contention: ContentionModel) -> Rates
         _pick(take(by_span, memory), world.fetch_span),
     )
     return Rates(work, ends, total, own)
+
+
+def _slowed(world: World, s: ScenarioArrays) -> Array | float:
+    """How many times as long a unit takes on each lane for those who share its device [L]; 1 if nobody has measured it.
+
+    What each neighbour costs adds up; every one after the first costs `crowding` on top.
+    """
+    if s.truth is None:
+        return 1.0
+    core, t = world.core, s.topology
+    kernel = take(per_gang(core, jnp.asarray(s.workload.kernel)), core.lane_holds)
+    kept = jnp.asarray(s.truth.beside)[kernel, :, take(t.device_kind, t.lane_device)]  # [L, N]
+    holds = (core.lane_holds >= 0).astype(kept.dtype)
+    there = jnp.zeros((core.up.shape[0], kept.shape[1])).at[t.lane_device, kernel].add(holds)
+    others = take(there, t.lane_device) - (jnp.arange(kept.shape[1]) == kernel[:, None])
+    others = jnp.maximum(others, 0)  # of lanes that hold nothing, whose rate nobody asks for
+    cost = (others * (1 / kept - 1)).sum(axis=1)
+    return (1 + cost) * (1 + s.truth.crowding * jnp.maximum(others.sum(axis=1) - 1, 0))
 
 
 def _slowest_of_gang(lane_rate: Array, core: Core) -> Array:

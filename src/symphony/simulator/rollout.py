@@ -89,6 +89,7 @@ def observe(world: World, s: ScenarioArrays, cheats: bool, prepared: Any = None)
         units_left=settle.units_left(world, s),
         prepared=prepared,
         background_slope=counters.slope(world.counters, s),
+        told=s.told,
     )
 
 

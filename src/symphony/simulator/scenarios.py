@@ -24,6 +24,7 @@ from symphony.problem.arrays import (
 )
 from symphony.problem.errors import InputError
 from symphony.problem.runnable import first_tasks, gang_seconds
+from symphony.problem.speeds import BeliefArrays, SpeedArrays, Speeds, belief_arrays, check_speeds, speed_arrays
 from symphony.problem.topology import RESOURCE_KINDS, Topology
 from symphony.problem.workload import Workload
 from symphony.simulator.contention import LOAD_UNIT
@@ -85,6 +86,8 @@ class Scenario:
     work_noise: tuple[float, ...]  # gang i of job j has units * work_noise[(31 j + i) % len] to do
     disturbances: Disturbances
     job_slots: int = 16  # jobs in the system at once
+    truth: Speeds | None = None  # how fast kernels really are; None = as their profiles say
+    told: Speeds | None = None  # what policies are told of that at first, beside profiles
 
     def __post_init__(self) -> None:
         _check(self)
@@ -226,6 +229,10 @@ def _check(s: Scenario) -> None:
         raise InputError("work_noise is empty", where=where, hint="write (1.0,) for none")
     for factor in s.work_noise:
         _check_number(where, "a factor of work_noise", factor, limits.NOISE, above=True)
+    if s.truth is not None:
+        check_speeds(s.truth, s.topology, s.workload, f"{where}, truth")
+    if s.told is not None:
+        check_speeds(s.told, s.topology, s.workload, f"{where}, told", least=0.0)
 
 
 def _typical_gang_s(topology: Topology, workload: Workload) -> float:
@@ -270,6 +277,8 @@ class ScenarioArrays(eqx.Module):
     offer: Numeric  # bool[]
     job_slots: int = eqx.field(static=True)
     late: int = eqx.field(static=True)  # windows for which readings are held back at most
+    truth: SpeedArrays | None = None
+    told: BeliefArrays | None = None
 
 
 def scenario_arrays(scenario: Scenario) -> ScenarioArrays:
@@ -319,6 +328,8 @@ def scenario_arrays(scenario: Scenario) -> ScenarioArrays:
         offer=np.bool_(d.offer_at_windows),
         job_slots=s.job_slots,
         late=d.counter_delay,
+        truth=None if s.truth is None else speed_arrays(s.truth, s.topology, s.workload),
+        told=None if s.told is None else belief_arrays(s.told, s.topology, s.workload),
     )
 
 
@@ -338,6 +349,9 @@ def stack(scenarios: list[Scenario]) -> ScenarioArrays:
         raise InputError("there is no scenario to run", hint="draw at least one: sy.draw(topology, workload, seed)")
     if len({id(s.topology) for s in scenarios}) > 1 and len({s.topology for s in scenarios}) > 1:
         raise InputError("scenarios of one batch must share a topology", hint="run one batch for each topology")
+    for name in ("truth", "told"):
+        if len({getattr(s, name) is None for s in scenarios}) > 1:
+            raise InputError(f"some scenarios of a batch have a {name} and some do not", hint="run them apart")
     batch = [scenario_arrays(s) for s in scenarios]
     workers = max(b.workload.max_workers for b in batch)
     fan = max(b.workload.fan for b in batch)

@@ -13,6 +13,8 @@ import jax.numpy as jnp
 from jax import Array
 
 from symphony.problem.spans import gang_span, span
+from symphony.problem.speeds import PACKED, SPREAD
+from symphony.problem.topology import CLUSTER, RACK
 from symphony.scheduling import advance, instant
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import GangFacts, facts, per_gang, startable
@@ -199,9 +201,13 @@ def pace(s: ScenarioArrays, f: GangFacts, devices: Array, mine: Array) -> Pace:
     t, w = s.topology, s.workload
     member = devices >= 0
     kinds = take(t.device_kind, devices)
-    unit_s = w.time_fixed[f.kernel, kinds] + w.time_work[f.kernel, kinds] * f.work
-    slowest = jnp.where(member, unit_s, 0).max()
     reach = gang_span(take(t.place, devices), take(t.peers, devices), member)
+    unit_s = w.time_fixed[f.kernel, kinds] + w.time_work[f.kernel, kinds] * f.work
+    if s.truth is not None:
+        spread = jnp.where((reach == RACK) | (reach == CLUSTER), SPREAD, PACKED)
+        true_s = jnp.asarray(s.truth.unit_s)[f.kernel, kinds, spread]
+        unit_s = jnp.where(true_s > 0, true_s * f.work, unit_s)
+    slowest = jnp.where(member, unit_s, 0).max()
     bandwidth = jnp.where(member, take(t.span_bandwidth, devices)[:, reach], jnp.inf).min()
     exchange = jnp.where((f.workers > 1) & jnp.isfinite(bandwidth), w.exchange[f.kernel], 0)
     exchange_s = exchange / bandwidth

@@ -1,0 +1,341 @@
+"""Training jobs: `python -m benchmarks.training_jobs [--quick] [--only SECTION …] [--seeds N] [--json FILE]`.
+
+- *gavel*: Gavel's own list on its 24 GPUs, with everything told that Gavel had measured. Mean completion of its jobs 50
+  to 99, beside the figures that its own simulator reports.
+- *drawn*: jobs whose speeds nobody knows, in the closed loop. Every policy hears the same kind of reports of the jobs
+  that it placed, and is told what the same models make of them.
+- *shift*: the same, where all that comes in the second half is of families that were not there before.
+- *calibration*: how much of what is measured lies within 90% intervals, for families that no model has seen.
+- *scale*: seconds of one plan.
+
+Unfair to the heuristics: those that do not pack have devices that nobody shares. Unfair to all on Gavel's list: a fifth
+of its pairs is held out, and such pairs share nothing. A list is one observation: see the intervals of the others.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import jax
+import numpy as np
+from rich.console import Console
+from rich.table import Table as Printed
+
+from benchmarks.common import keep, parser
+from benchmarks.contention import data
+from benchmarks.fidelity import GAVEL, MEASURED, ROUND_S, SLOTS, mean_completion_s, under_way
+from symphony import baselines
+from symphony.baselines.rounds import WAITS, Picture
+from symphony.lowering import readers
+from symphony.lowering.ground_truth import DOUBTFUL, Table, measured
+from symphony.lowering.measured_jobs import MeasuredJobs, drawn, listed, sharable
+from symphony.lowering.training_features import gpu_features, guess_kept, guess_s, job_features
+from symphony.policies import performance_model
+from symphony.policies.beliefs import NOBODY, Described, Query
+from symphony.policies.describing import describe
+from symphony.policies.exploration import HOW, Exploration
+from symphony.policies.planner import Planner
+from symphony.problem.topologies import topology
+from symphony.scheduling.policy import Policy
+from symphony.scheduling.state import FREE
+from symphony.simulator.run import simulate
+from symphony.simulator.scenarios import CALM, Scenario, draw
+from symphony.training.closed_loop import Outcome, run
+
+Figures = dict[str, Any]
+SECTIONS = ("gavel", "drawn", "shift", "calibration", "scale")
+ROUNDS = replace(CALM, window_s=ROUND_S, offer_at_windows=True)
+OURS = "planner"
+PACKED = frozenset({"max-min-fairness-packed", "finish-time-fairness-packed"})
+RIVALS = ("allox", "max-min-fairness", "max-min-fairness-packed", "finish-time-fairness", "srtf", "tiresias", "las",
+          "fifo-passing")  # fmt: skip
+PACKED_BY_GAVEL = {0: 57_022.0, 1: 83_982.0}  # what its simulator reports for max_min_fairness_packed
+OLD, NEW = ("LM", "ResNet-18", "A3C"), ("Transformer", "ResNet-50", "CycleGAN")
+
+
+@cache
+def tables() -> Table:
+    """Gavel's."""
+    return measured(data("gavel", "isolated_throughput.csv").parent)
+
+
+# -------------------------------------------------------------------------------------------------------- a list
+
+
+def gavel_case(seed: int, slots: int, arrivals: int) -> tuple[Scenario, range]:
+    """One of Gavel's lists on its cluster, all told that was measured; and the jobs that count."""
+    reading = readers.read(data("gavel", "traces", f"generated_gap2700_seed{seed}.csv"), "gavel-jobs")
+    first = under_way(reading)
+    jobs = (reading.jobs[:first] + reading.jobs[first + 1 :])[:arrivals]
+    cluster = sharable(topology("gpu24"), slots)
+    made = listed(reading, tables(), cluster, jobs)
+    scenario = draw(cluster, made.workload, 0, ROUNDS, job_slots=SLOTS)
+    return replace(scenario, truth=made.truth, told=made.told), range(first, first + MEASURED)
+
+
+def gavel(options: Any) -> Iterator[Figures]:
+    """Ours, and Gavel's policies in ours, on its lists."""
+    names = [OURS, "max-min-fairness-packed", *([] if options.quick else [n for n in RIVALS if "packed" not in n])]
+    for seed, arrivals in ((0, 210),) if options.quick else ((0, 210), (1, 480)):
+        for name in names:
+            policy = Planner() if name == OURS else baselines.named(name)
+            scenario, numbers = gavel_case(seed, 2 if name == OURS or name in PACKED else 1, arrivals)
+            began = time.perf_counter()
+            done = simulate([scenario], policy, name=name)[0]
+            assert done.jobs_outside == 0, "jobs found no job slot"
+            yield {
+                "list": seed,
+                "policy": name,
+                "mean_s": mean_completion_s(done, numbers),
+                "alone_s": alone_s(scenario, numbers),
+                "gavel_packed_s": PACKED_BY_GAVEL[seed],
+                "gavel_fifo_s": GAVEL[seed]["fifo"],
+                "wall_s": time.perf_counter() - began,
+            }
+
+
+def alone_s(scenario: Scenario, numbers: Sequence[int]) -> float:
+    """Mean time of jobs that are alone on their best GPU from the instant they arrive: no policy can do better."""
+    kernels = {kernel.name: kernel for kernel in scenario.workload.kernels}
+    jobs = [scenario.workload.graphs[scenario.workload.jobs[n].graph].tasks[0] for n in numbers]
+    best = [min(p.seconds(1.0) for p in kernels[t.kernel].implementations.values()) * t.units for t in jobs]
+    return float(np.mean(best))
+
+
+# ------------------------------------------------------------------------------------------------------- unknown
+
+
+def unknown_case(seed: int, slots: int, jobs: int, models: Sequence[Sequence[str]]) -> tuple[Scenario, MeasuredJobs]:
+    """Jobs of whose speeds only guesses are told."""
+    cluster = sharable(topology("gpu24"), slots)
+    made = drawn(tables(), cluster, seed, jobs=jobs, load=0.9, models=models)
+    scenario = draw(cluster, made.workload, seed, replace(ROUNDS, work_noise=0.06), job_slots=64)
+    return replace(scenario, truth=made.truth, told=made.told), made
+
+
+def knowing(scenario: Scenario, made: MeasuredJobs) -> Scenario:
+    """The same, where the truth is told."""
+    never = {pair for pair, kept in made.told.beside.items() if kept == 0}
+    beside = {pair: 0.0 if pair in never else kept for pair, kept in made.truth.beside.items()}
+    return replace(scenario, told=replace(made.truth, beside=beside))
+
+
+def ours(explores: Sequence[str]) -> dict[str, Callable[[Scenario, MeasuredJobs, Described], Outcome]]:
+    """The planner as it learns, by how it explores; and where it learns nothing, or knows all."""
+
+    def learning(how: str) -> Callable[[Scenario, MeasuredJobs, Described], Outcome]:
+        return lambda s, made, d: run(s, Planner(exploration=Exploration(how)), d)
+
+    return {
+        **{f"{OURS}, {how}": learning(how) for how in explores},
+        f"{OURS}, guesses": lambda s, made, d: run(s, Planner(), d, learns=False),
+        f"{OURS}, knows the truth": lambda s, made, d: run(knowing(s, made), Planner(), d, learns=False),
+    }
+
+
+def unknown(options: Any, models: Sequence[Sequence[str]]) -> Iterator[Figures]:
+    """One seed after the other, all policies."""
+    rivals = ("allox", "max-min-fairness", "srtf") if options.quick else RIVALS
+    mine = ours(("optimistic",) if options.quick else HOW)
+    if options.policies:
+        mine = {name: how for name, how in mine.items() if name in options.policies}
+        rivals = tuple(name for name in RIVALS if name in options.policies)
+    for seed in range(2 if options.quick else options.seeds):
+        for name in (*mine, *rivals):
+            own = name in mine
+            scenario, made = unknown_case(seed, 2 if own or name in PACKED else 1, options.jobs, models)
+            described = describe(made, scenario.topology)
+            policy: Policy = Planner() if own else baselines.named(name)
+            out = mine[name](scenario, made, described) if own else run(scenario, policy, described)
+            jobs = out.run.jobs
+            later = [job for job in jobs if job.job >= len(jobs) // 2]
+            yield {
+                "seed": seed,
+                "policy": name,
+                "mean_s": float(np.mean([job.completion_s for job in jobs])),
+                "later_mean_s": float(np.mean([job.completion_s for job in later])),
+                "p99_s": float(np.percentile([job.completion_s for job in jobs], 99)),
+                "makespan_s": out.run.makespan_s,
+                "samples": out.samples,
+                "refits": sum(entry.what == "refit" for entry in out.log),
+                "drifts": sum(entry.what == "drift" for entry in out.log),
+                "errors": out.errors,
+            }
+
+
+def compared(rows: Sequence[Figures], figure: str) -> dict[str, Figures]:
+    """Every policy against ours, seed by seed: relative difference of the means, with its 95% interval."""
+    by: dict[str, dict[int, float]] = {}
+    for row in rows:
+        by.setdefault(row["policy"], {})[row["seed"]] = row[figure]
+    base = by[f"{OURS}, optimistic"]
+    found = {}
+    for name, values in by.items():
+        seeds = sorted(set(values) & set(base))
+        a, b = np.asarray([base[s] for s in seeds]), np.asarray([values[s] for s in seeds])
+        low, high = interval(a, b)
+        found[name] = {"mean": float(b.mean()), "ours": float(a.mean() / b.mean() - 1), "low": low, "high": high}
+        found[name]["seeds"] = len(seeds)
+    return found
+
+
+def interval(a: np.ndarray, b: np.ndarray, draws: int = 4000) -> tuple[float, float]:
+    """95% interval of the relative difference of two means, by drawing seeds again and again."""
+    pick = np.random.default_rng(0).integers(0, len(a), (draws, len(a)))
+    low, high = np.percentile(a[pick].mean(axis=1) / b[pick].mean(axis=1) - 1, [2.5, 97.5])
+    return float(low), float(high)
+
+
+# --------------------------------------------------------------------------------------------------- calibration
+
+
+def calibration(options: Any) -> Iterator[Figures]:
+    """Families left out one by one; Gavel's tables as they are."""
+    table = tables()
+    shapes = [shape for shape in table.shapes if shape.model not in DOUBTFUL]
+    index = {shape: n for n, shape in enumerate(shapes)}
+    models = sorted({shape.model for shape in shapes})
+    gpus = list(table.gpus)
+    unit_s, kept = np.zeros((len(shapes), len(gpus), 2)), np.ones((len(shapes), len(shapes), len(gpus)))
+    rows: list[tuple[int, int, int, int]] = []
+    seen: list[float] = []
+    for (shape, gpu), rates in table.rates.items():
+        if shape in index:
+            unit_s[index[shape], gpus.index(gpu)] = [guess_s(shape, gpu, spread=spread) for spread in (False, True)]
+            for spread in range(1 if shape.gpus == 1 else 2):
+                rows.append((index[shape], gpus.index(gpu), spread, NOBODY))
+                seen.append(-np.log(rates[spread]))
+    for (a, b, gpu), share in table.kept.items():
+        if a in index and b in index and (a, b, gpu) not in table.composed:
+            kept[index[a], index[b], gpus.index(gpu)] = guess_kept(a, b, gpu)
+            rows.append((index[a], gpus.index(gpu), 0, index[b]))
+            seen.append(-np.log(share * table.rates[a, gpu][0]))
+    described = Described(
+        np.stack([job_features(shape) for shape in shapes]), np.stack([gpu_features(gpu) for gpu in gpus]),
+        np.asarray([models.index(shape.model) for shape in shapes]), unit_s, kept,
+    )  # fmt: skip
+    query = Query(*np.asarray(rows).T)
+    y, x = np.asarray(seen) - query.guess(described), query.inputs(described)
+    family = described.family[query.kernel]
+    for seed in range(1 if options.quick else 5):
+        for number, model in enumerate(models):
+            rest = np.random.default_rng(seed).permutation(np.flatnonzero(family != number))
+            rest = rest[: performance_model.CAPACITY]
+            known = performance_model.data(x[rest], y[rest], np.zeros(len(rest)), family[rest], 1e9)
+            key = jax.random.key(seed)
+            ensemble = performance_model.fit(key, performance_model.new(key, x.shape[1]), known)
+            mean, std = (np.asarray(z) for z in ensemble.predict(x[family == number]))
+            off = y[family == number] - mean
+            yield {
+                "seed": seed, "family": model, "speeds": len(off),
+                "within": int((np.abs(off) < performance_model.AT_90 * std).sum()),
+                "rms": float(np.sqrt(np.mean(off**2))), "rms_guess": float(np.sqrt(np.mean(y[family == number] ** 2))),
+                "std": float(std.mean()),
+            }  # fmt: skip
+
+
+# --------------------------------------------------------------------------------------------------------- scale
+
+
+def scale(options: Any) -> Iterator[Figures]:
+    """Seconds of one plan from scratch, with as many jobs as GPUs, a quarter more waiting; 24 kernels, pairs told."""
+    for gpus in (64, 500) if options.quick else (64, 500, 2_000, 10_000):
+        p = crowd(gpus, gpus * 5 // 4)
+        taken = []
+        for _ in range(3):
+            began = time.perf_counter()
+            Planner(rows=len(p.gang)).plan(p._replace(book=np.zeros((len(p.gang), 1)), memo=np.zeros(1)))
+            taken.append(time.perf_counter() - began)
+        yield {"gpus": gpus, "jobs": len(p.gang), "median_s": float(np.median(taken))}
+
+
+def crowd(gpus: int, jobs: int, kernels: int = 24) -> Picture:
+    """Jobs that wait for a cluster of three kinds of GPU, four to a machine, each of which two may share."""
+    rng = np.random.default_rng(0)
+    best = rng.lognormal(0, 1, (kernels, 1)) * np.asarray([[1.0, 0.5, 0.15]]) * rng.lognormal(0, 0.2, (kernels, 3))
+    kernel = rng.integers(0, kernels, jobs)
+    lane_device = np.repeat(np.arange(gpus), 2)
+    none = np.zeros(jobs)
+    return Picture(
+        boundary=np.asarray(True), seed=np.asarray(0), windows=np.asarray(1), now_s=np.asarray(360.0),
+        since_s=np.asarray(360.0), gang=np.arange(jobs), job=np.arange(jobs), kernel=kernel,
+        priority=np.zeros(jobs, int), workers=rng.choice([1, 1, 1, 2, 4], jobs), standing=np.full(jobs, WAITS),
+        left=rng.lognormal(8, 1.4, jobs), age_s=none, ran_s=none, rate=best[kernel], moving_s=none,
+        need=np.zeros((jobs, 3, 0)), beside=rng.uniform(0.4, 1.0, (kernels, kernels, 3)),
+        beside_std=np.zeros((kernels, kernels, 3)), unit_s=np.stack([1 / best, 1.3 / best], axis=-1),
+        unit_std=np.zeros((kernels, 3, 2)), crowding=np.asarray(0.1), holder=np.full(2 * gpus, FREE),
+        queued=np.zeros(gpus, int), up=np.ones(gpus, bool), kind=np.arange(gpus) * 3 // gpus,
+        machine=np.arange(gpus) // 4, lane_device=lane_device, lane_exists=np.ones(2 * gpus, bool),
+        old_gang=np.full(jobs, -1), old_job=np.full(jobs, -1), old_plan=np.full(2 * gpus, -1),
+        book=np.zeros((jobs, 1)), memo=np.zeros(1),
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------- printing
+
+
+def show(section: str, rows: Sequence[Figures], console: Console) -> Figures:
+    """Print a section; what was made of it."""
+    printed = Printed(title=section)
+    if section in ("drawn", "shift"):
+        figures = ["mean_s", "p99_s", "makespan_s", *(["later_mean_s"] if section == "shift" else [])]
+        against = {figure: compared(rows, figure) for figure in figures}
+        for column in ("policy", "seeds", *(f"{f}; ours against it" for f in figures)):
+            printed.add_column(column)
+        for name in against["mean_s"]:
+            cells = [
+                f"{a[name]['mean']:,.0f}; {a[name]['ours']:+.1%} [{a[name]['low']:+.1%}, {a[name]['high']:+.1%}]"
+                for a in against.values()
+            ]
+            printed.add_row(name, str(against["mean_s"][name]["seeds"]), *cells)
+        console.print(printed)
+        return against
+    for column in rows[0]:
+        printed.add_column(column)
+    for row in rows:
+        printed.add_row(*(f"{value:,.3g}" if isinstance(value, float) else str(value) for value in row.values()))
+    console.print(printed)
+    if section == "calibration":
+        share = sum(row["within"] for row in rows) / sum(row["speeds"] for row in rows)
+        console.print(f"within 90% intervals: {share:.1%} (aim: 87 to 93%)")
+        return {"within": share}
+    return {}
+
+
+MEASURE: Mapping[str, Callable[[Any], Iterator[Figures]]] = {
+    "gavel": gavel,
+    "drawn": lambda options: unknown(options, ()),
+    "shift": lambda options: unknown(options, (OLD, NEW)),
+    "calibration": calibration,
+    "scale": scale,
+}
+
+
+def main() -> None:
+    """Measure, print, keep. What is there is kept after every row, so that a run may be stopped."""
+    options_parser = parser(__doc__.splitlines()[0], SECTIONS)
+    options_parser.add_argument("--seeds", type=int, default=20, help="of drawn jobs")
+    options_parser.add_argument("--jobs", type=int, default=40, help="of each seed")
+    options_parser.add_argument("--policies", nargs="+", help="run these only, of those for drawn jobs")
+    options = options_parser.parse_args()
+    console = Console()
+    found: dict[str, Any] = {}
+    for section in options.only:
+        rows: list[Figures] = []
+        for row in MEASURE[section](options):
+            rows.append(row)
+            brief = {k: v for k, v in row.items() if k != "errors"}
+            print(json.dumps(brief), flush=True)
+            found[section] = {"rows": rows}
+            keep(options.json, **found)
+        found[section]["summary"] = show(section, rows, console)
+        keep(options.json, **found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""What is known of a training job before it has run: numbers that a model's description gives, and a first guess.
+
+A learner is shown these numbers and never a name, so that it has something to say of models that it has not seen. The
+guess is a roofline with a floor: operations over what a GPU reaches, not less than launching its kernels or feeding it
+takes. It is off by a factor of two as often as not; what it is for is to be corrected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from symphony.lowering.readers.job_lists import Shape
+
+
+class Model(NamedTuple):
+    """What a model's description says of it."""
+
+    parameters: float
+    operations: float  # floating-point operations of a sample, forth and back
+    launches: float  # kernels launched in a step, whatever the batch
+    host_s: float  # seconds of a host's core for a sample: decoding, environments
+    usual_batch: int  # where a list names none
+
+
+# From the models' papers and Gavel's scripts; operations and launches are rounded, host times chosen.
+MODELS: Mapping[str, Model] = {
+    "ResNet-18": Model(11.2e6, 3.3e9, 250, 2e-5, 128),  # CIFAR-10
+    "ResNet-50": Model(25.6e6, 24.6e9, 700, 2e-3, 64),  # ImageNet, decoded on the host
+    "Transformer": Model(63e6, 5e9, 1200, 1e-5, 64),  # Multi30k
+    "LM": Model(13.6e6, 1.5e9, 500, 1e-6, 40),  # Wikitext-2, 35 words a sample
+    "Recommendation": Model(2.4e6, 15e6, 60, 5e-5, 2048),  # ML-20M, an autoencoder
+    "CycleGAN": Model(28e6, 6e11, 1500, 5e-3, 1),
+    "A3C": Model(0.6e6, 2e8, 400, 2.5e-2, 4),  # Pong; the environment is the host's
+}
+
+
+class Gpu(NamedTuple):
+    """What a GPU's data sheet says of it."""
+
+    operations: float  # floating-point operations per second, single precision
+    bandwidth: float  # bytes per second of its memory
+    launch_s: float  # of a kernel, by a host of its time
+    filled: float  # how busy it is kept at least by a process: before Volta, processes take turns
+
+
+GPUS: Mapping[str, Gpu] = {
+    "v100": Gpu(14e12, 900e9, 1.2e-5, 0.5),
+    "p100": Gpu(9.3e12, 732e9, 1.5e-5, 0.9),
+    "k80": Gpu(2.8e12, 240e9, 3e-5, 1.0),
+    "t4": Gpu(8.1e12, 300e9, 1.5e-5, 0.5),
+}
+REACHED = 0.3  # of the operations on the data sheet
+LINKS = 10e9, 1.25e9  # bytes per second that an all-reduce reaches within a machine, and between machines
+JOB_FEATURES, GPU_FEATURES = 6, 3
+
+
+def job_features(shape: Shape) -> np.ndarray:
+    """Logarithms of a job's numbers, about 0 and of about unit size [JOB_FEATURES]."""
+    model, batch = MODELS[shape.model], _batch(shape)
+    step = model.operations * batch
+    raw = [
+        np.log10(model.parameters) - 7.0,
+        np.log10(step) - 11.5,
+        np.log10(batch) - 1.8,
+        np.log10(model.launches) - 2.7,
+        np.log10(model.host_s * batch) + 2.5,
+        np.log2(shape.gpus) / 2,
+    ]
+    return np.asarray(raw)
+
+
+def gpu_features(gpu: str) -> np.ndarray:
+    """Logarithms of a GPU's numbers [GPU_FEATURES]."""
+    g = GPUS[gpu]
+    return np.asarray([np.log10(g.operations) - 12.9, np.log10(g.bandwidth) - 11.7, np.log10(g.launch_s) + 4.8]) * 3
+
+
+def guess_s(shape: Shape, gpu: str, *, spread: bool = False) -> float:
+    """Seconds for each step of a gang, the analytic prior. Gavel counts the steps of all workers together."""
+    model = MODELS[shape.model]
+    compute, floor = _parts(shape, gpu)
+    step = compute + max(floor, model.host_s * _batch(shape) * GPUS[gpu].launch_s / GPUS["v100"].launch_s)
+    exchange = 8 * model.parameters * (shape.gpus - 1) / shape.gpus  # bytes: both ways, single precision
+    return (step + exchange / LINKS[spread]) / shape.gpus
+
+
+def guess_kept(shape: Shape, other: Shape, gpu: str) -> float:
+    """What a job keeps of its speed beside another on one GPU: they share the time that either keeps it busy."""
+    return 1 / max(1.0, _busy(shape, gpu) + _busy(other, gpu))
+
+
+def _busy(shape: Shape, gpu: str) -> float:
+    compute, _ = _parts(shape, gpu)
+    return max(GPUS[gpu].filled, compute / guess_s(shape, gpu))
+
+
+def _parts(shape: Shape, gpu: str) -> tuple[float, float]:
+    model, g = MODELS[shape.model], GPUS[gpu]
+    return model.operations * _batch(shape) / (REACHED * g.operations), model.launches * g.launch_s
+
+
+def _batch(shape: Shape) -> int:
+    return MODELS[shape.model].usual_batch if shape.batch is None else shape.batch

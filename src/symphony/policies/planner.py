@@ -1,0 +1,90 @@
+"""A planner for training jobs: who runs in the next round, on which GPUs, beside whom, so that jobs are done early.
+
+What a plan is worth is how fast it brings completions forward: the sum over jobs of speed times weight, each at the
+speed that is believed of it on its GPU beside its neighbours, relative to its best. A job weighs 1, for its own sake,
+and more the more others wait for what it occupies (`weights`). Where there are enough GPUs for all, that puts jobs
+where they gain most; where there are not, who is done soonest comes first.
+
+1. *Greedy.* Those who have waited too long come first, then those who are done soonest for the GPUs that they take.
+   Each goes where the plan is worth most with it, alone or beside another.
+2. *Improvement.* While it pays, two jobs change places or one goes elsewhere.
+3. *Exploration*, if asked for (`exploration.py`).
+
+Moving a running job costs its checkpoint: a job elsewhere counts for less, by that time over the time that it is likely
+to stay (`horizon_s`). Between rounds nobody is moved; what falls idle goes to those who wait.
+
+Beliefs are those that the scenario tells (`Observation.told`). Where none are told, profiles count, and no GPU is
+shared. Gangs of several workers have their GPUs to themselves.
+"""
+
+from __future__ import annotations
+
+import equinox as eqx
+import numpy as np
+
+from symphony.baselines.rounds import ABSENT, RUNS, WAITS, Picture, Plan, PlansOnHost, Seats, rows_of
+from symphony.policies.board import Board
+from symphony.policies.exploration import Exploration, explore
+
+
+def soonest_s(p: Picture) -> np.ndarray:
+    """Seconds that each row needs if it runs alone where it is fastest [M]; inf if it is not there, or runs nowhere."""
+    best = p.rate.max(axis=1, initial=0.0)
+    runs = (p.standing != ABSENT) & (best > 0)
+    return np.where(runs, p.left / np.where(runs, best, 1.0), np.inf)
+
+
+def weights(p: Picture) -> np.ndarray:
+    """What a second of progress of each row is worth, in seconds that jobs are done earlier [M].
+
+    Its own second; and, when it is done, its GPU is free a second earlier for those who are done later. They gain what
+    they lack of their best speed now, shared among the GPUs that do the work. What all lack is taken to be equal.
+    """
+    soonest = soonest_s(p)
+    runs = np.isfinite(soonest)
+    number = max(1, int(runs.sum()))
+    relative = p.rate[runs] / p.rate[runs].max(axis=1, keepdims=True, initial=0.0)
+    # GPUs of the cluster, each counted as what a job keeps there of its best speed.
+    gpus = max(1.0, float(relative.mean(axis=0)[p.kind[p.up]].sum())) if runs.any() else 1.0
+    lacks = max(0.0, 1 - gpus / float(max(1, p.workers[runs].sum())))
+    later = np.empty(len(soonest))
+    later[np.argsort(soonest, kind="stable")] = np.arange(number - 1, number - 1 - len(soonest), -1)
+    return np.where(runs, 1 + lacks * later / gpus, 0.0)
+
+
+class Planner(PlansOnHost):
+    """Plans every round on what is believed of speeds."""
+
+    patience_s: float = eqx.field(default=86_400.0, static=True)  # without a GPU, after which a job comes first
+    horizon_s: float = eqx.field(default=1800.0, static=True)  # how long a job is likely to stay where it is put
+    exploration: Exploration = eqx.field(default=Exploration(), static=True)
+
+    def __check_init__(self) -> None:
+        """Refuse settings that mean nothing."""
+        self.exploration.check()
+
+    def sizes(self, kinds: int) -> tuple[int, int]:
+        """How long each row has gone without a GPU; how many jobs were moved to explore."""
+        return 1, 1
+
+    def plan(self, picture: Picture) -> Plan:
+        """Place all anew at the end of a round; in between, only those who wait."""
+        p, seats = picture, Seats(picture)
+        waited = p.book[:, 0]
+        waited[:] = np.where(p.standing == WAITS, waited + p.since_s, 0.0)
+        board = Board(p, seats, weights(p), self.horizon_s)
+        if not p.boundary:
+            for row in rows_of(p.standing == RUNS):
+                board.put(row, seats.where(row))
+        overdue = np.where(waited > self.patience_s, waited, 0.0)
+        with np.errstate(invalid="ignore"):
+            order = np.lexsort((p.job, soonest_s(p) * np.maximum(p.workers, 1), -overdue, -p.priority))
+        for row in (int(r) for r in order):
+            if p.standing[row] in (WAITS, RUNS) and row not in board.at and (devices := board.best_place(row)[0]):
+                board.put(row, devices)
+        if p.boundary:
+            board.improve()
+            p.memo[0] += len(explore(board, self.exploration, int(p.seed)))
+        for row, devices in board.at.items():
+            seats.take([row], devices)
+        return seats.plan([int(r) for r in order if int(r) in board.at], p.book, p.memo)

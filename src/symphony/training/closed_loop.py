@@ -1,0 +1,240 @@
+"""The closed loop: collect what jobs report, learn from it, place, round after round, as it would be in service.
+
+A run goes from window to window in the compiled simulator; in between, here: speeds of those who ran through the last
+round in one place beside the same neighbours are reported, beliefs are conditioned on them, and what policies are told
+changes. Any policy can be run so, given the same reports: the heuristics as well.
+
+Every few rounds the networks are refitted. If reports are off from what was believed for long (a sum of standardised
+errors that forgets slowly), old samples are made to count less and the networks are refitted at once. If beliefs come
+out as no numbers, those of the round before stand. Each is logged with its reason.
+
+Learning a policy on these beliefs goes here as well: between `beliefs.tables` and `stretch.tell`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from symphony.policies.beliefs import REPEAT, Beliefs, Described
+from symphony.policies.samples import Report
+from symphony.problem.errors import InputError
+from symphony.problem.speeds import BeliefArrays
+from symphony.problem.topology import Topology
+from symphony.scheduling.policy import Policy
+from symphony.scheduling.state import RUNNING
+from symphony.simulator import stretch
+from symphony.simulator.contention import Bottleneck
+from symphony.simulator.records import RunRecord
+from symphony.simulator.scenarios import Scenario, ScenarioArrays, scenario_arrays
+from symphony.simulator.stretch import Look
+
+REFIT_EVERY = 40  # rounds: what was seen since is known at once, so that refits may be rare
+NEW = 16  # samples since the last refit, without which there is none
+FEWEST = 32  # samples, before the first
+ALLOWANCE, ALARM = 0.5, 8.0  # of the sum of standardised errors, in deviations of a round's mean
+FORGETS = 0.5  # what a drift leaves of the half-life
+SHORTEST_S = 7_200.0  # half-life
+
+
+class Logged(NamedTuple):
+    """Something that the loop did, and why."""
+
+    at_s: float
+    what: str  # "refit", "drift", "fallback", "put aside"
+    why: str
+
+
+@dataclass
+class Outcome:
+    """A run, and what was learned in it."""
+
+    run: RunRecord
+    log: list[Logged]
+    samples: int
+    aside: Counter[str]
+    errors: list[tuple[float, float]] = field(default_factory=list)  # time, root mean square of a round's errors
+
+
+class Drift:
+    """Watches standardised errors: a sum for each direction, which falls by ALLOWANCE a round (CUSUM)."""
+
+    def __init__(self) -> None:
+        self.up = self.down = 0.0
+
+    def watch(self, errors: Sequence[float]) -> bool:
+        """Take the errors of a round; whether they have been off for long. An alarm starts anew."""
+        if not errors:
+            return False
+        # Jobs share what is wrong with them, so that a round's mean counts little more than one of them.
+        z = float(np.clip(np.mean(errors), -3, 3)) * min(2.0, len(errors) ** 0.5)
+        self.up, self.down = max(0.0, self.up + z - ALLOWANCE), max(0.0, self.down - z - ALLOWANCE)
+        if max(self.up, self.down) < ALARM:
+            return False
+        self.up = self.down = 0.0
+        return True
+
+
+def reports(before: Look, after: Look, topology: Topology, lane_device: np.ndarray) -> list[Report]:
+    """Of those who ran through the round in one place, beside the same neighbours and out of set-up."""
+    kinds = {kind.name: index for index, kind in enumerate(topology.kinds)}
+    began, ended = float(before.now_s), float(after.now_s)
+    holds, was = np.asarray(after.holds), np.asarray(before.holds)
+    calm = (holds == was) & (np.asarray(after.since_s) <= began) & ~np.asarray(after.setup) & ~np.asarray(before.setup)
+    unchanged = np.ones(len(topology.devices), bool)
+    np.logical_and.at(unchanged, lane_device, calm)
+    made = []
+    for gang in np.unique(holds[holds >= 0]):
+        lanes = np.flatnonzero(holds == gang)
+        devices = lane_device[lanes]
+        same = int(before.job[gang]) == int(after.job[gang]) and int(after.status[gang]) == RUNNING
+        if not same or not unchanged[devices].all():
+            continue
+        others = [int(after.kernel[g]) for g in holds[np.isin(lane_device, devices)] if g >= 0 and g != gang]
+        here = [topology.devices[d] for d in devices]
+        made.append(
+            Report(
+                job=int(after.job[gang]),
+                kernel=int(after.kernel[gang]),
+                kind=kinds[here[0].kind],
+                neighbours=tuple(sorted(others)),
+                spread=len({device.machine for device in here}) > 1,
+                began_s=began,
+                ended_s=ended,
+                units=float(before.units_left[gang] - after.units_left[gang]),
+            )
+        )
+    return made
+
+
+def run(
+    scenario: Scenario,
+    policy: Policy,
+    described: Described,
+    *,
+    learns: bool = True,
+    half_life_s: float = 86_400.0,
+    noise: float = REPEAT,
+    name: str = "",
+    spoil: Callable[[Report], list[Report]] | None = None,
+) -> Outcome:
+    """Run a scenario with a hidden truth from end to end.
+
+    `learns` False: what is told at first stays. `noise`: of a round's report, beside what jobs differ by. `spoil` makes
+    other reports of each, for tests of what bad ones do.
+    """
+    if scenario.truth is None or scenario.told is None:
+        raise InputError("the scenario has no truth apart from what is told", hint="draw it with measured_jobs.drawn")
+    arrays = jax.tree.map(jnp.asarray, scenario_arrays(scenario))
+    beliefs = Beliefs(described, seed=scenario.seed, half_life_s=half_life_s)
+    loop = _Loop(scenario, arrays, beliefs, noise, spoil)
+    key = jax.random.fold_in(jax.random.key(scenario.seed), 1)
+    told = loop.padded(beliefs.start()) if learns else arrays.told
+    carry = stretch.start(arrays, policy, key)
+    s, carry = stretch.tell(arrays, carry, policy, told)
+    logs = []
+    seen = stretch.look(s, carry)
+    while not bool(seen.over):
+        window, there = jnp.asarray(int(seen.windows) + 1, jnp.int32), False
+        while not there:
+            carry, log, reached = stretch.go_on(s, carry, policy, Bottleneck(), window)
+            logs.append(jax.tree.map(np.asarray, log))
+            there = bool(reached)
+        before, seen = seen, jax.tree.map(np.asarray, stretch.look(s, carry))
+        if learns and not bool(seen.over):
+            told = loop.learn(before, seen, told)
+            s, carry = stretch.tell(s, carry, policy, told)
+    done = stretch.ended(scenario, carry, logs, name or policy.name)
+    return Outcome(done, loop.log, len(beliefs.store.samples), beliefs.store.reasons, loop.errors)
+
+
+class _Loop:
+    """What goes on between two windows."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        arrays: ScenarioArrays,
+        beliefs: Beliefs,
+        noise: float,
+        spoil: Callable[[Report], list[Report]] | None,
+    ) -> None:
+        self.topology, self.beliefs, self.noise, self.spoil = scenario.topology, beliefs, noise, spoil
+        self.lane_device = np.asarray(arrays.topology.lane_device)
+        self.shape = np.asarray(arrays.truth.beside).shape if arrays.truth is not None else ()
+        self.rng = np.random.default_rng([scenario.seed, 5])
+        self.drift, self.log = Drift(), list[Logged]()
+        self.errors: list[tuple[float, float]] = []
+        self.rounds = self.fresh = 0
+
+    def padded(self, told: BeliefArrays) -> BeliefArrays:
+        """The same, of the size that the scenario's arrays have."""
+        n, _, y = self.shape
+
+        def grown(x: np.ndarray, *shape: int) -> jax.Array:
+            return jnp.asarray(np.pad(x, [(0, to - size) for to, size in zip(shape, x.shape, strict=True)]))
+
+        mean = told.mean
+        return BeliefArrays(
+            type(mean)(grown(mean.unit_s, n, y, 2), grown(mean.beside, n, n, y), jnp.asarray(mean.crowding)),
+            grown(told.unit_std, n, y, 2),
+            grown(told.beside_std, n, n, y),
+        )
+
+    def learn(self, before: Look, after: Look, told: BeliefArrays) -> BeliefArrays:
+        """Take the reports of a round, refit if it is time, and say what is believed now."""
+        now = float(after.now_s)
+        self.rounds += 1
+        placed = {int(after.job[g]) for g in np.asarray(after.holds) if g >= 0}
+        made = [
+            report._replace(units=report.units * float(np.exp(self.rng.normal(0, self.noise))))
+            for report in reports(before, after, self.topology, self.lane_device)
+        ]
+        made = [bad for report in made for bad in self.spoil(report)] if self.spoil else made
+        heard = self.beliefs.hear(made, now_s=now, placed=placed)
+        for h in heard:
+            if h.why:
+                why = f"{h.why}: job {h.report.job}, {h.report.units:g} units"
+                self.log.append(Logged(now, "put aside", why))
+        good = [h for h in heard if not h.why and len(h.report.neighbours) <= 1]
+        self.fresh += len(good)
+        if good:
+            self.errors.append((now, float(np.sqrt(np.mean([h.error**2 for h in good])))))
+        self._refit(now, self.drift.watch([h.error / float(np.hypot(h.std, 2**0.5 * REPEAT)) for h in good]))
+        present = np.unique(np.asarray(after.kernel)[np.asarray(after.job) >= 0])
+        small = self._cut(told)
+        new = self.beliefs.tables(now, present, small) if len(present) else small
+        if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(new)):
+            self.log.append(Logged(now, "fallback", "beliefs came out as no numbers: those of the round before stand"))
+            return told
+        return self.padded(new)
+
+    def _cut(self, told: BeliefArrays) -> BeliefArrays:
+        """Without padding, on the host."""
+        n, y = self.beliefs.described.unit_s.shape[:2]
+        mean = told.mean
+        return BeliefArrays(
+            type(mean)(np.asarray(mean.unit_s)[:n, :y], np.asarray(mean.beside)[:n, :n, :y], mean.crowding),
+            np.asarray(told.unit_std)[:n, :y],
+            np.asarray(told.beside_std)[:n, :n, :y],
+        )
+
+    def _refit(self, now: float, drifted: bool) -> None:
+        b = self.beliefs
+        if drifted:
+            b.half_life_s = max(SHORTEST_S, FORGETS * b.half_life_s)
+            why = f"reports have been off for long: samples now halve in {b.half_life_s:.0f} s"
+            self.log.append(Logged(now, "drift", why))
+        due = self.rounds % REFIT_EVERY == 0 and self.fresh >= NEW
+        enough = len(b.store.samples) >= FEWEST
+        if enough and (due or drifted):
+            why = "drift" if drifted else f"{self.fresh} new samples in {REFIT_EVERY} rounds"
+            self.log.append(Logged(now, "refit", why))
+            b.refit(now)
+            self.fresh = 0

@@ -1,0 +1,107 @@
+"""The closed loop: what is reported, what is learned from it, what drift and bad reports do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from symphony.lowering.ground_truth import measured
+from symphony.lowering.measured_jobs import MeasuredJobs, drawn, sharable
+from symphony.policies.describing import describe
+from symphony.policies.planner import Planner
+from symphony.policies.samples import Report
+from symphony.problem.errors import InputError
+from symphony.problem.topologies import topology
+from symphony.scheduling.state import FREE, RUNNING
+from symphony.simulator.scenarios import CALM, Scenario, draw
+from symphony.simulator.stretch import Look
+from symphony.training.closed_loop import Drift, reports, run
+from tests.data import data
+
+CLUSTER = sharable(topology("gpu24"))
+ROUNDS = replace(CALM, window_s=360.0, offer_at_windows=True, work_noise=0.06)
+
+
+@pytest.fixture(scope="module")
+def case() -> tuple[Scenario, MeasuredJobs]:
+    made = drawn(measured(data("gavel")), CLUSTER, 3, jobs=12, load=1.5, hours=0.5)
+    scenario = draw(CLUSTER, made.workload, 3, ROUNDS, job_slots=16)
+    return replace(scenario, truth=made.truth, told=made.told), made
+
+
+def look(at_s: float, left: list[float], holds: list[int], since_s: float = 0.0, setup: int = -1) -> Look:
+    """Gangs 0, 1, … of jobs 10, 11, … of kernels 0, 1, …, on the lanes of the first devices, two to each."""
+    lanes = np.full(48, FREE)
+    lanes[: len(holds)] = holds
+    count = len(left)
+    return Look(
+        now_s=np.asarray(at_s), windows=np.asarray(1), over=np.asarray(False), job=np.arange(10, 10 + count),
+        kernel=np.arange(count), status=np.full(count, RUNNING), units_left=np.asarray(left), holds=lanes,
+        since_s=np.full(48, since_s), setup=np.arange(48) == setup,
+    )  # fmt: skip
+
+
+LANES = np.repeat(np.arange(24), 2)
+
+
+def test_who_runs_through_a_round_reports_units_place_and_neighbours() -> None:
+    """Jobs 10 and 11 share the first GPU; 12 has the second and third, on machines of their own."""
+    holds = [0, 1, 2, FREE, 2]
+    before, after = look(0.0, [100.0, 50.0, 9.0], holds), look(360.0, [40.0, 40.0, 8.0], holds)
+    a, b, c = reports(before, after, CLUSTER, LANES)
+    assert a == Report(10, 0, 0, (1,), False, 0.0, 360.0, 60.0)
+    assert (b.neighbours, b.units) == ((0,), 10.0)
+    assert (c.neighbours, c.spread, c.units) == ((), True, 1.0)
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        look(360.0, [40.0, 40.0], [0, FREE]),  # its neighbour has gone
+        look(360.0, [40.0, 40.0], [FREE, FREE, 0, 1]),  # both have moved
+        look(360.0, [40.0, 40.0], [0, 1], since_s=100.0),  # they started within the round
+        look(360.0, [40.0, 40.0], [0, 1], setup=1),  # its neighbour is in set-up
+    ],
+)
+def test_what_changed_within_a_round_is_no_sample(after: Look) -> None:
+    assert reports(look(0.0, [100.0, 50.0], [0, 1]), after, CLUSTER, LANES) == []
+
+
+def test_errors_that_are_off_for_long_are_drift_and_noise_is_not() -> None:
+    rng = np.random.default_rng(0)
+    drift = Drift()
+    assert not any(drift.watch(list(rng.normal(0, 1, 8))) for _ in range(300))
+    assert [drift.watch([1.5] * 8) for _ in range(4)] == [False, False, False, True]
+    assert not drift.watch([1.5] * 8)  # it starts anew
+
+
+def test_in_the_loop_beliefs_come_near_the_truth_and_every_job_is_done(case: tuple[Scenario, MeasuredJobs]) -> None:
+    scenario, made = case
+    out = run(scenario, Planner(rows=16), describe(made, CLUSTER))
+    assert sorted(job.job for job in out.run.jobs) == list(range(12)) and out.run.refused == 0
+    assert out.samples > 30 and not out.aside
+    early, late = (np.mean([error for _, error in part]) for part in (out.errors[:3], out.errors[-10:]))
+    assert late < 0.6 * early
+    assert all(entry.why for entry in out.log)
+
+
+def test_bad_reports_are_put_aside_and_jobs_are_done_all_the_same(case: tuple[Scenario, MeasuredJobs]) -> None:
+    scenario, made = case
+
+    def spoil(r: Report) -> list[Report]:
+        return [r, r, r._replace(units=0.0, began_s=r.began_s + 1), r._replace(units=float("nan")),
+                r._replace(job=999), r._replace(ended_s=r.ended_s + 1e6)]  # fmt: skip
+
+    out = run(scenario, Planner(rows=16), describe(made, CLUSTER), spoil=spoil)
+    assert set(out.aside) == {"duplicate", "zero", "not a number", "never placed", "clock"}
+    assert len(set(out.aside.values())) == 1 and out.aside["zero"] == out.samples
+    assert len(out.run.jobs) == 12
+    assert sum(entry.what == "put aside" for entry in out.log) == sum(out.aside.values())
+
+
+def test_a_scenario_without_a_truth_is_refused(case: tuple[Scenario, MeasuredJobs]) -> None:
+    scenario, made = case
+    with pytest.raises(InputError, match="truth"):
+        run(replace(scenario, truth=None), Planner(), describe(made, CLUSTER))
