@@ -41,7 +41,9 @@ def test_the_callers_mistakes_are_told_apart_from_ours() -> None:
     """The command line and a service answer an `InputError` as the caller's fault."""
     ours = {"SymphonyError", "PolicyError", "DataError", "EngineError"}
     jobs = {"JobError", "KernelError", "WorkerDiedError", "KernelTimeoutError", "JobCancelledError"}
-    assert {x.__name__ for x in CLASSES if not issubclass(x, InputError)} == ours | jobs
+    service = {"ServiceError", "TokenError", "ScopeError", "UnknownJobError", "BusyError"}
+    service |= {"UnavailableError", "VersionError"}  # the service answers each with a status of its own
+    assert {x.__name__ for x in CLASSES if not issubclass(x, InputError)} == ours | jobs | service
 
 
 def test_a_warning_is_no_error() -> None:

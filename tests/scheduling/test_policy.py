@@ -23,6 +23,7 @@ from symphony.scheduling.policy import (
     preempt,
     reconfigure,
     wait,
+    with_more,
 )
 from tests.scheduling.by_hand import CPU0, CPU1, FPGA, GPU, Books, dot, pair, work
 
@@ -34,13 +35,15 @@ def as_numbers(action: object) -> list[int]:
 
 
 def test_actions() -> None:
-    assert as_numbers(place(3, 2)) == [PLACE, 3, 2, 0]
-    assert as_numbers(preempt(3)) == [PREEMPT, 3, 0, 0]
-    assert as_numbers(reconfigure(2, 5)) == [RECONFIGURE, 0, 2, 5]
-    assert as_numbers(wait()) == [WAIT, 0, 0, 0]
-    assert all(x.dtype == jnp.int32 for x in vars(place(np.int64(3), 2.0)).values())
-    assert as_numbers(choose(jnp.asarray(True), place(3, 2), wait())) == [PLACE, 3, 2, 0]
-    assert as_numbers(choose(jnp.asarray(False), place(3, 2), wait())) == [WAIT, 0, 0, 0]
+    assert as_numbers(place(3, 2)) == [PLACE, 3, 2, 0, False]
+    assert as_numbers(preempt(3)) == [PREEMPT, 3, 0, 0, False]
+    assert as_numbers(reconfigure(2, 5)) == [RECONFIGURE, 0, 2, 5, False]
+    assert as_numbers(wait()) == [WAIT, 0, 0, 0, False]
+    assert as_numbers(with_more(place(3, 2), True)) == [PLACE, 3, 2, 0, True]
+    *numbers, more = vars(place(np.int64(3), 2.0)).values()
+    assert all(x.dtype == jnp.int32 for x in numbers) and more.dtype == bool
+    assert as_numbers(choose(jnp.asarray(True), place(3, 2), wait())) == [PLACE, 3, 2, 0, False]
+    assert as_numbers(choose(jnp.asarray(False), place(3, 2), wait())) == [WAIT, 0, 0, 0, False]
 
 
 # -------------------------------------------------------------------- what is shown

@@ -12,11 +12,13 @@ from symphony.policies import Learned, Network
 from symphony.problem.errors import InputError
 from symphony.scheduling.one_of import OneOf
 from symphony.simulator import counters
-from symphony.simulator.scenarios import Disturbances, ScenarioArrays
+from symphony.simulator.contention import Bottleneck
+from symphony.simulator.scenarios import Disturbances, ScenarioArrays, stack
 from symphony.telemetry.tuning import FACTORS, Tuning
-from symphony.training.beliefs import NET, Sampled, Through, evidence, slopes, window_net
+from symphony.training import train as training
+from symphony.training.beliefs import NET, Sampled, Through, evidence, of_row, slopes, window_net
 from symphony.training.gradients import cosine, exact
-from symphony.training.train import Size, train
+from symphony.training.update import optimiser
 from tests.scheduling.by_hand import cluster
 from tests.simulator.test_counters import arrays
 from tests.training.test_train import METHOD, SIZES, small
@@ -75,7 +77,7 @@ def test_slopes_by_sampling_are_those_of_the_last_window(method: str) -> None:
     class Exactly(Sampled):
         def after(self, carried, step):
             def belief(factors: jax.Array, row: jax.Array) -> jax.Array:
-                net = jax.tree.map(lambda x: x[row][None], window_net(factors, step))
+                net = of_row(window_net(factors, step), row)
                 return exact(jax.random.key(0), NET, net, {0: 1.0}, {0: evidence(step)[row]}, 0)
 
             found = jax.lax.map(lambda row: jax.grad(belief)(step.factors, row), jnp.arange(step.after.mean.shape[0]))
@@ -96,10 +98,16 @@ def test_slopes_by_sampling_are_those_of_the_last_window(method: str) -> None:
 
 def test_the_loss_reaches_the_filter_when_asked_to() -> None:
     """And not otherwise: test_train.py::test_a_training_leaves_the_filter_alone_unless_asked."""
-    what = {"topology": cluster(), "workload": small, "disturbances": SHAKY, "rivals": ("eft-belief",)}
-    size = Size(pool=2, scenarios=2, group=2, validation=2, every=1)
-    policy, _ = train(**what, telemetry_gradient="sampled", rounds=1, sizes=SIZES, size=size, method=METHOD)
-    assert float(jnp.abs(policy.network.factors).max()) > 0
+    course = training.Course(cluster(), (small,), (0.5, 1.0), 24, SHAKY)
+    batch = stack([course.scenario(number) for number in (0, 0, 1, 1)])
+    network = Network(jax.random.key(0), SIZES)
+    state = optimiser(METHOD, 1).init(eqx.filter(network, eqx.is_inexact_array))
+    position, size = training.Position(network, state), training.Size(group=2)
+    sloped = slopes("sampled")
+    after, _ = training._round(
+        position, batch, jax.random.key(1), Bottleneck(), "completion", 16, size, METHOD, 1, sloped
+    )
+    assert float(jnp.abs(after.network.factors).max()) > 0
 
 
 def test_a_comparison_filters_for_each_policy_as_it_wants() -> None:
@@ -117,3 +125,5 @@ def test_what_cannot_be_done_is_said(method: str) -> None:
     with pytest.raises(InputError, match=method) as told:
         slopes(method)
     assert "covariance" in str(told.value) and ("twice" in str(told.value)) == (method == "score")
+    with pytest.raises(InputError, match=method):
+        training.train(topology=cluster(), workload=small, telemetry_gradient=method)

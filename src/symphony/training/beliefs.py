@@ -70,7 +70,7 @@ class Sampled:
         reading = evidence(step)
 
         def belief(factors: Array, key: Array, row: Array) -> Array:
-            net = jax.tree.map(lambda x: x[row][None], window_net(factors, step))
+            net = of_row(window_net(factors, step), row)
             return estimate(key, NET, net, {0: 1.0}, {0: reading[row]}, self.samples)
 
         slope = jax.vmap(jax.grad(belief), in_axes=(None, 0, 0))(step.factors, keys, jnp.arange(rows))
@@ -101,11 +101,16 @@ def window_net(factors: Array, step: Step) -> Linear:
     error = (now.inflation * before.spread[:, 0] * size) ** 2 * unseen + ONE * size
     return Linear(
         bias=before.mean[:, OTHERS],
-        weights=(jnp.zeros((len(slices), 0)),),
+        weights=(),
         scale=0.5 * jnp.log(jnp.maximum(moved, 1e-12)),
         spread=0.5 * jnp.log(error),
         freedom=jnp.log(jnp.maximum(slices - 1, 0.0) + now.freedom),
     )
+
+
+def of_row(net: Linear, row: Array) -> Linear:
+    """The net of one row."""
+    return jax.tree.map(lambda x: x[row][None], net)._replace(weights=(jnp.zeros(0),))
 
 
 def slopes(method: str) -> Slopes | None:
