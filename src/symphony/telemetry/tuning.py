@@ -48,10 +48,6 @@ class Tuning(eqx.Module):
     factors: Array  # f[FACTORS]
     slopes: Slopes | None = eqx.field(static=True, default=None)
 
-    def tuned(self, parameters: Parameters) -> Parameters:
-        """Parameters times the factors."""
-        return tuned(self.factors, parameters)
-
 
 def tuned(factors: Array, p: Parameters) -> Parameters:
     """Parameters times the factors."""
