@@ -8,13 +8,14 @@ state, which depends on no cell), the decisions until a fixed quality is reached
 
 Unfair: all cells have the learning rate and the sizes that were chosen for the whole. Unfair the other way: every cell
 looks at the same few gangs, and but for the black box at the same few devices, which earliest finish has picked.
-Figures so far gathered are in the JSON file after each cell; the same command goes on from there.
+Figures so far gathered are in the JSON file after each look; the same command goes on with the cells that are missing.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,8 @@ from symphony.policies.learned import STANDARD, Sizes
 from symphony.problem.topologies import topology
 from symphony.simulator.contention import Bottleneck
 from symphony.simulator.scenarios import Disturbances
-from symphony.training.train import Course, Drawn, Round, Size, draw, train
+from symphony.training.together import train_together
+from symphony.training.train import Course, Drawn, Round, Size, draw
 from symphony.training.update import A2C, PPO, Method
 
 WORKLOADS = ("variant-calling:1", "layered", "eeg", "intrusion:20")
@@ -92,39 +94,40 @@ class Figures:
 
     @property
     def seconds(self) -> float:
-        """Of training, without the first round, which compiles."""
+        """Of training, its share, without the first round, which compiles."""
         return self.history[-1]["seconds"] - self.history[0]["seconds"]
 
 
-def drawn(size: Size, corrected: bool) -> tuple[Course, Drawn]:
+def drawn(size: Size, corrected: bool) -> Drawn:
     """The scenarios of all cells that see corrected readings, or raw ones."""
     course = Course(topology("paper"), WORKLOADS, (0.5, 1.0), 24, Disturbances(corrected=corrected))
-    return course, draw(course, size, PPO, Bottleneck(), (RIVAL,))
+    return draw(course, size, PPO, Bottleneck(), (RIVAL,))
 
 
-def measure(name: str, cell: Cell, seed: int, size: Size, rounds: int, given: tuple[Course, Drawn]) -> Figures:
-    """Train one cell."""
-    figures = Figures(name, seed)
+def measure(
+    name: str,
+    cell: Cell,
+    seeds: list[int],
+    size: Size,
+    rounds: int,
+    given: Drawn,
+    tell: Callable[[list[Figures]], None],
+) -> None:
+    """Train one cell with some seeds, side by side; figures so far are told after each look."""
 
-    def tell(told: Round) -> None:
-        figures.history.append(asdict(told))
+    def looked(history: list[list[Round]]) -> None:
+        tell([Figures(name, seed, [asdict(x) for x in told]) for seed, told in zip(seeds, history, strict=True)])
 
-    course, before = given
-    train(
-        topology=course.topology,
-        workload=course.workloads,
-        disturbances=course.disturbances,
+    train_together(
+        given,
+        seeds,
         rounds=rounds,
+        size=size,
         sizes=cell.sizes,
         method=cell.method,
         telemetry_gradient=cell.gradient,
-        size=size,
-        seed=seed,
-        rivals=(RIVAL,),
-        drawn_before=[before],
-        tell=tell,
+        tell=looked,
     )
-    return figures
 
 
 def table(figures: list[Figures]) -> Table:
@@ -153,27 +156,35 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=CELLS, default=list(CELLS), help="these cells")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=24)
+    parser.add_argument("--every", type=int, default=4, help="rounds between looks")
+    parser.add_argument("--together", type=int, default=5, help="trainings side by side: what the memory allows")
     parser.add_argument("--quick", action="store_true", help="two rounds of next to nothing: does it run?")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the raw figures, and go on from them")
     given = parser.parse_args()
-    size = Size(pool=96, scenarios=32, group=16, validation=40, every=4)
+    size = Size(pool=96, scenarios=32, group=16, validation=40, every=given.every)
     if given.quick:
-        size, given.rounds, given.seeds = Size(pool=4, scenarios=2, group=2, validation=4, every=1), 2, 1
+        size, given.rounds, given.seeds = Size(pool=4, scenarios=2, group=2, validation=4, every=1), 2, 2
     done: list[Figures] = []
     if given.json is not None and given.json.exists():
-        done = [Figures(**x) for x in json.loads(given.json.read_text())["cells"]]
-    scenarios: dict[bool, tuple[Course, Drawn]] = {}
+        kept = [Figures(**x) for x in json.loads(given.json.read_text())["cells"]]
+        done = [x for x in kept if len(x.history) == given.rounds]  # what was cut off begins again
+    scenarios: dict[bool, Drawn] = {}
     console = Console()
     for name in given.only:
         cell = CELLS[name]
-        for seed in range(given.seeds):
-            if any((x.cell, x.seed) == (name, seed) for x in done):
-                continue
+        missing = [seed for seed in range(given.seeds) if not any((x.cell, x.seed) == (name, seed) for x in done)]
+        for seeds in (missing[at : at + given.together] for at in range(0, len(missing), given.together)):
             if cell.corrected not in scenarios:
                 scenarios[cell.corrected] = drawn(size, cell.corrected)
-            done.append(measure(name, cell, seed, size, given.rounds, scenarios[cell.corrected]))
-            console.print(f"{name}, seed {seed}: {done[-1].final:.3f}")
-            keep(given.json, rounds=given.rounds, size=asdict(size), cells=[asdict(x) for x in done])
+            before = list(done)
+
+            def tell(figures: list[Figures], before: list[Figures] = before) -> None:
+                done[:] = [*before, *figures]
+                look = f"{figures[0].cell}, seeds {[x.seed for x in figures]}, {len(figures[0].history)} rounds"
+                console.print(f"{look}: {[round(x.final, 3) for x in figures]}")
+                keep(given.json, rounds=given.rounds, size=asdict(size), cells=[asdict(x) for x in done])
+
+            measure(name, cell, seeds, size, given.rounds, scenarios[cell.corrected], tell)
     console.print(table(done))
 
 

@@ -21,6 +21,7 @@ from rich.table import Table
 from benchmarks.common import arguments, keep, machine
 from symphony.baselines import BASELINES, FOR_TRAINING, Fifo
 from symphony.evaluation.compare import scenario
+from symphony.policies import SHIPPED, named
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.problem.topologies import topology
 from symphony.scheduling.policy import Action, Observation, Policy, wait
@@ -31,7 +32,10 @@ from symphony.simulator.scenarios import ScenarioArrays, pick, stack
 CASES = {
     "the paper's cluster, DAGs": ("paper", "variant-calling?load=1.2"),
     "24 GPUs, training": ("gpu24", "training?load=1.2"),
+    "50 devices, DAGs": ("fat-tree:50", "layered?jobs=200&load=1.2"),
+    "500 devices, DAGs": ("fat-tree:500", "layered?jobs=1000&load=1.2"),
     "1,024 devices, DAGs": ("fat-tree:1024", "layered?jobs=2000&load=1.2"),
+    "5,000 devices, DAGs": ("fat-tree:5000", "layered?jobs=4000&load=1.2"),
 }
 STEPS = 2048  # into the run
 
@@ -83,11 +87,12 @@ def cost(policy: Policy, s: ScenarioArrays, world: Any, calls: int) -> dict[str,
 
 
 def main() -> None:
-    """Measure every baseline in every case."""
+    """Measure the learned policy and every baseline in every case."""
     args = arguments(__doc__ or "", tuple(CASES))
     console = Console()
     figures: dict[str, Any] = {}
-    policies: dict[str, Policy] = {"(does nothing)": Nothing(), **{name: kind() for name, kind in BASELINES.items()}}
+    policies: dict[str, Policy] = {"(does nothing)": Nothing(), SHIPPED: named(SHIPPED)}
+    policies |= {name: kind() for name, kind in BASELINES.items()}
     table = Table(title=f"Microseconds of one decision, p50 / p99 ({machine()['device']})")
     table.add_column("policy")
     cases = [case for case in CASES if case in args.only][: 1 if args.quick else None]

@@ -32,7 +32,6 @@ from benchmarks.common import keep
 from benchmarks.decisions import cost, middle
 from symphony.evaluation.compare import compare, scenario
 from symphony.evaluation.metrics import LOSS_CLASSES
-from symphony.evaluation.plots import blank
 from symphony.evaluation.scorecard import SEED, SMALL
 from symphony.oracle.oracle import Oracle
 from symphony.oracle.provable import four
@@ -173,6 +172,8 @@ def show(name: str, got: dict[str, Any]) -> Table:
 
 def draw(figures: dict[str, Any], folder: Path) -> None:
     """The paper's two figures that are curves: distances to the oracle, and batches."""
+    from symphony.evaluation.plots import blank  # here: machines that only measure need no Matplotlib
+
     folder.mkdir(parents=True, exist_ok=True)
     if "oracle" in figures:
         drawn, axes = blank(6.0, 4.0)

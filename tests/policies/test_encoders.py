@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from symphony.policies import encoders
-from symphony.policies.encoders import GraphEncoder, TopologyEncoder, to_devices, to_rows
+from symphony.policies.encoders import Dense, GraphEncoder, TopologyEncoder, to_devices, to_rows
 from symphony.policies.features import DEVICE, ROW, graphs
 from tests.scheduling.by_hand import Books, chain, dot, work
 
@@ -24,9 +24,10 @@ def test_means_along_routes_are_the_same_by_matrix_and_by_index(books: Books, mo
     key = jax.random.key(0)
     row = jax.random.normal(key, (2, t.capacity.shape[0], 3)) * (t.row_group >= 0)[:, None]
     device = jax.random.normal(key, (2, t.exists.shape[0], 3))
-    by_matrix = to_devices(t, row), to_rows(t, device)
+    layer = Dense(key, 3, 3)
+    by_matrix = to_devices(t, row, layer), to_rows(t, device)
     monkeypatch.setattr(encoders, "DENSE", 0)
-    by_index = to_devices(t, row), to_rows(t, device)
+    by_index = to_devices(t, row, layer), to_rows(t, device)
     np.testing.assert_allclose(by_matrix[0], by_index[0], atol=1e-6)
     real = np.asarray(t.row_group) >= 0
     np.testing.assert_allclose(np.asarray(by_matrix[1])[:, real], np.asarray(by_index[1])[:, real], atol=1e-6)

@@ -86,18 +86,23 @@ class TopologyEncoder(eqx.Module):
         lead = rows.shape[:-1]
         statics = jnp.broadcast_to(row_statics(t), (*lead, VOID_KIND + 1))
         row = jax.nn.relu(self.row(jnp.concatenate([rows, statics], axis=-1)))
-        device = jax.nn.relu(self.device(devices) + to_devices(t, self.up(row)))
+        device = jax.nn.relu(self.device(devices) + to_devices(t, row, self.up))
         row = jax.nn.relu(row + to_rows(t, self.down(device)))
-        return device + to_devices(t, self.again(row))
+        return device + to_devices(t, row, self.again)
 
 
-def to_devices(t: TopologyArrays, row: Array) -> Array:
-    """The mean over the rows of each device's route [..., D, width]."""
-    if t.exists.shape[0] * t.capacity.shape[0] <= DENSE:
-        return routes(t) @ row
+def to_devices(t: TopologyArrays, row: Array, layer: Dense) -> Array:
+    """The mean over the rows of each device's route, through a layer [..., D, width]; nothing where there is no row.
+
+    The layer comes after the mean, which is the same as before it: there are several times as many rows as devices.
+    """
     on = take(t.row_group, t.route_row) >= 0
-    picked = jnp.where(on[..., None], jnp.take(row, t.route_row, axis=-2), 0)
-    return picked.sum(axis=-2) / jnp.maximum(on.sum(axis=1), 1)[:, None]
+    if t.exists.shape[0] * t.capacity.shape[0] <= DENSE:
+        mean = routes(t) @ row
+    else:
+        picked = jnp.where(on[..., None], jnp.take(row, t.route_row, axis=-2), 0)
+        mean = picked.sum(axis=-2) / jnp.maximum(on.sum(axis=1), 1)[:, None]
+    return layer(mean) * on.any(axis=1)[:, None]
 
 
 def to_rows(t: TopologyArrays, device: Array) -> Array:

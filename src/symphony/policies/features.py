@@ -22,7 +22,7 @@ from jax import Array
 from symphony.baselines.preemptive import movable
 from symphony.baselines.tables import Links, gang_seconds, links, most, of_gang, readers, seconds_per_byte, settle
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
-from symphony.scheduling.estimate import Parts, engine_s, harm, parts, slowdown
+from symphony.scheduling.estimate import Parts, engine_s, harm, holders, parts, slowdown
 from symphony.scheduling.indexing import first, first_min, smallest, take
 from symphony.scheduling.policy import Observation, by_device, idle_devices
 from symphony.scheduling.state import (
@@ -43,6 +43,7 @@ REGRET, QUEUE, FETCH, UNSURE = 0, 3, 4, 9  # where the prior finds what it weigh
 FINISH, ALONE = 2, 6  # of a pair: when it would be done, and how long it runs alone, as logarithms
 PLAIN = (6, 7, 12)  # of a pair, what is no estimate: how long it runs alone, and whether the device is idle
 REMAINING, CRITICAL = 0, 1  # … and of a gang
+CLOSELY = 64  # devices that are looked at closely for a gang: where there are more, a rough look picks so many
 LARGE = 8.0  # beyond which a logarithm tells nothing more
 
 
@@ -287,33 +288,53 @@ def device_features(observation: Observation, g: Graphs, engine: Array) -> Array
     return jnp.where(core.up[:, None], jnp.stack(columns, axis=-1), 0)
 
 
+def likely(observation: Observation, gang: Array, able: Array, count: int) -> Array:
+    """Devices where a gang may finish early, and those that hold its inputs [count], -1 = none: by a rough look.
+
+    It leaves out transfers, and takes the busiest row of a device to slow all that runs there.
+    """
+    t = observation.topology
+    load = jnp.where(t.row_group >= 0, observation.own_load + observation.background, 0)
+    slow = jnp.maximum(take(load, t.route_row).max(axis=1), 1)
+    finish = jnp.maximum(observation.queue_s, engine_s(observation)) + observation.seconds(gang) * slow
+    at = holders(observation, gang)
+    finish = finish.at[jnp.where(at >= 0, at, finish.shape[0])].set(0, mode="drop")
+    return smallest(jnp.where(able, finish, jnp.inf), count)
+
+
 def pair_features(observation: Observation, g: Graphs, gang: Array, count: int) -> tuple[Array, Array, Array]:
     """Devices to look at for each gang [K, M], which of them may take it, and numbers about the pairs [K, M, PAIR]."""
     there, deviation = observation.background, observation.background_std
+    closely = max(CLOSELY, count)
+    all_ = observation.core.up.shape[0] <= closely
 
     def of(gang: Array) -> tuple[Array, Array, Array]:
-        p: Parts = parts(observation, gang, there)
-        finish = jnp.where(observation.feasible(gang), p.finish, jnp.inf)
-        device = smallest(finish, count)
-        finish = jnp.where(device >= 0, take(finish, device), jnp.inf)
+        able = observation.feasible(gang)
+        some = None if all_ else likely(observation, gang, able, closely)
+        p: Parts = parts(observation, gang, there, some)
+        able = able if some is None else (some >= 0) & take(able, some)
+        at = smallest(jnp.where(able, p.finish, jnp.inf), count)
+        p = jax.tree.map(lambda x: take(x, at), p)
+        device = at if some is None else jnp.where(at >= 0, take(some, at), -1)
+        finish = jnp.where(at >= 0, p.finish, jnp.inf)
         allowed = jnp.isfinite(finish) & (gang >= 0)
         finish = jnp.where(allowed, finish, 0)
         least = jnp.where(allowed, finish, jnp.inf).min()
         unsure = slowdown(observation, gang, there + deviation, device)
-        alone = jnp.where(allowed, take(p.run, device), jnp.inf)
+        alone = jnp.where(allowed, p.run, jnp.inf)
         columns = [
             jnp.log1p(jnp.maximum(finish / jnp.maximum(least, 1e-12) - 1, 0)),  # REGRET
             share(finish - least, g.scale),
             level(finish, g.scale),
-            share(take(p.queue, device), g.scale),  # QUEUE
-            share(take(p.fetch, device), g.scale),  # FETCH
-            share(take(p.setup, device), g.scale),
+            share(p.queue, g.scale),  # QUEUE
+            share(p.fetch, g.scale),  # FETCH
+            share(p.setup, g.scale),
             level(alone, g.scale),
             jnp.log(alone / alone.min()),
-            jnp.log(take(p.slow, device)),
-            jnp.log(unsure / take(p.slow, device)),  # UNSURE
+            jnp.log(p.slow),
+            jnp.log(unsure / p.slow),  # UNSURE
             share(harm(observation, gang, there, device), jnp.ones(())),
-            share(take(p.exchange, device), g.scale),
+            share(p.exchange, g.scale),
             1.0 * take(idle_devices(observation), device),
         ]
         return device, allowed, jnp.where(allowed[:, None], jnp.stack(columns, axis=-1), 0)

@@ -65,11 +65,17 @@ def _inputs(observation: Observation, gang: Array) -> tuple[Array, Array]:
     return jnp.where((number >= 0)[..., None], made, home[..., None, :]), size
 
 
-def fetch_s(observation: Observation, gang: Array, bandwidth: Array) -> Array:
+def holders(observation: Observation, gang: Array) -> Array:
+    """Devices that hold an input which the gang has yet to fetch, -1 = none, in no order [fan · V]."""
+    copies, size = _inputs(observation, gang)
+    return jnp.where((size > 0)[..., None], copies, -1).reshape(-1)
+
+
+def fetch_s(observation: Observation, gang: Array, bandwidth: Array, devices: Array | None = None) -> Array:
     """Seconds to fetch the gang's (largest) inputs to each device [D], one after the other."""
     copies, size = _inputs(observation, gang)
-    devices = jnp.arange(observation.core.up.shape[0])[:, None]
-    return transfer_s(observation, copies, size, devices, bandwidth).sum(axis=1)
+    where = jnp.arange(observation.core.up.shape[0]) if devices is None else devices
+    return transfer_s(observation, copies, size, where[:, None], bandwidth).sum(axis=1)
 
 
 def engine_s(observation: Observation) -> Array:
@@ -118,14 +124,14 @@ def harm(observation: Observation, gang: Array, background: Array, devices: Arra
     return (take(observation.own_load, row) * slower).sum(axis=1)
 
 
-def exchange_s(observation: Observation, gang: Array, bandwidth: Array) -> Array:
+def exchange_s(observation: Observation, gang: Array, bandwidth: Array, devices: Array | None = None) -> Array:
     """Seconds of exchange that each device would add, given where the gang's first worker is [D]."""
     core, t = observation.core, observation.topology
     f = observation.facts(gang)
     origin = take(core.device, gang)[0]
-    reach = span(take(t.place, origin), take(t.peers, origin), t.place, t.peers)
+    reach = span(take(t.place, origin), take(t.peers, origin), _of(t.place, devices), _of(t.peers, devices))
     at = jnp.arange(len(SPANS)) == reach[:, None]
-    speed = jnp.where(at, jnp.minimum(take(bandwidth, origin), bandwidth), jnp.inf).min(axis=1)
+    speed = jnp.where(at, jnp.minimum(take(bandwidth, origin), _of(bandwidth, devices)), jnp.inf).min(axis=1)
     seconds = observation.workload.exchange[f.kernel] * f.units / speed
     return jnp.where((origin >= 0) & (reach != LOCAL), seconds, 0)
 
@@ -159,18 +165,21 @@ class Parts(eqx.Module):
         return jnp.maximum(self.queue, self.fetch) + self.setup + self.run * self.slow + self.exchange
 
 
-def parts(observation: Observation, gang: Array, background: Array | None = None) -> Parts:
-    """The estimate for a gang on each device, in parts. Without a background, contention is ignored."""
+def parts(
+    observation: Observation, gang: Array, background: Array | None = None, devices: Array | None = None
+) -> Parts:
+    """The estimate for a gang on each device, or on some, in parts. Without a background, contention is ignored."""
     bandwidth = span_bandwidth(observation, background)
     fetches = take(observation.core.inputs_left, gang) > 0
-    run = observation.seconds(gang)
+    run = _of(observation.seconds(gang), devices)
+    fetch = _of(engine_s(observation), devices) + fetch_s(observation, gang, bandwidth, devices)
     return Parts(
-        queue=observation.queue_s,
-        fetch=jnp.where(fetches, engine_s(observation) + fetch_s(observation, gang, bandwidth), 0),
-        setup=setup_s(observation, gang),
+        queue=_of(observation.queue_s, devices),
+        fetch=jnp.where(fetches, fetch, 0),
+        setup=_of(setup_s(observation, gang), devices),
         run=run,
-        slow=jnp.ones_like(run) if background is None else slowdown(observation, gang, background),
-        exchange=exchange_s(observation, gang, bandwidth),
+        slow=jnp.ones_like(run) if background is None else slowdown(observation, gang, background, devices),
+        exchange=exchange_s(observation, gang, bandwidth, devices),
     )
 
 

@@ -2,13 +2,15 @@
 
 B runs, N decisions kept of each. A run takes several steps for every decision; what led to a decision is written into
 its place when it is made, so that what is kept does not grow with the steps. The network costs more than the rest of a
-step, and side by side it is computed for all runs if one needs it; so it is asked only in every few steps, by when most
-runs have come to a decision.
+step, and side by side it is computed for all runs if one needs it; so runs that have come to a decision wait for the
+others, and it is asked when most have.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -23,12 +25,12 @@ from symphony.problem.errors import InputError
 from symphony.scheduling.policy import Action, Observation, Policy
 from symphony.scheduling.state import Core
 from symphony.simulator.contention import ContentionModel
-from symphony.simulator.rollout import begin, finished, observe, step
+from symphony.simulator.rollout import asked, begin, finished, observe, step
 from symphony.simulator.scenarios import ScenarioArrays, batch_axes
 from symphony.simulator.world import World
 from symphony.telemetry.tuning import Tuning
 
-QUIET = 3  # steps between those in which the policy is asked
+MOST = 0.5  # of the runs that go on: when so many have come to a decision, the policy is asked
 COMPLETION, SLOWDOWN, MAKESPAN = "completion", "slowdown", "makespan"
 
 
@@ -106,8 +108,13 @@ def roll_out(
     objective: str,
     keep: int,
     most_steps: int,
+    axis: str | None = None,
 ) -> tuple[Decisions, World]:
-    """Run every scenario of a batch to its end, or for so many steps. Also returns how the worlds were left."""
+    """Run every scenario of a batch to its end, or for so many steps. Also returns how the worlds were left.
+
+    `axis` names the axis of trainings that are mapped side by side: their loops end together. If each ended by itself,
+    every step would copy all that is kept.
+    """
     recorder = Recorder(learned)
     axes = batch_axes(batch)
 
@@ -131,15 +138,31 @@ def roll_out(
         rate = jnp.where(here, rates(objective, s, after.core), 0).sum()
         return carry, rate * after.now.minus(before.now)
 
-    def one(s: ScenarioArrays, carry: Any) -> tuple[Any, Array, Array]:
-        carry, spent = moved(s, carry, asks=True)
-        carry, more = jax.lax.scan(lambda carry, _: moved(s, carry, asks=False), carry, None, length=QUIET)
-        return carry, spent + more.sum(), finished(carry.world, s)
+    def all_moved(carry: Any, asks: bool) -> tuple[Any, Array]:
+        return jax.vmap(partial(moved, asks=asks), in_axes=(axes, 0))(batch, carry)
+
+    def counted(what: Callable[[World, ScenarioArrays], Array], carry: Any) -> Array:
+        number = jax.vmap(what, in_axes=(0, axes))(carry.world, batch).sum()
+        return number if axis is None else jax.lax.psum(number, axis)
+
+    def going(carry: Any) -> Array:
+        return counted(lambda world, s: ~finished(world, s), carry)
+
+    def most_wait(carry: Any) -> Array:
+        return counted(asked, carry) >= MOST * going(carry)
+
+    def quiet(state: Any) -> Any:
+        carry, total, steps, _ = state
+        carry, spent = all_moved(carry, asks=False)
+        return carry, total + spent, steps + 1, most_wait(carry)
 
     def body(state: Any) -> Any:
-        carry, made, time, cost, total, _, steps = state
+        carry, made, time, cost, total, steps = state
+        carry, total, steps, _ = jax.lax.while_loop(
+            lambda state: ~state[-1] & (state[-2] < most_steps), quiet, (carry, total, steps, most_wait(carry))
+        )
         before = carry.world
-        carry, spent, over = jax.vmap(one, in_axes=(axes, 0))(batch, carry)
+        carry, spent = all_moved(carry, asks=True)
         number = before.core.decisions
         at = jnp.where(carry.world.core.decisions > number, number, keep)
 
@@ -149,11 +172,11 @@ def roll_out(
         made = jax.tree.map(write, made, carry.policy_state[1])
         # A decision is made before time moves.
         time, cost = write(time, before.now.total), write(cost, total)
-        return carry, made, time, cost, total + spent, over, steps + 1 + QUIET
+        return carry, made, time, cost, total + spent, steps + 1
 
-    start = (carry, made, empty, empty, jnp.zeros(runs), jnp.zeros(runs, bool), 0)
-    carry, made, time, cost, total, _, _ = jax.lax.while_loop(
-        lambda state: ~state[-2].all() & (state[-1] < most_steps), body, start
+    start = (carry, made, empty, empty, jnp.zeros(runs), 0)
+    carry, made, time, cost, total, _ = jax.lax.while_loop(
+        lambda state: (going(state[0]) > 0) & (state[-1] < most_steps), body, start
     )
     world = carry.world
     count = jnp.minimum(world.core.decisions, keep)

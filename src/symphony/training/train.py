@@ -42,7 +42,7 @@ from symphony.training.update import PPO, Method, learn, lesson, optimiser
 
 RIVALS = ("eft-belief", "dmda", "tetris")  # the best of them on each validation scenario is what is compared with
 VALIDATION, POOL = 1_000_000, 2_000_000  # first seeds; those below a million are left to whoever compares
-STEPS = 12  # of a run for each decision that is kept, at most
+STEPS = 32  # of a run for each decision that is kept, at most; side by side, most are spent waiting for others
 
 
 @dataclass(frozen=True)
@@ -166,11 +166,8 @@ def train(
     ]
     contention = contention or Bottleneck()
     draws = drawn_before or [draw(course, size, method, contention, rivals) for course in courses]
-    runs = min(size.scenarios, size.pool) * size.group
-    updates = [method.epochs * max(1, runs * x.keep // (method.unroll * method.pieces)) for x in draws]
-    steps = sum(updates[number % len(updates)] for number in range(rounds))
-    network = start.network if start is not None else Network(jax.random.key(seed), sizes)
-    position = _strong(Position(network, optimiser(method, steps).init(eqx.filter(network, eqx.is_inexact_array))))
+    steps = updates(draws, size, method, rounds)
+    position = begun(start.network if start is not None else Network(jax.random.key(seed), sizes), method, steps)
     history: list[Round] = []
     best = (float("inf"), position.network)  # how good, and which
     folder = None if checkpoint is None else Path(checkpoint)
@@ -183,28 +180,23 @@ def train(
             break
         since = time.perf_counter()
         now = draws[number % len(draws)]
-        known = now.order[: _open(number, size)]
-        chosen = np.random.default_rng([seed, number, 4]).choice(
-            known, runs // size.group, replace=len(known) < runs // size.group
-        )
-        batch = pick(now.pool, np.repeat(chosen, size.group))
+        batch = pick(now.pool, taken(now, size, seed, number))
         key = jax.random.fold_in(jax.random.key(seed), number)
         position, figures = _round(position, batch, key, contention, objective, now.keep, size, method, steps, sloped)
         seen = {name: float(value) for name, value in figures.items()}
         against = None
         if (number + 1) % size.every == 0 or number + 1 == rounds:
             policy = Learned(position.network)
-            ratios = [_stay_s(x.held, x.validation, policy, contention) / x.rivals for x in draws]
-            against = float(np.mean(ratios))
+            against = float(np.mean([compared(x, policy, contention) for x in draws]))
             if against < best[0]:
                 best = (against, position.network)
-        taken = time.perf_counter() - since
+        passed = time.perf_counter() - since
         history.append(
             Round(
                 number=number,
-                seconds=(history[-1].seconds if history else 0.0) + taken,
+                seconds=(history[-1].seconds if history else 0.0) + passed,
                 decisions=(history[-1].decisions if history else 0) + int(seen["decisions"]),
-                rate=seen["decisions"] / taken,
+                rate=seen["decisions"] / passed,
                 stay_s=seen["stay_s"],
                 entropy=seen["entropy"],
                 against=against,
@@ -231,6 +223,32 @@ def draw(
     return Drawn(stack(pool), held, validation, best, -(-int(1.3 * gangs) // method.unroll) * method.unroll, order)
 
 
+def taken(now: Drawn, size: Size, seed: int, number: int) -> np.ndarray:
+    """Which scenarios of the pool a round runs [runs], each as often as a group is large."""
+    many = min(size.scenarios, size.pool)
+    known = now.order[: _open(number, size)]
+    chosen = np.random.default_rng([seed, number, 4]).choice(known, many, replace=len(known) < many)
+    return np.repeat(chosen, size.group)
+
+
+def updates(draws: Sequence[Drawn], size: Size, method: Method, rounds: int) -> int:
+    """How often a training changes the weights."""
+    runs = min(size.scenarios, size.pool) * size.group
+    each = [method.epochs * max(1, runs * x.keep // (method.unroll * method.pieces)) for x in draws]
+    return sum(each[number % len(each)] for number in range(rounds))
+
+
+def begun(network: Network, method: Method, steps: int) -> Position:
+    """A training before its first round. Without weak types, which would make the second round compile again."""
+    position = Position(network, optimiser(method, steps).init(eqx.filter(network, eqx.is_inexact_array)))
+    return jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype) if eqx.is_array(x) else x, position)
+
+
+def compared(now: Drawn, policy: Learned, contention: ContentionModel) -> np.ndarray:
+    """Mean completion time over that of the best rival, on each validation scenario."""
+    return _stay_s(now.held, now.validation, policy, contention) / now.rivals
+
+
 def _open(number: int, size: Size) -> int:
     """How many scenarios of the pool, the least loaded first, a round draws from."""
     if number >= size.easy:
@@ -244,8 +262,7 @@ def _tired(history: list[Round], patience: int | None) -> bool:
     return patience is not None and len(looks) > patience and min(looks[-patience:]) > min(looks)
 
 
-@eqx.filter_jit
-def _round(
+def one_round(
     position: Position,
     batch: ScenarioArrays,
     key: Array,
@@ -256,13 +273,14 @@ def _round(
     method: Method,
     steps: int,
     sloped: Slopes | None,
+    axis: str | None = None,
 ) -> tuple[Position, dict[str, Array]]:
-    """Run, judge, learn. Compiled once for all rounds, and for all trainings of this shape."""
+    """Run, judge, learn. `axis`: of trainings side by side, see `roll_out`."""
     runs = batch.phases.shape[0]
     first, second = jax.random.split(key)
     keys = jax.random.split(first, runs)
     policy = Learned(position.network, draws=True, slopes=sloped)
-    decisions, _ = roll_out(batch, policy, keys, contention, objective, keep, STEPS * keep)
+    decisions, _ = roll_out(batch, policy, keys, contention, objective, keep, STEPS * keep, axis)
     each = jax.tree.map(lambda x: x[:: size.group], batch.workload)
     told = jax.vmap(lambda w: graphs(batch.topology, unannounced(w)))(each)
     judged = worth(decisions, told.scale.repeat(size.group), size.group, size.memory, method.baseline)
@@ -275,9 +293,7 @@ def _round(
     return Position(network, state), figures
 
 
-def _strong(tree: Any) -> Any:
-    """Without weak types, which would make the second round compile again."""
-    return jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype) if eqx.is_array(x) else x, tree)
+_round = eqx.filter_jit(one_round)  # compiled once for all rounds, and for all trainings of this shape
 
 
 def _stay_s(held: list[Scenario], batch: ScenarioArrays, policy: Any, contention: ContentionModel) -> np.ndarray:

@@ -1,0 +1,113 @@
+"""Trainings that differ in nothing but their seeds, side by side in one compiled program: for ablations.
+
+Each takes the scenarios, and draws the numbers, that it would take and draw by itself; one program is compiled for all,
+and an accelerator that one training leaves half idle is full.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from symphony.policies import Learned, Network, Sizes
+from symphony.policies.learned import STANDARD
+from symphony.simulator.contention import Bottleneck, ContentionModel
+from symphony.simulator.scenarios import ScenarioArrays, batch_axes, pick
+from symphony.telemetry.tuning import Slopes
+from symphony.training.beliefs import NONE, slopes
+from symphony.training.rollouts import COMPLETION
+from symphony.training.train import Drawn, Position, Round, Size, begun, compared, one_round, taken, updates
+from symphony.training.update import PPO, Method
+
+SEEDS = "seeds"  # the axis
+
+
+def train_together(
+    drawn: Drawn,
+    seeds: Sequence[int],
+    *,
+    rounds: int,
+    size: Size,
+    sizes: Sizes = STANDARD,
+    method: Method = PPO,
+    objective: str = COMPLETION,
+    telemetry_gradient: str = NONE,
+    contention: ContentionModel | None = None,
+    tell: Callable[[list[list[Round]]], None] | None = None,
+) -> tuple[list[Learned], list[list[Round]]]:
+    """Train once for each seed, on what `draw` made. Returns the weights at the end, and what was told of each round.
+
+    Seconds and rates of a round are a training's share of them. `tell` hears after each look at validation scenarios.
+    """
+    contention = contention or Bottleneck()
+    sloped = slopes(telemetry_gradient)
+    steps = updates([drawn], size, method, rounds)
+    each = [begun(Network(jax.random.key(seed), sizes), method, steps) for seed in seeds]
+    positions = jax.tree.map(lambda *x: jnp.stack(x) if eqx.is_array(x[0]) else x[0], *each)
+    history: list[list[Round]] = [[] for _ in seeds]
+    for number in range(rounds):
+        since = time.perf_counter()
+        batch = pick(drawn.pool, np.stack([taken(drawn, size, seed, number) for seed in seeds]))
+        keys = jnp.stack([jax.random.fold_in(jax.random.key(seed), number) for seed in seeds])
+        positions, figures = _rounds(
+            positions, batch, keys, contention, objective, drawn.keep, size, method, steps, sloped
+        )
+        seen = {name: np.asarray(value) for name, value in figures.items()}
+        networks = [_of(positions, index).network for index in range(len(seeds))]
+        against: list[float | None] = [None] * len(seeds)
+        if (number + 1) % size.every == 0 or number + 1 == rounds:
+            against = [float(compared(drawn, Learned(network), contention).mean()) for network in networks]
+        passed = (time.perf_counter() - since) / len(seeds)
+        for index, told in enumerate(history):
+            told.append(
+                Round(
+                    number=number,
+                    seconds=(told[-1].seconds if told else 0.0) + passed,
+                    decisions=(told[-1].decisions if told else 0) + int(seen["decisions"][index]),
+                    rate=seen["decisions"][index] / passed,
+                    stay_s=float(seen["stay_s"][index]),
+                    entropy=float(seen["entropy"][index]),
+                    against=against[index],
+                )
+            )
+        if tell is not None and against[0] is not None:
+            tell(history)
+    return [Learned(network) for network in networks], history
+
+
+@eqx.filter_jit
+def _rounds(
+    positions: Position,
+    batch: ScenarioArrays,
+    keys: Array,
+    contention: ContentionModel,
+    objective: str,
+    keep: int,
+    size: Size,
+    method: Method,
+    steps: int,
+    sloped: Slopes | None,
+) -> tuple[Position, dict[str, Array]]:
+    """A round of all."""
+    arrays, rest = eqx.partition(positions, eqx.is_array)
+
+    def one(arrays: Any, batch: ScenarioArrays, key: Array) -> tuple[Any, dict[str, Array]]:
+        position, figures = one_round(
+            eqx.combine(arrays, rest), batch, key, contention, objective, keep, size, method, steps, sloped, SEEDS
+        )
+        return eqx.filter(position, eqx.is_array), figures
+
+    arrays, figures = jax.vmap(one, in_axes=(0, batch_axes(batch), 0), axis_name=SEEDS)(arrays, batch, keys)
+    return eqx.combine(arrays, rest), figures
+
+
+def _of(positions: Position, index: int) -> Position:
+    """One of them."""
+    return jax.tree.map(lambda x: x[index] if eqx.is_array(x) else x, positions)
