@@ -289,8 +289,7 @@ class Loop:
         if isinstance(event, DeviceDown):
             self._device_down(event)
         elif isinstance(event, DeviceUp):
-            self._down.discard(event.device)
-            self._events.append(Event(happened.REPAIRED, event.device))
+            self._device_up(event.device)
         else:
             run = self._attempts.pop(event.number, None)
             if run is not None:
@@ -398,6 +397,17 @@ class Loop:
                     self._check_runnable(run)
             except InfeasibleError as error:
                 self._give_up(job, error, FAILED)
+
+    def _device_up(self, device: int) -> None:
+        """What may run there, and waits in a queue elsewhere, is placed again: it went there while this was away."""
+        self._down.discard(device)
+        self._events.append(Event(happened.REPAIRED, device))
+        books, jobs = self.scheduler.books, {job.slot: job for job in self._admitted.values()}
+        for gang, _ in self.scheduler.queued():
+            run = jobs[gang // books.shapes.tasks].runs[gang % books.shapes.tasks]
+            sent_ahead = run.number >= 0 or run.value is not None  # the engine does not give it back
+            if not sent_ahead and self._kind[device] in books.kinds_of(run.kernel):
+                self._events.append(Event(happened.RECALLED, gang))
 
     def _check_runnable(self, run: TaskRun) -> None:
         """Refuse a task all of whose devices are down."""

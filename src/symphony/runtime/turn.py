@@ -29,7 +29,7 @@ from symphony.scheduling.policy import Observation, Policy
 from symphony.scheduling.state import ABSENT, DONE, RUNNING, Core
 
 AT_ONCE = 32  # events that one turn takes in; more take several
-ARRIVED, DROPPED, FINISHED, STOPPED, FAILED, REPAIRED = range(6)  # kinds of events
+ARRIVED, DROPPED, FINISHED, STOPPED, FAILED, REPAIRED, RECALLED = range(7)  # kinds of events
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Event:
     """Something that has happened, in numbers."""
 
     kind: int
-    who: int = 0  # gang FINISHED or STOPPED; job slot DROPPED; device FAILED or REPAIRED
+    who: int = 0  # gang FINISHED, STOPPED or RECALLED; job slot DROPPED; device FAILED or REPAIRED
     graph: int = 0  # of a job that ARRIVED …
     home: int = 0
     priority: int = 0
@@ -168,13 +168,15 @@ def take_turn(
                 core = advance.gang_stopped(core, who, yes)
             elif number == FAILED:
                 core = advance.device_failed(core, t, who, yes)
-            else:
+            elif number == REPAIRED:
                 core = advance.device_repaired(core, who, yes)
+            else:
+                core = advance.gang_recalled(core, who, yes)
             return replace(x, core=core, told=k + 1, early=early)
 
         return happened
 
-    parts = [leave, fetch, start, decide, *(event(number) for number in range(REPAIRED + 1))]
+    parts = [leave, fetch, start, decide, *(event(number) for number in range(RECALLED + 1))]
 
     def todo(x: _Turn) -> Array:
         """The next part, the first that has something to do; how many parts there are if none has."""
