@@ -74,6 +74,11 @@ class Cluster:
         return self._engine.inventory()
 
     @property
+    def down(self) -> list[str]:
+        """Names of the devices that take no work at present."""
+        return [self.topology.devices[device].name for device in sorted(self._loop.down)]
+
+    @property
     def profiles(self) -> Profiles:
         """What has been learned of kernels by running them."""
         return self._profiles
@@ -216,13 +221,18 @@ def ray(
 
     Without an address, Ray is what this process or RAY_ADDRESS has, else one that is started on this machine.
     """
+    return _cluster(ray_engine(address, topology), policy, profiles, policy_timeout_s)
+
+
+def ray_engine(address: str | None, topology: Topology | None) -> Any:
+    """The Ray engine, if Ray is installed."""
     try:
         from symphony.engines.ray import RayEngine
     except ImportError as error:
         raise EngineError(
             f"Ray is not installed: {error}", hint="type: pip install 'symphony-scheduler[ray]'"
         ) from error
-    return _cluster(RayEngine(address, topology), policy, profiles, policy_timeout_s)
+    return RayEngine(address, topology)
 
 
 def _cluster(engine: Any, policy: Policy | str, profiles: str | Path | None, policy_timeout_s: float) -> Cluster:

@@ -102,6 +102,11 @@ class Loop:
         return self._attempts.get(number)
 
     @property
+    def down(self) -> frozenset[int]:
+        """Devices that take no work at present. Any thread may ask."""
+        return frozenset(self._down)
+
+    @property
     def busy(self) -> bool:
         """Whether a job is not over."""
         return bool(self._backlog or self._admitted or self._attempts)

@@ -152,11 +152,18 @@ def cluster(service: Service, *, everybody: bool, user: str) -> ClusterView:
         for name, one in list(state.users.items())
         if everybody or name == user
     ]
+    down = service.cluster.down
     return ClusterView(
         name=topology.name,
         policy=service.policy,
         devices=[
-            DeviceView(name=d.name, kind=d.kind, slots=topology.kind_of[d.kind].slots, running=on[d.name])
+            DeviceView(
+                name=d.name,
+                kind=d.kind,
+                slots=topology.kind_of[d.kind].slots,
+                running=on[d.name],
+                up=d.name not in down,
+            )
             for d in topology.devices
         ],
         waiting=max(len(state.open) - len(under_way), 0),

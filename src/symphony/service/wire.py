@@ -230,6 +230,7 @@ class DeviceView(BaseModel):
     kind: str
     slots: int
     running: list[str]  # "job 17: align-0"
+    up: bool = True  # whether it takes work
 
 
 class Decisions(BaseModel):
