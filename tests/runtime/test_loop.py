@@ -67,8 +67,9 @@ def nothing_left(cluster: sy.Cluster) -> None:
     assert (core.lane_holds < 0).all() and not core.queued.any() and not core.leaving.any()
     assert len(loop.scheduler.books.free) == loop.scheduler.books.shapes.jobs
     assert not loop._early and not loop._attempts and not any(loop._on) and not loop._trials
-    assert not loop.engine._where and not any(slot.work for slot in loop.engine._slots)
-    assert {name for name in os.listdir(loop.engine._folder)} == {"owner"}  # small functions need no file
+    engine = cluster._engine
+    assert not engine._where and not any(slot.work for slot in engine._slots)
+    assert {name for name in os.listdir(engine._folder)} == {"owner"}  # small functions need no file
 
 
 @pytest.mark.parametrize("seed", [0, 1])

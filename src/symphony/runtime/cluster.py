@@ -13,12 +13,14 @@ from typing import Any
 
 from symphony import policies
 from symphony.engines.engine import Engine, Function, Stored
+from symphony.engines.gangs import whole
 from symphony.engines.local import LocalEngine
 from symphony.problem import limits, units
 from symphony.problem.errors import EngineError, InputError, SymphonyWarning, WorkloadError
 from symphony.problem.runnable import check_graphs
 from symphony.problem.topology import Topology
-from symphony.problem.workload import Edge, Kernel, Profile, Task, TaskGraph
+from symphony.problem.workload import Kernel, Profile
+from symphony.runtime.books import task_graph
 from symphony.runtime.graph import Graph, Submission, submission
 from symphony.runtime.jobs import Job, JobState, TaskRun
 from symphony.runtime.kernels import RunnableKernel, code_of, digest
@@ -53,7 +55,7 @@ class Cluster:
         self._open: list[JobState] = []
         self._closed = False
         self._lock = threading.Lock()
-        self._loop = Loop(engine, self._scheduler, lambda kernel, device: self._functions[kernel, device])
+        self._loop = Loop(whole(engine), self._scheduler, lambda kernel, device: self._functions[kernel, device])
         self._thread = threading.Thread(target=self._loop.run, name="symphony-loop", daemon=True)
         self._thread.start()
 
@@ -170,9 +172,7 @@ class Cluster:
         once = {
             name: Kernel(name, dict.fromkeys(kernel.implementations, Profile(1.0))) for kernel, name in kernels.items()
         }
-        tasks = tuple(Task(call.name, call.kernel.name) for call in graph.calls)
-        edges = tuple(Edge(graph.calls[source].name, call.name) for call in graph.calls for source in call.reads)
-        check_graphs(self.topology, once.values(), [TaskGraph(graph.name, tasks, edges)])
+        check_graphs(self.topology, once.values(), [task_graph(graph, kernels, [1.0] * len(graph.calls))])
 
     def _send(self, kernel: RunnableKernel) -> None:
         """Give the engine the implementations of a kernel, once."""

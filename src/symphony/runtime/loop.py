@@ -156,7 +156,8 @@ class Loop:
             self._check_runnable(run)
         sizes = [run.arguments.size for run in job.runs]
         kernels, graph = books.lowered(job.graph, sizes)
-        room = books.shapes.to_hold(len(graph.tasks), max(len(graph.gang_edges), 1), len(kernels))
+        workers = max(len(gang.tasks) for gang in graph.all_gangs)
+        room = books.shapes.to_hold(len(graph.all_gangs), max(len(graph.gang_edges), 1), len(kernels), workers)
         if room != books.shapes:
             self._grow(room)
             books = self.scheduler.books
@@ -184,7 +185,7 @@ class Loop:
         """A device kind that a kernel has never run on, unless another task tries that already; -1 = none."""
         books, key = self.scheduler.books, run.kernel.key
         kinds = [kind for kind in books.kinds_of(run.kernel) if not self._all_down(kind)]
-        if len(kinds) < 2:
+        if len(kinds) < 2 or run.kernel.options.workers > 1:
             return -1
         for kind in kinds:
             if (key, kind) not in self._trials and not books.profiles.tried(key, books.topology.kinds[kind].name):
@@ -214,9 +215,9 @@ class Loop:
         if to_send:
             self.engine.dispatch([self._work(*one) for one in to_send])
 
-    def _begun(self, answer: Answer) -> Iterator[tuple[TaskRun, int, bool]]:
+    def _begun(self, answer: Answer) -> Iterator[tuple[TaskRun, list[int], bool]]:
         """What the core has started and the engine does not have."""
-        for gang, device in zip(answer.started.tolist(), answer.devices.tolist(), strict=True):
+        for gang, devices in zip(answer.started.tolist(), answer.devices.tolist(), strict=True):
             if gang < 0:
                 return
             if gang in self._early:
@@ -225,21 +226,24 @@ class Loop:
             run = self._run_of(gang, answer)
             if run is None or run.value is not None:
                 continue  # over, and the core has heard so within this turn
-            run.device = device
+            run.device = devices[0]
             if run.number < 0 and run.job.over.is_set():
                 self._tell_stopped(run)  # its job was given up in the same turn
             elif run.number < 0:
-                yield run, device, False
+                yield run, [device for device in devices if device >= 0], False
 
-    def _ahead(self, answer: Answer, to_send: list[tuple[TaskRun, int, bool]]) -> Iterator[tuple[TaskRun, int, bool]]:
+    def _ahead(
+        self, answer: Answer, to_send: list[tuple[TaskRun, list[int], bool]]
+    ) -> Iterator[tuple[TaskRun, list[int], bool]]:
         """What may be sent ahead: the next of a queue, while everything on its device is short."""
         sent = [len(runs) for runs in self._on]
-        for _, device, _ in to_send:
+        new = [(run, device) for run, devices, _ in to_send for device in devices]
+        for _, device in new:
             sent[device] += 1
         if not any(sent):
             return
         short = [all(self._seconds(run, device) < SHORT_S for run in runs) for device, runs in enumerate(self._on)]
-        for run, device, _ in to_send:
+        for run, device in new:
             short[device] = short[device] and self._seconds(run, device) < SHORT_S
         for gang, device in self.scheduler.queued():
             found = self._run_of(gang, answer)
@@ -252,7 +256,7 @@ class Loop:
             short[device] = seconds < SHORT_S and sent[device] < self._slots[device] * (1 + room)
             if short[device]:
                 sent[device] += 1
-                yield found, device, True
+                yield found, [device], True
 
     def _run_of(self, gang: int, answer: Answer) -> TaskRun | None:
         """The task of a gang; None if its job has left the core."""
@@ -268,14 +272,15 @@ class Loop:
     def _kind_name(self, device: int) -> str:
         return self.topology.devices[device].kind
 
-    def _work(self, run: TaskRun, device: int, ahead: bool) -> Work:
+    def _work(self, run: TaskRun, devices: list[int], ahead: bool) -> Work:
         """A new attempt at a task."""
-        books, size = self.scheduler.books, _size(run)
+        books, size, device = self.scheduler.books, _size(run), devices[0]
         timing = books.profiles.timing(run.kernel.key, self._kind_name(device))
         run.number = next(self._numbers)
         self._attempts[run.number] = run
-        self._on[device].add(run)
-        named = self.topology.devices[device].name
+        for each in devices:
+            self._on[each].add(run)
+        named = tuple(self.topology.devices[each].name for each in devices)
         run.attempts.append(Attempt(named, time.monotonic(), timing.seconds(size), timing.spread(size), ahead))
         implementation = books.function(run.kernel, self._kind[device])
         assert implementation is not None
@@ -286,6 +291,7 @@ class Loop:
             run.arguments,
             tuple(_inputs(run)),
             timeout_s=run.kernel.options.timeout_s,
+            others=tuple(devices[1:]),
         )
 
     # --- what the engine says
@@ -302,8 +308,9 @@ class Loop:
 
     def _ended(self, run: TaskRun, event: Finished | Failed | Stopped) -> None:
         attempt = run.attempts[-1]
-        device = next(number for number, runs in enumerate(self._on) if run in runs)
-        self._on[device].discard(run)
+        devices = [number for number, runs in enumerate(self._on) if run in runs]
+        for device in devices:
+            self._on[device].discard(run)
         run.number = -1
         if not isinstance(event, Stopped):
             attempt.began_s, attempt.seconds = event.began_s, event.seconds
@@ -315,7 +322,7 @@ class Loop:
             self._forget(run.job)
         elif isinstance(event, Finished):
             attempt.ended, attempt.cold = "done", event.cold
-            self._learn(run, device, event)
+            self._learn(run, devices[0], event)
             run.value = event.value
             self._tell_finished(run)
         elif isinstance(event, Stopped):
@@ -388,10 +395,9 @@ class Loop:
         kind = self._kind[event.device]
         log.warning("device %s is down: %s", self.topology.devices[event.device].name, event.why)
         self._events.append(Event(happened.FAILED, event.device))
-        if not self._all_down(kind):
-            return
+        all_down = self._all_down(kind)
         for job in list(self._admitted.values()):
-            for run in job.runs:
+            for run in job.runs if all_down else ():
                 if run.trial == kind and run.value is None and job.slot >= 0:  # it may run elsewhere, after all
                     bits = sum(1 << k for k in self.scheduler.books.kinds_of(run.kernel))
                     self.scheduler.allow(self._gang(run), bits)
@@ -415,11 +421,13 @@ class Loop:
                 self._events.append(Event(happened.RECALLED, gang))
 
     def _check_runnable(self, run: TaskRun) -> None:
-        """Refuse a task all of whose devices are down."""
+        """Refuse a task for which too few devices are up."""
         kinds = self.scheduler.books.kinds_of(run.kernel)
-        if run.value is None and all(self._all_down(kind) for kind in kinds):
+        up = sum(kind in kinds and device not in self._down for device, kind in enumerate(self._kind))
+        if run.value is None and up < run.kernel.options.workers:
+            left = f"{up} of the {run.kernel.options.workers} devices that it needs" if up else "no device"
             raise InfeasibleError(
-                f"kernel {run.kernel.name!r} has no device left that can run it",
+                f"kernel {run.kernel.name!r} has {left} left{'' if up else ' that can run it'}",
                 where=run.job.where(run),
                 hint="give it another implementation, or repair the device and submit the job again",
             )

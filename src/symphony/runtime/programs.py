@@ -45,7 +45,7 @@ class Program:
         self._t = Packing.of(books.t)
         self._w = Packing.of(_fixed(books.w))
         self._core = Packing.of(state.empty(books.t, books.w, books.shapes.jobs))
-        self._lanes = books.t.lane_device.shape[0]
+        self._lanes, self._workers = books.t.lane_device.shape[0], books.shapes.workers
         self._policy, self._code = eqx.partition(policy, eqx.is_array)
         self._prepare = eqx.filter_jit(type(policy).prepare)
         self._version = -1
@@ -91,7 +91,7 @@ class Program:
             known = (self._policy, self._topology, self._workload, _learned(books))
             given = (core, policy_state, self._prepared, self._at(events, now_s), self._key)
             after, policy_state, answer = self._turn(*known, *given)
-        return Result(after, policy_state, Answer.of(np.asarray(answer), self._lanes))
+        return Result(after, policy_state, Answer.of(np.asarray(answer), self._lanes, self._workers))
 
     def _at(self, events: list[Event], now_s: float) -> Told:
         """What is believed of others is what is believed before the first reading: little, and not much of it."""

@@ -280,7 +280,8 @@ class RemoteCluster:
             code[device] = self._kept(self._code[kernel, device])
         told = {"name": kernel.name, "key": kernel.key, "retries": options.retries, "implementations": code}
         bound = options.timeout_s if options.timeout_s <= limits.SECONDS else None
-        return told | {"preemptible": options.preemptible, "timeout_s": bound}
+        gang = {"workers": options.workers} if options.workers > 1 else {}  # of which older services do not know
+        return told | gang | {"preemptible": options.preemptible, "timeout_s": bound}
 
     def _kept(self, value: Pickled) -> dict[str, Any]:
         """A value to be sent, its large parts already there."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from symphony.engines.engine import Engine, EngineEvent, Failed, Finished, Pickled, Stopped, Stored, Work
+from symphony.engines.gangs import whole
 from symphony.problem.topology import Topology
 
 # None: there is nothing to wait for. In the future is what is heard instead, or None for the event itself.
@@ -21,8 +22,10 @@ Record = Callable[[Finished | Failed], Future[Stopped | None] | None]
 class Recorder:
     """Passes everything on, and news only once it is kept."""
 
+    whole_gangs = True  # what is journalled is how a task ended, not each of its workers
+
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        self._engine = whole(engine)
         self.record: Record = lambda event: None
         self._held: deque[tuple[EngineEvent, Future[Stopped | None] | None]] = deque()
 

@@ -279,8 +279,10 @@ def _told(run: TaskRun, event: Finished | Failed) -> dict[str, Any]:
     """A run of a task, for explanations; times as seconds since 1970."""
     attempt = run.attempts[-1]
     printed = {"printed": event.printed} if event.printed else {}
+    gang = {"workers": len(attempt.devices)} if len(attempt.devices) > 1 else {}
     return {
         **printed,
+        **gang,
         "name": run.name,
         "device": attempt.device,
         "sent_s": wall(attempt.sent_s),

@@ -60,6 +60,7 @@ class KernelSpec(Message):
     timeout_s: Annotated[float, Field(gt=0, le=limits.SECONDS)] | None = None
     retries: int = Field(2, ge=0, le=1_000)
     preemptible: bool = False
+    workers: int = Field(1, ge=1, le=limits.WORKERS_PER_GANG)
     implementations: dict[Name, Value] = Field(min_length=1, max_length=64)
 
 
