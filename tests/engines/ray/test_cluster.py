@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from examples import training_job
 
 import symphony as sy
 from tests.test_docs import run_snippets
@@ -96,6 +97,13 @@ def test_the_workers_of_a_kernel_meet_on_machines_of_their_own(cluster: sy.Clust
     (tmp_path / "nodes").mkdir()
     graph.task(meet, str(tmp_path / "nodes"))
     assert cluster.submit(graph).result(SECONDS) == (0, 2)
+
+
+def test_a_training_job_runs_on_two_machines(nodes: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["--rows", "1000", "--passes", "5", "--profiles", str(tmp_path / "p.json")]
+    assert training_job.main([*options, "--ray", nodes.address])["right"] > 0.8
+    [line] = [line for line in capsys.readouterr().out.splitlines() if "train-0" in line]
+    assert "m1/cpu-2-0" in line and "m2/cpu-1-0" in line
 
 
 def waiting(cluster: sy.Cluster, gate: Path, folder: Path) -> list[Any]:
