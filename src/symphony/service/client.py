@@ -27,7 +27,7 @@ from pydantic import BaseModel, ValidationError
 
 from symphony.engines.engine import Pickled
 from symphony.engines.worker import unpickled
-from symphony.problem import limits, units
+from symphony.problem import limits, topology_file, units
 from symphony.problem.errors import (
     BusyError,
     InputError,
@@ -37,6 +37,7 @@ from symphony.problem.errors import (
     VersionError,
     WorkloadError,
 )
+from symphony.problem.topology import Topology
 from symphony.runtime.graph import Graph, Submission, submission
 from symphony.runtime.jobs import exception_of
 from symphony.runtime.kernels import RunnableKernel, code_of
@@ -59,6 +60,7 @@ from symphony.service.wire import (
     Outcome,
     ProfileFile,
     Refusal,
+    TopologyFile,
     Value,
 )
 
@@ -243,6 +245,11 @@ class RemoteCluster:
     def state(self) -> ClusterView:
         """Devices, what runs there, who waits, and how deciding goes."""
         return self._get("/v1/cluster", ClusterView)
+
+    @property
+    def topology(self) -> Topology:
+        """The devices, and what they share. They stay the same for as long as a service runs."""
+        return topology_file.loads(self._get("/v1/topology", TopologyFile).toml, where=self.url)
 
     @property
     def statistics(self) -> Decisions:

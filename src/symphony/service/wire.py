@@ -268,6 +268,12 @@ class ClusterView(BaseModel):
     draining: bool
 
 
+class TopologyFile(BaseModel):
+    """The devices of the cluster and what they share, as a topology file has them."""
+
+    toml: str
+
+
 class ProfileFile(BaseModel):
     """What was learned of kernels, as the file of `symphony.runtime.profiles` has it."""
 
