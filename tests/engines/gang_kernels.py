@@ -32,3 +32,19 @@ def one_breaks(folder, rank, size):
     while not (folder / "there").exists():
         time.sleep(0.005)
     raise ValueError("rank 1 does not like it")
+
+
+def misses_the_other(folder, rank, size):
+    """Rank 0 raises first, and only then the other is killed: as when it has heard of that before anybody."""
+    import os
+    import pathlib
+    import signal
+    import time
+
+    if rank == 0:
+        (pathlib.Path(folder) / "raised").touch()
+        raise EOFError("the other is gone")
+    while not (pathlib.Path(folder) / "raised").exists():
+        time.sleep(0.005)
+    time.sleep(0.2)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any
 import pytest
 
 import symphony as sy
-from symphony.engines.engine import RAISED, DeviceDown, Failed, Stopped, Work
+from symphony.engines import gangs
+from symphony.engines.engine import DIED, RAISED, DeviceDown, Failed, Stopped, Work
 from symphony.engines.gangs import Gangs, whole
 from symphony.engines.local import LocalEngine
-from tests.engines.gang_kernels import meet, one_breaks, wait
+from tests.engines.gang_kernels import meet, misses_the_other, one_breaks, wait
 from tests.engines.ray.driving import Driver
 from tests.runtime.machines import machine
 
@@ -41,9 +43,17 @@ def test_a_gang_ends_once_with_what_rank_0_returns(driver: Driver, tmp_path: Pat
     assert not driver.engine._gangs and not driver.engine._of
 
 
-def test_if_one_of_a_gang_fails_the_others_are_stopped(driver: Driver, tmp_path: Path) -> None:
+def test_if_one_of_a_gang_fails_the_others_are_stopped(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gangs, "GRACE_S", 0.01)
     [event] = driver.run(gang(driver, one_breaks, str(tmp_path)))  # rank 0 would wait for an hour
     assert isinstance(event, Failed) and (event.why, event.message) == (RAISED, "rank 1 does not like it")
+
+
+def test_who_raises_because_another_was_killed_is_not_to_blame(driver: Driver, tmp_path: Path) -> None:
+    [event] = driver.run(gang(driver, misses_the_other, str(tmp_path)))
+    assert isinstance(event, Failed) and (event.why, event.signal) == (DIED, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("how", ["cancel", "preempt"])

@@ -5,16 +5,22 @@ worker, which start together. If one of them does not finish, the others are sto
 
     Work(number, device, others) ──► a Work for each rank ──► all have finished: Finished, with the value of rank 0
                                                           └─► one has not: the rest is cancelled; Failed or Stopped
+
+A worker may raise because another is gone. So when one raises, the others get a moment: if the process or the device of
+one of them is lost meanwhile, that is why the gang ended, and not the exception.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from symphony.engines.engine import (
+    RAISED,
     DeviceDown,
     DeviceUp,
     Engine,
@@ -28,6 +34,7 @@ from symphony.engines.engine import (
 )
 from symphony.problem.topology import Topology
 
+GRACE_S = 2.0  # that others get when a worker raises
 MEMBERS = 1 << 40  # workers other than the first are numbered from here; no scheduler counts that far
 
 
@@ -39,7 +46,8 @@ class _Gang:
     devices: tuple[int, ...]
     members: dict[int, int]  # ranks of the workers that have not ended, by their numbers
     finished: dict[int, Finished] = field(default_factory=dict)  # by rank
-    wrong: Failed | Stopped | None = None  # the first that did not finish
+    wrong: Failed | Stopped | None = None  # how one ended that did not finish
+    stop_s: float = math.inf  # when the others are stopped for that
 
 
 class Gangs:
@@ -90,13 +98,19 @@ class Gangs:
     def poll(self, timeout_s: float) -> list[EngineEvent]:
         """What the engine says; of gangs, only how they ended. A device goes down when all have left it."""
         passed: list[EngineEvent] = []
-        for event in self._engine.poll(timeout_s):
+        deadline = min((gang.stop_s for gang in self._gangs.values()), default=math.inf)
+        for event in self._engine.poll(max(min(timeout_s, deadline - time.monotonic()), 0.0)):
             if isinstance(event, DeviceDown | DeviceUp):
                 self._held.append(event)
             elif event.number in self._of:
                 passed += self._ended(self._of.pop(event.number), event)
             else:
                 passed.append(event)
+        for gang in self._gangs.values():
+            if time.monotonic() >= gang.stop_s:
+                gang.stop_s = math.inf
+                for member in tuple(gang.members):
+                    self._engine.cancel(member)
         while self._held and not self._leaving(self._held[0].device):
             passed.append(self._held.popleft())
         return passed
@@ -128,10 +142,9 @@ class Gangs:
         rank = gang.members.pop(event.number)
         if isinstance(event, Finished):
             gang.finished[rank] = event
-        elif gang.wrong is None:
+        elif gang.wrong is None or (gang.stop_s < math.inf and not _raised(event)):
             gang.wrong = event
-            for member in tuple(gang.members):
-                self._engine.cancel(member)
+            gang.stop_s = time.monotonic() + (GRACE_S if _raised(event) else 0.0)
         if gang.members:
             return []
         del self._gangs[gang.number]
@@ -149,6 +162,10 @@ class Gangs:
 def whole(engine: Engine) -> Engine:
     """An engine that takes gangs whole."""
     return engine if getattr(engine, "whole_gangs", False) else Gangs(engine)
+
+
+def _raised(event: EngineEvent) -> bool:
+    return isinstance(event, Failed) and event.why == RAISED
 
 
 def _whole(gang: _Gang) -> Finished:

@@ -77,10 +77,10 @@ class Program:
         return jax.device_put(self._core.pack(core), self._device)
 
     def queued(self, core: Packed) -> list[tuple[int, int]]:
-        """Gangs of one worker that wait for nothing but a lane, in order, each with its device."""
-        names = ("status", "inputs_left", "workers", "sequence", "device")
-        status, left, workers, sequence, devices = self._core.peek((np.asarray(core[0]), core[1]), names)
-        waits = np.flatnonzero((status == QUEUED) & (left == 0) & (workers == 1))
+        """Gangs that wait for nothing but lanes, in order, each with the device of its first worker."""
+        names = ("status", "inputs_left", "sequence", "device")
+        status, left, sequence, devices = self._core.peek((np.asarray(core[0]), core[1]), names)
+        waits = np.flatnonzero((status == QUEUED) & (left == 0))
         order = waits[np.argsort(sequence[waits], kind="stable")]
         return list(zip(order.tolist(), devices[order, 0].tolist(), strict=True))
 
