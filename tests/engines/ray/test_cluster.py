@@ -80,25 +80,6 @@ def test_a_graph_runs_on_all_machines_and_says_where(cluster: sy.Cluster) -> Non
     assert "on m1/cpu-2-0" in text and "on m2/cpu-1-0" in text
 
 
-def test_the_workers_of_a_kernel_meet_on_machines_of_their_own(cluster: sy.Cluster, tmp_path: Path) -> None:
-    @sy.kernel(workers=2)
-    def meet(folder, rank, size):
-        import pathlib
-        import time
-
-        import ray
-
-        (pathlib.Path(folder) / ray.get_runtime_context().get_node_id()).touch()
-        while len(list(pathlib.Path(folder).iterdir())) < size:
-            time.sleep(0.005)
-        return rank, size
-
-    graph = sy.graph("meets")
-    (tmp_path / "nodes").mkdir()
-    graph.task(meet, str(tmp_path / "nodes"))
-    assert cluster.submit(graph).result(SECONDS) == (0, 2)
-
-
 def test_a_training_job_runs_on_two_machines(nodes: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--rows", "1000", "--passes", "5", "--profiles", str(tmp_path / "p.json")]
     assert training_job.main([*options, "--ray", nodes.address])["right"] > 0.8
