@@ -12,12 +12,8 @@ Unfair to the service: the one who submits runs on the same machine, and takes a
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import signal
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -27,11 +23,12 @@ from typing import Any
 
 import sqlalchemy as sa
 from rich.console import Console
+from tests.service.serve_process import Serve
 
 import symphony as sy
 from benchmarks.common import keep
 from symphony.service import tables
-from symphony.service.client import RemoteCluster, connect
+from symphony.service.client import RemoteCluster
 from symphony.service.database import open_database
 from symphony.service.ledger import Ledger, read_events
 from symphony.service.state import ACCEPTED, ENDED, FINISHED, dumped
@@ -55,34 +52,14 @@ def step(path, text, seconds, *after):
     return text
 
 
-class Serve:
+def serve(state: Path) -> Serve:
     """A real service, as a process."""
-
-    def __init__(self, state: Path) -> None:
-        command = [sys.executable, "-c", "from symphony.cli import main; main()", "serve", "--json", "--port", "0"]
-        log = (state.parent / "serve.log").open("a")
-        self.process = subprocess.Popen(
-            [*command, "--state", str(state), "--log-level", "warning"], stdout=subprocess.PIPE, stderr=log, text=True
-        )
-        assert self.process.stdout is not None
-        said = ""
-        for line in self.process.stdout:
-            said += line
-            if line.startswith("}"):
-                break
-        self.told = json.loads(said)
-
-    def connect(self) -> RemoteCluster:
-        return connect(self.told["url"], token=Path(self.told["token_file"]).read_text().strip())
-
-    def end(self, how: int) -> None:
-        self.process.send_signal(how)
-        self.process.wait()
+    return Serve(state, "--log-level", "warning")
 
 
 def measure_submit(folder: Path, rate: float, seconds: float, threads: int = 8) -> dict[str, Any]:
     """Jobs at a steady rate, whatever the answers take."""
-    serving = Serve(folder / "submit")
+    serving = serve(folder / "submit")
     graph = sy.graph("nothing")
     graph.task(nothing)
     cluster = serving.connect()
@@ -122,7 +99,7 @@ def measure_submit(folder: Path, rate: float, seconds: float, threads: int = 8) 
         time.sleep(0.1)
     ended_s = time.perf_counter() - began
     state = cluster.state()
-    serving.end(signal.SIGTERM)
+    serving.stop()
     took.sort()
     return {
         "rate_per_s": rate,
@@ -192,13 +169,13 @@ def measure_kills(folder: Path, kills: int, seed: int) -> dict[str, Any]:
 
     for _ in range(kills):
         began = time.perf_counter()
-        serving = Serve(state)
+        serving = serve(state)
         starts.append(time.perf_counter() - began)
         with serving.connect() as cluster:
             for _ in range(3):
                 submit(cluster)
             time.sleep(rng.uniform(0.0, 0.5))
-        serving.end(signal.SIGKILL)
+        serving.kill()
         database = open_database("", state)
         index = {job: number for number, job in enumerate(accepted)}
         counts = Counter(ran.read_text().splitlines() if ran.exists() else ())
@@ -207,10 +184,10 @@ def measure_kills(folder: Path, kills: int, seed: int) -> dict[str, Any]:
                 text = f"{index[event.job]} {event.task}"
                 once.setdefault(text, counts[text])
         database.dispose()
-    serving = Serve(state)
+    serving = serve(state)
     with serving.connect() as cluster:
         results = [cluster.job(job).result(300.0) for job in accepted]
-    serving.end(signal.SIGTERM)
+    serving.stop()
     counts = Counter(ran.read_text().splitlines())
     return {
         "kills": kills,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
-from examples import compare_policies, own_policy, read_mapping
+from examples import compare_policies, own_policy, read_mapping, training_job
 
 import symphony as sy
 from tests.runtime.machines import machine
@@ -58,3 +59,18 @@ def test_read_mapping_tells_a_variant_from_the_genome() -> None:
     scores = read_mapping.align(genome, reads, starts)
     calls = read_mapping.call([scores], [plain], [other])
     assert calls["aligned"] == 400 and 0 < calls["for_variant"] < calls["covering"] < 30
+
+
+def test_training_job_learns_what_one_worker_would_and_goes_on_from_its_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, both, alone = training_job.draw(1000, 1), tmp_path / "both", tmp_path / "alone"
+    both.mkdir()
+    alone.mkdir()
+    training_job.train(data, 3, 2.0, str(both), "127.0.0.1")
+    options = ["--rows", "1000", "--passes", "5", "--folder", str(both)]
+    found = training_job.main([*options, "--profiles", str(tmp_path / "p.json")])
+    assert found["began_at"] == 3 and found["right"] > 0.8
+    weights, _ = training_job.train(data, 5, 2.0, str(alone), "127.0.0.1")
+    np.testing.assert_allclose(found["weights"], weights)
+    assert "on here/cpu-0, here/cpu-1" in capsys.readouterr().out.replace("cpu-1, here/cpu-0", "cpu-0, here/cpu-1")

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import pytest
 
 import symphony as sy
-from symphony.engines.engine import DeviceDown, Stopped
+from symphony.engines.engine import DeviceDown, DeviceUp, Stopped
 from symphony.scheduling.indexing import BIG
 from symphony.scheduling.policy import choose
 from symphony.scheduling.state import RUNNING
@@ -67,8 +67,9 @@ def nothing_left(cluster: sy.Cluster) -> None:
     assert (core.lane_holds < 0).all() and not core.queued.any() and not core.leaving.any()
     assert len(loop.scheduler.books.free) == loop.scheduler.books.shapes.jobs
     assert not loop._early and not loop._attempts and not any(loop._on) and not loop._trials
-    assert not loop.engine._where and not any(slot.work for slot in loop.engine._slots)
-    assert {name for name in os.listdir(loop.engine._folder)} == {"owner"}  # small functions need no file
+    engine = cluster._engine
+    assert not engine._where and not any(slot.work for slot in engine._slots)
+    assert {name for name in os.listdir(engine._folder)} == {"owner"}  # small functions need no file
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -181,8 +182,6 @@ def test_an_engine_that_fails_ends_all_jobs_with_an_error(tmp_path: Path) -> Non
 
 
 def test_what_was_down_may_come_up(cluster: sy.Cluster) -> None:
-    from symphony.engines.engine import DeviceUp
-
     cluster._ask(lambda: cluster._loop._heard(DeviceDown(1, "for a test")))
     graph, value = grown(8)
     assert cluster.submit(graph).result(SECONDS) == {"last": value}
@@ -190,6 +189,41 @@ def test_what_was_down_may_come_up(cluster: sy.Cluster) -> None:
     graph, value = grown(9)
     assert cluster.submit(graph).result(SECONDS) == {"last": value}
     nothing_left(cluster)
+
+
+def test_what_was_placed_elsewhere_while_a_device_was_away_goes_there_when_it_is_back(tmp_path: Path) -> None:
+    @sy.kernel(device="accelerator")
+    def holds(path, mark):
+        import pathlib
+        import time
+
+        pathlib.Path(mark).write_text("")
+        while not pathlib.Path(path).exists():
+            time.sleep(0.005)
+
+    @sy.kernel(device="accelerator")
+    def waits():
+        return "started"
+
+    held, waiting = sy.graph("holds"), sy.graph("waits")
+    held.task(holds, str(tmp_path / "gate"), str(tmp_path / "running"))
+    waiting.task(waits)
+    with sy.local(machine(others=2), profiles=tmp_path / "p.json") as cluster:
+        loop = cluster._loop
+        cluster._ask(lambda: loop._heard(DeviceDown(2, "for a test")))
+        first = cluster.submit(held)
+        while not (tmp_path / "running").exists():
+            time.sleep(0.005)
+        second = cluster.submit(waiting)
+        while not loop.scheduler.queued():  # behind the first, on the device that is left
+            time.sleep(0.005)
+        cluster._ask(lambda: loop._heard(DeviceUp(2)))
+        try:
+            assert second.result(SECONDS) == "started" and "here/big-1" in second.explain()
+        finally:
+            (tmp_path / "gate").touch()
+        first.result(SECONDS)
+        nothing_left(cluster)
 
 
 class StopsForPriority(sy.Policy):

@@ -64,7 +64,7 @@ class Told:
 
 def started(answer: Answer) -> list[tuple[int, int]]:
     """Gangs and their devices."""
-    both = zip(answer.started.tolist(), answer.devices.tolist(), strict=True)
+    both = zip(answer.started.tolist(), answer.devices[:, 0].tolist(), strict=True)
     return [(gang, device) for gang, device in both if gang >= 0]
 
 

@@ -84,10 +84,10 @@ def test_the_runtime_starts_what_the_simulator_starts() -> None:
             else:
                 event = Event(happened.FAILED if kind == EVENT_FAILURE else happened.REPAIRED, device)
             core, _, data = turn(w, core, told([event], now_s, none, none))
-            answer = Answer.of(np.asarray(data), core.lane_holds.shape[0])
+            answer = Answer.of(np.asarray(data), core.lane_holds.shape[0], 1)
             began = [
                 (int(answer.jobs[gang // tasks]), gang % tasks, device)
-                for gang, device in zip(answer.started.tolist(), answer.devices.tolist(), strict=True)
+                for gang, device in zip(answer.started.tolist(), answer.devices[:, 0].tolist(), strict=True)
                 if gang >= 0
             ]
             assert began == expected, f"seed {seed}, at {now_s} s"

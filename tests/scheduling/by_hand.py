@@ -100,6 +100,7 @@ _finish, _leave, _release = jitted(advance.gang_finished), jitted(advance.gang_l
 _there, _copy, _window = jitted(advance.inputs_there), jitted(advance.copy_made), jitted(advance.window_ended)
 _fail, _repair, _setup = jitted(advance.device_failed), jitted(advance.device_repaired), jitted(advance.setup_ended)
 _drop, _stop = jitted(advance.job_dropped), jitted(advance.gang_stopped)
+_recall = jitted(advance.gang_recalled)
 _facts, _per_gang = jitted(facts), jitted(per_gang)
 _empty = jax.jit(state.empty, static_argnums=2)
 _prepare = jax.jit(lambda policy, topology, workload: policy.prepare(topology, workload))
@@ -173,6 +174,12 @@ class Books:
         """A running gang has stopped before it was done, and leaves."""
         self.core = _stop(self.core, jnp.asarray(gang), YES)
         self.leave(gang)
+
+    def recall(self, gang: int) -> None:
+        """A gang leaves the queue that it waits in, if it does."""
+        self.core = _recall(self.core, jnp.asarray(gang), YES)
+        if self.core.leaving[gang]:
+            self.leave(gang)
 
     def drop(self, slot: int) -> None:
         """The job in a slot is given up."""

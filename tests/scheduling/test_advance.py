@@ -372,6 +372,16 @@ def test_only_what_runs_can_stop() -> None:
     unchanged_but_for(books.core, after)
 
 
+def test_what_waits_in_a_queue_may_be_placed_elsewhere() -> None:
+    books = Books(work(dot("any"), dot("any")))
+    running(books, 0, GPU)
+    assert books.decide(place(1, GPU))
+    books.recall(0)  # it runs: nothing happens
+    books.recall(1)
+    assert books.status() == [RUNNING, READY] and books.core.queued.tolist()[GPU] == 0
+    assert books.decide(place(1, CPU0))
+
+
 def test_a_dropped_job_keeps_what_runs_until_that_has_stopped() -> None:
     tasks = (Task("runs", "any"), Task("queued", "any"), Task("ready", "any"), Task("waits", "any"))
     graph = TaskGraph("g", tasks, (Edge("runs", "waits"),))
@@ -431,6 +441,7 @@ def test_nothing_happens_where_it_is_not_to() -> None:
         "job_arrived": lambda: advance.job_arrived(core, w, books.now, no),
         "job_dropped": lambda: advance.job_dropped(core, w, zero, no),
         "gang_stopped": lambda: advance.gang_stopped(core, zero, no),
+        "gang_recalled": lambda: advance.gang_recalled(core, zero, no),
         "place_worker": lambda: advance.place_worker(core, t, w, zero, f, zero, no),
         "start_gang": lambda: advance.start_gang(core, t, w, zero, f, books.now, no)[0],
         "gang_leaves": lambda: advance.gang_leaves(core, t, w, zero, f, no),

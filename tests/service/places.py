@@ -9,13 +9,14 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from symphony.engines.engine import Engine
 from symphony.engines.local import LocalEngine
 from symphony.service import tokens
 from symphony.service.client import RemoteCluster, connect
@@ -43,10 +44,17 @@ class Place:
         return connect(self.server.url, token=self.token(user, *scopes))
 
 
+def processes() -> Engine:
+    """Two, of this machine."""
+    return LocalEngine(machine())
+
+
 @contextmanager
-def service(folder: Path, database: str = "", limits: Limits | None = None) -> Iterator[Service]:
+def service(
+    folder: Path, database: str = "", limits: Limits | None = None, engine: Callable[[], Engine] = processes
+) -> Iterator[Service]:
     """Without HTTP."""
-    found = Service(lambda: LocalEngine(machine()), folder, database=database, limits=limits)
+    found = Service(engine, folder, database=database, limits=limits)
     try:
         yield found
     finally:
@@ -54,9 +62,11 @@ def service(folder: Path, database: str = "", limits: Limits | None = None) -> I
 
 
 @contextmanager
-def place(folder: Path, database: str = "", limits: Limits | None = None) -> Iterator[Place]:
+def place(
+    folder: Path, database: str = "", limits: Limits | None = None, engine: Callable[[], Engine] = processes
+) -> Iterator[Place]:
     """With HTTP."""
-    with service(folder, database, limits) as found:
+    with service(folder, database, limits, engine) as found:
         server = Server(found, "127.0.0.1", 0)
         try:
             yield Place(found, server)

@@ -84,7 +84,7 @@ def test_health_needs_no_token_and_everything_else_does(here: Place) -> None:
     for path in ("/healthz", "/readyz", "/v1/about"):
         found = Answer(here, "GET", path)
         assert found.status == 200 and json.loads(found.body)["protocol"] == PROTOCOL
-    for path in ("/v1/jobs", "/v1/jobs/1", "/v1/cluster", "/v1/profiles", "/metrics"):
+    for path in ("/v1/jobs", "/v1/jobs/1", "/v1/cluster", "/v1/topology", "/v1/profiles", "/metrics"):
         found = Answer(here, "GET", path)
         assert found.status == 401 and isinstance(found.error, sy.TokenError), path
         assert found.headers["www-authenticate"] == "Bearer"
@@ -227,6 +227,7 @@ PATHS = [
     "/v1/jobs/{number}",
     "/v1/blobs/{digest}",
     "/v1/cluster",
+    "/v1/topology",
     "/v1/profiles",
     "/metrics",
     "/v1/nowhere",

@@ -12,6 +12,7 @@ import pytest
 
 import symphony as sy
 from symphony.service.client import RemoteCluster
+from tests.runtime.machines import machine
 from tests.service.kernels import add, fail, note, one, sleep, wait_for
 from tests.service.places import SECONDS, Place, place, wait_until
 
@@ -159,6 +160,7 @@ def test_what_was_learned_can_be_read(ann: RemoteCluster) -> None:
     ann.submit(one(add, 1)).result(SECONDS)
     key = ("ann:tests.service.kernels.add", "small")
     assert ann.profiles[key].runs > 0 and "add on small" in str(ann.profiles)
+    assert ann.topology == machine()
 
 
 # -------------------------------------------------------------------- refusals

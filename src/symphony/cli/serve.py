@@ -1,4 +1,4 @@
-"""`symphony serve`: this machine, for others to submit to."""
+"""`symphony serve`: this machine, or a Ray cluster, for others to submit to."""
 
 from __future__ import annotations
 
@@ -11,13 +11,17 @@ import typer
 
 from symphony.cli import terminal
 from symphony.cli.remote import AsJson, extra, print_json
+from symphony.engines.engine import Engine
 from symphony.engines.local import LocalEngine
 from symphony.problem import topologies
 from symphony.problem.errors import InputError
-from symphony.runtime.cluster import DEFAULT_POLICY
+from symphony.runtime.cluster import DEFAULT_POLICY, ray_engine
 from symphony.service.client import ADDRESS, DEFAULT_PORT, default_folder
 
 State = Annotated[Path | None, typer.Option("--state", help="Folder for journal, blobs and profiles.")]
+Ray = Annotated[
+    str, typer.Option("--ray", help="A Ray cluster instead: HOST:PORT, auto (that of this machine), local.")
+]
 Database = Annotated[str, typer.Option("--database", help="postgresql://…, instead of SQLite in that folder.")]
 
 
@@ -28,7 +32,8 @@ def serve(
     state: State = None,
     database: Database = "",
     policy: Annotated[str, typer.Option("--policy", "-p", help="Who decides.")] = DEFAULT_POLICY,
-    topology: Annotated[str, typer.Option("--topology", "-t", help="Of this machine, if not as discovered.")] = "",
+    ray: Ray = "",
+    topology: Annotated[str, typer.Option("--topology", "-t", help="Of what is served, if not as discovered.")] = "",
     drain_s: Annotated[float, typer.Option(help="Seconds that jobs get to finish at the end.", min=0.0)] = 30.0,
     rate: Annotated[float, typer.Option(help="Requests a second of a user.", min=1.0)] = 500.0,
     open_jobs: Annotated[int, typer.Option(help="Jobs of a user that are not over.", min=1)] = 10_000,
@@ -40,7 +45,7 @@ def serve(
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
     as_json: AsJson = False,
 ) -> None:
-    """Serve this machine as a cluster, over HTTP."""
+    """Serve this machine, or a Ray cluster, over HTTP."""
     with extra():
         from symphony.service import logs, tokens
         from symphony.service.database import open_database
@@ -69,7 +74,11 @@ def serve(
         )
     logs.configure(log_format, log_level)
     keep_programs(folder / "compiled")
-    service = Service(lambda: LocalEngine(given), folder, database=database, policy=policy, limits=limits)
+
+    def engine() -> Engine:
+        return ray_engine(ray, given) if ray else LocalEngine(given)
+
+    service = Service(engine, folder, database=database, policy=policy, limits=limits)
 
     def ready(url: str) -> None:
         (folder / ADDRESS).write_text(url + "\n")

@@ -77,7 +77,7 @@ def _devices(state: ClusterView) -> Table:
         busy = min(len(device.running), device.slots)
         bar = "█" * round(BAR * busy / device.slots)
         rest = f" and {len(device.running) - 3} more" if len(device.running) > 3 else ""
-        told = ", ".join(device.running[:3]) + rest
+        told = ", ".join(device.running[:3]) + rest if device.up else "down"
         made.add_row(escape(device.name), escape(device.kind), f"{busy}/{device.slots}", f"{bar:<{BAR}}", escape(told))
     return made
 

@@ -72,8 +72,11 @@ class Work:
     function: Function
     arguments: Stored  # (positional, named), with the numbers of inputs as persistent ids
     inputs: tuple[Stored, ...] = ()
-    gang: int = -1  # work of one call with equal numbers, 0 or more, starts together
+    gang: int = -1  # work of one call with equal numbers, 0 or more, starts together …
+    rank: int = 0  # … and is told, as arguments `rank` and `size`, which of how many it is
+    size: int = 1
     timeout_s: float = math.inf
+    others: tuple[int, ...] = ()  # devices of the other workers, where a gang is one piece of work (`gangs.py`)
 
 
 @dataclass(frozen=True)

@@ -307,7 +307,8 @@ class LocalEngine:
             slot.knows.add(work.function.digest)
             code = None if known else work.function.code.at
             inputs = tuple(value.at for value in self._slim(work.inputs))
-            slot.outbox += process.framed(("run", work.number, work.function.digest, code, work.arguments.at, inputs))
+            what = (work.function.digest, code, work.arguments.at, inputs, (work.rank, work.size))
+            slot.outbox += process.framed(("run", work.number, *what))
         if slot.sent == 0 and slot.work:
             slot.since = time.monotonic()
         slot.sent = len(slot.work)

@@ -168,12 +168,14 @@ class Kernels:
         code: Any,
         arguments: Any,
         inputs: Sequence[Any],
+        place: tuple[int, int],
         fetched: Callable[[Any], tuple[bytes, Sequence[Any]]],
         kept: Callable[[bytes, list[memoryview]], Any],
     ) -> tuple:
         """Call a function: ("done", began, seconds, cold, value), or ("failed", began, seconds, step, and what of it).
 
-        `fetched` gives the bytes of code, arguments and inputs, `kept` takes those of the value.
+        `fetched` gives the bytes of code, arguments and inputs, `kept` takes those of the value. `place`: its rank in
+        its gang, and the size of that.
         """
         began, seconds, cold = time.monotonic(), 0.0, digest not in self._called
         step = "function"
@@ -184,6 +186,8 @@ class Kernels:
             step = "arguments"
             values = [unpickled(*fetched(value)) for value in inputs]
             positional, named = unpickled(*fetched(arguments), values)
+            if place[1] > 1:
+                named = {**named, "rank": place[0], "size": place[1]}
             step = "call"
             began = time.monotonic()
             value = _wait_for(function(*positional, **named))
@@ -316,10 +320,10 @@ class _Process:
             pass
         self.say("ready", os.getpid(), _accelerator(accelerator))
 
-    def run(self, _: str, number: int, digest: str, code: Portable | None, arguments: Portable, inputs: tuple) -> None:
+    def run(self, _: str, number: int, digest: str, code: Any, arguments: Any, inputs: tuple, place: Any) -> None:
         """Run a kernel and say what came of it."""
         self.printed.text = ""
-        kind, *rest = self.kernels.run(digest, code, arguments, inputs, self.fetched, self.kept)
+        kind, *rest = self.kernels.run(digest, code, arguments, inputs, place, self.fetched, self.kept)
         self.say(kind, number, *rest, self.printed.text)
 
     def fetched(self, value: Portable) -> tuple[bytes, list[Any]]:

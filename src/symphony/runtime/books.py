@@ -40,14 +40,16 @@ class Shapes:
     tasks: int = 64
     edges: int = 256
     kernels: int = 16
+    workers: int = 1  # of a gang
 
-    def to_hold(self, tasks: int, edges: int, kernels: int) -> Shapes:
+    def to_hold(self, tasks: int, edges: int, kernels: int, workers: int = 1) -> Shapes:
         """Shapes that hold as much, and no less than these."""
         return Shapes(
             self.jobs,
             max(self.tasks, limits.bucket(tasks)),
             max(self.edges, limits.bucket(edges)),
             max(self.kernels, limits.bucket(kernels)),
+            max(self.workers, limits.bucket(workers)),
         )
 
 
@@ -91,13 +93,7 @@ class Books:
         """A graph and all kernels known, as a problem; `sizes` are the bytes of what each task is called with."""
         kernels = self._with(graph)
         names = _names(kernels)
-        tasks = tuple(
-            Task(call.name, names[call.kernel], size=float(size)) for call, size in zip(graph.calls, sizes, strict=True)
-        )
-        edges = [Edge(graph.calls[s].name, call.name) for call in graph.calls for s in call.reads]
-        stoppable = (call.name for call in graph.calls if call.kernel.options.preemptible)
-        gangs = tuple(Gang(name, (name,), preemptible=True) for name in stoppable)
-        lowered = TaskGraph(graph.name, tasks, tuple(edges), gangs)
+        lowered = task_graph(graph, names, sizes)
         return tuple(self._kernel(kernel, names[kernel]) for kernel in kernels), lowered
 
     def add(self, graph: Submission, sizes: Sequence[int], arrays: WorkloadArrays) -> int:
@@ -181,6 +177,19 @@ class Books:
         return Kernel(name, profiles or {device: Profile(1.0) for device in kernel.implementations})
 
 
+def task_graph(graph: Submission, names: Mapping[RunnableKernel, str], sizes: Sequence[float]) -> TaskGraph:
+    """A graph as a problem has it: a gang for each call, in the same order, with a task for each of its workers."""
+    tasks, gangs = [], []
+    for call, size in zip(graph.calls, sizes, strict=True):
+        options = call.kernel.options
+        workers = [call.name, *(f"{call.name}·{rank}" for rank in range(1, options.workers))]
+        tasks += [Task(worker, names[call.kernel], size=float(size)) for worker in workers]
+        if len(workers) > 1 or options.preemptible:
+            gangs.append(Gang(call.name, tuple(workers), preemptible=options.preemptible))
+    edges = [Edge(graph.calls[source].name, call.name) for call in graph.calls for source in call.reads]
+    return TaskGraph(graph.name, tuple(tasks), tuple(edges), tuple(gangs))
+
+
 def _names(kernels: Sequence[RunnableKernel]) -> dict[RunnableKernel, str]:
     """What each is called; those that are called alike have a number, too."""
     names: dict[RunnableKernel, str] = {}
@@ -243,7 +252,7 @@ def _empty(t: TopologyArrays, shapes: Shapes) -> WorkloadArrays:
         out_start=numbers(a, tasks + 1),
         out_target=numbers(a, e),
         **dict.fromkeys(BY_JOB),
-        max_workers=1,
+        max_workers=shapes.workers,
         fan=4,
     )
 
@@ -264,7 +273,8 @@ def grown_core(small: Core, big: Core, before: Shapes, after: Shapes) -> Core:
         old, new = jax.tree.map(np.asarray, (getattr(small, each.name), getattr(big, each.name)))
         if each.name in GANG_FIELDS:
             room = new.reshape(after.jobs, after.tasks, *new.shape[1:]).copy()
-            room[: before.jobs, : before.tasks] = old.reshape(before.jobs, before.tasks, *old.shape[1:])
+            inner = (slice(0, length) for length in old.shape[1:])
+            room[: before.jobs, : before.tasks, *inner] = old.reshape(before.jobs, before.tasks, *old.shape[1:])
             changed[each.name] = room.reshape(new.shape)
         elif each.name in ("lane_holds", "head", "releasing"):
             changed[each.name] = moved(old)

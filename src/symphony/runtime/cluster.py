@@ -13,12 +13,14 @@ from typing import Any
 
 from symphony import policies
 from symphony.engines.engine import Engine, Function, Stored
+from symphony.engines.gangs import whole
 from symphony.engines.local import LocalEngine
 from symphony.problem import limits, units
 from symphony.problem.errors import EngineError, InputError, SymphonyWarning, WorkloadError
 from symphony.problem.runnable import check_graphs
 from symphony.problem.topology import Topology
-from symphony.problem.workload import Edge, Kernel, Profile, Task, TaskGraph
+from symphony.problem.workload import Kernel, Profile
+from symphony.runtime.books import task_graph
 from symphony.runtime.graph import Graph, Submission, submission
 from symphony.runtime.jobs import Job, JobState, TaskRun
 from symphony.runtime.kernels import RunnableKernel, code_of, digest
@@ -53,7 +55,7 @@ class Cluster:
         self._open: list[JobState] = []
         self._closed = False
         self._lock = threading.Lock()
-        self._loop = Loop(engine, self._scheduler, lambda kernel, device: self._functions[kernel, device])
+        self._loop = Loop(whole(engine), self._scheduler, lambda kernel, device: self._functions[kernel, device])
         self._thread = threading.Thread(target=self._loop.run, name="symphony-loop", daemon=True)
         self._thread.start()
 
@@ -72,6 +74,11 @@ class Cluster:
     def topology(self) -> Topology:
         """The devices, and what they share."""
         return self._engine.inventory()
+
+    @property
+    def down(self) -> list[str]:
+        """Names of the devices that take no work at present."""
+        return [self.topology.devices[device].name for device in sorted(self._loop.down)]
 
     @property
     def profiles(self) -> Profiles:
@@ -165,9 +172,7 @@ class Cluster:
         once = {
             name: Kernel(name, dict.fromkeys(kernel.implementations, Profile(1.0))) for kernel, name in kernels.items()
         }
-        tasks = tuple(Task(call.name, call.kernel.name) for call in graph.calls)
-        edges = tuple(Edge(graph.calls[source].name, call.name) for call in graph.calls for source in call.reads)
-        check_graphs(self.topology, once.values(), [TaskGraph(graph.name, tasks, edges)])
+        check_graphs(self.topology, once.values(), [task_graph(graph, kernels, [1.0] * len(graph.calls))])
 
     def _send(self, kernel: RunnableKernel) -> None:
         """Give the engine the implementations of a kernel, once."""
@@ -216,13 +221,18 @@ def ray(
 
     Without an address, Ray is what this process or RAY_ADDRESS has, else one that is started on this machine.
     """
+    return _cluster(ray_engine(address, topology), policy, profiles, policy_timeout_s)
+
+
+def ray_engine(address: str | None, topology: Topology | None) -> Any:
+    """The Ray engine, if Ray is installed."""
     try:
         from symphony.engines.ray import RayEngine
     except ImportError as error:
         raise EngineError(
             f"Ray is not installed: {error}", hint="type: pip install 'symphony-scheduler[ray]'"
         ) from error
-    return _cluster(RayEngine(address, topology), policy, profiles, policy_timeout_s)
+    return RayEngine(address, topology)
 
 
 def _cluster(engine: Any, policy: Policy | str, profiles: str | Path | None, policy_timeout_s: float) -> Cluster:

@@ -27,7 +27,7 @@ WAITING, RUNNING, DONE, FAILED, CANCELLED = "waiting", "running", "done", "faile
 class Attempt:
     """One run of a task, as it is told afterwards. Times are on the clock of `time.monotonic`."""
 
-    device: str
+    devices: tuple[str, ...]  # one for each of its workers
     sent_s: float
     expected_s: float  # isolated, by its profile
     spread: float  # deviation of its logarithm
@@ -36,6 +36,11 @@ class Attempt:
     seconds: float = float("nan")
     cold: bool = False
     ended: str = ""  # "" = under way, "done", or why it was not
+
+    @property
+    def device(self) -> str:
+        """All of them, for people."""
+        return ", ".join(self.devices)
 
 
 @dataclass(eq=False)

@@ -20,7 +20,7 @@ from typing import Any, Protocol, overload
 
 from symphony.engines.engine import Pickled
 from symphony.engines.worker import pickled
-from symphony.problem import units
+from symphony.problem import limits, units
 from symphony.problem.errors import WorkloadError
 
 
@@ -31,6 +31,7 @@ class Options:
     timeout_s: float = math.inf  # of one call
     retries: int = 2  # runs after one that was lost without a fault of its own (its process was killed, say)
     preemptible: bool = False  # a policy may stop it, to have it run again from its start
+    workers: int = 1  # that run it together, each on a device of its own
 
     def __post_init__(self) -> None:
         if not units.is_number(self.timeout_s) or self.timeout_s == 0:
@@ -39,6 +40,10 @@ class Options:
             raise WorkloadError(f"retries is {self.retries!r}", hint="write a whole number from 0 to 1000")
         if not isinstance(self.preemptible, bool):
             raise WorkloadError(f"preemptible is {self.preemptible!r}", hint="write True or False")
+        if not units.is_whole(self.workers, 1, limits.WORKERS_PER_GANG):
+            raise WorkloadError(
+                f"workers is {self.workers!r}", hint=f"write a whole number from 1 to {limits.WORKERS_PER_GANG}"
+            )
 
 
 class RunnableKernel(Protocol):
@@ -149,7 +154,13 @@ def kernel(function: Callable[..., Any], /) -> KernelFunction: ...
 
 @overload
 def kernel(
-    *, device: str = "cpu", name: str = "", timeout_s: float = math.inf, retries: int = 2, preemptible: bool = False
+    *,
+    device: str = "cpu",
+    name: str = "",
+    timeout_s: float = math.inf,
+    retries: int = 2,
+    preemptible: bool = False,
+    workers: int = 1,
 ) -> Callable[[Callable[..., Any]], KernelFunction]: ...
 
 
@@ -162,12 +173,18 @@ def kernel(
     timeout_s: float = math.inf,
     retries: int = 2,
     preemptible: bool = False,
+    workers: int = 1,
 ) -> Any:
-    """Makes a kernel of a function, with its implementation for a kind ("v100") or type ("gpu") of device."""
+    """Makes a kernel of a function, with its implementation for a kind ("v100") or type ("gpu") of device.
+
+    With `workers`, as many call it at once, each on a device of its own and with its `rank` and the `size` of them all
+    as further arguments. What it makes is what rank 0 returns.
+    """
 
     def make(function: Callable[..., Any]) -> KernelFunction:
         if not callable(function) or not hasattr(function, "__qualname__"):
             raise WorkloadError(f"{function!r} is no function", hint="write @sy.kernel above a def")
-        return KernelFunction(function, device, name or function.__name__, Options(timeout_s, retries, preemptible))
+        options = Options(timeout_s, retries, preemptible, workers)
+        return KernelFunction(function, device, name or function.__name__, options)
 
     return make if function is None else make(function)

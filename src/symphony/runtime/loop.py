@@ -11,19 +11,12 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from symphony.engines.engine import (
-    DIED,
-    LOST,
-    RAISED,
-    TIMEOUT,
-    UNREADABLE,
-    UNSENDABLE,
     DeviceDown,
     DeviceUp,
     Engine,
@@ -38,14 +31,11 @@ from symphony.engines.engine import (
 from symphony.problem.errors import (
     EngineError,
     InfeasibleError,
-    JobError,
-    KernelError,
-    KernelTimeoutError,
     SymphonyError,
-    WorkerDiedError,
 )
 from symphony.runtime import turn as happened
 from symphony.runtime.books import Shapes, problem_arrays
+from symphony.runtime.failures import error_of, is_run_again
 from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, Attempt, JobState, TaskRun, cancelled
 from symphony.runtime.kernels import RunnableKernel
 from symphony.runtime.scheduler import Scheduler
@@ -54,13 +44,6 @@ from symphony.runtime.turn import AT_ONCE, Answer, Event
 log = logging.getLogger("symphony.runtime")
 SHORT_S = 5e-3  # a kernel that is expected to take less may be sent ahead: one for each slot …
 AHEAD_S, AHEAD = 1e-3, 16  # … or as many as take so long, and no more than this
-# What ends a process from outside: the kernel that it ran is not to blame.
-BLAMELESS = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT}
-HINTS = {
-    RAISED: "the traceback below is from the process that ran it",
-    UNSENDABLE: "return what can be pickled: arrays, numbers, plain containers of them",
-    UNREADABLE: "what it uses must be importable where it runs",
-}
 
 
 class Loop:
@@ -100,6 +83,11 @@ class Loop:
     def attempt(self, number: int) -> TaskRun | None:
         """The task that an attempt runs; None if it has ended."""
         return self._attempts.get(number)
+
+    @property
+    def down(self) -> frozenset[int]:
+        """Devices that take no work at present. Any thread may ask."""
+        return frozenset(self._down)
 
     @property
     def busy(self) -> bool:
@@ -151,7 +139,8 @@ class Loop:
             self._check_runnable(run)
         sizes = [run.arguments.size for run in job.runs]
         kernels, graph = books.lowered(job.graph, sizes)
-        room = books.shapes.to_hold(len(graph.tasks), max(len(graph.gang_edges), 1), len(kernels))
+        workers = max(len(gang.tasks) for gang in graph.all_gangs)
+        room = books.shapes.to_hold(len(graph.all_gangs), max(len(graph.gang_edges), 1), len(kernels), workers)
         if room != books.shapes:
             self._grow(room)
             books = self.scheduler.books
@@ -179,7 +168,7 @@ class Loop:
         """A device kind that a kernel has never run on, unless another task tries that already; -1 = none."""
         books, key = self.scheduler.books, run.kernel.key
         kinds = [kind for kind in books.kinds_of(run.kernel) if not self._all_down(kind)]
-        if len(kinds) < 2:
+        if len(kinds) < 2 or run.kernel.options.workers > 1:
             return -1
         for kind in kinds:
             if (key, kind) not in self._trials and not books.profiles.tried(key, books.topology.kinds[kind].name):
@@ -209,9 +198,9 @@ class Loop:
         if to_send:
             self.engine.dispatch([self._work(*one) for one in to_send])
 
-    def _begun(self, answer: Answer) -> Iterator[tuple[TaskRun, int, bool]]:
+    def _begun(self, answer: Answer) -> Iterator[tuple[TaskRun, list[int], bool]]:
         """What the core has started and the engine does not have."""
-        for gang, device in zip(answer.started.tolist(), answer.devices.tolist(), strict=True):
+        for gang, devices in zip(answer.started.tolist(), answer.devices.tolist(), strict=True):
             if gang < 0:
                 return
             if gang in self._early:
@@ -220,34 +209,37 @@ class Loop:
             run = self._run_of(gang, answer)
             if run is None or run.value is not None:
                 continue  # over, and the core has heard so within this turn
-            run.device = device
+            run.device = devices[0]
             if run.number < 0 and run.job.over.is_set():
                 self._tell_stopped(run)  # its job was given up in the same turn
             elif run.number < 0:
-                yield run, device, False
+                yield run, [device for device in devices if device >= 0], False
 
-    def _ahead(self, answer: Answer, to_send: list[tuple[TaskRun, int, bool]]) -> Iterator[tuple[TaskRun, int, bool]]:
+    def _ahead(
+        self, answer: Answer, to_send: list[tuple[TaskRun, list[int], bool]]
+    ) -> Iterator[tuple[TaskRun, list[int], bool]]:
         """What may be sent ahead: the next of a queue, while everything on its device is short."""
         sent = [len(runs) for runs in self._on]
-        for _, device, _ in to_send:
+        new = [(run, device) for run, devices, _ in to_send for device in devices]
+        for _, device in new:
             sent[device] += 1
         if not any(sent):
             return
         short = [all(self._seconds(run, device) < SHORT_S for run in runs) for device, runs in enumerate(self._on)]
-        for run, device, _ in to_send:
+        for run, device in new:
             short[device] = short[device] and self._seconds(run, device) < SHORT_S
         for gang, device in self.scheduler.queued():
             found = self._run_of(gang, answer)
             if not short[device] or found is None or found.job.over.is_set():
                 continue
-            if found.number >= 0 or found.value is not None:
+            if found.number >= 0 or found.value is not None or found.kernel.options.workers > 1:
                 continue
             seconds = self._seconds(found, device)
             room = min(max(AHEAD_S / seconds, 1.0), AHEAD)
             short[device] = seconds < SHORT_S and sent[device] < self._slots[device] * (1 + room)
             if short[device]:
                 sent[device] += 1
-                yield found, device, True
+                yield found, [device], True
 
     def _run_of(self, gang: int, answer: Answer) -> TaskRun | None:
         """The task of a gang; None if its job has left the core."""
@@ -263,14 +255,15 @@ class Loop:
     def _kind_name(self, device: int) -> str:
         return self.topology.devices[device].kind
 
-    def _work(self, run: TaskRun, device: int, ahead: bool) -> Work:
+    def _work(self, run: TaskRun, devices: list[int], ahead: bool) -> Work:
         """A new attempt at a task."""
-        books, size = self.scheduler.books, _size(run)
+        books, size, device = self.scheduler.books, _size(run), devices[0]
         timing = books.profiles.timing(run.kernel.key, self._kind_name(device))
         run.number = next(self._numbers)
         self._attempts[run.number] = run
-        self._on[device].add(run)
-        named = self.topology.devices[device].name
+        for each in devices:
+            self._on[each].add(run)
+        named = tuple(self.topology.devices[each].name for each in devices)
         run.attempts.append(Attempt(named, time.monotonic(), timing.seconds(size), timing.spread(size), ahead))
         implementation = books.function(run.kernel, self._kind[device])
         assert implementation is not None
@@ -281,6 +274,7 @@ class Loop:
             run.arguments,
             tuple(_inputs(run)),
             timeout_s=run.kernel.options.timeout_s,
+            others=tuple(devices[1:]),
         )
 
     # --- what the engine says
@@ -289,8 +283,7 @@ class Loop:
         if isinstance(event, DeviceDown):
             self._device_down(event)
         elif isinstance(event, DeviceUp):
-            self._down.discard(event.device)
-            self._events.append(Event(happened.REPAIRED, event.device))
+            self._device_up(event.device)
         else:
             run = self._attempts.pop(event.number, None)
             if run is not None:
@@ -298,8 +291,9 @@ class Loop:
 
     def _ended(self, run: TaskRun, event: Finished | Failed | Stopped) -> None:
         attempt = run.attempts[-1]
-        device = next(number for number, runs in enumerate(self._on) if run in runs)
-        self._on[device].discard(run)
+        devices = [number for number, runs in enumerate(self._on) if run in runs]
+        for device in devices:
+            self._on[device].discard(run)
         run.number = -1
         if not isinstance(event, Stopped):
             attempt.began_s, attempt.seconds = event.began_s, event.seconds
@@ -311,7 +305,7 @@ class Loop:
             self._forget(run.job)
         elif isinstance(event, Finished):
             attempt.ended, attempt.cold = "done", event.cold
-            self._learn(run, device, event)
+            self._learn(run, devices[0], event)
             run.value = event.value
             self._tell_finished(run)
         elif isinstance(event, Stopped):
@@ -384,10 +378,9 @@ class Loop:
         kind = self._kind[event.device]
         log.warning("device %s is down: %s", self.topology.devices[event.device].name, event.why)
         self._events.append(Event(happened.FAILED, event.device))
-        if not self._all_down(kind):
-            return
+        all_down = self._all_down(kind)
         for job in list(self._admitted.values()):
-            for run in job.runs:
+            for run in job.runs if all_down else ():
                 if run.trial == kind and run.value is None and job.slot >= 0:  # it may run elsewhere, after all
                     bits = sum(1 << k for k in self.scheduler.books.kinds_of(run.kernel))
                     self.scheduler.allow(self._gang(run), bits)
@@ -399,12 +392,25 @@ class Loop:
             except InfeasibleError as error:
                 self._give_up(job, error, FAILED)
 
+    def _device_up(self, device: int) -> None:
+        """What may run there, and waits in a queue elsewhere, is placed again: it went there while this was away."""
+        self._down.discard(device)
+        self._events.append(Event(happened.REPAIRED, device))
+        books, jobs = self.scheduler.books, {job.slot: job for job in self._admitted.values()}
+        for gang, _ in self.scheduler.queued():
+            run = jobs[gang // books.shapes.tasks].runs[gang % books.shapes.tasks]
+            sent_ahead = run.number >= 0 or run.value is not None  # the engine does not give it back
+            if not sent_ahead and self._kind[device] in books.kinds_of(run.kernel):
+                self._events.append(Event(happened.RECALLED, gang))
+
     def _check_runnable(self, run: TaskRun) -> None:
-        """Refuse a task all of whose devices are down."""
+        """Refuse a task for which too few devices are up."""
         kinds = self.scheduler.books.kinds_of(run.kernel)
-        if run.value is None and all(self._all_down(kind) for kind in kinds):
+        up = sum(kind in kinds and device not in self._down for device, kind in enumerate(self._kind))
+        if run.value is None and up < run.kernel.options.workers:
+            left = f"{up} of the {run.kernel.options.workers} devices that it needs" if up else "no device"
             raise InfeasibleError(
-                f"kernel {run.kernel.name!r} has no device left that can run it",
+                f"kernel {run.kernel.name!r} has {left} left{'' if up else ' that can run it'}",
                 where=run.job.where(run),
                 hint="give it another implementation, or repair the device and submit the job again",
             )
@@ -477,27 +483,3 @@ def _inputs(run: TaskRun) -> Iterable[Stored]:
 def _size(run: TaskRun) -> int:
     """Bytes that a task is called with."""
     return run.arguments.size + sum(value.size for value in _inputs(run)) if not run.missing else run.arguments.size
-
-
-def is_run_again(run: TaskRun, event: Failed) -> bool:
-    """Whether a run that failed is no fault of the kernel's, and it may try once more."""
-    return event.why == DIED and event.signal in BLAMELESS and run.lost < run.kernel.options.retries
-
-
-def error_of(run: TaskRun, event: Failed) -> JobError:
-    """What the one who asked is told."""
-    where, name = run.job.where(run), run.kernel.name
-    if event.why == TIMEOUT:
-        hint = "give it more time: @sy.kernel(timeout_s=…)"
-        return KernelTimeoutError(f"kernel {name!r}: {event.message}", where=where, hint=hint)
-    if event.why == DIED:
-        again = f" for the {run.lost + 1}. time" if run.lost else ""
-        memory = "; is there enough memory?" if event.signal == signal.SIGKILL else ""
-        hint = f"run it by itself to see what it does to its process{memory}"
-        return WorkerDiedError(f"kernel {name!r}: {event.message}{again}", where=where, hint=hint, signal=event.signal)
-    if event.why == LOST:
-        hint = "submit the job again: what it needs is made again"
-        return WorkerDiedError(f"kernel {name!r}: {event.message}", where=where, hint=hint)
-    said = {RAISED: "raised", UNSENDABLE: "returned what cannot be sent:", UNREADABLE: "could not be read:"}
-    text = f"kernel {name!r} {said[event.why]} {event.type}: {event.message}"
-    return KernelError(text, where=where, hint=HINTS[event.why], traceback=event.traceback)

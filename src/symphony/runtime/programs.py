@@ -45,7 +45,7 @@ class Program:
         self._t = Packing.of(books.t)
         self._w = Packing.of(_fixed(books.w))
         self._core = Packing.of(state.empty(books.t, books.w, books.shapes.jobs))
-        self._lanes = books.t.lane_device.shape[0]
+        self._lanes, self._workers = books.t.lane_device.shape[0], books.shapes.workers
         self._policy, self._code = eqx.partition(policy, eqx.is_array)
         self._prepare = eqx.filter_jit(type(policy).prepare)
         self._version = -1
@@ -77,10 +77,10 @@ class Program:
         return jax.device_put(self._core.pack(core), self._device)
 
     def queued(self, core: Packed) -> list[tuple[int, int]]:
-        """Gangs of one worker that wait for nothing but a lane, in order, each with its device."""
-        names = ("status", "inputs_left", "workers", "sequence", "device")
-        status, left, workers, sequence, devices = self._core.peek((np.asarray(core[0]), core[1]), names)
-        waits = np.flatnonzero((status == QUEUED) & (left == 0) & (workers == 1))
+        """Gangs that wait for nothing but lanes, in order, each with the device of its first worker."""
+        names = ("status", "inputs_left", "sequence", "device")
+        status, left, sequence, devices = self._core.peek((np.asarray(core[0]), core[1]), names)
+        waits = np.flatnonzero((status == QUEUED) & (left == 0))
         order = waits[np.argsort(sequence[waits], kind="stable")]
         return list(zip(order.tolist(), devices[order, 0].tolist(), strict=True))
 
@@ -91,7 +91,7 @@ class Program:
             known = (self._policy, self._topology, self._workload, _learned(books))
             given = (core, policy_state, self._prepared, self._at(events, now_s), self._key)
             after, policy_state, answer = self._turn(*known, *given)
-        return Result(after, policy_state, Answer.of(np.asarray(answer), self._lanes))
+        return Result(after, policy_state, Answer.of(np.asarray(answer), self._lanes, self._workers))
 
     def _at(self, events: list[Event], now_s: float) -> Told:
         """What is believed of others is what is believed before the first reading: little, and not much of it."""

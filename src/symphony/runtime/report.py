@@ -97,15 +97,16 @@ def _s(seconds: float) -> str:
 def trace(told: Story) -> dict[str, Any]:
     """A Chrome trace: a process for each device, a thread for each of its slots that was used."""
     runs = [
-        (attempt.began_s, attempt.began_s + attempt.seconds, task, attempt)
+        (attempt.began_s, attempt.began_s + attempt.seconds, device, task, attempt)
         for task in told.tasks
         for attempt in task.attempts
+        for device in attempt.devices
         if math.isfinite(attempt.began_s) and math.isfinite(attempt.seconds)
     ]
     devices: dict[str, list[float]] = {}  # when each slot is free again
     events: list[dict[str, Any]] = []
-    for began, ended, task, attempt in sorted(runs, key=lambda x: x[:2]):
-        slots = devices.setdefault(attempt.device, [])
+    for began, ended, device, task, attempt in sorted(runs, key=lambda x: x[:2]):
+        slots = devices.setdefault(device, [])
         slot = next((k for k, free in enumerate(slots) if free <= began + 1e-6), len(slots))
         slots[slot : slot + 1] = [ended]
         about = {"kernel": task.kernel, "expected_s": attempt.expected_s, "ended": attempt.ended}
@@ -117,7 +118,7 @@ def trace(told: Story) -> dict[str, Any]:
                 "ph": "X",
                 "ts": (began - told.submitted_s) * 1e6,
                 "dur": (ended - began) * 1e6,
-                "pid": list(devices).index(attempt.device) + 1,
+                "pid": list(devices).index(device) + 1,
                 "tid": slot + 1,
                 "args": about,
             }

@@ -111,7 +111,7 @@ class Scheduler:
         return answer
 
     def queued(self) -> list[tuple[int, int]]:
-        """Gangs that wait for nothing but a free slot, in order, each with its device."""
+        """Gangs that wait for nothing but free slots, in order, each with the device of its first worker."""
         return self._any.queued(self._core)
 
     @property

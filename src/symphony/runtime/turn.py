@@ -4,7 +4,8 @@ What has happened is told to the core; then, as at every instant of the simulato
 start and decisions are made until nothing is left to do (`scheduling/instant.py` has the rules). A turn is a pure
 function: if a policy's turn takes too long or breaks a rule, it is thrown away and another policy takes the same turn.
 
-    K job slots   T gangs of a job   G = K*T gangs   L lanes   R rows   B events of a turn   S = L + B
+    K job slots   T gangs of a job   G = K*T gangs   W workers of a gang   L lanes   R rows
+    B events of a turn   S = L + B
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from symphony.scheduling.policy import Observation, Policy
 from symphony.scheduling.state import ABSENT, DONE, RUNNING, Core
 
 AT_ONCE = 32  # events that one turn takes in; more take several
-ARRIVED, DROPPED, FINISHED, STOPPED, FAILED, REPAIRED = range(6)  # kinds of events
+ARRIVED, DROPPED, FINISHED, STOPPED, FAILED, REPAIRED, RECALLED = range(7)  # kinds of events
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Event:
     """Something that has happened, in numbers."""
 
     kind: int
-    who: int = 0  # gang FINISHED or STOPPED; job slot DROPPED; device FAILED or REPAIRED
+    who: int = 0  # gang FINISHED, STOPPED or RECALLED; job slot DROPPED; device FAILED or REPAIRED
     graph: int = 0  # of a job that ARRIVED …
     home: int = 0
     priority: int = 0
@@ -86,7 +87,7 @@ class Answer:
     """What an engine is to be told, and what the turn says of itself."""
 
     started: np.ndarray  # i32[S]: gangs, in order; -1 fills up
-    devices: np.ndarray  # i32[S]: of their first workers
+    devices: np.ndarray  # i32[S, W]: of their workers; -1 fills up
     saved: np.ndarray  # i32[S]: gangs to preempt
     early: np.ndarray  # bool[B]: events that came too early: gangs that have FINISHED and had not started
     jobs: np.ndarray  # i32[K]: number of the job in each slot, -1 = free
@@ -95,11 +96,11 @@ class Answer:
     stuck: bool  # nothing runs, though a gang could be placed
 
     @classmethod
-    def of(cls, data: np.ndarray, lanes: int) -> Answer:
+    def of(cls, data: np.ndarray, lanes: int, workers: int) -> Answer:
         """From what a program gives."""
         most = lanes + AT_ONCE
-        starts, devices, saved = data[: 3 * most].reshape(3, most)
-        early, rest = data[3 * most : 3 * most + AT_ONCE], data[3 * most + AT_ONCE :]
+        starts, saved, early, devices, rest = np.split(data, np.cumsum([most, most, AT_ONCE, most * workers]))
+        devices = devices.reshape(most, workers)
         return cls(starts, devices, saved, early > 0, rest[3:], int(rest[0]), int(rest[1]), bool(rest[2]))
 
 
@@ -109,7 +110,7 @@ class _Turn(eqx.Module):
     told: Array  # i32: events so far
     early: Array  # bool[B]
     started: Array  # i32[S]
-    devices: Array  # i32[S]
+    devices: Array  # i32[S, W]
     saved: Array  # i32[S]
 
 
@@ -142,7 +143,7 @@ def take_turn(
         core, begun = instant.start(x.core, t, w, moment.now)
         at = (x.started >= 0).sum()
         started = put(x.started, at, begun.gang, begun.when)
-        return replace(x, core=core, started=started, devices=put(x.devices, at, begun.devices[0], begun.when))
+        return replace(x, core=core, started=started, devices=put(x.devices, at, begun.devices, begun.when))
 
     def decide(x: _Turn) -> _Turn:
         drawn = jax.random.fold_in(key, x.core.decisions)
@@ -168,13 +169,15 @@ def take_turn(
                 core = advance.gang_stopped(core, who, yes)
             elif number == FAILED:
                 core = advance.device_failed(core, t, who, yes)
-            else:
+            elif number == REPAIRED:
                 core = advance.device_repaired(core, who, yes)
+            else:
+                core = advance.gang_recalled(core, who, yes)
             return replace(x, core=core, told=k + 1, early=early)
 
         return happened
 
-    parts = [leave, fetch, start, decide, *(event(number) for number in range(REPAIRED + 1))]
+    parts = [leave, fetch, start, decide, *(event(number) for number in range(RECALLED + 1))]
 
     def todo(x: _Turn) -> Array:
         """The next part, the first that has something to do; how many parts there are if none has."""
@@ -191,7 +194,8 @@ def take_turn(
 
     # What had been sent ahead may start and finish within a turn: so many can start.
     none = jnp.full(core.lane_holds.shape[0] + AT_ONCE, -1, jnp.int32)
-    begin = _Turn(core, state, jnp.asarray(0, jnp.int32), jnp.zeros(AT_ONCE, bool), none, none, none)
+    nowhere = jnp.full((none.shape[0], core.device.shape[1]), -1, jnp.int32)
+    begin = _Turn(core, state, jnp.asarray(0, jnp.int32), jnp.zeros(AT_ONCE, bool), none, nowhere, none)
     end, _ = jax.lax.while_loop(lambda x: x[1] < len(parts), step, (begin, todo(begin)))
     return end.core, end.policy_state, _answer(core, end, t)
 
@@ -201,7 +205,8 @@ def _answer(before: Core, end: _Turn, t: TopologyArrays) -> Array:
     core = end.core
     stuck = (core.lane_holds < 0).all() & instant.wanted(replace(core, waited=jnp.asarray(False)), t)
     said = jnp.stack([core.decisions - before.decisions, core.refused - before.refused, stuck.astype(jnp.int32)])
-    return jnp.concatenate([end.started, end.devices, end.saved, end.early.astype(jnp.int32), said, core.job])
+    early, devices = end.early.astype(jnp.int32), end.devices.reshape(-1)
+    return jnp.concatenate([end.started, end.saved, early, devices, said, core.job])
 
 
 def observe(core: Core, t: TopologyArrays, w: WorkloadArrays, moment: Moment, prepared: Any) -> Observation:

@@ -292,6 +292,11 @@ def gang_stopped(core: Core, gang: Array, when: Array) -> Core:
     return replace(core, leaving=put(core.leaving, gang, True, held))
 
 
+def gang_recalled(core: Core, gang: Array, when: Array) -> Core:
+    """A gang that waits in a queue has to be placed again: somewhere better may have come up."""
+    return replace(core, leaving=put(core.leaving, gang, True, when & (take(core.status, gang) == QUEUED)))
+
+
 def setup_ended(core: Core, t: TopologyArrays, lane: Array, when: Array) -> Core:
     """The set-up of a lane ended. A SAVING gang with no other lane in set-up is saved."""
     in_setup = put(core.lane_setup, lane, False, when)

@@ -23,6 +23,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from symphony.problem import topology_file
 from symphony.problem.errors import (
     BusyError,
     InputError,
@@ -58,6 +59,7 @@ from symphony.service.wire import (
     ProfileFile,
     Refusal,
     Submit,
+    TopologyFile,
 )
 
 log = logging.getLogger("symphony.service.http")
@@ -327,6 +329,11 @@ def make_app(service: Service) -> FastAPI:
     async def cluster(token: Reader) -> ClusterView:
         """Devices, what runs there, who waits, and how deciding goes."""
         return views.cluster(service, everybody=ADMIN in token.scopes, user=token.user)
+
+    @app.get("/v1/topology", responses=WRONG)
+    async def topology(token: Reader) -> TopologyFile:
+        """The devices of the cluster, and what they share."""
+        return TopologyFile(toml=topology_file.dumps(service.cluster.topology))
 
     @app.get("/v1/profiles", responses=WRONG)
     async def profiles(token: Reader) -> ProfileFile:

@@ -27,7 +27,7 @@ from pydantic import BaseModel, ValidationError
 
 from symphony.engines.engine import Pickled
 from symphony.engines.worker import unpickled
-from symphony.problem import limits, units
+from symphony.problem import limits, topology_file, units
 from symphony.problem.errors import (
     BusyError,
     InputError,
@@ -37,6 +37,7 @@ from symphony.problem.errors import (
     VersionError,
     WorkloadError,
 )
+from symphony.problem.topology import Topology
 from symphony.runtime.graph import Graph, Submission, submission
 from symphony.runtime.jobs import exception_of
 from symphony.runtime.kernels import RunnableKernel, code_of
@@ -59,6 +60,7 @@ from symphony.service.wire import (
     Outcome,
     ProfileFile,
     Refusal,
+    TopologyFile,
     Value,
 )
 
@@ -245,6 +247,11 @@ class RemoteCluster:
         return self._get("/v1/cluster", ClusterView)
 
     @property
+    def topology(self) -> Topology:
+        """The devices, and what they share. They stay the same for as long as a service runs."""
+        return topology_file.loads(self._get("/v1/topology", TopologyFile).toml, where=self.url)
+
+    @property
     def statistics(self) -> Decisions:
         """Turns, decisions, how long they took, and how often the heuristic stood in for the policy."""
         return self.state().decisions
@@ -280,7 +287,8 @@ class RemoteCluster:
             code[device] = self._kept(self._code[kernel, device])
         told = {"name": kernel.name, "key": kernel.key, "retries": options.retries, "implementations": code}
         bound = options.timeout_s if options.timeout_s <= limits.SECONDS else None
-        return told | {"preemptible": options.preemptible, "timeout_s": bound}
+        gang = {"workers": options.workers} if options.workers > 1 else {}  # of which older services do not know
+        return told | gang | {"preemptible": options.preemptible, "timeout_s": bound}
 
     def _kept(self, value: Pickled) -> dict[str, Any]:
         """A value to be sent, its large parts already there."""

@@ -12,7 +12,7 @@ call = "mymodule:count"                             # imported where it runs
 args = [{ from = "sort" }, 3]
 kwargs = { strict = true }
 after = ["sort"]                                    # wait for a task whose value is not read
-device = "cpu"                                      # and timeout_s, retries
+device = "cpu"                                      # and timeout_s, retries, workers
 
 [outputs]
 lines = "count"
@@ -52,6 +52,7 @@ class _Task(BaseModel):
     device: Word = "cpu"
     timeout_s: float = math.inf
     retries: int = 2
+    workers: int = 1
 
 
 class _File(BaseModel):
@@ -136,7 +137,7 @@ def _of_toml(path: Path) -> Graph:
         if bool(task.command) == (task.call is not None):
             raise WorkloadError("it has no command and no call, or both", where=where, hint="give one of them")
         after = [_handle(name, made, where) for name in task.after]
-        options = Options(task.timeout_s, task.retries)
+        options = Options(task.timeout_s, task.retries, workers=task.workers)
         if task.call is not None:
             kernel = _kernel(_calling(*task.call.split(":")), task, options)
             args, kwargs = _filled((task.args, task.kwargs), made, where)
@@ -175,21 +176,25 @@ def _handle(name: Any, made: Mapping[str, Handle], where: str) -> Handle:
 
 def _calling(module: str, name: str) -> Callable[..., Any]:
     # Within a function, so that it is sent whole: a process that runs it need not import Symphony.
-    def call(_: list[Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def call(_: list[Any], args: list[Any], kwargs: dict[str, Any], **place: int) -> Any:
         import importlib
         from functools import reduce
 
-        return reduce(getattr, name.split("."), importlib.import_module(module))(*args, **kwargs)  # type: ignore[operator]
+        return reduce(getattr, name.split("."), importlib.import_module(module))(*args, **kwargs, **place)  # type: ignore[operator]
 
     return call
 
 
 def _running() -> Callable[..., Any]:
-    def run(_: list[Any], words: list[Any], stdin: Any) -> str:
+    def run(_: list[Any], words: list[Any], stdin: Any, **place: int) -> str:
+        import os
         import subprocess
 
         given = None if stdin is None else str(stdin)
-        done = subprocess.run([str(word) for word in words], input=given, capture_output=True, text=True, check=False)
+        told = os.environ | {f"SYMPHONY_{name.upper()}": str(value) for name, value in place.items()}
+        done = subprocess.run(
+            [str(word) for word in words], input=given, capture_output=True, text=True, check=False, env=told
+        )
         if done.returncode:
             raise RuntimeError(f"exit status {done.returncode}\n{done.stderr[-4000:]}")
         return done.stdout

@@ -73,7 +73,8 @@ def submission(graph: GraphSpec, user: str, blobs: Blobs) -> Submission:
 
 def _kernel(spec: KernelSpec, user: str, blobs: Blobs) -> SentKernel:
     code = {device: blobs.found(value) for device, value in spec.implementations.items()}
-    options = Options(math.inf if spec.timeout_s is None else spec.timeout_s, spec.retries, spec.preemptible)
+    timeout_s = math.inf if spec.timeout_s is None else spec.timeout_s
+    options = Options(timeout_s, spec.retries, spec.preemptible, spec.workers)
     digests = tuple((device, digest(one)) for device, one in code.items())
     return SentKernel(spec.name, f"{user}:{spec.key}", options, digests, code)
 

@@ -49,7 +49,8 @@ class Entry:
 
     def add(self, kind: str, job: int, task: int = -1, /, **data: Any) -> None:
         """An event: the state has it at once, the world when it is written."""
-        event = Event(self.state.events + 1, time.time(), job, kind, task, data.get("seconds", 0.0), data)
+        seconds = data.get("seconds", 0.0) * data.get("workers", 1)
+        event = Event(self.state.events + 1, time.time(), job, kind, task, seconds, data)
         self.state.apply(event)
         self.events.append(event)
 

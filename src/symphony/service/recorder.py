@@ -11,19 +11,28 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
-from symphony.engines.engine import Engine, EngineEvent, Failed, Finished, Pickled, Stored, Work
+from symphony.engines.engine import Engine, EngineEvent, Failed, Finished, Pickled, Stopped, Stored, Work
+from symphony.engines.gangs import whole
 from symphony.problem.topology import Topology
 
-Record = Callable[[Finished | Failed], Future[None] | None]  # None: there is nothing to wait for
+# None: there is nothing to wait for. In the future is what is heard instead, or None for the event itself.
+Record = Callable[[Finished | Failed], Future[Stopped | None] | None]
 
 
 class Recorder:
     """Passes everything on, and news only once it is kept."""
 
+    whole_gangs = True  # what is journalled is how a task ended, not each of its workers
+
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        self._engine = whole(engine)
         self.record: Record = lambda event: None
-        self._held: deque[tuple[EngineEvent, Future[None] | None]] = deque()
+        self._held: deque[tuple[EngineEvent, Future[Stopped | None] | None]] = deque()
+
+    @property
+    def notes(self) -> list[str]:
+        """What the engine would have the user know."""
+        return list(getattr(self._engine, "notes", ()))
 
     def inventory(self) -> Topology:
         """That of the engine."""
@@ -63,9 +72,8 @@ class Recorder:
         passed = []
         while self._ready():
             event, kept = self._held.popleft()
-            if kept is not None:
-                kept.result()  # raises if it could not be journalled: then nobody may act on it
-            passed.append(event)
+            # Raises if it could not be journalled: then nobody may act on it.
+            passed.append(event if kept is None else kept.result() or event)
         return passed
 
     def wake(self) -> None:

@@ -15,12 +15,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from symphony.engines.engine import Failed, Finished, Stored
+from symphony.engines.engine import LOST as INPUT_LOST
+from symphony.engines.engine import Failed, Finished, Stopped, Stored
 from symphony.problem.errors import EngineError, JobCancelledError, ServiceError, SymphonyError
 from symphony.runtime.cluster import Cluster
+from symphony.runtime.failures import error_of, is_run_again
 from symphony.runtime.graph import Submission
 from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, JobState, TaskRun
-from symphony.runtime.loop import error_of, is_run_again
 from symphony.service import graphs, tables
 from symphony.service.blobs import Blobs, named_in
 from symphony.service.ledger import Entry, Ledger
@@ -163,15 +164,19 @@ class Running:
 
     # --- jobs run; by the loop's thread
 
-    def record(self, event: Finished | Failed) -> Future[None] | None:
+    def record(self, event: Finished | Failed) -> Future[Stopped | None] | None:
         """Have it journalled how a run of a task ended."""
         run = self.cluster.attempt(event.number)
         if run is None or run.job.over.is_set():
             return None
         data = _told(run, event)
         if isinstance(event, Finished):
-            value = event.value
-            return self._ledger.insist(lambda entry: self._finished(entry, run, value, data))
+            made = event
+            return self._ledger.insist(lambda entry: self._finished(entry, run, made, data))
+        if event.why == INPUT_LOST and run.call.reads and run.lost < run.kernel.options.retries:
+            run.lost += 1
+            number = event.number
+            return self._ledger.insist(lambda entry: self._given_again(run, number))
         again = is_run_again(run, event)
         if not again:
             data["error"] = _dump(Problem.of(error_of(run, event), event.exception))
@@ -179,18 +184,25 @@ class Running:
 
     def heard(self, state: JobState) -> None:
         """A job is over."""
-        if isinstance(state.error, EngineError):  # the cluster is closed, or has failed: the job is not over at all
-            self.failed()
-            return
-        told = None if state.error is None else Problem.of(state.error, state.cause)
+        status, error = state.status, state.error
+        if isinstance(error, EngineError):
+            if state.unfinished:  # the cluster is closed, or has failed: the job is not over at all
+                self.failed()
+                return
+            status, error = DONE, None  # a machine took a result along, after it was kept here
+        told = None if error is None else Problem.of(error, state.cause)
         job = self._ledger.state.jobs[state.number]
-        self._ledger.insist(lambda entry: self.end(entry, job, state.status, told))
+        self._ledger.insist(lambda entry: self.end(entry, job, status, told))
 
     # --- what is entered
 
-    def _finished(self, entry: Entry, run: TaskRun, value: Stored, data: dict[str, Any]) -> None:
-        job = self._ledger.state.jobs[run.job.number]
-        found = self._engine.get(value)
+    def _finished(self, entry: Entry, run: TaskRun, event: Finished, data: dict[str, Any]) -> Stopped | None:
+        job, value = self._ledger.state.jobs[run.job.number], event.value
+        try:
+            found = self._engine.get(value)
+        except EngineError as error:  # it went with the machine that it was made on: it has to be made again
+            log.warning("job %d: %s: %s", job.id, run.name, error)
+            return Stopped(event.number)
         kept, sizes = self._ledger.steadily(lambda: self._blobs.kept(found))
         task = self._entered(entry, run, FINISHED, {**data, "bytes": value.size})
         entry.insert(tables.outputs, {"job": job.id, "task": task, "body": kept.model_dump_json().encode()})
@@ -201,9 +213,19 @@ class Running:
         entry.merge(
             tables.blobs, *({"user": job.user, "digest": n, "size": size, "at": now} for n, size in sizes.items())
         )
+        return None
 
-    def _failed(self, entry: Entry, run: TaskRun, kind: str, data: dict[str, Any]) -> None:
+    def _failed(self, entry: Entry, run: TaskRun, kind: str, data: dict[str, Any]) -> Stopped | None:
         self._entered(entry, run, kind, data)
+        return None
+
+    def _given_again(self, run: TaskRun, number: int) -> Stopped:
+        """A machine took along what a task reads: it is in the journal, and the task is run again with that."""
+        tasks, made = self.handed[run.job.number].tasks, self._values(self._ledger.state.jobs[run.job.number])
+        for index in run.call.reads:
+            run.job.runs[index].value = self._engine.put(self._blobs.found(made[tasks[index]]))
+        log.warning("job %d: %s: what it reads was lost, and is read from the journal", run.job.number, run.name)
+        return Stopped(number)
 
     def _entered(self, entry: Entry, run: TaskRun, kind: str, data: dict[str, Any]) -> int:
         task = self.handed[run.job.number].tasks[run.index]
@@ -257,8 +279,10 @@ def _told(run: TaskRun, event: Finished | Failed) -> dict[str, Any]:
     """A run of a task, for explanations; times as seconds since 1970."""
     attempt = run.attempts[-1]
     printed = {"printed": event.printed} if event.printed else {}
+    gang = {"workers": len(attempt.devices)} if len(attempt.devices) > 1 else {}
     return {
         **printed,
+        **gang,
         "name": run.name,
         "device": attempt.device,
         "sent_s": wall(attempt.sent_s),

@@ -81,6 +81,8 @@ class Service:
             self.running.failed = self._fail
             recorder = Recorder(engine())
             stack.callback(recorder.close)
+            for note in recorder.notes:
+                log.warning("%s", note)
             self.cluster = Cluster(recorder, policy=policy, profiles=folder / "profiles.json")
             stack.callback(self.cluster.close, wait=False)
             self.running.attach(self.cluster, recorder)

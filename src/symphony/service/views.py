@@ -93,7 +93,8 @@ def story(job: JobDetail) -> report.Story:
 def _attempt(run: Run) -> Attempt:
     began = math.nan if run.began_s is None else run.began_s
     seconds = math.nan if run.seconds is None else run.seconds
-    return Attempt(run.device, run.sent_s, run.expected_s, run.spread, run.ahead, began, seconds, run.cold, run.ended)
+    devices = tuple(run.device.split(", "))
+    return Attempt(devices, run.sent_s, run.expected_s, run.spread, run.ahead, began, seconds, run.cold, run.ended)
 
 
 def explanation(service: Service, job: JobRecord) -> str:
@@ -140,7 +141,8 @@ def cluster(service: Service, *, everybody: bool, user: str) -> ClusterView:
         for run in handed.state.runs if handed is not None else ():
             if run.number >= 0 and run.attempts:
                 named = everybody or job.user == user
-                on[run.attempts[-1].device].append(f"job {job.id}: {run.name}" if named else "another user's")
+                for device in run.attempts[-1].devices:
+                    on[device].append(f"job {job.id}: {run.name}" if named else "another user's")
     busy = Counter(job.user for job in under_way)
     users = [
         UserView(
@@ -152,11 +154,18 @@ def cluster(service: Service, *, everybody: bool, user: str) -> ClusterView:
         for name, one in list(state.users.items())
         if everybody or name == user
     ]
+    down = service.cluster.down
     return ClusterView(
         name=topology.name,
         policy=service.policy,
         devices=[
-            DeviceView(name=d.name, kind=d.kind, slots=topology.kind_of[d.kind].slots, running=on[d.name])
+            DeviceView(
+                name=d.name,
+                kind=d.kind,
+                slots=topology.kind_of[d.kind].slots,
+                running=on[d.name],
+                up=d.name not in down,
+            )
             for d in topology.devices
         ],
         waiting=max(len(state.open) - len(under_way), 0),

@@ -60,6 +60,7 @@ class KernelSpec(Message):
     timeout_s: Annotated[float, Field(gt=0, le=limits.SECONDS)] | None = None
     retries: int = Field(2, ge=0, le=1_000)
     preemptible: bool = False
+    workers: int = Field(1, ge=1, le=limits.WORKERS_PER_GANG)
     implementations: dict[Name, Value] = Field(min_length=1, max_length=64)
 
 
@@ -230,6 +231,7 @@ class DeviceView(BaseModel):
     kind: str
     slots: int
     running: list[str]  # "job 17: align-0"
+    up: bool = True  # whether it takes work
 
 
 class Decisions(BaseModel):
@@ -264,6 +266,12 @@ class ClusterView(BaseModel):
     users: list[UserView]
     decisions: Decisions
     draining: bool
+
+
+class TopologyFile(BaseModel):
+    """The devices of the cluster and what they share, as a topology file has them."""
+
+    toml: str
 
 
 class ProfileFile(BaseModel):

@@ -38,8 +38,8 @@ def check_engine(engine: Engine, device: int = 0) -> None:
 
     Everything that is dispatched ends in exactly one event. Values come back as they were put, large ones too. What
     raises, cannot be sent, dies or takes too long fails alone, and says why; the device goes on. What is cancelled or
-    preempted stops, whether it runs or waits. A gang runs at once, if the device has slots for it. `wake` ends a
-    `poll`. The engine is left open, with nothing under way.
+    preempted stops, whether it runs or waits. A gang runs at once, if the device has slots for it, and its workers are
+    told who they are. `wake` ends a `poll`. The engine is left open, with nothing under way.
     """
     where = f"engine {type(engine).__name__}"
     with _told(where):
@@ -111,14 +111,14 @@ def _sleep(path: str = "", seconds: float = 3600.0) -> None:
     time.sleep(seconds)
 
 
-def _meet(folder: str, own: int, others: int) -> bool:
+def _meet(folder: str, rank: int, size: int) -> bool:
     """Whether all of a gang were there at the same time."""
     import pathlib
     import time
 
-    (pathlib.Path(folder) / str(own)).touch()
+    (pathlib.Path(folder) / str(rank)).touch()
     for _ in range(3000):
-        if len(list(pathlib.Path(folder).iterdir())) == others:
+        if len(list(pathlib.Path(folder).iterdir())) == size:
             return True
         time.sleep(0.01)
     return False
@@ -271,9 +271,12 @@ class _Check:
         if slots < 2:
             return
         with tempfile.TemporaryDirectory() as folder:
-            gang = [self.work(_meet, folder, own, 2, gang=1) for own in range(2)]
+            gang = [self.work(_meet, folder, gang=1, rank=rank, size=2) for rank in range(2)]
             self.send(*gang)
-            met = [self.value(event) for event in self.wait(*gang)]
+            events = self.wait(*gang)
+        untold = [event for event in events if isinstance(event, Failed) and event.type == "TypeError"]
+        _expect(not untold, "workers of a gang are not told who they are", "call them with their rank and size, too")
+        met = [self.value(event) for event in events]
         _expect(all(met), "the workers of a gang did not run at the same time", "give each a slot of its own")
 
     def wakes(self) -> None:

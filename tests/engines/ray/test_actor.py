@@ -27,7 +27,7 @@ def slot(monkeypatch: pytest.MonkeyPatch) -> Slot:
 
 def item(number: int, function: Callable[..., Any], *args: Any, inputs: tuple = ()) -> tuple:
     code, arguments = pickled(function, lambda _: None)[0], pickled((args, {}), refer)[0]
-    return number, function.__name__, code, arguments, inputs
+    return number, function.__name__, code, arguments, inputs, (0, 1)
 
 
 class Input:

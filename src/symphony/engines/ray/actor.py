@@ -68,8 +68,8 @@ class Slot:
             return None, len(made) - 1, size
 
         answers = []
-        for number, digest, code, arguments, inputs in marshal.loads(message):
-            answers.append((number, *self._kernels.run(digest, code, arguments, inputs, fetched, kept)))
+        for number, digest, code, arguments, inputs, place in marshal.loads(message):
+            answers.append((number, *self._kernels.run(digest, code, arguments, inputs, place, fetched, kept)))
         return marshal.dumps(answers), made
 
 

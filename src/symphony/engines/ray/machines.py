@@ -100,7 +100,9 @@ def machines() -> dict[str, Machine]:
         name = labels.get(MACHINE_LABEL) or node["NodeManagerHostname"]
         if name in found:
             raise TopologyError(
-                f"two nodes of Ray are called {name!r}", hint=f"name them: ray start --labels {MACHINE_LABEL}=NAME"
+                f"two nodes of Ray are called {name!r}",
+                hint=f"name them: ray start --labels {MACHINE_LABEL}=NAME; "
+                "if one has just taken the place of the other, try again in half a minute",
             )
         found[name] = Machine(name, node["NodeID"], resources, labels)
     return found

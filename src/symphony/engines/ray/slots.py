@@ -120,7 +120,8 @@ class Slot:
             digest = one.function.digest
             code = None if digest in self.knows else named(one.function.code)
             self.knows.add(digest)
-            message.append((one.number, digest, code, named(one.arguments), tuple(map(named, one.inputs))))
+            inputs, place = tuple(map(named, one.inputs)), (one.rank, one.size)
+            message.append((one.number, digest, code, named(one.arguments), inputs, place))
         now = time.monotonic()
         call = Call(work, seconds, now, math.inf if self.calls else now)
         self.calls.append(call)

@@ -1,0 +1,177 @@
+"""Gangs as single pieces of work: what stands between a scheduler and an engine.
+
+A scheduler sends one piece of work for several devices, and hears one event of it. The engine gets a piece for each
+worker, which start together. If one of them does not finish, the others are stopped: a gang ends as a whole.
+
+    Work(number, device, others) ──► a Work for each rank ──► all have finished: Finished, with the value of rank 0
+                                                          └─► one has not: the rest is cancelled; Failed or Stopped
+
+A worker may raise because another is gone. So when one raises, the others get a moment: if the process or the device of
+one of them is lost meanwhile, that is why the gang ended, and not the exception.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from symphony.engines.engine import (
+    RAISED,
+    DeviceDown,
+    DeviceUp,
+    Engine,
+    EngineEvent,
+    Failed,
+    Finished,
+    Pickled,
+    Stopped,
+    Stored,
+    Work,
+)
+from symphony.problem.topology import Topology
+
+GRACE_S = 2.0  # that others get when a worker raises
+MEMBERS = 1 << 40  # workers other than the first are numbered from here; no scheduler counts that far
+
+
+@dataclass(eq=False)
+class _Gang:
+    """A gang that is under way."""
+
+    number: int
+    devices: tuple[int, ...]
+    members: dict[int, int]  # ranks of the workers that have not ended, by their numbers
+    finished: dict[int, Finished] = field(default_factory=dict)  # by rank
+    wrong: Failed | Stopped | None = None  # how one ended that did not finish
+    stop_s: float = math.inf  # when the others are stopped for that
+
+
+class Gangs:
+    """An engine that takes gangs whole, made of one that takes their workers."""
+
+    whole_gangs = True
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._numbers = itertools.count(MEMBERS)
+        self._gangs: dict[int, _Gang] = {}
+        self._of: dict[int, _Gang] = {}  # by the numbers of workers
+        self._held: deque[DeviceDown | DeviceUp] = deque()  # news of devices that gangs have yet to leave
+
+    @property
+    def notes(self) -> list[str]:
+        """What the engine would have the user know."""
+        return list(getattr(self._engine, "notes", ()))
+
+    def inventory(self) -> Topology:
+        """That of the engine."""
+        return self._engine.inventory()
+
+    def put(self, value: Pickled) -> Stored:
+        """As the engine does."""
+        return self._engine.put(value)
+
+    def get(self, value: Stored) -> Pickled:
+        """As the engine does."""
+        return self._engine.get(value)
+
+    def free(self, value: Stored) -> None:
+        """As the engine does."""
+        self._engine.free(value)
+
+    def dispatch(self, work: Sequence[Work]) -> None:
+        """Gangs as their workers, the rest as it is."""
+        self._engine.dispatch([member for one in work for member in (self._workers(one) if one.others else (one,))])
+
+    def cancel(self, number: int) -> None:
+        """All workers of a gang."""
+        self._stop(number, self._engine.cancel)
+
+    def preempt(self, number: int) -> None:
+        """All workers of a gang."""
+        self._stop(number, self._engine.preempt)
+
+    def poll(self, timeout_s: float) -> list[EngineEvent]:
+        """What the engine says; of gangs, only how they ended. A device goes down when all have left it."""
+        passed: list[EngineEvent] = []
+        deadline = min((gang.stop_s for gang in self._gangs.values()), default=math.inf)
+        for event in self._engine.poll(max(min(timeout_s, deadline - time.monotonic()), 0.0)):
+            if isinstance(event, DeviceDown | DeviceUp):
+                self._held.append(event)
+            elif event.number in self._of:
+                passed += self._ended(self._of.pop(event.number), event)
+            else:
+                passed.append(event)
+        for gang in self._gangs.values():
+            if time.monotonic() >= gang.stop_s:
+                gang.stop_s = math.inf
+                for member in tuple(gang.members):
+                    self._engine.cancel(member)
+        while self._held and not self._leaving(self._held[0].device):
+            passed.append(self._held.popleft())
+        return passed
+
+    def wake(self) -> None:
+        """As the engine does."""
+        self._engine.wake()
+
+    def close(self) -> None:
+        """As the engine does."""
+        self._engine.close()
+
+    def _workers(self, work: Work) -> list[Work]:
+        devices = (work.device, *work.others)
+        numbers = [work.number, *itertools.islice(self._numbers, len(work.others))]
+        gang = _Gang(work.number, devices, {number: rank for rank, number in enumerate(numbers)})
+        self._gangs[work.number] = gang
+        self._of |= dict.fromkeys(numbers, gang)
+        member = replace(work, others=(), gang=work.number, size=len(devices))
+        return [replace(member, number=numbers[rank], device=devices[rank], rank=rank) for rank in range(len(devices))]
+
+    def _stop(self, number: int, stop: Callable[[int], None]) -> None:
+        gang = self._gangs.get(number)
+        for member in (number,) if gang is None else tuple(gang.members):
+            stop(member)
+
+    def _ended(self, gang: _Gang, event: Finished | Failed | Stopped) -> list[EngineEvent]:
+        """A worker has ended; what is to be said of its gang."""
+        rank = gang.members.pop(event.number)
+        if isinstance(event, Finished):
+            gang.finished[rank] = event
+        elif gang.wrong is None or (gang.stop_s < math.inf and not _raised(event)):
+            gang.wrong = event
+            gang.stop_s = time.monotonic() + (GRACE_S if _raised(event) else 0.0)
+        if gang.members:
+            return []
+        del self._gangs[gang.number]
+        for other, made in gang.finished.items():
+            if other or gang.wrong is not None:
+                self._engine.free(made.value)
+        if gang.wrong is not None:
+            return [replace(gang.wrong, number=gang.number)]
+        return [_whole(gang)]
+
+    def _leaving(self, device: int) -> bool:
+        return any(gang.wrong is not None and device in gang.devices for gang in self._gangs.values())
+
+
+def whole(engine: Engine) -> Engine:
+    """An engine that takes gangs whole."""
+    return engine if getattr(engine, "whole_gangs", False) else Gangs(engine)
+
+
+def _raised(event: EngineEvent) -> bool:
+    return isinstance(event, Failed) and event.why == RAISED
+
+
+def _whole(gang: _Gang) -> Finished:
+    """All workers have finished: from when the first began to when the last ended."""
+    ended = gang.finished.values()
+    began_s = min(event.began_s for event in ended)
+    seconds = max(event.began_s + event.seconds for event in ended) - began_s
+    printed = "".join(gang.finished[rank].printed for rank in sorted(gang.finished))
+    return Finished(gang.number, gang.finished[0].value, began_s, seconds, any(e.cold for e in ended), printed)

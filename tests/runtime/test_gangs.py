@@ -1,0 +1,116 @@
+"""Kernels of several workers, by the core and real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import symphony as sy
+from tests.runtime.machines import machine
+from tests.runtime.test_loop import nothing_left
+
+SECONDS = 60.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sy.Cluster]:
+    """Two CPU slots and two accelerators."""
+    with sy.local(machine(others=2), profiles=tmp_path_factory.mktemp("p") / "profiles.json") as found:
+        yield found
+
+
+def gang(**options):
+    """A kernel whose workers wait for one another."""
+
+    @sy.kernel(device="accelerator", workers=2, **options)
+    def meet(folder, *before, rank, size):
+        import os
+        import pathlib
+        import time
+
+        (pathlib.Path(folder) / f"{rank}-{os.getpid()}").touch()
+        while len({path.name[0] for path in pathlib.Path(folder).iterdir()}) < size:
+            time.sleep(0.002)
+        return rank, size, *before
+
+    return meet
+
+
+def test_the_workers_of_a_kernel_run_at_once_each_on_a_device_of_its_own(cluster: sy.Cluster, tmp_path: Path) -> None:
+    @sy.kernel(device="accelerator")
+    def alone(number):
+        return number
+
+    graph, meet = sy.graph("gangs"), gang()
+    folders = [tmp_path / name for name in "abc"]
+    values = [graph.task(alone, number) for number in range(4)]
+    for folder in folders:
+        folder.mkdir()
+        values.append(graph.task(meet, str(folder), values[-1]))
+    graph.output("last", values[-1])
+    job = cluster.submit(graph)
+    assert job.result(SECONDS) == {"last": (0, 2, (0, 2, (0, 2, 3)))}
+    told = job.explain()
+    assert "on here/big-0, here/big-1: " in told or "on here/big-1, here/big-0: " in told
+    job.trace(tmp_path / "trace.json")
+    assert (tmp_path / "trace.json").read_text().count('"meet-0"') == 2  # on both devices
+    nothing_left(cluster)
+
+
+def test_a_gang_whose_worker_is_killed_runs_again_as_a_whole(cluster: sy.Cluster, tmp_path: Path) -> None:
+    graph = sy.graph("killed")
+    graph.task(waits_once, str(tmp_path))
+    job = cluster.submit(graph)
+    while len(list(tmp_path.iterdir())) < 2:
+        time.sleep(0.005)
+    os.kill(int(next(tmp_path.glob("1-*")).name[2:]), signal.SIGKILL)
+    assert job.result(SECONDS) == "the second time"
+    assert len(list(tmp_path.iterdir())) == 4
+    nothing_left(cluster)
+
+
+@sy.kernel(device="accelerator", workers=2)
+def waits_once(folder, rank, size):
+    import os
+    import pathlib
+    import time
+
+    first = not list(pathlib.Path(folder).glob(f"{rank}-*"))
+    (pathlib.Path(folder) / f"{rank}-{os.getpid()}").touch()
+    while first:
+        time.sleep(0.01)
+    return "the second time"
+
+
+def test_gangs_that_can_never_start_are_refused(cluster: sy.Cluster) -> None:
+    @sy.kernel(device="accelerator", workers=3)
+    def three(rank, size):
+        pass
+
+    graph = sy.graph("too wide")
+    graph.task(three)
+    with pytest.raises(sy.InfeasibleError, match=r"'three-0' needs 3 devices.*can never give it that"):
+        cluster.submit(graph)
+    for workers in (0, 1.5, 1000):
+        with pytest.raises(sy.WorkloadError, match=f"workers is {workers}"):
+            sy.kernel(workers=workers)(three)
+
+
+def test_a_gang_that_has_lost_a_device_fails_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with sy.local(machine(others=2), profiles=tmp_path / "p.json") as cluster:
+        engine = cluster._engine
+        graph = sy.graph("loses")
+        graph.task(waits_once, str(tmp_path / "folder"))
+        job = cluster.submit(graph)
+        while len(list((tmp_path / "folder").iterdir())) < 2:
+            time.sleep(0.005)
+        cluster._ask(lambda: engine._give_up(2, "somebody pulled it out"))
+        with pytest.raises(sy.InfeasibleError, match="has 1 of the 2 devices that it needs left"):
+            job.result(SECONDS)
+        nothing_left(cluster)
