@@ -7,6 +7,7 @@ import pytest
 
 from symphony.baselines.rounds import Picture
 from symphony.policies.planner import Planner, weights
+from symphony.testing import check_policy
 from tests.policies.pictures import picture
 
 FAST, SLOW = 0, 1
@@ -95,3 +96,7 @@ def test_two_change_places_where_each_alone_could_not_move() -> None:
     """Both run on the GPU that suits the other."""
     p = picture([100.0, 100.0], [[1.0, 0.2], [0.2, 1.0]], [FAST, SLOW], on={0: 1, 1: 0})
     assert placed(p) == {0: [0], 1: [1]}
+
+
+def test_it_keeps_the_contract_of_policies() -> None:
+    check_policy(Planner(rows=64))

@@ -5,9 +5,10 @@ speed that is believed of it on its GPU beside its neighbours, relative to its b
 and more the more others wait for what it occupies (`weights`). Where there are enough GPUs for all, that puts jobs
 where they gain most; where there are not, who is done soonest comes first.
 
-1. *Greedy.* Those who have waited too long come first, then those who are done soonest for the GPUs that they take.
-   Each goes where the plan is worth most with it, alone or beside another.
-2. *Improvement.* While it pays, two jobs change places or one goes elsewhere.
+1. *Exactly*, up to EXACT jobs: an integer program (`assignment.py`). Those of higher priority, and of these the ones
+   who have waited too long, are planned for first.
+2. *Greedily*, for who is left over, between rounds, and where there are more jobs: those who are done soonest for the
+   GPUs that they take come first. Each goes where the plan is worth most with it, alone or beside another.
 3. *Exploration*, if asked for (`exploration.py`).
 
 Moving a running job costs its checkpoint: a job elsewhere counts for less, by that time over the time that it is likely
@@ -23,8 +24,11 @@ import equinox as eqx
 import numpy as np
 
 from symphony.baselines.rounds import ABSENT, RUNS, WAITS, Picture, Plan, PlansOnHost, Seats, rows_of
-from symphony.policies.board import Board
+from symphony.policies.assignment import assign
+from symphony.policies.board import Board, widest
 from symphony.policies.exploration import Exploration, explore
+
+EXACT = 128  # jobs in play, up to which plans are exact
 
 
 def soonest_s(p: Picture) -> np.ndarray:
@@ -34,11 +38,20 @@ def soonest_s(p: Picture) -> np.ndarray:
     return np.where(runs, p.left / np.where(runs, best, 1.0), np.inf)
 
 
+def attainable(p: Picture) -> np.ndarray:
+    """Units per second that each row has alone on GPUs of a kind [M, Y]: packed only where a machine has so many."""
+    if not len(p.unit_s):
+        return np.asarray(p.rate)
+    packed, spread = np.moveaxis(p.unit_s[p.kernel], -1, 0)
+    slower = np.where((packed > 0) & (spread > 0), packed / np.where(spread > 0, spread, 1.0), 1.0)
+    return np.asarray(np.where(p.workers[:, None] > widest(p), p.rate * slower, p.rate))
+
+
 def weights(p: Picture) -> np.ndarray:
     """What a second of progress of each row is worth, in seconds that jobs are done earlier [M].
 
-    Its own second; and, when it is done, its GPU is free a second earlier for those who are done later. They gain what
-    they lack of their best speed now, shared among the GPUs that do the work. What all lack is taken to be equal.
+    Its own second; and, when it is done, its GPUs are free a second earlier for those who are done later. They gain
+    what they lack of their best speed now, shared among the GPUs that do the work. What all lack is taken to be equal.
     """
     soonest = soonest_s(p)
     runs = np.isfinite(soonest)
@@ -49,7 +62,7 @@ def weights(p: Picture) -> np.ndarray:
     lacks = max(0.0, 1 - gpus / float(max(1, p.workers[runs].sum())))
     later = np.empty(len(soonest))
     later[np.argsort(soonest, kind="stable")] = np.arange(number - 1, number - 1 - len(soonest), -1)
-    return np.where(runs, 1 + lacks * later / gpus, 0.0)
+    return np.where(runs, 1 + p.workers * lacks * later / gpus, 0.0)
 
 
 class Planner(PlansOnHost):
@@ -69,22 +82,34 @@ class Planner(PlansOnHost):
 
     def plan(self, picture: Picture) -> Plan:
         """Place all anew at the end of a round; in between, only those who wait."""
-        p, seats = picture, Seats(picture)
+        p = picture._replace(rate=attainable(picture))
+        seats = Seats(p)
         waited = p.book[:, 0]
         waited[:] = np.where(p.standing == WAITS, waited + p.since_s, 0.0)
         board = Board(p, seats, weights(p), self.horizon_s)
+        overdue = np.where(waited > self.patience_s, waited, 0.0)
+        soonest = soonest_s(p)
+        with np.errstate(invalid="ignore"):
+            order = np.lexsort((p.job, soonest * np.maximum(p.workers, 1), -overdue, -p.priority))
+        order = order[np.isin(p.standing[order], (WAITS, RUNS)) & np.isfinite(soonest[order])]
         if not p.boundary:
             for row in rows_of(p.standing == RUNS):
                 board.put(row, seats.where(row))
-        overdue = np.where(waited > self.patience_s, waited, 0.0)
-        with np.errstate(invalid="ignore"):
-            order = np.lexsort((p.job, soonest_s(p) * np.maximum(p.workers, 1), -overdue, -p.priority))
+        elif len(order) <= EXACT:
+            for rows in _tiers(order, p.priority, overdue > 0):
+                for row, devices in assign(board, rows).items():
+                    board.put(row, devices)
         for row in (int(r) for r in order):
-            if p.standing[row] in (WAITS, RUNS) and row not in board.at and (devices := board.best_place(row)[0]):
+            if row not in board.at and (devices := board.best_place(row)[0]):
                 board.put(row, devices)
         if p.boundary:
-            board.improve()
             p.memo[0] += len(explore(board, self.exploration, int(p.seed)))
         for row, devices in board.at.items():
             seats.take([row], devices)
         return seats.plan([int(r) for r in order if int(r) in board.at], p.book, p.memo)
+
+
+def _tiers(order: np.ndarray, priority: np.ndarray, overdue: np.ndarray) -> list[np.ndarray]:
+    """Rows in this order, in groups of which the first has whatever it wants."""
+    rank = 2 * priority[order] + overdue[order]
+    return [order[rank == r] for r in sorted(set(rank.tolist()), reverse=True)]
