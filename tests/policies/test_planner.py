@@ -98,5 +98,12 @@ def test_two_change_places_where_each_alone_could_not_move() -> None:
     assert placed(p) == {0: [0], 1: [1]}
 
 
+def test_nobody_goes_where_somebody_is_in_the_queue() -> None:
+    """A gang that was placed while the last one saves has no lane yet: the GPU only looks empty."""
+    p = picture([100.0], [[1.0, 0.1]], [FAST, SLOW], slots=2, beside=kept(1, 0.9))
+    assert placed(p) == {0: [0]}
+    assert placed(p._replace(queued=np.asarray([1, 0]))) == {0: [1]}
+
+
 def test_it_keeps_the_contract_of_policies() -> None:
     check_policy(Planner(rows=64))

@@ -91,9 +91,10 @@ def ways(jobs: Jobs) -> Uses:
     single = jobs.workers == 1
     for kind in range(len(jobs.gpus)):
         able = np.isfinite(jobs.alone_s[:, kind]) & (jobs.workers <= jobs.gpus[kind])
-        for a in np.flatnonzero(able):
+        one = [int(a) for a in np.flatnonzero(able & single)]
+        for a in (int(a) for a in np.flatnonzero(able)):
             found.append((a, -1, kind, jobs.workers[a], jobs.alone_s[a, kind], 1.0))
-            for b in np.flatnonzero(able & single)[np.flatnonzero(able & single) > a] if single[a] else ():
+            for b in (b for b in one if b > a and single[a]):
                 mine, theirs = jobs.kept[a, b, kind], jobs.kept[b, a, kind]
                 if mine + theirs > 1:
                     found.append((a, b, kind, 1, jobs.alone_s[a, kind] / mine, jobs.alone_s[b, kind] / theirs))

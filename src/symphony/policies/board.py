@@ -24,7 +24,8 @@ class Board:
         self.kind = np.asarray(p.kind)
         self.shares = p.beside.shape[0] > 0
         lanes = np.maximum(seats.lanes, 0)
-        self.room = lanes if self.shares else np.minimum(lanes, 1)
+        # Who is in a queue is not seen on its device; a gang behind it might wait for hours.
+        self.room = np.where(p.queued > 0, 0, lanes if self.shares else np.minimum(lanes, 1))
         fixed = [(seats.holder[lane], p.lane_device[lane]) for lane in np.flatnonzero(seats.holder >= 0)]
         fixed = [(int(row), int(device)) for row, device in fixed if p.standing[row] == FIXED]
         held = np.bincount([device for _, device in fixed], minlength=len(self.kind)) if fixed else 0 * self.room
