@@ -27,8 +27,10 @@ from symphony.baselines.rounds import ABSENT, RUNS, WAITS, Picture, Plan, PlansO
 from symphony.policies.assignment import assign
 from symphony.policies.board import Board, widest
 from symphony.policies.exploration import Exploration, explore
+from symphony.policies.placer import Placer
 
 EXACT = 128  # jobs in play, up to which plans are exact
+FORGETS = 0.3  # of a residual, a round
 
 
 def soonest_s(p: Picture) -> np.ndarray:
@@ -71,14 +73,15 @@ class Planner(PlansOnHost):
     patience_s: float = eqx.field(default=86_400.0, static=True)  # without a GPU, after which a job comes first
     horizon_s: float = eqx.field(default=1800.0, static=True)  # how long a job is likely to stay where it is put
     exploration: Exploration = eqx.field(default=Exploration(), static=True)
+    placer: Placer | None = eqx.field(default=None, static=True)  # chooses in place of the integer program
 
     def __check_init__(self) -> None:
         """Refuse settings that mean nothing."""
         self.exploration.check()
 
     def sizes(self, kinds: int) -> tuple[int, int]:
-        """How long each row has gone without a GPU; how many jobs were moved to explore."""
-        return 1, 1
+        """How long each row has gone without a GPU, and its `history`; how many jobs were moved to explore."""
+        return 1 if self.placer is None else 3, 1
 
     def plan(self, picture: Picture) -> Plan:
         """Place all anew at the end of a round; in between, only those who wait."""
@@ -95,11 +98,13 @@ class Planner(PlansOnHost):
         if not p.boundary:
             for row in rows_of(p.standing == RUNS):
                 board.put(row, seats.where(row))
-        elif len(order) <= EXACT:
+        elif self.placer is not None or len(order) <= EXACT:
+            residual = history(p, seats) if self.placer is not None else np.zeros(0)
             for rows in _tiers(order, p.priority, overdue > 0):
-                for row, devices in assign(board, rows).items():
+                made = assign(board, rows) if self.placer is None else self.placer.assign(board, rows, residual)
+                for row, devices in made.items():
                     board.put(row, devices)
-        for row in (int(r) for r in order):
+        for row in (int(r) for r in order) if not (p.boundary and self.placer) else ():
             if row not in board.at and (devices := board.best_place(row)[0]):
                 board.put(row, devices)
         if p.boundary:
@@ -107,6 +112,21 @@ class Planner(PlansOnHost):
         for row, devices in board.at.items():
             seats.take([row], devices)
         return seats.plan([int(r) for r in order if int(r) in board.at], p.book, p.memo)
+
+
+def history(p: Picture, seats: Seats) -> np.ndarray:
+    """Logarithm of observed over believed speed of each row, of late [M]; kept in the book, beside what was left."""
+    before, residual = p.book[:, 1], p.book[:, 2]
+    for row in rows_of((p.standing == RUNS) & (before > p.left) & (p.ran_s > 0)):
+        here = seats.where(row)
+        others = {int(r) for r in seats.holder[np.isin(p.lane_device, here)]} - {row, -1}
+        kept = [p.beside[p.kernel[row], p.kernel[other], p.kind[here[0]]] for other in others] if len(p.beside) else []
+        believed = p.rate[row, p.kind[here[0]]] * float(np.prod(kept)) * p.ran_s[row]
+        if believed > 0:
+            off = float(np.clip(np.log((before[row] - p.left[row]) / believed), -1, 1))
+            residual[row] += FORGETS * (off - residual[row])
+    before[:] = p.left
+    return residual
 
 
 def _tiers(order: np.ndarray, priority: np.ndarray, overdue: np.ndarray) -> list[np.ndarray]:
