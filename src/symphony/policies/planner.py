@@ -14,8 +14,8 @@ where they gain most; where there are not, who is done soonest comes first.
 Moving a running job costs its checkpoint: a job elsewhere counts for less, by that time over the time that it is likely
 to stay (`horizon_s`). Between rounds nobody is moved; what falls idle goes to those who wait.
 
-Beliefs are those that the scenario tells (`Observation.told`). Where none are told, profiles count, and no GPU is
-shared. Gangs of several workers have their GPUs to themselves.
+Beliefs are those that the scenario tells (`Observation.told`); sharing counts as a deviation worse than it is believed
+to be, so that doubtful pairs are left alone (`caution`). Where none are told, profiles count, and no GPU is shared. Gangs of several workers have their GPUs to themselves.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from symphony.policies.assignment import assign
 from symphony.policies.board import Board, widest
 from symphony.policies.exploration import Exploration, explore
 from symphony.policies.placer import Placer
+from symphony.problem.errors import InputError
 
 EXACT = 128  # jobs in play, up to which plans are exact
 FORGETS = 0.3  # of a residual, a round
@@ -72,12 +73,15 @@ class Planner(PlansOnHost):
 
     patience_s: float = eqx.field(default=86_400.0, static=True)  # without a GPU, after which a job comes first
     horizon_s: float = eqx.field(default=1800.0, static=True)  # how long a job is likely to stay where it is put
+    caution: float = eqx.field(default=1.0, static=True)  # deviations below what is believed, at which sharing counts
     exploration: Exploration = eqx.field(default=Exploration(), static=True)
     placer: Placer | None = eqx.field(default=None, static=True)  # chooses in place of the integer program
 
     def __check_init__(self) -> None:
         """Refuse settings that mean nothing."""
         self.exploration.check()
+        if not self.caution >= 0:
+            raise InputError(f"caution is {self.caution!r}", where="Planner", hint="write a number, 0 or more")
 
     def sizes(self, kinds: int) -> tuple[int, int]:
         """How long each row has gone without a GPU, and its `history`; how many jobs were moved to explore."""
@@ -85,7 +89,9 @@ class Planner(PlansOnHost):
 
     def plan(self, picture: Picture) -> Plan:
         """Place all anew at the end of a round; in between, only those who wait."""
-        p = picture._replace(rate=attainable(picture))
+        # Whoever picks the best of hundreds of pairs picks those that are overestimated most.
+        kept = picture.beside * np.exp(-self.caution * picture.beside_std)
+        p = picture._replace(rate=attainable(picture), beside=kept)
         seats = Seats(p)
         waited = p.book[:, 0]
         waited[:] = np.where(p.standing == WAITS, waited + p.since_s, 0.0)
