@@ -51,6 +51,11 @@ class Board:
         for device in range(len(self.kind)):
             self._note(device)
 
+    def believe(self, p: Picture) -> None:
+        """Go by other beliefs from now on; who is where stays."""
+        self.p = p
+        self.value = self.worth(self.on, np.arange(len(self.kind)))
+
     def _note(self, device: int) -> None:
         """Say what a device holds to those who look for room."""
         if self.room[device] <= 0:

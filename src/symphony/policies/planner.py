@@ -15,7 +15,8 @@ Moving a running job costs its checkpoint: a job elsewhere counts for less, by t
 to stay (`horizon_s`). Between rounds nobody is moved; what falls idle goes to those who wait.
 
 Beliefs are those that the scenario tells (`Observation.told`); sharing counts as a deviation worse than it is believed
-to be, so that doubtful pairs are left alone (`caution`). Where none are told, profiles count, and no GPU is shared. Gangs of several workers have their GPUs to themselves.
+to be, so that doubtful pairs are left alone (`caution`). Where none are told, profiles count, and no GPU is shared.
+Gangs of several workers have their GPUs to themselves.
 """
 
 from __future__ import annotations
@@ -113,7 +114,8 @@ class Planner(PlansOnHost):
         for row in (int(r) for r in order) if not (p.boundary and self.placer) else ():
             if row not in board.at and (devices := board.best_place(row)[0]):
                 board.put(row, devices)
-        if p.boundary:
+        if p.boundary and self.exploration.how != "none":
+            board.believe(p._replace(beside=picture.beside))
             p.memo[0] += len(explore(board, self.exploration, int(p.seed)))
         for row, devices in board.at.items():
             seats.take([row], devices)
