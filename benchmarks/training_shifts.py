@@ -5,8 +5,8 @@
 - *lost*, *added*: the P100s go down for good when half the list has come; the V100s come up only then.
 - *samples*: what is left of the quality if only a part of the reports is heard, by how the planner explores.
 
-For each shift: mean completion of the jobs that come after it, and *recovery*: placements from the shift until reports
-are off by no more than half again what they were off by before it (the mean of three rounds). Regret is the mean over
+For each shift: mean completion of the jobs that come after it, and *recovery*: rounds, placements and jobs from the shift
+until reports are off by no more than half again what they were off by before it (the mean of three rounds). Regret is the mean over
 jobs of time in the system beyond that of a planner who is told the truth, as it grows over a run (`--plot FILE`).
 
 Unfair to all: a GPU that goes down takes the work since the last checkpoint with it. Unfair to the heuristics: those
@@ -62,16 +62,21 @@ def shifted(section: str, seed: int, slots: int, jobs: int) -> tuple[Scenario, M
     return scenario, made, at
 
 
-def recovery(out: Outcome, at_s: float) -> int | None:
-    """Placements from a shift until errors are about what they were; None if they never are."""
+def recovery(out: Outcome, at_s: float) -> dict[str, int] | None:
+    """What it took from a shift until errors are about what they were; None if they never are.
+
+    Rounds with reports; placements of any job, moves included; jobs that came since and have been placed.
+    """
     before = [error for when, error in out.errors if when <= at_s][5:]
     after = [(when, error) for when, error in out.errors if when > at_s]
     if not before or len(after) < ROUNDS:
         return None
     level = AS_BEFORE * float(np.median(before))
+    came = {job.job for job in out.run.jobs if job.arrival_s >= at_s}
     for n in range(len(after) - ROUNDS + 1):
         if np.mean([error for _, error in after[n : n + ROUNDS]]) <= level:
-            return sum(at_s < gang.placed_s <= after[n][0] for gang in out.run.gangs)
+            since = [gang for gang in out.run.gangs if at_s < gang.placed_s <= after[n][0]]
+            return {"rounds": n, "placements": len(since), "jobs": len({gang.job for gang in since} & came)}
     return None
 
 
@@ -139,10 +144,10 @@ def show(section: str, rows: Sequence[Figures], console: Console) -> Figures:
     against = beside(rows, section, console, ["later_mean_s"])
     for policy in dict.fromkeys(row["policy"] for row in rows if row["policy"] != TRUTH):
         took = [row["recovery"] for row in rows if row["policy"] == policy]
-        known = [float(n) for n in took if n is not None]
-        median = float(np.median(known)) if known else None
+        known = [one for one in took if one is not None]
+        median = {name: float(np.median([one[name] for one in known])) for name in (known[0] if known else {})}
         against[f"recovery, {policy}"] = {"median": median, "never": took.count(None)}
-        console.print(f"{policy}: recovered after {median} placements in the median; never: {took.count(None)}")
+        console.print(f"{policy}: recovery, in the median, {median}; never: {took.count(None)}")
     return against
 
 
