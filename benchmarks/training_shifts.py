@@ -5,9 +5,10 @@
 - *lost*, *added*: the P100s go down for good when half the list has come; the V100s come up only then.
 - *samples*: what is left of the quality if only a part of the reports is heard, by how the planner explores.
 
-For each shift: mean completion of the jobs that come after it, and *recovery*: rounds, placements and jobs from the shift
-until reports are off by no more than half again what they were off by before it (the mean of three rounds). Regret is the mean over
-jobs of time in the system beyond that of a planner who is told the truth, as it grows over a run (`--plot FILE`).
+For each shift: mean completion of the jobs that come after it, and *recovery*: rounds, placements and jobs from the
+shift until reports are off by no more than half again what they were off by before it (the mean of three rounds).
+Regret is the mean over jobs of time in the system beyond that of a planner who is told the truth, as it grows over a
+run (`--plot FILE`).
 
 Unfair to all: a GPU that goes down takes the work since the last checkpoint with it. Unfair to the heuristics: those
 that do not pack have devices that nobody shares.
