@@ -74,7 +74,9 @@ def recovery(out: Outcome, at_s: float) -> dict[str, int] | None:
         return None
     level = AS_BEFORE * float(np.median(before))
     came = {job.job for job in out.run.jobs if job.arrival_s >= at_s}
-    for n in range(len(after) - ROUNDS + 1):
+    # At first nothing new has been reported yet.
+    first = next((n for n, (_, error) in enumerate(after) if error > level), 0)
+    for n in range(first, len(after) - ROUNDS + 1):
         if np.mean([error for _, error in after[n : n + ROUNDS]]) <= level:
             since = [gang for gang in out.run.gangs if at_s < gang.placed_s <= after[n][0]]
             return {"rounds": n, "placements": len(since), "jobs": len({gang.job for gang in since} & came)}
