@@ -7,6 +7,8 @@ import pytest
 
 from symphony.baselines.rounds import Picture
 from symphony.policies.planner import Planner, weights
+from symphony.problem.errors import InputError
+from symphony.testing import check_policy
 from tests.policies.pictures import picture
 
 FAST, SLOW = 0, 1
@@ -95,3 +97,23 @@ def test_two_change_places_where_each_alone_could_not_move() -> None:
     """Both run on the GPU that suits the other."""
     p = picture([100.0, 100.0], [[1.0, 0.2], [0.2, 1.0]], [FAST, SLOW], on={0: 1, 1: 0})
     assert placed(p) == {0: [0], 1: [1]}
+
+
+def test_nobody_goes_where_somebody_is_in_the_queue() -> None:
+    """A gang that was placed while the last one saves has no lane yet: the GPU only looks empty."""
+    p = picture([100.0], [[1.0, 0.1]], [FAST, SLOW], slots=2, beside=kept(1, 0.9))
+    assert placed(p) == {0: [0]}
+    assert placed(p._replace(queued=np.asarray([1, 0]))) == {0: [1]}
+
+
+def test_a_pair_of_which_little_is_known_is_left_alone() -> None:
+    jobs = ([100.0] * 2, [[1.0, 0.5]] * 2, [FAST, SLOW])
+    sure, unsure = (picture(*jobs, slots=2, beside=kept(2, 0.9), std=std) for std in (0.0, 0.3))
+    assert placed(sure) == {0: [0], 1: [0]} == placed(unsure, Planner(caution=0.0))
+    assert sorted(placed(unsure).values()) == [[0], [1]]
+    with pytest.raises(InputError, match="caution"):
+        Planner(caution=-1.0)
+
+
+def test_it_keeps_the_contract_of_policies() -> None:
+    check_policy(Planner(rows=64))

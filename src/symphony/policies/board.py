@@ -5,10 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from symphony.baselines.rounds import FIXED, RUNS, Picture, Seats, rows_of
+from symphony.policies.openings import EMPTY, OTHER, Openings
 
-SMALL = 128  # seats up to which two jobs may change places: beyond, only the order of the greedy part decides
-PASSES = 4  # over all jobs, of improvement, at most
-BETTER = 1 + 1e-6  # by which a plan must be better for a change
+
+def widest(p: Picture) -> np.ndarray:
+    """The most GPUs of each kind that one machine has, of those that are up [Y]."""
+    found = np.zeros(p.rate.shape[1], int)
+    (_, kind), count = np.unique(np.stack([p.machine, p.kind])[:, p.up], axis=1, return_counts=True)
+    np.maximum.at(found, kind, count)
+    return found
 
 
 class Board:
@@ -19,7 +24,8 @@ class Board:
         self.kind = np.asarray(p.kind)
         self.shares = p.beside.shape[0] > 0
         lanes = np.maximum(seats.lanes, 0)
-        self.room = lanes if self.shares else np.minimum(lanes, 1)
+        # Who is in a queue is not seen on its device; a gang behind it might wait for hours.
+        self.room = np.where(p.queued > 0, 0, lanes if self.shares else np.minimum(lanes, 1))
         fixed = [(seats.holder[lane], p.lane_device[lane]) for lane in np.flatnonzero(seats.holder >= 0)]
         fixed = [(int(row), int(device)) for row, device in fixed if p.standing[row] == FIXED]
         held = np.bincount([device for _, device in fixed], minlength=len(self.kind)) if fixed else 0 * self.room
@@ -36,10 +42,29 @@ class Board:
             where = seats.where(row)
             home[row] = where[0] if len(where) else -1
         self.home = home
+        self.widest = widest(p)
         self.lost = np.clip(p.moving_s / horizon_s, 1e-6, 0.9)
         for row, device in fixed:
             self._sit(row, device)
         self.value = self.worth(self.on, np.arange(len(self.kind)))
+        self.openings = Openings(self.kind, np.asarray(p.machine), p.rate.shape[1], p.beside.shape[0])
+        for device in range(len(self.kind)):
+            self._note(device)
+
+    def believe(self, p: Picture) -> None:
+        """Go by other beliefs from now on; who is where stays."""
+        self.p = p
+        self.value = self.worth(self.on, np.arange(len(self.kind)))
+
+    def _note(self, device: int) -> None:
+        """Say what a device holds to those who look for room."""
+        if self.room[device] <= 0:
+            return self.openings.note(device, OTHER, 0.0)
+        rows = self.on[device][self.on[device] >= 0]
+        if not len(rows):
+            return self.openings.note(device, EMPTY, 0.0)
+        joined = len(rows) == 1 and not self.alone[rows[0]]
+        return self.openings.note(device, int(self.p.kernel[rows[0]]) if joined else OTHER, float(self.value[device]))
 
     def _sit(self, row: int, device: int) -> None:
         self.on[device, np.flatnonzero(self.on[device] < 0)[0]] = row
@@ -84,6 +109,10 @@ class Board:
         able = (self.room > 0) & free.any(axis=1) & (self.p.rate[row, self.kind] > 0)
         return np.where(able, worth, -np.inf)
 
+    def empty(self) -> np.ndarray:
+        """Devices that nobody has a seat on, and that may be given."""
+        return np.flatnonzero(self.openings.holds == EMPTY)
+
     def put(self, row: int, devices: tuple[int, ...]) -> None:
         """Give a row devices."""
         for device in devices:
@@ -104,6 +133,8 @@ class Board:
     def _refresh(self, devices: tuple[int, ...]) -> None:
         some = np.asarray(devices, int)
         self.value[some] = self.worth(self.on[some], some)
+        for device in devices:
+            self._note(device)
 
     def best_place(self, row: int) -> tuple[tuple[int, ...], float]:
         """Where a row adds most to the plan, and how much; () if nowhere."""
@@ -119,34 +150,32 @@ class Board:
         return ((int(some[best]),), float(gain[best])) if gain[best] > 0 else ((), 0.0)
 
     def _unlike(self, row: int) -> np.ndarray:
-        """Devices with room for a row; of those that are empty, the first of each kind stands for all but its home."""
-        free = self.on < 0
-        able = (self.room > 0) & free.any(axis=1) & (self.p.rate[row, self.kind] > 0)
-        empty = np.flatnonzero(able & free.all(axis=1))
-        first = empty[np.unique(self.kind[empty], return_index=True)[1]]
-        at_home = empty[empty == self.home[row]]
-        return np.unique(np.concatenate([np.flatnonzero(able & ~free.all(axis=1)), first, at_home]))
+        """Devices with room for a row, of those that are alike one."""
+        some = self.openings.candidates(int(self.home[row]))
+        if self.on.shape[1] > 2:  # devices with several jobs and room for more
+            some = np.union1d(some, np.flatnonzero((self.openings.holds == OTHER) & (self.room > 0)))
+        return some[(self.on[some] < 0).any(axis=1) & (self.p.rate[row, self.kind[some]] > 0)]
 
     def _room_for_all(self, row: int) -> tuple[tuple[int, ...], float]:
         """Empty devices of one kind for a gang of several: on one machine if they can be, and of the best kind."""
         p, count = self.p, int(self.p.workers[row])
-        empty = (self.on < 0).all(axis=1) & (self.room > 0)
         best: tuple[tuple[int, ...], float] = ((), 0.0)
         here = self.seats.where(row)
-        for kind in np.flatnonzero(p.rate[row] > 0):
-            able = np.flatnonzero(empty & (self.kind == kind))
-            if len(able) < count:
-                continue
-            machine = p.machine[able]
-            alike = np.bincount(machine)[machine]
-            fit = np.where(alike >= count, alike, -1e9 - alike)  # the machine with just enough, else the largest
-            stays = np.isin(able, here)
-            order = np.lexsort((able, ~stays, machine, np.where(alike >= count, fit, -fit)))
-            chosen = tuple(int(d) for d in able[order[:count]])
-            if len(here) == count and all(empty[d] for d in here) and p.kind[here[0]] == kind:
+        vacant = self.openings.holds == EMPTY
+        empty = np.bincount(self.kind[vacant], minlength=p.rate.shape[1])
+        for kind in np.flatnonzero((p.rate[row] > 0) & (empty >= count)):
+            if len(here) == count and vacant[list(here)].all() and self.kind[here[0]] == kind:
                 chosen = here
+            else:
+                some = self.openings.on_one_machine(int(kind), count)
+                if not len(some):  # the machines with the most
+                    able = np.flatnonzero(vacant & (self.kind == kind))
+                    most = self.openings.vacant[p.machine[able], kind]
+                    some = able[np.lexsort((able, p.machine[able], -most))[:count]]
+                chosen = tuple(int(device) for device in some)
             speed = p.rate[row, kind]
-            if len(set(p.machine[list(chosen)])) > 1 and self.shares:
+            # Where no machine is large enough, rates are those of a gang that is spread (`planner.attainable`).
+            if len(set(p.machine[list(chosen)])) > 1 and self.shares and self.widest[kind] >= count:
                 packed, spread = p.unit_s[p.kernel[row], kind]
                 speed *= packed / spread if packed > 0 and spread > 0 else 1.0
             moved = bool(here) and sorted(here) != sorted(chosen)
@@ -154,50 +183,3 @@ class Board:
             if gain > best[1]:
                 best = (chosen, float(gain))
         return best
-
-    def improve(self) -> None:
-        """Let jobs of one GPU go elsewhere or change places while that pays."""
-        if self.on.size > SMALL:
-            return
-        for _ in range(PASSES):
-            changed = False
-            for row in [r for r, devices in self.at.items() if len(devices) == 1]:
-                changed |= self._elsewhere(row) or self._change_places(row)
-            if not changed:
-                return
-
-    def _elsewhere(self, row: int) -> bool:
-        total = float(self.value.sum())
-        before = self.remove(row)
-        devices, gain = self.best_place(row)
-        if devices and devices != before and float(self.value.sum()) + gain > total * BETTER:
-            self.put(row, devices)
-            return True
-        self.put(row, before)
-        return False
-
-    def _change_places(self, row: int) -> bool:
-        """With the row of another device for which that pays most."""
-        p, (here,) = self.p, self.at[row]
-        device, seat = np.nonzero(self.on >= 0)
-        other = self.on[device, seat]
-        single = np.asarray([len(self.at.get(int(r), ())) == 1 for r in other], bool)
-        able = single & (device != here) & (p.rate[row, self.kind[device]] > 0) & (p.rate[other, self.kind[here]] > 0)
-        device, seat, other = device[able], seat[able], other[able]
-        if not len(other):
-            return False
-        theirs = self.on[device].copy()
-        theirs[np.arange(len(other)), seat] = row
-        mine = np.repeat(self.on[here][None], len(other), axis=0)
-        mine = np.where(mine == row, other[:, None], mine)
-        new = self.worth(theirs, device) + self.worth(mine, np.full(len(other), here))
-        gain = new - self.value[device] - self.value[here]
-        best = int(np.argmax(gain))
-        if gain[best] <= (BETTER - 1) * float(self.value.sum()):
-            return False
-        partner, there = int(other[best]), int(device[best])
-        self.remove(row)
-        self.remove(partner)
-        self.put(row, (there,))
-        self.put(partner, (here,))
-        return True

@@ -5,16 +5,18 @@ speed that is believed of it on its GPU beside its neighbours, relative to its b
 and more the more others wait for what it occupies (`weights`). Where there are enough GPUs for all, that puts jobs
 where they gain most; where there are not, who is done soonest comes first.
 
-1. *Greedy.* Those who have waited too long come first, then those who are done soonest for the GPUs that they take.
-   Each goes where the plan is worth most with it, alone or beside another.
-2. *Improvement.* While it pays, two jobs change places or one goes elsewhere.
+1. *Exactly*, up to EXACT jobs: an integer program (`assignment.py`). Those of higher priority, and of these the ones
+   who have waited too long, are planned for first.
+2. *Greedily*, for who is left over, between rounds, and where there are more jobs: those who are done soonest for the
+   GPUs that they take come first. Each goes where the plan is worth most with it, alone or beside another.
 3. *Exploration*, if asked for (`exploration.py`).
 
 Moving a running job costs its checkpoint: a job elsewhere counts for less, by that time over the time that it is likely
 to stay (`horizon_s`). Between rounds nobody is moved; what falls idle goes to those who wait.
 
-Beliefs are those that the scenario tells (`Observation.told`). Where none are told, profiles count, and no GPU is
-shared. Gangs of several workers have their GPUs to themselves.
+Beliefs are those that the scenario tells (`Observation.told`); sharing counts as a deviation worse than it is believed
+to be, so that doubtful pairs are left alone (`caution`). Where none are told, profiles count, and no GPU is shared.
+Gangs of several workers have their GPUs to themselves.
 """
 
 from __future__ import annotations
@@ -23,8 +25,14 @@ import equinox as eqx
 import numpy as np
 
 from symphony.baselines.rounds import ABSENT, RUNS, WAITS, Picture, Plan, PlansOnHost, Seats, rows_of
-from symphony.policies.board import Board
+from symphony.policies.assignment import assign
+from symphony.policies.board import Board, widest
 from symphony.policies.exploration import Exploration, explore
+from symphony.policies.placer import Placer
+from symphony.problem.errors import InputError
+
+EXACT = 128  # jobs in play, up to which plans are exact
+FORGETS = 0.3  # of a residual, a round
 
 
 def soonest_s(p: Picture) -> np.ndarray:
@@ -34,11 +42,20 @@ def soonest_s(p: Picture) -> np.ndarray:
     return np.where(runs, p.left / np.where(runs, best, 1.0), np.inf)
 
 
+def attainable(p: Picture) -> np.ndarray:
+    """Units per second that each row has alone on GPUs of a kind [M, Y]: packed only where a machine has so many."""
+    if not len(p.unit_s):
+        return np.asarray(p.rate)
+    packed, spread = np.moveaxis(p.unit_s[p.kernel], -1, 0)
+    slower = np.where((packed > 0) & (spread > 0), packed / np.where(spread > 0, spread, 1.0), 1.0)
+    return np.asarray(np.where(p.workers[:, None] > widest(p), p.rate * slower, p.rate))
+
+
 def weights(p: Picture) -> np.ndarray:
     """What a second of progress of each row is worth, in seconds that jobs are done earlier [M].
 
-    Its own second; and, when it is done, its GPU is free a second earlier for those who are done later. They gain what
-    they lack of their best speed now, shared among the GPUs that do the work. What all lack is taken to be equal.
+    Its own second; and, when it is done, its GPUs are free a second earlier for those who are done later. They gain
+    what they lack of their best speed now, shared among the GPUs that do the work. What all lack is taken to be equal.
     """
     soonest = soonest_s(p)
     runs = np.isfinite(soonest)
@@ -49,7 +66,7 @@ def weights(p: Picture) -> np.ndarray:
     lacks = max(0.0, 1 - gpus / float(max(1, p.workers[runs].sum())))
     later = np.empty(len(soonest))
     later[np.argsort(soonest, kind="stable")] = np.arange(number - 1, number - 1 - len(soonest), -1)
-    return np.where(runs, 1 + lacks * later / gpus, 0.0)
+    return np.where(runs, 1 + p.workers * lacks * later / gpus, 0.0)
 
 
 class Planner(PlansOnHost):
@@ -57,34 +74,70 @@ class Planner(PlansOnHost):
 
     patience_s: float = eqx.field(default=86_400.0, static=True)  # without a GPU, after which a job comes first
     horizon_s: float = eqx.field(default=1800.0, static=True)  # how long a job is likely to stay where it is put
+    caution: float = eqx.field(default=1.0, static=True)  # deviations below what is believed, at which sharing counts
     exploration: Exploration = eqx.field(default=Exploration(), static=True)
+    placer: Placer | None = eqx.field(default=None, static=True)  # chooses in place of the integer program
 
     def __check_init__(self) -> None:
         """Refuse settings that mean nothing."""
         self.exploration.check()
+        if not self.caution >= 0:
+            raise InputError(f"caution is {self.caution!r}", where="Planner", hint="write a number, 0 or more")
 
     def sizes(self, kinds: int) -> tuple[int, int]:
-        """How long each row has gone without a GPU; how many jobs were moved to explore."""
-        return 1, 1
+        """How long each row has gone without a GPU, and its `history`; how many jobs were moved to explore."""
+        return 1 if self.placer is None else 3, 1
 
     def plan(self, picture: Picture) -> Plan:
         """Place all anew at the end of a round; in between, only those who wait."""
-        p, seats = picture, Seats(picture)
+        # Whoever picks the best of hundreds of pairs picks those that are overestimated most.
+        kept = picture.beside * np.exp(-self.caution * picture.beside_std)
+        p = picture._replace(rate=attainable(picture), beside=kept)
+        seats = Seats(p)
         waited = p.book[:, 0]
         waited[:] = np.where(p.standing == WAITS, waited + p.since_s, 0.0)
         board = Board(p, seats, weights(p), self.horizon_s)
+        overdue = np.where(waited > self.patience_s, waited, 0.0)
+        soonest = soonest_s(p)
+        with np.errstate(invalid="ignore"):
+            order = np.lexsort((p.job, soonest * np.maximum(p.workers, 1), -overdue, -p.priority))
+        order = order[np.isin(p.standing[order], (WAITS, RUNS)) & np.isfinite(soonest[order])]
         if not p.boundary:
             for row in rows_of(p.standing == RUNS):
                 board.put(row, seats.where(row))
-        overdue = np.where(waited > self.patience_s, waited, 0.0)
-        with np.errstate(invalid="ignore"):
-            order = np.lexsort((p.job, soonest_s(p) * np.maximum(p.workers, 1), -overdue, -p.priority))
-        for row in (int(r) for r in order):
-            if p.standing[row] in (WAITS, RUNS) and row not in board.at and (devices := board.best_place(row)[0]):
+        elif self.placer is not None or len(order) <= EXACT:
+            residual = history(p, seats) if self.placer is not None else np.zeros(0)
+            for rows in _tiers(order, p.priority, overdue > 0):
+                made = assign(board, rows) if self.placer is None else self.placer.assign(board, rows, residual)
+                for row, devices in made.items():
+                    board.put(row, devices)
+        for row in (int(r) for r in order) if not (p.boundary and self.placer) else ():
+            if row not in board.at and (devices := board.best_place(row)[0]):
                 board.put(row, devices)
-        if p.boundary:
-            board.improve()
+        if p.boundary and self.exploration.how != "none":
+            board.believe(p._replace(beside=picture.beside))
             p.memo[0] += len(explore(board, self.exploration, int(p.seed)))
         for row, devices in board.at.items():
             seats.take([row], devices)
         return seats.plan([int(r) for r in order if int(r) in board.at], p.book, p.memo)
+
+
+def history(p: Picture, seats: Seats) -> np.ndarray:
+    """Logarithm of observed over believed speed of each row, of late [M]; kept in the book, beside what was left."""
+    before, residual = p.book[:, 1], p.book[:, 2]
+    for row in rows_of((p.standing == RUNS) & (before > p.left) & (p.ran_s > 0)):
+        here = seats.where(row)
+        others = {int(r) for r in seats.holder[np.isin(p.lane_device, here)]} - {row, -1}
+        kept = [p.beside[p.kernel[row], p.kernel[other], p.kind[here[0]]] for other in others] if len(p.beside) else []
+        believed = p.rate[row, p.kind[here[0]]] * float(np.prod(kept)) * p.ran_s[row]
+        if believed > 0:
+            off = float(np.clip(np.log((before[row] - p.left[row]) / believed), -1, 1))
+            residual[row] += FORGETS * (off - residual[row])
+    before[:] = p.left
+    return residual
+
+
+def _tiers(order: np.ndarray, priority: np.ndarray, overdue: np.ndarray) -> list[np.ndarray]:
+    """Rows in this order, in groups of which the first has whatever it wants."""
+    rank = 2 * priority[order] + overdue[order]
+    return [order[rank == r] for r in sorted(set(rank.tolist()), reverse=True)]

@@ -8,7 +8,7 @@ Every few rounds the networks are refitted. If reports are off from what was bel
 errors that forgets slowly), old samples are made to count less and the networks are refitted at once. If beliefs come
 out as no numbers, those of the round before stand. Each is logged with its reason.
 
-Learning a policy on these beliefs goes here as well: between `beliefs.tables` and `stretch.tell`.
+Policies that learn on these beliefs are trained in `placing.py`, on the ensemble's members.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class Outcome:
     log: list[Logged]
     samples: int
     aside: Counter[str]
+    beliefs: Beliefs
     errors: list[tuple[float, float]] = field(default_factory=list)  # time, root mean square of a round's errors
 
 
@@ -151,7 +152,7 @@ def run(
             told = loop.learn(before, seen, told)
             s, carry = stretch.tell(s, carry, policy, told)
     done = stretch.ended(scenario, carry, logs, name or policy.name)
-    return Outcome(done, loop.log, len(beliefs.store.samples), beliefs.store.reasons, loop.errors)
+    return Outcome(done, loop.log, len(beliefs.store.samples), beliefs.store.reasons, beliefs, loop.errors)
 
 
 class _Loop:

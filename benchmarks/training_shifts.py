@@ -1,0 +1,202 @@
+"""Training jobs while the workload shifts: `python -m benchmarks.training_shifts [--quick] [--only …] [--json FILE]`.
+
+- *families*: all that comes in the second half of a list is of families that were not there before.
+- *mix*: half of the families stop coming.
+- *lost*, *added*: the P100s go down for good when half the list has come; the V100s come up only then.
+- *samples*: what is left of the quality if only a part of the reports is heard, by how the planner explores.
+
+For each shift: mean completion of the jobs that come after it, and *recovery*: rounds, placements and jobs from the
+shift until reports are off by no more than half again what they were off by before it (the mean of three rounds).
+Regret is the mean over jobs of time in the system beyond that of a planner who is told the truth, as it grows over a
+run (`--plot FILE`).
+
+Unfair to all: a GPU that goes down takes the work since the last checkpoint with it. Unfair to the heuristics: those
+that do not pack have devices that nobody shares.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from benchmarks.common import keep, parser
+from benchmarks.training_jobs import OURS, PACKED, Figures, beside, figures, knowing, unknown_case
+from symphony import baselines
+from symphony.lowering.measured_jobs import MeasuredJobs
+from symphony.policies.describing import describe
+from symphony.policies.exploration import HOW, Exploration
+from symphony.policies.planner import Planner
+from symphony.policies.samples import Report
+from symphony.simulator.records import RunRecord
+from symphony.simulator.scenarios import Failure, Scenario
+from symphony.training.closed_loop import Outcome, run
+
+SECTIONS = ("families", "mix", "lost", "added", "samples")
+OLD, NEW = ("LM", "ResNet-18", "A3C"), ("Transformer", "ResNet-50", "CycleGAN")
+MODELS: dict[str, tuple[tuple[str, ...], ...]] = {"families": (OLD, NEW), "mix": (OLD + NEW, NEW)}
+GONE = {"lost": "p100", "added": "v100"}  # the kind of GPU that is not there, after the shift or before it
+FOR_EVER_S = 1e8
+LOAD = 2.0
+RIVALS = ("allox", "max-min-fairness")
+TRUTH = f"{OURS}, knows the truth"
+HEARD = (0.05, 0.25, 1.0)  # parts of the reports
+POINTS = 60  # of a curve
+AS_BEFORE, ROUNDS = 1.5, 3  # recovery: errors of so many rounds are at most so many times those before
+
+
+def shifted(section: str, seed: int, slots: int, jobs: int) -> tuple[Scenario, MeasuredJobs, float]:
+    """A scenario, and when it shifts: when the second half of its jobs begins to come."""
+    scenario, made = unknown_case(seed, slots, jobs, LOAD, MODELS.get(section, ()))
+    at = scenario.workload.jobs[jobs // 2].arrival_s
+    if section in GONE:
+        devices = [device.name for device in scenario.topology.devices if device.kind == GONE[section]]
+        first, down = (at, FOR_EVER_S) if section == "lost" else (1e-3, at)
+        failures = [Failure(first if n == 0 else 0.0, name, down) for n, name in enumerate(devices)]
+        # The list of failures repeats: the last one is a long time coming.
+        scenario = replace(scenario, failures=(*failures, Failure(FOR_EVER_S, devices[0], 1.0)))
+    return scenario, made, at
+
+
+def recovery(out: Outcome, at_s: float) -> dict[str, int] | None:
+    """What it took from a shift until errors are about what they were; None if they never are.
+
+    Rounds with reports; placements of any job, moves included; jobs that came since and have been placed.
+    """
+    before = [error for when, error in out.errors if when <= at_s][5:]
+    after = [(when, error) for when, error in out.errors if when > at_s]
+    if not before or len(after) < ROUNDS:
+        return None
+    level = AS_BEFORE * float(np.median(before))
+    came = {job.job for job in out.run.jobs if job.arrival_s >= at_s}
+    # At first nothing new has been reported yet.
+    first = next((n for n, (_, error) in enumerate(after) if error > level), 0)
+    for n in range(first, len(after) - ROUNDS + 1):
+        if np.mean([error for _, error in after[n : n + ROUNDS]]) <= level:
+            since = [gang for gang in out.run.gangs if at_s < gang.placed_s <= after[n][0]]
+            return {"rounds": n, "placements": len(since), "jobs": len({gang.job for gang in since} & came)}
+    return None
+
+
+def time_in_system_s(record: RunRecord, at_s: np.ndarray) -> np.ndarray:
+    """Mean over jobs of the time that they have been in the system, up to each of these instants."""
+    jobs = [np.clip(at_s, job.arrival_s, job.finish_s) - job.arrival_s for job in record.jobs]
+    return np.asarray(np.mean(jobs, axis=0))
+
+
+def shift(section: str, options: Any) -> Iterator[Figures]:
+    """One seed after the other, all policies."""
+    for seed in range(1 if options.quick else options.seeds):
+        true: RunRecord | None = None
+        for name in (TRUTH, *(f"{OURS}, {how}" for how in options.explore), *RIVALS):
+            own = name.startswith(OURS)
+            scenario, made, at = shifted(section, seed, 2 if own or name in PACKED else 1, options.jobs)
+            described = describe(made, scenario.topology)
+            if name == TRUTH:
+                out = run(knowing(scenario, made), Planner(), described, learns=False)
+                true = out.run
+            else:
+                how = name.removeprefix(f"{OURS}, ")
+                out = run(scenario, Planner(exploration=Exploration(how)) if own else baselines.named(name), described)
+            assert true is not None
+            times = np.linspace(0, 1.2 * true.makespan_s, POINTS)
+            regret = time_in_system_s(out.run, times) - time_in_system_s(true, times)
+            later = [job.completion_s for job in out.run.jobs if job.arrival_s >= at]
+            yield {
+                "seed": seed, "policy": name, "shift_s": at, "later_mean_s": float(np.mean(later)),
+                "recovery": None if name == TRUTH else recovery(out, at), **figures(out),
+                "times_s": times.tolist(), "regret_s": regret.tolist(),
+            }  # fmt: skip
+
+
+def samples(options: Any) -> Iterator[Figures]:
+    """Parts of the reports, for each way to explore; no shift."""
+    for seed in range(1 if options.quick else options.seeds):
+        for how in options.explore:
+            for part in HEARD:
+                scenario, made = unknown_case(seed, 2, options.jobs, LOAD)
+                out = run(
+                    scenario, Planner(exploration=Exploration(how)), describe(made, scenario.topology),
+                    spoil=some(part, seed),
+                )  # fmt: skip
+                yield {"seed": seed, "policy": f"{OURS}, {how}", "heard": part, **figures(out)}
+
+
+def some(part: float, seed: int) -> Callable[[Report], list[Report]]:
+    """Hears a part of the reports."""
+    rng = np.random.default_rng([seed, 6])
+    return lambda report: [report] if rng.random() < part else []
+
+
+def show(section: str, rows: Sequence[Figures], console: Console) -> Figures:
+    """Print a section; what was made of it."""
+    if section == "samples":
+        found = {}
+        for policy in dict.fromkeys(row["policy"] for row in rows):
+            for part in HEARD:
+                at = [row for row in rows if row["policy"] == policy and row["heard"] == part]
+                mean, number = (float(np.mean([row[name] for row in at])) for name in ("mean_s", "samples"))
+                found[f"{policy}, {part:g}"] = {"mean_s": mean, "samples": number}
+                console.print(f"{policy}: {part:.0%} of the reports, {number:,.0f} samples: {mean:,.0f} s")
+        return found
+    against = beside(rows, section, console, ["later_mean_s"])
+    for policy in dict.fromkeys(row["policy"] for row in rows if row["policy"] != TRUTH):
+        took = [row["recovery"] for row in rows if row["policy"] == policy]
+        known = [one for one in took if one is not None]
+        median = {name: float(np.median([one[name] for one in known])) for name in (known[0] if known else {})}
+        against[f"recovery, {policy}"] = {"median": median, "never": took.count(None)}
+        console.print(f"{policy}: recovery, in the median, {median}; never: {took.count(None)}")
+    return against
+
+
+def plot(found: dict[str, Any], file: Path) -> None:
+    """Regret over time, a panel for each shift; thin lines are seeds."""
+    from matplotlib.figure import Figure
+
+    sections = [name for name in found if name != "samples"]
+    figure = Figure(figsize=(4 * len(sections), 3.2), layout="constrained")
+    for axis, section in zip(np.ravel(figure.subplots(1, len(sections), squeeze=False)), sections, strict=True):
+        rows = [row for row in found[section]["rows"] if row["policy"] != TRUTH]
+        for number, policy in enumerate(dict.fromkeys(row["policy"] for row in rows)):
+            curves = [row for row in rows if row["policy"] == policy]
+            for row in curves:
+                axis.plot(np.asarray(row["times_s"]) / 3600, row["regret_s"], color=f"C{number}", lw=0.5, alpha=0.4)
+            mean_t, mean_r = (np.mean([row[name] for row in curves], axis=0) for name in ("times_s", "regret_s"))
+            axis.plot(mean_t / 3600, mean_r, color=f"C{number}", label=policy)
+        axis.axvline(np.mean([row["shift_s"] for row in rows]) / 3600, color="0.5", ls=":")
+        axis.set(title=section, xlabel="hours", ylabel="s behind who knows the truth")
+    figure.axes[0].legend(fontsize="small")
+    figure.savefig(file)
+
+
+def main() -> None:
+    """Measure, print, keep. What is there is kept after every row, so that a run may be stopped."""
+    options_parser = parser(__doc__.splitlines()[0], SECTIONS)
+    options_parser.add_argument("--seeds", type=int, default=20)
+    options_parser.add_argument("--jobs", type=int, default=48, help="of each seed")
+    options_parser.add_argument("--explore", nargs="+", choices=HOW, default=["optimistic"], help="ways to explore")
+    options_parser.add_argument("--plot", type=Path, metavar="FILE", help="draw regret over time (SVG, PNG)")
+    options = options_parser.parse_args()
+    console = Console()
+    found: dict[str, Any] = {}
+    for section in options.only:
+        rows: list[Figures] = []
+        for row in samples(options) if section == "samples" else shift(section, options):
+            rows.append(row)
+            brief = {k: v for k, v in row.items() if k not in ("errors", "times_s", "regret_s")}
+            print(json.dumps(brief), flush=True)
+            found[section] = {"rows": rows}
+            keep(options.json, **found)
+        found[section]["summary"] = show(section, rows, console)
+        keep(options.json, **found)
+    if options.plot:
+        plot(found, options.plot)
+
+
+if __name__ == "__main__":
+    main()

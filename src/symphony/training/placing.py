@@ -1,0 +1,343 @@
+"""Training of `policies/placer.py` on episodes of rounds, in worlds that beliefs hold possible.
+
+Three ways, by one word (`train(how=…)`):
+
+- `actor-critic`: the policy that the published system descends from (Harmony), in the world as it is believed to be.
+- `meta`: members of the ensemble are scenarios. In each, one step of policy gradient adapts the weights; the outer step
+  (PPO) goes through it, so that what is learned is where to start from. After that, `adapt` takes the one step.
+- `history`: the same scenarios, no inner step: what jobs were off by in the last rounds is an input (`Table.residual`).
+
+What is believed is the mean of the members in all three; what is true is that mean, or a member's. In place of a
+learned critic, an action is compared with the other episodes of the same list of jobs: with a learned critic, nothing
+was learned on the kernel scheduler. GPUs of a kind are one pool, without machines; who comes in a round waits for the
+next one.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import Array
+
+from symphony.policies.beliefs import NOBODY, Beliefs, Query
+from symphony.policies.placer import NEVER, SHARP, Table, Taken, look, network, take
+from symphony.policies.planner import FORGETS
+from symphony.problem.errors import InputError
+from symphony.problem.speeds import PACKED, SPREAD
+
+HOW = ("actor-critic", "meta", "history")
+ROUND_S, MOVING_S, HORIZON_S = 600.0, 60.0, 1800.0
+CLIP, RATE, INNER = 0.2, 1e-3, 0.1  # of the ratio; of Adam; of the inner step
+SPREAD_OF_LENGTHS, LONGEST_H = 1.4, 6.0  # as jobs are drawn, cut so that episodes end
+
+
+class World(NamedTuple):
+    """N kernels on Y kinds of GPU."""
+
+    unit_s: Any  # f[N, Y]; 0 = does not run there
+    kept: Any  # f[N, N, Y]; 0 = must not share
+
+
+class Worlds(NamedTuple):
+    """What is believed, and K worlds that may be."""
+
+    believed: World
+    doubt: Array  # f[N, Y]
+    members: World  # with a leading K
+    width: Array  # i[N]: GPUs of a kernel's jobs
+    gpus: Array  # i[Y]
+
+
+class Lists(NamedTuple):
+    """B lists of J jobs."""
+
+    kernel: Array  # i[B, J]
+    arrival_s: Array  # f[B, J]
+    length_s: Array  # f[B, J]: on the GPU that is believed to suit it best
+
+
+class Steps(NamedTuple):
+    """Decisions of episodes: T rounds, J jobs, A actions."""
+
+    features: Array  # f[T, J, A, F]
+    gain: Array  # f[T, J, A]
+    able: Array  # bool[T, J, A]
+    action: Array  # i[T, J]
+    real: Array  # bool[T, J]: there was a job to place
+    logp: Array  # f[T, J]
+    cost: Array  # f[T]: time that jobs spent in the system in a round, in job-rounds
+
+
+class Trained(NamedTuple):
+    """Weights, mean cost of an episode in each step, and how often each member was the scenario."""
+
+    weights: eqx.nn.MLP
+    costs: list[float]
+    used: np.ndarray  # i[K]
+
+
+def worlds(beliefs: Beliefs, width: np.ndarray, gpus: np.ndarray, widest: np.ndarray) -> Worlds:
+    """What members make of every kernel on every kind, and every pair; gangs are spread where no machine holds them.
+
+    `width` [N]: GPUs of each kernel's jobs; `gpus` [Y]; `widest` [Y]: the most GPUs of a kind that a machine has.
+    """
+    d = beliefs.described
+    n, y = d.unit_s.shape[:2]
+    kernel, kind = (x.ravel() for x in np.meshgrid(np.arange(n), np.arange(y), indexing="ij"))
+    spread = np.where(width[kernel] > widest[kind], SPREAD, PACKED)
+    alone = Query(kernel, kind, spread, np.full(len(kernel), NOBODY))
+    a, b, k = (x.ravel() for x in np.meshgrid(np.arange(n), np.arange(n), np.arange(y), indexing="ij"))
+    pairs = Query(a, k, np.zeros(len(a), int), b)
+    trust = float(beliefs.ensemble.trust)
+
+    def members(q: Query) -> np.ndarray:
+        said = np.asarray(beliefs.ensemble.members(jnp.asarray(q.inputs(d)))[0])
+        return np.asarray(q.guess(d) + trust * said)  # [K, ...]
+
+    log_alone = members(alone).reshape(-1, n, y)
+    packed = members(Query(a, k, np.zeros(len(a), int), np.full(len(a), NOBODY))).reshape(-1, n, n, y)
+    log_pairs = members(pairs).reshape(-1, n, n, y)
+    runs, may = d.unit_s[..., PACKED] > 0, (d.kept > 0) & (width == 1)[:, None, None] & (width == 1)[:, None]
+    kept = np.where(may, np.clip(np.exp(packed - log_pairs), 0.02, 1.0), 0.0)
+    believed = World(np.where(runs, np.exp(log_alone.mean(axis=0)), 0.0), kept.mean(axis=0))
+    every = World(np.where(runs, np.exp(log_alone), 0.0), kept)
+    to = partial(jax.tree.map, lambda x: jnp.asarray(x, jnp.float32))
+    return Worlds(to(believed), jnp.asarray(log_alone.std(axis=0), jnp.float32), to(every),
+                  jnp.asarray(width, jnp.int32), jnp.asarray(gpus, jnp.int32))  # fmt: skip
+
+
+def lists(seed: int, w: Worlds, number: int, jobs: int, load: float) -> Lists:
+    """Lists of jobs of these kernels, as those of `measured_jobs` are drawn."""
+    rng = np.random.default_rng([seed, 8])
+    able = np.flatnonzero((np.asarray(w.believed.unit_s) > 0).any(axis=1) & (np.asarray(w.width) > 0))
+    kernel = rng.choice(able, (number, jobs))
+    length = 3600 * np.clip(rng.lognormal(0, SPREAD_OF_LENGTHS, (number, jobs)), 0.05, LONGEST_H)
+    unit_s = np.asarray(w.believed.unit_s)[able]
+    best = np.where(unit_s > 0, unit_s, np.inf).min(axis=1, keepdims=True)
+    relative = np.where(unit_s > 0, best / np.where(unit_s > 0, unit_s, 1.0), 0.0)
+    sustained = float((relative.mean(axis=0) * np.asarray(w.gpus)).sum())
+    gap = (length * np.asarray(w.width)[kernel]).mean(axis=1, keepdims=True) / (load * sustained)
+    arrival = np.cumsum(rng.exponential(1.0, (number, jobs)) * gap, axis=1)
+    return Lists(jnp.asarray(kernel), jnp.asarray(arrival, jnp.float32), jnp.asarray(length, jnp.float32))
+
+
+def episode(weights: eqx.nn.MLP, w: Worlds, true: World, one: Lists, key: Array, rounds: int, history: bool) -> Steps:
+    """One list of jobs from end to end, in a world; actions are drawn."""
+    kernel, width = one.kernel, w.width[one.kernel]
+    jobs = kernel.shape[0]
+    told, real = (_of(x, kernel) for x in (w.believed, true))
+    units = one.length_s * told.unit_s.max(axis=1)  # here `unit_s` is speed, in units a second
+    every = jnp.arange(jobs)
+
+    def a_round(carry: tuple[Any, Array, Array], at: tuple[Array, Array]) -> tuple[tuple[Any, Array, Array], Any]:
+        left, home, residual = carry
+        now, key = at
+        here = (one.arrival_s <= now) & (left > 0)
+        soonest = jnp.where(here, left / told.unit_s.max(axis=1), jnp.inf)
+        order = jnp.argsort(soonest * width)
+        weight = _weights(soonest, told.unit_s, jnp.where(here, width, 0), w.gpus)
+        moved = (home >= 0)[:, None] & (home[:, None] != jnp.arange(w.gpus.shape[0]))
+        worth = told.unit_s / told.unit_s.max(axis=1, keepdims=True) * weight[:, None]
+        worth = worth * jnp.where(moved, 1 - MOVING_S / HORIZON_S, 1.0)
+        table = Table(
+            (worth * here[:, None])[order],
+            jnp.where((here[:, None] & here & (every[:, None] != every))[..., None], told.kept, 0.0)[order][:, order],
+            jnp.where(here, width, 0)[order],
+            w.doubt[kernel][order],
+            (residual * history)[order],
+            jnp.log(jnp.clip(soonest, 1.0, 1e6) / 3600)[order],
+        )
+
+        def place(taken: Taken, at: tuple[Array, Array]) -> tuple[Taken, Any]:
+            j, key = at
+            features, gain, able, partner = look(jnp, table, taken, j)
+            features = jax.lax.stop_gradient(features)
+            there = table.width[j] > 0
+            able &= there | (jnp.arange(able.shape[0]) == 0)
+            logits = jnp.where(able, SHARP * gain + jax.vmap(weights)(features), NEVER)
+            action = jax.random.categorical(key, logits)
+            logp = jax.nn.log_softmax(logits)[action]
+            return take(jnp, table, taken, j, action, partner), (features, gain, able, action, there, logp)
+
+        nobody = jnp.full(jobs, -1, jnp.int32)
+        taken, made = jax.lax.scan(
+            place, Taken(w.gpus.astype(jnp.float32), nobody, nobody), (every, jax.random.split(key, jobs))
+        )
+        kind = jnp.zeros(jobs, jnp.int32).at[order].set(taken.kind)
+        partner = (
+            jnp.zeros(jobs, jnp.int32)
+            .at[order]
+            .set(jnp.where(taken.partner >= 0, order[taken.partner], -1).astype(jnp.int32))
+        )
+        speed, said = (_speed(x, kind, partner) for x in (real, told))
+        lost = jnp.where((home >= 0) & (kind >= 0) & (kind != home), MOVING_S, 0.0)
+        needs = jnp.where(speed > 0, left / jnp.maximum(speed, 1e-30) + lost, jnp.inf)
+        cost = jnp.where(here, jnp.minimum(needs / ROUND_S, 1.0), 0.0).sum()
+        left_now = jnp.where(needs <= ROUND_S, 0.0, left - speed * (ROUND_S - lost))
+        off = jnp.clip(jnp.log(jnp.maximum(speed, 1e-30) / jnp.maximum(said, 1e-30)), -1, 1)
+        residual = residual + jnp.where(here & (speed > 0), FORGETS * (off - residual), 0.0)
+        return (jnp.where(here, left_now, left), jnp.where(here, kind, -1), residual), (*made, cost)
+
+    start = units, jnp.full(jobs, -1, jnp.int32), jnp.zeros(jobs)
+    times = ROUND_S * jnp.arange(1, rounds + 1)
+    (left, _, _), made = jax.lax.scan(a_round, start, (times, jax.random.split(key, rounds)))
+    # Who is not done at the end is charged what it would take at its best.
+    late = jnp.where(left > 0, left / real.unit_s.max(axis=1) / ROUND_S, 0.0).sum()
+    steps = Steps(*made)
+    return steps._replace(cost=steps.cost.at[-1].add(late))
+
+
+def _of(world: World, kernel: Array) -> World:
+    """Of a list's jobs: speeds in units a second instead of seconds, and what they keep beside one another."""
+    seconds = world.unit_s[kernel]
+    return World(jnp.where(seconds > 0, 1 / jnp.where(seconds > 0, seconds, 1.0), 0.0), world.kept[kernel][:, kernel])
+
+
+def _weights(soonest: Array, speed: Array, width: Array, gpus: Array) -> Array:
+    """As `planner.weights`."""
+    runs = jnp.isfinite(soonest)
+    number = runs.sum()
+    relative = jnp.where(runs[:, None], speed / speed.max(axis=1, keepdims=True), 0.0).sum(axis=0)
+    count = jnp.maximum(1.0, (relative / jnp.maximum(number, 1) * gpus).sum())
+    lacks = jnp.maximum(0.0, 1 - count / jnp.maximum(1, width.sum()))
+    later = number - 1 - jnp.argsort(jnp.argsort(soonest))
+    return jnp.where(runs, 1 + width * lacks * later / count, 0.0)
+
+
+def _speed(world: World, kind: Array, partner: Array) -> Array:
+    """Units a second of jobs on these kinds beside these partners [J]."""
+    rows = jnp.arange(kind.shape[0])
+    kept = jnp.where(partner >= 0, world.kept[rows, partner, kind], 1.0)
+    return jnp.where(kind >= 0, world.unit_s[rows, kind] * kept, 0.0)
+
+
+def _advantage(cost: Array) -> Array:
+    """Of each round's actions [B, R, T], against the other R episodes of the same list."""
+    to_go = jnp.cumsum(cost[..., ::-1], axis=-1)[..., ::-1]
+    off = to_go.mean(axis=1, keepdims=True) - to_go
+    return off / (off.std() + 1e-6)
+
+
+def _loss(weights: eqx.nn.MLP, steps: Steps, advantage: Array) -> Array:
+    """PPO's; at the weights that the actions were drawn with, its gradient is the policy gradient."""
+    each = jax.vmap(weights)(steps.features.reshape(-1, steps.features.shape[-1])).reshape(steps.gain.shape)
+    logits = jnp.where(steps.able, SHARP * steps.gain + each, NEVER)
+    logp = jnp.take_along_axis(jax.nn.log_softmax(logits), steps.action[..., None], axis=-1)[..., 0]
+    ratio = jnp.exp(logp - steps.logp)
+    a = advantage[..., None]
+    better = jnp.minimum(ratio * a, jnp.clip(ratio, 1 - CLIP, 1 + CLIP) * a)
+    return -jnp.where(steps.real, better, 0.0).sum() / jnp.maximum(steps.real.sum(), 1)
+
+
+@eqx.filter_jit
+def _episodes(
+    weights: Any, w: Worlds, which: Array, batch: Lists, key: Array, repeats: int, rounds: int, history: bool, own: bool
+) -> Steps:
+    """Episodes [B, R] of lists in the worlds of these members (-1 = as believed); `own`: weights have a leading B."""
+
+    def true(member: Array) -> World:
+        return jax.tree.map(lambda m, mean: jnp.where(member < 0, mean, m[member]), w.members, w.believed)
+
+    def repeated(weights: Any, member: Array, one: Lists, key: Array) -> Steps:
+        keys = jax.random.split(key, repeats)
+        return jax.vmap(lambda k: episode(weights, w, true(member), one, k, rounds, history))(keys)
+
+    keys = jax.random.split(key, which.shape[0])
+    by = eqx.filter_vmap(repeated, in_axes=(eqx.if_array(0) if own else None, 0, 0, 0))
+    return by(weights, which, batch, keys)
+
+
+def _stepped(weights: eqx.nn.MLP, steps: Steps, advantage: Array) -> eqx.nn.MLP:
+    """One inner step, that can be differentiated."""
+    gradient = eqx.filter_grad(_loss)(weights, steps, advantage)
+    return eqx.apply_updates(weights, jax.tree.map(lambda g: -INNER * g, gradient))
+
+
+@eqx.filter_jit
+def _adapted(weights: eqx.nn.MLP, steps: Steps, advantage: Array) -> eqx.nn.MLP:
+    """The weights after one inner step on each list's own episodes [B]."""
+    return eqx.filter_vmap(_stepped, in_axes=(None, 0, 0))(weights, steps, advantage)
+
+
+@eqx.filter_jit
+def _improve(
+    weights: eqx.nn.MLP, state: Any, before: tuple[Steps, Array] | None, steps: Steps, advantage: Array
+) -> tuple[eqx.nn.MLP, Any]:
+    """One step of Adam; through the inner step on the episodes `before`, if there was one."""
+
+    def loss(weights: eqx.nn.MLP) -> Array:
+        if before is None:
+            return _loss(weights, steps, advantage)
+
+        def one(old: Steps, old_advantage: Array, new: Steps, new_advantage: Array) -> Array:
+            return _loss(_stepped(weights, old, old_advantage), new, new_advantage)
+
+        return eqx.filter_vmap(one)(*before, steps, advantage).mean()
+
+    updates, state = _descent().update(eqx.filter_grad(loss)(weights), state, weights)
+    return eqx.apply_updates(weights, updates), state
+
+
+def _descent() -> optax.GradientTransformation:
+    return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(RATE))
+
+
+def train(
+    w: Worlds,
+    *,
+    how: str,
+    seed: int = 0,
+    steps: int = 60,
+    batch: int = 7,
+    repeats: int = 8,
+    jobs: int = 24,
+    rounds: int = 60,
+    load: float = 3.0,
+) -> Trained:
+    """Weights for these worlds; `batch` lists of `jobs` a step, each `repeats` times."""
+    members = int(w.members.unit_s.shape[0])
+    if how not in HOW:
+        raise InputError(f"training is {how!r}", where="how", hint=f"write one of {', '.join(HOW)}")
+    if how != "actor-critic" and batch % members:
+        raise InputError(
+            f"{batch} lists do not use {members} members alike", where="batch", hint=f"use a multiple of {members}"
+        )
+    key = jax.random.key(seed)
+    weights = network(jax.random.fold_in(key, 0))
+    state = _descent().init(eqx.filter(weights, eqx.is_array))
+    which = jnp.arange(batch) % members if how != "actor-critic" else jnp.full(batch, -1)
+    used, costs = np.zeros(members, int), []
+    play = partial(_episodes, repeats=repeats, rounds=rounds, history=how == "history")
+    for step in range(steps):
+        some = lists(seed * 10_000 + step, w, batch, jobs, load)
+        first, second = jax.random.split(jax.random.fold_in(key, step + 1))
+        played = play(weights, w, which, some, first, own=False)
+        advantage = _advantage(played.cost)
+        before = None
+        if how == "meta":
+            before = played, advantage
+            adapted = _adapted(weights, played, advantage)
+            played = play(adapted, w, which, some, second, own=True)
+            advantage = _advantage(played.cost)
+        weights, state = _improve(weights, state, before, played, advantage)
+        costs.append(float(played.cost.sum(axis=-1).mean()) / jobs)
+        used += np.bincount(np.asarray(which)[np.asarray(which) >= 0], minlength=members)
+    assert how == "actor-critic" or (used > 0).all(), "a member of the ensemble was never the scenario"
+    return Trained(weights, costs, used)
+
+
+def adapt(weights: eqx.nn.MLP, w: Worlds, *, seed: int = 0, repeats: int = 8, jobs: int = 24, rounds: int = 60,
+          load: float = 3.0) -> eqx.nn.MLP:  # fmt: skip
+    """The one inner step, on episodes in all members at once: what a scheduler does when beliefs have changed."""
+    members = int(w.members.unit_s.shape[0])
+    some = lists(seed * 10_000 + 9_999, w, members, jobs, load)
+    played = _episodes(
+        weights, w, jnp.arange(members), some, jax.random.key(seed), repeats, rounds, history=False, own=False
+    )
+    return _stepped(weights, played, _advantage(played.cost))
