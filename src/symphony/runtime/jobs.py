@@ -141,11 +141,7 @@ class Job:
         if state.error is not None:
             raise state.error from exception_of(state.cause)
         if not self._read:
-            values = [unpickled(value.head, value.buffers) for value in state.values]
-            names = state.graph.names
-            self._value = (
-                dict(zip(names, values, strict=True)) if names else values[0] if len(values) == 1 else tuple(values)
-            )
+            self._value = state.graph.result([unpickled(value.head, value.buffers) for value in state.values])
             self._read = True
         return self._value
 
