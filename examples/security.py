@@ -3,7 +3,7 @@
     events ─► tally ─┬──────────► evidence ─► believe ─► alarm
                      └─► usual ──────┘
 
-What an account does in an hour depends on the stage of an attack that it is in, if it is in any. A factor graph for each
+What an account does in an hour depends on the stage of an attack that it is in, if in any. A factor graph for each
 account has a variable for the stage in every hour, and one that says whether the account was taken over. Hours are tied
 to the next, and all of them to that one variable, so that there are loops; loopy sum-product gives the beliefs.
 """
@@ -13,10 +13,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-
-import symphony as sy
 from examples import running
 from examples.arrays import both, count, repeat
+
+import symphony as sy
 
 USERS, HOURS = 200, 72  # accounts in a part
 TYPES = ("login", "failed login", "scan", "new program", "upload")
