@@ -20,7 +20,7 @@ from examples.arrays import both, windows
 import symphony as sy
 
 RATE, CHANNELS = 256, 24  # samples a second
-PART = 60  # seconds in a part
+PART = 180  # seconds in a part
 WINDOW, HOP = 2 * RATE, RATE // 2
 BANDS = ((1, 4), (4, 8), (8, 13), (13, 30))  # in Hz; the first is that of the spikes
 SEIZURE = 12  # seconds
@@ -95,7 +95,7 @@ def sample(size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def build(size: int = 8, seed: int = 0) -> sy.Graph:
-    """The graph, for so many minutes."""
+    """The graph, for so many parts of the recording."""
     signal, _ = sample(size, seed)
     graph = sy.graph("eeg")
     scores = []

@@ -24,7 +24,7 @@ K = 9  # length of a k-mer
 READ, WINDOW = 96, 128  # letters of a read, and of the genome that it is aligned to
 GENOME = 6_000
 SITES = np.arange(300, GENOME - 300, 300)  # where variants are suspected
-READS = 150  # in a part
+READS = 500  # in a part
 NO_LETTER = 4
 DIAGONALS = READ + WINDOW - 1
 

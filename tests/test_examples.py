@@ -7,7 +7,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from examples import compare_policies, eeg, genomics, own_policy, running, security
+from examples import compare_policies, eeg, genomics, mix, own_policy, running, security
 from scipy.stats import spearmanr
 
 import symphony as sy
@@ -76,21 +76,21 @@ def test_results_that_differ_are_noticed() -> None:
 
 
 def test_genomics_finds_the_variants_of_the_sample_and_no_others() -> None:
-    found = genomics.build(8, SEED).run()
-    assert found["aligned"] == found["reads"] == 8 * genomics.READS
+    found = genomics.build(3, SEED).run()
+    assert found["aligned"] == found["reads"] == 3 * genomics.READS
     assert found["variants"].tolist() == genomics.SITES[::2].tolist()
 
 
 def test_eeg_finds_when_seizures_begin_and_end() -> None:
-    _, begins = eeg.sample(6, SEED)
-    found = eeg.build(6, SEED).run()["seizures"]
+    _, begins = eeg.sample(3, SEED)
+    found = eeg.build(3, SEED).run()["seizures"]
     assert np.abs(found[:, 0] - begins).max() < 2
     assert np.abs(found[:, 1] - begins - eeg.SEIZURE).max() < 3
 
 
 def test_security_finds_accounts_that_were_taken_over_and_hardly_any_other() -> None:
-    _, taken = security.sample(8, SEED)
-    found = security.build(8, SEED).run()["taken"]
+    _, taken = security.sample(5, SEED)
+    found = security.build(5, SEED).run()["taken"]
     assert len(np.intersect1d(found, taken)) > 0.6 * len(taken)
     assert len(np.setdiff1d(found, taken)) < 0.1 * len(taken)
 
@@ -115,3 +115,13 @@ def _taken_over(evidence: np.ndarray) -> float:
             log, message = log + np.log(ahead.sum()), ahead @ security.NEXT / ahead.sum()
         logs.append(log)
     return float(1 / (1 + np.exp(logs[0] - logs[1])))
+
+
+def test_policies_take_turns_at_the_mix_and_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--size", "1", "--rounds", "2", "--seconds", "0"]
+    measured = mix.main(["--policies", "eft-belief,fifo", *sizes], machine(slots=1))
+    assert [set(one) for one in measured] == [{"eft-belief", "fifo"}] * 2
+    for one in measured:
+        assert all(len(run.completion_s) == 6 and max(run.completion_s) <= run.makespan_s for run in one.values())
+        assert all(0 < run.kernel_s <= run.makespan_s for run in one.values())  # there is one slot
+    assert "2 rounds" in capsys.readouterr().out

@@ -39,7 +39,7 @@ class Shapes:
     jobs: int = 16
     tasks: int = 64
     edges: int = 256
-    kernels: int = 16
+    kernels: int = 32
 
     def to_hold(self, tasks: int, edges: int, kernels: int) -> Shapes:
         """Shapes that hold as much, and no less than these."""

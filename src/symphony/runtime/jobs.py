@@ -125,6 +125,11 @@ class Job:
         """One of waiting, running, done, failed, cancelled."""
         return self._state.status
 
+    @property
+    def completion_s(self) -> float:
+        """Seconds from its submission until it was over; NaN if it is not."""
+        return self._state.ended_s - self._state.submitted_s
+
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until it is over, at most so long; whether it is."""
         return self._state.over.wait(timeout_s)
