@@ -37,6 +37,7 @@ class Round:
     makespan_s: float
     completion_s: tuple[float, ...]  # of each job
     kernel_s: float  # of all kernels together
+    jobs: tuple[sy.Job, ...] = ()
 
     @property
     def mean_completion_s(self) -> float:
@@ -58,7 +59,7 @@ def run(cluster: sy.Cluster, jobs: Sequence[sy.Graph]) -> Round:
         job.result()
     makespan = time.monotonic() - began
     ran = [attempt.seconds for job in submitted for task in job._state.runs for attempt in task.attempts]
-    return Round(makespan, tuple(job.completion_s for job in submitted), float(np.nansum(ran)))
+    return Round(makespan, tuple(job.completion_s for job in submitted), float(np.nansum(ran)), tuple(submitted))
 
 
 def clusters(policies: Sequence[str], topology: sy.Topology | None, stack: ExitStack) -> dict[str, sy.Cluster]:

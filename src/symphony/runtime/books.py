@@ -91,14 +91,20 @@ class Books:
         """A graph and all kernels known, as a problem; `sizes` are the bytes of what each task is called with."""
         kernels = self._with(graph)
         names = _names(kernels)
-        tasks = tuple(
-            Task(call.name, names[call.kernel], size=float(size)) for call, size in zip(graph.calls, sizes, strict=True)
+        return tuple(self._kernel(kernel, names[kernel]) for kernel in kernels), _lowered(
+            graph.name, graph, sizes, names
         )
-        edges = [Edge(graph.calls[s].name, call.name) for call in graph.calls for s in call.reads]
-        stoppable = (call.name for call in graph.calls if call.kernel.options.preemptible)
-        gangs = tuple(Gang(name, (name,), preemptible=True) for name in stoppable)
-        lowered = TaskGraph(graph.name, tasks, tuple(edges), gangs)
-        return tuple(self._kernel(kernel, names[kernel]) for kernel in kernels), lowered
+
+    def workload(self, jobs: Sequence[tuple[Submission, Sequence[int], float]]) -> Workload:
+        """Graphs, with sizes as above and arrivals in seconds, as a problem for the simulator."""
+        kernels = list(dict.fromkeys(call.kernel for graph, _, _ in jobs for call in graph.calls))
+        names = _names(kernels)
+        graphs = [
+            _lowered(f"{graph.name} ({number})", graph, sizes, names) for number, (graph, sizes, _) in enumerate(jobs)
+        ]
+        arrivals = sorted((arrival, number) for number, (_, _, arrival) in enumerate(jobs))
+        known = tuple(self._kernel(kernel, names[kernel]) for kernel in kernels)
+        return Workload("as it ran", known, tuple(graphs), tuple(Job(number, arrival) for arrival, number in arrivals))
 
     def add(self, graph: Submission, sizes: Sequence[int], arrays: WorkloadArrays) -> int:
         """Give a graph a row, from the arrays of its problem; there must be a free one, and room."""
@@ -179,6 +185,16 @@ class Books:
             profiles[device] = Profile(timing.fixed_s, timing.per_byte_s, demand=DEMAND)
         # One that no device can run is still a kernel: the check of the whole problem says what is wrong with it.
         return Kernel(name, profiles or {device: Profile(1.0) for device in kernel.implementations})
+
+
+def _lowered(name: str, graph: Submission, sizes: Sequence[int], names: Mapping[RunnableKernel, str]) -> TaskGraph:
+    """A graph as a problem. Engines move inputs together with kernels: edges have no bytes."""
+    tasks = tuple(
+        Task(call.name, names[call.kernel], size=float(size)) for call, size in zip(graph.calls, sizes, strict=True)
+    )
+    edges = tuple(Edge(graph.calls[s].name, call.name) for call in graph.calls for s in call.reads)
+    stoppable = (call.name for call in graph.calls if call.kernel.options.preemptible)
+    return TaskGraph(name, tasks, edges, tuple(Gang(name, (name,), preemptible=True) for name in stoppable))
 
 
 def _names(kernels: Sequence[RunnableKernel]) -> dict[RunnableKernel, str]:

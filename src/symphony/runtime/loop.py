@@ -258,14 +258,14 @@ class Loop:
     def _seconds(self, run: TaskRun, device: int) -> float:
         """That a task is expected to take; for ever, if nobody knows."""
         timing = self.scheduler.books.profiles.timing(run.kernel.key, self._kind_name(device))
-        return timing.seconds(_size(run)) if timing.runs else math.inf
+        return timing.seconds(size_of(run)) if timing.runs else math.inf
 
     def _kind_name(self, device: int) -> str:
         return self.topology.devices[device].kind
 
     def _work(self, run: TaskRun, device: int, ahead: bool) -> Work:
         """A new attempt at a task."""
-        books, size = self.scheduler.books, _size(run)
+        books, size = self.scheduler.books, size_of(run)
         timing = books.profiles.timing(run.kernel.key, self._kind_name(device))
         run.number = next(self._numbers)
         self._attempts[run.number] = run
@@ -333,7 +333,7 @@ class Loop:
             if not reader.missing:
                 reader.ready_s = now
                 made = {source: _value(job.runs[source]).size for source in reader.call.reads}
-                books.inputs_known(job.row, index, made, _size(reader))
+                books.inputs_known(job.row, index, made, size_of(reader))
         for source in run.call.reads:
             self._read(job.runs[source])
         self.engine.free(run.arguments)
@@ -359,7 +359,7 @@ class Loop:
     def _learn(self, run: TaskRun, device: int, event: Finished) -> None:
         books = self.scheduler.books
         timing = books.profiles.timing(run.kernel.key, self._kind_name(device))
-        timing.learn(_size(run), event.seconds, shared=any(self._on), cold=event.cold)
+        timing.learn(size_of(run), event.seconds, shared=any(self._on), cold=event.cold)
         books.refresh(run.kernel)
         self._end_trial(run)
 
@@ -474,7 +474,7 @@ def _inputs(run: TaskRun) -> Iterable[Stored]:
         yield held[number] if number in held else _value(run.job.runs[next(reads)])
 
 
-def _size(run: TaskRun) -> int:
+def size_of(run: TaskRun) -> int:
     """Bytes that a task is called with."""
     return run.arguments.size + sum(value.size for value in _inputs(run)) if not run.missing else run.arguments.size
 
