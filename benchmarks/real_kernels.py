@@ -139,7 +139,7 @@ class Ray(Others):
 
 
 def predicted(cluster: sy.Cluster, workload: Workload, policy: OneOf) -> float:
-    """Makespan in the simulator, with times that differ as they were seen to and decisions that take as long as here."""
+    """Makespan in the simulator, with times that differ as they were seen to, and decisions that take as long."""
     as_here = replace(CALM, latency_s=think_s(cluster), work_noise=noise(cluster))
     slots = len(workload.jobs)
     drawn = [draw(cluster.topology, workload, seed, as_here, job_slots=slots) for seed in range(DRAWS)]

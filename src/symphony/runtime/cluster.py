@@ -197,7 +197,7 @@ class Cluster:
         """What was learned of other code is not as sure."""
         for kind in self.topology.kinds:
             if device in (kind.name, kind.type):
-                self._profiles.timing(kernel.key, kind.name).doubt(digest)
+                self._profiles.doubt(kernel.key, kind.name, digest)
 
 
 def local(

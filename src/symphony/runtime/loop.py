@@ -46,6 +46,7 @@ from symphony.problem.errors import (
 )
 from symphony.runtime import turn as happened
 from symphony.runtime.books import Shapes, problem_arrays
+from symphony.runtime.demand import Company, Ran
 from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, Attempt, JobState, TaskRun, cancelled
 from symphony.runtime.kernels import RunnableKernel
 from symphony.runtime.scheduler import Scheduler
@@ -82,6 +83,8 @@ class Loop:
         self._slots = [self.topology.kind_of[device.kind].slots for device in self.topology.devices]
         kinds = [kind.name for kind in self.topology.kinds]
         self._kind = [kinds.index(device.kind) for device in self.topology.devices]
+        self._is_cpu = [self.topology.kind_of[device.kind].type == "cpu" for device in self.topology.devices]
+        self._company = Company(self.topology)
         self._down: set[int] = set()
         self._trials: dict[tuple[str, int], TaskRun] = {}  # kernels on device kinds that they have never run on
         self._events: deque[Event] = deque()  # for the core
@@ -358,10 +361,18 @@ class Loop:
 
     def _learn(self, run: TaskRun, device: int, event: Finished) -> None:
         books = self.scheduler.books
-        timing = books.profiles.timing(run.kernel.key, self._kind_name(device))
-        timing.learn(size_of(run), event.seconds, shared=any(self._on), cold=event.cold)
+        ran = Ran(run.kernel.key, self._kind_name(device), device, event.began_s, event.began_s + event.seconds)
+        busy_s = event.busy_s if self._is_cpu[device] else math.nan
+        company = self._company.of(ran, self._running())
+        books.profiles.learn(ran, size_of(run), event.seconds, busy_s=busy_s, cold=event.cold, company=company)
         books.refresh(run.kernel)
         self._end_trial(run)
+
+    def _running(self) -> Iterator[Ran]:
+        """What the engine runs; of what was sent ahead nobody knows whether it has begun."""
+        for device, runs in enumerate(self._on):
+            sent = ((run.kernel.key, run.attempts[-1]) for run in runs)
+            yield from (Ran(k, self._kind_name(device), device, a.sent_s, math.inf) for k, a in sent if not a.ahead)
 
     def _end_trial(self, run: TaskRun) -> None:
         if self._trials.get((run.kernel.key, run.trial)) is run:
