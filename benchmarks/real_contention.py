@@ -1,9 +1,9 @@
 """Contention for memory, for real: `python -m benchmarks.real_contention [--quick] [--only SECTION …] [--json FILE]`.
 
-    pairs     a kernel that streams through memory and one that computes in its cache, alone and side by side on cores of
-              one socket: how much longer each takes, in seconds and in time of the processor
-    avoided   jobs of as many streams as computations, the streams first, by policies in turn: makespan, how much of the
-              streams' time was beside another stream, and what was learned of their demands
+    pairs     a kernel that streams through memory and one that computes in its cache, alone and side by side on cores
+              of one socket: how much longer each takes, in seconds and in time of the processor
+    avoided   jobs of as many streams as computations, the streams first, by policies in turn: makespan, how much of
+              the streams' time was beside another stream, and what was learned of their demands
 
 As many streams run side by side as there are cores, less one for the pair. Other load of the machine is in the seconds;
 in the time of the processor only as far as it uses memory, too. Unfair to `fifo` and `heft`: the order of tasks is the
@@ -32,8 +32,9 @@ from symphony.runtime.programs import keep_programs
 SECTIONS = ("pairs", "avoided")
 POLICIES = ("fifo", "heft", "tetris", "symphony-late")
 STREAM_BYTES = 64 << 20  # of each of three arrays: more than a core's share of any cache
-REPEATS = {"stream": 4, "compute": 120}
+REPEATS = {"stream": 10, "compute": 250}
 EACH = 6  # streams, and computations, of a job, for each core
+LEARNING = 5  # rounds
 _arrays: list[np.ndarray] = []  # of a process
 
 
@@ -158,7 +159,7 @@ def avoided(topology: sy.Topology, slots: int, rounds: int) -> dict[str, Any]:
     figures: dict[str, Any] = {name: [] for name in POLICIES}
     with ExitStack() as stack:
         found = clusters(POLICIES, topology, stack)
-        for _ in range(3):
+        for _ in range(LEARNING):
             mixed = job(slots, lambda count: rng.permutation(count).tolist())
             for cluster in found.values():
                 measured(cluster, mixed)

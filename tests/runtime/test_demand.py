@@ -36,8 +36,8 @@ def learned(pairs: list[tuple[str, str]], runs: int, noise: float = 0.1, seed: i
 ALL = [(a, b) for a in ASKS for b in ASKS]
 
 
-def test_before_a_kernel_ran_beside_another_it_asks_for_next_to_nothing() -> None:
-    assert Demand().share < 0.1 < Demand().std
+def test_before_a_kernel_ran_beside_another_nobody_knows_and_schedulers_are_told_nothing() -> None:
+    assert Demand().share < Demand().std and Demand().told == 0.0
     assert Demand().slower(ALONE) == (0.0, 0.0)
 
 
@@ -47,20 +47,20 @@ def test_shares_and_times_alone_are_told_apart(seed: int) -> None:
     for kernel, truth in ASKS.items():
         asks = profiles.demand(kernel, "cpu")
         assert asks.share == pytest.approx(truth, abs=0.15) and asks.std < 0.2
+        assert asks.told == (asks.share if kernel != "compute" else 0.0)
         assert profiles.timing(kernel, "cpu").seconds(0.0) == pytest.approx(TAKES[kernel], rel=0.15)
 
 
 def test_what_is_learned_predicts_how_slow_pairs_are() -> None:
     profiles = learned(ALL, 200)
-    both, _ = profiles.demand("stream", "cpu").slower(Load(same=1.0))
-    beside, _ = profiles.demand("stream", "cpu").slower(Load(mean=profiles.demand("compute", "cpu").share))
+    both, _ = profiles.demand("stream", "cpu").slower(Load(1.0, same=1.0))
+    beside, _ = profiles.demand("stream", "cpu").slower(Load(1.0, mean=profiles.demand("compute", "cpu").share))
     assert math.exp(both) == pytest.approx(1.5, rel=0.1) and math.exp(beside) == pytest.approx(1.0, rel=0.05)
 
 
 def test_what_only_ever_ran_beside_its_like_is_not_accused() -> None:
     """It may just take that long."""
-    asks = learned([("stream", "stream")], 60).demand("stream", "cpu")
-    assert asks.share < 0.2
+    assert learned([("stream", "stream")], 60).demand("stream", "cpu").told == 0.0
 
 
 def test_wild_runs_do_not_make_a_demand() -> None:
@@ -102,6 +102,13 @@ def test_company_is_who_ran_at_the_same_time_on_the_same_memory() -> None:
     company.of(ran("before", 0.0, 1.0), [])
     company.of(ran("overlaps", 0.5, 1.5), [])
     company.of(ran("elsewhere", 1.0, 2.0, device=1), [])
-    still = [ran("still", 1.75, math.inf)]
+    still = [Ran("still", "cpu", 0, 1.75, math.inf, math.nan)]
     found = company.of(ran("mine", 1.0, 2.0), still)
     assert {one.kernel: share for one, share in found} == {"overlaps": 0.5, "still": 0.25}
+
+
+def test_company_that_waits_for_its_processor_is_none() -> None:
+    idle = Ran("stream", "cpu", 0, 0.0, 1.0, active=0.25)
+    assert ran("stream").beside(idle) == 0.25
+    half, _ = learned(ALL, 200).demand("stream", "cpu").slower(Load(0.5, same=1.0))
+    assert math.exp(half) == pytest.approx(1.25, rel=0.1)

@@ -192,9 +192,9 @@ class Books:
     def _demand(self, kernel: RunnableKernel, device: str) -> dict[str, float]:
         """What a worker asks of the rows on its route."""
         asks = self.profiles.demand(kernel.key, device)
-        if not asks.runs or device not in self._memory:
+        if not asks.told or device not in self._memory:
             return {"compute": COMPUTE}
-        return {"compute": COMPUTE, "memory": asks.share * self._memory[device]}
+        return {"compute": COMPUTE, "memory": asks.told * self._memory[device]}
 
     def _kernel(self, kernel: RunnableKernel, name: str) -> Kernel:
         profiles = {}

@@ -10,15 +10,15 @@ share, as in `timing.py`. A run moves the weights, by Bayes' rule, to the shares
 for is taken from their own beliefs, doubt included.
 
 On a CPU, the time that counts is that for which the processor worked: a wait for memory is in it, a wait for the
-processor, which others have, is not. Cache and memory are not told apart: what one pays for beside others is charged to
-the memory.
+processor, which others have, is not; and company that waits for its own processor is none. Cache and memory are not
+told apart: what one pays for beside others is charged to the memory.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -37,8 +37,9 @@ from symphony.runtime.timing import (
 )
 
 LEVELS = np.linspace(0.0, 1.0, 17)  # shares of the bandwidth
-NOTHING = 0.8  # chance that a kernel asks for next to nothing, before it ever ran beside another
-FORGET = 0.005  # of the weights, with every run: kernels and inputs change
+NOTHING = 0.5  # chance that a kernel asks for next to nothing, before it ever ran beside another
+LIKELY = 0.1  # chance of the same, below which it is believed to ask for something
+FORGET = 0.002  # of the weights, with every run: kernels and inputs change
 LEAST_S = 1e-3  # runs that are shorter tell more of clocks than of memories
 SPREAD = np.sqrt(3.0) * np.array([-1.0, 0.0, 1.0])  # a normal in three points, and their weights
 POINTS = np.array([1.0, 4.0, 1.0]) / 6.0
@@ -54,23 +55,26 @@ class Ran:
     device: int
     began_s: float
     ended_s: float
+    active: float = 1.0  # share of that time for which it had its processor; NaN = not known
 
     def beside(self, other: Ran) -> float:
-        """The share of our time during which the other ran, too."""
+        """The share of our time during which the other ran, too. One that has not ended is taken to be as active."""
         both = min(self.ended_s, other.ended_s) - max(self.began_s, other.began_s)
-        return max(both, 0.0) / max(self.ended_s - self.began_s, 1e-9)
+        active = self.active if math.isnan(other.active) else other.active
+        return max(both, 0.0) / max(self.ended_s - self.began_s, 1e-9) * active
 
 
 @dataclass(frozen=True)
 class Load:
-    """What others asked of the memory while a kernel ran, in shares of its bandwidth."""
+    """What others asked of the memory while a kernel ran."""
 
-    same: float = 0.0  # runs of the same kernel beside it …
-    mean: float = 0.0  # … and what the rest asks for
+    part: float = 0.0  # of its time, in which it had company; during that …
+    same: float = 0.0  # … runs of the same kernel beside it, …
+    mean: float = 0.0  # … and what the rest asks for, in shares of the bandwidth
     std: float = 0.0
 
     def __bool__(self) -> bool:
-        return self.same > 0 or self.mean > 0
+        return self.part > 0
 
 
 ALONE = Load()
@@ -78,13 +82,13 @@ ALONE = Load()
 
 def slowdown(share: np.ndarray, load: Load, others: float | np.ndarray) -> np.ndarray:
     """Factor on the time of a kernel that asks for such a share, beside others."""
-    return np.where(share > 0, np.maximum(share * (1 + load.same) + others, 1.0), 1.0)
+    beside = np.where(share > 0, np.maximum(share * (1 + load.same) + others, 1.0), 1.0)
+    return 1 + load.part * (beside - 1)
 
 
 def _prior() -> list[float]:
-    """Next to nothing, or any share, small ones more likely."""
-    some = 1 / LEVELS[1:]
-    return [NOTHING, *((1 - NOTHING) * some / some.sum()).tolist()]
+    """Next to nothing, or any share."""
+    return [NOTHING, *[(1 - NOTHING) / (len(LEVELS) - 1)] * (len(LEVELS) - 1)]
 
 
 @dataclass
@@ -110,6 +114,11 @@ class Demand:
     def std(self) -> float:
         """How far off that may be."""
         return math.sqrt(max(float(np.dot(self.weights, LEVELS**2)) - self.share**2, 0.0))
+
+    @property
+    def told(self) -> float:
+        """What schedulers are told that it asks for: nothing, until it is likely that it asks for something."""
+        return self.share if self.weights[0] < LIKELY else 0.0
 
     def slower(self, load: Load) -> tuple[float, float]:
         """By what factor such company slows it: mean of the logarithm, and its deviation."""
@@ -184,13 +193,14 @@ class Company:
         return [(one, share) for one in near if (share := ran.beside(one)) > 0]
 
 
-def load_of(ran: Ran, company: Sequence[tuple[Ran, float]], share: dict[tuple[str, str], Demand]) -> Load:
+def load_of(ran: Ran, company: Sequence[tuple[Ran, float]], known: Mapping[tuple[str, str], Demand]) -> Load:
     """What company asked of the memory, as far as that is known."""
+    part = min(sum(share for _, share in company), 1.0)
     same = mean = variance = 0.0
-    for one, part in company:
+    for one, share in company:
         if (one.kernel, one.kind) == (ran.kernel, ran.kind):
-            same += part
-        elif (one.kernel, one.kind) in share:
-            known = share[one.kernel, one.kind]
-            mean, variance = mean + part * known.share, variance + (part * known.std) ** 2
-    return Load(same, mean, math.sqrt(variance))
+            same += share / part
+        else:
+            asks = known.get((one.kernel, one.kind)) or Demand()
+            mean, variance = mean + share / part * asks.share, variance + (share / part * asks.std) ** 2
+    return Load(part, same, mean, math.sqrt(variance))

@@ -361,8 +361,10 @@ class Loop:
 
     def _learn(self, run: TaskRun, device: int, event: Finished) -> None:
         books = self.scheduler.books
-        ran = Ran(run.kernel.key, self._kind_name(device), device, event.began_s, event.began_s + event.seconds)
         busy_s = event.busy_s if self._is_cpu[device] else math.nan
+        active = 1.0 if math.isnan(busy_s) else min(busy_s / max(event.seconds, 1e-9), 1.0)
+        kind, ended_s = self._kind_name(device), event.began_s + event.seconds
+        ran = Ran(run.kernel.key, kind, device, event.began_s, ended_s, active)
         company = self._company.of(ran, self._running())
         books.profiles.learn(ran, size_of(run), event.seconds, busy_s=busy_s, cold=event.cold, company=company)
         books.refresh(run.kernel)
@@ -372,7 +374,9 @@ class Loop:
         """What the engine runs; of what was sent ahead nobody knows whether it has begun."""
         for device, runs in enumerate(self._on):
             sent = ((run.kernel.key, run.attempts[-1]) for run in runs)
-            yield from (Ran(k, self._kind_name(device), device, a.sent_s, math.inf) for k, a in sent if not a.ahead)
+            yield from (
+                Ran(k, self._kind_name(device), device, a.sent_s, math.inf, math.nan) for k, a in sent if not a.ahead
+            )
 
     def _end_trial(self, run: TaskRun) -> None:
         if self._trials.get((run.kernel.key, run.trial)) is run:
