@@ -11,19 +11,12 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from symphony.engines.engine import (
-    DIED,
-    LOST,
-    RAISED,
-    TIMEOUT,
-    UNREADABLE,
-    UNSENDABLE,
     DeviceDown,
     DeviceUp,
     Engine,
@@ -38,15 +31,12 @@ from symphony.engines.engine import (
 from symphony.problem.errors import (
     EngineError,
     InfeasibleError,
-    JobError,
-    KernelError,
-    KernelTimeoutError,
     SymphonyError,
-    WorkerDiedError,
 )
 from symphony.runtime import turn as happened
 from symphony.runtime.books import Shapes, problem_arrays
 from symphony.runtime.demand import Company, Ran
+from symphony.runtime.failures import error_of, is_run_again
 from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, Attempt, JobState, TaskRun, cancelled
 from symphony.runtime.kernels import RunnableKernel
 from symphony.runtime.scheduler import Scheduler
@@ -55,13 +45,6 @@ from symphony.runtime.turn import AT_ONCE, Answer, Event
 log = logging.getLogger("symphony.runtime")
 SHORT_S = 5e-3  # a kernel that is expected to take less may be sent ahead: one for each slot …
 AHEAD_S, AHEAD = 1e-3, 16  # … or as many as take so long, and no more than this
-# What ends a process from outside: the kernel that it ran is not to blame.
-BLAMELESS = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT}
-HINTS = {
-    RAISED: "the traceback below is from the process that ran it",
-    UNSENDABLE: "return what can be pickled: arrays, numbers, plain containers of them",
-    UNREADABLE: "what it uses must be importable where it runs",
-}
 
 
 class Loop:
@@ -492,27 +475,3 @@ def _inputs(run: TaskRun) -> Iterable[Stored]:
 def size_of(run: TaskRun) -> int:
     """Bytes that a task is called with."""
     return run.arguments.size + sum(value.size for value in _inputs(run)) if not run.missing else run.arguments.size
-
-
-def is_run_again(run: TaskRun, event: Failed) -> bool:
-    """Whether a run that failed is no fault of the kernel's, and it may try once more."""
-    return event.why == DIED and event.signal in BLAMELESS and run.lost < run.kernel.options.retries
-
-
-def error_of(run: TaskRun, event: Failed) -> JobError:
-    """What the one who asked is told."""
-    where, name = run.job.where(run), run.kernel.name
-    if event.why == TIMEOUT:
-        hint = "give it more time: @sy.kernel(timeout_s=…)"
-        return KernelTimeoutError(f"kernel {name!r}: {event.message}", where=where, hint=hint)
-    if event.why == DIED:
-        again = f" for the {run.lost + 1}. time" if run.lost else ""
-        memory = "; is there enough memory?" if event.signal == signal.SIGKILL else ""
-        hint = f"run it by itself to see what it does to its process{memory}"
-        return WorkerDiedError(f"kernel {name!r}: {event.message}{again}", where=where, hint=hint, signal=event.signal)
-    if event.why == LOST:
-        hint = "submit the job again: what it needs is made again"
-        return WorkerDiedError(f"kernel {name!r}: {event.message}", where=where, hint=hint)
-    said = {RAISED: "raised", UNSENDABLE: "returned what cannot be sent:", UNREADABLE: "could not be read:"}
-    text = f"kernel {name!r} {said[event.why]} {event.type}: {event.message}"
-    return KernelError(text, where=where, hint=HINTS[event.why], traceback=event.traceback)

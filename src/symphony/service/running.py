@@ -18,9 +18,9 @@ import sqlalchemy as sa
 from symphony.engines.engine import Failed, Finished, Stored
 from symphony.problem.errors import EngineError, JobCancelledError, ServiceError, SymphonyError
 from symphony.runtime.cluster import Cluster
+from symphony.runtime.failures import error_of, is_run_again
 from symphony.runtime.graph import Submission
 from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, JobState, TaskRun
-from symphony.runtime.loop import error_of, is_run_again
 from symphony.service import graphs, tables
 from symphony.service.blobs import Blobs, named_in
 from symphony.service.ledger import Entry, Ledger
