@@ -13,11 +13,11 @@ worst for them. Before the rounds that count come some in which the order is dra
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+import jax
 import numpy as np
 from examples.mix import cache, clusters, ratio
 from rich.console import Console
@@ -189,7 +189,7 @@ def main() -> None:
     options = arguments(__doc__ or "", SECTIONS)
     out, figures, before = Console(), {}, machine()
     keep_programs(cache())
-    os.environ["JAX_PLATFORMS"] = "cpu"
+    jax.config.update("jax_platforms", "cpu")
     topology = sy.discover().topology
     kinds = topology.kind_of
     topology = sy.Topology(

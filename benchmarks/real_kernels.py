@@ -21,6 +21,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from examples.mix import WARM_UP, Round, cache, clusters, graphs, ratio, run
@@ -190,6 +191,7 @@ def main() -> None:
     """Measure, and say who is how much better."""
     options = arguments(__doc__ or "", SECTIONS)
     out = Console()
+    jax.config.update("jax_platforms", "cpu")  # this process only decides: GPUs are for the kernels
     keep_programs(cache())
     os.environ.update(ONE_THREAD)
     count = QUICK_ROUNDS if options.quick else ROUNDS

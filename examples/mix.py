@@ -1,4 +1,4 @@
-"""All three applications at once, by several policies in turn: `python -m examples.mix [--seconds 20]`.
+"""All three applications at once, by several policies in turn: `python -m examples.mix [--seconds 10]`.
 
 Each policy has a cluster of its own: the processors of this machine, and what it has learned of the kernels. Jobs of
 all applications are submitted at once; the policies take turns, in an order that is drawn for each round, so that other
@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import jax
 import numpy as np
 from examples import eeg, genomics, security
 from rich.console import Console
@@ -118,7 +119,7 @@ def main(argv: list[str] | None = None, topology: sy.Topology | None = None) -> 
     parser.add_argument("--policies", default=",".join(POLICIES), help="the first is what others are compared with")
     parser.add_argument("--size", type=int, default=2, help="parts of the input of the small jobs")
     parser.add_argument("--rounds", type=int, default=3, help="at least so many")
-    parser.add_argument("--seconds", type=float, default=15.0, help="and for so long")
+    parser.add_argument("--seconds", type=float, default=10.0, help="and for so long")
     options = parser.parse_args(argv)
     names = options.policies.split(",")
     jobs, out = graphs(options.size), Console()
@@ -138,5 +139,6 @@ def main(argv: list[str] | None = None, topology: sy.Topology | None = None) -> 
 
 
 if __name__ == "__main__":
+    jax.config.update("jax_platforms", "cpu")  # this process only decides: GPUs are for the kernels
     keep_programs(cache())
     main()
