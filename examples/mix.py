@@ -46,7 +46,7 @@ class Round:
         return float(np.mean(self.completion_s))
 
 
-def graphs(size: int = 3, copies: int = 2) -> list[sy.Graph]:
+def graphs(size: int = 2, copies: int = 2) -> list[sy.Graph]:
     """The jobs of a round, the largest first."""
     sizes = [size * (copies - copy) for copy in range(copies)]
     return [module.build(parts, seed) for seed, parts in enumerate(sizes) for module in APPLICATIONS.values()]
