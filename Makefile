@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 .PHONY: help install demo test lint format fuzz clean
 
 help:
-	@echo "make demo     compare policies on a heterogeneous cluster; report in demo/"
+	@echo "make demo     compare policies on a simulated cluster (report in demo/), then on real kernels here"
 	@echo "make test     linter, type checker and tests"
 	@echo "make fuzz     fresh random scenarios through both simulators, for as long as you like (SEEDS=200)"
 	@echo "make format   rewrite the sources in the house style"
@@ -21,7 +21,8 @@ install: $(VENV)/.installed
 
 demo: install
 	$(BIN)/symphony compare --topology paper --workload 'variant-calling?jobs=60' --seeds 8 --report demo
-	@echo "Open demo/report.html for the schedules."
+	@echo "Open demo/report.html for the schedules. Now for real, on this machine:"
+	$(BIN)/python -m examples.mix
 
 lint: install
 	$(BIN)/ruff check src tests benchmarks examples

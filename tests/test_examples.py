@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
-from examples import compare_policies, own_policy, read_mapping, training_job
+from examples import compare_policies, eeg, genomics, mix, own_policy, running, security, training_job
+from scipy.stats import spearmanr
 
 import symphony as sy
+from symphony.runtime.kernels import KernelFunction
 from tests.runtime.machines import machine
 
 
@@ -41,24 +44,87 @@ def test_own_policy_keeps_its_contract_and_is_compared(
     assert "Remembering keeps its contract." in capsys.readouterr().out
 
 
-def test_read_mapping_finds_where_reads_come_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = ["--reads", "60", "--parts", "2", "--profiles", str(tmp_path / "p.json")]
-    calls = read_mapping.main([*options, "--trace", str(tmp_path / "trace.json")], machine(slots=1))
-    assert calls["reads"] == calls["aligned"] == 60
+SEED = 3
+
+
+@pytest.mark.parametrize("application", [genomics, eeg, security])
+def test_applications_run_and_give_what_a_plain_run_gives(
+    application: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = ["--profiles", str(tmp_path / "p.json"), "--trace", str(tmp_path / "trace.json")]
+    found = running.main("", application.build, ["--size", "2", "--seed", str(SEED), *files], machine(slots=1))
+    running.same(found, application.build(2, SEED).run())
     assert (tmp_path / "trace.json").stat().st_size > 1000
-    out = capsys.readouterr().out
-    assert out.count("call-0") == 2 and "read_mapping.likelihood on small" in out
+    assert "the same as in one process" in capsys.readouterr().out
 
 
-def test_read_mapping_tells_a_variant_from_the_genome() -> None:
-    genome, variant, reads = read_mapping.sample(400, 4_000, seed=1)
-    index = read_mapping.count_kmers(genome)
-    starts = read_mapping.seed(index, reads)
-    plain = read_mapping.likelihood(genome, reads, starts)
-    other = read_mapping.likelihood(variant, reads, starts)
-    scores = read_mapping.align(genome, reads, starts)
-    calls = read_mapping.call([scores], [plain], [other])
-    assert calls["aligned"] == 400 and 0 < calls["for_variant"] < calls["covering"] < 30
+@pytest.mark.parametrize("application", [genomics, eeg, security])
+def test_implementations_for_gpus_give_what_those_for_cpus_give(
+    application: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graph = application.build(1, SEED)
+    plain = graph.run()
+    monkeypatch.setattr(
+        KernelFunction, "__call__", lambda self, *args: self.implementations.get("gpu", self._first)(*args)
+    )
+    running.same(graph.run(), plain)
+
+
+def test_results_that_differ_are_noticed() -> None:
+    with pytest.raises(AssertionError):
+        running.same({"found": np.ones(2)}, {"found": np.array([1.0, 2.0])})
+
+
+def test_genomics_finds_the_variants_of_the_sample_and_no_others() -> None:
+    found = genomics.build(3, SEED).run()
+    assert found["aligned"] == found["reads"] == 3 * genomics.READS
+    assert found["variants"].tolist() == genomics.SITES[::2].tolist()
+
+
+def test_eeg_finds_when_seizures_begin_and_end() -> None:
+    _, begins = eeg.sample(3, SEED)
+    found = eeg.build(3, SEED).run()["seizures"]
+    assert np.abs(found[:, 0] - begins).max() < 2
+    assert np.abs(found[:, 1] - begins - eeg.SEIZURE).max() < 3
+
+
+def test_security_finds_accounts_that_were_taken_over_and_hardly_any_other() -> None:
+    _, taken = security.sample(5, SEED)
+    found = security.build(5, SEED).run()["taken"]
+    assert len(np.intersect1d(found, taken)) > 0.6 * len(taken)
+    assert len(np.setdiff1d(found, taken)) < 0.1 * len(taken)
+
+
+def test_loopy_beliefs_order_accounts_as_exact_ones_do() -> None:
+    parts, _ = security.sample(1, SEED)
+    counted = security.tally(parts[0])
+    given = security.evidence(counted, security.usual([counted]))
+    found = security.believe(given)
+    exact = np.array([_taken_over(one) for one in given])
+    assert spearmanr(found, exact).statistic > 0.95
+    assert ((found > 0.5) == (exact > 0.5)).mean() > 0.98
+
+
+def _taken_over(evidence: np.ndarray) -> float:
+    """Exactly: for an account of either kind, the hours are a chain."""
+    logs = []
+    for prior, of_account in zip((1 - security.TAKEN, security.TAKEN), security.OF_ACCOUNT, strict=True):
+        log, message = np.log(prior), np.ones(len(of_account))
+        for hour in evidence:
+            ahead = message * hour * of_account
+            log, message = log + np.log(ahead.sum()), ahead @ security.NEXT / ahead.sum()
+        logs.append(log)
+    return float(1 / (1 + np.exp(logs[0] - logs[1])))
+
+
+def test_policies_take_turns_at_the_mix_and_are_compared(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--size", "1", "--rounds", "2", "--seconds", "0"]
+    measured = mix.main(["--policies", "eft-belief,fifo", *sizes], machine(slots=1))
+    assert [set(one) for one in measured] == [{"eft-belief", "fifo"}] * 2
+    for one in measured:
+        assert all(len(run.completion_s) == 6 and max(run.completion_s) <= run.makespan_s for run in one.values())
+        assert all(0 < run.kernel_s <= run.makespan_s for run in one.values())  # there is one slot
+    assert "2 rounds" in capsys.readouterr().out
 
 
 def test_training_job_learns_what_one_worker_would_and_goes_on_from_its_checkpoint(

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 import symphony as sy
-from symphony.problem.arrays import workload_arrays
+from symphony.problem.arrays import KIND_INDEX, workload_arrays
 from symphony.problem.workload import Job, Workload
 from symphony.runtime.books import BY_JOB, BY_KERNEL, Books, Shapes, problem_arrays
+from symphony.runtime.demand import Ran
 from symphony.runtime.graph import Graph, Submission, submission
 from symphony.runtime.kernels import KernelFunction
 from symphony.runtime.profiles import Profiles
@@ -79,6 +80,31 @@ def test_times_are_read_from_the_profiles() -> None:
     assert found.w.time_fixed[0, 0] == pytest.approx(3.0, rel=0.1) and found.w.time_fixed[0, 0] != before[0]
     assert np.isinf(found.w.time_fixed[0, 1])  # it has no implementation for the other kind
     assert found.version == 1  # what is learned needs no new graphs
+
+
+def test_demands_are_read_from_the_profiles_once_they_are_likely() -> None:
+    profiles, one = Profiles(), kernel("one")
+    found = books(profiles)
+    add(found, chain(one))
+    assert found.w.demand_fixed[0, 0, KIND_INDEX["memory"]] == 0.0
+    mine, other = (Ran(key, "small", 0, 0.0, 1.0) for key in (one.key, "other"))
+    for number in range(60):  # beside its like, it takes half as long again
+        like = number % 2 > 0
+        profiles.learn(mine, 0.0, 1.5 if like else 1.0, company=[(mine if like else other, 1.0)])
+        profiles.learn(other, 0.0, 1.0, company=[(mine, 1.0)])
+    found.refresh(one)
+    memory = next(row.capacity for row in found.topology.resources if row.kind == "memory")
+    assert found.w.demand_fixed[0, 0, KIND_INDEX["memory"]] == pytest.approx(0.75 * memory, rel=0.1)
+    (lowered, *_), _ = found.lowered(chain(one), [1])
+    assert lowered.implementations["small"].demand["memory"] == pytest.approx(0.75 * memory, rel=0.1)
+    assert lowered.implementations["small"].demand["compute"] == 1.0
+
+
+def test_graphs_that_ran_are_a_workload_for_the_simulator() -> None:
+    found, one = books(), kernel("one")
+    work = found.workload([(chain(one, one), [10, 20], 0.5), (chain(one), [30], 0.0)])
+    assert [(job.graph, job.arrival_s) for job in work.jobs] == [(1, 0.0), (0, 0.5)]
+    assert [[task.size for task in graph.tasks] for graph in work.graphs] == [[10.0, 20.0], [30.0]]
 
 
 def test_sizes_are_filled_in_when_they_are_known() -> None:

@@ -545,3 +545,18 @@ def test_decisions_are_counted_and_timed(cluster: sy.Cluster) -> None:
     cluster.submit(one(add, 1)).result(SECONDS)
     assert cluster.statistics.decisions > before
     assert 0 < cluster.statistics.latency_quantile(0.5) <= cluster.statistics.latency_quantile(0.99)
+
+
+def test_jobs_that_ran_are_a_workload_of_the_simulator(cluster: sy.Cluster) -> None:
+    graph = sy.graph("mapped")
+    graph.task(total, [graph.task(make, 1_000), graph.task(make, 2_000)])
+    jobs = [cluster.submit(graph) for _ in range(2)]
+    assert all(job.result(SECONDS) == 3_000.0 for job in jobs)
+    work = cluster.workload(jobs)
+    assert len(work.jobs) == 2 and work.jobs[0].arrival_s == 0.0 < work.jobs[1].arrival_s
+    first = work.graphs[0]
+    assert [task.kernel for task in first.tasks] == ["make", "make", "total"] and len(first.edges) == 2
+    assert first.tasks[2].size > 8 * 3_000  # bytes that it was given
+    assert all(0 < job.completion_s < SECONDS for job in jobs)
+    with pytest.raises(sy.InputError, match="not over"):
+        cluster.workload([cluster.submit(one(sleep, seconds=0.2))])

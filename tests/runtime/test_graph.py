@@ -126,3 +126,14 @@ def test_too_many_tasks_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     graph.task(join)
     with pytest.raises(sy.LimitError, match="number of tasks"):
         graph.task(join)
+
+
+def test_a_graph_runs_without_a_cluster() -> None:
+    graph = sy.graph("plain")
+    one = graph.task(join, 1)
+    graph.task(join, [one], more=one)
+    assert graph.run() == (([((1,), {})],), {"more": ((1,), {})})
+    graph.task(join, 2)
+    assert graph.run()[1] == ((2,), {})  # two tasks have no reader
+    graph.output("one", one)
+    assert graph.run() == {"one": ((1,), {})}

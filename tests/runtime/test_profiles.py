@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import symphony as sy
-from symphony.runtime.profiles import LEAST_NOISE, Profiles, Timing
+from symphony.runtime.profiles import Profiles
+from symphony.runtime.timing import LEAST_NOISE, Timing
 
 SIZES = (1e3, 1e5, 1e6, 1e7)
 

@@ -53,7 +53,7 @@ def profile(
 
 def _table(rows: list[ProfileRow]) -> Table:
     made = Table(box=None, pad_edge=False)
-    for title in ("kernel", "device", "runs", "fixed", "per MB", "× or ÷"):
+    for title in ("kernel", "device", "runs", "fixed", "per MB", "× or ÷", "of memory"):
         made.add_column(title, justify="left" if title in ("kernel", "device") else "right", overflow="fold")
     for row in rows:
         made.add_row(
@@ -63,5 +63,6 @@ def _table(rows: list[ProfileRow]) -> Table:
             show(float(f"{row.fixed_s:.3g}"), "seconds"),
             show(float(f"{row.per_byte_s * 1e6:.3g}"), "seconds"),
             f"{math.exp(row.spread):.2f}",
+            f"{row.memory:.2f} ± {row.memory_std:.2f}" if row.beside else "",
         )
     return made

@@ -16,6 +16,7 @@ from symphony.engines.local import LocalEngine
 from symphony.problem import topologies
 from symphony.problem.errors import InputError
 from symphony.runtime.cluster import DEFAULT_POLICY, ray_engine
+from symphony.runtime.programs import keep_programs
 from symphony.service.client import ADDRESS, DEFAULT_PORT, default_folder
 
 State = Annotated[Path | None, typer.Option("--state", help="Folder for journal, blobs and profiles.")]
@@ -96,15 +97,6 @@ def serve(
     finally:
         (folder / ADDRESS).unlink(missing_ok=True)
     sys.exit(status)
-
-
-def keep_programs(folder: Path) -> None:
-    """What JAX compiles for the scheduler is kept: the next start takes a second instead of several."""
-    import jax
-
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 
 def _weights(given: list[str]) -> dict[str, float]:

@@ -89,6 +89,7 @@ class Finished:
     seconds: float  # of the call alone
     cold: bool = False  # the first call of this function in its process: imports and compilation may be in it
     printed: str = ""  # the end of what it wrote to standard output and error, where the engine can tell
+    busy_s: float = math.nan  # for which its process had the processor, on all threads; NaN = the engine cannot tell
 
 
 @dataclass(frozen=True)

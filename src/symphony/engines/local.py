@@ -364,8 +364,8 @@ class LocalEngine:
         slot.since = time.monotonic()
         del self._where[number]
         if kind == "done":
-            began, seconds, cold, value, printed = rest
-            self._events.append(Finished(number, _stored(value), began, seconds, cold, printed))  # type: ignore[arg-type]
+            began, seconds, cold, value, busy, printed = rest
+            self._events.append(Finished(number, _stored(value), began, seconds, cold, printed, busy))  # type: ignore
         else:
             began, seconds, step, name, message, text, exception, printed = rest
             self._events.append(

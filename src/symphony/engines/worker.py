@@ -172,7 +172,8 @@ class Kernels:
         fetched: Callable[[Any], tuple[bytes, Sequence[Any]]],
         kept: Callable[[bytes, list[memoryview]], Any],
     ) -> tuple:
-        """Call a function: ("done", began, seconds, cold, value), or ("failed", began, seconds, step, and what of it).
+        """Call a function: ("done", began, seconds, cold, value, busy seconds of the processor), or ("failed", began,
+        seconds, step, and what of it).
 
         `fetched` gives the bytes of code, arguments and inputs, `kept` takes those of the value. `place`: its rank in
         its gang, and the size of that.
@@ -189,12 +190,12 @@ class Kernels:
             if place[1] > 1:
                 named = {**named, "rank": place[0], "size": place[1]}
             step = "call"
-            began = time.monotonic()
+            busy, began = time.process_time(), time.monotonic()
             value = _wait_for(function(*positional, **named))
-            seconds = time.monotonic() - began
+            seconds, busy = time.monotonic() - began, time.process_time() - busy
             self._called.add(digest)
             step = "result"
-            return "done", began, seconds, cold, kept(*pickled(value))
+            return "done", began, seconds, cold, kept(*pickled(value)), busy
         except BaseException as error:  # SystemExit too: a kernel may not end its process
             if isinstance(error, MemoryError):
                 gc.collect()

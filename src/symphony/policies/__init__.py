@@ -16,6 +16,7 @@ from symphony.policies.batched import Batched
 from symphony.policies.beliefs import Beliefs
 from symphony.policies.explain import Explanation, explain
 from symphony.policies.exploration import Exploration
+from symphony.policies.late import Late
 from symphony.policies.learned import Learned, Network, Sizes
 from symphony.policies.lookahead import LookAhead
 from symphony.policies.planner import Planner
@@ -25,6 +26,7 @@ from symphony.scheduling.policy import Policy
 
 __all__ = [
     "AHEAD",
+    "LATE",
     "PLANNER",
     "SHIPPED",
     "SUFFIX",
@@ -32,6 +34,7 @@ __all__ = [
     "Beliefs",
     "Explanation",
     "Exploration",
+    "Late",
     "Learned",
     "LookAhead",
     "Network",
@@ -44,6 +47,7 @@ __all__ = [
 ]
 
 SHIPPED = "symphony"  # the policy that is used where none is asked for
+LATE = "symphony-late"  # the same, deciding who comes next only when a device is about to be free
 AHEAD = "look-ahead"  # the same, asking the simulator first; what is asked there, a heuristic decides
 PLANNER = "planner"  # of training jobs, round by round
 
@@ -60,6 +64,8 @@ def named(name: str) -> Policy:
         if not most.isdecimal() or int(most) < 1:
             raise PolicyError(f"{name!r} is no policy", hint=f"write a number of decisions: {SHIPPED}:8")
         return Batched(_shipped(), int(most))
+    if name == LATE:
+        return Late(_shipped())
     if name in (SHIPPED, AHEAD):
         shipped = _shipped()
         return shipped if name == SHIPPED else LookAhead(shipped, rolls=baselines.EftBelief())

@@ -41,6 +41,7 @@ from symphony.scheduling.state import (
 ROW, DEVICE, GANG, PAIR, ASIDE, SCENE, NODE = 3, 12, 18, 13, 4, 8, 10  # numbers for each
 REGRET, QUEUE, FETCH, UNSURE = 0, 3, 4, 9  # where the prior finds what it weighs: of a pair, …
 FINISH, ALONE = 2, 6  # of a pair: when it would be done, and how long it runs alone, as logarithms
+SLOW, HARM = 8, 10  # of a pair: by how much others slow it, and it others, as logarithms
 PLAIN = (6, 7, 12)  # of a pair, what is no estimate: how long it runs alone, and whether the device is idle
 REMAINING, CRITICAL = 0, 1  # … and of a gang
 CLOSELY = 64  # devices that are looked at closely for a gang: where there are more, a rough look picks so many

@@ -17,19 +17,27 @@ import jax
 import numpy as np
 
 from symphony.problem import limits
-from symphony.problem.arrays import VOID_KIND, TopologyArrays, WorkloadArrays, topology_arrays, workload_arrays
+from symphony.problem.arrays import (
+    KIND_INDEX,
+    VOID_KIND,
+    TopologyArrays,
+    WorkloadArrays,
+    topology_arrays,
+    workload_arrays,
+)
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Edge, Gang, Job, Kernel, Profile, Task, TaskGraph, Workload
+from symphony.runtime.demand import memory_row
 from symphony.runtime.graph import Submission
 from symphony.runtime.kernels import RunnableKernel
 from symphony.runtime.profiles import Profiles
 from symphony.scheduling.state import Core
 
-# What a worker asks of the rows on its route until somebody measures it: a core, or the whole of an accelerator.
-DEMAND: Mapping[str, float] = {"compute": 1.0}
+# A worker asks for a core, or for the whole of an accelerator; what it asks of memory is learned.
+COMPUTE = 1.0
 BY_JOB = ("jobs", "arrival_whole", "arrival_part", "graph", "priority", "home")  # of traces only
 BY_KERNEL = ("time_fixed", "time_work", "demand_fixed", "demand_work", "memory_fixed", "memory_work", "exchange")
-LEARNED = ("time_fixed", "time_work", "work", "in_bytes")
+LEARNED = ("time_fixed", "time_work", "demand_fixed", "work", "in_bytes")
 
 
 @dataclass(frozen=True)
@@ -39,7 +47,7 @@ class Shapes:
     jobs: int = 16
     tasks: int = 64
     edges: int = 256
-    kernels: int = 16
+    kernels: int = 32
     workers: int = 1  # of a gang
 
     def to_hold(self, tasks: int, edges: int, kernels: int, workers: int = 1) -> Shapes:
@@ -58,6 +66,7 @@ class Learned(eqx.Module):
 
     time_fixed: np.ndarray  # f[N, Y]
     time_work: np.ndarray  # f[N, Y]
+    demand_fixed: np.ndarray  # f[N, Y, Q]
     work: np.ndarray  # f[A, T]: bytes of the inputs, as far as they are known
     in_bytes: np.ndarray  # f[A, E]
 
@@ -70,6 +79,7 @@ class Books:
         self.t: TopologyArrays = topology_arrays(topology)[0]
         self.kernels: list[RunnableKernel] = []  # by their number in the arrays
         self.free = list(range(shapes.jobs))  # rows
+        self._memory = _memories(topology)
         self._used: dict[int, set[RunnableKernel]] = {}  # by the graph in each row that is not free
         self.w = _empty(self.t, shapes)
         self.version = 0  # of everything but what is learned
@@ -95,6 +105,17 @@ class Books:
         names = _names(kernels)
         lowered = task_graph(graph, names, sizes)
         return tuple(self._kernel(kernel, names[kernel]) for kernel in kernels), lowered
+
+    def workload(self, jobs: Sequence[tuple[Submission, Sequence[int], float]]) -> Workload:
+        """Graphs, with sizes as above and arrivals in seconds, as a problem for the simulator."""
+        kernels = list(dict.fromkeys(call.kernel for graph, _, _ in jobs for call in graph.calls))
+        names = _names(kernels)
+        graphs = [
+            task_graph(graph, names, sizes, f"{graph.name} ({number})") for number, (graph, sizes, _) in enumerate(jobs)
+        ]
+        arrivals = sorted((arrival, number) for number, (_, _, arrival) in enumerate(jobs))
+        known = tuple(self._kernel(kernel, names[kernel]) for kernel in kernels)
+        return Workload("as it ran", known, tuple(graphs), tuple(Job(number, arrival) for arrival, number in arrivals))
 
     def add(self, graph: Submission, sizes: Sequence[int], arrays: WorkloadArrays) -> int:
         """Give a graph a row, from the arrays of its problem; there must be a free one, and room."""
@@ -130,6 +151,8 @@ class Books:
         for kind in self.kinds_of(kernel):
             timing = self.profiles.timing(kernel.key, self.topology.kinds[kind].name)
             self.w.time_fixed[index, kind], self.w.time_work[index, kind] = timing.fixed_s, timing.per_byte_s
+            demand = self._demand(kernel, self.topology.kinds[kind].name)
+            self.w.demand_fixed[index, kind, KIND_INDEX["memory"]] = demand.get("memory", 0.0)
 
     def inputs_known(self, row: int, task: int, sizes: Mapping[int, int], total: int) -> None:
         """All that a task reads has been made: bytes by the task that made them, and in all."""
@@ -167,18 +190,41 @@ class Books:
                 kernels.append(kernel)
         return kernels
 
+    def _demand(self, kernel: RunnableKernel, device: str) -> dict[str, float]:
+        """What a worker asks of the rows on its route."""
+        asks = self.profiles.demand(kernel.key, device)
+        if not asks.told or device not in self._memory:
+            return {"compute": COMPUTE}
+        return {"compute": COMPUTE, "memory": asks.told * self._memory[device]}
+
     def _kernel(self, kernel: RunnableKernel, name: str) -> Kernel:
         profiles = {}
         for kind in self.kinds_of(kernel):
             device = self.topology.kinds[kind].name
             timing = self.profiles.timing(kernel.key, device)
-            profiles[device] = Profile(timing.fixed_s, timing.per_byte_s, demand=DEMAND)
+            profiles[device] = Profile(timing.fixed_s, timing.per_byte_s, demand=self._demand(kernel, device))
         # One that no device can run is still a kernel: the check of the whole problem says what is wrong with it.
         return Kernel(name, profiles or {device: Profile(1.0) for device in kernel.implementations})
 
 
-def task_graph(graph: Submission, names: Mapping[RunnableKernel, str], sizes: Sequence[float]) -> TaskGraph:
-    """A graph as a problem has it: a gang for each call, in the same order, with a task for each of its workers."""
+def _memories(topology: Topology) -> dict[str, float]:
+    """Bandwidth of the memory that devices of each kind share with others; the least, if there are several."""
+    capacity = {row.name: row.capacity for row in topology.resources}
+    found: dict[str, float] = {}
+    for device in topology.devices:
+        row = memory_row(topology, device)
+        if row is not None:
+            found[device.kind] = min(found.get(device.kind, np.inf), capacity[row])
+    return found
+
+
+def task_graph(
+    graph: Submission, names: Mapping[RunnableKernel, str], sizes: Sequence[float], name: str = ""
+) -> TaskGraph:
+    """A graph as a problem has it: a gang for each call, in the same order, with a task for each of its workers.
+
+    Engines move inputs together with kernels: edges have no bytes.
+    """
     tasks, gangs = [], []
     for call, size in zip(graph.calls, sizes, strict=True):
         options = call.kernel.options
@@ -187,7 +233,7 @@ def task_graph(graph: Submission, names: Mapping[RunnableKernel, str], sizes: Se
         if len(workers) > 1 or options.preemptible:
             gangs.append(Gang(call.name, tuple(workers), preemptible=options.preemptible))
     edges = [Edge(graph.calls[source].name, call.name) for call in graph.calls for source in call.reads]
-    return TaskGraph(graph.name, tuple(tasks), tuple(edges), tuple(gangs))
+    return TaskGraph(name or graph.name, tuple(tasks), tuple(edges), tuple(gangs))
 
 
 def _names(kernels: Sequence[RunnableKernel]) -> dict[RunnableKernel, str]:

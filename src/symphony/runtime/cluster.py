@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -19,12 +19,12 @@ from symphony.problem import limits, units
 from symphony.problem.errors import EngineError, InputError, SymphonyWarning, WorkloadError
 from symphony.problem.runnable import check_graphs
 from symphony.problem.topology import Topology
-from symphony.problem.workload import Kernel, Profile
+from symphony.problem.workload import Kernel, Profile, Workload
 from symphony.runtime.books import task_graph
 from symphony.runtime.graph import Graph, Submission, submission
 from symphony.runtime.jobs import Job, JobState, TaskRun
 from symphony.runtime.kernels import RunnableKernel, code_of, digest
-from symphony.runtime.loop import Loop
+from symphony.runtime.loop import Loop, size_of
 from symphony.runtime.profiles import Profiles, default_path
 from symphony.runtime.scheduler import Scheduler, Statistics
 from symphony.scheduling.policy import Policy
@@ -125,6 +125,16 @@ class Cluster:
         """The task that an attempt of the engine runs. For the loop's thread."""
         return self._loop.attempt(number)
 
+    def workload(self, jobs: Sequence[Job]) -> Workload:
+        """Jobs of this cluster that are over, as a workload for the simulator, with what has been learned by now."""
+        states = [job._state for job in jobs]
+        if not states or not all(state.over.is_set() for state in states):
+            raise InputError("there are no jobs, or some are not over", hint="wait for them: job.wait()")
+        first = min(state.submitted_s for state in states)
+        sizes = [[size_of(run) for run in state.runs] for state in states]
+        given = zip([state.graph for state in states], sizes, [x.submitted_s - first for x in states], strict=True)
+        return self._scheduler.books.workload(list(given))
+
     def close(self, wait: bool = True) -> None:
         """End it; with `wait`, when all jobs are over. What was learned is kept."""
         with self._lock:
@@ -192,7 +202,7 @@ class Cluster:
         """What was learned of other code is not as sure."""
         for kind in self.topology.kinds:
             if device in (kind.name, kind.type):
-                self._profiles.timing(kernel.key, kind.name).doubt(digest)
+                self._profiles.doubt(kernel.key, kind.name, digest)
 
 
 def local(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from symphony.engines.engine import Pickled, Stored
-from symphony.engines.worker import pickled
+from symphony.engines.worker import pickled, unpickled
 from symphony.problem import limits
 from symphony.problem.errors import CycleError, LimitError, WorkloadError
 from symphony.problem.workload import topological_order
@@ -90,6 +90,18 @@ class Graph:
             raise WorkloadError("it is named twice", where=where, hint="choose another name")
         self._outputs[name] = handle
 
+    def run(self) -> Any:
+        """Run it here, one task after the other, without a cluster: what a job would result in."""
+        sent = submission(self)
+        values: dict[int, Any] = {}
+        edges = [(source, target) for target, call in enumerate(sent.calls) for source in call.reads]
+        for index in topological_order(len(sent.calls), edges):
+            call = sent.calls[index]
+            given = [values[source] for source in call.reads]
+            args, kwargs = unpickled(call.arguments.head, call.arguments.buffers, given)
+            values[index] = self._tasks[index].kernel(*args, **kwargs)
+        return sent.result([values[index] for index in sent.outputs])
+
     def _own(self, handle: Handle, where: str) -> None:
         if handle._graph is not self:
             raise WorkloadError(
@@ -123,6 +135,12 @@ class Submission:
     calls: tuple[Call, ...]
     outputs: tuple[int, ...]  # tasks whose values are the result
     names: tuple[str, ...]  # of those, or () if they are not named
+
+    def result(self, values: Sequence[Any]) -> Any:
+        """What these values of its outputs are to the one who submitted it."""
+        if self.names:
+            return dict(zip(self.names, values, strict=True))
+        return values[0] if len(values) == 1 else tuple(values)
 
 
 def submission(graph: Graph) -> Submission:

@@ -130,6 +130,11 @@ class Job:
         """One of waiting, running, done, failed, cancelled."""
         return self._state.status
 
+    @property
+    def completion_s(self) -> float:
+        """Seconds from its submission until it was over; NaN if it is not."""
+        return self._state.ended_s - self._state.submitted_s
+
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until it is over, at most so long; whether it is."""
         return self._state.over.wait(timeout_s)
@@ -146,11 +151,7 @@ class Job:
         if state.error is not None:
             raise state.error from exception_of(state.cause)
         if not self._read:
-            values = [unpickled(value.head, value.buffers) for value in state.values]
-            names = state.graph.names
-            self._value = (
-                dict(zip(names, values, strict=True)) if names else values[0] if len(values) == 1 else tuple(values)
-            )
+            self._value = state.graph.result([unpickled(value.head, value.buffers) for value in state.values])
             self._read = True
         return self._value
 

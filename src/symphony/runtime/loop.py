@@ -35,6 +35,7 @@ from symphony.problem.errors import (
 )
 from symphony.runtime import turn as happened
 from symphony.runtime.books import Shapes, problem_arrays
+from symphony.runtime.demand import Company, Ran
 from symphony.runtime.failures import error_of, is_run_again
 from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, Attempt, JobState, TaskRun, cancelled
 from symphony.runtime.kernels import RunnableKernel
@@ -65,6 +66,8 @@ class Loop:
         self._slots = [self.topology.kind_of[device.kind].slots for device in self.topology.devices]
         kinds = [kind.name for kind in self.topology.kinds]
         self._kind = [kinds.index(device.kind) for device in self.topology.devices]
+        self._is_cpu = [self.topology.kind_of[device.kind].type == "cpu" for device in self.topology.devices]
+        self._company = Company(self.topology)
         self._down: set[int] = set()
         self._trials: dict[tuple[str, int], TaskRun] = {}  # kernels on device kinds that they have never run on
         self._events: deque[Event] = deque()  # for the core
@@ -250,14 +253,14 @@ class Loop:
     def _seconds(self, run: TaskRun, device: int) -> float:
         """That a task is expected to take; for ever, if nobody knows."""
         timing = self.scheduler.books.profiles.timing(run.kernel.key, self._kind_name(device))
-        return timing.seconds(_size(run)) if timing.runs else math.inf
+        return timing.seconds(size_of(run)) if timing.runs else math.inf
 
     def _kind_name(self, device: int) -> str:
         return self.topology.devices[device].kind
 
     def _work(self, run: TaskRun, devices: list[int], ahead: bool) -> Work:
         """A new attempt at a task."""
-        books, size, device = self.scheduler.books, _size(run), devices[0]
+        books, size, device = self.scheduler.books, size_of(run), devices[0]
         timing = books.profiles.timing(run.kernel.key, self._kind_name(device))
         run.number = next(self._numbers)
         self._attempts[run.number] = run
@@ -327,7 +330,7 @@ class Loop:
             if not reader.missing:
                 reader.ready_s = now
                 made = {source: _value(job.runs[source]).size for source in reader.call.reads}
-                books.inputs_known(job.row, index, made, _size(reader))
+                books.inputs_known(job.row, index, made, size_of(reader))
         for source in run.call.reads:
             self._read(job.runs[source])
         self.engine.free(run.arguments)
@@ -352,10 +355,22 @@ class Loop:
 
     def _learn(self, run: TaskRun, device: int, event: Finished) -> None:
         books = self.scheduler.books
-        timing = books.profiles.timing(run.kernel.key, self._kind_name(device))
-        timing.learn(_size(run), event.seconds, shared=any(self._on), cold=event.cold)
+        busy_s = event.busy_s if self._is_cpu[device] else math.nan
+        active = 1.0 if math.isnan(busy_s) else min(busy_s / max(event.seconds, 1e-9), 1.0)
+        kind, ended_s = self._kind_name(device), event.began_s + event.seconds
+        ran = Ran(run.kernel.key, kind, device, event.began_s, ended_s, active)
+        company = self._company.of(ran, self._running())
+        books.profiles.learn(ran, size_of(run), event.seconds, busy_s=busy_s, cold=event.cold, company=company)
         books.refresh(run.kernel)
         self._end_trial(run)
+
+    def _running(self) -> Iterator[Ran]:
+        """What the engine runs; of what was sent ahead nobody knows whether it has begun."""
+        for device, runs in enumerate(self._on):
+            sent = ((run.kernel.key, run.attempts[-1]) for run in runs)
+            yield from (
+                Ran(k, self._kind_name(device), device, a.sent_s, math.inf, math.nan) for k, a in sent if not a.ahead
+            )
 
     def _end_trial(self, run: TaskRun) -> None:
         if self._trials.get((run.kernel.key, run.trial)) is run:
@@ -480,6 +495,6 @@ def _inputs(run: TaskRun) -> Iterable[Stored]:
         yield held[number] if number in held else _value(run.job.runs[next(reads)])
 
 
-def _size(run: TaskRun) -> int:
+def size_of(run: TaskRun) -> int:
     """Bytes that a task is called with."""
     return run.arguments.size + sum(value.size for value in _inputs(run)) if not run.missing else run.arguments.size

@@ -13,6 +13,7 @@ import base64
 import hashlib
 import http.client
 import json
+import math
 import os
 import threading
 import time
@@ -105,6 +106,12 @@ class RemoteJob:
     def status(self) -> str:
         """One of waiting, running, done, failed, cancelled."""
         return self.view().status
+
+    @property
+    def completion_s(self) -> float:
+        """Seconds from its submission until it was over; NaN if it is not."""
+        view = self.view()
+        return math.nan if view.ended_s is None else view.ended_s - view.accepted_s
 
     def view(self) -> JobView:
         """All that a line tells of it."""

@@ -425,7 +425,7 @@ class RayEngine:
             step, name, message, text, exception = rest
             self._events.append(Failed(number, STEPS[step], message, began, seconds, name, text, exception))
             return
-        cold, (head, part, size) = rest
+        cold, (head, part, size), busy = rest
         quick = head is not None and seconds < QUICK_S
         self._seconds[work.function.digest, work.device] = seconds if quick else math.inf
         if head is not None:
@@ -434,7 +434,7 @@ class RayEngine:
             value = values.put_part(made[part])
         else:
             value = Stored(Kept(None, call.refs[1], part), size)
-        self._events.append(Finished(number, value, began, seconds, cold))
+        self._events.append(Finished(number, value, began, seconds, cold, busy_s=busy))
 
     def _broke(self, slot: Slot, call: Call, error: BaseException) -> None:
         """A call came to nothing, though its actor lives: what it was to be given is gone, or its answer too large."""

@@ -1,0 +1,271 @@
+"""Real kernels on the machine at hand: `python -m benchmarks.real_kernels [--quick] [--only SECTION …] [--json FILE]`.
+
+    policies    jobs of three applications (examples/), submitted at once: makespan and mean completion by policy
+    others      the same graphs, with Dask (distributed, processes on this machine) and plain Ray tasks, where installed
+    prediction  makespans that the simulator predicts from what was learned in the rounds before, against those measured
+
+Everybody has as many processes as the machine has cores; all take turns, in an order drawn for each round. Unfair to
+Dask and Ray: they are told nothing of kernels and use CPUs only, while Symphony has learned times in the rounds before,
+and uses GPUs where there are any. Unfair to Symphony: its processes are pinned, which on a busy machine is a handicap.
+Dask gives freed memory back to the system at once, which would make kernels that make arrays several times slower; that
+is switched off.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from examples.mix import WARM_UP, Round, cache, clusters, graphs, ratio, run
+from rich.console import Console
+from rich.table import Table
+
+import symphony as sy
+from benchmarks.common import arguments, keep, machine
+from symphony import policies
+from symphony.engines.worker import ONE_THREAD, unpickled
+from symphony.problem.workload import Workload
+from symphony.runtime.graph import submission
+from symphony.runtime.programs import keep_programs
+from symphony.scheduling.one_of import OneOf
+from symphony.simulator.run import simulate
+from symphony.simulator.scenarios import CALM, draw
+
+SECTIONS = ("policies", "others", "prediction")
+POLICIES = ("fifo", "heft", "eft-belief", "symphony", "symphony-late")
+FIRST = "fifo"  # what all others are compared with
+ROUNDS, QUICK_ROUNDS = 10, 3
+AIM = 0.10  # of the error of a prediction
+DRAWS = 8  # runs that a prediction is the mean of
+
+
+def call(function: Callable[..., Any], head: bytes, buffers: Sequence[bytes], *inputs: Any) -> Any:
+    """What a process of Dask or Ray runs: arguments as Symphony sends them, with what other tasks made."""
+    args, kwargs = unpickled(head, buffers, inputs)
+    return function(*args, **kwargs)
+
+
+class Others:
+    """Something else that runs graphs: submits tasks one by one, each with those it reads from."""
+
+    def send(self, function: Callable[..., Any], head: bytes, buffers: list[bytes], inputs: list[Any]) -> Any:
+        """Submit a task; gives what stands for its value."""
+        raise NotImplementedError
+
+    def wait(self, last: Sequence[Any], done: Callable[[int], None]) -> None:
+        """Wait for the last task of each job, and say when each is there."""
+        raise NotImplementedError
+
+    def run(self, jobs: Sequence[sy.Graph]) -> Round:
+        """All jobs at once."""
+        began = time.monotonic()
+        last = []
+        for graph in jobs:
+            made: list[Any] = []
+            for task, sent in zip(graph.tasks, submission(graph).calls, strict=True):
+                buffers = [bytes(buffer) for buffer in sent.arguments.buffers]
+                inputs = [made[source] for source in sent.reads]
+                made.append(self.send(task.kernel.implementations["cpu"], sent.arguments.head, buffers, inputs))
+            last.append(made[-1])
+        ended = [0.0] * len(jobs)
+
+        def done(number: int) -> None:
+            ended[number] = time.monotonic() - began
+
+        self.wait(last, done)
+        return Round(max(ended), tuple(ended), float("nan"))
+
+
+class Dask(Others):
+    """Dask's distributed scheduler with a process for each slot."""
+
+    def __init__(self, slots: int, stack: ExitStack) -> None:
+        import dask
+        from distributed import Client, LocalCluster
+
+        memory = {"MALLOC_TRIM_THRESHOLD_": 1 << 30, "MALLOC_MMAP_THRESHOLD_": 1 << 25}  # kept, as by anybody else
+        dask.config.set({f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in memory.items()})
+        cluster = LocalCluster(
+            n_workers=slots, threads_per_worker=1, processes=True, host="127.0.0.1", dashboard_address=None
+        )
+        self.client = stack.enter_context(Client(stack.enter_context(cluster)))
+
+    def send(self, function: Callable[..., Any], head: bytes, buffers: list[bytes], inputs: list[Any]) -> Any:
+        """Not pure: what was computed in the round before must not be taken from there."""
+        return self.client.submit(call, function, head, buffers, *inputs, pure=False)
+
+    def wait(self, last: Sequence[Any], done: Callable[[int], None]) -> None:
+        """By callbacks, each of them counted."""
+        left = threading.Semaphore(0)
+
+        def finished(number: int) -> Callable[[Any], None]:
+            return lambda _: (done(number), left.release())  # type: ignore[func-returns-value]
+
+        for number, future in enumerate(last):
+            future.add_done_callback(finished(number))
+        for future in last:
+            left.acquire()
+            future.result()
+
+
+class Ray(Others):
+    """Plain Ray tasks, of one CPU each."""
+
+    def __init__(self, slots: int, stack: ExitStack) -> None:
+        os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # read when Ray is imported
+        import ray
+
+        ray.init("local", num_cpus=slots, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+        stack.callback(ray.shutdown)
+        self.ray, self.remote = ray, ray.remote(num_cpus=1)(call)
+
+    def send(self, function: Callable[..., Any], head: bytes, buffers: list[bytes], inputs: list[Any]) -> Any:
+        """Large arguments go into Ray's store by themselves."""
+        return self.remote.remote(function, head, buffers, *inputs)
+
+    def wait(self, last: Sequence[Any], done: Callable[[int], None]) -> None:
+        """Whichever is first."""
+        left = list(last)
+        while left:
+            [ready], left = self.ray.wait(left, num_returns=1)
+            self.ray.get(ready)
+            done(last.index(ready))
+
+
+def predicted(cluster: sy.Cluster, workload: Workload, policy: OneOf) -> float:
+    """Makespan in the simulator, with times that differ as they were seen to, and decisions that take as long."""
+    as_here = replace(CALM, latency_s=think_s(cluster), work_noise=noise(cluster))
+    slots = len(workload.jobs)
+    drawn = [draw(cluster.topology, workload, seed, as_here, job_slots=slots) for seed in range(DRAWS)]
+    return float(np.mean([run.makespan_s for run in simulate(drawn, policy)]))
+
+
+def noise(cluster: sy.Cluster) -> float:
+    """Deviation of the logarithm of a kernel's time from run to run: of a second of work of any kernel."""
+    known = [timing for timing in cluster.profiles.values() if timing.runs]
+    weights = [timing.runs * timing.fixed_s for timing in known]
+    return float(np.average([timing.noise_std for timing in known], weights=weights))
+
+
+def think_s(cluster: sy.Cluster) -> float:
+    """Seconds that a decision took, on average."""
+    counted = cluster.statistics
+    return float(np.sum(counted.latency_s)) / max(counted.decisions, 1)
+
+
+class Ours:
+    """Symphony with one policy, and what the simulator expects of its next round."""
+
+    def __init__(self, cluster: sy.Cluster, number: int | None) -> None:
+        self.cluster, self.number = cluster, number
+        self.known: Workload | None = None  # the round before, with what is known now
+        self.expected_s: list[float] = []
+
+    def run(self, jobs: Sequence[sy.Graph]) -> Round:
+        """First expect, then run."""
+        if self.number is not None and self.known is not None:
+            chosen = OneOf(tuple(map(policies.named, POLICIES)), jnp.int32(self.number))
+            self.expected_s.append(predicted(self.cluster, self.known, chosen))
+        done = run(self.cluster, jobs)
+        self.known = self.cluster.workload(done.jobs)
+        return replace(done, jobs=())  # which hold all that they were given
+
+
+def compete(parts: Mapping[str, Any], jobs: Sequence[sy.Graph], count: int) -> Iterator[dict[str, Round]]:
+    """Rounds in which all take their turn, after some in which processes import what they need."""
+    rng = np.random.default_rng(0)
+    for number in range(WARM_UP + count):
+        found = {name: parts[name].run(jobs) for name in rng.permutation(list(parts)).tolist()}
+        if number >= WARM_UP:
+            yield found
+
+
+def main() -> None:
+    """Measure, and say who is how much better."""
+    options = arguments(__doc__ or "", SECTIONS)
+    out = Console()
+    jax.config.update("jax_platforms", "cpu")  # this process only decides: GPUs are for the kernels
+    keep_programs(cache())
+    os.environ.update(ONE_THREAD)
+    count = QUICK_ROUNDS if options.quick else ROUNDS
+    jobs = graphs(2)
+    before = machine()
+    with ExitStack() as stack:
+        found = clusters(POLICIES, None, stack)
+        predict = "prediction" in options.only
+        parts: dict[str, Any] = {
+            name: Ours(cluster, number if predict else None) for number, (name, cluster) in enumerate(found.items())
+        }
+        topology = found[FIRST].topology
+        slots = sum(topology.kind_of[d.kind].slots for d in topology.devices if topology.kind_of[d.kind].type == "cpu")
+        if "others" in options.only:
+            for name, kind in (("dask", Dask), ("ray", Ray)):
+                with suppress(ImportError):
+                    parts[name] = kind(slots, stack)
+        measured = list(compete(parts, jobs, count))
+        fallbacks = {name: dict(cluster.statistics.fallbacks) for name, cluster in found.items()}
+        thinks = {name: think_s(cluster) for name, cluster in found.items()}
+        expected = {name: parts[name].expected_s[-count:] for name in found if predict}
+        learned = str(found[FIRST].profiles)
+    out.print(makespans(measured, list(parts)))
+    if predict:
+        out.print(errors(measured, expected))
+    out.print(f"{len(jobs)} jobs, {sum(len(graph.tasks) for graph in jobs)} kernels, {topology.name}, {before}")
+    keep(
+        options.json,
+        before=before,
+        devices=[device.name for device in topology.devices],
+        kernels=sum(len(graph.tasks) for graph in jobs),
+        rounds=[{name: one_round(one) for name, one in each.items()} for each in measured],
+        predicted_s=expected,
+        seconds_for_a_decision=thinks,
+        fallbacks=fallbacks,
+        learned=learned.splitlines(),
+    )
+
+
+def one_round(measured: Round) -> dict[str, Any]:
+    """For the file."""
+    return {name: value for name, value in asdict(measured).items() if name != "jobs"}
+
+
+def makespans(measured: Sequence[Mapping[str, Round]], names: Sequence[str]) -> Table:
+    """Medians, and ratios round by round with 95% intervals."""
+    made = Table(title=f"{len(measured)} rounds, in turns: medians, and ratios to {FIRST} (95% interval)")
+    for title in ("", "makespan, s", f"/ {FIRST}", "mean completion, s", f"/ {FIRST}"):
+        made.add_column(title, justify="right" if title else "left")
+    for name in names:
+        cells = []
+        for what in ("makespan_s", "mean_completion_s"):
+            ours, theirs = ([getattr(one[who], what) for one in measured] for who in (name, FIRST))
+            cells += [f"{np.median(ours):.3f}", "" if name == FIRST else ratio(ours, theirs)]
+        made.add_row(name, *cells)
+    return made
+
+
+def errors(measured: Sequence[Mapping[str, Round]], expected: Mapping[str, Sequence[float]]) -> Table:
+    """Of the predictions, round by round."""
+    made = Table(title=f"Makespan that the simulator predicts, against that measured (aim: {AIM:.0%})")
+    for title in ("", "predicted, s", "measured, s", "median error", "median of its size", ""):
+        made.add_column(title, justify="right" if title else "left")
+    for name, said in expected.items():
+        was = np.array([one[name].makespan_s for one in measured])
+        off = np.array(said) / was - 1
+        size = float(np.median(np.abs(off)))
+        verdict = "met" if size <= AIM else "[bold]missed[/bold]"
+        made.add_row(
+            name, f"{np.median(said):.3f}", f"{np.median(was):.3f}", f"{np.median(off):+.1%}", f"{size:.1%}", verdict
+        )
+    return made
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Late binding: who comes next at a device is decided when the device is about to be free.
+
+A learned policy places every gang as soon as it is ready, into the queue of the device where it will finish first.
+Where devices are few and have many slots (a machine), that gives away what it knows: queues are first in, first out,
+and who comes later, however short or critical, waits behind all of them. So a gang whose best device has enough to do
+is kept back. Of those that are not, the one is taken that the policy prefers, less what it would cost to run it just
+now: by how much others on the same rows would slow it, and it them. That is weighed like a later finish.
+
+Unfair to itself: a decision looks at 16 gangs. Where all of these are kept back for one device, another may stay idle.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from symphony.policies.features import HARM, SLOW
+from symphony.policies.learned import NEVER, Learned, Memory, chosen
+from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.scheduling.indexing import take
+from symphony.scheduling.policy import Action, Observation, Policy, choose, idle_devices, place, wait
+from symphony.scheduling.state import PLACING
+from symphony.telemetry.tuning import Tuning
+
+LEAD_S = 0.01  # of work that a device may have before it: more than a decision takes
+
+
+class Late(Policy):
+    """Decides as a learned policy does, but only for devices that are about to be free."""
+
+    learned: Learned
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+        return f"{self.learned.name}-late"
+
+    @property
+    def tuning(self) -> Tuning:
+        """The policy's own filter."""
+        return self.learned.tuning
+
+    def init(self, topology: TopologyArrays) -> Memory:
+        """The policy's memory."""
+        return self.learned.init(topology)
+
+    def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> Any:
+        """As the policy does."""
+        return self.learned.prepare(topology, workload)
+
+    def decide(self, key: Array, state: Memory, observation: Observation) -> tuple[Memory, Action]:
+        """The best gang whose best device wants one; or wait, without a thought if none does."""
+        wants = idle_devices(observation) | (observation.core.up & (observation.queue_s < LEAD_S))
+        partly = (observation.core.status == PLACING).any()  # what is begun is ended, as the policy says
+        return jax.lax.cond(
+            wants.any() | partly,
+            lambda: self._think(key, state, observation, wants, partly),
+            lambda: (state, wait()),
+        )
+
+    def _think(
+        self, key: Array, state: Memory, observation: Observation, wants: Array, partly: Array
+    ) -> tuple[Memory, Action]:
+        memory, said, _, index, seen = self.learned.consider(key, state, observation)
+        rows, columns = seen.device.shape
+        scores = said.scores[: rows * columns].reshape(rows, columns)
+        at, column = jnp.arange(rows), scores.argmax(axis=1)
+        score, device, pair = scores[at, column], seen.device[at, column], seen.pairs[at, column]
+        worth = score - jnp.exp(self.learned.network.regret) * (pair[:, SLOW] + pair[:, HARM])
+        open_ = take(wants, device) & (score > NEVER / 2)
+        best = jnp.where(open_, worth, NEVER).argmax()
+        late = choose(open_.any(), place(take(seen.gangs.number, best), take(device, best)), wait())
+        return memory, choose(partly | (index >= rows * columns), chosen(seen, index), late)

@@ -1,0 +1,206 @@
+"""What kernels ask of the memory that they share with others, learned from how much slower they are beside them.
+
+Where counters can be opened they tell what passes through a memory; on most machines that are rented, and for whoever
+is not root, they cannot. What always can be seen is time. A kernel that asks for a share q of a memory's bandwidth,
+beside others that ask for Q, takes max(1, q + Q) times as long: that is the simulator's rule, turned round.
+
+How long it takes alone is not known either, and one that only ever ran beside its like may just take that long. So the
+belief is about both. For each of 17 shares there is a weight, and a Gaussian belief about the time alone, given that
+share, as in `timing.py`. A run moves the weights, by Bayes' rule, to the shares that expected it. What the others ask
+for is taken from their own beliefs, doubt included.
+
+On a CPU, the time that counts is that for which the processor worked: a wait for memory is in it, a wait for the
+processor, which others have, is not; and company that waits for its own processor is none. Cache and memory are not
+told apart: what one pays for beside others is charged to the memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+import numpy as np
+
+from symphony.problem.topology import Device, Topology
+from symphony.runtime.timing import (
+    CHANGED_STD,
+    DRIFT,
+    FREEDOM,
+    LEAST_NOISE,
+    NOISE_RUNS,
+    NOISE_STD,
+    PRIOR_MEAN,
+    PRIOR_STD,
+)
+
+LEVELS = np.linspace(0.0, 1.0, 17)  # shares of the bandwidth
+NOTHING = 0.5  # chance that a kernel asks for next to nothing, before it ever ran beside another
+LIKELY = 0.1  # chance of the same, below which it is believed to ask for something
+FORGET = 0.002  # of the weights, with every run: kernels and inputs change
+LEAST_S = 1e-3  # runs that are shorter tell more of clocks than of memories
+SPREAD = np.sqrt(3.0) * np.array([-1.0, 0.0, 1.0])  # a normal in three points, and their weights
+POINTS = np.array([1.0, 4.0, 1.0]) / 6.0
+KEPT = 1024  # runs that have ended, and may have been beside those that have not
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A run, as others met it."""
+
+    kernel: str
+    kind: str  # of its device
+    device: int
+    began_s: float
+    ended_s: float
+    active: float = 1.0  # share of that time for which it had its processor; NaN = not known
+
+    def beside(self, other: Ran) -> float:
+        """The share of our time during which the other ran, too. One that has not ended is taken to be as active."""
+        both = min(self.ended_s, other.ended_s) - max(self.began_s, other.began_s)
+        active = self.active if math.isnan(other.active) else other.active
+        return max(both, 0.0) / max(self.ended_s - self.began_s, 1e-9) * active
+
+
+@dataclass(frozen=True)
+class Load:
+    """What others asked of the memory while a kernel ran."""
+
+    part: float = 0.0  # of its time, in which it had company; during that …
+    same: float = 0.0  # … runs of the same kernel beside it, …
+    mean: float = 0.0  # … and what the rest asks for, in shares of the bandwidth
+    std: float = 0.0
+
+    def __bool__(self) -> bool:
+        return self.part > 0
+
+
+ALONE = Load()
+
+
+def slowdown(share: np.ndarray, load: Load, others: float | np.ndarray) -> np.ndarray:
+    """Factor on the time of a kernel that asks for such a share, beside others."""
+    beside = np.where(share > 0, np.maximum(share * (1 + load.same) + others, 1.0), 1.0)
+    return 1 + load.part * (beside - 1)
+
+
+def _prior() -> list[float]:
+    """Next to nothing, or any share."""
+    return [NOTHING, *[(1 - NOTHING) / (len(LEVELS) - 1)] * (len(LEVELS) - 1)]
+
+
+@dataclass
+class Demand:
+    """Belief about the share of a memory's bandwidth that one kernel asks for, on one device kind."""
+
+    weights: list[float] = field(default_factory=_prior)  # of LEVELS; given each, its time alone:
+    fixed: list[float] = field(default_factory=lambda: [PRIOR_MEAN[0]] * len(LEVELS))  # log seconds, mean …
+    slope: list[float] = field(default_factory=lambda: [PRIOR_MEAN[1]] * len(LEVELS))  # log seconds per byte
+    fixed_var: list[float] = field(default_factory=lambda: [PRIOR_STD**2] * len(LEVELS))  # … and covariance
+    both_cov: list[float] = field(default_factory=lambda: [0.0] * len(LEVELS))
+    slope_var: list[float] = field(default_factory=lambda: [PRIOR_STD**2] * len(LEVELS))
+    noise: float = NOISE_STD**2 * NOISE_RUNS  # sum of squares of what is left …
+    weight: float = NOISE_RUNS  # … of so many runs
+    runs: int = 0  # beside others
+
+    @property
+    def share(self) -> float:
+        """What it asks for, on average over what is possible."""
+        return float(np.dot(self.weights, LEVELS))
+
+    @property
+    def std(self) -> float:
+        """How far off that may be."""
+        return math.sqrt(max(float(np.dot(self.weights, LEVELS**2)) - self.share**2, 0.0))
+
+    @property
+    def told(self) -> float:
+        """What schedulers are told that it asks for: nothing, until it is likely that it asks for something."""
+        return self.share if self.weights[0] < LIKELY else 0.0
+
+    def slower(self, load: Load) -> tuple[float, float]:
+        """By what factor such company slows it: mean of the logarithm, and its deviation."""
+        if not load:
+            return 0.0, 0.0
+        log, variance = _slowed(load)
+        mean = float(np.dot(self.weights, log))
+        return mean, math.sqrt(max(float(np.dot(self.weights, log**2 + variance)) - mean**2, 0.0))
+
+    def learn(self, size: float, seconds: float, load: Load) -> None:
+        """Take in a run: how long it worked, and beside whom."""
+        weights, fixed, slope = (np.asarray(x) for x in (self.weights, self.fixed, self.slope))
+        aa, ab, bb = np.asarray(self.fixed_var) + DRIFT**2, np.asarray(self.both_cov), np.asarray(self.slope_var)
+        bb = bb + DRIFT**2
+        slow, doubt = _slowed(load)
+        noise = self.noise / self.weight
+        alone, rest = np.exp(fixed), np.exp(slope) * size
+        a, b = alone / (alone + rest), rest / (alone + rest)
+        off = math.log(seconds) - np.log(alone + rest) - slow
+        known = a * a * aa + 2 * a * b * ab + b * b * bb + doubt
+        far = off**2 / (known + noise)
+        # Wild runs are believed less the wilder they are: Student's t for the weights, more noise for the times.
+        likely = (1 + far / FREEDOM) ** (-(FREEDOM + 1) / 2) / np.sqrt(known + noise)
+        weights = weights * likely
+        wild = np.maximum((FREEDOM + far) / (FREEDOM + 1), 1.0) if self.weight > NOISE_RUNS else 1.0
+        total = known + noise * wild
+        gain_a, gain_b = (aa * a + ab * b) / total, (ab * a + bb * b) / total
+        self.weights = ((1 - FORGET) * weights / weights.sum() + FORGET * np.asarray(_prior())).tolist()
+        self.fixed, self.slope = (fixed + gain_a * off).tolist(), (slope + gain_b * off).tolist()
+        self.fixed_var = (aa - gain_a**2 * total).tolist()
+        self.both_cov = (ab - gain_a * gain_b * total).tolist()
+        self.slope_var = (bb - gain_b**2 * total).tolist()
+        if self.weight > NOISE_RUNS or (known < noise).all():  # before that, it is not the noise that is seen
+            left = min(float(np.dot(self.weights, off**2 * noise / (known + noise))), 16 * noise)
+            self.noise, self.weight = self.noise * 0.98 + left, self.weight * 0.98 + 1.0
+        self.noise = max(self.noise, LEAST_NOISE**2 * self.weight)
+        self.runs += bool(load)
+
+    def doubt(self) -> None:
+        """The code is another: what was learned is a hint only."""
+        self.fixed_var = [x + CHANGED_STD**2 for x in self.fixed_var]
+        self.slope_var = [x + CHANGED_STD**2 for x in self.slope_var]
+
+
+def _slowed(load: Load) -> tuple[np.ndarray, np.ndarray]:
+    """Logarithm of the factor by which company slows a kernel of each share; its variance, by doubt of the others."""
+    others = np.maximum(load.mean + load.std * SPREAD, 0.0)
+    log = np.log(slowdown(LEVELS[:, None], load, others))
+    mean = log @ POINTS
+    return mean, np.maximum(log**2 @ POINTS - mean**2, 0.0)
+
+
+def memory_row(topology: Topology, device: Device) -> str | None:
+    """The memory of its socket, over which its work goes."""
+    memories = {row.name for row in topology.resources if row.kind == "memory"}
+    return next((hop.resource for hop in device.route if hop.resource in memories), None)
+
+
+class Company:
+    """Who ran beside whom, on devices that share a memory."""
+
+    def __init__(self, topology: Topology) -> None:
+        rows = [memory_row(topology, device) for device in topology.devices]
+        self._near = [{n for n, other in enumerate(rows) if other == row and row is not None} for row in rows]
+        self._ended: deque[Ran] = deque(maxlen=KEPT)
+
+    def of(self, ran: Ran, running: Iterable[Ran]) -> list[tuple[Ran, float]]:
+        """Those beside a run that has ended, with the share of its time; it is remembered for those to come."""
+        met = takewhile(lambda one: one.ended_s > ran.began_s, reversed(self._ended))
+        near = [one for one in (*met, *running) if one.device in self._near[ran.device]]
+        self._ended.append(ran)
+        return [(one, share) for one in near if (share := ran.beside(one)) > 0]
+
+
+def load_of(ran: Ran, company: Sequence[tuple[Ran, float]], known: Mapping[tuple[str, str], Demand]) -> Load:
+    """What company asked of the memory, as far as that is known."""
+    part = min(sum(share for _, share in company), 1.0)
+    same = mean = variance = 0.0
+    for one, share in company:
+        if (one.kernel, one.kind) == (ran.kernel, ran.kind):
+            same += share / part
+        else:
+            asks = known.get((one.kernel, one.kind)) or Demand()
+            mean, variance = mean + share / part * asks.share, variance + (share / part * asks.std) ** 2
+    return Load(part, same, mean, math.sqrt(variance))
