@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from symphony.policies import features
 from symphony.policies.features import see as slow_see
 from symphony.policies.learned import NEVER, Learned, Network, Sizes, chances
 from symphony.scheduling.estimate import finish_s
@@ -79,6 +80,17 @@ def test_devices_that_are_down_are_not_looked_at() -> None:
     seen = see(books.observe(policy=policy), 4, 4, 1, 1)
     looked_at = set(np.asarray(seen.device[0])[np.asarray(seen.allowed[0])].tolist())
     assert looked_at == {0, 1}
+
+
+def test_of_many_devices_a_rough_look_keeps_those_that_hold_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """5 GB at home, where the gang is slowest but done first; without them the rough look would keep FPGA and GPU."""
+    shown = Books(work(chain(size=5 * GB))).observe(policy=silent())
+    everywhere = see(shown, 1, 4, 0, 0)
+    monkeypatch.setattr(features, "CLOSELY", 2)
+    close = eqx.filter_jit(lambda shown: slow_see(shown, 1, 2, 0, 0))(shown)
+    assert close.device[0].tolist() == [CPU0, FPGA] and close.allowed.all()
+    where = [everywhere.device[0].tolist().index(device) for device in (CPU0, FPGA)]
+    np.testing.assert_allclose(close.pairs[0, :, FINISH], everywhere.pairs[0, where, FINISH], rtol=1e-6)
 
 
 def test_chances_add_up_to_one_and_devices_that_are_alike_do_not_count_twice() -> None:

@@ -20,7 +20,8 @@ from symphony.simulator.scenarios import Disturbances, stack
 from symphony.training import train as training
 from symphony.training.returns import GROUP, worth
 from symphony.training.rollouts import roll_out
-from symphony.training.train import Course, Round, Size, train
+from symphony.training.together import train_together
+from symphony.training.train import Course, Round, Size, draw, train
 from symphony.training.update import Method, lesson, loss, replay
 from tests.scheduling.by_hand import chain, cluster, dot, work
 
@@ -192,6 +193,28 @@ def test_rounds_take_the_clusters_in_turn(whole, monkeypatch) -> None:
     _, history = train(**{**WHAT, "topology": clusters}, **settings)
     assert met == [met[0], met[0] / 2, met[0]]
     assert all(x.against is not None for x in history)
+
+
+def test_trainings_side_by_side_go_as_each_would_by_itself(whole) -> None:
+    settings, _, _, alone = whole
+    size = settings["size"]
+    drawn = draw(COURSE, size, METHOD, Bottleneck(), ("eft-belief",))
+    told: list[int] = []
+    policies, both = train_together(
+        drawn,
+        (5, 6),
+        rounds=2,
+        size=size,
+        sizes=SIZES,
+        method=METHOD,
+        tell=lambda history: told.append(len(history[0])),
+    )
+    assert told == [1, 2] and len(policies) == 2
+    # The second round runs with what the first has learned.
+    assert [x.decisions for x in both[0]] == [x.decisions for x in alone[:2]]
+    np.testing.assert_allclose([x.stay_s for x in both[0]], [x.stay_s for x in alone[:2]], rtol=1e-3)
+    np.testing.assert_allclose(both[0][0].entropy, alone[0].entropy, rtol=1e-3)
+    assert both[0][0].stay_s != both[1][0].stay_s
 
 
 def test_patience_ends_when_that_many_looks_were_no_better() -> None:
