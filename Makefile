@@ -3,11 +3,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install demo test lint format fuzz clean
+.PHONY: help install demo test slow lint format fuzz clean
 
 help:
 	@echo "make demo     compare policies on a simulated cluster (report in demo/), then on real kernels here"
 	@echo "make test     linter, type checker and tests"
+	@echo "make slow     the tests that take minutes each"
 	@echo "make fuzz     fresh random scenarios through both simulators, for as long as you like (SEEDS=200)"
 	@echo "make format   rewrite the sources in the house style"
 
@@ -31,6 +32,9 @@ lint: install
 
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+slow: install
+	$(BIN)/python -m pytest -m slow
 
 format: install
 	$(BIN)/ruff check --fix src tests benchmarks examples

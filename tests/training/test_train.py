@@ -195,6 +195,7 @@ def test_rounds_take_the_clusters_in_turn(whole, monkeypatch) -> None:
     assert all(x.against is not None for x in history)
 
 
+@pytest.mark.slow
 def test_trainings_side_by_side_go_as_each_would_by_itself(whole) -> None:
     settings, _, _, alone = whole
     size = settings["size"]
