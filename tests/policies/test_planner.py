@@ -9,6 +9,7 @@ from symphony.baselines.rounds import Picture
 from symphony.policies.planner import Planner, weights
 from symphony.problem.errors import InputError
 from symphony.testing import check_policy
+from tests.baselines.cheap import cheap_scenario
 from tests.policies.pictures import picture
 
 FAST, SLOW = 0, 1
@@ -116,4 +117,4 @@ def test_a_pair_of_which_little_is_known_is_left_alone() -> None:
 
 
 def test_it_keeps_the_contract_of_policies() -> None:
-    check_policy(Planner(rows=64))
+    check_policy(Planner(rows=64), [cheap_scenario()])
