@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 help:
 	@echo "make demo     compare policies on a simulated cluster (report in demo/), then on real kernels here"
 	@echo "make test     linter, type checker and tests"
-	@echo "make slow     the tests that take minutes each"
+	@echo "make slow     tests that take long for what they add"
 	@echo "make fuzz     fresh random scenarios through both simulators, for as long as you like (SEEDS=200)"
 	@echo "make format   rewrite the sources in the house style"
 

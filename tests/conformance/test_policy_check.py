@@ -50,6 +50,7 @@ def test_a_policy_that_keeps_its_contract_passes(cheap: list[Scenario]) -> None:
     check_policy(Fine(), cheap)
 
 
+@pytest.mark.slow
 def test_by_default_the_scenarios_have_unlike_devices_gangs_fpgas_failures_and_tenants() -> None:
     """The slow one: the same check that users run. It is run for one policy here, and for others in the guides."""
     scenarios = sy.testing._scenarios()

@@ -63,6 +63,7 @@ def choosing(s: ScenarioArrays) -> World:
     raise AssertionError("there is never a choice")
 
 
+@pytest.mark.slow
 def test_it_keeps_the_rules_and_without_a_reason_does_what_the_policy_does() -> None:
     """Gangs, an FPGA, failures, tenants, preemption. One program serves all settings that are no shapes."""
     scenario = cheap_scenario()

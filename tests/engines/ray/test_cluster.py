@@ -80,6 +80,7 @@ def test_a_graph_runs_on_all_machines_and_says_where(cluster: sy.Cluster) -> Non
     assert "on m1/cpu-2-0" in text and "on m2/cpu-1-0" in text
 
 
+@pytest.mark.slow
 def test_a_training_job_runs_on_two_machines(nodes: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--rows", "1000", "--passes", "5", "--profiles", str(tmp_path / "p.json")]
     assert training_job.main([*options, "--ray", nodes.address])["right"] > 0.8
