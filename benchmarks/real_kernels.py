@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
@@ -53,16 +54,16 @@ def call(function: Callable[..., Any], head: bytes, buffers: Sequence[bytes], *i
     return function(*args, **kwargs)
 
 
-class Others:
+class Others(ABC):
     """Something else that runs graphs: submits tasks one by one, each with those it reads from."""
 
+    @abstractmethod
     def send(self, function: Callable[..., Any], head: bytes, buffers: list[bytes], inputs: list[Any]) -> Any:
         """Submit a task; gives what stands for its value."""
-        raise NotImplementedError
 
+    @abstractmethod
     def wait(self, last: Sequence[Any], done: Callable[[int], None]) -> None:
         """Wait for the last task of each job, and say when each is there."""
-        raise NotImplementedError
 
     def run(self, jobs: Sequence[sy.Graph]) -> Round:
         """All jobs at once."""

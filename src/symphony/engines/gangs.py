@@ -27,12 +27,10 @@ from symphony.engines.engine import (
     EngineEvent,
     Failed,
     Finished,
-    Pickled,
     Stopped,
-    Stored,
     Work,
 )
-from symphony.problem.topology import Topology
+from symphony.engines.passing import Passing
 
 GRACE_S = 2.0  # that others get when a worker raises
 MEMBERS = 1 << 40  # workers other than the first are numbered from here; no scheduler counts that far
@@ -50,38 +48,17 @@ class _Gang:
     stop_s: float = math.inf  # when the others are stopped for that
 
 
-class Gangs:
+class Gangs(Passing):
     """An engine that takes gangs whole, made of one that takes their workers."""
 
     whole_gangs = True
 
     def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._numbers = itertools.count(MEMBERS)
         self._gangs: dict[int, _Gang] = {}
         self._of: dict[int, _Gang] = {}  # by the numbers of workers
         self._held: deque[DeviceDown | DeviceUp] = deque()  # news of devices that gangs have yet to leave
-
-    @property
-    def notes(self) -> list[str]:
-        """What the engine would have the user know."""
-        return list(getattr(self._engine, "notes", ()))
-
-    def inventory(self) -> Topology:
-        """That of the engine."""
-        return self._engine.inventory()
-
-    def put(self, value: Pickled) -> Stored:
-        """As the engine does."""
-        return self._engine.put(value)
-
-    def get(self, value: Stored) -> Pickled:
-        """As the engine does."""
-        return self._engine.get(value)
-
-    def free(self, value: Stored) -> None:
-        """As the engine does."""
-        self._engine.free(value)
 
     def dispatch(self, work: Sequence[Work]) -> None:
         """Gangs as their workers, the rest as it is."""
@@ -114,14 +91,6 @@ class Gangs:
         while self._held and not self._leaving(self._held[0].device):
             passed.append(self._held.popleft())
         return passed
-
-    def wake(self) -> None:
-        """As the engine does."""
-        self._engine.wake()
-
-    def close(self) -> None:
-        """As the engine does."""
-        self._engine.close()
 
     def _workers(self, work: Work) -> list[Work]:
         devices = (work.device, *work.others)

@@ -23,7 +23,7 @@ from symphony.simulator.scenarios import ScenarioArrays, batch_axes, pick
 from symphony.telemetry.tuning import Slopes
 from symphony.training.beliefs import NONE, slopes
 from symphony.training.rollouts import COMPLETION
-from symphony.training.train import Drawn, Position, Round, Size, begun, compared, one_round, taken, updates
+from symphony.training.train import Drawn, Position, Round, Size, after, begun, compared, one_round, taken, updates
 from symphony.training.update import PPO, Method
 
 SEEDS = "seeds"  # the axis
@@ -59,24 +59,15 @@ def train_together(
         positions, figures = _rounds(
             positions, batch, keys, contention, objective, drawn.keep, size, method, steps, sloped
         )
-        seen = {name: np.asarray(value) for name, value in figures.items()}
+        seen = {name: np.asarray(value) for name, value in figures.items()}  # waits for them
         networks = [_of(positions, index).network for index in range(len(seeds))]
         against: list[float | None] = [None] * len(seeds)
         if (number + 1) % size.every == 0 or number + 1 == rounds:
             against = [float(compared(drawn, Learned(network), contention).mean()) for network in networks]
         passed = (time.perf_counter() - since) / len(seeds)
         for index, told in enumerate(history):
-            told.append(
-                Round(
-                    number=number,
-                    seconds=(told[-1].seconds if told else 0.0) + passed,
-                    decisions=(told[-1].decisions if told else 0) + int(seen["decisions"][index]),
-                    rate=seen["decisions"][index] / passed,
-                    stay_s=float(seen["stay_s"][index]),
-                    entropy=float(seen["entropy"][index]),
-                    against=against[index],
-                )
-            )
+            one = {name: float(value[index]) for name, value in seen.items()}
+            told.append(after(told, passed, one, against[index]))
         if tell is not None and against[0] is not None:
             tell(history)
     return [Learned(network) for network in networks], history

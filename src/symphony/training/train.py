@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -191,17 +191,7 @@ def train(
             if against < best[0]:
                 best = (against, position.network)
         passed = time.perf_counter() - since
-        history.append(
-            Round(
-                number=number,
-                seconds=(history[-1].seconds if history else 0.0) + passed,
-                decisions=(history[-1].decisions if history else 0) + int(seen["decisions"]),
-                rate=seen["decisions"] / passed,
-                stay_s=seen["stay_s"],
-                entropy=seen["entropy"],
-                against=against,
-            )
-        )
+        history.append(after(history, passed, seen, against))
         if folder is not None and against is not None:
             _keep(folder, settings, position, history, best)
         if tell is not None:
@@ -221,6 +211,20 @@ def draw(
     best = np.min([_stay_s(held, validation, named(name), contention) for name in rivals], axis=0)
     # A third more than there are gangs: for those that are preempted, and for waiting.
     return Drawn(stack(pool), held, validation, best, -(-int(1.3 * gangs) // method.unroll) * method.unroll, order)
+
+
+def after(history: Sequence[Round], seconds: float, figures: Mapping[str, float], against: float | None) -> Round:
+    """What is told of the round that followed those, and took so long."""
+    last = history[-1] if history else None
+    return Round(
+        number=len(history),
+        seconds=(last.seconds if last else 0.0) + seconds,
+        decisions=(last.decisions if last else 0) + int(figures["decisions"]),
+        rate=figures["decisions"] / seconds,
+        stay_s=figures["stay_s"],
+        entropy=figures["entropy"],
+        against=against,
+    )
 
 
 def taken(now: Drawn, size: Size, seed: int, number: int) -> np.ndarray:
