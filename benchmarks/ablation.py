@@ -58,6 +58,7 @@ CELLS = {
     "no topology encoder": Cell(replace(STANDARD, topology=False)),
     "no graph encoder": Cell(replace(STANDARD, graph=False)),
     "no prior": Cell(replace(STANDARD, prior=False)),
+    "softer prior": Cell(replace(STANDARD, sharpness=0.3)),
     "group baseline only": Cell(method=replace(PPO, baseline="group")),
     "A2C as published": Cell(method=A2C),
     "gradient: covariance": Cell(gradient="covariance"),

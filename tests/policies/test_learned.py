@@ -40,6 +40,15 @@ def test_a_network_that_says_nothing_places_where_a_gang_finishes_first() -> Non
     assert decision(policy, shown) == (PLACE, 0, CPU0)
 
 
+def test_a_heuristic_that_is_less_sharp_says_the_same_in_a_lower_voice() -> None:
+    books = Books(work(chain(size=5 * GB), dot("any", units=5.0), dot("any", units=1.0)))
+    policy = silent()
+    seen = see(books.observe(policy=policy), *SMALL.looks)
+    soft = silent(replace(SMALL, sharpness=0.3)).network.prior(seen)
+    np.testing.assert_allclose(soft, 0.3 * np.asarray(policy.network.prior(seen)), rtol=1e-5)
+    assert float(soft.max() - soft.min()) > 0
+
+
 def test_it_takes_the_job_with_the_shortest_way_to_go_first() -> None:
     books = Books(work(dot("any", units=5.0), dot("any", units=1.0), dot("any", units=3.0)))
     assert decision(silent(), books.observe(policy=silent()))[:2] == (PLACE, books.tasks)

@@ -240,6 +240,15 @@ def test_a_curriculum_begins_with_little_load_and_ends_with_all() -> None:
     assert loads == sorted(loads) and sorted(drawn.order.tolist()) == list(range(6))
 
 
+def test_workloads_of_as_many_jobs_run_side_by_side() -> None:
+    large = ["cholesky:12?jobs=1", "layered:150?graphs=1&jobs=1"]
+    assert training.alike(["eeg", large[0], "layered?ccr=1", small, large[1], "eeg?jobs=3"]) == [
+        ("eeg", "layered?ccr=1", small),
+        tuple(large),
+        ("eeg?jobs=3",),
+    ]
+
+
 def test_loads_and_jobs_are_drawn_unless_the_spec_says_them() -> None:
     course = Course(cluster(), ("layered?jobs=3", "fork-join"), (0.5, 1.0), 5)
     assert len(course.scenario(0).workload.jobs) == 3

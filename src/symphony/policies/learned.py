@@ -68,6 +68,7 @@ class Sizes:
     graph: bool = True  # the graph encoder
     deviation: bool = True  # the belief's deviation is seen
     prior: bool = True  # the heuristic in the scores
+    sharpness: float = 1.0  # of that heuristic, to begin with: the less, the more else is tried
     estimates: bool = True  # what a pair would take is told; without it, only how long the gang runs alone
 
     @property
@@ -158,9 +159,9 @@ class Network(eqx.Module):
         self.aside = Mlp(next(keys), ASIDE + 2 * n + 2 * m, n, 1, gain=0.01)
         self.waiting = Mlp(next(keys), 2 * m + n, n, 1, gain=0.01)
         self.critic = Mlp(next(keys), 2 * m, m, 1, gain=0.1)
-        self.regret = jnp.log(jnp.asarray(20.0))
-        self.remaining = jnp.asarray(3.0)
-        self.critical = jnp.asarray(6.0)
+        self.regret = jnp.log(jnp.asarray(20.0 * sizes.sharpness))
+        self.remaining = jnp.asarray(3.0 * sizes.sharpness)
+        self.critical = jnp.asarray(6.0 * sizes.sharpness)
         self.queue = jnp.asarray(0.0)
         self.apart = jnp.asarray(-4.0)
         self.idle = jnp.asarray(-2.0)

@@ -63,7 +63,7 @@ class Course:
         """The scenario of a seed."""
         which = self.workloads[seed % len(self.workloads)]
         if isinstance(which, str):
-            said = {part.partition("=")[0] for part in which.partition("?")[2].split("&")}
+            said = _said(which)
             which = drawn(
                 which,
                 self.topology,
@@ -150,8 +150,9 @@ def train(
     """Train a policy. Returns the weights that did best on validation scenarios, and what was told of each round.
 
     Rounds take the clusters in turn, and scenarios the workloads; families are drawn with a load between `loads` and so
-    many `jobs`, unless their specs say it. It ends after so many `rounds` or `minutes`, or `patience` looks at the
-    validation scenarios that found nothing better; the best of the `rivals` on each is what is compared with.
+    many `jobs`, unless their specs say it (`alike`: then they have rounds of their own). It ends after so many `rounds`
+    or `minutes`, or `patience` looks at the validation scenarios that found nothing better; the best of the `rivals` on
+    each is what is compared with.
     `checkpoint` is a folder: where it holds a training of the same settings, that goes on. Whoever trains several times
     on the same scenarios gives what `draw` made for each cluster (`drawn_before`). With a `telemetry_gradient` the loss
     reaches the filter that makes beliefs of readings, and its factors are learned, too: see `beliefs.slopes`.
@@ -161,7 +162,8 @@ def train(
     clusters = (topology,) if isinstance(topology, str | Topology) else tuple(topology)
     several = (workload,) if isinstance(workload, str | Workload) or callable(workload) else tuple(workload)
     courses = [
-        Course(topologies.topology(x) if isinstance(x, str) else x, several, loads, jobs, disturbances)
+        Course(topologies.topology(x) if isinstance(x, str) else x, some, loads, jobs, disturbances)
+        for some in alike(several)
         for x in clusters
     ]
     contention = contention or Bottleneck()
@@ -197,6 +199,25 @@ def train(
         if tell is not None:
             tell(history[-1])
     return Learned(best[1] if best[0] < float("inf") else position.network), history
+
+
+def alike(workloads: Sequence[str | Workload | Draw]) -> list[tuple[str | Workload | Draw, ...]]:
+    """Workloads that run side by side: those whose specs say the same number of jobs, or do not say it.
+
+    All runs of a round take as much memory and time as the largest: few jobs of many gangs beside many jobs of few
+    would take that of many jobs of many gangs.
+    """
+    found: dict[str | None, list[str | Workload | Draw]] = {}
+    for which in workloads:
+        said = _said(which).get("jobs") if isinstance(which, str) else None
+        found.setdefault(said, []).append(which)
+    return [tuple(some) for some in found.values()]
+
+
+def _said(spec: str) -> dict[str, str]:
+    """What a family's spec says of its jobs and their load."""
+    parts = [part.partition("=") for part in spec.partition("?")[2].split("&")]
+    return {name: value for name, _, value in parts}
 
 
 def draw(
@@ -310,7 +331,7 @@ def _stay_s(held: list[Scenario], batch: ScenarioArrays, policy: Any, contention
 def _settings(courses: list[Course], *others: Any) -> str:
     """What a training must have in common with one whose checkpoint it goes on from."""
     course = courses[0]
-    what = [x if isinstance(x, str) else repr(x)[:200] for x in course.workloads]
+    what = [x if isinstance(x, str) else repr(x)[:200] for each in courses for x in each.workloads]
     names = [x.topology.name for x in courses]
     parts = (names, what, course.loads, course.jobs, course.disturbances, *others)
     return json.dumps([asdict(x) if hasattr(x, "__dataclass_fields__") else x for x in parts], sort_keys=True)
