@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from symphony.engines.engine import Engine, EngineEvent, Pickled, Stored, Work
 from symphony.problem.topology import Topology
@@ -50,6 +50,10 @@ class Passing:
     def poll(self, timeout_s: float) -> list[EngineEvent]:
         """What the engine says."""
         return self._engine.poll(timeout_s)
+
+    def under_way(self) -> Collection[int]:
+        """As the engine has it."""
+        return self._engine.under_way()
 
     def wake(self) -> None:
         """As the engine does."""

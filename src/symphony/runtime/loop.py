@@ -57,6 +57,7 @@ class Loop:
         self.topology = engine.inventory()
         self.requests: deque[Callable[[], None]] = deque()  # left by other threads
         self.closing = False
+        self.failed: Callable[[], None] = lambda: None  # told when it cannot go on, by its own thread
         self._backlog: deque[JobState] = deque()
         self._admitted: dict[int, JobState] = {}  # by their number in the core
         self._arrivals = 0
@@ -99,14 +100,19 @@ class Loop:
 
     def run(self) -> None:
         """Until it is told to close."""
+        while not self.closing:
+            self.step(3600.0)
+        self._give_all_up(EngineError("the cluster was closed", hint="read results before it is closed"))
+
+    def step(self, timeout_s: float) -> None:
+        """A cycle; if that fails, it is the last one, and who waits for a job is told."""
         try:
-            while not self.closing:
-                self.cycle(3600.0)
+            self.cycle(timeout_s)
         except Exception as error:
             log.exception("the loop has ended")
-            self._give_all_up(EngineError(f"the scheduler has ended: {type(error).__name__}: {error}"))
             self.closing = True
-        self._give_all_up(EngineError("the cluster was closed", hint="read results before it is closed"))
+            self._give_all_up(EngineError(f"the scheduler has ended: {type(error).__name__}: {error}"))
+            self.failed()
 
     def cycle(self, timeout_s: float) -> None:
         """Hear what has happened, and have the core decide what follows."""

@@ -22,6 +22,7 @@ from symphony.engines.engine import Engine
 from symphony.problem.errors import BusyError, InputError, ScopeError, UnavailableError, UnknownJobError
 from symphony.runtime.cluster import DEFAULT_POLICY, Cluster
 from symphony.runtime.graph import Submission
+from symphony.scheduling.policy import Policy
 from symphony.service import graphs, tables
 from symphony.service.blobs import Blobs, named_in
 from symphony.service.database import only_one, open_database
@@ -59,10 +60,12 @@ class Service:
         folder: Path,
         *,
         database: str = "",
-        policy: str = DEFAULT_POLICY,
+        policy: Policy | str = DEFAULT_POLICY,
         limits: Limits | None = None,
+        threads: bool = True,
     ) -> None:
-        self.limits, self.policy = limits or Limits(), policy
+        """Without `threads`, whoever holds it has the ledger and the cluster `step`: tests do, in a time of their own."""
+        self.limits, self.policy = limits or Limits(), policy if isinstance(policy, str) else policy.name
         self.draining = False
         self.failed = threading.Event()  # it cannot go on; what was accepted is kept
         self.listeners: list[Callable[[set[int]], None]] = []  # told, by the ledger's thread, which jobs have changed
@@ -83,11 +86,14 @@ class Service:
             stack.callback(recorder.close)
             for note in recorder.notes:
                 log.warning("%s", note)
-            self.cluster = Cluster(recorder, policy=policy, profiles=folder / "profiles.json")
+            self.cluster = Cluster(recorder, policy=policy, profiles=folder / "profiles.json", threads=threads)
             stack.callback(self.cluster.close, wait=False)
             self.running.attach(self.cluster, recorder)
-            self.ledger.start()
-            self.ledger.insist(self.running.resume).result()
+            resumed = self.ledger.insist(self.running.resume)
+            self.ledger.step()
+            resumed.result()
+            if threads:
+                self.ledger.start()
             self._stack = stack.pop_all()
         log.info("%d events, %d jobs, %d of them go on", self.state.events, len(self.state.jobs), len(self.state.open))
 
