@@ -153,6 +153,11 @@ class Cluster:
 
     def close(self, wait: bool = True) -> None:
         """End it; with `wait`, when all jobs are over. What was learned is kept."""
+        self.stop(wait)
+        self._engine.close()
+
+    def stop(self, wait: bool = True) -> None:
+        """As `close`, but the engine stays: what it has made can still be read."""
         with self._lock:
             if self._closed:
                 return
@@ -170,7 +175,6 @@ class Cluster:
         else:
             self._loop.run()
         self._scheduler.close()
-        self._engine.close()
         self._profiles.save()
 
     def _ask(self, request: Callable[[], None]) -> None:

@@ -199,17 +199,19 @@ class Loop:
                 del self._admitted[number]
                 self.scheduler.books.remove(job.row)
         to_send = [*self._begun(answer)]
-        for gang in answer.saved.tolist():
-            run = self._run_of(gang, answer) if gang >= 0 else None
-            if run is not None and run.number >= 0:
-                self.engine.preempt(run.number)
         to_send += self._ahead(answer, to_send)
         if to_send:
             self.engine.dispatch([self._work(*one) for one in to_send])
+        for gang in answer.saved.tolist():  # only now: it may have started within this turn
+            run = self._run_of(gang, answer) if gang >= 0 else None
+            if run is not None and run.number >= 0:
+                self.engine.preempt(run.number)
 
     def _begun(self, answer: Answer) -> Iterator[tuple[TaskRun, list[int], bool]]:
         """What the core has started and the engine does not have."""
-        for gang, devices in zip(answer.started.tolist(), answer.devices.tolist(), strict=True):
+        # One that a device has failed under may have started twice within this turn: where it did so last is where it is.
+        places = dict(zip(answer.started.tolist(), answer.devices.tolist(), strict=True))
+        for gang, devices in places.items():
             if gang < 0:
                 return
             if gang in self._early:

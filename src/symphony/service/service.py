@@ -77,17 +77,17 @@ class Service:
             stack.enter_context(only_one(self.database, folder))
             self.blobs, self.tokens = Blobs(folder / "blobs"), Tokens(self.database)
             self.ledger = Ledger(self.database, self._settled, self._fail)
-            stack.callback(self.ledger.close)
             self.ledger.replay()
             self._drop_strays()
             self.running = Running(self.ledger, self.database, self.blobs, self.limits.weights, self.limits.at_once)
             self.running.failed = self._fail
             recorder = Recorder(engine())
             stack.callback(recorder.close)
+            stack.callback(self.ledger.close)  # before the engine: it may have to write down what that has made
             for note in recorder.notes:
                 log.warning("%s", note)
             self.cluster = Cluster(recorder, policy=policy, profiles=folder / "profiles.json", threads=threads)
-            stack.callback(self.cluster.close, wait=False)
+            stack.callback(self.cluster.stop, wait=False)
             self.running.attach(self.cluster, recorder)
             resumed = self.ledger.insist(self.running.resume)
             self.ledger.step()
