@@ -36,7 +36,11 @@ def no_job_ends_without_a_cause(world: World) -> Iterator[str]:
         job = world.record(one)
         assert job is not None
         kind = "" if job.error is None else job.error["kind"]
-        meant = {DONE: one.result is not None, CANCELLED: one.cancelled, FAILED: may_fail(kind, one.result, world.faults)}
+        meant = {
+            DONE: one.result is not None,
+            CANCELLED: one.cancelled,
+            FAILED: may_fail(kind, one.result, world.faults),
+        }
         if not meant[job.status]:
             yield f"{one.name} is {job.status}: {job.error}"
 

@@ -11,7 +11,7 @@ import random
 import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ LIMITS = Limits(open_jobs=3, at_once=4, weights={"ann": 2.0})
 SHAPES = Shapes(4, 6, 12, 8, 2)  # what fits all that is drawn: nothing compiles twice
 SUBMITTED_S = 30.0  # within which all have submitted
 PATIENCE_S = 3_600.0  # virtual, after which nothing will ever happen
-MOST_STEPS = 200_000
+MOST_STEPS, MOST_STARTS = 20_000, 40
 KILLS = 4
 
 
@@ -78,6 +78,8 @@ class World:
         """Until all is over, and nothing is left to do."""
         self._start()
         for _ in range(MOST_STEPS):
+            if self.starts > MOST_STARTS:
+                break
             try:
                 if not self._step():
                     return
@@ -85,7 +87,7 @@ class World:
                 self._bury()
             if self.service is not None and self.service.failed.is_set():
                 self._end()
-        raise Broken("the system comes to rest", f"it does not, after {MOST_STEPS} steps")
+        raise Broken("the system comes to rest", f"it does not, after {self.starts} starts")
 
     def _step(self) -> bool:
         """Whoever has something to do; whether there was somebody, or will be."""
@@ -109,12 +111,15 @@ class World:
         """Who may go on, but for the ledger."""
         found: list[Callable[[], None]] = []
         if self._plan and self._plan[0][0] <= self.clock.now:
-            found.append(lambda: heapq.heappop(self._plan)[2]())
+            found.append(self._do_next)
         if self.service is None:
             found += [] if self._asleep else [self._start]
         elif self.engine is not None and self.engine.next_s <= self.clock.now and not self.service.failed.is_set():
             found.append(self.service.cluster.step)
         return found
+
+    def _do_next(self) -> None:
+        heapq.heappop(self._plan)[2]()
 
     def _next_s(self) -> float:
         plan = self._plan[0][0] if self._plan else float("inf")
@@ -154,9 +159,7 @@ class World:
         self._gone = False
         self.starts += 1
         try:
-            self.service = Service(
-                self._make_engine, self.folder, policy=self.policy, limits=LIMITS, threads=False
-            )
+            self.service = Service(self._make_engine, self.folder, policy=self.policy, limits=LIMITS, threads=False)
         except Killed:
             self._bury()
         except ServiceError:  # the disk is full
@@ -179,10 +182,8 @@ class World:
     def _end(self) -> None:
         """It cannot go on: it ends by itself, and is started again."""
         assert self.service is not None
-        try:
+        with suppress(Killed):
             self.service.close()
-        except Killed:
-            pass
         self._bury()
 
     def point(self, where: str) -> None:
@@ -373,5 +374,3 @@ def prepared(world: World) -> Iterator[World]:
             if world.service is not None:
                 world._gone = True
                 world.service.database.dispose()
-
-

@@ -1,4 +1,4 @@
-"""Work that ends exactly once, whatever an engine says: what stands before one that may lose, repeat or mix up its news.
+"""Work that ends exactly once: what stands before an engine that may lose, repeat or mix up its news.
 
     said twice                        ──► heard once
     never said, and not under way     ──► Stopped: it is dispatched again, as another attempt

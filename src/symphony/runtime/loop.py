@@ -209,7 +209,7 @@ class Loop:
 
     def _begun(self, answer: Answer) -> Iterator[tuple[TaskRun, list[int], bool]]:
         """What the core has started and the engine does not have."""
-        # One that a device has failed under may have started twice within this turn: where it did so last is where it is.
+        # One that a device has failed under may have started twice within this turn: it is where it started last.
         places = dict(zip(answer.started.tolist(), answer.devices.tolist(), strict=True))
         for gang, devices in places.items():
             if gang < 0:

@@ -64,7 +64,7 @@ class Service:
         limits: Limits | None = None,
         threads: bool = True,
     ) -> None:
-        """Without `threads`, whoever holds it has the ledger and the cluster `step`: tests do, in a time of their own."""
+        """Without `threads`, whoever holds it calls `step` of its ledger and cluster: tests do, in their own time."""
         self.limits, self.policy = limits or Limits(), policy if isinstance(policy, str) else policy.name
         self.draining = False
         self.failed = threading.Event()  # it cannot go on; what was accepted is kept
