@@ -19,7 +19,7 @@ from symphony.service.state import FINISHED, Event
 from tests.whole_system.faults import Faults
 from tests.whole_system.runs import run
 
-SEEDS = range(24)
+SEEDS = range(16)
 EVERYTHING = Faults(
     lose=0.03,
     delay=0.2,

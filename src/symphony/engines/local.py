@@ -74,6 +74,8 @@ class _Slot:
 class LocalEngine:
     """Runs work on the devices of a topology, which must be this machine's (by default: what is discovered)."""
 
+    here = True  # what this machine tells of itself is of these devices
+
     def __init__(self, topology: Topology | None = None) -> None:
         if not sys.platform.startswith("linux"):
             raise EngineError(f"the local engine needs Linux; this is {sys.platform}", hint="run it in a container")

@@ -19,6 +19,11 @@ class Passing:
         """What the engine would have the user know."""
         return list(getattr(self._engine, "notes", ()))
 
+    @property
+    def here(self) -> bool:
+        """Whether the devices are those of this machine."""
+        return bool(getattr(self._engine, "here", False))
+
     def inventory(self) -> Topology:
         """That of the engine."""
         return self._engine.inventory()

@@ -41,6 +41,7 @@ from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, Attempt, Job
 from symphony.runtime.kernels import RunnableKernel
 from symphony.runtime.scheduler import Scheduler
 from symphony.runtime.turn import AT_ONCE, Answer, Event
+from symphony.runtime.watching import Watch
 
 log = logging.getLogger("symphony.runtime")
 SHORT_S = 5e-3  # a kernel that is expected to take less may be sent ahead: one for each slot …
@@ -69,6 +70,7 @@ class Loop:
         self._kind = [kinds.index(device.kind) for device in self.topology.devices]
         self._is_cpu = [self.topology.kind_of[device.kind].type == "cpu" for device in self.topology.devices]
         self._company = Company(self.topology)
+        self._watch = Watch(self.topology, None if getattr(engine, "here", False) else [])
         self._down: set[int] = set()
         self._trials: dict[tuple[str, int], TaskRun] = {}  # kernels on device kinds that they have never run on
         self._events: deque[Event] = deque()  # for the core
@@ -102,6 +104,7 @@ class Loop:
         """Until it is told to close."""
         while not self.closing:
             self.step(3600.0)
+        self._watch.close()
         self._give_all_up(EngineError("the cluster was closed", hint="read results before it is closed"))
 
     def step(self, timeout_s: float) -> None:
@@ -126,6 +129,7 @@ class Loop:
                 answer = self.scheduler.turn(batch, time.monotonic())
                 self._early |= {batch[k].who: batch[k] for k in answer.early.nonzero()[0]}
                 self._carry_out(answer)
+            self._watch.attend(bool(self._attempts))
             self._let_in()  # only now: gangs may get other numbers, and no event that waits must have an old one
             if not self._events:
                 return
@@ -368,7 +372,9 @@ class Loop:
         kind, ended_s = self._kind_name(device), event.began_s + event.seconds
         ran = Ran(run.kernel.key, kind, device, event.began_s, ended_s, active)
         company = self._company.of(ran, self._running())
-        books.profiles.learn(ran, size_of(run), event.seconds, busy_s=busy_s, cold=event.cold, company=company)
+        seen = self._watch.during(device, event.began_s, ended_s)
+        took = size_of(run), event.seconds
+        books.profiles.learn(ran, *took, busy_s=busy_s, cold=event.cold, company=company, seen=seen)
         books.refresh(run.kernel)
         self._end_trial(run)
 

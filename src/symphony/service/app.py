@@ -350,7 +350,8 @@ def make_app(service: Service) -> FastAPI:
         content = service.cluster.profiles.content()
         mine = f"{token.user}:"
         if ADMIN not in token.scopes:
-            content["timings"] = [one for one in content["timings"] if one["kernel"].startswith(mine)]
+            for part in ("timings", "demands", "seen"):
+                content[part] = [one for one in content[part] if one["kernel"].startswith(mine)]
         return ProfileFile.model_validate(content)
 
     @app.post("/v1/drain", responses=WRONG)
