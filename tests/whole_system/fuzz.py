@@ -39,12 +39,12 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--seeds is 1 or more, --first is 0 or more")
     logging.basicConfig(level=logging.INFO if options.log else logging.CRITICAL)
     first = secrets.randbelow(2**31) if options.first is None else options.first
-    began, jobs, starts, failed = time.perf_counter(), 0, 0, 0
+    began, jobs, starts, kills, failed = time.perf_counter(), 0, 0, 0, 0
     for number, seed in enumerate(range(first, first + options.seeds), start=1):
         with tempfile.TemporaryDirectory(dir=SHARED) as folder:
             try:
                 world = run(seed, Path(folder))
-                jobs, starts = jobs + len(world.wanted), starts + world.starts
+                jobs, starts, kills = jobs + len(world.wanted), starts + world.starts, kills + world.kills
             except Exception as error:
                 failed += 1
                 if options.log or not isinstance(error, AssertionError):
@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
                 if not options.keep_going:
                     return 1
         seconds = time.perf_counter() - began
-        said = f"{number} of {options.seeds} runs, {jobs:,} jobs, {starts:,} starts, {seconds:.0f} s"
+        said = f"{number} of {options.seeds} runs, {jobs:,} jobs, {starts:,} starts, {kills:,} kills, {seconds:.0f} s"
         print(f"\r{said}", end="", flush=True)
     rate = options.seeds / (time.perf_counter() - began) * 60.0
     print(f"\n{options.seeds - failed} of {options.seeds} hold, from seed {first} on: {rate:.0f} runs a minute")

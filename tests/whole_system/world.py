@@ -36,7 +36,8 @@ from tests.whole_system.virtual_time import Clock, keeping_time
 
 TOPOLOGY = machine(slots=2, others=3)
 LIMITS = Limits(open_jobs=3, at_once=4, weights={"ann": 2.0})
-SHAPES = Shapes(4, 6, 12, 8, 2)  # what fits all that is drawn: nothing compiles twice
+SHAPES = Shapes(4, 6, 12, 8, 2)  # what fits all that is drawn: nothing compiles twice …
+SMALL, GROWS = Shapes(4, 4, 12, 8, 1), 8  # … but in every so many runs, in which the core has to grow
 SUBMITTED_S = 30.0  # within which all have submitted
 PATIENCE_S = 3_600.0  # virtual, after which nothing will ever happen
 MOST_STEPS, MOST_STARTS = 20_000, 40
@@ -51,6 +52,7 @@ class World:
         self.rng, self.clock = random.Random(seed), Clock()
         self.faults = drawn(self.rng, self.clock.now) if faults is None else faults
         self.policy = self.rng.choice(("eft-belief", Chaos()))
+        self.shapes = SMALL if seed % GROWS == GROWS - 1 else SHAPES
         self.began_s = self.clock.now
         sender = Sender()
         self.wanted = [wanted(self.rng, f"job{n}", sender) for n in range(self.rng.randrange(2, 9))]
@@ -367,7 +369,7 @@ def prepared(world: World) -> Iterator[World]:
         stack.enter_context(keeping_time(world.clock))
         stack.enter_context(world.disk())
         stack.enter_context(mock.patch.object(service_module, "only_one", lambda *_: ExitStack()))
-        stack.enter_context(mock.patch.object(cluster_module, "Scheduler", partial(Scheduler, shapes=SHAPES)))
+        stack.enter_context(mock.patch.object(cluster_module, "Scheduler", partial(Scheduler, shapes=world.shapes)))
         try:
             yield world
         finally:
