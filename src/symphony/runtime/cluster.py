@@ -22,9 +22,9 @@ from symphony.problem.topology import Topology
 from symphony.problem.workload import Kernel, Profile, Workload
 from symphony.runtime.books import task_graph
 from symphony.runtime.graph import Graph, Submission, submission
-from symphony.runtime.jobs import Job, JobState, TaskRun
+from symphony.runtime.jobs import Job, JobState, TaskRun, size_of
 from symphony.runtime.kernels import RunnableKernel, code_of, digest
-from symphony.runtime.loop import Loop, size_of
+from symphony.runtime.loop import Loop
 from symphony.runtime.profiles import Profiles, default_path
 from symphony.runtime.scheduler import Scheduler, Statistics
 from symphony.scheduling.policy import Policy

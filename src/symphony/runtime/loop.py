@@ -13,7 +13,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from symphony.engines.engine import (
@@ -25,7 +25,6 @@ from symphony.engines.engine import (
     Finished,
     Function,
     Stopped,
-    Stored,
     Work,
 )
 from symphony.problem.errors import (
@@ -37,7 +36,19 @@ from symphony.runtime import turn as happened
 from symphony.runtime.books import Shapes, problem_arrays
 from symphony.runtime.demand import Company, Ran
 from symphony.runtime.failures import error_of, is_run_again
-from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, Attempt, JobState, TaskRun, cancelled
+from symphony.runtime.jobs import (
+    CANCELLED,
+    DONE,
+    FAILED,
+    RUNNING,
+    Attempt,
+    JobState,
+    TaskRun,
+    cancelled,
+    inputs_of,
+    size_of,
+    value_of,
+)
 from symphony.runtime.kernels import RunnableKernel
 from symphony.runtime.scheduler import Scheduler
 from symphony.runtime.turn import AT_ONCE, Answer, Event
@@ -287,7 +298,7 @@ class Loop:
             device,
             self._functions(run.kernel, implementation),
             run.arguments,
-            tuple(_inputs(run)),
+            tuple(inputs_of(run)),
             timeout_s=run.kernel.options.timeout_s,
             others=tuple(devices[1:]),
         )
@@ -341,7 +352,7 @@ class Loop:
             reader.missing -= 1
             if not reader.missing:
                 reader.ready_s = now
-                made = {source: _value(job.runs[source]).size for source in reader.call.reads}
+                made = {source: value_of(job.runs[source]).size for source in reader.call.reads}
                 books.inputs_known(job.row, index, made, size_of(reader))
         for source in run.call.reads:
             self._read(job.runs[source])
@@ -354,7 +365,7 @@ class Loop:
         """One reader less; a value that nobody will read is forgotten."""
         run.readers -= 1
         if not run.readers and run.index not in run.job.graph.outputs:
-            self.engine.free(_value(run))
+            self.engine.free(value_of(run))
 
     def _tell_stopped(self, run: TaskRun) -> None:
         """It has to be placed again, unless its job is given up; if the core has not started it, it still waits."""
@@ -449,11 +460,11 @@ class Loop:
     def _complete(self, job: JobState) -> None:
         """Its results are ours from now on: they stay when the engine forgets them."""
         try:
-            job.values += [self.engine.get(_value(job.runs[index])) for index in job.graph.outputs]
+            job.values += [self.engine.get(value_of(job.runs[index])) for index in job.graph.outputs]
         except EngineError as error:  # one was lost with its machine
             job.error = error
         for index in set(job.graph.outputs):
-            self.engine.free(_value(job.runs[index]))
+            self.engine.free(value_of(job.runs[index]))
         self._close(job, FAILED if job.error else DONE)
 
     def _give_up(self, job: JobState, error: SymphonyError, status: str) -> None:
@@ -495,20 +506,3 @@ class Loop:
             if not job.over.is_set():
                 job.error = error
                 self._close(job, FAILED)
-
-
-def _value(run: TaskRun) -> Stored:
-    assert run.value is not None
-    return run.value
-
-
-def _inputs(run: TaskRun) -> Iterable[Stored]:
-    """In the order of their persistent ids."""
-    reads, held = iter(run.call.reads), run.call.held
-    for number in range(len(run.call.reads) + len(held)):
-        yield held[number] if number in held else _value(run.job.runs[next(reads)])
-
-
-def size_of(run: TaskRun) -> int:
-    """Bytes that a task is called with."""
-    return run.arguments.size + sum(value.size for value in _inputs(run)) if not run.missing else run.arguments.size
