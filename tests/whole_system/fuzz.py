@@ -23,6 +23,7 @@ from tests.compiling import compile_quickly
 compile_quickly()
 
 from tests.whole_system.runs import run  # noqa: E402
+from tests.whole_system.world import POLICIES  # noqa: E402
 
 SHARED = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # the disk is simulated: it need not be one
 
@@ -32,6 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.whole_system.fuzz", description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=1_000, help="how many runs")
     parser.add_argument("--first", type=int, help="seed of the first; the others follow (default: drawn)")
+    parser.add_argument("--policy", choices=POLICIES, default="", help="instead of one that is drawn")
     parser.add_argument("--log", action="store_true", help="say what the service says")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first that fails")
     options = parser.parse_args(arguments)
@@ -43,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     for number, seed in enumerate(range(first, first + options.seeds), start=1):
         with tempfile.TemporaryDirectory(dir=SHARED) as folder:
             try:
-                world = run(seed, Path(folder))
+                world = run(seed, Path(folder), policy=options.policy)
                 jobs, starts, kills = jobs + len(world.wanted), starts + world.starts, kills + world.kills
             except Exception as error:
                 failed += 1

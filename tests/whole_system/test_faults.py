@@ -21,6 +21,7 @@ from tests.whole_system.runs import run
 from tests.whole_system.world import GROWS
 
 SEEDS = [seed for seed in range(16) if seed % GROWS != GROWS - 1]  # compiling takes longer than all of them
+POLICY = "eft-belief"  # one that is compiled anyway
 EVERYTHING = Faults(
     lose=0.03,
     delay=0.2,
@@ -43,14 +44,20 @@ EVERYTHING = Faults(
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_all_properties_hold(tmp_path: Path, seed: int) -> None:
-    run(seed, tmp_path)
+    run(seed, tmp_path, policy=POLICY)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
+def test_all_properties_hold_whatever_the_policy_does(tmp_path: Path, seed: int) -> None:
+    run(seed, tmp_path, policy="chaos")
 
 
 def test_a_run_follows_from_its_seed(tmp_path: Path) -> None:
     """With every kind of fault: whatever looked at another clock, or at a random number of its own, would show."""
 
     def journal(folder: Path) -> list:
-        world = run(8, folder, EVERYTHING)
+        world = run(8, folder, EVERYTHING, POLICY)
         assert world.service is not None and world.starts > 1
         return list(read_events(world.service.database))
 
@@ -62,7 +69,7 @@ def test_news_that_got_lost_is_missed_without_the_one_who_looks_after_it(tmp_pat
         mock.patch.object(gangs, "Once", lambda engine: engine),
         pytest.raises(AssertionError, match=r"seed 0: every job ends: .* will not(.|\n)*again: .* --first 0"),
     ):
-        run(0, tmp_path, Faults(lose=0.3, since_s=1_000.0))
+        run(0, tmp_path, Faults(lose=0.3, since_s=1_000.0), POLICY)
 
 
 def test_a_kernel_that_runs_twice_is_noticed(tmp_path: Path) -> None:
@@ -76,4 +83,4 @@ def test_a_kernel_that_runs_twice_is_noticed(tmp_path: Path) -> None:
         pytest.raises(AssertionError, match=r"comes to rest|journalled once|replay of the journal"),
     ):
         for seed in range(5):
-            run(seed, tmp_path / str(seed), Faults(kill=0.02, since_s=1_000.0))
+            run(seed, tmp_path / str(seed), Faults(kill=0.02, since_s=1_000.0), POLICY)

@@ -35,6 +35,7 @@ from tests.whole_system.simulated_engine import SimulatedEngine
 from tests.whole_system.virtual_time import Clock, keeping_time
 
 TOPOLOGY = machine(slots=2, others=3)
+POLICIES = ("eft-belief", "chaos")  # sensible, and anything but
 LIMITS = Limits(open_jobs=3, at_once=4, weights={"ann": 2.0})
 SHAPES = Shapes(4, 6, 12, 8, 2)  # what fits all that is drawn: nothing compiles twice …
 SMALL, GROWS = Shapes(4, 4, 12, 8, 1), 8  # … but in every so many runs, in which the core has to grow
@@ -47,11 +48,12 @@ KILLS = 4
 class World:
     """One run."""
 
-    def __init__(self, seed: int, folder: Path, faults: Faults | None = None) -> None:
+    def __init__(self, seed: int, folder: Path, faults: Faults | None = None, policy: str = "") -> None:
         self.seed, self.folder = seed, folder
         self.rng, self.clock = random.Random(seed), Clock()
         self.faults = drawn(self.rng, self.clock.now) if faults is None else faults
-        self.policy = self.rng.choice(("eft-belief", Chaos()))
+        drawn_policy = self.rng.choice(POLICIES)
+        self.policy = policy or drawn_policy
         self.shapes = SMALL if seed % GROWS == GROWS - 1 else SHAPES
         self.began_s = self.clock.now
         sender = Sender()
@@ -161,13 +163,16 @@ class World:
         self._gone = False
         self.starts += 1
         try:
-            self.service = Service(self._make_engine, self.folder, policy=self.policy, limits=LIMITS, threads=False)
+            policy = Chaos() if self.policy == "chaos" else self.policy
+            self.service = Service(self._make_engine, self.folder, policy=policy, limits=LIMITS, threads=False)
         except Killed:
             self._bury()
         except ServiceError:  # the disk is full
             self.clock.now += 1.0
         else:
-            self.service.cluster._scheduler._thread = Answers(self)  # type: ignore[assignment]
+            scheduler = self.service.cluster._scheduler
+            scheduler._thread = Answers(self)  # type: ignore[assignment]
+            scheduler._own = False  # also the heuristic may fail, as a policy
             self._check_accepted()
 
     def _make_engine(self) -> SimulatedEngine:
