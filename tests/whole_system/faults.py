@@ -69,7 +69,7 @@ RATES = {
     "clock": 0.1,
     "slow_disk": 0.2,
     "answer_lost": 0.05,
-    "kill": 0.003,
+    "kill": 0.03,
     "policy": 0.2,
 }
 

@@ -186,10 +186,10 @@ class SimulatedEngine:
 
     def _run_until_now(self) -> None:
         while self._ends and self._ends[0][0] <= self._clock.now:
-            _, _, one = heapq.heappop(self._ends)
+            ended_s, _, one = heapq.heappop(self._ends)
             if one in self._lines[one.work.device]:
                 self._lines[one.work.device].remove(one)
-                self._tell(self._outcome(one))
+                self._tell(self._outcome(one, ended_s))
                 self._begin()
 
     def _begin(self) -> None:
@@ -214,10 +214,10 @@ class SimulatedEngine:
         typical = {"short": 1e-3, "either": 0.3, "large": 2.0}.get(work.function.name, 0.8)
         if math.isfinite(work.timeout_s) and self._luck(self._faults.hang):
             return work.timeout_s * 1.1
-        return typical * self._rng.lognormvariate(0.0, 0.5)
+        return min(typical * self._rng.lognormvariate(0.0, 0.5), 0.9 * work.timeout_s)
 
-    def _outcome(self, one: _Running) -> EngineEvent:
-        work, seconds, faults = one.work, self._clock.now - one.began_s, self._faults
+    def _outcome(self, one: _Running, ended_s: float) -> EngineEvent:
+        work, seconds, faults = one.work, ended_s - one.began_s, self._faults
         when = (one.began_s, seconds)
         if seconds > work.timeout_s:
             return Failed(work.number, TIMEOUT, f"it ran for more than {work.timeout_s:g} s", *when)
