@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install demo test slow lint format fuzz clean
+.PHONY: help install demo test slow lint format fuzz faults clean
 
 help:
 	@echo "make demo     compare policies on a simulated cluster (report in demo/), then on real kernels here"
 	@echo "make test     linter, type checker and tests"
 	@echo "make slow     tests that take long for what they add"
 	@echo "make fuzz     fresh random scenarios through both simulators, for as long as you like (SEEDS=200)"
+	@echo "make faults   fresh runs of service, core and a simulated engine in which things go wrong (SEEDS=200)"
 	@echo "make format   rewrite the sources in the house style"
 
 $(VENV)/.installed: pyproject.toml
@@ -43,6 +44,9 @@ format: install
 SEEDS ?= 200
 fuzz: install
 	$(BIN)/python -m tests.simulator.fuzz --seeds $(SEEDS)
+
+faults: install
+	$(BIN)/python -m tests.whole_system.fuzz --seeds $(SEEDS)
 
 clean:
 	rm -rf $(VENV) demo out .pytest_cache .mypy_cache .ruff_cache .hypothesis

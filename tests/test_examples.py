@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 from examples import compare_policies, eeg, genomics, mix, own_policy, running, security, training_job
+from rich.console import Console
 from scipy.stats import spearmanr
 
 import symphony as sy
@@ -125,6 +127,22 @@ def test_policies_take_turns_at_the_mix_and_are_compared(capsys: pytest.CaptureF
         assert all(len(run.completion_s) == 6 and max(run.completion_s) <= run.makespan_s for run in one.values())
         assert all(0 < run.kernel_s <= run.makespan_s for run in one.values())  # there is one slot
     assert "2 rounds" in capsys.readouterr().out
+
+
+def test_the_table_of_the_mix_fits_into_80_columns() -> None:
+    measured = [
+        {
+            name: mix.Round(12.3 * factor * luck, (8.7 * factor * luck,), 20.0)
+            for name, factor in zip(mix.POLICIES, f, strict=True)
+        }
+        for luck, f in ((1.0, (1.0, 0.9, 0.7)), (1.1, (1.0, 0.8, 0.75)), (1.3, (1.0, 0.85, 0.72)))
+    ]
+    console = Console(file=io.StringIO(), width=80, color_system=None)
+    console.print(mix.table(measured, mix.POLICIES, "fifo"))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert not any("…" in line for line in lines)
+    late = next(line for line in lines if line.startswith("symphony-late"))
+    assert late.count("(") == late.count(")") == 2  # both ratios, with their intervals
 
 
 def test_training_job_learns_what_one_worker_would_and_goes_on_from_its_checkpoint(

@@ -29,6 +29,7 @@ def kernel(name: str, seconds: float, share: float = 0.0) -> Kernel:
 
 
 KERNELS = (kernel("stream", 0.1, 0.75), kernel("compute", 0.1, 0.01), kernel("long", 0.5), kernel("short", 0.1))
+KERNELS += (kernel("longer", 0.11), kernel("shorter", 0.09))
 
 
 def alike(name: str, *kernels: str) -> TaskGraph:
@@ -42,9 +43,11 @@ def alike(name: str, *kernels: str) -> TaskGraph:
 def runs() -> dict[tuple[str, int], RunRecord]:
     """Two workloads by a policy that places at once and by the same one deciding late, in one program."""
     paired = alike("paired", *["stream"] * 4, *["compute"] * 4)
+    mixed = [alike(name, *["stream"] * 4, *[name] * 4) for name in ("longer", "shorter")]
     jobs = [alike("long", *["long"] * 8), alike("short", *["short"] * 8)]
     works = {
         "contended": Workload("contended", KERNELS, (paired, paired), (Job(0, 0.0), Job(1, 100.0))),
+        "unlike": Workload("unlike", KERNELS, tuple(mixed), (Job(0, 0.0), Job(1, 100.0))),
         "two jobs": Workload("two jobs", KERNELS, tuple(jobs), (Job(0, 0.0), Job(1, 0.05))),
     }
     calm = replace(CALM, latency_s=0.0)
@@ -61,6 +64,13 @@ def test_kernels_that_contend_are_not_put_side_by_side(runs) -> None:
     early, late = ([job.completion_s for job in runs["contended", k].jobs] for k in (0, 1))
     assert late == pytest.approx([0.5, 0.5], rel=1e-3)  # four pairs of a stream and a compute, then the last
     assert np.min(early) > 0.5
+
+
+def test_those_who_would_contend_later_run_while_others_are_there_to_run_beside(runs) -> None:
+    """Whoever takes longer: what harms nobody is not used up first, beside its like."""
+    early, late = ({job.job: job.completion_s for job in runs["unlike", k].jobs} for k in (0, 1))
+    assert late[0] < 0.6 and late[1] < 0.55
+    assert min(early.values()) > 0.55
 
 
 def test_a_short_job_does_not_wait_behind_all_of_a_long_one(runs) -> None:

@@ -15,6 +15,7 @@ from symphony.runtime.demand import Ran
 from symphony.runtime.graph import Graph, Submission, submission
 from symphony.runtime.kernels import KernelFunction
 from symphony.runtime.profiles import Profiles
+from symphony.runtime.watching import PCIE
 from tests.runtime.machines import machine
 
 SHAPES = Shapes(jobs=3, tasks=8, edges=8, kernels=4)
@@ -151,3 +152,19 @@ def test_kernels_of_the_same_name_are_told_apart() -> None:
     found = books()
     kernels, _ = found.lowered(chain(kernel("same"), kernel("same")), [1, 1])
     assert [one.name for one in kernels] == ["same", "same (1)"]
+
+
+def test_what_a_kernel_moves_over_its_link_is_told_once_it_was_seen_some_times() -> None:
+    profiles, a = Profiles(), kernel("a", "accelerator")
+    found = books(profiles)
+    add(found, chain(a))
+    link = KIND_INDEX["link"]
+    for run, told in enumerate((0.0, 0.0, 4e8), start=1):
+        profiles.learn(Ran(a.key, "big", 1, 0.0, 1.0), 10.0, 1.0, seen={PCIE: run * 2e8, "gpu busy": 0.5})
+        found.refresh(a)
+        assert found.w.demand_fixed[0, 1, link] == pytest.approx(told)
+    profiles.learn(Ran(a.key, "big", 1, 0.0, 1.0), 10.0, 1.0, seen={PCIE: 1e12})
+    found.refresh(a)
+    assert found.w.demand_fixed[0, 1, link] == pytest.approx(1e9)  # no more than it can carry
+    [lowered], _ = found.lowered(chain(a), [1])
+    assert lowered.implementations["big"].demand["link"] == pytest.approx(1e9)

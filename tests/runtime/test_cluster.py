@@ -261,6 +261,21 @@ def test_every_implementation_is_tried_before_one_is_preferred(cluster: sy.Clust
     assert "where on big" in str(cluster.profiles)
 
 
+@pytest.mark.skipif(not Path("/proc/pressure").is_dir(), reason="this system tells no pressure")
+def test_what_the_machine_tells_while_a_kernel_runs_is_kept_with_its_times(cluster: sy.Cluster) -> None:
+    @sy.kernel
+    def long():
+        import time
+
+        time.sleep(0.6)
+
+    graph = sy.graph("long")
+    graph.task(long)
+    cluster.submit(graph).result(SECONDS)
+    seen = cluster.profiles.seen(long.key, "small")
+    assert 0.0 <= seen["cpu pressure"].mean <= 1.0 and seen["memory pressure"].runs == 1
+
+
 def test_a_kernel_is_a_function_that_can_be_called() -> None:
     assert add(1, 2) == 3 and "add" in repr(add)
     with pytest.raises(sy.WorkloadError, match="two implementations for 'cpu'"):

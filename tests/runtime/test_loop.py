@@ -15,9 +15,11 @@ import pytest
 
 import symphony as sy
 from symphony.engines.engine import DeviceDown, DeviceUp, Stopped
+from symphony.runtime.cluster import Cluster
 from symphony.scheduling.indexing import BIG
 from symphony.scheduling.policy import choose
 from symphony.scheduling.state import RUNNING
+from tests.engines.by_hand import ByHand
 from tests.runtime.machines import machine
 
 SECONDS = 60.0
@@ -269,3 +271,75 @@ def test_a_policy_may_stop_a_kernel_for_something_urgent(tmp_path: Path) -> None
         assert first.result(SECONDS) == "from the start"
         assert "stopped" in first.explain() and not cluster.statistics.fallbacks
         nothing_left(cluster)
+
+
+@sy.kernel(preemptible=True)
+def soft():
+    """May be stopped."""
+
+
+@sy.kernel
+def after(value):
+    """Reads something."""
+
+
+@sy.kernel(device="accelerator")
+def alone():
+    """One at a time."""
+
+
+def one(kernel: Any) -> sy.graph:
+    graph = sy.graph(kernel.name)
+    graph.task(kernel)
+    return graph
+
+
+def test_what_finishes_just_before_it_is_stopped_has_finished(tmp_path: Path) -> None:
+    engine = ByHand(machine(slots=1))
+    cluster = Cluster(engine, policy=StopsForPriority(), profiles=tmp_path / "p.json", threads=False)
+    first = cluster.submit(one(soft))
+    cluster.step()
+    second = cluster.submit(one(soft), priority=5)
+    cluster.step()
+    assert engine.stopped == [0] and len(engine.sent) == 1
+    engine.news = [engine.finished(0, "in time")]
+    cluster.step()
+    assert first.result(0.0) == "in time" and len(engine.sent) == 2
+    engine.news = [engine.finished(1)]
+    cluster.step()
+    assert second.status == "done"
+    cluster.close()
+
+
+def test_what_starts_and_is_stopped_in_one_turn_is_told_to_stop(tmp_path: Path) -> None:
+    engine = ByHand(machine(slots=1))
+    cluster = Cluster(engine, policy=StopsForPriority(), profiles=tmp_path / "p.json", threads=False)
+    urgent = sy.graph("urgent")
+    urgent.task(after, urgent.task(soft))
+    cluster.submit(urgent, priority=5)
+    cluster.step()
+    cluster.submit(one(soft))  # it waits; when the slot is free it starts, and is in the way of the urgent one's next
+    cluster.step()
+    engine.news = [engine.finished(0)]
+    cluster.step()
+    assert [work.number for work in engine.sent] == [0, 1] and engine.stopped == [1]
+    engine.news = [Stopped(1)]
+    cluster.step()
+    assert engine.sent[2].function.name == "after"
+    cluster.close(wait=False)
+
+
+def test_what_starts_twice_in_one_turn_is_sent_to_where_it_started_last(tmp_path: Path) -> None:
+    """A device becomes free, fails, and another is free by then."""
+    engine = ByHand(machine(others=2))
+    cluster = Cluster(engine, profiles=tmp_path / "p.json", threads=False)
+    for _ in range(3):
+        cluster.submit(one(alone))
+        cluster.step()
+    first, second = engine.sent
+    [(_, queued)] = cluster._loop.scheduler.queued()
+    at, other = (first, second) if first.device == queued else (second, first)
+    engine.news = [engine.finished(at.number), engine.finished(other.number), DeviceDown(queued, "for a test")]
+    cluster.step()
+    assert [work.device for work in engine.sent[2:]] == [other.device]
+    cluster.close(wait=False)

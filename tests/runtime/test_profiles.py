@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import symphony as sy
+from symphony.runtime.demand import Ran
 from symphony.runtime.profiles import Profiles
 from symphony.runtime.timing import LEAST_NOISE, Timing
 
@@ -151,3 +152,14 @@ def test_numbers_survive_the_file_exactly(tmp_path: Path) -> None:
     profiles.save()
     entry = json.loads(path.read_text())["timings"][0]
     assert entry["mean"] == profiles["a", "b"].mean
+
+
+def test_what_the_machine_told_is_kept_and_shown(tmp_path: Path) -> None:
+    profiles = Profiles(tmp_path / "p.json")
+    for pcie in (1e9, 3e9):
+        ran = Ran("k", "gpu", 0, 0.0, 1.0)
+        profiles.learn(ran, 10.0, 1.0, seen={"pcie": pcie, "gpu busy": 0.5})
+    profiles.save()
+    again = Profiles(tmp_path / "p.json")
+    assert again.content() == profiles.content() and again.seen("k", "gpu")["pcie"].mean == 2e9
+    assert str(again).endswith("meanwhile: pcie 2 GB/s, gpu busy 50%")

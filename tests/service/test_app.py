@@ -6,7 +6,9 @@ import base64
 import hashlib
 import http.client
 import json
+import logging
 import random
+import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -264,3 +266,59 @@ def test_whatever_is_asked_is_answered(here: Place, token: str, data: st.DataObj
     assert found.status < 500, (method, path, found.body)
     if found.status >= 400 and method != "head":
         assert found.error.message
+
+
+@FUZZ
+@given(seed=st.integers(0, 2**32))
+def test_whatever_bytes_come_the_service_stays(
+    here: Place, token: str, caplog: pytest.LogCaptureFixture, seed: int
+) -> None:
+    """A request of which some bytes are others: its head, its token or its body. It is answered, or hung up on."""
+    rng, sent = random.Random(seed), json.dumps(body()).encode()
+    lines = ["POST /v1/jobs HTTP/1.1", "host: here", f"authorization: Bearer {token}", "idempotency-key: k"]
+    lines += ["content-type: application/json", f"content-length: {len(sent)}", "connection: close", "", ""]
+    request = bytearray("\r\n".join(lines).encode() + sent)
+    for _ in range(rng.randrange(1, 6)):
+        at = rng.randrange(len(request))
+        new = rng.choice((b"", bytes([rng.randrange(256)]), b"\r\n", b"\x00", b"9" * 30, bytes(request[at : at + 40])))
+        request[at : at + rng.randrange(3)] = new
+    with caplog.at_level(logging.ERROR), socket.create_connection(("127.0.0.1", here.server.port), SECONDS) as there:
+        there.sendall(request)
+        there.shutdown(socket.SHUT_WR)
+        head = b""
+        while part := there.recv(4096):
+            head += part
+    assert not head or 200 <= int(head.split()[1]) < 500, head
+    assert not caplog.records and Answer(here, "GET", "/healthz").status == 200
+
+
+# What no schema can say: which bytes have which SHA-256, that names are told apart and indices are of something.
+UNSAID = {"POST /v1/jobs", "PUT /v1/blobs/{digest}"}
+
+
+@pytest.mark.parametrize("examples", [6, pytest.param(200, marks=pytest.mark.slow)])
+def test_answers_are_as_the_schema_says(here: Place, examples: int) -> None:
+    """What fits the schema and what does not, for every route; every status and body is one that it names."""
+    schemathesis = pytest.importorskip("schemathesis")
+    from schemathesis.specs.openapi.checks import ignored_auth, negative_data_rejection, positive_data_acceptance
+
+    headers, seen = bearer(here.token("sam", "submit", "read", "admin")), set()
+    trying = settings(FUZZ, max_examples=examples, suppress_health_check=list(HealthCheck), database=None)
+
+    def check(case: Any) -> None:
+        seen.add(case.operation.label)
+        # A token is added to each, and what is not known in a query or a head is passed over, as is usual with HTTP.
+        left_out = [ignored_auth, negative_data_rejection]
+        left_out += [positive_data_acceptance] if case.operation.label in UNSAID else []
+        case.call_and_validate(headers=headers, excluded_checks=left_out)
+
+    for found in schemathesis.openapi.from_url(f"{here.server.url}/v1/openapi.json").get_all_operations():
+        operation = found.ok()
+        if operation.path == "/v1/drain":
+            continue  # after which nothing is accepted
+        modes = list(schemathesis.GenerationMode)
+        if not operation.path_parameters and not operation.query and not operation.headers and not operation.body:
+            modes = [schemathesis.GenerationMode.POSITIVE]  # nothing can be wrong with it
+        for mode in modes:
+            trying(given(case=operation.as_strategy(generation_mode=mode))(check))()
+    assert len(seen) > 15, "routes were not tried"

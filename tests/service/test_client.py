@@ -163,6 +163,14 @@ def test_what_was_learned_can_be_read(ann: RemoteCluster) -> None:
     assert ann.topology == machine()
 
 
+def test_what_was_learned_of_others_kernels_is_not_shown(here: Place, ann: RemoteCluster) -> None:
+    ann.submit(one(sleep, 0.3)).result(SECONDS)
+    ann.submit(one(sleep, 0.3)).result(SECONDS)  # the first may have had to import things
+    with here.connect("bob") as bob, here.connect("root", "read", "admin") as root:
+        assert not any(bob.profiles.content()[part] for part in ("timings", "demands", "seen"))
+        assert any(one["kernel"].startswith("ann:") for one in root.profiles.content()["demands"])
+
+
 # -------------------------------------------------------------------- refusals
 
 

@@ -138,3 +138,20 @@ def test_a_second_service_with_the_same_journal_is_refused(database: sa.Engine, 
         pass
     with only_one(database, tmp_path):
         pass
+
+
+def test_when_it_ends_by_itself_whoever_waits_is_told(database: sa.Engine) -> None:
+    failed: list[bool] = []
+    found = Ledger(database, lambda jobs: None, lambda: failed.append(True))
+
+    def half(entry: Entry) -> None:
+        entry.add(ACCEPTED, 1, **JOB)
+        raise RuntimeError("half of it is in the state")
+
+    waiting = [found.post(half), found.insist(accept)]
+    found.step()
+    waiting += [found.post(accept), found.insist(accept)]
+    assert failed == [True] and not list(read_events(database))
+    for future in waiting:
+        with pytest.raises(sy.ServiceError, match="has stopped"):
+            future.result(0.0)

@@ -14,11 +14,17 @@ import sqlalchemy as sa
 import symphony as sy
 from symphony.runtime.graph import graph
 from symphony.service import tables
+from symphony.service.database import open_database
 from symphony.service.ledger import read_events
-from symphony.service.service import Limits
-from symphony.service.wire import About
+from symphony.service.service import Limits, Service
+from symphony.service.state import FINISHED
+from symphony.service.tokens import SUBMIT, Token
+from symphony.service.wire import About, Submit
+from tests.engines.by_hand import ByHand
+from tests.runtime.machines import machine
 from tests.service.kernels import add, one, wait_for, zeros
 from tests.service.places import SECONDS, place, wait_until
+from tests.whole_system.clients import Sender
 
 
 def rows(database: sa.Engine, table: sa.Table) -> int:
@@ -97,3 +103,20 @@ def test_while_there_is_no_room_for_a_value_nobody_hears_of_it(tmp_path: Path) -
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         assert job.result(SECONDS).shape == (1_000_000,)
         assert ann.submit(one(add, 1)).result(SECONDS) == 1
+
+
+def test_what_has_just_finished_is_written_down_before_a_service_ends(tmp_path: Path) -> None:
+    """The engine forgets its values when it is closed: the ledger comes first."""
+    engine = ByHand(machine())
+    service = Service(lambda: engine, tmp_path, threads=False)
+    body = Sender().bytes_of(one(add, 1), 0, "")
+    token = Token("0" * 8, "ann", (SUBMIT,), 0, 0.0, None)
+    service.submit(token, Submit.model_validate_json(body), body, "key")
+    service.ledger.step()
+    service.cluster.step()
+    engine.news = [engine.finished(engine.sent[0].number, 1)]
+    service.cluster.step()  # heard, and handed to the ledger
+    service.close()
+    database = open_database("", tmp_path)
+    assert FINISHED in [event.kind for event in read_events(database)]
+    database.dispose()

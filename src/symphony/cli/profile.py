@@ -41,7 +41,8 @@ def profile(
     rows = [row for row in found.rows if name in row.kernel]
     if output is not None:
         content = found.content()
-        content["timings"] = [one for one in content["timings"] if name in one["kernel"]]
+        for part in ("timings", "demands", "seen"):
+            content[part] = [one for one in content[part] if name in one["kernel"]]
         output.write_text(json.dumps(content, indent=1))
     if as_json:
         print_json([asdict(row) for row in rows])
@@ -53,8 +54,9 @@ def profile(
 
 def _table(rows: list[ProfileRow]) -> Table:
     made = Table(box=None, pad_edge=False)
-    for title in ("kernel", "device", "runs", "fixed", "per MB", "× or ÷", "of memory"):
-        made.add_column(title, justify="left" if title in ("kernel", "device") else "right", overflow="fold")
+    for title in ("kernel", "device", "runs", "fixed", "per MB", "× or ÷", "of memory", "meanwhile"):
+        left = title in ("kernel", "device", "meanwhile")
+        made.add_column(title, justify="left" if left else "right", overflow="fold")
     for row in rows:
         made.add_row(
             escape(row.kernel),
@@ -64,5 +66,6 @@ def _table(rows: list[ProfileRow]) -> Table:
             show(float(f"{row.per_byte_s * 1e6:.3g}"), "seconds"),
             f"{math.exp(row.spread):.2f}",
             f"{row.memory:.2f} ± {row.memory_std:.2f}" if row.beside else "",
+            row.shown,
         )
     return made

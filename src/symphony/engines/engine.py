@@ -16,7 +16,7 @@ says whether an engine keeps to that.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -167,6 +167,10 @@ class Engine(Protocol):
 
     def poll(self, timeout_s: float) -> list[EngineEvent]:
         """What has happened, in order; waits at most so long for something to happen."""
+        ...
+
+    def under_way(self) -> Collection[int]:
+        """Numbers of the work that has not ended: of all else that was dispatched, `poll` has told, or will next."""
         ...
 
     def wake(self) -> None:

@@ -30,6 +30,7 @@ from symphony.engines.engine import (
     Stopped,
     Work,
 )
+from symphony.engines.once import Once
 from symphony.engines.passing import Passing
 
 GRACE_S = 2.0  # that others get when a worker raises
@@ -129,8 +130,8 @@ class Gangs(Passing):
 
 
 def whole(engine: Engine) -> Engine:
-    """An engine that takes gangs whole."""
-    return engine if getattr(engine, "whole_gangs", False) else Gangs(engine)
+    """An engine that takes gangs whole, and on whose news one can rely."""
+    return engine if getattr(engine, "whole_gangs", False) else Gangs(Once(engine))
 
 
 def _raised(event: EngineEvent) -> bool:

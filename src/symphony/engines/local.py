@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -73,6 +73,8 @@ class _Slot:
 
 class LocalEngine:
     """Runs work on the devices of a topology, which must be this machine's (by default: what is discovered)."""
+
+    here = True  # what this machine tells of itself is of these devices
 
     def __init__(self, topology: Topology | None = None) -> None:
         if not sys.platform.startswith("linux"):
@@ -170,6 +172,10 @@ class LocalEngine:
                 self._stop(slot.work[0].number, TIMEOUT)
         events, self._events = self._events, []
         return events
+
+    def under_way(self) -> Collection[int]:
+        """What is in the line of some slot."""
+        return self._where.keys()
 
     def wake(self) -> None:
         """Through a pipe that `poll` looks at too."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from symphony.engines.engine import Engine, EngineEvent, Pickled, Stored, Work
 from symphony.problem.topology import Topology
@@ -18,6 +18,11 @@ class Passing:
     def notes(self) -> list[str]:
         """What the engine would have the user know."""
         return list(getattr(self._engine, "notes", ()))
+
+    @property
+    def here(self) -> bool:
+        """Whether the devices are those of this machine."""
+        return bool(getattr(self._engine, "here", False))
 
     def inventory(self) -> Topology:
         """That of the engine."""
@@ -50,6 +55,10 @@ class Passing:
     def poll(self, timeout_s: float) -> list[EngineEvent]:
         """What the engine says."""
         return self._engine.poll(timeout_s)
+
+    def under_way(self) -> Collection[int]:
+        """As the engine has it."""
+        return self._engine.under_way()
 
     def wake(self) -> None:
         """As the engine does."""

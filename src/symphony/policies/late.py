@@ -4,22 +4,26 @@ A learned policy places every gang as soon as it is ready, into the queue of the
 Where devices are few and have many slots (a machine), that gives away what it knows: queues are first in, first out,
 and who comes later, however short or critical, waits behind all of them. So a gang whose best device has enough to do
 is kept back. Of those that are not, the one is taken that the policy prefers, less what it would cost to run it just
-now: by how much others on the same rows would slow it, and it them. That is weighed like a later finish.
+now: by how much others on the same rows would slow it, and it them. That is weighed like a later finish. Half of what
+it would cost beside its like is put on the other scale: who can run now for nothing, and will not be able to once only
+its like is left, goes first. Without that, those who harm nobody would be used up, beside one another.
 
 Unfair to itself: a decision looks at 16 gangs. Where all of these are kept back for one device, another may stay idle.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.policies.features import HARM, SLOW
+from symphony.policies.features import HARM, SLOW, share
 from symphony.policies.learned import NEVER, Learned, Memory, chosen
-from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.problem.arrays import KIND_INDEX, TopologyArrays, WorkloadArrays
+from symphony.scheduling.estimate import needs
 from symphony.scheduling.indexing import take
 from symphony.scheduling.policy import Action, Observation, Policy, choose, idle_devices, place, wait
 from symphony.scheduling.state import PLACING
@@ -69,8 +73,22 @@ class Late(Policy):
         scores = said.scores[: rows * columns].reshape(rows, columns)
         at, column = jnp.arange(rows), scores.argmax(axis=1)
         score, device, pair = scores[at, column], seen.device[at, column], seen.pairs[at, column]
-        worth = score - jnp.exp(self.learned.network.regret) * (pair[:, SLOW] + pair[:, HARM])
+        cost = pair[:, SLOW] + pair[:, HARM] - jax.vmap(partial(alike, observation))(seen.gangs.number, device) / 2
+        worth = score - jnp.exp(self.learned.network.regret) * cost
         open_ = take(wants, device) & (score > NEVER / 2)
         best = jnp.where(open_, worth, NEVER).argmax()
         late = choose(open_.any(), place(take(seen.gangs.number, best), take(device, best)), wait())
         return memory, choose(partly | (index >= rows * columns), chosen(seen, index), late)
+
+
+def alike(observation: Observation, gang: Array, device: Array) -> Array:
+    """What two gangs of this kind would cost each other there, in the units of SLOW and HARM together.
+
+    Cores do not count: there are no more workers than slots.
+    """
+    t = observation.topology
+    need = needs(observation, gang, device[None])[0]
+    kind = take(t.row_kind, take(t.route_row, device))
+    need = jnp.where(kind == KIND_INDEX["compute"], 0.0, need)
+    slow = jnp.maximum(2 * need, 1)
+    return jnp.log(slow.max()) + share((need * (slow - 1)).sum(), jnp.ones(()))

@@ -31,10 +31,13 @@ from symphony.runtime.demand import memory_row
 from symphony.runtime.graph import Submission
 from symphony.runtime.kernels import RunnableKernel
 from symphony.runtime.profiles import Profiles
+from symphony.runtime.watching import PCIE
 from symphony.scheduling.state import Core
 
 # A worker asks for a core, or for the whole of an accelerator; what it asks of memory is learned.
 COMPUTE = 1.0
+RUNS = 3  # of which traffic was read, before it is told of
+LINKS = ("link", "switch")  # rows that traffic between a host and an accelerator crosses
 BY_JOB = ("jobs", "arrival_whole", "arrival_part", "graph", "priority", "home")  # of traces only
 BY_KERNEL = ("time_fixed", "time_work", "demand_fixed", "demand_work", "memory_fixed", "memory_work", "exchange")
 LEARNED = ("time_fixed", "time_work", "demand_fixed", "work", "in_bytes")
@@ -80,6 +83,7 @@ class Books:
         self.kernels: list[RunnableKernel] = []  # by their number in the arrays
         self.free = list(range(shapes.jobs))  # rows
         self._memory = _memories(topology)
+        self._links = _links(topology)
         self._used: dict[int, set[RunnableKernel]] = {}  # by the graph in each row that is not free
         self.w = _empty(self.t, shapes)
         self.version = 0  # of everything but what is learned
@@ -152,7 +156,8 @@ class Books:
             timing = self.profiles.timing(kernel.key, self.topology.kinds[kind].name)
             self.w.time_fixed[index, kind], self.w.time_work[index, kind] = timing.fixed_s, timing.per_byte_s
             demand = self._demand(kernel, self.topology.kinds[kind].name)
-            self.w.demand_fixed[index, kind, KIND_INDEX["memory"]] = demand.get("memory", 0.0)
+            for row in ("memory", *LINKS):
+                self.w.demand_fixed[index, kind, KIND_INDEX[row]] = demand.get(row, 0.0)
 
     def inputs_known(self, row: int, task: int, sizes: Mapping[int, int], total: int) -> None:
         """All that a task reads has been made: bytes by the task that made them, and in all."""
@@ -192,10 +197,13 @@ class Books:
 
     def _demand(self, kernel: RunnableKernel, device: str) -> dict[str, float]:
         """What a worker asks of the rows on its route."""
-        asks = self.profiles.demand(kernel.key, device)
-        if not asks.told or device not in self._memory:
-            return {"compute": COMPUTE}
-        return {"compute": COMPUTE, "memory": asks.told * self._memory[device]}
+        asks, found = self.profiles.demand(kernel.key, device), {"compute": COMPUTE}
+        if asks.told and device in self._memory:
+            found["memory"] = asks.told * self._memory[device]
+        moved = self.profiles.seen(kernel.key, device).get(PCIE)
+        if moved is not None and moved.runs >= RUNS and moved.mean > 0:
+            found |= {row: min(moved.mean, most) for row, most in self._links.get(device, {}).items()}
+        return found
 
     def _kernel(self, kernel: RunnableKernel, name: str) -> Kernel:
         profiles = {}
@@ -215,6 +223,17 @@ def _memories(topology: Topology) -> dict[str, float]:
         row = memory_row(topology, device)
         if row is not None:
             found[device.kind] = min(found.get(device.kind, np.inf), capacity[row])
+    return found
+
+
+def _links(topology: Topology) -> dict[str, dict[str, float]]:
+    """What crosses the links of accelerators of each kind at most, by the kind of the row; the least of several."""
+    rows = {row.name: row for row in topology.resources if row.kind in LINKS}
+    found: dict[str, dict[str, float]] = {}
+    for device in topology.devices:
+        for row in (rows[hop.resource] for hop in device.route if hop.resource in rows):
+            mine = found.setdefault(device.kind, {})
+            mine[row.kind] = min(mine.get(row.kind, np.inf), row.capacity)
     return found
 
 

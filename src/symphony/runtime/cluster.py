@@ -22,9 +22,9 @@ from symphony.problem.topology import Topology
 from symphony.problem.workload import Kernel, Profile, Workload
 from symphony.runtime.books import task_graph
 from symphony.runtime.graph import Graph, Submission, submission
-from symphony.runtime.jobs import Job, JobState, TaskRun
+from symphony.runtime.jobs import Job, JobState, TaskRun, size_of
 from symphony.runtime.kernels import RunnableKernel, code_of, digest
-from symphony.runtime.loop import Loop, size_of
+from symphony.runtime.loop import Loop
 from symphony.runtime.profiles import Profiles, default_path
 from symphony.runtime.scheduler import Scheduler, Statistics
 from symphony.scheduling.policy import Policy
@@ -43,7 +43,9 @@ class Cluster:
         policy: Policy | str = DEFAULT_POLICY,
         profiles: str | Path | None = None,
         policy_timeout_s: float = 1.0,
+        threads: bool = True,
     ) -> None:
+        """Without `threads`, whoever holds it calls `step`: tests do, to say what happens when."""
         if not units.is_number(policy_timeout_s) or policy_timeout_s == 0:
             raise InputError(f"policy_timeout_s is {policy_timeout_s!r}", hint="write seconds above 0")
         self._engine = engine
@@ -56,8 +58,9 @@ class Cluster:
         self._closed = False
         self._lock = threading.Lock()
         self._loop = Loop(whole(engine), self._scheduler, lambda kernel, device: self._functions[kernel, device])
-        self._thread = threading.Thread(target=self._loop.run, name="symphony-loop", daemon=True)
-        self._thread.start()
+        self._thread = threading.Thread(target=self._loop.run, name="symphony-loop", daemon=True) if threads else None
+        if self._thread is not None:
+            self._thread.start()
 
     def __enter__(self) -> Cluster:
         return self
@@ -90,6 +93,15 @@ class Cluster:
         """Turns, decisions, how long they took, and how often the heuristic stood in for the policy."""
         return self._scheduler.statistics
 
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no jobs any more: it was closed, or its engine has failed."""
+        return self._closed or self._loop.closing
+
+    def when_failed(self, tell: Callable[[], None]) -> None:
+        """Have somebody told, by the loop's thread, that the engine or the scheduler has failed."""
+        self._loop.failed = tell
+
     def submit(self, graph: Graph, *, priority: int = 0) -> Job:
         """Have a graph run. Refuses what cannot be sent and what no device can run; the rest is told by the job."""
         if not units.is_whole(priority, -limits.PRIORITY, limits.PRIORITY):
@@ -104,7 +116,7 @@ class Cluster:
         """Have a graph run that is bytes already; `heard` is told by the loop's thread when the job is over."""
         self.check(sent)
         with self._lock:
-            if self._closed or self._loop.closing:
+            if self.closed:
                 raise EngineError("the cluster is closed", hint="submit within its `with` block, or make a new one")
             for call in sent.calls:
                 self._send(call.kernel)
@@ -120,6 +132,10 @@ class Cluster:
     def cancel(self, job: JobState) -> None:
         """Give a job up. Does nothing if it is over."""
         self._ask(lambda: self._loop.cancel(job))
+
+    def step(self) -> None:
+        """Do what a loop's thread does whenever something has happened, if there is no such thread."""
+        self._loop.step(3600.0)
 
     def attempt(self, number: int) -> TaskRun | None:
         """The task that an attempt of the engine runs. For the loop's thread."""
@@ -137,6 +153,11 @@ class Cluster:
 
     def close(self, wait: bool = True) -> None:
         """End it; with `wait`, when all jobs are over. What was learned is kept."""
+        self.stop(wait)
+        self._engine.close()
+
+    def stop(self, wait: bool = True) -> None:
+        """As `close`, but the engine stays: what it has made can still be read."""
         with self._lock:
             if self._closed:
                 return
@@ -149,9 +170,11 @@ class Cluster:
             self._loop.closing = True
 
         self._ask(end)
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
+        else:
+            self._loop.run()
         self._scheduler.close()
-        self._engine.close()
         self._profiles.save()
 
     def _ask(self, request: Callable[[], None]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -182,3 +182,21 @@ def exception_of(data: bytes | None) -> BaseException | None:
     except Exception:  # its class is not to be had here: the text has to do
         return None
     return found if isinstance(found, BaseException) else None
+
+
+def value_of(run: TaskRun) -> Stored:
+    """What a task has made."""
+    assert run.value is not None
+    return run.value
+
+
+def inputs_of(run: TaskRun) -> Iterable[Stored]:
+    """In the order of their persistent ids."""
+    reads, held = iter(run.call.reads), run.call.held
+    for number in range(len(run.call.reads) + len(held)):
+        yield held[number] if number in held else value_of(run.job.runs[next(reads)])
+
+
+def size_of(run: TaskRun) -> int:
+    """Bytes that a task is called with."""
+    return run.arguments.size + sum(value.size for value in inputs_of(run)) if not run.missing else run.arguments.size

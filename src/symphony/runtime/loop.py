@@ -13,7 +13,7 @@ import logging
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from symphony.engines.engine import (
@@ -25,7 +25,6 @@ from symphony.engines.engine import (
     Finished,
     Function,
     Stopped,
-    Stored,
     Work,
 )
 from symphony.problem.errors import (
@@ -37,10 +36,23 @@ from symphony.runtime import turn as happened
 from symphony.runtime.books import Shapes, problem_arrays
 from symphony.runtime.demand import Company, Ran
 from symphony.runtime.failures import error_of, is_run_again
-from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, Attempt, JobState, TaskRun, cancelled
+from symphony.runtime.jobs import (
+    CANCELLED,
+    DONE,
+    FAILED,
+    RUNNING,
+    Attempt,
+    JobState,
+    TaskRun,
+    cancelled,
+    inputs_of,
+    size_of,
+    value_of,
+)
 from symphony.runtime.kernels import RunnableKernel
 from symphony.runtime.scheduler import Scheduler
 from symphony.runtime.turn import AT_ONCE, Answer, Event
+from symphony.runtime.watching import Watch
 
 log = logging.getLogger("symphony.runtime")
 SHORT_S = 5e-3  # a kernel that is expected to take less may be sent ahead: one for each slot …
@@ -57,6 +69,7 @@ class Loop:
         self.topology = engine.inventory()
         self.requests: deque[Callable[[], None]] = deque()  # left by other threads
         self.closing = False
+        self.failed: Callable[[], None] = lambda: None  # told when it cannot go on, by its own thread
         self._backlog: deque[JobState] = deque()
         self._admitted: dict[int, JobState] = {}  # by their number in the core
         self._arrivals = 0
@@ -68,6 +81,7 @@ class Loop:
         self._kind = [kinds.index(device.kind) for device in self.topology.devices]
         self._is_cpu = [self.topology.kind_of[device.kind].type == "cpu" for device in self.topology.devices]
         self._company = Company(self.topology)
+        self._watch = Watch(self.topology, None if getattr(engine, "here", False) else [])
         self._down: set[int] = set()
         self._trials: dict[tuple[str, int], TaskRun] = {}  # kernels on device kinds that they have never run on
         self._events: deque[Event] = deque()  # for the core
@@ -99,14 +113,20 @@ class Loop:
 
     def run(self) -> None:
         """Until it is told to close."""
+        while not self.closing:
+            self.step(3600.0)
+        self._watch.close()
+        self._give_all_up(EngineError("the cluster was closed", hint="read results before it is closed"))
+
+    def step(self, timeout_s: float) -> None:
+        """A cycle; if that fails, it is the last one, and who waits for a job is told."""
         try:
-            while not self.closing:
-                self.cycle(3600.0)
+            self.cycle(timeout_s)
         except Exception as error:
             log.exception("the loop has ended")
-            self._give_all_up(EngineError(f"the scheduler has ended: {type(error).__name__}: {error}"))
             self.closing = True
-        self._give_all_up(EngineError("the cluster was closed", hint="read results before it is closed"))
+            self._give_all_up(EngineError(f"the scheduler has ended: {type(error).__name__}: {error}"))
+            self.failed()
 
     def cycle(self, timeout_s: float) -> None:
         """Hear what has happened, and have the core decide what follows."""
@@ -120,6 +140,7 @@ class Loop:
                 answer = self.scheduler.turn(batch, time.monotonic())
                 self._early |= {batch[k].who: batch[k] for k in answer.early.nonzero()[0]}
                 self._carry_out(answer)
+            self._watch.attend(bool(self._attempts))
             self._let_in()  # only now: gangs may get other numbers, and no event that waits must have an old one
             if not self._events:
                 return
@@ -193,17 +214,19 @@ class Loop:
                 del self._admitted[number]
                 self.scheduler.books.remove(job.row)
         to_send = [*self._begun(answer)]
-        for gang in answer.saved.tolist():
-            run = self._run_of(gang, answer) if gang >= 0 else None
-            if run is not None and run.number >= 0:
-                self.engine.preempt(run.number)
         to_send += self._ahead(answer, to_send)
         if to_send:
             self.engine.dispatch([self._work(*one) for one in to_send])
+        for gang in answer.saved.tolist():  # only now: it may have started within this turn
+            run = self._run_of(gang, answer) if gang >= 0 else None
+            if run is not None and run.number >= 0:
+                self.engine.preempt(run.number)
 
     def _begun(self, answer: Answer) -> Iterator[tuple[TaskRun, list[int], bool]]:
         """What the core has started and the engine does not have."""
-        for gang, devices in zip(answer.started.tolist(), answer.devices.tolist(), strict=True):
+        # One that a device has failed under may have started twice within this turn: it is where it started last.
+        places = dict(zip(answer.started.tolist(), answer.devices.tolist(), strict=True))
+        for gang, devices in places.items():
             if gang < 0:
                 return
             if gang in self._early:
@@ -275,7 +298,7 @@ class Loop:
             device,
             self._functions(run.kernel, implementation),
             run.arguments,
-            tuple(_inputs(run)),
+            tuple(inputs_of(run)),
             timeout_s=run.kernel.options.timeout_s,
             others=tuple(devices[1:]),
         )
@@ -329,7 +352,7 @@ class Loop:
             reader.missing -= 1
             if not reader.missing:
                 reader.ready_s = now
-                made = {source: _value(job.runs[source]).size for source in reader.call.reads}
+                made = {source: value_of(job.runs[source]).size for source in reader.call.reads}
                 books.inputs_known(job.row, index, made, size_of(reader))
         for source in run.call.reads:
             self._read(job.runs[source])
@@ -342,7 +365,7 @@ class Loop:
         """One reader less; a value that nobody will read is forgotten."""
         run.readers -= 1
         if not run.readers and run.index not in run.job.graph.outputs:
-            self.engine.free(_value(run))
+            self.engine.free(value_of(run))
 
     def _tell_stopped(self, run: TaskRun) -> None:
         """It has to be placed again, unless its job is given up; if the core has not started it, it still waits."""
@@ -360,7 +383,9 @@ class Loop:
         kind, ended_s = self._kind_name(device), event.began_s + event.seconds
         ran = Ran(run.kernel.key, kind, device, event.began_s, ended_s, active)
         company = self._company.of(ran, self._running())
-        books.profiles.learn(ran, size_of(run), event.seconds, busy_s=busy_s, cold=event.cold, company=company)
+        seen = self._watch.during(device, event.began_s, ended_s)
+        took = size_of(run), event.seconds
+        books.profiles.learn(ran, *took, busy_s=busy_s, cold=event.cold, company=company, seen=seen)
         books.refresh(run.kernel)
         self._end_trial(run)
 
@@ -435,11 +460,11 @@ class Loop:
     def _complete(self, job: JobState) -> None:
         """Its results are ours from now on: they stay when the engine forgets them."""
         try:
-            job.values += [self.engine.get(_value(job.runs[index])) for index in job.graph.outputs]
+            job.values += [self.engine.get(value_of(job.runs[index])) for index in job.graph.outputs]
         except EngineError as error:  # one was lost with its machine
             job.error = error
         for index in set(job.graph.outputs):
-            self.engine.free(_value(job.runs[index]))
+            self.engine.free(value_of(job.runs[index]))
         self._close(job, FAILED if job.error else DONE)
 
     def _give_up(self, job: JobState, error: SymphonyError, status: str) -> None:
@@ -481,20 +506,3 @@ class Loop:
             if not job.over.is_set():
                 job.error = error
                 self._close(job, FAILED)
-
-
-def _value(run: TaskRun) -> Stored:
-    assert run.value is not None
-    return run.value
-
-
-def _inputs(run: TaskRun) -> Iterable[Stored]:
-    """In the order of their persistent ids."""
-    reads, held = iter(run.call.reads), run.call.held
-    for number in range(len(run.call.reads) + len(held)):
-        yield held[number] if number in held else _value(run.job.runs[next(reads)])
-
-
-def size_of(run: TaskRun) -> int:
-    """Bytes that a task is called with."""
-    return run.arguments.size + sum(value.size for value in _inputs(run)) if not run.missing else run.arguments.size

@@ -1,4 +1,5 @@
-"""What was learned of kernels by running them: how long they take (`timing.py`), what they ask of memory (`demand.py`).
+"""What was learned of kernels by running them: how long they take (`timing.py`), what they ask of memory (`demand.py`),
+and what the machine told of itself meanwhile (`watching.py`).
 
 Kept as JSON in `$XDG_DATA_HOME/symphony` (`~/.local/share/…`).
 """
@@ -20,6 +21,7 @@ from symphony.problem.errors import SymphonyWarning
 from symphony.problem.units import show
 from symphony.runtime.demand import LEAST_S, LEVELS, Demand, Ran, load_of
 from symphony.runtime.timing import Timing
+from symphony.runtime.watching import PCIE, Seen
 
 FORMAT = "symphony.profiles/1"
 
@@ -37,10 +39,19 @@ class ProfileRow:
     memory: float  # share of the memory's bandwidth that it asks for …
     memory_std: float  # … and how far off that may be
     beside: int  # runs beside others, which told
+    seen: Mapping[str, Seen]  # what the machine told of itself while it ran, by figure
+
+    @property
+    def shown(self) -> str:
+        """What the machine told, for people: bytes a second, or shares of the time."""
+        rates = {name: show(float(f"{x.mean:.3g}"), "bytes/s") for name, x in self.seen.items() if name == PCIE}
+        shares = {name: f"{x.mean:.0%}" for name, x in self.seen.items() if name != PCIE}
+        return ", ".join(f"{name} {value}" for name, value in (rates | shares).items())
 
     def __str__(self) -> str:
         per_mb = f" + {show(self.per_byte_s * 1e6, 'seconds')}/MB"
         memory = f"; {self.memory:.2f} ± {self.memory_std:.2f} of the memory" if self.beside else ""
+        memory += f"; meanwhile: {self.shown}" if self.seen else ""
         return (
             f"{self.kernel} on {self.device}: {show(self.fixed_s, 'seconds')}{per_mb}, "
             f"times or over {math.exp(self.spread):.2f} ({self.runs} runs){memory}"
@@ -54,8 +65,9 @@ class Profiles(Mapping[tuple[str, str], Timing]):
         self.path = path
         self._timings: dict[tuple[str, str], Timing] = {}
         self._demands: dict[tuple[str, str], Demand] = {}
+        self._seen: dict[tuple[str, str], dict[str, Seen]] = {}
         if path is not None:
-            self._timings, self._demands = _load(path)
+            self._timings, self._demands, self._seen = _load(path)
 
     def __getitem__(self, key: tuple[str, str]) -> Timing:
         return self._timings[key]
@@ -74,6 +86,10 @@ class Profiles(Mapping[tuple[str, str], Timing]):
         """What a kernel asks of memory on a device kind; as if it had never run, if it did not."""
         return self._demands.get((kernel, device)) or Demand()
 
+    def seen(self, kernel: str, device: str) -> Mapping[str, Seen]:
+        """What the machine told of itself while a kernel ran on a device kind, by figure."""
+        return self._seen.get((kernel, device), {})
+
     def learn(
         self,
         ran: Ran,
@@ -83,8 +99,11 @@ class Profiles(Mapping[tuple[str, str], Timing]):
         busy_s: float = math.nan,
         cold: bool = False,
         company: Sequence[tuple[Ran, float]] = (),
+        seen: Mapping[str, float] | None = None,
     ) -> None:
         """Take in a run of so many seconds, in which the processor worked for `busy_s` (NaN = not known)."""
+        for name, value in (seen or {}).items():
+            self._seen.setdefault((ran.kernel, ran.kind), {}).setdefault(name, Seen()).add(value)
         if seconds < LEAST_S or cold:
             self.timing(ran.kernel, ran.kind).learn(size, seconds, shared=bool(company), cold=cold)
             return
@@ -113,7 +132,8 @@ class Profiles(Mapping[tuple[str, str], Timing]):
         found = []
         for (kernel, device), x in sorted(self._timings.items()):
             asks = self.demand(kernel, device)
-            told = (x.fixed_s, x.per_byte_s, x.spread(0.0), asks.share, asks.std, asks.runs)
+            seen = self.seen(kernel, device)
+            told = (x.fixed_s, x.per_byte_s, x.spread(0.0), asks.share, asks.std, asks.runs, seen)
             found += [ProfileRow(kernel, device, x.runs, *told)] if x.runs else []
         return found
 
@@ -127,13 +147,17 @@ class Profiles(Mapping[tuple[str, str], Timing]):
         demands = [
             {"kernel": kernel, "device": device, **asdict(x)} for (kernel, device), x in [*self._demands.items()]
         ]
-        return {"format": FORMAT, "timings": entries, "demands": demands}
+        seen = [
+            {"kernel": kernel, "device": device, **{name: asdict(x) for name, x in [*figures.items()]}}
+            for (kernel, device), figures in [*self._seen.items()]
+        ]
+        return {"format": FORMAT, "timings": entries, "demands": demands, "seen": seen}
 
     @classmethod
     def of(cls, content: dict[str, Any]) -> Profiles:
         """The inverse; raises what it will if that is not what profiles look like."""
         found = cls()
-        found._timings, found._demands = _read(content)
+        found._timings, found._demands, found._seen = _read(content)
         return found
 
     def save(self) -> None:
@@ -156,7 +180,7 @@ def default_path() -> Path:
     return Path(base).expanduser() / "symphony" / "profiles.json"
 
 
-Known = tuple[dict[tuple[str, str], Timing], dict[tuple[str, str], Demand]]
+Known = tuple[dict[tuple[str, str], Timing], dict[tuple[str, str], Demand], dict[tuple[str, str], dict[str, Seen]]]
 
 
 def _load(path: Path) -> Known:
@@ -164,22 +188,25 @@ def _load(path: Path) -> Known:
     try:
         return _read(json.loads(path.read_bytes()))
     except FileNotFoundError:
-        return {}, {}
+        return {}, {}, {}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         text = f"{path} holds no profiles of this version ({error}); kernels are learned anew"
         warnings.warn(SymphonyWarning(text), stacklevel=2)
-        return {}, {}
+        return {}, {}, {}
 
 
 def _read(content: Any) -> Known:
     if content["format"] != FORMAT:
         raise ValueError(f"its format is {content['format']!r}")
-    timings, demands = {}, {}
+    timings, demands, seen = {}, {}, {}
     for entry in content["timings"]:
         timings[str(entry["kernel"]), str(entry["device"])] = _timing(_fields(entry))
     for entry in content.get("demands", ()):
         demands[str(entry["kernel"]), str(entry["device"])] = _demand(_fields(entry))
-    return timings, demands
+    for entry in content.get("seen", ()):
+        figures = {name: _figure(value) for name, value in _fields(entry).items()}
+        seen[str(entry["kernel"]), str(entry["device"])] = figures
+    return timings, demands, seen
 
 
 def _fields(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -193,6 +220,13 @@ def _timing(fields: Mapping[str, Any]) -> Timing:
     if np.shape(timing.cov) != (2, 2) or len(timing.mean) != 2 or timing.weight <= 0:
         raise ValueError("a belief has another shape")
     return timing
+
+
+def _figure(fields: Mapping[str, Any]) -> Seen:
+    figure = Seen(**fields)
+    if not np.isfinite([figure.mean, figure.squares]).all() or figure.runs < 1:
+        raise ValueError("a figure makes no sense")
+    return figure
 
 
 def _demand(fields: Mapping[str, Any]) -> Demand:

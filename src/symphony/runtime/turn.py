@@ -27,7 +27,7 @@ from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import startable
 from symphony.scheduling.indexing import put, take
 from symphony.scheduling.policy import Observation, Policy
-from symphony.scheduling.state import ABSENT, DONE, RUNNING, Core
+from symphony.scheduling.state import ABSENT, DONE, RUNNING, SAVING, Core
 
 AT_ONCE = 32  # events that one turn takes in; more take several
 ARRIVED, DROPPED, FINISHED, STOPPED, FAILED, REPAIRED, RECALLED = range(7)  # kinds of events
@@ -162,8 +162,9 @@ def take_turn(
             elif number == DROPPED:
                 core = advance.job_dropped(core, w, who, yes)
             elif number == FINISHED:
-                # An engine may be ahead of the core, which starts a gang when the one before it has gone.
-                runs = take(core.status, who) == RUNNING
+                # An engine may be ahead of the core, which starts a gang when the one before it has gone. One that was
+                # to be preempted may have finished first.
+                runs = (take(core.status, who) == RUNNING) | (take(core.status, who) == SAVING)
                 core, early = advance.gang_finished(core, who, runs), put(early, k, ~runs)
             elif number == STOPPED:
                 core = advance.gang_stopped(core, who, yes)

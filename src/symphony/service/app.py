@@ -79,6 +79,13 @@ WRONG: dict[int | str, dict[str, Any]] = {
         503: "about to stop, or not able to",
     }.items()
 }
+REFUSED = {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}}
+# For routes that answer in another form when all is well.
+WRONG_TOO: dict[int | str, dict[str, Any]] = {
+    code: {"description": told["description"], "content": REFUSED} for code, told in WRONG.items()
+}
+SPOKEN = str(PROTOCOL)
+ONE: dict[str, Any] = {"enum": [SPOKEN]}
 Number = Annotated[int, Path(ge=1, le=2**62)]
 DigestPath = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
 
@@ -149,9 +156,11 @@ def make_app(service: Service) -> FastAPI:
 
     async def user(
         given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
-        spoken: Annotated[str, Header(alias=VERSION_HEADER, description="of the client")] = str(PROTOCOL),
+        spoken: Annotated[
+            str, Header(alias=VERSION_HEADER, description="of the client", json_schema_extra=ONE)
+        ] = SPOKEN,
     ) -> Token:
-        if spoken != str(PROTOCOL):
+        if spoken != SPOKEN:
             raise VersionError(
                 f"the client speaks protocol {spoken[:20]}, this service {PROTOCOL}",
                 hint=f"install Symphony {version('symphony-scheduler')} on both sides",
@@ -316,7 +325,7 @@ def make_app(service: Service) -> FastAPI:
         await asyncio.wrap_future(service.keep_blob(token, digest, upload.size))
         return Response(status_code=204)
 
-    @app.get("/v1/blobs/{digest}", responses=WRONG, response_class=FileResponse)
+    @app.get("/v1/blobs/{digest}", responses=WRONG_TOO, response_class=FileResponse)
     async def get_blob(digest: DigestPath, token: Reader) -> FileResponse:
         """Bytes of a result."""
         if await run_in_threadpool(service.blob_size, token, digest) < 0:
@@ -341,7 +350,8 @@ def make_app(service: Service) -> FastAPI:
         content = service.cluster.profiles.content()
         mine = f"{token.user}:"
         if ADMIN not in token.scopes:
-            content["timings"] = [one for one in content["timings"] if one["kernel"].startswith(mine)]
+            for part in ("timings", "demands", "seen"):
+                content[part] = [one for one in content[part] if one["kernel"].startswith(mine)]
         return ProfileFile.model_validate(content)
 
     @app.post("/v1/drain", responses=WRONG)
@@ -371,7 +381,7 @@ def make_app(service: Service) -> FastAPI:
         response.status_code = 200 if found.ready else 503
         return found
 
-    @app.get("/metrics", response_class=PlainTextResponse, responses=WRONG)
+    @app.get("/metrics", response_class=PlainTextResponse, responses=WRONG_TOO)
     async def figures(token: Reader) -> PlainTextResponse:
         """Figures for Prometheus."""
         text = await run_in_threadpool(metrics.text, service)

@@ -89,7 +89,8 @@ class Ledger:
         self._database, self._settled, self._failed = database, settled, failed
         self._commands: queue.SimpleQueue[tuple[Command[Any], Future[Any]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="symphony-ledger", daemon=True)
-        self._stop = False
+        self._batch: list[tuple[Command[Any], Future[Any]] | None] = []  # that is being carried out
+        self._stop = self._ended = False
 
     def replay(self) -> None:
         """What the journal says, from its beginning."""
@@ -115,8 +116,8 @@ class Ledger:
                     f"the journal cannot be written: {self.stuck}", hint="try again when it can", retry_s=5.0
                 )
             )
-        elif not self._thread.is_alive():
-            future.set_exception(ServiceError("the service has stopped", hint="look at its log"))
+        elif self._ended:
+            future.set_exception(_stopped())
         else:
             self._commands.put((command, future))
         return future
@@ -124,28 +125,53 @@ class Ledger:
     def insist(self, command: Command[T]) -> Future[T]:
         """As `post`, for what has happened and cannot be refused."""
         future: Future[T] = Future()
-        self._commands.put((command, future))
+        if self._ended:
+            future.set_exception(_stopped())
+        else:
+            self._commands.put((command, future))
         return future
 
     def close(self) -> None:
         """When all commands are through."""
         self._stop = True
         self._commands.put(None)
-        if self._thread.is_alive():
+        if self._thread.ident is None:
+            self._run()
+        else:
             self._thread.join(CLOSE_S)
+
+    @property
+    def idle(self) -> bool:
+        """Whether no command waits."""
+        return self._commands.empty()
+
+    def step(self) -> None:
+        """Wait for a command; carry it out, and all that have come meanwhile. For whoever has not called `start`."""
+        try:
+            self._turn()
+        except Exception:
+            log.exception("the ledger has ended")
+            self._ended = True
+            self._failed()
+            self._abandon()
 
     # --- the thread
 
     def _run(self) -> None:
-        try:
-            while not self._stop or not self._commands.empty():
-                self._turn()
-        except Exception:
-            log.exception("the ledger has ended")
-            self._failed()
+        while not self._ended and not (self._stop and self.idle):
+            self.step()
+        self._ended = True
+
+    def _abandon(self) -> None:
+        """Nobody will carry out what was posted: who waits for it is told."""
+        while not self.idle:
+            self._batch.append(self._commands.get())
+        for _, future in filter(None, self._batch):
+            if not future.done():
+                future.set_exception(_stopped())
 
     def _turn(self) -> None:
-        batch = [self._commands.get()]
+        batch = self._batch = [self._commands.get()]
         while len(batch) < MOST and not self._commands.empty():
             batch.append(self._commands.get())
         entry = Entry(self.state, self._database.dialect.name)
@@ -219,6 +245,10 @@ class Ledger:
         with self._database.connect() as connection:
             found = connection.execute(sa.select(tables.events).where(tables.events.c.id == last.id)).first()
         return found is not None and (found.at, found.job, found.kind) == (last.at, last.job, last.kind)
+
+
+def _stopped() -> ServiceError:
+    return ServiceError("the service has stopped", hint="look at its log")
 
 
 def read_events(database: sa.Engine, job: int | None = None) -> Iterator[Event]:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -40,7 +40,9 @@ class Handed:
 
     state: JobState
     tasks: tuple[int, ...]  # numbers in the whole graph, by those in what the cluster was given
-    held: Mapping[int, Stored]  # inputs that were made before a restart
+    held: list[
+        tuple[Stored, int]
+    ]  # inputs that were given to the engine, made by these tasks: before a restart, or lost
 
 
 class Running:
@@ -63,6 +65,7 @@ class Running:
         """Begin to use a cluster, whose engine is this one."""
         self.cluster, self._engine = cluster, engine
         engine.record = self.record
+        cluster.when_failed(self.failed)
 
     # --- jobs come
 
@@ -132,11 +135,14 @@ class Running:
         except (SymphonyError, OSError) as error:
             for value in held.values():
                 self._engine.free(value)
+            if self.cluster.closed:  # no fault of the job's: the next service with this journal goes on with it
+                self.failed()
+                return
             known = error if isinstance(error, SymphonyError) else EngineError(f"its data cannot be read: {error}")
             told = Problem.of(known)
             self._ledger.insist(lambda entry: self.end(entry, job, FAILED, told))
             return
-        self.handed[job.id] = Handed(state, rest.tasks, held)
+        self.handed[job.id] = Handed(state, rest.tasks, [(value, task) for task, value in held.items()])
         job.status = RUNNING
 
     def _read(self, job: JobRecord) -> Submission:
@@ -173,13 +179,13 @@ class Running:
         if isinstance(event, Finished):
             made = event
             return self._ledger.insist(lambda entry: self._finished(entry, run, made, data))
-        if event.why == INPUT_LOST and run.call.reads and run.lost < run.kernel.options.retries:
-            run.lost += 1
-            number = event.number
-            return self._ledger.insist(lambda entry: self._given_again(run, number))
         again = is_run_again(run, event)
         if not again:
             data["error"] = _dump(Problem.of(error_of(run, event), event.exception))
+        if event.why == INPUT_LOST and run.lost < run.kernel.options.retries:
+            run.lost += 1
+            number = event.number
+            return self._ledger.insist(lambda entry: self._given_again(entry, run, number, data))
         return self._ledger.insist(lambda entry: self._failed(entry, run, LOST if again else BROKE, data))
 
     def heard(self, state: JobState) -> None:
@@ -202,6 +208,7 @@ class Running:
             found = self._engine.get(value)
         except EngineError as error:  # it went with the machine that it was made on: it has to be made again
             log.warning("job %d: %s: %s", job.id, run.name, error)
+            self._engine.free(value)
             return Stopped(event.number)
         kept, sizes = self._ledger.steadily(lambda: self._blobs.kept(found))
         task = self._entered(entry, run, FINISHED, {**data, "bytes": value.size})
@@ -219,11 +226,24 @@ class Running:
         self._entered(entry, run, kind, data)
         return None
 
-    def _given_again(self, run: TaskRun, number: int) -> Stopped:
+    def _given_again(self, entry: Entry, run: TaskRun, number: int, data: dict[str, Any]) -> Stopped | None:
         """A machine took along what a task reads: it is in the journal, and the task is run again with that."""
-        tasks, made = self.handed[run.job.number].tasks, self._values(self._ledger.state.jobs[run.job.number])
-        for index in run.call.reads:
-            run.job.runs[index].value = self._engine.put(self._blobs.found(made[tasks[index]]))
+        handed, made = self.handed[run.job.number], self._values(self._ledger.state.jobs[run.job.number])
+        held = dict(run.call.held)
+        try:
+            for index in run.call.reads:
+                source, task = run.job.runs[index], handed.tasks[index]
+                lost, source.value = source.value, self._engine.put(self._blobs.found(made[task]))
+                if lost is not None:  # others may have been sent with it: it is forgotten when the job is over
+                    handed.held.append((lost, task))
+            for place, value in held.items():
+                task = next(task for other, task in handed.held if other is value)
+                held[place] = self._engine.put(self._blobs.found(made[task]))
+                handed.held.append((held[place], task))
+        except OSError as error:  # there is no room for it, or it is gone from the disk
+            log.warning("job %d: %s: what it reads was lost: %s", run.job.number, run.name, error)
+            return self._failed(entry, run, BROKE, data)
+        run.call = replace(run.call, held=held)
         log.warning("job %d: %s: what it reads was lost, and is read from the journal", run.job.number, run.name)
         return Stopped(number)
 
@@ -250,7 +270,7 @@ class Running:
             return
         handed = self.handed.pop(job.id, None)
         if handed is not None:
-            for value in handed.held.values():
+            for value, _ in handed.held:
                 self._engine.free(value)
         self.line.leave(job)
         self.fresh.pop(job.id, None)

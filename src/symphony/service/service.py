@@ -22,6 +22,7 @@ from symphony.engines.engine import Engine
 from symphony.problem.errors import BusyError, InputError, ScopeError, UnavailableError, UnknownJobError
 from symphony.runtime.cluster import DEFAULT_POLICY, Cluster
 from symphony.runtime.graph import Submission
+from symphony.scheduling.policy import Policy
 from symphony.service import graphs, tables
 from symphony.service.blobs import Blobs, named_in
 from symphony.service.database import only_one, open_database
@@ -59,10 +60,12 @@ class Service:
         folder: Path,
         *,
         database: str = "",
-        policy: str = DEFAULT_POLICY,
+        policy: Policy | str = DEFAULT_POLICY,
         limits: Limits | None = None,
+        threads: bool = True,
     ) -> None:
-        self.limits, self.policy = limits or Limits(), policy
+        """Without `threads`, whoever holds it calls `step` of its ledger and cluster: tests do, in their own time."""
+        self.limits, self.policy = limits or Limits(), policy if isinstance(policy, str) else policy.name
         self.draining = False
         self.failed = threading.Event()  # it cannot go on; what was accepted is kept
         self.listeners: list[Callable[[set[int]], None]] = []  # told, by the ledger's thread, which jobs have changed
@@ -74,20 +77,23 @@ class Service:
             stack.enter_context(only_one(self.database, folder))
             self.blobs, self.tokens = Blobs(folder / "blobs"), Tokens(self.database)
             self.ledger = Ledger(self.database, self._settled, self._fail)
-            stack.callback(self.ledger.close)
             self.ledger.replay()
             self._drop_strays()
             self.running = Running(self.ledger, self.database, self.blobs, self.limits.weights, self.limits.at_once)
             self.running.failed = self._fail
             recorder = Recorder(engine())
             stack.callback(recorder.close)
+            stack.callback(self.ledger.close)  # before the engine: it may have to write down what that has made
             for note in recorder.notes:
                 log.warning("%s", note)
-            self.cluster = Cluster(recorder, policy=policy, profiles=folder / "profiles.json")
-            stack.callback(self.cluster.close, wait=False)
+            self.cluster = Cluster(recorder, policy=policy, profiles=folder / "profiles.json", threads=threads)
+            stack.callback(self.cluster.stop, wait=False)
             self.running.attach(self.cluster, recorder)
-            self.ledger.start()
-            self.ledger.insist(self.running.resume).result()
+            resumed = self.ledger.insist(self.running.resume)
+            self.ledger.step()
+            resumed.result()
+            if threads:
+                self.ledger.start()
             self._stack = stack.pop_all()
         log.info("%d events, %d jobs, %d of them go on", self.state.events, len(self.state.jobs), len(self.state.open))
 

@@ -280,6 +280,7 @@ class ProfileFile(BaseModel):
     format: str
     timings: list[dict[str, Any]]
     demands: list[dict[str, Any]] = []
+    seen: list[dict[str, Any]] = []
 
 
 def optional(number: float) -> float | None:

@@ -39,7 +39,8 @@ def check_engine(engine: Engine, device: int = 0) -> None:
     Everything that is dispatched ends in exactly one event. Values come back as they were put, large ones too. What
     raises, cannot be sent, dies or takes too long fails alone, and says why; the device goes on. What is cancelled or
     preempted stops, whether it runs or waits. A gang runs at once, if the device has slots for it, and its workers are
-    told who they are. `wake` ends a `poll`. The engine is left open, with nothing under way.
+    told who they are. `under_way` is what has not ended. `wake` ends a `poll`. The engine is left open, with nothing
+    under way.
     """
     where = f"engine {type(engine).__name__}"
     with _told(where):
@@ -222,6 +223,8 @@ class _Check:
     def order(self) -> None:
         work = [self.work(_same, number) for number in range(MANY)]
         self.send(*work)
+        known = {one.number for one in work} <= set(self.engine.under_way())
+        _expect(known, "work that was just dispatched is not under way", "keep it in under_way until poll tells of it")
         found = [self.value(event) for event in self.wait(*work)]
         _expect(found == list(range(MANY)), "values were mixed up", "keep each value with its number")
 
@@ -284,6 +287,7 @@ class _Check:
         began = time.monotonic()
         _expect(self.engine.poll(PATIENCE_S) == [], "something happened that nobody asked for", "say what was asked")
         _expect(time.monotonic() - began < PATIENCE_S / 2, "poll slept on after wake", "let wake end it")
+        _expect(not self.engine.under_way(), "what has ended is under way", "take it out of under_way when it ends")
 
     def _slots(self) -> int:
         found = self.engine.inventory()

@@ -19,7 +19,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from operator import attrgetter
@@ -175,6 +175,10 @@ class RayEngine:
                 self._late(slot, now)
         events, self._events = self._events, []
         return events
+
+    def under_way(self) -> Collection[int]:
+        """What is in the line of some slot."""
+        return self._where.keys()
 
     def wake(self) -> None:
         """By news of nothing."""

@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
-from symphony.problem.errors import DataError
+from symphony.problem.errors import DataError, InputError
 from symphony.telemetry.samples import Problem, Sample
 from symphony.telemetry.sources.polling import Figure, Figures, Poller
 
+ABOUT = ("psi", "cgroup", "sched", "stat", "vm", "net")
 _LONGEST = 1 << 20  # bytes of a file
 _TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _CPU_TIMES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
@@ -59,7 +60,8 @@ _Found = dict[str, Figure]
 class KernelSource:
     """The kernel's own figures, read every `interval_s`, `windows` times or for ever.
 
-    `cgroup` is a path below the mount point; `pid` adds a process; `root` is where /proc and /sys are.
+    `about` are the first parts of events' names: files that tell of others are not read. `cgroup` is a path below the
+    mount point; `pid` adds a process; `root` is where /proc and /sys are.
     """
 
     def __init__(
@@ -67,13 +69,16 @@ class KernelSource:
         *,
         interval_s: float = 0.1,
         windows: int | None = None,
+        about: Collection[str] = ABOUT,
         cgroup: str | None = None,
         pid: int | None = None,
         root: Path = Path("/"),
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._root, self._cgroup, self._pid = root, cgroup, pid
+        if unknown := sorted(set(about) - set(ABOUT)):
+            raise InputError(f"the kernel tells nothing about {unknown[0]!r}", hint=f"use some of {', '.join(ABOUT)}")
+        self._root, self._about, self._cgroup, self._pid = root, about, cgroup, pid
         self._poller = Poller(self._read, interval_s, windows, clock, sleep)
 
     @property
@@ -91,8 +96,9 @@ class KernelSource:
 
     def _read(self) -> Figures:
         found: _Found = {}
-        for part in (self._pressure, self._cgroup_2, self._cgroup_1, self._sched, self._stat, self._vm, self._net):
-            for event, figure in part().items():
+        parts = (self._pressure, self._cgroup_2, self._cgroup_1, self._sched, self._stat, self._vm, self._net)
+        for about, part in zip(("psi", "cgroup", "cgroup", "sched", "stat", "vm", "net"), parts, strict=True):
+            for event, figure in part().items() if about in self._about else ():
                 found.setdefault(event, figure)  # cgroup v2 before v1, event by event: many machines have both
         return {"": found}
 

@@ -1,0 +1,180 @@
+"""What a machine tells of itself while kernels run on it: pressure (PSI) of the whole, and of each GPU what NVML says.
+
+Both are read ten times a second, by threads that sleep while nothing runs. What is remembered of a run is the mean of
+the windows that lie within it; of a short one, nothing.
+
+- Of a GPU that runs one kernel at a time, all traffic is that kernel's: bytes over PCIe are what it asks of the link.
+- Pressure is the share of time for which some task of the machine waited: for a processor, for pages to come back, for
+  a disk. It is nobody's in particular, and says nothing of a memory's bandwidth: a processor that waits for memory
+  counts as one that works. So it is shown beside a kernel, and no demand is made of it.
+
+Nothing is inferred: these figures are exact amounts over a window, not counters that take turns.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from symphony.problem.errors import SymphonyError
+from symphony.problem.topology import Topology
+from symphony.telemetry.samples import CounterSource
+from symphony.telemetry.sources.kernel import KernelSource
+from symphony.telemetry.sources.nvml import NvmlSource
+
+log = logging.getLogger("symphony.runtime")
+INTERVAL_S = 0.1
+KEPT = 3_000  # windows of a place: five minutes
+LEAST = 2  # windows, of which a run tells something
+MICRO = 1e-6
+PCIE = "pcie"  # bytes a second, both ways; the only figure of which a demand is made
+# What is remembered, by what it is made of: the first whose events are all there. Amounts per second, times a unit.
+Sums = Mapping[str, list[tuple[tuple[str, ...], float]]]
+OF_CPUS: Sums = {
+    "cpu pressure": [(("psi.cpu.some_us",), MICRO)],
+    "memory pressure": [(("psi.memory.some_us",), MICRO)],
+    "io pressure": [(("psi.io.some_us",), MICRO)],
+}
+OF_GPUS: Sums = {
+    PCIE: [
+        (("gpm.pcie_transmit_bytes", "gpm.pcie_receive_bytes"), 1.0),
+        (("nvml.pcie_transmit_bytes", "nvml.pcie_receive_bytes"), 1.0),
+    ],
+    "gpu busy": [(("gpm.sm_busy_us",), MICRO), (("nvml.busy_us",), MICRO)],
+    "gpu memory busy": [(("gpm.dram_busy_us",), MICRO), (("nvml.memory_busy_us",), MICRO)],
+}
+Opener = Callable[[Callable[[float], None]], CounterSource]  # given how to sleep
+
+
+@dataclass
+class Seen:
+    """A figure over the runs of a kernel."""
+
+    runs: int = 0
+    mean: float = 0.0
+    squares: float = 0.0  # sum of squared distances from the mean
+
+    @property
+    def std(self) -> float:
+        """How far single runs are from the mean."""
+        return (self.squares / max(self.runs - 1, 1)) ** 0.5
+
+    def add(self, value: float) -> None:
+        """Another run."""
+        self.runs += 1
+        off = value - self.mean
+        self.mean += off / self.runs
+        self.squares += off * (value - self.mean)
+
+
+@dataclass(frozen=True)
+class _Window:
+    began_s: float
+    ended_s: float
+    rates: Mapping[str, float] = field(default_factory=dict)  # by event, per second
+
+
+class Watch:
+    """Reads figures while something runs. `during` may be asked by one thread, while others read."""
+
+    def __init__(self, topology: Topology, openers: Sequence[Opener] | None = None) -> None:
+        types = [topology.kind_of[device.kind] for device in topology.devices]
+        gpus = [number for number, kind in enumerate(types) if kind.type == "gpu"]
+        self._gpu = {device: f"GPU-{_visible(number)}" for number, device in enumerate(gpus)}
+        # Of a GPU with several slots nobody knows whose traffic it is.
+        self._shared = {device for device in gpus if types[device].slots > 1}
+        self._windows: dict[str, deque[_Window]] = {}
+        self._wanted = threading.Event()
+        self._closed = False
+        for opener in _openers(bool(gpus)) if openers is None else openers:
+            try:
+                source = opener(self._sleep)
+            except SymphonyError as error:
+                _say_once(f"{error.message}; {error.hint}")
+                continue
+            threading.Thread(target=self._read, args=(source,), name="symphony-watch", daemon=True).start()
+
+    def attend(self, busy: bool) -> None:
+        """Whether something runs: if not, nothing is read."""
+        if busy != self._wanted.is_set() and not self._closed:
+            (self._wanted.set if busy else self._wanted.clear)()
+
+    def during(self, device: int, began_s: float, ended_s: float) -> dict[str, float]:
+        """Means over a run on a device, by figure; none of what nobody knows."""
+        place, figures = (self._gpu[device], OF_GPUS) if device in self._gpu else ("", OF_CPUS)
+        if device in self._shared or ended_s - began_s < LEAST * INTERVAL_S:
+            return {}
+        kept = tuple(self._windows.get(place, ()))  # a copy: others add to it
+        within = [one for one in kept if one.began_s >= began_s and one.ended_s <= ended_s]
+        if len(within) < LEAST:
+            return {}
+        whole = sum(window.ended_s - window.began_s for window in within)
+        found = {}
+        for name, sums in figures.items():
+            for events, unit in sums:
+                parts = [(one.ended_s - one.began_s) * one.rates.get(e, float("nan")) for one in within for e in events]
+                if (total := sum(parts)) >= 0:  # not NaN: all were read
+                    found[name] = total * unit / whole
+                    break
+        return found
+
+    def close(self) -> None:
+        """Read no more."""
+        self._closed = True
+        self._wanted.set()
+
+    # --- threads
+
+    def _sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+        self._wanted.wait()
+        if self._closed:
+            raise _Closed
+
+    def _read(self, source: CounterSource) -> None:
+        try:
+            self._wanted.wait()
+            zero_s = time.monotonic()  # of the source's times
+            for sample in source.samples():
+                began_s = zero_s + sample.start_s
+                rates = {c.event: n / sample.duration_s for c, n in zip(sample.columns, sample.count, strict=True)}
+                kept = self._windows.setdefault(sample.where, deque(maxlen=KEPT))
+                kept.append(_Window(began_s, began_s + sample.duration_s, rates))
+        except _Closed:
+            return
+        except SymphonyError as error:
+            _say_once(f"{error.message}; {error.hint}")
+
+
+class _Closed(Exception):
+    """Nobody wants to know any more."""
+
+
+def _openers(gpus: bool) -> list[Opener]:
+    """The sources that this machine should have."""
+    found: list[Opener] = []
+    if Path("/proc/pressure").is_dir():
+        found.append(lambda sleep: KernelSource(interval_s=INTERVAL_S, about=("psi",), sleep=sleep))
+    else:
+        _say_once("this system tells no pressure (/proc/pressure): profiles go without")
+    if gpus:
+        found.append(lambda sleep: NvmlSource(interval_s=INTERVAL_S, sleep=sleep))
+    return found
+
+
+def _visible(number: int) -> int:
+    """The number by which NVML knows a GPU, of those that we may see."""
+    given = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.isdecimal()]
+    return int(given[number]) if number < len(given) else number
+
+
+@lru_cache(maxsize=64)
+def _say_once(text: str) -> None:
+    log.warning("%s", text)

@@ -1,0 +1,54 @@
+"""What was dispatched ends exactly once, whatever an engine says."""
+
+from __future__ import annotations
+
+import pytest
+
+from symphony.engines import once
+from symphony.engines.engine import DeviceDown, DeviceUp, Function, Pickled, Stopped, Work
+from symphony.engines.once import Once
+from tests.engines.by_hand import ByHand
+from tests.runtime.machines import machine
+
+
+@pytest.fixture
+def engine() -> ByHand:
+    return ByHand(machine(others=1))
+
+
+def begun(engine: ByHand, *devices: int) -> Once:
+    """Work 0, 1, … on these devices."""
+    passed = Once(engine)
+    value = engine.put(Pickled(b""))
+    passed.dispatch([Work(n, device, Function("f", "", value), value) for n, device in enumerate(devices)])
+    return passed
+
+
+def test_what_is_said_twice_is_heard_once(engine: ByHand) -> None:
+    passed = begun(engine, 0)
+    done = engine.finished(0)
+    engine.news = [done, done]
+    assert passed.poll(0.0) == [done]
+    engine.news = [done]
+    assert passed.poll(0.0) == [] and done.value.at in engine.values  # it is still in use
+
+
+def test_what_an_engine_has_lost_has_stopped(engine: ByHand, monkeypatch: pytest.MonkeyPatch) -> None:
+    passed = begun(engine, 0, 0)
+    engine.lost = {1}
+    assert passed.poll(0.0) == []  # nobody has looked yet
+    monkeypatch.setattr(once, "CHECK_S", 0.0)
+    assert passed.poll(0.0) == [Stopped(1)]
+    assert passed.poll(0.0) == []
+    late = engine.finished(1)
+    engine.news = [late]
+    assert passed.poll(0.0) == [] and late.value.at not in engine.values  # it is made again, by another attempt
+
+
+def test_all_that_was_on_a_device_has_ended_when_it_goes_down(engine: ByHand) -> None:
+    passed = begun(engine, 0, 1)
+    down = DeviceDown(1, "for a test")
+    engine.news = [down, down, Stopped(1)]
+    assert passed.poll(0.0) == [Stopped(1), down]
+    engine.news = [DeviceUp(1), DeviceUp(1), Stopped(0)]
+    assert passed.poll(0.0) == [DeviceUp(1), Stopped(0)]

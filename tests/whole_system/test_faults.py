@@ -1,0 +1,86 @@
+"""Service, core and a simulated engine, with everything going wrong that can: a few fixed seeds.
+
+`make faults` runs fresh ones; `properties.py` and `world.py` say what is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from symphony.engines import gangs
+from symphony.service import ledger
+from symphony.service.ledger import read_events
+from symphony.service.state import FINISHED, Event
+from tests.whole_system.faults import Faults
+from tests.whole_system.runs import run
+from tests.whole_system.world import GROWS
+
+SEEDS = [seed for seed in range(16) if seed % GROWS != GROWS - 1]  # compiling takes longer than all of them
+POLICY = "eft-belief"  # one that is compiled anyway
+EVERYTHING = Faults(
+    lose=0.03,
+    delay=0.2,
+    double=0.1,
+    killed=0.03,
+    hang=0.1,
+    inputs_lost=0.05,
+    values_lost=0.05,
+    device=0.05,
+    death=0.03,
+    disk_full=0.05,
+    clock=0.1,
+    slow_disk=0.1,
+    answer_lost=0.05,
+    kill=0.002,
+    policy=0.1,
+    since_s=1_000.0,
+)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_all_properties_hold(tmp_path: Path, seed: int) -> None:
+    run(seed, tmp_path, policy=POLICY)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS)
+def test_all_properties_hold_whatever_the_policy_does(tmp_path: Path, seed: int) -> None:
+    run(seed, tmp_path, policy="chaos")
+
+
+def test_a_run_follows_from_its_seed(tmp_path: Path) -> None:
+    """With every kind of fault: whatever looked at another clock, or at a random number of its own, would show."""
+
+    def journal(folder: Path) -> list:
+        world = run(8, folder, EVERYTHING, POLICY)
+        assert world.service is not None and world.starts > 1
+        return list(read_events(world.service.database))
+
+    assert journal(tmp_path / "once") == journal(tmp_path / "again")
+
+
+def test_news_that_got_lost_is_missed_without_the_one_who_looks_after_it(tmp_path: Path) -> None:
+    with (
+        mock.patch.object(gangs, "Once", lambda engine: engine),
+        pytest.raises(AssertionError, match=r"seed 0: every job ends: .* will not(.|\n)*again: .* --first 0"),
+    ):
+        run(0, tmp_path, Faults(lose=0.3, since_s=1_000.0), POLICY)
+
+
+def test_a_kernel_that_runs_twice_is_noticed(tmp_path: Path) -> None:
+    """Which it does if a service does not read, when it starts, what had finished."""
+
+    def forgetful(*about: Any) -> Iterator[Event]:
+        return (event for event in read_events(*about) if event.kind != FINISHED)
+
+    with (
+        mock.patch.object(ledger, "read_events", forgetful),
+        pytest.raises(AssertionError, match=r"comes to rest|journalled once|replay of the journal"),
+    ):
+        for seed in range(5):
+            run(seed, tmp_path / str(seed), Faults(kill=0.02, since_s=1_000.0), POLICY)
