@@ -25,6 +25,24 @@ def arguments(about: str, sections: tuple[str, ...]) -> argparse.Namespace:
     return parser(about, sections).parse_args()
 
 
+def in_parts(parser: argparse.ArgumentParser) -> None:
+    """Add what lets many processes share a benchmark: a range of seeds each, a file each, and one table of all."""
+    parser.add_argument("--first-seed", type=int, default=100, help="those below were looked at while tuning")
+    parser.add_argument("--seeds", type=int, default=20, help="how many")
+    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="measure nothing; put these together")
+
+
+def rows_of(section: str, *files: Path) -> list[dict[str, Any]]:
+    """What these files hold of a section: none where there is no such file."""
+    found = [json.loads(file.read_text()).get(section, {}) for file in files if file.exists()]
+    return [row for one in found for row in one.get("rows", [])]
+
+
+def before(options: argparse.Namespace, section: str) -> list[dict[str, Any]]:
+    """Rows that need not be measured: those to merge, or those that a run with the same file has left."""
+    return rows_of(section, *(options.merge or ([options.json] if options.json else [])))
+
+
 def machine() -> dict[str, Any]:
     """Where the figures were taken."""
     import jax
