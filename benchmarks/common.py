@@ -33,9 +33,10 @@ def in_parts(parser: argparse.ArgumentParser) -> None:
 
 
 def rows_of(section: str, *files: Path) -> list[dict[str, Any]]:
-    """What these files hold of a section: none where there is no such file."""
+    """What these files hold of a section, without what is long and of no use in a table."""
     found = [json.loads(file.read_text()).get(section, {}) for file in files if file.exists()]
-    return [row for one in found for row in one.get("rows", [])]
+    rows = [row for one in found for row in one.get("rows", [])]
+    return [{key: value for key, value in row.items() if key != "errors"} for row in rows]
 
 
 def before(options: argparse.Namespace, section: str) -> list[dict[str, Any]]:
@@ -62,4 +63,6 @@ def keep(path: Path | None, **figures: Any) -> None:
     """Write the raw figures."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"taken": time.strftime("%Y-%m-%d"), "machine": machine(), **figures}, indent=1))
+        whole = path.with_name(f"{path.name}.part")  # whoever is stopped while writing leaves the file of before
+        whole.write_text(json.dumps({"taken": time.strftime("%Y-%m-%d"), "machine": machine(), **figures}, indent=1))
+        whole.replace(path)
