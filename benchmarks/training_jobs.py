@@ -9,7 +9,7 @@
 
 Drawn jobs can be measured in parts, by many processes: `--first-seed`, `--seeds`, `--policies`, `--loads`, and a file
 of its own for each; `--merge FILE …` puts them together. A run that is given a file it wrote before goes on from there.
-Seeds below 100 were looked at while the planner was worked on.
+Seeds below 200 were looked at while the planner was worked on.
 
 Unfair to the heuristics: those that do not pack have devices that nobody shares. Unfair to all on Gavel's list: a fifth
 of its pairs is held out, and such pairs share nothing. A list is one observation: see the intervals of the others.
@@ -55,7 +55,7 @@ SECTIONS = ("gavel", "drawn", "calibration", "scale")
 LOADS = (0.9, 2.0, 4.0)  # of what the cluster sustains if jobs do not share; lists are short, so that all end
 ROUNDS = replace(CALM, window_s=ROUND_S, offer_at_windows=True)
 OURS = "planner"
-BEST, TRUTH, BOUND = f"{OURS}, optimistic", f"{OURS}, knows the truth", "nobody can be below"
+TRUTH, BOUND = f"{OURS}, knows the truth", "nobody can be below"
 GAVELS = ("max-min-fairness", "max-sum-throughput", "min-total-duration", "finish-time-fairness")
 RIVALS = (*GAVELS, *(f"{name}-packed" for name in GAVELS), "allox", "srtf", "las", "tiresias", "optimus", "tetris",
           "drf", "least-interference", "load-balancing", "fifo-passing")  # fmt: skip
@@ -132,41 +132,49 @@ def knowing(scenario: Scenario, made: MeasuredJobs) -> Scenario:
     return replace(scenario, told=replace(made.truth, beside=beside))
 
 
-def ours(explores: Sequence[str]) -> dict[str, Callable[[Scenario, MeasuredJobs, Described], Outcome]]:
-    """The planner as it learns, by how it explores; and where it learns nothing, or knows all."""
+def planner(settings: Sequence[str], how: str = "") -> Planner:
+    """Ours, with settings as `name=value`; `how` it explores, if that is to be compared."""
+    given = dict(setting.split("=") for setting in settings)
+    explores = how or given.pop("explore", Planner().exploration.how)
+    numbers = {name: float(value) for name, value in given.items() if name != "explore"}
+    return Planner(exploration=Exploration(explores), **numbers)  # type: ignore[arg-type]
 
-    def learning(how: str) -> Callable[[Scenario, MeasuredJobs, Described], Outcome]:
-        return lambda s, made, d: run(s, Planner(exploration=Exploration(how)), d)
 
-    return {
-        **{f"{OURS}, {how}": learning(how) for how in explores},
-        f"{OURS}, guesses": lambda s, made, d: run(s, Planner(), d, learns=False),
-        TRUTH: lambda s, made, d: run(knowing(s, made), Planner(), d, learns=False),
-    }
+def in_the_loop(name: str, settings: Sequence[str], scenario: Scenario, made: MeasuredJobs) -> Outcome:
+    """One run of ours (as it is, by how it explores, by guesses, told the truth) or of a rival."""
+    described = describe(made, scenario.topology)
+    if not name.startswith(OURS):
+        return run(scenario, baselines.named(name), described)
+    if name == TRUTH:
+        return run(knowing(scenario, made), planner(settings, "none"), described, learns=False)
+    how = name.removeprefix(OURS).removeprefix(", ")
+    if how == "guesses":
+        return run(scenario, planner(settings, "none"), described, learns=False)
+    return run(scenario, planner(settings, how), described)
 
 
 def unknown(options: Any) -> Iterator[Figures]:
     """One load and seed after the other, all policies; but for what has been measured."""
-    mine = ours(("optimistic",) if options.quick else HOW)
-    names: Sequence[str] = (BOUND, *mine, *(("allox", "max-min-fairness", "srtf") if options.quick else RIVALS))
+    mine = [OURS, TRUTH, *([] if options.quick else [f"{OURS}, {how}" for how in (*HOW, "guesses")])]
+    names: Sequence[str] = (BOUND, *mine, *(RIVALS[:1] if options.quick else RIVALS))
     names = [name for name in names if not options.policies or name in options.policies]
     known = {(row["load"], row["seed"], row["policy"]) for row in options.before}
-    first, count = options.first_seed, 2 if options.quick else options.seeds
+    first, count = options.first_seed, 1 if options.quick else options.seeds
     for load in LOADS[1:2] if options.quick else options.loads:
         for seed in range(first, first + count):
             for name in (name for name in names if (load, seed, name) not in known):
-                made = measured_once(name, mine, seed, options.jobs, load)
-                yield {"load": load, "seed": seed, "policy": name, **made}
+                scenario, made = unknown_case(seed, slots_for(name), options.jobs, load)
+                began = time.perf_counter()
+                if name == BOUND:
+                    found = {"mean_s": bound_s(scenario)}
+                else:
+                    found = figures(in_the_loop(name, options.planner, scenario, made))
+                yield {"load": load, "seed": seed, "policy": name, **found, "wall_s": time.perf_counter() - began}
 
 
-def measured_once(name: str, mine: Mapping[str, Any], seed: int, jobs: int, load: float) -> Figures:
-    """One policy on one list."""
-    scenario, made = unknown_case(seed, 1 if name in RIVALS and name not in SHARING else 2, jobs, load)
-    if name == BOUND:
-        return {"mean_s": bound_s(scenario)}
-    began, described = time.perf_counter(), describe(made, scenario.topology)
-    out = mine[name](scenario, made, described) if name in mine else run(scenario, baselines.named(name), described)
-    return {**figures(out), "wall_s": time.perf_counter() - began}
+def slots_for(name: str) -> int:
+    """How many jobs may share a GPU under a policy."""
+    return 1 if name in RIVALS and name not in SHARING else 2
 
 
 def figures(out: Outcome) -> Figures:
@@ -190,7 +198,7 @@ def compared(rows: Sequence[Figures], figure: str) -> dict[str, Figures]:
     by: dict[str, dict[int, float]] = {}
     for row in (row for row in rows if figure in row):
         by.setdefault(row["policy"], {})[row["seed"]] = row[figure]
-    base = by.get(BEST, {})
+    base = by.get(OURS, {})
     found = {}
     for name, values in by.items():
         seeds = sorted(set(values) & set(base))
@@ -317,12 +325,17 @@ def beside(rows: Sequence[Figures], title: str, console: Console, extra: Sequenc
     return against
 
 
+def by_load(rows: Sequence[Figures], console: Console) -> Figures:
+    """Print a table for each load."""
+    loads = sorted({row["load"] for row in rows})
+    return {str(x): beside([row for row in rows if row["load"] == x], f"load {x:g}", console) for x in loads}
+
+
 def show(section: str, rows: Sequence[Figures], console: Console) -> Figures:
     """Print a section; what was made of it."""
     printed = Printed(title=section)
     if section == "drawn":
-        return {str(load): beside([r for r in rows if r["load"] == load], f"load {load:g}", console) for load in
-                sorted({row["load"] for row in rows})}  # fmt: skip
+        return by_load(rows, console)
     for column in rows[0]:
         printed.add_column(column)
     for row in rows:
@@ -350,6 +363,7 @@ def main() -> None:
     options_parser.add_argument("--jobs", type=int, default=48, help="of each seed")
     options_parser.add_argument("--loads", type=float, nargs="+", default=LOADS, help="of drawn jobs")
     options_parser.add_argument("--policies", nargs="+", help="run these only, of those for drawn jobs")
+    options_parser.add_argument("--planner", nargs="+", default=[], metavar="NAME=VALUE", help="settings of ours")
     options = options_parser.parse_args()
     console = Console()
     found: dict[str, Any] = {}

@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,25 +30,22 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks.common import before, in_parts, keep, parser
-from benchmarks.training_jobs import BEST, Figures, beside, figures, unknown_case
+from benchmarks.training_jobs import OURS, Figures, by_load, figures, planner, unknown_case
 from symphony.policies.describing import describe
-from symphony.policies.exploration import Exploration
 from symphony.policies.placer import Placer, network
-from symphony.policies.planner import Planner
 from symphony.training import placing
 from symphony.training.closed_loop import run
 
 SECTIONS = ("collect", "train", "policies")
 COLLECTED = 1_000  # the seed of the list that samples are collected on
 LOAD = 2.0  # of that list
-EXPLORES = Exploration("optimistic")
 UNTRAINED = "untrained"
 
 
 def collect(options: Any) -> Iterator[Figures]:
     """Worlds that may be, after the planner has run one list."""
     scenario, made = unknown_case(COLLECTED, 2, options.jobs, LOAD)
-    out = run(scenario, Planner(exploration=EXPLORES), describe(made, scenario.topology))
+    out = run(scenario, planner(options.planner), describe(made, scenario.topology))
     out.beliefs.refit(out.run.makespan_s)
     counts = [scenario.topology.kind_counts[kind.name] for kind in scenario.topology.kinds]
     width = np.asarray([shape.gpus for shape in made.shapes])
@@ -93,16 +91,17 @@ def policies(options: Any) -> Iterator[Figures]:
         made[file.stem] = eqx.tree_deserialise_leaves(file, made[UNTRAINED])
     # Plans are made on the host: one placer with other weights is one compiled program for all.
     placer = Placer(made[UNTRAINED])
-    planner, learned = Planner(exploration=EXPLORES), Planner(exploration=EXPLORES, placer=placer)
+    exact = planner(options.planner)
+    learned = replace(exact, placer=placer)
     known = {(row["load"], row["seed"], row["policy"]) for row in options.before}
     seeds = range(options.first_seed, options.first_seed + (1 if options.quick else options.seeds))
-    names = [name for name in (BEST, *made) if not options.policies or name in options.policies]
+    names = [name for name in (OURS, *made) if not options.policies or name in options.policies]
     cases = [(load, seed, name) for load in options.loads for seed in seeds for name in names]
     for load, seed, name in (case for case in cases if case not in known):
         if name in made:
             placer.layers = Placer(made[name]).layers
         scenario, jobs = unknown_case(seed, 2, options.jobs, load)
-        out = run(scenario, learned if name in made else planner, describe(jobs, scenario.topology))
+        out = run(scenario, learned if name in made else exact, describe(jobs, scenario.topology))
         yield {"load": load, "seed": seed, "policy": name, **figures(out)}
 
 
@@ -118,6 +117,7 @@ def main() -> None:
         "--loads", type=float, nargs="+", default=[LOAD], help="of the lists that are evaluated"
     )
     options_parser.add_argument("--policies", nargs="+", help="run these only")
+    options_parser.add_argument("--planner", nargs="+", default=[], metavar="NAME=VALUE", help="settings of ours")
     options_parser.add_argument("--weights", type=Path, default=Path("out/training-policies"), help="kept there")
     options_parser.add_argument("--how", nargs="+", choices=placing.HOW, default=placing.HOW, help="train these only")
     options_parser.add_argument("--steps", type=int, default=1000, help="of training, at most")
@@ -127,7 +127,11 @@ def main() -> None:
     options = options_parser.parse_args()
     found: dict[str, Any] = {}
     for section in options.only:
-        options.before = rows = before(options, section) if section == "policies" or options.merge else []
+        rows = before(options, section) if section == "policies" or options.merge else []
+        if section == "policies" and options.merge:
+            loads = {row["load"] for row in rows}
+            rows += [row for row in before(options, "drawn") if row["policy"] == OURS and row["load"] in loads]
+        options.before = rows
         for row in () if options.merge else MEASURE[section](options):
             rows.append(row)
             print(json.dumps({k: v for k, v in row.items() if k not in ("errors", "costs")}), flush=True)
@@ -136,9 +140,7 @@ def main() -> None:
         if rows:
             found[section] = {"rows": rows}
             if section == "policies":
-                console, loads = Console(), sorted({row["load"] for row in rows})
-                against = {str(x): beside([r for r in rows if r["load"] == x], f"load {x:g}", console) for x in loads}
-                found[section]["summary"] = against
+                found[section]["summary"] = by_load(rows, Console())
             keep(options.json, **found)
 
 

@@ -26,12 +26,20 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks.common import before, in_parts, keep, parser
-from benchmarks.training_jobs import OURS, SHARING, TRUTH, Figures, beside, figures, knowing, unknown_case
-from symphony import baselines
+from benchmarks.training_jobs import (
+    OURS,
+    TRUTH,
+    Figures,
+    beside,
+    figures,
+    in_the_loop,
+    planner,
+    slots_for,
+    unknown_case,
+)
 from symphony.lowering.measured_jobs import MeasuredJobs
 from symphony.policies.describing import describe
-from symphony.policies.exploration import HOW, Exploration
-from symphony.policies.planner import Planner
+from symphony.policies.exploration import HOW
 from symphony.policies.samples import Report
 from symphony.simulator.records import RunRecord
 from symphony.simulator.scenarios import Failure, Scenario
@@ -90,17 +98,11 @@ def time_in_system_s(record: RunRecord, at_s: np.ndarray) -> np.ndarray:
 
 def shift(section: str, options: Any) -> Iterator[Figures]:
     """One seed after the other, all policies; but for what has been measured."""
-    names = (TRUTH, *(f"{OURS}, {how}" for how in options.explore), *RIVALS)
+    names = (TRUTH, OURS, *RIVALS)
     known = {(row["seed"], row["policy"]) for row in options.before}
     for seed, name in ((s, n) for s in seeds(options) for n in options.policies or names if (s, n) not in known):
-        own = name.startswith(OURS)
-        scenario, made, at = shifted(section, seed, 2 if own or name in SHARING else 1, options.jobs)
-        described = describe(made, scenario.topology)
-        if name == TRUTH:
-            out = run(knowing(scenario, made), Planner(), described, learns=False)
-        else:
-            how = name.removeprefix(f"{OURS}, ")
-            out = run(scenario, Planner(exploration=Exploration(how)) if own else baselines.named(name), described)
+        scenario, made, at = shifted(section, seed, slots_for(name), options.jobs)
+        out = in_the_loop(name, options.planner, scenario, made)
         times = np.linspace(0, CURVE * scenario.workload.jobs[-1].arrival_s, POINTS)
         later = [job.completion_s for job in out.run.jobs if job.arrival_s >= at]
         yield {
@@ -122,7 +124,7 @@ def samples(options: Any) -> Iterator[Figures]:
     for seed, how, part in ((s, h, p) for s, h, p in cases if (s, f"{OURS}, {h}", p) not in known):
         scenario, made = unknown_case(seed, 2, options.jobs, LOAD)
         described = describe(made, scenario.topology)
-        out = run(scenario, Planner(exploration=Exploration(how)), described, spoil=some(part, seed))
+        out = run(scenario, planner(options.planner, how), described, spoil=some(part, seed))
         yield {"seed": seed, "policy": f"{OURS}, {how}", "heard": part, **figures(out)}
 
 
@@ -180,7 +182,8 @@ def main() -> None:
     options_parser = parser(__doc__.splitlines()[0], SECTIONS)
     in_parts(options_parser)
     options_parser.add_argument("--jobs", type=int, default=48, help="of each seed")
-    options_parser.add_argument("--explore", nargs="+", choices=HOW, default=["optimistic"], help="ways to explore")
+    options_parser.add_argument("--explore", nargs="+", choices=HOW, default=HOW, help="of *samples*")
+    options_parser.add_argument("--planner", nargs="+", default=[], metavar="NAME=VALUE", help="settings of ours")
     options_parser.add_argument("--policies", nargs="+", help="run these only, after shifts")
     options_parser.add_argument("--plot", type=Path, metavar="FILE", help="draw regret over time (SVG, PNG)")
     options = options_parser.parse_args()

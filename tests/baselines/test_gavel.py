@@ -26,7 +26,10 @@ from tests.baselines.training import contract, finishes, jobs, preempted, run
 from tests.policies.pictures import picture
 
 NEAR = 2e-3  # allocations may miss the optimum by a thousandth
-POLICIES = ("max-min", "max-min plain", "max-min packed", "max-sum", "finish-time", "finish-time packed")
+POLICIES = (
+    "max-min", "max-min plain", "max-min packed", "max-sum", "max-sum packed", "duration", "duration packed",
+    "finish-time", "finish-time packed",
+)  # fmt: skip
 
 
 def by_demand(need: np.ndarray) -> Kept:
