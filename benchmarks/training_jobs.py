@@ -85,11 +85,11 @@ def gavel_case(seed: int, slots: int, arrivals: int) -> tuple[Scenario, range]:
 
 def gavel(options: Any) -> Iterator[Figures]:
     """Ours, and Gavel's policies in ours, on its lists."""
-    names = [OURS, "max-min-fairness-packed", *([] if options.quick else [n for n in RIVALS if n not in SHARING])]
+    names = (OURS, "max-min-fairness-packed") if options.quick else (OURS, *RIVALS)
     for seed, arrivals in ((0, 210),) if options.quick else ((0, 210), (1, 480)):
-        for name in names:
-            policy = Planner() if name == OURS else baselines.named(name)
-            scenario, numbers = gavel_case(seed, 2 if name == OURS or name in SHARING else 1, arrivals)
+        for name in (name for name in names if not options.policies or name in options.policies):
+            policy = planner(options.planner) if name == OURS else baselines.named(name)
+            scenario, numbers = gavel_case(seed, slots_for(name), arrivals)
             began = time.perf_counter()
             done = simulate([scenario], policy, name=name)[0]
             assert done.jobs_outside == 0, "jobs found no job slot"
@@ -362,7 +362,7 @@ def main() -> None:
     in_parts(options_parser)
     options_parser.add_argument("--jobs", type=int, default=48, help="of each seed")
     options_parser.add_argument("--loads", type=float, nargs="+", default=LOADS, help="of drawn jobs")
-    options_parser.add_argument("--policies", nargs="+", help="run these only, of those for drawn jobs")
+    options_parser.add_argument("--policies", nargs="+", help="run these only")
     options_parser.add_argument("--planner", nargs="+", default=[], metavar="NAME=VALUE", help="settings of ours")
     options = options_parser.parse_args()
     console = Console()
