@@ -121,7 +121,7 @@ def unknown_case(
     """Jobs of whose speeds only guesses are told."""
     cluster = sharable(topology("gpu24"), slots)
     made = drawn(tables(), cluster, seed, jobs=jobs, load=load, models=models)
-    scenario = draw(cluster, made.workload, seed, replace(ROUNDS, work_noise=0.06), job_slots=64)
+    scenario = draw(cluster, made.workload, seed, replace(ROUNDS, work_noise=0.06), job_slots=64 if jobs <= 64 else 128)
     return replace(scenario, truth=made.truth, told=made.told), made
 
 
