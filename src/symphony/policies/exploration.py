@@ -124,9 +124,9 @@ def _trials(board: Board, row: int, by: Exploration) -> list[tuple[float, int, i
     stay_s = TRIAL * float(p.now_s) / max(1, int(p.windows))
     at_home = int(board.kind[board.home[row]]) if board.home[row] >= 0 else -1
     found = []
-    for kind in (int(k) for k in np.flatnonzero(p.rate[row] > 0) if k != here):
-        # What is doubted of both alike would be no news. Doubt here is small once the job has run here.
-        std = math.sqrt(max(float(doubt[kind] ** 2 - doubt[here] ** 2), 1e-12))
+    # What is doubted of both alike would be no news. Doubt here is small once the job has run here.
+    for kind in (int(k) for k in np.flatnonzero((p.rate[row] > 0) & (doubt > doubt[here]))):
+        std = math.sqrt(float(doubt[kind] ** 2 - doubt[here] ** 2))
         faster = math.log(p.rate[row, kind] / p.rate[row, here])
         moving_s = float(p.moving_s[row]) * (1 if at_home == kind else 2)
         gain = left_s * expected_excess(faster, std)

@@ -12,11 +12,12 @@ where they gain most; where there are not, who is done soonest comes first.
 3. *Exploration*: a few jobs try where they may be faster than is believed (`exploration.py`).
 
 Moving a running job costs its checkpoint: a job elsewhere counts for less, by that time over the time that it is likely
-to stay (`horizon_s`). Between rounds nobody is moved; what falls idle goes to those who wait.
+to stay (`horizon_s`). Between rounds nobody is moved but those who are on their way; what falls idle goes to those who
+wait.
 
 Beliefs are those that the scenario tells (`Observation.told`); sharing counts as some deviations worse than it is
-believed to be, so that doubtful pairs are left alone (`caution`). Where none are told, profiles count, and no GPU is shared.
-Gangs of several workers have their GPUs to themselves.
+believed to be, so that doubtful pairs are left alone (`caution`). Where none are told, profiles count, and no GPU is
+shared. Gangs of several workers have their GPUs to themselves.
 """
 
 from __future__ import annotations
@@ -106,6 +107,10 @@ class Planner(PlansOnHost):
         if not p.boundary:
             for row in rows_of(p.standing == RUNS):
                 board.put(row, seats.where(row))
+            # Who was preempted to be moved waits while it is saved, and is to go where it was meant to.
+            for row, devices in seats.promised().items():
+                if np.isfinite(soonest[row]) and (board.room[list(devices)] > 0).all():
+                    board.put(row, devices)
         elif self.placer is not None or len(order) <= EXACT:
             residual = history(p, seats) if self.placer is not None else np.zeros(0)
             for rows in _tiers(order, p.priority, overdue > 0):
