@@ -74,8 +74,8 @@ class Planner(PlansOnHost):
     """Plans every round on what is believed of speeds."""
 
     patience_s: float = eqx.field(default=86_400.0, static=True)  # without a GPU, after which a job comes first
-    # The next two and the way to explore were chosen on the tuning seeds of `benchmarks.training_jobs`.
-    horizon_s: float = eqx.field(default=500.0, static=True)  # how long a job is likely to stay where it is put
+    # `caution` and the way to explore were chosen on the tuning seeds of `benchmarks.training_jobs`.
+    horizon_s: float = eqx.field(default=1800.0, static=True)  # how long a job is likely to stay where it is put
     caution: float = eqx.field(default=4.0, static=True)  # deviations below what is believed, at which sharing counts
     exploration: Exploration = eqx.field(default=Exploration("value"), static=True)
     placer: Placer | None = eqx.field(default=None, static=True)  # chooses in place of the integer program
