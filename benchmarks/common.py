@@ -25,6 +25,25 @@ def arguments(about: str, sections: tuple[str, ...]) -> argparse.Namespace:
     return parser(about, sections).parse_args()
 
 
+def in_parts(parser: argparse.ArgumentParser) -> None:
+    """Add what lets many processes share a benchmark: a range of seeds each, a file each, and one table of all."""
+    parser.add_argument("--first-seed", type=int, default=200, help="those below were looked at while tuning")
+    parser.add_argument("--seeds", type=int, default=20, help="how many")
+    parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="measure nothing; put these together")
+
+
+def rows_of(section: str, *files: Path) -> list[dict[str, Any]]:
+    """What these files hold of a section, without what is long and of no use in a table."""
+    found = [json.loads(file.read_text()).get(section, {}) for file in files if file.exists()]
+    rows = [row for one in found for row in one.get("rows", [])]
+    return [{key: value for key, value in row.items() if key != "errors"} for row in rows]
+
+
+def before(options: argparse.Namespace, section: str) -> list[dict[str, Any]]:
+    """Rows that need not be measured: those to merge, or those that a run with the same file has left."""
+    return rows_of(section, *(options.merge or ([options.json] if options.json else [])))
+
+
 def machine() -> dict[str, Any]:
     """Where the figures were taken."""
     import jax
@@ -44,4 +63,6 @@ def keep(path: Path | None, **figures: Any) -> None:
     """Write the raw figures."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps({"taken": time.strftime("%Y-%m-%d"), "machine": machine(), **figures}, indent=1))
+        whole = path.with_name(f"{path.name}.part")  # whoever is stopped while writing leaves the file of before
+        whole.write_text(json.dumps({"taken": time.strftime("%Y-%m-%d"), "machine": machine(), **figures}, indent=1))
+        whole.replace(path)

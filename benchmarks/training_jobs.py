@@ -7,6 +7,10 @@
 - *calibration*: how much of what is measured lies within 90% intervals, for families that no model has seen.
 - *scale*: seconds of one plan.
 
+Drawn jobs can be measured in parts, by many processes: `--first-seed`, `--seeds`, `--policies`, `--loads`, and a file
+of its own for each; `--merge FILE …` puts them together. A run that is given a file it wrote before goes on from there.
+Seeds below 200 were looked at while the planner was worked on.
+
 Unfair to the heuristics: those that do not pack have devices that nobody shares. Unfair to all on Gavel's list: a fifth
 of its pairs is held out, and such pairs share nothing. A list is one observation: see the intervals of the others.
 """
@@ -25,7 +29,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as Printed
 
-from benchmarks.common import keep, parser
+from benchmarks.common import before, in_parts, keep, parser
 from benchmarks.contention import data
 from benchmarks.fidelity import GAVEL, MEASURED, ROUND_S, SLOTS, mean_completion_s, under_way
 from symphony import baselines
@@ -41,7 +45,6 @@ from symphony.policies.describing import describe
 from symphony.policies.exploration import HOW, Exploration
 from symphony.policies.planner import Planner
 from symphony.problem.topologies import topology
-from symphony.scheduling.policy import Policy
 from symphony.scheduling.state import FREE
 from symphony.simulator.run import simulate
 from symphony.simulator.scenarios import CALM, Scenario, draw
@@ -52,9 +55,11 @@ SECTIONS = ("gavel", "drawn", "calibration", "scale")
 LOADS = (0.9, 2.0, 4.0)  # of what the cluster sustains if jobs do not share; lists are short, so that all end
 ROUNDS = replace(CALM, window_s=ROUND_S, offer_at_windows=True)
 OURS = "planner"
-PACKED = frozenset({"max-min-fairness-packed", "finish-time-fairness-packed"})
-RIVALS = ("allox", "max-min-fairness", "max-min-fairness-packed", "finish-time-fairness", "srtf", "tiresias", "las",
-          "fifo-passing")  # fmt: skip
+TRUTH, BOUND = f"{OURS}, knows the truth", "nobody can be below"
+GAVELS = ("max-min-fairness", "max-sum-throughput", "min-total-duration", "finish-time-fairness")
+RIVALS = (*GAVELS, *(f"{name}-packed" for name in GAVELS), "allox", "srtf", "las", "tiresias", "optimus", "tetris",
+          "drf", "least-interference", "load-balancing", "fifo-passing")  # fmt: skip
+SHARING = frozenset({"least-interference", *(f"{name}-packed" for name in GAVELS)})  # the others have GPUs for one
 PACKED_BY_GAVEL = {0: 57_022.0, 1: 83_982.0}  # what its simulator reports for max_min_fairness_packed
 
 
@@ -80,11 +85,11 @@ def gavel_case(seed: int, slots: int, arrivals: int) -> tuple[Scenario, range]:
 
 def gavel(options: Any) -> Iterator[Figures]:
     """Ours, and Gavel's policies in ours, on its lists."""
-    names = [OURS, "max-min-fairness-packed", *([] if options.quick else [n for n in RIVALS if "packed" not in n])]
+    names = (OURS, "max-min-fairness-packed") if options.quick else (OURS, *RIVALS)
     for seed, arrivals in ((0, 210),) if options.quick else ((0, 210), (1, 480)):
-        for name in names:
-            policy = Planner() if name == OURS else baselines.named(name)
-            scenario, numbers = gavel_case(seed, 2 if name == OURS or name in PACKED else 1, arrivals)
+        for name in (name for name in names if not options.policies or name in options.policies):
+            policy = planner(options.planner) if name == OURS else baselines.named(name)
+            scenario, numbers = gavel_case(seed, slots_for(name), arrivals)
             began = time.perf_counter()
             done = simulate([scenario], policy, name=name)[0]
             assert done.jobs_outside == 0, "jobs found no job slot"
@@ -116,7 +121,7 @@ def unknown_case(
     """Jobs of whose speeds only guesses are told."""
     cluster = sharable(topology("gpu24"), slots)
     made = drawn(tables(), cluster, seed, jobs=jobs, load=load, models=models)
-    scenario = draw(cluster, made.workload, seed, replace(ROUNDS, work_noise=0.06), job_slots=64)
+    scenario = draw(cluster, made.workload, seed, replace(ROUNDS, work_noise=0.06), job_slots=64 if jobs <= 64 else 128)
     return replace(scenario, truth=made.truth, told=made.told), made
 
 
@@ -127,36 +132,49 @@ def knowing(scenario: Scenario, made: MeasuredJobs) -> Scenario:
     return replace(scenario, told=replace(made.truth, beside=beside))
 
 
-def ours(explores: Sequence[str]) -> dict[str, Callable[[Scenario, MeasuredJobs, Described], Outcome]]:
-    """The planner as it learns, by how it explores; and where it learns nothing, or knows all."""
+def planner(settings: Sequence[str], how: str = "") -> Planner:
+    """Ours, with settings as `name=value`; `how` it explores, if that is to be compared."""
+    given = dict(setting.split("=") for setting in settings)
+    explores = how or given.pop("explore", Planner().exploration.how)
+    numbers = {name: float(value) for name, value in given.items() if name != "explore"}
+    return Planner(exploration=Exploration(explores), **numbers)  # type: ignore[arg-type]
 
-    def learning(how: str) -> Callable[[Scenario, MeasuredJobs, Described], Outcome]:
-        return lambda s, made, d: run(s, Planner(exploration=Exploration(how)), d)
 
-    return {
-        **{f"{OURS}, {how}": learning(how) for how in explores},
-        f"{OURS}, guesses": lambda s, made, d: run(s, Planner(), d, learns=False),
-        f"{OURS}, knows the truth": lambda s, made, d: run(knowing(s, made), Planner(), d, learns=False),
-    }
+def in_the_loop(name: str, settings: Sequence[str], scenario: Scenario, made: MeasuredJobs) -> Outcome:
+    """One run of ours (as it is, by how it explores, by guesses, told the truth) or of a rival."""
+    described = describe(made, scenario.topology)
+    if not name.startswith(OURS):
+        return run(scenario, baselines.named(name), described)
+    if name == TRUTH:
+        return run(knowing(scenario, made), planner(settings, "none"), described, learns=False)
+    how = name.removeprefix(OURS).removeprefix(", ")
+    if how == "guesses":
+        return run(scenario, planner(settings, "none"), described, learns=False)
+    return run(scenario, planner(settings, how), described)
 
 
 def unknown(options: Any) -> Iterator[Figures]:
-    """One load and seed after the other, all policies."""
-    rivals = ("allox", "max-min-fairness", "srtf") if options.quick else RIVALS
-    mine = ours(("optimistic",) if options.quick else HOW)
-    if options.policies:
-        mine = {name: how for name, how in mine.items() if name in options.policies}
-        rivals = tuple(name for name in RIVALS if name in options.policies)
+    """One load and seed after the other, all policies; but for what has been measured."""
+    mine = [OURS, TRUTH, *([] if options.quick else [f"{OURS}, {how}" for how in (*HOW, "guesses")])]
+    names: Sequence[str] = (BOUND, *mine, *(RIVALS[:1] if options.quick else RIVALS))
+    names = [name for name in names if not options.policies or name in options.policies]
+    known = {(row["load"], row["seed"], row["policy"]) for row in options.before}
+    first, count = options.first_seed, 1 if options.quick else options.seeds
     for load in LOADS[1:2] if options.quick else options.loads:
-        for seed in range(2 if options.quick else options.seeds):
-            least = bound_s(unknown_case(seed, 2, options.jobs, load)[0])
-            for name in (*mine, *rivals):
-                own = name in mine
-                scenario, made = unknown_case(seed, 2 if own or name in PACKED else 1, options.jobs, load)
-                described = describe(made, scenario.topology)
-                policy: Policy = Planner() if own else baselines.named(name)
-                out = mine[name](scenario, made, described) if own else run(scenario, policy, described)
-                yield {"load": load, "seed": seed, "policy": name, "bound_s": least, **figures(out)}
+        for seed in range(first, first + count):
+            for name in (name for name in names if (load, seed, name) not in known):
+                scenario, made = unknown_case(seed, slots_for(name), options.jobs, load)
+                began = time.perf_counter()
+                if name == BOUND:
+                    found = {"mean_s": bound_s(scenario)}
+                else:
+                    found = figures(in_the_loop(name, options.planner, scenario, made))
+                yield {"load": load, "seed": seed, "policy": name, **found, "wall_s": time.perf_counter() - began}
+
+
+def slots_for(name: str) -> int:
+    """How many jobs may share a GPU under a policy."""
+    return 1 if name in RIVALS and name not in SHARING else 2
 
 
 def figures(out: Outcome) -> Figures:
@@ -178,12 +196,14 @@ def figures(out: Outcome) -> Figures:
 def compared(rows: Sequence[Figures], figure: str) -> dict[str, Figures]:
     """Every policy against ours, seed by seed: relative difference of the means, with its 95% interval."""
     by: dict[str, dict[int, float]] = {}
-    for row in rows:
+    for row in (row for row in rows if figure in row):
         by.setdefault(row["policy"], {})[row["seed"]] = row[figure]
-    base = by[f"{OURS}, optimistic"]
+    base = by.get(OURS, {})
     found = {}
     for name, values in by.items():
         seeds = sorted(set(values) & set(base))
+        if not seeds:
+            continue
         a, b = np.asarray([base[s] for s in seeds]), np.asarray([values[s] for s in seeds])
         low, high = interval(a, b)
         found[name] = {"mean": float(b.mean()), "ours": float(a.mean() / b.mean() - 1), "low": low, "high": high}
@@ -293,26 +313,29 @@ def beside(rows: Sequence[Figures], title: str, console: Console, extra: Sequenc
     against = {figure: compared(rows, figure) for figure in shown}
     for column in ("policy", "seeds", *(f"{f}; ours against it" for f in shown)):
         printed.add_column(column)
-    for name in against["mean_s"]:
+    for name in sorted(against["mean_s"], key=lambda name: against["mean_s"][name]["mean"]):
         cells = [
             f"{a[name]['mean']:,.0f}; {a[name]['ours']:+.1%} [{a[name]['low']:+.1%}, {a[name]['high']:+.1%}]"
+            if name in a
+            else ""
             for a in against.values()
         ]
         printed.add_row(name, str(against["mean_s"][name]["seeds"]), *cells)
     console.print(printed)
-    if "bound_s" in rows[0]:
-        least = float(np.mean([row["bound_s"] for row in rows if row["policy"] == f"{OURS}, optimistic"]))
-        console.print(f"no policy can be below {least:,.0f} s")
-        against["bound_s"] = {"mean": least}
     return against
+
+
+def by_load(rows: Sequence[Figures], console: Console) -> Figures:
+    """Print a table for each load."""
+    loads = sorted({row["load"] for row in rows})
+    return {str(x): beside([row for row in rows if row["load"] == x], f"load {x:g}", console) for x in loads}
 
 
 def show(section: str, rows: Sequence[Figures], console: Console) -> Figures:
     """Print a section; what was made of it."""
     printed = Printed(title=section)
     if section == "drawn":
-        return {str(load): beside([r for r in rows if r["load"] == load], f"load {load:g}", console) for load in
-                sorted({row["load"] for row in rows})}  # fmt: skip
+        return by_load(rows, console)
     for column in rows[0]:
         printed.add_column(column)
     for row in rows:
@@ -336,23 +359,27 @@ MEASURE: Mapping[str, Callable[[Any], Iterator[Figures]]] = {
 def main() -> None:
     """Measure, print, keep. What is there is kept after every row, so that a run may be stopped."""
     options_parser = parser(__doc__.splitlines()[0], SECTIONS)
-    options_parser.add_argument("--seeds", type=int, default=20, help="of drawn jobs")
+    in_parts(options_parser)
     options_parser.add_argument("--jobs", type=int, default=48, help="of each seed")
     options_parser.add_argument("--loads", type=float, nargs="+", default=LOADS, help="of drawn jobs")
-    options_parser.add_argument("--policies", nargs="+", help="run these only, of those for drawn jobs")
+    options_parser.add_argument("--policies", nargs="+", help="run these only")
+    options_parser.add_argument("--planner", nargs="+", default=[], metavar="NAME=VALUE", help="settings of ours")
     options = options_parser.parse_args()
     console = Console()
     found: dict[str, Any] = {}
     for section in options.only:
-        rows: list[Figures] = []
-        for row in MEASURE[section](options):
+        # Learned policies are measured on the same lists by `training_policies`.
+        rows = before(options, section) + (before(options, "policies") if section == "drawn" and options.merge else [])
+        options.before = rows = [row for row in rows if section != "drawn" or "load" in row]
+        for row in () if options.merge else MEASURE[section](options):
             rows.append(row)
             brief = {k: v for k, v in row.items() if k != "errors"}
             print(json.dumps(brief), flush=True)
             found[section] = {"rows": rows}
             keep(options.json, **found)
-        found[section]["summary"] = show(section, rows, console)
-        keep(options.json, **found)
+        if rows:
+            found[section] = {"rows": rows, "summary": show(section, rows, console)}
+            keep(options.json, **found)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,14 @@
 """Learned policies for training jobs against the planner: `python -m benchmarks.training_policies [--json FILE]`.
 
-Samples are collected by the planner on one list (a seed that is not evaluated); the ensemble that it ends with is what
-all policies are trained on: (a) actor-critic, (b) meta, with its one step of adaptation, (c) history. Then each runs
-held-out lists in the closed loop, on beliefs of its own samples, as does (d) the planner. Untrained, the policy is a
-greedy planner.
+1. *collect*: the planner runs one list (a seed that is not evaluated); what members of the ensemble that it ends with
+   make of all jobs are the worlds to train in.
+2. *train*: (a) actor-critic (Harmony), (b) meta, with its one step of adaptation, (c) history, `--minutes` each.
+   Untrained, the policy is a greedy planner. This is the part for an accelerator: give it larger `--batch` and
+   `--repeats`.
+3. *policies*: each runs held-out lists in the closed loop, on beliefs of its own samples, as does (d) the planner.
+
+Worlds and weights are kept in `--weights DIR`, so that the parts may be run apart. `--merge` as in `training_jobs`,
+whose rows for the planner may be merged with these: the lists are the same.
 
 Unfair to the learned ones: they are trained for minutes, on shorter jobs, rounds of ten minutes and one pool for each
 kind of GPU. Unfair to the planner: nothing.
@@ -14,84 +19,129 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
-from benchmarks.common import keep, parser
-from benchmarks.training_jobs import OURS, Figures, beside, figures, unknown_case
+from benchmarks.common import before, in_parts, keep, parser
+from benchmarks.training_jobs import OURS, Figures, by_load, figures, planner, unknown_case
 from symphony.policies.describing import describe
-from symphony.policies.exploration import Exploration
 from symphony.policies.placer import Placer, network
-from symphony.policies.planner import Planner
 from symphony.training import placing
 from symphony.training.closed_loop import run
 
-SECTIONS = ("policies",)
+SECTIONS = ("collect", "train", "policies")
 COLLECTED = 1_000  # the seed of the list that samples are collected on
-LOAD = 2.0
-EXPLORES = Exploration("optimistic")
+LOAD = 2.0  # of that list
+UNTRAINED = "untrained"
 
 
-def collected(jobs: int) -> placing.Worlds:
+def collect(options: Any) -> Iterator[Figures]:
     """Worlds that may be, after the planner has run one list."""
-    scenario, made = unknown_case(COLLECTED, 2, jobs, LOAD)
-    out = run(scenario, Planner(exploration=EXPLORES), describe(made, scenario.topology))
+    scenario, made = unknown_case(COLLECTED, 2, options.jobs, LOAD)
+    out = run(scenario, planner(options.planner), describe(made, scenario.topology))
     out.beliefs.refit(out.run.makespan_s)
     counts = [scenario.topology.kind_counts[kind.name] for kind in scenario.topology.kinds]
     width = np.asarray([shape.gpus for shape in made.shapes])
-    return placing.worlds(out.beliefs, width, np.asarray(counts), np.ones(len(counts), int))
+    worlds = placing.worlds(out.beliefs, width, np.asarray(counts), np.ones(len(counts), int))
+    options.weights.mkdir(parents=True, exist_ok=True)
+    np.savez(options.weights / "worlds.npz", *(np.asarray(leaf) for leaf in jax.tree.leaves(worlds)))
+    yield {"seed": COLLECTED, "samples": out.samples, "members": int(worlds.members.unit_s.shape[0])}
 
 
-def trained(w: placing.Worlds, steps: int) -> tuple[dict[str, eqx.nn.MLP], list[Figures]]:
+def kept_worlds(options: Any) -> placing.Worlds:
+    """What `collect` left."""
+    with np.load(options.weights / "worlds.npz") as file:
+        leaves = [jnp.asarray(file[name]) for name in file.files]
+    unit_s, kept, doubt, every_unit_s, every_kept, width, gpus = leaves
+    return placing.Worlds(
+        placing.World(unit_s, kept), doubt, placing.World(every_unit_s, every_kept), width, gpus
+    )  # fmt: skip
+
+
+def train(options: Any) -> Iterator[Figures]:
     """Weights of each kind, and how training went."""
-    weights, rows = {"untrained": network(jax.random.key(0))}, []
-    for how in placing.HOW:
-        began = time.perf_counter()
-        found = placing.train(w, how=how, steps=steps)
-        tenth = max(1, steps // 10)
-        rows.append({
-            "trained": how, "steps": steps, "wall_s": time.perf_counter() - began, "used": found.used.tolist(),
-            "first": float(np.mean(found.costs[:tenth])), "last": float(np.mean(found.costs[-tenth:])),
-            "costs": found.costs,
-        })  # fmt: skip
-        weights[how] = placing.adapt(found.weights, w) if how == "meta" else found.weights
-    return weights, rows
+    w = kept_worlds(options)
+    for how in options.how:
+        began, steps = time.perf_counter(), 2 if options.quick else options.steps
+        until = began + 60 * options.minutes
+        found = placing.train(
+            w, how=how, steps=steps, batch=options.batch, repeats=options.repeats,
+            goes_on=lambda step, until=until: step < 2 or time.perf_counter() < until,
+        )  # fmt: skip
+        served = placing.adapt(found.weights, w) if how == "meta" else found.weights
+        eqx.tree_serialise_leaves(options.weights / f"{how}.eqx", served)
+        yield {
+            "trained": how, "steps": len(found.costs), "lists": options.batch, "repeats": options.repeats,
+            "wall_s": time.perf_counter() - began, "used": found.used.tolist(),
+            "judged": found.judged, "costs": [round(cost, 3) for cost in found.costs],
+        }  # fmt: skip
 
 
 def policies(options: Any) -> Iterator[Figures]:
-    """Train, then one seed after the other, all policies."""
-    weights, rows = trained(collected(options.jobs), 2 if options.quick else options.steps)
-    yield from rows
+    """One load and seed after the other, all policies; but for what has been measured."""
+    made = {UNTRAINED: network(jax.random.key(0))}
+    for file in sorted(options.weights.glob("*.eqx")):
+        made[file.stem] = eqx.tree_deserialise_leaves(file, made[UNTRAINED])
     # Plans are made on the host: one placer with other weights is one compiled program for all.
-    placer = Placer(weights["untrained"])
-    planner, learned = Planner(exploration=EXPLORES), Planner(exploration=EXPLORES, placer=placer)
-    for seed in range(1 if options.quick else options.seeds):
-        for name in (f"{OURS}, optimistic", *weights):
-            own = name not in weights
-            placer.layers = placer.layers if own else Placer(weights[name]).layers
-            scenario, made = unknown_case(seed, 2, options.jobs, LOAD)
-            out = run(scenario, planner if own else learned, describe(made, scenario.topology))
-            yield {"seed": seed, "policy": name, **figures(out)}
+    placer = Placer(made[UNTRAINED])
+    exact = planner(options.planner)
+    learned = replace(exact, placer=placer)
+    known = {(row["load"], row["seed"], row["policy"]) for row in options.before}
+    seeds = range(options.first_seed, options.first_seed + (1 if options.quick else options.seeds))
+    names = [name for name in (OURS, *made) if not options.policies or name in options.policies]
+    cases = [(load, seed, name) for load in options.loads for seed in seeds for name in names]
+    for load, seed, name in (case for case in cases if case not in known):
+        if name in made:
+            placer.layers = Placer(made[name]).layers
+        scenario, jobs = unknown_case(seed, 2, options.jobs, load)
+        out = run(scenario, learned if name in made else exact, describe(jobs, scenario.topology))
+        yield {"load": load, "seed": seed, "policy": name, **figures(out)}
+
+
+MEASURE = {"collect": collect, "train": train, "policies": policies}
 
 
 def main() -> None:
     """Measure, print, keep. What is there is kept after every row, so that a run may be stopped."""
     options_parser = parser(__doc__.splitlines()[0], SECTIONS)
-    options_parser.add_argument("--seeds", type=int, default=20)
+    in_parts(options_parser)
     options_parser.add_argument("--jobs", type=int, default=48, help="of each seed")
-    options_parser.add_argument("--steps", type=int, default=100, help="of training")
+    options_parser.add_argument(
+        "--loads", type=float, nargs="+", default=[LOAD], help="of the lists that are evaluated"
+    )
+    options_parser.add_argument("--policies", nargs="+", help="run these only")
+    options_parser.add_argument("--planner", nargs="+", default=[], metavar="NAME=VALUE", help="settings of ours")
+    options_parser.add_argument("--weights", type=Path, default=Path("out/training-policies"), help="kept there")
+    options_parser.add_argument("--how", nargs="+", choices=placing.HOW, default=placing.HOW, help="train these only")
+    options_parser.add_argument("--steps", type=int, default=1000, help="of training, at most")
+    options_parser.add_argument("--minutes", type=float, default=10.0, help="of training, each, at most")
+    options_parser.add_argument("--batch", type=int, default=7, help="lists a step")
+    options_parser.add_argument("--repeats", type=int, default=8, help="episodes of a list")
     options = options_parser.parse_args()
-    rows: list[Figures] = []
-    for row in policies(options):
-        rows.append(row)
-        print(json.dumps({k: v for k, v in row.items() if k not in ("errors", "costs")}), flush=True)
-        keep(options.json, policies={"rows": rows})
-    against = beside([row for row in rows if "policy" in row], "policies", Console())
-    keep(options.json, policies={"rows": rows, "summary": against})
+    found: dict[str, Any] = {}
+    for section in options.only:
+        rows = before(options, section) if section == "policies" or options.merge else []
+        if section == "policies" and options.merge:
+            loads = {row["load"] for row in rows}
+            rows += [row for row in before(options, "drawn") if row["policy"] == OURS and row["load"] in loads]
+        options.before = rows
+        for row in () if options.merge else MEASURE[section](options):
+            rows.append(row)
+            print(json.dumps({k: v for k, v in row.items() if k not in ("errors", "costs")}), flush=True)
+            found[section] = {"rows": rows}
+            keep(options.json, **found)
+        if rows:
+            found[section] = {"rows": rows}
+            if section == "policies":
+                found[section]["summary"] = by_load(rows, Console())
+            keep(options.json, **found)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@
 For each shift: mean completion of the jobs that come after it, and *recovery*: rounds, placements and jobs from the
 shift until reports are off by no more than half again what they were off by before it (the mean of three rounds).
 Regret is the mean over jobs of time in the system beyond that of a planner who is told the truth, as it grows over a
-run (`--plot FILE`).
+run (`--plot FILE`). As in `training_jobs`, many processes may measure a part each (`--merge`).
 
 Unfair to all: a GPU that goes down takes the work since the last checkpoint with it. Unfair to the heuristics: those
 that do not pack have devices that nobody shares.
@@ -25,13 +25,21 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 
-from benchmarks.common import keep, parser
-from benchmarks.training_jobs import OURS, PACKED, Figures, beside, figures, knowing, unknown_case
-from symphony import baselines
+from benchmarks.common import before, in_parts, keep, parser
+from benchmarks.training_jobs import (
+    OURS,
+    TRUTH,
+    Figures,
+    beside,
+    figures,
+    in_the_loop,
+    planner,
+    slots_for,
+    unknown_case,
+)
 from symphony.lowering.measured_jobs import MeasuredJobs
 from symphony.policies.describing import describe
-from symphony.policies.exploration import HOW, Exploration
-from symphony.policies.planner import Planner
+from symphony.policies.exploration import HOW
 from symphony.policies.samples import Report
 from symphony.simulator.records import RunRecord
 from symphony.simulator.scenarios import Failure, Scenario
@@ -43,10 +51,9 @@ MODELS: dict[str, tuple[tuple[str, ...], ...]] = {"families": (OLD, NEW), "mix":
 GONE = {"lost": "p100", "added": "v100"}  # the kind of GPU that is not there, after the shift or before it
 FOR_EVER_S = 1e8
 LOAD = 2.0
-RIVALS = ("allox", "max-min-fairness")
-TRUTH = f"{OURS}, knows the truth"
+RIVALS = ("max-sum-throughput", "max-min-fairness", "allox")  # the best of `training_jobs`
 HEARD = (0.05, 0.25, 1.0)  # parts of the reports
-POINTS = 60  # of a curve
+POINTS, CURVE = 60, 4.0  # of a curve, up to so many times the last arrival
 AS_BEFORE, ROUNDS = 1.5, 3  # recovery: errors of so many rounds are at most so many times those before
 
 
@@ -90,41 +97,35 @@ def time_in_system_s(record: RunRecord, at_s: np.ndarray) -> np.ndarray:
 
 
 def shift(section: str, options: Any) -> Iterator[Figures]:
-    """One seed after the other, all policies."""
-    for seed in range(1 if options.quick else options.seeds):
-        true: RunRecord | None = None
-        for name in (TRUTH, *(f"{OURS}, {how}" for how in options.explore), *RIVALS):
-            own = name.startswith(OURS)
-            scenario, made, at = shifted(section, seed, 2 if own or name in PACKED else 1, options.jobs)
-            described = describe(made, scenario.topology)
-            if name == TRUTH:
-                out = run(knowing(scenario, made), Planner(), described, learns=False)
-                true = out.run
-            else:
-                how = name.removeprefix(f"{OURS}, ")
-                out = run(scenario, Planner(exploration=Exploration(how)) if own else baselines.named(name), described)
-            assert true is not None
-            times = np.linspace(0, 1.2 * true.makespan_s, POINTS)
-            regret = time_in_system_s(out.run, times) - time_in_system_s(true, times)
-            later = [job.completion_s for job in out.run.jobs if job.arrival_s >= at]
-            yield {
-                "seed": seed, "policy": name, "shift_s": at, "later_mean_s": float(np.mean(later)),
-                "recovery": None if name == TRUTH else recovery(out, at), **figures(out),
-                "times_s": times.tolist(), "regret_s": regret.tolist(),
-            }  # fmt: skip
+    """One seed after the other, all policies; but for what has been measured."""
+    names = (TRUTH, OURS, *RIVALS)
+    known = {(row["seed"], row["policy"]) for row in options.before}
+    for seed, name in ((s, n) for s in seeds(options) for n in options.policies or names if (s, n) not in known):
+        scenario, made, at = shifted(section, seed, slots_for(name), options.jobs)
+        out = in_the_loop(name, options.planner, scenario, made)
+        times = np.linspace(0, CURVE * scenario.workload.jobs[-1].arrival_s, POINTS)
+        later = [job.completion_s for job in out.run.jobs if job.arrival_s >= at]
+        yield {
+            "seed": seed, "policy": name, "shift_s": at, "later_mean_s": float(np.mean(later)),
+            "recovery": None if name == TRUTH else recovery(out, at), **figures(out),
+            "times_s": times.round().tolist(), "in_system_s": time_in_system_s(out.run, times).round(1).tolist(),
+        }  # fmt: skip
+
+
+def seeds(options: Any) -> range:
+    """Those that are asked for."""
+    return range(options.first_seed, options.first_seed + (1 if options.quick else options.seeds))
 
 
 def samples(options: Any) -> Iterator[Figures]:
     """Parts of the reports, for each way to explore; no shift."""
-    for seed in range(1 if options.quick else options.seeds):
-        for how in options.explore:
-            for part in HEARD:
-                scenario, made = unknown_case(seed, 2, options.jobs, LOAD)
-                out = run(
-                    scenario, Planner(exploration=Exploration(how)), describe(made, scenario.topology),
-                    spoil=some(part, seed),
-                )  # fmt: skip
-                yield {"seed": seed, "policy": f"{OURS}, {how}", "heard": part, **figures(out)}
+    known = {(row["seed"], row["policy"], row["heard"]) for row in options.before}
+    cases = [(s, h, p) for s in seeds(options) for h in options.explore for p in HEARD]
+    for seed, how, part in ((s, h, p) for s, h, p in cases if (s, f"{OURS}, {h}", p) not in known):
+        scenario, made = unknown_case(seed, 2, options.jobs, LOAD)
+        described = describe(made, scenario.topology)
+        out = run(scenario, planner(options.planner, how), described, spoil=some(part, seed))
+        yield {"seed": seed, "policy": f"{OURS}, {how}", "heard": part, **figures(out)}
 
 
 def some(part: float, seed: int) -> Callable[[Report], list[Report]]:
@@ -161,13 +162,15 @@ def plot(found: dict[str, Any], file: Path) -> None:
     sections = [name for name in found if name != "samples"]
     figure = Figure(figsize=(4 * len(sections), 3.2), layout="constrained")
     for axis, section in zip(np.ravel(figure.subplots(1, len(sections), squeeze=False)), sections, strict=True):
-        rows = [row for row in found[section]["rows"] if row["policy"] != TRUTH]
+        true = {row["seed"]: row["in_system_s"] for row in found[section]["rows"] if row["policy"] == TRUTH}
+        rows = [row for row in found[section]["rows"] if row["policy"] != TRUTH and row["seed"] in true]
         for number, policy in enumerate(dict.fromkeys(row["policy"] for row in rows)):
             curves = [row for row in rows if row["policy"] == policy]
-            for row in curves:
-                axis.plot(np.asarray(row["times_s"]) / 3600, row["regret_s"], color=f"C{number}", lw=0.5, alpha=0.4)
-            mean_t, mean_r = (np.mean([row[name] for row in curves], axis=0) for name in ("times_s", "regret_s"))
-            axis.plot(mean_t / 3600, mean_r, color=f"C{number}", label=policy)
+            regret = [np.subtract(row["in_system_s"], true[row["seed"]]) for row in curves]
+            for row, one in zip(curves, regret, strict=True):
+                axis.plot(np.asarray(row["times_s"]) / 3600, one, color=f"C{number}", lw=0.3, alpha=0.2)
+            hours = np.mean([row["times_s"] for row in curves], axis=0) / 3600
+            axis.plot(hours, np.mean(regret, axis=0), color=f"C{number}", label=policy)
         axis.axvline(np.mean([row["shift_s"] for row in rows]) / 3600, color="0.5", ls=":")
         axis.set(title=section, xlabel="hours", ylabel="s behind who knows the truth")
     figure.axes[0].legend(fontsize="small")
@@ -177,23 +180,26 @@ def plot(found: dict[str, Any], file: Path) -> None:
 def main() -> None:
     """Measure, print, keep. What is there is kept after every row, so that a run may be stopped."""
     options_parser = parser(__doc__.splitlines()[0], SECTIONS)
-    options_parser.add_argument("--seeds", type=int, default=20)
+    in_parts(options_parser)
     options_parser.add_argument("--jobs", type=int, default=48, help="of each seed")
-    options_parser.add_argument("--explore", nargs="+", choices=HOW, default=["optimistic"], help="ways to explore")
+    options_parser.add_argument("--explore", nargs="+", choices=HOW, default=HOW, help="of *samples*")
+    options_parser.add_argument("--planner", nargs="+", default=[], metavar="NAME=VALUE", help="settings of ours")
+    options_parser.add_argument("--policies", nargs="+", help="run these only, after shifts")
     options_parser.add_argument("--plot", type=Path, metavar="FILE", help="draw regret over time (SVG, PNG)")
     options = options_parser.parse_args()
     console = Console()
     found: dict[str, Any] = {}
     for section in options.only:
-        rows: list[Figures] = []
-        for row in samples(options) if section == "samples" else shift(section, options):
+        options.before = rows = before(options, section)
+        for row in () if options.merge else samples(options) if section == "samples" else shift(section, options):
             rows.append(row)
-            brief = {k: v for k, v in row.items() if k not in ("errors", "times_s", "regret_s")}
+            brief = {k: v for k, v in row.items() if k not in ("errors", "times_s", "in_system_s")}
             print(json.dumps(brief), flush=True)
             found[section] = {"rows": rows}
             keep(options.json, **found)
-        found[section]["summary"] = show(section, rows, console)
-        keep(options.json, **found)
+        if rows:
+            found[section] = {"rows": rows, "summary": show(section, rows, console)}
+            keep(options.json, **found)
     if options.plot:
         plot(found, options.plot)
 

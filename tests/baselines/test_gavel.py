@@ -10,6 +10,7 @@ from scipy.optimize import linprog
 
 from symphony.baselines.gavel import (
     Kept,
+    MinTotalDuration,
     Programme,
     alone,
     finish_time_fair,
@@ -26,7 +27,10 @@ from tests.baselines.training import contract, finishes, jobs, preempted, run
 from tests.policies.pictures import picture
 
 NEAR = 2e-3  # allocations may miss the optimum by a thousandth
-POLICIES = ("max-min", "max-min plain", "max-min packed", "max-sum", "finish-time", "finish-time packed")
+POLICIES = (
+    "max-min", "max-min plain", "max-min packed", "max-sum", "max-sum packed", "duration", "duration packed",
+    "finish-time", "finish-time packed",
+)  # fmt: skip
 
 
 def by_demand(need: np.ndarray) -> Kept:
@@ -109,6 +113,20 @@ def test_max_sum_gives_the_fast_kind_to_who_profits() -> None:
     x = max_sum(options, 2, capacity, rate.max(axis=1))
     chosen = {(int(g), int(k)): share for (g, _), k, share in zip(options.gang, options.kind, x, strict=True)}
     assert chosen[0, 1] == pytest.approx(1) and chosen[1, 0] == pytest.approx(1)
+
+
+def test_the_total_duration_is_as_short_as_can_be() -> None:
+    """Two jobs on one fast and one slow device, half as fast: 12 units are done in 8 s, whoever has how many."""
+    p = picture([9.0, 3.0], [[1.0, 0.5]] * 2, [0, 1])
+    options = alone(p.rate, p.workers)
+    x = MinTotalDuration().allocate(options, np.arange(2), np.ones(2), p)
+    done = Programme(options, 2, np.ones(2)).throughput @ x
+    assert (p.left / done).max() == pytest.approx(9.0, rel=NEAR)  # the long one has the fast device to itself
+    p = picture([6.0, 6.0], [[1.0, 0.5]] * 2, [0, 1])
+    done = Programme(options, 2, np.ones(2)).throughput @ MinTotalDuration().allocate(
+        options, np.arange(2), np.ones(2), p
+    )
+    assert p.left / done == pytest.approx([8.0, 8.0], rel=NEAR)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import jax.numpy as jnp
 import pytest
+from jax import Array
 
 from symphony.baselines import LeastInterference, LoadBalancing
 from symphony.baselines.interference import interference
-from symphony.scheduling.policy import PLACE, WAIT, place
+from symphony.problem.speeds import BeliefArrays, SpeedArrays
+from symphony.scheduling.policy import PLACE, WAIT, Observation, place
 from tests.baselines.test_packing import bags, server
 from tests.scheduling.by_hand import Books, decision
 
@@ -42,3 +47,23 @@ def test_load_balancing_counts_slots_queues_and_rows() -> None:
     assert books.decide(place(0, 0))
     assert decision(LoadBalancing(), books.observe())[2] == 1  # one of sixteen slots
     assert decision(LoadBalancing(), books.observe([0.1, 0.1, 0.2, 0.1]))[2] == 0  # 0.1 + 1/16 against 0.2
+
+
+def test_what_is_told_of_neighbours_counts_both_ways_and_who_must_not_share_never_does() -> None:
+    """Two machines, a job on each: one keeps 0.5 beside the newcomer, which keeps 0.8; the other pair keeps 0.9."""
+    kept = jnp.ones((3, 3, 1)).at[2, 0].set(0.8).at[0, 2].set(0.5).at[2, 1].set(0.9).at[1, 2].set(0.9)
+    books = Books(bags(*[(1, 0.0, 0.0, 1.0)] * 3), server(10, 10, count=2))
+    for gang in (0, 1):
+        assert books.decide(place(gang, gang))
+        books.start(gang)
+    seen = books.observe(policy=LeastInterference())
+    kernels, kinds = seen.workload.time_fixed.shape
+    nothing = jnp.zeros((kernels, kinds, 2))
+
+    def told(kept: Array) -> Observation:
+        every = jnp.ones((kernels, kernels, kinds)).at[:3, :3, :1].set(kept)
+        return replace(seen, told=BeliefArrays(SpeedArrays(nothing, every, jnp.zeros(())), nothing, 0 * every))
+
+    assert interference(told(kept), jnp.asarray(2))[:2].tolist() == pytest.approx([1 + 0.25, 2 / 9], rel=1e-4)
+    assert decision(LeastInterference(), told(kept)) == (PLACE, 2, 1)
+    assert decision(LeastInterference(), told(kept.at[2, 1].set(0.0))) == (PLACE, 2, 0)

@@ -14,6 +14,9 @@ from symphony.baselines.gavel import (
     MaxMinFairnessPacked,
     MaxMinFairnessPlain,
     MaxSumThroughput,
+    MaxSumThroughputPacked,
+    MinTotalDuration,
+    MinTotalDurationPacked,
 )
 from symphony.baselines.optimus import Optimus
 from symphony.baselines.preemptive import Las, Srtf, Tiresias
@@ -40,6 +43,9 @@ POLICIES: dict[str, Policy] = {
     "max-min plain": MaxMinFairnessPlain(rows=16, reset_s=0.0),
     "max-min packed": MaxMinFairnessPacked(rows=16, reset_s=0.0),
     "max-sum": MaxSumThroughput(rows=16, reset_s=0.0),
+    "max-sum packed": MaxSumThroughputPacked(rows=16, reset_s=0.0),
+    "duration": MinTotalDuration(rows=16, reset_s=0.0),
+    "duration packed": MinTotalDurationPacked(rows=16, reset_s=0.0),
     "finish-time": FinishTimeFairness(rows=16, reset_s=0.0),
     "finish-time packed": FinishTimeFairnessPacked(rows=16, reset_s=0.0),
 }

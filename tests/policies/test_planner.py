@@ -118,3 +118,12 @@ def test_a_pair_of_which_little_is_known_is_left_alone() -> None:
 
 def test_it_keeps_the_contract_of_policies() -> None:
     check_policy(Planner(rows=64), [cheap_scenario()])
+
+
+def test_who_is_on_its_way_goes_where_it_was_meant_to() -> None:
+    """Between rounds: it was preempted to be moved to a slower GPU, and waits while it is saved. Both are free."""
+    p = picture([100.0], [[1.0, 0.5]], [0, 1], boundary=False)
+    assert placed(p) == {0: [0]}
+    meant = p._replace(old_gang=np.asarray([0]), old_job=np.asarray([0]), old_plan=np.asarray([-1, 0]))
+    assert placed(meant) == {0: [1]}
+    assert placed(meant._replace(up=np.asarray([True, False]))) == {0: [0]}

@@ -12,7 +12,7 @@ from symphony.policies.beliefs import Beliefs, Described
 from symphony.policies.placer import network
 from symphony.problem.errors import InputError
 from symphony.training import placing
-from symphony.training.placing import ROUND_S, Lists, World, Worlds, episode, lists, train, worlds
+from symphony.training.placing import FADES, ROUND_S, Lists, World, Worlds, episode, lists, train, worlds
 
 
 def small(members: int = 2) -> Worlds:
@@ -60,7 +60,8 @@ def test_what_is_not_done_at_the_end_is_charged() -> None:
 def played() -> tuple[Worlds, placing.Steps, jax.Array]:
     w = small()
     some = lists(0, w, 2, 6, 3.0)
-    steps = placing._episodes(sure(), w, jnp.arange(2), some, jax.random.key(2), 4, 12, history=False, own=False)
+    play = eqx.filter_jit(placing._episodes)
+    steps = play(sure(), w, jnp.arange(2), some, jax.random.key(2), 4, 12, history=False, own=False)
     return w, steps, placing._advantage(steps.cost)
 
 
@@ -89,8 +90,26 @@ def test_every_member_is_a_scenario_and_weights_move() -> None:
     w = small()
     found = train(w, how="meta", steps=2, batch=2, repeats=4, jobs=6, rounds=12)
     assert found.used.tolist() == [2, 2] and len(found.costs) == 2
+    assert [step for step, _ in found.judged] == [0, 2]
     assert any(float(jnp.abs(a - b).max()) > 0 for a, b in zip(*(jax.tree.leaves(eqx.filter(x, eqx.is_array)) for x in
                (found.weights, network(jax.random.fold_in(jax.random.key(0), 0)))), strict=True))  # fmt: skip
+
+
+def test_the_answer_is_what_did_best_on_lists_that_were_not_trained_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Judged before and after one step, by a judge who likes the weights less and less."""
+    said = iter([1.0, 2.0, 3.0])
+    monkeypatch.setattr(placing, "judge", lambda *args: next(said))
+    found = train(small(), how="meta", steps=2, batch=2, repeats=4, jobs=6, rounds=12, goes_on=lambda step: step < 1)
+    assert found.judged == [(0, 1.0)] and len(found.costs) == 1
+    untrained = network(jax.random.fold_in(jax.random.key(0), 0))
+    assert eqx.tree_equal(found.weights, untrained)
+
+
+def test_what_an_action_leads_to_counts_less_the_later_it_comes() -> None:
+    """Two episodes of a list, of which one costs 1 more in the last of three rounds."""
+    advantage = placing._advantage(jnp.asarray([[[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]]))
+    assert np.allclose(advantage[0, 1] / advantage[0, 1, 2], [FADES**2, FADES, 1.0], rtol=1e-4)
+    assert np.allclose(advantage[0, 0], -advantage[0, 1])
 
 
 def test_what_means_nothing_is_refused() -> None:

@@ -15,6 +15,9 @@ from symphony.baselines.gavel import (
     MaxMinFairnessPacked,
     MaxMinFairnessPlain,
     MaxSumThroughput,
+    MaxSumThroughputPacked,
+    MinTotalDuration,
+    MinTotalDurationPacked,
 )
 from symphony.baselines.graphene import Graphene
 from symphony.baselines.interference import LeastInterference, LoadBalancing
@@ -55,6 +58,9 @@ __all__ = [
     "MaxMinFairnessPacked",
     "MaxMinFairnessPlain",
     "MaxSumThroughput",
+    "MaxSumThroughputPacked",
+    "MinTotalDuration",
+    "MinTotalDurationPacked",
     "Optimus",
     "Paragon",
     "Peft",
@@ -99,6 +105,9 @@ BASELINES: Mapping[str, type[Policy]] = {
     "max-min-fairness-plain": MaxMinFairnessPlain,
     "max-min-fairness-packed": MaxMinFairnessPacked,
     "max-sum-throughput": MaxSumThroughput,
+    "max-sum-throughput-packed": MaxSumThroughputPacked,
+    "min-total-duration": MinTotalDuration,
+    "min-total-duration-packed": MinTotalDurationPacked,
     "finish-time-fairness": FinishTimeFairness,
     "finish-time-fairness-packed": FinishTimeFairnessPacked,
     "eft-static": EftStatic,
@@ -118,6 +127,9 @@ FOR_TRAINING: frozenset[str] = frozenset(
         "max-min-fairness-plain",
         "max-min-fairness-packed",
         "max-sum-throughput",
+        "max-sum-throughput-packed",
+        "min-total-duration",
+        "min-total-duration-packed",
         "finish-time-fairness",
         "finish-time-fairness-packed",
     }

@@ -11,7 +11,8 @@ the devices of that kind. Here are
 - `MaxSumThroughput`: the sum of throughputs;
 - `FinishTimeFairness`: the worst ratio of a job's finish time to that in an n-th of the cluster of its own (Themis) is
   as small as can be;
-- `MaxMinFairnessPacked`, `FinishTimeFairnessPacked`: pairs of jobs that share a device may have shares as well.
+- `MinTotalDuration`: the time after which all are done, if nobody else comes, is as short as can be;
+- the same four with `Packed` in their names: pairs of jobs that share a device may have shares as well.
 
 Allocations are worked out again when jobs have come or gone, not oftener than every `reset_s`. In every round, kind by
 kind, devices go to the jobs with the highest share over time received since then; ties go to who has been owed most
@@ -478,6 +479,14 @@ class MaxSumThroughput(Gavel):
         return max_sum(options, len(rows), capacity, p.rate[rows].max(axis=1))
 
 
+class MinTotalDuration(Gavel):
+    """The time until all are done is as short as can be."""
+
+    def allocate(self, options: Options, rows: np.ndarray, capacity: np.ndarray, p: Picture) -> np.ndarray:
+        """Shares."""
+        return max_min(options, len(rows), capacity, np.maximum(p.left[rows], 1e-6))
+
+
 class FinishTimeFairness(Gavel):
     """The worst ratio of finish time to that in an n-th of the cluster is as small as can be."""
 
@@ -494,6 +503,24 @@ class FinishTimeFairness(Gavel):
 
 class MaxMinFairnessPacked(MaxMinFairness):
     """As `MaxMinFairness`, with shares for pairs of gangs on one device."""
+
+    @property
+    def packs(self) -> bool:
+        """Yes."""
+        return True
+
+
+class MaxSumThroughputPacked(MaxSumThroughput):
+    """As `MaxSumThroughput`, with shares for pairs of gangs on one device."""
+
+    @property
+    def packs(self) -> bool:
+        """Yes."""
+        return True
+
+
+class MinTotalDurationPacked(MinTotalDuration):
+    """As `MinTotalDuration`, with shares for pairs of gangs on one device."""
 
     @property
     def packs(self) -> bool:

@@ -7,8 +7,10 @@ predicts with a linear model how much those who share a server disturb one anoth
 Ours: interference on a device is the sum over the rows of its route of what the gang asks for times what the row
 carries already, ours and, as far as the belief tells, that of tenants; differences below 0.05 do not count, and among
 equals the fastest device wins. Only devices with a free slot and no queue are looked at; the oldest gang for which
-there is one worth taking (`tables.worth_it`) comes first. For load balancing, the load of a device is that of the
-busiest row on its route, plus its occupied slots and its queue over its slots; it looks at no speed.
+there is one worth taking (`tables.worth_it`) comes first. Where it is told what kernels keep of their speed beside one
+another (training jobs, which demand nothing of rows), what a gang and its neighbours lose is added. For load balancing,
+the load of a device is that of the busiest row on its route, plus its occupied slots and its queue over its slots; it
+looks at no speed.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from jax import Array
 
 from symphony.baselines.tables import gang_seconds, of_kinds, seconds_now, worth_it
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.problem.speeds import LEAST
 from symphony.scheduling.estimate import needs
 from symphony.scheduling.indexing import take
 from symphony.scheduling.policy import (
@@ -35,12 +38,25 @@ from symphony.scheduling.policy import (
 from symphony.scheduling.state import PLACING
 
 STEP = 0.05  # differences of interference that count
+NEVER = 1 / LEAST  # interference of two who must not share
 
 
 def interference(observation: Observation, gang: Array) -> Array:
     """What a gang asks of the rows of each device, times what these carry already [D]."""
     load = take(observation.own_load + observation.background, observation.topology.route_row)
-    return (needs(observation, gang) * load).sum(axis=1)
+    return (needs(observation, gang) * load).sum(axis=1) + told(observation, gang)
+
+
+def told(observation: Observation, gang: Array) -> Array:
+    """How much longer a gang and those who run on each device take beside one another, as it is told [D]."""
+    core, t = observation.core, observation.topology
+    if observation.told is None:
+        return jnp.zeros(core.up.shape)
+    kernel = observation.per_gang(observation.workload.kernel)
+    mine, other, kind = take(kernel, gang), take(kernel, core.lane_holds), take(t.device_kind, t.lane_device)
+    kept = jnp.asarray(observation.told.mean.beside)
+    slower = sum(1 / jnp.maximum(kept[a, b, kind], LEAST) - 1 for a, b in ((mine, other), (other, mine)))
+    return jnp.zeros(core.up.shape).at[t.lane_device].add(jnp.where(core.lane_holds >= 0, slower, 0))
 
 
 class LeastInterference(Policy):
@@ -66,9 +82,10 @@ class LeastInterference(Policy):
 
         f = observation.facts(gang)
         here = (idle & take(worth[f.graph, f.index], t.device_kind)) | take(partly, gang)
-        steps = jnp.floor(interference(observation, gang) / STEP) + ~idle
+        met = interference(observation, gang)
+        steps = jnp.floor(met / STEP) + ~idle
         time = observation.seconds(gang)
-        score = jnp.where(here, -(steps + time / (1 + time)), -jnp.inf)
+        score = jnp.where(here & (met < NEVER / 2), -(steps + time / (1 + time)), -jnp.inf)
         return state, place(gang, best_device(observation, gang, score))
 
 

@@ -179,15 +179,22 @@ class Seats:
 
     def keep(self) -> None:
         """Let everybody run on, and keep for those who wait what the plan before gave them."""
-        p = self.p
-        for row in rows_of(p.standing == RUNS):
+        for row in rows_of(self.p.standing == RUNS):
             self.take([row], self.where(row))
-        promised = {(int(g), int(j)): row for row, (g, j) in enumerate(zip(p.old_gang, p.old_job, strict=True))}
+        for row, devices in self.promised().items():
+            self.take([row], devices)
+
+    def promised(self) -> dict[int, tuple[int, ...]]:
+        """Devices that the plan before gave those who wait: they may have been preempted to move there."""
+        p = self.p
+        before = {(int(g), int(j)): row for row, (g, j) in enumerate(zip(p.old_gang, p.old_job, strict=True))}
+        found = {}
         for row in rows_of(p.standing == WAITS):
-            old = promised.get((int(p.gang[row]), int(p.job[row])), -1)
-            devices = [int(d) for d in p.lane_device[p.old_plan == old]] if old >= 0 else []
+            old = before.get((int(p.gang[row]), int(p.job[row])), -1)
+            devices = tuple(int(d) for d in p.lane_device[p.old_plan == old]) if old >= 0 else ()
             if len(devices) == p.workers[row]:
-                self.take([row], devices)
+                found[row] = devices
+        return found
 
 
 class Round(eqx.Module):

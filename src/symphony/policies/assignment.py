@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from symphony.policies.board import Board
+from symphony.policies.quiet import without_stray_lines
 
 PARTNERS = 12  # of a job on a kind of GPU, the best: more change next to nothing
 NODES = 200  # of the search, at most: a number of nodes and not of seconds, so that equal questions have equal answers
@@ -81,13 +82,15 @@ def best(c: Choices, gpus: np.ndarray) -> Choices:
     matrix = coo_array(
         (entry, (line, np.concatenate([column, column[two], column]))), (len(names) + len(gpus), len(column))
     )
-    found = milp(
-        -c.worth / c.worth.max(),
-        integrality=np.ones(len(column)),
-        bounds=Bounds(0, 1),
-        constraints=LinearConstraint(matrix.tocsr(), -np.inf, np.concatenate([np.ones(len(names)), gpus])),
-        options={"mip_rel_gap": GAP, "node_limit": NODES, "presolve": False},
-    )
+    limits = LinearConstraint(matrix.tocsr(), -np.inf, np.concatenate([np.ones(len(names)), gpus]))
+    with without_stray_lines():
+        found = milp(
+            -c.worth / c.worth.max(),
+            integrality=np.ones(len(column)),
+            bounds=Bounds(0, 1),
+            constraints=limits,
+            options={"mip_rel_gap": GAP, "node_limit": NODES, "presolve": False},
+        )
     chosen = found.x > 0.5 if found.x is not None else np.zeros(len(column), bool)
     return Choices(*(part[chosen] for part in c))
 

@@ -9,14 +9,15 @@ where they gain most; where there are not, who is done soonest comes first.
    who have waited too long, are planned for first.
 2. *Greedily*, for who is left over, between rounds, and where there are more jobs: those who are done soonest for the
    GPUs that they take come first. Each goes where the plan is worth most with it, alone or beside another.
-3. *Exploration*, if asked for (`exploration.py`).
+3. *Exploration*: a few jobs try where they may be faster than is believed (`exploration.py`).
 
 Moving a running job costs its checkpoint: a job elsewhere counts for less, by that time over the time that it is likely
-to stay (`horizon_s`). Between rounds nobody is moved; what falls idle goes to those who wait.
+to stay (`horizon_s`). Between rounds nobody is moved but those who are on their way; what falls idle goes to those who
+wait.
 
-Beliefs are those that the scenario tells (`Observation.told`); sharing counts as a deviation worse than it is believed
-to be, so that doubtful pairs are left alone (`caution`). Where none are told, profiles count, and no GPU is shared.
-Gangs of several workers have their GPUs to themselves.
+Beliefs are those that the scenario tells (`Observation.told`); sharing counts as some deviations worse than it is
+believed to be, so that doubtful pairs are left alone (`caution`). Where none are told, profiles count, and no GPU is
+shared. Gangs of several workers have their GPUs to themselves.
 """
 
 from __future__ import annotations
@@ -73,9 +74,10 @@ class Planner(PlansOnHost):
     """Plans every round on what is believed of speeds."""
 
     patience_s: float = eqx.field(default=86_400.0, static=True)  # without a GPU, after which a job comes first
+    # `caution` and the way to explore were chosen on the tuning seeds of `benchmarks.training_jobs`.
     horizon_s: float = eqx.field(default=1800.0, static=True)  # how long a job is likely to stay where it is put
-    caution: float = eqx.field(default=1.0, static=True)  # deviations below what is believed, at which sharing counts
-    exploration: Exploration = eqx.field(default=Exploration(), static=True)
+    caution: float = eqx.field(default=4.0, static=True)  # deviations below what is believed, at which sharing counts
+    exploration: Exploration = eqx.field(default=Exploration("value"), static=True)
     placer: Placer | None = eqx.field(default=None, static=True)  # chooses in place of the integer program
 
     def __check_init__(self) -> None:
@@ -105,6 +107,10 @@ class Planner(PlansOnHost):
         if not p.boundary:
             for row in rows_of(p.standing == RUNS):
                 board.put(row, seats.where(row))
+            # Who was preempted to be moved waits while it is saved, and is to go where it was meant to.
+            for row, devices in seats.promised().items():
+                if np.isfinite(soonest[row]) and (board.room[list(devices)] > 0).all():
+                    board.put(row, devices)
         elif self.placer is not None or len(order) <= EXACT:
             residual = history(p, seats) if self.placer is not None else np.zeros(0)
             for rows in _tiers(order, p.priority, overdue > 0):

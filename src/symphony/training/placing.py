@@ -9,12 +9,17 @@ Three ways, by one word (`train(how=…)`):
 
 What is believed is the mean of the members in all three; what is true is that mean, or a member's. In place of a
 learned critic, an action is compared with the other episodes of the same list of jobs: with a learned critic, nothing
-was learned on the kernel scheduler. GPUs of a kind are one pool, without machines; who comes in a round waits for the
-next one.
+was learned on the kernel scheduler. What it leads to counts less the later it comes (FADES): all that happens to sixty
+rounds of a list hides what one action did. GPUs of a kind are one pool, without machines; who comes in a round waits
+for the next one.
+
+Now and then the most likely actions are played on lists that are not trained on. The weights that did best there are
+the answer, so that training can only be of use; `Trained.judged` says of how much.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -33,7 +38,10 @@ from symphony.problem.speeds import PACKED, SPREAD
 
 HOW = ("actor-critic", "meta", "history")
 ROUND_S, MOVING_S, HORIZON_S = 600.0, 60.0, 1800.0
-CLIP, RATE, INNER = 0.2, 1e-3, 0.1  # of the ratio; of Adam; of the inner step
+CLIP, RATE, INNER = 0.2, 3e-3, 0.1  # of the ratio; of Adam; of the inner step
+EPOCHS = 3  # steps of Adam on what was played once
+FADES = 0.9  # of what an action leads to, a round
+JUDGED_EVERY, JUDGED_ON = 20, 8  # steps; lists in each world
 SPREAD_OF_LENGTHS, LONGEST_H = 1.4, 6.0  # as jobs are drawn, cut so that episodes end
 
 
@@ -78,7 +86,8 @@ class Trained(NamedTuple):
     """Weights, mean cost of an episode in each step, and how often each member was the scenario."""
 
     weights: eqx.nn.MLP
-    costs: list[float]
+    costs: list[float]  # job-rounds a job, actions drawn
+    judged: list[tuple[int, float]]  # after so many steps; the same of most likely actions on lists not trained on
     used: np.ndarray  # i[K]
 
 
@@ -127,8 +136,17 @@ def lists(seed: int, w: Worlds, number: int, jobs: int, load: float) -> Lists:
     return Lists(jnp.asarray(kernel), jnp.asarray(arrival, jnp.float32), jnp.asarray(length, jnp.float32))
 
 
-def episode(weights: eqx.nn.MLP, w: Worlds, true: World, one: Lists, key: Array, rounds: int, history: bool) -> Steps:
-    """One list of jobs from end to end, in a world; actions are drawn."""
+def episode(
+    weights: eqx.nn.MLP,
+    w: Worlds,
+    true: World,
+    one: Lists,
+    key: Array,
+    rounds: int,
+    history: bool,
+    drawn: bool = True,
+) -> Steps:
+    """One list of jobs from end to end, in a world; actions are `drawn`, or the most likely ones."""
     kernel, width = one.kernel, w.width[one.kernel]
     jobs = kernel.shape[0]
     told, real = (_of(x, kernel) for x in (w.believed, true))
@@ -161,7 +179,7 @@ def episode(weights: eqx.nn.MLP, w: Worlds, true: World, one: Lists, key: Array,
             there = table.width[j] > 0
             able &= there | (jnp.arange(able.shape[0]) == 0)
             logits = jnp.where(able, SHARP * gain + jax.vmap(weights)(features), NEVER)
-            action = jax.random.categorical(key, logits)
+            action = jax.random.categorical(key, logits) if drawn else jnp.argmax(logits)
             logp = jax.nn.log_softmax(logits)[action]
             return take(jnp, table, taken, j, action, partner), (features, gain, able, action, there, logp)
 
@@ -219,7 +237,14 @@ def _speed(world: World, kind: Array, partner: Array) -> Array:
 
 def _advantage(cost: Array) -> Array:
     """Of each round's actions [B, R, T], against the other R episodes of the same list."""
-    to_go = jnp.cumsum(cost[..., ::-1], axis=-1)[..., ::-1]
+
+    def back(later: Array, now: Array) -> tuple[Array, Array]:
+        to_go = now + FADES * later
+        return to_go, to_go
+
+    to_go = jnp.moveaxis(
+        jax.lax.scan(back, jnp.zeros(cost.shape[:2]), jnp.moveaxis(cost, -1, 0), reverse=True)[1], 0, -1
+    )
     off = to_go.mean(axis=1, keepdims=True) - to_go
     return off / (off.std() + 1e-6)
 
@@ -235,22 +260,34 @@ def _loss(weights: eqx.nn.MLP, steps: Steps, advantage: Array) -> Array:
     return -jnp.where(steps.real, better, 0.0).sum() / jnp.maximum(steps.real.sum(), 1)
 
 
-@eqx.filter_jit
+def _true(w: Worlds, member: Array) -> World:
+    """The world of a member, -1 = as it is believed to be."""
+    return jax.tree.map(lambda m, mean: jnp.where(member < 0, mean, m[member]), w.members, w.believed)
+
+
 def _episodes(
     weights: Any, w: Worlds, which: Array, batch: Lists, key: Array, repeats: int, rounds: int, history: bool, own: bool
 ) -> Steps:
     """Episodes [B, R] of lists in the worlds of these members (-1 = as believed); `own`: weights have a leading B."""
 
-    def true(member: Array) -> World:
-        return jax.tree.map(lambda m, mean: jnp.where(member < 0, mean, m[member]), w.members, w.believed)
-
     def repeated(weights: Any, member: Array, one: Lists, key: Array) -> Steps:
         keys = jax.random.split(key, repeats)
-        return jax.vmap(lambda k: episode(weights, w, true(member), one, k, rounds, history))(keys)
+        return jax.vmap(lambda k: episode(weights, w, _true(w, member), one, k, rounds, history))(keys)
 
     keys = jax.random.split(key, which.shape[0])
     by = eqx.filter_vmap(repeated, in_axes=(eqx.if_array(0) if own else None, 0, 0, 0))
     return by(weights, which, batch, keys)
+
+
+@eqx.filter_jit
+def judge(weights: eqx.nn.MLP, w: Worlds, which: Array, batch: Lists, rounds: int, history: bool) -> Array:
+    """Mean cost of a job, in rounds, where the most likely actions are taken; lists in the worlds of these members."""
+
+    def one(member: Array, some: Lists) -> Array:
+        key = jax.random.key(0)
+        return episode(weights, w, _true(w, member), some, key, rounds, history, drawn=False).cost.sum()
+
+    return jax.vmap(one)(which, batch).mean() / batch.kernel.shape[1]
 
 
 def _stepped(weights: eqx.nn.MLP, steps: Steps, advantage: Array) -> eqx.nn.MLP:
@@ -259,13 +296,6 @@ def _stepped(weights: eqx.nn.MLP, steps: Steps, advantage: Array) -> eqx.nn.MLP:
     return eqx.apply_updates(weights, jax.tree.map(lambda g: -INNER * g, gradient))
 
 
-@eqx.filter_jit
-def _adapted(weights: eqx.nn.MLP, steps: Steps, advantage: Array) -> eqx.nn.MLP:
-    """The weights after one inner step on each list's own episodes [B]."""
-    return eqx.filter_vmap(_stepped, in_axes=(None, 0, 0))(weights, steps, advantage)
-
-
-@eqx.filter_jit
 def _improve(
     weights: eqx.nn.MLP, state: Any, before: tuple[Steps, Array] | None, steps: Steps, advantage: Array
 ) -> tuple[eqx.nn.MLP, Any]:
@@ -288,6 +318,34 @@ def _descent() -> optax.GradientTransformation:
     return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(RATE))
 
 
+@eqx.filter_jit
+def _one_step(
+    weights: eqx.nn.MLP,
+    state: Any,
+    w: Worlds,
+    which: Array,
+    some: Lists,
+    key: Array,
+    how: str,
+    repeats: int,
+    rounds: int,
+) -> tuple[eqx.nn.MLP, Any, Array]:
+    """Play, if it is trained so adapt and play again, and improve. One program; also the mean cost of a job."""
+    first, second = jax.random.split(key)
+    play = partial(_episodes, repeats=repeats, rounds=rounds, history=how == "history")
+    played = play(weights, w, which, some, first, own=False)
+    advantage = _advantage(played.cost)
+    before = None
+    if how == "meta":
+        before = played, advantage
+        adapted = eqx.filter_vmap(_stepped, in_axes=(None, 0, 0))(weights, played, advantage)
+        played = play(adapted, w, which, some, second, own=True)
+        advantage = _advantage(played.cost)
+    for _ in range(EPOCHS):
+        weights, state = _improve(weights, state, before, played, advantage)
+    return weights, state, played.cost.sum(axis=-1).mean() / some.kernel.shape[1]
+
+
 def train(
     w: Worlds,
     *,
@@ -299,8 +357,9 @@ def train(
     jobs: int = 24,
     rounds: int = 60,
     load: float = 3.0,
+    goes_on: Callable[[int], bool] = lambda step: True,
 ) -> Trained:
-    """Weights for these worlds; `batch` lists of `jobs` a step, each `repeats` times."""
+    """Weights for these worlds; `batch` lists of `jobs` a step, each `repeats` times; while it `goes_on`."""
     members = int(w.members.unit_s.shape[0])
     if how not in HOW:
         raise InputError(f"training is {how!r}", where="how", hint=f"write one of {', '.join(HOW)}")
@@ -312,32 +371,36 @@ def train(
     weights = network(jax.random.fold_in(key, 0))
     state = _descent().init(eqx.filter(weights, eqx.is_array))
     which = jnp.arange(batch) % members if how != "actor-critic" else jnp.full(batch, -1)
-    used, costs = np.zeros(members, int), []
-    play = partial(_episodes, repeats=repeats, rounds=rounds, history=how == "history")
-    for step in range(steps):
+    every = jnp.tile(jnp.arange(members), JUDGED_ON)
+    held_out = lists(seed * 10_000 + 9_998, w, len(every), jobs, load)
+    used, costs, judged, best = np.zeros(members, int), [], list[tuple[int, float]](), weights
+    for step in range(steps + 1):
+        if step % JUDGED_EVERY == 0 or step == steps:
+            served = (
+                adapt(weights, w, repeats=repeats, jobs=jobs, rounds=rounds, load=load) if how == "meta" else weights
+            )
+            judged.append((step, float(judge(served, w, every, held_out, rounds, how == "history"))))
+            best = weights if judged[-1][1] <= min(cost for _, cost in judged) else best
+        if step == steps or not goes_on(step):
+            break
         some = lists(seed * 10_000 + step, w, batch, jobs, load)
-        first, second = jax.random.split(jax.random.fold_in(key, step + 1))
-        played = play(weights, w, which, some, first, own=False)
-        advantage = _advantage(played.cost)
-        before = None
-        if how == "meta":
-            before = played, advantage
-            adapted = _adapted(weights, played, advantage)
-            played = play(adapted, w, which, some, second, own=True)
-            advantage = _advantage(played.cost)
-        weights, state = _improve(weights, state, before, played, advantage)
-        costs.append(float(played.cost.sum(axis=-1).mean()) / jobs)
+        at = jax.random.fold_in(key, step + 1)
+        weights, state, cost = _one_step(weights, state, w, which, some, at, how, repeats, rounds)
+        costs.append(float(cost))
         used += np.bincount(np.asarray(which)[np.asarray(which) >= 0], minlength=members)
     assert how == "actor-critic" or (used > 0).all(), "a member of the ensemble was never the scenario"
-    return Trained(weights, costs, used)
+    return Trained(best, costs, judged, used)
+
+
+@eqx.filter_jit
+def _adapted(weights: eqx.nn.MLP, w: Worlds, some: Lists, key: Array, repeats: int, rounds: int) -> eqx.nn.MLP:
+    members = jnp.arange(some.kernel.shape[0])
+    played = _episodes(weights, w, members, some, key, repeats, rounds, history=False, own=False)
+    return _stepped(weights, played, _advantage(played.cost))
 
 
 def adapt(weights: eqx.nn.MLP, w: Worlds, *, seed: int = 0, repeats: int = 8, jobs: int = 24, rounds: int = 60,
           load: float = 3.0) -> eqx.nn.MLP:  # fmt: skip
     """The one inner step, on episodes in all members at once: what a scheduler does when beliefs have changed."""
-    members = int(w.members.unit_s.shape[0])
-    some = lists(seed * 10_000 + 9_999, w, members, jobs, load)
-    played = _episodes(
-        weights, w, jnp.arange(members), some, jax.random.key(seed), repeats, rounds, history=False, own=False
-    )
-    return _stepped(weights, played, _advantage(played.cost))
+    some = lists(seed * 10_000 + 9_999, w, int(w.members.unit_s.shape[0]), jobs, load)
+    return _adapted(weights, w, some, jax.random.key(seed), repeats, rounds)
