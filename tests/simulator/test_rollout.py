@@ -130,6 +130,7 @@ def check(runs):
             raise AssertionError(f"scenario seed {scenario.seed}: {error}") from error
 
 
+@pytest.mark.slow
 def test_they_agree_where_arrays_are_too_long_for_masks():
     """Beyond certain lengths elements are gathered and scattered, one at a time, instead of masked, all at once."""
     with double_precision_and_coarse_buckets(least=320):

@@ -62,6 +62,7 @@ def test_runs_end_and_cost_the_time_that_jobs_were_in_the_system(rolled) -> None
     np.testing.assert_allclose(decisions.stay_s, decisions.total / 5, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_asking_the_policy_only_in_every_few_steps_changes_nothing(rolled) -> None:
     batch, network, decisions, worlds = rolled
     policy, keys = Learned(network, draws=True), jax.random.split(jax.random.key(1), 4)
