@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -153,5 +154,20 @@ def test_when_it_ends_by_itself_whoever_waits_is_told(database: sa.Engine) -> No
     waiting += [found.post(accept), found.insist(accept)]
     assert failed == [True] and not list(read_events(database))
     for future in waiting:
+        with pytest.raises(sy.ServiceError, match="has stopped"):
+            future.result(0.0)
+
+
+def test_what_is_posted_while_it_ends_is_answered(database: sa.Engine) -> None:
+    """It has taken its last command, and then comes one more."""
+    found = Ledger(database, lambda jobs: None, lambda: None)
+
+    class Late(queue.SimpleQueue):
+        def put(self, item) -> None:
+            found._ended = True
+            super().put(item)
+
+    found._commands = Late()
+    for future in (found.post(accept), found.insist(accept)):
         with pytest.raises(sy.ServiceError, match="has stopped"):
             future.result(0.0)

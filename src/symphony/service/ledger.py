@@ -17,6 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -116,20 +117,20 @@ class Ledger:
                     f"the journal cannot be written: {self.stuck}", hint="try again when it can", retry_s=5.0
                 )
             )
-        elif self._ended:
-            future.set_exception(_stopped())
         else:
-            self._commands.put((command, future))
+            self._put(command, future)
         return future
 
     def insist(self, command: Command[T]) -> Future[T]:
         """As `post`, for what has happened and cannot be refused."""
         future: Future[T] = Future()
-        if self._ended:
-            future.set_exception(_stopped())
-        else:
-            self._commands.put((command, future))
+        self._put(command, future)
         return future
+
+    def _put(self, command: Command[T], future: Future[T]) -> None:
+        self._commands.put((command, future))
+        if self._ended:  # looked at only now: it may have ended meanwhile, and nobody would take what was put
+            self._abandon()
 
     def close(self) -> None:
         """When all commands are through."""
@@ -153,6 +154,7 @@ class Ledger:
             log.exception("the ledger has ended")
             self._ended = True
             self._failed()
+            _tell_stopped(self._batch)
             self._abandon()
 
     # --- the thread
@@ -161,14 +163,13 @@ class Ledger:
         while not self._ended and not (self._stop and self.idle):
             self.step()
         self._ended = True
+        self._abandon()
 
     def _abandon(self) -> None:
-        """Nobody will carry out what was posted: who waits for it is told."""
-        while not self.idle:
-            self._batch.append(self._commands.get())
-        for _, future in filter(None, self._batch):
-            if not future.done():
-                future.set_exception(_stopped())
+        """Nobody will carry out what was posted: who waits for it is told. Any thread may find that out."""
+        with suppress(queue.Empty):
+            while True:
+                _tell_stopped([self._commands.get_nowait()])
 
     def _turn(self) -> None:
         batch = self._batch = [self._commands.get()]
@@ -247,8 +248,10 @@ class Ledger:
         return found is not None and (found.at, found.job, found.kind) == (last.at, last.job, last.kind)
 
 
-def _stopped() -> ServiceError:
-    return ServiceError("the service has stopped", hint="look at its log")
+def _tell_stopped(posted: list[tuple[Command[Any], Future[Any]] | None]) -> None:
+    for _, future in filter(None, posted):
+        if not future.done():
+            future.set_exception(ServiceError("the service has stopped", hint="look at its log"))
 
 
 def read_events(database: sa.Engine, job: int | None = None) -> Iterator[Event]:
