@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +13,7 @@ from tests.compiling import compile_quickly
 
 compile_quickly()
 
-# Of one process, from which on compiled programs are dropped between modules: a quarter of what the machine has.
-MOST_BYTES = max(3 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4)
+MOST_BYTES = 3 << 30  # of one process, from which on compiled programs are dropped between modules
 
 
 def pytest_collection_finish() -> None:
