@@ -7,8 +7,11 @@ import json
 import os
 import platform
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+
+LONG = ("errors", "times_s", "in_system_s", "costs")  # of a row: kept, and not printed
 
 
 def parser(about: str, sections: tuple[str, ...]) -> argparse.ArgumentParser:
@@ -42,6 +45,26 @@ def rows_of(section: str, *files: Path) -> list[dict[str, Any]]:
 def before(options: argparse.Namespace, section: str) -> list[dict[str, Any]]:
     """Rows that need not be measured: those to merge, or those that a run with the same file has left."""
     return rows_of(section, *(options.merge or ([options.json] if options.json else [])))
+
+
+def gather(
+    options: argparse.Namespace,
+    found: dict[str, Any],
+    section: str,
+    rows: list[dict[str, Any]],
+    more: Callable[[], Iterable[dict[str, Any]]],
+    summary: Callable[[list[dict[str, Any]]], dict[str, Any]] | None = None,
+) -> None:
+    """Rows of a section, each printed and kept once measured, so that a run may be stopped; then their summary."""
+    options.before = rows
+    for row in () if options.merge else more():
+        rows.append(row)
+        print(json.dumps({name: value for name, value in row.items() if name not in LONG}), flush=True)
+        found[section] = {"rows": rows}
+        keep(options.json, **found)
+    if rows:
+        found[section] = {"rows": rows} | ({"summary": summary(rows)} if summary else {})
+        keep(options.json, **found)
 
 
 def machine() -> dict[str, Any]:

@@ -17,11 +17,10 @@ of its pairs is held out, and such pairs share nothing. A list is one observatio
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -29,7 +28,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as Printed
 
-from benchmarks.common import before, in_parts, keep, parser
+from benchmarks.common import before, gather, in_parts, parser
 from benchmarks.contention import data
 from benchmarks.fidelity import GAVEL, MEASURED, ROUND_S, SLOTS, mean_completion_s, under_way
 from symphony import baselines
@@ -370,16 +369,10 @@ def main() -> None:
     for section in options.only:
         # Learned policies are measured on the same lists by `training_policies`.
         rows = before(options, section) + (before(options, "policies") if section == "drawn" and options.merge else [])
-        options.before = rows = [row for row in rows if section != "drawn" or "load" in row]
-        for row in () if options.merge else MEASURE[section](options):
-            rows.append(row)
-            brief = {k: v for k, v in row.items() if k != "errors"}
-            print(json.dumps(brief), flush=True)
-            found[section] = {"rows": rows}
-            keep(options.json, **found)
-        if rows:
-            found[section] = {"rows": rows, "summary": show(section, rows, console)}
-            keep(options.json, **found)
+        rows = [row for row in rows if section != "drawn" or "load" in row]
+        gather(
+            options, found, section, rows, partial(MEASURE[section], options), partial(show, section, console=console)
+        )
 
 
 if __name__ == "__main__":

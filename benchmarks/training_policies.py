@@ -16,10 +16,10 @@ kind of GPU. Unfair to the planner: nothing.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
-from benchmarks.common import before, in_parts, keep, parser
+from benchmarks.common import before, gather, in_parts, parser
 from benchmarks.training_jobs import OURS, Figures, by_load, figures, planner, unknown_case
 from symphony.policies.describing import describe
 from symphony.policies.placer import Placer, network
@@ -131,17 +131,8 @@ def main() -> None:
         if section == "policies" and options.merge:
             loads = {row["load"] for row in rows}
             rows += [row for row in before(options, "drawn") if row["policy"] == OURS and row["load"] in loads]
-        options.before = rows
-        for row in () if options.merge else MEASURE[section](options):
-            rows.append(row)
-            print(json.dumps({k: v for k, v in row.items() if k not in ("errors", "costs")}), flush=True)
-            found[section] = {"rows": rows}
-            keep(options.json, **found)
-        if rows:
-            found[section] = {"rows": rows}
-            if section == "policies":
-                found[section]["summary"] = by_load(rows, Console())
-            keep(options.json, **found)
+        summary = partial(by_load, console=Console()) if section == "policies" else None
+        gather(options, found, section, rows, partial(MEASURE[section], options), summary)
 
 
 if __name__ == "__main__":

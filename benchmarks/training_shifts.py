@@ -16,16 +16,16 @@ that do not pack have devices that nobody shares.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
-from benchmarks.common import before, in_parts, keep, parser
+from benchmarks.common import before, gather, in_parts, parser
 from benchmarks.training_jobs import (
     OURS,
     TRUTH,
@@ -190,16 +190,8 @@ def main() -> None:
     console = Console()
     found: dict[str, Any] = {}
     for section in options.only:
-        options.before = rows = before(options, section)
-        for row in () if options.merge else samples(options) if section == "samples" else shift(section, options):
-            rows.append(row)
-            brief = {k: v for k, v in row.items() if k not in ("errors", "times_s", "in_system_s")}
-            print(json.dumps(brief), flush=True)
-            found[section] = {"rows": rows}
-            keep(options.json, **found)
-        if rows:
-            found[section] = {"rows": rows, "summary": show(section, rows, console)}
-            keep(options.json, **found)
+        more = partial(samples, options) if section == "samples" else partial(shift, section, options)
+        gather(options, found, section, before(options, section), more, partial(show, section, console=console))
     if options.plot:
         plot(found, options.plot)
 

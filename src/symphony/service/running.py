@@ -40,9 +40,7 @@ class Handed:
 
     state: JobState
     tasks: tuple[int, ...]  # numbers in the whole graph, by those in what the cluster was given
-    held: list[
-        tuple[Stored, int]
-    ]  # inputs that were given to the engine, made by these tasks: before a restart, or lost
+    held: list[tuple[Stored, int]]  # inputs given to the engine, and who made them: before a restart, or lost since
 
 
 class Running:
