@@ -131,6 +131,13 @@ def test_a_policy_with_other_numbers_is_another_cell(tmp_path: Path) -> None:
     assert len(files) == 4
 
 
+def test_cells_of_weights_in_other_folders_are_kept_with_the_rest(tmp_path: Path) -> None:
+    """`symphony evaluate trained/best.policy` names a policy by its path."""
+    one = scenario(topology("machine"), PLACES[0].workload, 0)
+    paths = [surveys._file(tmp_path, PLACES[0], name, Fifo(), [one]) for name in ("fifo", "trained/best.policy")]
+    assert [path.parent for path in paths] == [tmp_path, tmp_path] and paths[0] != paths[1]
+
+
 def test_another_simulator_is_another_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = scenario(topology("machine"), PLACES[0].workload, 0)
 

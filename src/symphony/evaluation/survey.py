@@ -329,8 +329,8 @@ def _file(folder: Path, place: Place, name: str, policy: Policy, scenarios: Sequ
     digest = hashlib.sha256()
     for part in _identity(policy, scenarios):
         digest.update(part.encode())
-    slug = re.sub(r"[^A-Za-z0-9]+", "-", f"{place}").strip("-")[-60:]
-    return folder / f"{slug}.{name}.{digest.hexdigest()[:12]}.json.gz"
+    where, who = (re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")[-60:] for text in (f"{place}", name))
+    return folder / f"{where}.{who}.{digest.hexdigest()[:12]}.json.gz"
 
 
 @cache
