@@ -196,6 +196,30 @@ def test_rounds_take_the_clusters_in_turn(whole, monkeypatch) -> None:
     assert all(x.against is not None for x in history)
 
 
+@pytest.mark.parametrize("before, kept", [(0.5, True), (0.9, False)])
+def test_what_is_trained_on_is_the_answer_unless_something_was_better(whole, monkeypatch, before, kept) -> None:
+    settings, _, policy, _ = whole
+    looks = iter([before, 0.8, 0.7, 0.6])
+    monkeypatch.setattr(training, "compared", lambda *_: np.asarray([next(looks)]))
+    again, history = train(**WHAT, start=policy, **settings)
+    assert [x.against for x in history] == [0.8, 0.7, 0.6]
+    same = [np.array_equal(x, y) for x, y in zip(jax.tree.leaves(policy), jax.tree.leaves(again), strict=True)]
+    assert all(same) == kept
+
+
+@pytest.mark.slow
+def test_rounds_of_several_forms_have_a_program_each(whole) -> None:
+    """In turn, one of them twice; the first round is that of a training by itself."""
+    settings, _, _, alone = whole
+    size = settings["size"]
+    few = replace(COURSE, workloads=(lambda topology, seed: work(chain(), dot("any")),))
+    many, other = (draw(course, size, METHOD, Bottleneck(), ("eft-belief",)) for course in (COURSE, few))
+    _, history = train(**WHAT, **settings, drawn_before=[many, other, many])
+    decisions = np.diff([0, *(x.decisions for x in history)])
+    assert decisions[0] == alone[0].decisions and decisions[1] < decisions[0] / 2 < decisions[2]
+    np.testing.assert_allclose(history[0].stay_s, alone[0].stay_s, rtol=1e-5)
+
+
 @pytest.mark.slow
 def test_trainings_side_by_side_go_as_each_would_by_itself(whole) -> None:
     settings, _, _, alone = whole

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,7 @@ class Course:
         return replace(made, job_slots=min(len(made.workload.jobs), slots_for(made.workload)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Drawn:
     """The scenarios of a course."""
 
@@ -154,7 +155,8 @@ def train(
     or `minutes`, or `patience` looks at the validation scenarios that found nothing better; the best of the `rivals` on
     each is what is compared with.
     `checkpoint` is a folder: where it holds a training of the same settings, that goes on. Whoever trains several times
-    on the same scenarios gives what `draw` made for each cluster (`drawn_before`). With a `telemetry_gradient` the loss
+    on the same scenarios, or on other scenarios on each cluster, gives what `draw` made (`drawn_before`; rounds take
+    them in turn, and one may be there several times). With a `telemetry_gradient` the loss
     reaches the filter that makes beliefs of readings, and its factors are learned, too: see `beliefs.slopes`.
     """
     began = time.perf_counter()
@@ -167,7 +169,8 @@ def train(
         for x in clusters
     ]
     contention = contention or Bottleneck()
-    draws = drawn_before or [draw(course, size, method, contention, rivals) for course in courses]
+    draws = list(drawn_before) or [draw(course, size, method, contention, rivals) for course in courses]
+    kinds = list({id(x): x for x in draws}.values())
     steps = updates(draws, size, method, rounds)
     position = begun(start.network if start is not None else Network(jax.random.key(seed), sizes), method, steps)
     history: list[Round] = []
@@ -177,19 +180,33 @@ def train(
     if folder is not None:
         position, history, best = _resume(folder, settings, position, best)
 
+    def lesson_of(number: int) -> tuple[Any, ...]:
+        """What a round is called with, after where the training stands."""
+        now = draws[number % len(draws)]
+        batch = pick(now.pool, taken(now, size, seed, number))
+        key = jax.random.fold_in(jax.random.key(seed), number)
+        return batch, key, contention, objective, now.keep, size, method, steps, sloped
+
+    def looked(network: Network) -> float:
+        policy = Learned(network)
+        return float(np.mean([compared(kind, policy, contention).mean() for kind in kinds]))
+
+    with ThreadPoolExecutor(1) as beside:
+        # What is trained on may only get worse.
+        before = beside.submit(looked, start.network) if start is not None and not history else None
+        programs = _compiled([(position, *lesson_of(draws.index(kind))) for kind in kinds])
+    if before is not None and start is not None:
+        best = (before.result(), start.network)
     for number in range(len(history), rounds):
         if time.perf_counter() - began > 60 * minutes or _tired(history, patience):
             break
         since = time.perf_counter()
-        now = draws[number % len(draws)]
-        batch = pick(now.pool, taken(now, size, seed, number))
-        key = jax.random.fold_in(jax.random.key(seed), number)
-        position, figures = _round(position, batch, key, contention, objective, now.keep, size, method, steps, sloped)
+        run = programs[kinds.index(draws[number % len(draws)])]
+        position, figures = run(position, *lesson_of(number))
         seen = {name: float(value) for name, value in figures.items()}
         against = None
         if (number + 1) % size.every == 0 or number + 1 == rounds:
-            policy = Learned(position.network)
-            against = float(np.mean([compared(x, policy, contention) for x in draws]))
+            against = looked(position.network)
             if against < best[0]:
                 best = (against, position.network)
         passed = time.perf_counter() - since
@@ -221,12 +238,18 @@ def _said(spec: str) -> dict[str, str]:
 
 
 def draw(
-    course: Course, size: Size, method: Method, contention: ContentionModel, rivals: Sequence[str] = RIVALS
+    course: Course,
+    size: Size,
+    method: Method,
+    contention: ContentionModel,
+    rivals: Sequence[str] = RIVALS,
+    each: Callable[..., Iterable[Scenario]] = map,
 ) -> Drawn:
-    """Draw the scenarios of a course, and run the rivals on those that are not learned from."""
-    pool = [course.scenario(POOL + number) for number in range(size.pool)]
+    """Draw the scenarios of a course (by `each`: `map`, or that of a pool of processes), and run the rivals on those
+    that are not learned from."""
+    pool = list(each(course.scenario, range(POOL, POOL + size.pool)))
     order = np.argsort([course.load(POOL + number) for number in range(size.pool)], kind="stable")
-    held = [course.scenario(VALIDATION + number) for number in range(size.validation)]
+    held = list(each(course.scenario, range(VALIDATION, VALIDATION + size.validation)))
     gangs = max(sum(len(s.workload.graphs[job.graph].all_gangs) for job in s.workload.jobs) for s in pool)
     validation = stack(held)
     best = np.min([_stay_s(held, validation, named(name), contention) for name in rivals], axis=0)
@@ -318,7 +341,19 @@ def one_round(
     return Position(network, state), figures
 
 
-_round = eqx.filter_jit(one_round)  # compiled once for all rounds, and for all trainings of this shape
+_round: Any = eqx.filter_jit(one_round)  # compiled once for all rounds, and for all trainings of this shape
+
+
+def _compiled(calls: Sequence[tuple[Any, ...]]) -> list[Callable[..., tuple[Position, dict[str, Array]]]]:
+    """A program for each call of a round. Several are compiled side by side: on an accelerator, each takes a minute."""
+    forms = [str(jax.tree.map(lambda x: x.shape if eqx.is_array(x) else x, call)) for call in calls]
+    several = dict(zip(forms, calls, strict=True))
+    if len(several) == 1:
+        return [_round] * len(calls)
+    with ThreadPoolExecutor(len(several)) as threads:
+        made = threads.map(lambda call: _round.lower(*call).compile(), several.values())
+        programs = dict(zip(several, made, strict=True))
+    return [programs[form] for form in forms]
 
 
 def _stay_s(held: list[Scenario], batch: ScenarioArrays, policy: Any, contention: ContentionModel) -> np.ndarray:
