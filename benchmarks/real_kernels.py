@@ -13,6 +13,7 @@ is switched off.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -30,7 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 import symphony as sy
-from benchmarks.common import arguments, keep, machine
+from benchmarks.common import keep, machine, parser
 from symphony import policies
 from symphony.engines.worker import ONE_THREAD, unpickled
 from symphony.problem.workload import Workload
@@ -191,12 +192,15 @@ def compete(parts: Mapping[str, Any], jobs: Sequence[sy.Graph], count: int) -> I
 
 def main() -> None:
     """Measure, and say who is how much better."""
-    options = arguments(__doc__ or "", SECTIONS)
-    out = Console()
+    taken = parser(__doc__ or "", SECTIONS)
+    taken.add_argument("--rounds", type=int, help="how many")
+    taken.add_argument("--seconds", type=float, default=math.inf, help="begin no round later than this")
+    options = taken.parse_args()
+    began_s, out = time.monotonic(), Console()
     jax.config.update("jax_platforms", "cpu")  # this process only decides: GPUs are for the kernels
     keep_programs(cache())
     os.environ.update(ONE_THREAD)
-    count = QUICK_ROUNDS if options.quick else ROUNDS
+    count = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
     jobs = graphs(2)
     before = machine()
     with ExitStack() as stack:
@@ -211,26 +215,27 @@ def main() -> None:
             for name, kind in (("dask", Dask), ("ray", Ray)):
                 with suppress(ImportError):
                     parts[name] = kind(slots, stack)
-        measured = list(compete(parts, jobs, count))
-        fallbacks = {name: dict(cluster.statistics.fallbacks) for name, cluster in found.items()}
-        thinks = {name: think_s(cluster) for name, cluster in found.items()}
-        expected = {name: parts[name].expected_s[-count:] for name in found if predict}
-        learned = str(found[FIRST].profiles)
+        measured: list[dict[str, Round]] = []
+        for one in compete(parts, jobs, count):
+            measured.append(one)
+            expected = {name: parts[name].expected_s[-len(measured) :] for name in found if predict}
+            keep(  # now: whoever is stopped has the rounds until then
+                options.json,
+                before=before,
+                devices=[device.name for device in topology.devices],
+                kernels=sum(len(graph.tasks) for graph in jobs),
+                rounds=[{name: one_round(part) for name, part in each.items()} for each in measured],
+                predicted_s=expected,
+                seconds_for_a_decision={name: think_s(cluster) for name, cluster in found.items()},
+                fallbacks={name: dict(cluster.statistics.fallbacks) for name, cluster in found.items()},
+                learned=str(found[FIRST].profiles).splitlines(),
+            )
+            if time.monotonic() - began_s > options.seconds:
+                break
     out.print(makespans(measured, list(parts)))
     if predict:
         out.print(errors(measured, expected))
     out.print(f"{len(jobs)} jobs, {sum(len(graph.tasks) for graph in jobs)} kernels, {topology.name}, {before}")
-    keep(
-        options.json,
-        before=before,
-        devices=[device.name for device in topology.devices],
-        kernels=sum(len(graph.tasks) for graph in jobs),
-        rounds=[{name: one_round(one) for name, one in each.items()} for each in measured],
-        predicted_s=expected,
-        seconds_for_a_decision=thinks,
-        fallbacks=fallbacks,
-        learned=learned.splitlines(),
-    )
 
 
 def one_round(measured: Round) -> dict[str, Any]:

@@ -31,12 +31,13 @@ from symphony.runtime.demand import memory_row
 from symphony.runtime.graph import Submission
 from symphony.runtime.kernels import RunnableKernel
 from symphony.runtime.profiles import Profiles
-from symphony.runtime.watching import PCIE
+from symphony.runtime.watching import PCIE, TAKEN
 from symphony.scheduling.state import Core
 
-# A worker asks for a core, or for the whole of an accelerator; what it asks of memory is learned.
+# A worker asks for a core, or for the whole of an accelerator until it was seen to use less of it; what it asks of
+# memory is learned.
 COMPUTE = 1.0
-RUNS = 3  # of which traffic was read, before it is told of
+RUNS = 3  # of which the machine has told, before policies are
 LINKS = ("link", "switch")  # rows that traffic between a host and an accelerator crosses
 BY_JOB = ("jobs", "arrival_whole", "arrival_part", "graph", "priority", "home")  # of traces only
 BY_KERNEL = ("time_fixed", "time_work", "demand_fixed", "demand_work", "memory_fixed", "memory_work", "exchange")
@@ -156,7 +157,7 @@ class Books:
             timing = self.profiles.timing(kernel.key, self.topology.kinds[kind].name)
             self.w.time_fixed[index, kind], self.w.time_work[index, kind] = timing.fixed_s, timing.per_byte_s
             demand = self._demand(kernel, self.topology.kinds[kind].name)
-            for row in ("memory", *LINKS):
+            for row in ("compute", "memory", *LINKS):
                 self.w.demand_fixed[index, kind, KIND_INDEX[row]] = demand.get(row, 0.0)
 
     def inputs_known(self, row: int, task: int, sizes: Mapping[int, int], total: int) -> None:
@@ -198,11 +199,15 @@ class Books:
     def _demand(self, kernel: RunnableKernel, device: str) -> dict[str, float]:
         """What a worker asks of the rows on its route."""
         asks, found = self.profiles.demand(kernel.key, device), {"compute": COMPUTE}
+        seen = {
+            name: figure.mean for name, figure in self.profiles.seen(kernel.key, device).items() if figure.runs >= RUNS
+        }
+        if TAKEN in seen:
+            found["compute"] = min(seen[TAKEN], COMPUTE)
         if asks.told and device in self._memory:
             found["memory"] = asks.told * self._memory[device]
-        moved = self.profiles.seen(kernel.key, device).get(PCIE)
-        if moved is not None and moved.runs >= RUNS and moved.mean > 0:
-            found |= {row: min(moved.mean, most) for row, most in self._links.get(device, {}).items()}
+        if seen.get(PCIE, 0.0) > 0:
+            found |= {row: min(seen[PCIE], most) for row, most in self._links.get(device, {}).items()}
         return found
 
     def _kernel(self, kernel: RunnableKernel, name: str) -> Kernel:

@@ -382,8 +382,9 @@ class Loop:
         active = 1.0 if math.isnan(busy_s) else min(busy_s / max(event.seconds, 1e-9), 1.0)
         kind, ended_s = self._kind_name(device), event.began_s + event.seconds
         ran = Ran(run.kernel.key, kind, device, event.began_s, ended_s, active)
+        alone = self._company.alone(ran, self._running())
         company = self._company.of(ran, self._running())
-        seen = self._watch.during(device, event.began_s, ended_s)
+        seen = self._watch.during(device, event.began_s, ended_s, alone)
         took = size_of(run), event.seconds
         books.profiles.learn(ran, *took, busy_s=busy_s, cold=event.cold, company=company, seen=seen)
         books.refresh(run.kernel)

@@ -122,9 +122,9 @@ class Profiles(Mapping[tuple[str, str], Timing]):
         timing.doubt(digest)
 
     def tried(self, kernel: str, device: str) -> bool:
-        """Whether it has ever run there."""
+        """Whether it has ever run there, other than as the first of its process: that one may have compiled."""
         found = self._timings.get((kernel, device))
-        return found is not None and found.runs > 0
+        return found is not None and found.warm > 0
 
     @property
     def rows(self) -> list[ProfileRow]:

@@ -35,6 +35,7 @@ class Timing:
     noise: float = NOISE_STD**2 * NOISE_RUNS  # sum of squares
     weight: float = NOISE_RUNS  # of how many runs
     runs: int = 0
+    warm: int = 0  # runs that were not the first of their process
     odd: int = 0  # runs in a row that were far off
     digest: str = ""  # of the code that ran
 
@@ -81,7 +82,7 @@ class Timing:
         self.odd = self.odd + 1 if surprise > FAR else 0
         if self.odd >= OFTEN:  # it is not the runs that are wrong
             aa, bb, self.odd = aa + CHANGED_STD**2, bb + CHANGED_STD**2, 0
-        elif self.runs:  # the first run is news, however far off
+        elif self.warm or (cold and self.runs):  # the first run is news, however far off; so is the first warm one
             noise *= max((FREEDOM + surprise) / (FREEDOM + 1.0), 1.0)
         for _ in range(4):  # around where it ends up, not around where it began
             expected, a, b = self._at(size)
@@ -94,7 +95,7 @@ class Timing:
         if not cold and not shared and self.runs:
             left = min((seen - self._at(size)[0]) ** 2, (4 * self.noise_std) ** 2)
             self.noise, self.weight = self.noise * 0.98 + left, self.weight * 0.98 + 1.0
-        self.runs += 1
+        self.runs, self.warm = self.runs + 1, self.warm + (not cold)
 
     def doubt(self, digest: str) -> None:
         """The code is another than that of earlier runs: what they told is a hint only."""
