@@ -24,8 +24,10 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +51,7 @@ STREAM_BYTES = 64 << 20  # of each of three arrays: more than a core's share of 
 EACH = 6  # streams, and computations, of a job, for each core
 LEARNING = 12  # rounds
 COPY_BYTES, SIDE = 256 << 20, 8192  # of an array that is copied, and of a matrix
-PAIR_S, RUN_S = 0.25, 0.5  # a run on a GPU, side by side and in jobs: of those, NVML has to tell something
+PAIR_S, RUN_S = 0.2, 0.45  # a run on a GPU, side by side and in jobs: of those, NVML has to tell something
 TELLING = 4  # runs of each kernel on a GPU, alone
 _kept: dict[str, Any] = {}  # of a process
 
@@ -232,7 +234,7 @@ def pairs_on_gpu(
         calls = {name: (lasting(PAIR_S, once[name]), sizes[name]) for name in once}
         cases = [(name, other) for name in once for other in ("", name)]
         cases += [(name, other) for name in once for other in once if (name in COPIES) != (other in COPIES)]
-        return pairs(bench, calls, cases, 2, rounds, longer=3), once, wrong
+        return pairs(bench, calls, cases, 2, rounds, longer=2), once, wrong
 
 
 def lasting(seconds: float, once_s: float) -> int:
@@ -304,9 +306,15 @@ def one_by_one(mix: Mix, runs: int) -> Callable[[sy.Cluster], None]:
 
 
 def avoided(
-    topology: sy.Topology, mix: Mix, each: int, rounds: int, learn: Callable[[sy.Cluster], None], names: Sequence[str]
+    topology: sy.Topology,
+    mix: Mix,
+    each: int,
+    rounds: int,
+    learn: Callable[[sy.Cluster], None],
+    names: Sequence[str],
+    kept: Callable[[dict[str, Any]], None],
 ) -> dict[str, Any]:
-    """Policies in turns; all begin with what was learned before."""
+    """Policies in turns; all begin with what was learned before. `kept` is told after every round."""
     rng = np.random.default_rng(1)
     figures: dict[str, Any] = {name: [] for name in names}
     with ExitStack() as stack:
@@ -315,15 +323,18 @@ def avoided(
         with sy.local(topology, policy=names[0], profiles=known) as cluster:
             learn(cluster)
             figures["learned before"] = str(cluster.profiles).splitlines()
-        found = {
-            name: stack.enter_context(sy.local(topology, policy=name, profiles=shutil.copy(known, folder / name)))
-            for name in names
-        }
+
+        def start(name: str) -> sy.Cluster:
+            return sy.local(topology, policy=name, profiles=shutil.copy(known, folder / name))
+
+        with ThreadPoolExecutor() as pool:
+            found = dict(zip(names, map(stack.enter_context, pool.map(start, names)), strict=True))
         for cluster in found.values():  # processes make their arrays
             measured(cluster, mix.job(each), mix.contends)
         for _ in range(rounds):
             for name in rng.permutation(names).tolist():
                 figures[name].append(measured(found[name], mix.job(each), mix.contends))
+            kept(figures)
         figures["learned"] = {name: str(cluster.profiles).splitlines() for name, cluster in found.items()}
     return figures
 
@@ -378,7 +389,8 @@ def main() -> None:
 
     def done(section: str, found: Any, *shown: Any) -> None:
         figures[section] = found
-        out.print(*shown, sep="\n")
+        if shown:
+            out.print(*shown, sep="\n")
         keep(options.json, before=before, cores=slots, **figures)
 
     cores = socket()
@@ -389,7 +401,7 @@ def main() -> None:
     if "avoided" in options.only:
         each = options.each * slots
         learn = in_any_order(ON_CORES, each, options.learning)
-        jobs = avoided(cores, ON_CORES, each, rounds["avoided"], learn, options.policies)
+        jobs = avoided(cores, ON_CORES, each, rounds["avoided"], learn, options.policies, partial(done, "avoided"))
         learned = jobs["learned"][options.policies[-1]]
         done("avoided", jobs, avoided_table(jobs, options.policies, "stream"), *learned)
     if {"pcie", "pcie-avoided"} & set(options.only):
@@ -420,7 +432,8 @@ def measure_pcie(
         kernels = {name: GPU_KERNELS[name] for name in (worst, "multiply")}
         mix = Mix(kernels, {name: (lasting(RUN_S, once[name]), sizes[name]) for name in kernels}, worst)
         names = options.policies
-        jobs = avoided(gpu, mix, options.each, rounds["pcie-avoided"], one_by_one(mix, TELLING), names)
+        learn, kept = one_by_one(mix, TELLING), partial(done, "pcie-avoided")
+        jobs = avoided(gpu, mix, options.each, rounds["pcie-avoided"], learn, names, kept)
         done("pcie-avoided", jobs, avoided_table(jobs, names, worst), *jobs["learned before"])
 
 

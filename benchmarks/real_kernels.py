@@ -181,12 +181,12 @@ class Ours:
         return replace(done, jobs=())  # which hold all that they were given
 
 
-def compete(parts: Mapping[str, Any], jobs: Sequence[sy.Graph], count: int) -> Iterator[dict[str, Round]]:
+def compete(parts: Mapping[str, Any], jobs: Sequence[sy.Graph], count: int, warm_up: int) -> Iterator[dict[str, Round]]:
     """Rounds in which all take their turn, after some in which processes import what they need."""
     rng = np.random.default_rng(0)
-    for number in range(WARM_UP + count):
+    for number in range(warm_up + count):
         found = {name: parts[name].run(jobs) for name in rng.permutation(list(parts)).tolist()}
-        if number >= WARM_UP:
+        if number >= warm_up:
             yield found
 
 
@@ -194,6 +194,7 @@ def main() -> None:
     """Measure, and say who is how much better."""
     taken = parser(__doc__ or "", SECTIONS)
     taken.add_argument("--rounds", type=int, help="how many")
+    taken.add_argument("--warm-up", type=int, default=WARM_UP, help="rounds before those that count")
     taken.add_argument("--seconds", type=float, default=math.inf, help="begin no round later than this")
     options = taken.parse_args()
     began_s, out = time.monotonic(), Console()
@@ -216,7 +217,7 @@ def main() -> None:
                 with suppress(ImportError):
                     parts[name] = kind(slots, stack)
         measured: list[dict[str, Round]] = []
-        for one in compete(parts, jobs, count):
+        for one in compete(parts, jobs, count, options.warm_up):
             measured.append(one)
             expected = {name: parts[name].expected_s[-len(measured) :] for name in found if predict}
             keep(  # now: whoever is stopped has the rounds until then
