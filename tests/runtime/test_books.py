@@ -15,7 +15,7 @@ from symphony.runtime.demand import Ran
 from symphony.runtime.graph import Graph, Submission, submission
 from symphony.runtime.kernels import KernelFunction
 from symphony.runtime.profiles import Profiles
-from symphony.runtime.watching import PCIE
+from symphony.runtime.watching import PCIE, TAKEN
 from tests.runtime.machines import machine
 
 SHAPES = Shapes(jobs=3, tasks=8, edges=8, kernels=4)
@@ -168,3 +168,14 @@ def test_what_a_kernel_moves_over_its_link_is_told_once_it_was_seen_some_times()
     assert found.w.demand_fixed[0, 1, link] == pytest.approx(1e9)  # no more than it can carry
     [lowered], _ = found.lowered(chain(a), [1])
     assert lowered.implementations["big"].demand["link"] == pytest.approx(1e9)
+
+
+def test_of_an_accelerator_a_kernel_asks_for_the_time_that_it_was_seen_to_take() -> None:
+    profiles, a = Profiles(), kernel("a", "accelerator")
+    found = books(profiles)
+    add(found, chain(a))
+    compute = KIND_INDEX["compute"]
+    for told in (1.0, 1.0, 0.25):
+        profiles.learn(Ran(a.key, "big", 1, 0.0, 1.0), 10.0, 1.0, seen={TAKEN: 0.25})
+        found.refresh(a)
+        assert found.w.demand_fixed[0, 1, compute] == pytest.approx(told)

@@ -195,7 +195,10 @@ class Loop:
         if len(kinds) < 2 or run.kernel.options.workers > 1:
             return -1
         for kind in kinds:
-            if (key, kind) not in self._trials and not books.profiles.tried(key, books.topology.kinds[kind].name):
+            named = books.topology.kinds[kind]
+            # A CPU has many processes, each with its first run. An accelerator has one, and compiles in that.
+            tried = books.profiles.tried(key, named.name, warm=named.type != "cpu")
+            if (key, kind) not in self._trials and not tried:
                 self._trials[key, kind] = run
                 return kind
         return -1

@@ -121,10 +121,10 @@ class Profiles(Mapping[tuple[str, str], Timing]):
             self._demands[kernel, device].doubt()
         timing.doubt(digest)
 
-    def tried(self, kernel: str, device: str) -> bool:
-        """Whether it has ever run there, other than as the first of its process: that one may have compiled."""
+    def tried(self, kernel: str, device: str, warm: bool = False) -> bool:
+        """Whether it has ever run there; `warm`: other than as the first of its process, which may have compiled."""
         found = self._timings.get((kernel, device))
-        return found is not None and found.warm > 0
+        return found is not None and (found.warm if warm else found.runs) > 0
 
     @property
     def rows(self) -> list[ProfileRow]:
