@@ -179,3 +179,12 @@ def test_of_an_accelerator_a_kernel_asks_for_the_time_that_it_was_seen_to_take()
         profiles.learn(Ran(a.key, "big", 1, 0.0, 1.0), 10.0, 1.0, seen={TAKEN: 0.25})
         found.refresh(a)
         assert found.w.demand_fixed[0, 1, compute] == pytest.approx(told)
+
+
+def test_what_is_little_is_none() -> None:
+    """Where it adds up to more than there is, packers would not put it beside anything."""
+    profiles, a = Profiles(), kernel("a", "accelerator")
+    for _ in range(3):
+        profiles.learn(Ran(a.key, "big", 1, 0.0, 1.0), 10.0, 1.0, seen={TAKEN: 0.02, PCIE: 1e7})
+    [lowered], _ = books(profiles).lowered(chain(a), [1])
+    assert lowered.implementations["big"].demand == {"compute": 0.0}

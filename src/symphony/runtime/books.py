@@ -38,6 +38,7 @@ from symphony.scheduling.state import Core
 # memory is learned.
 COMPUTE = 1.0
 RUNS = 3  # of which the machine has told, before policies are
+LITTLE = 0.05  # share of an accelerator or a link that counts as none: something else always passes, too
 LINKS = ("link", "switch")  # rows that traffic between a host and an accelerator crosses
 BY_JOB = ("jobs", "arrival_whole", "arrival_part", "graph", "priority", "home")  # of traces only
 BY_KERNEL = ("time_fixed", "time_work", "demand_fixed", "demand_work", "memory_fixed", "memory_work", "exchange")
@@ -203,12 +204,11 @@ class Books:
             name: figure.mean for name, figure in self.profiles.seen(kernel.key, device).items() if figure.runs >= RUNS
         }
         if TAKEN in seen:
-            found["compute"] = min(seen[TAKEN], COMPUTE)
+            found["compute"] = min(seen[TAKEN], COMPUTE) if seen[TAKEN] > LITTLE else 0.0
         if asks.told and device in self._memory:
             found["memory"] = asks.told * self._memory[device]
-        if seen.get(PCIE, 0.0) > 0:
-            found |= {row: min(seen[PCIE], most) for row, most in self._links.get(device, {}).items()}
-        return found
+        links, moved = self._links.get(device, {}), seen.get(PCIE, 0.0)
+        return found | {row: min(moved, most) for row, most in links.items() if moved > LITTLE * most}
 
     def _kernel(self, kernel: RunnableKernel, name: str) -> Kernel:
         profiles = {}
