@@ -108,6 +108,18 @@ def test_graphs_that_ran_are_a_workload_for_the_simulator() -> None:
     assert [[task.size for task in graph.tasks] for graph in work.graphs] == [[10.0, 20.0], [30.0]]
 
 
+def test_in_a_prediction_kernels_take_as_long_as_they_hold_a_slot() -> None:
+    profiles, one = Profiles(), kernel("one")
+    timing = profiles.timing(one.key, "small")
+    for seconds in (0.1, 0.3):
+        timing.learn_around(seconds)
+    found, jobs = books(profiles), [(chain(one), [10], 0.0)]
+    held = found.workload(jobs, handling_s=0.05).kernels[0].implementations["small"]
+    alone = found.workload(jobs).kernels[0].implementations["small"]
+    assert held.fixed_s - alone.fixed_s == pytest.approx(0.25) and alone.fixed_s == pytest.approx(timing.fixed_s)
+    assert found.lowered(*jobs[0][:2])[0][0].implementations["small"] == alone  # schedulers are told of kernels
+
+
 def test_sizes_are_filled_in_when_they_are_known() -> None:
     found, one = books(), kernel("one")
     graph = Graph("join")

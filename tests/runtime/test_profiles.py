@@ -12,7 +12,7 @@ import pytest
 import symphony as sy
 from symphony.runtime.demand import Ran
 from symphony.runtime.profiles import Profiles
-from symphony.runtime.timing import LEAST_NOISE, Timing
+from symphony.runtime.timing import AROUND, LEAST_NOISE, Timing
 
 SIZES = (1e3, 1e5, 1e6, 1e7)
 
@@ -86,6 +86,16 @@ def test_after_a_first_run_that_compiled_the_next_one_is_news() -> None:
     timing.learn(0.0, 3.0, cold=True)
     timing.learn(0.0, 0.004)
     assert timing.seconds(0.0) < 0.01 and (timing.runs, timing.warm) == (2, 1)
+
+
+def test_what_a_run_holds_a_slot_for_is_a_mean_of_the_last_ones_without_the_wild() -> None:
+    timing = Timing()
+    assert timing.around_s == 0.0
+    for seconds in (5.0, *[1e-3] * AROUND, 3e-3):
+        timing.learn_around(seconds)
+    assert len(timing.around) == AROUND and timing.around_s == pytest.approx(1.1e-3)
+    timing.learn_around(60.0)  # somebody compiled
+    assert timing.around_s < 2e-3
 
 
 def test_times_too_short_to_measure_do_no_harm() -> None:

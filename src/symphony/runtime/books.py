@@ -112,15 +112,20 @@ class Books:
         lowered = task_graph(graph, names, sizes)
         return tuple(self._kernel(kernel, names[kernel]) for kernel in kernels), lowered
 
-    def workload(self, jobs: Sequence[tuple[Submission, Sequence[int], float]]) -> Workload:
-        """Graphs, with sizes as above and arrivals in seconds, as a problem for the simulator."""
+    def workload(
+        self, jobs: Sequence[tuple[Submission, Sequence[int], float]], handling_s: float | None = None
+    ) -> Workload:
+        """Graphs, with sizes as above and arrivals in seconds, as a problem for the simulator.
+
+        With `handling_s`, kernels take as long as they hold a slot, of which that is what all have in common.
+        """
         kernels = list(dict.fromkeys(call.kernel for graph, _, _ in jobs for call in graph.calls))
         names = _names(kernels)
         graphs = [
             task_graph(graph, names, sizes, f"{graph.name} ({number})") for number, (graph, sizes, _) in enumerate(jobs)
         ]
         arrivals = sorted((arrival, number) for number, (_, _, arrival) in enumerate(jobs))
-        known = tuple(self._kernel(kernel, names[kernel]) for kernel in kernels)
+        known = tuple(self._kernel(kernel, names[kernel], handling_s) for kernel in kernels)
         return Workload("as it ran", known, tuple(graphs), tuple(Job(number, arrival) for arrival, number in arrivals))
 
     def add(self, graph: Submission, sizes: Sequence[int], arrays: WorkloadArrays) -> int:
@@ -210,12 +215,14 @@ class Books:
         links, moved = self._links.get(device, {}), seen.get(PCIE, 0.0)
         return found | {row: min(moved, most) for row, most in links.items() if moved > LITTLE * most}
 
-    def _kernel(self, kernel: RunnableKernel, name: str) -> Kernel:
+    def _kernel(self, kernel: RunnableKernel, name: str, handling_s: float | None = None) -> Kernel:
+        """A kernel as a problem has it; with `handling_s`, its times are those for which it holds a slot."""
         profiles = {}
         for kind in self.kinds_of(kernel):
             device = self.topology.kinds[kind].name
             timing = self.profiles.timing(kernel.key, device)
-            profiles[device] = Profile(timing.fixed_s, timing.per_byte_s, demand=self._demand(kernel, device))
+            held_s = timing.fixed_s + (0.0 if handling_s is None else timing.around_s + handling_s)
+            profiles[device] = Profile(held_s, timing.per_byte_s, demand=self._demand(kernel, device))
         # One that no device can run is still a kernel: the check of the whole problem says what is wrong with it.
         return Kernel(name, profiles or {device: Profile(1.0) for device in kernel.implementations})
 
