@@ -66,7 +66,7 @@ class Others(ABC):
     def wait(self, last: Sequence[Any], done: Callable[[int], None]) -> None:
         """Wait for the last task of each job, and say when each is there."""
 
-    def run(self, jobs: Sequence[sy.Graph]) -> Round:
+    def run(self, jobs: Sequence[sy.Graph], counts: bool) -> Round:
         """All jobs at once."""
         began = time.monotonic()
         last = []
@@ -171,9 +171,9 @@ class Ours:
         self.known: list[Workload] = []  # the round before, with what is known now: times of slots, and of kernels
         self.expected_s: list[list[float]] = []
 
-    def run(self, jobs: Sequence[sy.Graph]) -> Round:
-        """First expect, then run."""
-        if self.number is not None and self.known:
+    def run(self, jobs: Sequence[sy.Graph], counts: bool) -> Round:
+        """First expect, if the round counts, then run."""
+        if self.number is not None and self.known and counts:
             chosen = OneOf(tuple(map(policies.named, POLICIES)), jnp.int32(self.number))
             self.expected_s.append([predicted(self.cluster, known, chosen) for known in self.known])
         done = run(self.cluster, jobs)
@@ -185,8 +185,9 @@ def compete(parts: Mapping[str, Any], jobs: Sequence[sy.Graph], count: int, warm
     """Rounds in which all take their turn, after some in which processes import what they need."""
     rng = np.random.default_rng(0)
     for number in range(warm_up + count):
-        found = {name: parts[name].run(jobs) for name in rng.permutation(list(parts)).tolist()}
-        if number >= warm_up:
+        counts = number >= warm_up
+        found = {name: parts[name].run(jobs, counts) for name in rng.permutation(list(parts)).tolist()}
+        if counts:
             yield found
 
 
@@ -219,7 +220,7 @@ def main() -> None:
         measured: list[dict[str, Round]] = []
         for one in compete(parts, jobs, count, options.warm_up):
             measured.append(one)
-            expected = {name: parts[name].expected_s[-len(measured) :] for name in found if predict}
+            expected = {name: parts[name].expected_s for name in found if predict}
             keep(  # now: whoever is stopped has the rounds until then
                 options.json,
                 before=before,
