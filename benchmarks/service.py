@@ -18,6 +18,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -154,8 +155,28 @@ def measure_replay(folder: Path, events: int) -> dict[str, Any]:
     return {"events": number, "jobs": jobs, "replay_s": seconds}
 
 
-def measure_kills(folder: Path, kills: int, seed: int) -> dict[str, Any]:
-    """Killed again and again, with jobs submitted in between."""
+def measure_kills(folder: Path, kills: int, seed: int, parallel: int, seconds: float) -> dict[str, Any]:
+    """Several services side by side, each killed again and again; none is started any more after so many seconds."""
+    deadline = time.monotonic() + seconds
+    with ThreadPoolExecutor(parallel) as pool:
+        shares = [kills // parallel + (number < kills % parallel) for number in range(parallel)]
+        begun = [
+            pool.submit(kill_one, folder / f"{number}", share, seed + number, deadline)
+            for number, share in enumerate(shares)
+        ]
+        found = [one.result() for one in begun]
+    starts = sorted(start for one in found for start in one.pop("starts"))
+    return {
+        **{name: sum(one[name] for one in found) for name in found[0]},
+        "services": parallel,
+        "start_s": starts[len(starts) // 2],
+        "start_most_s": starts[-1],
+    }
+
+
+def kill_one(folder: Path, kills: int, seed: int, deadline: float) -> dict[str, Any]:
+    """One service killed again and again, with jobs submitted in between."""
+    folder.mkdir()
     state, ran, rng = folder / "kills", folder / "ran", random.Random(seed)
     accepted: list[int] = []
     once: dict[str, int] = {}  # kernels whose end had been journalled when it was killed, and how often they had run
@@ -168,6 +189,8 @@ def measure_kills(folder: Path, kills: int, seed: int) -> dict[str, Any]:
         accepted.append(cluster.submit(graph, key=str(len(accepted))).id)
 
     for _ in range(kills):
+        if time.monotonic() > deadline:
+            break
         began = time.perf_counter()
         serving = serve(state)
         starts.append(time.perf_counter() - began)
@@ -190,14 +213,14 @@ def measure_kills(folder: Path, kills: int, seed: int) -> dict[str, Any]:
     serving.stop()
     counts = Counter(ran.read_text().splitlines())
     return {
-        "kills": kills,
+        "kills": len(starts),
         "jobs": len(accepted),
         "lost": len(accepted) - len(results),
         "kernels": len(counts),
         "finished_before_a_kill": len(once),
         "of_those_run_again": sum(counts[text] > before for text, before in once.items()),
         "killed_while_running": sum(count > 1 for count in counts.values()),
-        "start_s": sorted(starts)[len(starts) // 2],
+        "starts": starts,
     }
 
 
@@ -213,6 +236,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--events", type=int, default=1_000_000)
     parser.add_argument("--kills", type=int, default=1_000)
+    parser.add_argument("--parallel", type=int, default=1, help="services that are killed, side by side")
+    parser.add_argument("--kill-seconds", type=float, default=float("inf"), help="no service is started any more then")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     if given.quick:
@@ -228,7 +253,7 @@ def main() -> None:
             found["replay"] = measure_replay(folder, given.events)
             console.print("replay", found["replay"])
         if "kills" in given.only:
-            found["kills"] = measure_kills(folder, given.kills, given.seed)
+            found["kills"] = measure_kills(folder, given.kills, given.seed, given.parallel, given.kill_seconds)
             console.print("kills", found["kills"])
     found["load_after"] = os.getloadavg()
     console.print(f"load of the machine: {found['load_before'][0]:.1f} before, {found['load_after'][0]:.1f} after")

@@ -12,6 +12,7 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,10 +67,13 @@ def run(cluster: sy.Cluster, jobs: Sequence[sy.Graph]) -> Round:
 def clusters(policies: Sequence[str], topology: sy.Topology | None, stack: ExitStack) -> dict[str, sy.Cluster]:
     """One for each policy; none knows what the others have learned."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-    return {
-        name: stack.enter_context(sy.local(topology, policy=name, profiles=folder / f"{number}.json"))
-        for number, name in enumerate(policies)
-    }
+
+    def start(number: int) -> sy.Cluster:
+        return sy.local(topology, policy=policies[number], profiles=folder / f"{number}.json")
+
+    with ThreadPoolExecutor() as pool:  # side by side: processes of a GPU take seconds to come up
+        found = [stack.enter_context(cluster) for cluster in pool.map(start, range(len(policies)))]
+    return dict(zip(policies, found, strict=True))
 
 
 def rounds(

@@ -15,7 +15,7 @@ from symphony.runtime.demand import Ran
 from symphony.runtime.graph import Graph, Submission, submission
 from symphony.runtime.kernels import KernelFunction
 from symphony.runtime.profiles import Profiles
-from symphony.runtime.watching import PCIE
+from symphony.runtime.watching import PCIE, TAKEN
 from tests.runtime.machines import machine
 
 SHAPES = Shapes(jobs=3, tasks=8, edges=8, kernels=4)
@@ -108,6 +108,18 @@ def test_graphs_that_ran_are_a_workload_for_the_simulator() -> None:
     assert [[task.size for task in graph.tasks] for graph in work.graphs] == [[10.0, 20.0], [30.0]]
 
 
+def test_in_a_prediction_kernels_take_as_long_as_they_hold_a_slot() -> None:
+    profiles, one = Profiles(), kernel("one")
+    timing = profiles.timing(one.key, "small")
+    for seconds in (0.1, 0.3):
+        timing.learn_around(seconds)
+    found, jobs = books(profiles), [(chain(one), [10], 0.0)]
+    held = found.workload(jobs, handling_s=0.05).kernels[0].implementations["small"]
+    alone = found.workload(jobs).kernels[0].implementations["small"]
+    assert held.fixed_s - alone.fixed_s == pytest.approx(0.25) and alone.fixed_s == pytest.approx(timing.fixed_s)
+    assert found.lowered(*jobs[0][:2])[0][0].implementations["small"] == alone  # schedulers are told of kernels
+
+
 def test_sizes_are_filled_in_when_they_are_known() -> None:
     found, one = books(), kernel("one")
     graph = Graph("join")
@@ -168,3 +180,23 @@ def test_what_a_kernel_moves_over_its_link_is_told_once_it_was_seen_some_times()
     assert found.w.demand_fixed[0, 1, link] == pytest.approx(1e9)  # no more than it can carry
     [lowered], _ = found.lowered(chain(a), [1])
     assert lowered.implementations["big"].demand["link"] == pytest.approx(1e9)
+
+
+def test_of_an_accelerator_a_kernel_asks_for_the_time_that_it_was_seen_to_take() -> None:
+    profiles, a = Profiles(), kernel("a", "accelerator")
+    found = books(profiles)
+    add(found, chain(a))
+    compute = KIND_INDEX["compute"]
+    for told in (1.0, 1.0, 0.25):
+        profiles.learn(Ran(a.key, "big", 1, 0.0, 1.0), 10.0, 1.0, seen={TAKEN: 0.25})
+        found.refresh(a)
+        assert found.w.demand_fixed[0, 1, compute] == pytest.approx(told)
+
+
+def test_what_is_little_is_none() -> None:
+    """Where it adds up to more than there is, packers would not put it beside anything."""
+    profiles, a = Profiles(), kernel("a", "accelerator")
+    for _ in range(3):
+        profiles.learn(Ran(a.key, "big", 1, 0.0, 1.0), 10.0, 1.0, seen={TAKEN: 0.02, PCIE: 1e7})
+    [lowered], _ = books(profiles).lowered(chain(a), [1])
+    assert lowered.implementations["big"].demand == {"compute": 0.0}

@@ -573,5 +573,11 @@ def test_jobs_that_ran_are_a_workload_of_the_simulator(cluster: sy.Cluster) -> N
     assert [task.kernel for task in first.tasks] == ["make", "make", "total"] and len(first.edges) == 2
     assert first.tasks[2].size > 8 * 3_000  # bytes that it was given
     assert all(0 < job.completion_s < SECONDS for job in jobs)
+    assert 0 < cluster.statistics.mean_handling_s < SECONDS
+    held, alone = (cluster.workload(jobs, held=held).kernels for held in (True, False))
+    handled = cluster.statistics.mean_handling_s
+    for one_held, one_alone in zip(held, alone, strict=True):
+        more = one_held.implementations["small"].fixed_s - one_alone.implementations["small"].fixed_s
+        assert more >= handled * (1 - 1e-9)
     with pytest.raises(sy.InputError, match="not over"):
         cluster.workload([cluster.submit(one(sleep, seconds=0.2))])

@@ -112,3 +112,11 @@ def test_company_that_waits_for_its_processor_is_none() -> None:
     assert ran("stream").beside(idle) == 0.25
     half, _ = learned(ALL, 200).demand("stream", "cpu").slower(Load(0.5, same=1.0))
     assert math.exp(half) == pytest.approx(1.25, rel=0.1)
+
+
+def test_who_had_a_device_for_itself() -> None:
+    met = Company(machine(others=2))  # device 1 has no memory that others share
+    assert met.alone(ran("a", 0.0, 1.0, 1), [ran("b", 0.5, math.inf, 2)])
+    assert not met.alone(ran("a", 0.0, 1.0, 1), [ran("b", 0.5, math.inf, 1)])
+    met.of(ran("a", 0.0, 1.0, 1), [])
+    assert not met.alone(ran("b", 0.5, 2.0, 1), []) and met.alone(ran("b", 1.0, 2.0, 1), [])

@@ -12,7 +12,7 @@ import pytest
 import symphony as sy
 from symphony.runtime.demand import Ran
 from symphony.runtime.profiles import Profiles
-from symphony.runtime.timing import LEAST_NOISE, Timing
+from symphony.runtime.timing import AROUND, LEAST_NOISE, Timing
 
 SIZES = (1e3, 1e5, 1e6, 1e7)
 
@@ -81,6 +81,23 @@ def test_runs_in_company_and_first_runs_tell_less(how: str) -> None:
     assert abs(less.seconds(1e6) / truth(1e6) - 1) < abs(plain.seconds(1e6) / truth(1e6) - 1)
 
 
+def test_after_a_first_run_that_compiled_the_next_one_is_news() -> None:
+    timing = Timing()
+    timing.learn(0.0, 3.0, cold=True)
+    timing.learn(0.0, 0.004)
+    assert timing.seconds(0.0) < 0.01 and (timing.runs, timing.warm) == (2, 1)
+
+
+def test_what_a_run_holds_a_slot_for_is_a_mean_of_the_last_ones_without_the_wild() -> None:
+    timing = Timing()
+    assert timing.around_s == 0.0
+    for seconds in (5.0, *[1e-3] * AROUND, 3e-3):
+        timing.learn_around(seconds)
+    assert len(timing.around) == AROUND and timing.around_s == pytest.approx(1.1e-3)
+    timing.learn_around(60.0)  # somebody compiled
+    assert timing.around_s < 2e-3
+
+
 def test_times_too_short_to_measure_do_no_harm() -> None:
     timing = Timing()
     for _ in range(50):
@@ -107,7 +124,9 @@ def test_profiles_are_kept_in_a_file(tmp_path: Path) -> None:
     profiles.save()
     again = Profiles(path)
     assert list(again) == [("align", "v100")] and again["align", "v100"] == profiles["align", "v100"]
-    assert again.tried("align", "v100") and not again.tried("align", "never run")
+    assert again.tried("align", "v100", warm=True) and not again.tried("align", "never run")
+    profiles.timing("align", "once").learn(1e6, 0.1, cold=True)
+    assert profiles.tried("align", "once") and not profiles.tried("align", "once", warm=True)
     assert str(again).startswith("align on v100: ") and [row.runs for row in again.rows] == [1]
     assert [file.name for file in path.parent.iterdir()] == ["profiles.json"]
 

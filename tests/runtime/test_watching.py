@@ -12,7 +12,7 @@ import pytest
 
 from symphony.problem.errors import DataError
 from symphony.problem.topology import Topology
-from symphony.runtime.watching import PCIE, Seen, Watch
+from symphony.runtime.watching import PCIE, TAKEN, Seen, Watch
 from symphony.telemetry.samples import Column, Problem, Sample
 from symphony.telemetry.sources.nvml import NvmlSource
 from tests.runtime.machines import machine
@@ -56,6 +56,10 @@ def watched(topology: Topology, source: Any, device: int, began_s: float, ended_
     return found
 
 
+def several(library: Library) -> NvmlSource:
+    return NvmlSource(library=library, clock=library.clock, sleep=library.clock.sleep, windows=20)
+
+
 def test_a_run_is_told_of_by_the_windows_within_it() -> None:
     found = watched(machine(), Written(1.0, 0.2, 0.4, 1.0), 0, 50.0, 350.0)
     assert found == pytest.approx({"cpu pressure": 0.3, "memory pressure": 0.0})  # of the disk, nobody knows
@@ -70,14 +74,19 @@ def test_of_a_short_run_nothing_is_told() -> None:
 
 def test_traffic_of_a_gpu_is_that_of_the_kernel_on_it() -> None:
     library = Library(Clock(), transmit=3e9)
-    source = NvmlSource(library=library, clock=library.clock, sleep=library.clock.sleep, windows=20)
-    found = watched(gpus(), source, 2, -1.0, 3.0)
-    assert found == pytest.approx({PCIE: 0.97 * 3e9 + 2e8, "gpu busy": 0.34, "gpu memory busy": 0.55}, rel=0.2)
+    found = watched(gpus(), several(library), 2, -1.0, 3.0)
+    assert found == pytest.approx(
+        {PCIE: 0.97 * 3e9 + 2e8, TAKEN: 0.8, "gpu busy": 0.34, "gpu memory busy": 0.55}, rel=0.2
+    )
 
 
 def test_of_a_gpu_that_several_share_nobody_knows_whose_it_is() -> None:
-    watch = Watch(gpus(slots=2), [])
-    assert watch.during(1, 0.0, 100.0) == {}
+    zero_s, watch = time.monotonic(), Watch(gpus(slots=2), [lambda sleep: several(Library(Clock()))])
+    watch.attend(True)
+    while not watch.during(1, zero_s - 1.0, zero_s + 3.0):
+        time.sleep(0.005)
+    assert watch.during(1, zero_s - 1.0, zero_s + 3.0, alone=False) == {}
+    watch.close()
 
 
 def test_what_a_machine_does_not_have_is_said_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -31,12 +31,14 @@ from symphony.runtime.demand import memory_row
 from symphony.runtime.graph import Submission
 from symphony.runtime.kernels import RunnableKernel
 from symphony.runtime.profiles import Profiles
-from symphony.runtime.watching import PCIE
+from symphony.runtime.watching import PCIE, TAKEN
 from symphony.scheduling.state import Core
 
-# A worker asks for a core, or for the whole of an accelerator; what it asks of memory is learned.
+# A worker asks for a core, or for the whole of an accelerator until it was seen to use less of it; what it asks of
+# memory is learned.
 COMPUTE = 1.0
-RUNS = 3  # of which traffic was read, before it is told of
+RUNS = 3  # of which the machine has told, before policies are
+LITTLE = 0.05  # share of an accelerator or a link that counts as none: something else always passes, too
 LINKS = ("link", "switch")  # rows that traffic between a host and an accelerator crosses
 BY_JOB = ("jobs", "arrival_whole", "arrival_part", "graph", "priority", "home")  # of traces only
 BY_KERNEL = ("time_fixed", "time_work", "demand_fixed", "demand_work", "memory_fixed", "memory_work", "exchange")
@@ -110,15 +112,20 @@ class Books:
         lowered = task_graph(graph, names, sizes)
         return tuple(self._kernel(kernel, names[kernel]) for kernel in kernels), lowered
 
-    def workload(self, jobs: Sequence[tuple[Submission, Sequence[int], float]]) -> Workload:
-        """Graphs, with sizes as above and arrivals in seconds, as a problem for the simulator."""
+    def workload(
+        self, jobs: Sequence[tuple[Submission, Sequence[int], float]], handling_s: float | None = None
+    ) -> Workload:
+        """Graphs, with sizes as above and arrivals in seconds, as a problem for the simulator.
+
+        With `handling_s`, kernels take as long as they hold a slot, of which that is what all have in common.
+        """
         kernels = list(dict.fromkeys(call.kernel for graph, _, _ in jobs for call in graph.calls))
         names = _names(kernels)
         graphs = [
             task_graph(graph, names, sizes, f"{graph.name} ({number})") for number, (graph, sizes, _) in enumerate(jobs)
         ]
         arrivals = sorted((arrival, number) for number, (_, _, arrival) in enumerate(jobs))
-        known = tuple(self._kernel(kernel, names[kernel]) for kernel in kernels)
+        known = tuple(self._kernel(kernel, names[kernel], handling_s) for kernel in kernels)
         return Workload("as it ran", known, tuple(graphs), tuple(Job(number, arrival) for arrival, number in arrivals))
 
     def add(self, graph: Submission, sizes: Sequence[int], arrays: WorkloadArrays) -> int:
@@ -156,7 +163,7 @@ class Books:
             timing = self.profiles.timing(kernel.key, self.topology.kinds[kind].name)
             self.w.time_fixed[index, kind], self.w.time_work[index, kind] = timing.fixed_s, timing.per_byte_s
             demand = self._demand(kernel, self.topology.kinds[kind].name)
-            for row in ("memory", *LINKS):
+            for row in ("compute", "memory", *LINKS):
                 self.w.demand_fixed[index, kind, KIND_INDEX[row]] = demand.get(row, 0.0)
 
     def inputs_known(self, row: int, task: int, sizes: Mapping[int, int], total: int) -> None:
@@ -198,19 +205,24 @@ class Books:
     def _demand(self, kernel: RunnableKernel, device: str) -> dict[str, float]:
         """What a worker asks of the rows on its route."""
         asks, found = self.profiles.demand(kernel.key, device), {"compute": COMPUTE}
+        seen = {
+            name: figure.mean for name, figure in self.profiles.seen(kernel.key, device).items() if figure.runs >= RUNS
+        }
+        if TAKEN in seen:
+            found["compute"] = min(seen[TAKEN], COMPUTE) if seen[TAKEN] > LITTLE else 0.0
         if asks.told and device in self._memory:
             found["memory"] = asks.told * self._memory[device]
-        moved = self.profiles.seen(kernel.key, device).get(PCIE)
-        if moved is not None and moved.runs >= RUNS and moved.mean > 0:
-            found |= {row: min(moved.mean, most) for row, most in self._links.get(device, {}).items()}
-        return found
+        links, moved = self._links.get(device, {}), seen.get(PCIE, 0.0)
+        return found | {row: min(moved, most) for row, most in links.items() if moved > LITTLE * most}
 
-    def _kernel(self, kernel: RunnableKernel, name: str) -> Kernel:
+    def _kernel(self, kernel: RunnableKernel, name: str, handling_s: float | None = None) -> Kernel:
+        """A kernel as a problem has it; with `handling_s`, its times are those for which it holds a slot."""
         profiles = {}
         for kind in self.kinds_of(kernel):
             device = self.topology.kinds[kind].name
             timing = self.profiles.timing(kernel.key, device)
-            profiles[device] = Profile(timing.fixed_s, timing.per_byte_s, demand=self._demand(kernel, device))
+            held_s = timing.fixed_s + (0.0 if handling_s is None else timing.around_s + handling_s)
+            profiles[device] = Profile(held_s, timing.per_byte_s, demand=self._demand(kernel, device))
         # One that no device can run is still a kernel: the check of the whole problem says what is wrong with it.
         return Kernel(name, profiles or {device: Profile(1.0) for device in kernel.implementations})
 

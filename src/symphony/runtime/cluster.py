@@ -141,15 +141,20 @@ class Cluster:
         """The task that an attempt of the engine runs. For the loop's thread."""
         return self._loop.attempt(number)
 
-    def workload(self, jobs: Sequence[Job]) -> Workload:
-        """Jobs of this cluster that are over, as a workload for the simulator, with what has been learned by now."""
+    def workload(self, jobs: Sequence[Job], *, held: bool = True) -> Workload:
+        """Jobs of this cluster that are over, as a workload for the simulator, with what has been learned by now.
+
+        Times are those for which a slot is held: by kernels, by values being read and kept, and by our own handling.
+        Decisions are not in them: the simulator charges those, if it is told (`latency_s`). Without `held`, they are
+        those of the kernels only.
+        """
         states = [job._state for job in jobs]
         if not states or not all(state.over.is_set() for state in states):
             raise InputError("there are no jobs, or some are not over", hint="wait for them: job.wait()")
         first = min(state.submitted_s for state in states)
         sizes = [[size_of(run) for run in state.runs] for state in states]
         given = zip([state.graph for state in states], sizes, [x.submitted_s - first for x in states], strict=True)
-        return self._scheduler.books.workload(list(given))
+        return self._scheduler.books.workload(list(given), self.statistics.mean_handling_s if held else None)
 
     def close(self, wait: bool = True) -> None:
         """End it; with `wait`, when all jobs are over. What was learned is kept."""

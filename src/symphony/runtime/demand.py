@@ -187,10 +187,17 @@ class Company:
 
     def of(self, ran: Ran, running: Iterable[Ran]) -> list[tuple[Ran, float]]:
         """Those beside a run that has ended, with the share of its time; it is remembered for those to come."""
-        met = takewhile(lambda one: one.ended_s > ran.began_s, reversed(self._ended))
-        near = [one for one in (*met, *running) if one.device in self._near[ran.device]]
+        near = [one for one in self._met(ran, running) if one.device in self._near[ran.device]]
         self._ended.append(ran)
         return [(one, share) for one in near if (share := ran.beside(one)) > 0]
+
+    def alone(self, ran: Ran, running: Iterable[Ran]) -> bool:
+        """Whether a run that has ended, and is not remembered yet, had its device for itself."""
+        return not any(one.device == ran.device and ran.beside(one) > 0 for one in self._met(ran, running))
+
+    def _met(self, ran: Ran, running: Iterable[Ran]) -> list[Ran]:
+        """Those that may have run at the same time, wherever."""
+        return [*takewhile(lambda one: one.ended_s > ran.began_s, reversed(self._ended)), *running]
 
 
 def load_of(ran: Ran, company: Sequence[tuple[Ran, float]], known: Mapping[tuple[str, str], Demand]) -> Load:

@@ -36,6 +36,7 @@ class Attempt:
     seconds: float = float("nan")
     cold: bool = False
     ended: str = ""  # "" = under way, "done", or why it was not
+    heard_s: float = float("nan")  # when we were told that it had ended
 
     @property
     def device(self) -> str:

@@ -14,7 +14,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from symphony.engines.engine import (
     DeviceDown,
@@ -59,6 +59,24 @@ SHORT_S = 5e-3  # a kernel that is expected to take less may be sent ahead: one 
 AHEAD_S, AHEAD = 1e-3, 16  # … or as many as take so long, and no more than this
 
 
+@dataclass
+class _Cycle:
+    """How long it takes from hearing of something to what follows from it."""
+
+    heard_s: float
+    decisions: int = 0
+    deciding_s: float = 0.0
+
+    def decided(self, decisions: int, seconds: float) -> None:
+        """A turn was taken."""
+        if decisions:
+            self.decisions, self.deciding_s = self.decisions + decisions, self.deciding_s + seconds
+
+    def handling_s(self, now_s: float) -> float:
+        """By now, less one decision: the simulator charges that by itself."""
+        return now_s - self.heard_s - self.deciding_s / max(self.decisions, 1)
+
+
 class Loop:
     """A scheduler and an engine at work."""
 
@@ -86,6 +104,7 @@ class Loop:
         self._trials: dict[tuple[str, int], TaskRun] = {}  # kernels on device kinds that they have never run on
         self._events: deque[Event] = deque()  # for the core
         self._early: dict[int, Event] = {}  # gangs that have finished, of which the core has not heard
+        self._cycle = _Cycle(time.monotonic())
 
     # --- what others ask for; each is run by the loop's own thread
 
@@ -130,14 +149,18 @@ class Loop:
 
     def cycle(self, timeout_s: float) -> None:
         """Hear what has happened, and have the core decide what follows."""
-        for event in self.engine.poll(timeout_s):
+        events = self.engine.poll(timeout_s)
+        self._cycle = _Cycle(time.monotonic())
+        for event in events:
             self._heard(event)
         while self.requests:
             self.requests.popleft()()
         while True:
             while self._events:
                 batch = [self._events.popleft() for _ in range(min(len(self._events), AT_ONCE))]
-                answer = self.scheduler.turn(batch, time.monotonic())
+                began_s = time.monotonic()
+                answer = self.scheduler.turn(batch, began_s)
+                self._cycle.decided(answer.decisions, time.monotonic() - began_s)
                 self._early |= {batch[k].who: batch[k] for k in answer.early.nonzero()[0]}
                 self._carry_out(answer)
             self._watch.attend(bool(self._attempts))
@@ -195,7 +218,10 @@ class Loop:
         if len(kinds) < 2 or run.kernel.options.workers > 1:
             return -1
         for kind in kinds:
-            if (key, kind) not in self._trials and not books.profiles.tried(key, books.topology.kinds[kind].name):
+            named = books.topology.kinds[kind]
+            # A CPU has many processes, each with its first run. An accelerator has one, and compiles in that.
+            tried = books.profiles.tried(key, named.name, warm=named.type != "cpu")
+            if (key, kind) not in self._trials and not tried:
                 self._trials[key, kind] = run
                 return kind
         return -1
@@ -216,7 +242,10 @@ class Loop:
         to_send = [*self._begun(answer)]
         to_send += self._ahead(answer, to_send)
         if to_send:
-            self.engine.dispatch([self._work(*one) for one in to_send])
+            work = [self._work(*one) for one in to_send]
+            started = sum(not ahead for *_, ahead in to_send)
+            self.scheduler.statistics.handling_s.extend([self._cycle.handling_s(time.monotonic())] * started)
+            self.engine.dispatch(work)
         for gang in answer.saved.tolist():  # only now: it may have started within this turn
             run = self._run_of(gang, answer) if gang >= 0 else None
             if run is not None and run.number >= 0:
@@ -323,6 +352,7 @@ class Loop:
         run.number = -1
         if not isinstance(event, Stopped):
             attempt.began_s, attempt.seconds = event.began_s, event.seconds
+            attempt.heard_s = time.monotonic()
         if run.job.over.is_set():
             attempt.ended = attempt.ended or "given up"
             if isinstance(event, Finished):
@@ -382,10 +412,15 @@ class Loop:
         active = 1.0 if math.isnan(busy_s) else min(busy_s / max(event.seconds, 1e-9), 1.0)
         kind, ended_s = self._kind_name(device), event.began_s + event.seconds
         ran = Ran(run.kernel.key, kind, device, event.began_s, ended_s, active)
+        alone = self._company.alone(ran, self._running())
         company = self._company.of(ran, self._running())
-        seen = self._watch.during(device, event.began_s, ended_s)
+        seen = self._watch.during(device, event.began_s, ended_s, alone)
         took = size_of(run), event.seconds
         books.profiles.learn(ran, *took, busy_s=busy_s, cold=event.cold, company=company, seen=seen)
+        attempt = run.attempts[-1]
+        if not (event.cold or attempt.ahead):
+            held_s = attempt.heard_s - attempt.sent_s - event.seconds
+            books.profiles.timing(run.kernel.key, kind).learn_around(max(held_s, 0.0))
         books.refresh(run.kernel)
         self._end_trial(run)
 

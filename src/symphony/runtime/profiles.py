@@ -121,10 +121,10 @@ class Profiles(Mapping[tuple[str, str], Timing]):
             self._demands[kernel, device].doubt()
         timing.doubt(digest)
 
-    def tried(self, kernel: str, device: str) -> bool:
-        """Whether it has ever run there."""
+    def tried(self, kernel: str, device: str, warm: bool = False) -> bool:
+        """Whether it has ever run there; `warm`: other than as the first of its process, which may have compiled."""
         found = self._timings.get((kernel, device))
-        return found is not None and found.runs > 0
+        return found is not None and (found.warm if warm else found.runs) > 0
 
     @property
     def rows(self) -> list[ProfileRow]:
@@ -215,7 +215,7 @@ def _fields(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 def _timing(fields: Mapping[str, Any]) -> Timing:
     timing = Timing(**fields)
-    if not np.isfinite([*timing.mean, *np.ravel(timing.cov), timing.noise, timing.weight]).all():
+    if not np.isfinite([*timing.mean, *np.ravel(timing.cov), timing.noise, timing.weight, *timing.around]).all():
         raise ValueError("a number is not finite")
     if np.shape(timing.cov) != (2, 2) or len(timing.mean) != 2 or timing.weight <= 0:
         raise ValueError("a belief has another shape")

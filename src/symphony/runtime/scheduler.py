@@ -22,6 +22,7 @@ from symphony.runtime.books import Books, Shapes, grown_core
 from symphony.runtime.packing import Packed
 from symphony.runtime.profiles import Profiles
 from symphony.runtime.programs import Program, Result
+from symphony.runtime.timing import tame_mean
 from symphony.runtime.turn import AT_ONCE, Answer, Event
 from symphony.scheduling import state
 from symphony.scheduling.policy import Policy, check_instance
@@ -29,6 +30,7 @@ from symphony.scheduling.policy import Policy, check_instance
 log = logging.getLogger("symphony.runtime")
 HEURISTIC = EftBelief()
 KEPT = 4096  # latencies
+HANDLED = 256  # starts over which the time that they took us is averaged: how busy a machine is changes
 
 
 @dataclass
@@ -40,10 +42,17 @@ class Statistics:
     refused: int = 0
     fallbacks: Counter[str] = field(default_factory=Counter)  # turns that the heuristic took, by reason
     latency_s: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))  # of turns with decisions
+    # From when something was heard until a kernel that it let start was sent, less one decision if there were any.
+    handling_s: deque[float] = field(default_factory=lambda: deque(maxlen=HANDLED))
 
     def latency_quantile(self, share: float) -> float:
         """Seconds that a turn with decisions took, for this share of turns or less; NaN if there was none."""
         return float(np.quantile(np.asarray(self.latency_s), share)) if self.latency_s else float("nan")
+
+    @property
+    def mean_handling_s(self) -> float:
+        """Seconds for which a slot waits for us, beyond a decision; 0 before anything started."""
+        return tame_mean(tuple(self.handling_s.copy()))  # a copy: the loop may add to it meanwhile
 
 
 class Scheduler:

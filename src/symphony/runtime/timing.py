@@ -9,7 +9,10 @@ shared the machine, or was the first of its process tells less.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+import numpy as np
 
 # Before anything ran: milliseconds, and a gigabyte per second, give or take a factor of e^3 = 20.
 PRIOR_MEAN = (math.log(2e-3), math.log(1e-9))
@@ -20,10 +23,17 @@ LEAST_NOISE = 0.02
 SHARED = 2.0  # factor on the noise of a run that had company on its machine
 COLD = 8.0  # of the first run in a process: it imports and compiles
 DRIFT = 0.02  # by which log times wander from run to run: what was learned long ago counts less
+AROUND = 20  # runs over which the time around them is averaged …
+WILD = 10.0  # … and that of each counts as no more than so many medians: somebody compiled
 FREEDOM = 4.0  # degrees of freedom of the noise: a wild run is believed less the wilder it is
 SHORTEST = 1e-7  # seconds: clocks tell no shorter times
 CHANGED_STD = 1.0  # by which a belief widens when the code of a kernel has changed …
 FAR, OFTEN = 25.0, 3  # … or when so many runs in a row were as far off as this, in squared deviations
+
+
+def tame_mean(seconds: Sequence[float]) -> float:
+    """Mean of short times, without what is far beyond all others; 0 of none."""
+    return float(np.minimum(seconds, WILD * np.median(seconds)).mean()) if len(seconds) else 0.0
 
 
 @dataclass
@@ -35,7 +45,9 @@ class Timing:
     noise: float = NOISE_STD**2 * NOISE_RUNS  # sum of squares
     weight: float = NOISE_RUNS  # of how many runs
     runs: int = 0
+    warm: int = 0  # runs that were not the first of their process
     odd: int = 0  # runs in a row that were far off
+    around: list[float] = field(default_factory=list)  # seconds that the last runs held a slot without running on it
     digest: str = ""  # of the code that ran
 
     @property
@@ -81,7 +93,7 @@ class Timing:
         self.odd = self.odd + 1 if surprise > FAR else 0
         if self.odd >= OFTEN:  # it is not the runs that are wrong
             aa, bb, self.odd = aa + CHANGED_STD**2, bb + CHANGED_STD**2, 0
-        elif self.runs:  # the first run is news, however far off
+        elif self.warm or (cold and self.runs):  # the first run is news, however far off; so is the first warm one
             noise *= max((FREEDOM + surprise) / (FREEDOM + 1.0), 1.0)
         for _ in range(4):  # around where it ends up, not around where it began
             expected, a, b = self._at(size)
@@ -94,7 +106,16 @@ class Timing:
         if not cold and not shared and self.runs:
             left = min((seen - self._at(size)[0]) ** 2, (4 * self.noise_std) ** 2)
             self.noise, self.weight = self.noise * 0.98 + left, self.weight * 0.98 + 1.0
-        self.runs += 1
+        self.runs, self.warm = self.runs + 1, self.warm + (not cold)
+
+    @property
+    def around_s(self) -> float:
+        """Seconds that a run holds a slot beyond its own: for messages, and for values that are read and kept."""
+        return tame_mean(self.around)
+
+    def learn_around(self, seconds: float) -> None:
+        """Take in for how long a slot was held by a run that was not running."""
+        self.around = [*self.around[1 - AROUND :], seconds]
 
     def doubt(self, digest: str) -> None:
         """The code is another than that of earlier runs: what they told is a hint only."""

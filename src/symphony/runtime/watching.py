@@ -3,7 +3,9 @@
 Both are read ten times a second, by threads that sleep while nothing runs. What is remembered of a run is the mean of
 the windows that lie within it; of a short one, nothing.
 
-- Of a GPU that runs one kernel at a time, all traffic is that kernel's: bytes over PCIe are what it asks of the link.
+- Of a GPU that runs one kernel, all traffic is that kernel's: bytes over PCIe are what it asks of the link, and the
+  time for which anything computed is what it asks of the GPU, on which processes take turns. Where several run, nobody
+  knows whose it is: of a GPU with several slots, only runs that were alone on it tell.
 - Pressure is the share of time for which some task of the machine waited: for a processor, for pages to come back, for
   a disk. It is nobody's in particular, and says nothing of a memory's bandwidth: a processor that waits for memory
   counts as one that works. So it is shown beside a kernel, and no demand is made of it.
@@ -34,7 +36,8 @@ INTERVAL_S = 0.1
 KEPT = 3_000  # windows of a place: five minutes
 LEAST = 2  # windows, of which a run tells something
 MICRO = 1e-6
-PCIE = "pcie"  # bytes a second, both ways; the only figure of which a demand is made
+PCIE = "pcie"  # bytes a second, both ways; of this and the next, demands are made
+TAKEN = "gpu taken"  # share of the time for which anything computed
 # What is remembered, by what it is made of: the first whose events are all there. Amounts per second, times a unit.
 Sums = Mapping[str, list[tuple[tuple[str, ...], float]]]
 OF_CPUS: Sums = {
@@ -47,6 +50,7 @@ OF_GPUS: Sums = {
         (("gpm.pcie_transmit_bytes", "gpm.pcie_receive_bytes"), 1.0),
         (("nvml.pcie_transmit_bytes", "nvml.pcie_receive_bytes"), 1.0),
     ],
+    TAKEN: [(("gpm.active_us",), MICRO), (("nvml.busy_us",), MICRO)],
     "gpu busy": [(("gpm.sm_busy_us",), MICRO), (("nvml.busy_us",), MICRO)],
     "gpu memory busy": [(("gpm.dram_busy_us",), MICRO), (("nvml.memory_busy_us",), MICRO)],
 }
@@ -85,11 +89,8 @@ class Watch:
     """Reads figures while something runs. `during` may be asked by one thread, while others read."""
 
     def __init__(self, topology: Topology, openers: Sequence[Opener] | None = None) -> None:
-        types = [topology.kind_of[device.kind] for device in topology.devices]
-        gpus = [number for number, kind in enumerate(types) if kind.type == "gpu"]
+        gpus = [number for number, d in enumerate(topology.devices) if topology.kind_of[d.kind].type == "gpu"]
         self._gpu = {device: f"GPU-{_visible(number)}" for number, device in enumerate(gpus)}
-        # Of a GPU with several slots nobody knows whose traffic it is.
-        self._shared = {device for device in gpus if types[device].slots > 1}
         self._windows: dict[str, deque[_Window]] = {}
         self._wanted = threading.Event()
         self._closed = False
@@ -106,10 +107,10 @@ class Watch:
         if busy != self._wanted.is_set() and not self._closed:
             (self._wanted.set if busy else self._wanted.clear)()
 
-    def during(self, device: int, began_s: float, ended_s: float) -> dict[str, float]:
-        """Means over a run on a device, by figure; none of what nobody knows."""
+    def during(self, device: int, began_s: float, ended_s: float, alone: bool = True) -> dict[str, float]:
+        """Means over a run on a device, which it had for itself or not, by figure; none of what nobody knows."""
         place, figures = (self._gpu[device], OF_GPUS) if device in self._gpu else ("", OF_CPUS)
-        if device in self._shared or ended_s - began_s < LEAST * INTERVAL_S:
+        if (device in self._gpu and not alone) or ended_s - began_s < LEAST * INTERVAL_S:
             return {}
         kept = tuple(self._windows.get(place, ()))  # a copy: others add to it
         within = [one for one in kept if one.began_s >= began_s and one.ended_s <= ended_s]

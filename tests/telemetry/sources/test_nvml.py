@@ -116,7 +116,7 @@ class Library:
         self.gaps.append(gap)
         if gap < 0.1 - 1e-9:
             raise self.NVMLError("Invalid Argument")
-        known = {2: 34.0, 3: 20.0, 5: 30.0, 10: 55.0, 20: self.transmit / 2**20 * 0.97, 21: 2e8 / 2**20}
+        known = {1: 80.0, 2: 34.0, 3: 20.0, 5: 30.0, 10: 55.0, 20: self.transmit / 2**20 * 0.97, 21: 2e8 / 2**20}
         for metric in wanted.metrics[: wanted.numMetrics]:
             metric.nvmlReturn = 0 if metric.metricId in known else 3
             metric.value = known.get(metric.metricId, 0.0)
@@ -146,6 +146,7 @@ def test_what_a_gpu_says() -> None:
             "nvml.memory_cycles": 3201e6,
             "nvml.pcie_transmit_bytes": 1e9,
             "nvml.pcie_receive_bytes": 2e8,
+            "gpm.active_us": 800_000,  # the same, of this window
             "gpm.sm_busy_us": 340_000,  # what is
             "gpm.sm_occupancy_us": 200_000,
             "gpm.tensor_busy_us": 300_000,

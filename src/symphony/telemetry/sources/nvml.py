@@ -6,6 +6,7 @@ Events, all of them amounts over the window (amount / duration is the mean):
 
 - `nvml.busy_us`: time for which at least one kernel was there. This is the classic "utilisation", and misleads: one
   small kernel counts as much as one that fills the GPU. `nvml.memory_busy_us` is the same of accesses to memory.
+- `gpm.active_us`: time for which at least one kernel was there, in this window and no other. Hopper or later.
 - `gpm.sm_busy_us`, `gpm.sm_occupancy_us`, `gpm.tensor_busy_us`, `gpm.dram_busy_us`: the share of the multiprocessors,
   of their warps, of the tensor cores and of the memory's bandwidth in use, times the duration. Hopper or later.
 - `gpm.pcie_transmit_bytes`, `gpm.pcie_receive_bytes`, `gpm.nvlink_transmit_bytes`, `gpm.nvlink_receive_bytes`: from and
@@ -37,6 +38,7 @@ _MHZ = 1e6
 _CLOCKS = {"nvml.sm_cycles": 1, "nvml.memory_cycles": 2}
 _PCIE = {"nvml.pcie_transmit_bytes": 197, "nvml.pcie_receive_bytes": 198}  # numbers of fields
 _GPM = {  # numbers of metrics, and the scale from what they are given in to our unit in a second
+    "gpm.active_us": (1, _PERCENT_US),
     "gpm.sm_busy_us": (2, _PERCENT_US),
     "gpm.sm_occupancy_us": (3, _PERCENT_US),
     "gpm.tensor_busy_us": (5, _PERCENT_US),
