@@ -150,9 +150,17 @@ def test_a_training_tells_of_every_round(whole) -> None:
 
 
 def test_the_loss_reaches_the_filter_when_asked_to(whole) -> None:
-    """And not otherwise: test_the_first_step_follows_the_policy_gradient."""
+    """And not otherwise: test_the_first_step_follows_the_policy_gradient, and the next."""
     _, _, policy, _ = whole
     assert float(jnp.abs(policy.network.factors).max()) > 0
+
+
+@pytest.mark.slow
+def test_a_training_leaves_the_filter_alone_unless_asked(whole) -> None:
+    settings, _, _, history = whole
+    policy, told = train(**WHAT, **{**settings, "telemetry_gradient": NONE, "rounds": 1})
+    assert (np.asarray(policy.network.factors) == 0).all()
+    assert told[0].decisions == history[0].decisions and told[0].stay_s == pytest.approx(history[0].stay_s, rel=1e-3)
 
 
 def test_a_training_that_was_cut_off_ends_with_the_same_numbers(whole, tmp_path: Path) -> None:
