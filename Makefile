@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+unexport PYTHONDONTWRITEBYTECODE  # every process that tests start would compile all of Symphony again
 
 .PHONY: help install demo test slow lint format fuzz faults clean
 

@@ -13,11 +13,15 @@ from tests.compiling import compile_quickly
 
 compile_quickly()
 
+CHUNK = 64  # steps: tests run a hundred or so, and without optimisation the rest of a long chunk takes seconds
 MOST_BYTES = 3 << 30  # of one process, from which on compiled programs are dropped between modules
 
 
 def pytest_collection_finish() -> None:
-    """Tracing makes millions of small objects, and all that was imported would be looked at again and again."""
+    """Short chunks of steps. And tracing makes millions of small objects: what was imported is not looked at again."""
+    from symphony.simulator import run
+
+    run.CHUNK = CHUNK
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
 

@@ -98,7 +98,7 @@ def test_the_table_says_when_seeds_are_too_few() -> None:
 
 def test_what_is_done_is_not_run_again_and_what_is_not_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[str, float]] = []
-    first = survey(["fifo", "heft"], PLACES[:1], tmp_path, seeds=range(2), progress=lambda *x: told.append(x))
+    first = survey(["sjf", "heft"], PLACES[:1], tmp_path, seeds=range(2), progress=lambda *x: told.append(x))
     assert [share for _, share in told] == sorted(share for _, share in told) and told[-1][1] == 1.0
     ran: list[str] = []
     real = surveys.simulate
@@ -108,18 +108,18 @@ def test_what_is_done_is_not_run_again_and_what_is_not_is(tmp_path: Path, monkey
         return real(*args, name=name, **more)
 
     monkeypatch.setattr(surveys, "simulate", counted)
-    again = survey(["fifo", "heft"], PLACES[:1], tmp_path, seeds=range(2))
+    again = survey(["sjf", "heft"], PLACES[:1], tmp_path, seeds=range(2))
     assert ran == [] and list(again.cells) == list(first.cells)
     assert again.cells[0].jobs == first.cells[0].jobs and len(again.cells[0].jobs[0]["finish_s"]) == 3
-    more = survey(["fifo", "sjf", "heft"], PLACES[:1], tmp_path, seeds=range(2))
-    assert ran == ["sjf"]
-    assert [(c.place, c.policy) for c in more.cells] == [(PLACES[0], p) for p in ("fifo", "sjf", "heft")]
-    more = survey(["fifo", "heft"], [*PLACES, Place("variant-calling", "gpu24")], tmp_path, seeds=range(2))
-    assert ran[1:] == ["fifo", "heft"]
-    assert [(c.place, c.policy) for c in more.cells] == [(place, p) for place in PLACES for p in ("fifo", "heft")]
+    more = survey(["sjf", "fifo", "heft"], PLACES[:1], tmp_path, seeds=range(2))
+    assert ran == ["fifo"]  # by itself, as in the tests below: one program serves them
+    assert [(c.place, c.policy) for c in more.cells] == [(PLACES[0], p) for p in ("sjf", "fifo", "heft")]
+    more = survey(["sjf", "heft"], [*PLACES, Place("variant-calling", "gpu24")], tmp_path, seeds=range(2))
+    assert ran[1:] == ["sjf", "heft"]
+    assert [(c.place, c.policy) for c in more.cells] == [(place, p) for place in PLACES for p in ("sjf", "heft")]
     assert len(more.skipped) == 1 and "IndelRealignment" in more.skipped[0]
-    survey(["fifo", "heft"], PLACES[:1], tmp_path, seeds=range(1, 3))
-    assert ran[3:] == ["fifo", "heft"], "other seeds are other cells"
+    survey(["sjf", "heft"], PLACES[:1], tmp_path, seeds=(0, 4))  # of the same shapes
+    assert ran[3:] == ["sjf", "heft"], "other seeds are other cells"
 
 
 def test_a_policy_with_other_numbers_is_another_cell(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from symphony.cli import explain as command
-from symphony.policies import Learned, Network, Sizes, explain, named, save
+from symphony.policies import Learned, Network, Sizes, explain, load, named, save
 from symphony.problem.errors import InputError
 from symphony.simulator.run import run_traces
 from symphony.simulator.scenarios import stack
@@ -23,11 +23,19 @@ SIZES = Sizes(gangs=4, devices=3, preempts=2, configures=2, width=8, memory=8)
 
 
 @pytest.fixture(scope="module")
-def policy() -> Learned:
-    """One whose network has a say: where the heuristic hardly cares, it decides."""
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a policy whose network has a say: where the heuristic hardly cares, it decides."""
     network = Network(jax.random.key(1), SIZES)
     loud = eqx.tree_at(lambda n: n.score.layers[-1].weight, network, replace_fn=lambda x: 300 * x)
-    return Learned(loud)
+    path = tmp_path_factory.mktemp("policy") / "mine.policy"
+    save(path, loud)
+    return path
+
+
+@pytest.fixture(scope="module")
+def policy(written: Path) -> Learned:
+    """Read, as the command does: one program serves both."""
+    return load(written)[0]
 
 
 @pytest.fixture(scope="module")
@@ -108,17 +116,16 @@ def test_a_decision_that_is_never_made_is_named(policy) -> None:
         explain(named("heft"), cheap_scenario())
 
 
-def test_the_command_shows_candidates_beliefs_and_the_heuristic(policy, tmp_path: Path, monkeypatch) -> None:
+def test_the_command_shows_candidates_beliefs_and_the_heuristic(written: Path, monkeypatch) -> None:
     app = typer.Typer()
     app.command()(command.explain)
     monkeypatch.setattr(command, "scenario", lambda *_: cheap_scenario())
     monkeypatch.setenv("COLUMNS", "160")
-    save(tmp_path / "mine.policy", policy.network)
-    options = ["-t", "machine", "-p", str(tmp_path / "mine.policy"), "-d", "3"]
+    options = ["-t", "machine", "-p", str(written), "-d", "3"]
     shown = CliRunner().invoke(app, options)
     assert shown.exit_code == 0, shown.output
     assert "decision 3" in shown.output and "▶" in shown.output and "by others" in shown.output
-    written = CliRunner().invoke(app, [*options, "--json", "-"])
-    assert json.loads(written.stdout)["number"] == 3
+    told = CliRunner().invoke(app, [*options, "--json", "-"])
+    assert json.loads(told.stdout)["number"] == 3
     refused = CliRunner().invoke(app, ["-p", "heft"])
     assert isinstance(refused.exception, InputError)

@@ -23,7 +23,8 @@ from symphony.problem.errors import InputError
 from symphony.simulator.counters import ONE, OTHERS, OWN, PARAMETERS, READINGS
 from symphony.telemetry.posterior import Belief
 from symphony.telemetry.tuning import FACTORS, Slopes, Step, tuned
-from symphony.training.gradients import METHODS, Linear, LinearNet
+from symphony.training.gradients import METHODS
+from symphony.training.nets import Linear, LinearNet
 
 NONE, IMPLICIT, SAMPLED = "none", "implicit", "sampled"
 NET = LinearNet(((),))  # the load of others, and its reading

@@ -1,0 +1,75 @@
+"""What depends on what in a Bayesian network, by its graph alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+from symphony.problem.errors import InputError
+
+Graph = tuple[tuple[int, ...], ...]  # parents of each variable, all of them before it
+
+
+class Ball(NamedTuple):
+    """What a Bayes ball met (Shachter, 1998)."""
+
+    tables: frozenset[int]  # variables whose own parameters the answer depends on
+    linked: frozenset[int]  # variables that are not independent of the query, given what is known
+
+
+def bayes_ball(graph: Graph, query: Iterable[int], known: Iterable[int]) -> Ball:
+    """Which variables matter to a query, given the known ones."""
+    known = frozenset(known)
+    children: list[list[int]] = [[] for _ in graph]
+    for variable, parents in enumerate(graph):
+        for parent in parents:
+            children[parent].append(variable)
+    top: set[int] = set()
+    bottom: set[int] = set()
+    coming = [(variable, True) for variable in query]  # as if from a child of theirs
+    while coming:
+        variable, from_child = coming.pop()
+        # What is known stops a ball from a child and returns one from a parent; what is not does not.
+        if variable not in top and from_child != (variable in known):
+            top.add(variable)
+            coming += [(parent, True) for parent in graph[variable]]
+        if variable not in bottom and variable not in known:
+            bottom.add(variable)
+            coming += [(child, False) for child in children[variable]]
+    return Ball(frozenset(top), frozenset(bottom))
+
+
+def ancestors(graph: Graph, of: Iterable[int]) -> frozenset[int]:
+    """Some variables and all that they descend from."""
+    found: set[int] = set()
+    coming = list(of)
+    while coming:
+        variable = coming.pop()
+        if variable not in found:
+            found.add(variable)
+            coming += graph[variable]
+    return frozenset(found)
+
+
+def separating(graph: Graph, variables: Sequence[int], known: Iterable[int]) -> frozenset[int]:
+    """The fewest (then the earliest) further variables that, once known, make some variables independent."""
+    known = frozenset(known)
+    candidates = sorted(ancestors(graph, variables) - known)
+    for count in range(len(candidates) + 1):
+        for chosen in combinations(candidates, count):
+            condition = known.union(chosen)
+            if all(v not in bayes_ball(graph, (u,), condition).linked for u, v in combinations(variables, 2)):
+                return frozenset(chosen)
+    raise AssertionError("variables that are all known are independent")
+
+
+def checked(graph: Graph) -> None:
+    """Complain of a graph whose variables do not come after their parents."""
+    for variable, parents in enumerate(graph):
+        if not all(0 <= parent < variable for parent in parents) or len(set(parents)) < len(parents):
+            raise InputError(
+                f"parents are {parents}",
+                where=f"variable {variable}",
+                hint="number the variables so that each comes after its parents, and name each parent once",
+            )
