@@ -7,6 +7,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from benchmarks import weights
 
 from symphony import policies
 from symphony.policies import SHIPPED, Network, Sizes, load, named, save
@@ -35,6 +36,16 @@ def test_the_shipped_policy_says_where_it_comes_from_and_runs() -> None:
     assert run.refused == 0 and len(run.jobs) == 8
     for one, other in zip(jax.tree.leaves(policy), jax.tree.leaves(named(SHIPPED)), strict=True):
         np.testing.assert_array_equal(one, other)
+
+
+def test_what_the_shipped_weights_were_trained_on_can_be_drawn_again() -> None:
+    _, card = load(Path(policies.__file__).with_name("symphony.policy"))
+    found = weights.courses(quick=False)
+    assert card["workloads"] == list(dict.fromkeys(spec for course, _ in found for spec in course.workloads))
+    assert len(card["topologies"]) == len({course.topology.name for course, _ in found})
+    for course, _ in found:
+        drawn = [course.scenario(number).workload for number in range(len(course.workloads))]
+        assert {len(workload.jobs) for workload in drawn} == ({1} if "jobs=1" in course.workloads[0] else {24})
 
 
 def test_files_that_are_none_are_refused_by_name(tmp_path: Path) -> None:
