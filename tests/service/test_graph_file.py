@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import symphony as sy
+from symphony.runtime.kernels import code_of, digest
 from symphony.service.graph_file import load
 from tests.runtime.machines import machine
 from tests.service.places import SECONDS
@@ -131,3 +133,11 @@ def test_other_files_are_no_graphs(tmp_path: Path) -> None:
         load(str(tmp_path / "g.txt"), {})
     with pytest.raises(sy.InputError, match="there is no file"):
         load("nowhere.py", {})
+
+
+def test_a_file_gives_the_same_bytes_each_time_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Byte code that Python kept is pickled otherwise: a submission with a key would be taken for another one."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    (tmp_path / "g.py").write_text(PYTHON)
+    read = [load(str(tmp_path / "g.py"), {}) for _ in range(3)]
+    assert len({digest(code_of(graph.tasks[0].kernel, "cpu")) for graph in read}) == 1

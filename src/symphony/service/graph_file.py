@@ -25,8 +25,9 @@ import math
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Annotated, Any
 
 import cloudpickle
@@ -100,9 +101,20 @@ def _of_module(path: Path, name: str, arguments: Mapping[str, Any]) -> Graph:
     return made
 
 
+class _Source(SourceFileLoader):
+    """Compiles a file each time that it is read.
+
+    Byte code that Python kept is pickled otherwise, and the second submission of a file would not be the first's equal.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Of what the file holds now."""
+        return self.source_to_code(self.get_data(self.path), self.path)
+
+
 def _module(path: Path) -> ModuleType:
     """Run a file as a module. Its functions are sent whole: where they run there is no such file."""
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    spec = importlib.util.spec_from_file_location(path.stem, path, loader=_Source(path.stem, str(path)))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
