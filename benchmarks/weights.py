@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from symphony.policies import SUFFIX, named, save
+from symphony.policies import named
 from symphony.problem.topologies import topology
 from symphony.simulator.contention import Bottleneck
 from symphony.training.train import Course, Drawn, Round, Size, draw, train
@@ -45,7 +45,7 @@ def courses(quick: bool) -> list[tuple[Course, Size]]:
 
 
 def main() -> None:
-    """Draw, train, keep."""
+    """Draw, and train; what was best so far is in the folder after every look, as `best.policy`."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("out", type=Path)
     parser.add_argument("--quick", action="store_true", help="see that it runs")
@@ -69,7 +69,7 @@ def main() -> None:
             flush=True,
         )
 
-    policy, history = train(
+    train(
         topology=[course.topology for course, _ in chosen],
         workload=[*MANY, *ONE],
         rounds=4 if given.quick else given.rounds,
@@ -80,9 +80,6 @@ def main() -> None:
         checkpoint=given.out,
         drawn_before=turns,
         tell=tell,
-    )
-    save(
-        given.out / f"best{SUFFIX}", policy.network, {"command": "python -m benchmarks.weights", "rounds": len(history)}
     )
 
 

@@ -192,7 +192,7 @@ def train(
         return float(np.mean([compared(kind, policy, contention).mean() for kind in kinds]))
 
     with ThreadPoolExecutor(1) as beside:
-        # What is trained on may only get worse.
+        # Weights that are trained on are the best until something is better.
         before = beside.submit(looked, start.network) if start is not None and not history else None
         programs = _compiled([(position, *lesson_of(draws.index(kind))) for kind in kinds])
     if before is not None and start is not None:
