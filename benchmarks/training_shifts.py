@@ -50,16 +50,15 @@ OLD, NEW = ("LM", "ResNet-18", "A3C"), ("Transformer", "ResNet-50", "CycleGAN")
 MODELS: dict[str, tuple[tuple[str, ...], ...]] = {"families": (OLD, NEW), "mix": (OLD + NEW, NEW)}
 GONE = {"lost": "p100", "added": "v100"}  # the kind of GPU that is not there, after the shift or before it
 FOR_EVER_S = 1e8
-LOAD = 2.0
 RIVALS = ("max-sum-throughput", "max-min-fairness", "allox")  # the best of `training_jobs`
 HEARD = (0.05, 0.25, 1.0)  # parts of the reports
 POINTS, CURVE = 60, 4.0  # of a curve, up to so many times the last arrival
 AS_BEFORE, ROUNDS = 1.5, 3  # recovery: errors of so many rounds are at most so many times those before
 
 
-def shifted(section: str, seed: int, slots: int, jobs: int) -> tuple[Scenario, MeasuredJobs, float]:
+def shifted(section: str, seed: int, slots: int, jobs: int, load: float) -> tuple[Scenario, MeasuredJobs, float]:
     """A scenario, and when it shifts: when the second half of its jobs begins to come."""
-    scenario, made = unknown_case(seed, slots, jobs, LOAD, MODELS.get(section, ()))
+    scenario, made = unknown_case(seed, slots, jobs, load, MODELS.get(section, ()))
     at = scenario.workload.jobs[jobs // 2].arrival_s
     if section in GONE:
         devices = [device.name for device in scenario.topology.devices if device.kind == GONE[section]]
@@ -101,7 +100,7 @@ def shift(section: str, options: Any) -> Iterator[Figures]:
     names = (TRUTH, OURS, *RIVALS)
     known = {(row["seed"], row["policy"]) for row in options.before}
     for seed, name in ((s, n) for s in seeds(options) for n in options.policies or names if (s, n) not in known):
-        scenario, made, at = shifted(section, seed, slots_for(name), options.jobs)
+        scenario, made, at = shifted(section, seed, slots_for(name), options.jobs, options.load)
         out = in_the_loop(name, options.planner, scenario, made)
         times = np.linspace(0, CURVE * scenario.workload.jobs[-1].arrival_s, POINTS)
         later = [job.completion_s for job in out.run.jobs if job.arrival_s >= at]
@@ -122,7 +121,7 @@ def samples(options: Any) -> Iterator[Figures]:
     known = {(row["seed"], row["policy"], row["heard"]) for row in options.before}
     cases = [(s, h, p) for s in seeds(options) for h in options.explore for p in HEARD]
     for seed, how, part in ((s, h, p) for s, h, p in cases if (s, f"{OURS}, {h}", p) not in known):
-        scenario, made = unknown_case(seed, 2, options.jobs, LOAD)
+        scenario, made = unknown_case(seed, 2, options.jobs, options.load)
         described = describe(made, scenario.topology)
         out = run(scenario, planner(options.planner, how), described, spoil=some(part, seed))
         yield {"seed": seed, "policy": f"{OURS}, {how}", "heard": part, **figures(out)}
@@ -182,6 +181,7 @@ def main() -> None:
     options_parser = parser(__doc__.splitlines()[0], SECTIONS)
     in_parts(options_parser)
     options_parser.add_argument("--jobs", type=int, default=48, help="of each seed")
+    options_parser.add_argument("--load", type=float, default=2.0, help="of what the cluster sustains")
     options_parser.add_argument("--explore", nargs="+", choices=HOW, default=HOW, help="of *samples*")
     options_parser.add_argument("--planner", nargs="+", default=[], metavar="NAME=VALUE", help="settings of ours")
     options_parser.add_argument("--policies", nargs="+", help="run these only, after shifts")

@@ -310,12 +310,13 @@ def _improve(
 
         return eqx.filter_vmap(one)(*before, steps, advantage).mean()
 
-    updates, state = _descent().update(eqx.filter_grad(loss)(weights), state, weights)
+    updates, state = _descent().update(eqx.filter_grad(loss)(weights), state)
     return eqx.apply_updates(weights, updates), state
 
 
 def _descent() -> optax.GradientTransformation:
-    return optax.chain(optax.clip_by_global_norm(1.0), optax.adam(RATE))
+    # All weights in one vector: of the norm of many, XLA makes a program for GPUs that it then rejects (a scalar bias).
+    return optax.flatten(optax.chain(optax.clip_by_global_norm(1.0), optax.adam(RATE)))
 
 
 @eqx.filter_jit
