@@ -9,6 +9,7 @@ state, which depends on no cell), the decisions until a fixed quality is reached
 Unfair: all cells have the learning rate and the sizes that were chosen for the whole. Unfair the other way: every cell
 looks at the same few gangs, and but for the black box at the same few devices, which earliest finish has picked.
 Figures so far gathered are in the JSON file after each look; the same command goes on with the cells that are missing.
+One cell trains at a time, while the next are compiled; cores that are busy with other things slow both.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -35,6 +38,7 @@ from symphony.training.update import A2C, PPO, Method
 
 WORKLOADS = ("variant-calling:1", "layered", "eeg", "intrusion:20")
 RIVAL = "eft-exact"
+AHEAD = 2  # cells that are compiled while one is trained: on an accelerator, a program takes a minute or more
 REACH = 0.98  # of the rival's mean completion time: the quality that is waited for
 
 
@@ -95,7 +99,7 @@ class Figures:
 
     @property
     def seconds(self) -> float:
-        """Of training, its share, without the first round, which compiles."""
+        """Of training, its share, without the first round: its program is loaded then."""
         return self.history[-1]["seconds"] - self.history[0]["seconds"]
 
 
@@ -113,8 +117,9 @@ def measure(
     rounds: int,
     given: Drawn,
     tell: Callable[[list[Figures]], None],
+    turn: Lock,
 ) -> None:
-    """Train one cell with some seeds, side by side; figures so far are told after each look."""
+    """Train one cell with some seeds, side by side, in its turn; figures so far are told after each look."""
 
     def looked(history: list[list[Round]]) -> None:
         tell([Figures(name, seed, [asdict(x) for x in told]) for seed, told in zip(seeds, history, strict=True)])
@@ -128,6 +133,7 @@ def measure(
         method=cell.method,
         telemetry_gradient=cell.gradient,
         tell=looked,
+        turn=turn,
     )
 
 
@@ -169,23 +175,27 @@ def main() -> None:
     if given.json is not None and given.json.exists():
         kept = [Figures(**x) for x in json.loads(given.json.read_text())["cells"]]
         done = [x for x in kept if len(x.history) == given.rounds]  # what was cut off begins again
-    scenarios: dict[bool, Drawn] = {}
-    console = Console()
+    todo = []
     for name in given.only:
-        cell = CELLS[name]
         missing = [seed for seed in range(given.seeds) if not any((x.cell, x.seed) == (name, seed) for x in done)]
-        for seeds in (missing[at : at + given.together] for at in range(0, len(missing), given.together)):
-            if cell.corrected not in scenarios:
-                scenarios[cell.corrected] = drawn(size, cell.corrected)
-            before = list(done)
+        todo += [(name, missing[at : at + given.together]) for at in range(0, len(missing), given.together)]
+    console, turn = Console(), Lock()
 
-            def tell(figures: list[Figures], before: list[Figures] = before) -> None:
-                done[:] = [*before, *figures]
-                look = f"{figures[0].cell}, seeds {[x.seed for x in figures]}, {len(figures[0].history)} rounds"
-                console.print(f"{look}: {[round(x.final, 3) for x in figures]}")
-                keep(given.json, rounds=given.rounds, size=asdict(size), cells=[asdict(x) for x in done])
+    def tell(figures: list[Figures]) -> None:
+        told = {(x.cell, x.seed) for x in figures}
+        done[:] = [*(x for x in done if (x.cell, x.seed) not in told), *figures]
+        look = f"{figures[0].cell}, seeds {[x.seed for x in figures]}, {len(figures[0].history)} rounds"
+        console.print(f"{look}: {[round(x.final, 3) for x in figures]}")
+        keep(given.json, rounds=given.rounds, size=asdict(size), cells=[asdict(x) for x in done])
 
-            measure(name, cell, seeds, size, given.rounds, scenarios[cell.corrected], tell)
+    def one(name: str, seeds: list[int]) -> None:
+        measure(name, CELLS[name], seeds, size, given.rounds, scenarios[CELLS[name].corrected], tell, turn)
+
+    with ThreadPoolExecutor(1 + AHEAD) as threads:
+        kinds = sorted({CELLS[name].corrected for name, _ in todo})
+        scenarios = dict(zip(kinds, threads.map(lambda kind: drawn(size, kind), kinds), strict=True))
+        for ended in [threads.submit(one, *what) for what in todo]:
+            ended.result()
     console.print(table(done))
 
 

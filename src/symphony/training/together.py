@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import equinox as eqx
@@ -41,10 +42,12 @@ def train_together(
     telemetry_gradient: str = NONE,
     contention: ContentionModel | None = None,
     tell: Callable[[list[list[Round]]], None] | None = None,
+    turn: AbstractContextManager[Any] | None = None,
 ) -> tuple[list[Learned], list[list[Round]]]:
     """Train once for each seed, on what `draw` made. Returns the weights at the end, and what was told of each round.
 
     Seconds and rates of a round are a training's share of them. `tell` hears after each look at validation scenarios.
+    `turn`, a lock say, is entered between compiling and the first round: others may compile while one trains.
     """
     contention = contention or Bottleneck()
     sloped = slopes(telemetry_gradient)
@@ -52,28 +55,33 @@ def train_together(
     each = [begun(Network(jax.random.key(seed), sizes), method, steps) for seed in seeds]
     positions = jax.tree.map(lambda *x: jnp.stack(x) if eqx.is_array(x[0]) else x[0], *each)
     history: list[list[Round]] = [[] for _ in seeds]
-    for number in range(rounds):
-        since = time.perf_counter()
+
+    def lesson(number: int) -> tuple[Any, ...]:
+        """What a round takes, but for where training stands."""
         batch = pick(drawn.pool, np.stack([taken(drawn, size, seed, number) for seed in seeds]))
         keys = jnp.stack([jax.random.fold_in(jax.random.key(seed), number) for seed in seeds])
-        positions, figures = _rounds(
-            positions, batch, keys, contention, objective, drawn.keep, size, method, steps, sloped
-        )
-        seen = {name: np.asarray(value) for name, value in figures.items()}  # waits for them
-        networks = [_of(positions, index).network for index in range(len(seeds))]
-        against: list[float | None] = [None] * len(seeds)
-        if (number + 1) % size.every == 0 or number + 1 == rounds:
-            against = [float(compared(drawn, Learned(network), contention).mean()) for network in networks]
-        passed = (time.perf_counter() - since) / len(seeds)
-        for index, told in enumerate(history):
-            one = {name: float(value[index]) for name, value in seen.items()}
-            told.append(after(told, passed, one, against[index]))
-        if tell is not None and against[0] is not None:
-            tell(history)
+        return batch, keys, contention, objective, drawn.keep, size, method, steps, sloped
+
+    compiles: Any = eqx.filter_jit(_rounds)
+    program = compiles.lower(positions, *lesson(0)).compile()
+    with turn or nullcontext():
+        for number in range(rounds):
+            since = time.perf_counter()
+            positions, figures = program(positions, *lesson(number))
+            seen = {name: np.asarray(value) for name, value in figures.items()}  # waits for them
+            networks = [_of(positions, index).network for index in range(len(seeds))]
+            against: list[float | None] = [None] * len(seeds)
+            if (number + 1) % size.every == 0 or number + 1 == rounds:
+                against = [float(compared(drawn, Learned(network), contention).mean()) for network in networks]
+            passed = (time.perf_counter() - since) / len(seeds)
+            for index, told in enumerate(history):
+                one = {name: float(value[index]) for name, value in seen.items()}
+                told.append(after(told, passed, one, against[index]))
+            if tell is not None and against[0] is not None:
+                tell(history)
     return [Learned(network) for network in networks], history
 
 
-@eqx.filter_jit
 def _rounds(
     positions: Position,
     batch: ScenarioArrays,
