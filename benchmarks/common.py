@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import os
 import platform
@@ -10,6 +11,8 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+
+from symphony.problem.errors import DataError
 
 LONG = ("errors", "times_s", "in_system_s", "costs")  # of a row: kept, and not printed
 
@@ -89,3 +92,18 @@ def keep(path: Path | None, **figures: Any) -> None:
         whole = path.with_name(f"{path.name}.part")  # whoever is stopped while writing leaves the file of before
         whole.write_text(json.dumps({"taken": time.strftime("%Y-%m-%d"), "machine": machine(), **figures}, indent=1))
         whole.replace(path)
+
+
+def data(*parts: str) -> Path:
+    """A file of the shared data."""
+    root = Path(os.environ.get("SYMPHONY_DATA", Path(__file__).parents[2] / "shared" / "data"))
+    path = root.joinpath(*parts)
+    if not path.exists():
+        raise DataError(f"{path} is missing", hint="set SYMPHONY_DATA to the folder that holds it")
+    return path
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    """The records of a CSV file."""
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))

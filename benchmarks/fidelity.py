@@ -27,8 +27,7 @@ from rich.console import Console
 from rich.table import Table
 from scipy.stats import kendalltau, spearmanr
 
-from benchmarks.common import arguments, keep
-from benchmarks.contention import data
+from benchmarks.common import arguments, data, keep
 from symphony.baselines.allox import AlloX
 from symphony.baselines.earliest_finish import Heft
 from symphony.baselines.gavel import (

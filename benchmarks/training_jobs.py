@@ -28,8 +28,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table as Printed
 
-from benchmarks.common import before, gather, in_parts, parser
-from benchmarks.contention import data
+from benchmarks.common import before, data, gather, in_parts, parser
 from benchmarks.fidelity import GAVEL, MEASURED, ROUND_S, SLOTS, mean_completion_s, under_way
 from symphony import baselines
 from symphony.baselines.rounds import WAITS, Picture

@@ -2,7 +2,7 @@
 
 Gavel's tables hold what was measured of 83 jobs (a model with a batch size, on one to eight GPUs): rates alone, packed
 into a machine and spread over several, and rates of pairs on one GPU. Pollux's, Shockwave's and Muri's
-clusters have one kind of GPU and no pairs, so that they add nothing to these questions; `benchmarks/contention.py` uses
+clusters have one kind of GPU and no pairs, so that they add nothing to these questions; `benchmarks/contention` uses
 Pollux's placements to judge the rule for exchange.
 
 What the tables do not say, and what is made of it:

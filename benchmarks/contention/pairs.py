@@ -1,21 +1,9 @@
-"""How well contention is modelled: `python -m benchmarks.contention [--quick] [--json FILE]`.
-
-Three sets of measurements that nobody here made: pairs of training jobs on one GPU (Gavel), pairs of genomics kernels
-on the threads of a core (Symphony's supplement, figure 2), and training steps by placement (Pollux). A model is judged
-on what it was not fitted to: whole job families, kernels or models are held out, and may be probed a few times.
-
-Unfair to the table look-up: asked of a pair that it does not hold, it must fall back on means. Unfair to the models:
-co-run rates on V100 are cut at the isolated rate in the published table, and every isolated rate has an error of its
-own (see the noise line). Errors are of relative speed, |predicted / measured - 1|.
-"""
+"""Pairs of training jobs on one GPU, measured by Gavel: which form of contention tells of pairs it has not seen."""
 
 from __future__ import annotations
 
-import csv
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,39 +11,19 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 from scipy import sparse
-from scipy.optimize import least_squares
 from scipy.sparse.linalg import spsolve
+from scipy.special import expit
 from scipy.stats import spearmanr
 
-from benchmarks.common import arguments, keep
-from symphony.lowering import applications
+from benchmarks.common import data, table
 from symphony.lowering.training_jobs import training
-from symphony.problem.errors import DataError
 from symphony.problem.topologies import topology
 from symphony.simulator.contention import Bottleneck
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 GPUS = ("v100", "p100", "k80")
-PROBES = (0, 1, 2, 3)
-
-
-def data(*parts: str) -> Path:
-    """A file of the shared data."""
-    root = Path(os.environ.get("SYMPHONY_DATA", Path(__file__).parents[2] / "shared" / "data"))
-    path = root.joinpath(*parts)
-    if not path.exists():
-        raise DataError(f"{path} is missing", hint="set SYMPHONY_DATA to the folder that holds it")
-    return path
-
-
-def table(path: Path) -> list[dict[str, str]]:
-    """The records of a CSV file."""
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
-
-
-# ---------------------------------------------------------------------------------------- pairs of training jobs
+PROBES = (0, 1, 2, 3)  # of a model that was held out
 
 
 @dataclass(frozen=True)
@@ -131,11 +99,7 @@ class Form(NamedTuple):
 
 
 def _load(a: Floats, b: Floats) -> Floats:
-    return _sigmoid(a) + _sigmoid(b)
-
-
-def _sigmoid(x: Floats) -> Floats:
-    return 1 / (1 + np.exp(-x))
+    return expit(a) + expit(b)
 
 
 def _overload(a: Floats, b: Floats, common: Floats, gpu: Ints) -> Floats:
@@ -430,7 +394,7 @@ def parameters(pairs: Pairs) -> dict[str, Any]:
         "overlap": dict(zip(GPUS, np.round(np.exp(slices.common), 3).tolist(), strict=True)),
         "jobs": {
             " ".join(filter(None, job)): {
-                "demand": round(float(_sigmoid(bottleneck.jobs[i, 0])), 3),
+                "demand": round(float(expit(bottleneck.jobs[i, 0])), 3),
                 "weight": round(float(np.exp(weights[i])), 3),
             }
             for i, job in enumerate(pairs.jobs)
@@ -440,320 +404,3 @@ def parameters(pairs: Pairs) -> dict[str, Any]:
 
 def _interval(one: Mapping[str, float]) -> str:
     return f"{100 * one['mean']:.0f} [{100 * one['low']:.0f}, {100 * one['high']:.0f}]"
-
-
-# ---------------------------------------------------------------------------------------- pairs of genomics kernels
-
-# Speed together over speed alone, in %, of two kernels on the threads of a core; symmetric, read off a figure (±1):
-# Banerjee et al., ICML 2020, supplement, figure 2. Two more kernels, GenomeDiff and Genotype, are at 99 with all.
-CORUN = {
-    "KMerSearch": (63, 72, 72, 86, 98, 98, 96, 96, 68, 80, 92),
-    "LandauVishkin": (85, 88, 99, 99, 75, 99, 62, 62, 87, 80),
-    "LV-CIGAR": (85, 100, 100, 100, 96, 62, 67, 89, 80),
-    "FilterPairs": (86, 89, 93, 88, 83, 86, 89, 83),
-    "Entropy": (86, 98, 93, 90, 99, 98, 100),
-    "Gaussian": (99, 100, 64, 73, 61, 82),
-    "Thresholding": (99, 96, 98, 92, 96),
-    "PairHMM": (63, 93, 97, 99),
-    "KMerConst": (63, 69, 87),
-    "DeBruijn": (82, 74),
-    "SmithWaterman": (88,),
-}
-FIRST, SECOND = np.triu_indices(len(CORUN))
-SPEED = np.array([speed for row in CORUN.values() for speed in row]) / 100
-
-
-class Rule(NamedTuple):
-    """A model of two kernels on one core, with numbers for each kernel [K, R]."""
-
-    name: str
-    rows: int
-    speed: Callable[[Floats], Floats]  # from the numbers of both, added up [N, R]
-    bounded: bool = True  # the numbers are demands, in [0, 1]
-
-
-RULES = (
-    Rule("Bottleneck, 1 row", 1, lambda load: 1 / np.maximum(load, 1).max(axis=1)),
-    Rule("Bottleneck, 2 rows", 2, lambda load: 1 / np.maximum(load, 1).max(axis=1)),
-    Rule("Bottleneck, 3 rows", 3, lambda load: 1 / np.maximum(load, 1).max(axis=1)),
-    Rule("Serial, 3 rows", 3, lambda load: 1 / np.maximum(load, 1).prod(axis=1)),
-    Rule("log-additive", 1, lambda load: np.exp(-np.maximum(load, 0)[:, 0]), bounded=False),
-)
-
-
-def shipped() -> Floats:
-    """The demands that the application families have [K, 3]."""
-    rows = [applications._KERNELS[name] for name in CORUN]
-    return np.array([(row.compute, row.memory, row.cache) for row in rows])
-
-
-def fit_kernels(rule: Rule, used: NDArray[np.bool_], starts: int, begin: Floats | None = None) -> Floats:
-    """Numbers of each kernel [K, R] from the pairs used; the best of several starts, as there are many minima."""
-    kernels = len(CORUN)
-
-    def numbers(x: Floats) -> Floats:
-        return _sigmoid(x.reshape(kernels, rule.rows)) if rule.bounded else x.reshape(kernels, rule.rows)
-
-    def residual(x: Floats) -> Floats:
-        q = numbers(x)
-        errors = rule.speed(q[FIRST] + q[SECOND])[used] - SPEED[used]
-        apart = x.reshape(kernels, rule.rows) - x.reshape(kernels, rule.rows).mean(axis=0)
-        return np.concatenate([errors, 0.01 * apart.ravel(), 0.001 * x])
-
-    rng = np.random.default_rng(0)
-    first = [np.log(begin / (1 - begin)).ravel()] if begin is not None else []
-    offset = 0.0 if rule.bounded else 0.1
-    tries = first + [offset + rng.normal(0, 1.0 if rule.bounded else 0.05, kernels * rule.rows) for _ in range(starts)]
-    return numbers(min((least_squares(residual, x, max_nfev=60) for x in tries), key=lambda got: float(got.cost)).x)
-
-
-def probe_kernel(rule: Rule, q: Floats, kernel: int, probes: Ints) -> Floats:
-    """The same numbers, but those of one kernel from a few of its pairs and the mean of the others."""
-    others = np.delete(q, kernel, axis=0).mean(axis=0)
-    grid = np.random.default_rng(0).uniform(0, 1 if rule.bounded else 0.5, (400, rule.rows))
-    grid = np.concatenate([others[None], grid])
-    partner = np.where(kernel == FIRST, SECOND, FIRST)[probes]
-    misses = np.zeros(len(grid))
-    for other, index in zip(partner, probes, strict=True):
-        misses += (rule.speed(grid + q[other]) - SPEED[index]) ** 2
-    best = grid[np.argmin(misses + 0.001 * ((grid - others) ** 2).sum(axis=1))]
-    return np.concatenate([q[:kernel], best[None], q[kernel + 1 :]])
-
-
-def kernels_section(console: Console, quick: bool) -> Iterator[tuple[str, Any]]:
-    """Pairs of genomics kernels on one core."""
-    starts, everything = (1 if quick else 8), np.ones(len(SPEED), bool)
-    shown = Table(
-        title="Pairs of 11 genomics kernels on one core: mean error of the speed together, %", title_justify="left"
-    )
-    for column in (
-        "model",
-        "numbers",
-        "fitted to all",
-        "new pairs",
-        "new kernel",
-        *(f"{k} probe{'s' * (k > 1)}" for k in PROBES[1:]),
-    ):
-        shown.add_column(column, justify="left" if column == "model" else "right")
-
-    def error(speed: Floats, where: NDArray[np.bool_] | Ints) -> Floats:
-        return np.abs(speed / SPEED - 1)[where]
-
-    none = {"all": float(error(np.ones_like(SPEED), everything).mean())}
-    yield "no interference", none
-    shown.add_row("no interference", "0", f"{100 * none['all']:.1f}")
-    mean = {"all": float(error(np.full_like(SPEED, SPEED.mean()), everything).mean())}
-    yield "the mean of all", mean
-    shown.add_row("the mean of all", "1", f"{100 * mean['all']:.1f}")
-    now = RULES[2].speed(shipped()[FIRST] + shipped()[SECOND])
-    asis = {"all": float(error(now, everything).mean()), "rmse": float(np.sqrt(((now - SPEED) ** 2).mean()))}
-    yield "Bottleneck, demands as they are", asis
-    shown.add_row("Bottleneck, demands as they are", "33", f"{100 * asis['all']:.1f}")
-    for rule in RULES:
-        q = fit_kernels(rule, everything, starts, np.clip(shipped(), 0.02, 0.98) if rule.rows == 3 else None)
-        fitted = rule.speed(q[FIRST] + q[SECOND])
-        fold = np.random.default_rng(0).permutation(len(SPEED)) % 6
-        new_pairs = []
-        for k in range(6):
-            hidden = np.flatnonzero(fold == k)
-            p = fit_kernels(rule, ~np.isin(np.arange(len(SPEED)), hidden), starts)
-            new_pairs.append(error(rule.speed(p[FIRST] + p[SECOND]), hidden))
-        new_kernel: dict[int, list[Floats]] = {k: [] for k in PROBES}
-        for kernel in range(len(CORUN)):
-            mine = np.equal(FIRST, kernel) | np.equal(SECOND, kernel)
-            base = fit_kernels(rule, ~mine, starts)
-            order = np.random.default_rng(kernel).permutation(np.flatnonzero(mine & (FIRST != SECOND)))
-            for k in PROBES:
-                p = probe_kernel(rule, base, kernel, order[:k])
-                hidden = np.setdiff1d(np.flatnonzero(mine), order[:k])
-                new_kernel[k].append(error(rule.speed(p[FIRST] + p[SECOND]), hidden))
-        got: dict[str, Any] = {
-            "all": float(error(fitted, everything).mean()),
-            "rmse": float(np.sqrt(((fitted - SPEED) ** 2).mean())),
-            "new_pairs": float(np.concatenate(new_pairs).mean()),
-            "new_kernel": {k: float(np.concatenate(errors).mean()) for k, errors in new_kernel.items()},
-            "numbers": {name: np.round(q[i], 2).tolist() for i, name in enumerate(CORUN)},
-        }
-        yield rule.name, got
-        cells = (got["all"], got["new_pairs"], *got["new_kernel"].values())
-        shown.add_row(rule.name, str(rule.rows * len(CORUN)), *(f"{100 * cell:.1f}" for cell in cells))
-    console.print(shown)
-
-
-# ---------------------------------------------------------------------------------------- exchange between workers
-
-
-class Steps(NamedTuple):
-    """Training steps of several workers, by placement."""
-
-    model: NDArray[np.str_]  # [N]
-    batch: Ints
-    placement: NDArray[np.str_]
-    workers: Floats
-    machines: Floats
-    crowd: Floats  # most workers on one machine
-    alone: Floats  # seconds of a step on one GPU with the same batch, without exchange
-    step: Floats  # seconds of a step as measured
-
-
-def read_steps() -> Steps:
-    """Pollux's steps of more than one worker, with batches that were measured on one GPU too, or lie between such."""
-    rows = table(data("pollux", "placements.csv"))
-    alone: dict[str, list[tuple[int, float]]] = {}
-    for row in rows:
-        if row["gpus"] == "1":
-            seconds = float(row["step_time_s"]) - float(row["sync_time_s"])
-            alone.setdefault(row["model"], []).append((int(row["local_batch"]), seconds))
-    batches = {model: np.array(sorted(known)) for model, known in alone.items()}
-    kept = []
-    for row in rows:
-        known, batch, per = batches[row["model"]], int(row["local_batch"]), [int(digit) for digit in row["placement"]]
-        if sum(per) > 1 and known[0, 0] <= batch <= known[-1, 0]:
-            own = float(np.interp(batch, known[:, 0], known[:, 1]))
-            kept.append(
-                (row["model"], batch, row["placement"], sum(per), len(per), max(per), own, float(row["step_time_s"]))
-            )
-    columns = [np.array(column) for column in zip(*kept, strict=True)]
-    return Steps(*columns[:3], *(column.astype(float) for column in columns[3:]))
-
-
-GRADIENT = {"bert": 440e6, "cifar10": 45e6, "imagenet": 102e6, "yolov3": 248e6}  # bytes; the others' are not published
-_VOLUME = 1.5  # of the gradient, as the training family has it
-
-
-class Exchange(NamedTuple):
-    """A model of the seconds of a step."""
-
-    name: str
-    common: tuple[float, ...]
-    step: Callable[[Steps, Floats, Floats], Floats]  # steps, seconds of exchange where nothing is shared [N], common
-
-
-def _simulated(s: Steps, exchange: Floats, common: Floats) -> Floats:
-    """docs/concepts/simulation.md: each worker loads its machine's link by exchange / (alone + exchange)."""
-    load = np.where(s.machines > 1, s.crowd, 1) * exchange / (s.alone + exchange)
-    return s.alone + exchange * np.maximum(load, 1)
-
-
-def _late(s: Steps, exchange: Floats, common: Floats) -> Floats:
-    """And a latency of the span for each further worker."""
-    return _simulated(s, exchange, common) + np.exp(common)[(s.machines > 1).astype(int)] * (s.workers - 1)
-
-
-def _overlapped(s: Steps, exchange: Floats, common: Floats) -> Floats:
-    crowded = exchange * np.where(s.machines > 1, s.crowd ** common[0], 1)
-    order = 1 + np.exp(min(common[1], 3.0))
-    return (s.alone**order + crowded**order) ** (1 / order)
-
-
-EXCHANGES = (
-    Exchange("no exchange", (), lambda s, exchange, common: s.alone),
-    Exchange("bytes / bandwidth of the span", (), lambda s, exchange, common: s.alone + exchange),
-    Exchange("  and links are shared: the simulator's", (), _simulated),
-    Exchange("  and a latency for each worker", (-7.0, -7.0), _late),
-    Exchange("  or it overlaps with compute", (0.3, 0.0), _overlapped),
-)
-
-
-def fit_exchange(form: Exchange, s: Steps, used: NDArray[np.bool_], sizes: bool) -> tuple[Floats, dict[str, Any]]:
-    """Seconds of each step, and what was found: seconds of exchange per model and span, or (`sizes`) two bandwidths."""
-    models = np.unique(s.model)
-    index, far = np.searchsorted(models, s.model), (s.machines > 1).astype(int)
-    size = np.array([_VOLUME * GRADIENT.get(model, np.nan) for model in models])
-
-    def seconds(x: Floats) -> Floats:
-        exchange = (
-            size[index] / np.exp(x[:2])[far] if sizes else np.exp(x[: 2 * len(models)]).reshape(-1, 2)[index, far]
-        )
-        return form.step(s, exchange, x[len(x) - len(form.common) :])
-
-    start = np.log([5e9, 1e9]) if sizes else np.log(np.tile([0.05, 0.2], len(models)))
-    start = np.concatenate([start, form.common])
-
-    def residual(x: Floats) -> Floats:
-        return np.concatenate([np.log(seconds(x)[used] / s.step[used]), 1e-3 * (x - start)])
-
-    got = least_squares(residual, start, loss="soft_l1", f_scale=0.1).x
-    head = np.exp(got[: len(got) - len(form.common)])
-    found = {"common": got[len(head) :].tolist()}
-    if sizes:
-        return seconds(got), found | {"bandwidth_near": head[0], "bandwidth_far": head[1]}
-    return seconds(got), found | {model: head.reshape(-1, 2)[i].tolist() for i, model in enumerate(models)}
-
-
-def exchange_section(console: Console, quick: bool) -> Iterator[tuple[str, Any]]:
-    """Steps of several workers, by placement."""
-    s = read_steps()
-    shown = Table(
-        title="Training steps by placement (Pollux): mean error of a step's time, % (median, p90)", title_justify="left"
-    )
-    for column in (
-        "model",
-        "fitted to all",
-        "one machine",
-        "several",
-        "new, a probe a span",
-        "new, its bytes",
-    ):
-        shown.add_column(column, justify="left" if column == "model" else "right")
-    sized = np.isin(s.model, list(GRADIENT))
-    of_size = Steps._make(column[sized] for column in s)
-    for form in EXCHANGES:
-        predicted, found = fit_exchange(form, s, np.ones(len(s.step), bool), False)
-        error = np.abs(predicted / s.step - 1)
-        probed, unseen = [], []
-        for model in np.unique(s.model):
-            mine = s.model == model
-            probes = np.zeros_like(mine)
-            for span in (s.machines == 1, s.machines == 2):
-                here = np.flatnonzero(mine & span & (s.workers == np.where(s.machines == 1, 3, 2)))
-                # Exchange shows most where there is least to compute.
-                probes[here[np.argmin(s.batch[here])]] = True
-            predicted, _ = fit_exchange(form, s, ~mine | probes, False)
-            probed.append(np.abs(predicted / s.step - 1)[mine & ~probes])
-            if model in GRADIENT:
-                mine = of_size.model == model
-                predicted, _ = fit_exchange(form, of_size, ~mine, True)
-                unseen.append(np.abs(predicted / of_size.step - 1)[mine])
-        columns = {
-            "all": error, "one_machine": error[s.machines == 1], "several": error[s.machines > 1],
-            "probed": np.concatenate(probed), "bytes": np.concatenate(unseen),
-        }  # fmt: skip
-        got: dict[str, Any] = {
-            name: {"steps": len(e), "mean": e.mean(), "median": np.median(e), "p90": np.percentile(e, 90)}
-            for name, e in columns.items()
-        }
-        if form.name != "no exchange":
-            _, two = fit_exchange(form, of_size, np.ones(sized.sum(), bool), True)
-            got |= {"found": found, "found_with_bytes": two}
-        yield form.name.strip(), got
-        cells = (got[name] for name in columns)
-        shown.add_row(
-            form.name, *(f"{100 * e['mean']:.0f} ({100 * e['median']:.0f}, {100 * e['p90']:.0f})" for e in cells)
-        )
-    console.print(shown)
-
-
-def _rounded(got: Any) -> Any:
-    if isinstance(got, Mapping):
-        return {str(name): _rounded(one) for name, one in got.items()}
-    if isinstance(got, list):
-        return [_rounded(one) for one in got]
-    return float(f"{got:.4g}") if isinstance(got, float) else got
-
-
-def main() -> None:
-    """Fit, print, keep."""
-    sections = {"pairs": pairs_section, "kernels": kernels_section, "exchange": exchange_section}
-    args = arguments("How well contention is modelled.", tuple(sections))
-    console = Console(width=120)
-    figures: dict[str, dict[str, Any]] = {}
-    for section in args.only:
-        # Kept after every figure, so that a run that is cut short loses nothing.
-        for name, got in sections[section](console, args.quick):
-            figures.setdefault(section, {})[name] = _rounded(got)
-            keep(args.json, **figures)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,1 @@
+"""How well contention is modelled; see `__main__`."""
