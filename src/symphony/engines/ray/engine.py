@@ -56,6 +56,8 @@ TRIES = 3  # starts in a row that may fail before a device is down
 WATCH_S = 1.0  # between looks at which nodes are alive
 QUICK_S, CALLS = 5e-3, 16  # kernels that took less are quick; calls of quick ones go ahead, so long and so many in all
 CALL_S, TOGETHER = 1e-3, 16  # of quick kernels, what takes so long, and so many, go in one call
+ENOUGH = 2  # calls with an actor; the next one may wait until it is full
+MANY = 8  # actors with quick calls, from which on answers are taken of several at a time
 GRACE_S = 0.1  # for quick kernels to end by themselves, before their actor is killed
 LOAD = attrgetter("load")
 SILENT = (SymphonyError, RayError, OSError, RuntimeError)  # Ray does not answer, or names of nodes are unclear
@@ -282,10 +284,12 @@ class RayEngine:
         if self._machine_is_gone(slot):
             return
         first, work = slot.calls[0], slot.taken_back()
-        for one in first.work:
+        # Answers are lost with a process that dies by itself: it may have been at any of its calls.
+        among = first.work if slot.killed else work
+        for one in among:
             self._seconds.pop((one.function.digest, one.device), None)  # it is not as quick as it was
-        if len(first.work) > 1:
-            self._alone |= {one.number for one in first.work}  # one of these: each by itself, it will show
+        if len(among) > 1:
+            self._alone |= {one.number for one in among}  # one of these: each by itself, it will show
         elif not slot.killed:
             slot.suspect = work.pop(0), first.since, time.monotonic() - first.since
         slot.waiting.extendleft(reversed(work))
@@ -379,15 +383,25 @@ class RayEngine:
             seconds = self._seconds_of(first)
             if slot.calls and seconds + slot.seconds >= QUICK_S:
                 break
-            work = [slot.waiting.popleft()]
-            while slot.waiting and len(work) < self._together and slot.waiting[0].number not in self._gangs:
-                more = self._seconds_of(slot.waiting[0])
-                if seconds + more > CALL_S:
-                    break
-                seconds += more
-                work.append(slot.waiting.popleft())
+            work, seconds = self._call_of(slot, seconds)
+            if len(slot.calls) >= ENOUGH and len(work) == len(slot.waiting) < self._together:
+                break  # there is time for others to come along
+            for _ in work:
+                slot.waiting.popleft()
             slot.send(work, seconds)
         slot.wait(self._heard)
+
+    def _call_of(self, slot: Slot, seconds: float) -> tuple[list[Work], float]:
+        """What goes in one call: the first that waits, and as many behind it as may; and how long that takes."""
+        waiting = iter(slot.waiting)
+        work = [next(waiting)]
+        for one in waiting:
+            more = self._seconds_of(one)
+            if len(work) >= self._together or seconds + more > CALL_S or one.number in self._gangs:
+                break
+            seconds += more
+            work.append(one)
+        return work, seconds
 
     def _seconds_of(self, work: Work) -> float:
         """That it took last time, if it may have company; else for ever."""
@@ -404,9 +418,9 @@ class RayEngine:
                 slot.wait(self._heard)
 
     def _look(self, near: Mapping[Any, Slot], timeout_s: float) -> None:
-        """Wait for the first of the answers that will be there in a moment, and take those that are there by then."""
+        """Wait for the first of the answers that will be there in a moment; of many, take all that are there by then."""
         there, others = ray.wait([*near], num_returns=1, timeout=min(timeout_s, LOOK_S))
-        if there and others:
+        if there and len(others) >= MANY:
             there += ray.wait(others, num_returns=len(others), timeout=0)[0]
         for answer in there:
             slot = near[answer]
