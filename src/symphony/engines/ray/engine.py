@@ -418,7 +418,7 @@ class RayEngine:
                 slot.wait(self._heard)
 
     def _look(self, near: Mapping[Any, Slot], timeout_s: float) -> None:
-        """Wait for the first of the answers that will be there in a moment; of many, take all that are there by then."""
+        """Wait for the first of the answers that will be there in a moment; of many, take all that are there then."""
         there, others = ray.wait([*near], num_returns=1, timeout=min(timeout_s, LOOK_S))
         if there and len(others) >= MANY:
             there += ray.wait(others, num_returns=len(others), timeout=0)[0]
