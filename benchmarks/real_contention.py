@@ -280,27 +280,36 @@ def measured(cluster: sy.Cluster, graph: sy.Graph, contends: str) -> dict[str, f
     }
 
 
-def in_any_order(mix: Mix, each: int, rounds: int) -> Callable[[sy.Cluster], None]:
+Runs = list[tuple[str, float, float]]  # kernel, when it began, seconds
+
+
+def in_any_order(mix: Mix, each: int, rounds: int) -> Callable[[sy.Cluster], Runs]:
     """Learning from mixed company: jobs whose order is drawn."""
     rng = np.random.default_rng(1)
 
-    def learn(cluster: sy.Cluster) -> None:
+    def learn(cluster: sy.Cluster) -> Runs:
+        runs: Runs = []
         for _ in range(rounds):
-            measured(cluster, mix.job(each, lambda count: rng.permutation(count).tolist()), mix.contends)
+            done = cluster.submit(mix.job(each, lambda count: rng.permutation(count).tolist()))
+            done.result()
+            last = [(run.kernel.name, run.attempts[-1]) for run in done._state.runs]
+            runs += [(name, one.began_s, one.seconds) for name, one in last if not one.cold]
+        return runs
 
     return learn
 
 
-def one_by_one(mix: Mix, runs: int) -> Callable[[sy.Cluster], None]:
+def one_by_one(mix: Mix, runs: int) -> Callable[[sy.Cluster], Runs]:
     """Learning from what the machine tells of runs that are alone; the first two compile."""
 
-    def learn(cluster: sy.Cluster) -> None:
+    def learn(cluster: sy.Cluster) -> Runs:
         for name, kernel in mix.kernels.items():
             for number in range(runs + 2):
                 graph = sy.graph("alone")
                 for _ in range(2 if number < 2 else 1):
                     graph.task(kernel, *mix.calls[name])
                 cluster.submit(graph).result()
+        return []
 
     return learn
 
@@ -310,7 +319,7 @@ def avoided(
     mix: Mix,
     each: int,
     rounds: int,
-    learn: Callable[[sy.Cluster], None],
+    learn: Callable[[sy.Cluster], Runs],
     names: Sequence[str],
     kept: Callable[[dict[str, Any]], None],
 ) -> dict[str, Any]:
@@ -321,7 +330,7 @@ def avoided(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         known = folder / "learned.json"
         with sy.local(topology, policy=names[0], profiles=known) as cluster:
-            learn(cluster)
+            figures["runs before"] = learn(cluster)
             figures["learned before"] = str(cluster.profiles).splitlines()
 
         def start(name: str) -> sy.Cluster:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -42,3 +44,9 @@ def test_the_version(tmp_path: Path) -> None:
 def test_without_a_command_there_is_help(tmp_path: Path) -> None:
     done = symphony_here(folder=tmp_path)
     assert done.returncode == 0 and "compare" in done.stdout and "topology" in done.stdout
+
+
+def test_commands_are_there_without_what_only_plots_need() -> None:
+    code = "import sys; from symphony import cli; cli._add_commands(); print('matplotlib' in sys.modules)"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout == "False\n"

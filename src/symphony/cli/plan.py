@@ -14,7 +14,6 @@ from rich.table import Table
 
 from symphony.cli import terminal
 from symphony.evaluation.compare import scenario as make_scenario
-from symphony.evaluation.plan_plots import save_plan
 from symphony.lowering.family import workload as drawn_workload
 from symphony.oracle import plan_file
 from symphony.oracle.bounds import Objective
@@ -85,6 +84,8 @@ def plan(
     if out is not None and str(out) != "-":
         out.write_text(text)
     if plot is not None:
+        from symphony.evaluation.plan_plots import save_plan  # matplotlib takes a second to import
+
         save_plan(planned, plot)
     if as_json or str(out) == "-":
         sys.stdout.write(text + "\n")

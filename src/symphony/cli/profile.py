@@ -65,7 +65,7 @@ def _table(rows: list[ProfileRow]) -> Table:
             show(float(f"{row.fixed_s:.3g}"), "seconds"),
             show(float(f"{row.per_byte_s * 1e6:.3g}"), "seconds"),
             f"{math.exp(row.spread):.2f}",
-            f"{row.memory:.2f} ± {row.memory_std:.2f}" if row.beside else "",
+            row.memory_shown,
             row.shown,
         )
     return made

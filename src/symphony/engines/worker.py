@@ -181,11 +181,11 @@ class Kernels:
         began, seconds, cold = time.monotonic(), 0.0, digest not in self._called
         step = "function"
         try:
-            if digest not in self._functions:
-                self._functions[digest] = unpickled(*fetched(code))
-            function = self._functions[digest]
+            function = self._functions.get(digest)
+            if function is None:
+                function = self._functions[digest] = unpickled(*fetched(code))
             step = "arguments"
-            values = [unpickled(*fetched(value)) for value in inputs]
+            values = [unpickled(*fetched(value)) for value in inputs] if inputs else ()
             positional, named = unpickled(*fetched(arguments), values)
             if place[1] > 1:
                 named = {**named, "rank": place[0], "size": place[1]}

@@ -5,9 +5,10 @@ is not root, they cannot. What always can be seen is time. A kernel that asks fo
 beside others that ask for Q, takes max(1, q + Q) times as long: that is the simulator's rule, turned round.
 
 How long it takes alone is not known either, and one that only ever ran beside its like may just take that long. So the
-belief is about both. For each of 17 shares there is a weight, and a Gaussian belief about the time alone, given that
-share, as in `timing.py`. A run moves the weights, by Bayes' rule, to the shares that expected it. What the others ask
-for is taken from their own beliefs, doubt included.
+belief is about both. For each of 50 shares, none and from a 64th to all, there is a weight, and a Gaussian belief
+about the time alone, given that share, as in `timing.py`. A run moves the weights, by Bayes' rule, to the shares that
+expected it. What the others ask for is taken from their own beliefs, doubt included. Small shares matter on many cores:
+sixteen kernels that ask for a tenth each slow one another, nine do not.
 
 On a CPU, the time that counts is that for which the processor worked: a wait for memory is in it, a wait for the
 processor, which others have, is not; and company that waits for its own processor is none. Cache and memory are not
@@ -20,6 +21,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import takewhile
 
 import numpy as np
@@ -36,13 +38,17 @@ from symphony.runtime.timing import (
     PRIOR_STD,
 )
 
-LEVELS = np.linspace(0.0, 1.0, 17)  # shares of the bandwidth
+LEVELS = np.array([0.0, *2.0 ** np.linspace(-6, 0, 49)])  # shares of the bandwidth
+EDGES = np.array([0.0, LEVELS[1] / 2, *np.sqrt(LEVELS[1:-1] * LEVELS[2:]), 1.0])  # of what each level stands for
+RULED_OUT = math.exp(-1.353)  # of the likelihood: beyond it 10% are, if it is the truth
 NOTHING = 0.5  # chance that a kernel asks for next to nothing, before it ever ran beside another
 LIKELY = 0.1  # chance of the same, below which it is believed to ask for something
+COUNTS = 0.5  # of what a run says: those that run side by side have met the same company, and the same disturbances
 FORGET = 0.002  # of the weights, with every run: kernels and inputs change
 LEAST_S = 1e-3  # runs that are shorter tell more of clocks than of memories
 SPREAD = np.sqrt(3.0) * np.array([-1.0, 0.0, 1.0])  # a normal in three points, and their weights
 POINTS = np.array([1.0, 4.0, 1.0]) / 6.0
+PIECES = 8  # of the time of a run: company comes and goes
 KEPT = 1024  # runs that have ended, and may have been beside those that have not
 
 
@@ -60,30 +66,52 @@ class Ran:
     def beside(self, other: Ran) -> float:
         """The share of our time during which the other ran, too. One that has not ended is taken to be as active."""
         both = min(self.ended_s, other.ended_s) - max(self.began_s, other.began_s)
-        active = self.active if math.isnan(other.active) else other.active
-        return max(both, 0.0) / max(self.ended_s - self.began_s, 1e-9) * active
+        return max(both, 0.0) / max(self.ended_s - self.began_s, 1e-9) * self._activity(other)
+
+    def _activity(self, other: Ran) -> float:
+        return self.active if math.isnan(other.active) else other.active
+
+    def pieces(self, others: Sequence[Ran]) -> np.ndarray:
+        """The same of each of the pieces of our time: other × piece."""
+        edges = np.linspace(self.began_s, self.ended_s, PIECES + 1)
+        began, ended, active = np.array([(x.began_s, x.ended_s, self._activity(x)) for x in others]).reshape(-1, 3).T
+        both = np.minimum(edges[1:], ended[:, None]) - np.maximum(edges[:-1], began[:, None])
+        return np.maximum(both, 0.0) / max(edges[1] - edges[0], 1e-9) * active[:, None]
 
 
 @dataclass(frozen=True)
 class Load:
-    """What others asked of the memory while a kernel ran."""
+    """What others asked of the memory while a kernel ran: a number each, or one for each of as many equal pieces of its
+    time. Who is slowed for half of the time by twice as much as it can bear is not slowed by nothing."""
 
-    part: float = 0.0  # of its time, in which it had company; during that …
-    same: float = 0.0  # … runs of the same kernel beside it, …
-    mean: float = 0.0  # … and what the rest asks for, in shares of the bandwidth
-    std: float = 0.0
+    part: float | np.ndarray = 0.0  # of its time, in which it had company; during that …
+    same: float | np.ndarray = 0.0  # … runs of the same kernel beside it, …
+    mean: float | np.ndarray = 0.0  # … and what the rest asks for, in shares of the bandwidth
+    std: float | np.ndarray = 0.0
 
     def __bool__(self) -> bool:
-        return self.part > 0
+        return bool(np.any(self.part))
+
+    @cached_property
+    def slows(self) -> tuple[np.ndarray, np.ndarray]:
+        """Logarithm of the factor by which it slows a kernel of each share; its variance, by doubt of the others."""
+        if not np.any(self.std):
+            return np.log(slowdown(LEVELS[:, None], self)), np.zeros(len(LEVELS))
+        log = np.log(slowdown(LEVELS[:, None, None], self, SPREAD[:, None]))
+        mean = log @ POINTS
+        return mean, np.maximum(log**2 @ POINTS - mean**2, 0.0)
 
 
 ALONE = Load()
 
 
-def slowdown(share: np.ndarray, load: Load, others: float | np.ndarray) -> np.ndarray:
-    """Factor on the time of a kernel that asks for such a share, beside others."""
-    beside = np.where(share > 0, np.maximum(share * (1 + load.same) + others, 1.0), 1.0)
-    return 1 + load.part * (beside - 1)
+def slowdown(share: np.ndarray, load: Load, off: float | np.ndarray = 0.0) -> np.ndarray:
+    """Factor on the time of a kernel that asks for such a share, beside others who ask for so many deviations more
+    than is believed. The last axis is that of the pieces."""
+    others = np.maximum(load.mean + load.std * np.asarray(off), 0.0)
+    beside = np.where(share > 0, np.maximum(share * (1 + np.asarray(load.same)) + others, 1.0), 1.0)
+    # Parts are of the time that it took, not of that alone.
+    return 1 / np.mean(1 - load.part + load.part / beside, axis=-1)
 
 
 def _prior() -> list[float]:
@@ -116,15 +144,30 @@ class Demand:
         return math.sqrt(max(float(np.dot(self.weights, LEVELS**2)) - self.share**2, 0.0))
 
     @property
+    def band(self) -> tuple[float, float]:
+        """Shares that the runs have not ruled out, at 90%: those that explain them nearly as well as the best does.
+
+        What was believed before any run is not in it. Where nothing was ever slowed, all that would not have been are.
+        """
+        explains = np.asarray(self.weights) / _prior()
+        [found] = np.nonzero(explains >= explains.max() * RULED_OUT)
+        return float(EDGES[found[0]]), float(EDGES[found[-1] + 1])
+
+    @property
     def told(self) -> float:
         """What schedulers are told that it asks for: nothing, until it is likely that it asks for something."""
         return self.share if self.weights[0] < LIKELY else 0.0
+
+    @property
+    def off(self) -> float:
+        """How far from that it may be."""
+        return math.hypot(self.std, self.share - self.told)
 
     def slower(self, load: Load) -> tuple[float, float]:
         """By what factor such company slows it: mean of the logarithm, and its deviation."""
         if not load:
             return 0.0, 0.0
-        log, variance = _slowed(load)
+        log, variance = load.slows
         mean = float(np.dot(self.weights, log))
         return mean, math.sqrt(max(float(np.dot(self.weights, log**2 + variance)) - mean**2, 0.0))
 
@@ -133,7 +176,7 @@ class Demand:
         weights, fixed, slope = (np.asarray(x) for x in (self.weights, self.fixed, self.slope))
         aa, ab, bb = np.asarray(self.fixed_var) + DRIFT**2, np.asarray(self.both_cov), np.asarray(self.slope_var)
         bb = bb + DRIFT**2
-        slow, doubt = _slowed(load)
+        slow, doubt = load.slows
         noise = self.noise / self.weight
         alone, rest = np.exp(fixed), np.exp(slope) * size
         a, b = alone / (alone + rest), rest / (alone + rest)
@@ -141,8 +184,9 @@ class Demand:
         known = a * a * aa + 2 * a * b * ab + b * b * bb + doubt
         far = off**2 / (known + noise)
         # Wild runs are believed less the wilder they are: Student's t for the weights, more noise for the times.
-        likely = (1 + far / FREEDOM) ** (-(FREEDOM + 1) / 2) / np.sqrt(known + noise)
-        weights = weights * likely
+        # Doubt of the others is no sign against a share: it is the same in every run, and would be paid for each time.
+        likely = (1 + far / FREEDOM) ** (-(FREEDOM + 1) / 2) / np.sqrt(known - doubt + noise)
+        weights = weights * likely**COUNTS
         wild = np.maximum((FREEDOM + far) / (FREEDOM + 1), 1.0) if self.weight > NOISE_RUNS else 1.0
         total = known + noise * wild
         gain_a, gain_b = (aa * a + ab * b) / total, (ab * a + bb * b) / total
@@ -161,14 +205,6 @@ class Demand:
         """The code is another: what was learned is a hint only."""
         self.fixed_var = [x + CHANGED_STD**2 for x in self.fixed_var]
         self.slope_var = [x + CHANGED_STD**2 for x in self.slope_var]
-
-
-def _slowed(load: Load) -> tuple[np.ndarray, np.ndarray]:
-    """Logarithm of the factor by which company slows a kernel of each share; its variance, by doubt of the others."""
-    others = np.maximum(load.mean + load.std * SPREAD, 0.0)
-    log = np.log(slowdown(LEVELS[:, None], load, others))
-    mean = log @ POINTS
-    return mean, np.maximum(log**2 @ POINTS - mean**2, 0.0)
 
 
 def memory_row(topology: Topology, device: Device) -> str | None:
@@ -202,12 +238,16 @@ class Company:
 
 def load_of(ran: Ran, company: Sequence[tuple[Ran, float]], known: Mapping[tuple[str, str], Demand]) -> Load:
     """What company asked of the memory, as far as that is known."""
-    part = min(sum(share for _, share in company), 1.0)
-    same = mean = variance = 0.0
-    for one, share in company:
-        if (one.kernel, one.kind) == (ran.kernel, ran.kind):
-            same += share / part
+    shares = ran.pieces([one for one, _ in company])
+    part = np.minimum(shares.sum(axis=0), 1.0)
+    shares /= np.maximum(part, 1e-9)
+    same, mean, variance = np.zeros((3, PIECES))
+    for kernel, kind in {(one.kernel, one.kind) for one, _ in company}:
+        theirs = shares[[(one.kernel, one.kind) == (kernel, kind) for one, _ in company]]
+        if (kernel, kind) == (ran.kernel, ran.kind):
+            same = theirs.sum(axis=0)
         else:
-            asks = known.get((one.kernel, one.kind)) or Demand()
-            mean, variance = mean + share / part * asks.share, variance + (share / part * asks.std) ** 2
-    return Load(part, same, mean, math.sqrt(variance))
+            asks = known.get((kernel, kind)) or Demand()
+            # What is not known of a kernel is so of all of its runs.
+            mean, variance = mean + theirs.sum(axis=0) * asks.told, variance + (theirs.sum(axis=0) * asks.off) ** 2
+    return Load(part, same, mean, np.sqrt(variance))

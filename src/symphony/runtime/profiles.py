@@ -37,9 +37,15 @@ class ProfileRow:
     per_byte_s: float
     spread: float  # deviation of the logarithm of the time of a small input
     memory: float  # share of the memory's bandwidth that it asks for …
-    memory_std: float  # … and how far off that may be
+    memory_band: tuple[float, float]  # … and what the runs have not ruled out, at 90%
     beside: int  # runs beside others, which told
     seen: Mapping[str, Seen]  # what the machine told of itself while it ran, by figure
+
+    @property
+    def memory_shown(self) -> str:
+        """What it asks of the memory, for people; nothing until it ran beside others."""
+        least, most = self.memory_band
+        return f"{self.memory:.2f} ({least:.2f} to {most:.2f})" if self.beside else ""
 
     @property
     def shown(self) -> str:
@@ -50,7 +56,7 @@ class ProfileRow:
 
     def __str__(self) -> str:
         per_mb = f" + {show(self.per_byte_s * 1e6, 'seconds')}/MB"
-        memory = f"; {self.memory:.2f} ± {self.memory_std:.2f} of the memory" if self.beside else ""
+        memory = f"; {self.memory_shown} of the memory" if self.beside else ""
         memory += f"; meanwhile: {self.shown}" if self.seen else ""
         return (
             f"{self.kernel} on {self.device}: {show(self.fixed_s, 'seconds')}{per_mb}, "
@@ -133,7 +139,7 @@ class Profiles(Mapping[tuple[str, str], Timing]):
         for (kernel, device), x in sorted(self._timings.items()):
             asks = self.demand(kernel, device)
             seen = self.seen(kernel, device)
-            told = (x.fixed_s, x.per_byte_s, x.spread(0.0), asks.share, asks.std, asks.runs, seen)
+            told = (x.fixed_s, x.per_byte_s, x.spread(0.0), asks.share, asks.band, asks.runs, seen)
             found += [ProfileRow(kernel, device, x.runs, *told)] if x.runs else []
         return found
 

@@ -25,9 +25,9 @@ def slot(monkeypatch: pytest.MonkeyPatch) -> Slot:
     return Slot(("/not there",), "/not there", {})
 
 
-def item(number: int, function: Callable[..., Any], *args: Any, inputs: tuple = ()) -> tuple:
+def item(function: Callable[..., Any], *args: Any, inputs: tuple = ()) -> tuple:
     code, arguments = pickled(function, lambda _: None)[0], pickled((args, {}), refer)[0]
-    return number, function.__name__, code, arguments, inputs, (0, 1)
+    return function.__name__, code, arguments, inputs, (0, 1)
 
 
 class Input:
@@ -42,12 +42,12 @@ def test_kernels_of_a_message_are_answered_in_order_and_fail_alone(slot: Slot) -
     def invert(x):
         return 1 / x
 
-    answer = slot.run(marshal.dumps([item(7, invert, 4), item(8, invert, 0), item(9, invert, 2)]))
+    answer = slot.run(marshal.dumps([item(invert, 4), item(invert, 0), item(invert, 2)]))
     assert isinstance(answer, bytes)
     first, second, third = marshal.loads(answer)
-    assert [unpickled(told[5][0], []) for told in (first, third)] == [0.25, 0.5]
-    assert (first[0], first[1], first[4], third[4]) == (7, "done", True, False)  # only the first call is cold
-    assert (second[0], second[1], second[4], second[5]) == (8, "failed", "call", "ZeroDivisionError")
+    assert [unpickled(told[4][0], []) for told in (first, third)] == [0.25, 0.5]
+    assert (first[0], first[3], third[3]) == ("done", True, False)  # only the first call is cold
+    assert (second[0], second[3], second[4]) == ("failed", "call", "ZeroDivisionError")
 
 
 def test_large_values_are_apart_and_read_by_place(slot: Slot) -> None:
@@ -57,13 +57,13 @@ def test_large_values_are_apart_and_read_by_place(slot: Slot) -> None:
     def length(array):
         return array.size
 
-    message = marshal.dumps([item(1, zeros, 3), item(2, zeros, 5_000), item(3, zeros, 7_000)])
+    message = marshal.dumps([item(zeros, 3), item(zeros, 5_000), item(zeros, 7_000)])
     told, made = slot.run_apart(message)
-    assert [answer[5][1:] for answer in marshal.loads(told)] == [(-1, pytest.approx(200, abs=100)), *sizes(made)]
+    assert [answer[4][1:] for answer in marshal.loads(told)] == [(-1, pytest.approx(200, abs=100)), *sizes(made)]
     both = slot.run(message)
     assert isinstance(both, tuple) and len(both[1]) == 2  # a function that was thought to make small ones
-    read = slot.run(marshal.dumps([item(4, length, Input(), inputs=((0, 1),))]), made)
-    assert unpickled(marshal.loads(read)[0][5][0], []) == 7_000
+    read = slot.run(marshal.dumps([item(length, Input(), inputs=((0, 1),))]), made)
+    assert unpickled(marshal.loads(read)[0][4][0], []) == 7_000
 
 
 def sizes(made: actor.Parts) -> list[tuple[int, int]]:

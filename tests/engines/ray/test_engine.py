@@ -135,14 +135,33 @@ def test_quick_kernels_go_in_one_call_and_others_alone(driver: Driver) -> None:
     driver.ends(*unknown)
 
 
+@pytest.mark.parametrize("together", [16, 1])
 @pytest.mark.parametrize("what", ["die", "hang"])
-def test_one_of_a_call_that_dies_or_hangs_fails_alone(driver: Driver, what: str, tmp_path: Path) -> None:
+def test_one_of_several_that_dies_or_hangs_fails_alone(
+    driver: Driver, what: str, together: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver.engine, "_together", together)
     driver.teach(quick, timeout_s=1.0)
-    work = [driver.work(quick, str(tmp_path), n, what if n == 2 else "", timeout_s=1.0) for n in range(5)]
+    work = [driver.work(quick, str(tmp_path), n, what if n == 2 else "", timeout_s=1.0) for n in range(9)]
     events = driver.run(*work)
-    assert [type(event) for event in events] == [Finished, Finished, Failed, Finished, Finished]
-    assert events[2].why == (DIED if what == "die" else TIMEOUT)
-    assert [driver.value(events[n]) for n in (0, 1, 3, 4)] == [0, 1, 3, 4]
+    assert [n for n, event in enumerate(events) if not isinstance(event, Finished)] == [2]
+    assert isinstance(events[2], Failed) and events[2].why == (DIED if what == "die" else TIMEOUT)
+    assert [driver.value(event) for event in events[:2] + events[3:]] == [0, 1, 3, 4, 5, 6, 7, 8]
+
+
+def test_calls_before_one_that_hangs_are_told_of(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of many quick calls, the answer to one in the middle is waited for; here, that never comes."""
+    monkeypatch.setattr(driver.engine, "_together", 1)
+    driver.teach(quick)
+    work = [driver.work(quick, "", number, "hang" if number == 2 else "") for number in range(9)]
+    driver.engine.dispatch(work)
+    [slot] = driver.engine._by_device[M2]
+    assert slot.near and slot.awaited is slot.calls[4]
+    assert [driver.value(event) for event in driver.ends(*work[:2])] == [0, 1]
+    driver.engine.cancel(work[2].number)
+    events = driver.ends(*work)
+    assert isinstance(events[2], Stopped)
+    assert [driver.value(event) for event in events[3:]] == [3, 4, 5, 6, 7, 8]
 
 
 def test_a_quick_kernel_that_hangs_can_be_cancelled(driver: Driver, tmp_path: Path) -> None:

@@ -61,15 +61,14 @@ class Slot:
 
         def kept(head: bytes, buffers: list[memoryview]) -> tuple[bytes | None, int, int]:
             """Pickle or None, place among the large values, bytes."""
+            if not buffers and len(head) <= INLINE:
+                return head, -1, len(head)
             size = len(head) + sum(buffer.nbytes for buffer in buffers)
-            if not buffers and size <= INLINE:
-                return head, -1, size
             made.append((head, [pickle.PickleBuffer(buffer) for buffer in buffers]))
             return None, len(made) - 1, size
 
-        answers = []
-        for number, digest, code, arguments, inputs, place in marshal.loads(message):
-            answers.append((number, *self._kernels.run(digest, code, arguments, inputs, place, fetched, kept)))
+        run, sent = self._kernels.run, marshal.loads(message)
+        answers = [run(name, code, given, inputs, place, fetched, kept) for name, code, given, inputs, place in sent]
         return marshal.dumps(answers), made
 
 

@@ -47,7 +47,7 @@ from symphony.engines.engine import (
 from symphony.engines.ray import machines as nodes
 from symphony.engines.ray import values
 from symphony.engines.ray.actor import Parts
-from symphony.engines.ray.slots import START_S, Call, Slot, slots, when_answered
+from symphony.engines.ray.slots import LOOK_S, START_S, Call, Slot, slots, when_answered
 from symphony.engines.ray.values import Kept, first_line
 from symphony.problem.errors import EngineError, InfeasibleError, SymphonyError
 from symphony.problem.topology import Topology
@@ -56,6 +56,8 @@ TRIES = 3  # starts in a row that may fail before a device is down
 WATCH_S = 1.0  # between looks at which nodes are alive
 QUICK_S, CALLS = 5e-3, 16  # kernels that took less are quick; calls of quick ones go ahead, so long and so many in all
 CALL_S, TOGETHER = 1e-3, 16  # of quick kernels, what takes so long, and so many, go in one call
+ENOUGH = 2  # calls with an actor; the next one may wait until it is full
+MANY = 8  # actors with quick calls, from which on answers are taken of several at a time
 GRACE_S = 0.1  # for quick kernels to end by themselves, before their actor is killed
 LOAD = attrgetter("load")
 SILENT = (SymphonyError, RayError, OSError, RuntimeError)  # Ray does not answer, or names of nodes are unclear
@@ -165,6 +167,10 @@ class RayEngine:
             raise EngineError("the Ray engine is closed", hint="make a new one: with sy.ray() as cluster: …")
         deadline = min(slot.deadline_s for slot in self._slots)
         wait = 0.0 if self._events else max(min(timeout_s, deadline - time.monotonic()), 0.0)
+        near = {slot.awaited.answer: slot for slot in self._slots if slot.near and slot.awaited}
+        if near:
+            self._look(near, wait if self._news.empty() else 0.0)
+            wait = 0.0
         with suppress(queue.Empty):
             self._news.get(timeout=None if wait == math.inf else wait)()
             while True:
@@ -256,13 +262,17 @@ class RayEngine:
             self._give_up(slot.device, why)
 
     def _late(self, slot: Slot, now: float) -> None:
-        """An actor has not come up, or a kernel has run for too long, or has not ended though it should stop."""
+        """An actor has not come up, or a kernel takes longer than it used to, than it may, or though it should stop."""
         if not slot.ready:
             why = f"its actor has not come up within {START_S:.0f} s: does other work hold what it needs?"
             self._give_up(slot.device, why)
             for other in self._by_device[slot.device]:
                 self._start(other)  # they stay asked for, and may yet come
                 other.asked_s = math.inf
+            return
+        if now >= slot.look_s:
+            slot.waited()
+            self._take(slot, slot.answers(), careful=True)
             return
         first = slot.calls[0]
         if len(first.work) == 1 and now < slot.kill_s:
@@ -273,12 +283,13 @@ class RayEngine:
         """An actor has died: what it ran has failed, unless that was meant; what waited goes to the next one."""
         if self._machine_is_gone(slot):
             return
-        first, work = slot.calls[0], [work for call in slot.calls for work in call.work]
-        slot.calls.clear()
-        for one in first.work:
+        first, work = slot.calls[0], slot.taken_back()
+        # Answers are lost with a process that dies by itself: it may have been at any of its calls.
+        among = first.work if slot.killed else work
+        for one in among:
             self._seconds.pop((one.function.digest, one.device), None)  # it is not as quick as it was
-        if len(first.work) > 1:
-            self._alone |= {one.number for one in first.work}  # one of these: each by itself, it will show
+        if len(among) > 1:
+            self._alone |= {one.number for one in among}  # one of these: each by itself, it will show
         elif not slot.killed:
             slot.suspect = work.pop(0), first.since, time.monotonic() - first.since
         slot.waiting.extendleft(reversed(work))
@@ -368,18 +379,29 @@ class RayEngine:
             first = slot.waiting[0]
             if first.number in self._gangs:
                 self._start_gang(self._gangs[first.number])
-                return
+                break
             seconds = self._seconds_of(first)
-            if slot.calls and seconds + sum(call.seconds for call in slot.calls) >= QUICK_S:
-                return
-            work = [slot.waiting.popleft()]
-            while slot.waiting and len(work) < self._together and slot.waiting[0].number not in self._gangs:
-                more = self._seconds_of(slot.waiting[0])
-                if seconds + more > CALL_S:
-                    break
-                seconds += more
-                work.append(slot.waiting.popleft())
-            self._call(slot, work, seconds)
+            if slot.calls and seconds + slot.seconds >= QUICK_S:
+                break
+            work, seconds = self._call_of(slot, seconds)
+            if len(slot.calls) >= ENOUGH and len(work) == len(slot.waiting) < self._together:
+                break  # there is time for others to come along
+            for _ in work:
+                slot.waiting.popleft()
+            slot.send(work, seconds)
+        slot.wait(self._heard)
+
+    def _call_of(self, slot: Slot, seconds: float) -> tuple[list[Work], float]:
+        """What goes in one call: the first that waits, and as many behind it as may; and how long that takes."""
+        waiting = iter(slot.waiting)
+        work = [next(waiting)]
+        for one in waiting:
+            more = self._seconds_of(one)
+            if len(work) >= self._together or seconds + more > CALL_S or one.number in self._gangs:
+                break
+            seconds += more
+            work.append(one)
+        return work, seconds
 
     def _seconds_of(self, work: Work) -> float:
         """That it took last time, if it may have company; else for ever."""
@@ -392,25 +414,40 @@ class RayEngine:
         if all(slot.open and not slot.calls and slot.waiting[0].number == n for n, slot in members.items()):
             for number, slot in members.items():
                 del self._gangs[number]
-                self._call(slot, [slot.waiting.popleft()], math.inf)
+                slot.send([slot.waiting.popleft()], math.inf)
+                slot.wait(self._heard)
 
-    def _call(self, slot: Slot, work: list[Work], seconds: float) -> None:
-        call, answer = slot.send(work, seconds)
-        self._then(answer, self._answered, slot, slot.generation, call)
+    def _look(self, near: Mapping[Any, Slot], timeout_s: float) -> None:
+        """Wait for the first of the answers that will be there in a moment; of many, take all that are there then."""
+        there, others = ray.wait([*near], num_returns=1, timeout=min(timeout_s, LOOK_S))
+        if there and len(others) >= MANY:
+            there += ray.wait(others, num_returns=len(others), timeout=0)[0]
+        for answer in there:
+            slot = near[answer]
+            awaited = slot.waited()
+            self._take(slot, slot.answers(awaited))
+
+    def _heard(self, slot: Slot, generation: int, call: Call, answer: Any) -> None:
+        """In one of Ray's threads: a call was answered."""
+        self._news.put(partial(self._answered, slot, generation, call, answer))
 
     def _answered(self, slot: Slot, generation: int, call: Call, answer: Any) -> None:
-        if generation != slot.generation:
-            return
-        if isinstance(answer, RayActorError | OutOfMemoryError):
-            self._died(slot, answer)
-            return
-        slot.calls.remove(call)
-        now = time.monotonic()
-        if slot.calls:
-            slot.calls[0].since = min(slot.calls[0].since, now)
-        if isinstance(answer, BaseException):
-            self._broke(slot, call, answer)
-        else:
+        """In ours: it was the first one."""
+        if generation == slot.generation and call is slot.awaited:
+            slot.waited()
+            self._take(slot, [answer])
+
+    def _take(self, slot: Slot, answers: Sequence[Any], careful: bool = False) -> None:
+        """Take in the answers of the first calls, and send what may be sent now."""
+        for answer in answers:
+            if isinstance(answer, RayActorError | OutOfMemoryError):
+                self._died(slot, answer)
+                return
+            call = slot.answered()
+            if isinstance(answer, BaseException):
+                self._broke(slot, call, answer)
+                continue
+            now = time.monotonic()
             told, made = answer if isinstance(answer, tuple) else (answer, [])
             for work, outcome in zip(call.work, marshal.loads(told), strict=True):
                 self._forget(work.number)
@@ -418,18 +455,20 @@ class RayEngine:
                 self._tell(slot, call, work, outcome, made, now)
         if not slot.stopping:
             slot.kill_s = math.inf
+        if careful:
+            slot.wait(self._heard, careful)
         self._send(slot)
 
     def _tell(self, slot: Slot, call: Call, work: Work, outcome: tuple, made: Parts, now: float) -> None:
         """Say what came of a kernel."""
-        number, kind, began, seconds, *rest = outcome
+        kind, began, seconds = outcome[:3]
         # On our clock, and not outside of what we know.
         began = min(max(began + slot.clock, call.sent_s), now - seconds)
         if kind == "failed":
-            step, name, message, text, exception = rest
-            self._events.append(Failed(number, STEPS[step], message, began, seconds, name, text, exception))
+            step, name, message, text, exception = outcome[3:]
+            self._events.append(Failed(work.number, STEPS[step], message, began, seconds, name, text, exception))
             return
-        cold, (head, part, size), busy = rest
+        cold, (head, part, size), busy = outcome[3:]
         quick = head is not None and seconds < QUICK_S
         self._seconds[work.function.digest, work.device] = seconds if quick else math.inf
         if head is not None:
@@ -437,8 +476,8 @@ class RayEngine:
         elif call.quick:  # it used to be small, and came with the answer
             value = values.put_part(made[part])
         else:
-            value = Stored(Kept(None, call.refs[1], part), size)
-        self._events.append(Finished(number, value, began, seconds, cold, busy_s=busy))
+            value = Stored(Kept(None, call.made, part), size)
+        self._events.append(Finished(work.number, value, began, seconds, cold, "", busy))
 
     def _broke(self, slot: Slot, call: Call, error: BaseException) -> None:
         """A call came to nothing, though its actor lives: what it was to be given is gone, or its answer too large."""

@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import ray
@@ -26,6 +28,7 @@ from symphony.problem.build import CPU
 from symphony.problem.topology import Topology
 
 START_S = 60.0  # for an actor to come up, before its device is taken to be down
+LOOK_S = 0.01  # quick kernels take less; if they do not, Ray is asked to say when they are done
 
 # An actor's class goes to other machines whole, with what it uses.
 for _module in (worker, actors):
@@ -41,12 +44,18 @@ class Call:
     seconds: float  # that it is expected to take; inf = nobody knows, or it makes something large
     sent_s: float
     since: float  # when it can have begun: the one before it was answered
-    refs: Any = None  # of the answer: if these were forgotten, so would be the answer
+    answer: Any = None  # the references of its answer: if they were forgotten, so would be the answer …
+    made: Any = None  # … and of the large values that it makes, if it may make any
 
     @property
     def quick(self) -> bool:
         """Whether it will be over in a moment, and its values are in its answer."""
         return self.seconds < math.inf
+
+    @property
+    def late_s(self) -> float:
+        """When one of its kernels has run for too long."""
+        return self.since + min([work.timeout_s for work in self.work])
 
 
 @dataclass(eq=False)
@@ -69,6 +78,10 @@ class Slot:
     load: int = 0  # pieces of work that have not ended
     waiting: deque[Work] = field(default_factory=deque)
     calls: deque[Call] = field(default_factory=deque)  # the first one runs
+    seconds: float = 0.0  # that they are expected to take
+    awaited: Call | None = None  # the one whose answer is waited for
+    near: bool = False  # it will be there in a moment, and no thread of Ray's says so …
+    look_s: float = math.inf  # … and if it is not there by then, one shall
     stopping: dict[int, str] = field(default_factory=dict)  # work that was sent and shall stop, and why
     kill_s: float = math.inf  # when the actor is killed for it
     killed: bool = False
@@ -86,8 +99,7 @@ class Slot:
             return math.inf
         if not self.ready:
             return self.asked_s + START_S
-        late = self.calls[0].since + min(work.timeout_s for work in self.calls[0].work) if self.calls else math.inf
-        return min(self.kill_s, late)
+        return min(self.kill_s, self.look_s, self.calls[0].late_s if self.calls else math.inf)
 
     def start(self, node: str, namespace: str) -> Any:
         """Ask for an actor on a node of Ray; the reference of its first word."""
@@ -103,12 +115,13 @@ class Slot:
             resources=needs,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
             max_restarts=0,
+            enable_task_events=False,  # a record of every call would be sent to Ray's head
         )
         self.actor = asked.remote(tuple(sys.path), os.getcwd(), self.environment)
         return self.actor.hello.remote(self.process)
 
-    def send(self, work: list[Work], seconds: float) -> tuple[Call, Any]:
-        """Send work; the call, and the reference of its answer."""
+    def send(self, work: list[Work], seconds: float) -> None:
+        """Send work."""
         objects: dict[Any, int] = {}
 
         def named(value: Stored) -> actors.Named:
@@ -118,19 +131,61 @@ class Slot:
         message = []
         for one in work:
             digest = one.function.digest
-            code = None if digest in self.knows else named(one.function.code)
-            self.knows.add(digest)
-            inputs, place = tuple(map(named, one.inputs)), (one.rank, one.size)
-            message.append((one.number, digest, code, named(one.arguments), inputs, place))
+            code = None
+            if digest not in self.knows:
+                self.knows.add(digest)
+                code = named(one.function.code)
+            inputs = tuple(map(named, one.inputs)) if one.inputs else ()
+            message.append((digest, code, named(one.arguments), inputs, (one.rank, one.size)))
         now = time.monotonic()
         call = Call(work, seconds, now, math.inf if self.calls else now)
         self.calls.append(call)
-        data = marshal.dumps(message)
+        self.seconds += seconds
         if call.quick:
-            call.refs = self.actor.run.remote(data, *objects)
-            return call, call.refs
-        call.refs = self.actor.run_apart.remote(data, *objects)
-        return call, call.refs[0]
+            call.answer = self.actor.run.remote(marshal.dumps(message), *objects)
+        else:
+            call.answer, call.made = self.actor.run_apart.remote(marshal.dumps(message), *objects)
+
+    def wait(self, do: Callable[..., None], careful: bool = False) -> None:
+        """Choose the call whose answer is waited for.
+
+        Of quick ones, the one after half of them, without a word of Ray's: whoever polls looks for it. Words cost more
+        than no-ops do. If that is not enough, or one is `careful`, the first one, and a thread of Ray's calls `do` with
+        its answer.
+        """
+        if self.awaited is None and self.calls:
+            self.near = self.calls[0].quick and not careful
+            self.awaited = self.calls[(len(self.calls) - 1) // 2 if self.near else 0]
+            self.look_s = time.monotonic() + LOOK_S if self.near else math.inf
+            if not self.near:
+                when_answered(self.awaited.answer, partial(do, self, self.generation, self.awaited))
+
+    def waited(self) -> Call | None:
+        """Nothing is waited for any more; what was."""
+        call, self.awaited, self.near, self.look_s = self.awaited, None, False, math.inf
+        return call
+
+    def answers(self, until: Call | None = None) -> list[Any]:
+        """Those that are there, in the order of the calls; errors among them. Those until one of them are, or nearly:
+        an actor answers in order."""
+        refs = [call.answer for call in self.calls]
+        if until is not None:
+            with suppress(RayError):
+                return ray.get(refs[: self.calls.index(until) + 1], timeout=LOOK_S)
+        there = set(ray.wait(refs, num_returns=len(refs), timeout=0)[0])
+        return [_answer(ref) for ref in takewhile(there.__contains__, refs)]
+
+    def answered(self) -> Call:
+        """The first call is over."""
+        call = self.calls.popleft()
+        if call is self.awaited:
+            self.waited()
+        if self.calls:
+            self.seconds -= call.seconds
+            self.calls[0].since = min(self.calls[0].since, time.monotonic())
+        else:
+            self.seconds = 0.0
+        return call
 
     def kill(self) -> None:
         """Kill the actor; its call will say so."""
@@ -148,11 +203,18 @@ class Slot:
     def clear(self) -> list[Work]:
         """Let go of everything; what it was."""
         suspect = [self.suspect[0]] if self.suspect else []
-        work = [*suspect, *(work for call in self.calls for work in call.work), *self.waiting]
+        work = [*suspect, *self.taken_back(), *self.waiting]
         self.suspect = None
-        self.calls.clear()
         self.waiting.clear()
         self.stopping.clear()
+        return work
+
+    def taken_back(self) -> list[Work]:
+        """The work of all calls, which will not be answered."""
+        work = [work for call in self.calls for work in call.work]
+        self.calls.clear()
+        self.seconds = 0.0
+        self.waited()
         return work
 
     def remove(self, number: int) -> Work | None:
@@ -182,3 +244,10 @@ def slots(topology: Topology, found: dict[str, machines.Machine]) -> Iterator[Sl
 def when_answered(ref: Any, then: Callable[[Any], None]) -> None:
     """Have a thread of Ray's call something with an answer, or with the error that came instead."""
     ref._on_completed(then)  # `future()` does the same, for a tenth more time
+
+
+def _answer(ref: Any) -> Any:
+    try:
+        return ray.get(ref)
+    except RayError as error:
+        return error
