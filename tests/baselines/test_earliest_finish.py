@@ -9,7 +9,21 @@ import pytest
 from symphony.baselines import EftBelief, EftExact, EftStatic, Heft
 from symphony.problem.workload import Edge, Task, TaskGraph
 from symphony.scheduling.policy import PLACE, Observation, Policy, place
-from tests.scheduling.by_hand import CPU0, CPU1, FPGA, GB, GPU, KERNELS, Books, chain, decision, dot, pair, work
+from tests.scheduling.by_hand import (
+    CPU0,
+    CPU1,
+    FPGA,
+    GB,
+    GPU,
+    KERNELS,
+    Books,
+    chain,
+    decision,
+    dot,
+    pair,
+    shared_books,
+    work,
+)
 
 ALL = [EftStatic(), EftBelief(), EftExact(), Heft()]
 
@@ -17,15 +31,15 @@ ALL = [EftStatic(), EftBelief(), EftExact(), Heft()]
 @pytest.mark.parametrize("policy", ALL, ids=lambda policy: policy.name)
 def test_on_an_idle_cluster_the_fastest_device_wins(policy: Policy) -> None:
     """The GPU takes 1 s, the FPGA 0.5 and as much to set up; 3 units make the set-up worth it."""
-    books = Books(work(dot("any")))
+    books = shared_books(work(dot("any")))
     assert decision(policy, books.observe(true_background=[])) == (PLACE, 0, GPU)
-    books = Books(work(dot("any", units=3.0)))
+    books = shared_books(work(dot("any", units=3.0)))
     assert decision(policy, books.observe(true_background=[])) == (PLACE, 0, FPGA)
 
 
 @pytest.mark.parametrize("policy", ALL, ids=lambda policy: policy.name)
 def test_a_queue_can_make_a_slower_device_the_earlier(policy: Policy) -> None:
-    books = Books(work(*[dot("any")] * 8))
+    books = shared_books(work(*[dot("any")] * 8))
     assert books.decide(place(0, GPU))
     assert decision(policy, books.observe(true_background=[]))[2] == FPGA  # 1 s, set-up included, against 1 + 1
     for gang in (1, 2, 3, 4, 5):
@@ -36,20 +50,20 @@ def test_a_queue_can_make_a_slower_device_the_earlier(policy: Policy) -> None:
 @pytest.mark.parametrize("policy", ALL, ids=lambda policy: policy.name)
 def test_data_far_away_can_make_a_slower_device_the_earlier(policy: Policy) -> None:
     """5 GB at home, 5 s to the GPU and 1 s there; 4 s on the CPU where they lie."""
-    books = Books(work(chain(size=5 * GB)))
+    books = shared_books(work(chain(size=5 * GB)))
     assert decision(policy, books.observe(true_background=[])) == (PLACE, 0, CPU0)
-    books = Books(work(chain(size=2 * GB)))
+    books = shared_books(work(chain(size=2 * GB)))
     assert decision(policy, books.observe(true_background=[])) == (PLACE, 0, GPU)
 
 
 @pytest.mark.parametrize("policy", ALL, ids=lambda policy: policy.name)
 def test_workers_of_a_gang_stay_close_if_they_have_much_to_say(policy: Policy) -> None:
     """The first is on a CPU; the GPU is four times as fast. Exchange over the NIC takes 0.5 s a unit, or 1 s."""
-    books = Books(work(pair()))
+    books = shared_books(work(pair()))
     assert books.decide(place(0, CPU0))
     assert decision(policy, books.observe(true_background=[])) == (PLACE, 0, GPU)  # 0.75 s a unit, against 1
     talkative = tuple(replace(kernel, exchange_bytes=2 * kernel.exchange_bytes) for kernel in KERNELS)
-    books = Books(replace(work(pair()), kernels=talkative))
+    books = shared_books(replace(work(pair()), kernels=talkative))
     assert books.decide(place(0, CPU0))
     assert decision(policy, books.observe(true_background=[])) == (PLACE, 0, CPU1)  # 1 s a unit, against 1.25
 
@@ -59,7 +73,7 @@ def test_workers_of_a_gang_stay_close_if_they_have_much_to_say(policy: Policy) -
 
 def with_tenants(read: float, truly: float) -> Observation:
     """Somebody loads the NIC of the first machine, where 2.5 GB lie for a gang: what counters read, and the truth."""
-    books = Books(work(chain(size=2.5 * GB)))
+    books = shared_books(work(chain(size=2.5 * GB)))
     books.window([0.0, read], [0.0, 0.0])
     return books.observe(true_background=[0.0, truly])
 
@@ -84,14 +98,14 @@ def test_a_belief_can_be_wrong_and_the_truth_cannot() -> None:
 
 def test_what_is_our_own_is_not_counted_twice() -> None:
     """A reading of 1.0 that was all ours, of work that is over, is no background."""
-    books = Books(work(chain(size=2.5 * GB)))
+    books = shared_books(work(chain(size=2.5 * GB)))
     books.window([0.0, 1.0], [0.0, 1.0])
     assert decision(EftBelief(), books.observe())[2] == GPU
     assert decision(EftBelief(), books.observe([0.0, 1.0]))[2] == CPU0  # ours, and it goes on
 
 
 def test_a_noisy_belief_decides_differently_from_window_to_window() -> None:
-    books = Books(work(chain(size=2.5 * GB)))
+    books = shared_books(work(chain(size=2.5 * GB)))
     chosen = set()
     for _ in range(12):
         books.window([0.0, 0.6], [0.0, 0.0])

@@ -31,7 +31,7 @@ from tests.baselines.examples import (
     graph,
     processors,
 )
-from tests.scheduling.by_hand import CPU0, CPU1, GB, Books, chain, decision, work
+from tests.scheduling.by_hand import CPU0, CPU1, GB, Books, chain, decision, shared_books, work
 
 P1, P2, P3 = range(3)
 
@@ -150,9 +150,9 @@ def told(run: RunRecord, task: int) -> tuple[float, float, float]:
 
 def test_the_critical_path_of_a_job_stays_on_one_device_and_other_jobs_have_others() -> None:
     """CPUs alone can run these chains, all of which are critical: each job has a CPU of its own."""
-    books = Books(work(chain("cpu only", "cpu only", GB), chain("cpu only", "cpu only", GB)))
+    books = shared_books(work(chain("cpu only", "cpu only", GB), chain("cpu only", "cpu only", GB)))
     assert decision(Cpop(), books.observe(policy=Cpop())) == (0, 0, CPU0)
     books.fail(CPU0)
     assert decision(Cpop(), books.observe(policy=Cpop()))[2] == CPU1  # its own is down
-    books = Books(work(chain("any", "any", GB), chain("cpu only", "cpu only", GB), priorities=(0, 5)))
+    books = shared_books(work(chain("any", "any", GB), chain("cpu only", "cpu only", GB), priorities=(0, 5)))
     assert decision(Cpop(), books.observe(policy=Cpop())) == (0, books.tasks, CPU1)

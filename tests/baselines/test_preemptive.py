@@ -12,7 +12,7 @@ from symphony.baselines.preemptive import Las, Srtf
 from symphony.problem.errors import LimitError
 from symphony.scheduling.policy import PLACE, PREEMPT, WAIT, place
 from tests.baselines.training import contract, finishes, jobs, preempted, run
-from tests.scheduling.by_hand import CPU0, CPU1, GPU, Books, decision, dot, pair, work
+from tests.scheduling.by_hand import CPU0, CPU1, GPU, Books, decision, dot, pair, shared_books, work
 
 
 @pytest.mark.parametrize("name", ["srtf", "las", "tiresias"])
@@ -87,12 +87,12 @@ def test_a_gang_for_which_no_room_can_be_made_lets_others_pass() -> None:
 
 
 def test_a_gang_goes_to_one_kind_and_one_machine_if_it_can() -> None:
-    books = Books(work(pair(), dot("any")))
+    books = shared_books(work(pair(), dot("any")))
     assert decision(Srtf(), books.observe(units_left=[1.0]))[:2] == (PLACE, 0)
     assert books.decide(place(0, CPU0))
     # Not the GPU, which is faster: the slowest sets the pace.
     assert decision(Srtf(), books.observe()) == (PLACE, 0, CPU1)
-    books = Books(work(dot("any"), pair()))
+    books = shared_books(work(dot("any"), pair()))
     assert books.decide(place(0, CPU1))
     assert decision(Srtf(), books.observe())[2] in (CPU0, GPU)  # CPU1 has somebody in its queue
 
@@ -168,7 +168,7 @@ def test_the_starved_are_promoted() -> None:
 
 
 def test_with_nothing_to_gain_nobody_is_preempted() -> None:
-    books = Books(work(pair(preemptible=True), pair(preemptible=True), pair(preemptible=True)))
+    books = shared_books(work(pair(preemptible=True), pair(preemptible=True), pair(preemptible=True)))
     tasks = books.tasks
     for slot in range(2):
         for device in (CPU0, CPU1):

@@ -11,7 +11,7 @@ from symphony.baselines import BASELINES, EftBelief, Fifo, Random, ShortestQueue
 from symphony.problem.errors import InputError
 from symphony.problem.workload import Kernel, Profile
 from symphony.scheduling.policy import PLACE, WAIT, place
-from tests.scheduling.by_hand import CPU0, CPU1, FPGA, GPU, MIB, Books, decision, dot, pair, work
+from tests.scheduling.by_hand import CPU0, CPU1, FPGA, GPU, MIB, decision, dot, pair, shared_books, work
 
 # The same shapes in all three, so that each policy compiles once.
 
@@ -19,14 +19,14 @@ from tests.scheduling.by_hand import CPU0, CPU1, FPGA, GPU, MIB, Books, decision
 @pytest.mark.parametrize("name", BASELINES)
 def test_with_nothing_to_place_it_waits(name: str) -> None:
     """A decision may be offered then, at the end of a counter window."""
-    policy, books = named(name), Books(work(dot("any"), pair(), dot("any")), arrived=0)
+    policy, books = named(name), shared_books(work(dot("any"), pair(), dot("any")), arrived=0)
     assert decision(policy, books.observe(true_background=[], policy=policy))[0] == WAIT
 
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_a_gang_partly_placed_comes_first_and_goes_to_a_feasible_device(name: str) -> None:
     """Nothing else is allowed then, whatever the order of gangs."""
-    policy, books = named(name), Books(work(dot("any"), pair(), dot("any"), priorities=(9, 0, 9)))
+    policy, books = named(name), shared_books(work(dot("any"), pair(), dot("any"), priorities=(9, 0, 9)))
     gang = books.tasks
     assert books.decide(place(gang, CPU1))
     kind, chosen, device = decision(policy, books.observe(true_background=[], policy=policy))
@@ -36,7 +36,7 @@ def test_a_gang_partly_placed_comes_first_and_goes_to_a_feasible_device(name: st
 
 @pytest.mark.parametrize("name", BASELINES)
 def test_priority_comes_first(name: str) -> None:
-    policy, books = named(name), Books(work(dot("any"), pair(), dot("any"), priorities=(0, 0, 5)))
+    policy, books = named(name), shared_books(work(dot("any"), pair(), dot("any"), priorities=(0, 0, 5)))
     assert decision(policy, books.observe(true_background=[], policy=policy))[:2] == (PLACE, 2 * books.tasks)
 
 
@@ -44,7 +44,7 @@ def test_priority_comes_first(name: str) -> None:
 
 
 def test_random_takes_any_candidate_and_any_feasible_device() -> None:
-    books = Books(work(dot("cpu only"), dot("any")))
+    books = shared_books(work(dot("cpu only"), dot("any")))
     drawn = Counter(decision(Random(), books.observe(), seed)[1:] for seed in range(400))
     choices = {(0, CPU0): 1 / 4, (0, CPU1): 1 / 4, **{(1, d): 1 / 8 for d in (CPU0, CPU1, GPU, FPGA)}}
     assert set(drawn) == set(choices)
@@ -56,12 +56,12 @@ def test_random_takes_any_candidate_and_any_feasible_device() -> None:
 
 
 def test_fifo_takes_the_first_idle_device_fast_or_slow() -> None:
-    books = Books(work(dot("any"), dot("any")))
+    books = shared_books(work(dot("any"), dot("any")))
     assert decision(Fifo(), books.observe()) == (PLACE, 0, CPU0)
 
 
 def test_fifo_counts_a_device_with_a_free_slot_as_idle_unless_somebody_queues() -> None:
-    books = Books(work(*[dot("any")] * 4))
+    books = shared_books(work(*[dot("any")] * 4))
     assert books.decide(place(0, CPU0))
     assert decision(Fifo(), books.observe())[2] == CPU1  # queued, not started
     books.start(0)
@@ -69,12 +69,12 @@ def test_fifo_counts_a_device_with_a_free_slot_as_idle_unless_somebody_queues() 
 
 
 def test_fifo_waits_when_none_is_idle_even_if_a_younger_gang_could_go() -> None:
-    books = Books(work(*[dot("cpu only")] * 2, dot("cpu only"), dot("any")))
+    books = shared_books(work(*[dot("cpu only")] * 2, dot("cpu only"), dot("any")))
     for gang, device in ((0, CPU0), (1, CPU1)):
         assert books.decide(place(gang, device))
         books.start(gang)
     assert decision(Fifo(), books.observe())[0] == PLACE  # both CPUs have a second slot
-    books = Books(work(*[dot("any")] * 4, dot("cpu only"), dot("any")))
+    books = shared_books(work(*[dot("any")] * 4, dot("cpu only"), dot("any")))
     for gang, device in ((0, CPU0), (1, CPU0), (2, CPU1), (3, CPU1)):
         assert books.decide(place(gang, device))
         books.start(gang)
@@ -84,7 +84,7 @@ def test_fifo_waits_when_none_is_idle_even_if_a_younger_gang_could_go() -> None:
 
 
 def test_fifo_keeps_a_gang_back_until_all_its_workers_have_idle_devices() -> None:
-    books = Books(work(dot("any"), dot("any"), dot("any"), dot("any"), pair(), dot("any")))
+    books = shared_books(work(dot("any"), dot("any"), dot("any"), dot("any"), pair(), dot("any")))
     tasks = books.tasks
     for slot, device in enumerate((CPU0, CPU0, CPU1, CPU1)):
         assert books.decide(place(slot * tasks, device))
@@ -101,7 +101,7 @@ def test_fifo_keeps_a_gang_back_until_all_its_workers_have_idle_devices() -> Non
 
 def test_shortest_queue_looks_at_seconds_not_at_numbers() -> None:
     """Eight seconds on the CPU's two slots, a second queued on the GPU: 4 against 1 ahead. The FPGA has none."""
-    books = Books(work(*[dot("any")] * 5))
+    books = shared_books(work(*[dot("any")] * 5))
     for gang in (0, 1):
         assert books.decide(place(gang, CPU0))
     assert books.decide(place(2, GPU))
@@ -118,12 +118,12 @@ def test_shortest_queue_looks_at_seconds_not_at_numbers() -> None:
 
 def test_sjf_takes_the_shortest_on_its_best_device() -> None:
     """2 s on a CPU; 3 units of 0.5 s on the FPGA, though each takes 4 s on a CPU."""
-    books = Books(work(dot("cpu only"), dot("any", units=3.0), dot("any", units=5.0)))
+    books = shared_books(work(dot("cpu only"), dot("any", units=3.0), dot("any", units=5.0)))
     assert decision(Sjf(), books.observe()) == (PLACE, 1, FPGA)
 
 
 def test_sjf_goes_where_queue_and_run_time_are_least() -> None:
-    books = Books(work(*[dot("any", units=2.0)] * 4))
+    books = shared_books(work(*[dot("any", units=2.0)] * 4))
     assert decision(Sjf(), books.observe())[2] == FPGA  # 1 s; set-up is no part of its estimate
     for gang in (0, 1, 2):
         assert books.decide(place(gang, FPGA))
@@ -136,7 +136,7 @@ def test_sjf_leaves_out_devices_that_a_footprint_does_not_fit() -> None:
     large = Kernel("large", {"gpu": Profile(0.1, memory=17 * MIB), "cpu": Profile(9.0)})
     workload = work(dot("cpu only"), dot("cpu only"))
     graphs = (dot("large"), dot("cpu only", name="other"))
-    books = Books(replace(workload, kernels=(*workload.kernels, large), graphs=graphs))
+    books = shared_books(replace(workload, kernels=(*workload.kernels, large), graphs=graphs))
     assert decision(Sjf(), books.observe())[:2] == (PLACE, 1)
 
 

@@ -12,7 +12,7 @@ from symphony.baselines import Sparrow, SparrowBatch
 from symphony.baselines.sparrow import PROBES, batch, probes
 from symphony.problem.workload import Task, TaskGraph
 from symphony.scheduling.policy import PLACE, WAIT, place
-from tests.scheduling.by_hand import CPU0, CPU1, FPGA, GPU, Books, decision, dot, work
+from tests.scheduling.by_hand import CPU0, CPU1, FPGA, GPU, Books, decision, dot, shared_books, work
 
 
 def bag(count: int, kernel: str = "any") -> TaskGraph:
@@ -53,13 +53,15 @@ def test_batch_sampling_takes_the_least_loaded_of_the_sample() -> None:
     for gang, device in enumerate((CPU0, CPU1, GPU)):
         assert books.decide(place(gang, device))
     assert decision(SparrowBatch(), books.observe(policy=SparrowBatch())) == (PLACE, 3, FPGA)
-    few = Books(work(dot("any")))
+    few = shared_books(work(dot("any")))
     chosen = {decision(SparrowBatch(), few.observe(policy=SparrowBatch()), seed)[2] for seed in range(12)}
     assert len(chosen) > 1, "whom it asks is a matter of luck"
 
 
 def test_with_late_binding_a_gang_waits_until_somebody_that_was_asked_is_idle() -> None:
-    books = Books(work(dot("cpu only"), dot("cpu only"), dot("cpu only"), dot("cpu only"), dot("cpu only"), dot("any")))
+    books = shared_books(
+        work(dot("cpu only"), dot("cpu only"), dot("cpu only"), dot("cpu only"), dot("cpu only"), dot("any"))
+    )
     for gang, device in ((0, CPU0), (1, CPU0), (2, CPU1), (3, CPU1)):
         assert books.decide(place(gang, device))
         books.start(gang)
@@ -72,7 +74,7 @@ def test_with_late_binding_a_gang_waits_until_somebody_that_was_asked_is_idle() 
 
 
 def test_if_all_that_were_asked_are_down_anybody_will_do() -> None:
-    books = Books(work(dot("any")))
+    books = shared_books(work(dot("any")))
     for device in (CPU0, CPU1, FPGA):
         books.fail(device)
     assert {decision(Sparrow(), books.observe(policy=Sparrow()), seed)[1:] for seed in range(8)} == {(0, GPU)}

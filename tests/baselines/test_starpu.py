@@ -12,12 +12,12 @@ from symphony.baselines import Dm, Dmda, Dmdas, Heteroprio
 from symphony.baselines.starpu import transfers_s
 from symphony.problem.workload import Edge, Job, Kernel, Profile, Task, TaskGraph, Workload
 from symphony.scheduling.policy import PLACE, WAIT, place
-from tests.scheduling.by_hand import CPU0, CPU1, FPGA, GB, GPU, Books, chain, decision, dot, work
+from tests.scheduling.by_hand import CPU0, CPU1, FPGA, GB, GPU, Books, chain, decision, dot, shared_books, work
 
 
 def test_dm_ignores_transfers_and_dmda_does_not() -> None:
     """5 GB at home: 5 s to the GPU or the FPGA, where the gang takes 1 s; 4 s where they lie."""
-    books = Books(work(chain(size=5 * GB)))
+    books = shared_books(work(chain(size=5 * GB)))
     assert decision(Dm(), books.observe())[2] == GPU
     assert decision(Dmda(), books.observe())[2] == CPU0
     assert decision(Dmda(beta=0.5), books.observe())[2] == GPU  # 1 + 0.5 * 5 = 3.5
@@ -27,7 +27,7 @@ def test_dm_ignores_transfers_and_dmda_does_not() -> None:
 def test_dmda_adds_transfers_even_if_the_queue_hides_them() -> None:
     """Behind 2 s of queue, 2 GB are there before the gang could start: an estimate of the end would be 3 s. dmda counts
     2 + 1 + 2 = 5, and takes a CPU for 4."""
-    books = Books(work(chain(size=2 * GB), dot("any"), dot("any"), dot("any"), dot("any")))
+    books = shared_books(work(chain(size=2 * GB), dot("any"), dot("any"), dot("any"), dot("any")))
     for slot in (1, 2):
         assert books.decide(place(slot * books.tasks, GPU))
     books.fail(FPGA)

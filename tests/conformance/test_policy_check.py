@@ -12,6 +12,7 @@ import pytest
 
 import symphony as sy
 from symphony.problem.errors import PolicyError
+from symphony.scheduling.one_of import OneOf
 from symphony.scheduling.policy import Action, Observation, Policy, best_feasible, place
 from symphony.simulator.scenarios import Scenario, calm
 from symphony.testing import check_policy
@@ -46,8 +47,15 @@ class Fine(Policy):
         return action
 
 
+SORTS = (Fine(), BreaksRules(), WaitsForEver())  # in one program
+
+
+def of(sort: type[Policy]) -> OneOf:
+    return OneOf(SORTS, jnp.asarray([type(policy) for policy in SORTS].index(sort), jnp.int32))
+
+
 def test_a_policy_that_keeps_its_contract_passes(cheap: list[Scenario]) -> None:
-    check_policy(Fine(), cheap)
+    check_policy(of(Fine), cheap)
 
 
 @pytest.mark.slow
@@ -65,13 +73,13 @@ def test_by_default_the_scenarios_have_unlike_devices_gangs_fpgas_failures_and_t
 
 
 def test_actions_against_the_rules(cheap: list[Scenario]) -> None:
-    error = refusal(BreaksRules(), cheap)
+    error = refusal(of(BreaksRules), cheap)
     assert "actions against the rules" in error.message and "seed 3" in error.message
     assert "observation.feasible(gang)" in error.hint
 
 
 def test_waiting_for_ever(cheap: list[Scenario]) -> None:
-    error = refusal(WaitsForEver(), cheap)
+    error = refusal(of(WaitsForEver), cheap)
     assert "waited for ever" in error.message and "0 of its" in error.message
 
 

@@ -17,7 +17,7 @@ from symphony.scheduling.estimate import finish_s
 from symphony.scheduling.policy import PLACE, PREEMPT, RECONFIGURE, WAIT, place, reconfigure
 from symphony.simulator.run import simulate
 from tests.baselines.cheap import cheap_scenario
-from tests.scheduling.by_hand import CPU0, FPGA, GB, GPU, Books, chain, decision, dot, pair, work
+from tests.scheduling.by_hand import CPU0, FPGA, GB, GPU, chain, decision, dot, pair, shared_books, work
 
 see = eqx.filter_jit(slow_see)  # op by op, JAX would compile every operation by itself
 FINISH = 2  # where a pair's numbers say when it would finish
@@ -33,7 +33,7 @@ def silent(sizes: Sizes = SMALL) -> Learned:
 
 def test_a_network_that_says_nothing_places_where_a_gang_finishes_first() -> None:
     """5 GB at home: 4 s on a CPU where they lie, over 5 s elsewhere."""
-    books = Books(work(chain(size=5 * GB)))
+    books = shared_books(work(chain(size=5 * GB)))
     policy = silent()
     shown = books.observe(policy=policy)
     assert int(finish_s(shown, jnp.asarray(0), shown.background)[:4].argmin()) == CPU0
@@ -41,7 +41,7 @@ def test_a_network_that_says_nothing_places_where_a_gang_finishes_first() -> Non
 
 
 def test_a_heuristic_that_is_less_sharp_says_the_same_in_a_lower_voice() -> None:
-    books = Books(work(chain(size=5 * GB), dot("any", units=5.0), dot("any", units=1.0)))
+    books = shared_books(work(chain(size=5 * GB), dot("any", units=5.0), dot("any", units=1.0)))
     policy = silent()
     seen = see(books.observe(policy=policy), *SMALL.looks)
     soft = silent(replace(SMALL, sharpness=0.3)).network.prior(seen)
@@ -50,17 +50,17 @@ def test_a_heuristic_that_is_less_sharp_says_the_same_in_a_lower_voice() -> None
 
 
 def test_it_takes_the_job_with_the_shortest_way_to_go_first() -> None:
-    books = Books(work(dot("any", units=5.0), dot("any", units=1.0), dot("any", units=3.0)))
+    books = shared_books(work(dot("any", units=5.0), dot("any", units=1.0), dot("any", units=3.0)))
     assert decision(silent(), books.observe(policy=silent()))[:2] == (PLACE, books.tasks)
 
 
 def test_it_takes_the_highest_priority_first_whatever_the_length() -> None:
-    books = Books(work(dot("any", units=1.0), dot("any", units=5.0), priorities=(0, 1)))
+    books = shared_books(work(dot("any", units=1.0), dot("any", units=5.0), priorities=(0, 1)))
     assert decision(silent(), books.observe(policy=silent()))[:2] == (PLACE, books.tasks)
 
 
 def test_a_gang_that_is_partly_placed_is_placed_on_and_never_waits() -> None:
-    books = Books(work(pair(), dot("any")))
+    books = shared_books(work(pair(), dot("any")))
     assert books.decide(place(0, GPU))
     policy = eqx.tree_at(lambda p: p.network.idle, silent(), jnp.asarray(100.0))
     kind, gang, device = decision(policy, books.observe(policy=policy))
@@ -68,7 +68,7 @@ def test_a_gang_that_is_partly_placed_is_placed_on_and_never_waits() -> None:
 
 
 def test_it_may_wait_only_while_something_is_under_way() -> None:
-    books = Books(work(dot("any"), dot("any")))
+    books = shared_books(work(dot("any"), dot("any")))
     policy = eqx.tree_at(lambda p: p.network.idle, silent(), jnp.asarray(100.0))
     kind, _, device = decision(policy, books.observe(policy=policy))
     assert kind == PLACE
@@ -77,12 +77,12 @@ def test_it_may_wait_only_while_something_is_under_way() -> None:
 
 
 def test_it_waits_if_there_is_nothing_to_place() -> None:
-    books = Books(work(dot("any")), arrived=0)
+    books = shared_books(work(dot("any")), arrived=0)
     assert decision(silent(), books.observe(policy=silent()))[0] == WAIT
 
 
 def test_devices_that_are_down_are_not_looked_at() -> None:
-    books = Books(work(dot("any")))
+    books = shared_books(work(dot("any")))
     books.fail(FPGA)
     books.fail(GPU)
     policy = silent()
@@ -93,7 +93,7 @@ def test_devices_that_are_down_are_not_looked_at() -> None:
 
 def test_of_many_devices_a_rough_look_keeps_those_that_hold_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
     """5 GB at home, where the gang is slowest but done first; without them the rough look would keep FPGA and GPU."""
-    shown = Books(work(chain(size=5 * GB))).observe(policy=silent())
+    shown = shared_books(work(chain(size=5 * GB))).observe(policy=silent())
     everywhere = see(shown, 1, 4, 0, 0)
     monkeypatch.setattr(features, "CLOSELY", 2)
     close = eqx.filter_jit(lambda shown: slow_see(shown, 1, 2, 0, 0))(shown)
@@ -123,7 +123,7 @@ def insisting(part: str) -> Learned:
 
 
 def test_it_may_preempt_what_runs_to_make_room_for_what_is_ready() -> None:
-    books = Books(work(pair(preemptible=True), dot("any")), arrived=1)
+    books = shared_books(work(pair(preemptible=True), dot("any")), arrived=1)
     policy = insisting("apart")
     for device in (GPU, CPU0):
         assert books.decide(place(0, device))
@@ -135,7 +135,7 @@ def test_it_may_preempt_what_runs_to_make_room_for_what_is_ready() -> None:
 
 def test_it_may_configure_a_slot_for_what_will_be_ready_and_then_leaves_it_alone() -> None:
     """The second task of the chain is fastest on the FPGA, and waits for the first."""
-    books = Books(work(chain(), dot("any")))
+    books = shared_books(work(chain(), dot("any")))
     policy = insisting("apart")
     assert books.decide(place(0, CPU0))
     kind, _, device = decision(policy, books.observe(policy=policy))
@@ -146,8 +146,8 @@ def test_it_may_configure_a_slot_for_what_will_be_ready_and_then_leaves_it_alone
 
 def test_what_is_seen_does_not_depend_on_the_unit_of_time() -> None:
     """A workload on machines a thousand times slower looks the same."""
-    books = Books(work(chain(size=0.0), dot("any", units=3.0), pair()))
-    slow = Books(books.workload)
+    books = shared_books(work(chain(size=0.0), dot("any", units=3.0), pair()))
+    slow = shared_books(books.workload)
     times = {"time_fixed": 1000 * books.w.time_fixed, "time_work": 1000 * books.w.time_work}
     slow.w = replace(slow.w, **times, isolated=1000 * books.w.isolated, exchange=1000 * books.w.exchange)
     slow.t = replace(slow.t, kind_reconfigure=1000 * slow.t.kind_reconfigure)
@@ -165,7 +165,7 @@ def said(policy: Learned, shown) -> jax.Array:
 
 @pytest.mark.parametrize("switch", ["topology", "graph", "deviation", "prior", "estimates"])
 def test_every_part_can_be_switched_off_and_then_no_longer_matters(switch: str) -> None:
-    books = Books(work(chain(), dot("any", units=2.0)))
+    books = shared_books(work(chain(), dot("any", units=2.0)))
     books.window([0.5, 0.2], [0.0, 0.0])
 
     def scores(network: Network) -> np.ndarray:

@@ -28,7 +28,7 @@ from symphony.simulator.world import World
 from tests.baselines.cheap import cheap_scenario
 from tests.oracle.test_samples import TINY
 from tests.policies.test_learned import see
-from tests.scheduling.by_hand import Books, dot, work
+from tests.scheduling.by_hand import dot, shared_books, work
 
 AHEAD_OF_TINY = LookAhead(TINY, rolls=Fifo(), candidates=2, samples=2, horizon=4.0, most=64)
 FIRST = Fifo()  # makes the first few decisions
@@ -119,7 +119,7 @@ def test_another_action_must_be_better_by_more_than_the_worlds_disagree() -> Non
 
 
 def test_of_devices_that_are_alike_one_is_tried() -> None:
-    books = Books(work(dot("any"), dot("any", units=3.0)))
+    books = shared_books(work(dot("any"), dot("any", units=3.0)))
     shown = books.observe(policy=TINY)
     seen = see(shown, 4, 3, 1, 1)
     alike = replace(seen, pairs=seen.pairs.at[0, 1].set(seen.pairs[0, 0]))

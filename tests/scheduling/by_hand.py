@@ -130,7 +130,7 @@ class Books:
         self.w = jax.tree.map(jnp.asarray, workload_arrays(self.topology, workload)[0])
         self.tasks = self.w.kernel.shape[1]
         self.core = _empty(self.t, self.w, jobs)
-        self.now = Amount.of(jnp.asarray(0.0))
+        self.now = Amount.of(jnp.asarray(0.0, jnp.float32))  # of one type, as after time has passed: one program
         for _ in range(jobs if arrived is None else arrived):
             self.arrive()
 
@@ -246,8 +246,27 @@ class Books:
     def status(self) -> list[int]:
         """Where every gang of the workload is, job by job (jobs in slots of their own number)."""
         counts = [len(self.workload.graphs[job.graph].all_gangs) for job in self.workload.jobs]
-        every = np.asarray(self.core.status).reshape(-1, self.tasks)
+        every = np.asarray(self.core.status).reshape(-1, self.tasks)[: len(counts)]
         return [int(x) for row, count in zip(every, counts, strict=True) for x in row[:count]]
+
+
+JOBS = 12  # slots of shared books, and graphs that they know
+
+
+def shared_books(workload: Workload, *, arrived: int | None = None) -> Books:
+    """Books of one of two shapes, of graphs of one gang or of two: a policy compiles once for all tests that use them.
+
+    They know graphs that no job is of, and have slots that stay free.
+    """
+    gangs = max(len(graph.all_gangs) for graph in workload.graphs)
+    fill = (pair(), pair() if gangs == 1 else chain()) * JOBS
+    graphs = (replace(graph, name=f"none {n}") for n, graph in enumerate(fill[len(workload.graphs) : JOBS]))
+    jobs = (Job(0, 1e6),) * (JOBS - len(workload.jobs))
+    full = replace(workload, graphs=(*workload.graphs, *graphs), jobs=(*workload.jobs, *jobs))
+    assert gangs <= 2 and len(workload.graphs) <= JOBS - 2 and len(full.jobs) == JOBS
+    books = Books(full, arrived=len(workload.jobs) if arrived is None else arrived)
+    books.workload = workload
+    return books
 
 
 def decision(policy: Policy, observation: Observation, seed: int = 0) -> tuple[int, int, int]:

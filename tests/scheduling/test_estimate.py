@@ -28,6 +28,7 @@ from tests.scheduling.by_hand import (
     cluster,
     dot,
     pair,
+    shared_books,
     work,
 )
 from tests.simulator.scripted import script, scripted_device
@@ -48,7 +49,7 @@ def finish(
 
 
 def test_an_idle_cluster_takes_the_isolated_time_and_the_set_up() -> None:
-    books = Books(work(dot("any")))
+    books = shared_books(work(dot("any")))
     assert finish(books, 0) == [4.0, 4.0, 1.0, 0.5 + 0.5]
     assert books.decide(reconfigure(FPGA, 0))
     assert finish(books, 0)[FPGA] == 1.0  # not ready yet
@@ -57,7 +58,7 @@ def test_an_idle_cluster_takes_the_isolated_time_and_the_set_up() -> None:
 
 
 def test_queues_come_first() -> None:
-    books = Books(work(dot("any"), dot("any"), dot("any")))
+    books = shared_books(work(dot("any"), dot("any"), dot("any")))
     assert books.decide(place(0, GPU))
     books.start(0)
     books.pass_time(0.25)
@@ -67,7 +68,7 @@ def test_queues_come_first() -> None:
 
 def test_inputs_are_fetched_while_others_run() -> None:
     """1 GB over the slower NIC (1 GB/s) to the other machine; on the home machine it lies there already."""
-    books = Books(work(chain(), dot("any")))
+    books = shared_books(work(chain(), dot("any")))
     observation = books.observe()
     bandwidth = span_bandwidth(observation, None)
     assert bandwidth[:4, RACK_SPAN].tolist() == [1 * GB, 1 * GB, 2 * GB, 2 * GB]
@@ -80,7 +81,7 @@ def test_inputs_are_fetched_while_others_run() -> None:
 
 def test_what_waits_for_the_fetch_engine_comes_first() -> None:
     """1 GB is on its way to the GPU, and another would wait its turn there; nothing is on its way to the FPGA."""
-    books = Books(work(chain(), replace(chain(), name="other")))
+    books = shared_books(work(chain(), replace(chain(), name="other")))
     assert books.decide(place(0, GPU))
     assert finish(books, books.tasks) == pytest.approx([4.0, 4.0, 1.0 + 1.0 + 1.0, 1.0 + 0.5 + 0.5])
     books.fetched(0)
@@ -93,7 +94,7 @@ def test_every_transfer_has_its_latency() -> None:
 
 
 def test_the_nearest_copy_counts() -> None:
-    books = Books(work(chain(first="cpu only")))
+    books = shared_books(work(chain(first="cpu only")))
     assert books.decide(place(0, CPU0))
     books.fetched(0)
     books.start(0)
@@ -105,7 +106,7 @@ def test_the_nearest_copy_counts() -> None:
 
 def test_load_slows_what_asks_for_a_row_and_nothing_else() -> None:
     """ "cpu only" asks for 0.6 of the memory channels. With 0.3 of ours and 0.5 of others there, the load is 1.4."""
-    books = Books(work(dot("cpu only"), dot("any")))
+    books = shared_books(work(dot("cpu only"), dot("any")))
     observation = books.observe([0.3])
     background = jnp.zeros(books.t.capacity.shape[0]).at[A_MEMORY].set(0.5)
     assert slowdown(observation, jnp.asarray(0), background).tolist()[:4] == pytest.approx([1.4, 1.4, 1.0, 1.0])
@@ -116,7 +117,7 @@ def test_load_slows_what_asks_for_a_row_and_nothing_else() -> None:
 
 
 def test_transfers_get_their_share_of_a_busy_row() -> None:
-    books = Books(work(chain()))
+    books = shared_books(work(chain()))
     assert finish(books, 0, [0.0] * 5)[GPU] == pytest.approx(2.0)
     assert finish(books, 0, [0.0, 1.5])[GPU] == pytest.approx(1.0 * 2.5 + 1.0)
     assert finish(books, 0, [0.0, 1.0], own=[0.0, 0.5])[GPU] == pytest.approx(1.0 * 2.5 + 1.0)
@@ -124,7 +125,7 @@ def test_transfers_get_their_share_of_a_busy_row() -> None:
 
 def test_exchange_is_with_the_first_worker() -> None:
     """8 units of 0.5 GB. To the other machine: 1 GB/s. Between the CPUs, which share a memory: nothing."""
-    books = Books(work(pair()))
+    books = shared_books(work(pair()))
     observation = books.observe()
     assert exchange_s(observation, jnp.asarray(0), span_bandwidth(observation, None)).tolist()[:4] == [0.0] * 4
     assert finish(books, 0) == [8.0, 8.0, 2.0, np.inf]
@@ -134,7 +135,7 @@ def test_exchange_is_with_the_first_worker() -> None:
 
 def test_where_a_gang_could_start_at_once_only_free_contexts_count() -> None:
     """The context that is configured for it is busy; the free one would be reconfigured."""
-    books = Books(work(dot("any"), dot("any")))
+    books = shared_books(work(dot("any"), dot("any")))
     assert books.decide(place(0, FPGA))
     books.start(0)
     assert setup_s(books.observe(), jnp.asarray(1)).tolist()[:4] == [0.0, 0.0, 0.0, 0.5]
@@ -216,7 +217,7 @@ def test_with_tenants_it_does_if_they_are_known(foretold: dict[str, tuple[np.nda
 
 def test_fetching_many_inputs_adds_up() -> None:
     """Four at most are looked at, the largest: see `fan`."""
-    books = Books(work(chain(size=2 * GB)))
+    books = shared_books(work(chain(size=2 * GB)))
     observation = books.observe()
     seconds = fetch_s(observation, jnp.asarray(0), span_bandwidth(observation, None))
     assert seconds.tolist()[:4] == pytest.approx([0.0, 0.0, 2.0, 2.0])

@@ -10,7 +10,7 @@ import pytest
 
 from symphony.scheduling.one_of import OneOf
 from symphony.scheduling.policy import Observation, Policy, place, wait
-from tests.scheduling.by_hand import Books, decision, dot, work
+from tests.scheduling.by_hand import decision, dot, shared_books, work
 
 
 class Counts(Policy):
@@ -47,7 +47,7 @@ def one_of(index: int, *policies: Policy) -> OneOf:
 
 @pytest.mark.parametrize("index", [0, 1, 2])
 def test_it_decides_as_the_chosen_one_and_leaves_the_states_of_the_others(index: int) -> None:
-    books = Books(work(dot("any")))
+    books = shared_books(work(dot("any")))
     policy = one_of(index, Counts(0), Counts(1), Counts(2))
     state = policy.init(books.t)
     assert [int(x) for x in state] == [0, 100, 200]
@@ -57,7 +57,7 @@ def test_it_decides_as_the_chosen_one_and_leaves_the_states_of_the_others(index:
 
 
 def test_only_those_that_cheat_are_shown_the_truth() -> None:
-    shown = Books(work(dot("any"))).observe(true_background=[1.0], policy=one_of(0, Peeks(), Honest()))
+    shown = shared_books(work(dot("any"))).observe(true_background=[1.0], policy=one_of(0, Peeks(), Honest()))
     assert one_of(0, Peeks(), Honest()).cheats and not one_of(0, Honest(), Counts(0)).cheats
     assert decision(one_of(0, Peeks(), Honest()), shown) == decision(Peeks(), shown)
     assert decision(one_of(1, Peeks(), Honest()), shown) == decision(Honest(), shown)
@@ -83,12 +83,12 @@ class Prepares(Policy):
 def test_each_finds_what_it_prepared_itself() -> None:
     for index, expected in enumerate([0, 2, 1]):
         policy = one_of(index, Counts(0), Prepares(2), Prepares(1))
-        shown = Books(work(dot("any"))).observe(policy=policy)
+        shown = shared_books(work(dot("any"))).observe(policy=policy)
         assert int(policy.decide(jax.random.key(0), policy.init(shown.topology), shown)[1].device) == expected
 
 
 def test_the_index_is_no_part_of_the_program() -> None:
-    books, traced = Books(work(dot("any"))), []
+    books, traced = shared_books(work(dot("any"))), []
 
     @jax.jit
     def device(policy: OneOf, observation: Observation) -> jax.Array:

@@ -105,8 +105,9 @@ def test_equal_seeds_give_equal_runs_and_others_others(name: str) -> None:
 
 def test_a_batch_gives_what_its_scenarios_give_alone(batch: list[RunRecord]) -> None:
     """Exactly, though sizes are padded to the largest and another program runs."""
-    for together, one in zip(batch, THREE, strict=True):
-        assert same(together, simulate([one], policy("heft"), name="Heft")[0])
+    alone = (policy("heft"), policy("heft"), Heft())  # the last is of another size, and has a program of its own
+    for together, one, heft in zip(batch, THREE, alone, strict=True):
+        assert same(together, simulate([one], heft, name="Heft")[0])
 
 
 def test_splitting_a_batch_over_cores_changes_nothing(batch: list[RunRecord], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,11 +200,11 @@ def test_forbidden_actions_are_counted_and_every_job_completes() -> None:
 
 def test_jobs_that_find_all_slots_taken_wait_outside() -> None:
     """Three jobs of 1 s, half a second apart, on one slot at a time: they end at 1, 2 and 3 s."""
-    slots = {n: simulate([draw(cluster(), tiny(3), 0, job_slots=n)], Fifo())[0] for n in (1, 3)}
-    assert slots[1].jobs_outside == 2 and slots[3].jobs_outside == 0
-    assert [job.finish_s for job in slots[1].jobs] == [1.0, 2.0, 3.0]
-    assert [job.completion_s for job in slots[1].jobs] == [1.0, 1.5, 2.0]  # from arrival, not from admission
-    assert [job.finish_s for job in slots[3].jobs] == [1.0, 1.5, 2.0]
+    one, enough = (simulate([draw(cluster(), tiny(3), 0, **slots)], Fifo())[0] for slots in ({"job_slots": 1}, {}))
+    assert one.jobs_outside == 2 and enough.jobs_outside == 0
+    assert [job.finish_s for job in one.jobs] == [1.0, 2.0, 3.0]
+    assert [job.completion_s for job in one.jobs] == [1.0, 1.5, 2.0]  # from arrival, not from admission
+    assert [job.finish_s for job in enough.jobs] == [1.0, 1.5, 2.0]
 
 
 def test_what_comes_from_outside_is_equal_for_all_policies() -> None:

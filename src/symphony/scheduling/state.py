@@ -123,7 +123,7 @@ def empty(topology: TopologyArrays, workload: WorkloadArrays, job_slots: int) ->
         queued=ints(d),
         queued_s=floats(d),
         fetches=ints(d),
-        lane_holds=jnp.where(jnp.asarray(t.lane_exists), FREE, RECONFIGURING),
+        lane_holds=jnp.where(jnp.asarray(t.lane_exists), ints(fill=FREE), ints(fill=RECONFIGURING)),
         lane_kernel=ints(lanes, fill=UNCONFIGURED),
         lane_setup=bools(lanes),
         lane_since=Amount(ints(lanes), floats(lanes)),
