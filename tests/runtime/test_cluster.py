@@ -261,6 +261,28 @@ def test_every_implementation_is_tried_before_one_is_preferred(cluster: sy.Clust
     assert "where on big" in str(cluster.profiles)
 
 
+def test_while_something_runs_the_machine_tells_what_others_do(cluster: sy.Cluster, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+
+    @sy.kernel
+    def waits(path):
+        import time
+        from pathlib import Path
+
+        while not Path(path).exists():
+            time.sleep(0.01)
+
+    graph = sy.graph("waits")
+    graph.task(waits, str(go))
+    job, gives_up_s = cluster.submit(graph), time.monotonic() + SECONDS
+    while "cpu/compute" not in cluster.others and time.monotonic() < gives_up_s:
+        time.sleep(0.01)
+    go.touch()
+    job.result(SECONDS)
+    load, deviation = cluster.others["cpu/compute"]
+    assert load >= 0.0 and 0.0 < deviation <= 1.0
+
+
 @pytest.mark.skipif(not Path("/proc/pressure").is_dir(), reason="this system tells no pressure")
 def test_what_the_machine_tells_while_a_kernel_runs_is_kept_with_its_times(cluster: sy.Cluster) -> None:
     @sy.kernel

@@ -99,6 +99,16 @@ def test_a_job_goes_through_the_core_event_by_event() -> None:
     assert last.jobs.tolist() == [-1, -1] and not last.stuck
 
 
+@pytest.mark.parametrize(("load", "device"), [(0.0, 1), (0.5, 1), (4.0, 0)])
+def test_what_others_do_counts(load: float, device: int) -> None:
+    """A device that is more than twice as fast is not the first if somebody else loads it."""
+    told = Told()
+    rows = [row.name for row in told.scheduler.books.topology.resources]
+    mean = np.where([name.startswith("here/big-0/compute") for name in rows], load, 0.0)
+    answer = told.scheduler.turn([told.arrives(diamond())], 0.0, (mean, np.full(len(rows), 0.1)))
+    assert started(answer) == [(0, device)]
+
+
 def test_several_events_of_one_turn_are_as_good_as_several_turns() -> None:
     one, many = Told(), Told()
     one(one.arrives(four()))

@@ -9,8 +9,10 @@ import json
 import logging
 import random
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -185,9 +187,14 @@ def test_a_user_with_too_many_open_jobs_is_refused_and_others_are_not(here: Plac
         assert last.result(SECONDS) == 1 and jobs[-1].result(SECONDS) == "came"
 
 
-def test_figures_are_there_for_prometheus(here: Place, token: str) -> None:
+def test_figures_are_there_for_prometheus(here: Place, token: str, tmp_path: Path) -> None:
     with RemoteCluster(here.server.url, token) as ann:
-        ann.submit(one(add, 1)).result(SECONDS)
+        job, text, gives_up_s = ann.submit(one(wait_for, str(tmp_path / "go"))), "", time.monotonic() + SECONDS
+        while "symphony_others_load{" not in text and time.monotonic() < gives_up_s:  # read while something runs
+            text = Answer(here, "GET", "/metrics", **bearer(token)).body.decode()
+        (tmp_path / "go").touch()
+        job.result(SECONDS)
+    assert 'symphony_others_load_deviation{row="cpu/compute"}' in text
     text = Answer(here, "GET", "/metrics", **bearer(token)).body.decode()
     found = {line.rpartition(" ")[0]: line.rpartition(" ")[2] for line in text.splitlines() if line[0] != "#"}
     assert int(found["symphony_jobs_accepted_total"]) > 0

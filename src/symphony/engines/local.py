@@ -74,8 +74,6 @@ class _Slot:
 class LocalEngine:
     """Runs work on the devices of a topology, which must be this machine's (by default: what is discovered)."""
 
-    here = True  # what this machine tells of itself is of these devices
-
     def __init__(self, topology: Topology | None = None) -> None:
         if not sys.platform.startswith("linux"):
             raise EngineError(f"the local engine needs Linux; this is {sys.platform}", hint="run it in a container")
@@ -108,6 +106,10 @@ class LocalEngine:
     def inventory(self) -> Topology:
         """The devices that came up."""
         return self._topology
+
+    def processes(self) -> list[int]:
+        """Those that run kernels at present: what this machine tells of itself is of them. Any thread may ask."""
+        return [slot.child.pid for slot in self._slots if slot.child is not None]
 
     def put(self, value: Pickled) -> Stored:
         """Small values stay as they are; large ones go into a file in shared memory."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from symphony.engines.engine import Engine, EngineEvent, Pickled, Stored, Work
 from symphony.problem.topology import Topology
@@ -20,9 +20,9 @@ class Passing:
         return list(getattr(self._engine, "notes", ()))
 
     @property
-    def here(self) -> bool:
-        """Whether the devices are those of this machine."""
-        return bool(getattr(self._engine, "here", False))
+    def processes(self) -> Callable[[], list[int]] | None:
+        """Those of the engine, if it has any on this machine."""
+        return getattr(self._engine, "processes", None)
 
     def inventory(self) -> Topology:
         """That of the engine."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -92,6 +93,14 @@ class Cluster:
     def statistics(self) -> Statistics:
         """Turns, decisions, how long they took, and how often the heuristic stood in for the policy."""
         return self._scheduler.statistics
+
+    @property
+    def others(self) -> dict[str, tuple[float, float]]:
+        """What others load the machine's rows with, as far as was read: a share of the capacity, and its deviation.
+
+        While nothing runs, nothing is read, and what was read becomes less sure.
+        """
+        return self._loop.others.by_row(time.monotonic())
 
     @property
     def closed(self) -> bool:

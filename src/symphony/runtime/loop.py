@@ -11,6 +11,7 @@ from __future__ import annotations
 import itertools
 import logging
 import math
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -50,6 +51,7 @@ from symphony.runtime.jobs import (
     value_of,
 )
 from symphony.runtime.kernels import RunnableKernel
+from symphony.runtime.others import Others, cpu_seconds
 from symphony.runtime.scheduler import Scheduler
 from symphony.runtime.turn import AT_ONCE, Answer, Event
 from symphony.runtime.watching import Watch
@@ -101,7 +103,12 @@ class Loop:
         self._kind = [kinds.index(device.kind) for device in self.topology.devices]
         self._is_cpu = [self.topology.kind_of[device.kind].type == "cpu" for device in self.topology.devices]
         self._company = Company(self.topology)
-        self._watch = Watch(self.topology, None if getattr(engine, "here", False) else [])
+        self._left_s = [-math.inf] * len(self._on)  # when the last run left each device
+        # An engine that has processes here: what this machine tells of itself is of its devices.
+        processes: Callable[[], list[int]] | None = getattr(engine, "processes", None)
+        used_s = (lambda: cpu_seconds([os.getpid(), *processes()])) if processes else (lambda: 0.0)
+        self.others = Others(self.topology, used_s, self._ran_since, scheduler.policy.tuning)
+        self._watch = Watch(self.topology, None if processes else [], self.others.window)
         self._down: set[int] = set()
         self._trials: dict[tuple[str, int], TaskRun] = {}  # kernels on device kinds that they have never run on
         self._events: deque[Event] = deque()  # for the core
@@ -161,7 +168,7 @@ class Loop:
             while self._events:
                 batch = [self._events.popleft() for _ in range(min(len(self._events), AT_ONCE))]
                 began_s = time.monotonic()
-                answer = self.scheduler.turn(batch, began_s)
+                answer = self.scheduler.turn(batch, began_s, self.others.believed(began_s))
                 self._cycle.decided(answer.decisions, time.monotonic() - began_s)
                 self._early |= {batch[k].who: batch[k] for k in answer.early.nonzero()[0]}
                 self._carry_out(answer)
@@ -351,6 +358,7 @@ class Loop:
         devices = [number for number, runs in enumerate(self._on) if run in runs]
         for device in devices:
             self._on[device].discard(run)
+            self._left_s[device] = time.monotonic()
         run.number = -1
         if not isinstance(event, Stopped):
             attempt.began_s, attempt.seconds = event.began_s, event.seconds
@@ -425,6 +433,10 @@ class Loop:
             books.profiles.timing(run.kernel.key, kind).learn_around(max(held_s, 0.0))
         books.refresh(run.kernel)
         self._end_trial(run)
+
+    def _ran_since(self, device: int, since_s: float) -> bool:
+        """Whether a kernel was on a device at some time since then. Any thread may ask."""
+        return bool(self._on[device]) or self._left_s[device] >= since_s
 
     def _running(self) -> Iterator[Ran]:
         """What the engine runs; of what was sent ahead nobody knows whether it has begun."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.runtime.books import LEARNED, Books
+from symphony.runtime.others import UNKNOWN, Load
 from symphony.runtime.packing import Packed, Packing
 from symphony.runtime.turn import Answer, Event, Told, heard, take_turn, told
 from symphony.scheduling import state
@@ -92,18 +93,30 @@ class Program:
         order = waits[np.argsort(sequence[waits], kind="stable")]
         return list(zip(order.tolist(), devices[order, 0].tolist(), strict=True))
 
-    def take(self, books: Books, core: Packed, policy_state: Any, events: list[Event], now_s: float) -> Result:
+    def take(
+        self,
+        books: Books,
+        core: Packed,
+        policy_state: Any,
+        events: list[Event],
+        now_s: float,
+        others: Load | None = None,
+    ) -> Result:
         """One turn. Changes nothing: who does not like the result has the core as it was."""
         with jax.default_device(self._device):
             self._read(books)
             known = (self._policy, self._topology, self._workload, _learned(books))
-            given = (core, policy_state, self._prepared, self._at(events, now_s), self._key)
+            given = (core, policy_state, self._prepared, self._at(events, now_s, others), self._key)
             after, policy_state, answer = self._turn(*known, *given)
         return Result(after, policy_state, Answer.of(np.asarray(answer), self._lanes, self._workers))
 
-    def _at(self, events: list[Event], now_s: float) -> Told:
-        """What is believed of others is what is believed before the first reading: little, and not much of it."""
-        return told(events, now_s, np.zeros(self._rows, np.float32), np.ones(self._rows, np.float32))
+    def _at(self, events: list[Event], now_s: float, others: Load | None = None) -> Told:
+        """What a turn is told. Of others, before anything was read: little, and not much of it."""
+        mean, deviation = np.full(self._rows, UNKNOWN[0], np.float32), np.full(self._rows, UNKNOWN[1], np.float32)
+        if others is not None:
+            known = len(others[0])
+            mean[:known], deviation[:known] = others
+        return told(events, now_s, mean, deviation)
 
     def _read(self, books: Books) -> None:
         """Take over graphs that have changed."""

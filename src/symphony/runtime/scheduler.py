@@ -19,6 +19,7 @@ from symphony.baselines import EftBelief
 from symphony.problem.errors import PolicyError
 from symphony.problem.topology import Topology
 from symphony.runtime.books import Books, Shapes, grown_core
+from symphony.runtime.others import Load
 from symphony.runtime.packing import Packed
 from symphony.runtime.profiles import Profiles
 from symphony.runtime.programs import Program, Result
@@ -99,15 +100,15 @@ class Scheduler:
         core.runs_on[gang] = kinds
         self._core = self._any.packed(core)
 
-    def turn(self, events: list[Event], now_s: float) -> Answer:
-        """Take a turn, with at most `AT_ONCE` events."""
+    def turn(self, events: list[Event], now_s: float, others: Load | None = None) -> Answer:
+        """Take a turn, with at most `AT_ONCE` events; `others`: what is believed of their loads."""
         assert len(events) <= AT_ONCE
         began = time.perf_counter()
         result, by_policy = None, not self._own and not self._broken
         if by_policy:
-            result = self._ask(events, now_s)
+            result = self._ask(events, now_s, others)
         if result is None:
-            result, by_policy = self._take(False, events, now_s), False
+            result, by_policy = self._take(False, events, now_s, others), False
         answer = result.answer
         self._core = result.core
         self._states[by_policy] = result.policy_state
@@ -145,16 +146,16 @@ class Scheduler:
             self._states.setdefault(policys, program.begin(self.books))
         return self._programs[policys]
 
-    def _take(self, policys: bool, events: list[Event], now_s: float) -> Result:
-        return self._program(policys).take(self.books, self._core, self._states[policys], events, now_s)
+    def _take(self, policys: bool, events: list[Event], now_s: float, others: Load | None) -> Result:
+        return self._program(policys).take(self.books, self._core, self._states[policys], events, now_s, others)
 
-    def _ask(self, events: list[Event], now_s: float) -> Result | None:
+    def _ask(self, events: list[Event], now_s: float, others: Load | None) -> Result | None:
         """The policy's turn; None if it is not to be had."""
         if self._late is not None and not self._late.done():
             self.statistics.fallbacks["late"] += 1
             return None
         self._thread = self._thread or ThreadPoolExecutor(1, "symphony-policy")
-        self._late = self._thread.submit(self._take, True, events, now_s)
+        self._late = self._thread.submit(self._take, True, events, now_s, others)
         try:
             result = self._late.result(self.timeout_s)
         except TimeoutError:

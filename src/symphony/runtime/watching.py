@@ -1,6 +1,7 @@
 """What a machine tells of itself while kernels run on it: pressure (PSI) of the whole, and of each GPU what NVML says.
 
-Both are read ten times a second, by threads that sleep while nothing runs. What is remembered of a run is the mean of
+Both are read ten times a second, by threads that sleep while nothing runs. Each window is passed on to whoever wants to
+know what others do (`others.py`). What is remembered of a run is the mean of
 the windows that lie within it; of a short one, nothing.
 
 - Of a GPU that runs one kernel, all traffic is that kernel's: bytes over PCIe are what it asks of the link, and the
@@ -33,6 +34,7 @@ from symphony.telemetry.sources.nvml import NvmlSource
 
 log = logging.getLogger("symphony.runtime")
 INTERVAL_S = 0.1
+ABOUT = ("psi", "stat", "net")  # what is read of the kernel's figures; the last two are for `others.py`
 KEPT = 3_000  # windows of a place: five minutes
 LEAST = 2  # windows, of which a run tells something
 MICRO = 1e-6
@@ -55,6 +57,7 @@ OF_GPUS: Sums = {
     "gpu memory busy": [(("gpm.dram_busy_us",), MICRO), (("nvml.memory_busy_us",), MICRO)],
 }
 Opener = Callable[[Callable[[float], None]], CounterSource]  # given how to sleep
+Told = Callable[[str, float, float, Mapping[str, float]], None]  # place, beginning and end, rates by event
 
 
 @dataclass
@@ -88,7 +91,11 @@ class _Window:
 class Watch:
     """Reads figures while something runs. `during` may be asked by one thread, while others read."""
 
-    def __init__(self, topology: Topology, openers: Sequence[Opener] | None = None) -> None:
+    def __init__(
+        self, topology: Topology, openers: Sequence[Opener] | None = None, told: Told = lambda *window: None
+    ) -> None:
+        """`told` hears of every window, from the threads that read."""
+        self._told = told
         gpus = [number for number, d in enumerate(topology.devices) if topology.kind_of[d.kind].type == "gpu"]
         self._gpu = {device: f"GPU-{_visible(number)}" for number, device in enumerate(gpus)}
         self._windows: dict[str, deque[_Window]] = {}
@@ -148,6 +155,7 @@ class Watch:
                 rates = {c.event: n / sample.duration_s for c, n in zip(sample.columns, sample.count, strict=True)}
                 kept = self._windows.setdefault(sample.where, deque(maxlen=KEPT))
                 kept.append(_Window(began_s, began_s + sample.duration_s, rates))
+                self._told(sample.where, began_s, began_s + sample.duration_s, rates)
         except _Closed:
             return
         except SymphonyError as error:
@@ -160,10 +168,8 @@ class _Closed(Exception):
 
 def _openers(gpus: bool) -> list[Opener]:
     """The sources that this machine should have."""
-    found: list[Opener] = []
-    if Path("/proc/pressure").is_dir():
-        found.append(lambda sleep: KernelSource(interval_s=INTERVAL_S, about=("psi",), sleep=sleep))
-    else:
+    found: list[Opener] = [lambda sleep: KernelSource(interval_s=INTERVAL_S, about=ABOUT, sleep=sleep)]
+    if not Path("/proc/pressure").is_dir():
         _say_once("this system tells no pressure (/proc/pressure): profiles go without")
     if gpus:
         found.append(lambda sleep: NvmlSource(interval_s=INTERVAL_S, sleep=sleep))

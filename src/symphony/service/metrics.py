@@ -89,6 +89,11 @@ class Metrics:
             ),
             _gauge("draining", "1 if nothing new is accepted.", int(service.draining)),
         ]
+        if others := service.cluster.others:
+            mean, deviation = ({row: load[at] for row, load in others.items()} for at in (0, 1))
+            about = "What others load a row of the machine with, as a share of its capacity"
+            parts.append(_labelled("others_load", "gauge", f"{about}.", "row", mean))
+            parts.append(_labelled("others_load_deviation", "gauge", f"{about}: deviation.", "row", deviation))
         lines = ["# HELP symphony_submit_seconds From request to answer.", "# TYPE symphony_submit_seconds histogram"]
         lines += self.submit_s.lines("symphony_submit_seconds")
         lines += ["# HELP symphony_requests_total Requests.", "# TYPE symphony_requests_total counter"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import resources
@@ -43,11 +43,29 @@ def utilisations(topology: Topology, machine: str, beliefs: Mapping[str, Posteri
     Rows of one kind that nothing tells apart, such as the memories of two sockets, are taken to be used alike. Places
     that perf calls by sockets (`S0`, `S1-D0`) speak of those sockets' rows; what others say is added up.
     """
+    return _found(
+        topology,
+        machine,
+        lambda says: {place: x for place, belief in beliefs.items() if (x := _used(says, belief)) is not None},
+    )
+
+
+def exact(topology: Topology, machine: str, rates: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    """The same of one window whose events were all counted all the time: from their rates, by place and event."""
+
+    def used(says: Says) -> dict[str, Estimate]:
+        sums = {place: says.unit * sum(of.get(name, np.nan) for name in says.sum) for place, of in rates.items()}
+        known = {place: np.full(1, x) for place, x in sums.items() if not np.isnan(x)}
+        return {place: Estimate("", "", x, np.zeros(1), x, x) for place, x in known.items()}
+
+    return {row: float(use.mean[0]) for row, use in _found(topology, machine, used).items()}
+
+
+def _found(topology: Topology, machine: str, known_of: Callable[[Says], Mapping[str, Estimate]]) -> dict[str, Estimate]:
     rows = rows_of(topology, machine)
     found: dict[str, Estimate] = {}
     for says in _table():
-        known = {place: used for place, belief in beliefs.items() if (used := _used(says, belief)) is not None}
-        for meant, parts in _meant(topology, rows, says, known):
+        for meant, parts in _meant(topology, rows, says, known_of(says)):
             fresh = [row for row in meant if row.name not in found]
             if fresh and parts:
                 used = _sum(parts)

@@ -1,0 +1,142 @@
+"""What others do with this machine's shared parts, as far as it can be told."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import symphony as sy
+from symphony.runtime.others import FRESH_S, LONGEST_S, UNKNOWN, Others, cpu_seconds
+from symphony.telemetry.tuning import FACTORS, Tuning
+from tests.runtime.machines import machine
+from tests.runtime.test_watching import gpus
+
+CPU = ("stat.user_us", "stat.nice_us", "stat.system_us")
+COMPUTE, MEMORY = "cpu/compute", "memory"
+
+
+def busy(cores: float) -> dict[str, float]:
+    """What the kernel's files say where so many cores are busy, with users' work and its own."""
+    return dict(zip(CPU, (0.7e6 * cores, 0.0, 0.3e6 * cores), strict=True))
+
+
+class Machine:
+    """Windows of 100 ms, one after another."""
+
+    def __init__(self, topology: sy.Topology, **given: object) -> None:
+        self.now_s, self.used_s = 100.0, 0.0
+        self.others = Others(topology, lambda: self.used_s, **given)  # type: ignore[arg-type]
+
+    def window(self, rates: dict[str, float], ours: float = 0.0, where: str = "", seconds: float = 0.1) -> None:
+        self.used_s += ours * seconds
+        self.others.window(where, self.now_s, self.now_s + seconds, rates)
+        self.now_s += seconds
+
+    def load(self, row: str) -> tuple[float, float]:
+        return self.others.by_row(self.now_s)[row]
+
+
+def test_of_what_was_never_read_little_is_known() -> None:
+    others = Others(machine())
+    mean, deviation = others.believed(0.0)
+    assert mean.tolist() == [UNKNOWN[0]] * 2 and deviation.tolist() == [UNKNOWN[1]] * 2
+    assert others.by_row(0.0) == {}
+
+
+def test_what_is_busy_and_not_ours_is_others() -> None:
+    here = Machine(machine(slots=4))
+    for _ in range(30):
+        here.window(busy(3.0), ours=1.0)
+    mean, deviation = here.load(COMPUTE)
+    assert mean == pytest.approx(0.5, abs=0.02) and deviation < 0.2
+    assert MEMORY not in here.others.by_row(here.now_s)  # nothing speaks of it
+    assert here.others.believed(here.now_s)[1][1] == UNKNOWN[1]
+
+
+def test_our_own_work_is_not_taken_for_others() -> None:
+    here = Machine(machine(slots=4))
+    for _ in range(30):
+        here.window(busy(3.0), ours=3.05)  # both are read in steps of 10 ms
+    assert here.load(COMPUTE)[0] < 0.02
+
+
+def test_a_tenant_that_comes_is_soon_seen() -> None:
+    here = Machine(machine(slots=4))
+    noise = np.random.default_rng(0).normal(0, 0.1, 100)
+    for off in noise[:50]:
+        here.window(busy(1.0 + max(off, -0.9)), ours=1.0)
+    before = here.load(COMPUTE)[0]
+    for off in noise[50:55]:
+        here.window(busy(3.0 + off), ours=1.0)
+    assert before < 0.05 and here.load(COMPUTE)[0] == pytest.approx(0.5, abs=0.1)
+
+
+def test_what_was_read_long_ago_is_less_sure() -> None:
+    here = Machine(machine(slots=4))
+    for _ in range(30):
+        here.window(busy(3.0), ours=1.0)
+    mean, fresh = here.load(COMPUTE)
+    here.now_s += 60.0
+    assert here.load(COMPUTE)[0] == mean and here.load(COMPUTE)[1] > 2 * fresh
+
+
+@pytest.mark.parametrize("seconds", [0.0, 2 * LONGEST_S])
+def test_a_window_that_was_cut_tells_nothing(seconds: float) -> None:
+    here = Machine(machine())
+    here.window(busy(2.0), seconds=seconds)
+    assert here.others.by_row(here.now_s) == {}
+
+
+def test_a_process_that_has_gone_takes_its_time_with_it() -> None:
+    here = Machine(machine())
+    here.used_s = 50.0
+    here.window(busy(1.0))
+    here.used_s = 3.0
+    here.window(busy(1.0), ours=0.0)
+    for _ in range(30):
+        here.window(busy(1.0), ours=1.0)
+    assert here.load(COMPUTE)[0] < 0.05
+
+
+def test_of_a_gpu_only_windows_tell_in_which_we_left_it_alone() -> None:
+    on: set[int] = {1}
+    here = Machine(gpus(), ran=lambda device, since_s: device in on)
+    told = {"nvml.busy_us": 0.6e6, "nvml.pcie_transmit_bytes": 3e8, "nvml.pcie_receive_bytes": 1e8}
+    for _ in range(20):
+        for gpu in ("GPU-0", "GPU-1"):
+            here.window(told, where=gpu)
+    rows = here.others.by_row(here.now_s)
+    assert set(rows) == {"here/big-1/compute", "here/big-1/link"}
+    assert rows["here/big-1/compute"][0] == pytest.approx(0.6, abs=0.02)
+    assert rows["here/big-1/link"][0] == pytest.approx(0.4, abs=0.02)
+
+
+def test_a_policy_may_have_tuned_the_filter() -> None:
+    plain, tuned = (Machine(machine(slots=4), tuning=t) for t in (None, Tuning(jnp.full(FACTORS, 1.0))))
+    for here in (plain, tuned):
+        for _ in range(20):
+            here.window(busy(3.0), ours=1.0)
+    assert plain.load(COMPUTE)[1] != tuned.load(COMPUTE)[1]
+
+
+def test_what_was_said_is_said_again_for_a_moment() -> None:
+    here = Machine(machine(slots=4))
+    here.window(busy(3.0))
+    first = here.others.believed(here.now_s)
+    assert here.others.believed(here.now_s + FRESH_S / 2) is first
+    assert here.others.believed(here.now_s + 2 * FRESH_S) is not first
+
+
+def test_processes_have_used_so_much() -> None:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
+        while cpu_seconds([child.pid]) < 0.2:
+            time.sleep(0.01)
+        child.kill()
+    assert cpu_seconds([child.pid]) == 0.0
+    assert cpu_seconds([os.getpid(), child.pid]) > 0.0
