@@ -56,7 +56,6 @@ TRIES = 3  # starts in a row that may fail before a device is down
 WATCH_S = 1.0  # between looks at which nodes are alive
 QUICK_S, CALLS = 5e-3, 16  # kernels that took less are quick; calls of quick ones go ahead, so long and so many in all
 CALL_S, TOGETHER = 1e-3, 16  # of quick kernels, what takes so long, and so many, go in one call
-ENOUGH = 2  # calls with an actor; the next one may wait until it is full
 MANY = 8  # actors with quick calls, from which on answers are taken of several at a time
 GRACE_S = 0.1  # for quick kernels to end by themselves, before their actor is killed
 LOAD = attrgetter("load")
@@ -383,25 +382,15 @@ class RayEngine:
             seconds = self._seconds_of(first)
             if slot.calls and seconds + slot.seconds >= QUICK_S:
                 break
-            work, seconds = self._call_of(slot, seconds)
-            if len(slot.calls) >= ENOUGH and len(work) == len(slot.waiting) < self._together:
-                break  # there is time for others to come along
-            for _ in work:
-                slot.waiting.popleft()
+            work = [slot.waiting.popleft()]
+            while slot.waiting and len(work) < self._together and slot.waiting[0].number not in self._gangs:
+                more = self._seconds_of(slot.waiting[0])
+                if seconds + more > CALL_S:
+                    break
+                seconds += more
+                work.append(slot.waiting.popleft())
             slot.send(work, seconds)
         slot.wait(self._heard)
-
-    def _call_of(self, slot: Slot, seconds: float) -> tuple[list[Work], float]:
-        """What goes in one call: the first that waits, and as many behind it as may; and how long that takes."""
-        waiting = iter(slot.waiting)
-        work = [next(waiting)]
-        for one in waiting:
-            more = self._seconds_of(one)
-            if len(work) >= self._together or seconds + more > CALL_S or one.number in self._gangs:
-                break
-            seconds += more
-            work.append(one)
-        return work, seconds
 
     def _seconds_of(self, work: Work) -> float:
         """That it took last time, if it may have company; else for ever."""

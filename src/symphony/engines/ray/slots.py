@@ -147,11 +147,10 @@ class Slot:
             call.answer, call.made = self.actor.run_apart.remote(marshal.dumps(message), *objects)
 
     def wait(self, do: Callable[..., None], careful: bool = False) -> None:
-        """Choose the call whose answer is waited for.
+        """Choose the call whose answer is waited for: the first one, and a thread of Ray's calls `do` with its answer.
 
-        Of quick ones, the one after half of them, without a word of Ray's: whoever polls looks for it. Words cost more
-        than no-ops do. If that is not enough, or one is `careful`, the first one, and a thread of Ray's calls `do` with
-        its answer.
+        Of quick ones, the one after half of them, without a word of Ray's: whoever polls looks for it. A word for each
+        would cost as much as a no-op does. If it is not there in time, one is `careful`.
         """
         if self.awaited is None and self.calls:
             self.near = self.calls[0].quick and not careful
