@@ -20,7 +20,7 @@ from tests.baselines.cheap import cheap_scenario
 def arrays(**changes: object) -> ScenarioArrays:
     scenario = cheap_scenario()
     disturbances = replace(CALM, window_s=1.0, **changes)  # type: ignore[arg-type]
-    return jax.tree.map(jnp.asarray, scenario_arrays(replace(scenario, disturbances=disturbances)))
+    return jax.device_put(scenario_arrays(replace(scenario, disturbances=disturbances)))
 
 
 # Compiled once, and as a whole: every operation by itself would be a program.
@@ -159,7 +159,7 @@ def test_all_policies_meet_the_same_errors() -> None:
     once, again = (run(s, STEADY[:5], OWN[:5])[-1] for _ in range(2))
     np.testing.assert_array_equal(once.raw, again.raw)
     other = replace(cheap_scenario(), seed=7, disturbances=replace(CALM, window_s=1.0, counter_noise=0.4))
-    there = jax.tree.map(jnp.asarray, scenario_arrays(other))
+    there = jax.device_put(scenario_arrays(other))
     assert (np.asarray(run(there, STEADY[:5], OWN[:5])[-1].raw)[:2] != np.asarray(once.raw)[:2]).all()
 
 
