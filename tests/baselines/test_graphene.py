@@ -5,8 +5,7 @@ from __future__ import annotations
 import jax
 import numpy as np
 
-from symphony.baselines import Graphene
-from symphony.baselines.graphene import fullness, troublesome, turn
+from symphony.baselines import Graphene, graphene
 from symphony.baselines.tables import links
 from symphony.problem.workload import Edge, Job, Kernel, Profile, Task, TaskGraph, Workload
 from tests.baselines.test_packing import server
@@ -33,10 +32,12 @@ def example() -> Workload:
 
 
 BOOKS = Books(example(), server(10, 10))
+fullness, turn = jax.jit(graphene.fullness), jax.jit(graphene.turn)
+troublesome = jax.jit(lambda t, w: graphene.troublesome(t, w, links(t, w)))
 
 
 def test_long_gangs_and_what_lies_between_them_are_troublesome() -> None:
-    found = np.asarray(jax.jit(lambda t, w: troublesome(t, w, links(t, w)))(BOOKS.t, BOOKS.w))[0]
+    found = np.asarray(troublesome(BOOKS.t, BOOKS.w))[0]
     assert {name for name, is_so in zip(TASKS, found, strict=False) if is_so} == {"L1", "b", "L2"}
 
 
@@ -46,7 +47,7 @@ def test_how_full_a_device_gets() -> None:
 
 
 def test_gangs_that_leave_a_device_half_empty_are_troublesome() -> None:
-    found = np.asarray(troublesome(BOOKS.t, BOOKS.w, links(BOOKS.t, BOOKS.w)))[1]
+    found = np.asarray(troublesome(BOOKS.t, BOOKS.w))[1]
     assert found[:4].tolist() == [False, True, False, True]  # the long one, and the narrow one
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 import pytest
 from jax import Array
 
 from symphony.baselines import LeastInterference, LoadBalancing
-from symphony.baselines.interference import interference
+from symphony.baselines import interference as rule
 from symphony.problem.speeds import BeliefArrays, SpeedArrays
 from symphony.scheduling.policy import PLACE, WAIT, Observation, place
 from tests.baselines.test_packing import bags, server
 from tests.scheduling.by_hand import Books, decision
+
+interference = jax.jit(rule.interference)  # as a whole: every operation by itself would be a program
 
 
 def test_interference_is_demand_times_load_over_the_rows() -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pytest
 
-from symphony.baselines import Drf, Tetris
-from symphony.baselines.packing import dominant_share, may_go, openings
-from symphony.baselines.tables import gang_seconds
+from symphony.baselines import Drf, Tetris, packing, tables
 from symphony.problem.topology import Device, DeviceKind, Hop, Resource, Topology
 from symphony.problem.workload import Job, Kernel, Profile, Task, TaskGraph, Workload
 from symphony.scheduling.policy import PLACE, WAIT, Policy, place
 from tests.scheduling.by_hand import Books, decision
+
+# As a whole: every operation by itself would be a program.
+dominant_share, may_go = jax.jit(packing.dominant_share), jax.jit(packing.may_go)
+openings, gang_seconds = jax.jit(packing.openings), jax.jit(tables.gang_seconds)
 
 
 def server(cores: float, memory: float, count: int = 1) -> Topology:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from symphony.baselines import Sparrow, SparrowBatch
-from symphony.baselines.sparrow import PROBES, batch, probes
+from symphony.baselines import Sparrow, SparrowBatch, sparrow
+from symphony.baselines.sparrow import PROBES
 from symphony.problem.workload import Task, TaskGraph
 from symphony.scheduling.policy import PLACE, WAIT, place
 from tests.scheduling.by_hand import CPU0, CPU1, FPGA, GPU, Books, decision, dot, shared_books, work
+
+probes, batch = jax.jit(sparrow.probes), jax.jit(sparrow.batch)  # as a whole: op by op, each would be a program
 
 
 def bag(count: int, kernel: str = "any") -> TaskGraph:
@@ -59,9 +62,7 @@ def test_batch_sampling_takes_the_least_loaded_of_the_sample() -> None:
 
 
 def test_with_late_binding_a_gang_waits_until_somebody_that_was_asked_is_idle() -> None:
-    books = shared_books(
-        work(dot("cpu only"), dot("cpu only"), dot("cpu only"), dot("cpu only"), dot("cpu only"), dot("any"))
-    )
+    books = shared_books(work(*[dot("cpu only")] * 5, dot("any")))
     for gang, device in ((0, CPU0), (1, CPU0), (2, CPU1), (3, CPU1)):
         assert books.decide(place(gang, device))
         books.start(gang)

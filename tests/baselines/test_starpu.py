@@ -8,11 +8,12 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 
-from symphony.baselines import Dm, Dmda, Dmdas, Heteroprio
-from symphony.baselines.starpu import transfers_s
+from symphony.baselines import Dm, Dmda, Dmdas, Heteroprio, starpu
 from symphony.problem.workload import Edge, Job, Kernel, Profile, Task, TaskGraph, Workload
 from symphony.scheduling.policy import PLACE, WAIT, place
 from tests.scheduling.by_hand import CPU0, CPU1, FPGA, GB, GPU, Books, chain, decision, dot, shared_books, work
+
+transfers_s = jax.jit(starpu.transfers_s)  # as a whole: every operation by itself would be a program
 
 
 def test_dm_ignores_transfers_and_dmda_does_not() -> None:

@@ -6,23 +6,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from symphony.baselines.tables import (
-    device_mean,
-    devices_by_kind,
-    gang_seconds,
-    links,
-    of_kinds,
-    seconds_now,
-    worth_it,
-)
-from symphony.scheduling.policy import pick_gang, place
+from symphony.baselines import tables
+from symphony.scheduling import policy
+from symphony.scheduling.policy import place
 from tests.scheduling.by_hand import CPU0, GPU, Books, chain, dot, work
+
+# As a whole: every operation by itself would be a program.
+gang_seconds, links, device_mean = jax.jit(tables.gang_seconds), jax.jit(tables.links), jax.jit(tables.device_mean)
+of_kinds, seconds_now, worth_it = jax.jit(tables.of_kinds), jax.jit(tables.seconds_now), jax.jit(tables.worth_it)
+devices_by_kind, pick_gang = jax.jit(tables.devices_by_kind), jax.jit(policy.pick_gang)
 
 
 def test_edges_join_gangs_and_leave_out_what_comes_from_home() -> None:
     """Data of 1 GB over the median of the memory, the links and the NICs: 10, 1, 4, 2 and 2 GB/s."""
     books = Books(work(chain(), dot("any")))
-    edges = jax.jit(links)(books.t, books.w)
+    edges = links(books.t, books.w)
     tasks = books.tasks
     joined = np.asarray(edges.source[0]) < tasks
     assert np.asarray(edges.source[0])[joined].tolist() == [0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,9 +26,14 @@ def test_means_along_routes_are_the_same_by_matrix_and_by_index(books: Books, mo
     row = jax.random.normal(key, (2, t.capacity.shape[0], 3)) * (t.row_group >= 0)[:, None]
     device = jax.random.normal(key, (2, t.exists.shape[0], 3))
     layer = Dense(key, 3, 3)
-    by_matrix = to_devices(t, row, layer), to_rows(t, device)
+
+    def means() -> tuple[jax.Array, jax.Array]:
+        """Traced anew whenever it is called."""
+        return jax.jit(lambda: (to_devices(t, row, layer), to_rows(t, device)))()
+
+    by_matrix = means()
     monkeypatch.setattr(encoders, "DENSE", 0)
-    by_index = to_devices(t, row, layer), to_rows(t, device)
+    by_index = means()
     np.testing.assert_allclose(by_matrix[0], by_index[0], atol=1e-6)
     real = np.asarray(t.row_group) >= 0
     np.testing.assert_allclose(np.asarray(by_matrix[1])[:, real], np.asarray(by_index[1])[:, real], atol=1e-6)
@@ -35,7 +41,7 @@ def test_means_along_routes_are_the_same_by_matrix_and_by_index(books: Books, mo
 
 def test_a_busy_row_is_heard_of_by_the_devices_that_share_it_and_by_their_neighbours(books: Books) -> None:
     t = books.t
-    encoder = TopologyEncoder(jax.random.key(1), 8)
+    encoder = eqx.filter_jit(TopologyEncoder(jax.random.key(1), 8))
     rows, devices = jnp.zeros((t.capacity.shape[0], ROW)), jnp.zeros((t.exists.shape[0], DEVICE))
     calm = encoder(t, rows, devices)
     busy = encoder(t, rows.at[2, 1].set(3.0), devices)  # the GPU's own link
@@ -45,8 +51,8 @@ def test_a_busy_row_is_heard_of_by_the_devices_that_share_it_and_by_their_neighb
 
 
 def test_gangs_of_a_graph_hear_of_one_another_and_of_no_other_graph(books: Books) -> None:
-    g = graphs(books.t, books.w)
-    encoder = GraphEncoder(jax.random.key(2), 8)
+    g = jax.jit(graphs)(books.t, books.w)
+    encoder = eqx.filter_jit(GraphEncoder(jax.random.key(2), 8))
     before = encoder(g)
     changed = jax.tree.map(lambda x: x, g)
     after = encoder(type(g)(**{**vars(changed), "nodes": g.nodes.at[0, 1, 0].add(2.0)}))

@@ -13,7 +13,7 @@ import pytest
 from symphony.policies import features
 from symphony.policies.features import see as slow_see
 from symphony.policies.learned import NEVER, Learned, Network, Sizes, chances
-from symphony.scheduling.estimate import finish_s
+from symphony.scheduling import estimate
 from symphony.scheduling.policy import PLACE, PREEMPT, RECONFIGURE, WAIT, place, reconfigure
 from symphony.simulator.run import simulate
 from tests.baselines.cheap import cheap_scenario
@@ -36,6 +36,7 @@ def test_a_network_that_says_nothing_places_where_a_gang_finishes_first() -> Non
     books = shared_books(work(chain(size=5 * GB)))
     policy = silent()
     shown = books.observe(policy=policy)
+    finish_s = jax.jit(estimate.finish_s)
     assert int(finish_s(shown, jnp.asarray(0), shown.background)[:4].argmin()) == CPU0
     assert decision(policy, shown) == (PLACE, 0, CPU0)
 

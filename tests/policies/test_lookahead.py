@@ -81,7 +81,7 @@ def test_it_keeps_the_rules_and_without_a_reason_does_what_the_policy_does() -> 
 
 
 def test_what_is_hidden_changes_neither_its_decision_nor_what_it_expects() -> None:
-    s = jax.tree.map(jnp.asarray, scenario_arrays(cheap_scenario()))
+    s = jax.device_put(scenario_arrays(cheap_scenario()))
     world = choosing(s)
     assert (np.asarray(world.core.lane_holds) >= 0).any()
     other = replace(

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import symphony as sy
@@ -58,7 +57,7 @@ def by_instants(trace: Any) -> list[tuple[float, tuple[int, int, int, int], list
 
 def test_the_runtime_starts_what_the_simulator_starts() -> None:
     topology, policy = machine(others=2), sy.baselines.EftStatic()
-    t = jax.tree.map(jnp.asarray, topology_arrays(topology)[0])
+    t = jax.device_put(topology_arrays(topology)[0])
     none = np.zeros(t.capacity.shape, np.float32)
     key = jax.random.key(0)
     turn = jax.jit(lambda w, core, moment: take_turn(policy, t, w, core, None, None, heard(moment), key))
@@ -68,7 +67,7 @@ def test_the_runtime_starts_what_the_simulator_starts() -> None:
     for seed, (scenario, trace) in enumerate(zip(scenarios, traces, strict=True)):
         work = scenario.workload
         w = workload_arrays(topology, work)[0]
-        w = jax.tree.map(jnp.asarray, replace(w, fan=4, **dict.fromkeys(BY_JOB)))
+        w = jax.device_put(replace(w, fan=4, **dict.fromkeys(BY_JOB)))
         core = jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), state.empty(t, w, SLOTS))
         instants = by_instants(trace)
         assert len(instants) > 6 * JOBS

@@ -24,7 +24,7 @@ from symphony.scheduling.state import (
     UNCONFIGURED,
     WAITING,
 )
-from tests.scheduling.by_hand import CPU0, CPU1, FPGA, GPU, MIB, Books, chain, dot, pair, work
+from tests.scheduling.by_hand import CPU0, CPU1, FPGA, GPU, MIB, Books, chain, dot, pair, shared_books, work
 
 FPGA_LANES = (5, 6)  # slots in the order of devices: two of each CPU, one of the GPU, two of the FPGA
 ANY, CPU_ONLY, TRAIN = range(3)
@@ -101,7 +101,7 @@ def test_a_gang_with_many_children_tells_all_of_them() -> None:
 
 
 def test_placing_counts_in_the_queue_of_each_device() -> None:
-    books = Books(work(pair(), dot("any")))
+    books = shared_books(work(pair(), dot("any")))
     gang, lone = 0, books.tasks
     assert books.decide(place(gang, CPU0))
     assert books.status() == [PLACING, READY]
@@ -116,7 +116,7 @@ def test_placing_counts_in_the_queue_of_each_device() -> None:
 
 
 def test_starting_takes_slots_and_memory_and_leaves_the_queue() -> None:
-    books = Books(work(dot("cpu only"), dot("any")))
+    books = shared_books(work(dot("cpu only"), dot("any")))
     books.pass_time(2.5)
     running(books, 0, CPU1)
     assert books.status() == [RUNNING, READY]
@@ -133,7 +133,7 @@ def test_starting_takes_slots_and_memory_and_leaves_the_queue() -> None:
 
 
 def test_the_next_in_the_queue_becomes_its_head() -> None:
-    books = Books(work(dot("any"), dot("cpu only"), dot("any")))
+    books = shared_books(work(dot("any"), dot("cpu only"), dot("any")))
     for gang in (2, 0, 1):
         assert books.decide(place(gang, CPU0))
     assert (int(books.core.head[CPU0]), int(books.core.head_needs[CPU0])) == (2, 0)
@@ -147,7 +147,7 @@ def test_the_next_in_the_queue_becomes_its_head() -> None:
 
 
 def test_a_fresh_context_is_configured_and_a_configured_one_is_reused() -> None:
-    books = Books(work(dot("any"), dot("any"), dot("any")))
+    books = shared_books(work(dot("any"), dot("any"), dot("any")))
     assert books.decide(place(0, FPGA))
     assert books.start(0) == [0.5]
     assert books.core.lane_kernel.tolist()[5:7] == [ANY, UNCONFIGURED]
@@ -163,7 +163,7 @@ def test_a_fresh_context_is_configured_and_a_configured_one_is_reused() -> None:
 
 
 def test_a_context_can_be_configured_beforehand() -> None:
-    books = Books(work(dot("any")))
+    books = shared_books(work(dot("any")))
     assert books.decide(reconfigure(FPGA, ANY))
     assert int(books.commands.reconfigure) == FPGA_LANES[0]
     assert books.core.lane_holds.tolist()[5:7] == [RECONFIGURING, FREE]
@@ -178,7 +178,7 @@ def test_a_context_can_be_configured_beforehand() -> None:
 
 
 def test_preemption_saves_then_gives_back_and_restores() -> None:
-    books = Books(work(pair(preemptible=True, checkpoint_s=1.0, restore_s=0.75)))
+    books = shared_books(work(pair(preemptible=True, checkpoint_s=1.0, restore_s=0.75)))
     running(books, 0, CPU0, GPU)
     lanes = books.core.lane[0].tolist()
     assert books.decide(preempt(0))
@@ -224,7 +224,7 @@ def test_outputs_lie_with_the_first_worker_and_copies_are_remembered() -> None:
 
 
 def test_inputs_are_counted_down_and_start_anew_with_the_next_placement() -> None:
-    books = Books(work(chain()))
+    books = shared_books(work(chain()))
     assert books.decide(place(0, GPU))
     assert int(books.core.inputs_left[0]) == 1
     books.fetched(0)
@@ -238,7 +238,7 @@ def test_inputs_are_counted_down_and_start_anew_with_the_next_placement() -> Non
 
 
 def test_a_failure_sends_everything_on_the_device_back() -> None:
-    books = Books(work(pair(), dot("any"), dot("any"), dot("any")))
+    books = shared_books(work(pair(), dot("any"), dot("any"), dot("any")))
     both, first, second, elsewhere = (k * books.tasks for k in range(4))
     running(books, both, CPU0, GPU)
     running(books, first, CPU0)
@@ -258,7 +258,7 @@ def test_a_failure_sends_everything_on_the_device_back() -> None:
 
 
 def test_a_failure_forgets_what_contexts_were_configured_for() -> None:
-    books = Books(work(dot("any"), dot("any")))
+    books = shared_books(work(dot("any"), dot("any")))
     assert books.decide(reconfigure(FPGA, ANY))
     books.setup_ended(5)
     assert books.decide(reconfigure(FPGA, ANY))
@@ -273,7 +273,7 @@ def test_a_failure_forgets_what_contexts_were_configured_for() -> None:
 
 
 def test_what_is_refused_counts_and_waits_and_changes_nothing_else() -> None:
-    books = Books(work(dot("cpu only"), chain(), pair()))
+    books = shared_books(work(dot("cpu only"), chain(), pair()))
     lone, child, both = 0, books.tasks + 1, 2 * books.tasks
     running(books, lone, CPU0)
     refused = [
@@ -304,11 +304,11 @@ def test_what_is_refused_counts_and_waits_and_changes_nothing_else() -> None:
 
 
 def test_full_and_failed_devices_are_not_configured() -> None:
-    books = Books(work(dot("any"), dot("any")))
+    books = shared_books(work(dot("any"), dot("any")))
     running(books, 0, FPGA)
     assert books.decide(reconfigure(FPGA, ANY))
     assert not books.decide(reconfigure(FPGA, ANY))  # no free context
-    books = Books(work(dot("any")))
+    books = shared_books(work(dot("any")))
     books.fail(FPGA)
     assert not books.decide(reconfigure(FPGA, ANY))
 
@@ -317,7 +317,7 @@ def test_full_and_failed_devices_are_not_configured() -> None:
     "asked", [wait(), place(0, FPGA), place(0, CPU0), reconfigure(FPGA, ANY)], ids=["wait", "cannot", "twice", "other"]
 )
 def test_a_gang_partly_placed_goes_back_whole(asked: Action) -> None:
-    books = Books(work(pair(), dot("any")))
+    books = shared_books(work(pair(), dot("any")))
     assert books.decide(place(0, CPU0))
     assert not books.decide(asked)
     assert np.flatnonzero(books.core.leaving).tolist() == [0]
@@ -329,7 +329,7 @@ def test_a_gang_partly_placed_goes_back_whole(asked: Action) -> None:
 
 
 def test_a_wait_is_accepted_and_ends_an_offer() -> None:
-    books = Books(work(dot("any")))
+    books = shared_books(work(dot("any")))
     books.window([], [], offer=True)
     assert bool(books.core.offered)
     assert books.decide(wait())
@@ -343,13 +343,13 @@ def test_a_wait_is_accepted_and_ends_an_offer() -> None:
     ids=["preempt", "reconfigure"],
 )
 def test_what_does_not_apply_to_an_action_is_ignored(asked: Action) -> None:
-    books = Books(work(pair(preemptible=True)))
+    books = shared_books(work(pair(preemptible=True)))
     running(books, 0, CPU0, GPU)
     assert books.decide(asked)
 
 
 def test_a_placement_ignores_the_kernel() -> None:
-    books = Books(work(dot("any")))
+    books = shared_books(work(dot("any")))
     assert books.decide(action(PLACE, gang=0, device=GPU, kernel=-7))
 
 
@@ -357,7 +357,7 @@ def test_a_placement_ignores_the_kernel() -> None:
 
 
 def test_a_gang_that_stopped_has_to_be_placed_again() -> None:
-    books = Books(work(dot("any")))
+    books = shared_books(work(dot("any")))
     running(books, 0, GPU)
     books.stop(0)
     assert books.status() == [READY]
@@ -366,14 +366,14 @@ def test_a_gang_that_stopped_has_to_be_placed_again() -> None:
 
 
 def test_only_what_runs_can_stop() -> None:
-    books = Books(work(dot("any")))
+    books = shared_books(work(dot("any")))
     assert books.decide(place(0, GPU))
     after = advance.gang_stopped(books.core, jnp.asarray(0), jnp.asarray(True))
     unchanged_but_for(books.core, after)
 
 
 def test_what_waits_in_a_queue_may_be_placed_elsewhere() -> None:
-    books = Books(work(dot("any"), dot("any")))
+    books = shared_books(work(dot("any"), dot("any")))
     running(books, 0, GPU)
     assert books.decide(place(1, GPU))
     books.recall(0)  # it runs: nothing happens
@@ -433,7 +433,7 @@ def test_what_finishes_after_its_job_was_dropped_releases_nobody() -> None:
 
 def test_nothing_happens_where_it_is_not_to() -> None:
     """Every function serves scenarios that are at different points: `when` says for whom."""
-    books = Books(work(pair(preemptible=True), dot("any")))
+    books = shared_books(work(pair(preemptible=True), dot("any")))
     running(books, 0, CPU0, FPGA - 1)
     no, zero, core, t, w = jnp.asarray(False), jnp.asarray(0), books.core, books.t, books.w
     f = books.facts(0)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from symphony.problem.workload import Job, Workload
-from symphony.scheduling.estimate import exchange_s, fetch_s, finish_s, setup_s, slowdown, span_bandwidth
+from symphony.scheduling import estimate
 from symphony.scheduling.policy import Observation, Policy, pick_gang, place, reconfigure
 from symphony.simulator.run import record, run_traces
 from symphony.simulator.scenarios import CALM, Phase, Scenario, draw, stack
@@ -37,7 +37,10 @@ RACK_SPAN = 4
 A_MEMORY, A_NIC, GPU_LINK, FPGA_LINK, B_NIC = range(5)  # rows of the cluster
 
 
-_finish_s = jax.jit(finish_s)
+# As a whole: every operation by itself would be a program.
+exchange_s, fetch_s, setup_s = jax.jit(estimate.exchange_s), jax.jit(estimate.fetch_s), jax.jit(estimate.setup_s)
+slowdown, span_bandwidth = jax.jit(estimate.slowdown), jax.jit(estimate.span_bandwidth)
+_finish_s = jax.jit(estimate.finish_s)
 
 
 def finish(
@@ -159,7 +162,7 @@ class Foretells(Policy):
         tasks = observation.workload.kernel.shape[1]
         job, index = observation.core.job[gang // tasks], gang % tasks
         beliefs = (None, observation.background, observation.true_background)
-        estimates = jnp.stack([finish_s(observation, gang, belief)[device] for belief in beliefs])
+        estimates = jnp.stack([estimate.finish_s(observation, gang, belief)[device] for belief in beliefs])
         return state.at[:, job, index].set(observation.now.total + estimates), place(gang, device)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import numpy as np
 import pytest
 
@@ -9,29 +10,33 @@ from symphony.problem.topology import Device, DeviceKind, Topology
 from symphony.problem.workload import Job, Kernel, Profile, Task, TaskGraph, Workload
 from symphony.scheduling.feasible import memory_by_kind, seconds_by_kind, startable
 from symphony.scheduling.policy import place
-from tests.scheduling.by_hand import CPU0, CPU1, FPGA, GPU, Books, chain, dot, pair, work
+from tests.scheduling.by_hand import CPU0, CPU1, FPGA, GPU, Books, chain, dot, pair, shared_books, work
+
+# As a whole: every operation by itself would be a program.
+_candidates, _feasible = jax.jit(lambda shown: shown.candidates), jax.jit(lambda shown, gang: shown.feasible(gang))
+_startable = jax.jit(startable)
 
 
 def candidates(books: Books) -> list[int]:
-    return np.flatnonzero(books.observe().candidates).tolist()
+    return np.flatnonzero(_candidates(books.observe())).tolist()
 
 
 def feasible(books: Books, gang: int) -> list[int]:
-    return np.flatnonzero(books.observe().feasible(np.int32(gang))).tolist()
+    return np.flatnonzero(_feasible(books.observe(), np.int32(gang))).tolist()
 
 
 def may_start(books: Books) -> list[int]:
-    where, gang = startable(books.core)
+    where, gang = _startable(books.core)
     return sorted(set(np.asarray(gang)[np.asarray(where)].tolist()))
 
 
 def test_ready_gangs_are_candidates_and_those_with_parents_are_not() -> None:
-    books = Books(work(chain(), dot("any")))
+    books = shared_books(work(chain(), dot("any")))
     assert candidates(books) == [0, 2]
 
 
 def test_devices_must_have_an_implementation() -> None:
-    books = Books(work(dot("any"), dot("cpu only"), pair()))
+    books = shared_books(work(dot("any"), dot("cpu only"), pair()))
     first, second, third = 0, books.tasks, 2 * books.tasks
     assert feasible(books, first) == [CPU0, CPU1, GPU, FPGA]
     assert feasible(books, second) == [CPU0, CPU1]
@@ -58,7 +63,7 @@ def test_seconds_count_units_and_work() -> None:
 
 
 def test_a_gang_is_placed_worker_by_worker_on_devices_of_its_own() -> None:
-    books = Books(work(dot("any"), pair()))
+    books = shared_books(work(dot("any"), pair()))
     gang = books.tasks
     assert candidates(books) == [0, gang]
     assert books.decide(place(gang, CPU1))
@@ -69,7 +74,7 @@ def test_a_gang_is_placed_worker_by_worker_on_devices_of_its_own() -> None:
 
 
 def test_failed_devices_take_nothing_and_too_few_make_a_gang_wait() -> None:
-    books = Books(work(pair()))
+    books = shared_books(work(pair()))
     books.fail(CPU0)
     assert feasible(books, 0) == [CPU1, GPU]
     assert candidates(books) == [0]
@@ -80,7 +85,7 @@ def test_failed_devices_take_nothing_and_too_few_make_a_gang_wait() -> None:
 
 
 def test_only_the_head_of_a_queue_starts_and_only_with_a_slot() -> None:
-    books = Books(work(dot("any"), dot("any"), dot("any")))
+    books = shared_books(work(dot("any"), dot("any"), dot("any")))
     for gang in (1, 0, 2):
         assert books.decide(place(gang, GPU))
     assert may_start(books) == [1]  # placed first
@@ -92,7 +97,7 @@ def test_only_the_head_of_a_queue_starts_and_only_with_a_slot() -> None:
 
 def test_memory_holds_back_the_head_and_everything_behind_it() -> None:
     """Two of 40 MiB do not fit 64: the second waits though a slot is free, and so does a small one behind it."""
-    books = Books(work(dot("cpu only"), dot("cpu only"), dot("any")))
+    books = shared_books(work(dot("cpu only"), dot("cpu only"), dot("any")))
     for gang in (0, 1, 2):
         assert books.decide(place(gang, CPU0))
     books.start(0)
@@ -103,7 +108,7 @@ def test_memory_holds_back_the_head_and_everything_behind_it() -> None:
 
 
 def test_a_gang_starts_when_it_heads_all_its_queues() -> None:
-    books = Books(work(dot("any"), pair(), dot("any")))
+    books = shared_books(work(dot("any"), pair(), dot("any")))
     lone, both, late = 0, books.tasks, 2 * books.tasks
     assert books.decide(place(lone, GPU))
     assert books.decide(place(both, GPU)) and books.decide(place(both, CPU0))
@@ -117,7 +122,7 @@ def test_a_gang_starts_when_it_heads_all_its_queues() -> None:
 
 
 def test_inputs_come_first() -> None:
-    books = Books(work(chain()))
+    books = shared_books(work(chain()))
     assert books.decide(place(0, CPU0))
     assert may_start(books) == []
     books.fetched(0)

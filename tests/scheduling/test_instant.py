@@ -9,21 +9,21 @@ from symphony.problem.workload import Edge, Task, TaskGraph
 from symphony.scheduling import instant
 from symphony.scheduling.policy import place, wait
 from symphony.scheduling.state import QUEUED, RUNNING
-from tests.scheduling.by_hand import CPU0, CPU1, GPU, Books, dot, work
+from tests.scheduling.by_hand import CPU0, CPU1, GPU, Books, dot, shared_books, work
 
 GB = 1e9
 _start, _load, _fetch = jax.jit(instant.start), jax.jit(instant.running_load), jax.jit(instant.next_fetch)
 
 
 def test_a_decision_is_wanted_until_the_policy_waits() -> None:
-    books = Books(work(dot("any")))
+    books = shared_books(work(dot("any")))
     assert bool(instant.wanted(books.core, books.t))
     assert books.decide(wait())
     assert not bool(instant.wanted(books.core, books.t))
 
 
 def test_gangs_start_in_the_order_in_which_they_were_placed() -> None:
-    books = Books(work(dot("any"), dot("any"), dot("any")))
+    books = shared_books(work(dot("any"), dot("any"), dot("any")))
     for gang, device in ((2, GPU), (0, CPU1), (1, GPU)):
         assert books.decide(place(gang, device))
     order = []
@@ -51,7 +51,7 @@ def test_an_input_is_fetched_from_the_nearest_copy_and_not_where_it_lies_already
 
 
 def test_running_workers_load_the_rows_of_their_devices_by_their_profiles() -> None:
-    books = Books(work(dot("cpu only"), dot("cpu only"), dot("any")))
+    books = shared_books(work(dot("cpu only"), dot("cpu only"), dot("any")))
     for gang, device in ((0, CPU0), (1, CPU1), (2, GPU)):
         assert books.decide(place(gang, device))
     assert not np.asarray(_load(books.core, books.t, books.w)).any()  # what is queued loads nothing

@@ -20,25 +20,30 @@ from tests.baselines.cheap import cheap_scenario
 def arrays(**changes: object) -> ScenarioArrays:
     scenario = cheap_scenario()
     disturbances = replace(CALM, window_s=1.0, **changes)  # type: ignore[arg-type]
-    return jax.tree.map(jnp.asarray, scenario_arrays(replace(scenario, disturbances=disturbances)))
+    return jax.device_put(scenario_arrays(replace(scenario, disturbances=disturbances)))
+
+
+# Compiled once, and as a whole: every operation by itself would be a program.
+_begin, _believed, _read = jax.jit(counters.begin), jax.jit(counters.believed), jax.jit(counters.read)
+_read_when = jax.jit(jax.vmap(counters.read_when, in_axes=(0, 0, None, 0)))
 
 
 def run(s: ScenarioArrays, loads: np.ndarray, own: np.ndarray, squares: np.ndarray | None = None) -> list[Counters]:
     """The state after each window of some loads [K, R]."""
-    step = jax.jit(lambda state, *past: counters.read(state, counters.Settings.of(s), counters.Past(*past)))
-    state, states = counters.begin(s), []
+    settings = counters.Settings.of(s)
+    state, states = _begin(s), []
     rows = s.topology.capacity.shape[0]
     for window, (load, mine) in enumerate(zip(loads, own, strict=True)):
         square = load**2 if squares is None else squares[window]
         pad = [jnp.asarray(np.pad(x, (0, rows - len(x)))) for x in (load, square, mine)]
-        state = step(state, jnp.asarray(window), *pad)
+        state = _read(state, settings, counters.Past(jnp.asarray(window), *pad))
         states.append(state)
     return states
 
 
 def others(s: ScenarioArrays, state: Counters, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     rows = s.topology.capacity.shape[0]
-    mean, std = counters.believed(state, s, jnp.asarray(np.pad(own, (0, rows - len(own)))))
+    mean, std = _believed(state, s, jnp.asarray(np.pad(own, (0, rows - len(own)))))
     return np.asarray(mean)[: len(own)], np.asarray(std)[: len(own)]
 
 
@@ -56,7 +61,7 @@ def test_without_noise_the_truth_is_known_after_a_window() -> None:
 
 def test_before_the_first_window_nothing_is_known() -> None:
     s = arrays(counter_noise=0.4)
-    mean, std = others(s, counters.begin(s), OWN[0])
+    mean, std = others(s, _begin(s), OWN[0])
     assert (mean == 0).all() and (std == 1).all()
 
 
@@ -132,10 +137,10 @@ def test_those_whose_window_ends_are_picked_out(ending: int) -> None:
     past = counters.Past(jnp.full(16, 3), loads, loads**2, 0.5 * loads)
     when = jnp.asarray(np.random.default_rng(1).permutation(16) < ending)
     settings = counters.Settings.of(s)
-    found = jax.jit(jax.vmap(counters.read_when, in_axes=(0, 0, None, 0)))(when, many, settings, past)
+    found = _read_when(when, many, settings, past)
     for place in range(16):
         own = jax.tree.map(lambda x, place=place: x[place], past)
-        wanted = counters.read(state, settings, own) if when[place] else state
+        wanted = _read(state, settings, own) if when[place] else state
         here = jax.tree.map(lambda x, place=place: x[place], found)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), here, wanted)
 
@@ -154,7 +159,7 @@ def test_all_policies_meet_the_same_errors() -> None:
     once, again = (run(s, STEADY[:5], OWN[:5])[-1] for _ in range(2))
     np.testing.assert_array_equal(once.raw, again.raw)
     other = replace(cheap_scenario(), seed=7, disturbances=replace(CALM, window_s=1.0, counter_noise=0.4))
-    there = jax.tree.map(jnp.asarray, scenario_arrays(other))
+    there = jax.device_put(scenario_arrays(other))
     assert (np.asarray(run(there, STEADY[:5], OWN[:5])[-1].raw)[:2] != np.asarray(once.raw)[:2]).all()
 
 

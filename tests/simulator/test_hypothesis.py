@@ -46,7 +46,7 @@ def imagined(key: Array, o: Observation, spread: Array) -> tuple[World, Scenario
 @pytest.fixture(scope="module")
 def middle() -> tuple[ScenarioArrays, Carry, Observation]:
     """Six tasks on three devices, before the fourth decision: some run, some wait."""
-    s = jax.tree.map(jnp.asarray, scenario_arrays(scenario(0)))
+    s = jax.device_put(scenario_arrays(scenario(0)))
     carry = reached(s, jnp.asarray(3))
     assert (np.asarray(carry.world.core.lane_holds) >= 0).any()
     shown = observe(carry.world, s, False)

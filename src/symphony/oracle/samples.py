@@ -82,7 +82,7 @@ class Sampler:
         self.i, self.objective, self.batch = i, objective, batch
         self.policy = Learned(learned.network, draws=True)
         self.contention = contention or Bottleneck()
-        self.arrays: ScenarioArrays = jax.tree.map(jnp.asarray, i.arrays)
+        self.arrays: ScenarioArrays = jax.device_put(i.arrays)
         tasks = i.arrays.workload.kernel.shape[1]
         self.line = np.asarray([job * tasks + gang for job, gang in i.who])
         # A drawn run may wait where a plan does not.

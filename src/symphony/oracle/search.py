@@ -93,7 +93,7 @@ class Simulated:
         s = i.arrays
         if not i.scenario.disturbances.offer_at_windows and WINDOWS * horizon_s > s.window:
             s = replace(s, window=np.float64(WINDOWS * horizon_s))
-        self.arrays: ScenarioArrays = jax.tree.map(jnp.asarray, s)
+        self.arrays: ScenarioArrays = jax.device_put(s)
         tasks = s.workload.kernel.shape[1]
         self.line = np.asarray([job * tasks + gang for job, gang in i.who])
         # Far more than a plan that gets on needs: every gang is placed, fetched, started and left.

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from symphony.problem.errors import LimitError, PolicyError
@@ -190,7 +189,7 @@ def split(batch: ScenarioArrays, keys: jax.Array, size: int, parts: int) -> list
     shards = []
     for part in range(parts):
         rows = np.minimum(np.arange(part * each, (part + 1) * each), size - 1)
-        shard = jax.tree.map(lambda x, rows=rows: jnp.asarray(np.asarray(x)[rows]), replace(batch, topology=None))
+        shard = jax.tree.map(lambda x, rows=rows: jax.device_put(np.asarray(x)[rows]), replace(batch, topology=None))
         shards.append((replace(shard, topology=batch.topology), keys[rows]))
     return shards
 

@@ -369,7 +369,7 @@ def stack(scenarios: list[Scenario]) -> ScenarioArrays:
         late=late,
     )
     joined = jax.tree.unflatten(jax.tree.structure(first), stacked)
-    return replace(joined, topology=jax.tree.map(jnp.asarray, batch[0].topology))
+    return replace(joined, topology=jax.device_put(batch[0].topology))
 
 
 def pick(batch: ScenarioArrays, which: Any) -> ScenarioArrays:
@@ -393,4 +393,4 @@ def _stack_leaf(column: tuple[np.ndarray, ...]) -> Array:
         else x
         for x in map(np.asarray, column)
     ]
-    return jnp.asarray(np.stack(padded))
+    return jax.device_put(np.stack(padded))  # `jnp.asarray` would compile a program for every shape

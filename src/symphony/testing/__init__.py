@@ -63,7 +63,7 @@ def _scenarios() -> list[Scenario]:
 
 def _check_signature(policy: Policy, one: Scenario) -> None:
     """Shapes are all that is asked for: everything is traced, as in a run, and nothing is computed."""
-    arrays = jax.tree.map(jnp.asarray, scenario_arrays(one))
+    arrays = jax.device_put(scenario_arrays(one))
     try:
         carry = jax.eval_shape(lambda key: begin(arrays, policy, key), jax.random.key(0))
     except Exception as error:

@@ -132,7 +132,7 @@ def run(
     """
     if scenario.truth is None or scenario.told is None:
         raise InputError("the scenario has no truth apart from what is told", hint="draw it with measured_jobs.drawn")
-    arrays = jax.tree.map(jnp.asarray, scenario_arrays(scenario))
+    arrays = jax.device_put(scenario_arrays(scenario))
     beliefs = Beliefs(described, seed=scenario.seed, half_life_s=half_life_s)
     loop = _Loop(scenario, arrays, beliefs, noise, spoil)
     key = jax.random.fold_in(jax.random.key(scenario.seed), 1)
@@ -179,7 +179,7 @@ class _Loop:
         n, _, y = self.shape
 
         def grown(x: np.ndarray, *shape: int) -> jax.Array:
-            return jnp.asarray(np.pad(x, [(0, to - size) for to, size in zip(shape, x.shape, strict=True)]))
+            return jax.device_put(np.pad(x, [(0, to - size) for to, size in zip(shape, x.shape, strict=True)]))
 
         mean = told.mean
         return BeliefArrays(
