@@ -12,16 +12,17 @@ import pytest
 from jax import Array
 
 from symphony.baselines import Fifo
-from symphony.policies import AHEAD, LookAhead, named
+from symphony.policies import AHEAD, LookAhead, lookahead, named
 from symphony.policies.learned import NEVER
-from symphony.policies.lookahead import distinct, prefer
+from symphony.policies.lookahead import prefer
 from symphony.problem.errors import PolicyError
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.one_of import OneOf
 from symphony.scheduling.policy import Action, Observation
+from symphony.simulator import rollout
 from symphony.simulator.contention import Bottleneck
 from symphony.simulator.records import RunRecord
-from symphony.simulator.rollout import Carry, begin, observe, step
+from symphony.simulator.rollout import Carry, begin, step
 from symphony.simulator.run import simulate
 from symphony.simulator.scenarios import ScenarioArrays, scenario_arrays
 from symphony.simulator.world import World
@@ -30,6 +31,7 @@ from tests.oracle.test_samples import TINY
 from tests.policies.test_learned import see
 from tests.scheduling.by_hand import dot, shared_books, work
 
+observe, distinct = eqx.filter_jit(rollout.observe), eqx.filter_jit(lookahead.distinct)  # not operation by operation
 AHEAD_OF_TINY = LookAhead(TINY, rolls=Fifo(), candidates=2, samples=2, horizon=4.0, most=64)
 FIRST = Fifo()  # makes the first few decisions
 NEVER_MIND = jnp.inf  # no gain is enough
