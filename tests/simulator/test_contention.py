@@ -8,7 +8,8 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from benchmarks import contention as benchmark
+from benchmarks.contention import exchange, kernels
+from benchmarks.contention import pairs as benchmark
 
 from symphony.simulator.contention import LOAD_UNIT, MAX_LOAD, Bottleneck, ContentionModel, Serial, to_load
 from symphony.testing import check_contention_model
@@ -156,17 +157,17 @@ def test_slices_know_more_of_a_new_model_than_equal_rates_could() -> None:
 
 def test_demands_of_the_genomics_kernels_reproduce_the_published_speeds() -> None:
     """As their table says: 0.06 root mean square."""
-    demand = benchmark.shipped()
-    speed = benchmark.RULES[2].speed(demand[benchmark.FIRST] + demand[benchmark.SECOND])
-    assert np.sqrt(((speed - benchmark.SPEED) ** 2).mean()) < 0.0605
-    load = jnp.asarray(demand[benchmark.FIRST] + demand[benchmark.SECOND])
+    demand = kernels.shipped()
+    speed = kernels.RULES[2].speed(demand[kernels.FIRST] + demand[kernels.SECOND])
+    assert np.sqrt(((speed - kernels.SPEED) ** 2).mean()) < 0.0605
+    load = jnp.asarray(demand[kernels.FIRST] + demand[kernels.SECOND])
     assert np.allclose(Bottleneck().compose(Bottleneck().share(load), load > 0), speed, rtol=1e-5)
 
 
 def test_a_step_of_several_workers_takes_what_the_rules_say() -> None:
     """Two workers on each of two machines, exchange as long as compute: the link is loaded by 2 * 1 / 2, just full."""
     one = np.ones(1)
-    steps = benchmark.Steps(one.astype(str), one.astype(int), one.astype(str), 4 * one, 2 * one, 2 * one, one, one)
-    assert benchmark._simulated(steps, one, one) == pytest.approx([2.0])
-    assert benchmark._simulated(steps, 3 * one, one) == pytest.approx([1 + 3 * 1.5])
-    assert benchmark._simulated(steps._replace(machines=one), 3 * one, one) == pytest.approx([4.0])
+    steps = exchange.Steps(one.astype(str), one.astype(int), one.astype(str), 4 * one, 2 * one, 2 * one, one, one)
+    assert exchange._simulated(steps, one, one) == pytest.approx([2.0])
+    assert exchange._simulated(steps, 3 * one, one) == pytest.approx([1 + 3 * 1.5])
+    assert exchange._simulated(steps._replace(machines=one), 3 * one, one) == pytest.approx([4.0])
