@@ -16,6 +16,7 @@ such as memory where the PMU may not be used, policies are told that little is k
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -42,13 +43,13 @@ class Others:
     def __init__(
         self,
         topology: Topology,
-        cpu_s: Callable[[], float] = lambda: 0.0,
+        cpu_s: Callable[[], Mapping[int, float]] = dict,
         ran: Callable[[int, float], bool] = lambda device, since_s: False,
         tuning: Tuning | None = None,
     ) -> None:
-        """`cpu_s`: CPU time that we have used so far. `ran`: whether one ran on a device at some time since then.
+        """`cpu_s`: CPU time that our processes have used so far, by process. `tuning`: of the filter, by the policy.
 
-        `tuning`: of the filter, by the policy.
+        `ran`: whether a kernel of ours ran on a device at some time since then.
         """
         self._topology, self._cpu_s, self._ran = topology, cpu_s, ran
         self._parameters = PARAMETERS
@@ -63,7 +64,7 @@ class Others:
         self._belief: Belief = posterior.start(np, WIRING, self._parameters, (len(self._index),))
         self._ended_s = np.full(len(self._index), -np.inf)  # of the last window that told something
         self._window_s = np.ones(len(self._index))
-        self._used_s = cpu_s()
+        self._used_s: Mapping[int, float] | None = None  # when the last window ended
         self._said: tuple[float, Load] | None = None  # when, and what
 
     def _sort_rows(self) -> None:
@@ -83,14 +84,14 @@ class Others:
         """Take in what a place told of a window: amounts per second, by event."""
         ours_s = 0.0
         if any(event.startswith("stat.") for event in rates):  # our part is read as often as the whole is
-            now_s = self._cpu_s()
-            ours_s, self._used_s = now_s - self._used_s, now_s
+            ours_s = self._ours_s()
         duration_s = ended_s - began_s
-        if not 0 < duration_s <= LONGEST_S or ours_s < 0:  # a process has gone, with its time
+        if not 0 < duration_s <= LONGEST_S or math.isnan(ours_s):
             return
         used: dict[str, float] = {}
         for machine in self._machines:
             used |= rows.exact(self._topology, machine, {place: rates})
+        used = {row: share for row, share in used.items() if math.isfinite(share)}  # else the belief would be NaN
         at = np.array(sorted(self._index[name] for name in used if not self._mixed(self._index[name], began_s)), int)
         if not len(at):
             return
@@ -109,6 +110,14 @@ class Others:
                 part[at] = new
             self._belief = Belief(*whole)
             self._ended_s[at], self._window_s[at] = ended_s, duration_s
+
+    def _ours_s(self) -> float:
+        """CPU time that we have used since this was last asked; NaN if that is not known."""
+        before, now = self._used_s, self._cpu_s()
+        self._used_s = now
+        if before is None or any(now.get(process, -1.0) < used for process, used in before.items()):
+            return math.nan  # nobody has asked, or a process has gone with its time
+        return sum(now.values()) - sum(before.values())
 
     def _mixed(self, row: int, since_s: float) -> bool:
         """Whether nobody knows whose the use of a row was."""
@@ -136,13 +145,13 @@ class Others:
         return {name: (float(mean[at]), float(deviation[at])) for name, at in self._index.items() if read[at]}
 
 
-def cpu_seconds(processes: Sequence[int]) -> float:
+def cpu_seconds(processes: Sequence[int]) -> dict[int, float]:
     """CPU time that processes have used so far, those that are gone left out."""
-    ticks = 0
+    used_s = {}
     for process in processes:
         try:
             words = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         except (OSError, UnicodeDecodeError):
             continue
-        ticks += int(words[11]) + int(words[12])  # user, system
-    return ticks / os.sysconf("SC_CLK_TCK")
+        used_s[process] = (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")  # user, system
+    return used_s
