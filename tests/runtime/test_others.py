@@ -139,6 +139,17 @@ def test_of_a_gpu_only_windows_tell_in_which_we_left_it_alone() -> None:
     assert rows["here/big-1/link"][0] == pytest.approx(0.4, abs=0.02)
 
 
+@pytest.mark.parametrize(("event", "told"), [("nvml.busy_us", False), ("gpm.sm_busy_us", True)])
+def test_what_nvml_says_by_itself_may_be_of_our_kernel_before(event: str, told: bool) -> None:
+    here = Machine(gpus(), ran=lambda device, since_s: since_s <= 100.0)  # the last one left then
+    while here.now_s < 100.6:
+        here.window({event: 0.9e6}, where="GPU-0")
+    assert bool(here.others.by_row(here.now_s)) is told
+    while here.now_s < 102.0:
+        here.window({event: 0.9e6}, where="GPU-0")
+    assert here.load("here/big-0/compute")[0] == pytest.approx(0.9, abs=0.02)
+
+
 def test_a_figure_without_bounds_leaves_the_belief_as_it_was() -> None:
     here = Machine(gpus())
     for rate in (0.5e6, 0.5e6, float("inf")):

@@ -30,6 +30,7 @@ from symphony.telemetry import posterior, rows
 from symphony.telemetry.posterior import Belief, Parameters, Window
 from symphony.telemetry.tuning import Tuning, tuned
 
+LAG_S = 1.0  # what NVML says of use by itself (`nvml.*`, not `gpm.*`) may be of so long before
 LONGEST_S = 1.0  # a window beyond that was cut by a pause in which nothing was read
 COUNTED = SLICES / (2 * READINGS)  # slices that a reading is worth: as in the simulator, where no counters are shared
 FRESH_S = 0.02  # for so long, what was said is said again: turns come by the thousand
@@ -92,7 +93,8 @@ class Others:
         for machine in self._machines:
             used |= rows.exact(self._topology, machine, {place: rates})
         used = {row: share for row, share in used.items() if math.isfinite(share)}  # else the belief would be NaN
-        at = np.array(sorted(self._index[name] for name in used if not self._mixed(self._index[name], began_s)), int)
+        since_s = began_s - (LAG_S if math.isnan(rates.get("gpm.sm_busy_us", math.nan)) else 0.0)
+        at = np.array(sorted(self._index[name] for name in used if not self._mixed(self._index[name], since_s)), int)
         if not len(at):
             return
         total = np.array([used[self._topology.resources[row].name] for row in at])
