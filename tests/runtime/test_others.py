@@ -61,6 +61,13 @@ def test_what_is_busy_and_not_ours_is_others() -> None:
     assert here.others.believed(here.now_s)[1][1] == UNKNOWN[1]
 
 
+def test_of_more_cpus_than_the_topology_has_cores_others_have_a_share() -> None:
+    here = Machine(machine(slots=2), cpus=60)
+    for _ in range(30):
+        here.window(busy(31.0), ours=1.0)
+    assert here.load(COMPUTE)[0] == pytest.approx(0.5, abs=0.02)
+
+
 def test_our_own_work_is_not_taken_for_others() -> None:
     here = Machine(machine(slots=4))
     for _ in range(30):

@@ -107,7 +107,7 @@ class Loop:
         # An engine that has processes here: what this machine tells of itself is of its devices.
         processes: Callable[[], list[int]] | None = getattr(engine, "processes", None)
         used_s = (lambda: cpu_seconds([os.getpid(), *processes()])) if processes else dict
-        self.others = Others(self.topology, used_s, self._ran_since, scheduler.policy.tuning)
+        self.others = Others(self.topology, used_s, self._ran_since, scheduler.policy.tuning, os.cpu_count())
         self._watch = Watch(self.topology, None if processes else [], self.others.window)
         self._down: set[int] = set()
         self._trials: dict[tuple[str, int], TaskRun] = {}  # kernels on device kinds that they have never run on

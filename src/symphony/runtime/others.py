@@ -12,6 +12,9 @@ speaks of which row). What of that was ours is known, or the window tells nothin
 The rest is others', as the filter sees it that policies are trained with (`simulator/counters.py`): a total and our own
 part of it are read, each with its error, and the difference moves slowly, or jumps. Of a row that nothing speaks of,
 such as memory where the PMU may not be used, policies are told that little is known, and that it is not much.
+
+Not seen: time that a hypervisor takes (steal). Taken for others': processes that a kernel starts. In a container with
+some of the CPUs of a machine, /proc/stat is mostly the whole machine's, and so is what is said of its processors.
 """
 
 from __future__ import annotations
@@ -47,10 +50,12 @@ class Others:
         cpu_s: Callable[[], Mapping[int, float]] = dict,
         ran: Callable[[int, float], bool] = lambda device, since_s: False,
         tuning: Tuning | None = None,
+        cpus: int | None = None,
     ) -> None:
         """`cpu_s`: CPU time that our processes have used so far, by process. `tuning`: of the filter, by the policy.
 
-        `ran`: whether a kernel of ours ran on a device at some time since then.
+        `ran`: whether a kernel of ours ran on a device at some time since then. `cpus`: those that the kernel's files
+        speak of, if not as many as the topology has cores: threads of one core, or those that we leave to others.
         """
         self._topology, self._cpu_s, self._ran = topology, cpu_s, ran
         self._parameters = PARAMETERS
@@ -60,7 +65,7 @@ class Others:
         self._index = {row.name: number for number, row in enumerate(topology.resources)}
         self._cores = np.zeros(len(self._index))  # of the processors that a compute row stands for, all together
         self._private: dict[int, list[int]] = {}  # row -> accelerators whose work touches it
-        self._sort_rows()
+        self._sort_rows(cpus)
         self._lock = threading.Lock()
         self._belief: Belief = posterior.start(np, WIRING, self._parameters, (len(self._index),))
         self._ended_s = np.full(len(self._index), -np.inf)  # of the last window that told something
@@ -68,7 +73,7 @@ class Others:
         self._used_s: Mapping[int, float] | None = None  # when the last window ended
         self._said: tuple[float, Load] | None = None  # when, and what
 
-    def _sort_rows(self) -> None:
+    def _sort_rows(self, cpus: float | None) -> None:
         kinds = [row.kind for row in self._topology.resources]
         whole = 0.0
         for number, device in enumerate(self._topology.devices):
@@ -80,6 +85,7 @@ class Others:
                     self._cores[at] = 1.0
                     whole += self._topology.resources[at].capacity
         self._cores *= whole
+        self._cpus = whole if cpus is None else cpus
 
     def window(self, place: str, began_s: float, ended_s: float, rates: Mapping[str, float]) -> None:
         """Take in what a place told of a window: amounts per second, by event."""
@@ -99,7 +105,9 @@ class Others:
             return
         total = np.array([used[self._topology.resources[row].name] for row in at])
         cores = self._cores[at]
-        own = np.where(cores > 0, ours_s / duration_s / np.maximum(cores, 1e-9), 0.0)
+        cpu = cores > 0
+        total[cpu] *= cores[cpu] / self._cpus
+        own = np.where(cpu, ours_s / duration_s / max(self._cpus, 1), 0.0)
         nothing = np.zeros(len(at))
         rate = np.stack([np.maximum(total, own), nothing, own], axis=1)
         counted = np.stack([nothing + COUNTED, nothing, nothing + SLICES], axis=1)
