@@ -109,8 +109,7 @@ class LocalEngine:
 
     def processes(self) -> list[int]:
         """Those that run kernels at present: what this machine tells of itself is of them. Any thread may ask."""
-        children = [slot.child for slot in self._slots]  # each looked at once: it may go at any moment
-        return [child.pid for child in children if child is not None]
+        return [slot.child.pid for slot in self._slots if slot.child is not None]
 
     def put(self, value: Pickled) -> Stored:
         """Small values stay as they are; large ones go into a file in shared memory."""
