@@ -31,7 +31,9 @@ class Machine:
 
     def __init__(self, topology: sy.Topology, **given: object) -> None:
         self.now_s, self.used_s = 100.0, 0.0
-        self.others = Others(topology, lambda: self.used_s, **given)  # type: ignore[arg-type]
+        self.more_s: dict[int, float] = {}  # CPU time of other processes of ours
+        self.others = Others(topology, lambda: {1: self.used_s, **self.more_s}, **given)  # type: ignore[arg-type]
+        self.window(busy(0.0))  # the first one tells nothing of processors: nobody knows what we had used before
 
     def window(self, rates: dict[str, float], ours: float = 0.0, where: str = "", seconds: float = 0.1) -> None:
         self.used_s += ours * seconds
@@ -57,6 +59,13 @@ def test_what_is_busy_and_not_ours_is_others() -> None:
     assert mean == pytest.approx(0.5, abs=0.02) and deviation < 0.2
     assert MEMORY not in here.others.by_row(here.now_s)  # nothing speaks of it
     assert here.others.believed(here.now_s)[1][1] == UNKNOWN[1]
+
+
+def test_of_more_cpus_than_the_topology_has_cores_others_have_a_share() -> None:
+    here = Machine(machine(slots=2), cpus=60)
+    for _ in range(30):
+        here.window(busy(31.0), ours=1.0)
+    assert here.load(COMPUTE)[0] == pytest.approx(0.5, abs=0.02)
 
 
 def test_our_own_work_is_not_taken_for_others() -> None:
@@ -104,6 +113,26 @@ def test_a_process_that_has_gone_takes_its_time_with_it() -> None:
     assert here.load(COMPUTE)[0] < 0.05
 
 
+def test_what_we_used_before_the_first_window_is_not_in_it() -> None:
+    used_s = {1: 0.0}
+    others = Others(machine(slots=4), used_s.copy)
+    used_s[1] = 40.0  # programs were compiled before the first kernel ran
+    for number in range(5):
+        used_s[1] += 0.1
+        others.window("", number * 0.1, (number + 1) * 0.1, busy(3.0))
+    assert others.by_row(0.5)[COMPUTE][0] == pytest.approx(0.5, abs=0.02)
+
+
+def test_a_young_process_that_goes_does_not_make_ours_others() -> None:
+    here = Machine(machine(slots=4))
+    here.more_s[2] = 0.3
+    for _ in range(30):
+        here.window(busy(4.0), ours=4.0)
+    del here.more_s[2]  # less than what the rest uses meanwhile
+    here.window(busy(4.0), ours=4.0)
+    assert here.load(COMPUTE)[0] < 0.01
+
+
 def test_of_a_gpu_only_windows_tell_in_which_we_left_it_alone() -> None:
     on: set[int] = {1}
     here = Machine(gpus(), ran=lambda device, since_s: device in on)
@@ -115,6 +144,24 @@ def test_of_a_gpu_only_windows_tell_in_which_we_left_it_alone() -> None:
     assert set(rows) == {"here/big-1/compute", "here/big-1/link"}
     assert rows["here/big-1/compute"][0] == pytest.approx(0.6, abs=0.02)
     assert rows["here/big-1/link"][0] == pytest.approx(0.4, abs=0.02)
+
+
+@pytest.mark.parametrize(("event", "told"), [("nvml.busy_us", False), ("gpm.sm_busy_us", True)])
+def test_what_nvml_says_by_itself_may_be_of_our_kernel_before(event: str, told: bool) -> None:
+    here = Machine(gpus(), ran=lambda device, since_s: since_s <= 100.0)  # the last one left then
+    while here.now_s < 100.6:
+        here.window({event: 0.9e6}, where="GPU-0")
+    assert bool(here.others.by_row(here.now_s)) is told
+    while here.now_s < 102.0:
+        here.window({event: 0.9e6}, where="GPU-0")
+    assert here.load("here/big-0/compute")[0] == pytest.approx(0.9, abs=0.02)
+
+
+def test_a_figure_without_bounds_leaves_the_belief_as_it_was() -> None:
+    here = Machine(gpus())
+    for rate in (0.5e6, 0.5e6, float("inf")):
+        here.window({"gpm.sm_busy_us": rate}, where="GPU-0")
+    assert here.load("here/big-0/compute")[0] == pytest.approx(0.5, abs=0.02)
 
 
 def test_a_policy_may_have_tuned_the_filter() -> None:
@@ -135,8 +182,10 @@ def test_what_was_said_is_said_again_for_a_moment() -> None:
 
 def test_processes_have_used_so_much() -> None:
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
-        while cpu_seconds([child.pid]) < 0.2:
-            time.sleep(0.01)
-        child.kill()
-    assert cpu_seconds([child.pid]) == 0.0
-    assert cpu_seconds([os.getpid(), child.pid]) > 0.0
+        try:
+            while cpu_seconds([child.pid])[child.pid] < 0.2:
+                time.sleep(0.01)
+        finally:
+            child.kill()  # else a failure would wait for it for ever
+    assert cpu_seconds([child.pid]) == {}
+    assert cpu_seconds([os.getpid(), child.pid])[os.getpid()] > 0.0

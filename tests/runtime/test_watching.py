@@ -103,3 +103,16 @@ def test_figures_have_a_mean_and_a_spread() -> None:
     for value in (1.0, 2.0, 6.0):
         seen.add(value)
     assert (seen.runs, seen.mean, seen.std) == (3, pytest.approx(3.0), pytest.approx(np.std([1, 2, 6], ddof=1)))
+
+
+def test_who_is_told_hears_of_gpus_by_their_number_among_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,7")
+    heard: set[str] = set()
+    library = Library(Clock())
+    watch = Watch(gpus(), [lambda sleep: several(library)], lambda place, *window: heard.add(place))
+    watch.attend(True)
+    ended = time.monotonic() + 60.0
+    while len(watch._windows.get("GPU-1", ())) < 20 and time.monotonic() < ended:
+        time.sleep(0.005)
+    watch.close()
+    assert heard == {"GPU-0"}  # ours is the second of the machine; its first is none of ours

@@ -106,8 +106,8 @@ class Loop:
         self._left_s = [-math.inf] * len(self._on)  # when the last run left each device
         # An engine that has processes here: what this machine tells of itself is of its devices.
         processes: Callable[[], list[int]] | None = getattr(engine, "processes", None)
-        used_s = (lambda: cpu_seconds([os.getpid(), *processes()])) if processes else (lambda: 0.0)
-        self.others = Others(self.topology, used_s, self._ran_since, scheduler.policy.tuning)
+        used_s = (lambda: cpu_seconds([os.getpid(), *processes()])) if processes else dict
+        self.others = Others(self.topology, used_s, self._ran_since, scheduler.policy.tuning, os.cpu_count())
         self._watch = Watch(self.topology, None if processes else [], self.others.window)
         self._down: set[int] = set()
         self._trials: dict[tuple[str, int], TaskRun] = {}  # kernels on device kinds that they have never run on
@@ -357,8 +357,8 @@ class Loop:
         attempt = run.attempts[-1]
         devices = [number for number, runs in enumerate(self._on) if run in runs]
         for device in devices:
+            self._left_s[device] = time.monotonic()  # before it leaves: other threads ask whether one was there
             self._on[device].discard(run)
-            self._left_s[device] = time.monotonic()
         run.number = -1
         if not isinstance(event, Stopped):
             attempt.began_s, attempt.seconds = event.began_s, event.seconds

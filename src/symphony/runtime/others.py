@@ -12,10 +12,14 @@ speaks of which row). What of that was ours is known, or the window tells nothin
 The rest is others', as the filter sees it that policies are trained with (`simulator/counters.py`): a total and our own
 part of it are read, each with its error, and the difference moves slowly, or jumps. Of a row that nothing speaks of,
 such as memory where the PMU may not be used, policies are told that little is known, and that it is not much.
+
+Not seen: time that a hypervisor takes (steal). Taken for others': processes that a kernel starts. In a container with
+some of the CPUs of a machine, /proc/stat is mostly the whole machine's, and so is what is said of its processors.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +33,7 @@ from symphony.telemetry import posterior, rows
 from symphony.telemetry.posterior import Belief, Parameters, Window
 from symphony.telemetry.tuning import Tuning, tuned
 
+LAG_S = 1.0  # what NVML says of use by itself (`nvml.*`, not `gpm.*`) may be of so long before
 LONGEST_S = 1.0  # a window beyond that was cut by a pause in which nothing was read
 COUNTED = SLICES / (2 * READINGS)  # slices that a reading is worth: as in the simulator, where no counters are shared
 FRESH_S = 0.02  # for so long, what was said is said again: turns come by the thousand
@@ -42,13 +47,15 @@ class Others:
     def __init__(
         self,
         topology: Topology,
-        cpu_s: Callable[[], float] = lambda: 0.0,
+        cpu_s: Callable[[], Mapping[int, float]] = dict,
         ran: Callable[[int, float], bool] = lambda device, since_s: False,
         tuning: Tuning | None = None,
+        cpus: int | None = None,
     ) -> None:
-        """`cpu_s`: CPU time that we have used so far. `ran`: whether one ran on a device at some time since then.
+        """`cpu_s`: CPU time that our processes have used so far, by process. `tuning`: of the filter, by the policy.
 
-        `tuning`: of the filter, by the policy.
+        `ran`: whether a kernel of ours ran on a device at some time since then. `cpus`: those that the kernel's files
+        speak of, if not as many as the topology has cores: threads of one core, or those that we leave to others.
         """
         self._topology, self._cpu_s, self._ran = topology, cpu_s, ran
         self._parameters = PARAMETERS
@@ -58,15 +65,15 @@ class Others:
         self._index = {row.name: number for number, row in enumerate(topology.resources)}
         self._cores = np.zeros(len(self._index))  # of the processors that a compute row stands for, all together
         self._private: dict[int, list[int]] = {}  # row -> accelerators whose work touches it
-        self._sort_rows()
+        self._sort_rows(cpus)
         self._lock = threading.Lock()
         self._belief: Belief = posterior.start(np, WIRING, self._parameters, (len(self._index),))
         self._ended_s = np.full(len(self._index), -np.inf)  # of the last window that told something
         self._window_s = np.ones(len(self._index))
-        self._used_s = cpu_s()
+        self._used_s: Mapping[int, float] | None = None  # when the last window ended
         self._said: tuple[float, Load] | None = None  # when, and what
 
-    def _sort_rows(self) -> None:
+    def _sort_rows(self, cpus: float | None) -> None:
         kinds = [row.kind for row in self._topology.resources]
         whole = 0.0
         for number, device in enumerate(self._topology.devices):
@@ -78,25 +85,29 @@ class Others:
                     self._cores[at] = 1.0
                     whole += self._topology.resources[at].capacity
         self._cores *= whole
+        self._cpus = whole if cpus is None else cpus
 
     def window(self, place: str, began_s: float, ended_s: float, rates: Mapping[str, float]) -> None:
         """Take in what a place told of a window: amounts per second, by event."""
         ours_s = 0.0
         if any(event.startswith("stat.") for event in rates):  # our part is read as often as the whole is
-            now_s = self._cpu_s()
-            ours_s, self._used_s = now_s - self._used_s, now_s
+            ours_s = self._ours_s()
         duration_s = ended_s - began_s
-        if not 0 < duration_s <= LONGEST_S or ours_s < 0:  # a process has gone, with its time
+        if not 0 < duration_s <= LONGEST_S or math.isnan(ours_s):
             return
         used: dict[str, float] = {}
         for machine in self._machines:
             used |= rows.exact(self._topology, machine, {place: rates})
-        at = np.array(sorted(self._index[name] for name in used if not self._mixed(self._index[name], began_s)), int)
+        used = {row: share for row, share in used.items() if math.isfinite(share)}  # else the belief would be NaN
+        since_s = began_s - (LAG_S if math.isnan(rates.get("gpm.sm_busy_us", math.nan)) else 0.0)
+        at = np.array(sorted(self._index[name] for name in used if not self._mixed(self._index[name], since_s)), int)
         if not len(at):
             return
         total = np.array([used[self._topology.resources[row].name] for row in at])
         cores = self._cores[at]
-        own = np.where(cores > 0, ours_s / duration_s / np.maximum(cores, 1e-9), 0.0)
+        cpu = cores > 0
+        total[cpu] *= cores[cpu] / self._cpus
+        own = np.where(cpu, ours_s / duration_s / max(self._cpus, 1), 0.0)
         nothing = np.zeros(len(at))
         rate = np.stack([np.maximum(total, own), nothing, own], axis=1)
         counted = np.stack([nothing + COUNTED, nothing, nothing + SLICES], axis=1)
@@ -109,6 +120,14 @@ class Others:
                 part[at] = new
             self._belief = Belief(*whole)
             self._ended_s[at], self._window_s[at] = ended_s, duration_s
+
+    def _ours_s(self) -> float:
+        """CPU time that we have used since this was last asked; NaN if that is not known."""
+        before, now = self._used_s, self._cpu_s()
+        self._used_s = now
+        if before is None or any(now.get(process, -1.0) < used for process, used in before.items()):
+            return math.nan  # nobody has asked, or a process has gone with its time
+        return sum(now.values()) - sum(before.values())
 
     def _mixed(self, row: int, since_s: float) -> bool:
         """Whether nobody knows whose the use of a row was."""
@@ -136,13 +155,13 @@ class Others:
         return {name: (float(mean[at]), float(deviation[at])) for name, at in self._index.items() if read[at]}
 
 
-def cpu_seconds(processes: Sequence[int]) -> float:
+def cpu_seconds(processes: Sequence[int]) -> dict[int, float]:
     """CPU time that processes have used so far, those that are gone left out."""
-    ticks = 0
+    used_s = {}
     for process in processes:
         try:
             words = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         except (OSError, UnicodeDecodeError):
             continue
-        ticks += int(words[11]) + int(words[12])  # user, system
-    return ticks / os.sysconf("SC_CLK_TCK")
+        used_s[process] = (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")  # user, system
+    return used_s

@@ -94,10 +94,11 @@ class Watch:
     def __init__(
         self, topology: Topology, openers: Sequence[Opener] | None = None, told: Told = lambda *window: None
     ) -> None:
-        """`told` hears of every window, from the threads that read."""
+        """`told` hears of every window, from the threads that read; GPUs have their numbers in the topology there."""
         self._told = told
         gpus = [number for number, d in enumerate(topology.devices) if topology.kind_of[d.kind].type == "gpu"]
         self._gpu = {device: f"GPU-{_visible(number)}" for number, device in enumerate(gpus)}
+        self._called = {"": "", **{f"GPU-{_visible(number)}": f"GPU-{number}" for number in range(len(gpus))}}
         self._windows: dict[str, deque[_Window]] = {}
         self._wanted = threading.Event()
         self._closed = False
@@ -155,7 +156,8 @@ class Watch:
                 rates = {c.event: n / sample.duration_s for c, n in zip(sample.columns, sample.count, strict=True)}
                 kept = self._windows.setdefault(sample.where, deque(maxlen=KEPT))
                 kept.append(_Window(began_s, began_s + sample.duration_s, rates))
-                self._told(sample.where, began_s, began_s + sample.duration_s, rates)
+                if sample.where in self._called:  # a GPU that we may not see is no row of ours
+                    self._told(self._called[sample.where], began_s, began_s + sample.duration_s, rates)
         except _Closed:
             return
         except SymphonyError as error:
