@@ -281,7 +281,7 @@ def _deviation(xp: ModuleType, wiring: Wiring, rate: Array, ran: Array) -> Array
     near = _product(xp, wiring.beside, rate[..., None, :, None])[..., 0]  # [..., A, C]
     there = _product(xp, wiring.beside, ran[..., None, :, None])[..., 0] > 0
     positive = xp.where(whole > 0, whole, xp.inf)[..., None]
-    relative = xp.where(there & (whole[..., None] > 0), xp.minimum(near / positive, 1e3) - 1, 0.0)
+    relative = xp.where(there & (whole[..., None] > 0), xp.minimum(near, 1e3 * positive) / positive - 1, 0.0)
     return xp.swapaxes(relative, -1, -2)
 
 
