@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import symphony as sy
@@ -73,6 +74,22 @@ def nothing_left(cluster: sy.Cluster) -> None:
     engine = cluster._engine
     assert not engine._where and not any(slot.work for slot in engine._slots)
     assert {name for name in os.listdir(engine._folder)} == {"owner"}  # small functions need no file
+
+
+def test_every_turn_is_told_what_others_do(cluster: sy.Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop, rows = cluster._loop, len(cluster.topology.resources)
+    load, told, turn = (np.full(rows, 0.3), np.full(rows, 0.1)), [], loop.scheduler.turn
+
+    def heard(events: Any, now_s: float, others: Any = None) -> Any:
+        told.append(others)
+        return turn(events, now_s, others)
+
+    monkeypatch.setattr(loop.others, "believed", lambda now_s: load)
+    monkeypatch.setattr(loop.scheduler, "turn", heard)
+    graph, _ = grown(0)
+    cluster.submit(graph).result(SECONDS)
+    nothing_left(cluster)
+    assert told and all(others is load for others in told)
 
 
 @pytest.mark.parametrize("seed", [0, 1])
