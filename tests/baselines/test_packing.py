@@ -91,6 +91,16 @@ def test_tetris_places_nothing_that_does_not_fit() -> None:
     assert sorted(fill(books, Tetris(), ((6, 1), (3, 1)))) in ([0, 1], [1, 1, 1])
 
 
+@pytest.mark.parametrize("others, goes", [(0.0, True), (0.05, True), (0.2, True), (0.3, False)])
+def test_tetris_uses_all_slots_though_others_use_a_little(others: float, goes: bool) -> None:
+    """Two cores, tasks of one: beside our own, half of what a task asks for has to be free."""
+    books = Books(bags((2, 1, 0, 1.0)), server(2, 10))
+    books.window([others, 0.0], [0.0, 0.0])
+    assert books.decide(place(0, 0))
+    books.start(0)
+    assert decision(Tetris(), books.observe([0.5, 0.0], policy=Tetris()))[0] == (PLACE if goes else WAIT)
+
+
 def test_tetris_favours_jobs_with_little_left() -> None:
     """Equal demands; the second job has one task, the first twelve."""
     books = Books(bags((12, 1, 1, 1.0), (1, 1, 1, 1.0)), server(10, 10))

@@ -9,8 +9,9 @@ DRF (Ghodsi, Zaharia, Hindman, Konwinski, Shenker, Stoica, 2011) gives the next 
 share: the largest share that the user has of any resource of the cluster.
 
 Ours differ. The resources of a device are the rows on its route, so neighbours share some of them, and what hidden
-tenants take counts as taken, as far as the belief tells. A device with no work of ours takes any gang: what tenants
-leave may never be enough. Devices are unlike, which is beyond both papers: alignment is multiplied with the speed
+tenants take counts as taken, as far as the belief tells; but where a gang would fit beside our own work, half of what
+it asks for is enough, or a machine that others use a little would never have all its slots in use. A device with no
+work of ours takes any gang: what tenants leave may never be enough. Devices are unlike, which is beyond both papers: alignment is multiplied with the speed
 relative to the gang's fastest kind; a slow device is no choice where waiting ends earlier (`tables.worth_it`); DRF,
 which does not say where, takes the fastest kind that has room. Of the devices of a kind, the least loaded counts.
 Tetris' penalty of a tenth for remote inputs is left out. To DRF, each job is a user. Memory footprints bound what fits,
@@ -50,7 +51,8 @@ def openings(observation: Observation, seconds: Array) -> Openings:
     core, t, w = observation.core, observation.topology, observation.workload
     kinds = jnp.arange(t.kind_memory.shape[0])
     idle = idle_devices(observation)
-    load = take(observation.own_load + observation.background, t.route_row)  # [D, H]
+    own = take(observation.own_load, t.route_row)  # [D, H]
+    load = own + take(observation.background, t.route_row)
     crowd = jnp.where(jnp.isfinite(take(t.capacity, t.route_row)), load, 0).sum(axis=1)
     of_kind = (t.device_kind == kinds[:, None]) & idle  # [Y, D]
     least, device = first_min(jnp.where(of_kind, crowd, jnp.inf))
@@ -59,14 +61,13 @@ def openings(observation: Observation, seconds: Array) -> Openings:
         """The most work that fits, and the alignment of no work and of one of work [N, Y]."""
         rows = take(t.route_row, device)  # [Y, H]
         free = jnp.maximum(1 - take(load, device), 0)
+        enough = jnp.minimum(1 - take(own, device), 2 * free) + ROUNDING
         at = (slice(None), kinds[:, None], take(t.route_kind, device))
         fixed, per_work = (
             w.demand_fixed[at] / take(t.capacity, rows),
             w.demand_work[at] / take(t.capacity, rows),
         )  # [N, Y, H]
-        room = jnp.where(
-            per_work > 0, (free + ROUNDING - fixed) / per_work, jnp.where(fixed > free + ROUNDING, -1, jnp.inf)
-        ).min(axis=-1)
+        room = jnp.where(per_work > 0, (enough - fixed) / per_work, jnp.where(fixed > enough, -1, jnp.inf)).min(axis=-1)
         empty = take(core.lanes_free, device) == take(t.slots, device)
         return jnp.where(empty, jnp.inf, room), (fixed * free).sum(axis=-1), (per_work * free).sum(axis=-1)
 
