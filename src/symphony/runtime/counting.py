@@ -90,23 +90,22 @@ class Counting:
     def _follow(self, samples: Iterable[Sample]) -> bool:
         """Tell of what comes; whether it was left because nobody attends, and not because nothing comes."""
         trackers: dict[str, Tracker] = {}
-        windows: dict[str, Sample] = {}  # of places, those that end together
+        newest_s: dict[str, float] = {}  # when the newest window of each place began
         zero_s, blank = math.inf, 0  # zero: of the source's times. None comes before it ends, and few much later.
         for sample in samples:
             zero_s = min(zero_s, time.monotonic() - sample.start_s - sample.duration_s)
             if sample.where not in trackers:
                 trackers[sample.where] = Tracker(self._counted.model, sample.columns)
             trackers[sample.where].update(sample)
-            windows[sample.where] = sample
-            if len({one.start_s for one in windows.values()}) == 1 and len(windows) == len(trackers):
-                used = self._used(trackers) if sample.start_s > 0 else {}  # when the first came is not known
-                if used:
-                    began_s = zero_s + sample.start_s
-                    self._tell(used, began_s, began_s + sample.duration_s)
-                blank = 0 if used else blank + 1
+            newest_s[sample.where] = sample.start_s
+            blank += 1
+            # All places have told of it, and it is not the first, which comes late.
+            if sample.start_s > 0 and len(set(newest_s.values())) == 1 and (used := self._used(trackers)):
+                began_s, blank = zero_s + sample.start_s, 0
+                self._tell(used, began_s, began_s + sample.duration_s)
             if self._closed or (not self._busy.is_set() and time.monotonic() - self._busy_s > self._idle_s):
                 return True
-            if blank > BLANK:
+            if blank > BLANK * len(trackers):
                 return False
         return self._closed
 

@@ -20,6 +20,7 @@ from symphony.telemetry.sources.perf import PerfSource
 
 LINE = 64.0  # bytes that a count stands for, unless the kernel says otherwise
 BANDWIDTH = "memory_bandwidth_total"  # as `rows.toml` knows it, in MB/s
+NOT_COUNTED = "not counted, as the kernel offers no counters for it (a virtual machine?)"
 _BYTES = {"MiB": float(1 << 20), "KiB": 1024.0, "MB": 1e6, "Bytes": 1.0, "bytes": 1.0}
 
 
@@ -29,7 +30,7 @@ class _Way:
 
     device: str  # its name, or how those of several begin
     terms: tuple[str, ...]  # between perf's slashes: names that the kernel has for them, or codes
-    cpu: str = ""  # those CPUs only, by their id; "" = any
+    cpus: tuple[str, ...] = ()  # those only, by their ids; () = any
     least: bool = False  # whether there is more traffic than it counts
 
 
@@ -39,9 +40,9 @@ _WAYS = (
     _Way("uncore_imc_free_running", ("data_read", "data_write")),  # Intel, others
     _Way("uncore_imc", ("data_reads", "data_writes")),  # … and older ones
     _Way("amd_umc", ("event=0xa",)),  # Zen 4 and later
-    _Way("amd_df", _AMD_DF, "AuthenticAMD-(23-[[:xdigit:]]+|25-([245][[:xdigit:]]|[[:xdigit:]]))"),  # Zen 1 to 3
+    _Way("amd_df", _AMD_DF, ("AuthenticAMD-23-.+", "AuthenticAMD-25-[245]?[[:xdigit:]]")),  # Zen 1 to 3
     _Way("armv8_pmuv3", ("ll_cache_miss_rd",), least=True),
-    _Way("cpu", ("cache-misses",), "GenuineIntel-.*", least=True),
+    _Way("cpu", ("cache-misses",), ("GenuineIntel-.+",), least=True),
 )
 
 
@@ -74,7 +75,7 @@ class Counted:
 
     def __str__(self) -> str:
         least = ", which is the least that it can be" if self.least else ""
-        return f"counted by {self.words[0].partition('/')[0]}{least}"
+        return f"counted by {self.words[0].partition('/')[0]}, if perf is installed and permitted to{least}"
 
 
 def at_hand(root: Path = Path("/")) -> Counted | None:
@@ -86,7 +87,7 @@ def at_hand(root: Path = Path("/")) -> Counted | None:
         return None
     for way in _WAYS:
         own = [name for name in found if name == way.device or name.removeprefix(f"{way.device}_").isdecimal()]
-        if not own or (way.cpu and not machine.matches(way.cpu, machine.cpuid(root))):
+        if not own or (way.cpus and not any(machine.matches(cpu, machine.cpuid(root)) for cpu in way.cpus)):
             continue
         named = devices / own[0] / "events" / way.terms[0]
         if "=" in way.terms[0] or named.exists():
