@@ -7,6 +7,8 @@ import logging
 import mmap
 import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -204,6 +206,32 @@ def test_the_real_perf_counts_while_something_runs_and_then_ends() -> None:
         heard.some.clear()
     counting.close()
     assert not counting.alive
+
+
+def is_there(pid: int) -> bool:
+    """Whether a process has not ended, or at least not been seen to by whoever inherits it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@needs_perf
+def test_perf_ends_with_a_process_that_is_killed() -> None:
+    program = f"""
+import os
+from symphony.telemetry.memory import Counted
+source = Counted({FAULTS.words!r}).source(100)
+for sample in source.samples():
+    print(source._process.pid, os.getpgid(source._process.pid) == os.getpgid(0), flush=True)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as counts:
+        assert counts.stdout is not None
+        pid, together = counts.stdout.readline().split()
+        counts.kill()
+    while is_there(int(pid)):
+        time.sleep(0.01)
+    assert together == "False"  # what is meant to interrupt us does not reach it
 
 
 @sy.kernel

@@ -24,7 +24,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import takewhile
 
 import numpy as np
@@ -118,6 +118,14 @@ def slowdown(share: np.ndarray, load: Load, off: float | np.ndarray = 0.0) -> np
     return 1 / np.mean(1 - load.part + load.part / beside, axis=-1)
 
 
+@lru_cache(maxsize=256)
+def _by_traffic(share: float, precision: float, least: bool) -> np.ndarray:
+    """How well each level explains what was counted; none is sharper than the width that it stands for."""
+    off = np.where(least & (share < LEVELS), 0.0, LEVELS - share)
+    reasons = off**2 / (1 / precision + np.diff(EDGES) ** 2 / 12)
+    return np.exp(0.5 * (reasons.min() - reasons))
+
+
 def _prior() -> list[float]:
     """Next to nothing, or any share."""
     return [NOTHING, *[(1 - NOTHING) / (len(LEVELS) - 1)] * (len(LEVELS) - 1)]
@@ -142,12 +150,9 @@ class Demand:
     @property
     def believed(self) -> np.ndarray:
         """Weights of LEVELS, by times and by traffic."""
-        share, precision = self.counted
-        if not precision:
+        if not self.counted[1]:
             return np.asarray(self.weights)
-        off = np.where(self.least & (share < LEVELS), 0.0, LEVELS - share)
-        reasons = np.log(np.maximum(self.weights, 1e-300)) - 0.5 * off**2 / (1 / precision + np.diff(EDGES) ** 2 / 12)
-        weights = np.exp(reasons - reasons.max())
+        weights = np.maximum(self.weights, 1e-12) * _by_traffic(*self.counted, self.least)
         return weights / weights.sum()
 
     @property

@@ -11,6 +11,8 @@ kernels stay as they are. How far windows are off is learned. Nothing is negativ
 
 A memory that is full tells that it is asked for at least so much, not how much more: then kernels are slowed, and cause
 less than they would. Such a window moves a belief only if that expected less.
+
+Taken for others': what the scheduler and the engine move themselves, and kernels of which nobody has heard yet.
 """
 
 from __future__ import annotations
@@ -73,8 +75,8 @@ class Traffic:
         self._grow(max(x - 2 * std for x, std in told.values()))
         for row, (x, std) in told.items():
             last = self._said.get(self._at[row])
-            missed = 1.0 if last is None else max((ended_s - last[2]) / (ended_s - began_s), 0.0)
-            self._cov[row, row] = min(self._cov[row, row] + missed * STEP**2, OTHERS_STD**2 + JUMP_STD**2)
+            missed = 0.0 if last is None else max((began_s - last[2]) / (ended_s - began_s), 0.0)
+            self._cov[row, row] += STEP**2 + wandered(missed)
             runs = np.zeros(len(self._mean))
             runs[row] = 1.0
             for key, part in active.get(row, {}).items():
@@ -155,7 +157,7 @@ class Traffic:
                 self._said[self._at[row]] = float(mean[row]), float(cov[row, row]), ended_s, ended_s - began_s
         for key in kernels:
             at = self._number(key)
-            if (std := math.sqrt(cov[at, at])) < TELLS:
+            if (std := math.sqrt(max(cov[at, at], 0.0))) < TELLS:
                 self._profiles.counted(*key, float(mean[at]), 1 / max(std, DRIFT) ** 2, self._least)
 
     def believed(self, now_s: float) -> dict[int, tuple[float, float]]:
@@ -164,10 +166,14 @@ class Traffic:
             said = dict(self._said)
         found = {}
         for row, (mean, variance, ended_s, length_s) in said.items():
-            missed = max(now_s - ended_s, 0.0) / length_s
-            std = math.sqrt(variance + missed * (STEP**2 + JUMPS * JUMP_STD**2))
+            std = math.sqrt(max(variance, 0.0) + wandered(max(now_s - ended_s, 0.0) / length_s))
             found[row] = mean, min(std, UNKNOWN_STD)
         return found
+
+
+def wandered(windows: float) -> float:
+    """Variance of how far others have got in so many windows that nobody saw; in the end, nothing is known of them."""
+    return min(windows * (STEP**2 + JUMPS * JUMP_STD**2), UNKNOWN_STD**2)
 
 
 def positive(mean: np.ndarray, cov: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

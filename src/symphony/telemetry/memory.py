@@ -71,7 +71,7 @@ class Counted:
     def source(self, interval_ms: int, perf: str = "perf") -> PerfSource:
         """A perf that counts them for the whole machine, each socket by itself."""
         groups = [[word] for word in self.words]
-        return PerfSource(groups, system_wide=True, per_socket=True, interval_ms=interval_ms, perf=perf)
+        return PerfSource(groups, system_wide=True, per_socket=True, interval_ms=interval_ms, apart=True, perf=perf)
 
     def __str__(self) -> str:
         least = ", which is the least that it can be" if self.least else ""

@@ -44,7 +44,8 @@ class PerfSource:
     `groups`: events, in perf's own words, that are to be counted at the same times. A `weak` group that does not fit
     the counters is taken apart by perf. `per_cpu` tells CPUs apart, `per_socket` sockets, with `cpus` ("0-3,8") or
     `system_wide`. With those, a `command` says how long. A clock of the kernel's is counted in any case, as a last
-    group if it was not asked for: from nothing else can the time be told exactly for which counters were wanted.
+    group if it was not asked for: from nothing else can the time be told exactly for which counters were wanted. A perf
+    that is `apart` does not hear of ctrl-C.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class PerfSource:
         per_socket: bool = False,
         weak: bool = True,
         interval_ms: int = 100,
+        apart: bool = False,
         perf: str = "perf",
     ) -> None:
         if not groups or not all(groups) or not all(event.strip() for group in groups for event in group):
@@ -83,7 +85,7 @@ class PerfSource:
         self._where = ["-p", ",".join(map(str, pids))] if pids else ["-C", cpus] if cpus else []
         self._where += ["-a"] if system_wide and not cpus else []
         self._where += ["-A"] if per_cpu else ["--per-socket"] if per_socket else []
-        self._interval_ms, self._perf = interval_ms, perf
+        self._interval_ms, self._apart, self._perf = interval_ms, apart, perf
         self._own, self._lines = Problems(), PerfLines(())
         self._process: subprocess.Popen[bytes] | None = None
         self._counted: subprocess.Popen[bytes] | None = None  # the command
@@ -128,6 +130,7 @@ class PerfSource:
                     pass_fds=pipes,
                     stdin=subprocess.DEVNULL,
                     stderr=said,
+                    process_group=0 if self._apart else None,
                 )
             except OSError as error:
                 raise DataError(f"perf does not start: {error.strerror or error}", where=path) from None
