@@ -60,10 +60,9 @@ def log_of(reads: tuple[float, float], writes: tuple[float, float], windows: int
     """Bytes per second of two sockets, eight channels each, beside the clock of 16 CPUs each."""
     text = ""
     for k in range(1, windows + 1):
-        for event, rates in (("memory.0", reads), ("memory.1", writes)):
-            for socket in (0, 1):
-                text += line(k / 10, socket, event, f"{rates[socket] / 10 / 2**20:.6f}", "MiB", 0.8)
         for socket in (0, 1):
+            for event, rates in (("memory.0", reads), ("memory.1", writes)):
+                text += line(k / 10, socket, event, f"{rates[socket] / 10 / 2**20:.6f}", "MiB", 0.8)
             text += line(k / 10, socket, "cpu-clock", "1600.000000", "msec", 1.6)
     return text
 

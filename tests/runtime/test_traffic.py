@@ -231,6 +231,7 @@ class Truth:
     kernels: int = 3
     windows: int = 600
     rough: float = 0.1  # by which part traffic wanders, from slice to slice or window to window
+    phase: int = 0  # slices for which a run goes on as it does, up or down by 40%; 0 = runs are even
 
     def __post_init__(self) -> None:
         rng = np.random.default_rng(self.seed)
@@ -252,7 +253,12 @@ class Truth:
         self.others = loads[np.searchsorted(began_s, slices, side="right") - 1]
         self.own = np.zeros(len(slices))
         for ran in self.here.runs:
-            self.own[(ran.began_s < slices) & (slices < ran.ended_s)] += self.asks[int(ran.kernel)]
+            within = (ran.began_s < slices) & (slices < ran.ended_s)
+            level = np.ones(within.sum())
+            if self.phase:
+                levels = np.maximum(1 + 0.4 * rng.standard_normal(len(level) // self.phase + 1), 0.0)
+                level = np.repeat(levels, self.phase)[: len(level)]
+            self.own[within] += self.asks[int(ran.kernel)] * level
         self.rng = rng
 
     def per_window(self, slices: np.ndarray) -> np.ndarray:
@@ -267,11 +273,14 @@ class Truth:
         return inside, bands
 
 
-@pytest.mark.parametrize("rough", [0.03, 0.1, 0.2])
-def test_the_truth_is_within_nine_of_ten_intervals(rough: float) -> None:
+@pytest.mark.parametrize(
+    ("rough", "phase", "least"), [(0.03, 0, 0.9), (0.1, 0, 0.9), (0.2, 0, 0.9), (0.05, 75, 0.85), (0.05, 250, 0.8)]
+)
+def test_the_truth_is_within_nine_of_ten_intervals(rough: float, phase: int, least: float) -> None:
+    """Where kernels go in phases of 0.3 and 1 s, it is not quite as often: windows are not as independent then."""
     inside, bands = [], []
     for seed in range(12):
-        truth = Truth(seed, rough=rough)
+        truth = Truth(seed, rough=rough, phase=phase)
         total = truth.per_window(truth.own + truth.others)
         here, believed = truth.here, []
         for share in total:
@@ -281,8 +290,8 @@ def test_the_truth_is_within_nine_of_ten_intervals(rough: float) -> None:
         found = truth.check(believed)
         inside += found[0]
         bands += found[1]
-    assert 0.87 <= np.mean(inside) <= 0.99
-    assert np.mean(bands) >= 0.85 and len(bands) == 36
+    assert least <= np.mean(inside) <= 0.99
+    assert np.mean(bands) >= (0.7 if phase else 0.85) and len(bands) == 36
 
 
 def test_so_it_is_of_counters_that_take_turns() -> None:

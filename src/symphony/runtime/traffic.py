@@ -73,6 +73,7 @@ class Traffic:
             return
         active = self._active(began_s, ended_s)
         self._grow(max(x - 2 * std for x, std in told.values()))
+        uneven: dict[int, float] = {}  # by row: kernels go in phases, and while one lasts it looks like others
         for row, (x, std) in told.items():
             last = self._said.get(self._at[row])
             missed = 0.0 if last is None else max((began_s - last[2]) / (ended_s - began_s), 0.0)
@@ -82,7 +83,9 @@ class Traffic:
             for key, part in active.get(row, {}).items():
                 runs[self._number(key)] += part
             self._take(row, runs, x / self._whole, std / self._whole)
-        self._tell(told, {key for parts in active.values() for key in parts}, began_s, ended_s)
+            runs[row] = 0.0
+            uneven[row] = self._off / self._weight * float(runs @ self._mean) ** 2
+        self._tell(uneven, {key for parts in active.values() for key in parts}, began_s, ended_s)
 
     def _active(self, began_s: float, ended_s: float) -> dict[int, dict[Key, float]]:
         """How many runs of each kernel there were, on average over a window, by row."""
@@ -150,11 +153,11 @@ class Traffic:
         self._off = MEMORY * self._off + goes_on * min(left / size**2, 1.0)
         self._weight = MEMORY * self._weight + goes_on
 
-    def _tell(self, rows: Iterable[int], kernels: set[Key], began_s: float, ended_s: float) -> None:
+    def _tell(self, uneven: Mapping[int, float], kernels: set[Key], began_s: float, ended_s: float) -> None:
         mean, cov = positive(self._mean, self._cov)
         with self._lock:
-            for row in rows:
-                self._said[self._at[row]] = float(mean[row]), float(cov[row, row]), ended_s, ended_s - began_s
+            for row, more in uneven.items():
+                self._said[self._at[row]] = float(mean[row]), float(cov[row, row]) + more, ended_s, ended_s - began_s
         for key in kernels:
             at = self._number(key)
             if (std := math.sqrt(max(cov[at, at], 0.0))) < TELLS:
