@@ -190,3 +190,57 @@ def test_bands_hold_when_nobody_knows_what_either_of_two_kernels_asks_for(cores:
         found = [worked(asks, cores, seed).demand(kernel, "cpu").band for kernel in asks]
         inside += [least <= truth <= most for (least, most), truth in zip(found, drawn, strict=True)]
     assert np.mean(inside) >= 0.85
+
+
+def test_traffic_that_was_counted_tells_a_share_without_any_company() -> None:
+    for truth in (0.0, 0.03, 0.5, 1.0):
+        asks = Demand(counted=(truth, 1 / 0.02**2))
+        assert asks.share == pytest.approx(truth, abs=0.03) and asks.std < 0.04
+        assert asks.band[0] <= truth <= asks.band[1]
+        assert asks.told == (0.0 if truth < 0.1 else asks.share)  # 0.03 may be nothing
+    sharp = Demand(counted=(0.3, 1e9))
+    assert sharp.share == pytest.approx(0.3, abs=0.02)  # between two levels
+
+
+def test_times_and_traffic_are_both_reasons() -> None:
+    by_times = learned(ALL, 60).demand("half", "cpu")
+    both = Demand(**{**vars(by_times), "counted": (ASKS["half"], 1 / 0.1**2)})
+    assert abs(both.share - ASKS["half"]) < abs(by_times.share - ASKS["half"]) + 0.05
+    assert both.std < min(by_times.std, 0.1)
+
+
+def test_where_there_is_more_traffic_than_is_counted_only_less_is_ruled_out() -> None:
+    least = Demand(counted=(0.3, 1 / 0.02**2), least=True)
+    assert least.band[0] == pytest.approx(0.3, abs=0.05) and least.band[1] == 1.0
+    assert least.told > 0.3
+
+
+def test_of_other_code_what_was_counted_is_less_sure() -> None:
+    asks = Demand(counted=(0.3, 1e4))
+    asks.doubt()
+    assert asks.counted[0] == 0.3 and 50 < asks.counted[1] < 100
+    never = Demand()
+    never.doubt()
+    assert never.counted == Demand().counted
+
+
+def test_what_was_counted_is_kept_and_shown() -> None:
+    profiles = Profiles()
+    profiles.learn(ran("stream"), 0.0, 0.2)
+    assert "of the memory" not in str(profiles)
+    profiles.counted("stream", "cpu", 0.3, 1e4, least=True)
+    again = Profiles.of(json.loads(json.dumps(profiles.content())))
+    assert again.demand("stream", "cpu") == profiles.demand("stream", "cpu")
+    assert "of the memory" in str(again) and again.rows[0].counted
+    for wrong in ([math.inf, 1.0], [0.3, -1.0], [0.3]):
+        broken = profiles.content()
+        broken["demands"][0]["counted"] = wrong
+        with pytest.raises(ValueError):
+            Profiles.of(broken)
+
+
+def test_who_has_ended_since_is_remembered() -> None:
+    company = Company(machine())
+    for k in range(4):
+        company.of(ran("stream", k, k + 0.5), ())
+    assert [one.began_s for one in company.since(1.7)] == [3, 2]

@@ -21,6 +21,7 @@ from symphony.problem import topologies, topology_file
 from symphony.problem.errors import SymphonyError
 from symphony.problem.topology import RESOURCE_KINDS, SPANS, Device, Topology
 from symphony.problem.units import show as quantity
+from symphony.telemetry import memory
 
 app = typer.Typer(help="Look at clusters, check their files, describe this machine.", no_args_is_help=True)
 
@@ -89,16 +90,17 @@ def discover(
 ) -> None:
     """Describe this machine: sockets, caches, PCIe tree, accelerators, network interface."""
     found = discovery.discover()
+    lines = [*found.notes, f"memory traffic in real runs: {memory.at_hand() or memory.NOT_COUNTED}"]
     if output:
-        notes = "\n".join(f"- {note}" for note in found.notes)
+        notes = "\n".join(f"- {note}" for note in lines)
         comment = f"Found by `symphony topology discover`. To be corrected where you know better:\n{notes}"
         topology_file.write(found.cluster, output, comment=comment)
     if as_json:
-        _print_json({**_as_json(found.topology, devices=True), "notes": found.notes})
+        _print_json({**_as_json(found.topology, devices=True), "notes": lines})
         return
     console = terminal.console()
     _draw(found.topology, console)
-    for note in found.notes:
+    for note in lines:
         console.print(f"[yellow]note[/]: {escape(note)}", soft_wrap=True)
     if output:
         console.print(f"written to {escape(str(output))}", soft_wrap=True)

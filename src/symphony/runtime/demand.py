@@ -1,8 +1,8 @@
 """What kernels ask of the memory that they share with others, learned from how much slower they are beside them.
 
-Where counters can be opened they tell what passes through a memory; on most machines that are rented, and for whoever
-is not root, they cannot. What always can be seen is time. A kernel that asks for a share q of a memory's bandwidth,
-beside others that ask for Q, takes max(1, q + Q) times as long: that is the simulator's rule, turned round.
+Where counters can be opened they tell what passes through a memory (`traffic.py`); on most machines that are rented,
+and for whoever is not root, they cannot. What always can be seen is time. A kernel that asks for a share q of the
+bandwidth, beside others that ask for Q, takes max(1, q + Q) times as long: that is the simulator's rule, turned round.
 
 How long it takes alone is not known either, and one that only ever ran beside its like may just take that long. So the
 belief is about both. For each of 50 shares, none and from a 64th to all, there is a weight, and a Gaussian belief
@@ -13,6 +13,9 @@ sixteen kernels that ask for a tenth each slow one another, nine do not.
 On a CPU, the time that counts is that for which the processor worked: a wait for memory is in it, a wait for the
 processor, which others have, is not; and company that waits for its own processor is none. Cache and memory are not
 told apart: what one pays for beside others is charged to the memory.
+
+Where traffic is counted, what that says of a share is one more reason for and against it, kept by itself: it is the
+newest figure, not one for each run. If there is more traffic than is counted, it only speaks against smaller shares.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import takewhile
 
 import numpy as np
@@ -45,6 +48,7 @@ NOTHING = 0.5  # chance that a kernel asks for next to nothing, before it ever r
 LIKELY = 0.1  # chance of the same, below which it is believed to ask for something
 COUNTS = 0.5  # of what a run says: those that run side by side have met the same company, and the same disturbances
 FORGET = 0.002  # of the weights, with every run: kernels and inputs change
+CHANGED_SHARE = 0.1  # deviation that is added to counted traffic where the code is another
 LEAST_S = 1e-3  # runs that are shorter tell more of clocks than of memories
 SPREAD = np.sqrt(3.0) * np.array([-1.0, 0.0, 1.0])  # a normal in three points, and their weights
 POINTS = np.array([1.0, 4.0, 1.0]) / 6.0
@@ -114,6 +118,14 @@ def slowdown(share: np.ndarray, load: Load, off: float | np.ndarray = 0.0) -> np
     return 1 / np.mean(1 - load.part + load.part / beside, axis=-1)
 
 
+@lru_cache(maxsize=256)
+def _by_traffic(share: float, precision: float, least: bool) -> np.ndarray:
+    """How well each level explains what was counted; none is sharper than the width that it stands for."""
+    off = np.where(least & (share < LEVELS), 0.0, LEVELS - share)
+    reasons = off**2 / (1 / precision + np.diff(EDGES) ** 2 / 12)
+    return np.exp(0.5 * (reasons.min() - reasons))
+
+
 def _prior() -> list[float]:
     """Next to nothing, or any share."""
     return [NOTHING, *[(1 - NOTHING) / (len(LEVELS) - 1)] * (len(LEVELS) - 1)]
@@ -132,16 +144,26 @@ class Demand:
     noise: float = NOISE_STD**2 * NOISE_RUNS  # sum of squares of what is left …
     weight: float = NOISE_RUNS  # … of so many runs
     runs: int = 0  # beside others
+    counted: tuple[float, float] = (0.0, 0.0)  # share that its traffic is, and the precision of that; 0 = not known
+    least: bool = False  # whether that is less than all of its traffic
+
+    @property
+    def believed(self) -> np.ndarray:
+        """Weights of LEVELS, by times and by traffic."""
+        if not self.counted[1]:
+            return np.asarray(self.weights)
+        weights = np.maximum(self.weights, 1e-12) * _by_traffic(*self.counted, self.least)
+        return weights / weights.sum()
 
     @property
     def share(self) -> float:
         """What it asks for, on average over what is possible."""
-        return float(np.dot(self.weights, LEVELS))
+        return float(np.dot(self.believed, LEVELS))
 
     @property
     def std(self) -> float:
         """How far off that may be."""
-        return math.sqrt(max(float(np.dot(self.weights, LEVELS**2)) - self.share**2, 0.0))
+        return math.sqrt(max(float(np.dot(self.believed, LEVELS**2)) - self.share**2, 0.0))
 
     @property
     def band(self) -> tuple[float, float]:
@@ -149,14 +171,14 @@ class Demand:
 
         What was believed before any run is not in it. Where nothing was ever slowed, all that would not have been are.
         """
-        explains = np.asarray(self.weights) / _prior()
+        explains = self.believed / _prior()
         [found] = np.nonzero(explains >= explains.max() * RULED_OUT)
         return float(EDGES[found[0]]), float(EDGES[found[-1] + 1])
 
     @property
     def told(self) -> float:
         """What schedulers are told that it asks for: nothing, until it is likely that it asks for something."""
-        return self.share if self.weights[0] < LIKELY else 0.0
+        return self.share if self.believed[0] < LIKELY else 0.0
 
     @property
     def off(self) -> float:
@@ -167,9 +189,9 @@ class Demand:
         """By what factor such company slows it: mean of the logarithm, and its deviation."""
         if not load:
             return 0.0, 0.0
-        log, variance = load.slows
-        mean = float(np.dot(self.weights, log))
-        return mean, math.sqrt(max(float(np.dot(self.weights, log**2 + variance)) - mean**2, 0.0))
+        (log, variance), weights = load.slows, self.believed
+        mean = float(np.dot(weights, log))
+        return mean, math.sqrt(max(float(np.dot(weights, log**2 + variance)) - mean**2, 0.0))
 
     def learn(self, size: float, seconds: float, load: Load) -> None:
         """Take in a run: how long it worked, and beside whom."""
@@ -205,6 +227,7 @@ class Demand:
         """The code is another: what was learned is a hint only."""
         self.fixed_var = [x + CHANGED_STD**2 for x in self.fixed_var]
         self.slope_var = [x + CHANGED_STD**2 for x in self.slope_var]
+        self.counted = self.counted[0], self.counted[1] / (1 + self.counted[1] * CHANGED_SHARE**2)
 
 
 def memory_row(topology: Topology, device: Device) -> str | None:
@@ -226,6 +249,10 @@ class Company:
         near = [one for one in self._met(ran, running) if one.device in self._near[ran.device]]
         self._ended.append(ran)
         return [(one, share) for one in near if (share := ran.beside(one)) > 0]
+
+    def since(self, began_s: float) -> list[Ran]:
+        """Those that have ended since then, as far as they are remembered. Any thread may ask."""
+        return list(takewhile(lambda one: one.ended_s > began_s, reversed(tuple(self._ended))))
 
     def alone(self, ran: Ran, running: Iterable[Ran]) -> bool:
         """Whether a run that has ended, and is not remembered yet, had its device for itself."""

@@ -35,6 +35,7 @@ from symphony.problem.errors import (
 )
 from symphony.runtime import turn as happened
 from symphony.runtime.books import Shapes, problem_arrays
+from symphony.runtime.counting import Counting
 from symphony.runtime.demand import Company, Ran
 from symphony.runtime.failures import error_of, is_run_again
 from symphony.runtime.jobs import (
@@ -53,8 +54,10 @@ from symphony.runtime.jobs import (
 from symphony.runtime.kernels import RunnableKernel
 from symphony.runtime.others import Others, cpu_seconds
 from symphony.runtime.scheduler import Scheduler
+from symphony.runtime.traffic import Traffic
 from symphony.runtime.turn import AT_ONCE, Answer, Event
 from symphony.runtime.watching import Watch
+from symphony.telemetry import memory
 
 log = logging.getLogger("symphony.runtime")
 SHORT_S = 5e-3  # a kernel that is expected to take less may be sent ahead: one for each slot …
@@ -107,8 +110,11 @@ class Loop:
         # An engine that has processes here: what this machine tells of itself is of its devices.
         processes: Callable[[], list[int]] | None = getattr(engine, "processes", None)
         used_s = (lambda: cpu_seconds([os.getpid(), *processes()])) if processes else dict
-        self.others = Others(self.topology, used_s, self._ran_since, scheduler.policy.tuning, os.cpu_count())
-        self._watch = Watch(self.topology, None if processes else [], self.others.window)
+        counted = memory.at_hand() if processes else None
+        traffic = Traffic(self.topology, self._met, scheduler.books.profiles, bool(counted and counted.least))
+        counting = Counting(self.topology, counted, traffic.window) if counted else None
+        self.others = Others(self.topology, used_s, self._ran_since, scheduler.policy.tuning, os.cpu_count(), traffic)
+        self._watch = Watch(self.topology, None if processes else [], self.others.window, counting)
         self._down: set[int] = set()
         self._trials: dict[tuple[str, int], TaskRun] = {}  # kernels on device kinds that they have never run on
         self._events: deque[Event] = deque()  # for the core
@@ -438,10 +444,14 @@ class Loop:
         """Whether a kernel was on a device at some time since then. Any thread may ask."""
         return bool(self._on[device]) or self._left_s[device] >= since_s
 
+    def _met(self, since_s: float) -> list[Ran]:
+        """Runs that have ended since then, or have not. Any thread may ask."""
+        return [*self._company.since(since_s), *self._running()]
+
     def _running(self) -> Iterator[Ran]:
         """What the engine runs; of what was sent ahead nobody knows whether it has begun."""
         for device, runs in enumerate(self._on):
-            sent = ((run.kernel.key, run.attempts[-1]) for run in runs)
+            sent = ((run.kernel.key, run.attempts[-1]) for run in tuple(runs))  # the loop may change it meanwhile
             yield from (
                 Ran(k, self._kind_name(device), device, a.sent_s, math.inf, math.nan) for k, a in sent if not a.ahead
             )

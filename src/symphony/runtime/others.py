@@ -10,8 +10,9 @@ speaks of which row). What of that was ours is known, or the window tells nothin
 - of the network nothing is ours: kernels of one machine do not use it.
 
 The rest is others', as the filter sees it that policies are trained with (`simulator/counters.py`): a total and our own
-part of it are read, each with its error, and the difference moves slowly, or jumps. Of a row that nothing speaks of,
-such as memory where the PMU may not be used, policies are told that little is known, and that it is not much.
+part of it are read, each with its error, and the difference moves slowly, or jumps. Of memories nothing tells our part:
+where their traffic is counted, `traffic.py` works out whose it is. Of a row that nothing speaks of, such as memory
+where the PMU may not be used, policies are told that little is known, and that it is not much.
 
 Not seen: time that a hypervisor takes (steal). Taken for others': processes that a kernel starts. In a container with
 some of the CPUs of a machine, /proc/stat is mostly the whole machine's, and so is what is said of its processors.
@@ -28,6 +29,7 @@ from pathlib import Path
 import numpy as np
 
 from symphony.problem.topology import Topology
+from symphony.runtime.traffic import Traffic
 from symphony.simulator.counters import ONE, OTHERS, PARAMETERS, READINGS, SLICES, WIRING
 from symphony.telemetry import posterior, rows
 from symphony.telemetry.posterior import Belief, Parameters, Window
@@ -51,13 +53,15 @@ class Others:
         ran: Callable[[int, float], bool] = lambda device, since_s: False,
         tuning: Tuning | None = None,
         cpus: int | None = None,
+        traffic: Traffic | None = None,
     ) -> None:
         """`cpu_s`: CPU time that our processes have used so far, by process. `tuning`: of the filter, by the policy.
 
         `ran`: whether a kernel of ours ran on a device at some time since then. `cpus`: those that the kernel's files
         speak of, if not as many as the topology has cores: threads of one core, or those that we leave to others.
+        `traffic`: who knows of memories.
         """
-        self._topology, self._cpu_s, self._ran = topology, cpu_s, ran
+        self._topology, self._cpu_s, self._ran, self._traffic = topology, cpu_s, ran, traffic
         self._parameters = PARAMETERS
         if tuning is not None:
             self._parameters = Parameters(*map(float, tuned(tuning.factors, PARAMETERS)))
@@ -145,6 +149,8 @@ class Others:
         deviation = np.sqrt(np.maximum(belief.cov[:, OTHERS, OTHERS], 0.0))
         mean = np.where(known, np.maximum(belief.mean[:, OTHERS], 0.0), UNKNOWN[0])
         deviation = np.where(known, np.minimum(deviation, UNKNOWN[1]), UNKNOWN[1])
+        for row, load in (self._traffic.believed(now_s) if self._traffic else {}).items():
+            mean[row], deviation[row] = load
         self._said = now_s, (mean.astype(np.float32), deviation.astype(np.float32))
         return self._said[1]
 
@@ -152,6 +158,7 @@ class Others:
         """The same of those rows that were read, by name."""
         mean, deviation = self.believed(now_s)
         read = np.isfinite(self._ended_s)
+        read[list(self._traffic.believed(now_s) if self._traffic else ())] = True
         return {name: (float(mean[at]), float(deviation[at])) for name, at in self._index.items() if read[at]}
 
 

@@ -39,13 +39,14 @@ class ProfileRow:
     memory: float  # share of the memory's bandwidth that it asks for …
     memory_band: tuple[float, float]  # … and what the runs have not ruled out, at 90%
     beside: int  # runs beside others, which told
+    counted: bool  # whether its traffic was counted
     seen: Mapping[str, Seen]  # what the machine told of itself while it ran, by figure
 
     @property
     def memory_shown(self) -> str:
-        """What it asks of the memory, for people; nothing until it ran beside others."""
+        """What it asks of the memory, for people; nothing until it ran beside others, or its traffic was counted."""
         least, most = self.memory_band
-        return f"{self.memory:.2f} ({least:.2f} to {most:.2f})" if self.beside else ""
+        return f"{self.memory:.2f} ({least:.2f} to {most:.2f})" if self.beside or self.counted else ""
 
     @property
     def shown(self) -> str:
@@ -56,7 +57,7 @@ class ProfileRow:
 
     def __str__(self) -> str:
         per_mb = f" + {show(self.per_byte_s * 1e6, 'seconds')}/MB"
-        memory = f"; {self.memory_shown} of the memory" if self.beside else ""
+        memory = f"; {self.memory_shown} of the memory" if self.memory_shown else ""
         memory += f"; meanwhile: {self.shown}" if self.seen else ""
         return (
             f"{self.kernel} on {self.device}: {show(self.fixed_s, 'seconds')}{per_mb}, "
@@ -91,6 +92,11 @@ class Profiles(Mapping[tuple[str, str], Timing]):
     def demand(self, kernel: str, device: str) -> Demand:
         """What a kernel asks of memory on a device kind; as if it had never run, if it did not."""
         return self._demands.get((kernel, device)) or Demand()
+
+    def counted(self, kernel: str, device: str, share: float, precision: float, least: bool = False) -> None:
+        """Take in what its traffic is, as a share of the memory's bandwidth: the newest figure. From any thread."""
+        asks = self._demands.setdefault((kernel, device), Demand())
+        asks.counted, asks.least = (share, precision), least
 
     def seen(self, kernel: str, device: str) -> Mapping[str, Seen]:
         """What the machine told of itself while a kernel ran on a device kind, by figure."""
@@ -139,7 +145,7 @@ class Profiles(Mapping[tuple[str, str], Timing]):
         for (kernel, device), x in sorted(self._timings.items()):
             asks = self.demand(kernel, device)
             seen = self.seen(kernel, device)
-            told = (x.fixed_s, x.per_byte_s, x.spread(0.0), asks.share, asks.band, asks.runs, seen)
+            told = (x.fixed_s, x.per_byte_s, x.spread(0.0), asks.share, asks.band, asks.runs, asks.counted[1] > 0, seen)
             found += [ProfileRow(kernel, device, x.runs, *told)] if x.runs else []
         return found
 
@@ -242,4 +248,8 @@ def _demand(fields: Mapping[str, Any]) -> Demand:
         raise ValueError("a belief about demands has another shape")
     if not np.isfinite(tables).all() or min(asks.weights) < 0 or sum(asks.weights) <= 0 or asks.weight <= 0:
         raise ValueError("a number of a demand makes no sense")
+    share, precision = asks.counted
+    if not np.isfinite([share, precision]).all() or min(share, precision) < 0:
+        raise ValueError("counted traffic makes no sense")
+    asks.counted = float(share), float(precision)
     return asks

@@ -11,7 +11,8 @@ the windows that lie within it; of a short one, nothing.
   a disk. It is nobody's in particular, and says nothing of a memory's bandwidth: a processor that waits for memory
   counts as one that works. So it is shown beside a kernel, and no demand is made of it.
 
-Nothing is inferred: these figures are exact amounts over a window, not counters that take turns.
+Nothing is inferred: these figures are exact amounts over a window, not counters that take turns. The PMU's, which tell
+what passes through memories, are `counting.py`'s.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from pathlib import Path
 
 from symphony.problem.errors import SymphonyError
 from symphony.problem.topology import Topology
+from symphony.runtime.counting import Counting
 from symphony.telemetry.samples import CounterSource
 from symphony.telemetry.sources.kernel import KernelSource
 from symphony.telemetry.sources.nvml import NvmlSource
@@ -92,10 +94,17 @@ class Watch:
     """Reads figures while something runs. `during` may be asked by one thread, while others read."""
 
     def __init__(
-        self, topology: Topology, openers: Sequence[Opener] | None = None, told: Told = lambda *window: None
+        self,
+        topology: Topology,
+        openers: Sequence[Opener] | None = None,
+        told: Told = lambda *window: None,
+        counting: Counting | None = None,
     ) -> None:
-        """`told` hears of every window, from the threads that read; GPUs have their numbers in the topology there."""
-        self._told = told
+        """`told` hears of every window, from the threads that read; GPUs have their numbers in the topology there.
+
+        `counting` is told of what this is told of.
+        """
+        self._told, self._counting = told, counting
         gpus = [number for number, d in enumerate(topology.devices) if topology.kind_of[d.kind].type == "gpu"]
         self._gpu = {device: f"GPU-{_visible(number)}" for number, device in enumerate(gpus)}
         self._called = {"": "", **{f"GPU-{_visible(number)}": f"GPU-{number}" for number in range(len(gpus))}}
@@ -114,6 +123,8 @@ class Watch:
         """Whether something runs: if not, nothing is read."""
         if busy != self._wanted.is_set() and not self._closed:
             (self._wanted.set if busy else self._wanted.clear)()
+        if self._counting is not None:
+            self._counting.attend(busy)
 
     def during(self, device: int, began_s: float, ended_s: float, alone: bool = True) -> dict[str, float]:
         """Means over a run on a device, which it had for itself or not, by figure; none of what nobody knows."""
@@ -138,6 +149,8 @@ class Watch:
         """Read no more."""
         self._closed = True
         self._wanted.set()
+        if self._counting is not None:
+            self._counting.close()
 
     # --- threads
 

@@ -83,6 +83,7 @@ def test_groups_are_asked_for_and_come_back(stand_in: Make, tmp_path: Path) -> N
         ({"pids": [12, 13]}, '"-e", "task-clock", "-p", "12,13"'),
         ({"cpus": "0-3", "per_cpu": True}, '"-C", "0-3", "-A"'),
         ({"system_wide": True, "per_cpu": True}, '"-a", "-A"'),
+        ({"system_wide": True, "per_socket": True}, '"-a", "--per-socket"'),
         ({"system_wide": True, "weak": False}, '"{a,b}"'),
     ],
 )
@@ -162,6 +163,8 @@ def test_no_pmu_is_said_in_one_line(stand_in: Make) -> None:
         {"groups": [["a"]], "system_wide": True, "pids": [1]},
         {"groups": [["a"]], "command": ["true"], "pids": [1]},
         {"groups": [["a"]], "command": ["true"], "per_cpu": True},
+        {"groups": [["a"]], "command": ["true"], "per_socket": True},
+        {"groups": [["a"]], "system_wide": True, "per_cpu": True, "per_socket": True},
         {"groups": [["a"]], "system_wide": True, "interval_ms": 0},
         {"groups": [["a"]], "command": ["no-such-command-here"]},
     ],

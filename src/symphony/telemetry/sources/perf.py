@@ -42,9 +42,10 @@ class PerfSource:
     """`perf stat` for a command, for processes, for CPUs or (`system_wide`) for the whole machine.
 
     `groups`: events, in perf's own words, that are to be counted at the same times. A `weak` group that does not fit
-    the counters is taken apart by perf. `per_cpu` tells CPUs apart, with `cpus` ("0-3,8") or `system_wide`. With those,
-    a `command` says how long. A clock of the kernel's is counted in any case, as a last group if it was not asked for:
-    from nothing else can the time be told exactly for which counters were wanted.
+    the counters is taken apart by perf. `per_cpu` tells CPUs apart, `per_socket` sockets, with `cpus` ("0-3,8") or
+    `system_wide`. With those, a `command` says how long. A clock of the kernel's is counted in any case, as a last
+    group if it was not asked for: from nothing else can the time be told exactly for which counters were wanted. A perf
+    that is `apart` does not hear of ctrl-C.
     """
 
     def __init__(
@@ -56,8 +57,10 @@ class PerfSource:
         cpus: str = "",
         system_wide: bool = False,
         per_cpu: bool = False,
+        per_socket: bool = False,
         weak: bool = True,
         interval_ms: int = 100,
+        apart: bool = False,
         perf: str = "perf",
     ) -> None:
         if not groups or not all(groups) or not all(event.strip() for group in groups for event in group):
@@ -70,8 +73,10 @@ class PerfSource:
             )
         if pids and command:
             raise InputError("both a command and processes", hint="give command= or pids=")
-        if per_cpu and not (cpus or system_wide):
+        if (per_cpu or per_socket) and not (cpus or system_wide):
             raise InputError("CPUs are told apart only where they are counted", hint="system_wide=True, per_cpu=True")
+        if per_cpu and per_socket:
+            raise InputError("both CPUs and sockets are to be told apart", hint="give per_cpu=True or per_socket=True")
         if command and shutil.which(command[0]) is None:
             raise InputError(f"there is no command {command[0]!r}", hint="give its path, or install it")
         self._groups, self._command, self._weak = [list(group) for group in groups], list(command), weak
@@ -79,8 +84,8 @@ class PerfSource:
             self._groups.append(["cpu-clock" if cpus or system_wide else "task-clock"])
         self._where = ["-p", ",".join(map(str, pids))] if pids else ["-C", cpus] if cpus else []
         self._where += ["-a"] if system_wide and not cpus else []
-        self._where += ["-A"] if per_cpu else []
-        self._interval_ms, self._perf = interval_ms, perf
+        self._where += ["-A"] if per_cpu else ["--per-socket"] if per_socket else []
+        self._interval_ms, self._apart, self._perf = interval_ms, apart, perf
         self._own, self._lines = Problems(), PerfLines(())
         self._process: subprocess.Popen[bytes] | None = None
         self._counted: subprocess.Popen[bytes] | None = None  # the command
@@ -125,6 +130,7 @@ class PerfSource:
                     pass_fds=pipes,
                     stdin=subprocess.DEVNULL,
                     stderr=said,
+                    process_group=0 if self._apart else None,
                 )
             except OSError as error:
                 raise DataError(f"perf does not start: {error.strerror or error}", where=path) from None

@@ -1,0 +1,324 @@
+"""Whose traffic it is: what others do with a memory, and what kernels ask of it, from what is counted of both."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+
+from symphony.lowering.family import workload as family_workload
+from symphony.problem import topologies
+from symphony.problem.topology import Hop, Resource, Topology
+from symphony.runtime.counting import Counting
+from symphony.runtime.demand import Ran
+from symphony.runtime.others import UNKNOWN, Others
+from symphony.runtime.profiles import Profiles
+from symphony.runtime.traffic import KERNELS, Traffic, positive
+from symphony.simulator.scenarios import Disturbances, draw
+from symphony.telemetry.memory import Counted
+from symphony.telemetry.sources.simulated import Simulated
+from tests.runtime.machines import machine
+
+LENGTH_S, SLICE_S = 0.1, 0.004
+NINETY = 1.645  # deviations to each side, of a normal
+MEMORY = 1  # the row, in machine()
+
+
+@dataclass
+class Machine:
+    """Windows of 100 ms, one after another, and runs that tests write."""
+
+    topology: Topology = field(default_factory=machine)
+    runs: list[Ran] = field(default_factory=list)
+    profiles: Profiles = field(default_factory=Profiles)
+    now_s: float = 0.0
+    least: bool = False
+
+    def __post_init__(self) -> None:
+        self.traffic = Traffic(self.topology, self.met, self.profiles, self.least)
+
+    def met(self, since_s: float) -> Iterator[Ran]:
+        return (ran for ran in self.runs if ran.ended_s > since_s and ran.began_s < self.now_s)
+
+    def window(self, share: float, std: float = 0.01, row: str = "memory") -> None:
+        self.now_s += LENGTH_S
+        self.traffic.window({row: (share, std)}, self.now_s - LENGTH_S, self.now_s)
+
+    def runs_of(self, kernel: str, seconds: float, **more: float) -> None:
+        self.runs.append(Ran(kernel, "small", 0, self.now_s, self.now_s + seconds, **more))
+
+    def load(self) -> tuple[float, float]:
+        return self.traffic.believed(self.now_s)[MEMORY]
+
+    def counted(self, kernel: str) -> tuple[float, float]:
+        share, precision = self.profiles.demand(kernel, "small").counted
+        return share, 1 / math.sqrt(precision)
+
+
+def test_where_nothing_runs_all_traffic_is_others() -> None:
+    here = Machine()
+    assert here.traffic.believed(0.0) == {}
+    for _ in range(20):
+        here.window(0.3)
+    mean, deviation = here.load()
+    assert mean == pytest.approx(0.3, abs=0.02) and 0.005 < deviation < 0.05
+
+
+def test_kernels_that_come_and_go_are_told_from_others() -> None:
+    here = Machine()
+    for k in range(60):
+        if k % 4 == 0:
+            here.runs_of("streams", 2 * LENGTH_S)
+        here.window(0.2 + (0.4 if k % 4 < 2 else 0.0))
+    assert here.load()[0] == pytest.approx(0.2, abs=0.03)
+    share, std = here.counted("streams")
+    assert share == pytest.approx(0.4, abs=0.03) and std < 0.05
+
+
+def test_a_kernel_that_always_runs_cannot_be_told_from_others() -> None:
+    here = Machine()
+    here.runs_of("streams", 100.0)
+    for _ in range(60):
+        here.window(0.5)
+    mean, deviation = here.load()
+    assert 0.0 < mean < 0.5 and deviation > 0.08
+    share, std = here.counted("streams")
+    assert mean + share == pytest.approx(0.5, abs=0.05) and std > 0.08
+
+
+def test_a_run_that_had_half_a_processor_caused_half_the_traffic() -> None:
+    here = Machine()
+    for k in range(60):
+        if k % 4 == 0:
+            here.runs_of("streams", 2 * LENGTH_S, active=0.5)
+        here.window(0.2 if k % 4 < 2 else 0.0)
+    assert here.counted("streams")[0] == pytest.approx(0.4, abs=0.05)
+
+
+def test_others_who_begin_are_soon_seen() -> None:
+    here = Machine()
+    for _ in range(50):
+        here.window(0.02)
+    before = here.load()[0]
+    for _ in range(3):
+        here.window(0.6)
+    assert before < 0.05 and here.load()[0] == pytest.approx(0.6, abs=0.05)
+
+
+def test_what_was_counted_long_ago_is_less_sure() -> None:
+    here = Machine()
+    for _ in range(20):
+        here.window(0.3)
+    mean, fresh = here.load()
+    later, unsure = here.traffic.believed(here.now_s + 2.0)[MEMORY]
+    assert later == mean and unsure > 2 * fresh
+    assert here.traffic.believed(here.now_s + 1e6)[MEMORY] == (mean, UNKNOWN[1])
+
+
+def test_a_full_memory_tells_the_least_that_is_asked_for() -> None:
+    here = Machine()
+    for k in range(60):
+        if k % 4 == 0:
+            here.runs_of("streams", 2 * LENGTH_S)
+        here.window(0.7 if k % 4 < 2 else 0.0)
+    here.runs_of("streams", 10.0)
+    here.runs_of("streams", 10.0)
+    for _ in range(50):
+        here.window(1.0)  # not 1.4: both are slowed
+    assert here.counted("streams")[0] == pytest.approx(0.7, abs=0.05) and here.load()[0] < 0.1
+
+
+def test_more_than_the_capacity_is_what_the_capacity_is_then() -> None:
+    here = Machine()
+    for _ in range(30):
+        here.window(0.5)
+    here.window(2.0)
+    for _ in range(30):
+        here.window(1.0)
+    assert here.load()[0] == pytest.approx(0.5, abs=0.03)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -0.1, 1e9])
+def test_nonsense_leaves_the_belief_as_it_was(wrong: float) -> None:
+    here = Machine()
+    for _ in range(20):
+        here.window(0.3)
+    before = here.load()
+    here.window(wrong)
+    here.window(0.3, std=math.nan)
+    here.window(0.3, row="elsewhere")
+    here.traffic.window({"memory": (0.9, 0.01)}, here.now_s, here.now_s)
+    assert here.traffic.believed(here.now_s - 3 * LENGTH_S)[MEMORY] == pytest.approx(before, rel=1e-6)
+
+
+def test_kernels_that_do_not_run_any_more_make_room() -> None:
+    here = Machine()
+    for k in range(KERNELS + 8):
+        here.runs_of(f"k{k}", LENGTH_S)
+        here.window(0.2)
+        here.window(0.0)
+    assert len(here.traffic._mean) == len(here.traffic._cov) == 1 + KERNELS
+    assert here.counted("k0")[0] == pytest.approx(0.2, abs=0.1)  # in its profile, it stays
+
+
+def test_what_an_earlier_run_counted_is_where_the_next_begins() -> None:
+    first = Machine()
+    for k in range(60):
+        if k % 4 == 0:
+            first.runs_of("streams", 2 * LENGTH_S)
+        first.window(0.4 if k % 4 < 2 else 0.0)
+    second = Machine(profiles=first.profiles)
+    second.runs_of("streams", 1.0)
+    for _ in range(5):
+        second.window(0.6)
+    assert second.load()[0] == pytest.approx(0.2, abs=0.06)
+
+
+def test_sockets_have_others_of_their_own_and_kernels_are_the_same_on_both() -> None:
+    topology = machine()
+    device = replace(topology.devices[0], name="here/cpu-1", socket="s1", route=(Hop("cpu/compute"), Hop("far")))
+    topology = replace(
+        topology,
+        resources=(*topology.resources, Resource("far", "memory", 1e10, "here")),
+        devices=(*topology.devices, device),
+    )
+    here = Machine(topology)
+    for k in range(60):
+        if k % 2 == 0:
+            here.runs.append(Ran("streams", "small", k // 2 % 2, here.now_s, here.now_s + LENGTH_S))
+        here.now_s += LENGTH_S
+        on = [0.3 if k % 2 == 0 and k // 2 % 2 == socket else 0.0 for socket in (0, 1)]
+        used = {"memory": (0.1 + on[0], 0.01), "far": (0.5 + on[1], 0.01)}
+        here.traffic.window(used, here.now_s - LENGTH_S, here.now_s)
+    loads = here.traffic.believed(here.now_s)
+    assert [loads[row][0] for row in (1, 2)] == pytest.approx([0.1, 0.5], abs=0.03)
+    assert here.counted("streams")[0] == pytest.approx(0.3, abs=0.03)
+
+
+def test_others_of_a_machine_have_what_was_counted_of_its_memory() -> None:
+    here = Machine()
+    others = Others(here.topology, traffic=here.traffic)
+    assert others.by_row(0.0) == {} and others.believed(0.0)[1][MEMORY] == UNKNOWN[1]
+    for _ in range(20):
+        here.window(0.3)
+    assert others.by_row(here.now_s) == {"memory": pytest.approx(here.load(), rel=1e-6)}
+    assert others.believed(here.now_s)[0][MEMORY] == pytest.approx(0.3, abs=0.02)
+
+
+def test_what_cannot_be_negative_moves_what_hangs_on_it() -> None:
+    rng = np.random.default_rng(0)
+    mean, cov = np.array([-0.3, 2.0]), np.array([[0.04, -0.03], [-0.03, 0.04]])
+    drawn = rng.multivariate_normal(mean, cov, 1_000_000)
+    drawn = drawn[(drawn >= 0).all(axis=1)]
+    found, spread = positive(mean, cov)
+    np.testing.assert_allclose(found, drawn.mean(axis=0), rtol=0.01)
+    np.testing.assert_allclose(np.sqrt(np.diag(spread)), drawn.std(axis=0), rtol=0.01)
+    np.testing.assert_allclose(positive(np.array([-9.0]), np.eye(1))[0], [1 / 9.0], rtol=0.05)
+    assert (positive(np.array([0.5]), np.eye(1) * 1e-6)[0] == [0.5]).all()
+
+
+# --- Against the truth ---------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Truth:
+    """A minute of kernels that come and go on four slots, beside the tenants that the simulator draws."""
+
+    seed: int
+    kernels: int = 3
+    windows: int = 600
+    rough: float = 0.1  # by which part traffic wanders, from slice to slice or window to window
+    phase: int = 0  # slices for which a run goes on as it does, up or down by 40%; 0 = runs are even
+
+    def __post_init__(self) -> None:
+        rng = np.random.default_rng(self.seed)
+        self.here = Machine(machine(slots=4))
+        self.asks = np.where(rng.random(self.kernels) < 0.3, 0.0, rng.uniform(0.02, 0.3, self.kernels))
+        self.ends_s = self.windows * LENGTH_S
+        for _ in range(4):
+            at_s = rng.uniform(0, 2)
+            while at_s < self.ends_s:
+                took_s, kernel = rng.exponential(1.0) + 0.05, rng.integers(self.kernels)
+                self.here.runs.append(Ran(str(kernel), "small", 0, at_s, at_s + took_s))
+                at_s += took_s + (rng.exponential(1.0) if rng.random() < 0.5 else 0.0)
+        spec = Disturbances(background=0.6, phase_s=8.0)
+        workload = family_workload("layered?jobs=1&tasks=2", topologies.topology("machine"), 0)
+        phases = draw(topologies.topology("machine"), workload, self.seed, spec).phases
+        began_s = np.cumsum([phase.gap_s for phase in phases])
+        slices = (np.arange(round(self.ends_s / SLICE_S)) + 0.5) * SLICE_S
+        loads = np.array([phase.load.get("memory", 0.0) for phase in phases])
+        self.others = loads[np.searchsorted(began_s, slices, side="right") - 1]
+        self.own = np.zeros(len(slices))
+        for ran in self.here.runs:
+            within = (ran.began_s < slices) & (slices < ran.ended_s)
+            level = np.ones(within.sum())
+            if self.phase:
+                levels = np.maximum(1 + 0.4 * rng.standard_normal(len(level) // self.phase + 1), 0.0)
+                level = np.repeat(levels, self.phase)[: len(level)]
+            self.own[within] += self.asks[int(ran.kernel)] * level
+        self.rng = rng
+
+    def per_window(self, slices: np.ndarray) -> np.ndarray:
+        return slices.reshape(self.windows, -1).mean(axis=1)
+
+    def check(self, believed: list[tuple[float, float]]) -> tuple[list[bool], list[bool]]:
+        """Whether the truth is within the 90% intervals: of others, where the memory was not full; of kernels."""
+        truth, total = self.per_window(self.others), self.per_window(self.others + self.own)
+        inside = [abs(mean - truth[k]) <= NINETY * std for k, (mean, std) in enumerate(believed) if total[k] < 0.75]
+        demands = [(self.here.profiles.demand(str(k), "small"), asks) for k, asks in enumerate(self.asks)]
+        bands = [low <= asks <= high for x, asks in demands if x.counted[1] for low, high in [x.band]]
+        return inside, bands
+
+
+@pytest.mark.parametrize(
+    ("rough", "phase", "least"), [(0.03, 0, 0.9), (0.1, 0, 0.9), (0.2, 0, 0.9), (0.05, 75, 0.85), (0.05, 250, 0.8)]
+)
+def test_the_truth_is_within_nine_of_ten_intervals(rough: float, phase: int, least: float) -> None:
+    """Where kernels go in phases of 0.3 and 1 s, it is not quite as often: windows are not as independent then."""
+    inside, bands = [], []
+    for seed in range(12):
+        truth = Truth(seed, rough=rough, phase=phase)
+        total = truth.per_window(truth.own + truth.others)
+        here, believed = truth.here, []
+        for share in total:
+            wanders = share * (1 + truth.rough * truth.rng.standard_normal())
+            here.window(max(min(wanders, 1.0) + 0.02 * truth.rng.standard_normal(), 0.0), std=0.02)
+            believed.append(here.load())
+        found = truth.check(believed)
+        inside += found[0]
+        bands += found[1]
+    assert least <= np.mean(inside) <= 0.99
+    assert np.mean(bands) >= (0.7 if phase else 0.85) and len(bands) == 36
+
+
+def test_so_it_is_of_counters_that_take_turns() -> None:
+    """Eight channels on four counters, as of AMD's data fabric: from readings to rows to beliefs."""
+    inside, bands, misses = [], [], []
+    counted = Counted(tuple(f"amd_df/{k}/" for k in range(8)))
+    for seed in range(4):
+        truth = Truth(seed, windows=400)
+        use = np.minimum((truth.own + truth.others) * (1 + truth.rough * truth.rng.standard_normal(len(truth.own))), 1)
+        channel = use[:, None] * 1e10 / 64 / 8 * SLICE_S * (1 + 0.1 * truth.rng.standard_normal((len(use), 8)))
+        halves = (counted.names[:4], counted.names[4:])
+        source = Simulated(counted.names, np.maximum(channel, 0), halves, slice_s=SLICE_S, where="S0", first=seed)
+        here, believed = truth.here, []
+
+        def take(used: dict[str, tuple[float, float]], began_s: float, ended_s: float) -> None:
+            here.now_s = len(believed) * LENGTH_S + 2 * LENGTH_S  # noqa: B023 (the first window is not told)
+            here.traffic.window(used, here.now_s - LENGTH_S, here.now_s)  # noqa: B023
+            believed.append(here.load())  # noqa: B023
+
+        counting = Counting(here.topology, counted, take, source=lambda: source)  # type: ignore[arg-type]  # noqa: B023
+        counting.attend(True)
+        counting._thread.join()
+        assert len(believed) == truth.windows - 1
+        found = truth.check([(0.0, math.inf), *believed])
+        inside += found[0]
+        bands += found[1]
+        misses += [std for _, std in believed]
+    assert 0.85 <= np.mean(inside) <= 0.99
+    assert np.mean(bands) >= 0.8
+    assert np.median(misses) < 0.1  # it is not for want of saying anything
