@@ -7,7 +7,7 @@ all that follows from the run is under way; only the first runs of a kernel are 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from symphony.engines.engine import Finished
@@ -50,20 +50,21 @@ class Lessons:
         self._company.ended(ran)  # now: those that end with it have met it
         lesson = _Lesson(run, ran, event, held_s)
         if self._scheduler.books.profiles.timing(run.kernel.key, kind).warm < NEWS:
-            self._learn(lesson)
+            self._learn(lesson, list(self._running()))
         else:
             self._waiting.append(lesson)
 
     def learn(self) -> None:
         """From all that wait."""
         waiting, self._waiting = self._waiting, []
+        running = list(self._running()) if waiting else []
         for lesson in waiting:
-            self._learn(lesson)
+            self._learn(lesson, running)
 
-    def _learn(self, lesson: _Lesson) -> None:
+    def _learn(self, lesson: _Lesson, running: Sequence[Ran]) -> None:
         run, ran, event, books = lesson.run, lesson.ran, lesson.event, self._scheduler.books
-        alone = self._is_cpu[ran.device] or self._company.alone(ran, self._running())
-        company = self._company.of(ran, self._running())
+        alone = self._is_cpu[ran.device] or self._company.alone(ran, running)
+        company = self._company.of(ran, running)
         seen = self._watch.during(ran.device, ran.began_s, ran.ended_s, alone)
         busy_s = event.busy_s if self._is_cpu[ran.device] else math.nan
         books.profiles.learn(

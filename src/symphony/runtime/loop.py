@@ -274,6 +274,8 @@ class Loop:
         short = [all(self._seconds(run, device) < SHORT_S for run in runs) for device, runs in enumerate(self._on)]
         for run, device in new:
             short[device] = short[device] and self._seconds(run, device) < SHORT_S
+        if not any(short):
+            return
         for gang, device in self.scheduler.queued():
             found = self._run_of(gang, answer)
             if not short[device] or found is None or found.job.over.is_set():
