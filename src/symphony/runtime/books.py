@@ -108,7 +108,7 @@ class Books:
     ) -> Workload:
         """Graphs, with sizes as above and arrivals in seconds, as a problem for the simulator.
 
-        With `handling_s`, kernels take as long as they hold a slot, of which that is what all have in common.
+        With `handling_s`, kernels take as long as they hold a slot; those of which that is not known, as long as that.
         """
         kernels = list(dict.fromkeys(call.kernel for graph, _, _ in jobs for call in graph.calls))
         names = _names(kernels)
@@ -212,7 +212,9 @@ class Books:
         for kind in self.kinds_of(kernel):
             device = self.topology.kinds[kind].name
             timing = self.profiles.timing(kernel.key, device)
-            held_s = timing.fixed_s + (0.0 if handling_s is None else timing.around_s + handling_s)
+            held_s = timing.fixed_s
+            if handling_s is not None:
+                held_s += timing.around_s if timing.around or timing.behind else handling_s
             profiles[device] = Profile(held_s, timing.per_byte_s, demand=self._demand(kernel, device))
         # One that no device can run is still a kernel: the check of the whole problem says what is wrong with it.
         return Kernel(name, profiles or {device: Profile(1.0) for device in kernel.implementations})

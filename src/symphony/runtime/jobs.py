@@ -36,7 +36,7 @@ class Attempt:
     seconds: float = float("nan")
     cold: bool = False
     ended: str = ""  # "" = under way, "done", or why it was not
-    heard_s: float = float("nan")  # when we were told that it had ended
+    handled_s: float = 0.0  # for which a slot waited for us before it was sent, beyond decisions
 
     @property
     def device(self) -> str:

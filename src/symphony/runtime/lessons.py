@@ -26,6 +26,7 @@ class _Lesson:
     ran: Ran
     event: Finished
     held_s: float
+    ahead: bool
 
 
 class Lessons:
@@ -42,13 +43,13 @@ class Lessons:
         self._waiting: list[_Lesson] = []
 
     def ended(self, run: TaskRun, device: int, event: Finished, held_s: float) -> None:
-        """A run has ended, which held its slot for so long beyond its own time (NaN = nobody knows)."""
+        """A run has ended, which kept its slot from running for so long beyond its own time."""
         busy_s = event.busy_s if self._is_cpu[device] else math.nan
         active = 1.0 if math.isnan(busy_s) else min(busy_s / max(event.seconds, 1e-9), 1.0)
         kind, ended_s = self._kinds[device], event.began_s + event.seconds
         ran = Ran(run.kernel.key, kind, device, event.began_s, ended_s, active)
         self._company.ended(ran)  # now: those that end with it have met it
-        lesson = _Lesson(run, ran, event, held_s)
+        lesson = _Lesson(run, ran, event, held_s, run.attempts[-1].ahead)
         if self._scheduler.books.profiles.timing(run.kernel.key, kind).warm < NEWS:
             self._learn(lesson, list(self._running()))
         else:
@@ -70,6 +71,6 @@ class Lessons:
         books.profiles.learn(
             ran, size_of(run), event.seconds, busy_s=busy_s, cold=event.cold, company=company, seen=seen
         )
-        if not (event.cold or math.isnan(lesson.held_s)):
-            books.profiles.timing(ran.kernel, ran.kind).learn_around(max(lesson.held_s, 0.0))
+        if not event.cold:
+            books.profiles.timing(ran.kernel, ran.kind).learn_around(lesson.held_s, ahead=lesson.ahead)
         books.refresh(run.kernel)

@@ -94,7 +94,7 @@ class Loop:
         self._trials: dict[tuple[str, int], TaskRun] = {}  # kernels on device kinds that they have never run on
         self._events: deque[Event] = deque()  # for the core
         self._early: dict[int, Event] = {}  # gangs that have finished, of which the core has not heard
-        self._own_time = OwnTime()
+        self._own_time = OwnTime(len(self._on))
 
     # --- what others ask for; each is run by the loop's own thread
 
@@ -150,7 +150,7 @@ class Loop:
                 batch = [self._events.popleft() for _ in range(min(len(self._events), AT_ONCE))]
                 began_s = time.monotonic()
                 answer = self.scheduler.turn(batch, began_s, self.others.believed(began_s))
-                self._own_time.decided(answer.decisions, began_s, time.monotonic())
+                self._own_time.decided(answer.decisions, time.monotonic() - began_s)
                 self._early |= {batch[k].who: batch[k] for k in answer.early.nonzero()[0]}
                 self._carry_out(answer)
             self._watch.attend(bool(self._attempts))
@@ -234,8 +234,8 @@ class Loop:
         to_send += self._ahead(answer, to_send)
         if to_send:
             work = [self._work(*one) for one in to_send]
-            started = sum(not ahead for *_, ahead in to_send)
-            self.scheduler.statistics.handling_s.extend([self._own_time.handling_s(time.monotonic())] * started)
+            handled = [run.attempts[-1].handled_s for run, _, ahead in to_send if not ahead]
+            self.scheduler.statistics.handling_s.extend(handled)
             self.engine.dispatch(work)
         for gang in answer.saved.tolist():  # only now: it may have started within this turn
             run = self._run_of(gang, answer) if gang >= 0 else None
@@ -312,7 +312,10 @@ class Loop:
         for each in devices:
             self._on[each].add(run)
         named = tuple(self.topology.devices[each].name for each in devices)
-        run.attempts.append(Attempt(named, time.monotonic(), timing.seconds(size), timing.spread(size), ahead))
+        sent_s = time.monotonic()
+        attempt = Attempt(named, sent_s, timing.seconds(size), timing.spread(size), ahead)
+        attempt.handled_s = self._own_time.handling_s(sent_s)
+        run.attempts.append(attempt)
         implementation = books.function(run.kernel, self._kind[device])
         assert implementation is not None
         return Work(
@@ -346,7 +349,6 @@ class Loop:
         run.number = -1
         if not isinstance(event, Stopped):
             attempt.began_s, attempt.seconds = event.began_s, event.seconds
-            attempt.heard_s = self._own_time.heard_s
         if run.job.over.is_set():
             attempt.ended = attempt.ended or "given up"
             if isinstance(event, Finished):
@@ -355,9 +357,7 @@ class Loop:
             self._forget(run.job)
         elif isinstance(event, Finished):
             attempt.ended, attempt.cold = "done", event.cold
-            began_s = math.nan if attempt.ahead else attempt.sent_s
-            held_s = event.began_s - began_s + self._own_time.unheard_s(event.began_s + event.seconds)
-            self._lessons.ended(run, devices[0], event, held_s)
+            self._lessons.ended(run, devices[0], event, self._own_time.held_s(run, devices[0], event))
             self._end_trial(run)
             run.value = event.value
             self._tell_finished(run)

@@ -225,7 +225,9 @@ def _fields(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 def _timing(fields: Mapping[str, Any]) -> Timing:
     timing = Timing(**fields)
-    if not np.isfinite([*timing.mean, *np.ravel(timing.cov), timing.noise, timing.weight, *timing.around]).all():
+    if not np.isfinite(
+        [*timing.mean, *np.ravel(timing.cov), timing.noise, timing.weight, *timing.around, *timing.behind, timing.ahead]
+    ).all():
         raise ValueError("a number is not finite")
     if np.shape(timing.cov) != (2, 2) or len(timing.mean) != 2 or timing.weight <= 0:
         raise ValueError("a belief has another shape")
