@@ -589,8 +589,10 @@ def test_jobs_that_ran_are_a_workload_of_the_simulator(cluster: sy.Cluster) -> N
     graph.task(total, [graph.task(make, 1_000), graph.task(make, 2_000)])
     jobs = [cluster.submit(graph) for _ in range(2)]
     assert all(job.result(SECONDS) == 3_000.0 for job in jobs)
-    work = cluster.workload(jobs)
+    work = cluster.workload(jobs, held=False)
     assert len(work.jobs) == 2 and work.jobs[0].arrival_s == 0.0 < work.jobs[1].arrival_s
+    let_in = cluster.workload(jobs).jobs
+    assert all(later.arrival_s > job.arrival_s for later, job in zip(let_in, work.jobs, strict=True))
     first = work.graphs[0]
     assert [task.kernel for task in first.tasks] == ["make", "make", "total"] and len(first.edges) == 2
     assert first.tasks[2].size > 8 * 3_000  # bytes that it was given

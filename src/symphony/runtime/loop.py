@@ -100,6 +100,7 @@ class Loop:
 
     def submit(self, job: JobState) -> None:
         """Let a job in as soon as there is room."""
+        job.heard_s = self._own_time.heard_s
         self._backlog.append(job)
 
     def cancel(self, job: JobState) -> None:
@@ -157,19 +158,23 @@ class Loop:
             self._let_in()  # only now: gangs may get other numbers, and no event that waits must have an old one
             if not self._events:
                 break
+            self._own_time.heard(time.monotonic())  # of jobs: what letting them in took is theirs
         self._lessons.learn()
 
     # --- jobs come
 
     def _let_in(self) -> None:
-        books = self.scheduler.books
-        while self._backlog and books.free:
+        let_in = []
+        while self._backlog and self.scheduler.books.free:
             job = self._backlog.popleft()
             try:
                 self._admit(job)
+                let_in.append(job)
             except SymphonyError as error:
                 self._give_up(job, error, FAILED)
-            books = self.scheduler.books
+        heard_s, now_s = self._own_time.heard_s, time.monotonic()
+        for job in let_in:  # all are decided on when the last of them is there
+            job.admitting_s = now_s - (job.submitted_s if job.heard_s == heard_s else heard_s)  # or of what made room
 
     def _admit(self, job: JobState) -> None:
         books = self.scheduler.books
