@@ -109,14 +109,15 @@ def test_graphs_that_ran_are_a_workload_for_the_simulator() -> None:
 
 
 def test_in_a_prediction_kernels_take_as_long_as_they_hold_a_slot() -> None:
-    profiles, one = Profiles(), kernel("one")
+    profiles, one, new = Profiles(), kernel("one"), sy.kernel(lambda x: x + 1, device="cpu", name="new")
     timing = profiles.timing(one.key, "small")
     for seconds in (0.1, 0.3):
         timing.learn_around(seconds)
-    found, jobs = books(profiles), [(chain(one), [10], 0.0)]
-    held = found.workload(jobs, handling_s=0.05).kernels[0].implementations["small"]
+    found, jobs = books(profiles), [(chain(one), [10], 0.0), (chain(new), [10], 0.0)]
+    held, unknown = (k.implementations["small"] for k in found.workload(jobs, handling_s=0.05).kernels)
     alone = found.workload(jobs).kernels[0].implementations["small"]
-    assert held.fixed_s - alone.fixed_s == pytest.approx(0.25) and alone.fixed_s == pytest.approx(timing.fixed_s)
+    assert held.fixed_s - alone.fixed_s == pytest.approx(0.2) and alone.fixed_s == pytest.approx(timing.fixed_s)
+    assert unknown.fixed_s - profiles.timing(new.key, "small").fixed_s == pytest.approx(0.05)
     assert found.lowered(*jobs[0][:2])[0][0].implementations["small"] == alone  # schedulers are told of kernels
 
 

@@ -89,7 +89,7 @@ def test_first_runs_and_short_ones_tell_nothing_of_memory() -> None:
 def test_beliefs_about_demand_are_kept_with_the_times() -> None:
     profiles = learned(ALL, 30)
     again = Profiles.of(json.loads(json.dumps(profiles.content())))
-    assert again.demand("stream", "cpu") == profiles.demand("stream", "cpu")
+    assert again.content() == profiles.content()
     assert again.rows == profiles.rows and "of the memory" in str(again)
     broken = profiles.content()
     broken["demands"][0]["weights"] = [1.0]
@@ -99,12 +99,13 @@ def test_beliefs_about_demand_are_kept_with_the_times() -> None:
 
 def test_company_is_who_ran_at_the_same_time_on_the_same_memory() -> None:
     company = Company(machine(slots=2, others=1))  # the other device has no memory in common
-    company.of(ran("before", 0.0, 1.0), [])
-    company.of(ran("overlaps", 0.5, 1.5), [])
-    company.of(ran("elsewhere", 1.0, 2.0, device=1), [])
+    mine = ran("mine", 1.0, 2.0)
+    earlier = ran("before", 0.0, 1.0), ran("overlaps", 0.5, 1.5), ran("elsewhere", 1.0, 2.0, device=1)
+    for one in (*earlier, mine, ran("ended with it", 1.5, 2.0)):
+        company.ended(one)
     still = [Ran("still", "cpu", 0, 1.75, math.inf, math.nan)]
-    found = company.of(ran("mine", 1.0, 2.0), still)
-    assert {one.kernel: share for one, share in found} == {"overlaps": 0.5, "still": 0.25}
+    found = company.of(mine, still)
+    assert {one.kernel: share for one, share in found} == {"overlaps": 0.5, "ended with it": 0.5, "still": 0.25}
 
 
 def test_company_that_waits_for_its_processor_is_none() -> None:
@@ -127,7 +128,7 @@ def sure(share: float) -> Demand:
     """A belief without doubt."""
     weights = np.zeros(len(LEVELS))
     weights[np.abs(LEVELS - share).argmin()] = 1.0
-    return Demand(weights.tolist())
+    return Demand(weights)
 
 
 # --- how sure it is
@@ -154,6 +155,7 @@ def worked(asks: dict[str, float], cores: int, seed: int, noise: float = 0.06) -
             kernel, since = running.pop(first)
             ended = Ran(kernel, "cpu", 0, since, now)
             still = [Ran(name, "cpu", 0, began, math.inf, math.nan) for name, began in running.values()]
+            company.ended(ended)
             profiles.learn(ended, 0.0, now - since, company=company.of(ended, still))
     return profiles
 
@@ -230,7 +232,7 @@ def test_what_was_counted_is_kept_and_shown() -> None:
     assert "of the memory" not in str(profiles)
     profiles.counted("stream", "cpu", 0.3, 1e4, least=True)
     again = Profiles.of(json.loads(json.dumps(profiles.content())))
-    assert again.demand("stream", "cpu") == profiles.demand("stream", "cpu")
+    assert again.content() == profiles.content()
     assert "of the memory" in str(again) and again.rows[0].counted
     for wrong in ([math.inf, 1.0], [0.3, -1.0], [0.3]):
         broken = profiles.content()
@@ -242,5 +244,5 @@ def test_what_was_counted_is_kept_and_shown() -> None:
 def test_who_has_ended_since_is_remembered() -> None:
     company = Company(machine())
     for k in range(4):
-        company.of(ran("stream", k, k + 0.5), ())
+        company.ended(ran("stream", k, k + 0.5))
     assert [one.began_s for one in company.since(1.7)] == [3, 2]

@@ -17,7 +17,6 @@ import pytest
 import symphony as sy
 from symphony.engines.engine import DeviceDown, DeviceUp, Stopped
 from symphony.runtime.cluster import Cluster
-from symphony.runtime.loop import _Cycle
 from symphony.scheduling.indexing import BIG
 from symphony.scheduling.policy import choose
 from symphony.scheduling.state import RUNNING
@@ -361,11 +360,3 @@ def test_what_starts_twice_in_one_turn_is_sent_to_where_it_started_last(tmp_path
     cluster.step()
     assert [work.device for work in engine.sent[2:]] == [other.device]
     cluster.close(wait=False)
-
-
-@pytest.mark.parametrize("decisions, charged", [(0, 0.0), (1, 0.4), (4, 0.25)])
-def test_what_the_simulator_charges_for_decisions_is_no_handling(decisions: int, charged: float) -> None:
-    """It makes them one after another: of four that were made together, a start waits for two and a half."""
-    cycle = _Cycle(heard_s=10.0)
-    cycle.decided(decisions, 0.4)
-    assert cycle.handling_s(11.0) == pytest.approx(1.0 - charged)

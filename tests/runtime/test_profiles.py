@@ -98,6 +98,14 @@ def test_what_a_run_holds_a_slot_for_is_a_mean_of_the_last_ones_without_the_wild
     assert timing.around_s < 2e-3
 
 
+def test_runs_that_were_sent_ahead_hold_a_slot_for_as_long_as_they_do_and_as_often_as_they_are() -> None:
+    timing = Timing()
+    for number in range(10 * AROUND):
+        timing.learn_around(1e-4 if number % 4 else 8e-3, ahead=number % 4 > 0)
+    assert timing.ahead == pytest.approx(0.75, abs=0.05)
+    assert timing.around_s == pytest.approx(0.25 * 8e-3 + 0.75 * 1e-4, rel=0.15)  # not cut as if it were wild
+
+
 def test_times_too_short_to_measure_do_no_harm() -> None:
     timing = Timing()
     for _ in range(50):

@@ -58,7 +58,7 @@ def by_instants(trace: Any) -> list[tuple[float, tuple[int, int, int, int], list
 def test_the_runtime_starts_what_the_simulator_starts() -> None:
     topology, policy = machine(others=2), sy.baselines.EftStatic()
     t = jax.device_put(topology_arrays(topology)[0])
-    none = np.zeros(t.capacity.shape, np.float32)
+    none = np.zeros((2, *t.capacity.shape), np.float32)
     key = jax.random.key(0)
     turn = jax.jit(lambda w, core, moment: take_turn(policy, t, w, core, None, None, heard(moment), key))
     rough = replace(CALM, failures_per_day=4000.0, repair_s=1.0)
@@ -82,7 +82,7 @@ def test_the_runtime_starts_what_the_simulator_starts() -> None:
                 event = Event(happened.FINISHED, slot * tasks + gang)
             else:
                 event = Event(happened.FAILED if kind == EVENT_FAILURE else happened.REPAIRED, device)
-            core, _, data = turn(w, core, told([event], now_s, none, none))
+            core, _, data = turn(w, core, told([event], now_s, none))
             answer = Answer.of(np.asarray(data), core.lane_holds.shape[0], 1)
             began = [
                 (int(answer.jobs[gang // tasks]), gang % tasks, device)

@@ -11,11 +11,11 @@ share: the largest share that the user has of any resource of the cluster.
 Ours differ. The resources of a device are the rows on its route, so neighbours share some of them, and what hidden
 tenants take counts as taken, as far as the belief tells; but where a gang would fit beside our own work, half of what
 it asks for is enough, or a machine that others use a little would never have all its slots in use. A device with no
-work of ours takes any gang: what tenants leave may never be enough. Devices are unlike, which is beyond both papers: alignment is multiplied with the speed
-relative to the gang's fastest kind; a slow device is no choice where waiting ends earlier (`tables.worth_it`); DRF,
-which does not say where, takes the fastest kind that has room. Of the devices of a kind, the least loaded counts.
-Tetris' penalty of a tenth for remote inputs is left out. To DRF, each job is a user. Memory footprints bound what fits,
-and are no resource to align with or have a share of.
+work of ours takes any gang: what tenants leave may never be enough. Devices are unlike, which is beyond both papers:
+alignment is multiplied with the speed relative to the gang's fastest kind; a slow device is no choice where waiting
+ends earlier (`tables.worth_it`); DRF, which does not say where, takes the fastest kind that has room. Of the devices of
+a kind, the least loaded counts. Tetris' penalty of a tenth for remote inputs is left out. To DRF, each job is a user.
+Memory footprints bound what fits, and are no resource to align with or have a share of.
 """
 
 from __future__ import annotations

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 
-import equinox as eqx
 import jax
 import numpy as np
 
@@ -42,6 +41,7 @@ LITTLE = 0.05  # share of an accelerator or a link that counts as none: somethin
 LINKS = ("link", "switch")  # rows that traffic between a host and an accelerator crosses
 BY_JOB = ("jobs", "arrival_whole", "arrival_part", "graph", "priority", "home")  # of traces only
 BY_KERNEL = ("time_fixed", "time_work", "demand_fixed", "demand_work", "memory_fixed", "memory_work", "exchange")
+# f[N, Y] twice, f[N, Y, Q], f[A, T] (bytes of the inputs, as far as they are known), f[A, E]
 LEARNED = ("time_fixed", "time_work", "demand_fixed", "work", "in_bytes")
 
 
@@ -66,16 +66,6 @@ class Shapes:
         )
 
 
-class Learned(eqx.Module):
-    """What runs have taught so far."""
-
-    time_fixed: np.ndarray  # f[N, Y]
-    time_work: np.ndarray  # f[N, Y]
-    demand_fixed: np.ndarray  # f[N, Y, Q]
-    work: np.ndarray  # f[A, T]: bytes of the inputs, as far as they are known
-    in_bytes: np.ndarray  # f[A, E]
-
-
 class Books:
     """The arrays of one scheduler."""
 
@@ -91,9 +81,10 @@ class Books:
         self.version = 0  # of everything but what is learned
 
     @property
-    def learned(self) -> Learned:
-        """What changes with every event; shares its memory with the books."""
-        return Learned(*(getattr(self.w, name) for name in LEARNED))
+    def learned(self) -> tuple[np.ndarray, ...]:
+        """What runs have taught so far, in the order of LEARNED: it changes with every event, and is the books' own."""
+        tables = vars(self.w)
+        return tuple(tables[name] for name in LEARNED)
 
     def kinds_of(self, kernel: RunnableKernel) -> list[int]:
         """Device kinds, of which there is a device, that a kernel has an implementation for."""
@@ -117,7 +108,7 @@ class Books:
     ) -> Workload:
         """Graphs, with sizes as above and arrivals in seconds, as a problem for the simulator.
 
-        With `handling_s`, kernels take as long as they hold a slot, of which that is what all have in common.
+        With `handling_s`, kernels take as long as they hold a slot; those of which that is not known, as long as that.
         """
         kernels = list(dict.fromkeys(call.kernel for graph, _, _ in jobs for call in graph.calls))
         names = _names(kernels)
@@ -221,7 +212,9 @@ class Books:
         for kind in self.kinds_of(kernel):
             device = self.topology.kinds[kind].name
             timing = self.profiles.timing(kernel.key, device)
-            held_s = timing.fixed_s + (0.0 if handling_s is None else timing.around_s + handling_s)
+            held_s = timing.fixed_s
+            if handling_s is not None:
+                held_s += timing.around_s if timing.around or timing.behind else handling_s
             profiles[device] = Profile(held_s, timing.per_byte_s, demand=self._demand(kernel, device))
         # One that no device can run is still a kernel: the check of the whole problem says what is wrong with it.
         return Kernel(name, profiles or {device: Profile(1.0) for device in kernel.implementations})

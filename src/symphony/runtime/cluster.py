@@ -154,15 +154,16 @@ class Cluster:
         """Jobs of this cluster that are over, as a workload for the simulator, with what has been learned by now.
 
         Times are those for which a slot is held: by kernels, by values being read and kept, and by our own handling.
-        Decisions are not in them: the simulator charges those, if it is told (`latency_s`). Without `held`, they are
-        those of the kernels only.
+        Decisions are not in them: the simulator charges those, if it is told (`latency_s`). Jobs arrive when they have
+        been let in. Without `held`, times are those of the kernels only, and jobs arrive when they were submitted.
         """
         states = [job._state for job in jobs]
         if not states or not all(state.over.is_set() for state in states):
             raise InputError("there are no jobs, or some are not over", hint="wait for them: job.wait()")
         first = min(state.submitted_s for state in states)
         sizes = [[size_of(run) for run in state.runs] for state in states]
-        given = zip([state.graph for state in states], sizes, [x.submitted_s - first for x in states], strict=True)
+        arrivals = [x.submitted_s - first + (x.admitting_s if held else 0.0) for x in states]
+        given = zip([state.graph for state in states], sizes, arrivals, strict=True)
         return self._scheduler.books.workload(list(given), self.statistics.mean_handling_s if held else None)
 
     def close(self, wait: bool = True) -> None:

@@ -53,6 +53,7 @@ LEAST_S = 1e-3  # runs that are shorter tell more of clocks than of memories
 SPREAD = np.sqrt(3.0) * np.array([-1.0, 0.0, 1.0])  # a normal in three points, and their weights
 POINTS = np.array([1.0, 4.0, 1.0]) / 6.0
 PIECES = 8  # of the time of a run: company comes and goes
+EIGHTHS = np.arange(PIECES + 1) / PIECES
 KEPT = 1024  # runs that have ended, and may have been beside those that have not
 
 
@@ -77,7 +78,7 @@ class Ran:
 
     def pieces(self, others: Sequence[Ran]) -> np.ndarray:
         """The same of each of the pieces of our time: other × piece."""
-        edges = np.linspace(self.began_s, self.ended_s, PIECES + 1)
+        edges = self.began_s + EIGHTHS * (self.ended_s - self.began_s)
         began, ended, active = np.array([(x.began_s, x.ended_s, self._activity(x)) for x in others]).reshape(-1, 3).T
         both = np.minimum(edges[1:], ended[:, None]) - np.maximum(edges[:-1], began[:, None])
         return np.maximum(both, 0.0) / max(edges[1] - edges[0], 1e-9) * active[:, None]
@@ -118,6 +119,10 @@ def slowdown(share: np.ndarray, load: Load, off: float | np.ndarray = 0.0) -> np
     return 1 / np.mean(1 - load.part + load.part / beside, axis=-1)
 
 
+PRIOR = np.array([NOTHING, *[(1 - NOTHING) / (len(LEVELS) - 1)] * (len(LEVELS) - 1)])  # next to nothing, or any share
+SQUARES = LEVELS**2
+
+
 @lru_cache(maxsize=256)
 def _by_traffic(share: float, precision: float, least: bool) -> np.ndarray:
     """How well each level explains what was counted; none is sharper than the width that it stands for."""
@@ -126,21 +131,16 @@ def _by_traffic(share: float, precision: float, least: bool) -> np.ndarray:
     return np.exp(0.5 * (reasons.min() - reasons))
 
 
-def _prior() -> list[float]:
-    """Next to nothing, or any share."""
-    return [NOTHING, *[(1 - NOTHING) / (len(LEVELS) - 1)] * (len(LEVELS) - 1)]
-
-
 @dataclass
 class Demand:
     """Belief about the share of a memory's bandwidth that one kernel asks for, on one device kind."""
 
-    weights: list[float] = field(default_factory=_prior)  # of LEVELS; given each, its time alone:
-    fixed: list[float] = field(default_factory=lambda: [PRIOR_MEAN[0]] * len(LEVELS))  # log seconds, mean …
-    slope: list[float] = field(default_factory=lambda: [PRIOR_MEAN[1]] * len(LEVELS))  # log seconds per byte
-    fixed_var: list[float] = field(default_factory=lambda: [PRIOR_STD**2] * len(LEVELS))  # … and covariance
-    both_cov: list[float] = field(default_factory=lambda: [0.0] * len(LEVELS))
-    slope_var: list[float] = field(default_factory=lambda: [PRIOR_STD**2] * len(LEVELS))
+    weights: np.ndarray = field(default_factory=PRIOR.copy)  # of LEVELS; given each, its time alone:
+    fixed: np.ndarray = field(default_factory=lambda: np.full(len(LEVELS), PRIOR_MEAN[0]))  # log seconds, mean …
+    slope: np.ndarray = field(default_factory=lambda: np.full(len(LEVELS), PRIOR_MEAN[1]))  # log seconds per byte
+    fixed_var: np.ndarray = field(default_factory=lambda: np.full(len(LEVELS), PRIOR_STD**2))  # … and covariance
+    both_cov: np.ndarray = field(default_factory=lambda: np.full(len(LEVELS), 0.0))
+    slope_var: np.ndarray = field(default_factory=lambda: np.full(len(LEVELS), PRIOR_STD**2))
     noise: float = NOISE_STD**2 * NOISE_RUNS  # sum of squares of what is left …
     weight: float = NOISE_RUNS  # … of so many runs
     runs: int = 0  # beside others
@@ -151,7 +151,7 @@ class Demand:
     def believed(self) -> np.ndarray:
         """Weights of LEVELS, by times and by traffic."""
         if not self.counted[1]:
-            return np.asarray(self.weights)
+            return self.weights
         weights = np.maximum(self.weights, 1e-12) * _by_traffic(*self.counted, self.least)
         return weights / weights.sum()
 
@@ -163,7 +163,7 @@ class Demand:
     @property
     def std(self) -> float:
         """How far off that may be."""
-        return math.sqrt(max(float(np.dot(self.believed, LEVELS**2)) - self.share**2, 0.0))
+        return math.sqrt(max(float(np.dot(self.believed, SQUARES)) - self.share**2, 0.0))
 
     @property
     def band(self) -> tuple[float, float]:
@@ -171,7 +171,7 @@ class Demand:
 
         What was believed before any run is not in it. Where nothing was ever slowed, all that would not have been are.
         """
-        explains = self.believed / _prior()
+        explains = self.believed / PRIOR
         [found] = np.nonzero(explains >= explains.max() * RULED_OUT)
         return float(EDGES[found[0]]), float(EDGES[found[-1] + 1])
 
@@ -195,9 +195,8 @@ class Demand:
 
     def learn(self, size: float, seconds: float, load: Load) -> None:
         """Take in a run: how long it worked, and beside whom."""
-        weights, fixed, slope = (np.asarray(x) for x in (self.weights, self.fixed, self.slope))
-        aa, ab, bb = np.asarray(self.fixed_var) + DRIFT**2, np.asarray(self.both_cov), np.asarray(self.slope_var)
-        bb = bb + DRIFT**2
+        weights, fixed, slope = self.weights, self.fixed, self.slope
+        aa, ab, bb = self.fixed_var + DRIFT**2, self.both_cov, self.slope_var + DRIFT**2
         slow, doubt = load.slows
         noise = self.noise / self.weight
         alone, rest = np.exp(fixed), np.exp(slope) * size
@@ -212,11 +211,11 @@ class Demand:
         wild = np.maximum((FREEDOM + far) / (FREEDOM + 1), 1.0) if self.weight > NOISE_RUNS else 1.0
         total = known + noise * wild
         gain_a, gain_b = (aa * a + ab * b) / total, (ab * a + bb * b) / total
-        self.weights = ((1 - FORGET) * weights / weights.sum() + FORGET * np.asarray(_prior())).tolist()
-        self.fixed, self.slope = (fixed + gain_a * off).tolist(), (slope + gain_b * off).tolist()
-        self.fixed_var = (aa - gain_a**2 * total).tolist()
-        self.both_cov = (ab - gain_a * gain_b * total).tolist()
-        self.slope_var = (bb - gain_b**2 * total).tolist()
+        self.weights = (1 - FORGET) * weights / weights.sum() + FORGET * PRIOR
+        self.fixed, self.slope = fixed + gain_a * off, slope + gain_b * off
+        self.fixed_var = aa - gain_a**2 * total
+        self.both_cov = ab - gain_a * gain_b * total
+        self.slope_var = bb - gain_b**2 * total
         if self.weight > NOISE_RUNS or (known < noise).all():  # before that, it is not the noise that is seen
             left = min(float(np.dot(self.weights, off**2 * noise / (known + noise))), 16 * noise)
             self.noise, self.weight = self.noise * 0.98 + left, self.weight * 0.98 + 1.0
@@ -225,8 +224,8 @@ class Demand:
 
     def doubt(self) -> None:
         """The code is another: what was learned is a hint only."""
-        self.fixed_var = [x + CHANGED_STD**2 for x in self.fixed_var]
-        self.slope_var = [x + CHANGED_STD**2 for x in self.slope_var]
+        self.fixed_var = self.fixed_var + CHANGED_STD**2
+        self.slope_var = self.slope_var + CHANGED_STD**2
         self.counted = self.counted[0], self.counted[1] / (1 + self.counted[1] * CHANGED_SHARE**2)
 
 
@@ -244,37 +243,49 @@ class Company:
         self._near = [{n for n, other in enumerate(rows) if other == row and row is not None} for row in rows]
         self._ended: deque[Ran] = deque(maxlen=KEPT)
 
-    def of(self, ran: Ran, running: Iterable[Ran]) -> list[tuple[Ran, float]]:
-        """Those beside a run that has ended, with the share of its time; it is remembered for those to come."""
-        near = [one for one in self._met(ran, running) if one.device in self._near[ran.device]]
+    def ended(self, ran: Ran) -> None:
+        """A run has ended; it is remembered for those that it met."""
         self._ended.append(ran)
-        return [(one, share) for one in near if (share := ran.beside(one)) > 0]
+
+    def of(self, ran: Ran, running: Iterable[Ran]) -> list[tuple[Ran, float]]:
+        """Those beside a run that has ended, with the share of its time."""
+        near = self._near[ran.device]
+        met = self._met(ran, running)
+        return [(one, share) for one in met if one.device in near and (share := ran.beside(one)) > 0]
 
     def since(self, began_s: float) -> list[Ran]:
         """Those that have ended since then, as far as they are remembered. Any thread may ask."""
         return list(takewhile(lambda one: one.ended_s > began_s, reversed(tuple(self._ended))))
 
     def alone(self, ran: Ran, running: Iterable[Ran]) -> bool:
-        """Whether a run that has ended, and is not remembered yet, had its device for itself."""
+        """Whether a run that has ended had its device for itself."""
         return not any(one.device == ran.device and ran.beside(one) > 0 for one in self._met(ran, running))
 
     def _met(self, ran: Ran, running: Iterable[Ran]) -> list[Ran]:
         """Those that may have run at the same time, wherever."""
-        return [*takewhile(lambda one: one.ended_s > ran.began_s, reversed(self._ended)), *running]
+        ended = takewhile(lambda one: one.ended_s > ran.began_s, reversed(self._ended))
+        return [*(one for one in ended if one is not ran), *running]
 
 
 def load_of(ran: Ran, company: Sequence[tuple[Ran, float]], known: Mapping[tuple[str, str], Demand]) -> Load:
     """What company asked of the memory, as far as that is known."""
+    if not company:
+        return ALONE
     shares = ran.pieces([one for one, _ in company])
     part = np.minimum(shares.sum(axis=0), 1.0)
-    shares /= np.maximum(part, 1e-9)
+    runs: dict[tuple[str, str], list[int]] = {}
+    for number, (one, _) in enumerate(company):
+        runs.setdefault((one.kernel, one.kind), []).append(number)
     same, mean, variance = np.zeros((3, PIECES))
-    for kernel, kind in {(one.kernel, one.kind) for one, _ in company}:
-        theirs = shares[[(one.kernel, one.kind) == (kernel, kind) for one, _ in company]]
-        if (kernel, kind) == (ran.kernel, ran.kind):
-            same = theirs.sum(axis=0)
+    for name, numbers in runs.items():
+        theirs = (shares[numbers].sum(axis=0) if len(numbers) > 1 else shares[numbers[0]]) / np.maximum(part, 1e-9)
+        if name == (ran.kernel, ran.kind):
+            same = theirs
         else:
-            asks = known.get((kernel, kind)) or Demand()
+            asks = known.get(name) or UNKNOWN
             # What is not known of a kernel is so of all of its runs.
-            mean, variance = mean + theirs.sum(axis=0) * asks.told, variance + (theirs.sum(axis=0) * asks.off) ** 2
+            mean, variance = mean + theirs * asks.told, variance + (theirs * asks.off) ** 2
     return Load(part, same, mean, np.sqrt(variance))
+
+
+UNKNOWN = Demand()

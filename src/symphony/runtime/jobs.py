@@ -36,7 +36,7 @@ class Attempt:
     seconds: float = float("nan")
     cold: bool = False
     ended: str = ""  # "" = under way, "done", or why it was not
-    heard_s: float = float("nan")  # when we were told that it had ended
+    handled_s: float = 0.0  # for which a slot waited for us before it was sent, beyond decisions
 
     @property
     def device(self) -> str:
@@ -89,6 +89,8 @@ class JobState:
                 self.readers[source].append(run.index)
         self.submitted_s = time.monotonic()
         self.ended_s = float("nan")
+        self.heard_s = float("nan")  # when the loop heard of it …
+        self.admitting_s = 0.0  # … and what it took to let it in, apart from waiting for room
         self.row = -1  # in the books
         self.slot = -1  # in the core
         self.admitted = -1  # its number in the core

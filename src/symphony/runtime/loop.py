@@ -15,7 +15,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from symphony.engines.engine import (
     DeviceDown,
@@ -36,7 +36,7 @@ from symphony.problem.errors import (
 from symphony.runtime import turn as happened
 from symphony.runtime.books import Shapes, problem_arrays
 from symphony.runtime.counting import Counting
-from symphony.runtime.demand import Company, Ran
+from symphony.runtime.demand import Ran
 from symphony.runtime.failures import error_of, is_run_again
 from symphony.runtime.jobs import (
     CANCELLED,
@@ -52,7 +52,9 @@ from symphony.runtime.jobs import (
     value_of,
 )
 from symphony.runtime.kernels import RunnableKernel
+from symphony.runtime.lessons import Lessons
 from symphony.runtime.others import Others, cpu_seconds
+from symphony.runtime.own_time import OwnTime
 from symphony.runtime.scheduler import Scheduler
 from symphony.runtime.traffic import Traffic
 from symphony.runtime.turn import AT_ONCE, Answer, Event
@@ -62,26 +64,6 @@ from symphony.telemetry import memory
 log = logging.getLogger("symphony.runtime")
 SHORT_S = 5e-3  # a kernel that is expected to take less may be sent ahead: one for each slot …
 AHEAD_S, AHEAD = 1e-3, 16  # … or as many as take so long, and no more than this
-
-
-@dataclass
-class _Cycle:
-    """How long it takes from hearing of something to what follows from it."""
-
-    heard_s: float
-    decisions: int = 0
-    deciding_s: float = 0.0
-
-    def decided(self, decisions: int, seconds: float) -> None:
-        """A turn was taken."""
-        if decisions:
-            self.decisions, self.deciding_s = self.decisions + decisions, self.deciding_s + seconds
-
-    def handling_s(self, now_s: float) -> float:
-        """By now, less what the simulator charges by itself: there, decisions come one after another, and each lets
-        start what it placed; so of those that were made together, a start waits for half, and for its own."""
-        charged = (self.decisions + 1) / 2 / max(self.decisions, 1)
-        return now_s - self.heard_s - charged * self.deciding_s
 
 
 class Loop:
@@ -104,8 +86,6 @@ class Loop:
         self._slots = [self.topology.kind_of[device.kind].slots for device in self.topology.devices]
         kinds = [kind.name for kind in self.topology.kinds]
         self._kind = [kinds.index(device.kind) for device in self.topology.devices]
-        self._is_cpu = [self.topology.kind_of[device.kind].type == "cpu" for device in self.topology.devices]
-        self._company = Company(self.topology)
         self._left_s = [-math.inf] * len(self._on)  # when the last run left each device
         # An engine that has processes here: what this machine tells of itself is of its devices.
         processes: Callable[[], list[int]] | None = getattr(engine, "processes", None)
@@ -115,16 +95,18 @@ class Loop:
         counting = Counting(self.topology, counted, traffic.window) if counted else None
         self.others = Others(self.topology, used_s, self._ran_since, scheduler.policy.tuning, os.cpu_count(), traffic)
         self._watch = Watch(self.topology, None if processes else [], self.others.window, counting)
+        self._lessons = Lessons(self.topology, scheduler, self._watch, self._running)
         self._down: set[int] = set()
         self._trials: dict[tuple[str, int], TaskRun] = {}  # kernels on device kinds that they have never run on
         self._events: deque[Event] = deque()  # for the core
         self._early: dict[int, Event] = {}  # gangs that have finished, of which the core has not heard
-        self._cycle = _Cycle(time.monotonic())
+        self._own_time = OwnTime(len(self._on))
 
     # --- what others ask for; each is run by the loop's own thread
 
     def submit(self, job: JobState) -> None:
         """Let a job in as soon as there is room."""
+        job.heard_s = self._own_time.heard_s
         self._backlog.append(job)
 
     def cancel(self, job: JobState) -> None:
@@ -163,9 +145,9 @@ class Loop:
             self.failed()
 
     def cycle(self, timeout_s: float) -> None:
-        """Hear what has happened, and have the core decide what follows."""
+        """Hear what has happened, have the core decide what follows, and then learn from it."""
         events = self.engine.poll(timeout_s)
-        self._cycle = _Cycle(time.monotonic())
+        self._own_time.heard(time.monotonic())
         for event in events:
             self._heard(event)
         while self.requests:
@@ -175,25 +157,30 @@ class Loop:
                 batch = [self._events.popleft() for _ in range(min(len(self._events), AT_ONCE))]
                 began_s = time.monotonic()
                 answer = self.scheduler.turn(batch, began_s, self.others.believed(began_s))
-                self._cycle.decided(answer.decisions, time.monotonic() - began_s)
+                self._own_time.decided(answer.decisions, time.monotonic() - began_s)
                 self._early |= {batch[k].who: batch[k] for k in answer.early.nonzero()[0]}
                 self._carry_out(answer)
             self._watch.attend(bool(self._attempts))
             self._let_in()  # only now: gangs may get other numbers, and no event that waits must have an old one
             if not self._events:
-                return
+                break
+            self._own_time.heard(time.monotonic())  # of jobs: what letting them in took is theirs
+        self._lessons.learn()
 
     # --- jobs come
 
     def _let_in(self) -> None:
-        books = self.scheduler.books
-        while self._backlog and books.free:
+        let_in = []
+        while self._backlog and self.scheduler.books.free:
             job = self._backlog.popleft()
             try:
                 self._admit(job)
+                let_in.append(job)
             except SymphonyError as error:
                 self._give_up(job, error, FAILED)
-            books = self.scheduler.books
+        heard_s, now_s = self._own_time.heard_s, time.monotonic()
+        for job in let_in:  # all are decided on when the last of them is there
+            job.admitting_s = now_s - (job.submitted_s if job.heard_s == heard_s else heard_s)  # or of what made room
 
     def _admit(self, job: JobState) -> None:
         books = self.scheduler.books
@@ -258,8 +245,8 @@ class Loop:
         to_send += self._ahead(answer, to_send)
         if to_send:
             work = [self._work(*one) for one in to_send]
-            started = sum(not ahead for *_, ahead in to_send)
-            self.scheduler.statistics.handling_s.extend([self._cycle.handling_s(time.monotonic())] * started)
+            handled = [run.attempts[-1].handled_s for run, _, ahead in to_send if not ahead]
+            self.scheduler.statistics.handling_s.extend(handled)
             self.engine.dispatch(work)
         for gang in answer.saved.tolist():  # only now: it may have started within this turn
             run = self._run_of(gang, answer) if gang >= 0 else None
@@ -298,6 +285,8 @@ class Loop:
         short = [all(self._seconds(run, device) < SHORT_S for run in runs) for device, runs in enumerate(self._on)]
         for run, device in new:
             short[device] = short[device] and self._seconds(run, device) < SHORT_S
+        if not any(short):
+            return
         for gang, device in self.scheduler.queued():
             found = self._run_of(gang, answer)
             if not short[device] or found is None or found.job.over.is_set():
@@ -334,7 +323,10 @@ class Loop:
         for each in devices:
             self._on[each].add(run)
         named = tuple(self.topology.devices[each].name for each in devices)
-        run.attempts.append(Attempt(named, time.monotonic(), timing.seconds(size), timing.spread(size), ahead))
+        sent_s = time.monotonic()
+        attempt = Attempt(named, sent_s, timing.seconds(size), timing.spread(size), ahead)
+        attempt.handled_s = self._own_time.handling_s(sent_s)
+        run.attempts.append(attempt)
         implementation = books.function(run.kernel, self._kind[device])
         assert implementation is not None
         return Work(
@@ -368,7 +360,6 @@ class Loop:
         run.number = -1
         if not isinstance(event, Stopped):
             attempt.began_s, attempt.seconds = event.began_s, event.seconds
-            attempt.heard_s = time.monotonic()
         if run.job.over.is_set():
             attempt.ended = attempt.ended or "given up"
             if isinstance(event, Finished):
@@ -377,7 +368,8 @@ class Loop:
             self._forget(run.job)
         elif isinstance(event, Finished):
             attempt.ended, attempt.cold = "done", event.cold
-            self._learn(run, devices[0], event)
+            self._lessons.ended(run, devices[0], event, self._own_time.held_s(run, devices[0], event))
+            self._end_trial(run)
             run.value = event.value
             self._tell_finished(run)
         elif isinstance(event, Stopped):
@@ -422,31 +414,13 @@ class Loop:
     def _gang(self, run: TaskRun) -> int:
         return run.job.slot * self.scheduler.books.shapes.tasks + run.index
 
-    def _learn(self, run: TaskRun, device: int, event: Finished) -> None:
-        books = self.scheduler.books
-        busy_s = event.busy_s if self._is_cpu[device] else math.nan
-        active = 1.0 if math.isnan(busy_s) else min(busy_s / max(event.seconds, 1e-9), 1.0)
-        kind, ended_s = self._kind_name(device), event.began_s + event.seconds
-        ran = Ran(run.kernel.key, kind, device, event.began_s, ended_s, active)
-        alone = self._company.alone(ran, self._running())
-        company = self._company.of(ran, self._running())
-        seen = self._watch.during(device, event.began_s, ended_s, alone)
-        took = size_of(run), event.seconds
-        books.profiles.learn(ran, *took, busy_s=busy_s, cold=event.cold, company=company, seen=seen)
-        attempt = run.attempts[-1]
-        if not (event.cold or attempt.ahead):
-            held_s = attempt.heard_s - attempt.sent_s - event.seconds
-            books.profiles.timing(run.kernel.key, kind).learn_around(max(held_s, 0.0))
-        books.refresh(run.kernel)
-        self._end_trial(run)
-
     def _ran_since(self, device: int, since_s: float) -> bool:
         """Whether a kernel was on a device at some time since then. Any thread may ask."""
         return bool(self._on[device]) or self._left_s[device] >= since_s
 
     def _met(self, since_s: float) -> list[Ran]:
         """Runs that have ended since then, or have not. Any thread may ask."""
-        return [*self._company.since(since_s), *self._running()]
+        return [*self._lessons.since(since_s), *self._running()]
 
     def _running(self) -> Iterator[Ran]:
         """What the engine runs; of what was sent ahead nobody knows whether it has begun."""

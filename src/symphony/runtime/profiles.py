@@ -87,7 +87,9 @@ class Profiles(Mapping[tuple[str, str], Timing]):
 
     def timing(self, kernel: str, device: str) -> Timing:
         """That of a kernel on a device kind; one that knows nothing if it never ran there."""
-        return self._timings.setdefault((kernel, device), Timing())
+        if (kernel, device) not in self._timings:
+            self._timings[kernel, device] = Timing()
+        return self._timings[kernel, device]
 
     def demand(self, kernel: str, device: str) -> Demand:
         """What a kernel asks of memory on a device kind; as if it had never run, if it did not."""
@@ -119,7 +121,9 @@ class Profiles(Mapping[tuple[str, str], Timing]):
         if seconds < LEAST_S or cold:
             self.timing(ran.kernel, ran.kind).learn(size, seconds, shared=bool(company), cold=cold)
             return
-        demand = self._demands.setdefault((ran.kernel, ran.kind), Demand())
+        if (ran.kernel, ran.kind) not in self._demands:
+            self._demands[ran.kernel, ran.kind] = Demand()
+        demand = self._demands[ran.kernel, ran.kind]
         load = load_of(ran, company, self._demands)
         longer, unsure = demand.slower(load)
         timing = self.timing(ran.kernel, ran.kind)
@@ -157,7 +161,7 @@ class Profiles(Mapping[tuple[str, str], Timing]):
         timings = list(self._timings.items())  # the loop may add to them meanwhile
         entries = [{"kernel": kernel, "device": device, **asdict(x)} for (kernel, device), x in timings if x.runs]
         demands = [
-            {"kernel": kernel, "device": device, **asdict(x)} for (kernel, device), x in [*self._demands.items()]
+            {"kernel": kernel, "device": device, **_plain(x)} for (kernel, device), x in [*self._demands.items()]
         ]
         seen = [
             {"kernel": kernel, "device": device, **{name: asdict(x) for name, x in [*figures.items()]}}
@@ -227,7 +231,9 @@ def _fields(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 def _timing(fields: Mapping[str, Any]) -> Timing:
     timing = Timing(**fields)
-    if not np.isfinite([*timing.mean, *np.ravel(timing.cov), timing.noise, timing.weight, *timing.around]).all():
+    if not np.isfinite(
+        [*timing.mean, *np.ravel(timing.cov), timing.noise, timing.weight, *timing.around, *timing.behind, timing.ahead]
+    ).all():
         raise ValueError("a number is not finite")
     if np.shape(timing.cov) != (2, 2) or len(timing.mean) != 2 or timing.weight <= 0:
         raise ValueError("a belief has another shape")
@@ -241,8 +247,13 @@ def _figure(fields: Mapping[str, Any]) -> Seen:
     return figure
 
 
+def _plain(asks: Demand) -> dict[str, Any]:
+    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in vars(asks).items()}
+
+
 def _demand(fields: Mapping[str, Any]) -> Demand:
-    asks = Demand(**fields)
+    given: dict[str, Any] = {name: np.asarray(x) if isinstance(x, list) else x for name, x in fields.items()}
+    asks = Demand(**given)
     tables = [asks.weights, asks.fixed, asks.slope, asks.fixed_var, asks.both_cov, asks.slope_var]
     if any(np.shape(table) != LEVELS.shape for table in tables):
         raise ValueError("a belief about demands has another shape")

@@ -50,12 +50,14 @@ class Program:
     def __init__(self, policy: Policy, books: Books, seed: int = 0) -> None:
         self.policy = policy
         self._device = jax.devices("cpu")[0]
-        self._rows = books.t.capacity.shape
+        self._unknown = np.repeat(np.array(UNKNOWN, np.float32)[:, None], books.t.capacity.shape[0], axis=1)
         self._t = Packing.of(books.t)
         self._w = Packing.of(_fixed(books.w))
         self._core = Packing.of(state.empty(books.t, books.w, books.shapes.jobs))
         self._lanes, self._workers = books.t.lane_device.shape[0], books.shapes.workers
-        self._policy, self._code = eqx.partition(policy, eqx.is_array)
+        arrays, self._code = eqx.partition(policy, eqx.is_array)
+        # As a list, and where it is needed: to take a tree of modules apart takes longer than a decision.
+        self._policy, self._form = jax.tree.flatten(jax.device_put(arrays, self._device))
         self._prepare = eqx.filter_jit(type(policy).prepare)
         self._version = -1
         self._workload: Packed | None = None
@@ -105,18 +107,17 @@ class Program:
         """One turn. Changes nothing: who does not like the result has the core as it was."""
         with jax.default_device(self._device):
             self._read(books)
-            known = (self._policy, self._topology, self._workload, _learned(books))
+            known = (self._policy, self._topology, self._workload, books.learned)
             given = (core, policy_state, self._prepared, self._at(events, now_s, others), self._key)
             after, policy_state, answer = self._turn(*known, *given)
         return Result(after, policy_state, Answer.of(np.asarray(answer), self._lanes, self._workers))
 
     def _at(self, events: list[Event], now_s: float, others: Load | None = None) -> Told:
         """What a turn is told. Of others, before anything was read: little, and not much of it."""
-        mean, deviation = np.full(self._rows, UNKNOWN[0], np.float32), np.full(self._rows, UNKNOWN[1], np.float32)
+        load = self._unknown.copy()
         if others is not None:
-            known = len(others[0])
-            mean[:known], deviation[:known] = others
-        return told(events, now_s, mean, deviation)
+            load[:, : len(others[0])] = others
+        return told(events, now_s, load)
 
     def _read(self, books: Books) -> None:
         """Take over graphs that have changed."""
@@ -131,14 +132,14 @@ class Program:
         forms = tuple(
             (jax.tree.structure(x), tuple((leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(x))) for x in given
         )
-        key = (forms, self._code, self._t, self._w, self._core)
+        key = (forms, self._form, self._code, self._t, self._w, self._core)
         with _lock:
             if key not in _compiled:
                 _compiled[key] = self._build(books)
             return _compiled[key]
 
     def _build(self, books: Books) -> Any:
-        t_form, w_form, core_form, code = self._t, self._w, self._core, self._code
+        t_form, w_form, core_form, policy_form, code = self._t, self._w, self._core, self._form, self._code
 
         def turn(
             policy: Any,
@@ -157,7 +158,7 @@ class Program:
                 lambda x: [getattr(x, name) for name in LEARNED], fixed, list(learned), is_leaf=lambda x: x is None
             )
             after, new, answer = take_turn(
-                eqx.combine(policy, code),
+                eqx.combine(jax.tree.unflatten(policy_form, policy), code),
                 topology,
                 workload,
                 core_form.unpack(core),
@@ -172,7 +173,7 @@ class Program:
             self._policy,
             self._topology,
             self._workload,
-            _learned(books),
+            books.learned,
             self.empty(books),
             self.begin(books),
             self._prepared,
@@ -186,10 +187,6 @@ class Program:
             compiled = jax.jit(turn)
             jax.block_until_ready(compiled(*arguments))
         return compiled
-
-
-def _learned(books: Books) -> tuple[np.ndarray, ...]:
-    return tuple(np.asarray(x, np.float32) for x in vars(books.learned).values())
 
 
 def _fixed(w: WorkloadArrays) -> WorkloadArrays:

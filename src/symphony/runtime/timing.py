@@ -47,7 +47,9 @@ class Timing:
     runs: int = 0
     warm: int = 0  # runs that were not the first of their process
     odd: int = 0  # runs in a row that were far off
-    around: list[float] = field(default_factory=list)  # seconds that the last runs held a slot without running on it
+    around: list[float] = field(default_factory=list)  # seconds for which the last runs kept a slot from running …
+    behind: list[float] = field(default_factory=list)  # … and those that were sent ahead, which follow another …
+    ahead: float = 0.0  # … as this share of the runs does
     digest: str = ""  # of the code that ran
 
     @property
@@ -110,12 +112,16 @@ class Timing:
 
     @property
     def around_s(self) -> float:
-        """Seconds that a run holds a slot beyond its own: for messages, and for values that are read and kept."""
-        return tame_mean(self.around)
+        """Seconds that a run holds a slot beyond its own: for messages, values that are read and kept, and for us."""
+        return (1 - self.ahead) * tame_mean(self.around) + self.ahead * tame_mean(self.behind)
 
-    def learn_around(self, seconds: float) -> None:
+    def learn_around(self, seconds: float, ahead: bool = False) -> None:
         """Take in for how long a slot was held by a run that was not running."""
-        self.around = [*self.around[1 - AROUND :], seconds]
+        if ahead:
+            self.behind = [*self.behind[1 - AROUND :], seconds]
+        else:
+            self.around = [*self.around[1 - AROUND :], seconds]
+        self.ahead += (ahead - self.ahead) / min(len(self.around) + len(self.behind), AROUND)
 
     def doubt(self, digest: str) -> None:
         """The code is another than that of earlier runs: what they told is a hint only."""

@@ -62,14 +62,16 @@ FIELDS = 5  # of an event
 Told = tuple[np.ndarray, np.ndarray]  # a moment, as a program takes it: integers and floats
 
 
-def told(events: Sequence[Event], now_s: float, background: np.ndarray, deviation: np.ndarray) -> Told:
-    """A moment in two vectors, with at most `AT_ONCE` events."""
+def told(events: Sequence[Event], now_s: float, others: np.ndarray) -> Told:
+    """A moment in two vectors, with at most `AT_ONCE` events; `others`: f[2, R], mean and deviation of their loads."""
     whole = np.zeros(FIELDS * AT_ONCE + 2, np.int32)
     for k, event in enumerate(events):
         whole[k : FIELDS * AT_ONCE : AT_ONCE] = event.kind, event.who, event.graph, event.home, event.priority
     seconds = int(now_s)
     whole[-2:] = len(events), seconds
-    return whole, np.concatenate(([now_s - seconds], background, deviation), dtype=np.float32)
+    part = np.empty(1 + others.size, np.float32)
+    part[0], part[1:] = now_s - seconds, others.reshape(-1)
+    return whole, part
 
 
 def heard(moment: tuple[Array, Array]) -> Moment:
@@ -99,9 +101,13 @@ class Answer:
     def of(cls, data: np.ndarray, lanes: int, workers: int) -> Answer:
         """From what a program gives."""
         most = lanes + AT_ONCE
-        starts, saved, early, devices, rest = np.split(data, np.cumsum([most, most, AT_ONCE, most * workers]))
-        devices = devices.reshape(most, workers)
-        return cls(starts, devices, saved, early > 0, rest[3:], int(rest[0]), int(rest[1]), bool(rest[2]))
+        early = 2 * most
+        devices = early + AT_ONCE
+        rest = devices + most * workers
+        decisions, refused, stuck = data[rest : rest + 3].tolist()
+        places = data[devices:rest].reshape(most, workers)
+        is_early = data[early:devices] > 0
+        return cls(data[:most], places, data[most:early], is_early, data[rest + 3 :], decisions, refused, bool(stuck))
 
 
 class _Turn(eqx.Module):
