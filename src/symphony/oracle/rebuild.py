@@ -3,7 +3,7 @@
 A round takes a part of the current plan out, a stretch of time or gangs here and there, in many ways side by side. What
 was taken out is put back in an order that differs a little, each gang where it ends first, or in the class of devices
 that the area bound would give it: so long gangs come to slow devices while nobody waits for them, which earliest
-finish never does. A second look moves gangs that became ready late behind those that were ready.
+finish seldom does. A second look moves gangs that became ready late behind those that were ready.
 """
 
 from __future__ import annotations
