@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from symphony.oracle.bounds import OBJECTIVES, area, critical_path, lower_bounds, shortest_first
+from symphony.oracle.bounds import OBJECTIVES, area, critical_path, lower_bounds, path_and_area, shortest_first
 from symphony.oracle.instance import Instance, instance
 from symphony.problem.workload import Edge, Job, Kernel, Profile, Task, TaskGraph, Workload
 from symphony.simulator.scenarios import CALM, draw
@@ -42,6 +42,23 @@ def test_area_gives_each_kind_what_it_is_good_at() -> None:
     assert area(made([(1.0, 0.0), (1.0, 0.0), (9.0, 1.0)]))[1] == pytest.approx(2.0)  # the first two have one kind only
 
 
+def test_path_and_area_together_by_hand() -> None:
+    """1 s on one device, 3 s on the other: six gangs take 4.5 s by area, a chain of five of them 5 s."""
+    chain = tuple(Edge(f"t{n}", f"t{n + 1}") for n in range(4))
+    assert path_and_area(made([(1.0, 3.0)] * 6, chain[:1])) == pytest.approx(4.5, rel=1e-4)
+    assert path_and_area(made([(1.0, 3.0)] * 6, chain)) == pytest.approx(5.0, rel=1e-4)
+    assert path_and_area(made([(1.0, 3.0)] * 8, chain)) == pytest.approx(6.0, rel=1e-4)
+
+
+def test_path_and_area_see_what_neither_sees_alone() -> None:
+    """The fast device is busy with the chain, or the chain is longer."""
+    chain = tuple(Edge(f"t{n}", f"t{n + 1}") for n in range(3))
+    i = made([(1.0, 2.0)] * 4 + [(1.0, 4.0)] * 2, chain)
+    bounds = lower_bounds(i, "makespan")
+    alone = max(bounds["critical path"], bounds["area"])
+    assert bounds["path and area"] > 1.05 * alone
+
+
 def test_area_counts_slots() -> None:
     i = made([(2.0, 4.0)] * 3)
     wide = replace(i, slots=i.slots * 2)
@@ -74,7 +91,8 @@ def test_no_schedule_is_below_a_bound(seed: int, bus: bool, objective: str) -> N
     i = small_instance(seed, tasks=4, devices=2, bus=bus)
     best = dict(zip(OBJECTIVES, by_trying_everything(i), strict=True))[objective]
     bounds = lower_bounds(i, objective)
-    assert set(bounds) == {"critical path", "area", "link"}
+    together = {"path and area"} if objective == "makespan" else set()
+    assert set(bounds) == {"critical path", "area", "link"} | together
     assert all(0 < bound <= best + 1e-9 for bound in bounds.values())
 
 

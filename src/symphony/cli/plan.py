@@ -142,6 +142,7 @@ def _show(console: Console, planned: Planned, title: str) -> None:
         row(f"bound: {name}", bound)
     console.print(shown)
     console.print(
-        f"{len(planned.samples_s):,} samples in {planned.sampling_s:.1f} s and {planned.candidates:,} plans of the "
-        f"search in {planned.search_s:.1f} s; {planned.wall_s:.0f} s with compilation"
+        f"{len(planned.samples_s):,} samples in {planned.sampling_s:.1f} s, {planned.rebuilt:,} rebuilt plans in "
+        f"{planned.rebuilding_s:.1f} s and {planned.candidates:,} plans of the search in "
+        f"{planned.search_s:.1f} s; {planned.wall_s:.0f} s with compilation"
     )

@@ -8,8 +8,8 @@ must cross a link crosses it.
 from __future__ import annotations
 
 import heapq
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
@@ -18,10 +18,12 @@ from symphony.oracle.instance import Instance
 
 Objective = Literal["makespan", "mean_completion"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+TOLERANCE = 1e-5  # the solver's own is 1e-7; taken off a bound that its answer alone vouches for
+MANY = 2000  # gangs, beyond which an interior point is faster
 
 
 def lower_bounds(i: Instance, objective: Objective) -> dict[str, float]:
-    """Each bound by name, in seconds: critical path, area, link."""
+    """Each bound by name, in seconds: critical path, area, link; of a makespan, path and area together, too."""
     jobs = len(i.scenario.workload.jobs)
     finish = critical_path(i, lambda gang, source: 0.0)
     linked = critical_path(i, lambda gang, source: _forced_s(i, gang, source))
@@ -32,6 +34,7 @@ def lower_bounds(i: Instance, objective: Objective) -> dict[str, float]:
         return {
             "critical path": float(finish.max()),
             "area": first + seconds,
+            "path and area": path_and_area(i),
             "link": max(float(linked.max()), first + bus),
         }
     arrival = np.asarray([job.arrival_s for job in i.scenario.workload.jobs])
@@ -66,39 +69,109 @@ def critical_path(i: Instance, delay: Callable[[int, int], float]) -> np.ndarray
     return finish
 
 
-def area(i: Instance) -> tuple[np.ndarray, float]:
-    """How long all work keeps all slots busy at least, spread as well as fractions of gangs can be: a linear program.
+@dataclass(frozen=True)
+class Spread:
+    """All work spread over all slots as well as fractions of gangs can be. K device kinds, in order of their names."""
 
-    Also returns each gang's part of it [N], priced by the scarcity of device kinds (the dual): at those prices the
-    cluster does at most one second's worth of work a second, whatever the order.
-    """
+    seconds: np.ndarray  # f[N, K]: of slots, all workers of a gang together; inf where it cannot run
+    capacity: np.ndarray  # f[K]: slots
+    share: np.ndarray  # f[N, K]: of each gang's work that goes to each kind
+    price: np.ndarray  # f[K]: of a second of a slot; those of the whole cluster cost one
+
+
+def spread(i: Instance) -> Spread:
+    """The linear program: least time in which the slots of all kinds can do all work, and its dual, the prices."""
     from scipy.optimize import linprog  # takes a third of a second to import
 
     kinds, kind_of = np.unique([device.kind for device in i.scenario.topology.devices], return_inverse=True)
     representative = [int(np.flatnonzero(kind_of == kind)[0]) for kind in range(len(kinds))]
     capacity = np.bincount(kind_of, i.slots).astype(float)
     seconds = i.seconds[:, representative] * i.workers[:, None]
-    rows: Mapping[tuple[float, ...], int] = Counter(map(tuple, seconds))
-    table = np.asarray(list(rows))
+    table, row_of, count = np.unique(seconds, axis=0, return_inverse=True, return_counts=True)
     scale = float(np.min(table[np.isfinite(table)]))
-    able = [(row, kind) for row in range(len(table)) for kind in range(len(kinds)) if np.isfinite(table[row, kind])]
+    row, kind = np.nonzero(np.isfinite(table))
     # variables: how many gangs of each row run on each kind, then the length
-    length = len(able)
-    fits = np.zeros((len(kinds), length + 1))
-    each = np.zeros((len(table), length + 1))
-    for column, (row, kind) in enumerate(able):
-        fits[kind, column] = table[row, kind] / scale
-        each[row, column] = 1.0
+    length = len(row)
+    fits, each = np.zeros((len(kinds), length + 1)), np.zeros((len(table), length + 1))
+    fits[kind, np.arange(length)] = table[row, kind] / scale
     fits[:, length] = -capacity
+    each[row, np.arange(length)] = 1.0
     cost = np.zeros(length + 1)
     cost[length] = 1.0
-    found = linprog(cost, A_ub=fits, b_ub=np.zeros(len(kinds)), A_eq=each, b_eq=np.asarray(list(rows.values())))
+    found = linprog(cost, A_ub=fits, b_ub=np.zeros(len(kinds)), A_eq=each, b_eq=count)
     price = np.maximum(-found.ineqlin.marginals, 0.0)
+    share = np.zeros_like(table)
+    share[row, kind] = found.x[:length] / count[row]
+    return Spread(seconds, capacity, share[row_of.reshape(-1)], price / max(float(price @ capacity), 1e-300))
+
+
+def area(i: Instance) -> tuple[np.ndarray, float]:
+    """How long all work keeps all slots busy at least, spread as well as fractions of gangs can be.
+
+    Also returns each gang's part of it [N], priced by the scarcity of device kinds: at those prices the cluster does at
+    most one second's worth of work a second, whatever the order.
+    """
+    s = spread(i)
     # Any prices give a bound as long as a second of the whole cluster costs at most one: no trust in the solver needed.
-    price = price / max(float(price @ capacity), 1e-300)
-    able_s = np.where(np.isfinite(seconds), seconds, 0.0)
-    worth = np.where(np.isfinite(seconds), able_s * price, np.inf).min(axis=1)
+    able_s = np.where(np.isfinite(s.seconds), s.seconds, 0.0)
+    worth = np.where(np.isfinite(s.seconds), able_s * s.price, np.inf).min(axis=1)
     return worth, float(worth.sum())
+
+
+def path_and_area(i: Instance) -> float:
+    """Both at once: fractions of gangs fit on the slots of all kinds, and no path is longer than everything.
+
+    Neither bound alone sees that a gang cannot be short, on a fast device, and leave fast devices to others.
+    """
+    from scipy.optimize import linprog
+    from scipy.sparse import coo_array
+
+    s = spread(i)
+    gangs = len(i)
+    gang, kind = np.nonzero(np.isfinite(s.seconds))
+    scale = float(i.best_s.min())
+    # variables: the share of each gang on each kind, the end of each gang, the end of all
+    shares, ends, last = np.arange(len(gang)), len(gang) + np.arange(gangs), len(gang) + gangs
+    slot_s = s.seconds[gang, kind] / scale
+    alone_s = slot_s / i.workers[gang]  # a gang is done when its slowest worker is, so not before their average
+    first = float(i.arrival_s.min())
+    links = [(parent, child) for child, parents in enumerate(i.parents) for parent in set(parents)]
+    before = np.asarray(links, int).reshape(-1, 2)
+    of_gang = [np.flatnonzero(gang == g) for g in range(gangs)]
+
+    entries: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []  # rows, columns, values of A x <= b
+
+    def put(rows: np.ndarray, columns: np.ndarray, values: np.ndarray | float) -> None:
+        entries.append((rows, columns, np.broadcast_to(np.asarray(values, float), rows.shape)))
+
+    kinds = len(s.capacity)
+    put(kind, shares, slot_s)  # work on a kind <= slots * (end - first arrival)
+    put(np.arange(kinds), np.full(kinds, last), -s.capacity)
+    base = kinds
+    put(base + np.arange(gangs), ends, 1.0)  # end of a gang <= end of all
+    put(base + np.arange(gangs), np.full(gangs, last), -1.0)
+    base += gangs
+    put(base + gang, shares, alone_s)  # arrival + its time <= its end
+    put(base + np.arange(gangs), ends, -1.0)
+    base += gangs
+    for number, (parent, child) in enumerate(before):  # end of a parent + its time <= its end
+        row = np.full(len(of_gang[child]), base + number)
+        put(row, of_gang[child], alone_s[of_gang[child]])
+        put(row[:1], ends[[parent]], 1.0)
+        put(row[:1], ends[[child]], -1.0)
+    rows, columns, values = (np.concatenate(part) for part in zip(*entries, strict=True))
+    limit = np.concatenate([-s.capacity * first / scale, np.zeros(gangs), -i.arrival_s / scale, np.zeros(len(before))])
+    cost = np.zeros(last + 1)
+    cost[last] = 1.0
+    found = linprog(
+        cost,
+        A_ub=coo_array((values, (rows, columns)), shape=(len(limit), last + 1)),
+        b_ub=limit,
+        A_eq=coo_array((np.ones(len(gang)), (gang, shares)), shape=(gangs, last + 1)),
+        b_eq=np.ones(gangs),
+        method="highs-ipm" if gangs > MANY else "highs",
+    )
+    return float(found.fun) * scale * (1 - TOLERANCE) if found.success else 0.0
 
 
 def shortest_first(arrival: np.ndarray, work: np.ndarray) -> np.ndarray:

@@ -1,8 +1,9 @@
 """A plan for work that is known in advance: schedules drawn from the learned policy, the best of them improved.
 
-policy, greedy ─┐
-policy, drawn ──┼─► plans ─► local search in the simulator ─► plan ─► followed in the simulator: the value
-heuristics ─────┘                                               └───► against the largest lower bound: the distance
+policy, greedy ─┐             ┌► rebuilt in the sketch ┐
+policy, drawn ──┼─► plans ────┴────────────────────────┴► local search in the simulator ─► plan
+heuristics ─────┘
+plan ─► followed in the simulator: the value ─► against the largest lower bound: the distance
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 
 from symphony.oracle.bounds import OBJECTIVES, Objective, lower_bounds
 from symphony.oracle.instance import Instance, instance
+from symphony.oracle.rebuild import rebuild
 from symphony.oracle.replay import Plan, decode
 from symphony.oracle.runs import Found, Runs
 from symphony.oracle.samples import Sample, Sampler, expected_best
@@ -29,7 +31,8 @@ from symphony.simulator.records import RunRecord
 from symphony.simulator.scenarios import Scenario
 
 HEURISTICS = ("heft", "peft", "dmdas", "eft-static")  # to start from as well: on each kind of graph one of them is good
-SAMPLING = 0.5  # share of the time that drawing may take
+SAMPLING = 0.25  # share of the time that drawing may take
+REBUILDING = 0.5  # share of it for plans that are rebuilt in the sketch, where all gangs have one worker
 GREEDY = "greedy"
 Progress = Callable[[str, float, float], None]  # what is being done, share of it, best value so far
 
@@ -46,8 +49,10 @@ class Planned:
     greedy_s: float  # its own decisions
     heuristics: Mapping[str, float]  # by name
     samples_s: tuple[float, ...]  # drawn schedules, in the order of drawing
+    rebuilt: int  # plans that were looked at in the sketch
     candidates: int  # plans that the search ran
     sampling_s: float  # time spent on drawing; compilation not counted
+    rebuilding_s: float  # on rebuilding
     search_s: float  # on searching
     wall_s: float  # all in all, compilation included
     plan: Plan = field(repr=False)
@@ -94,8 +99,9 @@ def plan(
 ) -> Planned:
     """Plan work that is known in advance, its arrivals and disturbances included.
 
-    `seconds` are for drawing and searching; the simulator's compilation comes on top. Equal seeds give equal plans only
-    with `rounds`, which counts rounds of the search instead of time. `batch` schedules are run side by side.
+    `seconds` are for drawing, rebuilding and searching; the simulator's compilation comes on top. Equal seeds give
+    equal plans only with `rounds`, which counts rounds of rebuilding and of the search instead of time. `batch`
+    schedules are run side by side.
     """
     learned = named(policy) if isinstance(policy, str) else policy
     if not isinstance(learned, Learned):
@@ -113,12 +119,27 @@ def plan(
     tell("heuristics", 0.0, math.inf)
     decided = runs.decide({GREEDY: learned, **{name: named(name) for name in heuristics}})
     drawn, sampling_s = _drawn(i, learned, objective, samples, SAMPLING * seconds, seed, batch, contention, tell)
+    starts = _starts(i, decided, drawn, batch)
+    left_s = seconds - min(sampling_s, SAMPLING * seconds)
+    rebuilt: list[Plan] = []
+    looks, rebuilding_s = 0, 0.0
+    if (i.workers == 1).all():
+        rebuilt, looks, rebuilding_s = rebuild(
+            i,
+            objective,
+            starts,
+            time_s=REBUILDING * seconds,
+            rounds=rounds,
+            seed=seed,
+            progress=lambda share, value_s: tell("rebuilding", share, value_s),
+        )
+        left_s -= min(rebuilding_s, REBUILDING * seconds)
     # In 64 bits, as the oracle does it: what a plan came to is compared with a bound.
     with jax.enable_x64(True):
         searched = runs.search(
-            _starts(i, decided, drawn, batch),
+            [*rebuilt, *starts],
             horizon_s=max(found.run.makespan_s for found in decided),
-            time_s=seconds - min(sampling_s, SAMPLING * seconds),
+            time_s=left_s,
             rounds=rounds,
             seed=seed,
             batch=batch,
@@ -137,8 +158,10 @@ def plan(
         greedy_s=decided[0].value_s,
         heuristics={name: other.value_s for name, other in zip(heuristics, decided[1:], strict=True)},
         samples_s=tuple(sample.value_s for sample in drawn),
+        rebuilt=looks,
         candidates=searched.candidates,
         sampling_s=sampling_s,
+        rebuilding_s=rebuilding_s,
         search_s=searched.seconds,
         wall_s=time.perf_counter() - began,
         plan=found.plan,

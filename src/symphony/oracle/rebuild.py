@@ -1,0 +1,193 @@
+"""Plans taken apart and put together again: a search among hundreds of gangs, most of it in the sketch.
+
+A round takes a part of the current plan out, a stretch of time or gangs here and there, in many ways side by side. What
+was taken out is put back in an order that differs a little, each gang where it ends first, or in the class of devices
+that the area bound would give it: so long gangs come to slow devices while nobody waits for them, which earliest
+finish seldom does. A second look moves gangs that became ready late behind those that were ready.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from symphony.oracle.bounds import Objective, spread
+from symphony.oracle.instance import Instance
+from symphony.oracle.replay import Plan, shared_plan
+from symphony.oracle.sketch import Sketch
+
+BATCH = 128  # candidates side by side
+WARMTH = 0.01  # at first, a candidate so much worse than the current plan may replace it
+STALE = 12  # rounds without a new best, after which the search goes back to the best
+KEPT = 16  # plans that come out: the best and those on the way to it
+BOTH = 0.4  # share of the time in which two starts are followed: the best plan given, and the best constructed
+RARELY = 0.1  # how often a second look is taken, at least; it doubles the cost of a round
+NEXT = 1e-9  # seconds by which a gang comes after those that it waits for, at least
+
+
+@dataclass(frozen=True)
+class Built:
+    """A plan in the sketch."""
+
+    value_s: float
+    devices: np.ndarray  # i[N]
+    start_s: np.ndarray  # f[N]
+    finish_s: np.ndarray  # f[N]
+
+
+@dataclass
+class _Chain:
+    """A search from one start."""
+
+    found: list[Built]  # the best, after some of those on the way to it
+    current: Built
+    stale: int = 0  # rounds without a new best
+
+    def take(self, other: Built, warmth: float) -> None:
+        """Go on from another plan, unless it is too much worse; after a while without a new best, from the best."""
+        self.stale += 1
+        if other.value_s < self.current.value_s * (1 + warmth):
+            self.current = other
+        if self.current.value_s < self.found[-1].value_s:
+            self.found, self.stale = [*self.found[1 - KEPT :], self.current], 0
+        elif self.stale >= STALE:
+            self.current, self.stale = self.found[-1], 0
+
+
+class Rebuilding:
+    """Candidates of one instance whose gangs have one worker each."""
+
+    def __init__(self, i: Instance, objective: Objective, rng: np.random.Generator) -> None:
+        self.i, self.objective, self.rng, self.sketch = i, objective, rng, Sketch(i)
+        self.looked, self.helps = 0, 0.5  # candidates so far; how often a second look was worth it, of late
+        level = np.zeros(len(i), int)
+        for gang in i.order:
+            level[gang] = max((level[parent] + 1 for parent in i.parents[gang]), default=0)
+        self.levels = [np.flatnonzero(level == number) for number in range(1, level.max() + 1)]
+        self.parents = np.full((len(i), max(1, *map(len, i.parents))), len(i))
+        for gang, parents in enumerate(i.parents):
+            self.parents[gang, : len(parents)] = parents
+        share = spread(i).share  # [N, kinds]
+        kind_of = np.unique([device.kind for device in i.scenario.topology.devices], return_inverse=True)[1]
+        class_of = self.sketch.class_of
+        of_class = np.zeros((len(i), class_of.max() + 1))
+        for kind in range(share.shape[1]):
+            of_class[:, class_of[np.flatnonzero(kind_of == kind)[0]]] += share[:, kind]
+        self.until = np.cumsum(of_class, axis=1)[:, :-1]  # f[N, classes - 1]: where a draw falls into the next class
+
+    def order(self, key: np.ndarray) -> np.ndarray:
+        """Gangs by their keys, each after those it waits for [B, N]."""
+        padded = self._padded(key, -np.inf)
+        for some in self.levels:
+            padded[:, some] = np.maximum(padded[:, some], padded[:, self.parents[some]].max(axis=2) + NEXT)
+        return np.argsort(padded[:, :-1], axis=1, kind="stable")
+
+    def ready(self, finish: np.ndarray) -> np.ndarray:
+        """When the last of those that each gang waits for ends [B, N]."""
+        return self._padded(finish, 0.0)[:, self.parents].max(axis=2)
+
+    def _padded(self, values: np.ndarray, none: float) -> np.ndarray:
+        return np.concatenate([values, np.full((len(values), 1), none)], axis=1)
+
+    def best(self, key: np.ndarray, choice: np.ndarray) -> Built:
+        """The best of the candidates; as often as it has helped of late, also with those later that hold up others."""
+        looks = [self.sketch(self.order(key), choice)]
+        if self.rng.random() < max(self.helps, RARELY):
+            ready = self.ready(looks[0][2])
+            looks.append(self.sketch(self.order(np.maximum(key, ready)), choice))
+        self.looked += len(looks) * len(key)
+        values = [self._value(finish) for _, _, finish in looks]
+        if len(looks) > 1:
+            self.helps += 0.1 * (float(values[1].min() < values[0].min()) - self.helps)
+        devices, start, finish = looks[int(np.argmin([value.min() for value in values]))]
+        first = int(min(values, key=np.min).argmin())
+        return Built(float(min(map(np.min, values))), devices[first], start[first], finish[first])
+
+    def constructed(self) -> Built:
+        """The best of a batch: gangs in order of the longest path from each to the end, more or less."""
+        rank = np.zeros(len(self.i))
+        for gang in reversed(self.i.order):
+            rank[gang] = self.i.best_s[gang] + max((rank[child] for child in self.i.children[gang]), default=0.0)
+        noise = np.linspace(0, 0.1, BATCH)[:, None] * self.rng.normal(size=(BATCH, len(self.i)))
+        choice = np.full(noise.shape, self.sketch.anywhere)
+        return self.best(self.i.arrival_s + (rank.max() - rank * (1 + noise)), choice)
+
+    def decoded(self, plans: Sequence[Plan]) -> Built:
+        """The best of at most a batch of plans, in the sketch."""
+        filled = [*plans, *[plans[-1]] * (BATCH - len(plans))]
+        key = NEXT * np.stack([plan.rank for plan in filled])
+        return self.best(key, np.stack([plan.devices[:, 0] for plan in filled]))
+
+    def _value(self, finish: np.ndarray) -> np.ndarray:
+        if self.objective == "makespan":
+            return finish.max(axis=1)
+        job_of = np.asarray([job for job, _ in self.i.who])
+        jobs = self.i.scenario.workload.jobs
+        ends = [finish[:, job_of == job].max(axis=1) - jobs[job].arrival_s for job in range(len(jobs))]
+        return np.mean(ends, axis=0)
+
+    def neighbours(self, plan: Built) -> tuple[np.ndarray, np.ndarray]:
+        """Keys and choices [B, N] of candidates."""
+        gangs, end = len(self.i), float(plan.finish_s.max())
+
+        def size(least: float, most: float) -> np.ndarray:  # of every order of magnitude as often
+            return np.exp(self.rng.uniform(np.log(least), np.log(most), (BATCH, 1)))
+
+        middle = (plan.start_s + plan.finish_s) / 2
+        stretch = np.abs(middle - end * self.rng.random((BATCH, 1))) < end * size(0.02, 0.5)
+        share = np.where(self.rng.random((BATCH, 1)) < 0.7, stretch * size(0.02, 1.0), size(min(1 / gangs, 0.1), 0.1))
+        out = self.rng.random((BATCH, gangs)) < share
+        slower = self.rng.random((BATCH, gangs)) < self.rng.choice([0.0, 0.05, 0.3, 1.0], (BATCH, 1))
+        choice = np.where(slower, self.drawn(), self.sketch.anywhere)
+        stays = self.rng.random((BATCH, gangs)) < self.rng.choice([0.0, 0.0, 0.5], (BATCH, 1))
+        choice = np.where(out & ~stays, choice, plan.devices)
+        shift = end * size(0.001, 0.1) * self.rng.normal(size=(BATCH, gangs))
+        return plan.start_s + np.where(out, shift, 0.0), choice
+
+    def drawn(self) -> np.ndarray:
+        """For each gang a class of devices, as often as the area bound would use it [B, N]."""
+        number = (self.rng.random((BATCH, len(self.i), 1)) > self.until).sum(axis=2)
+        return len(self.i.slots) + number
+
+
+def rebuild(
+    i: Instance,
+    objective: Objective,
+    plans: Sequence[Plan],
+    *,
+    time_s: float,
+    rounds: int | None = None,
+    seed: int = 0,
+    progress: Callable[[float, float], None] | None = None,
+) -> tuple[list[Plan], int, float]:
+    """The best plans that were found, from the best of some plans on; how many candidates; seconds, without compiling.
+
+    Times are the sketch's, so that none of them need be better than the plans that were given: run them.
+    """
+    rng = np.random.default_rng(seed)
+    rebuilding = Rebuilding(i, objective, rng)
+    given = min(map(rebuilding.decoded, _chunks(plans)), key=lambda built: built.value_s)
+    chains = [_Chain([given], given), _Chain([made := rebuilding.constructed()], made)]
+    began, turn = time.perf_counter(), 0
+    while (rounds is None or turn < rounds) and (gone := (time.perf_counter() - began) / time_s) < 1:
+        gone = gone if rounds is None else turn / rounds
+        if gone > BOTH:
+            chains = [min(chains, key=lambda chain: chain.found[-1].value_s)]
+        chain = chains[turn % len(chains)]
+        chain.take(rebuilding.best(*rebuilding.neighbours(chain.current)), WARMTH * (1 - gone) * rng.random())
+        turn += 1
+        if progress is not None:
+            progress(gone, min(chain.found[-1].value_s for chain in chains))
+    found = min(chains, key=lambda chain: chain.found[-1].value_s).found
+    best = [
+        shared_plan(built.devices[:, None], np.argsort(rebuilding.order(built.start_s[None])[0]))
+        for built in reversed(found)
+    ]
+    return best, rebuilding.looked, time.perf_counter() - began
+
+
+def _chunks(plans: Sequence[Plan]) -> list[Sequence[Plan]]:
+    return [plans[k : k + BATCH] for k in range(0, len(plans), BATCH)]
