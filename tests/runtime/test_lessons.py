@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -71,4 +72,18 @@ def test_runs_that_end_at_once_were_beside_one_another(tmp_path: Path) -> None:
         engine.news = [replace(engine.finished(number), began_s=began_s) for number in sent]
         cluster.step()
         assert cluster.profiles.demand(alone.key, "small").runs == (0 if count == 1 else 2)  # beside others
+    cluster.close(wait=False)
+
+
+def test_who_counts_traffic_is_told_of_runs_that_have_ended_and_of_those_that_have_not(tmp_path: Path) -> None:
+    engine = ByHand(machine(slots=1))
+    cluster = Cluster(engine, profiles=tmp_path / "p.json", threads=False)
+    cluster.submit(chain(2))
+    cluster.step()
+    engine.news = [replace(engine.finished(0), began_s=10.0, seconds=1.0)]
+    cluster.step()
+    ended, running = cluster._loop._met(10.5)
+    assert (ended.kernel, ended.began_s, ended.ended_s) == (alone.key, 10.0, 11.0)
+    assert running.kernel == alone.key and math.isinf(running.ended_s)
+    assert len(cluster._loop._met(11.5)) == 1
     cluster.close(wait=False)
