@@ -50,6 +50,12 @@ def test_path_and_area_together_by_hand() -> None:
     assert path_and_area(made([(1.0, 3.0)] * 8, chain)) == pytest.approx(6.0, rel=1e-4)
 
 
+def test_workers_of_a_gang_run_side_by_side() -> None:
+    """Two workers of 1 s on two devices: 2 s of slots, but done after 1."""
+    i = made([(1.0, 1.0), (1.0, 1.0)], (Edge("t0", "t1"),))
+    assert path_and_area(replace(i, workers=np.asarray([2, 2]))) == pytest.approx(2.0, rel=1e-4)
+
+
 def test_path_and_area_see_what_neither_sees_alone() -> None:
     """The fast device is busy with the chain, or the chain is longer."""
     chain = tuple(Edge(f"t{n}", f"t{n + 1}") for n in range(3))

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
-from symphony.oracle import plan_file
+from symphony.oracle import plan_file, planning
 from symphony.oracle.instance import instance
 from symphony.oracle.planning import Planned, plan
+from symphony.oracle.rebuild import rebuild
 from symphony.problem.errors import InputError
 from tests.oracle.small import by_trying_everything, scenario
 from tests.oracle.test_samples import TINY
+
+SEED = 3  # of a graph that greedy decisions are not the best for
 
 
 def made(seed: int = 0) -> Planned:
@@ -33,6 +36,23 @@ def test_it_is_no_worse_than_what_it_was_made_from_and_finds_the_optimum_of_a_sm
     assert planned.value_s == pytest.approx(by_trying_everything(instance(planned.scenario))[0], rel=1e-9)
     assert planned.distance == pytest.approx(planned.value_s / planned.bound_s - 1)
     assert set(planned.heuristics) == {"heft"} and len(planned.samples_s) == 12
+
+
+def test_the_search_begins_with_what_was_rebuilt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One round of search alone does not find it."""
+
+    def found(*given: Any, rounds: int | None, **more: Any) -> Any:
+        return rebuild(*given, **more, rounds=30)
+
+    def value_s() -> float:
+        short: Any = {"heuristics": (), "samples": 0, "rounds": 1, "batch": 2, "seconds": 600.0}
+        return plan(scenario(SEED), policy=TINY, **short).value_s
+
+    best_s = by_trying_everything(instance(scenario(SEED)))[0]
+    monkeypatch.setattr(planning, "rebuild", lambda i, objective, starts, **_: (list(starts), 0, 0.0))
+    assert value_s() > 1.01 * best_s
+    monkeypatch.setattr(planning, "rebuild", found)
+    assert value_s() == pytest.approx(best_s, rel=1e-5)
 
 
 def test_more_samples_are_never_worse_and_all_of_them_are_the_best(planned: Planned) -> None:
