@@ -16,7 +16,7 @@ from symphony.problem.errors import InputError
 from tests.oracle.small import by_trying_everything, scenario
 from tests.oracle.test_samples import TINY
 
-SEED = 3  # of a graph that greedy decisions are not the best for
+SEED = 13  # of a graph for which neither greedy decisions nor HEFT are the best
 
 
 def made(seed: int = 0) -> Planned:
@@ -45,7 +45,7 @@ def test_the_search_begins_with_what_was_rebuilt(monkeypatch: pytest.MonkeyPatch
         return rebuild(*given, **more, rounds=30)
 
     def value_s() -> float:
-        short: Any = {"heuristics": (), "samples": 0, "rounds": 1, "batch": 2, "seconds": 600.0}
+        short: Any = {"heuristics": ("heft",), "samples": 0, "rounds": 1, "batch": 8, "seconds": 600.0}
         return plan(scenario(SEED), policy=TINY, **short).value_s
 
     best_s = by_trying_everything(instance(scenario(SEED)))[0]
