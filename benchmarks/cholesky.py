@@ -32,8 +32,6 @@ from symphony.simulator.scenarios import CALM, Scenario, draw
 
 RIVAL = "dmdas"
 POLICIES = (RIVAL, "heft", "eft-belief", "symphony")
-
-
 PLAN = "plan"
 
 

@@ -121,9 +121,8 @@ class Profiles(Mapping[tuple[str, str], Timing]):
         if seconds < LEAST_S or cold:
             self.timing(ran.kernel, ran.kind).learn(size, seconds, shared=bool(company), cold=cold)
             return
-        if (ran.kernel, ran.kind) not in self._demands:
-            self._demands[ran.kernel, ran.kind] = Demand()
-        demand = self._demands[ran.kernel, ran.kind]
+        key = ran.kernel, ran.kind
+        demand = self._demands.get(key) or self._demands.setdefault(key, Demand())  # whoever counts may be first
         load = load_of(ran, company, self._demands)
         longer, unsure = demand.slower(load)
         timing = self.timing(ran.kernel, ran.kind)
