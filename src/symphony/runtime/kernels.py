@@ -22,6 +22,7 @@ from symphony.engines.engine import Pickled
 from symphony.engines.worker import pickled
 from symphony.problem import limits, units
 from symphony.problem.errors import WorkloadError
+from symphony.runtime.training import Training
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Options:
     retries: int = 2  # runs after one that was lost without a fault of its own (its process was killed, say)
     preemptible: bool = False  # a policy may stop it, to have it run again from its start
     workers: int = 1  # that run it together, each on a device of its own
+    training: Training | None = None  # it goes in steps, saves what it has, and goes on from there
 
     def __post_init__(self) -> None:
         if not units.is_number(self.timeout_s) or self.timeout_s == 0:
@@ -43,6 +45,11 @@ class Options:
         if not units.is_whole(self.workers, 1, limits.WORKERS_PER_GANG):
             raise WorkloadError(
                 f"workers is {self.workers!r}", hint=f"write a whole number from 1 to {limits.WORKERS_PER_GANG}"
+            )
+        if self.training is not None and self.training.servers >= self.workers:
+            raise WorkloadError(
+                f"{self.training.servers} of {self.workers} workers are parameter servers",
+                hint="give it more workers than servers: servers are counted among them",
             )
 
 
