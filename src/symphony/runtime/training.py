@@ -1,0 +1,40 @@
+"""Training jobs: what is known of one before it runs.
+
+A training job is a kernel that goes in steps, is stopped and goes on from what it saved last. Its steps are alike, so
+that its speed can be measured while it runs; jobs of one kind are alike, so that what one has shown counts for others.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from symphony.problem import limits, units
+from symphony.problem.errors import WorkloadError
+
+STEPS = 10**12  # at most
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a training job says of itself. Numbers that are 0 are not known."""
+
+    steps: int  # of the whole gang, in all
+    kind: str = ""  # jobs of one kind are equally fast where they run alike; "" = as the kernel is called
+    servers: int = 0  # of the workers, the last ones: parameter servers. 0: workers exchange gradients themselves
+    batch: int = 0  # samples that a worker takes in a step
+    parameters: float = 0.0
+    operations: float = 0.0  # floating-point, of a sample, forth and back
+    checkpoint_s: float = 0.0  # what saving takes …
+    restore_s: float = 0.0  # … and reading it back
+
+    def __post_init__(self) -> None:
+        if not units.is_whole(self.steps, 1, STEPS):
+            raise WorkloadError(f"steps is {self.steps!r}", hint=f"write a whole number from 1 to {STEPS:.0e}")
+        for name in ("servers", "batch"):
+            if not units.is_whole(getattr(self, name), 0, STEPS):
+                raise WorkloadError(f"{name} is {getattr(self, name)!r}", hint="write a whole number, 0 or more")
+        for name in ("parameters", "operations", "checkpoint_s", "restore_s"):
+            value = getattr(self, name)
+            if not units.is_number(value, 0, limits.SECONDS if name.endswith("_s") else math.inf) or value == math.inf:
+                raise WorkloadError(f"{name} is {value!r}", hint="write a number, 0 or more")
