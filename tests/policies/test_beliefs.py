@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -53,6 +55,19 @@ def test_what_is_seen_of_a_job_on_one_gpu_says_much_of_it_on_another_and_less_of
     other_gpu, relative, stranger = (believed(b, q)[0] - guess for q in (ask(0, 1), ask(1), ask(2)))
     assert np.log(3.0) > other_gpu > relative > 0.2 and stranger == pytest.approx(0.0)
     assert believed(b, ask(0, 1))[1] < believed(b, ask(1))[1] < doubt
+
+
+def test_a_scale_that_nobody_told_is_learned_on_all_kinds_at_once_and_teaches_no_network() -> None:
+    b = Beliefs(replace(DESCRIBED, doubt=np.asarray([3.0, 0.0, 0.0, 0.0])))
+    assert believed(b, ask(0))[1] > 3.0 and believed(b, ask(1))[1] < 1.0
+    for job in range(3):
+        assert hear(b, seen(0, 0, NOBODY, 400.0, job)) == ""  # two hundred times the guess, and no news to anybody
+    here, there = believed(b, ask(0)), believed(b, ask(0, 1))
+    assert here[0] == pytest.approx(np.log(400.0), abs=0.05) and here[1] < 0.06
+    assert there[0] == pytest.approx(np.log(400.0), abs=0.4) and there[1] < 0.6  # what kinds differ by is as usual
+    before = b.ensemble
+    b.refit(100.0)
+    assert b.ensemble is before  # there was nothing to learn from
 
 
 def test_who_disturbs_one_neighbour_is_expected_to_disturb_others() -> None:

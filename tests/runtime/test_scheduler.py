@@ -11,12 +11,16 @@ import numpy as np
 import pytest
 
 import symphony as sy
+from symphony import policies
 from symphony.runtime import programs
 from symphony.runtime import turn as happened
 from symphony.runtime.books import Shapes, problem_arrays
 from symphony.runtime.graph import Graph, submission
+from symphony.runtime.kernels import KernelFunction, Options
 from symphony.runtime.profiles import Profiles
 from symphony.runtime.scheduler import HEURISTIC, Scheduler
+from symphony.runtime.speeds import Kind
+from symphony.runtime.training import Training
 from symphony.runtime.turn import Answer, Event
 from symphony.scheduling.policy import choose
 from symphony.scheduling.state import DONE, QUEUED, READY, RUNNING
@@ -285,3 +289,64 @@ def test_ready_gangs_wait_for_the_device_that_they_may_run_on() -> None:
     assert told.status()[0] == READY
     told.scheduler.allow(0, 0b11)
     assert started(told(Event(happened.FAILED, 0))) == [(0, 1)]
+
+
+# ------------------------------------------------------------ training jobs
+
+
+def trained(kind: str, steps: int) -> KernelFunction:
+    options = Options(preemptible=True, training=Training(steps, kind, operations=1e9, checkpoint_s=0.1, restore_s=0.1))
+    kernel = KernelFunction(lambda *_: None, "cpu", kind, options)
+    kernel.implementation("big")(lambda *_: None)
+    return kernel
+
+
+def believe(told: Told, seconds: dict[str, tuple[float, float]]) -> None:
+    """Seconds of a step on the small and on the big one."""
+    speeds = told.scheduler.books.speeds
+    guessed = speeds.learn([], 0.0, sorted(Kind.of(kernel) for kernel in told.scheduler.books.kernels))
+    for number, kind in enumerate(guessed.kinds):
+        guessed.told.mean.unit_s[number] = np.repeat(np.asarray(seconds[kind.name])[:, None], 2, axis=1)
+    speeds.adopt(guessed)
+    told.scheduler.books.believe()
+
+
+def test_at_the_end_of_a_round_training_jobs_go_where_they_are_believed_to_be_faster() -> None:
+    told = Told(policies.named(policies.PLANNER), shapes=Shapes(jobs=2, tasks=1, edges=1, kernels=2))
+    for kind in ("a", "b"):
+        graph = sy.graph(kind)
+        graph.task(trained(kind, 10_000))
+        told(told.arrives(graph))
+    where = {told.core.job[gang]: told.core.device[gang, 0] for gang in range(2)}
+    assert told.status(2) == [RUNNING, RUNNING] and set(where.values()) == {0, 1}
+    big = int(where[1] == 1)  # who has the big one
+    names = ("a", "b")
+    believe(told, {names[big]: (1.0, 1.0), names[1 - big]: (10.0, 1.0)})
+    assert (told(now_s=300.0).saved < 0).all()  # nobody is moved in the middle of a round
+    answer = told(Event(happened.ROUND), now_s=360.0)
+    assert set(answer.saved.tolist()) == {0, 1, -1}
+    told.scheduler.books.steps_left(1 - big, 0, 4_000)
+    told(Event(happened.STOPPED, 0), Event(happened.STOPPED, 1), now_s=361.0)
+    assert told.status(2) == [RUNNING, RUNNING]
+    assert told.core.device[1 - big, 0] == 1 and told.core.device[big, 0] == 0
+    lane = told.core.lane[1 - big, 0]
+    assert told.core.lane_estimate[lane] == pytest.approx(4_000.0)  # what is left of it, at a second each
+    assert not told.scheduler.statistics.fallbacks
+
+
+def test_jobs_that_have_little_left_go_first() -> None:
+    """Steps that are done count: who has fewer left is done sooner, and waits for nobody."""
+    told = Told(policies.named(policies.PLANNER), shapes=Shapes(jobs=2, tasks=1, edges=1, kernels=2))
+    for kind, steps in (("a", 1_000), ("b", 2_000)):
+        graph = sy.graph(kind)
+        kernel = trained(kind, steps)
+        kernel._implementations.pop("cpu")  # both want the big one
+        graph.task(kernel)
+        told(told.arrives(graph))
+    believe(told, {"a": (1.0, 1.0), "b": (1.0, 1.0)})
+    assert told.status(2) == [RUNNING, READY]
+    told.scheduler.books.steps_left(1, 0, 100)
+    answer = told(Event(happened.ROUND), now_s=360.0)
+    assert 0 in answer.saved.tolist()
+    told(Event(happened.STOPPED, 0), now_s=361.0)
+    assert told.status(2) == [READY, RUNNING]

@@ -17,7 +17,7 @@ from symphony.problem.topologies import topology
 from symphony.scheduling.state import FREE, RUNNING
 from symphony.simulator.scenarios import CALM, Scenario, draw
 from symphony.simulator.stretch import Look
-from symphony.training.closed_loop import Drift, reports, run
+from symphony.training.closed_loop import reports, run
 from tests.data import data
 
 CLUSTER = sharable(topology("gpu24"))
@@ -67,14 +67,6 @@ def test_who_runs_through_a_round_reports_units_place_and_neighbours() -> None:
 )
 def test_what_changed_within_a_round_is_no_sample(after: Look) -> None:
     assert reports(look(0.0, [100.0, 50.0], [0, 1]), after, CLUSTER, LANES) == []
-
-
-def test_errors_that_are_off_for_long_are_drift_and_noise_is_not() -> None:
-    rng = np.random.default_rng(0)
-    drift = Drift()
-    assert not any(drift.watch(list(rng.normal(0, 1, 8))) for _ in range(300))
-    assert [drift.watch([1.5] * 8) for _ in range(4)] == [False, False, False, True]
-    assert not drift.watch([1.5] * 8)  # it starts anew
 
 
 def test_in_the_loop_beliefs_come_near_the_truth_and_every_job_is_done(case: tuple[Scenario, MeasuredJobs]) -> None:

@@ -37,6 +37,14 @@ MODELS: Mapping[str, Model] = {
 }
 
 
+class Numbers(NamedTuple):
+    """A job in numbers, whatever it is called."""
+
+    model: Model
+    batch: int
+    gpus: int
+
+
 class Gpu(NamedTuple):
     """What a GPU's data sheet says of it."""
 
@@ -51,15 +59,30 @@ GPUS: Mapping[str, Gpu] = {
     "p100": Gpu(9.3e12, 732e9, 1.5e-5, 0.9),
     "k80": Gpu(2.8e12, 240e9, 3e-5, 1.0),
     "t4": Gpu(8.1e12, 300e9, 1.5e-5, 0.5),
+    "a100": Gpu(19.5e12, 1555e9, 1.0e-5, 0.5),
+    "a10": Gpu(31.2e12, 600e9, 1.0e-5, 0.5),
+    "l4": Gpu(30.3e12, 300e9, 0.9e-5, 0.5),
+    "h100": Gpu(67e12, 3350e9, 0.8e-5, 0.5),
+    "h200": Gpu(67e12, 4800e9, 0.8e-5, 0.5),
+    "gpu": Gpu(10e12, 500e9, 1.4e-5, 0.5),  # one that is not known …
+    "cpu": Gpu(5e10, 1e10, 1e-6, 1.0),  # … and a core, or whatever else
 }
 REACHED = 0.3  # of the operations on the data sheet
 LINKS = 10e9, 1.25e9  # bytes per second that an all-reduce reaches within a machine, and between machines
 JOB_FEATURES, GPU_FEATURES = 6, 3
 
 
-def job_features(shape: Shape) -> np.ndarray:
+def numbers(job: Shape | Numbers) -> Numbers:
+    """A job in numbers."""
+    if isinstance(job, Numbers):
+        return job
+    model = MODELS[job.model]
+    return Numbers(model, model.usual_batch if job.batch is None else job.batch, job.gpus)
+
+
+def job_features(job: Shape | Numbers) -> np.ndarray:
     """Logarithms of a job's numbers, about 0 and of about unit size [JOB_FEATURES]."""
-    model, batch = MODELS[shape.model], _batch(shape)
+    model, batch, gpus = numbers(job)
     step = model.operations * batch
     raw = [
         np.log10(model.parameters) - 7.0,
@@ -67,7 +90,7 @@ def job_features(shape: Shape) -> np.ndarray:
         np.log10(batch) - 1.8,
         np.log10(model.launches) - 2.7,
         np.log10(model.host_s * batch) + 2.5,
-        np.log2(shape.gpus) / 2,
+        np.log2(gpus) / 2,
     ]
     return np.asarray(raw)
 
@@ -78,29 +101,27 @@ def gpu_features(gpu: str) -> np.ndarray:
     return np.asarray([np.log10(g.operations) - 12.9, np.log10(g.bandwidth) - 11.7, np.log10(g.launch_s) + 4.8]) * 3
 
 
-def guess_s(shape: Shape, gpu: str, *, spread: bool = False) -> float:
+def guess_s(job: Shape | Numbers, gpu: str, *, spread: bool = False) -> float:
     """Seconds for each step of a gang, the analytic prior. Gavel counts the steps of all workers together."""
-    model = MODELS[shape.model]
-    compute, floor = _parts(shape, gpu)
-    step = compute + max(floor, model.host_s * _batch(shape) * GPUS[gpu].launch_s / GPUS["v100"].launch_s)
-    exchange = 8 * model.parameters * (shape.gpus - 1) / shape.gpus  # bytes: both ways, single precision
-    return (step + exchange / LINKS[spread]) / shape.gpus
+    n = numbers(job)
+    compute, floor = _parts(n, gpu)
+    step = compute + max(floor, n.model.host_s * n.batch * GPUS[gpu].launch_s / GPUS["v100"].launch_s)
+    exchange = 8 * n.model.parameters * (n.gpus - 1) / n.gpus  # bytes: both ways, single precision
+    return (step + exchange / LINKS[spread]) / n.gpus
 
 
-def guess_kept(shape: Shape, other: Shape, gpu: str) -> float:
+def guess_kept(job: Shape | Numbers, other: Shape | Numbers, gpu: str) -> float:
     """What a job keeps of its speed beside another on one GPU: they share the time that either keeps it busy."""
-    return 1 / max(1.0, _busy(shape, gpu) + _busy(other, gpu))
+    return 1 / max(1.0, busy(job, gpu) + busy(other, gpu))
 
 
-def _busy(shape: Shape, gpu: str) -> float:
-    compute, _ = _parts(shape, gpu)
-    return max(GPUS[gpu].filled, compute / guess_s(shape, gpu))
+def busy(job: Shape | Numbers, gpu: str) -> float:
+    """Share of the time for which a job keeps a GPU busy."""
+    n = numbers(job)
+    compute, _ = _parts(n, gpu)
+    return max(GPUS[gpu].filled, compute / guess_s(n, gpu))
 
 
-def _parts(shape: Shape, gpu: str) -> tuple[float, float]:
-    model, g = MODELS[shape.model], GPUS[gpu]
-    return model.operations * _batch(shape) / (REACHED * g.operations), model.launches * g.launch_s
-
-
-def _batch(shape: Shape) -> int:
-    return MODELS[shape.model].usual_batch if shape.batch is None else shape.batch
+def _parts(n: Numbers, gpu: str) -> tuple[float, float]:
+    g = GPUS[gpu]
+    return n.model.operations * n.batch / (REACHED * g.operations), n.model.launches * g.launch_s

@@ -4,7 +4,8 @@ features ─► encoders ─► learned ─► batched, lookahead, explain
 Weights are in files; `symphony.policy` comes with the package.
 
 For training jobs whose speeds are not known:
-samples ─► performance_model ─► beliefs ─► board, exploration ─► planner   (describing: what beliefs start from)
+samples ─► performance_model ─► beliefs ─► board, exploration ─► planner   (describing: what beliefs start from;
+learning: what a round's reports change)
 """
 
 from __future__ import annotations

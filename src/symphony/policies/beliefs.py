@@ -47,6 +47,15 @@ class Described:
     unit_s: np.ndarray  # f[N, Y, 2]: guessed; 0 = cannot run there
     kept: np.ndarray  # f[N, N, Y]: guessed; 0 = must not share
     crowding: float = 0.0
+    # f[N]: how far the scale of a guess may be off, on all kinds alike, as a deviation of its logarithm. Not 0 for
+    # those of whom nothing is known: their features say nothing either, so that no network learns from them.
+    doubt: np.ndarray | None = None
+
+    def scale(self, a: Query, b: Query) -> np.ndarray:
+        """What two lists of speeds share by that doubt [n, m]: a covariance."""
+        if self.doubt is None:
+            return np.zeros((len(a.kernel), len(b.kernel)))
+        return np.asarray((a.kernel[:, None] == b.kernel) * self.doubt[a.kernel, None] * self.doubt[b.kernel])
 
     @property
     def inputs(self) -> int:
@@ -136,10 +145,12 @@ class Beliefs:
 
     def refit(self, now_s: float) -> None:
         """Fit the ensemble to the samples so far."""
-        samples = [s for s in self.store.samples if len(s.neighbours) <= 1]
+        d = self.described
+        known = np.ones(len(d.family), bool) if d.doubt is None else d.doubt == 0
+        samples = [s for s in self.store.samples if len(s.neighbours) <= 1 and known[[s.kernel, *s.neighbours]].all()]
         if not samples:
             return
-        q, d = Query.at(samples), self.described
+        q = Query.at(samples)
         off = np.asarray([s.log_s for s in samples]) - q.guess(d)
         age = now_s - np.asarray([s.at_s for s in samples])
         data = performance_model.data(q.inputs(d), off, age, d.family[q.kernel], self.half_life_s)
@@ -160,18 +171,18 @@ class Beliefs:
 
     def log_seconds(self, query: Query, now_s: float) -> tuple[np.ndarray, np.ndarray]:
         """Mean and deviation of the logarithm of a unit's seconds, given all samples."""
-        mean, std = self._prior(query)
+        d, (mean, std) = self.described, self._prior(query)
+        own_doubt = 0.0 if d.doubt is None else d.doubt[query.kernel]
         seen, value, noise = self._evidence(now_s)
         if not len(value):
-            return mean, std
-        family = self.described.family
+            return mean, np.hypot(std, own_doubt)
         seen_mean, seen_std = self._prior(seen)
-        own = correlation(seen, seen, family) * seen_std[:, None] * seen_std + np.diag(noise)
-        cross = correlation(query, seen, family) * std[:, None] * seen_std
+        own = correlation(seen, seen, d.family) * seen_std[:, None] * seen_std + d.scale(seen, seen) + np.diag(noise)
+        cross = correlation(query, seen, d.family) * std[:, None] * seen_std + d.scale(query, seen)
         factor = np.linalg.cholesky(own)
         half = np.linalg.solve(factor, cross.T)
         mean = mean + half.T @ np.linalg.solve(factor, value - seen_mean)
-        return mean, np.sqrt(np.maximum(std**2 - (half**2).sum(axis=0), 1e-6))
+        return mean, np.sqrt(np.maximum(std**2 + own_doubt**2 - (half**2).sum(axis=0), 1e-6))
 
     def tables(self, now_s: float, kernels: np.ndarray, before: BeliefArrays) -> BeliefArrays:
         """Beliefs about these kernels and their pairs; what is believed of others stays as it was."""

@@ -24,12 +24,14 @@ from symphony.problem.arrays import (
     topology_arrays,
     workload_arrays,
 )
+from symphony.problem.speeds import BeliefArrays
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Edge, Gang, Job, Kernel, Profile, Task, TaskGraph, Workload
 from symphony.runtime.demand import memory_row
 from symphony.runtime.graph import Submission
 from symphony.runtime.kernels import RunnableKernel
 from symphony.runtime.profiles import Profiles
+from symphony.runtime.speeds import Speeds
 from symphony.runtime.watching import PCIE, TAKEN
 from symphony.scheduling.state import Core
 
@@ -41,8 +43,8 @@ LITTLE = 0.05  # share of an accelerator or a link that counts as none: somethin
 LINKS = ("link", "switch")  # rows that traffic between a host and an accelerator crosses
 BY_JOB = ("jobs", "arrival_whole", "arrival_part", "graph", "priority", "home")  # of traces only
 BY_KERNEL = ("time_fixed", "time_work", "demand_fixed", "demand_work", "memory_fixed", "memory_work", "exchange")
-# f[N, Y] twice, f[N, Y, Q], f[A, T] (bytes of the inputs, as far as they are known), f[A, E]
-LEARNED = ("time_fixed", "time_work", "demand_fixed", "work", "in_bytes")
+# f[N, Y] twice, f[N, Y, Q], f[A, T] twice (bytes of the inputs, as far as they are known; steps that are left), f[A, E]
+LEARNED = ("time_fixed", "time_work", "demand_fixed", "work", "units", "in_bytes")
 
 
 @dataclass(frozen=True)
@@ -69,8 +71,9 @@ class Shapes:
 class Books:
     """The arrays of one scheduler."""
 
-    def __init__(self, topology: Topology, profiles: Profiles, shapes: Shapes) -> None:
+    def __init__(self, topology: Topology, profiles: Profiles, shapes: Shapes, speeds: Speeds | None = None) -> None:
         self.topology, self.profiles, self.shapes = topology, profiles, shapes
+        self.speeds = speeds or Speeds(topology)
         self.t: TopologyArrays = topology_arrays(topology)[0]
         self.kernels: list[RunnableKernel] = []  # by their number in the arrays
         self.free = list(range(shapes.jobs))  # rows
@@ -78,6 +81,7 @@ class Books:
         self._links = _links(topology)
         self._used: dict[int, set[RunnableKernel]] = {}  # by the graph in each row that is not free
         self.w = _empty(self.t, shapes)
+        self.told = self._told()  # what is believed of training jobs
         self.version = 0  # of everything but what is learned
 
     @property
@@ -137,6 +141,7 @@ class Books:
                 _fill(new, row, small[0], name)
             w[name] = new
         self.w = WorkloadArrays(**w)
+        self.told = self._told()
         self.version += 1
         return row
 
@@ -151,11 +156,21 @@ class Books:
             return
         index = self.kernels.index(kernel)
         for kind in self.kinds_of(kernel):
-            timing = self.profiles.timing(kernel.key, self.topology.kinds[kind].name)
-            self.w.time_fixed[index, kind], self.w.time_work[index, kind] = timing.fixed_s, timing.per_byte_s
+            self.w.time_fixed[index, kind], self.w.time_work[index, kind] = self._times(kernel, kind)
             demand = self._demand(kernel, self.topology.kinds[kind].name)
             for row in ("compute", "memory", *LINKS):
                 self.w.demand_fixed[index, kind, KIND_INDEX[row]] = demand.get(row, 0.0)
+
+    def believe(self) -> None:
+        """Read afresh what is believed of training jobs."""
+        self.told = self._told()
+        for kernel in self.kernels:
+            if kernel.options.training is not None:
+                self.refresh(kernel)
+
+    def steps_left(self, row: int, task: int, steps: float) -> None:
+        """A training job has so many steps to go."""
+        self.w.units[row, task] = steps
 
     def inputs_known(self, row: int, task: int, sizes: Mapping[int, int], total: int) -> None:
         """All that a task reads has been made: bytes by the task that made them, and in all."""
@@ -165,7 +180,7 @@ class Books:
 
     def grown(self, shapes: Shapes) -> Books:
         """The same books, with room for more."""
-        books = Books(self.topology, self.profiles, shapes)
+        books = Books(self.topology, self.profiles, shapes, self.speeds)
         books.kernels, books.version, books._used = list(self.kernels), self.version + 1, dict(self._used)
         taken = set(range(self.shapes.jobs)) - set(self.free)
         books.free = [row for row in range(shapes.jobs) if row not in taken]
@@ -178,7 +193,18 @@ class Books:
             else:
                 for row in range(len(small)):
                     _fill(big, row, small[row], name)
+        books.told = books._told()
         return books
+
+    def _told(self) -> BeliefArrays:
+        return self.speeds.tell(self.kernels, *self.w.time_fixed.shape)
+
+    def _times(self, kernel: RunnableKernel, kind: int) -> tuple[float, float]:
+        """Seconds of a unit on a device kind, and of each byte of its input. Units of a training job are its steps."""
+        if kernel.options.training is not None:
+            return self.speeds.step_s(kernel, kind), 0.0
+        timing = self.profiles.timing(kernel.key, self.topology.kinds[kind].name)
+        return timing.fixed_s, timing.per_byte_s
 
     def _with(self, graph: Submission) -> list[RunnableKernel]:
         """All kernels by number, once a graph is there: new ones take the numbers of those that nobody uses."""
@@ -211,11 +237,10 @@ class Books:
         profiles = {}
         for kind in self.kinds_of(kernel):
             device = self.topology.kinds[kind].name
-            timing = self.profiles.timing(kernel.key, device)
-            held_s = timing.fixed_s
-            if handling_s is not None:
+            timing, (held_s, per_byte_s) = self.profiles.timing(kernel.key, device), self._times(kernel, kind)
+            if handling_s is not None and kernel.options.training is None:
                 held_s += timing.around_s if timing.around or timing.behind else handling_s
-            profiles[device] = Profile(held_s, timing.per_byte_s, demand=self._demand(kernel, device))
+            profiles[device] = Profile(held_s, per_byte_s, demand=self._demand(kernel, device))
         # One that no device can run is still a kernel: the check of the whole problem says what is wrong with it.
         return Kernel(name, profiles or {device: Profile(1.0) for device in kernel.implementations})
 
@@ -251,11 +276,13 @@ def task_graph(
     """
     tasks, gangs = [], []
     for call, size in zip(graph.calls, sizes, strict=True):
-        options = call.kernel.options
+        options, training = call.kernel.options, call.kernel.options.training
         workers = [call.name, *(f"{call.name}·{rank}" for rank in range(1, options.workers))]
-        tasks += [Task(worker, names[call.kernel], size=float(size)) for worker in workers]
+        units = 1.0 if training is None else float(training.steps)
+        tasks += [Task(worker, names[call.kernel], size=float(size), units=units) for worker in workers]
+        saving = (0.0, 0.0) if training is None else (training.checkpoint_s, training.restore_s)
         if len(workers) > 1 or options.preemptible:
-            gangs.append(Gang(call.name, tuple(workers), preemptible=options.preemptible))
+            gangs.append(Gang(call.name, tuple(workers), options.preemptible, *saving))
     edges = [Edge(graph.calls[source].name, call.name) for call in graph.calls for source in call.reads]
     return TaskGraph(name or graph.name, tuple(tasks), tuple(edges), tuple(gangs))
 

@@ -27,7 +27,9 @@ from symphony.runtime.jobs import Job, JobState, TaskRun, size_of
 from symphony.runtime.kernels import RunnableKernel, code_of, digest
 from symphony.runtime.loop import Loop
 from symphony.runtime.profiles import Profiles, default_path
+from symphony.runtime.rounds import ROUND_S, Rounds
 from symphony.runtime.scheduler import Scheduler, Statistics
+from symphony.runtime.speeds import Speeds
 from symphony.scheduling.policy import Policy
 
 DEFAULT_POLICY = "eft-belief"
@@ -44,21 +46,29 @@ class Cluster:
         policy: Policy | str = DEFAULT_POLICY,
         profiles: str | Path | None = None,
         policy_timeout_s: float = 1.0,
+        round_s: float = ROUND_S,
         threads: bool = True,
     ) -> None:
-        """Without `threads`, whoever holds it calls `step`: tests do, to say what happens when."""
+        """Without `threads`, whoever holds it calls `step`: tests do, to say what happens when.
+
+        `round_s`: how often training jobs are planned anew.
+        """
         if not units.is_number(policy_timeout_s) or policy_timeout_s == 0:
             raise InputError(f"policy_timeout_s is {policy_timeout_s!r}", hint="write seconds above 0")
         self._engine = engine
         chosen = policies.named(policy) if isinstance(policy, str) else policy
         self._profiles = Profiles(default_path() if profiles is None else Path(profiles))
-        self._scheduler = Scheduler(engine.inventory(), self._profiles, chosen, timeout_s=policy_timeout_s)
+        topology, kept = engine.inventory(), self._profiles.path
+        speeds = Speeds(topology, None if kept is None else kept.with_name(f"{kept.stem}-training.json"))
+        self._rounds = Rounds(speeds, round_s, threads=threads)
+        self._scheduler = Scheduler(topology, self._profiles, chosen, timeout_s=policy_timeout_s, speeds=speeds)
         self._functions: dict[tuple[RunnableKernel, str], Function] = {}
         self._numbers = itertools.count(1)
         self._open: list[JobState] = []
         self._closed = False
         self._lock = threading.Lock()
-        self._loop = Loop(whole(engine), self._scheduler, lambda kernel, device: self._functions[kernel, device])
+        functions = self._functions
+        self._loop = Loop(whole(engine), self._scheduler, lambda kernel, kind: functions[kernel, kind], self._rounds)
         self._thread = threading.Thread(target=self._loop.run, name="symphony-loop", daemon=True) if threads else None
         if self._thread is not None:
             self._thread.start()

@@ -55,7 +55,9 @@ from symphony.runtime.kernels import RunnableKernel
 from symphony.runtime.lessons import Lessons
 from symphony.runtime.others import Others, cpu_seconds
 from symphony.runtime.own_time import OwnTime
+from symphony.runtime.rounds import Rounds, Stand
 from symphony.runtime.scheduler import Scheduler
+from symphony.runtime.speeds import Kind
 from symphony.runtime.traffic import Traffic
 from symphony.runtime.turn import AT_ONCE, Answer, Event
 from symphony.runtime.watching import Watch
@@ -70,9 +72,12 @@ class Loop:
     """A scheduler and an engine at work."""
 
     def __init__(
-        self, engine: Engine, scheduler: Scheduler, functions: Callable[[RunnableKernel, str], Function]
+        self, engine: Engine, scheduler: Scheduler, functions: Callable[[RunnableKernel, str], Function], rounds: Rounds
     ) -> None:
         self.engine, self.scheduler, self._functions = engine, scheduler, functions
+        self.rounds = rounds
+        rounds.done = self._post
+        self._training: set[TaskRun] = set()  # training jobs that are let in and not over
         self.topology = engine.inventory()
         self.requests: deque[Callable[[], None]] = deque()  # left by other threads
         self.closing = False
@@ -132,6 +137,7 @@ class Loop:
         while not self.closing:
             self.step(3600.0)
         self._watch.close()
+        self.rounds.close()
         self._give_all_up(EngineError("the cluster was closed", hint="read results before it is closed"))
 
     def step(self, timeout_s: float) -> None:
@@ -146,12 +152,13 @@ class Loop:
 
     def cycle(self, timeout_s: float) -> None:
         """Hear what has happened, have the core decide what follows, and then learn from it."""
-        events = self.engine.poll(timeout_s)
+        events = self.engine.poll(max(min(timeout_s, self.rounds.due_s - time.monotonic()), 0.0))
         self._own_time.heard(time.monotonic())
         for event in events:
             self._heard(event)
         while self.requests:
             self.requests.popleft()()
+        self._attend_rounds(time.monotonic())
         while True:
             while self._events:
                 batch = [self._events.popleft() for _ in range(min(len(self._events), AT_ONCE))]
@@ -166,6 +173,53 @@ class Loop:
                 break
             self._own_time.heard(time.monotonic())  # of jobs: what letting them in took is theirs
         self._lessons.learn()
+
+    # --- rounds of training jobs
+
+    def _post(self, request: Callable[[], None]) -> None:
+        """Have the loop's thread do something."""
+        self.requests.append(request)
+        self.engine.wake()
+
+    def _attend_rounds(self, now_s: float) -> None:
+        """Have a round end when it is time, as long as there are training jobs."""
+        if not self._training and self.rounds.due_s == math.inf:
+            return
+        self._training = {run for run in self._training if run.value is None and not run.job.over.is_set()}
+        kinds = sorted({Kind.of(run.kernel) for run in self._training})
+        self.rounds.attend(kinds, now_s, self._believe)
+        if now_s >= self.rounds.due_s:
+            for run in self._training:
+                self.scheduler.books.steps_left(run.job.row, run.index, _steps_left(run))
+            stands = [self._stand(run) for run in self._training if run.number >= 0 and run.progress is not None]
+            self.rounds.end(stands, kinds, now_s, self._round_ended)
+
+    def _believe(self) -> None:
+        self.scheduler.books.believe()
+
+    def _round_ended(self) -> None:
+        self.scheduler.books.believe()
+        self._events.append(Event(happened.ROUND))
+
+    def _stand(self, run: TaskRun) -> Stand:
+        """Where a training job is, and beside whom."""
+        assert run.progress is not None
+        devices = [device for device, runs in enumerate(self._on) if run in runs]
+        others = {other for device in devices for other in self._on[device]} - {run}
+        trains = all(other.kernel.options.training is not None for other in others)
+        machines = {self.topology.devices[device].machine for device in devices}
+        return Stand(
+            job=run.job.number,
+            attempt=run.number,
+            kind=Kind.of(run.kernel),
+            device=self._kind[devices[0]],
+            spread=len(machines) > 1,
+            near=frozenset(other.number for other in others),
+            neighbours=tuple(sorted(Kind.of(other.kernel) for other in others)) if trains else None,
+            left_s=max(self._left_s[device] for device in devices),
+            step=run.progress.step,
+            at_s=run.progress.stepped_s,
+        )
 
     # --- jobs come
 
@@ -203,6 +257,7 @@ class Loop:
         job.row = books.add(job.graph, sizes, arrays)
         job.admitted, self._arrivals = self._arrivals, self._arrivals + 1
         self._admitted[job.admitted] = job
+        self._training |= {run for run in job.runs if run.kernel.options.training is not None}
         job.status = RUNNING
         self._events.append(Event(happened.ARRIVED, graph=job.row, priority=job.priority))
 
@@ -409,6 +464,8 @@ class Loop:
         """It has to be placed again, unless its job is given up; if the core has not started it, it still waits."""
         if run.device >= 0:
             run.device = -1
+            if run.kernel.options.training is not None:
+                self.scheduler.books.steps_left(run.job.row, run.index, _steps_left(run))
             self._events.append(Event(happened.STOPPED, self._gang(run)))
 
     def _gang(self, run: TaskRun) -> int:
@@ -539,3 +596,11 @@ class Loop:
             if not job.over.is_set():
                 job.error = error
                 self._close(job, FAILED)
+
+
+def _steps_left(run: TaskRun) -> float:
+    """Of a training job: what it has to do, from where it is or would go on."""
+    training, progress = run.kernel.options.training, run.progress
+    assert training is not None
+    done = 0 if progress is None else progress.step if run.number >= 0 else progress.saved
+    return float(max(training.steps - done, 1))

@@ -12,7 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from symphony.baselines.rounds import PlansOnHost
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.problem.speeds import BeliefArrays
 from symphony.runtime.books import LEARNED, Books
 from symphony.runtime.others import UNKNOWN, Load
 from symphony.runtime.packing import Packed, Packing
@@ -107,7 +109,7 @@ class Program:
         """One turn. Changes nothing: who does not like the result has the core as it was."""
         with jax.default_device(self._device):
             self._read(books)
-            known = (self._policy, self._topology, self._workload, books.learned)
+            known = (self._policy, self._topology, self._workload, books.learned, self._speeds(books))
             given = (core, policy_state, self._prepared, self._at(events, now_s, others), self._key)
             after, policy_state, answer = self._turn(*known, *given)
         return Result(after, policy_state, Answer.of(np.asarray(answer), self._lanes, self._workers))
@@ -118,6 +120,10 @@ class Program:
         if others is not None:
             load[:, : len(others[0])] = others
         return told(events, now_s, load)
+
+    def _speeds(self, books: Books) -> BeliefArrays | None:
+        """Of training jobs, for policies that plan by them; others go by the mean, which is in the books."""
+        return books.told if isinstance(self.policy, PlansOnHost) else None
 
     def _read(self, books: Books) -> None:
         """Take over graphs that have changed."""
@@ -146,6 +152,7 @@ class Program:
             t: Packed,
             w: Packed,
             learned: Any,
+            speeds: Any,
             core: Packed,
             state: Any,
             prepared: Any,
@@ -166,6 +173,7 @@ class Program:
                 prepared,
                 heard(moment),
                 key,
+                speeds,
             )
             return core_form.pack(after, jnp), new, answer
 
@@ -174,6 +182,7 @@ class Program:
             self._topology,
             self._workload,
             books.learned,
+            self._speeds(books),
             self.empty(books),
             self.begin(books),
             self._prepared,

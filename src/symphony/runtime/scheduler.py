@@ -23,6 +23,7 @@ from symphony.runtime.others import Load
 from symphony.runtime.packing import Packed
 from symphony.runtime.profiles import Profiles
 from symphony.runtime.programs import Program, Result
+from symphony.runtime.speeds import Speeds
 from symphony.runtime.timing import tame_mean
 from symphony.runtime.turn import AT_ONCE, Answer, Event
 from symphony.scheduling import state
@@ -60,7 +61,14 @@ class Scheduler:
     """A core, the books of what it knows, and the policy that decides. Used by one thread."""
 
     def __init__(
-        self, topology: Topology, profiles: Profiles, policy: Policy, *, timeout_s: float, shapes: Shapes | None = None
+        self,
+        topology: Topology,
+        profiles: Profiles,
+        policy: Policy,
+        *,
+        timeout_s: float,
+        shapes: Shapes | None = None,
+        speeds: Speeds | None = None,
     ) -> None:
         check_instance(policy)
         if policy.cheats:
@@ -68,7 +76,7 @@ class Scheduler:
                 f"{policy.name} wants to see the true background, which no real machine shows",
                 hint='choose another policy, such as "eft-belief"',
             )
-        self.books = Books(topology, profiles, shapes or Shapes())
+        self.books = Books(topology, profiles, shapes or Shapes(), speeds)
         self.policy, self.timeout_s = policy, timeout_s
         self.statistics = Statistics()
         self._own = type(policy) is type(HEURISTIC)

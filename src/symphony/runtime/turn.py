@@ -21,16 +21,17 @@ import numpy as np
 from jax import Array
 
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.problem.speeds import BeliefArrays
 from symphony.scheduling import advance, instant
 from symphony.scheduling.advance import Arrival
 from symphony.scheduling.clock import Amount
-from symphony.scheduling.feasible import startable
+from symphony.scheduling.feasible import per_gang, startable
 from symphony.scheduling.indexing import put, take
 from symphony.scheduling.policy import Observation, Policy
 from symphony.scheduling.state import ABSENT, DONE, RUNNING, SAVING, Core
 
 AT_ONCE = 32  # events that one turn takes in; more take several
-ARRIVED, DROPPED, FINISHED, STOPPED, FAILED, REPAIRED, RECALLED = range(7)  # kinds of events
+ARRIVED, DROPPED, FINISHED, STOPPED, FAILED, REPAIRED, RECALLED, ROUND = range(8)  # kinds of events; a ROUND has ended
 
 
 @dataclass(frozen=True)
@@ -129,10 +130,11 @@ def take_turn(
     prepared: Any,
     moment: Moment,
     key: Array,
+    speeds: BeliefArrays | None = None,
 ) -> tuple[Core, Any, Array]:
     """Tell the core what has happened, and let the policy decide until nothing is left to do.
 
-    Returns the new core, the policy's new state, and what `Answer.of` reads.
+    `speeds`: what is believed of training jobs. Returns the new core, the policy's state, and what `Answer.of` reads.
     """
     yes = jnp.asarray(True)
 
@@ -153,7 +155,7 @@ def take_turn(
 
     def decide(x: _Turn) -> _Turn:
         drawn = jax.random.fold_in(key, x.core.decisions)
-        state, action = policy.decide(drawn, x.policy_state, observe(x.core, t, w, moment, prepared))
+        state, action = policy.decide(drawn, x.policy_state, observe(x.core, t, w, moment, prepared, speeds))
         core, commands, _ = advance.apply(x.core, t, w, action, yes)
         saved = put(x.saved, (x.saved >= 0).sum(), commands.save, commands.save >= 0)
         return replace(x, core=core, policy_state=state, saved=saved)
@@ -178,13 +180,15 @@ def take_turn(
                 core = advance.device_failed(core, t, who, yes)
             elif number == REPAIRED:
                 core = advance.device_repaired(core, who, yes)
-            else:
+            elif number == RECALLED:
                 core = advance.gang_recalled(core, who, yes)
+            else:  # all may be planned anew
+                core = advance.window_ended(core, core.reading, core.own_reading, yes, yes)
             return replace(x, core=core, told=k + 1, early=early)
 
         return happened
 
-    parts = [leave, fetch, start, decide, *(event(number) for number in range(RECALLED + 1))]
+    parts = [leave, fetch, start, decide, *(event(number) for number in range(ROUND + 1))]
 
     def todo(x: _Turn) -> Array:
         """The next part, the first that has something to do; how many parts there are if none has."""
@@ -216,8 +220,16 @@ def _answer(before: Core, end: _Turn, t: TopologyArrays) -> Array:
     return jnp.concatenate([end.started, end.saved, early, devices, said, core.job])
 
 
-def observe(core: Core, t: TopologyArrays, w: WorkloadArrays, moment: Moment, prepared: Any) -> Observation:
+def observe(
+    core: Core,
+    t: TopologyArrays,
+    w: WorkloadArrays,
+    moment: Moment,
+    prepared: Any,
+    speeds: BeliefArrays | None = None,
+) -> Observation:
     """What a policy is shown."""
+    absent = (core.status == ABSENT) | (core.status == DONE)
     return Observation(
         core=replace(core, reading=moment.background + core.own_reading),
         topology=t,
@@ -227,6 +239,7 @@ def observe(core: Core, t: TopologyArrays, w: WorkloadArrays, moment: Moment, pr
         background=moment.background,
         background_std=moment.background_std,
         true_background=None,
-        units_left=jnp.where((core.status == ABSENT) | (core.status == DONE), 0.0, 1.0),  # a kernel says 1 until done
+        units_left=jnp.where(absent, 0.0, per_gang(core, jnp.asarray(w.units))),  # the books have what is left
         prepared=prepared,
+        told=speeds,
     )

@@ -4,25 +4,21 @@ A run goes from window to window in the compiled simulator; in between, here: sp
 round in one place beside the same neighbours are reported, beliefs are conditioned on them, and what policies are told
 changes. Any policy can be run so, given the same reports: the heuristics as well.
 
-Every few rounds the networks are refitted. If reports are off from what was believed for long (a sum of standardised
-errors that forgets slowly), old samples are made to count less and the networks are refitted at once. If beliefs come
-out as no numbers, those of the round before stand. Each is logged with its reason.
-
 Policies that learn on these beliefs are trained in `placing.py`, on the ensemble's members.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from symphony.policies.beliefs import REPEAT, Beliefs, Described
+from symphony.policies.learning import Learner, Logged
 from symphony.policies.samples import Report
 from symphony.problem.errors import InputError
 from symphony.problem.speeds import BeliefArrays
@@ -35,21 +31,6 @@ from symphony.simulator.records import RunRecord
 from symphony.simulator.scenarios import Scenario, ScenarioArrays, scenario_arrays
 from symphony.simulator.stretch import Look
 
-REFIT_EVERY = 40  # rounds: what was seen since is known at once, so that refits may be rare
-NEW = 16  # samples since the last refit, without which there is none
-FEWEST = 32  # samples, before the first
-ALLOWANCE, ALARM = 0.5, 8.0  # of the sum of standardised errors, in deviations of a round's mean
-FORGETS = 0.5  # what a drift leaves of the half-life
-SHORTEST_S = 7_200.0  # half-life
-
-
-class Logged(NamedTuple):
-    """Something that the loop did, and why."""
-
-    at_s: float
-    what: str  # "refit", "drift", "fallback", "put aside"
-    why: str
-
 
 @dataclass
 class Outcome:
@@ -61,25 +42,6 @@ class Outcome:
     aside: Counter[str]
     beliefs: Beliefs
     errors: list[tuple[float, float]] = field(default_factory=list)  # time, root mean square of a round's errors
-
-
-class Drift:
-    """Watches standardised errors: a sum for each direction, which falls by ALLOWANCE a round (CUSUM)."""
-
-    def __init__(self) -> None:
-        self.up = self.down = 0.0
-
-    def watch(self, errors: Sequence[float]) -> bool:
-        """Take the errors of a round; whether they have been off for long. An alarm starts anew."""
-        if not errors:
-            return False
-        # Jobs share what is wrong with them, so that a round's mean counts little more than one of them.
-        z = float(np.clip(np.mean(errors), -3, 3)) * min(2.0, len(errors) ** 0.5)
-        self.up, self.down = max(0.0, self.up + z - ALLOWANCE), max(0.0, self.down - z - ALLOWANCE)
-        if max(self.up, self.down) < ALARM:
-            return False
-        self.up = self.down = 0.0
-        return True
 
 
 def reports(before: Look, after: Look, topology: Topology, lane_device: np.ndarray) -> list[Report]:
@@ -152,7 +114,8 @@ def run(
             told = loop.learn(before, seen, told)
             s, carry = stretch.tell(s, carry, policy, told)
     done = stretch.ended(scenario, carry, logs, name or policy.name)
-    return Outcome(done, loop.log, len(beliefs.store.samples), beliefs.store.reasons, beliefs, loop.errors)
+    store, learner = beliefs.store, loop.learner
+    return Outcome(done, learner.log, len(store.samples), store.reasons, beliefs, learner.errors)
 
 
 class _Loop:
@@ -166,13 +129,10 @@ class _Loop:
         noise: float,
         spoil: Callable[[Report], list[Report]] | None,
     ) -> None:
-        self.topology, self.beliefs, self.noise, self.spoil = scenario.topology, beliefs, noise, spoil
+        self.topology, self.learner, self.noise, self.spoil = scenario.topology, Learner(beliefs), noise, spoil
         self.lane_device = np.asarray(arrays.topology.lane_device)
         self.shape = np.asarray(arrays.truth.beside).shape if arrays.truth is not None else ()
         self.rng = np.random.default_rng([scenario.seed, 5])
-        self.drift, self.log = Drift(), list[Logged]()
-        self.errors: list[tuple[float, float]] = []
-        self.rounds = self.fresh = 0
 
     def padded(self, told: BeliefArrays) -> BeliefArrays:
         """The same, of the size that the scenario's arrays have."""
@@ -190,52 +150,23 @@ class _Loop:
 
     def learn(self, before: Look, after: Look, told: BeliefArrays) -> BeliefArrays:
         """Take the reports of a round, refit if it is time, and say what is believed now."""
-        now = float(after.now_s)
-        self.rounds += 1
         placed = {int(after.job[g]) for g in np.asarray(after.holds) if g >= 0}
         made = [
             report._replace(units=report.units * float(np.exp(self.rng.normal(0, self.noise))))
             for report in reports(before, after, self.topology, self.lane_device)
         ]
         made = [bad for report in made for bad in self.spoil(report)] if self.spoil else made
-        heard = self.beliefs.hear(made, now_s=now, placed=placed)
-        for h in heard:
-            if h.why:
-                why = f"{h.why}: job {h.report.job}, {h.report.units:g} units"
-                self.log.append(Logged(now, "put aside", why))
-        good = [h for h in heard if not h.why and len(h.report.neighbours) <= 1]
-        self.fresh += len(good)
-        if good:
-            self.errors.append((now, float(np.sqrt(np.mean([h.error**2 for h in good])))))
-        self._refit(now, self.drift.watch([h.error / float(np.hypot(h.std, 2**0.5 * REPEAT)) for h in good]))
         present = np.unique(np.asarray(after.kernel)[np.asarray(after.job) >= 0])
         small = self._cut(told)
-        new = self.beliefs.tables(now, present, small) if len(present) else small
-        if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(new)):
-            self.log.append(Logged(now, "fallback", "beliefs came out as no numbers: those of the round before stand"))
-            return told
-        return self.padded(new)
+        new = self.learner.learn(made, now_s=float(after.now_s), placed=placed, kernels=present, told=small)
+        return told if new is small else self.padded(new)
 
     def _cut(self, told: BeliefArrays) -> BeliefArrays:
         """Without padding, on the host."""
-        n, y = self.beliefs.described.unit_s.shape[:2]
+        n, y = self.learner.beliefs.described.unit_s.shape[:2]
         mean = told.mean
         return BeliefArrays(
             type(mean)(np.asarray(mean.unit_s)[:n, :y], np.asarray(mean.beside)[:n, :n, :y], mean.crowding),
             np.asarray(told.unit_std)[:n, :y],
             np.asarray(told.beside_std)[:n, :n, :y],
         )
-
-    def _refit(self, now: float, drifted: bool) -> None:
-        b = self.beliefs
-        if drifted:
-            b.half_life_s = max(SHORTEST_S, FORGETS * b.half_life_s)
-            why = f"reports have been off for long: samples now halve in {b.half_life_s:.0f} s"
-            self.log.append(Logged(now, "drift", why))
-        due = self.rounds % REFIT_EVERY == 0 and self.fresh >= NEW
-        enough = len(b.store.samples) >= FEWEST
-        if enough and (due or drifted):
-            why = "drift" if drifted else f"{self.fresh} new samples in {REFIT_EVERY} rounds"
-            self.log.append(Logged(now, "refit", why))
-            b.refit(now)
-            self.fresh = 0
