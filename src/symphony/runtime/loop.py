@@ -35,6 +35,7 @@ from symphony.problem.errors import (
 )
 from symphony.runtime import turn as happened
 from symphony.runtime.books import Shapes, problem_arrays
+from symphony.runtime.checkpoints import Checkpoints
 from symphony.runtime.counting import Counting
 from symphony.runtime.demand import Ran
 from symphony.runtime.failures import error_of, is_run_again
@@ -55,6 +56,7 @@ from symphony.runtime.kernels import RunnableKernel
 from symphony.runtime.lessons import Lessons
 from symphony.runtime.others import Others, cpu_seconds
 from symphony.runtime.own_time import OwnTime
+from symphony.runtime.saving import Saving
 from symphony.runtime.scheduler import Scheduler
 from symphony.runtime.traffic import Traffic
 from symphony.runtime.turn import AT_ONCE, Answer, Event
@@ -70,7 +72,11 @@ class Loop:
     """A scheduler and an engine at work."""
 
     def __init__(
-        self, engine: Engine, scheduler: Scheduler, functions: Callable[[RunnableKernel, str], Function]
+        self,
+        engine: Engine,
+        scheduler: Scheduler,
+        functions: Callable[[RunnableKernel, str], Function],
+        checkpoints: Checkpoints,
     ) -> None:
         self.engine, self.scheduler, self._functions = engine, scheduler, functions
         self.topology = engine.inventory()
@@ -101,6 +107,7 @@ class Loop:
         self._events: deque[Event] = deque()  # for the core
         self._early: dict[int, Event] = {}  # gangs that have finished, of which the core has not heard
         self._own_time = OwnTime(len(self._on))
+        self.saving = Saving(engine, checkpoints)
 
     # --- what others ask for; each is run by the loop's own thread
 
@@ -146,10 +153,11 @@ class Loop:
 
     def cycle(self, timeout_s: float) -> None:
         """Hear what has happened, have the core decide what follows, and then learn from it."""
-        events = self.engine.poll(timeout_s)
+        events = self.engine.poll(min(timeout_s, self.saving.wait_s()))
         self._own_time.heard(time.monotonic())
         for event in events:
             self._heard(event)
+        self.saving.look()
         while self.requests:
             self.requests.popleft()()
         while True:
@@ -251,7 +259,7 @@ class Loop:
         for gang in answer.saved.tolist():  # only now: it may have started within this turn
             run = self._run_of(gang, answer) if gang >= 0 else None
             if run is not None and run.number >= 0:
-                self.engine.preempt(run.number)
+                self.saving.stop(run)
 
     def _begun(self, answer: Answer) -> Iterator[tuple[TaskRun, list[int], bool]]:
         """What the core has started and the engine does not have."""
@@ -329,7 +337,7 @@ class Loop:
         run.attempts.append(attempt)
         implementation = books.function(run.kernel, self._kind[device])
         assert implementation is not None
-        return Work(
+        work = Work(
             run.number,
             device,
             self._functions(run.kernel, implementation),
@@ -338,6 +346,7 @@ class Loop:
             timeout_s=run.kernel.options.timeout_s,
             others=tuple(devices[1:]),
         )
+        return self.saving.begin(run, work)
 
     # --- what the engine says
 
@@ -349,6 +358,7 @@ class Loop:
         else:
             run = self._attempts.pop(event.number, None)
             if run is not None:
+                self.saving.ended(run, event.number)
                 self._ended(run, event)
 
     def _ended(self, run: TaskRun, event: Finished | Failed | Stopped) -> None:
@@ -498,6 +508,7 @@ class Loop:
             job.error = error
         for index in set(job.graph.outputs):
             self.engine.free(value_of(job.runs[index]))
+        self.saving.over(job)
         self._close(job, FAILED if job.error else DONE)
 
     def _give_up(self, job: JobState, error: SymphonyError, status: str) -> None:
@@ -521,6 +532,7 @@ class Loop:
         """Free what a job that was given up has made, once nothing of it runs any more."""
         if any(run.number >= 0 for run in job.runs):
             return
+        self.saving.over(job)
         for run in job.runs:
             self.engine.free(run.arguments)
             if run.value is not None:
