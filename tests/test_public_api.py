@@ -95,6 +95,7 @@ PUBLIC = [
     "testing",
     "topology",
     "train",
+    "training",
     "wait",
     "workload",
 ]

@@ -52,6 +52,7 @@ from symphony.problem.workload import Edge, Gang, Job, Kernel, Profile, Task, Ta
 from symphony.runtime.cluster import Cluster, local, ray
 from symphony.runtime.graph import graph
 from symphony.runtime.kernels import kernel
+from symphony.runtime.kernels import training as _training
 from symphony.scheduling.policy import (
     Action,
     Observation,
@@ -70,6 +71,8 @@ from symphony.simulator.records import GangRecord, JobRecord, RunRecord
 from symphony.simulator.run import simulate
 from symphony.simulator.scenarios import CALM, Disturbances, Scenario, draw
 from symphony.training.train import train
+
+training = _training  # what users write; the package of that name is imported by those who train policies
 
 __all__ = [
     "CALM",
@@ -151,6 +154,7 @@ __all__ = [
     "testing",
     "topology",
     "train",
+    "training",
     "wait",
     "workload",
 ]

@@ -64,6 +64,17 @@ class Function:
 
 
 @dataclass(frozen=True)
+class Resumable:
+    """What work is told that goes in steps, saves what it has and goes on from there (`training_run.py`)."""
+
+    folder: str  # that every device reaches; the same for every attempt
+    attempt: str  # names it, also among those of other schedulers with this folder
+    steps: int
+    servers: int = 0
+    every_s: float = 600.0
+
+
+@dataclass(frozen=True)
 class Work:
     """One attempt to run one task."""
 
@@ -77,6 +88,7 @@ class Work:
     size: int = 1
     timeout_s: float = math.inf
     others: tuple[int, ...] = ()  # devices of the other workers, where a gang is one piece of work (`gangs.py`)
+    resumes: Resumable | None = None  # then a handle of it is the first argument, and knows rank and size
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 
 from symphony.engines import worker as process
@@ -146,7 +146,7 @@ class LocalEngine:
         self._stop(number, "")
 
     def preempt(self, number: int) -> None:
-        """As `cancel`: what runs here writes no checkpoints."""
+        """As `cancel`: whoever writes checkpoints has been asked for one."""
         self._stop(number, "")
 
     def poll(self, timeout_s: float) -> list[EngineEvent]:
@@ -315,7 +315,8 @@ class LocalEngine:
             slot.knows.add(work.function.digest)
             code = None if known else work.function.code.at
             inputs = tuple(value.at for value in self._slim(work.inputs))
-            what = (work.function.digest, code, work.arguments.at, inputs, (work.rank, work.size))
+            resumes = None if work.resumes is None else astuple(work.resumes)
+            what = (work.function.digest, code, work.arguments.at, inputs, (work.rank, work.size), resumes)
             slot.outbox += process.framed(("run", work.number, *what))
         if slot.sent == 0 and slot.work:
             slot.since = time.monotonic()

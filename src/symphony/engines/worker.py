@@ -158,7 +158,9 @@ def fetch(value: Portable, folder: str) -> tuple[bytes, list[Any]]:
 class Kernels:
     """The functions that were sent to a process, and what comes of calling them."""
 
-    def __init__(self) -> None:
+    def __init__(self, handles: Callable[[], Callable[..., Any]]) -> None:
+        """`handles` gives the class of what training functions are called with."""
+        self._handles = handles
         self._functions: dict[str, Callable[..., Any]] = {}
         self._called: set[str] = set()
 
@@ -171,12 +173,13 @@ class Kernels:
         place: tuple[int, int],
         fetched: Callable[[Any], tuple[bytes, Sequence[Any]]],
         kept: Callable[[bytes, list[memoryview]], Any],
+        resumes: Sequence[Any] | None = None,
     ) -> tuple:
         """Call a function: ("done", began, seconds, cold, value, busy seconds of the processor), or ("failed", began,
         seconds, step, and what of it).
 
         `fetched` gives the bytes of code, arguments and inputs, `kept` takes those of the value. `place`: its rank in
-        its gang, and the size of that.
+        its gang, and the size of that. `resumes`: what a training function is told.
         """
         began, seconds, cold = time.monotonic(), 0.0, digest not in self._called
         step = "function"
@@ -187,9 +190,11 @@ class Kernels:
             step = "arguments"
             values = [unpickled(*fetched(value)) for value in inputs] if inputs else ()
             positional, named = unpickled(*fetched(arguments), values)
-            if place[1] > 1:
-                named = {**named, "rank": place[0], "size": place[1]}
             step = "call"
+            if resumes is not None:
+                positional = (self._handles()(*resumes, *place), *positional)
+            elif place[1] > 1:
+                named = {**named, "rank": place[0], "size": place[1]}
             busy, began = time.process_time(), time.monotonic()
             value = _wait_for(function(*positional, **named))
             seconds, busy = time.monotonic() - began, time.process_time() - busy
@@ -284,7 +289,7 @@ class _Process:
         self.inbox = Inbox()
         self.waiting: deque[tuple] = deque()  # work that has come
         self.dropped: set[int] = set()
-        self.kernels = Kernels()
+        self.kernels = Kernels(_beside)
         self.folder = ""
         self.printed = Printed()
         self.names = (f"{os.getpid()}-{number}" for number in itertools.count())
@@ -321,10 +326,12 @@ class _Process:
             pass
         self.say("ready", os.getpid(), _accelerator(accelerator))
 
-    def run(self, _: str, number: int, digest: str, code: Any, arguments: Any, inputs: tuple, place: Any) -> None:
+    def run(
+        self, _: str, number: int, digest: str, code: Any, arguments: Any, inputs: tuple, place: Any, resumes: Any
+    ) -> None:
         """Run a kernel and say what came of it."""
         self.printed.text = ""
-        kind, *rest = self.kernels.run(digest, code, arguments, inputs, place, self.fetched, self.kept)
+        kind, *rest = self.kernels.run(digest, code, arguments, inputs, place, self.fetched, self.kept, resumes)
         self.say(kind, number, *rest, self.printed.text)
 
     def fetched(self, value: Portable) -> tuple[bytes, list[Any]]:
@@ -332,6 +339,20 @@ class _Process:
 
     def kept(self, head: bytes, buffers: list[memoryview]) -> Portable:
         return store(head, buffers, self.folder, next(self.names) if buffers or len(head) > INLINE else "")
+
+
+def _beside() -> Callable[..., Any]:
+    """The handle of training functions, from the file beside this one: Symphony need not be where this runs."""
+    name = "symphony_training_run"
+    if name not in sys.modules:
+        import importlib.util
+
+        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "training_run.py")
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None and spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name].TrainingRun
 
 
 def _accelerator(kind: str) -> str:

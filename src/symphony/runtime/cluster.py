@@ -17,11 +17,12 @@ from symphony.engines.engine import Engine, Function, Stored
 from symphony.engines.gangs import whole
 from symphony.engines.local import LocalEngine
 from symphony.problem import limits, units
-from symphony.problem.errors import EngineError, InputError, SymphonyWarning, WorkloadError
+from symphony.problem.errors import EngineError, InfeasibleError, InputError, SymphonyWarning, WorkloadError
 from symphony.problem.runnable import check_graphs
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Kernel, Profile, Workload
 from symphony.runtime.books import task_graph
+from symphony.runtime.checkpoints import Checkpoints
 from symphony.runtime.graph import Graph, Submission, submission
 from symphony.runtime.jobs import Job, JobState, TaskRun, size_of
 from symphony.runtime.kernels import RunnableKernel, code_of, digest
@@ -46,6 +47,7 @@ class Cluster:
         policy: Policy | str = DEFAULT_POLICY,
         profiles: str | Path | None = None,
         policy_timeout_s: float = 1.0,
+        checkpoints: Checkpoints | None = None,
         round_s: float = ROUND_S,
         threads: bool = True,
     ) -> None:
@@ -67,8 +69,11 @@ class Cluster:
         self._open: list[JobState] = []
         self._closed = False
         self._lock = threading.Lock()
+        self._checkpoints = checkpoints or Checkpoints()
         functions = self._functions
-        self._loop = Loop(whole(engine), self._scheduler, lambda kernel, kind: functions[kernel, kind], self._rounds)
+        self._loop = Loop(
+            whole(engine), self._scheduler, lambda k, device: functions[k, device], self._checkpoints, self._rounds
+        )
         self._thread = threading.Thread(target=self._loop.run, name="symphony-loop", daemon=True) if threads else None
         if self._thread is not None:
             self._thread.start()
@@ -152,6 +157,10 @@ class Cluster:
         """Give a job up. Does nothing if it is over."""
         self._ask(lambda: self._loop.cancel(job))
 
+    def save_training(self) -> None:
+        """Ask all training jobs that run for a checkpoint."""
+        self._ask(self._loop.saving.ask_all)
+
     def step(self) -> None:
         """Do what a loop's thread does whenever something has happened, if there is no such thread."""
         self._loop.step(3600.0)
@@ -201,6 +210,7 @@ class Cluster:
             self._loop.run()
         self._scheduler.close()
         self._profiles.save()
+        self._checkpoints.close()
 
     def _ask(self, request: Callable[[], None]) -> None:
         """Have the loop's thread do something."""
@@ -227,10 +237,21 @@ class Cluster:
     def check(self, graph: Submission) -> None:
         """Refuse a task that no device can run, to the one who submits it."""
         kernels = {call.kernel: f"{call.kernel.name}" for call in graph.calls}
+        self._check_folder(graph)
         once = {
             name: Kernel(name, dict.fromkeys(kernel.implementations, Profile(1.0))) for kernel, name in kernels.items()
         }
         check_graphs(self.topology, once.values(), [task_graph(graph, kernels, [1.0] * len(graph.calls))])
+
+    def _check_folder(self, graph: Submission) -> None:
+        """Refuse a training job whose machines could not go on from one another's checkpoints."""
+        trains = any(call.kernel.options.training is not None for call in graph.calls)
+        if trains and len(self.topology.machines) > 1 and not self._checkpoints.named:
+            raise InfeasibleError(
+                "a training job needs a folder for its checkpoints that all machines reach",
+                where=f"graph {graph.name!r}",
+                hint="name one: sy.ray(…, checkpoints=DIR), or symphony serve --checkpoints DIR",
+            )
 
     def _send(self, kernel: RunnableKernel) -> None:
         """Give the engine the implementations of a kernel, once."""
@@ -259,12 +280,14 @@ def local(
     policy: Policy | str = DEFAULT_POLICY,
     profiles: str | Path | None = None,
     policy_timeout_s: float = 1.0,
+    checkpoints: str | Path | None = None,
 ) -> Cluster:
     """This machine as a cluster: a process for each slot of each device (by default, of those that are discovered).
 
-    `profiles` is the file in which is kept what is learned of kernels.
+    `profiles` is the file in which is kept what is learned of kernels. In `checkpoints`, training jobs save what they
+    have, for as long as they run.
     """
-    return _cluster(LocalEngine(topology), policy, profiles, policy_timeout_s)
+    return _cluster(LocalEngine(topology), policy, profiles, policy_timeout_s, checkpoints)
 
 
 def ray(
@@ -274,12 +297,14 @@ def ray(
     policy: Policy | str = DEFAULT_POLICY,
     profiles: str | Path | None = None,
     policy_timeout_s: float = 1.0,
+    checkpoints: str | Path | None = None,
 ) -> Cluster:
     """A Ray cluster as a cluster: an actor for each slot of each device (by default, of those that Ray knows of).
 
-    Without an address, Ray is what this process or RAY_ADDRESS has, else one that is started on this machine.
+    Without an address, Ray is what this process or RAY_ADDRESS has, else one that is started on this machine. Training
+    jobs need a folder for `checkpoints` that all machines reach, if there are several.
     """
-    return _cluster(ray_engine(address, topology), policy, profiles, policy_timeout_s)
+    return _cluster(ray_engine(address, topology), policy, profiles, policy_timeout_s, checkpoints)
 
 
 def ray_engine(address: str | None, topology: Topology | None) -> Any:
@@ -293,12 +318,24 @@ def ray_engine(address: str | None, topology: Topology | None) -> Any:
     return RayEngine(address, topology)
 
 
-def _cluster(engine: Any, policy: Policy | str, profiles: str | Path | None, policy_timeout_s: float) -> Cluster:
+def _cluster(
+    engine: Any,
+    policy: Policy | str,
+    profiles: str | Path | None,
+    policy_timeout_s: float,
+    checkpoints: str | Path | None,
+) -> Cluster:
     """A cluster that owns an engine, whose notes are passed on."""
     for note in engine.notes:
         warnings.warn(SymphonyWarning(note), stacklevel=3)
     try:
-        return Cluster(engine, policy=policy, profiles=profiles, policy_timeout_s=policy_timeout_s)
+        return Cluster(
+            engine,
+            policy=policy,
+            profiles=profiles,
+            policy_timeout_s=policy_timeout_s,
+            checkpoints=Checkpoints(None if checkpoints is None else Path(checkpoints)),
+        )
     except BaseException:
         engine.close()
         raise

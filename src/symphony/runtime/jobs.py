@@ -19,6 +19,7 @@ from symphony.problem.errors import JobCancelledError, SymphonyError
 from symphony.runtime import report
 from symphony.runtime.graph import Call, Submission
 from symphony.runtime.kernels import RunnableKernel
+from symphony.runtime.progress import Progress, Unread
 
 WAITING, RUNNING, DONE, FAILED, CANCELLED = "waiting", "running", "done", "failed", "cancelled"
 
@@ -37,6 +38,7 @@ class Attempt:
     cold: bool = False
     ended: str = ""  # "" = under way, "done", or why it was not
     handled_s: float = 0.0  # for which a slot waited for us before it was sent, beyond decisions
+    progress: Progress | None = None  # of a training job: what it has said last
 
     @property
     def device(self) -> str:
@@ -61,6 +63,10 @@ class TaskRun:
     lost: int = 0  # runs that were lost without a fault of its own
     trial: int = -1  # device kind that it is to try out, -1 = none
     attempts: list[Attempt] = field(default_factory=list)
+    folder: str = ""  # of a training job: where it saves what it has …
+    token: str = ""  # … and what the present attempt is called there
+    progress: Progress | None = None  # what that has said last …
+    unread: Unread | None = None  # … and why there is nothing newer
 
     @property
     def name(self) -> str:

@@ -14,11 +14,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, overload
 
 from symphony.engines.engine import Pickled
+from symphony.engines.training_run import EVERY_S, TrainingRun
 from symphony.engines.worker import pickled
 from symphony.problem import limits, units
 from symphony.problem.errors import WorkloadError
@@ -121,7 +123,11 @@ class KernelFunction:
         functools.update_wrapper(self, function)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._first(*args, **kwargs)
+        training = self.options.training
+        if training is None:
+            return self._first(*args, **kwargs)
+        with tempfile.TemporaryDirectory() as folder:  # from the beginning, and by one worker
+            return self._first(TrainingRun(folder, steps=training.steps), *args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<kernel {self.name!r} for {', '.join(self._implementations)}>"
@@ -195,3 +201,47 @@ def kernel(
         return KernelFunction(function, device, name or function.__name__, options)
 
     return make if function is None else make(function)
+
+
+def training(
+    *,
+    steps: int,
+    workers: int = 1,
+    device: str = "cpu",
+    name: str = "",
+    kind: str = "",
+    servers: int = 0,
+    batch: int = 0,
+    parameters: float = 0.0,
+    operations: float = 0.0,
+    checkpoint_s: float = 0.0,
+    restore_s: float = 0.0,
+    every_s: float = EVERY_S,
+    timeout_s: float = math.inf,
+    retries: int = 2,
+) -> Callable[[Callable[..., Any]], KernelFunction]:
+    """Makes a training job of a function: a kernel that goes in steps, saves what it has, and goes on from there.
+
+    It is called with a handle of its run before its own arguments:
+
+        def train(job, data):
+            weights = job.restore()             # what was saved last, None at the beginning
+            for step in job.steps():            # from the step after that
+                weights = …
+                if job.save_now:                # somebody asks for it, or the last time was `every_s` ago
+                    job.save(weights)
+            return weights
+
+    With `workers`, as many call it at once, each on a device of its own: `job.rank`, `job.size`. The last `servers` of
+    them are parameter servers (`job.is_server`). What it makes is what rank 0 returns. `retries` are runs that may be
+    lost in a row without one that saved something.
+    """
+
+    def make(function: Callable[..., Any]) -> KernelFunction:
+        if not callable(function) or not hasattr(function, "__qualname__"):
+            raise WorkloadError(f"{function!r} is no function", hint="write @sy.training(steps=…) above a def")
+        numbers = (servers, batch, parameters, operations, checkpoint_s, restore_s, every_s)
+        options = Options(timeout_s, retries, True, workers, Training(steps, kind, *numbers))
+        return KernelFunction(function, device, name or function.__name__, options)
+
+    return make

@@ -35,6 +35,7 @@ from symphony.problem.errors import (
 )
 from symphony.runtime import turn as happened
 from symphony.runtime.books import Shapes, problem_arrays
+from symphony.runtime.checkpoints import Checkpoints
 from symphony.runtime.counting import Counting
 from symphony.runtime.demand import Ran
 from symphony.runtime.failures import error_of, is_run_again
@@ -55,9 +56,9 @@ from symphony.runtime.kernels import RunnableKernel
 from symphony.runtime.lessons import Lessons
 from symphony.runtime.others import Others, cpu_seconds
 from symphony.runtime.own_time import OwnTime
-from symphony.runtime.rounds import Rounds, Stand
+from symphony.runtime.rounds import Attendance, Rounds
+from symphony.runtime.saving import Saving
 from symphony.runtime.scheduler import Scheduler
-from symphony.runtime.speeds import Kind
 from symphony.runtime.traffic import Traffic
 from symphony.runtime.turn import AT_ONCE, Answer, Event
 from symphony.runtime.watching import Watch
@@ -72,12 +73,14 @@ class Loop:
     """A scheduler and an engine at work."""
 
     def __init__(
-        self, engine: Engine, scheduler: Scheduler, functions: Callable[[RunnableKernel, str], Function], rounds: Rounds
+        self,
+        engine: Engine,
+        scheduler: Scheduler,
+        functions: Callable[[RunnableKernel, str], Function],
+        checkpoints: Checkpoints,
+        rounds: Rounds,
     ) -> None:
         self.engine, self.scheduler, self._functions = engine, scheduler, functions
-        self.rounds = rounds
-        rounds.done = self._post
-        self._training: set[TaskRun] = set()  # training jobs that are let in and not over
         self.topology = engine.inventory()
         self.requests: deque[Callable[[], None]] = deque()  # left by other threads
         self.closing = False
@@ -106,6 +109,11 @@ class Loop:
         self._events: deque[Event] = deque()  # for the core
         self._early: dict[int, Event] = {}  # gangs that have finished, of which the core has not heard
         self._own_time = OwnTime(len(self._on))
+        self.saving = Saving(engine, checkpoints)
+        rounds.done = self._post
+        self.rounds = Attendance(
+            rounds, checkpoints, scheduler, self._on, self._left_s, lambda: self._events.append(Event(happened.ROUND))
+        )
 
     # --- what others ask for; each is run by the loop's own thread
 
@@ -121,6 +129,11 @@ class Loop:
     def attempt(self, number: int) -> TaskRun | None:
         """The task that an attempt runs; None if it has ended."""
         return self._attempts.get(number)
+
+    def _post(self, request: Callable[[], None]) -> None:
+        """Have the loop's thread do something. Any thread may ask."""
+        self.requests.append(request)
+        self.engine.wake()
 
     @property
     def down(self) -> frozenset[int]:
@@ -152,13 +165,14 @@ class Loop:
 
     def cycle(self, timeout_s: float) -> None:
         """Hear what has happened, have the core decide what follows, and then learn from it."""
-        events = self.engine.poll(max(min(timeout_s, self.rounds.due_s - time.monotonic()), 0.0))
+        events = self.engine.poll(min(timeout_s, self.saving.wait_s(), self.rounds.wait_s()))
         self._own_time.heard(time.monotonic())
         for event in events:
             self._heard(event)
+        self.saving.look()
         while self.requests:
             self.requests.popleft()()
-        self._attend_rounds(time.monotonic())
+        self.rounds.attend(time.monotonic())
         while True:
             while self._events:
                 batch = [self._events.popleft() for _ in range(min(len(self._events), AT_ONCE))]
@@ -173,53 +187,6 @@ class Loop:
                 break
             self._own_time.heard(time.monotonic())  # of jobs: what letting them in took is theirs
         self._lessons.learn()
-
-    # --- rounds of training jobs
-
-    def _post(self, request: Callable[[], None]) -> None:
-        """Have the loop's thread do something."""
-        self.requests.append(request)
-        self.engine.wake()
-
-    def _attend_rounds(self, now_s: float) -> None:
-        """Have a round end when it is time, as long as there are training jobs."""
-        if not self._training and self.rounds.due_s == math.inf:
-            return
-        self._training = {run for run in self._training if run.value is None and not run.job.over.is_set()}
-        kinds = sorted({Kind.of(run.kernel) for run in self._training})
-        self.rounds.attend(kinds, now_s, self._believe)
-        if now_s >= self.rounds.due_s:
-            for run in self._training:
-                self.scheduler.books.steps_left(run.job.row, run.index, _steps_left(run))
-            stands = [self._stand(run) for run in self._training if run.number >= 0 and run.progress is not None]
-            self.rounds.end(stands, kinds, now_s, self._round_ended)
-
-    def _believe(self) -> None:
-        self.scheduler.books.believe()
-
-    def _round_ended(self) -> None:
-        self.scheduler.books.believe()
-        self._events.append(Event(happened.ROUND))
-
-    def _stand(self, run: TaskRun) -> Stand:
-        """Where a training job is, and beside whom."""
-        assert run.progress is not None
-        devices = [device for device, runs in enumerate(self._on) if run in runs]
-        others = {other for device in devices for other in self._on[device]} - {run}
-        trains = all(other.kernel.options.training is not None for other in others)
-        machines = {self.topology.devices[device].machine for device in devices}
-        return Stand(
-            job=run.job.number,
-            attempt=run.number,
-            kind=Kind.of(run.kernel),
-            device=self._kind[devices[0]],
-            spread=len(machines) > 1,
-            near=frozenset(other.number for other in others),
-            neighbours=tuple(sorted(Kind.of(other.kernel) for other in others)) if trains else None,
-            left_s=max(self._left_s[device] for device in devices),
-            step=run.progress.step,
-            at_s=run.progress.stepped_s,
-        )
 
     # --- jobs come
 
@@ -257,7 +224,7 @@ class Loop:
         job.row = books.add(job.graph, sizes, arrays)
         job.admitted, self._arrivals = self._arrivals, self._arrivals + 1
         self._admitted[job.admitted] = job
-        self._training |= {run for run in job.runs if run.kernel.options.training is not None}
+        self.rounds.admitted(job)
         job.status = RUNNING
         self._events.append(Event(happened.ARRIVED, graph=job.row, priority=job.priority))
 
@@ -306,7 +273,7 @@ class Loop:
         for gang in answer.saved.tolist():  # only now: it may have started within this turn
             run = self._run_of(gang, answer) if gang >= 0 else None
             if run is not None and run.number >= 0:
-                self.engine.preempt(run.number)
+                self.saving.stop(run)
 
     def _begun(self, answer: Answer) -> Iterator[tuple[TaskRun, list[int], bool]]:
         """What the core has started and the engine does not have."""
@@ -384,7 +351,7 @@ class Loop:
         run.attempts.append(attempt)
         implementation = books.function(run.kernel, self._kind[device])
         assert implementation is not None
-        return Work(
+        work = Work(
             run.number,
             device,
             self._functions(run.kernel, implementation),
@@ -393,6 +360,7 @@ class Loop:
             timeout_s=run.kernel.options.timeout_s,
             others=tuple(devices[1:]),
         )
+        return self.saving.begin(run, work)
 
     # --- what the engine says
 
@@ -404,6 +372,7 @@ class Loop:
         else:
             run = self._attempts.pop(event.number, None)
             if run is not None:
+                self.saving.ended(run, event.number)
                 self._ended(run, event)
 
     def _ended(self, run: TaskRun, event: Finished | Failed | Stopped) -> None:
@@ -464,8 +433,7 @@ class Loop:
         """It has to be placed again, unless its job is given up; if the core has not started it, it still waits."""
         if run.device >= 0:
             run.device = -1
-            if run.kernel.options.training is not None:
-                self.scheduler.books.steps_left(run.job.row, run.index, _steps_left(run))
+            self.rounds.stopped(run)
             self._events.append(Event(happened.STOPPED, self._gang(run)))
 
     def _gang(self, run: TaskRun) -> int:
@@ -555,6 +523,7 @@ class Loop:
             job.error = error
         for index in set(job.graph.outputs):
             self.engine.free(value_of(job.runs[index]))
+        self.saving.over(job)
         self._close(job, FAILED if job.error else DONE)
 
     def _give_up(self, job: JobState, error: SymphonyError, status: str) -> None:
@@ -578,6 +547,7 @@ class Loop:
         """Free what a job that was given up has made, once nothing of it runs any more."""
         if any(run.number >= 0 for run in job.runs):
             return
+        self.saving.over(job)
         for run in job.runs:
             self.engine.free(run.arguments)
             if run.value is not None:
@@ -596,11 +566,3 @@ class Loop:
             if not job.over.is_set():
                 job.error = error
                 self._close(job, FAILED)
-
-
-def _steps_left(run: TaskRun) -> float:
-    """Of a training job: what it has to do, from where it is or would go on."""
-    training, progress = run.kernel.options.training, run.progress
-    assert training is not None
-    done = 0 if progress is None else progress.step if run.number >= 0 else progress.saved
-    return float(max(training.steps - done, 1))

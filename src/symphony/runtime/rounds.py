@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 from symphony.problem import limits, units
 from symphony.problem.errors import InputError
+from symphony.runtime.checkpoints import Checkpoints
+from symphony.runtime.jobs import JobState, TaskRun
+from symphony.runtime.progress import saved_before
+from symphony.runtime.scheduler import Scheduler
 from symphony.runtime.speeds import Kind, Seen, Speeds, Tables
 
 log = logging.getLogger("symphony.runtime")
@@ -132,3 +137,91 @@ def _seen(before: Stand, now: Stand) -> Seen:
     near = now.neighbours or ()
     steps, seconds = now.step - before.step, now.at_s - before.at_s
     return Seen(now.job, now.kind, now.device, near, now.spread, seconds, steps)
+
+
+class Attendance:
+    """The training jobs of a loop: where they are, what is left of them, and that their rounds end. For its thread."""
+
+    def __init__(
+        self,
+        rounds: Rounds,
+        checkpoints: Checkpoints,
+        scheduler: Scheduler,
+        on: Sequence[Collection[TaskRun]],
+        left_s: Sequence[float],
+        ended: Callable[[], None],
+    ) -> None:
+        """`on`: what is on each device; `left_s`: when something left it last; `ended`: has the core hear of a round."""
+        self._rounds, self._checkpoints, self._scheduler = rounds, checkpoints, scheduler
+        self._on, self._left_s, self._ended = on, left_s, ended
+        self._topology = rounds.speeds.topology
+        self._kinds = [kind.name for kind in self._topology.kinds]
+        self._runs: set[TaskRun] = set()  # training jobs that are let in and not over
+        self.close = rounds.close
+
+    def wait_s(self) -> float:
+        """Until the present round ends."""
+        return max(self._rounds.due_s - time.monotonic(), 0.0)
+
+    def admitted(self, job: JobState) -> None:
+        """A job has been let in."""
+        for run in job.runs:
+            if run.kernel.options.training is not None:
+                self._runs.add(run)
+                self._tell_left(run)  # it may have been saved before a restart
+
+    def stopped(self, run: TaskRun) -> None:
+        """A run has ended before its job was done: it goes on from what it saved."""
+        if run.kernel.options.training is not None:
+            self._tell_left(run)
+
+    def attend(self, now_s: float) -> None:
+        """Have a round end when it is time, as long as there are training jobs."""
+        if not self._runs and self._rounds.due_s == math.inf:
+            return
+        self._runs = {run for run in self._runs if run.value is None and not run.job.over.is_set()}
+        kinds = sorted({Kind.of(run.kernel) for run in self._runs})
+        self._rounds.attend(kinds, now_s, self._scheduler.believe)
+        if now_s < self._rounds.due_s:
+            return
+        for run in self._runs:
+            self._tell_left(run)
+        stands = [self._stand(run) for run in self._runs if run.number >= 0 and run.progress is not None]
+        self._rounds.end(stands, kinds, now_s, self._end)
+
+    def _end(self) -> None:
+        self._scheduler.believe()
+        self._ended()
+
+    def _tell_left(self, run: TaskRun) -> None:
+        """What a job has to do, from where it is or would go on."""
+        training, progress = run.kernel.options.training, run.progress
+        assert training is not None
+        done = self._saved(run, training.steps) if progress is None or run.number < 0 else progress.step
+        self._scheduler.books.steps_left(run.job.row, run.index, max(training.steps - done, 1))
+
+    def _saved(self, run: TaskRun, steps: int) -> int:
+        """Steps that its runs have saved; those before a restart, too."""
+        for attempt in reversed(run.attempts):
+            if attempt.progress is not None:
+                return attempt.progress.saved
+        return saved_before(self._checkpoints.folder(run.job.number, run.name), steps)
+
+    def _stand(self, run: TaskRun) -> Stand:
+        assert run.progress is not None
+        devices = [device for device, runs in enumerate(self._on) if run in runs]
+        others = {other for device in devices for other in self._on[device]} - {run}
+        trains = all(other.kernel.options.training is not None for other in others)
+        here = [self._topology.devices[device] for device in devices]
+        return Stand(
+            job=run.job.number,
+            attempt=run.number,
+            kind=Kind.of(run.kernel),
+            device=self._kinds.index(here[0].kind),
+            spread=len({device.machine for device in here}) > 1,
+            near=frozenset(other.number for other in others),
+            neighbours=tuple(sorted(Kind.of(other.kernel) for other in others)) if trains else None,
+            left_s=max(self._left_s[device] for device in devices),
+            step=run.progress.step,
+            at_s=run.progress.stepped_s,
+        )

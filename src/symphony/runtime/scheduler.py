@@ -102,6 +102,10 @@ class Scheduler:
         empty = state.empty(self.books.t, self.books.w, shapes.jobs)
         self._core = self._any.packed(grown_core(old, empty, before, shapes))
 
+    def believe(self) -> None:
+        """Go by what is believed of training jobs now."""
+        self.books.believe()
+
     def allow(self, gang: int, kinds: int) -> None:
         """Change the device kinds (as bits) that may run a gang."""
         core = self._any.unpacked(self._core)

@@ -27,6 +27,7 @@ class Training:
     operations: float = 0.0  # floating-point, of a sample, forth and back
     checkpoint_s: float = 0.0  # what saving takes …
     restore_s: float = 0.0  # … and reading it back
+    every_s: float = 600.0  # between two checkpoints that nobody asked for
 
     def __post_init__(self) -> None:
         if not units.is_whole(self.steps, 1, STEPS):
@@ -38,3 +39,5 @@ class Training:
             value = getattr(self, name)
             if not units.is_number(value, 0, limits.SECONDS if name.endswith("_s") else math.inf) or value == math.inf:
                 raise WorkloadError(f"{name} is {value!r}", hint="write a number, 0 or more")
+        if not units.is_number(self.every_s, 0, limits.SECONDS) or self.every_s == 0:
+            raise WorkloadError(f"every_s is {self.every_s!r}", hint="write seconds above 0, or leave it out")

@@ -1,6 +1,6 @@
 """What runs in an actor: the kernels of one slot.
 
-Sent by value, with what it uses of `symphony.engines.worker`: a machine need not have Symphony, and an actor is up in
+Sent by value, with what it uses of `symphony.engines`: a machine need not have Symphony, and an actor is up in
 half a second. Messages are `marshal`led, because bytes are what Ray sends fastest; large values are objects of Ray's
 store, given as arguments, so that Ray has moved them before a kernel begins.
 """
@@ -19,6 +19,7 @@ from typing import Any
 
 import ray
 
+from symphony.engines.training_run import TrainingRun
 from symphony.engines.worker import INLINE, Kernels
 
 LAST_WORDS = 64 << 10  # bytes of a log that are looked at
@@ -37,7 +38,7 @@ class Slot:
         sys.path += [entry for entry in path if entry not in sys.path]
         if os.path.isdir(working):  # it is, on the machine of the one who asks
             os.chdir(working)
-        self._kernels = Kernels()
+        self._kernels = Kernels(lambda: TrainingRun)
 
     def hello(self, predecessor: int) -> tuple[int, float, str]:
         """Its process, its clock, and the signal that ended the process before it, if that left a word."""
@@ -68,7 +69,10 @@ class Slot:
             return None, len(made) - 1, size
 
         run, sent = self._kernels.run, marshal.loads(message)
-        answers = [run(name, code, given, inputs, place, fetched, kept) for name, code, given, inputs, place in sent]
+        answers = [
+            run(name, code, given, inputs, place, fetched, kept, resumes)
+            for name, code, given, inputs, place, resumes in sent
+        ]
         return marshal.dumps(answers), made
 
 

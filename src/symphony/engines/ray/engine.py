@@ -157,7 +157,7 @@ class RayEngine:
             slot.kill()
 
     def preempt(self, number: int) -> None:
-        """As `cancel`: what runs here writes no checkpoints."""
+        """As `cancel`: whoever writes checkpoints has been asked for one."""
         self.cancel(number)
 
     def poll(self, timeout_s: float) -> list[EngineEvent]:

@@ -1,0 +1,114 @@
+"""Folders of training jobs: one for each task, for as long as its job is not over.
+
+<root>/<job>/<task>/        what is in it: `engines/training_run.py`
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import re
+import shutil
+import tempfile
+import threading
+from collections.abc import Collection
+from pathlib import Path
+
+log = logging.getLogger("symphony.runtime")
+LONG = 60  # characters of a task's name that may be a folder's
+
+
+class Checkpoints:
+    """The folders of a cluster.
+
+    `keep`: they stay when a job is over, until `remove`: somebody has to write down its end first. Without, all of them
+    are in a new folder, in `root` or where the system keeps such, and go with the cluster.
+    """
+
+    def __init__(self, root: Path | None = None, *, keep: bool = False) -> None:
+        self._parent, self._keep = root, keep
+        self._root = root if keep else None
+        self._lock = threading.Lock()
+
+    @property
+    def named(self) -> bool:
+        """Whether somebody has said where they are: then all machines may reach them."""
+        return self._parent is not None
+
+    def folder(self, job: int, task: str) -> Path:
+        """That of a task."""
+        return self._found() / str(job) / _safe(task)
+
+    def prepare(self, folder: Path, attempt: str) -> None:
+        """A new run of a task begins: the folder is its own from now on."""
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "save").unlink(missing_ok=True)
+            _replace(folder / "attempt", attempt)
+        except OSError as error:  # the run will say so, too, where it can be read by the one who asked
+            log.warning("%s: %s", folder, error)
+
+    def ask(self, folder: Path, question: int) -> None:
+        """Ask the run there for a checkpoint."""
+        try:
+            _replace(folder / "save", str(question))
+        except OSError as error:
+            log.warning("%s: no checkpoint was asked for: %s", folder, error)
+
+    def over(self, job: int) -> None:
+        """A job is over, and nothing of it runs."""
+        if not self._keep:
+            self.remove(job)
+
+    def remove(self, job: int) -> None:
+        """All of a job."""
+        if self._root is not None:
+            shutil.rmtree(self._root / str(job), ignore_errors=True)
+
+    def remove_strays(self, jobs: Collection[int]) -> None:
+        """All but those of these jobs."""
+        if self._root is None or not self._root.is_dir():
+            return
+        for path in self._root.iterdir():
+            if path.name.isdecimal() and int(path.name) not in jobs:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def close(self) -> None:
+        """The cluster is gone."""
+        with self._lock:
+            if self._root is not None and not self._keep:
+                shutil.rmtree(self._root, ignore_errors=True)
+                self._root = None
+
+    def _found(self) -> Path:
+        with self._lock:
+            if self._root is None:
+                if self._parent is not None:
+                    self._parent.mkdir(parents=True, exist_ok=True)
+                self._root = Path(tempfile.mkdtemp(prefix="symphony-training-", dir=self._parent))
+            return self._root
+
+
+def shared(state: Path, given: Path) -> Path:
+    """The folder of a service with this state within one that others may use, too: the same after every start."""
+    known = state / "checkpoints"
+    with contextlib.suppress(FileNotFoundError):
+        return given / f"symphony-{known.read_text().strip()}"
+    state.mkdir(parents=True, exist_ok=True)
+    _replace(known, os.urandom(8).hex())
+    return given / f"symphony-{known.read_text().strip()}"
+
+
+def _safe(name: str) -> str:
+    """A name for a folder: the task's own if it may be one."""
+    plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:LONG]
+    return plain if plain == name else f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def _replace(path: Path, text: str) -> None:
+    """All of a small file, or nothing."""
+    new = path.with_name(f".{path.name}-{os.getpid()}.new")
+    new.write_text(text)
+    os.replace(new, path)

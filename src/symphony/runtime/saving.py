@@ -1,0 +1,96 @@
+"""Training jobs under way: how far they are, and that they save before they are stopped.
+
+stop ──► a question in the task's folder ──► answered, or too late ──► preempt ──► Stopped
+                                        └──► it ends meanwhile: nothing is left to do
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from symphony.engines.engine import Engine, Resumable, Work
+from symphony.runtime.checkpoints import Checkpoints
+from symphony.runtime.jobs import JobState, TaskRun
+from symphony.runtime.progress import refresh
+
+LOOK_S, SOON_S = 1.0, 0.1  # between looks; while an answer is waited for
+GRACE_S, GRACE = 10.0, 3.0  # to save what there is: so long, or so many times what it is said to take
+
+
+class Saving:
+    """What is done for training jobs while they run. All by the loop's thread."""
+
+    def __init__(self, engine: Engine, checkpoints: Checkpoints) -> None:
+        self._engine, self._checkpoints = engine, checkpoints
+        self._runs: dict[int, TaskRun] = {}  # by the numbers of their attempts
+        self._stopping: dict[int, tuple[int, float]] = {}  # questions that have to be answered first, and until when
+        self._questions = itertools.count()
+        self._name = os.urandom(6).hex()  # numbers of attempts begin anew with every cluster; folders may stay
+        self._look_s = math.inf
+
+    def begin(self, run: TaskRun, work: Work) -> Work:
+        """A new attempt, with a folder if it trains."""
+        training = run.kernel.options.training
+        if training is None:
+            return work
+        folder = self._checkpoints.folder(run.job.number, run.name)
+        run.folder, run.token, run.progress, run.unread = str(folder), f"{self._name}-{work.number}", None, None
+        self._checkpoints.prepare(folder, run.token)
+        self._runs[work.number] = run
+        self._look_s = min(self._look_s, time.monotonic() + LOOK_S)
+        told = Resumable(run.folder, run.token, training.steps, training.servers, training.every_s)
+        return replace(work, resumes=told)
+
+    def wait_s(self) -> float:
+        """Until somebody has to look."""
+        return max(self._look_s - time.monotonic(), 0.0)
+
+    def look(self) -> None:
+        """How far all of them are, if it is time; and stop those that have saved, or will not."""
+        now = time.monotonic()
+        if now < self._look_s:
+            return
+        for run in self._runs.values():
+            refresh(run)
+        for number, (question, until_s) in list(self._stopping.items()):
+            told = self._runs[number].progress
+            if now >= until_s or (told is not None and told.answered >= question):
+                del self._stopping[number]
+                self._engine.preempt(number)
+        self._look_s = now + (SOON_S if self._stopping else LOOK_S) if self._runs else math.inf
+
+    def stop(self, run: TaskRun) -> None:
+        """Stop a run, so that it can go on later."""
+        training = run.kernel.options.training
+        if training is None or run.number not in self._runs:
+            self._engine.preempt(run.number)
+        elif run.number not in self._stopping:
+            now = time.monotonic()
+            self._stopping[run.number] = self._ask(run), now + max(GRACE_S, GRACE * training.checkpoint_s)
+            self._look_s = min(self._look_s, now + SOON_S)
+
+    def ask_all(self) -> None:
+        """Have everything saved: the cluster is about to be closed."""
+        for run in self._runs.values():
+            self._ask(run)
+
+    def ended(self, run: TaskRun, number: int) -> None:
+        """An attempt has ended, in whatever way."""
+        if self._runs.pop(number, None) is not None:
+            self._stopping.pop(number, None)
+            refresh(run)
+
+    def over(self, job: JobState) -> None:
+        """A job is over, and nothing of it runs."""
+        if any(run.kernel.options.training is not None for run in job.runs):
+            self._checkpoints.over(job.number)
+
+    def _ask(self, run: TaskRun) -> int:
+        question = next(self._questions)
+        self._checkpoints.ask(Path(run.folder), question)
+        return question
