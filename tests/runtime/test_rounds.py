@@ -5,15 +5,21 @@ from __future__ import annotations
 import logging
 import math
 import threading
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import symphony as sy
+from symphony.engines.local import LocalEngine
 from symphony.problem.errors import InputError
+from symphony.runtime.cluster import Cluster
 from symphony.runtime.rounds import Rounds, Stand
 from symphony.runtime.speeds import Kind, Seen, Speeds
+from tests.runtime.machines import machine
 
+SECONDS = 60.0
 A, B = Kind("a", 0, 0.0, 1e9, 1, 0), Kind("b", 0, 0.0, 1e9, 1, 0)
 
 
@@ -132,3 +138,40 @@ def test_what_cannot_be_learned_changes_nothing_and_the_round_ends(
 def test_a_round_takes_some_time(round_s: Any) -> None:
     with pytest.raises(InputError, match="round_s"):
         Rounds(Recording(), round_s)
+
+
+@sy.training(steps=400, kind="patient", device="big", checkpoint_s=0.1, restore_s=0.1)
+def patient(job):
+    import time
+
+    begun = [*(job.restore() or []), job.began]
+    for _ in job.steps():
+        time.sleep(0.01)
+        if job.save_now:
+            job.save(begun)
+    return begun
+
+
+@sy.training(steps=20, device="big")
+def urgent(job):
+    return list(job.steps())[-1]
+
+
+def test_at_the_end_of_a_round_the_urgent_go_first_and_the_others_go_on_from_what_they_saved(tmp_path: Path) -> None:
+    engine = LocalEngine(machine(slots=1, others=1))
+    with Cluster(engine, policy="planner", profiles=tmp_path / "profiles.json", round_s=0.5) as cluster:
+        first, second = sy.graph("patient"), sy.graph("urgent")
+        first.task(patient)
+        second.task(urgent)
+        waits = cluster.submit(first)
+        deadline = time.monotonic() + SECONDS
+        while (told := waits._state.runs[0].progress) is None or told.step < 10:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        goes = cluster.submit(second, priority=1)
+        assert goes.result(SECONDS) == 20
+        assert waits.status == "running"
+        begun = waits.result(SECONDS)
+        assert len(begun) == 2 and begun[0] == 0 and begun[1] >= 10
+        assert not cluster.statistics.fallbacks
+    assert (tmp_path / "profiles-training.json").exists()

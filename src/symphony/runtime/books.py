@@ -24,7 +24,7 @@ from symphony.problem.arrays import (
     topology_arrays,
     workload_arrays,
 )
-from symphony.problem.speeds import BeliefArrays
+from symphony.problem.speeds import PACKED, BeliefArrays
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Edge, Gang, Job, Kernel, Profile, Task, TaskGraph, Workload
 from symphony.runtime.demand import memory_row
@@ -171,6 +171,12 @@ class Books:
     def steps_left(self, row: int, task: int, steps: float) -> None:
         """A training job has so many steps to go."""
         self.w.units[row, task] = steps
+
+    def expected(self, row: int, task: int, kernel: RunnableKernel, kind: int) -> tuple[float, float]:
+        """Seconds that a training job is believed to take yet, and the deviation of their logarithm."""
+        number = self.kernels.index(kernel)
+        step_s, spread = self.w.time_fixed[number, kind], self.told.unit_std[number, kind, PACKED]
+        return float(step_s * self.w.units[row, task]), float(spread)
 
     def inputs_known(self, row: int, task: int, sizes: Mapping[int, int], total: int) -> None:
         """All that a task reads has been made: bytes by the task that made them, and in all."""

@@ -239,7 +239,9 @@ class Loop:
         """A device kind that a kernel has never run on, unless another task tries that already; -1 = none."""
         books, key = self.scheduler.books, run.kernel.key
         kinds = [kind for kind in books.kinds_of(run.kernel) if not self._all_down(kind)]
-        if len(kinds) < 2 or run.kernel.options.workers > 1:
+        options = run.kernel.options
+        # A training job is long, and shows its speed while it runs.
+        if len(kinds) < 2 or options.workers > 1 or options.training is not None:
             return -1
         for kind in kinds:
             named = books.topology.kinds[kind]
@@ -346,7 +348,12 @@ class Loop:
             self._on[each].add(run)
         named = tuple(self.topology.devices[each].name for each in devices)
         sent_s = time.monotonic()
-        attempt = Attempt(named, sent_s, timing.seconds(size), timing.spread(size), ahead)
+        expected = (
+            (timing.seconds(size), timing.spread(size))
+            if run.kernel.options.training is None
+            else (books.expected(run.job.row, run.index, run.kernel, self._kind[device]))
+        )
+        attempt = Attempt(named, sent_s, *expected, ahead)
         attempt.handled_s = self._own_time.handling_s(sent_s)
         run.attempts.append(attempt)
         implementation = books.function(run.kernel, self._kind[device])

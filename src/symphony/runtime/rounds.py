@@ -151,7 +151,7 @@ class Attendance:
         left_s: Sequence[float],
         ended: Callable[[], None],
     ) -> None:
-        """`on`: what is on each device; `left_s`: when something left it last; `ended`: has the core hear of a round."""
+        """`on`: what is on each device; `left_s`: when something left it last; `ended`: tells the core of a round."""
         self._rounds, self._checkpoints, self._scheduler = rounds, checkpoints, scheduler
         self._on, self._left_s, self._ended = on, left_s, ended
         self._topology = rounds.speeds.topology
