@@ -17,7 +17,7 @@ from symphony.cli.remote import AsJson, Key, Number, Url, ago, connect, print_js
 from symphony.problem.errors import InputError
 from symphony.problem.units import show
 from symphony.service.graph_file import load
-from symphony.service.wire import JobView
+from symphony.service.wire import JobView, TrainingView
 
 COLOURS = {"done": "green", "failed": "red", "cancelled": "yellow", "running": "cyan", "waiting": "dim"}
 
@@ -72,7 +72,9 @@ def jobs(
 def table(found: Sequence[JobView], everybody: bool) -> Table:
     """Jobs, a line for each."""
     made = Table(box=None, pad_edge=False)
-    for name in ("job", "name", *(["user"] if everybody else []), "status", "tasks", "submitted", "took"):
+    trains = any(one.training is not None for one in found)
+    steps = ["steps"] if trains else []
+    for name in ("job", "name", *(["user"] if everybody else []), "status", "tasks", *steps, "submitted", "took"):
         made.add_column(name, justify="right" if name in ("job", "tasks", "took") else "left", overflow="fold")
     for one in found:
         took = (one.ended_s or time.time()) - one.accepted_s
@@ -82,10 +84,20 @@ def table(found: Sequence[JobView], everybody: bool) -> Table:
             *([escape(one.user)] if everybody else []),
             f"[{COLOURS[one.status]}]{one.status}[/]",
             f"{one.finished}/{one.tasks}",
+            *([_steps(one.training)] if trains else []),
             f"{ago(one.accepted_s)} ago",
             show(float(f"{took:.3g}"), "seconds"),
         )
     return made
+
+
+def _steps(training: TrainingView | None) -> str:
+    """How far a training job is."""
+    if training is None:
+        return ""
+    saved = f", {training.saved} saved" if training.saved < training.step or training.step < training.steps else ""
+    speed = f", {training.per_s:.3g}/s" if training.per_s is not None else ""
+    return f"{training.step}/{training.steps}{saved}{speed}"
 
 
 def job(number: Number, *, url: Url = "", token: Key = "", as_json: AsJson = False) -> None:
@@ -100,7 +112,8 @@ def job(number: Number, *, url: Url = "", token: Key = "", as_json: AsJson = Fal
     if found.job.error is not None:
         console.print(f"[red]{escape(str(found.job.error.error()))}[/]", soft_wrap=True)
     made = Table(box=None, pad_edge=False)
-    for name in ("task", "kernel", "status", "device", "took"):
+    steps = ["steps"] if found.job.training is not None else []
+    for name in ("task", "kernel", "status", "device", *steps, "took"):
         made.add_column(name, justify="right" if name == "took" else "left", overflow="fold")
     for task in found.tasks:
         last = task.runs[-1] if task.runs else None
@@ -110,6 +123,7 @@ def job(number: Number, *, url: Url = "", token: Key = "", as_json: AsJson = Fal
             escape(task.kernel),
             f"[{COLOURS[task.status]}]{task.status}[/]",
             escape(last.device) if last is not None else "",
+            *([_steps(task.training)] if steps else []),
             took,
         )
     console.print(made)

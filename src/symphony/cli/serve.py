@@ -23,6 +23,9 @@ State = Annotated[Path | None, typer.Option("--state", help="Folder for journal,
 Ray = Annotated[
     str, typer.Option("--ray", help="A Ray cluster instead: HOST:PORT, auto (that of this machine), local.")
 ]
+Checkpoints = Annotated[
+    Path | None, typer.Option("--checkpoints", help="Folder that all machines reach, for training jobs.")
+]
 Database = Annotated[str, typer.Option("--database", help="postgresql://…, instead of SQLite in that folder.")]
 
 
@@ -32,6 +35,7 @@ def serve(
     port: Annotated[int, typer.Option(help="0: any free one.", min=0, max=65_535)] = DEFAULT_PORT,
     state: State = None,
     database: Database = "",
+    checkpoints: Checkpoints = None,
     policy: Annotated[str, typer.Option("--policy", "-p", help="Who decides.")] = DEFAULT_POLICY,
     ray: Ray = "",
     topology: Annotated[str, typer.Option("--topology", "-t", help="Of what is served, if not as discovered.")] = "",
@@ -79,7 +83,7 @@ def serve(
     def engine() -> Engine:
         return ray_engine(ray, given) if ray else LocalEngine(given)
 
-    service = Service(engine, folder, database=database, policy=policy, limits=limits)
+    service = Service(engine, folder, database=database, policy=policy, limits=limits, checkpoints=checkpoints)
 
     def ready(url: str) -> None:
         (folder / ADDRESS).write_text(url + "\n")

@@ -225,9 +225,16 @@ class LocalEngine:
         self._flush(slot)
 
     def _end(self, slot: _Slot) -> int:
-        """Kill a slot's process, if there is one, and let go of its pipes. Its return code."""
+        """Kill a slot's process, if there is one, with those that it has started, and let go of its pipes.
+
+        Its return code.
+        """
         if slot.child is None:
             return 0
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(
+                slot.child.pid, signal.SIGKILL
+            )  # it leads a group, and its number is not given away before `wait`
         slot.child.kill()
         code = slot.child.wait()
         for descriptor in (slot.read, slot.watch, slot.write):

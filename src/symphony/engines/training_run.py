@@ -90,7 +90,7 @@ class TrainingRun:
 
     def reached(self, step: int) -> None:
         """So many steps are done. For a function that does not go by `steps`."""
-        self._step = min(max(int(step), 0), self.total)
+        self._step = max(self._step, min(int(step), self.total))
         self._tell()
 
     @property
@@ -120,7 +120,7 @@ class TrainingRun:
                 new.unlink(missing_ok=True)
             self._next_s = time.monotonic() + min(self._every_s, AGAIN_S)
             return False
-        self._was_saved(question)
+        self._was_saved(self._step, question)
         self._forget_old()
         return True
 
@@ -128,12 +128,13 @@ class TrainingRun:
         """A checkpoint of your own is written, after so many steps (as many as were reached)."""
         if self.rank:
             return
-        if step is not None:
-            self._step = min(max(int(step), 0), self.total)
+        done = self._step if step is None else min(max(int(step), 0), self.total)
         question = self._question()
         self._check_mine()
-        _replace(self.folder / "saved", str(self._step))
-        self._was_saved(question)
+        if _number(self.folder / "saved", -1) != done:  # a command has written it itself
+            _replace(self.folder / "saved", str(done))
+        self._step = max(self._step, done)
+        self._was_saved(done, question)
 
     # --- where it begins
 
@@ -141,7 +142,7 @@ class TrainingRun:
         """The step of the newest checkpoint that can be read: rank 0 says so, and all begin there."""
         for stray in self.folder.glob(".*.new"):
             stray.unlink(missing_ok=True)
-        for step in self._kept():
+        for step in filter(None, self._kept()):
             path = self._checkpoint(step)
             try:
                 self._held = [_read(path)]
@@ -150,7 +151,15 @@ class TrainingRun:
                 _warn(f"the checkpoint of step {step} cannot be read ({type(error).__name__}: {error})")
                 if isinstance(error, Torn):
                     path.unlink(missing_ok=True)
-        return min(_number(self.folder / "saved", 0), self.total)
+        own = self.folder / "saved"
+        return min(_number(own, self._said()), self.total) if own.exists() else 0
+
+    def _said(self) -> int:
+        """The step that the run before this one had saved, by its own words; 0 if there are none."""
+        try:
+            return max(int(json.loads((self.folder / "progress").read_text())["saved"]), 0)
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0
 
     def _begun(self) -> int:
         """Where rank 0 has begun. (If that one ends before it says so, this one is ended, too.)"""
@@ -186,8 +195,8 @@ class TrainingRun:
     def _question(self) -> int:
         return _number(self.folder / "save", -1)
 
-    def _was_saved(self, question: int) -> None:
-        self._saved, self._saves = self._step, self._saves + 1
+    def _was_saved(self, step: int, question: int) -> None:
+        self._saved, self._saves = step, self._saves + 1
         self._answered = max(self._answered, question)
         self._next_s = time.monotonic() + self._every_s
         self._tell(always=True)

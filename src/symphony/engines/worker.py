@@ -18,6 +18,7 @@ import mmap
 import os
 import pickle
 import select
+import signal
 import sys
 import threading
 import time
@@ -303,7 +304,7 @@ class _Process:
         """Take in what has come; wait only if there is nothing to do."""
         data = os.read(self.read, READ)
         if not data:
-            os._exit(0)  # the engine is gone
+            _end()  # the engine is gone
         for message in self.inbox.feed(data):
             if message[0] == "run":
                 self.waiting.append(message)
@@ -373,6 +374,13 @@ def _watch(read: int) -> None:
     ends = select.poll()
     ends.register(read, 0)  # only that the other end is closed
     ends.poll()
+    _end()
+
+
+def _end() -> None:
+    """At once, with the processes that kernels have started."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(0)
 
 

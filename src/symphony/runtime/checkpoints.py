@@ -27,15 +27,12 @@ class Checkpoints:
     are in a new folder, in `root` or where the system keeps such, and go with the cluster.
     """
 
-    def __init__(self, root: Path | None = None, *, keep: bool = False) -> None:
+    def __init__(self, root: Path | None = None, *, keep: bool = False, shared: bool | None = None) -> None:
         self._parent, self._keep = root, keep
         self._root = root if keep else None
         self._lock = threading.Lock()
-
-    @property
-    def named(self) -> bool:
-        """Whether somebody has said where they are: then all machines may reach them."""
-        return self._parent is not None
+        # Whether all machines reach them: they do, if somebody has said where they are.
+        self.shared = root is not None if shared is None else shared
 
     def folder(self, job: int, task: str) -> Path:
         """That of a task."""
@@ -63,9 +60,12 @@ class Checkpoints:
             self.remove(job)
 
     def remove(self, job: int) -> None:
-        """All of a job."""
-        if self._root is not None:
-            shutil.rmtree(self._root / str(job), ignore_errors=True)
+        """All of a job. One that was just killed may still have made a file; what is left then is a stray."""
+        for _ in range(3 if self._root is not None else 0):
+            folder = self._found() / str(job)
+            shutil.rmtree(folder, ignore_errors=True)
+            if not folder.exists():
+                return
 
     def remove_strays(self, jobs: Collection[int]) -> None:
         """All but those of these jobs."""
@@ -91,7 +91,7 @@ class Checkpoints:
             return self._root
 
 
-def shared(state: Path, given: Path) -> Path:
+def within(given: Path, state: Path) -> Path:
     """The folder of a service with this state within one that others may use, too: the same after every start."""
     known = state / "checkpoints"
     with contextlib.suppress(FileNotFoundError):

@@ -246,7 +246,7 @@ class Cluster:
     def _check_folder(self, graph: Submission) -> None:
         """Refuse a training job whose machines could not go on from one another's checkpoints."""
         trains = any(call.kernel.options.training is not None for call in graph.calls)
-        if trains and len(self.topology.machines) > 1 and not self._checkpoints.named:
+        if trains and len(self.topology.machines) > 1 and not self._checkpoints.shared:
             raise InfeasibleError(
                 "a training job needs a folder for its checkpoints that all machines reach",
                 where=f"graph {graph.name!r}",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import time
 from dataclasses import dataclass
 from enum import Enum
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from symphony.runtime.jobs import TaskRun
 
 log = logging.getLogger("symphony.runtime")
-LATELY_S, APART_S = 30.0, 2.0  # what counts for the speed, and how far marks for it are apart
+LATELY_S, APART_S, MARKS = 30.0, 2.0, 3  # what counts for the speed: so long, in such parts; but so many at least
 BYTES = 1 << 16  # more is no progress file
 
 
@@ -45,14 +44,18 @@ class Progress:
     saved: int  # so many of them need not be done again
     saves: int = 0  # checkpoints that it has written
     answered: int = -1  # the last question for a checkpoint that it has answered
-    stepped_s: float = math.nan  # when we heard of that step first; on the clock of `time.monotonic`
-    marks: tuple[tuple[float, int], ...] = ()  # when we heard of which step, lately; on the clock of `time.monotonic`
+    marks: tuple[tuple[float, int], ...] = ()  # when we heard of which new step, lately; by `time.monotonic`
+    heard_s: float = 0.0  # when we looked last
 
     @property
     def per_s(self) -> float:
         """Steps a second, lately; NaN if it is too early to tell."""
-        (first_s, first), (last_s, last) = (self.marks[0], self.marks[-1]) if self.marks else ((0.0, 0), (0.0, 0))
-        return (last - first) / (last_s - first_s) if last_s > first_s else float("nan")
+        if len(self.marks) < 2:
+            return float("nan")
+        (first_s, first), (last_s, last) = self.marks[0], self.marks[-1]
+        took_s = (last_s - first_s) / (last - first)
+        late = self.heard_s - last_s > 2 * took_s + APART_S  # the next step should have come by now
+        return (last - first) / ((self.heard_s if late else last_s) - first_s)
 
 
 def read(folder: Path, attempt: str, steps: int, before: Progress | None, now_s: float) -> Progress | Unread:
@@ -78,9 +81,8 @@ def read(folder: Path, attempt: str, steps: int, before: Progress | None, now_s:
     if before is not None and (told["step"] < before.step or told["saves"] < before.saves):
         return Unread.SHRANK
     marks = _marks(() if before is None else before.marks, now_s, told["step"])
-    stepped_s = before.stepped_s if before is not None and before.step == told["step"] else now_s
-    said = (told["began"], told["step"], told["saved"], told["saves"], told["answered"])
-    return Progress(attempt, *said, stepped_s, marks)
+    numbers = (told["began"], told["step"], told["saved"], told["saves"], told["answered"])
+    return Progress(attempt, *numbers, marks, now_s)
 
 
 def _count(told: dict[str, Any], name: str, least: int) -> bool:
@@ -88,11 +90,14 @@ def _count(told: dict[str, Any], name: str, least: int) -> bool:
 
 
 def _marks(before: tuple[tuple[float, int], ...], now_s: float, step: int) -> tuple[tuple[float, int], ...]:
-    """The last mark moves along; those before it stay until they are too old."""
-    kept = [mark for mark in before if mark[0] >= now_s - LATELY_S]
+    """A mark for every new step, or for several if they are quick; the last ones stay, and those that are not too old."""
+    if before and (step == before[-1][1] or now_s <= before[-1][0]):
+        return before
+    kept = list(before)
     if len(kept) > 1 and kept[-1][0] - kept[-2][0] < APART_S:
         kept.pop()
-    return (*kept, (now_s, step))
+    kept.append((now_s, step))
+    return tuple(mark for k, mark in enumerate(kept) if mark[0] >= now_s - LATELY_S or k >= len(kept) - MARKS)
 
 
 def refresh(run: TaskRun) -> None:

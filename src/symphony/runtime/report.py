@@ -23,6 +23,7 @@ class TaskStory:
     ready_s: float
     trial: bool  # it was to learn how long it takes there
     waits: str  # what for, if it does
+    steps: int = 0  # of a training job
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Story:
 def story(job: JobState) -> Story:
     """That of a job of this process."""
     tasks = [
-        TaskStory(run.name, run.kernel.name, run.attempts, run.ready_s, run.trial >= 0, _waits(job, run))
+        TaskStory(run.name, run.kernel.name, run.attempts, run.ready_s, run.trial >= 0, _waits(job, run), _steps(run))
         for run in job.runs
     ]
     title = f"job {job.number} ({job.graph.name!r})"
@@ -62,7 +63,31 @@ def explain(told: Story, now_s: float) -> str:
             lines.append(f"  {task.name:<{width}}  {_told(task, attempt, now_s)}")
         if not task.attempts and not over:
             lines.append(f"  {task.name:<{width}}  {task.waits}")
+        if task.steps and task.attempts:
+            lines.append(f"  {task.name:<{width}}  {_went(task)}")
     return "\n".join(lines)
+
+
+def _went(task: TaskStory) -> str:
+    """How often a training job was saved, stopped and went on, and from where."""
+    said = [attempt.progress for attempt in task.attempts if attempt.progress is not None]
+    step = task.steps if task.attempts[-1].ended == "done" else said[-1].step if said else 0
+    stopped = sum(attempt.ended == "stopped" for attempt in task.attempts)
+    lost = sum(attempt.ended not in ("", "done", "stopped") for attempt in task.attempts)
+    later = [str(progress.began) for k, progress in enumerate(said) if k or progress.began]
+    went = f"; went on from step {', '.join(later)}" if later else ""
+    counts = {"saved": sum(progress.saves for progress in said), "stopped": stopped, "lost": lost}
+    told = ", ".join(f"{what} {_times(count)}" for what, count in counts.items() if count) or "never saved"
+    return f"{step} of {task.steps} steps; {told}{went}"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _steps(run: TaskRun) -> int:
+    training = run.kernel.options.training
+    return 0 if training is None else training.steps
 
 
 def _told(task: TaskStory, attempt: Attempt, now_s: float) -> str:

@@ -186,7 +186,7 @@ class Attendance:
             return
         for run in self._runs:
             self._tell_left(run)
-        stands = [self._stand(run) for run in self._runs if run.number >= 0 and run.progress is not None]
+        stands = [stand for run in self._runs if (stand := self._stand(run)) is not None]
         self._rounds.end(stands, kinds, now_s, self._end)
 
     def _end(self) -> None:
@@ -207,8 +207,11 @@ class Attendance:
                 return attempt.progress.saved
         return saved_before(self._checkpoints.folder(run.job.number, run.name), steps)
 
-    def _stand(self, run: TaskRun) -> Stand:
-        assert run.progress is not None
+    def _stand(self, run: TaskRun) -> Stand | None:
+        """Where a job is; None if it does not run, or is yet to do its first step: how long that takes tells little."""
+        if run.number < 0 or run.progress is None or run.progress.step <= run.progress.began:
+            return None
+        at_s, step = run.progress.marks[-1]
         devices = [device for device, runs in enumerate(self._on) if run in runs]
         others = {other for device in devices for other in self._on[device]} - {run}
         trains = all(other.kernel.options.training is not None for other in others)
@@ -222,6 +225,6 @@ class Attendance:
             near=frozenset(other.number for other in others),
             neighbours=tuple(sorted(Kind.of(other.kernel) for other in others)) if trains else None,
             left_s=max(self._left_s[device] for device in devices),
-            step=run.progress.step,
-            at_s=run.progress.stepped_s,
+            step=step,
+            at_s=at_s,
         )

@@ -16,7 +16,7 @@ from pathlib import Path
 from symphony.engines.engine import Engine, Resumable, Work
 from symphony.runtime.checkpoints import Checkpoints
 from symphony.runtime.jobs import JobState, TaskRun
-from symphony.runtime.progress import refresh
+from symphony.runtime.progress import Progress, refresh, saved_before
 
 LOOK_S, SOON_S = 1.0, 0.1  # between looks; while an answer is waited for
 GRACE_S, GRACE = 10.0, 3.0  # to save what there is: so long, or so many times what it is said to take
@@ -39,7 +39,9 @@ class Saving:
         if training is None:
             return work
         folder = self._checkpoints.folder(run.job.number, run.name)
-        run.folder, run.token, run.progress, run.unread = str(folder), f"{self._name}-{work.number}", None, None
+        run.folder, run.token, run.unread = str(folder), f"{self._name}-{work.number}", None
+        saved = saved_before(folder, training.steps)
+        run.progress = Progress(run.token, saved, saved, saved) if saved else None
         self._checkpoints.prepare(folder, run.token)
         self._runs[work.number] = run
         self._look_s = min(self._look_s, time.monotonic() + LOOK_S)

@@ -19,6 +19,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -294,7 +295,11 @@ class RemoteCluster:
             code[device] = self._kept(self._code[kernel, device])
         told = {"name": kernel.name, "key": kernel.key, "retries": options.retries, "implementations": code}
         bound = options.timeout_s if options.timeout_s <= limits.SECONDS else None
-        gang = {"workers": options.workers} if options.workers > 1 else {}  # of which older services do not know
+        gang: dict[str, Any] = (
+            {"workers": options.workers} if options.workers > 1 else {}
+        )  # of which older services do not know
+        if options.training is not None:
+            gang["training"] = asdict(options.training)
         return told | gang | {"preemptible": options.preemptible, "timeout_s": bound}
 
     def _kept(self, value: Pickled) -> dict[str, Any]:

@@ -14,6 +14,12 @@ kwargs = { strict = true }
 after = ["sort"]                                    # wait for a task whose value is not read
 device = "cpu"                                      # and timeout_s, retries, workers
 
+[[task]]
+name = "train"
+command = ["python", "train.py"]                    # or a call, whose first argument is then a handle of the run
+[task.training]                                     # it goes in steps, saves what it has, and goes on from there
+steps = 2000                                        # and what else @sy.training takes
+
 [outputs]
 lines = "count"
 """
@@ -36,6 +42,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from symphony.problem.errors import InputError, SymphonyError, WorkloadError
 from symphony.runtime.graph import Graph, Handle
 from symphony.runtime.kernels import KernelFunction, Options
+from symphony.service.wire import TrainingSpec
 
 FROM = "from"
 Word = Annotated[str, StringConstraints(min_length=1)]
@@ -54,6 +61,7 @@ class _Task(BaseModel):
     timeout_s: float = math.inf
     retries: int = 2
     workers: int = 1
+    training: TrainingSpec | None = None
 
 
 class _File(BaseModel):
@@ -149,18 +157,28 @@ def _of_toml(path: Path) -> Graph:
         if bool(task.command) == (task.call is not None):
             raise WorkloadError("it has no command and no call, or both", where=where, hint="give one of them")
         after = [_handle(name, made, where) for name in task.after]
-        options = Options(task.timeout_s, task.retries, workers=task.workers)
+        options = _options(task, where)
+        trains = options.training is not None
         if task.call is not None:
-            kernel = _kernel(_calling(*task.call.split(":")), task, options)
+            made_of = task.call.split(":")
+            kernel = _kernel(_training_by(*made_of) if trains else _calling(*made_of), task, options)
             args, kwargs = _filled((task.args, task.kwargs), made, where)
             made[task.name] = graph.task(kernel, after, list(args), kwargs)
         else:
-            kernel = _kernel(_running(), task, options)
+            kernel = _kernel(_training_program() if trains else _running(), task, options)
             words, stdin = _filled((task.command, task.stdin), made, where)
             made[task.name] = graph.task(kernel, after, words, stdin)
     for name, of in content.outputs.items():
         graph.output(name, _handle(of, made, f"{path}: output {name!r}"))
     return graph
+
+
+def _options(task: _Task, where: str) -> Options:
+    try:
+        trains = None if task.training is None else task.training.training()
+        return Options(task.timeout_s, task.retries, trains is not None, task.workers, trains)
+    except WorkloadError as error:
+        raise WorkloadError(error.message, where=where, hint=error.hint) from None
 
 
 def _kernel(function: Callable[..., Any], task: _Task, options: Options) -> KernelFunction:
@@ -210,5 +228,78 @@ def _running() -> Callable[..., Any]:
         if done.returncode:
             raise RuntimeError(f"exit status {done.returncode}\n{done.stderr[-4000:]}")
         return done.stdout
+
+    return run
+
+
+def _training_by(module: str, name: str) -> Callable[..., Any]:
+    def call(job: Any, _: list[Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
+        import importlib
+        from functools import reduce
+
+        return reduce(getattr, name.split("."), importlib.import_module(module))(job, *args, **kwargs)  # type: ignore[operator]
+
+    return call
+
+
+def _training_program() -> Callable[..., Any]:
+    """A command that trains: it is told where to go on, and says how far it is by files, which are passed on."""
+
+    def run(job: Any, _: list[Any], words: list[Any], stdin: Any) -> str:
+        import contextlib
+        import ctypes
+        import os
+        import signal
+        import subprocess
+        import tempfile
+
+        def number(name: str) -> tuple[int, int] | None:
+            """What a file of its says, and when that was written."""
+            try:
+                return os.stat(job.folder / name).st_mtime_ns, int((job.folder / name).read_text())
+            except (OSError, ValueError):  # there is none, or it is just being written
+                return None
+
+        told = {"FOLDER": job.folder, "STEPS": job.total, "STEP": job.began, "RANK": job.rank, "SIZE": job.size}
+        environment = os.environ | {f"SYMPHONY_{name}": str(value) for name, value in told.items()}
+        libc = ctypes.CDLL(None)
+
+        def end_with_us() -> None:
+            libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: what is stopped here must not go on there
+
+        if job.rank == 0:
+            (job.folder / "step").unlink(missing_ok=True)
+        saved = number("saved")
+        with (
+            tempfile.TemporaryFile("w+") as given,
+            tempfile.TemporaryFile("w+") as out,
+            tempfile.TemporaryFile("w+") as err,
+        ):
+            given.write("" if stdin is None else str(stdin))
+            given.seek(0)
+            child = subprocess.Popen(
+                [str(word) for word in words],
+                stdin=subprocess.DEVNULL if stdin is None else given,
+                stdout=out,
+                stderr=err,
+                env=environment,
+                preexec_fn=end_with_us,  # noqa: PLW1509 - one call of the system, and no lock is taken
+            )
+            while True:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.wait(0.1)
+                over, now, step = child.returncode is not None, number("saved"), number("step")
+                if step is not None:
+                    job.reached(step[1])
+                if now is not None and now != saved:
+                    saved = now
+                    job.saved(now[1])
+                if over:
+                    break
+            out.seek(0)
+            err.seek(0)
+            if child.returncode:
+                raise RuntimeError(f"exit status {child.returncode}\n{err.read()[-4000:]}")
+            return out.read()
 
     return run

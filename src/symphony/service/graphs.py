@@ -57,9 +57,21 @@ def values(graph: GraphSpec) -> Iterator[Value]:
         yield task.arguments
 
 
-def shape(graph: GraphSpec) -> list[tuple[str, str, list[int]]]:
-    """Name, kernel and inputs of each task: what people are told of it."""
-    return [(task.name, graph.kernels[task.kernel].name, list(task.reads)) for task in graph.tasks]
+def shape(graph: GraphSpec) -> list[tuple[str, str, list[int], int]]:
+    """Name, kernel, inputs and, if it trains, steps of each task: what people are told of it."""
+    kernels = [(kernel.name, _steps(kernel)) for kernel in graph.kernels]
+    return [
+        (task.name, name, list(task.reads), steps) for task in graph.tasks for name, steps in [kernels[task.kernel]]
+    ]
+
+
+def steps(graph: GraphSpec) -> int:
+    """Of all its training jobs."""
+    return sum(_steps(graph.kernels[task.kernel]) for task in graph.tasks)
+
+
+def _steps(kernel: KernelSpec) -> int:
+    return 0 if kernel.training is None else kernel.training.steps
 
 
 def submission(graph: GraphSpec, user: str, blobs: Blobs) -> Submission:
@@ -74,7 +86,8 @@ def submission(graph: GraphSpec, user: str, blobs: Blobs) -> Submission:
 def _kernel(spec: KernelSpec, user: str, blobs: Blobs) -> SentKernel:
     code = {device: blobs.found(value) for device, value in spec.implementations.items()}
     timeout_s = math.inf if spec.timeout_s is None else spec.timeout_s
-    options = Options(timeout_s, spec.retries, spec.preemptible, spec.workers)
+    trains = None if spec.training is None else spec.training.training()
+    options = Options(timeout_s, spec.retries, spec.preemptible, spec.workers, trains)
     digests = tuple((device, digest(one)) for device, one in code.items())
     return SentKernel(spec.name, f"{user}:{spec.key}", options, digests, code)
 

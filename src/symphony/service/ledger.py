@@ -27,7 +27,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from symphony.problem.errors import ServiceError, UnavailableError
 from symphony.service import tables
 from symphony.service.database import be_durable
-from symphony.service.state import FINISHED, LOST, Event, State, dumped
+from symphony.service.state import FINISHED, LOST, STOPPED, Event, State, dumped
 
 log = logging.getLogger("symphony.service")
 T = TypeVar("T")
@@ -259,7 +259,7 @@ def read_events(database: sa.Engine, job: int | None = None) -> Iterator[Event]:
     rows = tables.events.c
     columns = (rows.id, rows.at, rows.job, rows.kind, rows.task, rows.seconds)
     if job is None:
-        needed = sa.case((rows.kind.in_((FINISHED, LOST)), "{}"), else_=rows.data)
+        needed = sa.case((rows.kind.in_((FINISHED, LOST, STOPPED)), "{}"), else_=rows.data)
         wanted = sa.select(*columns, needed).order_by(rows.id)
     else:
         wanted = sa.select(*columns, rows.data).where(rows.job == job).order_by(rows.id)

@@ -16,7 +16,7 @@ from symphony.engines.gangs import whole
 from symphony.engines.passing import Passing
 
 # None: there is nothing to wait for. In the future is what is heard instead, or None for the event itself.
-Record = Callable[[Finished | Failed], Future[Stopped | None] | None]
+Record = Callable[[Finished | Failed | Stopped], Future[Stopped | None] | None]
 
 
 class Recorder(Passing):
@@ -32,7 +32,7 @@ class Recorder(Passing):
     def poll(self, timeout_s: float) -> list[EngineEvent]:
         """What is kept, in order. Returns with nothing when something has been heard that is not."""
         for event in self._engine.poll(0.0 if self._ready() else timeout_s):
-            kept = self.record(event) if isinstance(event, Finished | Failed) else None
+            kept = self.record(event) if isinstance(event, Finished | Failed | Stopped) else None
             if kept is not None:
                 kept.add_done_callback(lambda _: self._engine.wake())
             self._held.append((event, kept))

@@ -6,6 +6,7 @@ Everything here is done by the ledger's thread, but for `record` and `heard`, wh
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -21,13 +22,14 @@ from symphony.problem.errors import EngineError, JobCancelledError, ServiceError
 from symphony.runtime.cluster import Cluster
 from symphony.runtime.failures import error_of, is_run_again
 from symphony.runtime.graph import Submission
-from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, JobState, TaskRun
+from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, Attempt, JobState, TaskRun
+from symphony.runtime.progress import refresh
 from symphony.service import graphs, tables
 from symphony.service.blobs import Blobs, named_in
 from symphony.service.ledger import Entry, Ledger
 from symphony.service.recorder import Recorder, wall
 from symphony.service.shares import Line
-from symphony.service.state import BROKE, CANCEL, ENDED, FINISHED, LOST, JobRecord
+from symphony.service.state import BROKE, CANCEL, ENDED, FINISHED, LOST, STOPPED, JobRecord
 from symphony.service.wire import Problem, Submit, Value, optional
 
 log = logging.getLogger("symphony.service")
@@ -168,12 +170,17 @@ class Running:
 
     # --- jobs run; by the loop's thread
 
-    def record(self, event: Finished | Failed) -> Future[Stopped | None] | None:
+    def record(self, event: Finished | Failed | Stopped) -> Future[Stopped | None] | None:
         """Have it journalled how a run of a task ended."""
         run = self.cluster.attempt(event.number)
         if run is None or run.job.over.is_set():
             return None
+        if isinstance(event, Stopped) and run.kernel.options.training is None:
+            return None
+        refresh(run)
         data = _told(run, event)
+        if isinstance(event, Stopped):
+            return self._ledger.insist(lambda entry: self._failed(entry, run, STOPPED, data))
         if isinstance(event, Finished):
             made = event
             return self._ledger.insist(lambda entry: self._finished(entry, run, made, data))
@@ -250,6 +257,26 @@ class Running:
         entry.add(kind, run.job.number, task, **data)
         return task
 
+    def stepped(self, job: JobRecord) -> tuple[int, int, float]:
+        """Steps of its training jobs that are done, those that are saved, and how many a second, lately.
+
+        Any thread may ask.
+        """
+        handed = self.handed.get(job.id)
+        if handed is None:
+            return job.step, job.saved, 0.0
+        runs = [(run, training) for run in handed.state.runs if (training := run.kernel.options.training) is not None]
+        step = saved = job.steps - sum(training.steps for _, training in runs)  # of tasks that are not run any more
+        per_s = 0.0
+        for run, training in runs:
+            told = run.progress
+            if run.value is not None:
+                step, saved = step + training.steps, saved + training.steps
+            elif told is not None:
+                step, saved = step + told.step, saved + told.saved
+                per_s += told.per_s if run.number >= 0 and math.isfinite(told.per_s) else 0.0
+        return step, saved, per_s
+
     def cancel(self, entry: Entry, job: JobRecord, by: str) -> None:
         """Somebody gives a job up."""
         if job.over or job.cancelled:
@@ -266,6 +293,8 @@ class Running:
         """A job is over: only its result is kept."""
         if job.over:
             return
+        if job.steps:
+            job.step, job.saved, _ = self.stepped(job) if status != DONE else (job.steps, job.steps, 0.0)
         handed = self.handed.pop(job.id, None)
         if handed is not None:
             for value, _ in handed.held:
@@ -273,7 +302,8 @@ class Running:
         self.line.leave(job)
         self.fresh.pop(job.id, None)
         kept = job.outputs if status == DONE else ()
-        entry.add(ENDED, job.id, status=status, error=None if error is None else _dump(error))
+        stepped = {"step": job.step, "saved": job.saved} if job.steps else {}
+        entry.add(ENDED, job.id, status=status, error=None if error is None else _dump(error), **stepped)
         entry.do(sa.update(tables.payloads).where(tables.payloads.c.job == job.id).values(body=None))
         if job.tasks > len(set(kept)):
             rows = tables.outputs.c
@@ -285,6 +315,14 @@ class Running:
             entry.do(sa.delete(tables.uses).where(uses.job == job.id, uses.digest.not_in(results)))
 
 
+def steps_of(attempt: Attempt) -> dict[str, int]:
+    """What a run of a training job has said, as a `Run` has it."""
+    told = attempt.progress
+    if told is None:
+        return {}
+    return {"began_step": told.began, "step": told.step, "saved_step": told.saved, "saves": told.saves}
+
+
 def _cancelled(job: JobRecord) -> JobCancelledError:
     return JobCancelledError("it was cancelled", where=f"job {job.id} ({job.name!r})")
 
@@ -293,14 +331,17 @@ def _dump(problem: Problem) -> dict[str, Any]:
     return problem.model_dump(mode="json", exclude_defaults=True)
 
 
-def _told(run: TaskRun, event: Finished | Failed) -> dict[str, Any]:
+def _told(run: TaskRun, event: Finished | Failed | Stopped) -> dict[str, Any]:
     """A run of a task, for explanations; times as seconds since 1970."""
     attempt = run.attempts[-1]
+    if isinstance(event, Stopped):
+        event = Failed(event.number, "stopped", "stopped", attempt.sent_s, time.monotonic() - attempt.sent_s)
     printed = {"printed": event.printed} if event.printed else {}
     gang = {"workers": len(attempt.devices)} if len(attempt.devices) > 1 else {}
     return {
         **printed,
         **gang,
+        **steps_of(attempt),
         "name": run.name,
         "device": attempt.device,
         "sent_s": wall(attempt.sent_s),

@@ -20,6 +20,7 @@ import sqlalchemy as sa
 
 from symphony.engines.engine import Engine
 from symphony.problem.errors import BusyError, InputError, ScopeError, UnavailableError, UnknownJobError
+from symphony.runtime.checkpoints import Checkpoints, within
 from symphony.runtime.cluster import DEFAULT_POLICY, Cluster
 from symphony.runtime.graph import Submission
 from symphony.scheduling.policy import Policy
@@ -62,9 +63,12 @@ class Service:
         database: str = "",
         policy: Policy | str = DEFAULT_POLICY,
         limits: Limits | None = None,
+        checkpoints: Path | None = None,
         threads: bool = True,
     ) -> None:
-        """Without `threads`, whoever holds it calls `step` of its ledger and cluster: tests do, in their own time."""
+        """`checkpoints` is a folder that all machines reach, for training jobs.
+
+        Without `threads`, whoever holds it calls `step` of its ledger and cluster: tests do, in their own time."""
         self.limits, self.policy = limits or Limits(), policy if isinstance(policy, str) else policy.name
         self.draining = False
         self.failed = threading.Event()  # it cannot go on; what was accepted is kept
@@ -72,6 +76,8 @@ class Service:
         self._closing = False
         self._swept = time.monotonic()
         self.database = open_database(database, folder)
+        root = folder / "training" if checkpoints is None else within(checkpoints, folder)
+        self.checkpoints = Checkpoints(root, keep=True, shared=checkpoints is not None)
         with ExitStack() as stack:
             stack.callback(self.database.dispose)
             stack.enter_context(only_one(self.database, folder))
@@ -86,12 +92,19 @@ class Service:
             stack.callback(self.ledger.close)  # before the engine: it may have to write down what that has made
             for note in recorder.notes:
                 log.warning("%s", note)
-            self.cluster = Cluster(recorder, policy=policy, profiles=folder / "profiles.json", threads=threads)
+            self.cluster = Cluster(
+                recorder,
+                policy=policy,
+                profiles=folder / "profiles.json",
+                checkpoints=self.checkpoints,
+                threads=threads,
+            )
             stack.callback(self.cluster.stop, wait=False)
             self.running.attach(self.cluster, recorder)
             resumed = self.ledger.insist(self.running.resume)
             self.ledger.step()
             resumed.result()
+            self.checkpoints.remove_strays(self.state.open)
             if threads:
                 self.ledger.start()
             self._stack = stack.pop_all()
@@ -105,6 +118,7 @@ class Service:
     def drain(self, timeout_s: float) -> bool:
         """Take nothing new and let nothing in; wait until nothing runs, at most so long. Whether nothing does."""
         self.draining = self.running.paused = True
+        self.cluster.save_training()  # what is not over then goes on from there
         self.ledger.insist(lambda entry: None)  # whoever is waiting for an idle service hears of it
         return self.running.idle.wait(timeout_s)
 
@@ -168,6 +182,7 @@ class Service:
             names=graph.names,
             key=key,
             digest=digest,
+            **({"steps": steps} if (steps := graphs.steps(graph)) else {}),
         )
         self.running.accepted(state.jobs[job], whole, bool(named))
         return state.jobs[job].view(), True
@@ -235,12 +250,17 @@ class Service:
 
     def _settled(self, jobs: set[int]) -> None:
         self.running.let_in()
+        for number in jobs:
+            job = self.state.jobs.get(number)
+            if job is not None and job.steps and job.over:
+                self.checkpoints.remove(number)
         if jobs:
             for listener in self.listeners:
                 listener(jobs)
         if time.monotonic() - self._swept > SWEEP_S:
             self._swept = time.monotonic()
             self.cluster.profiles.save()
+            self.checkpoints.remove_strays(self.state.open)
             self.ledger.insist(self._sweep).add_done_callback(lambda gone: self._remove(gone.result()))
 
     def _sweep(self, entry: Entry) -> list[str]:

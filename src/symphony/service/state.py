@@ -1,7 +1,9 @@
 """The state of a service: what the events of its journal add up to. It is changed by nothing else.
 
-accepted ─► finished, lost, broke (of tasks; several, in any order) ─► ended
-   └──────► cancel ────────────────────────────────────────────────┘
+accepted ─► finished, lost, broke, stopped (of tasks; several, in any order) ─► ended
+   └──────► cancel ─────────────────────────────────────────────────────────┘
+
+Only runs of training jobs are told to have been stopped: those of others begin afresh.
 """
 
 from __future__ import annotations
@@ -12,9 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from symphony.runtime.jobs import WAITING
-from symphony.service.wire import JobView, Problem
+from symphony.service.wire import JobView, Problem, TrainingView
 
 ACCEPTED, FINISHED, LOST, BROKE, CANCEL, ENDED = "accepted", "finished", "lost", "broke", "cancel", "ended"
+STOPPED = "stopped"
+RUNS = (FINISHED, LOST, BROKE, STOPPED)  # how a run of a task ends
 HALF_LIFE_S = 3_600.0  # after which what a user has used counts half
 
 
@@ -53,6 +57,9 @@ class JobRecord:
     seconds: float = 0.0  # of devices
     error: dict[str, Any] | None = None
     change: int = 0  # the last event
+    steps: int = 0  # of its training jobs, in all …
+    step: int = 0  # … and how many were done when it ended …
+    saved: int = 0  # … and saved
 
     @property
     def over(self) -> bool:
@@ -75,6 +82,7 @@ class JobRecord:
             seconds=self.seconds,
             error=None if self.error is None else Problem.model_validate(self.error),
             change=self.change,
+            training=TrainingView(steps=self.steps, step=self.step, saved=self.saved) if self.steps else None,
         )
 
 
@@ -126,7 +134,7 @@ class State:
         if job is None:
             return  # forgotten since
         job.change = event.id
-        if event.kind in (FINISHED, LOST, BROKE):
+        if event.kind in RUNS:
             self._used(job, event)
         if job.done is None:
             return  # over
@@ -154,6 +162,7 @@ class State:
             event.at,
             data["key"],
             change=event.id,
+            steps=data.get("steps", 0),
         )
         self.jobs[job.id] = self.open[job.id] = job
         self.last_job = max(self.last_job, job.id)
@@ -172,6 +181,7 @@ class State:
 
     def _ended(self, job: JobRecord, event: Event) -> None:
         job.status, job.ended_s, job.error = event.data["status"], event.at, event.data.get("error")
+        job.step, job.saved = event.data.get("step", 0), event.data.get("saved", 0)
         job.done = job.broke = None
         del self.open[job.id]
         self.users[job.user].open -= 1
@@ -198,6 +208,9 @@ def text_of(event: Event) -> str:
         told = f"{name}: done on {device} in {data['seconds']:.3g} s"
     elif event.kind == LOST:
         told = f"{name}: {data['ended']}, on {device}; it is run again"
+    elif event.kind == STOPPED:
+        step = data.get("saved_step", 0)
+        told = f"{name}: stopped on {device} after {data['seconds']:.3g} s; it goes on from step {step}"
     else:
         told = "\n".join([f"{name}: {data['error']['message']}", *data["error"].get("traceback", "").splitlines()])
     return "\n".join([told, *(f"{name} | {line}" for line in printed.splitlines())])

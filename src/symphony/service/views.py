@@ -6,28 +6,33 @@ import json
 import math
 import time
 from collections import Counter
+from collections.abc import Sequence
 
 import sqlalchemy as sa
 
 from symphony.problem.errors import ServiceError
 from symphony.runtime import report
 from symphony.runtime.jobs import DONE, FAILED, RUNNING, WAITING, Attempt
+from symphony.runtime.progress import Progress
 from symphony.service import tables
 from symphony.service.ledger import read_events
 from symphony.service.recorder import wall
+from symphony.service.running import steps_of
 from symphony.service.service import Service
-from symphony.service.state import BROKE, FINISHED, LOST, JobRecord, text_of
+from symphony.service.state import BROKE, FINISHED, RUNS, JobRecord, text_of
 from symphony.service.wire import (
     ClusterView,
     Decisions,
     DeviceView,
     JobDetail,
+    JobView,
     LogLine,
     Logs,
     Outcome,
     Problem,
     Run,
     TaskView,
+    TrainingView,
     UserView,
     Value,
     optional,
@@ -40,24 +45,48 @@ def detail(service: Service, job: JobRecord) -> JobDetail:
     runs: dict[int, list[Run]] = {}
     status: dict[int, str] = {}
     for event in read_events(service.database, job.id):
-        if event.kind in (FINISHED, LOST, BROKE):
+        if event.kind in RUNS:
             runs.setdefault(event.task, []).append(Run.model_validate(event.data))
             status[event.task] = {FINISHED: DONE, BROKE: FAILED}.get(event.kind, WAITING)
     for task, run in _under_way(service, job):
         if status.get(task) != DONE:  # its end is written down, and the loop is about to hear of it
             runs.setdefault(task, []).append(run)
             status[task] = RUNNING
-    views = [
-        TaskView(name=name, kernel=kernel, reads=reads, status=status.get(k, WAITING), runs=runs.get(k, []))
-        for k, (name, kernel, reads) in enumerate(tasks)
-    ]
-    return JobDetail(job=job.view(), tasks=views)
+    handed = service.running.handed.get(job.id)
+    live = {} if handed is None else {handed.tasks[run.index]: run.progress for run in handed.state.runs}
+    views = []
+    for k, (name, kernel, reads, steps) in enumerate(tasks):
+        now, mine = status.get(k, WAITING), runs.get(k, [])
+        trains = _trained(steps, now, mine, live.get(k)) if steps else None
+        views.append(TaskView(name=name, kernel=kernel, reads=reads, status=now, runs=mine, training=trains))
+    return JobDetail(job=view(service, job), tasks=views)
 
 
-def _shape(service: Service, job: JobRecord) -> list[tuple[str, str, list[int]]]:
+def view(service: Service, job: JobRecord) -> JobView:
+    """A job in a line, with how far it is if it trains."""
+    told = job.view()
+    if not job.steps or job.over:
+        return told
+    step, saved, per_s = service.running.stepped(job)
+    trains = TrainingView(steps=job.steps, step=step, saved=saved, per_s=per_s or None)
+    return told.model_copy(update={"training": trains})
+
+
+def _trained(steps: int, status: str, runs: Sequence[Run], live: Progress | None) -> TrainingView:
+    if status == DONE:
+        return TrainingView(steps=steps, step=steps, saved=steps)
+    if live is not None:
+        per_s = optional(live.per_s) if status == RUNNING else None
+        return TrainingView(steps=steps, step=live.step, saved=live.saved, per_s=per_s)
+    said = [run for run in runs if run.began_step is not None]
+    return TrainingView(steps=steps, step=said[-1].step if said else 0, saved=said[-1].saved_step if said else 0)
+
+
+def _shape(service: Service, job: JobRecord) -> list[tuple[str, str, list[int], int]]:
     rows = tables.payloads.c
     with service.database.connect() as connection:
-        return json.loads(connection.scalar(sa.select(rows.shape).where(rows.job == job.id)) or "[]")
+        found = json.loads(connection.scalar(sa.select(rows.shape).where(rows.job == job.id)) or "[]")
+    return [(name, kernel, reads, steps[0] if steps else 0) for name, kernel, reads, *steps in found]
 
 
 def _under_way(service: Service, job: JobRecord) -> list[tuple[int, Run]]:
@@ -68,7 +97,14 @@ def _under_way(service: Service, job: JobRecord) -> list[tuple[int, Run]]:
     for run in handed.state.runs:
         if run.number >= 0 and run.attempts:
             a, trial = run.attempts[-1], run.trial >= 0
-            told = Run(device=a.device, sent_s=wall(a.sent_s), expected_s=a.expected_s, spread=a.spread, trial=trial)
+            told = Run(
+                device=a.device,
+                sent_s=wall(a.sent_s),
+                expected_s=a.expected_s,
+                spread=a.spread,
+                trial=trial,
+                **steps_of(a),  # type: ignore[arg-type]
+            )
             found.append((handed.tasks[run.index], told))
     return found
 
@@ -83,7 +119,15 @@ def story(job: JobDetail) -> report.Story:
         ready = next((run.ready_s for run in reversed(task.runs) if run.ready_s is not None), math.nan)
         trial = any(run.trial for run in task.runs)
         tasks.append(
-            report.TaskStory(task.name, task.kernel, [_attempt(run) for run in task.runs], ready, trial, waits)
+            report.TaskStory(
+                task.name,
+                task.kernel,
+                [_attempt(run) for run in task.runs],
+                ready,
+                trial,
+                waits,
+                task.training.steps if task.training is not None else 0,
+            )
         )
     ended = math.nan if view.ended_s is None else view.ended_s
     error = view.error.message if view.error is not None else ""
@@ -94,7 +138,10 @@ def _attempt(run: Run) -> Attempt:
     began = math.nan if run.began_s is None else run.began_s
     seconds = math.nan if run.seconds is None else run.seconds
     devices = tuple(run.device.split(", "))
-    return Attempt(devices, run.sent_s, run.expected_s, run.spread, run.ahead, began, seconds, run.cold, run.ended)
+    told = Attempt(devices, run.sent_s, run.expected_s, run.spread, run.ahead, began, seconds, run.cold, run.ended)
+    if run.began_step is not None:
+        told.progress = Progress("", run.began_step, run.step, run.saved_step, run.saves)
+    return told
 
 
 def explanation(service: Service, job: JobRecord) -> str:

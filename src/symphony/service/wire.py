@@ -14,6 +14,7 @@ from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, StringConstraint
 
 from symphony.problem import errors, limits
 from symphony.problem.errors import SymphonyError
+from symphony.runtime.training import STEPS, Training
 
 PROTOCOL = 1  # of these messages; client and service must have the same
 VERSION_HEADER, KEY_HEADER = "symphony-protocol", "idempotency-key"
@@ -52,6 +53,24 @@ class Value(Message):
     buffers: list[Content] = Field(default=[], max_length=10_000)
 
 
+class TrainingSpec(Message):
+    """What a training job says of itself."""
+
+    steps: Annotated[int, Field(strict=True, ge=1, le=STEPS)]
+    kind: Annotated[str, StringConstraints(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")] = ""
+    servers: int = Field(0, strict=True, ge=0, lt=limits.WORKERS_PER_GANG)
+    batch: int = Field(0, strict=True, ge=0, le=STEPS)
+    parameters: float = Field(0.0, ge=0, allow_inf_nan=False)
+    operations: float = Field(0.0, ge=0, allow_inf_nan=False)
+    checkpoint_s: float = Field(0.0, ge=0, le=limits.SECONDS)
+    restore_s: float = Field(0.0, ge=0, le=limits.SECONDS)
+    every_s: float = Field(600.0, gt=0, le=limits.SECONDS)
+
+    def training(self) -> Training:
+        """As the runtime has it."""
+        return Training(**self.model_dump())
+
+
 class KernelSpec(Message):
     """A kernel: what is known of it, and code by the kind or type of device that it is for."""
 
@@ -61,6 +80,7 @@ class KernelSpec(Message):
     retries: int = Field(2, ge=0, le=1_000)
     preemptible: bool = False
     workers: int = Field(1, ge=1, le=limits.WORKERS_PER_GANG)
+    training: TrainingSpec | None = None
     implementations: dict[Name, Value] = Field(min_length=1, max_length=64)
 
 
@@ -154,6 +174,21 @@ class Run(BaseModel):
     cold: bool = False
     trial: bool = False
     ended: str = ""  # "" = under way, "done", or why it was not
+    began_step: int | None = (
+        None  # of a training job, as far as it has said anything: the step after which it went on …
+    )
+    step: int = 0  # … and how many are done …
+    saved_step: int = 0  # … of which so many need not be done again …
+    saves: int = 0  # … by so many checkpoints of this run
+
+
+class TrainingView(BaseModel):
+    """How far a training job is, or all those of a graph together."""
+
+    steps: int
+    step: int  # so many are done …
+    saved: int  # … and so many of them need not be done again
+    per_s: float | None = None  # lately
 
 
 class TaskView(BaseModel):
@@ -164,6 +199,7 @@ class TaskView(BaseModel):
     reads: list[int]
     status: str  # waiting, running, done, failed
     runs: list[Run]
+    training: TrainingView | None = None
 
 
 class JobView(BaseModel):
@@ -182,6 +218,7 @@ class JobView(BaseModel):
     seconds: float  # of devices, so far
     error: Problem | None
     change: int  # grows with everything that happens to it
+    training: TrainingView | None = None
 
 
 class JobList(BaseModel):

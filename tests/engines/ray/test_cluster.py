@@ -79,6 +79,11 @@ def test_a_graph_runs_on_all_machines_and_says_where(cluster: sy.Cluster) -> Non
     text = job.explain()
     assert "on m1/cpu-2-0" in text and "on m2/cpu-1-0" in text
 
+    graph = sy.graph("trains")
+    graph.task(sy.training(steps=1)(lambda job: None))
+    with pytest.raises(sy.InfeasibleError, match="all machines reach"):  # no folder for checkpoints was named
+        cluster.submit(graph)
+
 
 @pytest.mark.slow
 def test_a_training_job_runs_on_two_machines(nodes: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,66 @@
+"""Folders of training jobs: there while a job is not over, and gone after it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from symphony.runtime.checkpoints import Checkpoints, within
+
+
+def test_a_cluster_of_this_process_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    first, second = Checkpoints(tmp_path), Checkpoints(tmp_path)
+    folders = [one.folder(1, "train-0") for one in (first, second)]
+    assert folders[0] != folders[1] and all(folder.is_relative_to(tmp_path) for folder in folders)  # both have a job 1
+    first.prepare(folders[0], "a")
+    assert (folders[0] / "attempt").read_text() == "a"
+    first.over(1)
+    assert not folders[0].parent.exists()
+    first.prepare(folders[0], "b")
+    first.close()
+    second.close()
+    assert not list(tmp_path.iterdir())
+
+
+def test_that_of_a_service_stays_until_it_is_told(tmp_path: Path) -> None:
+    kept = Checkpoints(tmp_path / "training", keep=True, shared=False)
+    kept.remove_strays([])  # there is nothing yet
+    for job in (3, 4, 5):
+        kept.prepare(kept.folder(job, "train-0"), "a")
+    (tmp_path / "training" / "notes").mkdir()  # somebody else's
+    kept.over(3)
+    kept.close()
+    assert sorted(path.name for path in (tmp_path / "training").iterdir()) == ["3", "4", "5", "notes"]
+    kept.remove(3)
+    kept.remove_strays([5])
+    assert sorted(path.name for path in (tmp_path / "training").iterdir()) == ["5", "notes"]
+
+
+def test_names_of_tasks_do_not_lead_elsewhere(tmp_path: Path) -> None:
+    kept = Checkpoints(tmp_path, keep=True)
+    names = ["train-0", "../../etc", "..", "a/b", "a_b", "é" * 200, "x" * 200, "x" * 201]
+    folders = [kept.folder(1, name) for name in names]
+    assert len(set(folders)) == len(names) and folders[0].name == "train-0"
+    assert all(folder.parent == tmp_path / "1" and len(folder.name) < 100 for folder in folders)
+
+
+def test_services_that_share_a_folder_do_not_share_jobs(tmp_path: Path) -> None:
+    mine, others = (within(tmp_path / "shared", tmp_path / name) for name in ("ann", "bob"))
+    assert mine != others and within(tmp_path / "shared", tmp_path / "ann") == mine
+
+
+def test_a_new_run_is_asked_anew(tmp_path: Path) -> None:
+    kept = Checkpoints(tmp_path, keep=True)
+    folder = kept.folder(1, "t")
+    kept.prepare(folder, "a")
+    kept.ask(folder, 7)
+    assert (folder / "save").read_text() == "7"
+    kept.prepare(folder, "b")
+    assert not (folder / "save").exists()
+    kept.ask(tmp_path / "nowhere", 8)  # it is logged
+
+
+def test_where_nothing_can_be_written_the_run_will_say_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    kept = Checkpoints(tmp_path / "file", keep=True)
+    kept.prepare(kept.folder(1, "t"), "a")
+    kept.remove_strays([])

@@ -1,0 +1,222 @@
+"""Training jobs, by the core and real processes: killed, stopped, and gone on with."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import symphony as sy
+from symphony.runtime import saving
+from symphony.runtime.cluster import Cluster
+from tests.runtime.machines import machine
+from tests.runtime.test_loop import StopsForPriority, nothing_left
+
+SECONDS = 60.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sy.Cluster]:
+    """A CPU with one slot, and three accelerators; what is urgent goes first."""
+    folder = tmp_path_factory.mktemp("runs")
+    options: dict[str, Any] = {"policy": StopsForPriority(), "profiles": folder / "p.json"}
+    with sy.local(machine(slots=1, others=3), checkpoints=folder / "saved", **options) as found:
+        yield found
+    assert not list((folder / "saved").iterdir())
+
+
+@sy.training(steps=1000, every_s=600.0)
+def train(job, notes, last):
+    """Waits at step 20 to be killed or stopped, unless it has gone on; saves when it is asked, and every ten steps."""
+    import os
+    import pathlib
+    import time
+
+    gone = job.restore() or []
+    pathlib.Path(notes, f"{job.began}-{os.getpid()}").touch()
+    for step in job.steps():
+        gone.append(step)
+        if step == 20 and not job.began:
+            pathlib.Path(notes, "waits").touch()
+            while not job.save_now:
+                time.sleep(0.002)
+            job.save(gone)
+            time.sleep(60)
+        if job.save_now or step % 10 == 0:
+            job.save(gone)
+        if step == last:
+            return job.began, gone == list(range(1, last + 1))
+
+
+@sy.kernel
+def urgent():
+    return "at once"
+
+
+def one(kernel: Any, *args: Any) -> sy.graph:
+    graph = sy.graph(kernel.name)
+    graph.task(kernel, *args)
+    return graph
+
+
+def until(holds: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + SECONDS
+    while not (found := holds()):
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    return found
+
+
+def no_folder(cluster: Cluster) -> None:
+    root = cluster._checkpoints._root
+    assert root is not None
+    until(lambda: not list(root.iterdir()))
+
+
+def test_a_run_that_is_killed_goes_on_from_what_it_saved(cluster: Cluster, tmp_path: Path) -> None:
+    job = cluster.submit(one(train, str(tmp_path), 25))
+    until((tmp_path / "waits").exists)
+    run = job._state.runs[0]
+    until(lambda: run.progress is not None and run.progress.step >= 10)
+    assert run.progress is not None and run.progress.saved == 10 and run.progress.saves == 1
+    [before] = tmp_path.glob("0-*")
+    os.kill(int(before.name[2:]), signal.SIGKILL)
+    assert job.result(SECONDS) == (10, True)
+    told = job.explain()
+    assert "1000 of 1000 steps" in told and "saved 2 times, lost once; went on from step 10" in told
+    no_folder(cluster)
+    nothing_left(cluster)
+
+
+def test_what_is_preempted_saves_first_and_goes_on_from_there(cluster: Cluster, tmp_path: Path) -> None:
+    job = cluster.submit(one(train, str(tmp_path), 25))
+    until((tmp_path / "waits").exists)
+    assert cluster.submit(one(urgent), priority=5).result(SECONDS) == "at once"
+    assert job.result(SECONDS) == (20, True)  # not from step 10, which it had saved unasked
+    assert "stopped once; went on from step 20" in job.explain() and not cluster.statistics.fallbacks
+    nothing_left(cluster)
+
+
+@sy.training(steps=5)
+def finishes_instead(job, notes):
+    import pathlib
+    import time
+
+    pathlib.Path(notes, "runs").touch()
+    while not job.save_now:
+        time.sleep(0.002)
+    return "done before it was stopped"
+
+
+@sy.training(steps=5, retries=0)
+def deaf(job, notes):
+    import pathlib
+    import time
+
+    if pathlib.Path(notes, "runs").exists():
+        return "from the beginning"
+    pathlib.Path(notes, "runs").touch()
+    time.sleep(3600)
+
+
+@pytest.mark.parametrize(("kernel", "value"), [(finishes_instead, "done before"), (deaf, "from the beginning")])
+def test_what_ends_or_does_not_answer_is_waited_for_no_longer(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: Any, value: str
+) -> None:
+    monkeypatch.setattr(saving, "GRACE_S", 0.3 if kernel is deaf else 60.0)
+    job = cluster.submit(one(kernel, str(tmp_path)))
+    until((tmp_path / "runs").exists)
+    assert cluster.submit(one(urgent), priority=5).result(SECONDS) == "at once"
+    assert job.result(SECONDS).startswith(value)
+    nothing_left(cluster)
+
+
+def test_a_job_that_is_cancelled_while_it_trains_leaves_nothing(cluster: Cluster, tmp_path: Path) -> None:
+    job = cluster.submit(one(train, str(tmp_path), 25))
+    until((tmp_path / "waits").exists)
+    job.cancel()
+    with pytest.raises(sy.JobCancelledError):
+        job.result(SECONDS)
+    no_folder(cluster)
+    nothing_left(cluster)
+
+
+@sy.training(steps=100, retries=1)
+def dies_often(job, notes, helps):
+    """Is killed three times; with `helps`, after it has saved something."""
+    import os
+    import pathlib
+    import signal
+
+    runs = pathlib.Path(notes)
+    (runs / str(len(list(runs.iterdir())))).touch()
+    for step in job.steps():
+        if helps and step == job.began + 10:
+            job.save("something")
+        if step == job.began + 11 and len(list(runs.iterdir())) < 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return job.began
+
+
+def test_runs_that_are_lost_count_until_one_has_saved(cluster: Cluster, tmp_path: Path) -> None:
+    assert (folder := tmp_path / "saves").mkdir() is None
+    assert cluster.submit(one(dies_often, str(folder), True)).result(SECONDS) == 30
+    assert (folder := tmp_path / "does not").mkdir() is None
+    with pytest.raises(sy.WorkerDiedError, match=r"for the 2\. time"):
+        cluster.submit(one(dies_often, str(folder), False)).result(SECONDS)
+
+
+@sy.training(steps=3, workers=3, servers=1, device="accelerator")
+def roles(job, notes):
+    import pathlib
+    import time
+
+    mine = pathlib.Path(notes) / f"{job.rank} of {job.size}{' serves' if job.is_server else ''}"
+    mine.touch()
+    while len(list(pathlib.Path(notes).iterdir())) < job.size:
+        time.sleep(0.002)
+    return sum(job.steps())
+
+
+def test_the_last_workers_of_a_gang_are_its_parameter_servers(cluster: Cluster, tmp_path: Path) -> None:
+    assert cluster.submit(one(roles, str(tmp_path))).result(SECONDS) == 6
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0 of 3", "1 of 3", "2 of 3 serves"]
+
+
+def test_a_training_function_can_be_called_and_run_here() -> None:
+    @sy.training(steps=4, workers=2, servers=1)
+    def add(job, start):
+        assert job.restore() is None and not job.is_server
+        return start + sum(job.steps())
+
+    assert add(5) == 15 and one(add, 5).run() == 15
+    assert add.options.preemptible and add.options.training.steps == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"steps": 0}, "steps is 0"),
+        ({"steps": True}, "steps is True"),
+        ({"steps": 5, "workers": 2, "servers": 2}, "2 of 2 workers are parameter servers"),
+        ({"steps": 5, "parameters": math.nan}, "parameters is nan"),
+        ({"steps": 5, "checkpoint_s": -1.0}, "checkpoint_s is -1.0"),
+        ({"steps": 5, "restore_s": math.inf}, "restore_s is inf"),
+        ({"steps": 5, "every_s": 0}, "every_s is 0"),
+        ({"steps": 5, "every_s": math.nan}, "every_s is nan"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(options: Any, said: str) -> None:
+    with pytest.raises(sy.WorkloadError, match=said) as refused:
+
+        @sy.training(**options)
+        def train(job):
+            """Never."""
+
+    assert refused.value.hint

@@ -1,0 +1,275 @@
+"""Training jobs as submissions: over the wire, through restarts of the service, as programs, and for people to see."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+import symphony as sy
+from symphony.runtime.training import Training
+from symphony.service import graphs
+from symphony.service.graph_file import load
+from symphony.service.ledger import read_events
+from symphony.service.state import ACCEPTED, ENDED, Event, State
+from symphony.service.wire import KernelSpec, Submit, TrainingSpec
+from tests.cli.command import symphony_here
+from tests.service.places import SECONDS, Place, place, wait_until
+from tests.service.serve_process import Serve
+
+PROGRAM = """
+import os, pathlib, sys, time
+
+folder, begin, steps = pathlib.Path(os.environ["SYMPHONY_FOLDER"]), int(os.environ["SYMPHONY_STEP"]), 6
+notes = pathlib.Path(sys.argv[1])
+(notes / f"{begin}-{os.getpid()}").touch()
+for step in range(begin + 1, int(os.environ["SYMPHONY_STEPS"]) + 1):
+    (folder / "step").write_text(str(step))
+    if step == 3:
+        (folder / "saved").write_text("3")
+        while not begin:
+            time.sleep(0.01)
+print(f"from {begin}, rank {os.environ['SYMPHONY_RANK']} of {os.environ['SYMPHONY_SIZE']}")
+"""
+TOML = """
+name = "program"
+
+[[task]]
+name = "train"
+command = [{python}, {program}, {notes}]
+[task.training]
+steps = 6
+kind = "resnet"
+
+[[task]]
+name = "again"
+call = "tests.service.test_training:called"
+args = [2, {{ from = "train" }}]
+[task.training]
+steps = 4
+"""
+
+
+def called(job, start, before):
+    """Of the file above."""
+    return start + sum(job.steps()), before
+
+
+@sy.training(steps=400, every_s=600.0, kind="counting", checkpoint_s=0.5)
+def count(job, notes):
+    """Saves after 30 steps and waits after 35, unless it has gone on."""
+    import os
+    import pathlib
+    import time
+
+    gone = job.restore() or []
+    pathlib.Path(notes, f"{job.began}-{os.getpid()}").touch()
+    for step in job.steps():
+        gone.append(step)
+        if step == 30:
+            job.save(gone)
+        while step == 35 and not job.began:
+            time.sleep(0.005)
+    return job.began, gone == list(range(1, 401))
+
+
+def one(kernel: Any, *args: Any) -> sy.graph:
+    graph = sy.graph(kernel.name)
+    graph.task(kernel, *args)
+    return graph
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with place(tmp_path_factory.mktemp("served") / "state") as found:
+        yield found
+
+
+def test_a_service_that_is_killed_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
+    state, shared, notes = tmp_path / "state", tmp_path / "shared", tmp_path / "notes"
+    notes.mkdir()
+    serving = Serve(state, "--checkpoints", str(shared))
+    with serving.connect() as ann:
+        number = ann.submit(one(count, str(notes))).id
+        wait_until(lambda: (told := ann.job(number).view().training) is not None and told.step >= 34)
+        told = ann.job(number).view().training
+        assert told is not None and (told.steps, told.saved) == (400, 30)
+    serving.kill()
+    [folder] = shared.iterdir()
+    stray = folder / "999" / "train"
+    stray.mkdir(parents=True)
+
+    serving = Serve(state, "--checkpoints", str(shared))
+    with serving.connect() as ann:
+        job = ann.job(number)
+        assert job.result(SECONDS) == (30, True)
+        assert "400 of 400 steps" in job.explain() and "went on from step 30" in job.explain()
+        told = job.view().training
+        assert told is not None and (told.step, told.saved, told.per_s) == (400, 400, None)
+        wait_until(lambda: not list(folder.iterdir()))  # the stray, too
+    assert serving.stop() == 0
+
+
+def test_a_program_trains_and_goes_on_after_it_was_killed(served: Place, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(PROGRAM)
+    (tmp_path / "notes").mkdir()
+    words = {"python": sys.executable, "program": str(tmp_path / "train.py"), "notes": str(tmp_path / "notes")}
+    (tmp_path / "graph.toml").write_text(TOML.format(**{name: json.dumps(word) for name, word in words.items()}))
+    with served.connect("ann") as ann:
+        job = ann.submit(load(str(tmp_path / "graph.toml"), {}))
+
+        def saved() -> bool:
+            told = job.detail().tasks[0].training
+            return told is not None and told.saved == 3
+
+        wait_until(saved)
+        [run] = served.service.running.handed[job.id].state.runs[:1]
+        assert run.kernel.options.training == Training(6, "resnet") and run.folder.endswith(
+            f"training/{job.id}/train-0"
+        )
+        [program] = (tmp_path / "notes").glob("0-*")
+        [process] = [slot.child.pid for slot in _slots(served) if slot.work]
+        os.kill(process, signal.SIGKILL)  # the one that runs the program, which ends with it
+        assert job.result(SECONDS) == [12, "from 3, rank 0 of 1\n"] or job.result() == (12, "from 3, rank 0 of 1\n")
+        wait_until(lambda: not Path(f"/proc/{program.name[2:]}").exists())
+        told = job.explain()
+        assert "train-0  6 of 6 steps; saved once, lost once; went on from step 3" in told
+        assert "again-0  4 of 4 steps" in told
+        wait_until(lambda: not list(Path(run.folder).parents[1].iterdir()))
+
+
+def _slots(served: Place) -> list[Any]:
+    """Those of the local engine behind all that stands before it."""
+    engine: Any = served.service.cluster._engine
+    while not hasattr(engine, "_slots"):
+        engine = engine._engine
+    return engine._slots
+
+
+def test_a_job_that_trains_shows_how_far_it_is_and_leaves_nothing_when_cancelled(
+    served: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SYMPHONY_URL", served.server.url)
+    monkeypatch.setenv("SYMPHONY_TOKEN", served.token("bob"))
+
+    def command(*words: str) -> str:
+        return symphony_here(*words, folder=tmp_path).stdout
+
+    with served.connect("bob") as bob:
+        job = bob.submit(one(count, str(tmp_path)))
+        wait_until(lambda: (told := job.view().training) is not None and told.step == 34)
+        folder = Path(served.service.running.handed[job.id].state.runs[0].folder)
+        assert (folder / "checkpoint-30").exists()
+        listed = command("jobs")
+        assert "34/400" in listed, listed
+        shown = command("job", str(job.id))
+        assert "34/400, 30 saved" in " ".join(shown.split()), shown
+        [found] = json.loads(command("jobs", "--json"))
+        assert (found["training"]["steps"], found["training"]["saved"]) == (400, 30)
+        assert "34 of 400 steps; saved once" in command("explain", str(job.id))
+        job.cancel()
+        job.wait(SECONDS)
+        wait_until(lambda: not folder.parent.exists())
+        told = job.view().training
+        assert told is not None and (told.step, told.saved) == (34, 30)
+
+
+def test_what_is_not_over_saves_when_the_service_drains(tmp_path: Path) -> None:
+    @sy.training(steps=10)
+    def waits(job):
+        import time
+
+        if job.began:
+            return job.began
+        job.reached(7)
+        while True:
+            time.sleep(0.005)
+            if job.save_now:
+                job.save("what there is")
+
+    with place(tmp_path / "state") as found, found.connect("ann") as ann:
+        number = ann.submit(one(waits)).id
+        wait_until(lambda: (told := ann.job(number).view().training) is not None and told.step == 7)
+        found.service.running.paused = True
+        found.service.cluster.save_training()
+        wait_until(lambda: (told := ann.job(number).view().training) is not None and told.saved == 7)
+    with place(tmp_path / "state") as found, found.connect("ann") as ann:
+        assert ann.job(number).result(SECONDS) == 7
+
+
+def test_options_go_over_the_wire_and_come_out_the_same(served: Place) -> None:
+    training = Training(5, "bert", 1, 32, 1e8, 6e8, 2.0, 3.0, 60.0)
+    kernel = sy.training(steps=5, workers=3, servers=1, device="cpu")(lambda job: None)
+    kernel.options = replace(kernel.options, training=training)
+    from symphony.runtime.graph import submission
+
+    with served.connect("ann") as ann:
+        sent = Submit.model_validate_json(ann._body(submission(one(kernel)), 0, ""))
+    found = graphs.submission(sent.graph, "ann", served.service.blobs).calls[0].kernel
+    assert found.options == kernel.options and graphs.steps(sent.graph) == 5
+    plain = sy.kernel(lambda: None)
+    with served.connect("ann") as ann:
+        old = json.loads(ann._body(submission(one(plain)), 0, ""))
+    assert "training" not in old["graph"]["kernels"][0]  # older services do not know of it
+    assert KernelSpec.model_validate(old["graph"]["kernels"][0]).training is None
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"steps": 0}, "steps"),
+        ({"steps": 2.5}, "steps"),
+        ({}, "steps"),
+        ({"steps": 5, "operations": float("nan")}, "operations"),
+        ({"steps": 5, "checkpoint_s": float("inf")}, "checkpoint_s"),
+        ({"steps": 5, "step": 1}, "step"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(wrong: dict[str, Any], field: str, tmp_path: Path) -> None:
+    with pytest.raises(ValidationError) as refused:
+        TrainingSpec.model_validate(wrong)
+    assert refused.value.errors()[0]["loc"] == (field,)
+    lines = "\n".join(f"{name} = {value}" for name, value in wrong.items())
+    (tmp_path / "g.toml").write_text(
+        f'name = "g"\n[[task]]\nname = "t"\ncommand = ["true"]\n[task.training]\n{lines}\n'
+    )
+    with pytest.raises(sy.WorkloadError, match=rf"task\.0\.training\.{field}: "):
+        load(str(tmp_path / "g.toml"), {})
+
+
+def test_more_servers_than_workers_are_refused(tmp_path: Path, served: Place) -> None:
+    lines = 'name = "g"\n[[task]]\nname = "t"\ncommand = ["true"]\n[task.training]\nsteps = 5\nservers = 1\n'
+    (tmp_path / "g.toml").write_text(lines)
+    with pytest.raises(sy.WorkloadError, match="1 of 1 workers are parameter servers") as refused:
+        load(str(tmp_path / "g.toml"), {})
+    assert "task 't'" in refused.value.where and "more workers" in refused.value.hint
+
+
+def test_a_journal_from_before_there_were_training_jobs_is_read(tmp_path: Path) -> None:
+    state = State()
+    data = {"user": "ann", "name": "g", "queue": "", "priority": 0, "tasks": 1, "outputs": [0], "names": []}
+    state.apply(Event(1, 5.0, 1, ACCEPTED, -1, 0.0, {**data, "key": "", "digest": "d"}))
+    state.apply(Event(2, 6.0, 1, ENDED, -1, 0.0, {"status": "done", "error": None}))
+    assert state.jobs[1].view().training is None
+
+
+def test_the_journal_says_what_became_of_the_steps(served: Place, tmp_path: Path) -> None:
+    @sy.training(steps=5)
+    def quick(job):
+        return sum(job.steps())
+
+    with served.connect("carl") as carl:
+        job = carl.submit(one(quick))
+        assert job.result(SECONDS) == 15
+        events = list(read_events(served.service.database, job.id))
+        assert events[0].data["steps"] == 5 and events[-1].data["step"] == 5
+        [run] = job.detail().tasks[0].runs
+        assert (run.began_step, run.step) == (0, 5)
