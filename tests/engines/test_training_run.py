@@ -124,7 +124,7 @@ def test_what_cannot_be_pickled_is_the_fault_of_the_function(tmp_path: Path) -> 
     job = run(tmp_path)
     assert job.save(Own()) and run(tmp_path, "a").restore() is None  # at step 0 there is nothing to go on from
     with pytest.raises(TypeError):
-        job.save((step for step in ()))
+        job.save(step for step in ())
 
 
 def test_a_run_that_was_given_up_does_not_write_over_its_successor(tmp_path: Path) -> None:

@@ -114,3 +114,21 @@ def test_a_gang_that_has_lost_a_device_fails_and_says_so(tmp_path: Path) -> None
         with pytest.raises(sy.InfeasibleError, match="has 1 of the 2 devices that it needs left"):
             job.result(SECONDS)
         nothing_left(cluster)
+
+
+@sy.training(steps=3, workers=2, servers=1, device="accelerator")
+def roles(job, folder):
+    import pathlib
+    import time
+
+    (pathlib.Path(folder) / f"{job.rank} of {job.size}{' serves' if job.is_server else ''}").touch()
+    while len(list(pathlib.Path(folder).iterdir())) < job.size:
+        time.sleep(0.002)
+    return sum(job.steps())
+
+
+def test_the_last_workers_of_a_training_job_are_its_parameter_servers(cluster: sy.Cluster, tmp_path: Path) -> None:
+    graph = sy.graph("roles")
+    graph.task(roles, str(tmp_path))
+    assert cluster.submit(graph).result(SECONDS) == 6
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0 of 2", "1 of 2 serves"]

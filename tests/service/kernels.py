@@ -52,3 +52,22 @@ def one(kernel, *args, **kwargs):
     graph = sy.graph(kernel.name)
     graph.task(kernel, *args, **kwargs)
     return graph
+
+
+@sy.training(steps=400, every_s=600.0, kind="counting", checkpoint_s=0.5)
+def count(job, notes):
+    """Saves after 30 steps and waits after 35, unless it has gone on."""
+    import os
+    import pathlib
+    import time
+
+    gone = job.restore() or []
+    pathlib.Path(notes, f"{job.began}-{os.getpid()}").touch()
+    for step in job.steps():
+        gone.append(step)
+        if step == 30:
+            job.save(gone)
+        while step == 35 and not job.began:
+            assert not job.save_now
+            time.sleep(0.005)
+    return job.began, gone == list(range(1, 401))

@@ -12,7 +12,7 @@ import symphony as sy
 from symphony.service.database import open_database
 from symphony.service.ledger import read_events
 from symphony.service.state import FINISHED
-from tests.service.kernels import add, note, one, sleep
+from tests.service.kernels import add, count, note, one, sleep
 from tests.service.places import SECONDS, wait_until
 from tests.service.serve_process import Serve
 
@@ -39,16 +39,21 @@ def ladder(path: Path, name: str, steps: int) -> sy.graph:
 
 
 def test_killing_a_service_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
-    state, ran = tmp_path / "state", tmp_path / "ran"
+    state, ran, shared, notes = (tmp_path / name for name in ("state", "ran", "shared", "notes"))
     steps, jobs = 12, 3
-    serving = Serve(state)
+    notes.mkdir()
+    serving = Serve(state, "--checkpoints", str(shared))
     with serving.connect() as ann:
+        training = ann.submit(one(count, str(notes))).id
         numbers = [ann.submit(ladder(ran, f"job{k}", steps)).id for k in range(jobs)]
         cancelled = ann.submit(one(sleep))
         cancelled.cancel()
         wait_until(lambda: ran.exists() and len(ran.read_text().splitlines()) >= 10)
         accepted = ann.submit(one(add, 40, 2)).id
+        wait_until(lambda: (told := ann.job(training).view().training) is not None and told.step == 34)
     serving.kill()
+    [folder] = shared.iterdir()
+    (folder / "999" / "train-0").mkdir(parents=True)  # of a job that nobody knows of
 
     database = open_database("", state)
     finished = {(event.job, event.task) for event in read_events(database) if event.kind == FINISHED}
@@ -56,8 +61,14 @@ def test_killing_a_service_loses_nothing_and_repeats_nothing(tmp_path: Path) -> 
     assert 5 <= len(finished) < jobs * (2 * steps + 1)
     before = Counter(ran.read_text().splitlines())
 
-    serving = Serve(state)
+    serving = Serve(state, "--checkpoints", str(shared))
     with serving.connect() as ann:
+        trained = ann.job(training)
+        assert trained.result(SECONDS) == (30, True)  # it goes on from what it saved, and with that
+        assert "400 of 400 steps; never saved; went on from step 30" in trained.explain()
+        told = trained.view().training
+        assert told is not None and (told.step, told.saved, told.per_s) == (400, 400, None)
+        wait_until(lambda: not list(folder.iterdir()))
         assert [ann.job(number).result(SECONDS) for number in numbers] == [f"job{k} end" for k in range(jobs)]
         assert ann.job(accepted).result(SECONDS) == 42
         with pytest.raises(sy.JobCancelledError):

@@ -51,7 +51,7 @@ class TrainingRun:
         self.rank, self.size = rank, size
         self.is_server = rank >= size - servers  # a parameter server: the last workers are
         self._attempt, self._every_s = attempt, every_s
-        self._step = self._saved = self._saves = 0
+        self._at = self._step = self._saved = self._saves = 0  # the step it is at, those that are done, and saved
         self._held: list[Any] = []  # what was saved, once it is read and until it is asked for
         self._answered, self._asked = -1, -1  # questions
         self._told_s = self._looked_s = -TELL_S
@@ -80,10 +80,10 @@ class TrainingRun:
         `begin` is another first one, for whoever finds that a checkpoint of his own cannot be read.
         """
         if begin is not None:
-            self.began = self._saved = self._step = max(begin - 1, 0)
+            self.began = self._saved = self._step = self._at = max(begin - 1, 0)
             self._tell(always=True)
         for step in range(self.began + 1, self.total + 1):
-            self._step = step
+            self._at = step
             yield step
             self.reached(step)
         self._tell(always=True)
@@ -101,26 +101,27 @@ class TrainingRun:
         now = time.monotonic()
         if now - self._looked_s >= TELL_S:
             self._looked_s, self._asked = now, self._question()
+            self._tell()  # what was too early to be told
         return self._asked > self._answered or now >= self._next_s
 
     def save(self, value: Any) -> bool:
         """Keep what the next run shall go on from; whether that was done. What others than rank 0 give is not kept."""
         if self.rank:
             return False
-        question = self._question()
+        question, step = self._question(), max(self._at, self._step)
         new = self.folder / f".checkpoint-{self._attempt}.new"
         try:
             _write(new, value)
             self._check_mine()
-            os.replace(new, self._checkpoint(self._step))
+            os.replace(new, self._checkpoint(step))
             _sync(self.folder)
         except OSError as error:  # the disk is full, say: what was saved before is still there
-            _warn(f"no checkpoint was written at step {self._step}: {error}")
+            _warn(f"no checkpoint was written at step {step}: {error}")
             with contextlib.suppress(OSError):
                 new.unlink(missing_ok=True)
             self._next_s = time.monotonic() + min(self._every_s, AGAIN_S)
             return False
-        self._was_saved(self._step, question)
+        self._was_saved(step, question)
         self._forget_old()
         return True
 
@@ -128,12 +129,11 @@ class TrainingRun:
         """A checkpoint of your own is written, after so many steps (as many as were reached)."""
         if self.rank:
             return
-        done = self._step if step is None else min(max(int(step), 0), self.total)
+        done = max(self._at, self._step) if step is None else min(max(int(step), 0), self.total)
         question = self._question()
         self._check_mine()
         if _number(self.folder / "saved", -1) != done:  # a command has written it itself
             _replace(self.folder / "saved", str(done))
-        self._step = max(self._step, done)
         self._was_saved(done, question)
 
     # --- where it begins
@@ -196,7 +196,7 @@ class TrainingRun:
         return _number(self.folder / "save", -1)
 
     def _was_saved(self, step: int, question: int) -> None:
-        self._saved, self._saves = step, self._saves + 1
+        self._step, self._saved, self._saves = max(self._step, step), step, self._saves + 1
         self._answered = max(self._answered, question)
         self._next_s = time.monotonic() + self._every_s
         self._tell(always=True)

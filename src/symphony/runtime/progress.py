@@ -90,7 +90,7 @@ def _count(told: dict[str, Any], name: str, least: int) -> bool:
 
 
 def _marks(before: tuple[tuple[float, int], ...], now_s: float, step: int) -> tuple[tuple[float, int], ...]:
-    """A mark for every new step, or for several if they are quick; the last ones stay, and those that are not too old."""
+    """A mark for every new step, or for several if they are quick; but for the last ones, none that is too old."""
     if before and (step == before[-1][1] or now_s <= before[-1][0]):
         return before
     kept = list(before)
