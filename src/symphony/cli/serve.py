@@ -15,8 +15,10 @@ from symphony.engines.engine import Engine
 from symphony.engines.local import LocalEngine
 from symphony.problem import topologies
 from symphony.problem.errors import InputError
+from symphony.runtime.books import Shapes
 from symphony.runtime.cluster import DEFAULT_POLICY, ray_engine
 from symphony.runtime.programs import keep_programs
+from symphony.runtime.rounds import ROUND_S
 from symphony.service.client import ADDRESS, DEFAULT_PORT, default_folder
 
 State = Annotated[Path | None, typer.Option("--state", help="Folder for journal, blobs and profiles.")]
@@ -36,6 +38,8 @@ def serve(
     state: State = None,
     database: Database = "",
     checkpoints: Checkpoints = None,
+    round_s: Annotated[float, typer.Option(help="Seconds until training jobs are planned anew.", min=0.1)] = ROUND_S,
+    at_once: Annotated[int, typer.Option(help="Jobs that the policy looks at.", min=1, max=1_000)] = Shapes.jobs,
     policy: Annotated[str, typer.Option("--policy", "-p", help="Who decides.")] = DEFAULT_POLICY,
     ray: Ray = "",
     topology: Annotated[str, typer.Option("--topology", "-t", help="Of what is served, if not as discovered.")] = "",
@@ -64,6 +68,7 @@ def serve(
         blob_bytes=blob_bytes,
         open_jobs=open_jobs,
         requests_per_s=rate,
+        at_once=at_once,
         keep_s=keep_days * 86_400.0,
         weights=_weights(share or []),
     )
@@ -83,7 +88,9 @@ def serve(
     def engine() -> Engine:
         return ray_engine(ray, given) if ray else LocalEngine(given)
 
-    service = Service(engine, folder, database=database, policy=policy, limits=limits, checkpoints=checkpoints)
+    service = Service(
+        engine, folder, database=database, policy=policy, limits=limits, checkpoints=checkpoints, round_s=round_s
+    )
 
     def ready(url: str) -> None:
         (folder / ADDRESS).write_text(url + "\n")

@@ -21,7 +21,7 @@ from symphony.problem.errors import EngineError, InfeasibleError, InputError, Sy
 from symphony.problem.runnable import check_graphs
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Kernel, Profile, Workload
-from symphony.runtime.books import task_graph
+from symphony.runtime.books import Shapes, task_graph
 from symphony.runtime.checkpoints import Checkpoints
 from symphony.runtime.graph import Graph, Submission, submission
 from symphony.runtime.jobs import Job, JobState, TaskRun, size_of
@@ -49,11 +49,12 @@ class Cluster:
         policy_timeout_s: float = 1.0,
         checkpoints: Checkpoints | None = None,
         round_s: float = ROUND_S,
+        at_once: int = Shapes.jobs,
         threads: bool = True,
     ) -> None:
-        """Without `threads`, whoever holds it calls `step`: tests do, to say what happens when.
+        """`round_s`: how often training jobs are planned anew. `at_once`: jobs that the policy looks at.
 
-        `round_s`: how often training jobs are planned anew.
+        Without `threads`, whoever holds it calls `step`: tests do, to say what happens when.
         """
         if not units.is_number(policy_timeout_s) or policy_timeout_s == 0:
             raise InputError(f"policy_timeout_s is {policy_timeout_s!r}", hint="write seconds above 0")
@@ -63,7 +64,10 @@ class Cluster:
         topology, kept = engine.inventory(), self._profiles.path
         speeds = Speeds(topology, None if kept is None else kept.with_name(f"{kept.stem}-training.json"))
         self._rounds = Rounds(speeds, round_s, threads=threads)
-        self._scheduler = Scheduler(topology, self._profiles, chosen, timeout_s=policy_timeout_s, speeds=speeds)
+        shapes = Shapes(jobs=at_once)
+        self._scheduler = Scheduler(
+            topology, self._profiles, chosen, timeout_s=policy_timeout_s, shapes=shapes, speeds=speeds
+        )
         self._functions: dict[tuple[RunnableKernel, str], Function] = {}
         self._numbers = itertools.count(1)
         self._open: list[JobState] = []
@@ -212,6 +216,11 @@ class Cluster:
         self._profiles.save()
         self._checkpoints.close()
 
+    def save(self) -> None:
+        """Keep what was learned so far."""
+        self._profiles.save()
+        self._rounds.ask(self._rounds.speeds.save)
+
     def _ask(self, request: Callable[[], None]) -> None:
         """Have the loop's thread do something."""
         self._loop.requests.append(request)
@@ -281,13 +290,14 @@ def local(
     profiles: str | Path | None = None,
     policy_timeout_s: float = 1.0,
     checkpoints: str | Path | None = None,
+    round_s: float = ROUND_S,
 ) -> Cluster:
     """This machine as a cluster: a process for each slot of each device (by default, of those that are discovered).
 
     `profiles` is the file in which is kept what is learned of kernels. In `checkpoints`, training jobs save what they
-    have, for as long as they run.
+    have, for as long as they run; every `round_s` seconds a policy that plans (`policy="planner"`) may move them.
     """
-    return _cluster(LocalEngine(topology), policy, profiles, policy_timeout_s, checkpoints)
+    return _cluster(LocalEngine(topology), policy, profiles, policy_timeout_s, checkpoints, round_s)
 
 
 def ray(
@@ -298,13 +308,14 @@ def ray(
     profiles: str | Path | None = None,
     policy_timeout_s: float = 1.0,
     checkpoints: str | Path | None = None,
+    round_s: float = ROUND_S,
 ) -> Cluster:
     """A Ray cluster as a cluster: an actor for each slot of each device (by default, of those that Ray knows of).
 
     Without an address, Ray is what this process or RAY_ADDRESS has, else one that is started on this machine. Training
     jobs need a folder for `checkpoints` that all machines reach, if there are several.
     """
-    return _cluster(ray_engine(address, topology), policy, profiles, policy_timeout_s, checkpoints)
+    return _cluster(ray_engine(address, topology), policy, profiles, policy_timeout_s, checkpoints, round_s)
 
 
 def ray_engine(address: str | None, topology: Topology | None) -> Any:
@@ -324,6 +335,7 @@ def _cluster(
     profiles: str | Path | None,
     policy_timeout_s: float,
     checkpoints: str | Path | None,
+    round_s: float,
 ) -> Cluster:
     """A cluster that owns an engine, whose notes are passed on."""
     for note in engine.notes:
@@ -335,6 +347,7 @@ def _cluster(
             profiles=profiles,
             policy_timeout_s=policy_timeout_s,
             checkpoints=Checkpoints(None if checkpoints is None else Path(checkpoints)),
+            round_s=round_s,
         )
     except BaseException:
         engine.close()

@@ -20,9 +20,11 @@ import sqlalchemy as sa
 
 from symphony.engines.engine import Engine
 from symphony.problem.errors import BusyError, InputError, ScopeError, UnavailableError, UnknownJobError
+from symphony.runtime.books import Shapes
 from symphony.runtime.checkpoints import Checkpoints, within
 from symphony.runtime.cluster import DEFAULT_POLICY, Cluster
 from symphony.runtime.graph import Submission
+from symphony.runtime.rounds import ROUND_S
 from symphony.scheduling.policy import Policy
 from symphony.service import graphs, tables
 from symphony.service.blobs import Blobs, named_in
@@ -47,7 +49,7 @@ class Limits:
     blob_bytes: int = 1 << 30  # of a blob
     open_jobs: int = 10_000  # of a user
     requests_per_s: float = 500.0  # of a user
-    at_once: int = 16  # jobs in the hands of the cluster: as many as its core has room for
+    at_once: int = Shapes.jobs  # jobs in the hands of the cluster: as many as its core has room for
     keep_s: float = 7 * 86_400.0  # for which a job that is over is remembered
     weights: Mapping[str, float] = field(default_factory=dict)  # shares of users, 1 if they have no other
 
@@ -64,9 +66,10 @@ class Service:
         policy: Policy | str = DEFAULT_POLICY,
         limits: Limits | None = None,
         checkpoints: Path | None = None,
+        round_s: float = ROUND_S,
         threads: bool = True,
     ) -> None:
-        """`checkpoints` is a folder that all machines reach, for training jobs.
+        """`checkpoints` is a folder that all machines reach, for training jobs; they are planned anew every `round_s`.
 
         Without `threads`, whoever holds it calls `step` of its ledger and cluster: tests do, in their own time."""
         self.limits, self.policy = limits or Limits(), policy if isinstance(policy, str) else policy.name
@@ -97,6 +100,8 @@ class Service:
                 policy=policy,
                 profiles=folder / "profiles.json",
                 checkpoints=self.checkpoints,
+                round_s=round_s,
+                at_once=self.limits.at_once,
                 threads=threads,
             )
             stack.callback(self.cluster.stop, wait=False)
@@ -259,7 +264,7 @@ class Service:
                 listener(jobs)
         if time.monotonic() - self._swept > SWEEP_S:
             self._swept = time.monotonic()
-            self.cluster.profiles.save()
+            self.cluster.save()
             self.checkpoints.remove_strays(self.state.open)
             self.ledger.insist(self._sweep).add_done_callback(lambda gone: self._remove(gone.result()))
 
