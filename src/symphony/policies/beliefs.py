@@ -160,18 +160,30 @@ class Beliefs:
 
     def log_seconds(self, query: Query, now_s: float) -> tuple[np.ndarray, np.ndarray]:
         """Mean and deviation of the logarithm of a unit's seconds, given all samples."""
+        mean, std, known = self._conditioned(query, now_s)
+        return mean, np.sqrt(np.maximum(std**2 - (known**2).sum(axis=0), 1e-6)) if len(known) else std
+
+    def draws(self, query: Query, now_s: float, count: int, rng: np.random.Generator) -> np.ndarray:
+        """The same logarithms, drawn together [count, n]: what two of them have in common is alike in a draw."""
+        mean, std, known = self._conditioned(query, now_s)
+        common = correlation(query, query, self.described.family) * std[:, None] * std - known.T @ known
+        values, vectors = np.linalg.eigh(common)
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        return np.asarray(mean + rng.standard_normal((count, len(mean))) @ root.T)
+
+    def _conditioned(self, query: Query, now_s: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Means given all samples [n], deviations before them [n], and a root of what they took off variances [m, n]."""
         mean, std = self._prior(query)
         seen, value, noise = self._evidence(now_s)
         if not len(value):
-            return mean, std
+            return mean, std, np.zeros((0, len(mean)))
         family = self.described.family
         seen_mean, seen_std = self._prior(seen)
         own = correlation(seen, seen, family) * seen_std[:, None] * seen_std + np.diag(noise)
         cross = correlation(query, seen, family) * std[:, None] * seen_std
         factor = np.linalg.cholesky(own)
         half = np.linalg.solve(factor, cross.T)
-        mean = mean + half.T @ np.linalg.solve(factor, value - seen_mean)
-        return mean, np.sqrt(np.maximum(std**2 - (half**2).sum(axis=0), 1e-6))
+        return mean + half.T @ np.linalg.solve(factor, value - seen_mean), std, half
 
     def tables(self, now_s: float, kernels: np.ndarray, before: BeliefArrays) -> BeliefArrays:
         """Beliefs about these kernels and their pairs; what is believed of others stays as it was."""
