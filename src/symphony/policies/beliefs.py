@@ -51,12 +51,6 @@ class Described:
     # those of whom nothing is known: their features say nothing either, so that no network learns from them.
     doubt: np.ndarray | None = None
 
-    def scale(self, a: Query, b: Query) -> np.ndarray:
-        """What two lists of speeds share by that doubt [n, m]: a covariance."""
-        if self.doubt is None:
-            return np.zeros((len(a.kernel), len(b.kernel)))
-        return np.asarray((a.kernel[:, None] == b.kernel) * self.doubt[a.kernel, None] * self.doubt[b.kernel])
-
     @property
     def inputs(self) -> int:
         """Numbers that the ensemble is shown of a speed."""
@@ -171,18 +165,35 @@ class Beliefs:
 
     def log_seconds(self, query: Query, now_s: float) -> tuple[np.ndarray, np.ndarray]:
         """Mean and deviation of the logarithm of a unit's seconds, given all samples."""
-        d, (mean, std) = self.described, self._prior(query)
-        own_doubt = 0.0 if d.doubt is None else d.doubt[query.kernel]
+        mean, std, known = self._conditioned(query, now_s)
+        doubt = 0.0 if self.described.doubt is None else self.described.doubt[query.kernel]
+        return mean, np.sqrt(np.maximum(std**2 + doubt**2 - (known**2).sum(axis=0), 1e-6))
+
+    def draws(self, query: Query, now_s: float, count: int, rng: np.random.Generator) -> np.ndarray:
+        """The same logarithms, drawn together [count, n]: what two of them have in common is alike in a draw."""
+        mean, std, known = self._conditioned(query, now_s)
+        values, vectors = np.linalg.eigh(self._common(query, std, query, std) - known.T @ known)
+        root = vectors * np.sqrt(np.maximum(values, 0.0))
+        return np.asarray(mean + rng.standard_normal((count, len(mean))) @ root.T)
+
+    def _conditioned(self, query: Query, now_s: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Means given all samples [n], deviations before them [n], and a root of what they took off variances [m,n]."""
+        mean, std = self._prior(query)
         seen, value, noise = self._evidence(now_s)
         if not len(value):
-            return mean, np.hypot(std, own_doubt)
+            return mean, std, np.zeros((0, len(mean)))
         seen_mean, seen_std = self._prior(seen)
-        own = correlation(seen, seen, d.family) * seen_std[:, None] * seen_std + d.scale(seen, seen) + np.diag(noise)
-        cross = correlation(query, seen, d.family) * std[:, None] * seen_std + d.scale(query, seen)
-        factor = np.linalg.cholesky(own)
-        half = np.linalg.solve(factor, cross.T)
-        mean = mean + half.T @ np.linalg.solve(factor, value - seen_mean)
-        return mean, np.sqrt(np.maximum(std**2 + own_doubt**2 - (half**2).sum(axis=0), 1e-6))
+        factor = np.linalg.cholesky(self._common(seen, seen_std, seen, seen_std) + np.diag(noise))
+        half = np.linalg.solve(factor, self._common(query, std, seen, seen_std).T)
+        return mean + half.T @ np.linalg.solve(factor, value - seen_mean), std, half
+
+    def _common(self, a: Query, a_std: np.ndarray, b: Query, b_std: np.ndarray) -> np.ndarray:
+        """Covariance of two lists of speeds before anything was seen [n, m]."""
+        d = self.described
+        shared = correlation(a, b, d.family) * a_std[:, None] * b_std
+        if d.doubt is None:
+            return shared
+        return np.asarray(shared + (a.kernel[:, None] == b.kernel) * d.doubt[a.kernel, None] * d.doubt[b.kernel])
 
     def tables(self, now_s: float, kernels: np.ndarray, before: BeliefArrays) -> BeliefArrays:
         """Beliefs about these kernels and their pairs; what is believed of others stays as it was."""

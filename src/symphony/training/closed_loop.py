@@ -86,11 +86,13 @@ def run(
     noise: float = REPEAT,
     name: str = "",
     spoil: Callable[[Report], list[Report]] | None = None,
+    watch: Callable[[Look, Beliefs], bool] | None = None,
 ) -> Outcome:
     """Run a scenario with a hidden truth from end to end.
 
     `learns` False: what is told at first stays. `noise`: of a round's report, beside what jobs differ by. `spoil` makes
-    other reports of each, for tests of what bad ones do.
+    other reports of each, for tests of what bad ones do. `watch` is shown what is known at the end of each window, and
+    the beliefs that stand then; where it answers False, the run ends there.
     """
     if scenario.truth is None or scenario.told is None:
         raise InputError("the scenario has no truth apart from what is told", hint="draw it with measured_jobs.drawn")
@@ -113,6 +115,8 @@ def run(
         if learns and not bool(seen.over):
             told = loop.learn(before, seen, told)
             s, carry = stretch.tell(s, carry, policy, told)
+        if watch is not None and not watch(seen, beliefs):
+            break
     done = stretch.ended(scenario, carry, logs, name or policy.name)
     store, learner = beliefs.store, loop.learner
     return Outcome(done, learner.log, len(store.samples), store.reasons, beliefs, learner.errors)

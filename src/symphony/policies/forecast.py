@@ -1,0 +1,337 @@
+"""What each training job may expect: how fast it runs, when it starts and ends, what it loses to whom, with bands.
+
+Speeds are drawn from what is believed, all together, so that jobs that have something in common are fast or slow together
+(`Beliefs.draws`), and with them what a job differs by from others of its kernel, given its own samples. In every draw the
+queue is rolled forward (`rolling.py`); bands hold the middle `share` of what came of it.
+
+Jobs that are yet to come take GPUs from those who are there. If it is said what has come of late (`Coming`), others like
+that are drawn: at the rate at which they came, for as long again at most. How long they go on is as unknown as it can be.
+
+Left out: jobs that come to share a GPU (those who do now are there), rounds (GPUs change hands at once, where a planner
+waits for the end of one), trials of other GPUs, failures, and that speeds may change.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from symphony.policies.beliefs import NOBODY, REPEAT, Beliefs, Query
+from symphony.policies.rolling import Others, Queue, Rolled, roll
+from symphony.problem.errors import InputError
+from symphony.problem.speeds import PACKED, SPREAD
+
+AT_MOST = 64  # jobs yet to come that are looked at
+
+Signature = tuple[int, int, int, int]  # kernel, kind, spread, neighbour
+
+
+class JobNow(NamedTuple):
+    """A job that runs or waits. Kernels and devices are indices."""
+
+    job: int
+    kernel: int
+    left: float  # units
+    workers: int = 1
+    priority: int = 0
+    devices: tuple[int, ...] = ()  # that it holds; none: it waits
+    saving_s: float = 0.0  # that a checkpoint takes
+    restoring_s: float = 0.0  # that reading it back takes
+    has_run: bool = False  # of one that waits: has a checkpoint
+    waited_s: float = 0.0  # without a GPU
+
+
+class ClusterNow(NamedTuple):
+    """D devices."""
+
+    kind: np.ndarray  # i[D]
+    machine: np.ndarray  # i[D]
+    up: np.ndarray  # bool[D]
+
+
+class Coming(NamedTuple):
+    """What has come of late, which says what is yet to come."""
+
+    like: Sequence[JobNow]  # as they were when they came
+    for_s: float  # in so many seconds
+
+
+class Band(NamedTuple):
+    """The middle of what may be, and between what it lies with the share that was asked for."""
+
+    low: float
+    mid: float
+    high: float
+
+
+class Loss(NamedTuple):
+    """What a job keeps of its speed alone beside a neighbour."""
+
+    job: int
+    kept: Band
+
+
+class Behind(NamedTuple):
+    """Samples that an estimate rests on."""
+
+    signature: int  # of this kernel, on this kind of GPU, packed or spread alike, beside the same neighbours
+    kernel: int  # of this kernel elsewhere
+    family: int  # of others of its family
+    newest_s: float | None  # age of the newest of the nearest sort that there is
+
+    @property
+    def guess_only(self) -> bool:
+        """Whether nothing like it has been seen."""
+        return self.newest_s is None
+
+
+@dataclass(frozen=True)
+class JobForecast:
+    """What a job may expect. Times are instants, on the clock of `now_s`; inf: it is not to be expected at all."""
+
+    job: int
+    runs: bool
+    kind: int  # where it runs, or where it is most likely to start; -1 = nowhere
+    speed: Band  # units per second there, beside the neighbours that it has
+    start_s: Band  # now, if it runs
+    finish_s: Band
+    loses: tuple[Loss, ...]
+    behind: Behind
+
+
+def forecast(
+    beliefs: Beliefs,
+    jobs: Sequence[JobNow],
+    cluster: ClusterNow,
+    now_s: float,
+    *,
+    coming: Coming | None = None,
+    share: float = 0.8,
+    draws: int = 64,
+    seed: int = 0,
+) -> list[JobForecast]:
+    """What these jobs may expect, in their order; `share` of what happens is to be within the bands."""
+    if not (0 < share < 1 and draws >= 1):
+        hint = "write a share between 0 and 1, and one draw or more"
+        raise InputError(f"a share of {share!r} of {draws!r} draws means nothing", where="forecast", hint=hint)
+    if not jobs:
+        return []
+    drawn = _drawn(beliefs, jobs, cluster, now_s, coming, draws, np.random.default_rng(seed))
+    rolled = roll(drawn.queue, drawn.others, now_s)
+    counted = _Counted(beliefs, now_s)
+    return [_told(n, jobs, drawn, rolled, counted, share) for n in range(len(jobs))]
+
+
+# ---------------------------------------------------------------------------------------------------------- draws
+
+
+class _Drawn(NamedTuple):
+    """Draws of all that is asked for: S of them, J jobs, Y kinds, P neighbours at most."""
+
+    queue: Queue
+    others: Others | None
+    kept: np.ndarray  # f[S, J, P]
+    spread: np.ndarray  # i[J, Y]: whether it would be spread there
+    is_spread: np.ndarray  # i[J]: where it is
+
+
+class _Asked:
+    """Signatures whose speeds are drawn."""
+
+    def __init__(self) -> None:
+        self.rows: dict[Signature, int] = {}
+
+    def row(self, kernel: int, kind: int, spread: int, beside: int = NOBODY) -> int:
+        """Where a signature is, which is added if it is not there."""
+        return self.rows.setdefault((int(kernel), int(kind), int(spread), int(beside)), len(self.rows))
+
+    def query(self) -> Query:
+        return Query(*np.asarray(list(self.rows), int).reshape(-1, 4).T)
+
+
+def _drawn(
+    beliefs: Beliefs,
+    jobs: Sequence[JobNow],
+    cluster: ClusterNow,
+    now_s: float,
+    coming: Coming | None,
+    draws: int,
+    rng: np.random.Generator,
+) -> _Drawn:
+    d = beliefs.described
+    kinds, count = d.unit_s.shape[1], len(jobs)
+    kind, machine, up = (np.asarray(x) for x in cluster)
+    every = [*jobs, *(coming.like if coming is not None else ())]
+    kernel = np.asarray([job.kernel for job in every])
+    workers = np.asarray([max(1, job.workers) for job in every])
+    gpus = np.bincount(kind[up], minlength=kinds)
+    runs = d.unit_s[kernel] > 0  # [E, Y, 2]
+    spread = ((workers[:, None] > _widest(cluster, kinds)) & runs[..., SPREAD]).astype(int)
+    able = runs[..., PACKED] & (workers[:, None] <= gpus)
+
+    asked = _Asked()
+    alone = np.asarray([[asked.row(k, y, s[y]) for y in range(kinds)] for k, s in zip(kernel, spread, strict=True)])
+    on: dict[int, list[int]] = {}
+    for n, job in enumerate(jobs):
+        for device in job.devices:
+            on.setdefault(device, []).append(n)
+    at, is_spread, here, beside = np.full(count, -1), np.zeros(count, int), alone[:count, 0].copy(), []
+    for n, job in enumerate(jobs):
+        beside.append(sorted({other for device in job.devices for other in on[device]} - {n}))
+        if job.devices:
+            at[n] = kind[job.devices[0]]
+            is_spread[n] = len(set(machine[list(job.devices)])) > 1 and runs[n, at[n], SPREAD]
+            here[n] = asked.row(job.kernel, at[n], is_spread[n])
+            able[n, at[n]] = True
+    pairs = [
+        (n, p, m, asked.row(jobs[n].kernel, at[n], 0), asked.row(jobs[n].kernel, at[n], 0, jobs[m].kernel))
+        for n, others in enumerate(beside)
+        for p, m in enumerate(others)
+    ]
+    own = _own_samples(beliefs, {job.job for job in jobs}, now_s)
+    for signatures in own.values():
+        for signature in signatures:
+            asked.row(*signature)
+    log_s = beliefs.draws(asked.query(), now_s, draws, rng)
+
+    # What a job differs by from its kernel, given its own samples.
+    off = rng.normal(0.0, REPEAT, (draws, count))
+    for n, job in enumerate(jobs):
+        if job.job in own:
+            rows = [asked.rows[signature] for signature in own[job.job]]
+            seen, much = np.asarray(list(own[job.job].values())).T
+            trust = 1 / (1 + much.sum())
+            off[:, n] = off[:, n] * trust**0.5 + (seen - log_s[:, rows]) @ much * trust
+    neighbour = np.full((count, max(map(len, beside))), -1)
+    kept = np.ones((draws, *neighbour.shape))
+    for n, p, m, apart, together in pairs:
+        neighbour[n, p] = m
+        kept[:, n, p] = np.clip(np.exp(log_s[:, apart] - log_s[:, together]), 0.02, 1.0)
+    held = np.zeros(len(kind), bool)
+    held[list(on)] = True
+
+    def rate(rows: np.ndarray, can: np.ndarray, off: np.ndarray) -> np.ndarray:  # [Y, S, C]
+        return np.where(can.T[:, None], np.exp(-log_s[:, rows.T].swapaxes(0, 1) - off), 0.0)
+
+    queue = Queue(
+        rate=rate(alone[:count], able[:count], off),
+        here=np.exp(-log_s[:, here] - off),
+        at=at,
+        left=np.asarray([float(job.left) for job in jobs]),
+        workers=workers[:count],
+        priority=np.asarray([job.priority for job in jobs]),
+        saving_s=np.asarray([job.saving_s for job in jobs]),
+        restoring_s=np.asarray([job.restoring_s for job in jobs]),
+        has_run=np.asarray([job.has_run or bool(job.devices) for job in jobs]),
+        waited_s=np.asarray([job.waited_s for job in jobs]),
+        neighbour=neighbour,
+        cost=1 / kept - 1,
+        crowding=float(d.crowding),
+        gpus=gpus,
+        free=np.bincount(kind[up & ~held], minlength=kinds),
+    )
+    others = None
+    if coming is not None and len(coming.like):
+        differs = rng.normal(0.0, REPEAT, (draws, len(coming.like)))
+        others = _others(coming, rate(alone[count:], able[count:], differs), now_s, rng)
+    return _Drawn(queue, others, kept, spread[:count], is_spread)
+
+
+def _others(coming: Coming, rate: np.ndarray, now_s: float, rng: np.random.Generator) -> Others:
+    """Jobs yet to come, drawn of those that have."""
+    draws, like = rate.shape[1], coming.like
+    # Whoever comes upon something that has lasted for a while sees it last k times as long again with odds of 1 to k.
+    lasts_s = coming.for_s * np.minimum(1.0, 1 / rng.uniform(size=(draws, 1)) - 1)
+    comes_s = np.cumsum(rng.exponential(coming.for_s / len(like), (draws, AT_MOST)), axis=1)
+    comes_s = np.where(comes_s <= lasts_s, now_s + comes_s, np.inf)
+    comes_s = comes_s[:, : max(1, int(np.isfinite(comes_s).sum(axis=1).max()))]
+    return Others(
+        comes_s=comes_s,
+        like=rng.integers(0, len(like), comes_s.shape),
+        rate=rate,
+        left=np.asarray([float(job.left) for job in like]),
+        workers=np.asarray([max(1, job.workers) for job in like]),
+        priority=np.asarray([job.priority for job in like]),
+        saving_s=np.asarray([job.saving_s for job in like]),
+        restoring_s=np.asarray([job.restoring_s for job in like]),
+    )
+
+
+def _widest(cluster: ClusterNow, kinds: int) -> np.ndarray:
+    """The most GPUs of each kind that one machine has, of those that are up [Y]."""
+    found = np.zeros(kinds, int)
+    (_, kind), count = np.unique(np.stack([cluster.machine, cluster.kind])[:, cluster.up], axis=1, return_counts=True)
+    np.maximum.at(found, kind, count)
+    return found
+
+
+def _own_samples(
+    beliefs: Beliefs, jobs: Container[int], now_s: float
+) -> dict[int, dict[Signature, tuple[float, float]]]:
+    """Of every job, by signature: the mean of its samples, and how many they count for. Old ones count less."""
+    found: dict[int, dict[Signature, tuple[float, float]]] = {}
+    for s in beliefs.store.samples:
+        if s.job in jobs and len(s.neighbours) <= 1:
+            place = (s.kernel, s.kind, int(s.spread), s.neighbours[0] if s.neighbours else NOBODY)
+            mean, much = found.setdefault(s.job, {}).get(place, (0.0, 0.0))
+            weight = max(0.5 ** ((now_s - s.at_s) / beliefs.half_life_s), 1e-9)
+            found[s.job][place] = ((mean * much + s.log_s * weight) / (much + weight), much + weight)
+    return found
+
+
+# -------------------------------------------------------------------------------------------------------- answers
+
+
+class _Counted:
+    """Samples, counted by signature, kernel and family, and when the newest of each was taken."""
+
+    def __init__(self, beliefs: Beliefs, now_s: float) -> None:
+        self.now_s, self.family = now_s, beliefs.described.family
+        self.count: Counter[object] = Counter()
+        self.newest: dict[object, float] = {}
+        for s in beliefs.store.samples:
+            for key in (s[1:5], ("kernel", s.kernel), ("family", int(self.family[s.kernel]))):
+                self.count[key] += 1
+                self.newest[key] = max(s.at_s, self.newest.get(key, -np.inf))
+
+    def behind(self, kernel: int, kind: int, neighbours: tuple[int, ...], spread: bool) -> Behind:
+        """What an estimate of this signature rests on."""
+        keys = ((kernel, kind, neighbours, spread), ("kernel", kernel), ("family", int(self.family[kernel])))
+        here, of_kernel, of_family = (self.count[key] for key in keys)
+        newest = next((self.newest[key] for key in keys if self.count[key]), None)
+        return Behind(here, of_kernel - here, of_family - of_kernel, None if newest is None else self.now_s - newest)
+
+
+def _band(values: np.ndarray, share: float) -> Band:
+    """Of draws; those that are inf count."""
+    ranked = np.sort(values)
+    picked = (np.asarray([(1 - share) / 2, 0.5, (1 + share) / 2]) * (len(ranked) - 1)).round().astype(int)
+    return Band(*(float(x) for x in ranked[picked]))
+
+
+def _told(
+    n: int, jobs: Sequence[JobNow], drawn: _Drawn, rolled: Rolled, counted: _Counted, share: float
+) -> JobForecast:
+    q, job = drawn.queue, jobs[n]
+    runs = bool(job.devices)
+    kinds = rolled.kind[:, n][rolled.kind[:, n] >= 0]
+    kind = int(np.bincount(kinds).argmax()) if len(kinds) else -1
+    others = [(p, int(m)) for p, m in enumerate(q.neighbour[n]) if m >= 0]
+    slower = 1 + q.cost[:, n].sum(axis=1)
+    slower *= 1 + q.crowding * max(0, len(others) - 1)
+    speed = q.here[:, n] / slower if runs else q.rate[kind, :, n] if kind >= 0 else np.zeros(len(q.here))
+    spread = bool(drawn.is_spread[n] if runs else kind >= 0 and drawn.spread[n, kind])
+    return JobForecast(
+        job=job.job,
+        runs=runs,
+        kind=kind,
+        speed=_band(speed, share),
+        start_s=_band(rolled.start_s[:, n], share),
+        finish_s=_band(rolled.finish_s[:, n], share),
+        loses=tuple(Loss(jobs[m].job, _band(drawn.kept[:, n, p], share)) for p, m in others),
+        behind=counted.behind(job.kernel, kind, tuple(sorted(jobs[m].kernel for _, m in others)), spread),
+    )
