@@ -13,7 +13,7 @@ import pytest
 
 import symphony as sy
 from symphony.engines.local import LocalEngine
-from symphony.problem.errors import InputError
+from symphony.problem.errors import EngineError, InputError
 from symphony.runtime.cluster import Cluster
 from symphony.runtime.rounds import Rounds, Stand
 from symphony.runtime.speeds import Kind, Seen, Speeds
@@ -122,6 +122,8 @@ def test_nobody_waits_for_who_learns(caplog: pytest.LogCaptureFixture) -> None:
     assert len(posted) == 1 and done == [2]
     posted[0]()
     assert done == [2, 1] and speeds._tables.kinds == (A,)
+    with pytest.raises(EngineError, match="closed"):
+        rounds.ask(lambda: None).result()
 
 
 def test_what_cannot_be_learned_changes_nothing_and_the_round_ends(

@@ -43,6 +43,7 @@ class JobNow(NamedTuple):
     restoring_s: float = 0.0  # that reading it back takes
     has_run: bool = False  # of one that waits: has a checkpoint
     waited_s: float = 0.0  # without a GPU
+    runs_on: frozenset[int] | None = None  # kinds, if not all that its kernel has a speed on
 
 
 class ClusterNow(NamedTuple):
@@ -170,6 +171,9 @@ def _drawn(
     workers = np.asarray([max(1, job.workers) for job in every])
     gpus = np.bincount(kind[up], minlength=kinds)
     runs = d.unit_s[kernel] > 0  # [E, Y, 2]
+    for n, job in enumerate(every):
+        if job.runs_on is not None:
+            runs[n] &= np.isin(np.arange(kinds), list(job.runs_on))[:, None]
     spread = ((workers[:, None] > _widest(cluster, kinds)) & runs[..., SPREAD]).astype(int)
     able = runs[..., PACKED] & (workers[:, None] <= gpus)
 

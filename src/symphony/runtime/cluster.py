@@ -7,6 +7,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -23,6 +24,7 @@ from symphony.problem.topology import Topology
 from symphony.problem.workload import Kernel, Profile, Workload
 from symphony.runtime.books import Shapes, task_graph
 from symphony.runtime.checkpoints import Checkpoints
+from symphony.runtime.forecasts import Standing, TrainingForecast, forecasts
 from symphony.runtime.graph import Graph, Submission, submission
 from symphony.runtime.jobs import Job, JobState, TaskRun, size_of
 from symphony.runtime.kernels import RunnableKernel, code_of, digest
@@ -215,6 +217,21 @@ class Cluster:
         self._scheduler.close()
         self._profiles.save()
         self._checkpoints.close()
+
+    def forecasts(self, share: float = 0.8, timeout_s: float = 60.0) -> list[TrainingForecast]:
+        """What each training job that was let in may expect: speed, start and end, with bands that hold such a share.
+
+        They are made as if the planner decided; `policy="planner"` has it do so.
+        """
+        found: Future[Standing] = Future()
+        self._ask(lambda: found.set_result(self._loop.rounds.now(self._loop.down)))
+        if self.closed:
+            raise EngineError("the cluster is closed", hint="ask while jobs run")
+        if self._thread is None:
+            self.step()
+        return self._rounds.ask(partial(forecasts, self._rounds.speeds, found.result(timeout_s), share)).result(
+            timeout_s
+        )
 
     def save(self) -> None:
         """Keep what was learned so far."""

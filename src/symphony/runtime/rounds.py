@@ -10,13 +10,15 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
 from symphony.problem import limits, units
-from symphony.problem.errors import InputError
+from symphony.problem.errors import EngineError, InputError
 from symphony.runtime.checkpoints import Checkpoints
+from symphony.runtime.forecasts import Standing, Trains
 from symphony.runtime.jobs import JobState, TaskRun
 from symphony.runtime.progress import saved_before
 from symphony.runtime.scheduler import Scheduler
@@ -25,6 +27,7 @@ from symphony.runtime.speeds import Kind, Seen, Speeds, Tables
 log = logging.getLogger("symphony.runtime")
 ROUND_S = 360.0
 LOGGED = 1_000  # entries that are kept
+COME, LATELY_S = 256, 86_400.0  # jobs that have come of late say what is yet to come: so many, no longer ago
 T = TypeVar("T")
 
 
@@ -119,10 +122,13 @@ class Rounds:
 
     def ask(self, question: Callable[[], T]) -> Future[T]:
         """Have something done between two learnings, when nobody changes what is believed. Any thread may ask."""
-        if self._thread is not None:
-            return self._thread.submit(question)
         done: Future[T] = Future()
-        done.set_result(question())
+        try:
+            if self._thread is not None:
+                return self._thread.submit(question)
+            done.set_result(question())
+        except RuntimeError:  # of the thread: it has been let go
+            done.set_exception(EngineError("the cluster is closed", hint="ask while it runs"))
         return done
 
     def close(self) -> None:
@@ -157,6 +163,7 @@ class Attendance:
         self._topology = rounds.speeds.topology
         self._kinds = [kind.name for kind in self._topology.kinds]
         self._runs: set[TaskRun] = set()  # training jobs that are let in and not over
+        self._come: deque[tuple[float, Trains]] = deque(maxlen=COME)
         self.close = rounds.close
 
     def wait_s(self) -> float:
@@ -169,6 +176,7 @@ class Attendance:
             if run.kernel.options.training is not None:
                 self._runs.add(run)
                 self._tell_left(run)  # it may have been saved before a restart
+                self._come.append((time.monotonic(), self._trains(run, ())))
 
     def stopped(self, run: TaskRun) -> None:
         """A run has ended before its job was done: it goes on from what it saved."""
@@ -189,16 +197,50 @@ class Attendance:
         stands = [stand for run in self._runs if (stand := self._stand(run)) is not None]
         self._rounds.end(stands, kinds, now_s, self._end)
 
+    def now(self, down: frozenset[int]) -> Standing:
+        """Where all of them are; `down`: devices that take no work."""
+        now_s = time.monotonic()
+        devices: dict[TaskRun, list[int]] = {run: [] for run in self._runs}
+        for device, runs in enumerate(self._on):
+            for run in runs:
+                if run in devices:
+                    devices[run].append(device)
+        jobs = [self._trains(run, tuple(where)) for run, where in devices.items() if run.value is None]
+        jobs.sort(key=lambda one: (one.job, one.task))
+        come = [(at_s, one) for at_s, one in self._come if at_s >= now_s - LATELY_S]
+        for_s = now_s - come[0][0] if len(come) > 1 else 0.0
+        return Standing(now_s, jobs, down, [one for _, one in come], for_s)
+
+    def _trains(self, run: TaskRun, devices: tuple[int, ...]) -> Trains:
+        training, books = run.kernel.options.training, self._scheduler.books
+        assert training is not None
+        return Trains(
+            job=run.job.number,
+            task=run.name,
+            kind=Kind.of(run.kernel),
+            runs_on=frozenset(books.kinds_of(run.kernel)),
+            left=self._left(run, training.steps),
+            priority=run.job.priority,
+            devices=devices,
+            saving_s=training.checkpoint_s,
+            restoring_s=training.restore_s,
+            has_run=bool(run.attempts),
+            waited_s=0.0 if run.attempts or math.isnan(run.ready_s) else max(time.monotonic() - run.ready_s, 0.0),
+        )
+
     def _end(self) -> None:
         self._scheduler.believe()
         self._ended()
 
     def _tell_left(self, run: TaskRun) -> None:
-        """What a job has to do, from where it is or would go on."""
-        training, progress = run.kernel.options.training, run.progress
+        training = run.kernel.options.training
         assert training is not None
-        done = self._saved(run, training.steps) if progress is None or run.number < 0 else progress.step
-        self._scheduler.books.steps_left(run.job.row, run.index, max(training.steps - done, 1))
+        self._scheduler.books.steps_left(run.job.row, run.index, self._left(run, training.steps))
+
+    def _left(self, run: TaskRun, steps: int) -> float:
+        """What a job has to do, from where it is or would go on."""
+        done = self._saved(run, steps) if run.progress is None or run.number < 0 else run.progress.step
+        return float(max(steps - done, 1))
 
     def _saved(self, run: TaskRun, steps: int) -> int:
         """Steps that its runs have saved; those before a restart, too."""

@@ -167,8 +167,7 @@ class Speeds:
     def learn(self, seen: Sequence[Seen], now_s: float, present: Sequence[Kind]) -> Tables:
         """Take what was seen in a round, and say what is believed of those kinds that are there now."""
         learner = self.learner
-        self._name({*present, *(kind for one in seen for kind in (one.kind, *one.neighbours))})
-        number = {kind: index for index, kind in enumerate(self.kinds)}
+        number = self.numbered({*present, *(kind for one in seen for kind in (one.kind, *one.neighbours))})
         numbers = np.asarray([number[kind] for kind in present], int)
         reports = [
             Report(
@@ -192,9 +191,13 @@ class Speeds:
             self._newest = Tables(tuple(present), BeliefArrays(mean, told.unit_std[numbers], told.beside_std[pairs]))
         return self._newest
 
-    def _name(self, kinds: Collection[Kind]) -> None:
-        """Give kinds numbers. If there are too many, those that have not been heard of for the longest time go."""
-        store, mine = self.learner.beliefs.store, self.kinds
+    def numbered(self, kinds: Collection[Kind]) -> dict[Kind, int]:
+        """Numbers of kinds in samples, with these among them.
+
+        If there are too many, those that have not been heard of for the longest time go.
+        """
+        store = self.learner.beliefs.store
+        mine = kept = self.kinds
         if len(mine) + len(kinds) > KEPT:
             newest = {sample.kernel: sample.at_s for sample in store.samples}
             order = sorted(range(len(mine)), key=lambda n: (mine[n] in kinds, newest.get(n, -1.0)))
@@ -207,7 +210,9 @@ class Speeds:
             )
             mine = [mine[old] for old in keep]
         self.kinds = [*mine, *sorted(set(kinds) - set(mine))]
-        self.learner.beliefs.described = self._described(self.kinds)
+        if len(self.kinds) != len(self.learner.beliefs.described.family) or mine is not kept:
+            self.learner.beliefs.described = self._described(self.kinds)
+        return {kind: number for number, kind in enumerate(self.kinds)}
 
     def _described(self, kinds: Sequence[Kind]) -> Described:
         """What is known of kinds of jobs without running them."""

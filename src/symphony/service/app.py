@@ -50,6 +50,7 @@ from symphony.service.wire import (
     About,
     ClusterView,
     Explanation,
+    Forecasts,
     JobDetail,
     JobList,
     JobView,
@@ -338,6 +339,15 @@ def make_app(service: Service) -> FastAPI:
     async def cluster(token: Reader) -> ClusterView:
         """Devices, what runs there, who waits, and how deciding goes."""
         return views.cluster(service, everybody=ADMIN in token.scopes, user=token.user)
+
+    @app.get("/v1/forecasts", responses=WRONG)
+    async def forecasts(
+        token: Reader,
+        share: Annotated[float, Query(gt=0, lt=1, description="of what happens, to be within the bands")] = 0.8,
+    ) -> Forecasts:
+        """What training jobs that run or wait may expect: speed, start and end, what they lose to whom."""
+        everybody = ADMIN in token.scopes
+        return await run_in_threadpool(views.forecasts, service, everybody=everybody, user=token.user, share=share)
 
     @app.get("/v1/topology", responses=WRONG)
     async def topology(token: Reader) -> TopologyFile:

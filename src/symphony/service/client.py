@@ -55,6 +55,8 @@ from symphony.service.wire import (
     Content,
     Decisions,
     Explanation,
+    Forecasts,
+    ForecastView,
     JobDetail,
     JobList,
     JobView,
@@ -244,6 +246,10 @@ class RemoteCluster:
     def job(self, number: int) -> RemoteJob:
         """One that was submitted before."""
         return RemoteJob(self, self._get(f"/v1/jobs/{int(number)}", JobView))
+
+    def forecasts(self, share: float = 0.8) -> list[ForecastView]:
+        """What training jobs that run or wait may expect, with bands that hold such a share of what happens."""
+        return self._get("/v1/forecasts", Forecasts, {"share": share}).forecasts
 
     def jobs(self, *, status: str = "", limit: int = 50, before: int = 0, everybody: bool = False) -> list[JobView]:
         """The newest ones."""

@@ -6,12 +6,15 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from dataclasses import replace
 
 import sqlalchemy as sa
 
-from symphony.problem.errors import ServiceError
+from symphony.policies.forecast import Band
+from symphony.problem.errors import ServiceError, SymphonyError
 from symphony.runtime import report
+from symphony.runtime.forecasts import TrainingForecast, told
 from symphony.runtime.jobs import DONE, FAILED, RUNNING, WAITING, Attempt
 from symphony.runtime.progress import Progress
 from symphony.service import tables
@@ -21,16 +24,21 @@ from symphony.service.running import steps_of
 from symphony.service.service import Service
 from symphony.service.state import BROKE, FINISHED, RUNS, JobRecord, text_of
 from symphony.service.wire import (
+    BandView,
     ClusterView,
     Decisions,
     DeviceView,
+    Forecasts,
+    ForecastView,
     JobDetail,
     JobView,
     LogLine,
     Logs,
+    LossView,
     Outcome,
     Problem,
     Run,
+    SamplesView,
     TaskView,
     TrainingView,
     UserView,
@@ -145,8 +153,52 @@ def _attempt(run: Run) -> Attempt:
 
 
 def explanation(service: Service, job: JobRecord) -> str:
-    """Where everything ran, and why it took so long."""
-    return report.explain(story(detail(service, job)), time.time())
+    """Where everything ran, and why it took so long; of training jobs, what they may expect."""
+    text = report.explain(story(detail(service, job)), time.time())
+    if not job.steps or job.over:
+        return text
+    mine = {number for number, one in list(service.state.jobs.items()) if one.user == job.user}
+    try:
+        expected = [f"  {told(one)}" for one in _expected(service, mine) if one.job == job.id]
+    except (SymphonyError, TimeoutError) as error:  # what has happened can be told all the same
+        expected = [f"  what it may expect cannot be said: {error}"]
+    return "\n".join([text, *expected])
+
+
+def forecasts(service: Service, *, everybody: bool, user: str, share: float) -> Forecasts:
+    """What training jobs may expect. Others' jobs are for administrators."""
+    mine = {number for number, job in list(service.state.jobs.items()) if everybody or job.user == user}
+    found = [_forecast(one) for one in _expected(service, mine, share) if one.job in mine]
+    return Forecasts(share=share, forecasts=found)
+
+
+def _expected(service: Service, known: Container[int], share: float = 0.8) -> list[TrainingForecast]:
+    """Of all training jobs, naming only those that are `known`."""
+    return [
+        replace(one, loses=tuple(loss if loss.job in known else loss._replace(job=0, task="") for loss in one.loses))
+        for one in service.cluster.forecasts(share)
+    ]
+
+
+def _forecast(one: TrainingForecast) -> ForecastView:
+    b = one.behind
+    return ForecastView(
+        job=one.job,
+        task=one.task,
+        runs=one.runs,
+        devices=list(one.devices),
+        kind=one.kind,
+        steps_left=one.steps_left,
+        speed=_band(one.speed),
+        start_s=_band(one.start_s),
+        finish_s=_band(one.finish_s),
+        loses=[LossView(job=loss.job, task=loss.task, kept=_band(loss.kept)) for loss in one.loses],
+        samples=SamplesView(here=b.signature, elsewhere=b.kernel, family=b.family, newest_s=b.newest_s),
+    )
+
+
+def _band(band: Band) -> BandView:
+    return BandView(low=optional(band.low), mid=optional(band.mid), high=optional(band.high))
 
 
 def logs(service: Service, job: JobRecord, after: int) -> Logs:

@@ -191,6 +191,54 @@ class TrainingView(BaseModel):
     per_s: float | None = None  # lately
 
 
+class BandView(BaseModel):
+    """The middle of what may be, and between what it lies; None = not to be expected at all."""
+
+    low: float | None
+    mid: float | None
+    high: float | None
+
+
+class LossView(BaseModel):
+    """What a training job keeps of its speed beside another; 0 = another user's."""
+
+    job: int
+    task: str
+    kept: BandView
+
+
+class SamplesView(BaseModel):
+    """What an estimate rests on."""
+
+    here: int  # of jobs of its kind where it is, beside the same neighbours
+    elsewhere: int  # of its kind
+    family: int  # of others that are called alike
+    newest_s: float | None  # age; None: it is a guess
+
+
+class ForecastView(BaseModel):
+    """What a training job may expect. Times are seconds from now."""
+
+    job: int
+    task: str
+    runs: bool
+    devices: list[str]
+    kind: str  # of device: where it runs, or is most likely to start; "" = nowhere
+    steps_left: float
+    speed: BandView  # steps a second
+    start_s: BandView
+    finish_s: BandView
+    loses: list[LossView]
+    samples: SamplesView
+
+
+class Forecasts(BaseModel):
+    """What training jobs may expect."""
+
+    share: float  # of what happens is to be within the bands
+    forecasts: list[ForecastView]
+
+
 class TaskView(BaseModel):
     """A task of a job."""
 

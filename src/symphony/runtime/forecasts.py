@@ -1,0 +1,148 @@
+"""What real training jobs may expect (`policies/forecast.py`), of where they are now."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from symphony.policies.forecast import Band, Behind, ClusterNow, Coming, JobNow
+from symphony.policies.forecast import forecast as foretold
+from symphony.problem.units import show
+from symphony.runtime.speeds import Kind, Speeds
+
+
+class Trains(NamedTuple):
+    """A training job that runs or waits."""
+
+    job: int
+    task: str
+    kind: Kind
+    runs_on: frozenset[int]  # numbers of device kinds
+    left: float  # steps
+    priority: int
+    devices: tuple[int, ...]  # that it holds; none: it waits
+    saving_s: float
+    restoring_s: float
+    has_run: bool
+    waited_s: float
+
+
+@dataclass(frozen=True)
+class Standing:
+    """All of them at an instant, and what has come of late."""
+
+    now_s: float
+    jobs: Sequence[Trains]
+    down: frozenset[int]  # devices
+    come: Sequence[Trains]
+    for_s: float  # in so many seconds
+
+
+class Lost(NamedTuple):
+    """What a job keeps of its speed beside another; 0 = somebody else's."""
+
+    job: int
+    task: str
+    kept: Band
+
+
+@dataclass(frozen=True)
+class TrainingForecast:
+    """What a training job may expect. Bands hold what happens with the share that was asked for; times are from now."""
+
+    job: int
+    task: str
+    runs: bool
+    devices: tuple[str, ...]  # that it holds
+    kind: str  # of device: where it runs, or is most likely to start; "" = nowhere
+    steps_left: float
+    speed: Band  # steps a second
+    start_s: Band  # 0, if it runs
+    finish_s: Band
+    loses: tuple[Lost, ...]
+    behind: Behind  # samples that the speed rests on
+
+
+def forecasts(speeds: Speeds, now: Standing, share: float = 0.8) -> list[TrainingForecast]:
+    """What they may expect, in their order. For the thread that learns."""
+    topology, beliefs = speeds.topology, speeds.learner.beliefs
+    every = [*now.jobs, *now.come]
+    numbers = speeds.numbered({one.kind for one in every})
+    names = [kind.name for kind in topology.kinds]
+    machines = sorted({device.machine for device in topology.devices})
+    cluster = ClusterNow(
+        np.asarray([names.index(device.kind) for device in topology.devices]),
+        np.asarray([machines.index(device.machine) for device in topology.devices]),
+        np.asarray([number not in now.down for number in range(len(topology.devices))]),
+    )
+    jobs = [_job(n, one, numbers) for n, one in enumerate(every)]
+    present, come = jobs[: len(now.jobs)], jobs[len(now.jobs) :]
+    coming = Coming(come, now.for_s) if come and now.for_s > 0 else None
+    found = foretold(beliefs, present, cluster, now.now_s, coming=coming, share=share)
+
+    def later(band: Band) -> Band:
+        return Band(*(max(x - now.now_s, 0.0) for x in band))
+
+    return [
+        TrainingForecast(
+            job=one.job,
+            task=one.task,
+            runs=told.runs,
+            devices=tuple(topology.devices[device].name for device in one.devices),
+            kind=names[told.kind] if told.kind >= 0 else "",
+            steps_left=one.left,
+            speed=told.speed,
+            start_s=later(told.start_s),
+            finish_s=later(told.finish_s),
+            loses=tuple(Lost(now.jobs[loss.job].job, now.jobs[loss.job].task, loss.kept) for loss in told.loses),
+            behind=told.behind,
+        )
+        for one, told in zip(now.jobs, found, strict=True)
+    ]
+
+
+def _job(number: int, one: Trains, numbers: dict[Kind, int]) -> JobNow:
+    return JobNow(
+        job=number,
+        kernel=numbers[one.kind],
+        left=one.left,
+        workers=one.kind.workers,
+        priority=one.priority,
+        devices=one.devices,
+        saving_s=one.saving_s,
+        restoring_s=one.restoring_s,
+        has_run=one.has_run,
+        waited_s=one.waited_s,
+        runs_on=one.runs_on,
+    )
+
+
+def told(one: TrainingForecast) -> str:
+    """For people, in a line."""
+
+    def span(band: Band) -> str:
+        if not math.isfinite(band.mid):
+            return "nobody knows when"
+        high = show(band.high, "seconds") if math.isfinite(band.high) else "any time"
+        return f"in {show(band.mid, 'seconds')} ({show(band.low, 'seconds')} to {high})"
+
+    said = [f"{one.task}  expected to end {span(one.finish_s)}"]
+    if not one.runs:
+        said.append(f"to start {span(one.start_s)}" + (f" on {one.kind}" if one.kind else ""))
+    said.append(f"{one.speed.mid:.3g} steps a second ({one.speed.low:.3g} to {one.speed.high:.3g})")
+    for loss in one.loses:
+        low, mid, high = (f"{max(1 - x, 0):.0%}" for x in (loss.kept.high, loss.kept.mid, loss.kept.low))
+        said.append(f"loses {mid} ({low} to {high}) to {f'job {loss.job}' if loss.job else 'another user'}")
+    b = one.behind
+    if b.newest_s is None:
+        said.append("all of that a guess: nothing like it has been seen")
+    else:
+        age = show(b.newest_s, "seconds")
+        said.append(
+            f"by {b.signature} samples there, {b.kernel} elsewhere, {b.family} of its family, the newest {age} old"
+        )
+    return "; ".join(said)

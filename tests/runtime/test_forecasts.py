@@ -1,0 +1,89 @@
+"""What real training jobs may expect: of where they are, where they can run at all, and what has been seen."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+import symphony as sy
+from symphony.policies.forecast import Band, Behind
+from symphony.runtime.forecasts import Lost, Standing, TrainingForecast, Trains, forecasts, told
+from symphony.runtime.speeds import Kind, Seen, Speeds
+
+GPUS = sy.topology("gpu24")
+V100, P100, K80 = ([kind.name for kind in GPUS.kinds].index(name) for name in ("v100", "p100", "k80"))
+ON = {name: [n for n, device in enumerate(GPUS.devices) if device.kind == name] for name in ("v100", "p100", "k80")}
+ALL = frozenset({V100, P100, K80})
+A, B = Kind("a", 0, 0.0, 0.0, 1, 0), Kind("b", 0, 0.0, 0.0, 1, 0)
+
+
+def trains(job: int, kind: Kind = A, left: float = 1000.0, *devices: int, on: frozenset[int] = ALL) -> Trains:
+    return Trains(job, "train", kind, on, left, 0, devices, 1.0, 1.0, bool(devices), 0.0)
+
+
+def now(*jobs: Trains, down: frozenset[int] = frozenset()) -> Standing:
+    return Standing(2000.0, jobs, down, (), 0.0)
+
+
+@pytest.fixture(scope="module")
+def speeds() -> Speeds:
+    """Steps of `a` take 2 s on a V100, in samples of five jobs; beside `b` 4 s."""
+    found = Speeds(GPUS)
+    alone = [Seen(job, A, V100, (), False, 360.0, 180.0) for job in range(5)]
+    beside = [Seen(job, A, V100, (B,), False, 360.0, 90.0) for job in range(5, 10)]
+    found.learn(alone, 1000.0, [A, B])
+    found.learn(beside, 1500.0, [A, B])
+    return found
+
+
+def test_a_job_of_known_speed_ends_when_it_must(speeds: Speeds) -> None:
+    [one] = forecasts(speeds, now(trains(11, A, 1000.0, ON["v100"][0])))
+    assert (one.job, one.task, one.runs, one.kind) == (11, "train", True, "v100")
+    assert one.devices == (GPUS.devices[ON["v100"][0]].name,)
+    assert one.speed.mid == pytest.approx(0.5, rel=0.05) and one.speed.low < one.speed.mid < one.speed.high
+    assert one.start_s == (0.0, 0.0, 0.0)
+    assert one.finish_s.mid == pytest.approx(2000.0, rel=0.1)
+    assert one.behind.signature == 5 and one.behind.kernel == 5 and one.behind.newest_s == pytest.approx(1000.0)
+
+
+def test_what_it_loses_to_a_neighbour_is_named(speeds: Speeds) -> None:
+    first = ON["v100"][0]
+    one, other = forecasts(speeds, now(trains(11, A, 1000.0, first), trains(12, B, 1000.0, first)))
+    [loss] = one.loses
+    assert (loss.job, loss.task) == (12, "train") and loss.kept.mid == pytest.approx(0.5, rel=0.15)
+    assert one.speed.mid == pytest.approx(0.25, rel=0.15) and [x.job for x in other.loses] == [11]
+    assert "to job 12" in told(one)
+
+
+def test_who_has_no_implementation_for_a_kind_does_not_start_there(speeds: Speeds) -> None:
+    down = frozenset(ON["k80"][1:])
+    runs = trains(11, A, 1000.0, ON["k80"][0], on=frozenset({K80}))
+    free, bound = forecasts(speeds, now(runs, trains(12, A, 3000.0, on=frozenset({K80})), down=down))
+    assert bound.kind == "k80" and bound.start_s.mid > 0.8 * free.finish_s.mid  # it waits, though V100s are idle
+    [anywhere] = forecasts(speeds, now(trains(12), down=down))
+    assert anywhere.kind != "k80" and anywhere.start_s.mid == 0
+
+
+def test_where_no_device_is_up_nothing_is_to_be_expected(speeds: Speeds) -> None:
+    [one] = forecasts(speeds, now(trains(12), down=frozenset(range(len(GPUS.devices)))))
+    assert math.isinf(one.start_s.mid) and math.isinf(one.finish_s.mid)
+    assert "nobody knows when" in told(one)
+
+
+def test_a_job_that_nobody_has_seen_is_a_guess() -> None:
+    [one] = forecasts(Speeds(GPUS), now(trains(12)))
+    assert one.behind.guess_only and one.finish_s.high > 100 * one.finish_s.low
+    assert "a guess" in told(one)
+
+
+def test_it_is_told_in_a_line() -> None:
+    one = TrainingForecast(
+        7, "train", False, (), "v100", 100.0, Band(0.4, 0.5, 0.6), Band(10.0, 20.0, 30.0), Band(170.0, 220.0, math.inf),
+        (Lost(0, "", Band(0.7, 0.8, 0.9)),), Behind(3, 2, 1, 60.0),
+    )  # fmt: skip
+    assert told(one) == (
+        "train  expected to end in 3.667 min (2.833 min to any time); to start in 20 s (10 s to 30 s) on v100; "
+        "0.5 steps a second (0.4 to 0.6); loses 20% (10% to 30%) to another user; "
+        "by 3 samples there, 2 elsewhere, 1 of its family, the newest 60 s old"
+    )

@@ -1,0 +1,57 @@
+"""What training jobs of a service may expect, over HTTP: to whom it is told, and in which words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import symphony as sy
+from symphony.problem.errors import InputError
+from tests.service.places import Place, place, wait_until
+
+
+@sy.training(steps=1000, kind="waiting", checkpoint_s=0.5)
+def stays(job, path):
+    import pathlib
+    import time
+
+    for step in job.steps():
+        time.sleep(0.25 if step == 10 else 0)  # so that it says so
+        while step > 10 and not pathlib.Path(path).exists():
+            time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    with place(tmp_path_factory.mktemp("served") / "state") as found:
+        yield found
+
+
+def test_one_is_told_of_ones_own_jobs_and_of_others_only_what_they_cost(served: Place, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    graph = sy.graph("stays")
+    graph.task(stays, str(go))
+    with served.connect("ann") as ann, served.connect("bob") as bob:
+        assert ann.forecasts() == []
+        mine, other = ann.submit(graph), bob.submit(graph)
+        for job in (mine, other):
+            wait_until(lambda job=job: (told := job.view().training) is not None and told.step >= 10)
+        [one] = ann.forecasts()
+        assert one.job == mine.id and one.task == "stays-0" and one.runs and one.devices == ["here/cpu"]
+        assert one.kind == "small" and one.steps_left == 990
+        assert one.finish_s.low is not None and one.finish_s.mid is not None and one.finish_s.high is not None
+        assert 0 < one.finish_s.low < one.finish_s.mid < one.finish_s.high and one.start_s.high == 0
+        assert [loss.job for loss in one.loses] == [0] and not one.loses[0].task  # somebody is beside it
+        assert one.samples.newest_s is None  # no round has ended
+        [half] = ann.forecasts(share=0.5)
+        assert half.finish_s.high is not None and half.finish_s.high < one.finish_s.high
+        text = mine.explain()
+        assert "stays-0  expected to end in" in text and "to another user" in text and "a guess" in text
+        with pytest.raises(InputError, match="less than 1"):
+            ann.forecasts(share=2.0)
+        go.touch()
+        mine.result(60.0)
+        other.result(60.0)
+        assert ann.forecasts() == [] and "expected to end" not in mine.explain()
