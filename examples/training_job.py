@@ -3,17 +3,20 @@
     python examples/training_job.py                        # two workers on this machine
     python examples/training_job.py --ray 10.0.0.1:6379    # one on each of two machines of a Ray cluster
 
+    python examples/training_job.py --kill-at 20           # one of them is killed at that pass, and it goes on
+
 Each worker has its part of the data; after every pass over it, gradients are averaged. So it learns what one worker
-with all the data would. Rank 0 writes a checkpoint after every pass: if a worker is killed, the gang is run again and
-goes on from there. The workers find one another through a folder that all of them can reach.
+with all the data would. It saves its weights now and then, and when the scheduler asks: if a worker is killed, or the
+gang is stopped for something urgent, it goes on from there. The workers find one another through the job's folder.
 """
 
 from __future__ import annotations
 
 import argparse
-import io
 import json
+import os
 import secrets
+import signal
 import tempfile
 import time
 from collections.abc import Sequence
@@ -34,11 +37,16 @@ class Meeting:
 
     def __init__(self, folder: Path, host: str, rank: int, size: int) -> None:
         self.rank, self.size = rank, size
+        self.others = []
         at = folder / "address.json"
+        if size == 1:
+            return
         if rank == 0:
             key = secrets.token_hex(16)
             with Listener((host or ray_address(), 0), backlog=size, authkey=key.encode()) as listener:
-                _write(at, json.dumps([*listener.address, key]).encode())
+                new = at.with_suffix(".new")
+                new.write_text(json.dumps([*listener.address, key]))
+                new.replace(at)
                 self.others = [listener.accept() for _ in range(size - 1)]
             return
         while True:  # an address at which nobody listens is that of a gang that is no more
@@ -75,13 +83,6 @@ def ray_address() -> str:
     return ray.util.get_node_ip_address()
 
 
-def _write(path: Path, data: bytes) -> None:
-    """All of a file, or nothing."""
-    new = path.with_suffix(".new")
-    new.write_bytes(data)
-    new.replace(path)
-
-
 @sy.kernel
 def draw(rows, seed):
     """Points on both sides of a plane."""
@@ -96,24 +97,27 @@ def gradient(weights: np.ndarray, points: np.ndarray, labels: np.ndarray) -> np.
     return points.T @ (1 / (1 + np.exp(-points @ weights)) - labels) / len(points)
 
 
-@sy.kernel(workers=2)
-def train(data, passes, rate, folder, host, rank=0, size=1):
-    """Weights, after so many passes over the data; and the pass at which it began."""
-    points, labels = data
-    mine = slice(rank * len(points) // size, (rank + 1) * len(points) // size)
-    meeting, checkpoint = Meeting(Path(folder), host, rank, size), Path(folder) / "checkpoint.npz"
-    weights, begin = np.zeros(points.shape[1]), 0
-    if rank == 0 and checkpoint.exists():
-        with np.load(checkpoint) as found:
-            weights, begin = found["weights"], int(found["passes"])
-    weights, begin = meeting.tell((weights, begin))
-    for number in range(begin, passes):
-        weights = weights - rate * meeting.mean(gradient(weights, points[mine], labels[mine]))
-        if rank == 0:
-            file = io.BytesIO()
-            np.savez(file, weights=weights, passes=number + 1)
-            _write(checkpoint, file.getvalue())
-    return weights, begin
+def trainer(passes: int, workers: int = 2) -> sy.kernel:
+    """A training job of so many passes."""
+
+    @sy.training(steps=passes, workers=workers, kind="logistic", checkpoint_s=0.01, every_s=10.0)
+    def train(job, data, rate, host, kill_at):
+        """Weights, after all passes over the data; and after how many this run went on."""
+        points, labels = data
+        mine = slice(job.rank * len(points) // job.size, (job.rank + 1) * len(points) // job.size)
+        meeting = Meeting(job.folder, host, job.rank, job.size)
+        weights = job.restore()
+        if weights is None:
+            weights = np.zeros(points.shape[1])
+        for number in job.steps():
+            weights = weights - rate * meeting.mean(gradient(weights, points[mine], labels[mine]))
+            if job.save_now or number == kill_at - 1:
+                job.save(weights)
+            if number == kill_at and job.began < kill_at - 1 and job.rank == job.size - 1:
+                os.kill(os.getpid(), signal.SIGKILL)  # as the system does if there is too little memory
+        return weights, job.began
+
+    return train
 
 
 @sy.kernel
@@ -123,10 +127,10 @@ def score(trained, data):
     return {"right": float((((points @ weights) > 0) == labels).mean()), "began_at": begin, "weights": weights}
 
 
-def job(folder: Path, rows: int, passes: int, host: str) -> sy.graph:
+def job(rows: int, passes: int, host: str, kill_at: int = 0) -> sy.graph:
     """Data, training, and how good it is on other data. Without a `host`, workers meet at Ray's address of rank 0."""
     graph = sy.graph("training")
-    trained = graph.task(train, graph.task(draw, rows, 1), passes, 2.0, str(folder), host)
+    trained = graph.task(trainer(passes), graph.task(draw, rows, 1), 2.0, host, kill_at)
     graph.task(score, trained, graph.task(draw, rows, 2))
     return graph
 
@@ -136,13 +140,14 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--passes", type=int, default=50)
+    parser.add_argument("--kill-at", type=int, default=0, help="pass at which a worker is killed, once")
     parser.add_argument("--ray", help="address of a Ray cluster with two machines or more")
     parser.add_argument("--folder", type=Path, help="that all machines reach; by default a new one on this one")
     parser.add_argument("--profiles", type=Path, help="file for what is learned of kernels")
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as new:
-        graph = job(given.folder or Path(new), given.rows, given.passes, "" if given.ray else "127.0.0.1")
-        options = {"profiles": given.profiles}
+        graph = job(given.rows, given.passes, "" if given.ray else "127.0.0.1", given.kill_at)
+        options = {"profiles": given.profiles, "checkpoints": given.folder or Path(new)}
         with sy.ray(given.ray, **options) if given.ray else sy.local(sy.topology(TWO_CPUS), **options) as cluster:
             done = cluster.submit(graph)
             found = done.result()

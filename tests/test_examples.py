@@ -148,13 +148,11 @@ def test_the_table_of_the_mix_fits_into_80_columns() -> None:
 def test_training_job_learns_what_one_worker_would_and_goes_on_from_its_checkpoint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data, both, alone = training_job.draw(1000, 1), tmp_path / "both", tmp_path / "alone"
-    both.mkdir()
-    alone.mkdir()
-    training_job.train(data, 3, 2.0, str(both), "127.0.0.1")
-    options = ["--rows", "1000", "--passes", "5", "--folder", str(both)]
+    options = ["--rows", "1000", "--passes", "5", "--kill-at", "4"]
     found = training_job.main([*options, "--profiles", str(tmp_path / "p.json")])
     assert found["began_at"] == 3 and found["right"] > 0.8
-    weights, _ = training_job.train(data, 5, 2.0, str(alone), "127.0.0.1")
+    weights, _ = training_job.trainer(5, workers=1)(training_job.draw(1000, 1), 2.0, "", 0)
     np.testing.assert_allclose(found["weights"], weights)
-    assert "on here/cpu-0, here/cpu-1" in capsys.readouterr().out.replace("cpu-1, here/cpu-0", "cpu-0, here/cpu-1")
+    told = capsys.readouterr().out
+    assert "on here/cpu-0, here/cpu-1" in told.replace("cpu-1, here/cpu-0", "cpu-0, here/cpu-1")
+    assert "5 of 5 steps; saved " in told and "lost once; went on from step 3" in told

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from pydantic import ValidationError
 
 import symphony as sy
 from symphony.runtime.graph import submission
 from symphony.runtime.training import Training
-from symphony.service import graphs
+from symphony.service import graphs, tables
 from symphony.service.graph_file import load
 from symphony.service.ledger import read_events
 from symphony.service.state import ACCEPTED, ENDED, Event, State
@@ -161,6 +162,33 @@ def test_all_that_trains_can_be_asked_to_save(served: Place) -> None:
         job.wait(SECONDS)
 
 
+def test_what_is_stopped_for_others_saves_first_and_the_journal_says_so(served: Place) -> None:
+    @sy.training(steps=10)
+    def goes_on(job):
+        import time
+
+        if job.began:
+            return job.began
+        job.reached(7)
+        while True:
+            time.sleep(0.005)
+            if job.save_now:
+                job.save("what there is")
+
+    with served.connect("dora") as dora:
+        job = dora.submit(one(goes_on))
+        wait_until(lambda: (told := job.view().training) is not None and told.step == 7)
+        [run] = served.service.running.handed[job.id].state.runs
+        loop = served.service.cluster._loop
+        served.service.cluster._ask(lambda: loop.saving.stop(run))  # as when a policy preempts it
+        assert job.result(SECONDS) == 7
+        assert "10 of 10 steps; saved once, stopped once; went on from step 7" in job.explain()
+        assert any("it goes on from step 7" in line.text for line in job.logs().lines)
+        first, second = job.detail().tasks[0].runs
+        assert (first.ended, first.step, first.saves, second.began_step) == ("stopped", 7, 1, 7)
+        assert job.view().seconds == pytest.approx((first.seconds or 0.0) + (second.seconds or 0.0))
+
+
 def test_options_go_over_the_wire_and_come_out_the_same(served: Place) -> None:
     training = Training(5, "bert", 1, 32, 1e8, 6e8, 2.0, 3.0, 60.0)
     kernel = sy.training(steps=5, workers=3, servers=1, device="cpu")(lambda job: None)
@@ -227,3 +255,7 @@ def test_the_journal_says_what_became_of_the_steps(served: Place, tmp_path: Path
         assert events[0].data["steps"] == 5 and events[-1].data["step"] == 5
         [run] = job.detail().tasks[0].runs
         assert (run.began_step, run.step) == (0, 5)
+        rows = tables.payloads
+        with served.service.database.begin() as connection:  # as it was before there were training jobs
+            connection.execute(sa.update(rows).where(rows.c.job == job.id).values(shape='[["quick-0", "quick", []]]'))
+        assert job.detail().tasks[0].training is None and "quick-0" in job.explain()

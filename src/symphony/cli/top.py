@@ -33,7 +33,8 @@ def top(
     """Watch devices, users and jobs."""
     with connect(url, token=token) as cluster:
         if as_json:
-            print_json(cluster.state().model_dump(mode="json"))
+            jobs = [one.model_dump(mode="json") for one in cluster.jobs(limit=most)]
+            print_json({**cluster.state().model_dump(mode="json"), "jobs": jobs})
             return
         console = terminal.console()
         with Live(screen(cluster, most), console=console, auto_refresh=False, screen=console.is_terminal) as live:

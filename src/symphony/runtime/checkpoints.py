@@ -60,12 +60,9 @@ class Checkpoints:
             self.remove(job)
 
     def remove(self, job: int) -> None:
-        """All of a job. One that was just killed may still have made a file; what is left then is a stray."""
-        for _ in range(3 if self._root is not None else 0):
-            folder = self._found() / str(job)
-            shutil.rmtree(folder, ignore_errors=True)
-            if not folder.exists():
-                return
+        """All of a job, by and by: to remove a large file takes a while."""
+        if self._root is not None:
+            threading.Thread(target=_remove, args=(self._root / str(job),), daemon=True).start()
 
     def remove_strays(self, jobs: Collection[int]) -> None:
         """All but those of these jobs."""
@@ -89,6 +86,14 @@ class Checkpoints:
                     self._parent.mkdir(parents=True, exist_ok=True)
                 self._root = Path(tempfile.mkdtemp(prefix="symphony-training-", dir=self._parent))
             return self._root
+
+
+def _remove(folder: Path) -> None:
+    """A run that was just killed may still have made a file meanwhile; what is left after that is a stray."""
+    for _ in range(3):
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            return
 
 
 def within(given: Path, state: Path) -> Path:

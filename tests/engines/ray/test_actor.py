@@ -27,7 +27,7 @@ def slot(monkeypatch: pytest.MonkeyPatch) -> Slot:
 
 def item(function: Callable[..., Any], *args: Any, inputs: tuple = ()) -> tuple:
     code, arguments = pickled(function, lambda _: None)[0], pickled((args, {}), refer)[0]
-    return function.__name__, code, arguments, inputs, (0, 1)
+    return function.__name__, code, arguments, inputs, (0, 1), None
 
 
 class Input:

@@ -88,8 +88,11 @@ def test_a_graph_runs_on_all_machines_and_says_where(cluster: sy.Cluster) -> Non
 @pytest.mark.slow
 def test_a_training_job_runs_on_two_machines(nodes: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--rows", "1000", "--passes", "5", "--profiles", str(tmp_path / "p.json")]
-    assert training_job.main([*options, "--ray", nodes.address])["right"] > 0.8
-    [line] = [line for line in capsys.readouterr().out.splitlines() if "train-0" in line]
+    options += ["--kill-at", "4", "--folder", str(tmp_path / "shared")]
+    found = training_job.main([*options, "--ray", nodes.address])
+    assert found["right"] > 0.8 and found["began_at"] == 3
+    lost, line, went = [line for line in capsys.readouterr().out.splitlines() if "train-0" in line]
+    assert "ended" in lost and "lost once; went on from step 3" in went
     assert "m1/cpu-2-0" in line and "m2/cpu-1-0" in line
 
 
