@@ -14,7 +14,7 @@ from typing import Any
 
 from symphony.problem.errors import DataError
 
-LONG = ("errors", "times_s", "in_system_s", "costs")  # of a row: kept, and not printed
+LONG = ("errors", "times_s", "in_system_s", "costs", "columns", "others", "nobody")  # of a row: kept, and not printed
 
 
 def parser(about: str, sections: tuple[str, ...]) -> argparse.ArgumentParser:

@@ -177,7 +177,7 @@ class Beliefs:
         return np.asarray(mean + rng.standard_normal((count, len(mean))) @ root.T)
 
     def _conditioned(self, query: Query, now_s: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Means given all samples [n], deviations before them [n], and a root of what they took off variances [m,n]."""
+        """Means given all samples [n], deviations without them [n], a root of what they take off variances [m, n]."""
         mean, std = self._prior(query)
         seen, value, noise = self._evidence(now_s)
         if not len(value):

@@ -1,11 +1,12 @@
 """What each training job may expect: how fast it runs, when it starts and ends, what it loses to whom, with bands.
 
-Speeds are drawn from what is believed, all together, so that jobs that have something in common are fast or slow together
-(`Beliefs.draws`), and with them what a job differs by from others of its kernel, given its own samples. In every draw the
-queue is rolled forward (`rolling.py`); bands hold the middle `share` of what came of it.
+Speeds are drawn from what is believed, all together, so that jobs that have something in common are fast or slow
+together (`Beliefs.draws`), and with them what a job differs by from others of its kernel, given its own samples. In
+every draw the queue is rolled forward (`rolling.py`); bands hold the middle `share` of what came of it.
 
-Jobs that are yet to come take GPUs from those who are there. If it is said what has come of late (`Coming`), others like
-that are drawn: at the rate at which they came, for as long again at most. How long they go on is as unknown as it can be.
+Jobs that are yet to come take GPUs from those who are there. If it is said what has come of late (`Coming`), others
+like that are drawn: at the rate at which they came, for as long again at most. How long they go on is as unknown as it
+can be.
 
 Left out: jobs that come to share a GPU (those who do now are there), rounds (GPUs change hands at once, where a planner
 waits for the end of one), trials of other GPUs, failures, and that speeds may change.
@@ -58,7 +59,8 @@ class Coming(NamedTuple):
     """What has come of late, which says what is yet to come."""
 
     like: Sequence[JobNow]  # as they were when they came
-    for_s: float  # in so many seconds
+    for_s: float  # in so many seconds, up to the last
+    silent_s: float = 0.0  # since then
 
 
 class Band(NamedTuple):
@@ -248,10 +250,13 @@ def _drawn(
 def _others(coming: Coming, rate: np.ndarray, now_s: float, rng: np.random.Generator) -> Others:
     """Jobs yet to come, drawn of those that have."""
     draws, like = rate.shape[1], coming.like
+    # Silence speaks for an end: as soon as jobs came, against an end that is as likely as any in a list of so many.
+    still = np.exp(-(len(like) + 1) * coming.silent_s / coming.for_s)
+    going = rng.uniform(size=(draws, 1)) * (still + (1 - still) / (len(like) + 1)) <= still
     # Whoever comes upon something that has lasted for a while sees it last k times as long again with odds of 1 to k.
     lasts_s = coming.for_s * np.minimum(1.0, 1 / rng.uniform(size=(draws, 1)) - 1)
     comes_s = np.cumsum(rng.exponential(coming.for_s / len(like), (draws, AT_MOST)), axis=1)
-    comes_s = np.where(comes_s <= lasts_s, now_s + comes_s, np.inf)
+    comes_s = np.where(going & (comes_s <= lasts_s), now_s + comes_s, np.inf)
     comes_s = comes_s[:, : max(1, int(np.isfinite(comes_s).sum(axis=1).max()))]
     return Others(
         comes_s=comes_s,

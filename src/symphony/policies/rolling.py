@@ -1,15 +1,15 @@
-"""A queue of training jobs rolled forward, in many draws of its speeds side by side: who starts where and when, and ends.
+"""A queue of training jobs rolled forward, in many draws of its speeds side by side: who starts where, when, and ends.
 
 A sketch of what the planner does, for forecasts. In every draw a step is one of two things:
 
 1. *A change*, if one is a gain in what the planner maximises (`planner.weights`): a job that waits or runs elsewhere is
-   given GPUs of a kind, free ones or those of jobs that are worth less there. Of all changes the one that gains most. So
-   those of higher priority come first, then those who have waited too long, then those who are done soonest.
+   given GPUs of a kind, free ones or those of jobs that are worth less there. Of all changes the one that gains most.
+   So those of higher priority come first, then those who have waited too long, then those who are done soonest.
 2. *Time*, otherwise: to where the next job is done or comes.
 
-Choices go by the speeds that were drawn, as if they were known: what is not known now will be before long. Who shares a GPU
-does so until one of the two goes, and nobody comes to share. GPUs of a kind are alike, and change hands at any time, not
-only at the end of a round.
+Choices go by the speeds that were drawn, as if they were known: what is not known now will be before long. Who shares a
+GPU does so until one of the two goes, and nobody comes to share. GPUs of a kind are alike, and change hands at any
+time, not only at the end of a round.
 """
 
 from __future__ import annotations
@@ -158,8 +158,8 @@ class _Roll:
         mine = self.at == self.kinds  # [Y, S, C]
         has = (worth * mine).sum(axis=0)
         moved = worth * np.where(runs, self.stays, 1.0)
-        # What is lost if one has to go: what it is worth, less what it would be in the best place that is free for it. Of
-        # several who go for a gang, two might count on one place: so none does.
+        # What is lost if one has to go: what it is worth, less what it would be in the best place that is free for it.
+        # Of several who go for a gang, two might count on one place: so none does.
         there = np.where((self.workers <= self.free[..., None]) & ~mine, moved, 0.0)
         elsewhere = there.max(axis=0)
         self.elsewhere = np.where(elsewhere > 0, there.argmax(axis=0), -1)
@@ -187,7 +187,7 @@ class _Roll:
 
     def _change(self, draw: np.ndarray, column: np.ndarray, kind: np.ndarray) -> None:
         """Give jobs GPUs of a kind. Who is worth least there goes; if that is one, it goes to where there is room."""
-        waits = np.where(self.at[draw, column] >= 0, self.saving[draw, column], 0.0)
+        saves = np.where(self.at[draw, column] >= 0, self.saving[draw, column], 0.0)
         self._leave(draw, column)
         gone, last = np.zeros(len(draw), int), np.zeros(len(draw), int)
         while (short := self.free[kind, draw] < self.workers[draw, column]).any():
@@ -195,23 +195,22 @@ class _Roll:
             here = self.at[some] == kind[short][:, None]
             last[short] = np.where(here, self.each[some], np.inf).argmin(axis=1)
             self._leave(some, last[short])
-            waits[short] = np.maximum(waits[short], self.saving[some, last[short]])
             gone += short
-        self._sit(draw, column, kind, waits)
+        self._sit(draw, column, kind, saves)
         aside = (gone == 1) & (self.elsewhere[draw, last] >= 0)
         draw, last = draw[aside], last[aside]
         self._sit(draw, last, self.elsewhere[draw, last], self.saving[draw, last])
 
-    def _sit(self, draw: np.ndarray, column: np.ndarray, kind: np.ndarray, waits: np.ndarray) -> None:
-        """Start jobs on GPUs of a kind, of which enough are free, once checkpoints are written."""
+    def _sit(self, draw: np.ndarray, column: np.ndarray, kind: np.ndarray, saves: np.ndarray) -> None:
+        """Start jobs on GPUs of a kind, of which enough are free; they run once they are saved and read back."""
         self.free[kind, draw] -= self.workers[draw, column]
         self.at[draw, column] = kind
         self.rate[draw, column] = self.rates[kind, draw, column]
         restores = np.where(self.has_run[draw, column], self.restoring[draw, column], 0.0)
-        self.setup[draw, column] = waits + restores
+        self.setup[draw, column] = saves + restores
         self.has_run[draw, column] = True
         new = np.isinf(self.start_s[draw, column])
-        self.start_s[draw[new], column[new]] = (self.now[draw] + waits)[new]
+        self.start_s[draw[new], column[new]] = self.now[draw[new]]
         self.kind[draw[new], column[new]] = kind[new]
 
     def _leave(self, draw: np.ndarray, column: np.ndarray) -> None:

@@ -1,0 +1,194 @@
+"""Forecasts of training jobs against what happened: `python -m benchmarks.forecasts [--quick] [--json FILE]`.
+
+Drawn jobs whose speeds nobody knows, in the closed loop under the planner, as in `training_jobs`. At the end of every
+tenth round, what each job may expect is forecast; when the run is over, that is compared with what happened: how much
+is within 80% bands, and how far the middle is off. *others*: jobs that go on coming as they did are drawn as well,
+which is what is shipped. *nobody*: as if nobody came any more.
+
+Seeds below 100 were looked at while forecasts were worked on. A job is forecast several times, and a list is one draw
+of many things: figures of one list are not independent, so that the least and most of any list stand beside the mean.
+Speeds are compared with the next round's, of those who stayed where they were. A start or finish counts as within if it
+is so to the second.
+
+Unfair to forecasts: lists end, of which they are not told. Kind to them: jobs like those that have come are what comes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.common import before, gather, in_parts, parser
+from benchmarks.training_jobs import Figures, planner, slots_for, unknown_case
+from symphony.policies.beliefs import Beliefs
+from symphony.policies.describing import describe
+from symphony.policies.forecast import Band, JobForecast, JobNow
+from symphony.simulator.stretch import Look
+from symphony.training.closed_loop import run
+from symphony.training.outlook import Outlook, happened
+
+SECTION = "forecasts"
+LOADS = (2.0, 4.0)
+EVERY, FIRST = 10, 3  # rounds between forecasts, and before the first
+WAYS = {"others": True, "nobody": False}
+COLUMNS = ("now_s", "job", "runs", "speed", "start_s", "finish_s", "speed_was", "start_was_s", "finish_was_s")
+
+
+def forecasts(options: Any) -> Iterator[Figures]:
+    """One load and seed after the other; but for what has been measured."""
+    known = {(row["load"], row["seed"]) for row in options.before}
+    for load in LOADS[1:] if options.quick else LOADS:
+        for seed in range(options.first_seed, options.first_seed + (1 if options.quick else options.seeds)):
+            if (load, seed) not in known:
+                yield one_list(load, seed, options.jobs)
+
+
+def one_list(load: float, seed: int, jobs: int) -> Figures:
+    """Forecasts along a run, and what happened."""
+    scenario, made = unknown_case(seed, slots_for("planner"), jobs, load)
+    outlook = Outlook(scenario)
+    told: list[tuple[str, Look, JobNow, JobForecast]] = []
+    looks: dict[float, Look] = {}
+    taken: list[float] = []
+
+    def watch(look: Look, beliefs: Beliefs) -> bool:
+        outlook.see(look)
+        looks[float(look.now_s)] = look
+        if int(look.windows) >= FIRST and (int(look.windows) - FIRST) % EVERY == 0:
+            now = outlook.jobs(look)
+            for way, others in WAYS.items():
+                began = time.perf_counter()
+                found = outlook.forecast(look, beliefs, others=others)
+                taken.append(time.perf_counter() - began)
+                told.extend((way, look, job, one) for job, one in zip(now, found, strict=True))
+        return True
+
+    done = run(scenario, planner([]), describe(made, scenario.topology), watch=watch).run
+    after = {float(look.now_s): happened(done, float(look.now_s)) for _, look, _, _ in told}
+    instants = sorted(looks)
+    following = dict(pairwise(instants))
+    rows: dict[str, list[Any]] = {way: [] for way in WAYS}
+    for way, look, job, one in told:
+        now = float(look.now_s)
+        then = after[now][job.job]
+        nxt = looks.get(following.get(now, -1.0))
+        speed = None if nxt is None else reached(outlook, look, nxt, job)
+        bands = [[float(f"{x:.6g}") for x in band] for band in (one.speed, one.start_s, one.finish_s)]
+        rows[way].append([now, job.job, one.runs, *bands, speed, *then])
+    return {
+        "load": load,
+        "seed": seed,
+        "last_arrival_s": max(job.arrival_s for job in scenario.workload.jobs),
+        "forecasts": len(taken),
+        "median_s": float(np.median(taken)),
+        "most_s": float(np.max(taken)),
+        "columns": COLUMNS,
+        **rows,
+    }
+
+
+def reached(outlook: Outlook, look: Look, after: Look, job: JobNow) -> float | None:
+    """Units per second of a job in the next round, if it was in one place all the time and out of set-up."""
+    gangs = [np.flatnonzero(np.asarray(x.job) == job.job) for x in (look, after)]
+    if not job.devices or not all(len(gang) for gang in gangs):
+        return None
+    lanes = [np.flatnonzero(np.asarray(x.holds) == gang[0]) for x, gang in zip((look, after), gangs, strict=True)]
+    same = len(lanes[0]) > 0 and np.array_equal(*lanes)
+    if not same or np.asarray(look.setup)[lanes[0]].any() or np.asarray(after.setup)[lanes[0]].any():
+        return None
+    if float(np.asarray(after.since_s)[lanes[0]].max()) > float(look.now_s):
+        return None
+    units = job.left - float(after.units_left[gangs[1][0]])
+    return units / (float(after.now_s) - float(look.now_s)) if units > 0 else None
+
+
+# ------------------------------------------------------------------------------------------------------- figures
+
+
+def within(band: Sequence[float], value: float, by: float = 0.0) -> bool:
+    """Whether a value is in a band."""
+    b = Band(*band)
+    return b.low - by <= value <= b.high + by
+
+
+def judged(rows: Sequence[Figures], way: str, load: float, runs: bool, late: bool) -> Figures:
+    """What came of the forecasts of a sort; `late`: made when all had come."""
+    found: Figures = {"load": load, "way": way, "runs": runs, "late": late}
+    by_list = []
+    some: list[dict[str, Any]] = []
+    for row in (row for row in rows if row["load"] == load):
+        mine = [dict(zip(COLUMNS, one, strict=True)) for one in row[way]]
+        mine = [one for one in mine if one["runs"] == runs and (one["now_s"] > row["last_arrival_s"]) == late]
+        some += mine
+        if mine:
+            by_list.append(float(np.mean([within(one["finish_s"], one["finish_was_s"], 1.0) for one in mine])))
+    if not some:
+        return found | {"count": 0}
+    left = np.asarray([one["finish_was_s"] - one["now_s"] for one in some])
+    said = np.asarray([one["finish_s"][1] - one["now_s"] for one in some])
+    found |= {
+        "count": len(some),
+        "finish_within": float(np.mean([within(one["finish_s"], one["finish_was_s"], 1.0) for one in some])),
+        "of_lists": [min(by_list), max(by_list)],
+        "finish_before": float(np.mean([one["finish_was_s"] < one["finish_s"][0] - 1 for one in some])),
+        "finish_off": float(np.median(np.abs(said - left) / np.maximum(left, 1.0))),
+        "width": float(np.median([one["finish_s"][2] - one["finish_s"][0] for one in some] / np.maximum(left, 1.0))),
+    }
+    if runs:
+        ran = [one for one in some if one["speed_was"] is not None]
+        found["speeds"] = len(ran)
+        found["speed_within"] = float(np.mean([within(one["speed"], one["speed_was"]) for one in ran]))
+        found["speed_off"] = float(np.median([abs(one["speed"][1] / one["speed_was"] - 1) for one in ran]))
+    else:
+        found["start_within"] = float(np.mean([within(one["start_s"], one["start_was_s"], 1.0) for one in some]))
+        found["start_off_s"] = float(np.median([abs(one["start_s"][1] - one["start_was_s"]) for one in some]))
+        found["start_wait_s"] = float(np.median([one["start_was_s"] - one["now_s"] for one in some]))
+    return found
+
+
+def show(rows: Sequence[Figures], console: Console) -> Figures:
+    """Print what is within bands; what was made of it."""
+    printed = Table(title="80% bands")
+    for column in ("load", "when", "others", "", "forecasts", "finish within (by list)", "earlier", "off", "width",
+                   "speed within; off", "start within; off"):  # fmt: skip
+        printed.add_column(column)
+    all_of = []
+    for load in sorted({row["load"] for row in rows}):
+        for late in (False, True):
+            for way in WAYS:
+                for runs in (True, False):
+                    f = judged(rows, way, load, runs, late)
+                    all_of.append(f)
+                    if not f["count"]:
+                        continue
+                    printed.add_row(
+                        f"{load:g}", "after" if late else "while they come", way, "runs" if runs else "waits",
+                        str(f["count"]), f"{f['finish_within']:.0%} ({f['of_lists'][0]:.0%} to {f['of_lists'][1]:.0%})",
+                        f"{f['finish_before']:.0%}", f"{f['finish_off']:.1%}", f"{f['width']:.0%}",
+                        f"{f['speed_within']:.0%}; {f['speed_off']:.1%}" if runs else "",
+                        "" if runs else f"{f['start_within']:.0%}; {f['start_off_s']:,.0f} s",
+                    )  # fmt: skip
+    console.print(printed)
+    return {"judged": all_of}
+
+
+def main() -> None:
+    """Measure, print, keep. What is there is kept after every row, so that a run may be stopped."""
+    options_parser = parser(__doc__.splitlines()[0], (SECTION,))
+    in_parts(options_parser)
+    options_parser.add_argument("--jobs", type=int, default=48, help="of each seed")
+    options = options_parser.parse_args()
+    found: dict[str, Any] = {}
+    rows = before(options, SECTION)
+    gather(options, found, SECTION, rows, partial(forecasts, options), partial(show, console=Console()))
+
+
+if __name__ == "__main__":
+    main()
