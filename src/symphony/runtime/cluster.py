@@ -178,6 +178,7 @@ class Cluster:
         """End it; with `wait`, when all jobs are over. What was learned is kept."""
         self.stop(wait)
         self._engine.close()
+        self._checkpoints.close()
 
     def stop(self, wait: bool = True) -> None:
         """As `close`, but the engine stays: what it has made can still be read."""
@@ -199,7 +200,6 @@ class Cluster:
             self._loop.run()
         self._scheduler.close()
         self._profiles.save()
-        self._checkpoints.close()
 
     def _ask(self, request: Callable[[], None]) -> None:
         """Have the loop's thread do something."""
