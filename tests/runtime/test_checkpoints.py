@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import tempfile
 from pathlib import Path
+
+import pytest
 
 from symphony.runtime.checkpoints import Checkpoints, within
 from tests.runtime.test_saving import until
@@ -20,6 +24,20 @@ def test_a_cluster_of_this_process_has_a_folder_of_its_own(tmp_path: Path) -> No
     first.close()
     second.close()
     assert not list(tmp_path.iterdir())
+
+
+def test_what_a_process_has_left_behind_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    left = Checkpoints().folder(1, "t").parents[1]
+    (left / "owner").write_text(str(gone.pid))
+    mine = Checkpoints()
+    other = Checkpoints()
+    folders = [one.folder(1, "t").parents[1] for one in (mine, other)]
+    assert not left.exists() and all(folder.is_dir() for folder in folders)
+    mine.close()
+    other.close()
 
 
 def test_that_of_a_service_stays_until_it_is_told(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ def test_an_engine_that_keeps_its_contract_passes(good: LocalEngine) -> None:
         ({"inventory": lambda found: "two CPUs"}, "inventory.. gives str"),
         ({"get": lambda found, value: Pickled(*pickled(0))}, "not what get gives"),
         (changing(Finished, lambda event: []), "nothing was heard"),
+        ({"dispatch": lambda found, work: found([replace(one, resumes=None) for one in work])}, "from step 0"),
         (changing(Finished, lambda event: [event, event]), "ended twice"),
         (changing(Finished, lambda event: [Stopped(event.number)]), "not in Finished"),
         (changing(Finished, lambda event: [replace(event, seconds=-1.0)]), "took -1 s"),
@@ -60,7 +61,7 @@ def test_an_engine_that_keeps_its_contract_passes(good: LocalEngine) -> None:
         (changing(Failed, lambda event: [replace(event, traceback="")]), "exception of a kernel is not told of"),
         ({"cancel": lambda found, number: None}, "nothing was heard of _s"),
     ],
-    ids=["inventory", "values", "lost", "twice", "stopped", "times", "why", "traceback", "cancel"],
+    ids=["inventory", "values", "lost", "training", "twice", "stopped", "times", "why", "traceback", "cancel"],
 )
 def test_what_is_wrong_is_said(broken: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "PATIENCE_S", 2.0)

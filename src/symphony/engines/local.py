@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import itertools
-import json
 import math
 import os
 import selectors
@@ -38,6 +37,7 @@ from symphony.engines.engine import (
     Stored,
     Work,
 )
+from symphony.engines.scratch import scratch
 from symphony.problem.discover import discover
 from symphony.problem.errors import EngineError, TopologyError
 from symphony.problem.topology import Topology
@@ -495,14 +495,4 @@ def _folder() -> str:
     """A folder for values, in memory where the system has such a place; those of engines that are gone are removed."""
     shared = Path("/dev/shm")
     place = shared if os.access(shared, os.W_OK) else Path(tempfile.gettempdir())
-    prefix = f"symphony-{os.getuid()}-"
-    for old in place.glob(f"{prefix}*"):
-        try:
-            os.kill(json.loads((old / "owner").read_text()), 0)
-        except ProcessLookupError:
-            shutil.rmtree(old, ignore_errors=True)
-        except (OSError, ValueError):  # being made just now, or not ours to judge
-            continue
-    folder = tempfile.mkdtemp(prefix=prefix, dir=place)
-    Path(folder, "owner").write_text(json.dumps(os.getpid()))
-    return folder
+    return str(scratch(place, "symphony"))

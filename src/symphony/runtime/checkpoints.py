@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import logging
@@ -15,6 +16,8 @@ import tempfile
 import threading
 from collections.abc import Collection
 from pathlib import Path
+
+from symphony.engines.scratch import scratch
 
 log = logging.getLogger("symphony.runtime")
 LONG = 60  # characters of a task's name that may be a folder's
@@ -76,15 +79,19 @@ class Checkpoints:
         """The cluster is gone."""
         with self._lock:
             if self._root is not None and not self._keep:
-                shutil.rmtree(self._root, ignore_errors=True)
+                atexit.unregister(self.close)
+                _remove(self._root)
                 self._root = None
 
     def _found(self) -> Path:
         with self._lock:
             if self._root is None:
-                if self._parent is not None:
+                atexit.register(self.close)
+                if self._parent is None:
+                    self._root = scratch(Path(tempfile.gettempdir()), "symphony-training")
+                else:  # others' may be of other machines: nobody here knows whether those live
                     self._parent.mkdir(parents=True, exist_ok=True)
-                self._root = Path(tempfile.mkdtemp(prefix="symphony-training-", dir=self._parent))
+                    self._root = Path(tempfile.mkdtemp(prefix="symphony-training-", dir=self._parent))
             return self._root
 
 

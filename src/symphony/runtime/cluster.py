@@ -195,6 +195,7 @@ class Cluster:
         """End it; with `wait`, when all jobs are over. What was learned is kept."""
         self.stop(wait)
         self._engine.close()
+        self._checkpoints.close()
 
     def stop(self, wait: bool = True) -> None:
         """As `close`, but the engine stays: what it has made can still be read."""
@@ -216,7 +217,6 @@ class Cluster:
             self._loop.run()
         self._scheduler.close()
         self._profiles.save()
-        self._checkpoints.close()
 
     def forecasts(self, share: float = 0.8, timeout_s: float = 60.0) -> list[TrainingForecast]:
         """What each training job that was let in may expect: speed, start and end, with bands that hold such a share.

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from symphony.runtime.jobs import Attempt, JobState, TaskRun
 
 
+WENT = 5  # steps from which a training job went on, that are named
+
+
 @dataclass(frozen=True)
 class TaskStory:
     """What became of a task. Times are on any one clock."""
@@ -75,7 +78,8 @@ def _went(task: TaskStory) -> str:
     stopped = sum(attempt.ended == "stopped" for attempt in task.attempts)
     lost = sum(attempt.ended not in ("", "done", "stopped") for attempt in task.attempts)
     later = [str(progress.began) for k, progress in enumerate(said) if k or progress.began]
-    went = f"; went on from step {', '.join(later)}" if later else ""
+    often = f" {len(later)} times, the last ones" if len(later) > WENT else ""
+    went = f"; went on{often} from step {', '.join(later[-WENT:])}" if later else ""
     counts = {"saved": sum(progress.saves for progress in said), "stopped": stopped, "lost": lost}
     told = ", ".join(f"{what} {_times(count)}" for what, count in counts.items() if count) or "never saved"
     return f"{step} of {task.steps} steps; {told}{went}"

@@ -22,6 +22,7 @@ from symphony.engines.engine import (
     Finished,
     Function,
     Pickled,
+    Resumable,
     Stopped,
     Work,
 )
@@ -39,8 +40,8 @@ def check_engine(engine: Engine, device: int = 0) -> None:
     Everything that is dispatched ends in exactly one event. Values come back as they were put, large ones too. What
     raises, cannot be sent, dies or takes too long fails alone, and says why; the device goes on. What is cancelled or
     preempted stops, whether it runs or waits. A gang runs at once, if the device has slots for it, and its workers are
-    told who they are. `under_way` is what has not ended. `wake` ends a `poll`. The engine is left open, with nothing
-    under way.
+    told who they are. Training work gets its handle. `under_way` is what has not ended. `wake` ends a `poll`. The
+    engine is left open, with nothing under way.
     """
     where = f"engine {type(engine).__name__}"
     with _told(where):
@@ -54,6 +55,7 @@ def check_engine(engine: Engine, device: int = 0) -> None:
             check.failures,
             check.stops,
             check.gangs,
+            check.training,
             check.wakes,
         ):
             one()
@@ -123,6 +125,14 @@ def _meet(folder: str, rank: int, size: int) -> bool:
             return True
         time.sleep(0.01)
     return False
+
+
+def _train(job: Any) -> tuple[int, Any]:
+    """The step after which it goes on, and with what; saves after three more."""
+    found = job.restore()
+    job.reached(job.began + 3)
+    job.save("saved")
+    return job.began, found
 
 
 class _Check:
@@ -281,6 +291,18 @@ class _Check:
         _expect(not untold, "workers of a gang are not told who they are", "call them with their rank and size, too")
         met = [self.value(event) for event in events]
         _expect(all(met), "the workers of a gang did not run at the same time", "give each a slot of its own")
+
+    def training(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            for attempt, began in (("first", 0), ("second", 3)):
+                work = self.work(_train, resumes=Resumable(folder, attempt, 5))
+                self.send(work)
+                [event] = self.wait(work)
+                _expect(
+                    isinstance(event, Finished) and self.value(event) == (began, "saved" if began else None),
+                    f"training work did not go on from step {began}",
+                    "call it with TrainingRun(*astuple(work.resumes), work.rank, work.size) first",
+                )
 
     def wakes(self) -> None:
         self.engine.wake()

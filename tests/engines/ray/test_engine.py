@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import symphony as sy
-from symphony.engines.engine import DIED, TIMEOUT, Failed, Finished, Pickled, Resumable, Stopped
+from symphony.engines.engine import DIED, TIMEOUT, Failed, Finished, Pickled, Stopped
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'symphony-scheduler[ray]'")
 
@@ -245,21 +245,3 @@ def test_everything_ends_once_and_as_it_should_whatever_dies_beside_it(driver: D
             assert driver.value(event) == number
     assert not driver.engine._where and not driver.engine._gangs and not driver.engine._alone
     assert all(slot.load == 0 for slot in driver.engine._slots)
-
-
-def test_a_training_function_gets_a_handle_that_goes_on_where_it_saved(driver: Driver, tmp_path: Path) -> None:
-    def train(job, until):
-        gone = job.restore() or []
-        for step in job.steps():
-            gone.append(step)
-            if step == until:
-                job.save(gone)
-                return job.began, job.rank, job.size, gone
-
-    def run(attempt: str, until: int) -> Any:
-        (tmp_path / "attempt").write_text(attempt)
-        resumes = Resumable(str(tmp_path), attempt, steps=10)
-        return driver.value(driver.run(driver.work(train, until, resumes=resumes))[0])
-
-    assert run("a", 3) == (0, 0, 1, [1, 2, 3])
-    assert run("b", 5) == (3, 0, 1, [1, 2, 3, 4, 5])
