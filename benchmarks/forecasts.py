@@ -42,10 +42,10 @@ COLUMNS = ("now_s", "job", "runs", "speed", "start_s", "finish_s", "speed_was", 
 
 
 def forecasts(options: Any) -> Iterator[Figures]:
-    """One load and seed after the other; but for what has been measured."""
+    """One seed and load after the other; but for what has been measured."""
     known = {(row["load"], row["seed"]) for row in options.before}
-    for load in LOADS[1:] if options.quick else LOADS:
-        for seed in range(options.first_seed, options.first_seed + (1 if options.quick else options.seeds)):
+    for seed in range(options.first_seed, options.first_seed + (1 if options.quick else options.seeds)):
+        for load in LOADS[1:] if options.quick else LOADS:
             if (load, seed) not in known:
                 yield one_list(load, seed, options.jobs)
 
