@@ -103,7 +103,7 @@ class _Roll:
         self.tier, self.saving = grown(self.tier_of(q.priority), 1), grown(q.saving_s)
         self.restoring, self.has_run = grown(q.restoring_s), grown(q.has_run)
         self.at, self.idle_since = grown(q.at, -1), grown(now_s - q.waited_s)
-        self.done = self.left <= 0
+        self.done, self.overdue = self.left <= 0, np.zeros(self.left.shape, bool)
         self.home = self.at >= 0  # still where it was at first
         self.neighbour = grown(q.neighbour, -1)
         self.near = self.neighbour >= 0
@@ -138,7 +138,7 @@ class _Roll:
         rows = live[:, None]
         for name in ("who", "left", "workers", "tier", "saving", "restoring", "has_run", "at", "idle_since", "done",
                      "home", "neighbour", "near", "cost", "at_first", "rate", "setup", "best", "counted", "stays",
-                     "able", "width"):  # fmt: skip
+                     "able", "width", "overdue"):  # fmt: skip
             setattr(self, name, getattr(self, name)[rows, columns])
         self.rates, self.relative = self.rates[:, rows, columns], self.relative[:, rows, columns]
         self.of, self.now, self.come, self.free = self.of[live], self.now[live], self.come[live], self.free[:, live]
@@ -179,9 +179,10 @@ class _Roll:
         lacks = np.maximum(0.0, 1 - gpus / np.maximum(1, (self.workers * there).sum(axis=1, keepdims=True)))
         later = np.empty_like(soonest)
         later[self.draw[:, None], np.argsort(soonest, axis=1)] = number - 1 - np.arange(soonest.shape[1])
-        overdue = (self.at < 0) & (self.now[:, None] - self.idle_since > self.patience_s)
+        # Who has waited too long stays first until it is done: else it would have to go the moment it starts.
+        self.overdue |= (self.at < 0) & (self.now[:, None] - self.idle_since > self.patience_s)
         weight = (1 + self.workers * lacks * later / gpus) * self.tier
-        return np.where(there, np.where(overdue, TIER, 1.0) * weight, 0.0)
+        return np.where(there, np.where(self.overdue, TIER, 1.0) * weight, 0.0)
 
     def _best_change(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Who is to have GPUs of which kind, and what that gains, in every draw [S]; 0 = nothing does."""
@@ -197,7 +198,7 @@ class _Roll:
         goes = runs & ~self.near.any(axis=2) if self.near.shape[2] else runs
         lost = np.maximum(has - elsewhere, 0.0)
         self.each = np.where(goes, lost / self.workers, np.inf)
-        order = np.argsort(self.each, axis=1)
+        order = np.argsort(self.each, axis=1, kind="stable")
         draw = self.draw[:, None]
         at = np.where(goes, self.at, -1)[draw, order] == self.kinds
         given = np.cumsum(at * self.workers[draw, order], axis=2)
@@ -307,7 +308,7 @@ class _Roll:
         self.left[draw, seat], self.workers[draw, seat] = o.left[like], o.workers[like]
         self.tier[draw, seat] = self.tier_of(o.priority[like])
         self.saving[draw, seat], self.restoring[draw, seat] = o.saving_s[like], o.restoring_s[like]
-        self.has_run[draw, seat], self.done[draw, seat] = False, False
+        self.has_run[draw, seat] = self.done[draw, seat] = self.overdue[draw, seat] = False
         self.idle_since[draw, seat] = self.now[draw]
         self.rates[:, draw, seat] = o.rate[:, self.of[draw], like]
         self._know(draw, seat)
