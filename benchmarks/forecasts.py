@@ -42,10 +42,10 @@ COLUMNS = ("now_s", "job", "runs", "speed", "start_s", "finish_s", "speed_was", 
 
 
 def forecasts(options: Any) -> Iterator[Figures]:
-    """One load and seed after the other; but for what has been measured."""
+    """One seed and load after the other; but for what has been measured."""
     known = {(row["load"], row["seed"]) for row in options.before}
-    for load in LOADS[1:] if options.quick else LOADS:
-        for seed in range(options.first_seed, options.first_seed + (1 if options.quick else options.seeds)):
+    for seed in range(options.first_seed, options.first_seed + (1 if options.quick else options.seeds)):
+        for load in LOADS[1:] if options.quick else LOADS:
             if (load, seed) not in known:
                 yield one_list(load, seed, options.jobs)
 
@@ -80,8 +80,8 @@ def one_list(load: float, seed: int, jobs: int) -> Figures:
         then = after[now][job.job]
         nxt = looks.get(following.get(now, -1.0))
         speed = None if nxt is None else reached(outlook, look, nxt, job)
-        bands = [[float(f"{x:.6g}") for x in band] for band in (one.speed, one.start_s, one.finish_s)]
-        rows[way].append([now, job.job, one.runs, *bands, speed, *then])
+        bands = [[short(x) for x in band] for band in (one.speed, one.start_s, one.finish_s)]
+        rows[way].append([now, job.job, one.runs, *bands, speed, *map(short, then)])
     return {
         "load": load,
         "seed": seed,
@@ -106,7 +106,12 @@ def reached(outlook: Outlook, look: Look, after: Look, job: JobNow) -> float | N
     if float(np.asarray(after.since_s)[lanes[0]].max()) > float(look.now_s):
         return None
     units = job.left - float(after.units_left[gangs[1][0]])
-    return units / (float(after.now_s) - float(look.now_s)) if units > 0 else None
+    return short(units / (float(after.now_s) - float(look.now_s))) if units > 0 else None
+
+
+def short(value: float) -> float:
+    """Six digits of it."""
+    return float(f"{value:.6g}")
 
 
 # ------------------------------------------------------------------------------------------------------- figures

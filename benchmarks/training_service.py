@@ -108,7 +108,7 @@ def graphs(made: MeasuredJobs, cluster: Topology, seed: int) -> Iterator[tuple[f
 
 
 def warm_up(running: Cluster) -> None:
-    """Have everything compiled that the first gang, the first round and the first reports need: it takes seconds once."""
+    """Have all compiled that the first gang, the first round and the first reports need: it takes seconds, once."""
     kernel = sy.training(steps=60, workers=4, device="v100", kind="warm-up")(training(0.1, 0.0, 0.0))
     graph = sy.graph("warm-up")
     graph.task(kernel)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from symphony.scheduling.state import FREE, RUNNING
 from symphony.simulator.scenarios import CALM, Scenario, draw
 from symphony.simulator.stretch import Look
 from symphony.training.closed_loop import reports, run
+from tests.cli.command import symphony_here
 from tests.data import data
 
 CLUSTER = sharable(topology("gpu24"))
@@ -91,6 +94,31 @@ def test_bad_reports_are_put_aside_and_jobs_are_done_all_the_same(case: tuple[Sc
     assert len(set(out.aside.values())) == 1 and out.aside["zero"] == out.samples
     assert len(out.run.jobs) == 12
     assert sum(entry.what == "put aside" for entry in out.log) == sum(out.aside.values())
+
+
+def test_a_forecast_may_be_had_on_the_way_and_checked_at_the_end(tmp_path: Path) -> None:
+    """The command, on the jobs of `case`: so that the program is there already."""
+    where = ("--tables", str(data("gavel")), "--quiet")
+    asked = ("forecast", "-w", "measured:12?load=1.5&hours=0.5", "--seed", "3", *where)
+    done = symphony_here(*asked, "--check", "--json", "-", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["at_s"] % 360 == 0 and len(said["jobs"]) > 3
+    assert sum(job["runs"] for job in said["jobs"]) == sum(bool(job["devices"]) for job in said["jobs"])
+    for job in said["jobs"]:
+        assert job["speed"]["low"] <= job["speed"]["mid"] <= job["speed"]["high"]
+        assert job["happened"]["finish_s"] > said["at_s"] and job["finish_s"]["mid"] > job["start_s"]["low"]
+        assert job["samples"]["guess_only"] == (job["samples"]["newest_s"] is None)
+    off = [abs(j["finish_s"]["mid"] / j["happened"]["finish_s"] - 1) for j in said["jobs"]]
+    assert np.median(off) < 0.25 and said["check"]["finishes_within"] > len(said["jobs"]) / 2
+    done = symphony_here(*asked, "--json", "f.json", folder=tmp_path)  # it ends there, and says the same
+    assert json.loads((tmp_path / "f.json").read_text())["jobs"] == [
+        {name: value for name, value in job.items() if name != "happened"} for job in said["jobs"]
+    ]
+    for word in ("finish in", "runs", "samples", "bands of 80%"):
+        assert word in done.stdout
+    late = symphony_here(*asked, "--at", "9e7", folder=tmp_path)
+    assert late.returncode == 2 and "all jobs were done" in late.stderr
 
 
 def test_a_scenario_without_a_truth_is_refused(case: tuple[Scenario, MeasuredJobs]) -> None:

@@ -41,6 +41,7 @@ def _add_commands() -> None:
         compare,
         evaluate,
         explain,
+        forecast,
         jobs,
         oracle,
         plan,
@@ -61,6 +62,7 @@ def _add_commands() -> None:
     app.command("compare")(compare.compare)
     app.command("evaluate")(evaluate.evaluate)
     app.command("explain")(explain.explain)
+    app.command("forecast")(forecast.forecast)
     app.command("oracle")(oracle.oracle)
     app.command("plan")(plan.plan)
     app.command("train")(train.train)

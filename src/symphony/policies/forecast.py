@@ -250,10 +250,10 @@ def _drawn(
 def _others(coming: Coming, rate: np.ndarray, now_s: float, rng: np.random.Generator) -> Others:
     """Jobs yet to come, drawn of those that have."""
     draws, like = rate.shape[1], coming.like
-    # Silence speaks for an end: as soon as jobs came, against an end that is as likely as any in a list of so many.
+    # Silence speaks for an end. What it is weighed against: of so many that came, any might have been the last.
     still = np.exp(-(len(like) + 1) * coming.silent_s / coming.for_s)
     going = rng.uniform(size=(draws, 1)) * (still + (1 - still) / (len(like) + 1)) <= still
-    # Whoever comes upon something that has lasted for a while sees it last k times as long again with odds of 1 to k.
+    # They go on for more than k times as long again with a probability of 1 / (1 + k): nothing else is known.
     lasts_s = coming.for_s * np.minimum(1.0, 1 / rng.uniform(size=(draws, 1)) - 1)
     comes_s = np.cumsum(rng.exponential(coming.for_s / len(like), (draws, AT_MOST)), axis=1)
     comes_s = np.where(going & (comes_s <= lasts_s), now_s + comes_s, np.inf)
@@ -273,8 +273,8 @@ def _others(coming: Coming, rate: np.ndarray, now_s: float, rng: np.random.Gener
 def _widest(cluster: ClusterNow, kinds: int) -> np.ndarray:
     """The most GPUs of each kind that one machine has, of those that are up [Y]."""
     found = np.zeros(kinds, int)
-    (_, kind), count = np.unique(np.stack([cluster.machine, cluster.kind])[:, cluster.up], axis=1, return_counts=True)
-    np.maximum.at(found, kind, count)
+    for (_, kind), count in Counter(zip(cluster.machine[cluster.up], cluster.kind[cluster.up], strict=True)).items():
+        found[kind] = max(found[kind], count)
     return found
 
 

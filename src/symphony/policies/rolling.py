@@ -20,7 +20,8 @@ import numpy as np
 
 TIER, TIERS = 1e3, 40  # a job of the next higher priority is worth so many times as much; so many are told apart
 GAIN = 1e-6  # of what a job is worth: below it, a change is none
-SEATS = 32  # for those yet to come; who finds none taken is left out
+SEATS = 16  # for those yet to come, beside those of jobs that are done; who finds none is left out
+PACKED_EVERY = 32  # steps, after which what is over is dropped
 
 
 class Queue(NamedTuple):
@@ -71,50 +72,80 @@ def roll(
     r = _Roll(queue, others, now_s, horizon_s, patience_s)
     count = len(queue.left)
     more = 0 if others is None else others.comes_s.shape[1]
-    for _ in range(60 * (count + more + 1)):  # several times what is ever needed
+    for number in range(60 * (count + more + 1)):  # several times what is ever needed
         if not r.step():
             break
+        if number % PACKED_EVERY == PACKED_EVERY - 1:
+            r.pack()
     return Rolled(r.start_s[:, :count], r.kind[:, :count], r.finish_s[:, :count])
 
 
 class _Roll:
-    """S draws; C columns, those of the queue first, then seats for those yet to come."""
+    """S draws that are under way; C columns: who is there, and seats for those yet to come."""
 
     def __init__(self, q: Queue, others: Others | None, now_s: float, horizon_s: float, patience_s: float) -> None:
         self.q, self.others, self.horizon_s, self.patience_s = q, others, horizon_s, patience_s
         kinds, draws, self.count = q.rate.shape
         more = 0 if others is None else min(SEATS, others.comes_s.shape[1])
-        columns = self.count + more
-        self.draw, self.kinds = np.arange(draws), np.arange(kinds)[:, None, None]
+        self.of = np.arange(draws)  # the number of each draw
+        self.kinds = np.arange(kinds)[:, None, None]
         self.now, self.come = np.full(draws, float(now_s)), np.zeros(draws, int)
         self.free = np.tile(q.free[:, None], (1, draws))  # [Y, S]
         ranks = np.unique(np.concatenate([q.priority, [] if others is None else others.priority]))
-        self.rank_of = lambda priority: np.minimum(np.searchsorted(ranks, priority), TIERS)
+        self.tier_of = lambda priority: TIER ** (2 * np.minimum(np.searchsorted(ranks, priority), TIERS))
 
         def grown(x: np.ndarray, fill: float = 0) -> np.ndarray:
-            return np.tile(np.pad(np.asarray(x), (0, more), constant_values=fill), (draws, 1))
+            rest = [(0, 0)] * (np.ndim(x) - 1)
+            return np.repeat(np.pad(np.asarray(x), [(0, more), *rest], constant_values=fill)[None], draws, axis=0)
 
+        self.who = grown(np.arange(self.count), self.count)  # job of the queue; `count` = another, or nobody
         self.left, self.workers = grown(q.left.astype(float)), grown(q.workers, 1)
-        self.rank, self.saving = grown(self.rank_of(q.priority)), grown(q.saving_s)
+        self.tier, self.saving = grown(self.tier_of(q.priority), 1), grown(q.saving_s)
         self.restoring, self.has_run = grown(q.restoring_s), grown(q.has_run)
         self.at, self.idle_since = grown(q.at, -1), grown(now_s - q.waited_s)
-        self.done = self.left <= 0
-        self.rates = np.pad(q.rate, ((0, 0), (0, 0), (0, more)))
-        self.rate, self.setup = np.zeros((draws, columns)), np.zeros((draws, columns))
+        self.done, self.overdue = self.left <= 0, np.zeros(self.left.shape, bool)
         self.home = self.at >= 0  # still where it was at first
-        self.near = np.tile(np.pad(q.neighbour >= 0, ((0, more), (0, 0))), (draws, 1, 1))
-        self.neighbour = np.pad(q.neighbour, ((0, more), (0, 0)), constant_values=-1)
+        self.neighbour = grown(q.neighbour, -1)
+        self.near = self.neighbour >= 0
         self.cost = np.pad(q.cost, ((0, 0), (0, more), (0, 0)))
         self.at_first = np.pad(q.here, ((0, 0), (0, more)))
-        self.start_s = np.where(self.home, now_s, np.inf)
-        self.kind, self.finish_s = self.at.copy(), np.full((draws, columns), np.inf)
+        self.rates = np.pad(q.rate, ((0, 0), (0, 0), (0, more)))
+        self.relative = np.zeros(self.rates.shape)
+        self.rate, self.setup = np.zeros(self.left.shape), np.zeros(self.left.shape)
+        self.best, self.counted, self.stays = (np.ones(self.left.shape) for _ in range(3))
+        self.able, self.width = np.zeros(self.left.shape, bool), np.zeros(self.left.shape, int)
         widths = [q.workers, [] if others is None else others.workers, [1]]
         self.widths = np.unique(np.concatenate(widths)).astype(int)
-        self.best, self.relative = np.ones((draws, columns)), np.zeros(self.rates.shape)
-        self.able, self.counted, self.stays = np.zeros((draws, columns), bool), self.best.copy(), self.best.copy()
-        self.width = np.zeros((draws, columns), int)
-        self._know(*(x.ravel() for x in np.indices((draws, columns))))
+        # Of all draws and jobs; the last column is of those yet to come, and not looked at.
+        waits = np.append(q.at < 0, True)
+        self.start_s = np.tile(np.where(waits, np.inf, now_s), (draws, 1))
+        self.kind = np.tile(np.append(q.at, -1), (draws, 1))
+        self.finish_s = np.tile(np.where(np.append(q.left <= 0, False), now_s, np.inf), (draws, 1))
+        self._know(*(x.ravel() for x in np.indices(self.left.shape)))
         self._pace()
+
+    @property
+    def draw(self) -> np.ndarray:
+        """Indices of the draws."""
+        return np.arange(len(self.of))
+
+    def pack(self) -> None:
+        """Drop draws that are over, and columns of jobs that are done, draw by draw."""
+        live = np.flatnonzero(self._under_way())
+        most = max(1, int((~self.done).sum(axis=1).max(initial=0)))
+        spare = 0 if self.others is None else SEATS
+        columns = np.argsort(self.done[live], axis=1, kind="stable")[:, : most + spare]
+        rows = live[:, None]
+        for name in ("who", "left", "workers", "tier", "saving", "restoring", "has_run", "at", "idle_since", "done",
+                     "home", "neighbour", "near", "cost", "at_first", "rate", "setup", "best", "counted", "stays",
+                     "able", "width", "overdue"):  # fmt: skip
+            setattr(self, name, getattr(self, name)[rows, columns])
+        self.rates, self.relative = self.rates[:, rows, columns], self.relative[:, rows, columns]
+        self.of, self.now, self.come, self.free = self.of[live], self.now[live], self.come[live], self.free[:, live]
+
+    def _under_way(self) -> np.ndarray:
+        """Draws in which somebody of the queue is not done, who can be [S]."""
+        return np.asarray((~self.done & self.able & (self.who < self.count)).any(axis=1))
 
     def _know(self, draw: np.ndarray, column: np.ndarray) -> None:
         """What follows from rates and widths of these."""
@@ -131,7 +162,7 @@ class _Roll:
 
     def step(self) -> bool:
         """A change in every draw where one is a gain, time in the others; whether anything was left to do."""
-        under_way = (~self.done & self.able)[:, : self.count].any(axis=1)
+        under_way = self._under_way()
         column, kind, gain = self._best_change()
         changes = under_way & (gain > 0)
         moved = self._advance(under_way & ~changes)
@@ -148,8 +179,10 @@ class _Roll:
         lacks = np.maximum(0.0, 1 - gpus / np.maximum(1, (self.workers * there).sum(axis=1, keepdims=True)))
         later = np.empty_like(soonest)
         later[self.draw[:, None], np.argsort(soonest, axis=1)] = number - 1 - np.arange(soonest.shape[1])
-        overdue = (self.at < 0) & (self.now[:, None] - self.idle_since > self.patience_s)
-        return np.where(there, (1 + self.workers * lacks * later / gpus) * TIER ** (2 * self.rank + overdue), 0.0)
+        # Who has waited too long stays first until it is done: else it would have to go the moment it starts.
+        self.overdue |= (self.at < 0) & (self.now[:, None] - self.idle_since > self.patience_s)
+        weight = (1 + self.workers * lacks * later / gpus) * self.tier
+        return np.where(there, np.where(self.overdue, TIER, 1.0) * weight, 0.0)
 
     def _best_change(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Who is to have GPUs of which kind, and what that gains, in every draw [S]; 0 = nothing does."""
@@ -161,12 +194,11 @@ class _Roll:
         # What is lost if one has to go: what it is worth, less what it would be in the best place that is free for it.
         # Of several who go for a gang, two might count on one place: so none does.
         there = np.where((self.workers <= self.free[..., None]) & ~mine, moved, 0.0)
-        elsewhere = there.max(axis=0)
-        self.elsewhere = np.where(elsewhere > 0, there.argmax(axis=0), -1)
+        elsewhere, self.elsewhere = _largest(there)
         goes = runs & ~self.near.any(axis=2) if self.near.shape[2] else runs
         lost = np.maximum(has - elsewhere, 0.0)
         self.each = np.where(goes, lost / self.workers, np.inf)
-        order = np.argsort(self.each, axis=1)
+        order = np.argsort(self.each, axis=1, kind="stable")
         draw = self.draw[:, None]
         at = np.where(goes, self.at, -1)[draw, order] == self.kinds
         given = np.cumsum(at * self.workers[draw, order], axis=2)
@@ -180,8 +212,7 @@ class _Roll:
             costs[n] = np.where(short <= 0, 0.0, np.where(last < order.shape[1], paid, np.inf))
         gain = moved - has - costs[self.width, self.kinds, draw]
         gain = np.where(mine | (gain <= GAIN * weight), 0.0, gain)
-        kind = gain.argmax(axis=0)
-        gain = gain.max(axis=0)
+        gain, kind = _largest(gain)
         column = gain.argmax(axis=1)
         return column, kind[self.draw, column], gain[self.draw, column]
 
@@ -209,9 +240,10 @@ class _Roll:
         restores = np.where(self.has_run[draw, column], self.restoring[draw, column], 0.0)
         self.setup[draw, column] = saves + restores
         self.has_run[draw, column] = True
-        new = np.isinf(self.start_s[draw, column])
-        self.start_s[draw[new], column[new]] = self.now[draw[new]]
-        self.kind[draw[new], column[new]] = kind[new]
+        of, who = self.of[draw], self.who[draw, column]
+        new = np.isinf(self.start_s[of, who])
+        self.start_s[of[new], who[new]] = self.now[draw[new]]
+        self.kind[of[new], who[new]] = kind[new]
 
     def _leave(self, draw: np.ndarray, column: np.ndarray) -> None:
         """Take jobs off their GPUs, if they are on any. They are free unless a neighbour stays."""
@@ -224,8 +256,8 @@ class _Roll:
         self.idle_since[draw, column] = self.now[draw]
         self.home[draw, column] = False
         if self.near.shape[2]:
-            left = column[:, None, None]
-            self.near[draw] &= (self.neighbour != left) & (np.arange(len(self.neighbour))[:, None] != left)
+            self.near[draw, column] = False
+            self.near[draw] &= self.neighbour[draw] != self.who[draw, column][:, None, None]
             self._pace()
 
     def _pace(self) -> None:
@@ -248,7 +280,7 @@ class _Roll:
         self.left = np.where(runs, np.maximum(self.left - self.rate * worked, 0.0), self.left)
         self.now = np.where(when, until, self.now)
         draw, column = self.draw[when & (ends <= comes)], column[when & (ends <= comes)]
-        self.finish_s[draw, column] = self.now[draw]
+        self.finish_s[self.of[draw], self.who[draw, column]] = self.now[draw]
         self.left[draw, column] = 0.0
         self.done[draw, column] = True
         self._leave(draw, column)
@@ -259,24 +291,33 @@ class _Roll:
         """When the next of the others comes [S]; inf = none does."""
         if self.others is None:
             return np.full(len(self.draw), np.inf)
-        comes_s = self.others.comes_s
-        return np.where(
-            self.come < comes_s.shape[1], comes_s[self.draw, np.minimum(self.come, comes_s.shape[1] - 1)], np.inf
-        )
+        comes_s = self.others.comes_s[self.of]
+        last = comes_s.shape[1] - 1
+        return np.where(self.come <= last, comes_s[self.draw, np.minimum(self.come, last)], np.inf)
 
     def _arrive(self, draw: np.ndarray) -> None:
         """One of the others comes, and takes a seat."""
         if self.others is None or not len(draw):
             return
-        o, like = self.others, self.others.like[draw, self.come[draw]]
+        o, like = self.others, self.others.like[self.of[draw], self.come[draw]]
         self.come[draw] += 1
-        seat = self.count + self.done[draw, self.count :].argmax(axis=1)
+        seat = self.done[draw].argmax(axis=1)
         found = self.done[draw, seat]
         draw, seat, like = draw[found], seat[found], like[found]
+        self.who[draw, seat] = self.count
         self.left[draw, seat], self.workers[draw, seat] = o.left[like], o.workers[like]
-        self.rank[draw, seat] = self.rank_of(o.priority[like])
+        self.tier[draw, seat] = self.tier_of(o.priority[like])
         self.saving[draw, seat], self.restoring[draw, seat] = o.saving_s[like], o.restoring_s[like]
-        self.has_run[draw, seat], self.done[draw, seat] = False, False
+        self.has_run[draw, seat] = self.done[draw, seat] = self.overdue[draw, seat] = False
         self.idle_since[draw, seat] = self.now[draw]
-        self.rates[:, draw, seat] = o.rate[:, draw, like]
+        self.rates[:, draw, seat] = o.rate[:, self.of[draw], like]
         self._know(draw, seat)
+
+
+def _largest(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The largest along the first axis, which is short, and its index; 0 and -1 if none is positive."""
+    value, index = np.zeros(x.shape[1:]), np.full(x.shape[1:], -1)
+    for number, one in enumerate(x):
+        index[one > value] = number
+        value = np.maximum(value, one)
+    return value, index

@@ -49,6 +49,8 @@ class Lessons:
         kind, ended_s = self._kinds[device], event.began_s + event.seconds
         ran = Ran(run.kernel.key, kind, device, event.began_s, ended_s, active)
         self._company.ended(ran)  # now: those that end with it have met it
+        if run.kernel.options.training is not None:  # how long its steps take is seen while it runs (`rounds.py`)
+            return
         lesson = _Lesson(run, ran, event, held_s, run.attempts[-1].ahead)
         if self._scheduler.books.profiles.timing(run.kernel.key, kind).warm < NEWS:
             self._learn(lesson, list(self._running()))

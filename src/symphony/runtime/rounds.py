@@ -27,6 +27,7 @@ from symphony.runtime.speeds import Kind, Seen, Speeds, Tables
 log = logging.getLogger("symphony.runtime")
 ROUND_S = 360.0
 LOGGED = 1_000  # entries that are kept
+LOOK_S = 1.0  # between looks at who is there
 COME, LATELY_S = 256, 86_400.0  # jobs that have come of late say what is yet to come: so many, no longer ago
 T = TypeVar("T")
 
@@ -163,11 +164,12 @@ class Attendance:
         self._topology = rounds.speeds.topology
         self._kinds = [kind.name for kind in self._topology.kinds]
         self._runs: set[TaskRun] = set()  # training jobs that are let in and not over
+        self._look_s = math.inf  # when somebody has to look who is there
         self._come: deque[tuple[float, Trains]] = deque(maxlen=COME)
         self.close = rounds.close
 
     def wait_s(self) -> float:
-        """Until the present round ends."""
+        """Until the present round ends. Nobody is woken up to look who is there."""
         return max(self._rounds.due_s - time.monotonic(), 0.0)
 
     def admitted(self, job: JobState) -> None:
@@ -175,6 +177,7 @@ class Attendance:
         for run in job.runs:
             if run.kernel.options.training is not None:
                 self._runs.add(run)
+                self._look_s = -math.inf
                 self._tell_left(run)  # it may have been saved before a restart
                 self._come.append((time.monotonic(), self._trains(run, ())))
 
@@ -185,11 +188,12 @@ class Attendance:
 
     def attend(self, now_s: float) -> None:
         """Have a round end when it is time, as long as there are training jobs."""
-        if not self._runs and self._rounds.due_s == math.inf:
+        if now_s < min(self._look_s, self._rounds.due_s):
             return
         self._runs = {run for run in self._runs if run.value is None and not run.job.over.is_set()}
         kinds = sorted({Kind.of(run.kernel) for run in self._runs})
         self._rounds.attend(kinds, now_s, self._scheduler.believe)
+        self._look_s = now_s + LOOK_S if kinds else math.inf
         if now_s < self._rounds.due_s:
             return
         for run in self._runs:

@@ -71,11 +71,13 @@ class Outlook:
         last_s = max(came)[0]
         return Coming([self._as_it_came(n) for _, n in came], last_s, now_s - last_s)
 
-    def forecast(self, look: Look, beliefs: Beliefs, *, others: bool = True, seed: int = 0) -> list[JobForecast]:
+    def forecast(
+        self, look: Look, beliefs: Beliefs, *, others: bool = True, share: float = 0.8, seed: int = 0
+    ) -> list[JobForecast]:
         """What each job may expect; `others`: as long as jobs go on coming as they did."""
         now_s = float(look.now_s)
         coming = self.coming(now_s) if others else None
-        return forecast(beliefs, self.jobs(look), self.cluster, now_s, coming=coming, seed=seed)
+        return forecast(beliefs, self.jobs(look), self.cluster, now_s, coming=coming, share=share, seed=seed)
 
     def _as_it_came(self, number: int) -> JobNow:
         work = self.scenario.workload

@@ -1,0 +1,24 @@
+"""`symphony forecast`: what it refuses before the work. (Its work: `tests/training/test_closed_loop.py`.)"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from symphony.cli.forecast import _times, _within
+from tests.cli.command import symphony_here
+
+
+def test_mistakes_are_found_before_the_work(tmp_path: Path) -> None:
+    for wrong in (("--share", "1.5"), ("--json", "no/f.json"), ("-w", "cholesky:4"), ("--at", "-3"),
+                  ("--tables", "nowhere")):  # fmt: skip
+        done = symphony_here("forecast", *wrong, folder=tmp_path)
+        assert done.returncode == 2 and "hint" in done.stderr and not done.stdout, wrong
+
+
+def test_times_are_bands_from_now_on() -> None:
+    band = {"low": 160.0, "mid": 7300.0, "high": 10_900.0}
+    assert _times(band, 100.0) == "2 h (0.0167 to 3)"
+    assert _times(band | {"high": None}, 100.0) == "2 h (0.0167 to never)"
+    assert _times({"low": 130.0, "mid": None, "high": None}, 100.0) == "30 s or never"
+    assert _times(dict.fromkeys(band, None), 100.0) == "never"
+    assert _within(band, 160.0) and _within(band | {"high": None}, 1e9) and not _within(band, 100.0)
