@@ -176,4 +176,5 @@ def test_at_the_end_of_a_round_the_urgent_go_first_and_the_others_go_on_from_wha
         begun = waits.result(SECONDS)
         assert len(begun) == 2 and begun[0] == 0 and begun[1] >= 10
         assert not cluster.statistics.fallbacks
+        assert not any(timing.runs for timing in cluster.profiles.values())  # a whole run tells nothing of its steps
     assert (tmp_path / "profiles-training.json").exists()
