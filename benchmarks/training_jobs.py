@@ -32,6 +32,7 @@ from benchmarks.common import before, data, gather, in_parts, parser
 from benchmarks.fidelity import GAVEL, MEASURED, ROUND_S, SLOTS, mean_completion_s, under_way
 from symphony import baselines
 from symphony.baselines.rounds import WAITS, Picture
+from symphony.evaluation.metrics import metrics
 from symphony.lowering import readers
 from symphony.lowering.ground_truth import DOUBTFUL, Table, measured
 from symphony.lowering.measured_jobs import MeasuredJobs, drawn, listed, sharable
@@ -166,7 +167,7 @@ def unknown(options: Any) -> Iterator[Figures]:
                 if name == BOUND:
                     found = {"mean_s": bound_s(scenario)}
                 else:
-                    found = figures(in_the_loop(name, options.planner, scenario, made))
+                    found = figures(in_the_loop(name, options.planner, scenario, made), scenario)
                 yield {"load": load, "seed": seed, "policy": name, **found, "wall_s": time.perf_counter() - began}
 
 
@@ -175,20 +176,33 @@ def slots_for(name: str) -> int:
     return 1 if name in RIVALS and name not in SHARING else 2
 
 
-def figures(out: Outcome) -> Figures:
-    """What is kept of a run in the loop."""
+def figures(out: Outcome, scenario: Scenario) -> Figures:
+    """What is kept of a run in the loop. Slow-downs and fairness are by true speeds; profiles are guesses."""
     completion = [job.completion_s for job in out.run.jobs]
-    slow = [job.slowdown for job in out.run.jobs]
+    true = tuple(replace(job, isolated_s=truly_alone_s(scenario, job.job)) for job in out.run.jobs)
+    measured = metrics(replace(out.run, jobs=true))
     return {
         "mean_s": float(np.mean(completion)),
         "p99_s": float(np.percentile(completion, 99)),
         "makespan_s": out.run.makespan_s,
-        "worst_slowdown": float(np.max(slow)),
+        "worst_slowdown": measured["max_slowdown"],
+        "worst_fairness": measured["max_unfairness"],
+        "unfair_share": measured["unfair_share"],
         "samples": out.samples,
         "refits": sum(entry.what == "refit" for entry in out.log),
         "drifts": sum(entry.what == "drift" for entry in out.log),
         "errors": out.errors,
     }
+
+
+def truly_alone_s(scenario: Scenario, number: int) -> float:
+    """Seconds of a job alone on the GPU that suits it best, of those that have as many as it needs."""
+    assert scenario.truth is not None
+    graph = scenario.workload.graphs[scenario.workload.jobs[number].graph]
+    task, width = graph.tasks[0], int(len(graph.tasks) > 1)  # one GPU in a machine: gangs are spread
+    known = scenario.truth.unit_s
+    able = [kind for kind, count in scenario.topology.kind_counts.items() if count >= len(graph.tasks)]
+    return task.units * min(known[task.kernel, kind][width] for kind in able if (task.kernel, kind) in known)
 
 
 def compared(rows: Sequence[Figures], figure: str) -> dict[str, Figures]:

@@ -102,7 +102,7 @@ def policies(options: Any) -> Iterator[Figures]:
             placer.layers = Placer(made[name]).layers
         scenario, jobs = unknown_case(seed, 2, options.jobs, load)
         out = run(scenario, learned if name in made else exact, describe(jobs, scenario.topology))
-        yield {"load": load, "seed": seed, "policy": name, **figures(out)}
+        yield {"load": load, "seed": seed, "policy": name, **figures(out, scenario)}
 
 
 MEASURE = {"collect": collect, "train": train, "policies": policies}

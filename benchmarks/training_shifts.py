@@ -106,7 +106,7 @@ def shift(section: str, options: Any) -> Iterator[Figures]:
         later = [job.completion_s for job in out.run.jobs if job.arrival_s >= at]
         yield {
             "seed": seed, "policy": name, "shift_s": at, "later_mean_s": float(np.mean(later)),
-            "recovery": None if name == TRUTH else recovery(out, at), **figures(out),
+            "recovery": None if name == TRUTH else recovery(out, at), **figures(out, scenario),
             "times_s": times.round().tolist(), "in_system_s": time_in_system_s(out.run, times).round(1).tolist(),
         }  # fmt: skip
 
@@ -124,7 +124,7 @@ def samples(options: Any) -> Iterator[Figures]:
         scenario, made = unknown_case(seed, 2, options.jobs, options.load)
         described = describe(made, scenario.topology)
         out = run(scenario, planner(options.planner, how), described, spoil=some(part, seed))
-        yield {"seed": seed, "policy": f"{OURS}, {how}", "heard": part, **figures(out)}
+        yield {"seed": seed, "policy": f"{OURS}, {how}", "heard": part, **figures(out, scenario)}
 
 
 def some(part: float, seed: int) -> Callable[[Report], list[Report]]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from symphony.evaluation.metrics import LOSS_CLASSES, METRICS, gang_stretches, metrics
+from symphony.evaluation.metrics import LOSS_CLASSES, METRICS, finish_time_fairness, gang_stretches, metrics
 from symphony.simulator.records import GangRecord, JobRecord, RunRecord
 from tests.evaluation import synthetic
 
@@ -54,6 +54,23 @@ def test_an_interrupted_gang_counts_once_with_its_stays_added_up() -> None:
     values = metrics(r)
     assert (values["isolated_share"], values["worse_share"]) == (0.5, 0.5)
     assert (values["preemptions"], values["failures"]) == (2, 1)
+
+
+def test_fairness_is_the_slow_down_over_how_often_the_cluster_was_asked_for() -> None:
+    def stayed(number: int, arrival_s: float, finish_s: float, isolated_s: float) -> JobRecord:
+        return JobRecord(number, 0, arrival_s, finish_s, isolated_s)
+
+    def on(number: int, *devices: int) -> GangRecord:
+        return GangRecord(number, 0, devices, 0.0, 0.0, 0.0, 1.0, 1.0, 0.0)
+
+    # Two devices. From 0 to 10 one wants both; from 10 to 20 another one beside it: 1.5 times as many as there are.
+    jobs = [stayed(0, 0.0, 20.0, 10.0), stayed(1, 10.0, 30.0, 20.0)]
+    r = run(jobs, [on(0, 0, 1), on(1, 0)], devices=2)
+    assert finish_time_fairness(r) == pytest.approx([2.0 / 1.25, 1.0 / 1.25])
+    values = metrics(r)
+    assert (values["max_unfairness"], values["unfair_share"], values["max_slowdown"]) == pytest.approx((1.6, 0.5, 2.0))
+    assert "max_unfairness" not in metrics(run(jobs))  # how many devices there are is not known
+    assert metrics(run(jobs, stalled=True, devices=2))["max_unfairness"] == math.inf
 
 
 def test_a_stalled_run_never_completes() -> None:

@@ -206,6 +206,7 @@ def _run_out(run: RunRecord) -> dict[str, Any]:
         "wall_s": _number(run.wall_s),
         "stalled": bool(run.stalled),
         "jobs_outside": int(run.jobs_outside),
+        "devices": int(run.devices),
         "metrics": {name: _number(value) for name, value in metrics(run).items()},  # for readers without Symphony
         "jobs": _columns(run.jobs, JobRecord),
         "gangs": _columns(run.gangs, GangRecord),
@@ -226,6 +227,7 @@ def _run_in(run: Mapping[str, Any]) -> RunRecord:
         wall_s=float(run["wall_s"]),
         stalled=run["stalled"],
         jobs_outside=run["jobs_outside"],
+        devices=run.get("devices", 0),  # archives of earlier versions have none
     )
 
 

@@ -67,6 +67,28 @@ def _registry() -> Iterable[Metric]:
             f"{words} over a run's jobs of completion time divided by the job's critical path with every "
             "gang alone on its best device; 1 is perfect.",
         )
+    yield Metric(
+        "max_slowdown",
+        "Worst slow-down",
+        "times",
+        "lower",
+        "The largest slow-down of a run's jobs.",
+    )
+    yield Metric(
+        "max_unfairness",
+        "Worst finish-time fairness",
+        "times",
+        "lower",
+        "The largest ratio of a job's slow-down to how often the cluster was asked for while the job was there "
+        "(workers of all jobs over devices, 1 or more, averaged over time). Whoever got its share is at 1 or below.",
+    )
+    yield Metric(
+        "unfair_share",
+        "Jobs worse off than with their share",
+        "share",
+        "lower",
+        "Share of the jobs for which that ratio is above 1.",
+    )
     yield Metric("makespan_s", "Makespan", "s", "lower", "Time from 0 to the completion of the run's last job.")
     classes = (
         ("isolated_share", "Gangs at isolated speed", "higher", "at most 0.5% longer than"),
@@ -118,6 +140,10 @@ def metrics(run: RunRecord) -> dict[str, float]:
     ):
         summary = [np.mean(sample), *np.percentile(sample, [50, 90, 99])] if finished else [math.inf] * 4
         values |= {f"{key}_{name}": float(x) for key, x in zip(("mean", "p50", "p90", "p99"), summary, strict=True)}
+    values["max_slowdown"] = max(job.slowdown for job in run.jobs) if finished else math.inf
+    if run.devices:
+        ratios = finish_time_fairness(run) if finished else np.array([math.inf])
+        values["max_unfairness"], values["unfair_share"] = float(ratios.max()), float(np.mean(ratios > 1))
     values["makespan_s"] = run.makespan_s if finished else math.inf
     stretches = np.array(gang_stretches(run))
     bounds = [-math.inf, ISOLATED, WITHIN_10, WITHIN_20, math.inf]
@@ -129,6 +155,25 @@ def metrics(run: RunRecord) -> dict[str, float]:
     values["preemptions"], values["failures"] = float(outcomes["preempted"]), float(outcomes["failed"])
     values["decisions_per_s"] = run.decisions / run.wall_s if run.wall_s > 0 else math.nan
     return values
+
+
+def finish_time_fairness(run: RunRecord) -> np.ndarray:
+    """Slow-down of each job over how often the cluster was asked for while it was there.
+
+    With a fair share of the cluster, a job would take as many times as long as it is asked for: as in Themis, with the
+    best device of each job for its time alone.
+    """
+    wide: dict[int, int] = {}
+    for gang in run.gangs:
+        wide[gang.job] = max(wide.get(gang.job, 1), len(gang.devices))
+    arrival, finish = (np.array([getattr(job, name) for job in run.jobs]) for name in ("arrival_s", "finish_s"))
+    workers = np.array([wide.get(job.job, 1) for job in run.jobs])
+    instants = np.unique([arrival, finish])
+    there = (arrival[:, None] <= instants[:-1]) & (finish[:, None] > instants[:-1])
+    asked = np.maximum((workers[:, None] * there).sum(axis=0) / run.devices, 1.0)
+    until = np.concatenate([[0.0], np.cumsum(asked * np.diff(instants))])
+    over = until[np.searchsorted(instants, finish)] - until[np.searchsorted(instants, arrival)]
+    return np.array([job.completion_s for job in run.jobs]) * np.array([job.slowdown for job in run.jobs]) / over
 
 
 def gang_stretches(run: RunRecord) -> list[float]:

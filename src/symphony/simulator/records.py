@@ -65,3 +65,4 @@ class RunRecord:
     wall_s: float  # of the run, its share where several ran side by side; compilation not included
     stalled: bool = False  # the policy waited for ever
     jobs_outside: int = 0  # jobs that found all job slots taken and waited where no policy sees them
+    devices: int = 0  # of the cluster; 0 = not known

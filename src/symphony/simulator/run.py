@@ -241,6 +241,7 @@ def record(scenario: Scenario, trace: Trace, policy: str, wall_s: float) -> RunR
         wall_s=wall_s,
         stalled=bool(world.stalled),
         jobs_outside=_outside(workload, log, before, after),
+        devices=len(scenario.topology.devices),
     )
 
 
