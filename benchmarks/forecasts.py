@@ -38,7 +38,8 @@ SECTION = "forecasts"
 LOADS = (2.0, 4.0)
 EVERY, FIRST = 10, 3  # rounds between forecasts, and before the first
 WAYS = {"others": True, "nobody": False}
-COLUMNS = ("now_s", "job", "runs", "speed", "start_s", "finish_s", "speed_was", "start_was_s", "finish_was_s")
+BANDS = ("speed", "start_s", "finish_s")
+COLUMNS = ("now_s", "job", "runs", *BANDS, "speed_was", "start_was_s", "finish_was_s")
 
 
 def forecasts(options: Any) -> Iterator[Figures]:
@@ -74,14 +75,14 @@ def one_list(load: float, seed: int, jobs: int) -> Figures:
     after = {float(look.now_s): happened(done, float(look.now_s)) for _, look, _, _ in told}
     instants = sorted(looks)
     following = dict(pairwise(instants))
-    rows: dict[str, list[Any]] = {way: [] for way in WAYS}
+    rows: dict[str, list[str]] = {way: [] for way in WAYS}
     for way, look, job, one in told:
         now = float(look.now_s)
         then = after[now][job.job]
         nxt = looks.get(following.get(now, -1.0))
         speed = None if nxt is None else reached(outlook, look, nxt, job)
-        bands = [[short(x) for x in band] for band in (one.speed, one.start_s, one.finish_s)]
-        rows[way].append([now, job.job, one.runs, *bands, speed, *map(short, then)])
+        bands = (*one.speed, *one.start_s, *one.finish_s)
+        rows[way].append(in_a_line([now, job.job, one.runs, *bands, speed, *then]))
     return {
         "load": load,
         "seed": seed,
@@ -106,12 +107,18 @@ def reached(outlook: Outlook, look: Look, after: Look, job: JobNow) -> float | N
     if float(np.asarray(after.since_s)[lanes[0]].max()) > float(look.now_s):
         return None
     units = job.left - float(after.units_left[gangs[1][0]])
-    return short(units / (float(after.now_s) - float(look.now_s))) if units > 0 else None
+    return units / (float(after.now_s) - float(look.now_s)) if units > 0 else None
 
 
-def short(value: float) -> float:
-    """Six digits of it."""
-    return float(f"{value:.6g}")
+def in_a_line(values: Sequence[float | None]) -> str:
+    """A forecast and what happened, as it is kept: bands are three numbers each."""
+    return " ".join("-" if value is None else f"{value:.6g}" for value in values)
+
+
+def from_line(line: str) -> dict[str, Any]:
+    """The same, by column."""
+    numbers = iter(None if word == "-" else float(word) for word in line.split())
+    return {column: [next(numbers) for _ in range(3)] if column in BANDS else next(numbers) for column in COLUMNS}
 
 
 # ------------------------------------------------------------------------------------------------------- figures
@@ -129,7 +136,7 @@ def judged(rows: Sequence[Figures], way: str, load: float, runs: bool, late: boo
     by_list = []
     some: list[dict[str, Any]] = []
     for row in (row for row in rows if row["load"] == load):
-        mine = [dict(zip(COLUMNS, one, strict=True)) for one in row[way]]
+        mine = [from_line(line) for line in row[way]]
         mine = [one for one in mine if one["runs"] == runs and (one["now_s"] > row["last_arrival_s"]) == late]
         some += mine
         if mine:

@@ -10,7 +10,7 @@ import pytest
 import typer
 
 import symphony as sy
-from symphony.cli import catalogue, compare, jobs, profile, serve, stat, token, top, topology, workload
+from symphony.cli import catalogue, compare, forecast, jobs, profile, serve, stat, token, top, topology, workload
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -82,6 +82,7 @@ def test_reference_has_every_command_and_option() -> None:
     reference = (ROOT / "docs" / "reference" / "cli.md").read_text(encoding="utf-8")
     alone = typer.Typer(add_completion=False)
     alone.command("compare")(compare.compare)
+    alone.command("forecast")(forecast.forecast)
     alone.command("stat")(stat.stat)
     for one in (serve.serve, jobs.submit, jobs.jobs, jobs.job, jobs.logs, jobs.cancel, jobs.trace, top.top):
         alone.command(one.__name__)(one)
@@ -91,7 +92,7 @@ def test_reference_has_every_command_and_option() -> None:
     for group, app in groups.items():
         commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
         found |= {f"{group} {name}": command for name, command in commands.items()}
-    assert len(found) == 27
+    assert len(found) == 28
     for name, command in found.items():
         assert f"{name}" in reference
         for option in (option for parameter in command.params for option in parameter.opts if option[0] == "-"):

@@ -166,6 +166,6 @@ def test_who_is_spread_now_is_at_that_speed_and_equal_questions_have_equal_answe
 
 def test_what_means_nothing_is_refused_and_nobody_expects_nothing() -> None:
     assert forecast(KNOWN, [], cluster(0), NOW_S) == []
-    for wrong in ({"share": 0.0}, {"share": 1.0}, {"draws": 0}):
+    for wrong in ({"share": 0.0}, {"share": 1.0}, {"draws": 0}, {"coming": Coming([JobNow(1, 0, 9.0)], 0.0)}):
         with pytest.raises(InputError, match="means nothing"):
             forecast(KNOWN, [JobNow(1, 0, 9.0)], cluster(0), NOW_S, **wrong)  # type: ignore[arg-type]

@@ -5,7 +5,7 @@ Weights are in files; `symphony.policy` comes with the package.
 
 For training jobs whose speeds are not known:
 samples ─► performance_model ─► beliefs ─► board, exploration ─► planner   (describing: what beliefs start from;
-learning: what a round's reports change)
+                                   └─► rolling ─► forecast                  learning: what a round's reports change)
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from symphony.policies.batched import Batched
 from symphony.policies.beliefs import Beliefs
 from symphony.policies.explain import Explanation, explain
 from symphony.policies.exploration import Exploration
+from symphony.policies.forecast import ClusterNow, Coming, JobForecast, JobNow, forecast
 from symphony.policies.late import Late
 from symphony.policies.learned import Learned, Network, Sizes
 from symphony.policies.lookahead import LookAhead
@@ -33,8 +34,12 @@ __all__ = [
     "SUFFIX",
     "Batched",
     "Beliefs",
+    "ClusterNow",
+    "Coming",
     "Explanation",
     "Exploration",
+    "JobForecast",
+    "JobNow",
     "Late",
     "Learned",
     "LookAhead",
@@ -42,6 +47,7 @@ __all__ = [
     "Planner",
     "Sizes",
     "explain",
+    "forecast",
     "load",
     "named",
     "save",

@@ -121,6 +121,9 @@ def forecast(
     if not (0 < share < 1 and draws >= 1):
         hint = "write a share between 0 and 1, and one draw or more"
         raise InputError(f"a share of {share!r} of {draws!r} draws means nothing", where="forecast", hint=hint)
+    if coming is not None and not (coming.for_s > 0 and coming.silent_s >= 0):
+        hint = "say for how long jobs have come, or leave `coming` out"
+        raise InputError(f"jobs came for {coming.for_s!r} s, which means nothing", where="forecast", hint=hint)
     if not jobs:
         return []
     drawn = _drawn(beliefs, jobs, cluster, now_s, coming, draws, np.random.default_rng(seed))
@@ -153,6 +156,7 @@ class _Asked:
         return self.rows.setdefault((int(kernel), int(kind), int(spread), int(beside)), len(self.rows))
 
     def query(self) -> Query:
+        """All of them."""
         return Query(*np.asarray(list(self.rows), int).reshape(-1, 4).T)
 
 
@@ -181,52 +185,29 @@ def _drawn(
 
     asked = _Asked()
     alone = np.asarray([[asked.row(k, y, s[y]) for y in range(kinds)] for k, s in zip(kernel, spread, strict=True)])
-    on: dict[int, list[int]] = {}
-    for n, job in enumerate(jobs):
-        for device in job.devices:
-            on.setdefault(device, []).append(n)
-    at, is_spread, here, beside = np.full(count, -1), np.zeros(count, int), alone[:count, 0].copy(), []
-    for n, job in enumerate(jobs):
-        beside.append(sorted({other for device in job.devices for other in on[device]} - {n}))
-        if job.devices:
-            at[n] = kind[job.devices[0]]
-            is_spread[n] = len(set(machine[list(job.devices)])) > 1 and runs[n, at[n], SPREAD]
-            here[n] = asked.row(job.kernel, at[n], is_spread[n])
-            able[n, at[n]] = True
-    pairs = [
-        (n, p, m, asked.row(jobs[n].kernel, at[n], 0), asked.row(jobs[n].kernel, at[n], 0, jobs[m].kernel))
-        for n, others in enumerate(beside)
-        for p, m in enumerate(others)
-    ]
+    seated = _seated(jobs, kind, machine, runs, asked)
+    able[np.flatnonzero(seated.at >= 0), seated.at[seated.at >= 0]] = True
     own = _own_samples(beliefs, {job.job for job in jobs}, now_s)
     for signatures in own.values():
         for signature in signatures:
             asked.row(*signature)
     log_s = beliefs.draws(asked.query(), now_s, draws, rng)
-
-    # What a job differs by from its kernel, given its own samples.
     off = rng.normal(0.0, REPEAT, (draws, count))
     for n, job in enumerate(jobs):
-        if job.job in own:
+        if job.job in own:  # what it differs by from its kernel, given its own samples
             rows = [asked.rows[signature] for signature in own[job.job]]
             seen, much = np.asarray(list(own[job.job].values())).T
             trust = 1 / (1 + much.sum())
             off[:, n] = off[:, n] * trust**0.5 + (seen - log_s[:, rows]) @ much * trust
-    neighbour = np.full((count, max(map(len, beside))), -1)
-    kept = np.ones((draws, *neighbour.shape))
-    for n, p, m, apart, together in pairs:
-        neighbour[n, p] = m
-        kept[:, n, p] = np.clip(np.exp(log_s[:, apart] - log_s[:, together]), 0.02, 1.0)
-    held = np.zeros(len(kind), bool)
-    held[list(on)] = True
+    kept = np.clip(np.exp(log_s[:, seated.apart] - log_s[:, seated.together]), 0.02, 1.0)
 
     def rate(rows: np.ndarray, can: np.ndarray, off: np.ndarray) -> np.ndarray:  # [Y, S, C]
         return np.where(can.T[:, None], np.exp(-log_s[:, rows.T].swapaxes(0, 1) - off), 0.0)
 
     queue = Queue(
         rate=rate(alone[:count], able[:count], off),
-        here=np.exp(-log_s[:, here] - off),
-        at=at,
+        here=np.exp(-log_s[:, seated.here] - off),
+        at=seated.at,
         left=np.asarray([float(job.left) for job in jobs]),
         workers=workers[:count],
         priority=np.asarray([job.priority for job in jobs]),
@@ -234,17 +215,52 @@ def _drawn(
         restoring_s=np.asarray([job.restoring_s for job in jobs]),
         has_run=np.asarray([job.has_run or bool(job.devices) for job in jobs]),
         waited_s=np.asarray([job.waited_s for job in jobs]),
-        neighbour=neighbour,
+        neighbour=seated.neighbour,
         cost=1 / kept - 1,
         crowding=float(d.crowding),
         gpus=gpus,
-        free=np.bincount(kind[up & ~held], minlength=kinds),
+        free=np.bincount(kind[up & ~seated.held], minlength=kinds),
     )
     others = None
     if coming is not None and len(coming.like):
         differs = rng.normal(0.0, REPEAT, (draws, len(coming.like)))
         others = _others(coming, rate(alone[count:], able[count:], differs), now_s, rng)
-    return _Drawn(queue, others, kept, spread[:count], is_spread)
+    return _Drawn(queue, others, kept, spread[:count], seated.is_spread)
+
+
+class _Seated(NamedTuple):
+    """Where jobs are; rows are those of `_Asked`. Where there is no neighbour, both rows are the same: all is kept."""
+
+    at: np.ndarray  # i[J]: kind, -1 = it waits
+    is_spread: np.ndarray  # i[J]
+    here: np.ndarray  # i[J]: row alone where it is, any if it waits
+    neighbour: np.ndarray  # i[J, P]: its place in the list, -1 = none
+    apart: np.ndarray  # i[J, P]: row alone on one GPU
+    together: np.ndarray  # i[J, P]: row beside the neighbour
+    held: np.ndarray  # bool[D]
+
+
+def _seated(jobs: Sequence[JobNow], kind: np.ndarray, machine: np.ndarray, runs: np.ndarray, asked: _Asked) -> _Seated:
+    on: dict[int, list[int]] = {}
+    for n, job in enumerate(jobs):
+        for device in job.devices:
+            on.setdefault(device, []).append(n)
+    beside = [sorted({m for device in job.devices for m in on[device]} - {n}) for n, job in enumerate(jobs)]
+    at, is_spread, here = np.full(len(jobs), -1), np.zeros(len(jobs), int), np.zeros(len(jobs), int)
+    neighbour = np.full((len(jobs), max(map(len, beside))), -1)
+    apart, together = np.zeros_like(neighbour), np.zeros_like(neighbour)
+    for n, job in enumerate(jobs):
+        if job.devices:
+            at[n] = kind[job.devices[0]]
+            is_spread[n] = len(set(machine[list(job.devices)])) > 1 and runs[n, at[n], SPREAD]
+            here[n] = asked.row(job.kernel, at[n], is_spread[n])
+        for p, m in enumerate(beside[n]):
+            neighbour[n, p] = m
+            apart[n, p] = asked.row(job.kernel, at[n], 0)
+            together[n, p] = asked.row(job.kernel, at[n], 0, jobs[m].kernel)
+    held = np.zeros(len(kind), bool)
+    held[list(on)] = True
+    return _Seated(at, is_spread, here, neighbour, apart, together, held)
 
 
 def _others(coming: Coming, rate: np.ndarray, now_s: float, rng: np.random.Generator) -> Others:
