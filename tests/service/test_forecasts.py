@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 import symphony as sy
 from symphony.problem.errors import InputError
+from tests.cli.command import symphony_here
 from tests.service.places import Place, place, wait_until
 
 
@@ -29,7 +31,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield found
 
 
-def test_one_is_told_of_ones_own_jobs_and_of_others_only_what_they_cost(served: Place, tmp_path: Path) -> None:
+def test_one_is_told_of_ones_own_jobs_and_of_others_only_what_they_cost(
+    served: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     go = tmp_path / "go"
     graph = sy.graph("stays")
     graph.task(stays, str(go))
@@ -49,9 +53,17 @@ def test_one_is_told_of_ones_own_jobs_and_of_others_only_what_they_cost(served: 
         assert half.finish_s.high is not None and half.finish_s.high < one.finish_s.high
         text = mine.explain()
         assert "stays-0  expected to end in" in text and "to another user" in text and "a guess" in text
+        monkeypatch.setenv("SYMPHONY_URL", served.server.url)
+        monkeypatch.setenv("SYMPHONY_TOKEN", served.token("ann"))
+        shown = symphony_here("forecast", "--live", folder=tmp_path).stdout
+        assert "stays-0" in shown and "here/cpu" in shown and "another user" in shown and "guess only" in shown
+        said = json.loads(symphony_here("forecast", "--live", "--json", "-", folder=tmp_path).stdout)
+        assert said["format"] == "symphony.forecast/1" and [job["job"] for job in said["jobs"]] == [mine.id]
+        assert said["jobs"][0]["finish_s"].keys() == {"low", "mid", "high"}
         with pytest.raises(InputError, match="less than 1"):
             ann.forecasts(share=2.0)
         go.touch()
         mine.result(60.0)
         other.result(60.0)
         assert ann.forecasts() == [] and "expected to end" not in mine.explain()
+        assert "no training job" in symphony_here("forecast", "--live", folder=tmp_path).stdout

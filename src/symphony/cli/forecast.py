@@ -1,4 +1,7 @@
-"""`symphony forecast`: what each training job of a simulated cluster may expect, and, if asked, what then happened."""
+"""`symphony forecast`: what each training job of a service or of a simulated cluster may expect.
+
+Of a simulated one, what then happened, too.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from symphony.cli import terminal
+from symphony.cli.remote import Key, Url, connect
 from symphony.lowering import measured_spec
 from symphony.lowering.measured_jobs import MeasuredJobs, sharable
 from symphony.policies.beliefs import Beliefs
@@ -30,6 +34,7 @@ from symphony.simulator.stretch import Look
 from symphony.training.closed_loop import run
 from symphony.training.outlook import Happened, Outlook, happened
 
+FORMAT = "symphony.forecast/1"
 ROUND_S = 360.0  # of the planner
 WORK_NOISE = 0.06  # what drawn jobs differ by from others of their kernel
 FEWEST_SLOTS, MOST_SLOTS = 16, 256  # jobs in the system at once
@@ -58,6 +63,9 @@ def forecast(
     tables: Annotated[Path | None, typer.Option(help="Folder of Gavel's tables, if not $SYMPHONY_DATA/gavel.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write it as JSON ('-': stdout).")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+    live: Annotated[bool, typer.Option("--live", help="Of the training jobs that a service runs, instead.")] = False,
+    url: Url = "",
+    token: Key = "",
 ) -> None:
     """Run training jobs of unknown speed under the planner up to an instant, and say what each may expect from then."""
     to_stdout = str(json_file) == "-"
@@ -65,18 +73,51 @@ def forecast(
         raise InputError(f"--json {json_file} cannot be written", hint="name a file in a folder that exists")
     if not 0 < share < 1:
         raise InputError(f"--share is {share:g}", hint="write a number between 0 and 1, such as 0.8")
+    if live:
+        _live(url, token, share, json_file)
+        return
     scenario, made = _scenario(topology, workload, seed, tables)
     at_s = max(job.arrival_s for job in scenario.workload.jobs) / 2 if at is None else at
     console = terminal.console(stderr=to_stdout)
     told, after = _run(scenario, made, at_s, share, console, check=check, quiet=quiet)
     said = _as_json(told, after, scenario, {"topology": topology, "workload": workload, "seed": seed, "share": share})
+    _write(
+        console, said, f"{workload} on {topology}, seed {seed}: at {_time(told.at_s)}, bands of {share:.0%}", json_file
+    )
+
+
+def _write(console: Console, said: dict[str, Any], title: str, json_file: Path | None) -> None:
+    """As a table, and into a file; only the latter, if that is standard output."""
     if json_file is not None:
         text = json.dumps(said, indent=1)
-        if to_stdout:
+        if str(json_file) == "-":
             sys.stdout.write(text + "\n")
             return
         json_file.write_text(text)
-    _show(console, said, f"{workload} on {topology}, seed {seed}: at {_time(told.at_s)}, bands of {share:.0%}")
+    _show(console, said, title)
+
+
+def _live(url: str, token: str, share: float, json_file: Path | None) -> None:
+    """Of the jobs of a service."""
+    with connect(url, token=token) as cluster:
+        found, where = cluster.forecasts(share), cluster.url
+    jobs = []
+    for one in found:
+        content = one.model_dump(mode="json")
+        samples = content.pop("samples")
+        behind = {"signature": samples["here"], "kernel": samples["elsewhere"], "family": samples["family"]}
+        behind |= {"newest_s": samples["newest_s"], "guess_only": samples["newest_s"] is None}
+        jobs.append(
+            content
+            | {"kernel": content.pop("task"), "workers": max(len(one.devices), 1), "kind": one.kind or None}
+            | {"units_left": content.pop("steps_left"), "samples": behind}
+        )
+    said = {"format": FORMAT, "service": where, "share": share, "at_s": 0.0, "jobs": jobs}
+    console = terminal.console(stderr=str(json_file) == "-")
+    if not jobs and json_file is None:
+        console.print("no training job runs or waits there")
+        return
+    _write(console, said, f"training jobs of {where}, bands of {share:.0%}", json_file)
 
 
 def _scenario(topology: str, workload: str, seed: int, tables: Path | None) -> tuple[Scenario, MeasuredJobs]:
@@ -136,7 +177,7 @@ def _as_json(told: _Told, after: dict[int, Happened], scenario: Scenario, where:
         if after:
             content["happened"] = after[one.job]._asdict()
         jobs.append(content)
-    said = {"format": "symphony.forecast/1", **where, "at_s": told.at_s, "jobs": jobs}
+    said = {"format": FORMAT, **where, "at_s": told.at_s, "jobs": jobs}
     return said | ({"check": _checked(jobs)} if after else {})
 
 
@@ -209,9 +250,9 @@ def _what_happened(job: dict[str, Any], now_s: float) -> str:
     return done if job["runs"] else f"{one('started', 'start_s')}, {done}"
 
 
-def _loss(loss: dict[str, Any]) -> str:
+def _loss(loss: dict[str, Any], others: bool) -> str:
     low, mid, high = (f"{1 - loss['kept'][end]:.0%}" for end in ("high", "mid", "low"))
-    return f"{mid} ({low} to {high}) to job {loss['job']}"
+    return f"{mid} ({low} to {high}) to {'job ' + str(loss['job']) if loss['job'] or not others else 'another user'}"
 
 
 def _show(console: Console, said: dict[str, Any], title: str) -> None:
@@ -229,7 +270,7 @@ def _show(console: Console, said: dict[str, Any], title: str) -> None:
             "runs" if job["runs"] else "waits",
             escape(_where(job)),
             f"{speed['mid']:.3g} ({speed['low']:.3g} to {speed['high']:.3g})",
-            "; ".join(map(_loss, job["loses"])),
+            "; ".join(_loss(loss, "service" in said) for loss in job["loses"]),
             "" if job["runs"] else _times(job["start_s"], now_s),
             _times(job["finish_s"], now_s),
             _samples(job["samples"]),
