@@ -9,7 +9,7 @@ import pytest
 import symphony as sy
 from symphony.policies.forecast import Band, Behind
 from symphony.runtime.forecasts import Lost, Standing, TrainingForecast, Trains, forecasts, told
-from symphony.runtime.speeds import Kind, Seen, Speeds
+from symphony.runtime.speeds import Kind, Seen, Speeds, identity
 
 GPUS = sy.topology("gpu24")
 V100, P100, K80 = ([kind.name for kind in GPUS.kinds].index(name) for name in ("v100", "p100", "k80"))
@@ -63,6 +63,24 @@ def test_who_has_no_implementation_for_a_kind_does_not_start_there(speeds: Speed
     assert bound.kind == "k80" and bound.start_s.mid > 0.8 * free.finish_s.mid  # it waits, though V100s are idle
     [anywhere] = forecasts(speeds, now(trains(12), down=down))
     assert anywhere.kind != "k80" and anywhere.start_s.mid == 0
+
+
+def test_what_a_job_has_shown_itself_counts_most(speeds: Speeds) -> None:
+    """Job 21 was seen to be a fifth slower than others of its kind."""
+    slow = [Seen(identity(21, "train"), A, V100, (), False, 360.0, 150.0 + at_s / 1e6) for at_s in range(3)]
+    for number, one in enumerate(slow):
+        speeds.learn([one], 1600.0 + number, [A, B])
+    first, second = ON["v100"][:2]
+    mine, other = forecasts(speeds, now(trains(21, A, 1000.0, first), trains(22, A, 1000.0, second)))
+    assert mine.speed.mid < 0.95 * other.speed.mid
+
+
+def test_two_tasks_of_a_job_are_told_apart(speeds: Speeds) -> None:
+    assert identity(21, "a") != identity(21, "b") and identity(21, "a") != identity(22, "a")
+    first = ON["v100"][0]
+    one, two = trains(21, A, 1000.0, first), trains(21, B, 1000.0, first)._replace(task="other")
+    mine, other = forecasts(speeds, now(one, two))
+    assert [loss.task for loss in mine.loses] == ["other"] and [loss.task for loss in other.loses] == ["train"]
 
 
 def test_where_no_device_is_up_nothing_is_to_be_expected(speeds: Speeds) -> None:

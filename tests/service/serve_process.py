@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
@@ -27,6 +28,7 @@ class Serve:
                 text=True,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
+        atexit.register(self.process.kill)  # a test that fails leaves none behind
         assert self.process.stdout is not None
         said = ""
         for line in self.process.stdout:

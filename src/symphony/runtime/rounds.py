@@ -22,7 +22,7 @@ from symphony.runtime.forecasts import Standing, Trains
 from symphony.runtime.jobs import JobState, TaskRun
 from symphony.runtime.progress import saved_before
 from symphony.runtime.scheduler import Scheduler
-from symphony.runtime.speeds import Kind, Seen, Speeds, Tables
+from symphony.runtime.speeds import Kind, Seen, Speeds, Tables, identity
 
 log = logging.getLogger("symphony.runtime")
 ROUND_S = 360.0
@@ -35,7 +35,7 @@ T = TypeVar("T")
 class Stand(NamedTuple):
     """Where a training job is at the end of a round."""
 
-    job: int
+    job: int  # its `identity`
     attempt: int
     kind: Kind
     device: int  # number of the device kind
@@ -212,8 +212,8 @@ class Attendance:
         jobs = [self._trains(run, tuple(where)) for run, where in devices.items() if run.value is None]
         jobs.sort(key=lambda one: (one.job, one.task))
         come = [(at_s, one) for at_s, one in self._come if at_s >= now_s - LATELY_S]
-        for_s = now_s - come[0][0] if len(come) > 1 else 0.0
-        return Standing(now_s, jobs, down, [one for _, one in come], for_s)
+        for_s, silent_s = (come[-1][0] - come[0][0], now_s - come[-1][0]) if come else (0.0, 0.0)
+        return Standing(now_s, jobs, down, [one for _, one in come], for_s, silent_s)
 
     def _trains(self, run: TaskRun, devices: tuple[int, ...]) -> Trains:
         training, books = run.kernel.options.training, self._scheduler.books
@@ -263,7 +263,7 @@ class Attendance:
         trains = all(other.kernel.options.training is not None for other in others)
         here = [self._topology.devices[device] for device in devices]
         return Stand(
-            job=run.job.number,
+            job=identity(run.job.number, run.name),
             attempt=run.number,
             kind=Kind.of(run.kernel),
             device=self._kinds.index(here[0].kind),

@@ -15,6 +15,7 @@ import logging
 import math
 import os
 import time
+import zlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -83,10 +84,15 @@ class Kind(NamedTuple):
         return 0.0 if self.name in MODELS or self.operations else UNTOLD
 
 
+def identity(job: int, task: str) -> int:
+    """The number of a training job in samples: a graph may have several. The same after a restart."""
+    return job << 20 | zlib.crc32(task.encode()) & 0xFFFFF
+
+
 class Seen(NamedTuple):
     """What a job did in a round, in one place and beside the same neighbours all the time."""
 
-    job: int
+    job: int  # its `identity`
     kind: Kind
     device: int  # number of the device kind
     neighbours: tuple[Kind, ...]
