@@ -48,7 +48,7 @@ def forecasts(options: Any) -> Iterator[Figures]:
     for seed in range(options.first_seed, options.first_seed + (1 if options.quick else options.seeds)):
         for load in LOADS[1:] if options.quick else LOADS:
             if (load, seed) not in known:
-                yield one_list(load, seed, options.jobs)
+                yield one_list(load, seed, options.jobs // 2 if options.quick else options.jobs)
 
 
 def one_list(load: float, seed: int, jobs: int) -> Figures:
