@@ -103,6 +103,31 @@ def test_what_is_preempted_saves_first_and_goes_on_from_there(cluster: Cluster, 
     nothing_left(cluster)
 
 
+@sy.training(steps=3, restore_s=0.1)
+def often(job, notes):
+    """Waits in every step to be stopped."""
+    import pathlib
+    import time
+
+    for step in job.steps():
+        pathlib.Path(notes, str(step)).touch()
+        while step < 3 and not job.save_now:
+            time.sleep(0.002)
+        job.save(step)
+        while step < 3:
+            time.sleep(1)
+    return job.began
+
+
+def test_what_was_preempted_and_went_on_may_be_preempted_again(cluster: Cluster, tmp_path: Path) -> None:
+    job = cluster.submit(one(often, str(tmp_path)))
+    for step in (1, 2):
+        until((tmp_path / str(step)).exists)
+        assert cluster.submit(one(urgent), priority=5).result(SECONDS) == "at once"
+    assert job.result(SECONDS) == 2
+    nothing_left(cluster)
+
+
 @sy.training(steps=5)
 def finishes_instead(job, notes):
     import pathlib
