@@ -20,6 +20,7 @@ class Trains(NamedTuple):
 
     job: int
     task: str
+    sampled: int  # its number in samples
     kind: Kind
     runs_on: frozenset[int]  # numbers of device kinds
     left: float  # steps
@@ -39,7 +40,8 @@ class Standing:
     jobs: Sequence[Trains]
     down: frozenset[int]  # devices
     come: Sequence[Trains]
-    for_s: float  # in so many seconds
+    for_s: float  # in so many seconds, up to the last
+    silent_s: float = 0.0  # since then
 
 
 class Lost(NamedTuple):
@@ -79,10 +81,12 @@ def forecasts(speeds: Speeds, now: Standing, share: float = 0.8) -> list[Trainin
         np.asarray([machines.index(device.machine) for device in topology.devices]),
         np.asarray([number not in now.down for number in range(len(topology.devices))]),
     )
-    jobs = [_job(n, one, numbers) for n, one in enumerate(every)]
+    jobs = [_job(one, numbers) for one in every]
     present, come = jobs[: len(now.jobs)], jobs[len(now.jobs) :]
-    coming = Coming(come, now.for_s) if come and now.for_s > 0 else None
+    coming = Coming(come, now.for_s, now.silent_s) if now.for_s > 0 else None
     found = foretold(beliefs, present, cluster, now.now_s, coming=coming, share=share)
+
+    named = {one.sampled: (one.job, one.task) for one in now.jobs}
 
     def later(band: Band) -> Band:
         return Band(*(max(x - now.now_s, 0.0) for x in band))
@@ -98,16 +102,16 @@ def forecasts(speeds: Speeds, now: Standing, share: float = 0.8) -> list[Trainin
             speed=told.speed,
             start_s=later(told.start_s),
             finish_s=later(told.finish_s),
-            loses=tuple(Lost(now.jobs[loss.job].job, now.jobs[loss.job].task, loss.kept) for loss in told.loses),
+            loses=tuple(Lost(*named[loss.job], loss.kept) for loss in told.loses),
             behind=told.behind,
         )
         for one, told in zip(now.jobs, found, strict=True)
     ]
 
 
-def _job(number: int, one: Trains, numbers: dict[Kind, int]) -> JobNow:
+def _job(one: Trains, numbers: dict[Kind, int]) -> JobNow:
     return JobNow(
-        job=number,
+        job=one.sampled,
         kernel=numbers[one.kind],
         left=one.left,
         workers=one.kind.workers,
