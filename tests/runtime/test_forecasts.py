@@ -9,7 +9,7 @@ import pytest
 import symphony as sy
 from symphony.policies.forecast import Band, Behind
 from symphony.runtime.forecasts import Lost, Standing, TrainingForecast, Trains, forecasts, told
-from symphony.runtime.speeds import Kind, Seen, Speeds, identity
+from symphony.runtime.speeds import Kind, Seen, Speeds
 
 GPUS = sy.topology("gpu24")
 V100, P100, K80 = ([kind.name for kind in GPUS.kinds].index(name) for name in ("v100", "p100", "k80"))
@@ -19,7 +19,7 @@ A, B = Kind("a", 0, 0.0, 0.0, 1, 0), Kind("b", 0, 0.0, 0.0, 1, 0)
 
 
 def trains(job: int, kind: Kind = A, left: float = 1000.0, *devices: int, on: frozenset[int] = ALL) -> Trains:
-    return Trains(job, "train", kind, on, left, 0, devices, 1.0, 1.0, bool(devices), 0.0)
+    return Trains(job, "train", job, kind, on, left, 0, devices, 1.0, 1.0, bool(devices), 0.0)
 
 
 def now(*jobs: Trains, down: frozenset[int] = frozenset()) -> Standing:
@@ -67,7 +67,7 @@ def test_who_has_no_implementation_for_a_kind_does_not_start_there(speeds: Speed
 
 def test_what_a_job_has_shown_itself_counts_most(speeds: Speeds) -> None:
     """Job 21 was seen to be a fifth slower than others of its kind."""
-    slow = [Seen(identity(21, "train"), A, V100, (), False, 360.0, 150.0 + at_s / 1e6) for at_s in range(3)]
+    slow = [Seen(21, A, V100, (), False, 360.0, 150.0 + at_s / 1e6) for at_s in range(3)]
     for number, one in enumerate(slow):
         speeds.learn([one], 1600.0 + number, [A, B])
     first, second = ON["v100"][:2]
@@ -76,9 +76,8 @@ def test_what_a_job_has_shown_itself_counts_most(speeds: Speeds) -> None:
 
 
 def test_two_tasks_of_a_job_are_told_apart(speeds: Speeds) -> None:
-    assert identity(21, "a") != identity(21, "b") and identity(21, "a") != identity(22, "a")
     first = ON["v100"][0]
-    one, two = trains(21, A, 1000.0, first), trains(21, B, 1000.0, first)._replace(task="other")
+    one, two = trains(21, A, 1000.0, first), trains(21, B, 1000.0, first)._replace(task="other", sampled=99)
     mine, other = forecasts(speeds, now(one, two))
     assert [loss.task for loss in mine.loses] == ["other"] and [loss.task for loss in other.loses] == ["train"]
 
@@ -87,6 +86,24 @@ def test_where_no_device_is_up_nothing_is_to_be_expected(speeds: Speeds) -> None
     [one] = forecasts(speeds, now(trains(12), down=frozenset(range(len(GPUS.devices)))))
     assert math.isinf(one.start_s.mid) and math.isinf(one.finish_s.mid)
     assert "nobody knows when" in told(one)
+
+
+def test_what_a_job_has_shown_itself_counts_for_it_and_for_no_other() -> None:
+    found = Speeds(GPUS)
+    for n in range(6):  # a job that is slower than others of its kind, which are heard of as often
+        told = [Seen(1, A, V100, (), False, 360.0, 150.0), *(Seen(j, A, V100, (), False, 360.0, 180.0) for j in (3, 4))]
+        found.learn(told, 1000.0 + n, [A])
+    first, second = ON["v100"][:2]
+    slow, other = forecasts(found, now(trains(1, A, 1000.0, first), trains(3, A, 1000.0, second)))
+    assert slow.speed.mid == pytest.approx(150 / 360, rel=0.03) and other.speed.mid == pytest.approx(0.5, rel=0.03)
+
+
+def test_who_came_all_at_once_and_long_ago_is_not_followed_by_others(speeds: Speeds) -> None:
+    waits = trains(11, A, 1000.0, on=frozenset({V100}))
+    come = [waits._replace(job=12 + n, sampled=12 + n, priority=1) for n in range(24)]  # three for every V100
+    burst, steady = (Standing(2000.0, [waits], frozenset(), come, *times) for times in ((0.1, 1000.0), (1000.0, 0.0)))
+    [high, more, least] = [forecasts(speeds, x)[0].finish_s.high for x in (burst, steady, now(waits))]
+    assert high == pytest.approx(least, rel=0.05) and more > 1.2 * least
 
 
 def test_a_job_that_nobody_has_seen_is_a_guess() -> None:

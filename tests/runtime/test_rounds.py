@@ -9,13 +9,23 @@ import time
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 
 import symphony as sy
+from symphony import policies
+from symphony.engines.engine import Stored
 from symphony.engines.local import LocalEngine
 from symphony.problem.errors import EngineError, InputError
+from symphony.problem.topology import Topology
+from symphony.runtime.checkpoints import Checkpoints
 from symphony.runtime.cluster import Cluster
-from symphony.runtime.rounds import Rounds, Stand
+from symphony.runtime.graph import submission
+from symphony.runtime.jobs import Attempt, JobState, TaskRun
+from symphony.runtime.profiles import Profiles
+from symphony.runtime.progress import Progress
+from symphony.runtime.rounds import Attendance, Rounds, Stand
+from symphony.runtime.scheduler import Scheduler
 from symphony.runtime.speeds import Kind, Seen, Speeds
 from tests.runtime.machines import machine
 
@@ -91,7 +101,7 @@ def test_who_ran_through_a_round_has_shown_its_speed(rounds: Rounds) -> None:
     [
         stand(730, 365.0, attempt=2),  # it was stopped, and went on
         stand(730, 365.0, near=frozenset({3})),  # somebody has come
-        stand(730, 365.0, left_s=100.0),  # somebody was there, and has left
+        stand(730, 365.0, since_s=100.0),  # somebody was there, and has left
         stand(730, 365.0, neighbours=None),  # who is beside it is no training job
         stand(10, 365.0),  # it did no step
     ],
@@ -134,6 +144,117 @@ def test_what_cannot_be_learned_changes_nothing_and_the_round_ends(
     rounds.speeds.fails = True
     rounds.end([], [A], 360.0, lambda: done.append(1))
     assert done == [1] and rounds.speeds._tables is before and "cannot be learned" in caplog.text
+
+
+def test_what_is_asked_takes_no_accelerator_and_fails_by_its_own_name() -> None:
+    def wrong() -> None:
+        raise RuntimeError("of its own")
+
+    cpu = jax.devices("cpu")[0]
+    for threads in (True, False):
+        rounds = Rounds(Recording(), 360.0, threads=threads)
+        assert rounds.ask(lambda: jax.config.jax_default_device).result() == cpu
+        with pytest.raises(RuntimeError, match="of its own"):
+            rounds.ask(wrong).result()
+        rounds.close()
+
+
+@sy.training(steps=1000, kind="a")
+def trains(job, *after):
+    """Never run."""
+
+
+class Place:
+    """Training jobs that somebody has placed, and who attends to them."""
+
+    def __init__(self, topology: Topology, folder: Path, *, keep: bool = True) -> None:
+        self.on: list[set[TaskRun]] = [set() for _ in topology.devices]
+        self.rounds = Rounds(Speeds(topology), 360.0, threads=False)
+        self.numbers = iter(range(100))
+        scheduler = Scheduler(topology, Profiles(), policies.named("eft-belief"), timeout_s=1.0)
+        checkpoints, left_s = Checkpoints(folder, keep=keep), [-math.inf] * len(self.on)
+        self.attendance = Attendance(self.rounds, checkpoints, scheduler, self.on, left_s, lambda: None)
+
+    def job(self, number: int, *graph: tuple[int, ...]) -> list[TaskRun]:
+        """Those of a graph; each reads those before it."""
+        made = sy.graph("g")
+        handles: list[Any] = []
+        for reads in graph:
+            handles.append(made.task(trains, *(handles[k] for k in reads)))
+        job = JobState(number, submission(made), [Stored("", 1)] * len(graph), 0)
+        job.row = number
+        self.attendance.admitted(job)
+        return job.runs
+
+    def runs(self, run: TaskRun, devices: tuple[int, ...], sent_s: float, marks: tuple[tuple[float, int], ...]) -> None:
+        run.number = next(self.numbers)
+        run.attempts.append(Attempt(("x",), sent_s, 1.0, 1.0))
+        run.progress = Progress("", 0, marks[-1][1], 0, marks=marks)
+        for device in devices:
+            self.on[device].add(run)
+
+    def stand(self, run: TaskRun) -> Stand | None:
+        return self.attendance._stand(run)
+
+
+def test_who_came_after_the_last_step_was_not_beside_it_all_the_time(tmp_path: Path) -> None:
+    place = Place(machine(slots=2), tmp_path)
+    [one], [other] = place.job(1, ()), place.job(2, ())
+    place.runs(one, (0,), 0.0, ((90.0, 1),))
+    place.runs(other, (0,), 200.0, ((350.0, 5),))
+    first = place.stand(one)
+    assert one.progress is not None and first is not None and first.since_s == 200.0 > first.at_s
+    place.rounds.end([first], [first.kind], 360.0, lambda: None)
+    later = first._replace(step=2, at_s=400.0)
+    speeds = place.rounds.speeds
+    place.rounds.end([later], [first.kind], 720.0, lambda: None)
+    assert not speeds.learner.beliefs.store.samples  # it was alone for half of that step
+    place.rounds.end([later._replace(step=4, at_s=800.0)], [first.kind], 1080.0, lambda: None)
+    [sample] = speeds.learner.beliefs.store.samples
+    assert math.exp(sample.log_s) == pytest.approx(200.0) and sample.neighbours == (0,)
+
+
+def test_several_of_one_graph_are_heard_each_and_go_by_the_same_names_after_a_restart(tmp_path: Path) -> None:
+    topology = machine(slots=2)
+    place = Place(topology, tmp_path)
+    both = place.job(7, (), ())
+    for run in both:
+        place.runs(run, (0,), 0.0, ((90.0, 1),))
+    stands = [stand for run in both if (stand := place.stand(run)) is not None]
+    place.rounds.end(stands, [stands[0].kind], 360.0, lambda: None)
+    place.rounds.end([s._replace(step=9, at_s=400.0) for s in stands], [stands[0].kind], 720.0, lambda: None)
+    store = place.rounds.speeds.learner.beliefs.store
+    assert len(store.samples) == 2 and not store.reasons
+    told = {one.sampled for one in place.attendance.now(frozenset()).jobs}
+    assert {sample.job for sample in store.samples} == told and len(told) == 2
+    again = Place(topology, tmp_path)
+    again.job(7, (), ())
+    assert {one.sampled for one in again.attendance.now(frozenset()).jobs} == told
+    other = Place(topology, tmp_path, keep=False)  # whose numbers begin anew: its job 7 is another
+    other.job(7, (), ())
+    assert not {one.sampled for one in other.attendance.now(frozenset()).jobs} & told
+
+
+def test_a_gang_on_devices_of_two_kinds_tells_nothing_of_either(tmp_path: Path) -> None:
+    place = Place(machine(slots=2, others=2), tmp_path)
+    [one], [other] = place.job(1, ()), place.job(2, ())
+    place.runs(one, (0, 1), 0.0, ((90.0, 1),))
+    place.runs(other, (1, 2), 0.0, ((90.0, 1),))
+    assert place.stand(one) is None and place.stand(other) is not None
+
+
+def test_what_is_told_for_forecasts_is_who_is_there_and_what_has_come(tmp_path: Path) -> None:
+    place = Place(machine(slots=2), tmp_path)
+    [gone] = place.job(1, ())
+    time.sleep(0.01)
+    first, second = place.job(2, (), (0,))
+    gone.job.over.set()  # it was cancelled
+    time.sleep(0.05)
+    now = place.attendance.now(frozenset())
+    assert [(one.job, one.task) for one in now.jobs] == [(2, first.name), (2, second.name)]
+    assert now.jobs[0].runs_on and not now.jobs[1].runs_on  # it cannot start: it reads what the first will make
+    assert len(now.come) == 3 and now.come[2].runs_on
+    assert now.for_s >= 0.01 and now.silent_s >= 0.05  # they came at once, and nobody since
 
 
 @pytest.mark.parametrize("round_s", [0.0, -1.0, math.nan, math.inf, "6"])

@@ -15,6 +15,7 @@ import pytest
 import symphony as sy
 from symphony.runtime import saving
 from symphony.runtime.cluster import Cluster
+from symphony.runtime.demand import Ran
 from tests.runtime.machines import machine
 from tests.runtime.test_loop import StopsForPriority, nothing_left
 
@@ -103,6 +104,31 @@ def test_what_is_preempted_saves_first_and_goes_on_from_there(cluster: Cluster, 
     nothing_left(cluster)
 
 
+@sy.training(steps=3, restore_s=0.1)
+def often(job, notes):
+    """Waits in every step to be stopped."""
+    import pathlib
+    import time
+
+    for step in job.steps():
+        pathlib.Path(notes, str(step)).touch()
+        while step < 3 and not job.save_now:
+            time.sleep(0.002)
+        job.save(step)
+        while step < 3:
+            time.sleep(1)
+    return job.began
+
+
+def test_what_was_preempted_and_went_on_may_be_preempted_again(cluster: Cluster, tmp_path: Path) -> None:
+    job = cluster.submit(one(often, str(tmp_path)))
+    for step in (1, 2):
+        until((tmp_path / str(step)).exists)
+        assert cluster.submit(one(urgent), priority=5).result(SECONDS) == "at once"
+    assert job.result(SECONDS) == 2
+    nothing_left(cluster)
+
+
 @sy.training(steps=5)
 def finishes_instead(job, notes):
     import pathlib
@@ -173,6 +199,16 @@ def test_runs_that_are_lost_count_until_one_has_saved(cluster: Cluster, tmp_path
         cluster.submit(one(dies_often, str(does_not), False)).result(SECONDS)
 
 
+def test_a_training_job_is_never_taken_for_short_and_sent_ahead(cluster: Cluster, tmp_path: Path) -> None:
+    ran = Ran(often.key, "small", 0, 0.0, 1e-4, math.nan)  # when it was a kernel like others
+    for _ in range(5):
+        cluster._profiles.learn(ran, 1.0, 1e-4)
+    job = cluster.submit(one(often, str(tmp_path)))
+    assert cluster._loop._seconds(job._state.runs[0], 0) == math.inf
+    job.cancel()
+    nothing_left(cluster)
+
+
 def test_a_training_function_can_be_called_and_run_here() -> None:
     @sy.training(steps=4, workers=2, servers=1)
     def add(job, start):
@@ -190,6 +226,7 @@ def test_a_training_function_can_be_called_and_run_here() -> None:
         ({"steps": True}, "steps is True"),
         ({"steps": 5, "workers": 2, "servers": 2}, "2 of 2 workers are parameter servers"),
         ({"steps": 5, "parameters": math.nan}, "parameters is nan"),
+        ({"steps": 5, "operations": 1e19}, r"operations is 1e\+19"),
         ({"steps": 5, "checkpoint_s": -1.0}, "checkpoint_s is -1.0"),
         ({"steps": 5, "restore_s": math.inf}, "restore_s is inf"),
         ({"steps": 5, "every_s": 0}, "every_s is 0"),

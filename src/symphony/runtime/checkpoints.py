@@ -31,7 +31,7 @@ class Checkpoints:
     """
 
     def __init__(self, root: Path | None = None, *, keep: bool = False, shared: bool | None = None) -> None:
-        self._parent, self._keep = root, keep
+        self._parent, self.keep = root, keep
         self._root = root if keep else None
         self._lock = threading.Lock()
         # Whether all machines reach them: they do, if somebody has said where they are.
@@ -59,7 +59,7 @@ class Checkpoints:
 
     def over(self, job: int) -> None:
         """A job is over, and nothing of it runs."""
-        if not self._keep:
+        if not self.keep:
             self.remove(job)
 
     def remove(self, job: int) -> None:
@@ -78,7 +78,7 @@ class Checkpoints:
     def close(self) -> None:
         """The cluster is gone."""
         with self._lock:
-            if self._root is not None and not self._keep:
+            if self._root is not None and not self.keep:
                 atexit.unregister(self.close)
                 _remove(self._root)
                 self._root = None

@@ -12,7 +12,7 @@ import numpy as np
 from symphony.policies.forecast import Band, Behind, ClusterNow, Coming, JobNow
 from symphony.policies.forecast import forecast as foretold
 from symphony.problem.units import show
-from symphony.runtime.speeds import Kind, Speeds, identity
+from symphony.runtime.speeds import Kind, Speeds
 
 
 class Trains(NamedTuple):
@@ -20,6 +20,7 @@ class Trains(NamedTuple):
 
     job: int
     task: str
+    sampled: int  # its number in samples
     kind: Kind
     runs_on: frozenset[int]  # numbers of device kinds
     left: float  # steps
@@ -81,10 +82,11 @@ def forecasts(speeds: Speeds, now: Standing, share: float = 0.8) -> list[Trainin
         np.asarray([number not in now.down for number in range(len(topology.devices))]),
     )
     jobs = [_job(one, numbers) for one in every]
-    known = {identity(one.job, one.task): one for one in now.jobs}
     present, come = jobs[: len(now.jobs)], jobs[len(now.jobs) :]
-    coming = Coming(come, now.for_s, now.silent_s) if come and now.for_s > 0 else None
+    coming = Coming(come, now.for_s, now.silent_s) if now.for_s > 0 else None
     found = foretold(beliefs, present, cluster, now.now_s, coming=coming, share=share)
+
+    named = {one.sampled: (one.job, one.task) for one in now.jobs}
 
     def later(band: Band) -> Band:
         return Band(*(max(x - now.now_s, 0.0) for x in band))
@@ -100,7 +102,7 @@ def forecasts(speeds: Speeds, now: Standing, share: float = 0.8) -> list[Trainin
             speed=told.speed,
             start_s=later(told.start_s),
             finish_s=later(told.finish_s),
-            loses=tuple(Lost(known[loss.job].job, known[loss.job].task, loss.kept) for loss in told.loses),
+            loses=tuple(Lost(*named[loss.job], loss.kept) for loss in told.loses),
             behind=told.behind,
         )
         for one, told in zip(now.jobs, found, strict=True)
@@ -109,7 +111,7 @@ def forecasts(speeds: Speeds, now: Standing, share: float = 0.8) -> list[Trainin
 
 def _job(one: Trains, numbers: dict[Kind, int]) -> JobNow:
     return JobNow(
-        job=identity(one.job, one.task),
+        job=one.sampled,
         kernel=numbers[one.kind],
         left=one.left,
         workers=one.kind.workers,

@@ -7,8 +7,10 @@ takes seconds; when it is done, the loop goes by the new beliefs, and the core h
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
+import os
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
@@ -22,7 +24,7 @@ from symphony.runtime.forecasts import Standing, Trains
 from symphony.runtime.jobs import JobState, TaskRun
 from symphony.runtime.progress import saved_before
 from symphony.runtime.scheduler import Scheduler
-from symphony.runtime.speeds import Kind, Seen, Speeds, Tables, identity
+from symphony.runtime.speeds import Kind, Seen, Speeds, Tables
 
 log = logging.getLogger("symphony.runtime")
 ROUND_S = 360.0
@@ -35,14 +37,14 @@ T = TypeVar("T")
 class Stand(NamedTuple):
     """Where a training job is at the end of a round."""
 
-    job: int  # its `identity`
+    job: int  # as samples have it
     attempt: int
     kind: Kind
     device: int  # number of the device kind
     spread: bool  # over several machines
     near: frozenset[int]  # attempts on the same devices
     neighbours: tuple[Kind, ...] | None  # what they are; None = not all of them are training jobs
-    left_s: float  # when something left those devices for the last time
+    since_s: float  # when something came to those devices, or left, for the last time
     step: float
     at_s: float  # when it had come to that step
 
@@ -75,7 +77,7 @@ class Rounds:
         seen, before = [], {}
         for stand in stands:
             old = self._before.get(stand.attempt)
-            calm = old is not None and old.near == stand.near and stand.left_s <= old.at_s
+            calm = old is not None and old.near == stand.near and stand.since_s <= old.at_s
             # One that did no step is not slow: nobody knows what it does. When it has done one, that tells.
             idle = calm and old is not None and stand.step <= old.step
             before[stand.attempt] = old if idle and old is not None else stand
@@ -106,13 +108,10 @@ class Rounds:
         return True
 
     def _learned(self, seen: Sequence[Seen], now_s: float, kinds: Sequence[Kind]) -> Tables | None:
-        import jax
-
         try:
-            with jax.default_device(jax.devices("cpu")[0]):  # accelerators are for kernels
-                learner = self.speeds.learner
-                told = len(learner.log)
-                tables = self.speeds.learn(seen, now_s, kinds)
+            learner = self.speeds.learner
+            told = len(learner.log)
+            tables = self.speeds.learn(seen, now_s, kinds)
         except Exception:
             log.exception("speeds of training jobs cannot be learned; what was believed before stands")
             return None
@@ -124,13 +123,24 @@ class Rounds:
     def ask(self, question: Callable[[], T]) -> Future[T]:
         """Have something done between two learnings, when nobody changes what is believed. Any thread may ask."""
         done: Future[T] = Future()
+
+        def answer() -> T:
+            import jax
+
+            with jax.default_device(jax.devices("cpu")[0]):  # accelerators are for kernels
+                return question()
+
+        if self._thread is None:
+            try:
+                done.set_result(answer())
+            except Exception as error:
+                done.set_exception(error)
+            return done
         try:
-            if self._thread is not None:
-                return self._thread.submit(question)
-            done.set_result(question())
-        except RuntimeError:  # of the thread: it has been let go
+            return self._thread.submit(answer)
+        except RuntimeError:  # it has been let go
             done.set_exception(EngineError("the cluster is closed", hint="ask while it runs"))
-        return done
+            return done
 
     def close(self) -> None:
         """Keep what was learned, and let the thread go."""
@@ -166,6 +176,8 @@ class Attendance:
         self._runs: set[TaskRun] = set()  # training jobs that are let in and not over
         self._look_s = math.inf  # when somebody has to look who is there
         self._come: deque[tuple[float, Trains]] = deque(maxlen=COME)
+        # Samples are kept. Jobs that outlive a cluster have the same numbers in the next one; others' begin anew there.
+        self._name = "" if checkpoints.keep else os.urandom(6).hex()
         self.close = rounds.close
 
     def wait_s(self) -> float:
@@ -209,7 +221,12 @@ class Attendance:
             for run in runs:
                 if run in devices:
                     devices[run].append(device)
-        jobs = [self._trains(run, tuple(where)) for run, where in devices.items() if run.value is None]
+        jobs = []
+        for run, where in devices.items():
+            if run.value is None and not run.job.over.is_set():
+                one = self._trains(run, tuple(where))
+                # Nobody knows when there will be what it reads, and until then it can run nowhere.
+                jobs.append(one._replace(runs_on=frozenset()) if run.missing else one)
         jobs.sort(key=lambda one: (one.job, one.task))
         come = [(at_s, one) for at_s, one in self._come if at_s >= now_s - LATELY_S]
         for_s, silent_s = (come[-1][0] - come[0][0], now_s - come[-1][0]) if come else (0.0, 0.0)
@@ -221,6 +238,7 @@ class Attendance:
         return Trains(
             job=run.job.number,
             task=run.name,
+            sampled=self._sampled(run),
             kind=Kind.of(run.kernel),
             runs_on=frozenset(books.kinds_of(run.kernel)),
             left=self._left(run, training.steps),
@@ -253,8 +271,16 @@ class Attendance:
                 return attempt.progress.saved
         return saved_before(self._checkpoints.folder(run.job.number, run.name), steps)
 
+    def _sampled(self, run: TaskRun) -> int:
+        """The number of a job in samples: several of one graph have one each."""
+        named = f"{self._name}/{run.job.number}/{run.name}"
+        return int.from_bytes(hashlib.sha256(named.encode()).digest()[:6], "big")
+
     def _stand(self, run: TaskRun) -> Stand | None:
-        """Where a job is; None if it does not run, or is yet to do its first step: how long that takes tells little."""
+        """Where a job is; None if it does not run, or is yet to do its first step: how long that takes tells little.
+
+        None, too, of a gang on devices of several kinds: how fast it is tells nothing of either.
+        """
         if run.number < 0 or run.progress is None or run.progress.step <= run.progress.began:
             return None
         at_s, step = run.progress.marks[-1]
@@ -262,15 +288,18 @@ class Attendance:
         others = {other for device in devices for other in self._on[device]} - {run}
         trains = all(other.kernel.options.training is not None for other in others)
         here = [self._topology.devices[device] for device in devices]
+        if len({device.kind for device in here}) > 1:
+            return None
+        changed_s = [self._left_s[device] for device in devices] + [other.attempts[-1].sent_s for other in others]
         return Stand(
-            job=identity(run.job.number, run.name),
+            job=self._sampled(run),
             attempt=run.number,
             kind=Kind.of(run.kernel),
             device=self._kinds.index(here[0].kind),
             spread=len({device.machine for device in here}) > 1,
             near=frozenset(other.number for other in others),
             neighbours=tuple(sorted(Kind.of(other.kernel) for other in others)) if trains else None,
-            left_s=max(self._left_s[device] for device in devices),
+            since_s=max(changed_s),
             step=step,
             at_s=at_s,
         )

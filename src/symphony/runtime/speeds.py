@@ -15,7 +15,6 @@ import logging
 import math
 import os
 import time
-import zlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -84,15 +83,10 @@ class Kind(NamedTuple):
         return 0.0 if self.name in MODELS or self.operations else UNTOLD
 
 
-def identity(job: int, task: str) -> int:
-    """The number of a training job in samples: a graph may have several. The same after a restart."""
-    return job << 20 | zlib.crc32(task.encode()) & 0xFFFFF
-
-
 class Seen(NamedTuple):
     """What a job did in a round, in one place and beside the same neighbours all the time."""
 
-    job: int  # its `identity`
+    job: int  # its number in samples
     kind: Kind
     device: int  # number of the device kind
     neighbours: tuple[Kind, ...]
@@ -204,10 +198,10 @@ class Speeds:
         """
         store = self.learner.beliefs.store
         mine = kept = self.kinds
-        if len(mine) + len(kinds) > KEPT:
+        if len({*mine, *kinds}) > KEPT:
             newest = {sample.kernel: sample.at_s for sample in store.samples}
             order = sorted(range(len(mine)), key=lambda n: (mine[n] in kinds, newest.get(n, -1.0)))
-            keep = sorted(order[len(order) - KEPT // 2 :])
+            keep = sorted(order[-max(KEPT // 2, len(set(mine).intersection(kinds))) :])
             new = {old: number for number, old in enumerate(keep)}
             left = [s for s in store.samples if {s.kernel, *s.neighbours} <= set(new)]
             store.samples.clear()
@@ -257,9 +251,12 @@ class Speeds:
         ]
         content = {"format": FORMAT, "kinds": self.kinds, "samples": samples}
         new = self.path.with_suffix(f".{os.getpid()}")
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        new.write_text(json.dumps(content))
-        new.replace(self.path)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            new.write_text(json.dumps(content))
+            new.replace(self.path)
+        except OSError as error:
+            log.warning("what was learned of training jobs cannot be kept in %s: %s", self.path, error.strerror)
 
     def _load(self) -> tuple[list[Kind], list[Sample]]:
         path = self.path

@@ -26,7 +26,7 @@ from symphony.scheduling import advance, instant
 from symphony.scheduling.advance import Arrival
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import per_gang, startable
-from symphony.scheduling.indexing import put, take
+from symphony.scheduling.indexing import put, put_all, take
 from symphony.scheduling.policy import Observation, Policy
 from symphony.scheduling.state import ABSENT, DONE, RUNNING, SAVING, Core
 
@@ -149,6 +149,9 @@ def take_turn(
 
     def start(x: _Turn) -> _Turn:
         core, begun = instant.start(x.core, t, w, moment.now)
+        # What is read back or set up first is part of the run: no engine says when that is over.
+        lanes = take(core.lane, begun.gang)
+        core = replace(core, lane_setup=put_all(core.lane_setup, lanes, False, begun.when & (lanes >= 0)))
         at = (x.started >= 0).sum()
         started = put(x.started, at, begun.gang, begun.when)
         return replace(x, core=core, started=started, devices=put(x.devices, at, begun.devices, begun.when))
