@@ -15,6 +15,7 @@ import pytest
 import symphony as sy
 from symphony.runtime import saving
 from symphony.runtime.cluster import Cluster
+from symphony.runtime.demand import Ran
 from tests.runtime.machines import machine
 from tests.runtime.test_loop import StopsForPriority, nothing_left
 
@@ -198,6 +199,17 @@ def test_runs_that_are_lost_count_until_one_has_saved(cluster: Cluster, tmp_path
         cluster.submit(one(dies_often, str(does_not), False)).result(SECONDS)
 
 
+def test_a_training_job_is_never_taken_for_short_and_sent_ahead(cluster: Cluster, tmp_path: Path) -> None:
+    ran = Ran(often.key, "small", 0, 0.0, 1e-4, math.nan)  # when it was a kernel like others
+    for _ in range(5):
+        cluster._profiles.learn(ran, 1.0, 1e-4)
+    job = cluster.submit(one(often, str(tmp_path)))
+    until((tmp_path / "1").exists)
+    job.cancel()
+    nothing_left(cluster)
+    assert cluster._loop._seconds(job._state.runs[0], 0) == math.inf
+
+
 def test_a_training_function_can_be_called_and_run_here() -> None:
     @sy.training(steps=4, workers=2, servers=1)
     def add(job, start):
@@ -215,6 +227,7 @@ def test_a_training_function_can_be_called_and_run_here() -> None:
         ({"steps": True}, "steps is True"),
         ({"steps": 5, "workers": 2, "servers": 2}, "2 of 2 workers are parameter servers"),
         ({"steps": 5, "parameters": math.nan}, "parameters is nan"),
+        ({"steps": 5, "operations": 1e19}, r"operations is 1e\+19"),
         ({"steps": 5, "checkpoint_s": -1.0}, "checkpoint_s is -1.0"),
         ({"steps": 5, "restore_s": math.inf}, "restore_s is inf"),
         ({"steps": 5, "every_s": 0}, "every_s is 0"),

@@ -13,7 +13,7 @@ import symphony as sy
 from symphony.runtime import speeds
 from symphony.runtime.kernels import KernelFunction, Options
 from symphony.runtime.speeds import Kind, Seen, Speeds, Tables
-from symphony.runtime.training import Training
+from symphony.runtime.training import NUMBERS, STEPS, Training
 
 GPUS = sy.topology("gpu24")
 V100, P100, K80 = (
@@ -108,6 +108,23 @@ def test_what_beliefs_rest_on_is_kept_in_a_file(tmp_path: Path) -> None:
     assert elsewhere.learn([], 2001.0, [a]).kinds == (a,)
 
 
+def test_who_tells_the_largest_numbers_has_times_all_the_same() -> None:
+    s, a = Speeds(GPUS), kind("a")
+    large = Kind.of(kernel("x", workers=8, batch=STEPS, parameters=NUMBERS, operations=NUMBERS))
+    found = s.learn([seen(1, a, 50.0)], 1000.0, [a, large])
+    assert step_s(found, a, V100) == pytest.approx(50.0, rel=0.1)  # others are learned of, too
+    told = s.tell([kernel("x", workers=8, batch=STEPS, parameters=NUMBERS, operations=NUMBERS)], 1, len(GPUS.kinds))
+    assert np.isfinite(told.mean.unit_s * STEPS).all()
+
+
+def test_what_cannot_be_kept_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
+    s, a = Speeds(GPUS, tmp_path / "file" / "speeds.json"), kind("a")
+    s.learn([seen(1, a, 50.0)], 1000.0, [a])
+    s.save()
+    assert "cannot be kept" in caplog.text
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -135,3 +152,16 @@ def test_kinds_of_which_nothing_was_heard_for_long_are_forgotten(monkeypatch: py
     for number in (10, 11):  # numbers have changed, and samples with them
         assert step_s(found, kinds[number], V100) == pytest.approx(2.0 + number, rel=0.1)
     assert np.isfinite(found.told.mean.unit_s).all()
+
+
+def test_nothing_is_forgotten_of_those_who_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speeds, "KEPT", 8)
+    s = Speeds(GPUS)
+    kinds, heard = [kind(f"k{number}") for number in range(10)], s.learner.beliefs.store.samples
+    for count in (6, 10):
+        reports = [seen(number, one, 2.0 + number) for number, one in enumerate(kinds[:count])]
+        s.learn(reports, 1000.0 + count, kinds[:count])
+        if count == 6:
+            s.learn([], 1008.0, kinds[:3])  # there is room for the others yet
+            assert len(heard) == 6
+    assert len(heard) == 16

@@ -211,6 +211,7 @@ def test_options_go_over_the_wire_and_come_out_the_same(served: Place) -> None:
         ({"steps": 2.5}, "steps"),
         ({}, "steps"),
         ({"steps": 5, "operations": float("nan")}, "operations"),
+        ({"steps": 5, "parameters": 1e19}, "parameters"),
         ({"steps": 5, "checkpoint_s": float("inf")}, "checkpoint_s"),
         ({"steps": 5, "step": 1}, "step"),
     ],

@@ -331,7 +331,9 @@ class Loop:
         return None if job is None else job.runs[gang % tasks]
 
     def _seconds(self, run: TaskRun, device: int) -> float:
-        """That a task is expected to take; for ever, if nobody knows."""
+        """That a task is expected to take; for ever, if nobody knows, or it trains."""
+        if run.kernel.options.training is not None:
+            return math.inf
         timing = self.scheduler.books.profiles.timing(run.kernel.key, self._kind_name(device))
         return timing.seconds(size_of(run)) if timing.runs else math.inf
 

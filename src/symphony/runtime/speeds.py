@@ -198,10 +198,10 @@ class Speeds:
         """
         store = self.learner.beliefs.store
         mine = kept = self.kinds
-        if len(mine) + len(kinds) > KEPT:
+        if len({*mine, *kinds}) > KEPT:
             newest = {sample.kernel: sample.at_s for sample in store.samples}
             order = sorted(range(len(mine)), key=lambda n: (mine[n] in kinds, newest.get(n, -1.0)))
-            keep = sorted(order[len(order) - KEPT // 2 :])
+            keep = sorted(order[-max(KEPT // 2, len(set(mine).intersection(kinds))) :])
             new = {old: number for number, old in enumerate(keep)}
             left = [s for s in store.samples if {s.kernel, *s.neighbours} <= set(new)]
             store.samples.clear()
@@ -251,9 +251,12 @@ class Speeds:
         ]
         content = {"format": FORMAT, "kinds": self.kinds, "samples": samples}
         new = self.path.with_suffix(f".{os.getpid()}")
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        new.write_text(json.dumps(content))
-        new.replace(self.path)
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            new.write_text(json.dumps(content))
+            new.replace(self.path)
+        except OSError as error:
+            log.warning("what was learned of training jobs cannot be kept in %s: %s", self.path, error.strerror)
 
     def _load(self) -> tuple[list[Kind], list[Sample]]:
         path = self.path

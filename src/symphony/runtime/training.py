@@ -6,13 +6,13 @@ that its speed can be measured while it runs; jobs of one kind are alike, so tha
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from symphony.problem import limits, units
 from symphony.problem.errors import WorkloadError
 
 STEPS = 10**12  # at most
+NUMBERS = 1e18  # parameters and operations, at most: times that are guessed from them have to be numbers
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class Training:
             if not units.is_whole(getattr(self, name), 0, STEPS):
                 raise WorkloadError(f"{name} is {getattr(self, name)!r}", hint="write a whole number, 0 or more")
         for name in ("parameters", "operations", "checkpoint_s", "restore_s"):
-            value = getattr(self, name)
-            if not units.is_number(value, 0, limits.SECONDS if name.endswith("_s") else math.inf) or value == math.inf:
-                raise WorkloadError(f"{name} is {value!r}", hint="write a number, 0 or more")
+            value, most = getattr(self, name), limits.SECONDS if name.endswith("_s") else NUMBERS
+            if not units.is_number(value, 0, most):
+                raise WorkloadError(f"{name} is {value!r}", hint=f"write a number from 0 to {most:.0e}")
         if not units.is_number(self.every_s, 0, limits.SECONDS) or self.every_s == 0:
             raise WorkloadError(f"every_s is {self.every_s!r}", hint="write seconds above 0, or leave it out")

@@ -14,7 +14,7 @@ from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, StringConstraint
 
 from symphony.problem import errors, limits
 from symphony.problem.errors import SymphonyError
-from symphony.runtime.training import STEPS, Training
+from symphony.runtime.training import NUMBERS, STEPS, Training
 
 PROTOCOL = 1  # of these messages; client and service must have the same
 VERSION_HEADER, KEY_HEADER = "symphony-protocol", "idempotency-key"
@@ -60,8 +60,8 @@ class TrainingSpec(Message):
     kind: Annotated[str, StringConstraints(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")] = ""
     servers: int = Field(0, strict=True, ge=0, lt=limits.WORKERS_PER_GANG)
     batch: int = Field(0, strict=True, ge=0, le=STEPS)
-    parameters: float = Field(0.0, ge=0, allow_inf_nan=False)
-    operations: float = Field(0.0, ge=0, allow_inf_nan=False)
+    parameters: float = Field(0.0, ge=0, le=NUMBERS)
+    operations: float = Field(0.0, ge=0, le=NUMBERS)
     checkpoint_s: float = Field(0.0, ge=0, le=limits.SECONDS)
     restore_s: float = Field(0.0, ge=0, le=limits.SECONDS)
     every_s: float = Field(600.0, gt=0, le=limits.SECONDS)
