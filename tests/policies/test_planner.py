@@ -80,6 +80,8 @@ def test_who_has_waited_too_long_comes_first() -> None:
     jobs = {"left": [1e6, 10.0, 10.0], "rate": [[1.0]] * 3, "kinds": [0]}
     assert 0 not in placed(picture(**jobs, waited_s=[1000.0, 0.0, 0.0]), Planner(patience_s=2000.0))
     assert placed(picture(**jobs, waited_s=[1900.0, 0.0, 0.0]), Planner(patience_s=2000.0)) == {0: [0]}
+    rare = picture(**jobs)._replace(since_s=np.asarray(1e6), age_s=np.asarray([360.0, 10.0, 10.0]))
+    assert 0 not in placed(rare, Planner(patience_s=2000.0))  # it was not there at the plan before
 
 
 def test_higher_priority_comes_first() -> None:

@@ -15,6 +15,7 @@ from symphony.runtime.demand import Ran
 from symphony.runtime.graph import Graph, Submission, submission
 from symphony.runtime.kernels import KernelFunction
 from symphony.runtime.profiles import Profiles
+from symphony.runtime.speeds import Kind, Seen
 from symphony.runtime.watching import PCIE, TAKEN
 from tests.runtime.machines import machine
 
@@ -154,6 +155,30 @@ def test_rooms_grow_and_keep_what_they_hold() -> None:
         np.testing.assert_array_equal(new[: len(old)], old, err_msg=name)
     assert (larger.w.in_start[row, 3:] == 2).all()
     assert found.shapes.to_hold(1, 1, 1) == found.shapes
+
+
+def test_steps_of_training_jobs_and_what_is_believed_of_them_stay_when_rooms_grow() -> None:
+    train = sy.training(steps=1000, kind="ResNet-50", name="train")(lambda job: None)
+    other = sy.training(steps=50, kind="LSTM", name="other")(lambda job: None)
+    small = books()
+    for graph in (chain(train), chain(kernel("plain"), other)):
+        row = add(small, graph)
+    assert small.w.units[row, :2].tolist() == [1.0, 50.0] and small.w.units[0, 0] == 1000
+    small.steps_left(row, 1, 20)
+    step_s = small.speeds.step_s(other, 0)
+    seconds, spread = small.expected(row, 1, other, 0)
+    assert seconds == pytest.approx(20 * step_s) and spread == pytest.approx(small.told.unit_std[2, 0, 0])
+    large = small.grown(Shapes(jobs=5, tasks=16, edges=16, kernels=8, workers=2))
+    assert large.speeds is small.speeds and large.w.units[row, :2].tolist() == [1.0, 20.0]
+    assert large.told.mean.unit_s[0, 0, 0] > 0 and large.told.mean.unit_s.shape[0] == 8
+    assert large.expected(row, 1, other, 0) == pytest.approx((seconds, spread))
+    of = Kind.of(other)
+    found = large.speeds.learn([Seen(n, of, 0, (), False, 100.0, 10.0) for n in range(3)], 500.0, [of])
+    large.speeds.adopt(found)
+    assert large.expected(row, 1, other, 0)[0] == pytest.approx(seconds)  # what is adopted counts when it is read
+    large.believe()
+    assert large.expected(row, 1, other, 0)[0] == pytest.approx(20 * 10.0, rel=0.1)
+    assert large.told.mean.unit_s[2, 0, 0] == pytest.approx(10.0, rel=0.1)
 
 
 def test_a_graph_that_no_device_can_run_is_refused_in_words() -> None:

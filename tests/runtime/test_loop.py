@@ -263,6 +263,20 @@ class StopsForPriority(sy.Policy):
         return state, choose(stop, sy.preempt(jnp.argmax(less)), sy.best_feasible(observation, -observation.queue_s))
 
 
+def test_policies_are_told_the_time_since_the_cluster_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They take it for the length of the run so far: that of the machine may be months."""
+    really = time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: 1e6 + really())
+    with sy.local(machine(slots=1), profiles=tmp_path / "p.json") as cluster:
+        graph = sy.graph("g")
+        graph.task(sy.kernel(lambda: 1, name="one"))
+        assert cluster.submit(graph).result(SECONDS) == 1
+        loop = cluster._loop
+        nothing_left(cluster)
+        assert loop.scheduler._any.unpacked(loop.scheduler._core).lane_since.whole.max() < 1e6
+    monkeypatch.undo()
+
+
 def test_a_policy_may_stop_a_kernel_for_something_urgent(tmp_path: Path) -> None:
     @sy.kernel(preemptible=True)
     def long(path):

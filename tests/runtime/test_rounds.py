@@ -171,9 +171,9 @@ class Place:
         self.on: list[set[TaskRun]] = [set() for _ in topology.devices]
         self.rounds = Rounds(Speeds(topology), 360.0, threads=False)
         self.numbers = iter(range(100))
-        scheduler = Scheduler(topology, Profiles(), policies.named("eft-belief"), timeout_s=1.0)
+        self.scheduler = Scheduler(topology, Profiles(), policies.named("eft-belief"), timeout_s=1.0)
         checkpoints, left_s = Checkpoints(folder, keep=keep), [-math.inf] * len(self.on)
-        self.attendance = Attendance(self.rounds, checkpoints, scheduler, self.on, left_s, lambda: None)
+        self.attendance = Attendance(self.rounds, checkpoints, self.scheduler, self.on, left_s, lambda: None)
 
     def job(self, number: int, *graph: tuple[int, ...]) -> list[TaskRun]:
         """Those of a graph; each reads those before it."""
@@ -186,10 +186,17 @@ class Place:
         self.attendance.admitted(job)
         return job.runs
 
-    def runs(self, run: TaskRun, devices: tuple[int, ...], sent_s: float, marks: tuple[tuple[float, int], ...]) -> None:
+    def runs(
+        self,
+        run: TaskRun,
+        devices: tuple[int, ...],
+        sent_s: float,
+        marks: tuple[tuple[float, int], ...],
+        saved: int = 0,
+    ) -> None:
         run.number = next(self.numbers)
-        run.attempts.append(Attempt(("x",), sent_s, 1.0, 1.0))
-        run.progress = Progress("", 0, marks[-1][1], 0, marks=marks)
+        run.progress = Progress("", 0, marks[-1][1], saved, marks=marks)
+        run.attempts.append(Attempt(("x",), sent_s, 1.0, 1.0, progress=run.progress))
         for device in devices:
             self.on[device].add(run)
 
@@ -233,6 +240,25 @@ def test_several_of_one_graph_are_heard_each_and_go_by_the_same_names_after_a_re
     other = Place(topology, tmp_path, keep=False)  # whose numbers begin anew: its job 7 is another
     other.job(7, (), ())
     assert not {one.sampled for one in other.attendance.now(frozenset()).jobs} & told
+
+
+def test_the_books_say_what_is_left_of_a_job_wherever_it_is(tmp_path: Path) -> None:
+    place = Place(machine(slots=2), tmp_path)
+    folder = Checkpoints(tmp_path, keep=True).folder(3, "trains-0")
+    folder.mkdir(parents=True)
+    (folder / "progress").write_text('{"saved": 400}')
+    [run] = place.job(3, ())
+    left = place.scheduler.books.w.units
+    assert left[3, 0] == 600  # of what was saved before a restart
+    for step, saved in ((500, 450), (600, 580)):
+        place.runs(run, (0,), 0.0, ((90.0, step),), saved)
+        place.attendance.attend(0.0)
+        place.attendance.attend(place.rounds.due_s)
+        assert left[3, 0] == 1000 - step  # while it runs
+        run.number = -1
+        place.on[0].clear()
+        place.attendance.stopped(run)
+        assert left[3, 0] == 1000 - saved  # what it did since it saved has to be done again
 
 
 def test_a_gang_on_devices_of_two_kinds_tells_nothing_of_either(tmp_path: Path) -> None:

@@ -204,9 +204,10 @@ def test_a_training_job_is_never_taken_for_short_and_sent_ahead(cluster: Cluster
     for _ in range(5):
         cluster._profiles.learn(ran, 1.0, 1e-4)
     job = cluster.submit(one(often, str(tmp_path)))
-    assert cluster._loop._seconds(job._state.runs[0], 0) == math.inf
+    until((tmp_path / "1").exists)
     job.cancel()
     nothing_left(cluster)
+    assert cluster._loop._seconds(job._state.runs[0], 0) == math.inf
 
 
 def test_a_training_function_can_be_called_and_run_here() -> None:

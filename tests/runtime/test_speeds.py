@@ -154,6 +154,17 @@ def test_kinds_of_which_nothing_was_heard_for_long_are_forgotten(monkeypatch: py
     assert np.isfinite(found.told.mean.unit_s).all()
 
 
+def test_neighbours_are_the_same_when_numbers_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speeds, "KEPT", 4)
+    s = Speeds(GPUS)
+    old, a, b = kind("old"), kind("a"), kind("b")
+    s.learn([seen(1, old, 2.0)], 1000.0, [old])
+    s.learn([seen(2, a, 2.0), seen(3, b, 2.0), seen(4, a, 8.0, near=(b,))], 1001.0, [a, b])
+    s.learn([], 1002.0, [kind("new"), kind("newer")])
+    assert [s.kinds[0], s.kinds[1]] == [a, b]
+    assert [(one.kernel, one.neighbours) for one in s.learner.beliefs.store.samples] == [(0, ()), (1, ()), (0, (1,))]
+
+
 def test_nothing_is_forgotten_of_those_who_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speeds, "KEPT", 8)
     s = Speeds(GPUS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from pydantic import ValidationError
 
 import symphony as sy
 from symphony.runtime.graph import submission
+from symphony.runtime.speeds import Kind
 from symphony.runtime.training import Training
 from symphony.service import graphs, tables
 from symphony.service.graph_file import load
@@ -226,6 +228,19 @@ def test_what_makes_no_sense_is_refused_by_name(wrong: dict[str, Any], field: st
     )
     with pytest.raises(sy.WorkloadError, match=rf"task\.0\.training\.{field}: "):
         load(str(tmp_path / "g.toml"), {})
+
+
+def test_programs_of_two_scripts_are_of_two_kinds(tmp_path: Path) -> None:
+    commands = [["python", "-u", "a.py", "--rate", "1"], ["python", "a.py"], ["python", "b.py"], ["./train"]]
+    commands.append(["sh", "-c", "one\ntwo"])
+    tasks = [
+        f'[[task]]\nname = "t{n}"\ncommand = {json.dumps(words)}\n[task.training]\nsteps = 5\n'
+        for n, words in enumerate(commands)
+    ]
+    (tmp_path / "g.toml").write_text('name = "g"\n' + "".join(tasks))
+    kinds = [Kind.of(call.kernel).name for call in submission(load(str(tmp_path / "g.toml"), {})).calls]
+    assert kinds[:4] == ["toml.python a.py", "toml.python a.py", "toml.python b.py", "toml../train"]
+    assert re.fullmatch("toml.sh [0-9a-f]{12}", kinds[4])  # a name, whatever the program is
 
 
 def test_more_servers_than_workers_are_refused(tmp_path: Path, served: Place) -> None:

@@ -97,7 +97,8 @@ class Planner(PlansOnHost):
         p = picture._replace(rate=attainable(picture), beside=kept)
         seats = Seats(p)
         waited = p.book[:, 0]
-        waited[:] = np.where(p.standing == WAITS, waited + p.since_s, 0.0)
+        # The plan before may be of days ago, and clocks need not begin at 0: who has come since has waited no longer.
+        waited[:] = np.where(p.standing == WAITS, waited + np.minimum(p.since_s, p.age_s), 0.0)
         board = Board(p, seats, weights(p), self.horizon_s)
         overdue = np.where(waited > self.patience_s, waited, 0.0)
         soonest = soonest_s(p)

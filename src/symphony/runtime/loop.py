@@ -109,6 +109,7 @@ class Loop:
         self._events: deque[Event] = deque()  # for the core
         self._early: dict[int, Event] = {}  # gangs that have finished, of which the core has not heard
         self._own_time = OwnTime(len(self._on))
+        self._zero_s = time.monotonic()  # policies are told the time since then: they take theirs to have begun at 0
         self.saving = Saving(engine, checkpoints)
         rounds.done = self._post
         self.rounds = Attendance(
@@ -177,7 +178,7 @@ class Loop:
             while self._events:
                 batch = [self._events.popleft() for _ in range(min(len(self._events), AT_ONCE))]
                 began_s = time.monotonic()
-                answer = self.scheduler.turn(batch, began_s, self.others.believed(began_s))
+                answer = self.scheduler.turn(batch, began_s - self._zero_s, self.others.believed(began_s))
                 self._own_time.decided(answer.decisions, time.monotonic() - began_s)
                 self._early |= {batch[k].who: batch[k] for k in answer.early.nonzero()[0]}
                 self._carry_out(answer)

@@ -26,6 +26,7 @@ lines = "count"
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import math
 import sys
@@ -45,6 +46,7 @@ from symphony.runtime.kernels import KernelFunction, Options
 from symphony.service.wire import TrainingSpec
 
 FROM = "from"
+SHORT = 100  # characters of a word that names what a command runs
 Word = Annotated[str, StringConstraints(min_length=1)]
 
 
@@ -184,7 +186,15 @@ def _options(task: _Task, where: str) -> Options:
 def _kernel(function: Callable[..., Any], task: _Task, options: Options) -> KernelFunction:
     kernel = KernelFunction(function, task.device, task.name, options)
     kernel.key = f"toml.{task.call or task.command[0]}"
+    if options.training is not None and task.command:  # steps of one script tell nothing of another's
+        words = [word for word in task.command[1:] if isinstance(word, str) and not word.startswith("-")]
+        kernel.key = " ".join([kernel.key, *(_short(word) for word in words[:1])])
     return kernel
+
+
+def _short(word: str) -> str:
+    """As it is, or its digest: some are whole programs."""
+    return word if len(word) <= SHORT and word.isprintable() else hashlib.sha256(word.encode()).hexdigest()[:12]
 
 
 def _filled(value: Any, made: Mapping[str, Handle], where: str) -> Any:
