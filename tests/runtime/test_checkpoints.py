@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from symphony.problem.errors import InputError
 from symphony.runtime.checkpoints import Checkpoints, within
 from tests.runtime.test_saving import until
 
@@ -84,3 +85,11 @@ def test_where_nothing_can_be_written_the_run_will_say_so(tmp_path: Path) -> Non
     kept = Checkpoints(tmp_path / "file", keep=True)
     kept.prepare(kept.folder(1, "t"), "a")
     kept.remove_strays([])
+
+
+def test_a_folder_in_which_nothing_can_be_kept_is_refused_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "taken"
+    file.write_text("")
+    with pytest.raises(InputError, match=f"checkpoints cannot be kept in {file}: File exists") as refused:
+        Checkpoints(file)
+    assert "name a folder that can be written" in refused.value.hint

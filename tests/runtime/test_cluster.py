@@ -224,6 +224,12 @@ def test_results_can_be_read_after_the_cluster_is_closed(tmp_path: Path) -> None
     cluster.close()  # once more does nothing
 
 
+def test_a_cluster_that_nobody_closed_ends_quietly_with_its_program(tmp_path: Path) -> None:
+    program = "import symphony as sy\ncluster = sy.local(profiles='p.json')\nprint(cluster.topology.name)\n"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "") and done.stdout
+
+
 def test_leaving_by_an_exception_does_not_wait_for_jobs(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), sy.local(machine(others=1), profiles=tmp_path / "p.json") as cluster:
         job = cluster.submit(one(sleep))

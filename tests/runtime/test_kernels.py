@@ -56,3 +56,13 @@ def test_what_is_no_function_is_no_kernel() -> None:
         sy.kernel(3)  # type: ignore[call-overload]
     with pytest.raises(sy.WorkloadError, match="two implementations"):
         sy.kernel(device="cpu")(lambda: None).implementation("cpu")(lambda: None)
+
+
+def test_a_training_job_must_take_the_handle_of_its_run() -> None:
+    def train(*, rate=1.0):
+        return rate
+
+    with pytest.raises(sy.WorkloadError, match="'train': it takes no argument for the handle") as refused:
+        sy.training(steps=3)(train)
+    assert "def train(job, …)" in refused.value.hint
+    assert sy.training(steps=3)(lambda *all_of_them: len(all_of_them))() == 1

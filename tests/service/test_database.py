@@ -38,6 +38,13 @@ def test_the_steps_lead_to_the_tables_that_are_used(url: str, tmp_path: Path) ->
         database.dispose()
 
 
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(sy.InputError, match="file cannot be made: File exists") as refused:
+        open_database("", tmp_path / "file")
+    assert "--state" in refused.value.hint
+
+
 def test_a_service_goes_on_where_another_stopped(url: str, tmp_path: Path) -> None:
     ran, go = tmp_path / "ran", tmp_path / "go"
     graph = sy.graph("two halves")

@@ -111,10 +111,10 @@ def test_toml_lists_commands_and_functions(cluster: sy.Cluster, tmp_path: Path) 
     ("content", "text"),
     [
         ("name = ", "Invalid value"),
-        ("name = 'g'", "task: Field required"),
+        ("name = 'g'", "it has no 'task'"),
         ("name = 'g'\n[[task]]\nname = 'a'", "no command and no call"),
         ("name = 'g'\n[[task]]\nname = 'a'\ncall = 'nowhere'", "call"),
-        ("name = 'g'\n[[task]]\nname = 'a'\ncomand = ['x']", "task.0.comand"),
+        ("name = 'g'\n[[task]]\nname = 'a'\ncomand = ['x']", "task 'a': there is no field 'comand'"),
         ("name = 'g'\n[[task]]\nname = 'a'\ncommand = [{from = 'b'}]", "no task 'b' above"),
         ("name = 'g'\n[[task]]\nname = 'a'\ncommand = ['x']\n[outputs]\ny = 'b'", "no task 'b' above"),
         ("name = 'g'\n" + "[[task]]\nname = 'a'\ncommand = ['x']\n" * 2, "taken"),
@@ -125,6 +125,28 @@ def test_toml_that_is_wrong_is_told_of(tmp_path: Path, content: str, text: str) 
     path.write_text(content)
     with pytest.raises(sy.WorkloadError, match=text):
         load(str(path), {})
+
+
+@pytest.mark.parametrize(
+    ("content", "text", "hint"),
+    [
+        ("[task.training]\nstep = 9", "task 'a', training: there is no field 'step'", "did you mean 'steps'?"),
+        ("[task.training]\nkind = 'x'", "task 'a', training: it has no 'steps'", "write steps = 2000"),
+        ("[task.training]\nsteps = 'x'", "task 'a', training: steps: Input should be a valid integer", ""),
+        ("[task.training]\nsteps = 9\ncpus = 2", "there is no field 'cpus'", "fields are steps, kind, servers"),
+        ("[task.trainig]\nsteps = 9", "task 'a': there is no field 'trainig'", "did you mean 'training'?"),
+        ("steps = 9", "task 'a': there is no field 'steps'", "write it below [task.training]"),
+        ("[training]\nsteps = 9", "g.toml: there is no field 'training'", "write [task.training]"),
+    ],
+)
+def test_what_is_wrong_with_a_training_job_is_named_and_what_to_write(
+    tmp_path: Path, content: str, text: str, hint: str
+) -> None:
+    path = tmp_path / "g.toml"
+    path.write_text(f"name = 'g'\n[[task]]\nname = 'a'\ncommand = ['x']\n{content}\n")
+    with pytest.raises(sy.WorkloadError, match=text) as refused:
+        load(str(path), {})
+    assert hint in refused.value.hint
 
 
 def test_other_files_are_no_graphs(tmp_path: Path) -> None:

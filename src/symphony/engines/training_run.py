@@ -252,7 +252,13 @@ def _write(path: Path, value: Any) -> None:
             file.seek(0)
             file.truncate()
             into = _Summed(file)
-            cloudpickle.dump(value, into, protocol=5)
+            try:
+                cloudpickle.dump(value, into, protocol=5)
+            except OSError:
+                raise
+            except Exception as error:
+                what = f"job.save: a value of type {type(value).__name__} cannot be pickled: {error}"
+                raise TypeError(f"{what}; save arrays, numbers, and lists and dicts of them") from None
         file.write(into.length.to_bytes(8, "little") + into.sum.to_bytes(4, "little") + END)
         file.flush()
         os.fsync(file.fileno())

@@ -18,6 +18,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from symphony.engines.scratch import scratch
+from symphony.problem.errors import InputError
 
 log = logging.getLogger("symphony.runtime")
 LONG = 60  # characters of a task's name that may be a folder's
@@ -31,6 +32,8 @@ class Checkpoints:
     """
 
     def __init__(self, root: Path | None = None, *, keep: bool = False, shared: bool | None = None) -> None:
+        if root is not None and not keep:  # a service comes up on a full disk, too, and its runs say so
+            _try(root)
         self._parent, self.keep = root, keep
         self._root = root if keep else None
         self._lock = threading.Lock()
@@ -90,9 +93,21 @@ class Checkpoints:
                 if self._parent is None:
                     self._root = scratch(Path(tempfile.gettempdir()), "symphony-training")
                 else:  # others' may be of other machines: nobody here knows whether those live
-                    self._parent.mkdir(parents=True, exist_ok=True)
                     self._root = Path(tempfile.mkdtemp(prefix="symphony-training-", dir=self._parent))
             return self._root
+
+
+def _try(folder: Path) -> None:
+    """Refuse a folder in which nothing can be kept."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"checkpoints cannot be kept in {folder}: {error.strerror}",
+            hint="name a folder that can be written, on a disk with room",
+        ) from None
 
 
 def _remove(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import threading
 import time
@@ -83,6 +84,7 @@ class Cluster:
         self._thread = threading.Thread(target=self._loop.run, name="symphony-loop", daemon=True) if threads else None
         if self._thread is not None:
             self._thread.start()
+            atexit.register(self.close, wait=False)  # before its engine is closed, under a loop that still asks it
 
     def __enter__(self) -> Cluster:
         return self
@@ -203,6 +205,7 @@ class Cluster:
             if self._closed:
                 return
             self._closed = True
+        atexit.unregister(self.close)
         if wait:
             for job in self._open:
                 job.over.wait()

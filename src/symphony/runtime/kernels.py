@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import inspect
 import math
 import tempfile
 from collections.abc import Callable, Mapping
@@ -240,8 +241,23 @@ def training(
     def make(function: Callable[..., Any]) -> KernelFunction:
         if not callable(function) or not hasattr(function, "__qualname__"):
             raise WorkloadError(f"{function!r} is no function", hint="write @sy.training(steps=…) above a def")
+        if not _takes_handle(function):
+            raise WorkloadError(
+                "it takes no argument for the handle of its run",
+                where=f"training job {name or function.__name__!r}",
+                hint=f"write def {function.__name__}(job, …): steps, checkpoints and its rank are there",
+            )
         numbers = (servers, batch, parameters, operations, checkpoint_s, restore_s, every_s)
         options = Options(timeout_s, retries, True, workers, Training(steps, kind, *numbers))
         return KernelFunction(function, device, name or function.__name__, options)
 
     return make
+
+
+def _takes_handle(function: Callable[..., Any]) -> bool:
+    """Whether a function can be called with an argument before all others."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # it does not tell
+        return True
+    return any(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD, one.VAR_POSITIONAL) for one in parameters)

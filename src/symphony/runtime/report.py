@@ -62,9 +62,11 @@ def explain(told: Story, now_s: float) -> str:
         lines.append(f"  {told.error}")
     width = max(len(task.name) for task in told.tasks)
     for task in told.tasks:
+        before_s = task.ready_s
         for attempt in task.attempts:
-            lines.append(f"  {task.name:<{width}}  {_told(task, attempt, now_s)}")
-        if not task.attempts and not over:
+            lines.append(f"  {task.name:<{width}}  {_told(task, attempt, before_s, now_s)}")
+            before_s = max(before_s, _end_s(attempt))
+        if not over and (not task.attempts or task.attempts[-1].ended not in ("", "done")):
             lines.append(f"  {task.name:<{width}}  {task.waits}")
         if task.steps and task.attempts:
             lines.append(f"  {task.name:<{width}}  {_went(task)}")
@@ -81,7 +83,9 @@ def _went(task: TaskStory) -> str:
     often = f" {len(later)} times, the last ones" if len(later) > WENT else ""
     went = f"; went on{often} from step {', '.join(later[-WENT:])}" if later else ""
     counts = {"saved": sum(progress.saves for progress in said), "stopped": stopped, "lost": lost}
-    told = ", ".join(f"{what} {_times(count)}" for what, count in counts.items() if count) or "never saved"
+    told = ", ".join(f"{what} {_times(count)}" for what, count in counts.items() if count)
+    if not counts["saved"]:
+        told = f"never saved, {told}" if told else "never saved"
     return f"{step} of {task.steps} steps; {told}{went}"
 
 
@@ -94,14 +98,22 @@ def _steps(run: TaskRun) -> int:
     return 0 if training is None else training.steps
 
 
-def _told(task: TaskStory, attempt: Attempt, now_s: float) -> str:
+def _end_s(attempt: Attempt) -> float:
+    """When a run was over; as long ago as can be, if that is not known."""
+    end_s = attempt.began_s + attempt.seconds
+    return end_s if math.isfinite(end_s) else -math.inf
+
+
+def _told(task: TaskStory, attempt: Attempt, before_s: float, now_s: float) -> str:
+    """What became of a run, which could have begun at `before_s`."""
     expected = f"expected {_s(attempt.expected_s)}, times or over {math.exp(attempt.spread):.1f}"
     first = "; its first run there, to learn how long it takes" if task.trial else ""
     if not attempt.ended:
-        return f"on {attempt.device}, for {_s(now_s - attempt.sent_s)}; {expected}{first}"
+        began = ", as it began" if task.steps else ""  # what is expected since may be told beside it
+        return f"on {attempt.device}, for {_s(now_s - attempt.sent_s)}; {expected}{began}{first}"
     if attempt.ended != "done":
         return f"on {attempt.device}: {attempt.ended} after {_s(attempt.seconds)}"
-    waited = max(attempt.began_s - task.ready_s, 0.0)
+    waited = max(attempt.began_s - before_s, 0.0)
     cold = "; the first call in its process" if attempt.cold else ""
     return f"on {attempt.device}: waited {_s(waited)}, took {_s(attempt.seconds)} ({expected}){cold}{first}"
 

@@ -20,7 +20,12 @@ LOCK = 0x53796D70686F6E79  # of PostgreSQL's advisory locks: "Symphony"
 
 def open_database(url: str, folder: Path) -> sa.Engine:
     """Connect, and bring the tables up to date. `url` may be "": SQLite, in the folder."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise InputError(
+            f"the folder {folder} cannot be made: {error.strerror}", hint="name one that can be written (--state)"
+        ) from None
     try:
         found = sa.make_url(url) if url else sa.URL.create("sqlite", database=str(folder / "journal.sqlite"))
         found = found.set(drivername=PYTHON_DRIVERS.get(found.drivername, found.drivername))

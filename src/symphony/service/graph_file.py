@@ -32,6 +32,7 @@ import math
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -47,6 +48,7 @@ from symphony.service.wire import TrainingSpec
 
 FROM = "from"
 SHORT = 100  # characters of a word that names what a command runs
+EXAMPLES = {"name": 'name = "…"', "task": "[[task]]", "steps": "steps = 2000"}  # of what a file must have
 Word = Annotated[str, StringConstraints(min_length=1)]
 
 
@@ -143,14 +145,14 @@ def _module(path: Path) -> ModuleType:
 
 
 def _of_toml(path: Path) -> Graph:
+    read: dict[str, Any] = {}
     try:
-        content = _File.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        read = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = _File.model_validate(read)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise WorkloadError(str(error), where=str(path), hint="see docs/guides/service.md") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise WorkloadError(f"{place}: {first['msg']}", where=str(path), hint="see docs/guides/service.md") from None
+        raise _wrong(error, read, path) from None
     graph, made = Graph(content.name), dict[str, Handle]()
     for task in content.task:
         where = f"{path}: task {task.name!r}"
@@ -173,6 +175,38 @@ def _of_toml(path: Path) -> Graph:
     for name, of in content.outputs.items():
         graph.output(name, _handle(of, made, f"{path}: output {name!r}"))
     return graph
+
+
+def _wrong(error: ValidationError, read: Mapping[str, Any], path: Path) -> WorkloadError:
+    """What is wrong with a file, by the names that are in it, and what to write instead."""
+    # What is missing comes last: it is often there, misspelt, and the unknown field says more.
+    first = min(error.errors(), key=lambda one: one["type"] == "missing")
+    *tables, field = first["loc"]
+    model: type[BaseModel] = _File
+    places = []
+    match tables:
+        case ["task", int(number), *rest]:
+            task = read["task"][number]
+            name = task.get("name") if isinstance(task, dict) else None
+            places.append(f"task {name!r}" if isinstance(name, str) else f"task {number + 1} in the file")
+            places += map(str, rest)
+            model = TrainingSpec if "training" in rest else _Task
+        case _:
+            places += map(str, tables)
+    where = ": ".join([str(path), *([", ".join(places)] if places else [])])
+    if first["type"] == "extra_forbidden":
+        close = get_close_matches(str(field), model.model_fields, n=1)
+        fields = ", ".join(model.model_fields)
+        hint = f"did you mean {close[0]!r}?" if close else f"fields are {fields}"
+        if not close and field in TrainingSpec.model_fields:
+            hint = f"write it below [task.training]; fields here are {fields}"
+        if field == "training":
+            hint = "write [task.training], below its [[task]]"
+        return WorkloadError(f"there is no field {field!r}", where=where, hint=hint)
+    if first["type"] == "missing":
+        example = EXAMPLES.get(str(field), "…")
+        return WorkloadError(f"it has no {field!r}", where=where, hint=f"write {example}; see docs/guides/service.md")
+    return WorkloadError(f"{field}: {first['msg']}", where=where, hint="see docs/guides/service.md")
 
 
 def _options(task: _Task, where: str) -> Options:

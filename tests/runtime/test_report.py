@@ -1,0 +1,42 @@
+"""What is told of a job whose runs were stopped or lost."""
+
+from __future__ import annotations
+
+import math
+
+from symphony.runtime.jobs import Attempt
+from symphony.runtime.progress import Progress
+from symphony.runtime.report import Story, TaskStory, explain
+
+
+def attempt(began_s: float, seconds: float, ended: str, *, steps: tuple[int, int, int] | None = None) -> Attempt:
+    """One that was expected to take a minute; `steps`: where it began, where it is, and how often it saved."""
+    made = Attempt(("gpu0",), began_s, 60.0, 0.0, 0, began_s, seconds, False, ended)
+    if steps is not None:
+        made.progress = Progress("", steps[0], steps[1], steps[0], steps[2])
+    return made
+
+
+def told(*attempts: Attempt, steps: int = 0, over: bool = False) -> list[str]:
+    task = TaskStory("train-0", "train", attempts, 0.0, False, "waits for a device", steps)
+    status, ended_s = ("done", 200.0) if over else ("running", math.nan)
+    return explain(Story("job 1", "g", status, 0.0, ended_s, "", [task]), 100.0).splitlines()[1:]
+
+
+def test_to_wait_is_not_to_run() -> None:
+    lines = told(attempt(2.0, 80.0, "stopped"), attempt(90.0, 40.0, "done"), over=True)
+    assert "stopped after 80 s" in lines[0]
+    assert "waited 8 s, took 40 s" in lines[1]  # not since it was ready at first
+
+
+def test_what_was_stopped_waits_again_and_says_so() -> None:
+    assert told(attempt(0.0, 80.0, "stopped"))[-1].endswith("waits for a device")
+    assert not any("waits" in line for line in told(attempt(0.0, math.nan, "")))
+    assert not any("waits" in line for line in told(attempt(0.0, 80.0, "stopped"), over=True))
+
+
+def test_a_training_job_that_never_saves_is_told_of_also_when_it_was_lost() -> None:
+    lost, again = attempt(0.0, 10.0, "killed", steps=(0, 50, 0)), attempt(11.0, math.nan, "", steps=(0, 9, 0))
+    lines = told(lost, again, steps=100)
+    assert lines[-1].endswith("9 of 100 steps; never saved, lost once; went on from step 0")
+    assert "expected 60 s, times or over 1.0, as it began" in lines[1]  # what is expected by now is a forecast's to say
