@@ -189,6 +189,7 @@ class TrainingView(BaseModel):
     step: int  # so many are done …
     saved: int  # … and so many of them need not be done again
     per_s: float | None = None  # lately
+    runs: bool = False  # on some device, just now
 
 
 class BandView(BaseModel):
