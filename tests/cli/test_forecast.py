@@ -21,4 +21,5 @@ def test_times_are_bands_from_now_on() -> None:
     assert _times(band | {"high": None}, 100.0) == "2 h (0.0167 to never)"
     assert _times({"low": 130.0, "mid": None, "high": None}, 100.0) == "30 s or never"
     assert _times(dict.fromkeys(band, None), 100.0) == "never"
+    assert _times({"low": 100.0, "mid": 864_100.0, "high": 8.64e9 + 100}, 100.0) == "10 d (0 to 100,000)"
     assert _within(band, 160.0) and _within(band | {"high": None}, 1e9) and not _within(band, 100.0)

@@ -325,3 +325,31 @@ def test_at_the_end_of_a_round_the_urgent_go_first_and_the_others_go_on_from_wha
         assert not cluster.statistics.fallbacks
         assert not any(timing.runs for timing in cluster.profiles.values())  # a whole run tells nothing of its steps
     assert (tmp_path / "profiles-training.json").exists()
+
+
+@sy.training(steps=100_000, kind="sociable")
+def sociable(job, folder, number):
+    """Ends when three have been seen that run."""
+    import time
+    from pathlib import Path
+
+    for _ in job.steps():
+        Path(folder, str(number)).write_text(str(time.monotonic()))
+        time.sleep(0.01)
+        with_me = [float(path.read_text() or 0) for path in Path(folder).iterdir()]
+        if sum(time.monotonic() - seen < 1.0 for seen in with_me) == 3:
+            time.sleep(1.0)
+            Path(folder, str(number)).write_text("inf")
+            return True
+    return False
+
+
+def test_every_core_of_a_cpu_has_a_job(tmp_path: Path) -> None:
+    (tmp_path / "seen").mkdir()
+    with Cluster(LocalEngine(machine(slots=3)), policy="planner", profiles=tmp_path / "p.json", round_s=0.5) as cluster:
+        jobs = []
+        for number in range(3):
+            graph = sy.graph("sociable")
+            graph.task(sociable, str(tmp_path / "seen"), number)
+            jobs.append(cluster.submit(graph))
+        assert all(job.result(SECONDS) for job in jobs)

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -37,6 +36,7 @@ from symphony.training.outlook import Happened, Outlook, happened
 FORMAT = "symphony.forecast/1"
 ROUND_S = 360.0  # of the planner
 WORK_NOISE = 0.06  # what drawn jobs differ by from others of their kernel
+WIDE = 120  # columns of a terminal that has room for a job on a line
 FEWEST_SLOTS, MOST_SLOTS = 16, 256  # jobs in the system at once
 
 
@@ -206,23 +206,29 @@ def _checked(jobs: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def _unit(seconds: float) -> tuple[float, str]:
-    return next((size, unit) for size, unit in ((3600.0, "h"), (60.0, "min"), (0.0, "s")) if seconds >= 2 * size)
+    units = ((86_400.0, "d"), (3600.0, "h"), (60.0, "min"), (0.0, "s"))
+    return next((size, unit) for size, unit in units if seconds >= 2 * size)
+
+
+def _figure(value: float) -> str:
+    """Three digits, or all of them, without exponents that nobody reads."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def _time(seconds: float) -> str:
     size, unit = _unit(seconds)
-    return f"{seconds / (size or 1):.3g} {unit}"
+    return f"{_figure(seconds / (size or 1))} {unit}"
 
 
-def _times(band: dict[str, Any], now_s: float) -> str:
+def _times(band: dict[str, Any], now_s: float, apart: str = " ") -> str:
     """A band from now on, in the unit of its middle."""
     if band["mid"] is None:
         return "never" if band["low"] is None else f"{_time(band['low'] - now_s)} or never"
     size, unit = _unit(band["mid"] - now_s)
     low, mid, high = (
-        "never" if band[end] is None else f"{(band[end] - now_s) / (size or 1):.3g}" for end in ("low", "mid", "high")
+        "never" if band[end] is None else _figure((band[end] - now_s) / (size or 1)) for end in ("low", "mid", "high")
     )
-    return f"{mid} {unit} ({low} to {high})"
+    return f"{mid} {unit}{apart}({low} to {high})"
 
 
 def _where(job: dict[str, Any]) -> str:
@@ -232,11 +238,11 @@ def _where(job: dict[str, Any]) -> str:
     return place if job["runs"] else "nowhere" if job["kind"] is None else f"{place}?"
 
 
-def _samples(behind: dict[str, Any]) -> str:
+def _samples(behind: dict[str, Any], apart: str) -> str:
     if behind["guess_only"]:
         return "guess only"
     counts = f"{behind['signature']} + {behind['kernel']} + {behind['family']}"
-    return f"{counts}, {_time(behind['newest_s'])} old"
+    return f"{counts},{apart}{_time(behind['newest_s'])} old"
 
 
 def _what_happened(job: dict[str, Any], now_s: float) -> str:
@@ -256,27 +262,30 @@ def _loss(loss: dict[str, Any], others: bool) -> str:
 
 
 def _show(console: Console, said: dict[str, Any], title: str) -> None:
-    now_s, checks = said["at_s"], "check" in said
-    shown = Table(title=escape(title), title_justify="left", box=box.SIMPLE, pad_edge=False)
-    for column in ("job", "kernel", "state", "where", "units/s", "loses", "start in", "finish in", "samples"):
-        shown.add_column(column)
+    now_s, checks, live = said["at_s"], "check" in said, "service" in said
+    apart = "\n" if console.width < WIDE else " "  # bands below what they are of, where there is little room
+    losses = any(job["loses"] for job in said["jobs"])
+    shown = Table(title=escape(title), title_justify="left", box=None, pad_edge=False, padding=(0, 1))
+    whose = ("job", "task", "where", "steps/s") if live else ("job", "kernel", "where", "units/s")
+    for column in (*whose, *(["loses"] if losses else []), "start in", "finish in", "samples"):
+        shown.add_column(column, overflow="fold")
     if checks:
         shown.add_column("happened")
     for job in sorted(said["jobs"], key=lambda job: (not job["runs"], job["finish_s"]["mid"] or math.inf)):
-        speed = job["speed"]
+        low, mid, high = (_figure(job["speed"][end]) for end in ("low", "mid", "high"))
         row = [
             str(job["job"]),
             escape(job["kernel"]),
-            "runs" if job["runs"] else "waits",
             escape(_where(job)),
-            f"{speed['mid']:.3g} ({speed['low']:.3g} to {speed['high']:.3g})",
-            "; ".join(_loss(loss, "service" in said) for loss in job["loses"]),
-            "" if job["runs"] else _times(job["start_s"], now_s),
-            _times(job["finish_s"], now_s),
-            _samples(job["samples"]),
+            f"{mid}{apart}({low} to {high})",
+            *(["; ".join(_loss(loss, live) for loss in job["loses"])] if losses else []),
+            "runs" if job["runs"] else _times(job["start_s"], now_s, apart),
+            _times(job["finish_s"], now_s, apart),
+            _samples(job["samples"], apart),
         ]
         shown.add_row(*row, *([_what_happened(job, now_s)] if checks else []))
     console.print(shown)
+    console.print()
     console.print("where?: most likely; samples: of the very same + of the kernel elsewhere + of others of its family")
     if checks:
         c = said["check"]

@@ -84,20 +84,21 @@ def table(found: Sequence[JobView], everybody: bool) -> Table:
             *([escape(one.user)] if everybody else []),
             f"[{COLOURS[one.status]}]{one.status}[/]",
             f"{one.finished}/{one.tasks}",
-            *([_steps(one.training)] if trains else []),
+            *([_steps(one.training, one.status)] if trains else []),
             f"{ago(one.accepted_s)} ago",
             show(float(f"{took:.3g}"), "seconds"),
         )
     return made
 
 
-def _steps(training: TrainingView | None) -> str:
-    """How far a training job is."""
+def _steps(training: TrainingView | None, status: str) -> str:
+    """How far a training job is. One that was let in is called running, but may have been stopped for another."""
     if training is None:
         return ""
     saved = f", {training.saved} saved" if training.saved < training.step or training.step < training.steps else ""
     speed = f", {training.per_s:.3g}/s" if training.per_s is not None else ""
-    return f"{training.step}/{training.steps}{saved}{speed}"
+    waits = ", waits" if status == "running" and not training.runs else ""
+    return f"{training.step}/{training.steps}{saved}{speed}{waits}"
 
 
 def job(number: Number, *, url: Url = "", token: Key = "", as_json: AsJson = False) -> None:
@@ -123,7 +124,7 @@ def job(number: Number, *, url: Url = "", token: Key = "", as_json: AsJson = Fal
             escape(task.kernel),
             f"[{COLOURS[task.status]}]{task.status}[/]",
             escape(last.device) if last is not None else "",
-            *([_steps(task.training)] if steps else []),
+            *([_steps(task.training, task.status)] if steps else []),
             took,
         )
     console.print(made)

@@ -43,6 +43,8 @@ def top(
                 time.sleep(every)
                 live.update(screen(cluster, most), refresh=True)
                 seen += 1
+        if not console.is_terminal:  # the last look ends without a new line there
+            console.print()
 
 
 def screen(cluster: RemoteCluster, most: int) -> Group:

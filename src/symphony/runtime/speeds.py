@@ -131,7 +131,9 @@ class Speeds:
         if len(at):
             told, y = self._of([Kind.of(kernels[number]) for number in at]), len(self.topology.kinds)
             unit_s[at, :y], unit_std[at, :y] = told.mean.unit_s, told.unit_std
-            beside[at[:, None], at, :y], beside_std[at[:, None], at, :y] = told.mean.beside, told.beside_std
+            beside[at[:, None], at, :y] = told.mean.beside
+            # Caution is for those who share a GPU. Who has a core for itself is not to wait for one that nobody uses.
+            beside_std[at[:, None], at, :y] = np.where(self._shares, told.beside_std, 0.0)
         return BeliefArrays(SpeedArrays(unit_s, beside, np.float32(CROWDING)), unit_std, beside_std)
 
     def step_s(self, kernel: RunnableKernel, kind: int) -> float:

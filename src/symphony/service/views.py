@@ -76,7 +76,9 @@ def view(service: Service, job: JobRecord) -> JobView:
     if not job.steps or job.over:
         return told
     step, saved, per_s = service.running.stepped(job)
-    trains = TrainingView(steps=job.steps, step=step, saved=saved, per_s=per_s or None)
+    handed = service.running.handed.get(job.id)
+    runs = handed is not None and any(run.number >= 0 for run in handed.state.runs)
+    trains = TrainingView(steps=job.steps, step=step, saved=saved, per_s=per_s or None, runs=runs)
     return told.model_copy(update={"training": trains})
 
 
@@ -85,7 +87,7 @@ def _trained(steps: int, status: str, runs: Sequence[Run], live: Progress | None
         return TrainingView(steps=steps, step=steps, saved=steps)
     if live is not None:
         per_s = optional(live.per_s) if status == RUNNING else None
-        return TrainingView(steps=steps, step=live.step, saved=live.saved, per_s=per_s)
+        return TrainingView(steps=steps, step=live.step, saved=live.saved, per_s=per_s, runs=status == RUNNING)
     said = [run for run in runs if run.began_step is not None]
     return TrainingView(steps=steps, step=said[-1].step if said else 0, saved=said[-1].saved_step if said else 0)
 

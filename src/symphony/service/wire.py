@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from symphony.policies.forecast import Behind
 from symphony.problem import errors, limits
 from symphony.problem.errors import SymphonyError
 from symphony.runtime.training import NUMBERS, STEPS, Training
@@ -189,6 +190,7 @@ class TrainingView(BaseModel):
     step: int  # so many are done …
     saved: int  # … and so many of them need not be done again
     per_s: float | None = None  # lately
+    runs: bool = False  # on some device, just now
 
 
 class BandView(BaseModel):
@@ -230,6 +232,12 @@ class ForecastView(BaseModel):
     finish_s: BandView
     loses: list[LossView]
     samples: SamplesView
+
+    @property
+    def behind(self) -> Behind:
+        """The samples, as forecasts of a cluster of this process tell of them."""
+        found = self.samples
+        return Behind(found.here, found.elsewhere, found.family, found.newest_s)
 
 
 class Forecasts(BaseModel):
