@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import subprocess
 import tempfile
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import symphony as sy
+from symphony.engines.engine import Engine, Function, Stored, Work
 from symphony.problem.errors import InputError
 from symphony.runtime.checkpoints import Checkpoints, within
+from symphony.runtime.cluster import Cluster
+from symphony.runtime.graph import submission
+from symphony.runtime.jobs import JobState
+from symphony.runtime.progress import Progress
+from symphony.runtime.saving import Saving
 from tests.runtime.test_saving import until
 
 
@@ -25,6 +35,30 @@ def test_a_cluster_of_this_process_has_a_folder_of_its_own(tmp_path: Path) -> No
     first.close()
     second.close()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_is_taken_to_be_where_the_one_before_has_saved_until_it_says_more(tmp_path: Path) -> None:
+    graph = sy.graph("g")
+    graph.task(sy.training(steps=10, name="t")(lambda job: None))
+    [run] = JobState(1, submission(graph), [Stored("", 1)], 0).runs
+    found = Checkpoints(tmp_path, keep=True)
+    saving = Saving(Engine, found)  # type: ignore[arg-type]
+    work = Work(3, 0, Function("", "", Stored("", 1)), run.arguments, ())
+    begun = saving.begin(run, work)
+    assert run.progress is None and begun.resumes is not None and begun.resumes.attempt == run.token
+    Path(run.folder, "progress").write_text('{"saved": 4}')
+    saving.begin(run, replace(work, number=4))
+    assert run.progress == Progress(run.token, 4, 4, 4) and run.token != begun.resumes.attempt
+
+
+def test_where_machines_reach_no_folder_in_common_nothing_trains() -> None:
+    graph = sy.graph("g")
+    graph.task(sy.training(steps=10, device="gpu", name="t")(lambda job: None))
+    for shared, machines in ((False, "gpu24"), (True, "gpu24"), (False, "machine")):
+        place = SimpleNamespace(topology=sy.topology(machines), _checkpoints=Checkpoints(shared=shared))
+        refused = not shared and len(place.topology.machines) > 1
+        with pytest.raises(sy.InfeasibleError, match="all machines reach") if refused else nullcontext():
+            Cluster._check_folder(place, submission(graph))  # type: ignore[arg-type]
 
 
 def test_what_a_process_has_left_behind_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

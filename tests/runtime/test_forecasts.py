@@ -106,6 +106,12 @@ def test_who_came_all_at_once_and_long_ago_is_not_followed_by_others(speeds: Spe
     assert high == pytest.approx(least, rel=0.05) and more > 1.2 * least
 
 
+def test_who_has_run_before_has_to_read_back_what_it_saved(speeds: Speeds) -> None:
+    fresh = trains(11, A, 1000.0, on=frozenset({V100}))._replace(restoring_s=5000.0)
+    [first], [again] = (forecasts(speeds, now(fresh._replace(has_run=has_run))) for has_run in (False, True))
+    assert again.finish_s.mid == pytest.approx(first.finish_s.mid + 5000.0)
+
+
 def test_a_job_that_nobody_has_seen_is_a_guess() -> None:
     [one] = forecasts(Speeds(GPUS), now(trains(12)))
     assert one.behind.guess_only and one.finish_s.high > 100 * one.finish_s.low

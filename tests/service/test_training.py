@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,12 +18,16 @@ import sqlalchemy as sa
 from pydantic import ValidationError
 
 import symphony as sy
+from symphony.engines.engine import Stored
 from symphony.runtime.graph import submission
+from symphony.runtime.jobs import JobState
+from symphony.runtime.progress import Progress
 from symphony.runtime.speeds import Kind
 from symphony.runtime.training import Training
 from symphony.service import graphs, tables
 from symphony.service.graph_file import load
 from symphony.service.ledger import read_events
+from symphony.service.running import Handed, Running
 from symphony.service.state import ACCEPTED, ENDED, Event, State
 from symphony.service.wire import KernelSpec, Submit, TrainingSpec
 from tests.cli.command import symphony_here
@@ -144,7 +149,7 @@ def test_a_job_that_trains_shows_how_far_it_is_and_leaves_nothing_when_cancelled
         assert told is not None and (told.step, told.saved) == (34, 30)
 
 
-def test_all_that_trains_can_be_asked_to_save(served: Place) -> None:
+def test_one_who_drains_asks_all_that_trains_to_save(served: Place) -> None:
     @sy.training(steps=10)
     def waits(job):
         import time
@@ -158,8 +163,9 @@ def test_all_that_trains_can_be_asked_to_save(served: Place) -> None:
     with served.connect("ann") as ann:
         job = ann.submit(one(waits))
         wait_until(lambda: (told := job.view().training) is not None and told.step == 7 and not told.saved)
-        served.service.cluster.save_training()  # as it does when it drains
+        assert not served.service.drain(0.0)
         wait_until(lambda: (told := job.view().training) is not None and told.saved == 7)
+        served.service.draining = served.service.running.paused = False  # others are yet to use it
         job.cancel()
         job.wait(SECONDS)
 
@@ -228,6 +234,21 @@ def test_what_makes_no_sense_is_refused_by_name(wrong: dict[str, Any], field: st
     )
     with pytest.raises(sy.WorkloadError, match=rf"task 't', training: .*{field}"):
         load(str(tmp_path / "g.toml"), {})
+
+
+def test_steps_are_those_of_all_that_trains_in_a_graph_whoever_runs_them() -> None:
+    graph = sy.graph("g")
+    for _ in range(3):
+        graph.task(sy.training(steps=10, name="t")(lambda job: None))
+    state = JobState(1, submission(graph), [Stored("", 1)] * 3, 0)
+    done, runs, _ = state.runs
+    done.value = Stored("", 1)
+    runs.number, runs.progress = 5, Progress("", 2, 6, 4, marks=((0.0, 2), (8.0, 6)), heard_s=8.0)
+    accepted = {"user": "ann", "name": "g", "queue": "", "priority": 0, "tasks": 4, "outputs": [0], "names": []}
+    kept = State()
+    kept.apply(Event(1, 0.0, 1, ACCEPTED, -1, 0.0, {**accepted, "key": "", "digest": "", "steps": 45}))
+    running = SimpleNamespace(handed={1: Handed(state, (1, 2, 3), [])})
+    assert Running.stepped(running, kept.jobs[1]) == (15 + 10 + 6, 15 + 10 + 4, 0.5)  # 15: done before a restart
 
 
 def test_programs_of_two_scripts_are_of_two_kinds(tmp_path: Path) -> None:

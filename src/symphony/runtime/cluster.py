@@ -224,7 +224,8 @@ class Cluster:
     def forecasts(self, share: float = 0.8, timeout_s: float = 60.0) -> list[TrainingForecast]:
         """What each training job that was let in may expect: speed, start and end, with bands that hold such a share.
 
-        They are made as if the planner decided; `policy="planner"` has it do so.
+        They are made as if the planner decided; `policy="planner"` has it do so. Of one that waits for its inputs,
+        nobody knows when it starts.
         """
         found: Future[Standing] = Future()
         self._ask(lambda: found.set_result(self._loop.rounds.now(self._loop.down)))

@@ -7,7 +7,6 @@ import signal
 from symphony.engines.engine import DIED, LOST, RAISED, TIMEOUT, UNREADABLE, UNSENDABLE, Failed
 from symphony.problem.errors import JobError, KernelError, KernelTimeoutError, WorkerDiedError
 from symphony.runtime.jobs import TaskRun
-from symphony.runtime.progress import refresh
 
 # What ends a process from outside: the kernel that it ran is not to blame.
 BLAMELESS = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT}
@@ -20,7 +19,6 @@ HINTS = {
 
 def is_run_again(run: TaskRun, event: Failed) -> bool:
     """Whether a run that failed is no fault of the kernel's, and it may try once more."""
-    refresh(run)  # if it has saved something, those that were lost before it do not count
     return event.why == DIED and event.signal in BLAMELESS and run.lost < run.kernel.options.retries
 
 
