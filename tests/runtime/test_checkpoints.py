@@ -42,7 +42,7 @@ def test_a_run_is_taken_to_be_where_the_one_before_has_saved_until_it_says_more(
     graph.task(sy.training(steps=10, name="t")(lambda job: None))
     [run] = JobState(1, submission(graph), [Stored("", 1)], 0).runs
     found = Checkpoints(tmp_path, keep=True)
-    saving = Saving(Engine, found)  # type: ignore[arg-type]
+    saving = Saving(Engine, found, lambda run: None)  # type: ignore[arg-type]
     work = Work(3, 0, Function("", "", Stored("", 1)), run.arguments, ())
     begun = saving.begin(run, work)
     assert run.progress is None and begun.resumes is not None and begun.resumes.attempt == run.token

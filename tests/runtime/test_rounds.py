@@ -76,15 +76,28 @@ def test_rounds_go_on_for_as_long_as_there_are_training_jobs() -> None:
     rounds.attend([], 10.0, lambda: told.append("believe"))
     assert rounds.due_s == math.inf and not told
     rounds.attend([A], 10.0, lambda: told.append("believe"))
-    assert rounds.due_s == 370.0 and told == ["believe"]  # what was kept of its kind counts at once
+    assert rounds.due_s == 40.0 and told == ["believe"]  # what was kept of its kind counts at once
     rounds.attend([A], 20.0, lambda: told.append("believe"))
-    assert rounds.due_s == 370.0 and told == ["believe"]
+    assert rounds.due_s == 40.0 and told == ["believe"]
     rounds.attend([A, B], 30.0, lambda: told.append("believe"))
     assert told == ["believe"] * 2
     rounds.end([], [A, B], 371.0, lambda: told.append("ended"))
-    assert rounds.due_s == 731.0 and told[2:] == ["ended"]
+    assert rounds.due_s > 371.0 and told[2:] == ["ended"]
     rounds.attend([], 380.0, lambda: None)
     assert rounds.due_s == math.inf
+
+
+def test_rounds_are_short_until_a_new_kind_has_shown_something(rounds: Rounds) -> None:
+    assert rounds.due_s == 30.0
+    rounds.end([stand(10, 25.0)], [A], 30.0, lambda: None)
+    assert rounds.due_s == 60.0
+    rounds.end([stand(40, 55.0)], [A], 60.0, lambda: None)
+    assert taught(rounds, stand(70, 85.0), now_s=90.0) and rounds.due_s == 450.0
+    rounds.attend([A, B], 200.0, lambda: None)
+    assert rounds.due_s == 230.0  # somebody else has come
+    for now_s in (230.0, 260.0, 290.0, 320.0):  # and says nothing
+        rounds.end([], [A, B], now_s, lambda: None)
+    assert rounds.due_s == 320.0 + 360.0
 
 
 def test_who_ran_through_a_round_has_shown_its_speed(rounds: Rounds) -> None:

@@ -145,10 +145,11 @@ def deaf(job, notes):
     import pathlib
     import time
 
-    if pathlib.Path(notes, "runs").exists():
-        return "from the beginning"
-    pathlib.Path(notes, "runs").touch()
-    time.sleep(3600)
+    again = pathlib.Path(notes, "runs").exists()
+    pathlib.Path(notes, "again" if again else "runs").touch()
+    while not pathlib.Path(notes, "go").exists():
+        time.sleep(0.01)
+    return "from the beginning"
 
 
 @pytest.mark.parametrize(("kernel", "value"), [(finishes_instead, "done before"), (deaf, "from the beginning")])
@@ -159,6 +160,14 @@ def test_what_ends_or_does_not_answer_is_waited_for_no_longer(
     job = cluster.submit(one(kernel, str(tmp_path)))
     until((tmp_path / "runs").exists)
     assert cluster.submit(one(urgent), priority=5).result(SECONDS) == "at once"
+    if kernel is deaf:  # what would have it begin anew for ever is refused from now on
+        until((tmp_path / "again").exists)
+        later, fallbacks = cluster.submit(one(urgent), priority=5), cluster.statistics.fallbacks
+        until(lambda: fallbacks["refused"])
+        (tmp_path / "go").touch()
+        assert later.result(SECONDS) == "at once"
+        assert len(job._state.runs[0].attempts) == 2
+        fallbacks.clear()  # other tests see to it that there are none
     assert job.result(SECONDS).startswith(value)
     nothing_left(cluster)
 

@@ -168,6 +168,11 @@ class Books:
             if kernel.options.training is not None:
                 self.refresh(kernel)
 
+    def keep_running(self, row: int, task: int) -> None:
+        """A task may not be preempted any more."""
+        self.w.preemptible[row, task] = False
+        self.version += 1
+
     def steps_left(self, row: int, task: int, steps: float) -> None:
         """A training job has so many steps to go."""
         self.w.units[row, task] = steps

@@ -110,7 +110,7 @@ class Loop:
         self._early: dict[int, Event] = {}  # gangs that have finished, of which the core has not heard
         self._own_time = OwnTime(len(self._on))
         self._zero_s = time.monotonic()  # policies are told the time since then: they take theirs to have begun at 0
-        self.saving = Saving(engine, checkpoints)
+        self.saving = Saving(engine, checkpoints, lambda run: scheduler.books.keep_running(run.job.row, run.index))
         rounds.done = self._post
         self.rounds = Attendance(
             rounds, checkpoints, scheduler, self._on, self._left_s, lambda: self._events.append(Event(happened.ROUND))

@@ -2,7 +2,8 @@
 
 A round is six minutes, unless somebody says otherwise. At its end, whoever ran through it in one place and beside the
 same neighbours has shown how fast it is there. A thread of its own learns from that, because a fit of the networks
-takes seconds; when it is done, the loop goes by the new beliefs, and the core hears that a round has ended.
+takes seconds; when it is done, the loop goes by the new beliefs, and the core hears that a round has ended. While there
+are jobs of a kind that nobody has seen, the next few rounds are short: a guess is not to stand for six minutes.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 import math
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
@@ -28,6 +29,7 @@ from symphony.runtime.speeds import Kind, Seen, Speeds, Tables
 
 log = logging.getLogger("symphony.runtime")
 ROUND_S = 360.0
+SHORT_S, SHORT = 30.0, 4  # of a round, while there is a kind of which nothing has been seen; so often for each at most
 LOGGED = 1_000  # entries that are kept
 LOOK_S = 1.0  # between looks at who is there
 COME, LATELY_S = 256, 86_400.0  # jobs that have come of late say what is yet to come: so many, no longer ago
@@ -62,15 +64,17 @@ class Rounds:
         self._thread = ThreadPoolExecutor(1, "symphony-speeds") if threads else None
         self._late: Future | None = None
         self._known: frozenset[Kind] = frozenset()  # kinds that the newest tables are of
+        self._sampled: frozenset[Kind] = frozenset()  # kinds of which there are samples
+        self._short: Counter[Kind] = Counter()  # rounds that were short for each
 
     def attend(self, kinds: Sequence[Kind], now_s: float, believe: Callable[[], None]) -> None:
         """Begin and end with the training jobs that there are; look up what is known of those who have just come."""
         if not kinds:
             self.due_s, self._before = math.inf, {}
-        elif self.due_s == math.inf:
-            self.due_s = now_s + self.round_s
-        if not self._known.issuperset(kinds):
-            self._learn([], now_s, kinds, believe)
+        if not self._known.issuperset(kinds) and self._learn([], now_s, kinds, believe):
+            self.due_s = min(self.due_s, self._next_s(kinds, now_s))
+        elif kinds and self.due_s == math.inf:
+            self.due_s = self._next_s(kinds, now_s)
 
     def end(self, stands: Sequence[Stand], kinds: Sequence[Kind], now_s: float, then: Callable[[], None]) -> None:
         """A round is over; `then` is done when what it has shown is known."""
@@ -83,10 +87,16 @@ class Rounds:
             before[stand.attempt] = old if idle and old is not None else stand
             if old is not None and calm and not idle and stand.neighbours is not None:
                 seen.append(_seen(old, stand))
-        self._before, self.due_s = before, now_s + self.round_s
+        self._before, self.due_s = before, self._next_s(kinds, now_s)
         if not self._learn(seen, now_s, kinds, then):
             log.warning("what training jobs reported in this round is not used: the round before is still learned from")
             then()
+
+    def _next_s(self, kinds: Sequence[Kind], now_s: float) -> float:
+        """When the round ends that begins now."""
+        new = [kind for kind in kinds if kind not in self._sampled and self._short[kind] < SHORT]
+        self._short.update(new)
+        return now_s + (min(SHORT_S, self.round_s) if new else self.round_s)
 
     def _learn(self, seen: Sequence[Seen], now_s: float, kinds: Sequence[Kind], then: Callable[[], None]) -> bool:
         """Learn, and then have the loop's thread go by it; whether there was time for that."""
@@ -115,6 +125,8 @@ class Rounds:
         except Exception:
             log.exception("speeds of training jobs cannot be learned; what was believed before stands")
             return None
+        named = self.speeds.kinds
+        self._sampled = frozenset(named[number] for number in {s.kernel for s in learner.beliefs.store.samples})
         for entry in learner.log[told:]:
             log.info("training jobs: %s: %s", entry.what, entry.why)
         del learner.log[:-LOGGED], learner.errors[:-LOGGED]

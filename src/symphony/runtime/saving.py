@@ -2,14 +2,18 @@
 
 stop ──► a question in the task's folder ──► answered, or too late ──► preempt ──► Stopped
                                         └──► it ends meanwhile: nothing is left to do
+
+Who was asked and did not save in time has lost what it had. It is not stopped again: it would never get anywhere.
 """
 
 from __future__ import annotations
 
 import itertools
+import logging
 import math
 import os
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +22,7 @@ from symphony.runtime.checkpoints import Checkpoints
 from symphony.runtime.jobs import JobState, TaskRun
 from symphony.runtime.progress import Progress, refresh, saved_before
 
+log = logging.getLogger("symphony.runtime")
 LOOK_S, SOON_S = 1.0, 0.1  # between looks; while an answer is waited for
 GRACE_S, GRACE = 10.0, 3.0  # to save what there is: so long, or so many times what it is said to take
 
@@ -25,8 +30,9 @@ GRACE_S, GRACE = 10.0, 3.0  # to save what there is: so long, or so many times w
 class Saving:
     """What is done for training jobs while they run. All by the loop's thread."""
 
-    def __init__(self, engine: Engine, checkpoints: Checkpoints) -> None:
-        self._engine, self._checkpoints = engine, checkpoints
+    def __init__(self, engine: Engine, checkpoints: Checkpoints, deaf: Callable[[TaskRun], None]) -> None:
+        """`deaf` is told of those who are not to be stopped again."""
+        self._engine, self._checkpoints, self._deaf = engine, checkpoints, deaf
         self._runs: dict[int, TaskRun] = {}  # by the numbers of their attempts
         self._stopping: dict[int, tuple[int, float]] = {}  # questions that have to be answered first, and until when
         self._questions = itertools.count()
@@ -60,8 +66,12 @@ class Saving:
         for run in self._runs.values():
             refresh(run)
         for number, (question, until_s) in list(self._stopping.items()):
-            told = self._runs[number].progress
-            if now >= until_s or (told is not None and told.answered >= question):
+            run = self._runs[number]
+            answered = run.progress is not None and run.progress.answered >= question
+            if not answered and now >= until_s:
+                log.warning("%s: it has not saved when it was asked, and is not stopped again", run.job.where(run))
+                self._deaf(run)
+            if answered or now >= until_s:
                 del self._stopping[number]
                 self._engine.preempt(number)
         self._look_s = now + (SOON_S if self._stopping else LOOK_S) if self._runs else math.inf
