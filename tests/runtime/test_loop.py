@@ -292,7 +292,8 @@ def test_a_policy_may_stop_a_kernel_for_something_urgent(tmp_path: Path) -> None
     def urgent():
         return "at once"
 
-    with sy.local(machine(slots=1), policy=StopsForPriority(), profiles=tmp_path / "p.json") as cluster:
+    options: dict[str, Any] = {"profiles": tmp_path / "p.json", "policy_timeout_s": SECONDS}  # it may be a busy machine
+    with sy.local(machine(slots=1), policy=StopsForPriority(), **options) as cluster:
         graph = sy.graph("long")
         graph.task(long, str(tmp_path / "running"))
         first = cluster.submit(graph)
@@ -329,7 +330,8 @@ def one(kernel: Any) -> sy.graph:
 
 def test_what_finishes_just_before_it_is_stopped_has_finished(tmp_path: Path) -> None:
     engine = ByHand(machine(slots=1))
-    cluster = Cluster(engine, policy=StopsForPriority(), profiles=tmp_path / "p.json", threads=False)
+    options: dict[str, Any] = {"profiles": tmp_path / "p.json", "policy_timeout_s": SECONDS}
+    cluster = Cluster(engine, policy=StopsForPriority(), threads=False, **options)
     first = cluster.submit(one(soft))
     cluster.step()
     second = cluster.submit(one(soft), priority=5)
@@ -346,7 +348,8 @@ def test_what_finishes_just_before_it_is_stopped_has_finished(tmp_path: Path) ->
 
 def test_what_starts_and_is_stopped_in_one_turn_is_told_to_stop(tmp_path: Path) -> None:
     engine = ByHand(machine(slots=1))
-    cluster = Cluster(engine, policy=StopsForPriority(), profiles=tmp_path / "p.json", threads=False)
+    options: dict[str, Any] = {"profiles": tmp_path / "p.json", "policy_timeout_s": SECONDS}
+    cluster = Cluster(engine, policy=StopsForPriority(), threads=False, **options)
     urgent = sy.graph("urgent")
     urgent.task(after, urgent.task(soft))
     cluster.submit(urgent, priority=5)

@@ -321,7 +321,8 @@ def urgent(job):
 
 def test_at_the_end_of_a_round_the_urgent_go_first_and_the_others_go_on_from_what_they_saved(tmp_path: Path) -> None:
     engine = LocalEngine(machine(slots=1, others=1))
-    with Cluster(engine, policy="planner", profiles=tmp_path / "profiles.json", round_s=0.5) as cluster:
+    options: dict[str, Any] = {"profiles": tmp_path / "profiles.json", "policy_timeout_s": SECONDS}
+    with Cluster(engine, policy="planner", round_s=0.5, **options) as cluster:
         first, second = sy.graph("patient"), sy.graph("urgent")
         first.task(patient)
         second.task(urgent)
@@ -359,7 +360,8 @@ def sociable(job, folder, number):
 
 def test_every_core_of_a_cpu_has_a_job(tmp_path: Path) -> None:
     (tmp_path / "seen").mkdir()
-    with Cluster(LocalEngine(machine(slots=3)), policy="planner", profiles=tmp_path / "p.json", round_s=0.5) as cluster:
+    options: dict[str, Any] = {"profiles": tmp_path / "p.json", "policy_timeout_s": SECONDS}
+    with Cluster(LocalEngine(machine(slots=3)), policy="planner", round_s=0.5, **options) as cluster:
         jobs = []
         for number in range(3):
             graph = sy.graph("sociable")

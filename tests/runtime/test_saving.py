@@ -26,7 +26,7 @@ SECONDS = 60.0
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[sy.Cluster]:
     """A CPU with one slot; what is urgent goes first."""
     folder = tmp_path_factory.mktemp("runs")
-    options: dict[str, Any] = {"policy": StopsForPriority(), "profiles": folder / "p.json"}
+    options: dict[str, Any] = {"policy": StopsForPriority(), "profiles": folder / "p.json", "policy_timeout_s": SECONDS}
     with sy.local(machine(slots=1), checkpoints=folder / "saved", **options) as found:
         yield found
     assert not list((folder / "saved").iterdir())
