@@ -4,13 +4,17 @@ Imported before JAX starts. Without optimisation, and with XLA's older code gene
 times as fast; scenarios side by side run at a sixth of the speed, so tests run few steps (`conftest.py`). A program
 is not split into parts that compile side by side: the cores are busy with other tests, and splitting takes a seventh
 of the time. Loops are taken as they are written: to search them for what does not change from turn to turn takes a
-quarter of the time where a program runs and learns, and brings nothing in a brief run.
+quarter of the time where a program runs and learns, and brings nothing in a brief run. What one process has compiled,
+the others read: processes of tests, and commands that tests start.
 """
 
 from __future__ import annotations
 
+import atexit
 import mmap
 import os
+import shutil
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -39,3 +43,11 @@ def compile_quickly() -> None:
     given = os.environ.get("XLA_FLAGS", "")
     flags = [f"--{flag}" for flag in FLAGS if flag.split("=")[0] not in given and known(flag)]
     os.environ["XLA_FLAGS"] = " ".join([given, *flags]).strip()
+
+
+def share_programs() -> None:
+    """Keep what takes long to compile in a folder for all processes of this run, which goes with the first of them."""
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        folder = tempfile.mkdtemp(prefix="symphony-tests-")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        os.environ |= {"JAX_COMPILATION_CACHE_DIR": folder, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3"}

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.compiling import compile_quickly
+from tests.compiling import compile_quickly, share_programs
 
 compile_quickly()
+share_programs()
 
 CHUNK = 64  # steps: tests run a hundred or so, and without optimisation the rest of a long chunk takes seconds
 MOST_BYTES = 3 << 30  # of one process, from which on compiled programs are dropped between modules
