@@ -68,10 +68,14 @@ def test_a_gang_whose_worker_is_killed_runs_again_as_a_whole(cluster: sy.Cluster
     job = cluster.submit(graph)
     while len(list(tmp_path.iterdir())) < 2:
         time.sleep(0.005)
+    least_s = time.monotonic() - job._state.runs[0].attempts[0].sent_s
+    used = cluster.used_s()
+    assert list(used) == [job.id] and used[job.id] >= 2 * least_s  # of two devices
     os.kill(int(next(tmp_path.glob("1-*")).name[2:]), signal.SIGKILL)
     assert job.result(SECONDS) == "the second time"
     assert len(list(tmp_path.iterdir())) == 4
     nothing_left(cluster)
+    assert not cluster.used_s()
 
 
 @sy.kernel(device="accelerator", workers=2)

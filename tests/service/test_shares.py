@@ -22,8 +22,9 @@ class Story:
         self.line.join(self.state.jobs[job])
         return job
 
-    def next(self) -> int:
-        found = self.line.next(self.state, self.now)
+    def next(self, **used_s: float) -> int:
+        """`used_s`: of jobs under way, by their numbers, as `j1`."""
+        found = self.line.next(self.state, self.now, lambda: {int(name[1:]): s for name, s in used_s.items()})
         return found.id if found is not None else 0
 
     def end(self, job: int, seconds: float) -> None:
@@ -41,6 +42,16 @@ def test_who_has_used_least_is_next() -> None:
     story.end(mine[0], 100.0)
     story.end(his[0], 1.0)
     assert [story.next(), story.next(), story.next(), story.next()] == [his[1], mine[1], mine[2], 0]
+
+
+def test_what_runs_counts_though_it_has_not_ended() -> None:
+    """She has one long job under way and he a few short ones: the next is his."""
+    story = Story()
+    mine, his = story.submit("ann"), [story.submit("bob") for _ in range(3)]
+    assert [story.next() for _ in range(4)] == [mine, *his]
+    hers, another = story.submit("ann"), story.submit("bob")
+    assert story.next(j1=7200.0, j2=60.0) == another
+    assert story.next(j1=7200.0, j2=60.0) == hers
 
 
 def test_what_was_used_long_ago_counts_little() -> None:

@@ -107,6 +107,10 @@ class Cluster:
         """Names of the devices that take no work at present."""
         return [self.topology.devices[device].name for device in sorted(self._loop.down)]
 
+    def used_s(self) -> dict[int, float]:
+        """Device-seconds of what runs now, by the numbers of jobs."""
+        return self._loop.used_s()
+
     @property
     def profiles(self) -> Profiles:
         """What has been learned of kernels by running them."""

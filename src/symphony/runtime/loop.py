@@ -136,6 +136,15 @@ class Loop:
         self.requests.append(request)
         self.engine.wake()
 
+    def used_s(self) -> dict[int, float]:
+        """Device-seconds of what runs, by the numbers of jobs. Any thread may ask."""
+        now_s, found = time.monotonic(), dict[int, float]()
+        for run in tuple(self._attempts.values()):
+            attempt = run.attempts[-1]
+            taken_s = (now_s - attempt.sent_s) * len(attempt.devices)
+            found[run.job.number] = found.get(run.job.number, 0.0) + taken_s
+        return found
+
     @property
     def down(self) -> frozenset[int]:
         """Devices that take no work at present. Any thread may ask."""

@@ -110,7 +110,7 @@ class Running:
         while self._to_cancel:
             self.cluster.cancel(self._to_cancel.pop())
         while len(self.line.under_way) < self._at_once and not self.paused:
-            job = self.line.next(self._ledger.state, time.time())
+            job = self.line.next(self._ledger.state, time.time(), self.cluster.used_s)
             if job is None:
                 break
             self.idle.clear()

@@ -2,13 +2,14 @@
 
 The core takes jobs as they come and knows nothing of users, so their shares are settled here, where jobs wait to be
 let in. Use is counted in device-seconds with a half-life (`state.Usage`). A user's queues share what he gets alike.
+What is under way counts for what it has used by now: a training job may take days until that is written down.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections import Counter
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 
 from symphony.service.state import JobRecord, State
 
@@ -31,10 +32,22 @@ class Line:
         """A job is over."""
         self.under_way.pop(job.id, None)
 
-    def next(self, state: State, now: float) -> JobRecord | None:
-        """Let the next one in; None if none waits. Those that were cancelled meanwhile are left out."""
-        users: Counter[str] = Counter(job.user for job in self.under_way.values())
-        queues: Counter[tuple[str, str]] = Counter((job.user, job.queue) for job in self.under_way.values())
+    def next(
+        self, state: State, now: float, used_s: Callable[[], Mapping[int, float]] = lambda: {}
+    ) -> JobRecord | None:
+        """Let the next one in; None if none waits. Those that were cancelled meanwhile are left out.
+
+        `used_s`: device-seconds of what runs, by job, which are not written down yet.
+        """
+        if not self._waiting:
+            return None
+        used_by = used_s()
+        users: defaultdict[str, float] = defaultdict(float)
+        queues: defaultdict[tuple[str, str], float] = defaultdict(float)
+        for job in self.under_way.values():
+            seconds = max(used_by.get(job.id, 0.0), EXPECTED_S)
+            users[job.user] += seconds
+            queues[job.user, job.queue] += seconds
         best: tuple[tuple[float, float, float, int], tuple[str, str]] | None = None
         for key, heap in list(self._waiting.items()):
             while heap and heap[0][1] not in state.open:
@@ -43,12 +56,12 @@ class Line:
                 del self._waiting[key]
                 continue
             user = state.users[key[0]]
-            used = (user.usage.now(now) + EXPECTED_S * users[key[0]]) / self._weights.get(key[0], 1.0)
-            queue = user.queues[key[1]].now(now) + EXPECTED_S * queues[key]
+            used = (user.usage.now(now) + users[key[0]]) / self._weights.get(key[0], 1.0)
+            queue = user.queues[key[1]].now(now) + queues[key]
             rank = (heap[0][0], used, queue, heap[0][1])
             best = min(best, (rank, key)) if best is not None else (rank, key)
         if best is None:
             return None
-        job = state.open[heapq.heappop(self._waiting[best[1]])[1]]
-        self.under_way[job.id] = job
-        return job
+        found = state.open[heapq.heappop(self._waiting[best[1]])[1]]
+        self.under_way[found.id] = found
+        return found
