@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import tempfile
 from contextlib import nullcontext
@@ -114,10 +115,12 @@ def test_a_new_run_is_asked_anew(tmp_path: Path) -> None:
     kept.ask(tmp_path / "nowhere", 8)  # it is logged
 
 
-def test_where_nothing_can_be_written_the_run_will_say_so(tmp_path: Path) -> None:
+def test_where_nothing_can_be_written_the_run_will_say_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "file").write_text("")
     kept = Checkpoints(tmp_path / "file", keep=True)
-    kept.prepare(kept.folder(1, "t"), "a")
+    with caplog.at_level(logging.WARNING, "symphony.runtime"):
+        kept.prepare(kept.folder(1, "t"), "a")
+    assert str(kept.folder(1, "t")) in caplog.text
     kept.remove_strays([])
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
 import symphony as sy
-from symphony.policies.forecast import Band, Behind
+from symphony.policies.forecast import Band, Behind, JobNow
 from symphony.runtime.forecasts import Lost, Standing, TrainingForecast, Trains, forecasts, told
 from symphony.runtime.speeds import Kind, Seen, Speeds
 
@@ -19,7 +20,13 @@ A, B = Kind("a", 0, 0.0, 0.0, 1, 0), Kind("b", 0, 0.0, 0.0, 1, 0)
 
 
 def trains(job: int, kind: Kind = A, left: float = 1000.0, *devices: int, on: frozenset[int] = ALL) -> Trains:
-    return Trains(job, "train", job, kind, on, left, 0, devices, 1.0, 1.0, bool(devices), 0.0)
+    now = JobNow(job, -1, left, 1, 0, devices, 1.0, 1.0, bool(devices), 0.0, on)
+    return Trains(job, "train", kind, now)
+
+
+def but(one: Trains, **other: Any) -> Trains:
+    """The same, in another state."""
+    return one._replace(now=one.now._replace(**other))
 
 
 def now(*jobs: Trains, down: frozenset[int] = frozenset()) -> Standing:
@@ -77,7 +84,7 @@ def test_what_a_job_has_shown_itself_counts_most(speeds: Speeds) -> None:
 
 def test_two_tasks_of_a_job_are_told_apart(speeds: Speeds) -> None:
     first = ON["v100"][0]
-    one, two = trains(21, A, 1000.0, first), trains(21, B, 1000.0, first)._replace(task="other", sampled=99)
+    one, two = trains(21, A, 1000.0, first), but(trains(21, B, 1000.0, first)._replace(task="other"), job=99)
     mine, other = forecasts(speeds, now(one, two))
     assert [loss.task for loss in mine.loses] == ["other"] and [loss.task for loss in other.loses] == ["train"]
 
@@ -100,15 +107,15 @@ def test_what_a_job_has_shown_itself_counts_for_it_and_for_no_other() -> None:
 
 def test_who_came_all_at_once_and_long_ago_is_not_followed_by_others(speeds: Speeds) -> None:
     waits = trains(11, A, 1000.0, on=frozenset({V100}))
-    come = [waits._replace(job=12 + n, sampled=12 + n, priority=1) for n in range(24)]  # three for every V100
+    come = [but(waits, job=12 + n, priority=1) for n in range(24)]  # three for every V100
     burst, steady = (Standing(2000.0, [waits], frozenset(), come, *times) for times in ((0.1, 1000.0), (1000.0, 0.0)))
     [high, more, least] = [forecasts(speeds, x)[0].finish_s.high for x in (burst, steady, now(waits))]
     assert high == pytest.approx(least, rel=0.05) and more > 1.2 * least
 
 
 def test_who_has_run_before_has_to_read_back_what_it_saved(speeds: Speeds) -> None:
-    fresh = trains(11, A, 1000.0, on=frozenset({V100}))._replace(restoring_s=5000.0)
-    [first], [again] = (forecasts(speeds, now(fresh._replace(has_run=has_run))) for has_run in (False, True))
+    fresh = but(trains(11, A, 1000.0, on=frozenset({V100})), restoring_s=5000.0)
+    [first], [again] = (forecasts(speeds, now(but(fresh, has_run=has_run))) for has_run in (False, True))
     assert again.finish_s.mid == pytest.approx(first.finish_s.mid + 5000.0)
 
 

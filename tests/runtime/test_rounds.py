@@ -245,14 +245,14 @@ def test_several_of_one_graph_are_heard_each_and_go_by_the_same_names_after_a_re
     place.rounds.end([s._replace(step=9, at_s=400.0) for s in stands], [stands[0].kind], 720.0, lambda: None)
     store = place.rounds.speeds.learner.beliefs.store
     assert len(store.samples) == 2 and not store.reasons
-    told = {one.sampled for one in place.attendance.now(frozenset()).jobs}
+    told = {one.now.job for one in place.attendance.now(frozenset()).jobs}
     assert {sample.job for sample in store.samples} == told and len(told) == 2
     again = Place(topology, tmp_path)
     again.job(7, (), ())
-    assert {one.sampled for one in again.attendance.now(frozenset()).jobs} == told
+    assert {one.now.job for one in again.attendance.now(frozenset()).jobs} == told
     other = Place(topology, tmp_path, keep=False)  # whose numbers begin anew: its job 7 is another
     other.job(7, (), ())
-    assert not {one.sampled for one in other.attendance.now(frozenset()).jobs} & told
+    assert not {one.now.job for one in other.attendance.now(frozenset()).jobs} & told
 
 
 def test_the_books_say_what_is_left_of_a_job_wherever_it_is(tmp_path: Path) -> None:
@@ -291,8 +291,8 @@ def test_what_is_told_for_forecasts_is_who_is_there_and_what_has_come(tmp_path: 
     time.sleep(0.05)
     now = place.attendance.now(frozenset())
     assert [(one.job, one.task) for one in now.jobs] == [(2, first.name), (2, second.name)]
-    assert now.jobs[0].runs_on and not now.jobs[1].runs_on  # it cannot start: it reads what the first will make
-    assert len(now.come) == 3 and now.come[2].runs_on
+    assert now.jobs[0].now.runs_on and not now.jobs[1].now.runs_on  # it cannot start: it reads what the first will make
+    assert len(now.come) == 3 and now.come[2].now.runs_on
     assert now.for_s >= 0.01 and now.silent_s >= 0.05  # they came at once, and nobody since
 
 

@@ -10,13 +10,14 @@ import pytest
 from symphony.lowering.measured_jobs import SAVING as COSTS
 from symphony.lowering.measured_jobs import sharable
 from symphony.lowering.readers.job_lists import gang_graph
+from symphony.policies.forecast import ClusterNow
 from symphony.problem.topologies import topology
 from symphony.problem.workload import Job, Kernel, Profile, Workload
 from symphony.scheduling.state import ABSENT, FREE, READY, RUNNING, SAVING
 from symphony.simulator.records import GangRecord, JobRecord, RunRecord
 from symphony.simulator.scenarios import CALM, draw
 from symphony.simulator.stretch import Look
-from symphony.training.outlook import Outlook, cluster_now, happened
+from symphony.training.outlook import Outlook, happened
 
 CLUSTER = sharable(topology("gpu24"))
 KERNELS = tuple(Kernel(name, {"v100": Profile(1.0)}) for name in "ab")
@@ -57,8 +58,9 @@ def test_what_has_come_says_what_is_yet_to_come_and_nothing_that_is_hidden_does(
 
 
 def test_devices_of_a_cluster_are_told_apart_by_kind_and_machine() -> None:
-    now = cluster_now(CLUSTER)
+    now = ClusterNow.of(CLUSTER)
     assert np.bincount(now.kind).tolist() == [8, 8, 8] and len(set(now.machine)) == 24 and now.up.all()
+    assert np.flatnonzero(~ClusterNow.of(CLUSTER, {3, 5}).up).tolist() == [3, 5]
 
 
 def test_what_happened_is_the_next_start_and_the_end() -> None:

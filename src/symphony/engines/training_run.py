@@ -133,7 +133,7 @@ class TrainingRun:
         question = self._question()
         self._check_mine()
         if _number(self.folder / "saved", -1) != done:  # a command has written it itself
-            _replace(self.folder / "saved", str(done))
+            write_whole(self.folder / "saved", str(done))
         self._was_saved(done, question)
 
     # --- where it begins
@@ -209,7 +209,7 @@ class TrainingRun:
         told = {"attempt": self._attempt, "began": self.began, "step": self._step, "saved": self._saved}
         told |= {"saves": self._saves, "answered": self._answered, "at": time.time()}
         with contextlib.suppress(OSError):  # the next word may get through
-            _replace(self.folder / "progress", json.dumps(told))
+            write_whole(self.folder / "progress", json.dumps(told))
 
     def _check_mine(self) -> None:
         """A run that was given up, and has not heard so, must not write over what its successor saves."""
@@ -286,7 +286,7 @@ def _read(path: Path) -> Any:
         return pickle.load(file)
 
 
-def _replace(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
     """All of a small file, or nothing."""
     new = path.with_name(f".{path.name}-{os.getpid()}.new")
     new.write_text(text)

@@ -25,6 +25,7 @@ from symphony.policies.beliefs import NOBODY, REPEAT, Beliefs, Query
 from symphony.policies.rolling import Others, Queue, Rolled, roll
 from symphony.problem.errors import InputError
 from symphony.problem.speeds import PACKED, SPREAD
+from symphony.problem.topology import Topology
 
 AT_MOST = 64  # jobs yet to come that are looked at
 
@@ -53,6 +54,17 @@ class ClusterNow(NamedTuple):
     kind: np.ndarray  # i[D]
     machine: np.ndarray  # i[D]
     up: np.ndarray  # bool[D]
+
+    @classmethod
+    def of(cls, topology: Topology, down: Container[int] = ()) -> ClusterNow:
+        """A cluster, of which these devices take no work."""
+        kinds = [kind.name for kind in topology.kinds]
+        machines = sorted({device.machine for device in topology.devices})
+        return cls(
+            kind=np.asarray([kinds.index(device.kind) for device in topology.devices]),
+            machine=np.asarray([machines.index(device.machine) for device in topology.devices]),
+            up=np.asarray([number not in down for number in range(len(topology.devices))]),
+        )
 
 
 class Coming(NamedTuple):

@@ -18,6 +18,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from symphony.engines.scratch import scratch
+from symphony.engines.training_run import write_whole
 from symphony.problem.errors import InputError
 
 log = logging.getLogger("symphony.runtime")
@@ -49,14 +50,14 @@ class Checkpoints:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "save").unlink(missing_ok=True)
-            _replace(folder / "attempt", attempt)
+            write_whole(folder / "attempt", attempt)
         except OSError as error:  # the run will say so, too, where it can be read by the one who asked
             log.warning("%s: %s", folder, error)
 
     def ask(self, folder: Path, question: int) -> None:
         """Ask the run there for a checkpoint."""
         try:
-            _replace(folder / "save", str(question))
+            write_whole(folder / "save", str(question))
         except OSError as error:
             log.warning("%s: no checkpoint was asked for: %s", folder, error)
 
@@ -124,7 +125,7 @@ def within(given: Path, state: Path) -> Path:
     with contextlib.suppress(FileNotFoundError):
         return given / f"symphony-{known.read_text().strip()}"
     state.mkdir(parents=True, exist_ok=True)
-    _replace(known, os.urandom(8).hex())
+    write_whole(known, os.urandom(8).hex())
     return given / f"symphony-{known.read_text().strip()}"
 
 
@@ -132,10 +133,3 @@ def _safe(name: str) -> str:
     """A name for a folder: the task's own if it may be one."""
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:LONG]
     return plain if plain == name else f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
-
-
-def _replace(path: Path, text: str) -> None:
-    """All of a small file, or nothing."""
-    new = path.with_name(f".{path.name}-{os.getpid()}.new")
-    new.write_text(text)
-    os.replace(new, path)

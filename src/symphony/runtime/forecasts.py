@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from symphony.policies.forecast import Band, Behind, ClusterNow, Coming, JobNow
 from symphony.policies.forecast import forecast as foretold
 from symphony.problem.units import show
@@ -20,16 +18,8 @@ class Trains(NamedTuple):
 
     job: int
     task: str
-    sampled: int  # its number in samples
     kind: Kind
-    runs_on: frozenset[int]  # numbers of device kinds
-    left: float  # steps
-    priority: int
-    devices: tuple[int, ...]  # that it holds; none: it waits
-    saving_s: float
-    restoring_s: float
-    has_run: bool
-    waited_s: float
+    now: JobNow  # as a forecast takes it, under its number in samples; its kernel is yet to be said
 
 
 @dataclass(frozen=True)
@@ -75,18 +65,13 @@ def forecasts(speeds: Speeds, now: Standing, share: float = 0.8) -> list[Trainin
     every = [*now.jobs, *now.come]
     numbers = speeds.numbered({one.kind for one in every})
     names = [kind.name for kind in topology.kinds]
-    machines = sorted({device.machine for device in topology.devices})
-    cluster = ClusterNow(
-        np.asarray([names.index(device.kind) for device in topology.devices]),
-        np.asarray([machines.index(device.machine) for device in topology.devices]),
-        np.asarray([number not in now.down for number in range(len(topology.devices))]),
-    )
-    jobs = [_job(one, numbers) for one in every]
+    jobs = [one.now._replace(kernel=numbers[one.kind]) for one in every]
     present, come = jobs[: len(now.jobs)], jobs[len(now.jobs) :]
+    cluster = ClusterNow.of(topology, now.down)
     coming = Coming(come, now.for_s, now.silent_s) if now.for_s > 0 else None
     found = foretold(beliefs, present, cluster, now.now_s, coming=coming, share=share)
 
-    named = {one.sampled: (one.job, one.task) for one in now.jobs}
+    named = {one.now.job: (one.job, one.task) for one in now.jobs}
 
     def later(band: Band) -> Band:
         return Band(*(max(x - now.now_s, 0.0) for x in band))
@@ -96,9 +81,9 @@ def forecasts(speeds: Speeds, now: Standing, share: float = 0.8) -> list[Trainin
             job=one.job,
             task=one.task,
             runs=told.runs,
-            devices=tuple(topology.devices[device].name for device in one.devices),
+            devices=tuple(topology.devices[device].name for device in one.now.devices),
             kind=names[told.kind] if told.kind >= 0 else "",
-            steps_left=one.left,
+            steps_left=one.now.left,
             speed=told.speed,
             start_s=later(told.start_s),
             finish_s=later(told.finish_s),
@@ -107,22 +92,6 @@ def forecasts(speeds: Speeds, now: Standing, share: float = 0.8) -> list[Trainin
         )
         for one, told in zip(now.jobs, found, strict=True)
     ]
-
-
-def _job(one: Trains, numbers: dict[Kind, int]) -> JobNow:
-    return JobNow(
-        job=one.sampled,
-        kernel=numbers[one.kind],
-        left=one.left,
-        workers=one.kind.workers,
-        priority=one.priority,
-        devices=one.devices,
-        saving_s=one.saving_s,
-        restoring_s=one.restoring_s,
-        has_run=one.has_run,
-        waited_s=one.waited_s,
-        runs_on=one.runs_on,
-    )
 
 
 def told(one: TrainingForecast) -> str:

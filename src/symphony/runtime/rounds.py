@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple, TypeVar
 
+from symphony.policies.forecast import JobNow
 from symphony.problem import limits, units
 from symphony.problem.errors import EngineError, InputError
 from symphony.runtime.checkpoints import Checkpoints
@@ -203,7 +204,7 @@ class Attendance:
                 self._runs.add(run)
                 self._look_s = -math.inf
                 self._tell_left(run)  # it may have been saved before a restart
-                self._come.append((time.monotonic(), self._trains(run, ())))
+                self._come.append((time.monotonic(), self._trains(run, (), coming=True)))
 
     def stopped(self, run: TaskRun) -> None:
         """A run has ended before its job was done: it goes on from what it saved."""
@@ -236,31 +237,31 @@ class Attendance:
         jobs = []
         for run, where in devices.items():
             if run.value is None and not run.job.over.is_set():
-                one = self._trains(run, tuple(where))
-                # Nobody knows when there will be what it reads, and until then it can run nowhere.
-                jobs.append(one._replace(runs_on=frozenset()) if run.missing else one)
+                jobs.append(self._trains(run, tuple(where)))
         jobs.sort(key=lambda one: (one.job, one.task))
         come = [(at_s, one) for at_s, one in self._come if at_s >= now_s - LATELY_S]
         for_s, silent_s = (come[-1][0] - come[0][0], now_s - come[-1][0]) if come else (0.0, 0.0)
         return Standing(now_s, jobs, down, [one for _, one in come], for_s, silent_s)
 
-    def _trains(self, run: TaskRun, devices: tuple[int, ...]) -> Trains:
+    def _trains(self, run: TaskRun, devices: tuple[int, ...], *, coming: bool = False) -> Trains:
+        """A job on these devices; `coming`: as an example of what may come."""
         training, books = run.kernel.options.training, self._scheduler.books
         assert training is not None
-        return Trains(
-            job=run.job.number,
-            task=run.name,
-            sampled=self._sampled(run),
-            kind=Kind.of(run.kernel),
-            runs_on=frozenset(books.kinds_of(run.kernel)),
+        now = JobNow(
+            job=self._sampled(run),
+            kernel=-1,
             left=self._left(run, training.steps),
+            workers=run.kernel.options.workers,
             priority=run.job.priority,
             devices=devices,
             saving_s=training.checkpoint_s,
             restoring_s=training.restore_s,
             has_run=bool(run.attempts),
             waited_s=0.0 if run.attempts or math.isnan(run.ready_s) else max(time.monotonic() - run.ready_s, 0.0),
+            # Nobody knows when there will be what it reads, and until then it can run nowhere.
+            runs_on=frozenset() if run.missing and not coming else frozenset(books.kinds_of(run.kernel)),
         )
+        return Trains(run.job.number, run.name, Kind.of(run.kernel), now)
 
     def _end(self) -> None:
         self._scheduler.believe()

@@ -13,7 +13,6 @@ import numpy as np
 
 from symphony.policies.beliefs import Beliefs
 from symphony.policies.forecast import ClusterNow, Coming, JobForecast, JobNow, forecast
-from symphony.problem.topology import Topology
 from symphony.scheduling.state import READY, RUNNING, SAVING
 from symphony.simulator.records import RunRecord
 from symphony.simulator.scenarios import Scenario
@@ -34,7 +33,7 @@ class Outlook:
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
-        self.cluster = cluster_now(scenario.topology)
+        self.cluster = ClusterNow.of(scenario.topology)
         slots = {kind.name: kind.slots for kind in scenario.topology.kinds}
         devices = scenario.topology.devices
         self.lane_device = np.repeat(np.arange(len(devices)), [slots[device.kind] for device in devices])
@@ -92,17 +91,6 @@ class Outlook:
             saving_s=gang.checkpoint_s,
             restoring_s=gang.restore_s,
         )
-
-
-def cluster_now(topology: Topology) -> ClusterNow:
-    """A cluster all of which is up."""
-    kinds = [kind.name for kind in topology.kinds]
-    machines = sorted({device.machine for device in topology.devices})
-    return ClusterNow(
-        kind=np.asarray([kinds.index(device.kind) for device in topology.devices]),
-        machine=np.asarray([machines.index(device.machine) for device in topology.devices]),
-        up=np.ones(len(topology.devices), bool),
-    )
 
 
 def happened(run: RunRecord, now_s: float) -> dict[int, Happened]:
