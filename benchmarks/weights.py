@@ -1,23 +1,25 @@
 """The weights that come with the package: `python -m benchmarks.weights OUT [--quick] [--rounds N] [--minutes M]`.
 
-Trains the shipped weights on, in rounds of four kinds in turn: many jobs on `paper` and on `machine`, and one large
-graph alone, on `machine` and on a node whose cores are worth using beside its GPUs. Many jobs have two rounds for each
-of one graph. It wants an accelerator; stopped, the same command goes on where it was.
+Trains from nothing, or on from other weights, in rounds of five kinds in turn: many jobs on `paper` and on `machine`;
+one large graph alone, on `machine` and on a node whose cores are worth using beside its GPUs; and one small graph alone
+on four unlike devices. It wants an accelerator; stopped, the same command goes on where it was.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
-from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from symphony.policies import named
+from symphony.oracle.provable import four
+from symphony.policies import Sizes, named
 from symphony.problem.topologies import topology
 from symphony.simulator.contention import Bottleneck
+from symphony.simulator.scenarios import CALM
+from symphony.training.train import RIVALS as MANY_RIVALS
 from symphony.training.train import Course, Drawn, Round, Size, draw, train
 from symphony.training.update import PPO
 
@@ -29,19 +31,51 @@ ONE = (
     "cholesky:12?jobs=1", "lu:8?jobs=1", "qr:8?jobs=1", "layered:240?jobs=1&graphs=1", "cholesky:10?jobs=1&tile=1440",
     "lu:9?jobs=1", "fork-join:200?jobs=1&graphs=1", "cholesky:11?jobs=1",
 )  # fmt: skip
+LARGE = (*ONE[:-1], "cholesky:14?jobs=1")  # cores are worth using the longer, the larger a graph is
+SMALL = ("layered:16?jobs=1", "fork-join:16?jobs=1", "layered:20?jobs=1&ccr=1", "lu:3?jobs=1")
 NODE = Path(__file__).parent / "node.toml"
-SIZE = Size(pool=160, scenarios=128, every=20)
+SIZE = Size(pool=160, scenarios=32, every=32)
 ONE_SIZE = replace(SIZE, pool=96, validation=24)
+SOFT = Sizes(sharpness=0.3)  # see "What the parts are worth" in docs/benchmarks.md
+RIVALS = ("eft-belief", "dmdas", "heft")  # of one graph
 
 
-def courses(quick: bool) -> list[tuple[Course, Size]]:
-    """What is drawn, and how much of it; many jobs first."""
-    many = [(Course(topology(name), MANY, (0.5, 1.0), 24), SIZE) for name in ("paper", "machine")]
-    one = [(Course(cluster, ONE, (0.5, 1.0), 24), ONE_SIZE) for cluster in (topology("machine"), topology(NODE))]
+@dataclass(frozen=True)
+class Kind:
+    """A kind of round."""
+
+    course: Course
+    size: Size
+    rivals: tuple[str, ...]
+    turns: tuple[int, ...]  # of eight
+
+
+def kinds(quick: bool) -> tuple[Kind, ...]:
+    """What is drawn, and how much of it."""
+    paper, machine, node = topology("paper"), topology("machine"), topology(NODE)
+    made = (
+        Kind(Course(paper, MANY, (0.5, 1.0), 24), SIZE, MANY_RIVALS, (0, 4)),
+        Kind(Course(machine, MANY, (0.5, 1.0), 24), SIZE, MANY_RIVALS, (2, 6)),
+        Kind(Course(node, LARGE, (0.5, 1.0), 1, CALM), ONE_SIZE, RIVALS, (1, 5)),
+        Kind(Course(machine, ONE, (0.5, 1.0), 1), ONE_SIZE, RIVALS, (3,)),
+        Kind(Course(four(bus=False), SMALL, (0.5, 1.0), 1, CALM), SIZE, RIVALS, (7,)),
+    )
     if not quick:
-        return many + one
-    small = Size(pool=8, scenarios=4, group=4, validation=8, every=2)
-    return [(replace(course, workloads=("cholesky:4?jobs=2",)), small) for course, _ in many + one]
+        return made
+    little = Size(pool=8, scenarios=2, group=4, validation=4, every=4)
+    return tuple(
+        replace(x, course=replace(x.course, workloads=("cholesky:3?jobs=2",)), size=little, rivals=RIVALS[:1])
+        for x in made
+    )
+
+
+def drawn(quick: bool) -> list[Drawn]:
+    """The scenarios of eight rounds."""
+    chosen = kinds(quick)
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as processes:
+        each = partial(processes.map, chunksize=8)
+        made = [draw(x.course, x.size, PPO, Bottleneck(), x.rivals, each) for x in chosen]
+    return [made[at] for turn in range(8) for at, x in enumerate(chosen) if turn in x.turns]
 
 
 def main() -> None:
@@ -50,17 +84,13 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--quick", action="store_true", help="see that it runs")
     parser.add_argument("--rounds", type=int, default=240)
-    parser.add_argument("--rate", type=float, default=2e-3, help="of learning, at first")
+    parser.add_argument("--scenarios", type=int, default=SIZE.scenarios, help="of a round, each run 16 times")
+    parser.add_argument("--rate", type=float, default=PPO.rate, help="of learning, at first")
     parser.add_argument("--minutes", type=float, default=float("inf"))
-    parser.add_argument("--from", dest="start", default="symphony", help="weights to go on from")
+    parser.add_argument("--from", dest="start", help="weights to go on from")
     given = parser.parse_args()
-    method = replace(PPO, rate=given.rate)
-    chosen = courses(given.quick)
-    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as processes:
-        each = partial(processes.map, chunksize=8)
-        drawn = [draw(course, size, method, Bottleneck(), each=each) for course, size in chosen]
-    paper, machine, one_machine, one_node = drawn
-    turns: Sequence[Drawn] = (paper, machine, one_machine, paper, machine, one_node)
+    chosen = kinds(given.quick)
+    size = chosen[0].size if given.quick else replace(SIZE, scenarios=given.scenarios)
 
     def tell(told: Round) -> None:
         look = "" if told.against is None else f"  against the best rival {told.against:.4f}"
@@ -70,15 +100,16 @@ def main() -> None:
         )
 
     train(
-        topology=[course.topology for course, _ in chosen],
-        workload=[*MANY, *ONE],
-        rounds=4 if given.quick else given.rounds,
+        topology=[x.course.topology for x in chosen],
+        workload=[*MANY, *LARGE, *SMALL],
+        rounds=8 if given.quick else given.rounds,
         minutes=given.minutes,
-        start=named(given.start),
-        size=chosen[0][1],
-        method=method,
+        start=None if given.start is None else named(given.start),
+        sizes=SOFT,
+        size=size,
+        method=replace(PPO, rate=given.rate),
         checkpoint=given.out,
-        drawn_before=turns,
+        drawn_before=drawn(given.quick),
         tell=tell,
     )
 

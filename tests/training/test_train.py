@@ -10,6 +10,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from symphony.policies import Learned, Network, Sizes
@@ -24,7 +25,7 @@ from symphony.training.returns import GROUP, worth
 from symphony.training.rollouts import roll_out
 from symphony.training.together import train_together
 from symphony.training.train import Course, Round, Size, draw, train
-from symphony.training.update import Method, lesson, loss, replay
+from symphony.training.update import Method, learn, lesson, loss, optimiser, replay
 from tests.scheduling.by_hand import chain, cluster, dot, work
 
 SIZES = Sizes(gangs=4, devices=3, width=8, memory=8)
@@ -128,6 +129,37 @@ def test_the_first_step_follows_the_policy_gradient(rolled) -> None:
     # These runs were not asked how beliefs follow the filter, so the filter stays as it is.
     assert signature(train).parameters["telemetry_gradient"].default == NONE and slopes(NONE) is None
     assert decisions.made.bend is None and (np.asarray(slope.factors) == 0).all()
+
+
+def test_stretches_in_which_nothing_was_decided_take_no_step(rolled) -> None:
+    """Four at a time: of eight stretches, none, four, or five are filled, wherever they lie."""
+    batch, network, decisions, _ = rolled
+    every_run = eqx.filter_jit(told)(batch)
+    graphs_of = jax.tree.map(lambda x: x[::2], every_run)
+    judged = eqx.filter_jit(worth)(decisions, every_run.scale, 2, baseline=GROUP)
+    eight = lesson(decisions, judged.advantage, judged.target, 8, 2)
+    full = np.flatnonzero(np.asarray(eight.kept.any(axis=1)))[:5]
+    state = optimiser(METHOD).init(eqx.filter(network, eqx.is_inexact_array))
+    learns = eqx.filter_jit(learn)
+
+    def after(which: list[int], filled: int) -> tuple[int, list[np.ndarray]]:
+        some = jax.tree.map(lambda x: x[jnp.asarray(which)], eight)
+        kept = some.kept & jnp.asarray([at in full[:filled] for at in which])[:, None]
+        args = (batch.topology, graphs_of, replace(some, kept=kept), jax.random.key(2), METHOD, jnp.asarray(1e-3))
+        learned, left, figures = learns(network, state, *args)
+        assert all(np.isfinite(x) for x in figures.values())
+        return int(optax.tree.get(left, "count")), jax.tree.leaves(eqx.filter(learned, eqx.is_array))
+
+    order = list(range(8))
+    assert len(full) == 5 and after(order, 5)[0] == 2
+    (one, first), (same, last) = after(order, 4), after(order[::-1], 4)
+    assert one == same == 1
+    before = jax.tree.leaves(eqx.filter(network, eqx.is_array))
+    assert any((x != y).any() for x, y in zip(first, before, strict=True))
+    for x, y in zip(first, last, strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-5)
+    none, untouched = after(order, 0)
+    assert none == 0 and all((x == y).all() for x, y in zip(untouched, before, strict=True))
 
 
 @pytest.fixture(scope="module")

@@ -24,8 +24,8 @@ from symphony.simulator.scenarios import ScenarioArrays, batch_axes, pick
 from symphony.telemetry.tuning import Slopes
 from symphony.training.beliefs import NONE, slopes
 from symphony.training.rollouts import COMPLETION
-from symphony.training.train import Drawn, Position, Round, Size, after, begun, compared, one_round, taken, updates
-from symphony.training.update import PPO, Method
+from symphony.training.train import Drawn, Position, Round, Size, after, begun, compared, one_round, taken
+from symphony.training.update import PPO, Method, rate
 
 SEEDS = "seeds"  # the axis
 
@@ -51,8 +51,7 @@ def train_together(
     """
     contention = contention or Bottleneck()
     sloped = slopes(telemetry_gradient)
-    steps = updates([drawn], size, method, rounds)
-    each = [begun(Network(jax.random.key(seed), sizes), method, steps) for seed in seeds]
+    each = [begun(Network(jax.random.key(seed), sizes), method) for seed in seeds]
     positions = jax.tree.map(lambda *x: jnp.stack(x) if eqx.is_array(x[0]) else x[0], *each)
     history: list[list[Round]] = [[] for _ in seeds]
 
@@ -60,7 +59,7 @@ def train_together(
         """What a round takes, but for where training stands."""
         batch = pick(drawn.pool, np.stack([taken(drawn, size, seed, number) for seed in seeds]))
         keys = jnp.stack([jax.random.fold_in(jax.random.key(seed), number) for seed in seeds])
-        return batch, keys, contention, objective, drawn.keep, size, method, steps, sloped
+        return batch, keys, rate(method, number, rounds), contention, objective, drawn.keep, size, method, sloped
 
     compiles: Any = eqx.filter_jit(_rounds)
     program = compiles.lower(positions, *lesson(0)).compile()
@@ -86,12 +85,12 @@ def _rounds(
     positions: Position,
     batch: ScenarioArrays,
     keys: Array,
+    rate: Array,
     contention: ContentionModel,
     objective: str,
     keep: int,
     size: Size,
     method: Method,
-    steps: int,
     sloped: Slopes | None,
 ) -> tuple[Position, dict[str, Array]]:
     """A round of all."""
@@ -99,7 +98,7 @@ def _rounds(
 
     def one(arrays: Any, batch: ScenarioArrays, key: Array) -> tuple[Any, dict[str, Array]]:
         position, figures = one_round(
-            eqx.combine(arrays, rest), batch, key, contention, objective, keep, size, method, steps, sloped, SEEDS
+            eqx.combine(arrays, rest), batch, key, rate, contention, objective, keep, size, method, sloped, SEEDS
         )
         return eqx.filter(position, eqx.is_array), figures
 

@@ -39,7 +39,7 @@ from symphony.telemetry.tuning import Slopes
 from symphony.training.beliefs import NONE, slopes
 from symphony.training.returns import worth
 from symphony.training.rollouts import COMPLETION, roll_out
-from symphony.training.update import PPO, Method, learn, lesson, optimiser
+from symphony.training.update import PPO, Method, learn, lesson, optimiser, rate
 
 RIVALS = ("eft-belief", "dmda", "tetris")  # the best of them on each validation scenario is what is compared with
 VALIDATION, POOL = 1_000_000, 2_000_000  # first seeds; those below a million are left to whoever compares
@@ -171,8 +171,7 @@ def train(
     contention = contention or Bottleneck()
     draws = list(drawn_before) or [draw(course, size, method, contention, rivals) for course in courses]
     kinds = list({id(x): x for x in draws}.values())
-    steps = updates(draws, size, method, rounds)
-    position = begun(start.network if start is not None else Network(jax.random.key(seed), sizes), method, steps)
+    position = begun(start.network if start is not None else Network(jax.random.key(seed), sizes), method)
     history: list[Round] = []
     best = (float("inf"), position.network)  # how good, and which
     folder = None if checkpoint is None else Path(checkpoint)
@@ -185,7 +184,7 @@ def train(
         now = draws[number % len(draws)]
         batch = pick(now.pool, taken(now, size, seed, number))
         key = jax.random.fold_in(jax.random.key(seed), number)
-        return batch, key, contention, objective, now.keep, size, method, steps, sloped
+        return batch, key, rate(method, number, rounds), contention, objective, now.keep, size, method, sloped
 
     def looked(network: Network) -> float:
         policy = Learned(network)
@@ -279,16 +278,9 @@ def taken(now: Drawn, size: Size, seed: int, number: int) -> np.ndarray:
     return np.repeat(chosen, size.group)
 
 
-def updates(draws: Sequence[Drawn], size: Size, method: Method, rounds: int) -> int:
-    """How often a training changes the weights."""
-    runs = min(size.scenarios, size.pool) * size.group
-    each = [method.epochs * max(1, runs * x.keep // (method.unroll * method.pieces)) for x in draws]
-    return sum(each[number % len(each)] for number in range(rounds))
-
-
-def begun(network: Network, method: Method, steps: int) -> Position:
+def begun(network: Network, method: Method) -> Position:
     """A training before its first round. Without weak types, which would make the second round compile again."""
-    position = Position(network, optimiser(method, steps).init(eqx.filter(network, eqx.is_inexact_array)))
+    position = Position(network, optimiser(method).init(eqx.filter(network, eqx.is_inexact_array)))
     return jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype) if eqx.is_array(x) else x, position)
 
 
@@ -314,12 +306,12 @@ def one_round(
     position: Position,
     batch: ScenarioArrays,
     key: Array,
+    rate: Array,
     contention: ContentionModel,
     objective: str,
     keep: int,
     size: Size,
     method: Method,
-    steps: int,
     sloped: Slopes | None,
     axis: str | None = None,
 ) -> tuple[Position, dict[str, Array]]:
@@ -333,9 +325,8 @@ def one_round(
     told = jax.vmap(lambda w: graphs(batch.topology, unannounced(w)))(each)
     judged = worth(decisions, told.scale.repeat(size.group), size.group, size.memory, method.baseline)
     stretches = lesson(decisions, judged.advantage, judged.target, method.unroll, size.group)
-    optimise = optimiser(method, steps)
     network, state, figures = learn(
-        position.network, position.optimiser, batch.topology, told, stretches, second, method, optimise
+        position.network, position.optimiser, batch.topology, told, stretches, second, method, rate
     )
     figures |= {"decisions": decisions.count.sum(), "stay_s": decisions.stay_s.mean()}
     return Position(network, state), figures

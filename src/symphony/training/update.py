@@ -103,10 +103,14 @@ def loss(
     return -gain - method.entropy * mean(entropy) + method.value * error, figures
 
 
-def optimiser(method: Method, steps: int) -> optax.GradientTransformation:
-    """Adam, with a rate that falls to a tenth over the training."""
-    rate = optax.cosine_decay_schedule(method.rate, steps, alpha=0.1)
-    return optax.chain(optax.clip_by_global_norm(method.norm), optax.adam(rate))
+def optimiser(method: Method) -> optax.GradientTransformation:
+    """Adam, for a rate of one."""
+    return optax.chain(optax.clip_by_global_norm(method.norm), optax.adam(1.0))
+
+
+def rate(method: Method, number: int, rounds: int) -> Array:
+    """Of learning, in one of so many rounds: it falls to a tenth."""
+    return jnp.asarray(optax.cosine_decay_schedule(method.rate, rounds, alpha=0.1)(number))
 
 
 def learn(
@@ -117,22 +121,41 @@ def learn(
     lesson: Lesson,
     key: Array,
     method: Method,
-    optimise: optax.GradientTransformation,
+    rate: Array,
 ) -> tuple[Network, Any, dict[str, Array]]:
-    """Several passes over the stretches, some of them at a time, in random order. `graphs`: of each scenario."""
+    """Several passes over the stretches, some of them at a time, in random order. `graphs`: of each scenario.
+
+    Stretches in which nothing was decided, a third of them where runs differ in length, take no time.
+    """
     count = lesson.advantage.shape[0]
     each = min(method.pieces, count)
     factors = network.factors
+    optimise = optimiser(method)
+    filled = lesson.kept.any(axis=1)
+    many = -(-filled.sum() // each)  # steps of a pass
 
-    def step(carry: Any, which: Array) -> tuple[Any, dict[str, Array]]:
-        network, state = carry
+    def order(key: Array) -> Array:
+        """The filled ones in random order; then others, and again, to a whole number of steps."""
+        mixed = jax.random.permutation(key, count)
+        mixed = mixed[jnp.argsort(~filled[mixed], stable=True)]
+        return jnp.resize(mixed, (-(-count // each), each))
+
+    def step(network: Network, state: Any, which: Array) -> tuple[Network, Any, dict[str, Array]]:
         some = jax.tree.map(lambda x: x[which], lesson)
         (_, figures), slope = eqx.filter_value_and_grad(loss, has_aux=True)(network, t, graphs, some, method, factors)
         changes, state = optimise.update(slope, state, eqx.filter(network, eqx.is_inexact_array))
         figures["slope"] = optax.tree.norm(slope)
-        return (eqx.apply_updates(network, changes), state), figures
+        return eqx.apply_updates(network, jax.tree.map(lambda x: rate * x, changes)), state, figures
 
-    keys = jax.random.split(key, method.epochs)
-    order = jnp.concatenate([jax.random.permutation(k, count)[: count // each * each].reshape(-1, each) for k in keys])
-    (network, state), figures = jax.lax.scan(step, (network, state), order)
-    return network, state, jax.tree.map(jnp.mean, figures)
+    orders = jnp.stack([order(k) for k in jax.random.split(key, method.epochs)])
+    learned, fixed = eqx.partition(network, eqx.is_array)
+    nothing = jax.tree.map(jnp.zeros_like, jax.eval_shape(lambda: step(network, state, orders[0, 0])[2]))
+
+    def body(carry: Any) -> Any:
+        at, learned, state, sums = carry
+        network, state, figures = step(eqx.combine(learned, fixed), state, orders[at // many, at % many])
+        return at + 1, eqx.filter(network, eqx.is_array), state, jax.tree.map(jnp.add, sums, figures)
+
+    total = method.epochs * many
+    _, learned, state, sums = jax.lax.while_loop(lambda carry: carry[0] < total, body, (0, learned, state, nothing))
+    return eqx.combine(learned, fixed), state, jax.tree.map(lambda x: x / jnp.maximum(total, 1), sums)
