@@ -15,8 +15,8 @@ from symphony.runtime.demand import Ran
 from symphony.runtime.graph import Graph, Submission, submission
 from symphony.runtime.kernels import KernelFunction
 from symphony.runtime.profiles import Profiles
+from symphony.runtime.seen import PCIE, TAKEN
 from symphony.runtime.speeds import Kind, Seen
-from symphony.runtime.watching import PCIE, TAKEN
 from tests.runtime.machines import machine
 
 SHAPES = Shapes(jobs=3, tasks=8, edges=8, kernels=4)

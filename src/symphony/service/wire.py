@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from symphony.policies.forecast import Behind
 from symphony.problem import errors, limits
+from symphony.problem.behind import Behind
 from symphony.problem.errors import SymphonyError
 from symphony.runtime.training import NUMBERS, STEPS, Training
 
