@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from symphony.runtime.jobs import Attempt, JobState, TaskRun
 
 
+NOT_LET_IN = "waits until the job is let in"
 WENT = 5  # steps from which a training job went on, that are named
 
 
@@ -120,7 +121,7 @@ def _told(task: TaskStory, attempt: Attempt, before_s: float, now_s: float) -> s
 
 def _waits(job: JobState, run: TaskRun) -> str:
     if job.row < 0:
-        return "waits until the job is let in"
+        return NOT_LET_IN
     return waits_for([job.runs[source].name for source in run.call.reads if job.runs[source].value is None])
 
 

@@ -109,7 +109,7 @@ class RemoteJob:
 
     @property
     def status(self) -> str:
-        """One of waiting, running, done, failed, cancelled."""
+        """One of waiting (none of its tasks has started), running, done, failed, cancelled."""
         return self.view().status
 
     @property

@@ -22,7 +22,7 @@ from symphony.problem.errors import EngineError, JobCancelledError, ServiceError
 from symphony.runtime.cluster import Cluster
 from symphony.runtime.failures import error_of, is_run_again
 from symphony.runtime.graph import Submission
-from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, Attempt, JobState, TaskRun
+from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, WAITING, Attempt, JobState, TaskRun
 from symphony.runtime.progress import refresh
 from symphony.service import graphs, tables
 from symphony.service.blobs import Blobs, named_in
@@ -30,7 +30,7 @@ from symphony.service.ledger import Entry, Ledger
 from symphony.service.recorder import Recorder, wall
 from symphony.service.shares import Line
 from symphony.service.state import BROKE, CANCEL, ENDED, FINISHED, LOST, STOPPED, JobRecord
-from symphony.service.wire import Problem, Submit, Value, optional
+from symphony.service.wire import JobView, Problem, Submit, TrainingView, Value, optional
 
 log = logging.getLogger("symphony.service")
 FRESH = 256  # jobs that were just accepted, and need not be read again
@@ -143,7 +143,6 @@ class Running:
             self._ledger.insist(lambda entry: self.end(entry, job, FAILED, told))
             return
         self.handed[job.id] = Handed(state, rest.tasks, [(value, task) for task, value in held.items()])
-        job.status = RUNNING
 
     def _read(self, job: JobRecord) -> Submission:
         rows = tables.payloads.c
@@ -256,6 +255,29 @@ class Running:
         task = self.handed[run.job.number].tasks[run.index]
         entry.add(kind, run.job.number, task, **data)
         return task
+
+    def status(self, job: JobRecord) -> str:
+        """A job waits until one of its tasks has started, let in or not. Any thread may ask.
+
+        From then on it is running, also while all of it is stopped for others or a service that was restarted has not
+        come to it yet.
+        """
+        if job.over:
+            return job.status
+        handed = self.handed.get(job.id)
+        begun = job.finished or job.seconds or (handed is not None and handed.state.status != WAITING)
+        return RUNNING if begun else WAITING
+
+    def view(self, job: JobRecord) -> JobView:
+        """A job in a line, with how far it is if it trains. Any thread may ask."""
+        told = job.view().model_copy(update={"status": self.status(job)})
+        if not job.steps or job.over:
+            return told
+        step, saved, per_s = self.stepped(job)
+        handed = self.handed.get(job.id)
+        runs = handed is not None and any(run.number >= 0 for run in handed.state.runs)
+        trains = TrainingView(steps=job.steps, step=step, saved=saved, per_s=per_s or None, runs=runs)
+        return told.model_copy(update={"training": trains})
 
     def stepped(self, job: JobRecord) -> tuple[int, int, float]:
         """Steps of its training jobs that are done, those that are saved, and how many a second, lately.

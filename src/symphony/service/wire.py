@@ -266,7 +266,7 @@ class JobView(BaseModel):
     name: str
     queue: str
     priority: int
-    status: str
+    status: str  # waiting (none of its tasks has started), running, done, failed, cancelled
     tasks: int
     finished: int
     accepted_s: float
@@ -353,7 +353,7 @@ class ClusterView(BaseModel):
     name: str
     policy: str
     devices: list[DeviceView]
-    waiting: int
+    waiting: int  # jobs, by their status
     running: int
     counts: dict[str, int]  # jobs that are over, by how they ended
     users: list[UserView]
