@@ -101,7 +101,8 @@ def _steps(training: TrainingView | None, status: str) -> str:
     """How far a training job is. One that has started is called running, but may have been stopped for another."""
     if training is None:
         return ""
-    saved = f", {training.saved} saved" if training.saved < training.step or training.step < training.steps else ""
+    lacks = training.saved < training.step or training.step < training.steps
+    saved = f", {training.saved} saved" if lacks and status != "done" else ""
     speed = f", {training.per_s:.3g}/s" if training.per_s is not None else ""
     waits = ", waits" if status == "running" and not training.runs else ""
     return f"{training.step}/{training.steps}{saved}{speed}{waits}"

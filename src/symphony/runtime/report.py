@@ -77,7 +77,10 @@ def explain(told: Story, now_s: float) -> str:
 def _went(task: TaskStory) -> str:
     """How often a training job was saved, stopped and went on, and from where."""
     said = [attempt.progress for attempt in task.attempts if attempt.progress is not None]
-    step = task.steps if task.attempts[-1].ended == "done" else said[-1].step if said else 0
+    step = said[-1].step if said else 0
+    so_far = f"{step} of {task.steps} steps"
+    if task.attempts[-1].ended == "done" and step < task.steps:
+        so_far = f"returned after {so_far}" if step else f"returned, and said nothing of its {task.steps} steps"
     stopped = sum(attempt.ended == "stopped" for attempt in task.attempts)
     lost = sum(attempt.ended not in ("", "done", "stopped") for attempt in task.attempts)
     later = [str(progress.began) for k, progress in enumerate(said) if k or progress.began]
@@ -87,7 +90,7 @@ def _went(task: TaskStory) -> str:
     told = ", ".join(f"{what} {_times(count)}" for what, count in counts.items() if count)
     if not counts["saved"]:
         told = f"never saved, {told}" if told else "never saved"
-    return f"{step} of {task.steps} steps; {told}{went}"
+    return f"{so_far}; {told}{went}"
 
 
 def _times(count: int) -> str:

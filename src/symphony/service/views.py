@@ -70,12 +70,13 @@ def detail(service: Service, job: JobRecord) -> JobDetail:
 
 
 def _trained(steps: int, status: str, runs: Sequence[Run], live: Progress | None) -> TrainingView:
-    if status == DONE:
-        return TrainingView(steps=steps, step=steps, saved=steps)
-    if live is not None:
+    if live is not None and status != DONE:
         per_s = optional(live.per_s) if status == RUNNING else None
         return TrainingView(steps=steps, step=live.step, saved=live.saved, per_s=per_s, runs=status == RUNNING)
     said = [run for run in runs if run.began_step is not None]
+    if status == DONE:  # none of its steps is done again
+        step = said[-1].step if said else 0
+        return TrainingView(steps=steps, step=step, saved=step)
     return TrainingView(steps=steps, step=said[-1].step if said else 0, saved=said[-1].saved_step if said else 0)
 
 
