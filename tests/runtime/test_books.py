@@ -158,8 +158,8 @@ def test_rooms_grow_and_keep_what_they_hold() -> None:
 
 
 def test_steps_of_training_jobs_and_what_is_believed_of_them_stay_when_rooms_grow() -> None:
-    train = sy.training(steps=1000, kind="ResNet-50", name="train")(lambda job: None)
-    other = sy.training(steps=50, kind="LSTM", name="other")(lambda job: None)
+    train = sy.training(steps=1000, kind="ResNet-50", name="train")(lambda job, *_: None)
+    other = sy.training(steps=50, kind="LSTM", name="other")(lambda job, *_: None)
     small = books()
     for graph in (chain(train), chain(kernel("plain"), other)):
         row = add(small, graph)

@@ -499,9 +499,9 @@ def test_cancelled_work_leaves_no_slot_behind(cluster: sy.Cluster, tmp_path: Pat
 
 
 def test_an_argument_that_cannot_be_sent_is_named_at_once(cluster: sy.Cluster) -> None:
-    with pytest.raises(sy.WorkloadError, match="argument 'lock' cannot be sent") as caught:
-        cluster.submit(one(add, 1, lock=threading.Lock()))
-    assert "task 'add-0'" in caught.value.where
+    with pytest.raises(sy.WorkloadError, match="argument 'parts' cannot be sent") as caught:
+        cluster.submit(one(total, parts=threading.Lock()))
+    assert "task 'total-0'" in caught.value.where
 
 
 def test_a_kernel_that_cannot_be_sent_is_named_at_once(cluster: sy.Cluster) -> None:

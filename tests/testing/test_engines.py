@@ -81,19 +81,7 @@ def test_an_engine_that_keeps_its_contract_passes(good: LocalEngine) -> None:
         (changing(Failed, lambda event: [replace(event, traceback="")]), "exception of a kernel is not told of"),
         ({"cancel": lambda found, number: None}, "nothing was heard of _s"),
     ],
-    ids=[
-        "inventory",
-        "values",
-        "lost",
-        "last words",
-        "training",
-        "twice",
-        "stopped",
-        "times",
-        "why",
-        "traceback",
-        "cancel",
-    ],
+    ids=["inventory", "values", "lost", "told", "training", "twice", "stopped", "times", "why", "traceback", "cancel"],
 )
 def test_what_is_wrong_is_said(broken: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "PATIENCE_S", 2.0)
