@@ -137,7 +137,7 @@ def test_ray_is_not_loaded_with_symphony() -> None:
 def test_a_client_needs_none_of_what_a_service_does() -> None:
     """The base install has no web server and no database: commands and clients must load without."""
     needed = {"fastapi", "starlette", "uvicorn", "sqlalchemy", "alembic", "psycopg"}
-    loaded, waiting = set(), ["symphony", *(name for name in MODULES if package(name) == "cli")]
+    loaded, waiting = set(), ["symphony", *USES["symphony"], *(name for name in MODULES if package(name) == "cli")]
     while waiting:
         name = waiting.pop()
         if name not in loaded and name in MODULES:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
+import subprocess
+import sys
 import textwrap
 import types
 import warnings
 from operator import attrgetter
+from pathlib import Path
 
 import pytest
 
@@ -187,6 +191,48 @@ def test_every_public_name_is_there() -> None:
         assert all(hasattr(getattr(sy, part), name) for name in names)
 
 
+def test_every_name_is_where_type_checkers_are_told() -> None:
+    """Names are looked up in a table when they are asked for; checkers read imports that never run."""
+    tree = ast.parse(Path(sy.__file__).read_text(encoding="utf-8"))
+    (checked,) = (node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    told = {
+        alias.name: f"{node.module}.{alias.name}"
+        for node in checked.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    found = {name: f"symphony.{module}.{name}" for name, module in sy._NAMES.items()}
+    packages = {name: f"symphony.{name}" for name in ("baselines", "policies", "telemetry", "testing")}
+    assert told == found | packages
+
+
+def test_nothing_heavy_is_loaded_before_it_is_asked_for() -> None:
+    """Neither by `dir` nor by what clients write. A name that is nobody's is an error; all names are there at last."""
+    code = """
+import sys
+import symphony as sy
+
+assert set(sy.__all__) < set(dir(sy)) and "problem" in dir(sy)
+(sy.kernel, sy.graph, sy.training, sy.connect, sy.Topology, sy.KernelError)
+assert not {"jax", "numpy", "equinox", "optax", "ortools", "sqlalchemy"} & set(sys.modules)
+assert not hasattr(sy, "nonsense") and "has no attribute 'nonsense'" in str(failed(lambda: sy.nonsense))
+from symphony import *
+assert "jax" in sys.modules and compare is sy.compare and sy.simulator.run.simulate is sy.simulate
+"""
+    failed = "def failed(f):\n    try:\n        f()\n    except AttributeError as error:\n        return error\n"
+    done = subprocess.run([sys.executable, "-c", failed + code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("first", ["import symphony.training.returns", "import symphony", "sy.train", "sy.training"])
+def test_training_is_the_decorator_whatever_was_loaded_before(first: str) -> None:
+    """A package has its name, too."""
+    then = "import symphony.training.train; print(sy.training.__module__, sy.train.__name__)"
+    code = f"import symphony as sy; {first}; {then}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("symphony.runtime.kernels train\n", "")
+
+
 def public_objects() -> list[tuple[str, object]]:
     named = [(name, getattr(sy, name)) for name in PUBLIC]
     named += [(f"{part}.{name}", getattr(getattr(sy, part), name)) for part in PUBLIC_IN for name in PUBLIC_IN[part]]
@@ -256,9 +302,6 @@ def test_a_plug_in_contention_model_changes_the_outcome() -> None:
 
 
 def test_importing_it_warns_of_nothing() -> None:
-    import subprocess
-    import sys
-
     code = "import warnings; warnings.simplefilter('error'); import symphony"
     with warnings.catch_warnings():
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

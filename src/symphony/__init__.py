@@ -11,16 +11,11 @@ with sy.local() as cluster:                     # this machine, as it is
     print(cluster.submit(graph).result())
 """
 
-from symphony import baselines, policies, telemetry, testing
-from symphony.engines.engine import Engine
-from symphony.engines.local import LocalEngine
-from symphony.evaluation.compare import compare
-from symphony.evaluation.metrics import METRICS
-from symphony.evaluation.report import Report
-from symphony.lowering.family import workload
-from symphony.oracle.oracle import Oracle
-from symphony.oracle.planning import Planned, plan
-from symphony.problem.discover import discover
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from symphony.problem.errors import (
     BusyError,
     CycleError,
@@ -46,33 +41,106 @@ from symphony.problem.errors import (
     WorkerDiedError,
     WorkloadError,
 )
-from symphony.problem.topologies import topology
-from symphony.problem.topology import Device, DeviceKind, Hop, Resource, Topology
-from symphony.problem.workload import Edge, Gang, Job, Kernel, Profile, Task, TaskGraph, Workload
-from symphony.runtime.cluster import Cluster, local, ray
-from symphony.runtime.graph import graph
-from symphony.runtime.kernels import kernel
-from symphony.runtime.kernels import training as _training
-from symphony.scheduling.policy import (
-    Action,
-    Observation,
-    Policy,
-    best_device,
-    best_feasible,
-    pick_gang,
-    place,
-    preempt,
-    reconfigure,
-    wait,
-)
-from symphony.service.client import RemoteCluster, RemoteJob, connect
-from symphony.simulator.contention import Bottleneck, ContentionModel, Serial
-from symphony.simulator.records import GangRecord, JobRecord, RunRecord
-from symphony.simulator.run import simulate
-from symphony.simulator.scenarios import CALM, Disturbances, Scenario, draw
-from symphony.training.train import train
 
-training = _training  # what users write; the package of that name is imported by those who train policies
+if TYPE_CHECKING:
+    from symphony import baselines, policies, telemetry, testing
+    from symphony.engines.engine import Engine
+    from symphony.engines.local import LocalEngine
+    from symphony.evaluation.compare import compare
+    from symphony.evaluation.metrics import METRICS
+    from symphony.evaluation.report import Report
+    from symphony.lowering.family import workload
+    from symphony.oracle.oracle import Oracle
+    from symphony.oracle.planning import Planned, plan
+    from symphony.problem.discover import discover
+    from symphony.problem.topologies import topology
+    from symphony.problem.topology import Device, DeviceKind, Hop, Resource, Topology
+    from symphony.problem.workload import Edge, Gang, Job, Kernel, Profile, Task, TaskGraph, Workload
+    from symphony.runtime.cluster import Cluster, local, ray
+    from symphony.runtime.graph import graph
+    from symphony.runtime.kernels import kernel
+    from symphony.runtime.kernels import training as training
+    from symphony.scheduling.policy import (
+        Action,
+        Observation,
+        Policy,
+        best_device,
+        best_feasible,
+        pick_gang,
+        place,
+        preempt,
+        reconfigure,
+        wait,
+    )
+    from symphony.service.client import RemoteCluster, RemoteJob, connect
+    from symphony.simulator.contention import Bottleneck, ContentionModel, Serial
+    from symphony.simulator.records import GangRecord, JobRecord, RunRecord
+    from symphony.simulator.run import simulate
+    from symphony.simulator.scenarios import CALM, Disturbances, Scenario, draw
+    from symphony.training.train import train
+
+# Loaded now, so that loading one of its modules later does not take the name from `sy.training`.
+import_module("symphony.training")
+del globals()["training"]
+
+# Where each name is. A module is loaded when one of its names is first asked for: what only talks to a service, or
+# only has kernels to submit, does without JAX, which takes seconds. Type checkers read the same above.
+_MODULES = {
+    "engines.engine": "Engine",
+    "engines.local": "LocalEngine",
+    "evaluation.compare": "compare",
+    "evaluation.metrics": "METRICS",
+    "evaluation.report": "Report",
+    "lowering.family": "workload",
+    "oracle.oracle": "Oracle",
+    "oracle.planning": "Planned plan",
+    "problem.discover": "discover",
+    "problem.topologies": "topology",
+    "problem.topology": "Device DeviceKind Hop Resource Topology",
+    "problem.workload": "Edge Gang Job Kernel Profile Task TaskGraph Workload",
+    "runtime.cluster": "Cluster local ray",
+    "runtime.graph": "graph",
+    "runtime.kernels": "kernel training",
+    "scheduling.policy": "Action Observation Policy best_device best_feasible pick_gang place preempt reconfigure wait",
+    "service.client": "RemoteCluster RemoteJob connect",
+    "simulator.contention": "Bottleneck ContentionModel Serial",
+    "simulator.records": "GangRecord JobRecord RunRecord",
+    "simulator.run": "simulate",
+    "simulator.scenarios": "CALM Disturbances Scenario draw",
+    "training.train": "train",
+}
+_NAMES = {name: module for module, names in _MODULES.items() for name in names.split()}
+_PACKAGES = [
+    "baselines",
+    "engines",
+    "evaluation",
+    "lowering",
+    "oracle",
+    "policies",
+    "problem",
+    "runtime",
+    "scheduling",
+    "service",
+    "simulator",
+    "telemetry",
+    "testing",
+]
+
+if not TYPE_CHECKING:  # a checker would take any name for one that is there
+
+    def __getattr__(name: str) -> Any:
+        if name in _PACKAGES:
+            return import_module(f"{__name__}.{name}")
+        if name not in _NAMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        found = getattr(import_module(f"{__name__}.{_NAMES[name]}"), name)
+        globals()[name] = found
+        return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_NAMES, *_PACKAGES})
+
 
 __all__ = [
     "CALM",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from symphony.cli.forecast import _times, _within
+from symphony.cli.forecast_table import times, within
 from tests.cli.command import symphony_here
 
 
@@ -17,9 +17,9 @@ def test_mistakes_are_found_before_the_work(tmp_path: Path) -> None:
 
 def test_times_are_bands_from_now_on() -> None:
     band = {"low": 160.0, "mid": 7300.0, "high": 10_900.0}
-    assert _times(band, 100.0) == "2 h (0.0167 to 3)"
-    assert _times(band | {"high": None}, 100.0) == "2 h (0.0167 to never)"
-    assert _times({"low": 130.0, "mid": None, "high": None}, 100.0) == "30 s or never"
-    assert _times(dict.fromkeys(band, None), 100.0) == "never"
-    assert _times({"low": 100.0, "mid": 864_100.0, "high": 8.64e9 + 100}, 100.0) == "10 d (0 to 100,000)"
-    assert _within(band, 160.0) and _within(band | {"high": None}, 1e9) and not _within(band, 100.0)
+    assert times(band, 100.0) == "2 h (0.0167 to 3)"
+    assert times(band | {"high": None}, 100.0) == "2 h (0.0167 to never)"
+    assert times({"low": 130.0, "mid": None, "high": None}, 100.0) == "30 s or never"
+    assert times(dict.fromkeys(band, None), 100.0) == "never"
+    assert times({"low": 100.0, "mid": 864_100.0, "high": 8.64e9 + 100}, 100.0) == "10 d (0 to 100,000)"
+    assert within(band, 160.0) and within(band | {"high": None}, 1e9) and not within(band, 100.0)

@@ -60,6 +60,20 @@ def test_a_graph_is_submitted_and_looked_at(folder: Path) -> None:
     assert json.loads(symphony_here("cancel", number, "--json", folder=folder).stdout)["status"] == "done"
 
 
+def test_queues_and_priorities_are_listed_where_there_are_any(folder: Path, here: Place) -> None:
+    plain = symphony_here("submit", "graph.py", "--wait", folder=folder)
+    assert plain.returncode == 0
+    head = symphony_here("jobs", "-n", "1", folder=folder).stdout.splitlines()[0].split()
+    assert head == ["job", "name", "status", "tasks", "submitted", "took"]
+    urgent = ["--token", here.token("ann", priority=5)]
+    symphony_here("submit", "graph.py", "--queue", "night", "--priority", "5", "--wait", *urgent, folder=folder)
+    head, last, before = (line.split() for line in symphony_here("jobs", "-n", "2", folder=folder).stdout.splitlines())
+    assert head == ["job", "name", "queue", "priority", "status", "tasks", "submitted", "took"]
+    assert last[1:6] == ["double", "night", "5", "done", "1/1"] and before[1:5] == ["double", "0", "done", "1/1"]
+    told = json.loads(symphony_here("jobs", "-n", "1", "--json", folder=folder).stdout)[0]
+    assert (told["queue"], told["priority"]) == ("night", 5)
+
+
 def test_the_same_submission_twice_is_one_job(folder: Path) -> None:
     first, second = (symphony_here("submit", "graph.py", "--key", "k", folder=folder).stdout for _ in range(2))
     assert first == second and first.strip().isdigit()

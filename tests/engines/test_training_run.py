@@ -50,6 +50,22 @@ def test_a_run_goes_on_after_the_step_that_was_saved_last(tmp_path: Path) -> Non
     assert list(run(tmp_path, "c").steps()) == []
 
 
+def test_the_step_in_which_it_returns_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training_run.time, "monotonic", lambda: 100.0)  # too early to tell of any step
+    job = run(tmp_path)
+    trained(job, 5, every=20)
+    assert told(tmp_path)["step"] == 0
+    job.returned()
+    assert (told(tmp_path)["step"], told(tmp_path)["saved"]) == (5, 0)
+    whole = run(tmp_path, "b")
+    trained(whole, 20)
+    whole.returned()
+    assert told(tmp_path)["step"] == 10
+    silent = run(tmp_path, "c")
+    silent.returned()
+    assert told(tmp_path)["step"] == 10  # those that were done before it
+
+
 @pytest.mark.parametrize("spoilt", ["cut", "changed", "empty", "not a pickle"])
 def test_a_checkpoint_that_cannot_be_read_falls_back_to_the_one_before(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], spoilt: str

@@ -13,6 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from symphony.cli import explain as command
+from symphony.cli import explain_decision
 from symphony.policies import Learned, Network, Sizes, explain, load, named, save
 from symphony.problem.errors import InputError
 from symphony.simulator.run import run_traces
@@ -119,7 +120,7 @@ def test_a_decision_that_is_never_made_is_named(policy) -> None:
 def test_the_command_shows_candidates_beliefs_and_the_heuristic(written: Path, monkeypatch) -> None:
     app = typer.Typer()
     app.command()(command.explain)
-    monkeypatch.setattr(command, "scenario", lambda *_: cheap_scenario())
+    monkeypatch.setattr(explain_decision, "scenario", lambda *_: cheap_scenario())
     monkeypatch.setenv("COLUMNS", "160")
     options = ["-t", "machine", "-p", str(written), "-d", "3"]
     shown = CliRunner().invoke(app, options)

@@ -15,8 +15,8 @@ from symphony.runtime.demand import Ran
 from symphony.runtime.graph import Graph, Submission, submission
 from symphony.runtime.kernels import KernelFunction
 from symphony.runtime.profiles import Profiles
+from symphony.runtime.seen import PCIE, TAKEN
 from symphony.runtime.speeds import Kind, Seen
-from symphony.runtime.watching import PCIE, TAKEN
 from tests.runtime.machines import machine
 
 SHAPES = Shapes(jobs=3, tasks=8, edges=8, kernels=4)
@@ -158,8 +158,8 @@ def test_rooms_grow_and_keep_what_they_hold() -> None:
 
 
 def test_steps_of_training_jobs_and_what_is_believed_of_them_stay_when_rooms_grow() -> None:
-    train = sy.training(steps=1000, kind="ResNet-50", name="train")(lambda job: None)
-    other = sy.training(steps=50, kind="LSTM", name="other")(lambda job: None)
+    train = sy.training(steps=1000, kind="ResNet-50", name="train")(lambda job, *_: None)
+    other = sy.training(steps=50, kind="LSTM", name="other")(lambda job, *_: None)
     small = books()
     for graph in (chain(train), chain(kernel("plain"), other)):
         row = add(small, graph)

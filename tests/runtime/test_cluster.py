@@ -462,6 +462,20 @@ def test_a_job_can_be_cancelled_while_it_runs(cluster: sy.Cluster, tmp_path: Pat
     assert still_well(cluster)
 
 
+def test_a_job_waits_until_one_of_its_tasks_has_started(tmp_path: Path) -> None:
+    with sy.local(machine(slots=1), profiles=tmp_path / "profiles.json") as cluster:
+        first = cluster.submit(one(sleep, str(tmp_path / "running")))
+        second = cluster.submit(one(sleep))
+        wait_for(tmp_path / "running")
+        while second._state.slot < 0:  # the core has it when it has one
+            time.sleep(0.01)
+        assert (first.status, second.status) == ("running", "waiting")
+        assert "sleep-0  waits for a device" in second.explain()
+        second.cancel()
+        first.cancel()
+        assert second.wait(SECONDS) and second.status == "cancelled"
+
+
 def test_a_result_may_not_be_there_in_time(cluster: sy.Cluster, tmp_path: Path) -> None:
     job = cluster.submit(one(sleep, str(tmp_path / "running")))
     with pytest.raises(TimeoutError, match="it goes on"):
@@ -485,9 +499,9 @@ def test_cancelled_work_leaves_no_slot_behind(cluster: sy.Cluster, tmp_path: Pat
 
 
 def test_an_argument_that_cannot_be_sent_is_named_at_once(cluster: sy.Cluster) -> None:
-    with pytest.raises(sy.WorkloadError, match="argument 'lock' cannot be sent") as caught:
-        cluster.submit(one(add, 1, lock=threading.Lock()))
-    assert "task 'add-0'" in caught.value.where
+    with pytest.raises(sy.WorkloadError, match="argument 'parts' cannot be sent") as caught:
+        cluster.submit(one(total, parts=threading.Lock()))
+    assert "task 'total-0'" in caught.value.where
 
 
 def test_a_kernel_that_cannot_be_sent_is_named_at_once(cluster: sy.Cluster) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 import symphony as sy
-from symphony.policies.forecast import Band, Behind, JobNow
+from symphony.policies.forecast import Band, JobNow
+from symphony.problem.behind import Behind
 from symphony.runtime.forecasts import Lost, Standing, TrainingForecast, Trains, forecasts, told
 from symphony.runtime.speeds import Kind, Seen, Speeds
 

@@ -90,7 +90,7 @@ def test_a_run_that_is_killed_goes_on_from_what_it_saved(cluster: Cluster, tmp_p
     os.kill(int(before.name[2:]), signal.SIGKILL)
     assert job.result(SECONDS) == (10, True)
     told = job.explain()
-    assert "1000 of 1000 steps" in told and "saved 2 times, lost once; went on from step 10" in told
+    assert "returned after 25 of 1000 steps" in told and "saved 2 times, lost once; went on from step 10" in told
     no_folder(cluster)
     nothing_left(cluster)
 

@@ -12,7 +12,8 @@ import pytest
 
 from symphony.problem.errors import DataError
 from symphony.problem.topology import Topology
-from symphony.runtime.watching import PCIE, TAKEN, Seen, Watch
+from symphony.runtime.seen import PCIE, TAKEN, Seen
+from symphony.runtime.watching import Watch
 from symphony.telemetry.samples import Column, Problem, Sample
 from symphony.telemetry.sources.nvml import NvmlSource
 from tests.runtime.machines import machine

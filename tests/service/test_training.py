@@ -190,7 +190,7 @@ def test_what_is_stopped_for_others_saves_first_and_the_journal_says_so(served: 
         loop = served.service.cluster._loop
         served.service.cluster._ask(lambda: loop.saving.stop(run))  # as when a policy preempts it
         assert job.result(SECONDS) == 7
-        assert "10 of 10 steps; saved once, stopped once; went on from step 7" in job.explain()
+        assert "returned after 7 of 10 steps; saved once, stopped once; went on from step 7" in job.explain()
         assert any("it goes on from step 7" in line.text for line in job.logs().lines)
         first, second = job.detail().tasks[0].runs
         assert (first.ended, first.step, first.saves, second.began_step) == ("stopped", 7, 1, 7)
@@ -242,13 +242,56 @@ def test_steps_are_those_of_all_that_trains_in_a_graph_whoever_runs_them() -> No
         graph.task(sy.training(steps=10, name="t")(lambda job: None))
     state = JobState(1, submission(graph), [Stored("", 1)] * 3, 0)
     done, runs, _ = state.runs
-    done.value = Stored("", 1)
+    done.value, done.progress = Stored("", 1), Progress("", 0, 8, 3)  # it returned after 8 steps
     runs.number, runs.progress = 5, Progress("", 2, 6, 4, marks=((0.0, 2), (8.0, 6)), heard_s=8.0)
     accepted = {"user": "ann", "name": "g", "queue": "", "priority": 0, "tasks": 4, "outputs": [0], "names": []}
     kept = State()
     kept.apply(Event(1, 0.0, 1, ACCEPTED, -1, 0.0, {**accepted, "key": "", "digest": "", "steps": 45}))
-    running = SimpleNamespace(handed={1: Handed(state, (1, 2, 3), [])})
-    assert Running.stepped(running, kept.jobs[1]) == (15 + 10 + 6, 15 + 10 + 4, 0.5)  # 15: done before a restart
+    running = SimpleNamespace(handed={1: Handed(state, (1, 2, 3), [])}, _before={1: 14})  # done before a restart
+    assert Running.stepped(running, kept.jobs[1]) == (14 + 8 + 6, 14 + 8 + 4, 0.5)
+    running.handed.clear()
+    assert Running.stepped(running, kept.jobs[1]) == (14, 14, 0.0)
+
+
+def test_a_job_that_returns_early_says_so_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after a restart between its tasks, which the journal has to tell of."""
+
+    @sy.training(steps=20)
+    def early(job):
+        for step in job.steps():
+            if step == 14:
+                return step
+
+    @sy.training(steps=5)
+    def waits(job, before, path):
+        import pathlib
+        import time
+
+        for _ in job.steps():
+            while not pathlib.Path(path).exists():
+                time.sleep(0.01)
+        return before
+
+    graph, go = sy.graph("early"), tmp_path / "go"
+    graph.task(waits, graph.task(early), str(go))
+    with place(tmp_path / "state") as served, served.connect("ann") as ann:
+        job = ann.submit(graph).id
+        wait_until(lambda: ann.job(job).detail().tasks[1].status == "running")
+        told = ann.job(job).view().training
+        assert told is not None and (told.step, told.saved) == (14, 14)
+        assert "early-0  returned after 14 of 20 steps; never saved" in ann.job(job).explain()
+    with place(tmp_path / "state") as served, served.connect("ann") as ann:
+        go.touch()
+        assert ann.job(job).result(SECONDS) == 14
+        found = ann.job(job).detail()
+        for view, steps, step in zip((found.job, *found.tasks), (25, 20, 5), (19, 14, 5), strict=True):
+            assert view.training is not None
+            assert (view.training.steps, view.training.step, view.training.saved) == (steps, step, step)
+        monkeypatch.setenv("SYMPHONY_URL", served.server.url)
+        monkeypatch.setenv("SYMPHONY_TOKEN", served.token("ann"))
+        shown = symphony_here("job", str(job), folder=tmp_path).stdout.splitlines()
+        assert "  19/25  " in shown[1] and "  14/20  " in shown[3] and "  5/5  " in shown[4]
+        assert "early-0  returned after 14 of 20 steps" in symphony_here("explain", str(job), folder=tmp_path).stdout
 
 
 def test_programs_of_two_scripts_are_of_two_kinds(tmp_path: Path) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import symphony as sy
-from symphony.engines.engine import EngineEvent, Failed, Finished, Pickled, Stopped
+from symphony.engines.engine import EngineEvent, Failed, Finished, Pickled, Stopped, Work
 from symphony.engines.local import LocalEngine
 from symphony.engines.worker import pickled
 from symphony.testing import engines
@@ -43,6 +45,23 @@ def changing(kind: Any, change: Any) -> dict[str, Any]:
     return {"poll": poll}
 
 
+def without_last_words() -> dict[str, Any]:
+    """What a training function has said of steps since it saved is lost."""
+    folders: set[Path] = set()
+
+    def dispatch(found: Any, work: list[Work]) -> None:
+        folders.update(Path(one.resumes.folder) for one in work if one.resumes is not None)
+        found(work)
+
+    def poll(found: Any, timeout_s: float) -> list[EngineEvent]:
+        events = found(timeout_s)
+        for file in (folder / "progress" for folder in folders if (folder / "progress").exists()):
+            file.write_text(json.dumps({**(told := json.loads(file.read_text())), "step": told["saved"]}))
+        return events
+
+    return {"dispatch": dispatch, "poll": poll}
+
+
 def test_an_engine_that_keeps_its_contract_passes(good: LocalEngine) -> None:
     sy.testing.check_engine(Wrapped(good))
 
@@ -53,6 +72,7 @@ def test_an_engine_that_keeps_its_contract_passes(good: LocalEngine) -> None:
         ({"inventory": lambda found: "two CPUs"}, "inventory.. gives str"),
         ({"get": lambda found, value: Pickled(*pickled(0))}, "not what get gives"),
         (changing(Finished, lambda event: []), "nothing was heard"),
+        (without_last_words(), "of four steps, 3 are told"),
         ({"dispatch": lambda found, work: found([replace(one, resumes=None) for one in work])}, "from step 0"),
         (changing(Finished, lambda event: [event, event]), "ended twice"),
         (changing(Finished, lambda event: [Stopped(event.number)]), "not in Finished"),
@@ -61,7 +81,7 @@ def test_an_engine_that_keeps_its_contract_passes(good: LocalEngine) -> None:
         (changing(Failed, lambda event: [replace(event, traceback="")]), "exception of a kernel is not told of"),
         ({"cancel": lambda found, number: None}, "nothing was heard of _s"),
     ],
-    ids=["inventory", "values", "lost", "training", "twice", "stopped", "times", "why", "traceback", "cancel"],
+    ids=["inventory", "values", "lost", "told", "training", "twice", "stopped", "times", "why", "traceback", "cancel"],
 )
 def test_what_is_wrong_is_said(broken: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engines, "PATIENCE_S", 2.0)

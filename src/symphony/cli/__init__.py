@@ -3,22 +3,62 @@
 from __future__ import annotations
 
 import sys
-from functools import cache
+from importlib import import_module
 from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from symphony.problem.errors import SymphonyError
 
+# Typer may bring its own copy of Click, so the class is found through one that Typer exports.
+_UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "UsageError")
+
+
+# What the list of commands says of each: the first paragraph of its own help.
+COMMANDS = {
+    "compare": "Run policies on the same scenarios; print, and write, who does how much better, and how sure that is.",
+    "evaluate": "Run a policy against its aims on held-out scenarios. The same command goes on where it was stopped.",
+    "explain": "Say why: of a job that a service runs or ran (ID), or of one decision of the learned policy.",
+    "forecast": "Say what each training job may expect: of a simulated cluster, or (--live) of a service.",
+    "oracle": "Plan one scenario with everything known; print the best value, what it is called, and lower bounds.",
+    "plan": "Draw many schedules from the learned policy, improve the best, and say how far from optimal it is.",
+    "train": "Train a policy on scenarios of a cluster and its work. The same command goes on where it was stopped.",
+    "stat": "Count events like `perf stat`, with 95% intervals.",
+    "serve": "Serve this machine, or a Ray cluster, over HTTP.",
+    "top": "Watch devices, users and jobs.",
+    "profile": "Show how long kernels take: of a service, or of this user's own runs where none is named.",
+    "submit": "Submit the graph of a file to a service.",
+    "jobs": "List the newest jobs.",
+    "job": "Show a job and its tasks.",
+    "logs": "Print what happened to a job.",
+    "cancel": "Stop a job: what runs is killed, what waits never starts.",
+    "trace": "Write what ran where and when, for chrome://tracing or ui.perfetto.dev.",
+    "topology": "Look at clusters, check their files, describe this machine.",
+    "workload": "List workload families and file formats; show, convert and sample workloads.",
+    "catalogue": "See what CPUs can count: events and metrics from the kernel's listings.",
+    "token": "Tokens of a service: make, list, revoke.",
+}
+FILES = dict.fromkeys(("submit", "job", "logs", "cancel", "trace"), "jobs")  # where it is not called like the command
+
+
+class _Group(TyperGroup):
+    """Loads the command that is to run, and no other: some need JAX, which takes seconds to import."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args and args[0] in COMMANDS:
+            self.commands[args[0]] = load(args[0])
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
     name="symphony",
+    cls=_Group,
     help="Schedule work on clusters of unlike processors whose shared parts are contended.",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-# Typer may bring its own copy of Click, so the class is found through one that Typer exports.
-_UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "UsageError")
 
 
 @app.callback(invoke_without_command=True)
@@ -32,53 +72,31 @@ def _version(
         typer.echo(context.get_help())
 
 
-@cache
-def _add_commands() -> None:
-    """Once, however often `main` is called."""
-    # Imported here: the command files import this package.
-    from symphony.cli import (
-        catalogue,
-        compare,
-        evaluate,
-        explain,
-        forecast,
-        jobs,
-        oracle,
-        plan,
-        profile,
-        serve,
-        stat,
-        token,
-        top,
-        topology,
-        train,
-        workload,
-    )
+def _in_the_list() -> None:
+    """What stands for a command until it is loaded."""
 
-    app.add_typer(topology.app, name="topology")
-    app.add_typer(workload.app, name="workload")
-    app.add_typer(catalogue.app, name="catalogue")
-    app.add_typer(token.app, name="token")
-    app.command("compare")(compare.compare)
-    app.command("evaluate")(evaluate.evaluate)
-    app.command("explain")(explain.explain)
-    app.command("forecast")(forecast.forecast)
-    app.command("oracle")(oracle.oracle)
-    app.command("plan")(plan.plan)
-    app.command("train")(train.train)
-    app.command("stat", context_settings=stat.SETTINGS)(stat.stat)
-    app.command("serve")(serve.serve)
-    app.command("top")(top.top)
-    app.command("profile")(profile.profile)
-    for command in (jobs.submit, jobs.jobs, jobs.job, jobs.logs, jobs.cancel, jobs.trace):
-        app.command(command.__name__)(command)
+
+for _name, _help in COMMANDS.items():
+    app.command(_name, help=_help)(_in_the_list)
+
+
+def load(name: str) -> Any:
+    """A command, as Click has it."""
+    module = import_module(f"{__name__}.{FILES.get(name, name)}")
+    holder = typer.Typer()
+    holder.callback()(_in_the_list)  # so that it is a group, however few commands it has
+    if hasattr(module, "app"):  # it has commands of its own
+        holder.add_typer(module.app, name=name)
+    else:
+        holder.command(name, context_settings=getattr(module, "SETTINGS", None))(getattr(module, name))
+    group: Any = typer.main.get_command(holder)
+    return group.commands[name]
 
 
 def main() -> None:
     """Entry point of the `symphony` command."""
     from symphony.cli.terminal import complain
 
-    _add_commands()
     try:
         sys.exit(app(prog_name="symphony", standalone_mode=False))
     except SymphonyError as error:

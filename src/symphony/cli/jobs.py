@@ -70,18 +70,24 @@ def jobs(
 
 
 def table(found: Sequence[JobView], everybody: bool) -> Table:
-    """Jobs, a line for each."""
+    """Jobs, a line for each; queues, priorities and steps where some job has one."""
     made = Table(box=None, pad_edge=False)
     trains = any(one.training is not None for one in found)
-    steps = ["steps"] if trains else []
-    for name in ("job", "name", *(["user"] if everybody else []), "status", "tasks", *steps, "submitted", "took"):
-        made.add_column(name, justify="right" if name in ("job", "tasks", "took") else "left", overflow="fold")
+    queues, urgent = any(one.queue for one in found), any(one.priority for one in found)
+    names = ["job", "name", "user", "queue", "priority", "status", "tasks", "steps", "submitted", "took"]
+    shown = {"user": everybody, "queue": queues, "priority": urgent, "steps": trains}
+    for name in (name for name in names if shown.get(name, True)):
+        made.add_column(
+            name, justify="right" if name in ("job", "priority", "tasks", "took") else "left", overflow="fold"
+        )
     for one in found:
         took = (one.ended_s or time.time()) - one.accepted_s
         made.add_row(
             str(one.id),
             escape(one.name),
             *([escape(one.user)] if everybody else []),
+            *([escape(one.queue)] if queues else []),
+            *([str(one.priority)] if urgent else []),
             f"[{COLOURS[one.status]}]{one.status}[/]",
             f"{one.finished}/{one.tasks}",
             *([_steps(one.training, one.status)] if trains else []),
@@ -92,10 +98,11 @@ def table(found: Sequence[JobView], everybody: bool) -> Table:
 
 
 def _steps(training: TrainingView | None, status: str) -> str:
-    """How far a training job is. One that was let in is called running, but may have been stopped for another."""
+    """How far a training job is. One that has started is called running, but may have been stopped for another."""
     if training is None:
         return ""
-    saved = f", {training.saved} saved" if training.saved < training.step or training.step < training.steps else ""
+    lacks = training.saved < training.step or training.step < training.steps
+    saved = f", {training.saved} saved" if lacks and status != "done" else ""
     speed = f", {training.per_s:.3g}/s" if training.per_s is not None else ""
     waits = ", waits" if status == "running" and not training.runs else ""
     return f"{training.step}/{training.steps}{saved}{speed}{waits}"

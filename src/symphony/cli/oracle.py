@@ -32,7 +32,7 @@ def oracle(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write what was found as JSON.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
-    """Plan one scenario with everything known; print the best plan's value, what it is called, and lower bounds."""
+    """Plan one scenario with everything known; print the best value, what it is called, and lower bounds."""
     if json_file is not None and (json_file.is_dir() or not json_file.parent.is_dir()):
         raise InputError(f"--json {json_file} cannot be written", hint="name a file in a folder that exists")
     console = terminal.console()

@@ -49,7 +49,7 @@ def plan(
     check: Annotated[Path | None, typer.Option(help="Follow a written plan instead, and compare.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
 ) -> None:
-    """Draw many schedules from the learned policy, improve the best, and say how far from the best possible it is."""
+    """Draw many schedules from the learned policy, improve the best, and say how far from optimal it is."""
     if check is not None:
         _check(check)
         return

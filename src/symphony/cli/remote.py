@@ -1,4 +1,4 @@
-"""What the commands that talk to a service have in common."""
+"""What the commands for a service and its clients have in common."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -18,8 +19,22 @@ Url = Annotated[str, typer.Option("--url", help="Where the service is (SYMPHONY_
 Key = Annotated[str, typer.Option("--token", help="A token (SYMPHONY_TOKEN).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Number = Annotated[int, typer.Argument(metavar="ID", help="The number of the job.", min=1)]
+State = Annotated[Path | None, typer.Option("--state", help="Folder for journal, blobs and profiles.")]
+Database = Annotated[str, typer.Option("--database", help="postgresql://…, instead of SQLite in that folder.")]
 
-__all__ = ["AsJson", "Key", "Number", "RemoteCluster", "Url", "ago", "connect", "extra", "print_json"]
+__all__ = [
+    "AsJson",
+    "Database",
+    "Key",
+    "Number",
+    "RemoteCluster",
+    "State",
+    "Url",
+    "ago",
+    "connect",
+    "extra",
+    "print_json",
+]
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from symphony.cli import terminal
-from symphony.cli.remote import AsJson, extra, print_json
+from symphony.cli.remote import AsJson, Database, State, extra, print_json
 from symphony.engines.engine import Engine
 from symphony.engines.local import LocalEngine
 from symphony.problem import topologies
@@ -21,14 +21,12 @@ from symphony.runtime.programs import keep_programs
 from symphony.runtime.rounds import ROUND_S
 from symphony.service.client import ADDRESS, DEFAULT_PORT, default_folder
 
-State = Annotated[Path | None, typer.Option("--state", help="Folder for journal, blobs and profiles.")]
 Ray = Annotated[
     str, typer.Option("--ray", help="A Ray cluster instead: HOST:PORT, auto (that of this machine), local.")
 ]
 Checkpoints = Annotated[
     Path | None, typer.Option("--checkpoints", help="Folder that all machines reach, for training jobs.")
 ]
-Database = Annotated[str, typer.Option("--database", help="postgresql://…, instead of SQLite in that folder.")]
 
 
 def serve(

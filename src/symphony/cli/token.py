@@ -10,8 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from symphony.cli import terminal
-from symphony.cli.remote import AsJson, extra, print_json
-from symphony.cli.serve import Database, State
+from symphony.cli.remote import AsJson, Database, State, extra, print_json
 from symphony.service.client import default_folder
 
 if TYPE_CHECKING:

@@ -136,6 +136,13 @@ class TrainingRun:
             write_whole(self.folder / "saved", str(done))
         self._was_saved(done, question)
 
+    # --- for the engine
+
+    def returned(self) -> None:
+        """The function has returned, maybe before its last step: that in which it did so is done."""
+        self._step = max(self._at, self._step)
+        self._tell(always=True)
+
     # --- where it begins
 
     def _begin(self) -> int:

@@ -191,15 +191,18 @@ class Kernels:
             step = "arguments"
             values = [unpickled(*fetched(value)) for value in inputs] if inputs else ()
             positional, named = unpickled(*fetched(arguments), values)
-            step = "call"
+            step, handle = "call", None
             if resumes is not None:
-                positional = (self._handles()(*resumes, *place), *positional)
+                handle = self._handles()(*resumes, *place)
+                positional = (handle, *positional)
             elif place[1] > 1:
                 named = {**named, "rank": place[0], "size": place[1]}
             busy, began = time.process_time(), time.monotonic()
             value = _wait_for(function(*positional, **named))
             seconds, busy = time.monotonic() - began, time.process_time() - busy
             self._called.add(digest)
+            if handle is not None:
+                handle.returned()
             step = "result"
             return "done", began, seconds, cold, kept(*pickled(value)), busy
         except BaseException as error:  # SystemExit too: a kernel may not end its process

@@ -23,6 +23,7 @@ from symphony.policies.learned import Learned, Network, Sizes
 from symphony.policies.lookahead import LookAhead
 from symphony.policies.planner import Planner
 from symphony.policies.weights import SUFFIX, load, save
+from symphony.problem.defaults import SHIPPED
 from symphony.problem.errors import PolicyError
 from symphony.scheduling.policy import Policy
 
@@ -53,8 +54,7 @@ __all__ = [
     "save",
 ]
 
-SHIPPED = "symphony"  # the policy that is used where none is asked for
-LATE = "symphony-late"  # the same, deciding who comes next only when a device is about to be free
+LATE = "symphony-late"  # the shipped one, deciding who comes next only when a device is about to be free
 AHEAD = "look-ahead"  # the same, asking the simulator first; what is asked there, a heuristic decides
 PLANNER = "planner"  # of training jobs, round by round
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from symphony.policies.beliefs import NOBODY, REPEAT, Beliefs, Query
 from symphony.policies.rolling import Others, Queue, Rolled, roll
+from symphony.problem.behind import Behind
 from symphony.problem.errors import InputError
 from symphony.problem.speeds import PACKED, SPREAD
 from symphony.problem.topology import Topology
@@ -88,20 +89,6 @@ class Loss(NamedTuple):
 
     job: int
     kept: Band
-
-
-class Behind(NamedTuple):
-    """Samples that an estimate rests on."""
-
-    signature: int  # of this kernel, on this kind of GPU, packed or spread alike, beside the same neighbours
-    kernel: int  # of this kernel elsewhere
-    family: int  # of others of its family
-    newest_s: float | None  # age of the newest of the nearest sort that there is
-
-    @property
-    def guess_only(self) -> bool:
-        """Whether nothing like it has been seen."""
-        return self.newest_s is None
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ from symphony.runtime.demand import memory_row
 from symphony.runtime.graph import Submission
 from symphony.runtime.kernels import RunnableKernel
 from symphony.runtime.profiles import Profiles
+from symphony.runtime.seen import PCIE, TAKEN
 from symphony.runtime.speeds import Speeds
-from symphony.runtime.watching import PCIE, TAKEN
 from symphony.scheduling.state import Core
 
 # A worker asks for a core, or for the whole of an accelerator until it was seen to use less of it; what it asks of

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from symphony.policies.forecast import Band, Behind, ClusterNow, Coming, JobNow
+from symphony.policies.forecast import Band, ClusterNow, Coming, JobNow
 from symphony.policies.forecast import forecast as foretold
+from symphony.problem.behind import Behind
 from symphony.problem.units import show
 from symphony.runtime.speeds import Kind, Speeds
 

@@ -17,6 +17,7 @@ from symphony.problem import limits
 from symphony.problem.errors import CycleError, LimitError, WorkloadError
 from symphony.problem.workload import topological_order
 from symphony.runtime.kernels import KernelFunction, RunnableKernel
+from symphony.runtime.signatures import Signatures, check, signatures
 
 
 class Handle:
@@ -57,6 +58,7 @@ class Graph:
         self._tasks: list[TaskCall] = []
         self._counts: dict[str, int] = {}
         self._outputs: dict[str, Handle] = {}
+        self._signatures: dict[KernelFunction, Signatures] = {}
 
     def __repr__(self) -> str:
         return f"<graph {self.name!r} with {len(self._tasks)} tasks>"
@@ -67,12 +69,20 @@ class Graph:
         return tuple(self._tasks)
 
     def task(self, kernel: KernelFunction, /, *args: Any, **kwargs: Any) -> Handle:
-        """Add a call of a kernel; the handle stands for what it will return."""
+        """Add a call of a kernel; the handle stands for what it will return.
+
+        What it is called with has to be what its implementations take: the handle of a training job, and rank and size
+        of a kernel of several workers, are given to it when it runs.
+        """
         where = f"graph {self.name!r}"
         if not isinstance(kernel, KernelFunction):
             called = getattr(kernel, "__name__", repr(kernel))
             raise WorkloadError(f"{called} is no kernel", where=where, hint="write @sy.kernel above its definition")
         limits.check("number of tasks", len(self._tasks) + 1, limits.TASKS_PER_GRAPH, where=where)
+        found = self._signatures.get(kernel, {})
+        if found.keys() != kernel.implementations.keys():  # some may have come since
+            found = self._signatures[kernel] = signatures(kernel)
+        check(kernel, found, args, kwargs, where)
         number = self._counts[kernel.name] = self._counts.get(kernel.name, -1) + 1
         name = f"{kernel.name}-{number}"
         for handle in _handles((args, kwargs)):

@@ -108,6 +108,11 @@ class JobState:
         self.over = threading.Event()
         self.heard: Callable[[JobState], None] | None = None  # to be told, by the loop's thread, when it is over
 
+    def began(self) -> None:
+        """A task of it has been sent to a device."""
+        if self.status == WAITING:
+            self.status = RUNNING
+
     def where(self, run: TaskRun) -> str:
         """Which task, for errors."""
         return f"job {self.number} ({self.graph.name!r}), task {run.name!r}"
@@ -136,7 +141,7 @@ class Job:
 
     @property
     def status(self) -> str:
-        """One of waiting, running, done, failed, cancelled."""
+        """One of waiting (none of its tasks has started), running, done, failed, cancelled."""
         return self._state.status
 
     @property

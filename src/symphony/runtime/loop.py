@@ -43,7 +43,6 @@ from symphony.runtime.jobs import (
     CANCELLED,
     DONE,
     FAILED,
-    RUNNING,
     Attempt,
     JobState,
     TaskRun,
@@ -235,7 +234,6 @@ class Loop:
         job.admitted, self._arrivals = self._arrivals, self._arrivals + 1
         self._admitted[job.admitted] = job
         self.rounds.admitted(job)
-        job.status = RUNNING
         self._events.append(Event(happened.ARRIVED, graph=job.row, priority=job.priority))
 
     def _grow(self, room: Shapes) -> None:
@@ -355,6 +353,7 @@ class Loop:
         books, size, device = self.scheduler.books, size_of(run), devices[0]
         timing = books.profiles.timing(run.kernel.key, self._kind_name(device))
         run.number = next(self._numbers)
+        run.job.began()
         self._attempts[run.number] = run
         for each in devices:
             self._on[each].add(run)

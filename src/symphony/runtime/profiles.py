@@ -20,8 +20,8 @@ import numpy as np
 from symphony.problem.errors import SymphonyWarning
 from symphony.problem.units import show
 from symphony.runtime.demand import LEAST_S, LEVELS, Demand, Ran, load_of
+from symphony.runtime.seen import PCIE, Seen
 from symphony.runtime.timing import Timing
-from symphony.runtime.watching import PCIE, Seen
 
 FORMAT = "symphony.profiles/1"
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from symphony.runtime.jobs import Attempt, JobState, TaskRun
 
 
+NOT_LET_IN = "waits until the job is let in"
 WENT = 5  # steps from which a training job went on, that are named
 
 
@@ -76,7 +77,10 @@ def explain(told: Story, now_s: float) -> str:
 def _went(task: TaskStory) -> str:
     """How often a training job was saved, stopped and went on, and from where."""
     said = [attempt.progress for attempt in task.attempts if attempt.progress is not None]
-    step = task.steps if task.attempts[-1].ended == "done" else said[-1].step if said else 0
+    step = said[-1].step if said else 0
+    so_far = f"{step} of {task.steps} steps"
+    if task.attempts[-1].ended == "done" and step < task.steps:
+        so_far = f"returned after {so_far}" if step else f"returned, and said nothing of its {task.steps} steps"
     stopped = sum(attempt.ended == "stopped" for attempt in task.attempts)
     lost = sum(attempt.ended not in ("", "done", "stopped") for attempt in task.attempts)
     later = [str(progress.began) for k, progress in enumerate(said) if k or progress.began]
@@ -86,7 +90,7 @@ def _went(task: TaskStory) -> str:
     told = ", ".join(f"{what} {_times(count)}" for what, count in counts.items() if count)
     if not counts["saved"]:
         told = f"never saved, {told}" if told else "never saved"
-    return f"{step} of {task.steps} steps; {told}{went}"
+    return f"{so_far}; {told}{went}"
 
 
 def _times(count: int) -> str:
@@ -120,7 +124,7 @@ def _told(task: TaskStory, attempt: Attempt, before_s: float, now_s: float) -> s
 
 def _waits(job: JobState, run: TaskRun) -> str:
     if job.row < 0:
-        return "waits until the job is let in"
+        return NOT_LET_IN
     return waits_for([job.runs[source].name for source in run.call.reads if job.runs[source].value is None])
 
 

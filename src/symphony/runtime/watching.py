@@ -30,6 +30,7 @@ from pathlib import Path
 from symphony.problem.errors import SymphonyError
 from symphony.problem.topology import Topology
 from symphony.runtime.counting import Counting
+from symphony.runtime.seen import PCIE, TAKEN
 from symphony.telemetry.samples import CounterSource
 from symphony.telemetry.sources.kernel import KernelSource
 from symphony.telemetry.sources.nvml import NvmlSource
@@ -40,8 +41,6 @@ ABOUT = ("psi", "stat", "net")  # what is read of the kernel's figures; the last
 KEPT = 3_000  # windows of a place: five minutes
 LEAST = 2  # windows, of which a run tells something
 MICRO = 1e-6
-PCIE = "pcie"  # bytes a second, both ways; of this and the next, demands are made
-TAKEN = "gpu taken"  # share of the time for which anything computed
 # What is remembered, by what it is made of: the first whose events are all there. Amounts per second, times a unit.
 Sums = Mapping[str, list[tuple[tuple[str, ...], float]]]
 OF_CPUS: Sums = {
@@ -60,27 +59,6 @@ OF_GPUS: Sums = {
 }
 Opener = Callable[[Callable[[float], None]], CounterSource]  # given how to sleep
 Told = Callable[[str, float, float, Mapping[str, float]], None]  # place, beginning and end, rates by event
-
-
-@dataclass
-class Seen:
-    """A figure over the runs of a kernel."""
-
-    runs: int = 0
-    mean: float = 0.0
-    squares: float = 0.0  # sum of squared distances from the mean
-
-    @property
-    def std(self) -> float:
-        """How far single runs are from the mean."""
-        return (self.squares / max(self.runs - 1, 1)) ** 0.5
-
-    def add(self, value: float) -> None:
-        """Another run."""
-        self.runs += 1
-        off = value - self.mean
-        self.mean += off / self.runs
-        self.squares += off * (value - self.mean)
 
 
 @dataclass(frozen=True)

@@ -255,7 +255,7 @@ def make_app(service: Service) -> FastAPI:
     ) -> JobList:
         """The newest jobs."""
         found = service.jobs(token, everybody=everybody, status=status, before=before, most=limit)
-        return JobList(jobs=[views.view(service, job) for job in found])
+        return JobList(jobs=[service.running.view(job) for job in found])
 
     @app.get("/v1/jobs/{number}", responses=WRONG)
     async def job(
@@ -268,7 +268,7 @@ def make_app(service: Service) -> FastAPI:
         found = service.job(token, number)
         if wait_s:
             await changes.until(number, lambda: found.over or (since > 0 and found.change > since), wait_s)
-        return views.view(service, found)
+        return service.running.view(found)
 
     @app.get("/v1/jobs/{number}/tasks", responses=WRONG)
     async def tasks(number: Number, token: Reader) -> JobDetail:

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from pydantic import BaseModel, ValidationError
@@ -43,7 +43,6 @@ from symphony.problem.topology import Topology
 from symphony.runtime.graph import Graph, Submission, submission
 from symphony.runtime.jobs import exception_of
 from symphony.runtime.kernels import RunnableKernel, code_of
-from symphony.runtime.profiles import Profiles
 from symphony.service.wire import (
     INLINE,
     KEY_HEADER,
@@ -67,6 +66,9 @@ from symphony.service.wire import (
     TopologyFile,
     Value,
 )
+
+if TYPE_CHECKING:
+    from symphony.runtime.profiles import Profiles
 
 M = TypeVar("M", bound=BaseModel)
 URL, TOKEN = "SYMPHONY_URL", "SYMPHONY_TOKEN"
@@ -107,7 +109,7 @@ class RemoteJob:
 
     @property
     def status(self) -> str:
-        """One of waiting, running, done, failed, cancelled."""
+        """One of waiting (none of its tasks has started), running, done, failed, cancelled."""
         return self.view().status
 
     @property
@@ -273,6 +275,8 @@ class RemoteCluster:
     @property
     def profiles(self) -> Profiles:
         """What has been learned of kernels by running them."""
+        from symphony.runtime.profiles import Profiles  # it computes with NumPy, which nothing else here needs
+
         return Profiles.of(self._get("/v1/profiles", ProfileFile).model_dump())
 
     # --- bytes

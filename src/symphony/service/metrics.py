@@ -8,6 +8,7 @@ import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from symphony.runtime.jobs import RUNNING, WAITING
 from symphony.service.service import Service
 from symphony.service.state import ACCEPTED, BROKE, FINISHED, LOST
 
@@ -48,10 +49,12 @@ class Metrics:
         """The page."""
         state, found = service.state, service.cluster.statistics
         under_way = len(service.running.line.under_way)
+        statuses = Counter(service.running.status(job) for job in list(state.open.values()))
         commits = list(service.ledger.commit_s)
         parts = [
-            _gauge("jobs_waiting", "Jobs that wait to be let in.", max(len(state.open) - under_way, 0)),
-            _gauge("jobs_running", "Jobs in the hands of the cluster.", under_way),
+            _gauge("jobs_waiting", "Jobs none of whose tasks has started.", statuses[WAITING]),
+            _gauge("jobs_running", "Jobs that have started and are not over.", statuses[RUNNING]),
+            _gauge("jobs_let_in", "Jobs in the hands of the cluster, running or not.", under_way),
             _counter("jobs_accepted_total", "Jobs accepted, as far as the journal goes back.", state.counts[ACCEPTED]),
             _labelled(
                 "jobs_ended_total",

@@ -22,15 +22,15 @@ from symphony.problem.errors import EngineError, JobCancelledError, ServiceError
 from symphony.runtime.cluster import Cluster
 from symphony.runtime.failures import error_of, is_run_again
 from symphony.runtime.graph import Submission
-from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, Attempt, JobState, TaskRun
+from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, WAITING, Attempt, JobState, TaskRun
 from symphony.runtime.progress import refresh
 from symphony.service import graphs, tables
 from symphony.service.blobs import Blobs, named_in
-from symphony.service.ledger import Entry, Ledger
+from symphony.service.ledger import Entry, Ledger, read_events
 from symphony.service.recorder import Recorder, wall
 from symphony.service.shares import Line
 from symphony.service.state import BROKE, CANCEL, ENDED, FINISHED, LOST, STOPPED, JobRecord
-from symphony.service.wire import Problem, Submit, Value, optional
+from symphony.service.wire import JobView, Problem, Submit, TrainingView, Value, optional
 
 log = logging.getLogger("symphony.service")
 FRESH = 256  # jobs that were just accepted, and need not be read again
@@ -60,6 +60,7 @@ class Running:
         self.idle = threading.Event()
         self._to_cancel: list[JobState] = []
         self._large: dict[int, dict[int, set[str]]] = {}  # jobs that need blobs, and those that their tasks have made
+        self._before: dict[int, int] = {}  # steps of training jobs that were done before a restart, by graph
 
     def attach(self, cluster: Cluster, engine: Recorder) -> None:
         """Begin to use a cluster, whose engine is this one."""
@@ -79,6 +80,9 @@ class Running:
                 self.end(entry, job, FAILED, Problem.model_validate(job.broke))
             else:
                 self._check_made(entry, job)
+                if job.steps and job.done:
+                    ended = {e.task: e for e in read_events(self._database, job.id) if e.kind == FINISHED}
+                    self._before[job.id] = sum(ended[task].data.get("step", 0) for task in job.done)
                 self.line.join(job)
 
     def _check_made(self, entry: Entry, job: JobRecord) -> None:
@@ -143,7 +147,6 @@ class Running:
             self._ledger.insist(lambda entry: self.end(entry, job, FAILED, told))
             return
         self.handed[job.id] = Handed(state, rest.tasks, [(value, task) for task, value in held.items()])
-        job.status = RUNNING
 
     def _read(self, job: JobRecord) -> Submission:
         rows = tables.payloads.c
@@ -257,24 +260,44 @@ class Running:
         entry.add(kind, run.job.number, task, **data)
         return task
 
+    def status(self, job: JobRecord) -> str:
+        """A job waits until one of its tasks has started, let in or not. Any thread may ask.
+
+        From then on it is running, also while all of it is stopped for others or a service that was restarted has not
+        come to it yet.
+        """
+        if job.over:
+            return job.status
+        handed = self.handed.get(job.id)
+        begun = job.finished or job.seconds or (handed is not None and handed.state.status != WAITING)
+        return RUNNING if begun else WAITING
+
+    def view(self, job: JobRecord) -> JobView:
+        """A job in a line, with how far it is if it trains. Any thread may ask."""
+        told = job.view().model_copy(update={"status": self.status(job)})
+        if not job.steps or job.over:
+            return told
+        step, saved, per_s = self.stepped(job)
+        handed = self.handed.get(job.id)
+        runs = handed is not None and any(run.number >= 0 for run in handed.state.runs)
+        trains = TrainingView(steps=job.steps, step=step, saved=saved, per_s=per_s or None, runs=runs)
+        return told.model_copy(update={"training": trains})
+
     def stepped(self, job: JobRecord) -> tuple[int, int, float]:
         """Steps of its training jobs that are done, those that are saved, and how many a second, lately.
 
         Any thread may ask.
         """
-        handed = self.handed.get(job.id)
-        if handed is None:
-            return job.step, job.saved, 0.0
-        runs = [(run, training) for run in handed.state.runs if (training := run.kernel.options.training) is not None]
-        step = saved = job.steps - sum(training.steps for _, training in runs)  # of tasks that are not run any more
+        step = saved = self._before.get(job.id, 0)
         per_s = 0.0
-        for run, training in runs:
+        handed = self.handed.get(job.id)
+        for run in handed.state.runs if handed is not None else ():
             told = run.progress
-            if run.value is not None:
-                step, saved = step + training.steps, saved + training.steps
-            elif told is not None:
-                step, saved = step + told.step, saved + told.saved
-                per_s += told.per_s if run.number >= 0 and math.isfinite(told.per_s) else 0.0
+            if told is None:
+                continue
+            step += told.step
+            saved += told.step if run.value is not None else told.saved  # of what is done, nothing is done again
+            per_s += told.per_s if run.number >= 0 and math.isfinite(told.per_s) else 0.0
         return step, saved, per_s
 
     def cancel(self, entry: Entry, job: JobRecord, by: str) -> None:
@@ -294,7 +317,8 @@ class Running:
         if job.over:
             return
         if job.steps:
-            job.step, job.saved, _ = self.stepped(job) if status != DONE else (job.steps, job.steps, 0.0)
+            job.step, job.saved, _ = self.stepped(job)
+        self._before.pop(job.id, None)
         handed = self.handed.pop(job.id, None)
         if handed is not None:
             for value, _ in handed.held:

@@ -162,7 +162,7 @@ class Service:
                 raise InputError(
                     f"job {found[0]} was submitted with the same key, and is another", hint="use a new idempotency-key"
                 )
-            return state.jobs[found[0]].view(), False
+            return self.running.view(state.jobs[found[0]]), False
         if self.draining:
             raise UnavailableError("the service is about to stop, and takes nothing new", hint="try again later")
         user = state.users.get(token.user)
@@ -198,7 +198,7 @@ class Service:
 
         def command(entry: Entry) -> JobView:
             self.running.cancel(entry, job, token.user)
-            return job.view()
+            return self.running.view(job)
 
         return self.ledger.post(command)
 
@@ -218,7 +218,7 @@ class Service:
         found: list[JobRecord] = []
         for number in reversed(numbers):
             job = self.state.jobs.get(number)
-            if job is None or (before and number >= before) or (status and job.status != status):
+            if job is None or (before and number >= before) or (status and self.running.status(job) != status):
                 continue
             found.append(job)
             if len(found) == most:

@@ -48,7 +48,7 @@ class JobRecord:
     names: tuple[str, ...]
     accepted_s: float
     key: str = ""  # of its submission
-    status: str = WAITING  # RUNNING: handed to the cluster, which no event says
+    status: str = WAITING  # until it is over: whether it runs by then, no event says (`Running.status`)
     finished: int = 0
     done: set[int] | None = field(default_factory=set)  # tasks that have finished; None once the job is over
     broke: dict[str, Any] | None = None  # the error of a task that is not run again
@@ -67,7 +67,7 @@ class JobRecord:
         return self.ended_s is not None
 
     def view(self) -> JobView:
-        """For others to see."""
+        """What the journal says of it, for others to see."""
         return JobView(
             id=self.id,
             user=self.user,

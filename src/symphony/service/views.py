@@ -31,7 +31,6 @@ from symphony.service.wire import (
     Forecasts,
     ForecastView,
     JobDetail,
-    JobView,
     LogLine,
     Logs,
     LossView,
@@ -67,28 +66,17 @@ def detail(service: Service, job: JobRecord) -> JobDetail:
         now, mine = status.get(k, WAITING), runs.get(k, [])
         trains = _trained(steps, now, mine, live.get(k)) if steps else None
         views.append(TaskView(name=name, kernel=kernel, reads=reads, status=now, runs=mine, training=trains))
-    return JobDetail(job=view(service, job), tasks=views)
-
-
-def view(service: Service, job: JobRecord) -> JobView:
-    """A job in a line, with how far it is if it trains."""
-    told = job.view()
-    if not job.steps or job.over:
-        return told
-    step, saved, per_s = service.running.stepped(job)
-    handed = service.running.handed.get(job.id)
-    runs = handed is not None and any(run.number >= 0 for run in handed.state.runs)
-    trains = TrainingView(steps=job.steps, step=step, saved=saved, per_s=per_s or None, runs=runs)
-    return told.model_copy(update={"training": trains})
+    return JobDetail(job=service.running.view(job), tasks=views)
 
 
 def _trained(steps: int, status: str, runs: Sequence[Run], live: Progress | None) -> TrainingView:
-    if status == DONE:
-        return TrainingView(steps=steps, step=steps, saved=steps)
-    if live is not None:
+    if live is not None and status != DONE:
         per_s = optional(live.per_s) if status == RUNNING else None
         return TrainingView(steps=steps, step=live.step, saved=live.saved, per_s=per_s, runs=status == RUNNING)
     said = [run for run in runs if run.began_step is not None]
+    if status == DONE:  # none of its steps is done again
+        step = said[-1].step if said else 0
+        return TrainingView(steps=steps, step=step, saved=step)
     return TrainingView(steps=steps, step=said[-1].step if said else 0, saved=said[-1].saved_step if said else 0)
 
 
@@ -119,13 +107,13 @@ def _under_way(service: Service, job: JobRecord) -> list[tuple[int, Run]]:
     return found
 
 
-def story(job: JobDetail) -> report.Story:
+def story(job: JobDetail, *, let_in: bool = True) -> report.Story:
     """A job as the reports of the runtime take it; times are seconds since 1970."""
     view, done = job.job, {k for k, task in enumerate(job.tasks) if task.status == DONE}
     tasks = []
     for task in job.tasks:
         missing = [job.tasks[source].name for source in task.reads if source not in done]
-        waits = "waits until the job is let in" if view.status == WAITING else report.waits_for(missing)
+        waits = report.waits_for(missing) if let_in else report.NOT_LET_IN
         ready = next((run.ready_s for run in reversed(task.runs) if run.ready_s is not None), math.nan)
         trial = any(run.trial for run in task.runs)
         tasks.append(
@@ -156,7 +144,9 @@ def _attempt(run: Run) -> Attempt:
 
 def explanation(service: Service, job: JobRecord) -> str:
     """Where everything ran, and why it took so long; of training jobs, what they may expect."""
-    text = report.explain(story(detail(service, job)), time.time())
+    handed = service.running.handed.get(job.id)
+    let_in = job.over or (handed is not None and handed.state.row >= 0)
+    text = report.explain(story(detail(service, job), let_in=let_in), time.time())
     if not job.steps or job.over:
         return text
     mine = {number for number, one in list(service.state.jobs.items()) if one.user == job.user}
@@ -244,12 +234,13 @@ def cluster(service: Service, *, everybody: bool, user: str) -> ClusterView:
                 named = everybody or job.user == user
                 for device in run.attempts[-1].devices:
                     on[device].append(f"job {job.id}: {run.name}" if named else "another user's")
-    busy = Counter(job.user for job in under_way)
+    open_jobs = [(job.user, service.running.status(job)) for job in list(state.open.values())]
+    counted, by_user = Counter(status for _, status in open_jobs), Counter(open_jobs)
     users = [
         UserView(
             user=name,
-            waiting=max(one.open - busy[name], 0),
-            running=busy[name],
+            waiting=by_user[name, WAITING],
+            running=by_user[name, RUNNING],
             usage_s=one.usage.now(time.time()),
         )
         for name, one in list(state.users.items())
@@ -269,8 +260,8 @@ def cluster(service: Service, *, everybody: bool, user: str) -> ClusterView:
             )
             for d in topology.devices
         ],
-        waiting=max(len(state.open) - len(under_way), 0),
-        running=len(under_way),
+        waiting=counted[WAITING],
+        running=counted[RUNNING],
         counts={status: state.counts[status] for status in (DONE, FAILED, "cancelled")},
         users=users,
         decisions=decisions(service),

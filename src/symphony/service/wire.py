@@ -12,8 +12,8 @@ from typing import Annotated, Any
 
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from symphony.policies.forecast import Behind
 from symphony.problem import errors, limits
+from symphony.problem.behind import Behind
 from symphony.problem.errors import SymphonyError
 from symphony.runtime.training import NUMBERS, STEPS, Training
 
@@ -266,7 +266,7 @@ class JobView(BaseModel):
     name: str
     queue: str
     priority: int
-    status: str
+    status: str  # waiting (none of its tasks has started), running, done, failed, cancelled
     tasks: int
     finished: int
     accepted_s: float
@@ -353,7 +353,7 @@ class ClusterView(BaseModel):
     name: str
     policy: str
     devices: list[DeviceView]
-    waiting: int
+    waiting: int  # jobs, by their status
     running: int
     counts: dict[str, int]  # jobs that are over, by how they ended
     users: list[UserView]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from symphony.engines.engine import (
@@ -128,10 +130,11 @@ def _meet(folder: str, rank: int, size: int) -> bool:
 
 
 def _train(job: Any) -> tuple[int, Any]:
-    """The step after which it goes on, and with what; saves after three more."""
+    """The step after which it goes on, and with what; saves after three more, and returns after another."""
     found = job.restore()
     job.reached(job.began + 3)
     job.save("saved")
+    job.reached(job.began + 4)
     return job.began, found
 
 
@@ -303,6 +306,8 @@ class _Check:
                     f"training work did not go on from step {began}",
                     "call it with TrainingRun(*astuple(work.resumes), work.rank, work.size) first",
                 )
+                step = json.loads((Path(folder) / "progress").read_text())["step"]
+                _expect(step >= 4, f"of four steps, {step} are told", "call returned() of its TrainingRun at its end")
 
     def wakes(self) -> None:
         self.engine.wake()

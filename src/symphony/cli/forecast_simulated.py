@@ -1,0 +1,132 @@
+"""Training jobs of a simulated cluster, up to an instant and on: `symphony forecast` without --live."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from symphony.cli import terminal
+from symphony.cli.forecast_table import time, within
+from symphony.lowering import measured_spec
+from symphony.lowering.measured_jobs import MeasuredJobs, sharable
+from symphony.policies.beliefs import Beliefs
+from symphony.policies.describing import describe
+from symphony.policies.forecast import Band, JobForecast, JobNow
+from symphony.policies.planner import Planner
+from symphony.problem import topologies
+from symphony.problem.errors import InputError
+from symphony.problem.limits import bucket
+from symphony.simulator.scenarios import CALM, Scenario, draw
+from symphony.simulator.stretch import Look
+from symphony.training.closed_loop import run
+from symphony.training.outlook import Happened, Outlook, happened
+
+ROUND_S = 360.0  # of the planner
+WORK_NOISE = 0.06  # what drawn jobs differ by from others of their kernel
+FEWEST_SLOTS, MOST_SLOTS = 16, 256  # jobs in the system at once
+
+
+class _Told:
+    """A forecast at an instant, and whom it is of."""
+
+    def __init__(self, look: Look, jobs: list[JobNow], forecasts: list[JobForecast]) -> None:
+        self.at_s = float(look.now_s)
+        self.of = list(zip(jobs, forecasts, strict=True))
+
+
+def simulated(
+    console: Console,
+    topology: str,
+    workload: str,
+    seed: int,
+    share: float,
+    *,
+    tables: Path | None,
+    at: float | None,
+    check: bool,
+    quiet: bool,
+) -> dict[str, Any]:
+    """What jobs may expect at an instant (the middle of arrivals if none is said); `check`: what happened, too."""
+    scenario, made = _scenario(topology, workload, seed, tables)
+    at_s = max(job.arrival_s for job in scenario.workload.jobs) / 2 if at is None else at
+    told, after = _run(scenario, made, at_s, share, console, check=check, quiet=quiet)
+    return _as_json(told, after, scenario)
+
+
+def _scenario(topology: str, workload: str, seed: int, tables: Path | None) -> tuple[Scenario, MeasuredJobs]:
+    cluster = sharable(topologies.topology(topology))
+    made = measured_spec.workload(workload, cluster, seed, tables)
+    noise = WORK_NOISE if workload.startswith(measured_spec.NAME) else 0.0
+    rounds = replace(CALM, window_s=ROUND_S, offer_at_windows=True, work_noise=noise)
+    slots = min(MOST_SLOTS, max(FEWEST_SLOTS, bucket(len(made.workload.jobs))))
+    drawn = draw(cluster, made.workload, seed, rounds, job_slots=slots)
+    return replace(drawn, truth=made.truth, told=made.told), made
+
+
+def _run(
+    scenario: Scenario, made: MeasuredJobs, at_s: float, share: float, console: Console, *, check: bool, quiet: bool
+) -> tuple[_Told, dict[int, Happened]]:
+    """The forecast at the end of the first round from then on; and what happened, if the run is to go on."""
+    outlook = Outlook(scenario)
+    told: list[_Told] = []
+    with terminal.bars(console, quiet=quiet, width=30) as bars:
+        bar = bars.add_task("compiling", total=1.0)
+
+        def watch(look: Look, beliefs: Beliefs) -> bool:
+            outlook.see(look)
+            now_s = float(look.now_s)
+            bars.update(bar, description=f"at {time(now_s)}", completed=min(1.0, now_s / max(at_s, 1.0)))
+            if not told and now_s >= at_s and not bool(look.over):
+                found = outlook.forecast(look, beliefs, share=share, seed=scenario.seed)
+                told.append(_Told(look, outlook.jobs(look), found))
+            return check or not told
+
+        policy = Planner(rows=scenario.job_slots)
+        out = run(scenario, policy, describe(made, scenario.topology), watch=watch)
+    if not told:
+        ended = time(max((job.finish_s for job in out.run.jobs), default=0.0))
+        raise InputError(f"all jobs were done by {ended}", where="--at", hint="name an earlier instant")
+    return told[0], happened(out.run, told[0].at_s) if check else {}
+
+
+def _as_json(told: _Told, after: dict[int, Happened], scenario: Scenario) -> dict[str, Any]:
+    kinds = [kind.name for kind in scenario.topology.kinds]
+    jobs = []
+    for job, one in told.of:
+        content = {
+            "job": one.job,
+            "kernel": scenario.workload.kernels[job.kernel].name,
+            "runs": one.runs,
+            "devices": [scenario.topology.devices[d].name for d in job.devices],
+            "kind": kinds[one.kind] if one.kind >= 0 else None,
+            "workers": job.workers,
+            "units_left": job.left,
+            "speed": _band(one.speed),
+            "start_s": _band(one.start_s),
+            "finish_s": _band(one.finish_s),
+            "loses": [{"job": loss.job, "kept": _band(loss.kept)} for loss in one.loses],
+            "samples": one.behind._asdict() | {"guess_only": one.behind.guess_only},
+        }
+        if after:
+            content["happened"] = after[one.job]._asdict()
+        jobs.append(content)
+    return {"at_s": told.at_s, "jobs": jobs} | ({"check": _checked(jobs)} if after else {})
+
+
+def _band(band: Band) -> dict[str, float | None]:
+    """What is never to be expected is null."""
+    return {name: value if math.isfinite(value) else None for name, value in band._asdict().items()}
+
+
+def _checked(jobs: list[dict[str, Any]]) -> dict[str, int]:
+    waited = [job for job in jobs if not job["runs"]]
+    return {
+        "jobs": len(jobs),
+        "finishes_within": sum(within(job["finish_s"], job["happened"]["finish_s"]) for job in jobs),
+        "waited": len(waited),
+        "starts_within": sum(within(job["start_s"], job["happened"]["start_s"]) for job in waited),
+    }
