@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,20 @@ def test_the_steps_lead_to_the_tables_that_are_used(url: str, tmp_path: Path) ->
             context = MigrationContext.configure(connection, opts={"compare_type": True})
             assert compare_metadata(context, tables.metadata) == []
         database.dispose()
+
+
+def test_databases_are_opened_side_by_side(tmp_path: Path) -> None:
+    """By threads of one process, as whoever tests several services does."""
+
+    def opened(number: int) -> int:
+        engine = open_database("", tmp_path / str(number))
+        with engine.connect() as connection:
+            found = len(sa.inspect(connection).get_table_names())
+        engine.dispose()
+        return found
+
+    with ThreadPoolExecutor(8) as threads:
+        assert set(threads.map(opened, range(24))) == {opened(24)}
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:

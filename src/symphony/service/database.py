@@ -6,6 +6,7 @@ import fcntl
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from threading import Lock
 
 import sqlalchemy as sa
 from alembic import command
@@ -16,6 +17,7 @@ from symphony.problem.errors import InputError, ServiceError
 
 PYTHON_DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 LOCK = 0x53796D70686F6E79  # of PostgreSQL's advisory locks: "Symphony"
+MIGRATING = Lock()  # Alembic keeps what it is at in module globals: one thread of a process at a time
 
 
 def open_database(url: str, folder: Path) -> sa.Engine:
@@ -83,7 +85,8 @@ def _migrate(connection: sa.Connection) -> None:
     config.set_main_option("script_location", "symphony.service:migrations")
     config.attributes["connection"] = connection
     try:
-        command.upgrade(config, "head")
+        with MIGRATING:
+            command.upgrade(config, "head")
     except CommandError as error:
         raise ServiceError(
             f"its tables are of another version: {error}", where="database", hint="it was used by a newer Symphony"
