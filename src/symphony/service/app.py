@@ -40,6 +40,7 @@ from symphony.problem.errors import (
 from symphony.runtime import report
 from symphony.service import graphs, views
 from symphony.service.blobs import Upload, named_in, too_large
+from symphony.service.job_logs import CURSOR
 from symphony.service.metrics import Metrics
 from symphony.service.service import Service
 from symphony.service.tokens import ADMIN, NEW, READ, SUBMIT, Rates, Token, check_scope
@@ -292,9 +293,13 @@ def make_app(service: Service) -> FastAPI:
 
     @app.get("/v1/jobs/{number}/logs", responses=WRONG)
     async def logs(
-        number: Number, token: Reader, after: Annotated[int, Query(ge=0, le=2**62, description="a line's number")] = 0
+        number: Number,
+        token: Reader,
+        after: Annotated[
+            str, Query(max_length=32_768, pattern=f"^({CURSOR.pattern})?$", description="`next` of an answer")
+        ] = "",
     ) -> Logs:
-        """What happened to a job, in order."""
+        """What happened to a job and what it has written so far, in order; `more`: ask again, there is more."""
         return await run_in_threadpool(views.logs, service, service.job(token, number), after)
 
     @app.post("/v1/jobs/{number}/cancel", responses=WRONG)

@@ -60,6 +60,7 @@ from symphony.service.wire import (
     JobDetail,
     JobList,
     JobView,
+    LogLine,
     Logs,
     Outcome,
     ProfileFile,
@@ -76,6 +77,7 @@ DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
 TRIES = 4  # of a request that is lost on the way
 PAUSE_S = 0.2  # before the second; doubled each time
 POLL_S = 30.0  # that a request waits for a job
+LOOK_S = 0.5  # between two looks for what a job has written
 
 
 def default_folder() -> Path:
@@ -168,9 +170,28 @@ class RemoteJob:
         """What ran where, how long it waited and took, and what had been expected."""
         return self._cluster._get(f"/v1/jobs/{self.id}/explain", Explanation).text
 
-    def logs(self, after: int = 0) -> Logs:
-        """What happened to it, in order; `after` the line with this number."""
-        return self._cluster._get(f"/v1/jobs/{self.id}/logs", Logs, {"after": after})
+    def logs(self, after: str = "") -> Logs:
+        """What happened to it and what it wrote, in order; `after`: since an answer of which this was `next`."""
+        pages = list(self._pages(after))
+        return Logs(lines=[line for page in pages for line in page.lines], next=pages[-1].next)
+
+    def follow(self, after: str = "") -> Iterator[LogLine]:
+        """The same, line by line as they come, until it is over."""
+        over = False
+        while not over:
+            over = self.view().ended_s is not None  # looked at first: then all is there
+            for page in self._pages(after):
+                after = page.next
+                yield from page.lines
+            if not over:
+                self.wait_for_change(LOOK_S)
+
+    def _pages(self, after: str) -> Iterator[Logs]:
+        more = True
+        while more:
+            page = self._cluster._get(f"/v1/jobs/{self.id}/logs", Logs, {"after": after})
+            after, more = page.next, page.more
+            yield page
 
     def wait_for_change(self, timeout_s: float = POLL_S) -> None:
         """Wait until something happens to it, at most so long."""

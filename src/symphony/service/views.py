@@ -17,12 +17,12 @@ from symphony.runtime import report
 from symphony.runtime.forecasts import TrainingForecast, told
 from symphony.runtime.jobs import DONE, FAILED, RUNNING, WAITING, Attempt
 from symphony.runtime.progress import Progress
-from symphony.service import tables
+from symphony.service import job_logs, tables
 from symphony.service.ledger import read_events
 from symphony.service.recorder import wall
 from symphony.service.running import steps_of
 from symphony.service.service import Service
-from symphony.service.state import BROKE, FINISHED, RUNS, JobRecord, text_of
+from symphony.service.state import BROKE, FINISHED, RUNS, JobRecord
 from symphony.service.wire import (
     BandView,
     ClusterView,
@@ -32,7 +32,6 @@ from symphony.service.wire import (
     ForecastView,
     JobDetail,
     JobView,
-    LogLine,
     Logs,
     LossView,
     Outcome,
@@ -203,10 +202,11 @@ def _band(band: Band) -> BandView:
     return BandView(low=optional(band.low), mid=optional(band.mid), high=optional(band.high))
 
 
-def logs(service: Service, job: JobRecord, after: int) -> Logs:
-    """What happened to a job after some event."""
-    events = [event for event in read_events(service.database, job.id) if event.id > after]
-    return Logs(lines=[LogLine(number=event.id, at_s=event.at, text=text_of(event)) for event in events])
+def logs(service: Service, job: JobRecord, after: str) -> Logs:
+    """What happened to a job and what it wrote, after a cursor."""
+    over = job.over  # looked at first: then all is there
+    names = [name for name, *_ in _shape(service, job)]
+    return job_logs.read(service.database, service.outputs, job.id, names, job_logs.Cursor.parse(after), over=over)
 
 
 def outcome(service: Service, job: JobRecord) -> Outcome:
