@@ -279,7 +279,7 @@ def test_the_command_shows_lines_as_they_come(served: Place, tmp_path: Path) -> 
             assert json.loads(as_json.stdout.read().splitlines()[-1])["text"] == "done"
 
 
-@pytest.mark.parametrize("wrong", ["x", "-1", "1,", "1,0.0:1", "1,0.0:1:-2", "9" * 19])
+@pytest.mark.parametrize("wrong", ["x", "-1", "1_", "1_0.0.1", "1_0.0.1.-2", "9" * 19])
 def test_a_cursor_that_is_none_is_refused(served: Place, wrong: str) -> None:
     with served.connect("ann") as ann:
         job = ann.submit(one(add, 1))
@@ -291,7 +291,7 @@ def test_a_cursor_that_is_none_is_refused(served: Place, wrong: str) -> None:
 
 def test_a_cursor_is_read_as_it_was_written() -> None:
     cursor = Cursor(17, {(0, 0): Spot(2, 4096), (3, 1): Spot(0, 12)})
-    assert str(cursor) == "17,0.0:2:4096,3.1:0:12" and Cursor.parse(str(cursor)) == cursor
+    assert str(cursor) == "17_0.0.2.4096_3.1.0.12" and Cursor.parse(str(cursor)) == cursor
     assert Cursor.parse("") == Cursor() and Cursor.parse("7") == Cursor(7)
 
 
@@ -319,7 +319,7 @@ class Journal:
         return Log(told.folder, told.run)
 
     def read(self, outputs: Outputs | None = None) -> list[str]:
-        found = job_logs.read(self.database, outputs or self.outputs, 1, ["t"], Cursor(), over=False)
+        found = job_logs.read(self.database, outputs or self.outputs, 1, {"t": (0, "t")}, Cursor(), over=False)
         return shown(found.lines)
 
 

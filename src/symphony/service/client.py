@@ -77,7 +77,6 @@ DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
 TRIES = 4  # of a request that is lost on the way
 PAUSE_S = 0.2  # before the second; doubled each time
 POLL_S = 30.0  # that a request waits for a job
-LOOK_S = 0.5  # between two looks for what a job has written
 
 
 def default_folder() -> Path:
@@ -173,23 +172,23 @@ class RemoteJob:
     def logs(self, after: str = "") -> Logs:
         """What happened to it and what it wrote, in order; `after`: since an answer of which this was `next`."""
         pages = list(self._pages(after))
-        return Logs(lines=[line for page in pages for line in page.lines], next=pages[-1].next)
+        last = pages[-1]
+        return Logs(lines=[line for page in pages for line in page.lines], next=last.next, over=last.over)
 
     def follow(self, after: str = "") -> Iterator[LogLine]:
         """The same, line by line as they come, until it is over."""
-        over = False
-        while not over:
-            over = self.view().ended_s is not None  # looked at first: then all is there
-            for page in self._pages(after):
+        while True:
+            for page in self._pages(after, POLL_S):
                 after = page.next
                 yield from page.lines
-            if not over:
-                self.wait_for_change(LOOK_S)
+            if page.over:
+                return
+            time.sleep(PAUSE_S)  # lines that come one by one are asked for together
 
-    def _pages(self, after: str) -> Iterator[Logs]:
+    def _pages(self, after: str, wait_s: float = 0.0) -> Iterator[Logs]:
         more = True
         while more:
-            page = self._cluster._get(f"/v1/jobs/{self.id}/logs", Logs, {"after": after})
+            page = self._cluster._get(f"/v1/jobs/{self.id}/logs", Logs, {"after": after, "wait_s": wait_s})
             after, more = page.next, page.more
             yield page
 

@@ -1,7 +1,7 @@
 """The log of a job: what happened to it and what it has written, as one sequence that can be read from any point on.
 
 A point is a *cursor*: the last event that was read, and how far the output of each worker was, for tasks that had not
-ended by then: `17,0.0:2:4096` is event 17, and 4,096 bytes of file 2 of worker 0 of task 0.
+ended by then: `17_3.0.2.4096` is event 17, and of task 3, worker 0, file 2 up to byte 4,096.
 
 A run of a task writes, its end is journalled, and only then the next run of that task begins. So if no event comes
 while the sizes of all files are looked at, nothing is told before what it follows upon. Within that, times decide; and
@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 import sqlalchemy as sa
 
 from symphony.problem.errors import InputError
-from symphony.runtime.checkpoints import safe
 from symphony.service import tables
 from symphony.service.ledger import read_events
 from symphony.service.outputs import Outputs, Spot, Stream
@@ -28,7 +27,7 @@ from symphony.service.wire import EVENT, MARK, OUTPUT, LogLine, Logs
 
 BYTES, LINES = 256 << 10, 4_096  # of one answer, about
 LOOKS = 4  # that are tried for one without an event in between
-CURSOR = re.compile(r"([0-9]{1,18})((?:,[0-9]{1,9}\.[0-9]{1,9}:[0-9]{1,9}:[0-9]{1,18})*)")
+CURSOR = re.compile(r"([0-9]{1,18})((?:_[0-9]{1,9}\.[0-9]{1,9}\.[0-9]{1,9}\.[0-9]{1,18})*)")
 ENDS = (FINISHED, BROKE)  # events after which a task writes nothing
 
 
@@ -46,14 +45,14 @@ class Cursor:
         if found is None:
             raise InputError("after is none of ours", hint="give `next` of an answer, or nothing")
         spots = {}
-        for one in filter(None, found[2].split(",")):
-            task, rank, file, offset = map(int, re.split("[.:]", one))
+        for one in filter(None, found[2].split("_")):
+            task, rank, file, offset = map(int, one.split("."))
             spots[task, rank] = Spot(file, offset)
         return Cursor(int(found[1]), spots)
 
     def __str__(self) -> str:
-        spots = (f"{task}.{rank}:{file}:{offset}" for (task, rank), (file, offset) in sorted(self.spots.items()))
-        return ",".join([str(self.event), *spots])
+        spots = (f"{task}.{rank}.{file}.{offset}" for (task, rank), (file, offset) in sorted(self.spots.items()))
+        return "_".join([str(self.event), *spots])
 
 
 @dataclass(frozen=True)
@@ -67,24 +66,28 @@ class _Item:
     task: int = -1  # that has ended
 
 
-def read(database: sa.Engine, outputs: Outputs, job: int, names: list[str], cursor: Cursor, *, over: bool) -> Logs:
-    """What follows upon a cursor; `names` are those of the job's tasks, `over`: no more will come."""
+def read(
+    database: sa.Engine, outputs: Outputs, job: int, tasks: Mapping[str, tuple[int, str]], cursor: Cursor, *, over: bool
+) -> Logs:
+    """What follows upon a cursor; `tasks` are numbers and names, by folders; `over`: no more will come."""
     # Nobody reads on where a task had ended, and cursors are short though graphs are long.
     gone = _ended(database, job, cursor.event)
-    left = {safe(name): name for task, name in enumerate(names) if task not in gone}
+    left = {folder: name for folder, (task, name) in tasks.items() if task not in gone}
     for _ in range(LOOKS):
         events = list(read_events(database, job, cursor.event))
         streams = outputs.streams(job, left)
         if not streams or _last(database, job) == (events[-1].id if events else cursor.event):
             break
-    numbers = {name: task for task, name in enumerate(names)}
+    numbers = {stream: tasks[stream.folder.name][0] for stream in streams}
     told = list(_happened(events))
     ends = {item.task: item.at for item in told if item.task >= 0}
-    written = [_written(one, numbers[one.task], cursor, ends, over) for one in streams]
-    return _page(heapq.merge(*written, told, key=lambda item: item.at), cursor, ends)
+    written = [_written(one, numbers[one], cursor, ends, over) for one in streams]
+    page = _page(heapq.merge(*written, told, key=lambda item: item.at), cursor)
+    page.over = over and not page.more
+    return page
 
 
-def _page(items: Iterator[_Item], cursor: Cursor, ends: Mapping[int, float]) -> Logs:
+def _page(items: Iterator[_Item], cursor: Cursor) -> Logs:
     """As much as one answer takes."""
     event, spots, lines, size = cursor.event, dict(cursor.spots), list[LogLine](), 0
     for item in items:

@@ -322,7 +322,8 @@ class Logs(BaseModel):
 
     lines: list[LogLine]
     next: str = ""  # give it as `after`, to read on
-    more: bool = False  # whether there is more already
+    more: bool = False  # whether there is more already …
+    over: bool = False  # … and whether there never will be
 
 
 class DeviceView(BaseModel):
