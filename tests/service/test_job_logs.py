@@ -200,6 +200,39 @@ def test_any_kernel_is_heard_by_its_own_user(served: Place, tmp_path: Path) -> N
         mine.result(SECONDS)
 
 
+def test_a_request_waits_for_the_next_line_and_for_nothing_once_it_is_over(served: Place, tmp_path: Path) -> None:
+    @sy.kernel
+    def later(path):
+        import os
+        import time
+
+        while not os.path.exists(path):
+            time.sleep(0.005)
+        print("came")
+        while not os.path.exists(path + "2"):
+            time.sleep(0.005)
+
+    with served.connect("ann") as ann:
+        job = ann.submit(one(later, str(tmp_path / "go")))
+        before, after = job.logs().next, list[str]()
+
+        def ask() -> None:
+            with served.connect("ann") as again:
+                [page] = again.job(job.id)._pages(before, 60.0)
+                after.extend(shown(page.lines))
+
+        asks = threading.Thread(target=ask)
+        asks.start()
+        wait_until(lambda: any(device.running for device in ann.state().devices))
+        (tmp_path / "go").touch()
+        asks.join(SECONDS)
+        assert after == ["| came"]  # and there is no event that would have told of it
+        (tmp_path / "go2").touch()
+        job.result(SECONDS)
+        last = job.logs()
+        assert last.over and next(job._pages(last.next, 60.0)).over
+
+
 def test_workers_of_a_gang_are_told_apart(tmp_path: Path) -> None:
     @sy.kernel(device="accelerator", workers=2)
     def both(rank, size):
