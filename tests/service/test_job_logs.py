@@ -25,8 +25,8 @@ from symphony.service.database import open_database
 from symphony.service.graph_file import load
 from symphony.service.job_logs import Cursor
 from symphony.service.outputs import DROPPED, NEW_RUN, Outputs, Spot, Stream
-from symphony.service.state import FINISHED, STOPPED
-from symphony.service.wire import LogLine
+from symphony.service.state import ENDED, FINISHED, STOPPED
+from symphony.service.wire import LogLine, Logs
 from tests.runtime.machines import machine
 from tests.service.kernels import add, one
 from tests.service.places import SECONDS, Place, place, wait_until
@@ -98,6 +98,13 @@ def shown(lines: list[LogLine]) -> list[str]:
 
 def wrote(job: RemoteJob) -> list[str]:
     return [line.text for line in job.logs().lines if line.kind == "output"]
+
+
+def ended(job: RemoteJob) -> list[LogLine]:
+    """All of its log, when it is over and the journal says so."""
+    job.result(SECONDS)
+    wait_until(lambda: job.logs().over)
+    return job.logs().lines
 
 
 def kill_its_process(served: Place) -> None:
@@ -228,7 +235,7 @@ def test_a_request_waits_for_the_next_line_and_for_nothing_once_it_is_over(serve
         asks.join(SECONDS)
         assert after == ["| came"]  # and there is no event that would have told of it
         (tmp_path / "go2").touch()
-        job.result(SECONDS)
+        ended(job)
         last = job.logs()
         assert last.over and next(job._pages(last.next, 60.0)).over
 
@@ -243,8 +250,7 @@ def test_workers_of_a_gang_are_told_apart(tmp_path: Path) -> None:
         found.connect("ann") as ann,
     ):
         job = ann.submit(one(both))
-        job.result(SECONDS)
-        told = {(line.rank, line.text) for line in job.logs().lines if line.kind == "output"}
+        told = {(line.rank, line.text) for line in ended(job) if line.kind == "output"}
         assert told == {(0, "0 of 2"), (1, "1 of 2")}
 
 
@@ -265,12 +271,11 @@ def test_one_that_writes_too_much_keeps_its_newest_lines_and_others_run(served: 
         wait_until(lambda: any(int(path.name.split(".")[1]) > 9 for path in kept.rglob("0.*")))
         assert ann.submit(one(add, 1, 1)).result(SECONDS) == 2
         (tmp_path / "enough").touch()
-        steps = job.result(SECONDS)
+        lines = [line for line in ended(job) if line.kind != "event"]
         assert sum(path.stat().st_size for path in kept.rglob("0.*")) <= MOST + PART
-        lines = [line for line in job.logs().lines if line.kind != "event"]
         assert (lines[0].kind, lines[0].text) == ("mark", DROPPED)
         found = [int(line.text.split()[0]) for line in lines[1:]]
-        assert found == list(range(found[0], steps)) and found[0] > 0
+        assert found == list(range(found[0], job.result())) and found[0] > 0
 
 
 def test_a_log_is_read_in_parts_and_cursors_stay_short(served: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +285,7 @@ def test_a_log_is_read_in_parts_and_cursors_stay_short(served: Place, monkeypatc
         before = (graph.task(says, [f"{number} {line}" for line in range(5)], "", *before),)
     with served.connect("ann") as ann:
         job = ann.submit(graph)
-        job.result(SECONDS)
+        ended(job)
         whole = job.logs()
         for number in range(12):
             mine = [line.text for line in whole.lines if line.text.startswith(f"{number} ")]
@@ -351,9 +356,8 @@ class Journal:
         assert told is not None
         return Log(told.folder, told.run)
 
-    def read(self, outputs: Outputs | None = None) -> list[str]:
-        found = job_logs.read(self.database, outputs or self.outputs, 1, {"t": (0, "t")}, Cursor(), over=False)
-        return shown(found.lines)
+    def read(self, outputs: Outputs | None = None, after: str = "") -> Logs:
+        return job_logs.read(self.database, outputs or self.outputs, 1, {"t": (0, "t")}, Cursor.parse(after))
 
 
 def test_what_comes_while_one_looks_is_not_told_before_what_it_follows_upon(tmp_path: Path) -> None:
@@ -373,8 +377,19 @@ def test_what_comes_while_one_looks_is_not_told_before_what_it_follows_upon(tmp_
             return super().streams(job, tasks)
 
     late = Late(tmp_path / "output")
-    told = journal.read(late)
+    told = shown(journal.read(late).lines)
     assert [line.split(":")[0] for line in told] == ["| first", "t", f"--- {NEW_RUN}", "| second"] and late.looks == 2
+    journal.database.dispose()
+
+
+def test_it_is_over_when_its_end_is_written_down_and_read(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.log(0).write(b"killed wh")
+    assert not journal.read().over and journal.read().lines == []
+    journal.add(ENDED, status="cancelled")
+    page = journal.read()
+    assert page.over and shown(page.lines) == ["| killed wh", "cancelled"]
+    assert journal.read(after=page.next).over and journal.read(after=page.next).lines == []
     journal.database.dispose()
 
 
@@ -388,6 +403,6 @@ def test_what_a_task_wrote_comes_before_its_end_whatever_its_clock_says(
         log.write(b"one\ntwo\n")
         log.close()
     journal.add(FINISHED)
-    told = journal.read()
+    told = shown(journal.read().lines)
     assert told[:2] == ["| one", "| two"] and told[2].startswith("t: done")
     journal.database.dispose()

@@ -32,6 +32,7 @@ LARGE = 8 << 10  # bytes of a buffer from which on it is left out of the pickle
 INLINE = 16 << 10  # bytes of a value that may travel in a message
 TEXT = 16 << 10  # characters of a traceback, and bytes of an exception
 READ = 1 << 18  # bytes read from a pipe at once
+LINE = 1 << 12  # characters that may wait for the end of their line, if they are printed one by one
 # One CPU for each slot, one thread on each: more would get into one another's way.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 
@@ -287,22 +288,44 @@ class Printed:
             yield
         finally:
             sys.stdout, sys.stderr = before
-            self.log.close()
-            self.log = None
+            for stream in self._streams:
+                stream.pass_on()
+            log, self.log = self.log, None
+            log.close()
 
 
 class _Stream:
+    """A standard stream, line by line: what is printed comes in pieces, and a line without an end can wait."""
+
     def __init__(self, stream: Any, printed: Printed) -> None:
         self._stream, self._printed = stream, printed
+        self._line: deque[str] = deque()  # of what has not gone on; any thread may add to it, or take from it
 
     def write(self, text: str) -> int:
-        if isinstance(text, str) and self.log(text.encode("utf-8", "backslashreplace")):
-            return len(text)
-        return self._stream.write(text)
+        if self._printed.log is None or not isinstance(text, str):
+            return self._stream.write(text)
+        self._line.append(text)
+        if "\n" in text or "\r" in text or len(text) + len(self._line) > LINE:
+            self.pass_on()
+        return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:
             self.write(line)
+
+    def flush(self) -> None:
+        self.pass_on()
+        self._stream.flush()
+
+    def pass_on(self) -> None:
+        """All that there is: to the log, or where it would have gone if there is none, or it cannot be written."""
+        pieces = []
+        with contextlib.suppress(IndexError):
+            while True:
+                pieces.append(self._line.popleft())
+        text = "".join(pieces)
+        if text and not self.log(text.encode("utf-8", "backslashreplace")):
+            self._stream.write(text)
 
     def log(self, data: bytes) -> bool:
         """To the log alone, for what programs write that a kernel runs; whether that could be done."""

@@ -22,7 +22,7 @@ from symphony.problem.errors import InputError
 from symphony.service import tables
 from symphony.service.ledger import read_events
 from symphony.service.outputs import Outputs, Spot, Stream
-from symphony.service.state import BROKE, FINISHED, Event, text_of
+from symphony.service.state import BROKE, ENDED, FINISHED, Event, text_of
 from symphony.service.wire import EVENT, MARK, OUTPUT, LogLine, Logs
 
 BYTES, LINES = 256 << 10, 4_096  # of one answer, about
@@ -66,22 +66,22 @@ class _Item:
     task: int = -1  # that has ended
 
 
-def read(
-    database: sa.Engine, outputs: Outputs, job: int, tasks: Mapping[str, tuple[int, str]], cursor: Cursor, *, over: bool
-) -> Logs:
-    """What follows upon a cursor; `tasks` are numbers and names, by folders; `over`: no more will come."""
+def read(database: sa.Engine, outputs: Outputs, job: int, tasks: Mapping[str, tuple[int, str]], cursor: Cursor) -> Logs:
+    """What follows upon a cursor; `tasks` are numbers and names, by their folders."""
     # Nobody reads on where a task had ended, and cursors are short though graphs are long.
     gone = _ended(database, job, cursor.event)
     left = {folder: name for folder, (task, name) in tasks.items() if task not in gone}
     for _ in range(LOOKS):
         events = list(read_events(database, job, cursor.event))
         streams = outputs.streams(job, left)
-        if not streams or _last(database, job) == (events[-1].id if events else cursor.event):
+        seen = events[-1].id if events else cursor.event
+        last, end = _last(database, job)
+        if last <= seen:
             break
-    numbers = {stream: tasks[stream.folder.name][0] for stream in streams}
+    over = 0 < end <= seen
     told = list(_happened(events))
     ends = {item.task: item.at for item in told if item.task >= 0}
-    written = [_written(one, numbers[one], cursor, ends, over) for one in streams]
+    written = [_written(one, tasks[one.folder.name][0], cursor, ends, over) for one in streams]
     page = _page(heapq.merge(*written, told, key=lambda item: item.at), cursor)
     page.over = over and not page.more
     return page
@@ -130,7 +130,10 @@ def _ended(database: sa.Engine, job: int, until: int) -> set[int]:
         return set(connection.scalars(ended)) if until else set()
 
 
-def _last(database: sa.Engine, job: int) -> int:
+def _last(database: sa.Engine, job: int) -> tuple[int, int]:
+    """The last event, and the one that was its end; 0 = there is none."""
     rows = tables.events.c
+    wanted = sa.select(sa.func.max(rows.id), sa.func.max(sa.case((rows.kind == ENDED, rows.id))))
     with database.connect() as connection:
-        return connection.scalar(sa.select(sa.func.max(rows.id)).where(rows.job == job)) or 0
+        last, end = connection.execute(wanted.where(rows.job == job)).one()
+    return last or 0, end or 0

@@ -206,9 +206,8 @@ def _band(band: Band) -> BandView:
 
 def logs(service: Service, job: JobRecord, after: str) -> Logs:
     """What happened to a job and what it wrote, after a cursor."""
-    over = job.over  # looked at first: then all is there
     tasks, cursor = _folders(service.database, job.id), job_logs.Cursor.parse(after)
-    return job_logs.read(service.database, service.outputs, job.id, tasks, cursor, over=over)
+    return job_logs.read(service.database, service.outputs, job.id, tasks, cursor)
 
 
 @lru_cache(maxsize=64)
