@@ -33,12 +33,15 @@ class Log:
         self._file, self._number, self._part = -1, -1, 0
         self._within = self._torn = self._returned = False  # a line, one that was not written to its end, a "\r" last
         self._lock, self._process = threading.RLock(), os.getpid()
+        self._closed = False
 
     def write(self, data: bytes) -> bool:
         """Add what was written; whether that could be done. Carriage returns end lines, too, for progress bars."""
         if os.getpid() != self._process:  # forked, perhaps while another thread was writing
             self._lock, self._process = threading.RLock(), os.getpid()
         with self._lock:
+            if self._closed:
+                return False
             try:
                 for at in range(max(len(data) - MOST, 0), len(data), CHUNK):
                     self._add(data[at : at + CHUNK])
@@ -53,7 +56,7 @@ class Log:
         with self._lock, contextlib.suppress(OSError):
             if self._file >= 0:
                 os.close(self._file)
-            self._file = -1
+            self._file, self._closed = -1, True
 
     def _add(self, data: bytes) -> None:
         if self._returned and data:

@@ -32,7 +32,7 @@ LARGE = 8 << 10  # bytes of a buffer from which on it is left out of the pickle
 INLINE = 16 << 10  # bytes of a value that may travel in a message
 TEXT = 16 << 10  # characters of a traceback, and bytes of an exception
 READ = 1 << 18  # bytes read from a pipe at once
-LINE = 1 << 12  # characters that may wait for the end of their line, if they are printed one by one
+LINE = 1 << 12  # characters, or pieces, of a line that may wait for its end
 # One CPU for each slot, one thread on each: more would get into one another's way.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 
@@ -282,6 +282,8 @@ class Printed:
         before = sys.stdout, sys.stderr
         if self._streams is None:
             self._streams = _Stream(sys.stdout, self), _Stream(sys.stderr, self)
+        for stream in self._streams:
+            stream.pass_on()  # what a thread has written that another kernel left behind
         self.log = self._logs()(*output, rank)
         sys.stdout, sys.stderr = self._streams
         try:
@@ -305,7 +307,7 @@ class _Stream:
         if self._printed.log is None or not isinstance(text, str):
             return self._stream.write(text)
         self._line.append(text)
-        if "\n" in text or "\r" in text or len(text) + len(self._line) > LINE:
+        if "\n" in text or "\r" in text or len(text) > LINE or len(self._line) > LINE:
             self.pass_on()
         return len(text)
 

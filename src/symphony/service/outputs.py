@@ -188,15 +188,13 @@ def trim(root: Path, known: Collection[int], newest: int, most: int) -> None:
         if int(job.name) <= newest and int(job.name) not in known:
             shutil.rmtree(job, ignore_errors=True)
             continue
-        for task in os.scandir(job):
+        for task in job.iterdir():
             try:
-                with os.scandir(task.path) as entries:
-                    told = [entry.stat() for entry in entries]
+                told = [path.stat() for path in task.iterdir()]
             except OSError:  # it is being written to: the next time, then
                 continue
-            found.append(
-                (max((one.st_mtime for one in told), default=0.0), sum(one.st_size for one in told), task.path)
-            )
+            changed = max((one.st_mtime for one in told), default=0.0)
+            found.append((changed, sum(one.st_size for one in told), task))
     total = sum(size for _, size, _ in found)
     for _, size, path in sorted(found):
         if total <= most:
