@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
-import threading
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -107,39 +108,50 @@ def test_what_cannot_be_written_is_dropped_and_the_next_line_is_whole(
     assert written(folder)[:2] == [b"-> a 0", b"one"] and written(folder)[-1] == b"two"
 
 
+def run(script: str, folder: str) -> int:
+    """Where there is nothing of Symphony, nor threads of others, which a fork could break; the exit status."""
+    command = [sys.executable, "-c", f"import sys; sys.path.insert(0, sys.argv[1]); {BEGIN}{script}"]
+    return subprocess.run([*command, os.path.dirname(output.__file__), folder], check=False).returncode
+
+
+BEGIN = """
+import os, signal, threading
+from output import Log
+
+log = Log(sys.argv[2], "a")
+"""
+TALK = """
+def talk(who):
+    for step in range(4_000):
+        log.write(b"%s %d %s\\n" % (who, step, b"z" * 200))
+
+threads = [threading.Thread(target=talk, args=(who,)) for who in (b"first", b"second")]
+for thread in threads:
+    thread.start()
+child = os.fork()  # while others may be writing
+if not child:
+    talk(b"forked")
+    os._exit(0)
+for thread in threads:
+    thread.join()
+sys.exit(os.waitpid(child, 0)[1])
+"""
+KILLED = """
+for step in range(100):
+    log.write(b"step %d\\n" % step)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 def test_processes_and_threads_of_a_kernel_write_whole_lines(folder: str) -> None:
-    log = Log(folder, "a")
-    log.write(b"begin\n")
-    lines = 4_000
-    text = b"z" * 200
-
-    def talk(who: bytes) -> None:
-        for step in range(lines):
-            log.write(b"%s %d %s\n" % (who, step, text))
-
-    threads = [threading.Thread(target=talk, args=(who,)) for who in (b"first", b"second")]
-    for thread in threads:
-        thread.start()
-    child = os.fork()  # while others may be writing
-    if not child:
-        try:
-            talk(b"forked")
-        finally:
-            os._exit(0)
-    for thread in threads:
-        thread.join()
-    assert os.waitpid(child, 0)[1] == 0
+    assert run(TALK, folder) == 0
     for who in (b"first", b"second", b"forked"):
         found = [line.split() for line in written(folder) if line.startswith(who)]
-        assert [int(words[1]) for words in found] == list(range(lines)) and {words[2] for words in found} == {text}
+        assert [int(words[1]) for words in found] == list(range(4_000)) and {words[2] for words in found} == {
+            b"z" * 200
+        }
 
 
 def test_what_is_killed_has_left_all_that_it_wrote(folder: str) -> None:
-    child = os.fork()
-    if not child:
-        log = Log(folder, "a")
-        for step in range(100):
-            log.write(b"step %d\n" % step)
-        os.kill(os.getpid(), signal.SIGKILL)
-    os.waitpid(child, 0)
+    assert run(KILLED, folder) == -signal.SIGKILL
     assert written(folder) == [b"-> a 0", *(b"step %d" % step for step in range(100))]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -144,8 +143,6 @@ def logs(
         found = cluster.job(number)
         for line in found.follow() if follow else found.logs().lines:
             typer.echo(line.model_dump_json() if as_json else _told(line))
-            if follow:
-                sys.stdout.flush()
 
 
 def _told(line: LogLine) -> str:
