@@ -25,6 +25,7 @@ from symphony.service.database import open_database
 from symphony.service.graph_file import load
 from symphony.service.job_logs import Cursor
 from symphony.service.outputs import DROPPED, NEW_RUN, Outputs, Spot, Stream
+from symphony.service.service import Limits
 from symphony.service.state import ENDED, FINISHED, STOPPED
 from symphony.service.wire import LogLine, Logs
 from tests.runtime.machines import machine
@@ -276,6 +277,20 @@ def test_one_that_writes_too_much_keeps_its_newest_lines_and_others_run(served: 
         assert (lines[0].kind, lines[0].text) == ("mark", DROPPED)
         found = [int(line.text.split()[0]) for line in lines[1:]]
         assert found == list(range(found[0], job.result())) and found[0] > 0
+
+
+def test_a_service_keeps_no_more_of_all_jobs_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with place(tmp_path / "state") as found, found.connect("ann") as ann:
+        first = ann.submit(one(says, ["before"]))
+        assert "| before" in shown(ended(first))
+    with place(tmp_path / "state", limits=Limits(output_bytes=0)) as found, found.connect("ann") as ann:
+        wait_until(lambda: wrote(ann.job(first.id)) == [])  # when it starts …
+        second = ann.submit(one(says, ["now"], str(tmp_path / "go")))
+        wait_until(lambda: wrote(second) == ["now"])
+        monkeypatch.setattr("symphony.service.service.SWEEP_S", -1.0)  # … and now and then
+        (tmp_path / "go").touch()
+        assert len(ended(second)) >= 3
+        wait_until(lambda: ann.submit(one(add, 1)).result(SECONDS) == 1 and wrote(second) == [])
 
 
 def test_a_log_is_read_in_parts_and_cursors_stay_short(served: Place, monkeypatch: pytest.MonkeyPatch) -> None:
