@@ -287,10 +287,11 @@ def test_a_service_keeps_no_more_of_all_jobs_than_it_may(tmp_path: Path, monkeyp
         wait_until(lambda: wrote(ann.job(first.id)) == [])  # when it starts …
         second = ann.submit(one(says, ["now"], str(tmp_path / "go")))
         wait_until(lambda: wrote(second) == ["now"])
-        monkeypatch.setattr("symphony.service.service.SWEEP_S", -1.0)  # … and now and then
         (tmp_path / "go").touch()
-        assert len(ended(second)) >= 3
-        wait_until(lambda: ann.submit(one(add, 1)).result(SECONDS) == 1 and wrote(second) == [])
+        second.result(SECONDS)
+        with monkeypatch.context() as often:
+            often.setattr("symphony.service.service.SWEEP_S", -1.0)  # … and now and then
+            wait_until(lambda: ann.submit(one(add, 1)).result(SECONDS) == 1 and wrote(second) == [])
 
 
 def test_a_log_is_read_in_parts_and_cursors_stay_short(served: Place, monkeypatch: pytest.MonkeyPatch) -> None:
