@@ -323,7 +323,7 @@ class LocalEngine:
             code = None if known else work.function.code.at
             inputs = tuple(value.at for value in self._slim(work.inputs))
             resumes = None if work.resumes is None else astuple(work.resumes)
-            output = None if work.output is None else astuple(work.output)
+            output = None if work.output is None else (work.output.folder, work.output.run)
             what = (work.function.digest, code, work.arguments.at, inputs, (work.rank, work.size), resumes, output)
             slot.outbox += process.framed(("run", work.number, *what))
         if slot.sent == 0 and slot.work:

@@ -321,6 +321,8 @@ class _Stream:
 
     def pass_on(self) -> None:
         """All that there is: to the log, or where it would have gone if there is none, or it cannot be written."""
+        if not self._line:
+            return
         pieces = []
         with contextlib.suppress(IndexError):
             while True:

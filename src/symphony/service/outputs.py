@@ -145,7 +145,7 @@ class Outputs:
         """Where an attempt at a task keeps what it writes."""
         if self._root is None:
             return None
-        return Output(str(self._root / str(job) / safe(task)), f"{self._name}-{number}")
+        return Output(f"{self._root}/{job}/{safe(task)}", f"{self._name}-{number}")
 
     def streams(self, job: int, tasks: Mapping[str, str]) -> list[Stream]:
         """What some tasks of a job have written; `tasks` are their names, by those of their folders (`safe`)."""

@@ -137,7 +137,7 @@ class Slot:
                 code = named(one.function.code)
             inputs = tuple(map(named, one.inputs)) if one.inputs else ()
             resumes = None if one.resumes is None else astuple(one.resumes)
-            kept = None if one.output is None else astuple(one.output)
+            kept = None if one.output is None else (one.output.folder, one.output.run)
             message.append((digest, code, named(one.arguments), inputs, (one.rank, one.size), resumes, kept))
         now = time.monotonic()
         call = Call(work, seconds, now, math.inf if self.calls else now)
