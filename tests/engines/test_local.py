@@ -19,7 +19,7 @@ import pytest
 
 import symphony as sy
 from symphony.engines import local, worker
-from symphony.engines.engine import DIED, DeviceDown, Failed, Finished, Function, Pickled, Stopped, Work
+from symphony.engines.engine import DIED, DeviceDown, Failed, Finished, Function, Output, Pickled, Stopped, Work
 from symphony.engines.local import LocalEngine
 from symphony.problem.topology import DeviceKind
 from tests.runtime.machines import machine
@@ -66,6 +66,29 @@ def driver() -> Iterator[Driver]:
     engine = LocalEngine(machine(others=1))
     yield Driver(engine)
     engine.close()
+
+
+def test_what_a_kernel_writes_is_kept_where_it_is_told(driver: Driver, tmp_path: Path) -> None:
+    def talk(text, folder):
+        import pathlib
+        import sys
+
+        sys.stdout.writelines(["a ", "line\n"])
+        print(text, "\udcff", file=sys.stderr)
+        print("half", end="", flush=True)
+        assert pathlib.Path(folder).read_text().endswith(" half")
+        print("", "of a line", end="")
+        raise LookupError(text)
+
+    told = [Output(str(tmp_path / str(number) / "talk"), "a") for number in range(2)]
+    files = [tmp_path / str(number) / "talk" / f"{number}.0" for number in range(2)]
+    work = [driver.work(talk, f"in {n}", str(files[n]), output=told[n], rank=n) for n in range(2)]
+    assert [event.type for event in driver.run(*work)] == ["LookupError"] * 2
+    for number, file in enumerate(files):
+        _, *lines = file.read_text().splitlines()
+        assert [line.split(" ", 1)[1] for line in lines] == ["a line", f"in {number} \\udcff", "half of a line"]
+    [event] = driver.run(driver.work(lambda: __import__("sys").stdout is __import__("sys").__stdout__))
+    assert driver.value(event)  # and nothing of it is left
 
 
 @pytest.mark.parametrize("device", [0, 1], ids=["two slots", "one slot"])

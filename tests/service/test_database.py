@@ -76,6 +76,8 @@ def test_a_service_goes_on_where_another_stopped(url: str, tmp_path: Path) -> No
         assert not ann.job(job.id).wait(0.0)
         go.touch()
         assert ann.job(job.id).result(SECONDS) == "second"
+        told = list(ann.job(job.id).follow())
+        assert told[0].text.startswith("accepted") and told[-1].text == "done" and len(told) == 5
         assert len(ann.job(done.id).result(SECONDS)) == 40_000
         with pytest.raises(sy.KernelError, match="no"):
             ann.job(broken.id).result(SECONDS)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -163,3 +167,43 @@ def test_a_file_gives_the_same_bytes_each_time_it_is_read(tmp_path: Path, monkey
     (tmp_path / "g.py").write_text(PYTHON)
     read = [load(str(tmp_path / "g.py"), {}) for _ in range(3)]
     assert len({digest(code_of(graph.tasks[0].kernel, "cpu")) for graph in read}) == 1
+
+
+def made_by(cluster: sy.Cluster, tmp_path: Path, script: str, training: bool) -> Any:
+    """What a shell script makes."""
+    lines = ["name = 'g'", "[[task]]", "name = 'a'", f"command = ['sh', '-c', {json.dumps(script)}]"]
+    lines += ["[task.training]", "steps = 1"] if training else []
+    (tmp_path / "g.toml").write_text("\n".join(lines))
+    return cluster.submit(load(str(tmp_path / "g.toml"), {})).result(SECONDS)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_what_a_program_prints_is_its_value_and_its_errors_are_told(
+    cluster: sy.Cluster, tmp_path: Path, training: bool
+) -> None:
+    assert made_by(cluster, tmp_path, "printf 'a\\r\\nb\\n'; printf 'c \\377' >&2", training) == "a\nb\n"
+    assert (
+        made_by(cluster, tmp_path, "exec >&- 2>&-; sleep 0.2", training) == ""
+    )  # its streams are closed, and it goes on
+    with pytest.raises(sy.KernelError, match="exit status 4\noh \ufffd no"):
+        made_by(cluster, tmp_path, "printf 'oh \\377 no' >&2; exit 4", training)
+    whole = "x" * 99 + "\n"
+    assert made_by(cluster, tmp_path, "yes " + whole[:-1] + " | head -n 20000", training) == whole * 20_000
+
+
+def test_a_program_that_trains_keeps_the_end_of_what_it_prints(cluster: sy.Cluster, tmp_path: Path) -> None:
+    lines = 400_000
+    value = made_by(cluster, tmp_path, f"seq -f %099.0f {lines}", training=True).splitlines()
+    assert {len(line) for line in value} == {99} and int(value[-1]) == lines and int(value[0]) > 1
+    assert 16 << 20 <= 100 * len(value) <= 33 << 20
+    assert (
+        len(made_by(cluster, tmp_path, f"seq -f %099.0f {lines}", training=False)) == 100 * lines
+    )  # of others it is data
+
+
+def test_a_program_that_trains_ends_though_those_it_started_go_on_writing(cluster: sy.Cluster, tmp_path: Path) -> None:
+    script = f"while true; do echo on; done & echo $! > {tmp_path}/process; echo begun"
+    try:
+        assert "begun" in made_by(cluster, tmp_path, script, training=True)
+    finally:
+        os.kill(int((tmp_path / "process").read_text()), signal.SIGKILL)

@@ -32,7 +32,7 @@ COMMANDS = {
     "submit": "Submit the graph of a file to a service.",
     "jobs": "List the newest jobs.",
     "job": "Show a job and its tasks.",
-    "logs": "Print what happened to a job.",
+    "logs": "Print what happened to a job, and what its tasks have written.",
     "cancel": "Stop a job: what runs is killed, what waits never starts.",
     "trace": "Write what ran where and when, for chrome://tracing or ui.perfetto.dev.",
     "topology": "Look at clusters, check their files, describe this machine.",

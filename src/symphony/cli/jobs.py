@@ -17,7 +17,7 @@ from symphony.cli.remote import AsJson, Key, Number, Url, ago, connect, print_js
 from symphony.problem.errors import InputError
 from symphony.problem.units import show
 from symphony.service.graph_file import load
-from symphony.service.wire import JobView, TrainingView
+from symphony.service.wire import EVENT, OUTPUT, JobView, LogLine, TrainingView
 
 COLOURS = {"done": "green", "failed": "red", "cancelled": "yellow", "running": "cyan", "waiting": "dim"}
 
@@ -145,18 +145,19 @@ def logs(
     token: Key = "",
     as_json: AsJson = False,
 ) -> None:
-    """Print what happened to a job."""
+    """Print what happened to a job, and what its tasks have written."""
     with connect(url, token=token) as cluster:
-        found, last = cluster.job(number), 0
-        while True:
-            over = found.view().ended_s is not None
-            for line in found.logs(last).lines:
-                last = line.number
-                at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(line.at_s))
-                typer.echo(line.model_dump_json() if as_json else f"{at}  {line.text}")
-            if over or not follow:
-                return
-            found.wait_for_change()
+        found = cluster.job(number)
+        for line in found.follow() if follow else found.logs().lines:
+            typer.echo(line.model_dump_json() if as_json else _told(line))
+
+
+def _told(line: LogLine) -> str:
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(line.at_s))
+    if line.kind == EVENT:
+        return f"{at}  {line.text}"
+    who = f"{line.task}/{line.rank}" if line.rank else line.task
+    return f"{at}  {who} | {line.text}" if line.kind == OUTPUT else f"{at}  {who}: {line.text}"
 
 
 def cancel(number: Number, *, url: Url = "", token: Key = "", as_json: AsJson = False) -> None:

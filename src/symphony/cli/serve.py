@@ -46,6 +46,7 @@ def serve(
     open_jobs: Annotated[int, typer.Option(help="Jobs of a user that are not over.", min=1)] = 10_000,
     body_bytes: Annotated[int, typer.Option(help="The largest request.", min=1_000)] = 16 << 20,
     blob_bytes: Annotated[int, typer.Option(help="The largest argument or function.", min=1_000)] = 1 << 30,
+    output_bytes: Annotated[int, typer.Option(help="Of what all jobs write that is kept.", min=1_000)] = 1 << 30,
     keep_days: Annotated[float, typer.Option(help="For which jobs that are over are remembered.", min=0.0)] = 7.0,
     share: Annotated[list[str] | None, typer.Option(help="USER=WEIGHT: his share, if not 1.")] = None,
     log_format: Annotated[str, typer.Option(help="text or json (one object on each line).")] = "text",
@@ -67,6 +68,7 @@ def serve(
         open_jobs=open_jobs,
         requests_per_s=rate,
         at_once=at_once,
+        output_bytes=output_bytes,
         keep_s=keep_days * 86_400.0,
         weights=_weights(share or []),
     )

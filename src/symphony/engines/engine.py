@@ -75,6 +75,14 @@ class Resumable:
 
 
 @dataclass(frozen=True)
+class Output:
+    """Where what work writes to its standard streams is to be kept while it runs (`output.py`)."""
+
+    folder: str  # of the task; its parent's parent is there on every machine that can reach it
+    run: str  # names the attempt, also among those of other schedulers with this folder
+
+
+@dataclass(frozen=True)
 class Work:
     """One attempt to run one task."""
 
@@ -89,6 +97,7 @@ class Work:
     timeout_s: float = math.inf
     others: tuple[int, ...] = ()  # devices of the other workers, where a gang is one piece of work (`gangs.py`)
     resumes: Resumable | None = None  # then a handle of it is the first argument, and knows rank and size
+    output: Output | None = None  # then what it writes is kept there, too, if the engine can
 
 
 @dataclass(frozen=True)
@@ -100,7 +109,6 @@ class Finished:
     began_s: float  # on the clock of `time.monotonic`
     seconds: float  # of the call alone
     cold: bool = False  # the first call of this function in its process: imports and compilation may be in it
-    printed: str = ""  # the end of what it wrote to standard output and error, where the engine can tell
     busy_s: float = math.nan  # for which its process had the processor, on all threads; NaN = the engine cannot tell
 
 
@@ -117,7 +125,6 @@ class Failed:
     traceback: str = ""
     exception: bytes | None = None  # pickled: for the one who asked, and nobody else, to unpickle
     signal: int = 0  # that ended its process
-    printed: str = ""
 
 
 @dataclass(frozen=True)

@@ -143,5 +143,4 @@ def _whole(gang: _Gang) -> Finished:
     ended = gang.finished.values()
     began_s = min(event.began_s for event in ended)
     seconds = max(event.began_s + event.seconds for event in ended) - began_s
-    printed = "".join(gang.finished[rank].printed for rank in sorted(gang.finished))
-    return Finished(gang.number, gang.finished[0].value, began_s, seconds, any(e.cold for e in ended), printed)
+    return Finished(gang.number, gang.finished[0].value, began_s, seconds, any(e.cold for e in ended))

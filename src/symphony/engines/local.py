@@ -323,7 +323,8 @@ class LocalEngine:
             code = None if known else work.function.code.at
             inputs = tuple(value.at for value in self._slim(work.inputs))
             resumes = None if work.resumes is None else astuple(work.resumes)
-            what = (work.function.digest, code, work.arguments.at, inputs, (work.rank, work.size), resumes)
+            output = None if work.output is None else (work.output.folder, work.output.run)
+            what = (work.function.digest, code, work.arguments.at, inputs, (work.rank, work.size), resumes, output)
             slot.outbox += process.framed(("run", work.number, *what))
         if slot.sent == 0 and slot.work:
             slot.since = time.monotonic()
@@ -380,12 +381,12 @@ class LocalEngine:
         slot.since = time.monotonic()
         del self._where[number]
         if kind == "done":
-            began, seconds, cold, value, busy, printed = rest
-            self._events.append(Finished(number, _stored(value), began, seconds, cold, printed, busy))  # type: ignore
+            began, seconds, cold, value, busy = rest
+            self._events.append(Finished(number, _stored(value), began, seconds, cold, busy))  # type: ignore
         else:
-            began, seconds, step, name, message, text, exception, printed = rest
+            began, seconds, step, name, message, text, exception = rest
             self._events.append(
-                Failed(number, STEPS[step], message, began, seconds, name, text, exception, 0, printed)  # type: ignore
+                Failed(number, STEPS[step], message, began, seconds, name, text, exception)  # type: ignore
             )
 
     def _stop(self, number: int, why: str) -> None:

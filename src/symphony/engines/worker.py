@@ -10,6 +10,7 @@ values, with their length before them: small, and nothing is ever constructed by
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import io
 import itertools
@@ -24,13 +25,14 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 LARGE = 8 << 10  # bytes of a buffer from which on it is left out of the pickle
 INLINE = 16 << 10  # bytes of a value that may travel in a message
 TEXT = 16 << 10  # characters of a traceback, and bytes of an exception
 READ = 1 << 18  # bytes read from a pipe at once
+LINE = 1 << 12  # characters, or pieces, of a line that may wait for its end
 # One CPU for each slot, one thread on each: more would get into one another's way.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 
@@ -266,20 +268,76 @@ class Inbox:
 
 
 class Printed:
-    """The end of what a kernel has printed; it goes where it would have gone, too."""
+    """What a kernel writes to its standard streams: to its log, if it has one, and not where it would have gone."""
 
-    def __init__(self) -> None:
-        self.text = ""
-        sys.stdout, sys.stderr = _Stream(sys.stdout, self), _Stream(sys.stderr, self)
+    def __init__(self, logs: Callable[[], Callable[..., Any]]) -> None:
+        """`logs` gives the class of logs."""
+        self._logs = logs
+        self._streams: tuple[_Stream, _Stream] | None = None  # the same for all kernels: libraries hold on to them
+        self.log: Any = None
+
+    @contextlib.contextmanager
+    def kept(self, output: Sequence[Any] | None, rank: int) -> Iterator[None]:
+        """Keep what is written meanwhile, where it was said."""
+        if output is None:
+            yield
+            return
+        before = sys.stdout, sys.stderr
+        if self._streams is None:
+            self._streams = _Stream(sys.stdout, self), _Stream(sys.stderr, self)
+        for stream in self._streams:
+            stream.pass_on()  # what a thread has written that another kernel left behind
+        self.log = self._logs()(*output, rank)
+        sys.stdout, sys.stderr = self._streams
+        try:
+            yield
+        finally:
+            sys.stdout, sys.stderr = before
+            for stream in self._streams:
+                stream.pass_on()
+            log, self.log = self.log, None
+            log.close()
 
 
 class _Stream:
+    """A standard stream, line by line: what is printed comes in pieces, and a line without an end can wait."""
+
     def __init__(self, stream: Any, printed: Printed) -> None:
         self._stream, self._printed = stream, printed
+        self._line: deque[str] = deque()  # of what has not gone on; any thread may add to it, or take from it
 
     def write(self, text: str) -> int:
-        self._printed.text = (self._printed.text + text)[-TEXT:]
-        return self._stream.write(text)
+        if self._printed.log is None or not isinstance(text, str):
+            return self._stream.write(text)
+        self._line.append(text)
+        if "\n" in text or "\r" in text or len(text) > LINE or len(self._line) > LINE:
+            self.pass_on()
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        self.pass_on()
+        self._stream.flush()
+
+    def pass_on(self) -> None:
+        """All that there is: to the log, or where it would have gone if there is none, or it cannot be written."""
+        if not self._line:
+            return
+        pieces = []
+        with contextlib.suppress(IndexError):
+            while True:
+                pieces.append(self._line.popleft())
+        text = "".join(pieces)
+        if text and not self.log(text.encode("utf-8", "backslashreplace")):
+            self._stream.write(text)
+
+    def log(self, data: bytes) -> bool:
+        """To the log alone, for what programs write that a kernel runs; whether that could be done."""
+        log = self._printed.log  # which may be taken away meanwhile, from a thread that a kernel has left behind
+        return log is not None and log.write(data)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -293,9 +351,9 @@ class _Process:
         self.inbox = Inbox()
         self.waiting: deque[tuple] = deque()  # work that has come
         self.dropped: set[int] = set()
-        self.kernels = Kernels(_beside)
+        self.kernels = Kernels(lambda: _beside("training_run").TrainingRun)
         self.folder = ""
-        self.printed = Printed()
+        self.printed = Printed(lambda: _beside("output").Log)
         self.names = (f"{os.getpid()}-{number}" for number in itertools.count())
 
     def say(self, *message: Any) -> None:
@@ -330,13 +388,12 @@ class _Process:
             pass
         self.say("ready", os.getpid(), _accelerator(accelerator))
 
-    def run(
-        self, _: str, number: int, digest: str, code: Any, arguments: Any, inputs: tuple, place: Any, resumes: Any
-    ) -> None:
-        """Run a kernel and say what came of it."""
-        self.printed.text = ""
-        kind, *rest = self.kernels.run(digest, code, arguments, inputs, place, self.fetched, self.kept, resumes)
-        self.say(kind, number, *rest, self.printed.text)
+    def run(self, number: int, digest: str, code: Any, arguments: Any, inputs: Any, place: Any, *more: Any) -> None:
+        """Run a kernel and say what came of it; `more`: what a training function is told, and where output is kept."""
+        resumes, output = more
+        with self.printed.kept(output, place[0]):
+            told = self.kernels.run(digest, code, arguments, inputs, place, self.fetched, self.kept, resumes)
+        self.say(told[0], number, *told[1:])
 
     def fetched(self, value: Portable) -> tuple[bytes, list[Any]]:
         return fetch(value, self.folder)
@@ -345,18 +402,18 @@ class _Process:
         return store(head, buffers, self.folder, next(self.names) if buffers or len(head) > INLINE else "")
 
 
-def _beside() -> Callable[..., Any]:
-    """The handle of training functions, from the file beside this one: Symphony need not be where this runs."""
-    name = "symphony_training_run"
-    if name not in sys.modules:
+def _beside(name: str) -> Any:
+    """A module from a file beside this one: Symphony need not be where this runs."""
+    known = f"symphony_{name}"
+    if known not in sys.modules:
         import importlib.util
 
-        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "training_run.py")
-        spec = importlib.util.spec_from_file_location(name, path)
+        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
+        spec = importlib.util.spec_from_file_location(known, path)
         assert spec is not None and spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name].TrainingRun
+        sys.modules[known] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[known])
+    return sys.modules[known]
 
 
 def _accelerator(kind: str) -> str:
@@ -403,7 +460,7 @@ def main(read: int, write: int) -> None:
             process.dropped.discard(work[1])
             process.say("dropped", work[1])
         else:
-            process.run(*work)
+            process.run(*work[1:])
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ class Checkpoints:
 
     def folder(self, job: int, task: str) -> Path:
         """That of a task."""
-        return self._found() / str(job) / _safe(task)
+        return self._found() / str(job) / safe(task)
 
     def prepare(self, folder: Path, attempt: str) -> None:
         """A new run of a task begins: the folder is its own from now on."""
@@ -129,7 +129,7 @@ def within(given: Path, state: Path) -> Path:
     return given / f"symphony-{known.read_text().strip()}"
 
 
-def _safe(name: str) -> str:
+def safe(name: str) -> str:
     """A name for a folder: the task's own if it may be one."""
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:LONG]
     return plain if plain == name else f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

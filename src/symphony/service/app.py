@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path as File
 from typing import Annotated, Any, Literal
@@ -40,8 +41,10 @@ from symphony.problem.errors import (
 from symphony.runtime import report
 from symphony.service import graphs, views
 from symphony.service.blobs import Upload, named_in, too_large
+from symphony.service.job_logs import CURSOR
 from symphony.service.metrics import Metrics
 from symphony.service.service import Service
+from symphony.service.state import JobRecord
 from symphony.service.tokens import ADMIN, NEW, READ, SUBMIT, Rates, Token, check_scope
 from symphony.service.wire import (
     KEY_HEADER,
@@ -65,6 +68,7 @@ from symphony.service.wire import (
 
 log = logging.getLogger("symphony.service.http")
 LONGEST_WAIT_S = 60.0
+LOOK_S = 0.5  # between two looks for what a job has written, which no event tells of
 LARGE = 256 << 10  # bytes of a body from which on it is read by another thread
 WRONG: dict[int | str, dict[str, Any]] = {
     code: {"model": Refusal, "description": text}
@@ -292,10 +296,22 @@ def make_app(service: Service) -> FastAPI:
 
     @app.get("/v1/jobs/{number}/logs", responses=WRONG)
     async def logs(
-        number: Number, token: Reader, after: Annotated[int, Query(ge=0, le=2**62, description="a line's number")] = 0
+        number: Number,
+        token: Reader,
+        after: Annotated[
+            str, Query(max_length=20_000, pattern=f"^({CURSOR.pattern})?$", description="`next` of an answer")
+        ] = "",
+        wait_s: Annotated[float, Query(ge=0, le=LONGEST_WAIT_S, description="wait so long for a line")] = 0.0,
     ) -> Logs:
-        """What happened to a job, in order."""
-        return await run_in_threadpool(views.logs, service, service.job(token, number), after)
+        """What happened to a job and what it has written so far, in order; `more`: ask again, there is more."""
+        found, deadline = service.job(token, number), time.monotonic() + wait_s
+        while True:
+            seen = found.change
+            page = await run_in_threadpool(views.logs, service, found, after)
+            left = deadline - time.monotonic()
+            if page.lines or page.over or left <= 0:
+                return page
+            await changes.until(number, partial(_changed, found, seen), min(left, LOOK_S))
 
     @app.post("/v1/jobs/{number}/cancel", responses=WRONG)
     async def cancel(number: Number, token: Submitter) -> JobView:
@@ -450,6 +466,10 @@ class Guard:
             milliseconds = (time.perf_counter() - began) * 1e3
             about = {"method": scope["method"], "path": scope["path"], "status": status, "ms": round(milliseconds, 1)}
             log.info("%s %s %d", scope["method"], scope["path"], status, extra={"fields": about})
+
+
+def _changed(job: JobRecord, since: int) -> bool:
+    return job.change > since
 
 
 async def _refuse(error: SymphonyError, send: Send) -> None:

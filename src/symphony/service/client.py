@@ -59,6 +59,7 @@ from symphony.service.wire import (
     JobDetail,
     JobList,
     JobView,
+    LogLine,
     Logs,
     Outcome,
     ProfileFile,
@@ -170,9 +171,28 @@ class RemoteJob:
         """What ran where, how long it waited and took, and what had been expected."""
         return self._cluster._get(f"/v1/jobs/{self.id}/explain", Explanation).text
 
-    def logs(self, after: int = 0) -> Logs:
-        """What happened to it, in order; `after` the line with this number."""
-        return self._cluster._get(f"/v1/jobs/{self.id}/logs", Logs, {"after": after})
+    def logs(self, after: str = "") -> Logs:
+        """What happened to it and what it wrote, in order; `after`: since an answer of which this was `next`."""
+        pages = list(self._pages(after))
+        last = pages[-1]
+        return Logs(lines=[line for page in pages for line in page.lines], next=last.next, over=last.over)
+
+    def follow(self, after: str = "") -> Iterator[LogLine]:
+        """The same, line by line as they come, until it is over."""
+        while True:
+            for page in self._pages(after, POLL_S):
+                after = page.next
+                yield from page.lines
+            if page.over:
+                return
+            time.sleep(PAUSE_S)  # lines that come one by one are asked for together
+
+    def _pages(self, after: str, wait_s: float = 0.0) -> Iterator[Logs]:
+        more = True
+        while more:
+            page = self._cluster._get(f"/v1/jobs/{self.id}/logs", Logs, {"after": after, "wait_s": wait_s})
+            after, more = page.next, page.more
+            yield page
 
     def wait_for_change(self, timeout_s: float = POLL_S) -> None:
         """Wait until something happens to it, at most so long."""

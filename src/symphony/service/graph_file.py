@@ -259,19 +259,91 @@ def _calling(module: str, name: str) -> Callable[..., Any]:
     return call
 
 
-def _running() -> Callable[..., Any]:
-    def run(_: list[Any], words: list[Any], stdin: Any, **place: int) -> str:
-        import os
-        import subprocess
+def _program() -> Callable[..., str]:
+    """How commands are run: what one writes is in the logs as it comes, what it prints is its value at the end."""
 
-        given = None if stdin is None else str(stdin)
-        told = os.environ | {f"SYMPHONY_{name.upper()}": str(value) for name, value in place.items()}
-        done = subprocess.run(
-            [str(word) for word in words], input=given, capture_output=True, text=True, check=False, env=told
-        )
-        if done.returncode:
-            raise RuntimeError(f"exit status {done.returncode}\n{done.stderr[-4000:]}")
-        return done.stdout
+    def run(words: list[Any], stdin: Any, told: dict[str, Any], look: Callable[[], None] | None = None) -> str:
+        """`look` is for one that trains: it is called while that runs, ten times a second, and when it has ended."""
+        import io
+        import os
+        import selectors
+        import signal
+        import subprocess
+        import sys
+        import tempfile
+        import time
+        from contextlib import suppress
+
+        trains, most = look is not None, 16 << 20
+        log = getattr(sys.stdout, "log", lambda data: None)
+        environment = os.environ | {f"SYMPHONY_{name}": str(value) for name, value in told.items()}
+        end_with_us = None
+        if trains:
+            import ctypes
+
+            environment.setdefault("PYTHONUNBUFFERED", "1")  # or lines would come in batches
+            prctl = ctypes.CDLL(None).prctl
+
+            def end_with_us() -> None:
+                prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: what is stopped here must not go on there
+
+        printed, wrong, cut, look_s = bytearray(), bytearray(), False, 0.0
+        with tempfile.TemporaryFile("w+") as given, selectors.DefaultSelector() as streams:
+            given.write("" if stdin is None else str(stdin))
+            given.seek(0)
+            with subprocess.Popen(
+                [str(word) for word in words],
+                stdin=subprocess.DEVNULL if stdin is None else given,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=environment,
+                preexec_fn=end_with_us,  # noqa: PLW1509 - one call of the system, and no lock is taken
+            ) as child:
+                assert child.stdout is not None and child.stderr is not None
+                streams.register(child.stdout, selectors.EVENT_READ, printed)
+                streams.register(child.stderr, selectors.EVENT_READ, wrong)
+                over, after = False, 0
+                try:
+                    while not over:
+                        ended, ready = child.poll() is not None, streams.select(0.1) if streams.get_map() else []
+                        for key, _ in ready:
+                            data = os.read(key.fd, 1 << 16)
+                            if not data:
+                                streams.unregister(key.fileobj)
+                            log(data)
+                            key.data.extend(data)
+                        del wrong[:-16_000]
+                        if trains and len(printed) > 2 * most:
+                            cut = True
+                            del printed[:-most]
+                        if not streams.get_map():
+                            with suppress(subprocess.TimeoutExpired):
+                                child.wait(0.1)
+                                ended = True
+                        # Those whom one that trains has left behind may hold its streams, and go on writing.
+                        after += ended
+                        over = ended and not (ready and after < 32 if trains else streams.get_map())
+                        if look is not None and (over or time.monotonic() >= look_s):
+                            look_s = time.monotonic() + 0.1
+                            look()
+                except BaseException:
+                    child.kill()
+                    raise
+        if child.returncode:
+            raise RuntimeError(f"exit status {child.returncode}\n{wrong.decode(errors='replace')[-4000:]}")
+        if cut:
+            log(b"symphony: it printed too much for a value: that is the end of it\n")
+            del printed[: printed.find(b"\n") + 1]
+        return io.TextIOWrapper(io.BytesIO(printed)).read()
+
+    return run
+
+
+def _running() -> Callable[..., Any]:
+    program = _program()
+
+    def run(_: list[Any], words: list[Any], stdin: Any, **place: int) -> str:
+        return program(words, stdin, {name.upper(): value for name, value in place.items()})
 
     return run
 
@@ -288,14 +360,10 @@ def _training_by(module: str, name: str) -> Callable[..., Any]:
 
 def _training_program() -> Callable[..., Any]:
     """A command that trains: it is told where to go on, and says how far it is by files, which are passed on."""
+    program = _program()
 
     def run(job: Any, _: list[Any], words: list[Any], stdin: Any) -> str:
-        import contextlib
-        import ctypes
         import os
-        import signal
-        import subprocess
-        import tempfile
 
         def number(name: str) -> tuple[int, int] | None:
             """What a file of its says, and when that was written."""
@@ -304,46 +372,20 @@ def _training_program() -> Callable[..., Any]:
             except (OSError, ValueError):  # there is none, or it is just being written
                 return None
 
-        told = {"FOLDER": job.folder, "STEPS": job.total, "STEP": job.began, "RANK": job.rank, "SIZE": job.size}
-        environment = os.environ | {f"SYMPHONY_{name}": str(value) for name, value in told.items()}
-        libc = ctypes.CDLL(None)
+        saved = number("saved")
 
-        def end_with_us() -> None:
-            libc.prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: what is stopped here must not go on there
+        def look() -> None:
+            nonlocal saved
+            now, step = number("saved"), number("step")
+            if step is not None:
+                job.reached(step[1])
+            if now is not None and now != saved:
+                saved = now
+                job.saved(now[1])
 
         if job.rank == 0:
             (job.folder / "step").unlink(missing_ok=True)
-        saved = number("saved")
-        with (
-            tempfile.TemporaryFile("w+") as given,
-            tempfile.TemporaryFile("w+") as out,
-            tempfile.TemporaryFile("w+") as err,
-        ):
-            given.write("" if stdin is None else str(stdin))
-            given.seek(0)
-            child = subprocess.Popen(
-                [str(word) for word in words],
-                stdin=subprocess.DEVNULL if stdin is None else given,
-                stdout=out,
-                stderr=err,
-                env=environment,
-                preexec_fn=end_with_us,  # noqa: PLW1509 - one call of the system, and no lock is taken
-            )
-            while True:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    child.wait(0.1)
-                over, now, step = child.returncode is not None, number("saved"), number("step")
-                if step is not None:
-                    job.reached(step[1])
-                if now is not None and now != saved:
-                    saved = now
-                    job.saved(now[1])
-                if over:
-                    break
-            out.seek(0)
-            err.seek(0)
-            if child.returncode:
-                raise RuntimeError(f"exit status {child.returncode}\n{err.read()[-4000:]}")
-            return out.read()
+        told = {"FOLDER": job.folder, "STEPS": job.total, "STEP": job.began, "RANK": job.rank, "SIZE": job.size}
+        return program(words, stdin, told, look)
 
     return run

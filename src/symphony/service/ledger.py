@@ -254,15 +254,15 @@ def _tell_stopped(posted: list[tuple[Command[Any], Future[Any]] | None]) -> None
             future.set_exception(ServiceError("the service has stopped", hint="look at its log"))
 
 
-def read_events(database: sa.Engine, job: int | None = None) -> Iterator[Event]:
-    """The events of a job, in order; or those of all, as far as the state needs them."""
+def read_events(database: sa.Engine, job: int | None = None, after: int = 0) -> Iterator[Event]:
+    """The events of a job, in order, `after` one of them; or those of all, as far as the state needs them."""
     rows = tables.events.c
     columns = (rows.id, rows.at, rows.job, rows.kind, rows.task, rows.seconds)
     if job is None:
         needed = sa.case((rows.kind.in_((FINISHED, LOST, STOPPED)), "{}"), else_=rows.data)
         wanted = sa.select(*columns, needed).order_by(rows.id)
     else:
-        wanted = sa.select(*columns, rows.data).where(rows.job == job).order_by(rows.id)
+        wanted = sa.select(*columns, rows.data).where(rows.job == job, rows.id > after).order_by(rows.id)
     with database.connect().execution_options(yield_per=10_000) as connection:
         for number, at, of, kind, task, seconds, data in connection.execute(wanted):
             yield Event(number, at, of, kind, task, seconds, {} if data == "{}" else json.loads(data))

@@ -1,4 +1,4 @@
-"""An engine whose news is journalled before anybody hears of it.
+"""An engine whose news is journalled before anybody hears of it, and whose work is told where its output is kept.
 
 It stands between the loop and the engine that runs the work. What the engine says is handed to the ledger, values
 included, and passed on in the same order when the ledger has it.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 
-from symphony.engines.engine import Engine, EngineEvent, Failed, Finished, Stopped
+from symphony.engines.engine import Engine, EngineEvent, Failed, Finished, Output, Stopped, Work
 from symphony.engines.gangs import whole
 from symphony.engines.passing import Passing
 
@@ -27,7 +28,12 @@ class Recorder(Passing):
     def __init__(self, engine: Engine) -> None:
         super().__init__(whole(engine))
         self.record: Record = lambda event: None
+        self.output: Callable[[int], Output | None] = lambda number: None  # of an attempt
         self._held: deque[tuple[EngineEvent, Future[Stopped | None] | None]] = deque()
+
+    def dispatch(self, work: Sequence[Work]) -> None:
+        """With the place for what it writes."""
+        super().dispatch([replace(one, output=self.output(one.number)) for one in work])
 
     def poll(self, timeout_s: float) -> list[EngineEvent]:
         """What is kept, in order. Returns with nothing when something has been heard that is not."""

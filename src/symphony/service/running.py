@@ -1,6 +1,6 @@
 """Jobs in the hands of the cluster: let in one after the other, recorded as they run, ended when they are over.
 
-Everything here is done by the ledger's thread, but for `record` and `heard`, which the loop's thread calls.
+Everything here is done by the ledger's thread, but for `record`, `output` and `heard`, which the loop's thread calls.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from symphony.engines.engine import LOST as INPUT_LOST
-from symphony.engines.engine import Failed, Finished, Stopped, Stored
+from symphony.engines.engine import Failed, Finished, Output, Stopped, Stored
 from symphony.problem.errors import EngineError, JobCancelledError, ServiceError, SymphonyError
 from symphony.runtime.cluster import Cluster
 from symphony.runtime.failures import error_of, is_run_again
@@ -27,6 +27,7 @@ from symphony.runtime.progress import refresh
 from symphony.service import graphs, tables
 from symphony.service.blobs import Blobs, named_in
 from symphony.service.ledger import Entry, Ledger, read_events
+from symphony.service.outputs import Outputs
 from symphony.service.recorder import Recorder, wall
 from symphony.service.shares import Line
 from symphony.service.state import BROKE, CANCEL, ENDED, FINISHED, LOST, STOPPED, JobRecord
@@ -49,9 +50,16 @@ class Running:
     """Has a cluster run the jobs of a ledger."""
 
     def __init__(
-        self, ledger: Ledger, database: sa.Engine, blobs: Blobs, weights: Mapping[str, float], at_once: int
+        self,
+        ledger: Ledger,
+        database: sa.Engine,
+        blobs: Blobs,
+        outputs: Outputs,
+        weights: Mapping[str, float],
+        at_once: int,
     ) -> None:
         self._ledger, self._database, self._blobs, self._at_once = ledger, database, blobs, at_once
+        self._outputs = outputs
         self.line = Line(weights)
         self.handed: dict[int, Handed] = {}
         self.fresh: dict[int, Submission] = {}
@@ -65,7 +73,7 @@ class Running:
     def attach(self, cluster: Cluster, engine: Recorder) -> None:
         """Begin to use a cluster, whose engine is this one."""
         self.cluster, self._engine = cluster, engine
-        engine.record = self.record
+        engine.record, engine.output = self.record, self.output
         cluster.when_failed(self.failed)
 
     # --- jobs come
@@ -172,6 +180,11 @@ class Running:
         return self._ledger.steadily(read)
 
     # --- jobs run; by the loop's thread
+
+    def output(self, number: int) -> Output | None:
+        """Where a run keeps what it writes."""
+        run = self.cluster.attempt(number)
+        return None if run is None else self._outputs.of(run.job.number, run.name, number)
 
     def record(self, event: Finished | Failed | Stopped) -> Future[Stopped | None] | None:
         """Have it journalled how a run of a task ended."""
@@ -360,10 +373,8 @@ def _told(run: TaskRun, event: Finished | Failed | Stopped) -> dict[str, Any]:
     attempt = run.attempts[-1]
     if isinstance(event, Stopped):
         event = Failed(event.number, "stopped", "stopped", attempt.sent_s, time.monotonic() - attempt.sent_s)
-    printed = {"printed": event.printed} if event.printed else {}
     gang = {"workers": len(attempt.devices)} if len(attempt.devices) > 1 else {}
     return {
-        **printed,
         **gang,
         **steps_of(attempt),
         "name": run.name,

@@ -30,6 +30,7 @@ from symphony.service import graphs, tables
 from symphony.service.blobs import Blobs, named_in
 from symphony.service.database import only_one, open_database
 from symphony.service.ledger import Entry, Ledger
+from symphony.service.outputs import Outputs
 from symphony.service.recorder import Recorder
 from symphony.service.running import Running
 from symphony.service.state import ACCEPTED, JobRecord, State
@@ -50,6 +51,7 @@ class Limits:
     open_jobs: int = 10_000  # of a user
     requests_per_s: float = 500.0  # of a user
     at_once: int = Shapes.jobs  # jobs in the hands of the cluster: as many as its core has room for
+    output_bytes: int = 1 << 30  # of what all jobs have written to their standard streams
     keep_s: float = 7 * 86_400.0  # for which a job that is over is remembered
     weights: Mapping[str, float] = field(default_factory=dict)  # shares of users, 1 if they have no other
 
@@ -79,8 +81,8 @@ class Service:
         self._closing = False
         self._swept = time.monotonic()
         self.database = open_database(database, folder)
-        root = folder / "training" if checkpoints is None else within(checkpoints, folder)
-        self.checkpoints = Checkpoints(root, keep=True, shared=checkpoints is not None)
+        root = None if checkpoints is None else within(checkpoints, folder)
+        self.checkpoints = Checkpoints(root or folder / "training", keep=True, shared=checkpoints is not None)
         with ExitStack() as stack:
             stack.callback(self.database.dispose)
             stack.enter_context(only_one(self.database, folder))
@@ -88,10 +90,14 @@ class Service:
             self.ledger = Ledger(self.database, self._settled, self._fail)
             self.ledger.replay()
             self._drop_strays()
-            self.running = Running(self.ledger, self.database, self.blobs, self.limits.weights, self.limits.at_once)
-            self.running.failed = self._fail
             recorder = Recorder(engine())
             stack.callback(recorder.close)
+            reached = root is not None or len(recorder.inventory().machines) == 1
+            self.outputs = Outputs((root or folder) / "output" if reached else None)
+            self.running = Running(
+                self.ledger, self.database, self.blobs, self.outputs, self.limits.weights, self.limits.at_once
+            )
+            self.running.failed = self._fail
             stack.callback(self.ledger.close)  # before the engine: it may have to write down what that has made
             for note in recorder.notes:
                 log.warning("%s", note)
@@ -110,6 +116,7 @@ class Service:
             self.ledger.step()
             resumed.result()
             self.checkpoints.remove_strays(self.state.open)
+            self._trim_outputs()
             if threads:
                 self.ledger.start()
             self._stack = stack.pop_all()
@@ -266,7 +273,11 @@ class Service:
             self._swept = time.monotonic()
             self.cluster.save()
             self.checkpoints.remove_strays(self.state.open)
+            self._trim_outputs()
             self.ledger.insist(self._sweep).add_done_callback(lambda gone: self._remove(gone.result()))
+
+    def _trim_outputs(self) -> None:
+        self.outputs.trim(frozenset(self.state.jobs), self.state.last_job, self.limits.output_bytes)
 
     def _sweep(self, entry: Entry) -> list[str]:
         """Forget jobs that ended long ago, and blobs that nobody names; which those are."""

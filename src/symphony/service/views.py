@@ -8,21 +8,23 @@ import time
 from collections import Counter
 from collections.abc import Container, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import sqlalchemy as sa
 
 from symphony.policies.forecast import Band
 from symphony.problem.errors import ServiceError, SymphonyError
 from symphony.runtime import report
+from symphony.runtime.checkpoints import safe
 from symphony.runtime.forecasts import TrainingForecast, told
 from symphony.runtime.jobs import DONE, FAILED, RUNNING, WAITING, Attempt
 from symphony.runtime.progress import Progress
-from symphony.service import tables
+from symphony.service import job_logs, tables
 from symphony.service.ledger import read_events
 from symphony.service.recorder import wall
 from symphony.service.running import steps_of
 from symphony.service.service import Service
-from symphony.service.state import BROKE, FINISHED, RUNS, JobRecord, text_of
+from symphony.service.state import BROKE, FINISHED, RUNS, JobRecord
 from symphony.service.wire import (
     BandView,
     ClusterView,
@@ -31,7 +33,6 @@ from symphony.service.wire import (
     Forecasts,
     ForecastView,
     JobDetail,
-    LogLine,
     Logs,
     LossView,
     Outcome,
@@ -48,7 +49,7 @@ from symphony.service.wire import (
 
 def detail(service: Service, job: JobRecord) -> JobDetail:
     """A job with all its tasks, and every run of each: those that have ended, and those that are under way."""
-    tasks = _shape(service, job)
+    tasks = _shape(service.database, job.id)
     runs: dict[int, list[Run]] = {}
     status: dict[int, str] = {}
     for event in read_events(service.database, job.id):
@@ -80,10 +81,10 @@ def _trained(steps: int, status: str, runs: Sequence[Run], live: Progress | None
     return TrainingView(steps=steps, step=said[-1].step if said else 0, saved=said[-1].saved_step if said else 0)
 
 
-def _shape(service: Service, job: JobRecord) -> list[tuple[str, str, list[int], int]]:
+def _shape(database: sa.Engine, job: int) -> list[tuple[str, str, list[int], int]]:
     rows = tables.payloads.c
-    with service.database.connect() as connection:
-        found = json.loads(connection.scalar(sa.select(rows.shape).where(rows.job == job.id)) or "[]")
+    with database.connect() as connection:
+        found = json.loads(connection.scalar(sa.select(rows.shape).where(rows.job == job)) or "[]")
     return [(name, kernel, reads, steps[0] if steps else 0) for name, kernel, reads, *steps in found]
 
 
@@ -193,10 +194,16 @@ def _band(band: Band) -> BandView:
     return BandView(low=optional(band.low), mid=optional(band.mid), high=optional(band.high))
 
 
-def logs(service: Service, job: JobRecord, after: int) -> Logs:
-    """What happened to a job after some event."""
-    events = [event for event in read_events(service.database, job.id) if event.id > after]
-    return Logs(lines=[LogLine(number=event.id, at_s=event.at, text=text_of(event)) for event in events])
+def logs(service: Service, job: JobRecord, after: str) -> Logs:
+    """What happened to a job and what it wrote, after a cursor."""
+    tasks, cursor = _folders(service.database, job.id), job_logs.Cursor.parse(after)
+    return job_logs.read(service.database, service.outputs, job.id, tasks, cursor)
+
+
+@lru_cache(maxsize=64)
+def _folders(database: sa.Engine, job: int) -> dict[str, tuple[int, str]]:
+    """Numbers and names of the tasks of a job, by the folders of what they write. Whoever follows asks often."""
+    return {safe(name): (task, name) for task, (name, *_) in enumerate(_shape(database, job))}
 
 
 def outcome(service: Service, job: JobRecord) -> Outcome:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
@@ -26,6 +26,9 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Index = Annotated[int, Field(ge=0, lt=limits.TASKS_PER_GRAPH)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+EVENT: Final = "event"  # kinds of lines of a log …
+OUTPUT: Final = "output"
+MARK: Final = "mark"  # … which says what those that follow are
 
 
 class Message(BaseModel):
@@ -304,17 +307,23 @@ class Explanation(BaseModel):
 
 
 class LogLine(BaseModel):
-    """Something that happened to a job."""
+    """Something that happened to a job, or a line that one of its tasks wrote."""
 
-    number: int
+    number: int  # of what happened; 0 for what was written
     at_s: float
     text: str
+    kind: Literal["event", "output", "mark"] = EVENT
+    task: str = ""  # who wrote it …
+    rank: int = 0  # … and which of its workers
 
 
 class Logs(BaseModel):
-    """What happened to a job, in order."""
+    """What happened to a job and what it wrote, in order."""
 
     lines: list[LogLine]
+    next: str = ""  # give it as `after`, to read on
+    more: bool = False  # whether there is more already …
+    over: bool = False  # … and whether there never will be
 
 
 class DeviceView(BaseModel):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import marshal
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,9 @@ def slot(monkeypatch: pytest.MonkeyPatch) -> Slot:
     return Slot(("/not there",), "/not there", {})
 
 
-def item(function: Callable[..., Any], *args: Any, inputs: tuple = ()) -> tuple:
+def item(function: Callable[..., Any], *args: Any, inputs: tuple = (), output: tuple | None = None) -> tuple:
     code, arguments = pickled(function, lambda _: None)[0], pickled((args, {}), refer)[0]
-    return function.__name__, code, arguments, inputs, (0, 1), None
+    return function.__name__, code, arguments, inputs, (0, 1), None, output
 
 
 class Input:
@@ -64,6 +65,21 @@ def test_large_values_are_apart_and_read_by_place(slot: Slot) -> None:
     assert isinstance(both, tuple) and len(both[1]) == 2  # a function that was thought to make small ones
     read = slot.run(marshal.dumps([item(length, Input(), inputs=((0, 1),))]), made)
     assert unpickled(marshal.loads(read)[0][4][0], []) == 7_000
+
+
+def test_what_a_kernel_writes_is_kept_where_it_can_be_and_goes_to_rays_log_elsewhere(
+    slot: Slot, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def talk(text):
+        print(text)
+
+    places = [(str(tmp_path / "1" / "talk"), "a"), None, (str(tmp_path / "not" / "there" / "talk"), "b")]
+    sent = [item(talk, f"said {number}", output=output) for number, output in enumerate(places)]
+    before = sys.stdout
+    slot.run(marshal.dumps(sent))
+    [file] = tmp_path.rglob("0.*")
+    assert file.read_text().endswith(" said 0\n") and capsys.readouterr().out == "said 1\nsaid 2\n"
+    assert sys.stdout is before
 
 
 def sizes(made: actor.Parts) -> list[tuple[int, int]]:

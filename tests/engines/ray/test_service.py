@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from typing import Any
 import pytest
 
 import symphony as sy
+from symphony.service.outputs import NEW_RUN
 from tests.cli.command import symphony
 from tests.service.places import SECONDS, wait_until
 from tests.service.serve_process import Serve
@@ -56,6 +59,39 @@ def test_a_service_on_ray_survives_the_loss_of_a_machine_and_its_own(nodes: Any,
             (tmp_path / "second").touch()
             assert ann.job(second.id).result(SECONDS) == 20_000.0
         assert serving.stop() == 0
+    finally:
+        serving.process.kill()
+
+
+def test_what_runs_on_other_machines_is_heard_through_a_folder_that_all_reach(nodes: Any, tmp_path: Path) -> None:
+    @sy.training(steps=4, device="cpu-1")
+    def talks(job):
+        import os
+        import time
+
+        for step in job.steps():
+            print("step", step, os.getpid())
+            if step == 2 and not job.began:
+                job.save(step)
+                while True:
+                    time.sleep(0.005)
+
+    graph = sy.graph("talks")
+    graph.task(talks)
+    serving = Serve(tmp_path / "state", "--ray", nodes.address, "--checkpoints", str(tmp_path / "shared"))
+    try:
+        with serving.connect() as ann:
+            job = ann.submit(graph)
+
+            def wrote() -> list[str]:
+                return [line.text for line in job.logs().lines if line.kind != "event"]
+
+            wait_until(lambda: len(wrote()) == 2)
+            assert job.view().status == "running"
+            os.kill(int(wrote()[1].split()[2]), signal.SIGKILL)
+            job.result(SECONDS)
+            steps = [text.split()[1] if text.startswith("step") else text for text in wrote()]
+            assert steps == ["1", "2", NEW_RUN, "3", "4"]
     finally:
         serving.process.kill()
 

@@ -19,8 +19,9 @@ from typing import Any
 
 import ray
 
+from symphony.engines.output import Log
 from symphony.engines.training_run import TrainingRun
-from symphony.engines.worker import INLINE, Kernels
+from symphony.engines.worker import INLINE, Kernels, Printed
 
 LAST_WORDS = 64 << 10  # bytes of a log that are looked at
 
@@ -39,6 +40,7 @@ class Slot:
         if os.path.isdir(working):  # it is, on the machine of the one who asks
             os.chdir(working)
         self._kernels = Kernels(lambda: TrainingRun)
+        self._printed = Printed(lambda: Log)
 
     def hello(self, predecessor: int) -> tuple[int, float, str]:
         """Its process, its clock, and the signal that ended the process before it, if that left a word."""
@@ -68,11 +70,10 @@ class Slot:
             made.append((head, [pickle.PickleBuffer(buffer) for buffer in buffers]))
             return None, len(made) - 1, size
 
-        run, sent = self._kernels.run, marshal.loads(message)
-        answers = [
-            run(name, code, given, inputs, place, fetched, kept, resumes)
-            for name, code, given, inputs, place, resumes in sent
-        ]
+        answers = []
+        for name, code, given, inputs, place, resumes, output in marshal.loads(message):
+            with self._printed.kept(output, place[0]):
+                answers.append(self._kernels.run(name, code, given, inputs, place, fetched, kept, resumes))
         return marshal.dumps(answers), made
 
 

@@ -466,7 +466,7 @@ class RayEngine:
             value = values.put_part(made[part])
         else:
             value = Stored(Kept(None, call.made, part), size)
-        self._events.append(Finished(work.number, value, began, seconds, cold, "", busy))
+        self._events.append(Finished(work.number, value, began, seconds, cold, busy))
 
     def _broke(self, slot: Slot, call: Call, error: BaseException) -> None:
         """A call came to nothing, though its actor lives: what it was to be given is gone, or its answer too large."""

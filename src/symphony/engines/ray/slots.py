@@ -19,7 +19,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from symphony.engines import training_run, worker
+from symphony.engines import output, training_run, worker
 from symphony.engines.engine import Stored, Work
 from symphony.engines.ray import actor as actors
 from symphony.engines.ray import machines
@@ -31,7 +31,7 @@ START_S = 60.0  # for an actor to come up, before its device is taken to be down
 LOOK_S = 0.01  # quick kernels take less; if they do not, Ray is asked to say when they are done
 
 # An actor's class goes to other machines whole, with what it uses.
-for _module in (worker, training_run, actors):
+for _module in (worker, training_run, output, actors):
     ray.cloudpickle.register_pickle_by_value(_module)
 ACTOR = ray.remote(actors.Slot)
 
@@ -137,7 +137,8 @@ class Slot:
                 code = named(one.function.code)
             inputs = tuple(map(named, one.inputs)) if one.inputs else ()
             resumes = None if one.resumes is None else astuple(one.resumes)
-            message.append((digest, code, named(one.arguments), inputs, (one.rank, one.size), resumes))
+            kept = None if one.output is None else (one.output.folder, one.output.run)
+            message.append((digest, code, named(one.arguments), inputs, (one.rank, one.size), resumes, kept))
         now = time.monotonic()
         call = Call(work, seconds, now, math.inf if self.calls else now)
         self.calls.append(call)

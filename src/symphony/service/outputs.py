@@ -1,0 +1,203 @@
+"""What jobs write to their standard streams: where it is kept, read line by line, and how much of it stays.
+
+<root>/<job>/<task>/RANK.NUMBER        written by the runs themselves: `engines/output.py`
+
+It is there while a job runs, and until the job is forgotten. Beyond a bound for all jobs together, what was written to
+longest ago is removed first, task by task.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import threading
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from symphony.engines import output
+from symphony.engines.engine import Output
+from symphony.runtime.checkpoints import safe
+
+log = logging.getLogger("symphony.service")
+LONG = 16 << 10  # bytes of a line; what is longer is several
+FIRST, BLOCK = 1 << 10, 64 << 10  # bytes that are read at once: a graph may have many tasks, of which few are read on
+STAMPED = re.compile(rb"(\d{1,12}\.\d{6}) (.*)", re.DOTALL)
+NEW_RUN, DROPPED = "a new run begins", "what it wrote before this was dropped"
+
+
+class Spot(NamedTuple):
+    """How far somebody has read: a file, by its number, and an offset in it."""
+
+    file: int = 0
+    offset: int = 0
+
+
+class Line(NamedTuple):
+    """A line that a task wrote, or (a mark) what has to be known of those that follow."""
+
+    at: float  # seconds since 1970, by the clock of the machine
+    text: str
+    mark: bool
+    then: Spot  # where to read on
+
+
+@dataclass(frozen=True)
+class Stream:
+    """What one worker of a task has written so far."""
+
+    task: str
+    rank: int
+    folder: Path
+    files: tuple[tuple[int, int], ...]  # numbers and sizes
+
+    def lines(self, spot: Spot, *, ended: bool) -> Iterator[Line]:
+        """From a spot on. A line that has no end yet is left out, unless nothing more will come (`ended`)."""
+        last = self.files[-1][0] if self.files else -1
+        for number, size in self.files:
+            if number < spot.file:
+                continue
+            if number > spot.file:
+                if spot.file not in dict(self.files):
+                    yield Line(self._changed(number), DROPPED, True, Spot(number))
+                spot = Spot(number)
+            try:
+                yield from self._read(spot, size, ended or number < last)
+            except FileNotFoundError:  # just now: others follow
+                yield Line(self._changed(last), DROPPED, True, Spot(number + 1))
+            spot = Spot(number + 1)  # where the next one is, if nothing was dropped
+
+    def _read(self, spot: Spot, size: int, ended: bool) -> Iterator[Line]:
+        """The rest of a file, up to a size."""
+        number, offset = spot
+        at, rest, block = self._changed(number), b"", FIRST
+        with open(self.folder / f"{self.rank}.{number}", "rb") as file:
+            while offset + len(rest) < size:
+                file.seek(offset + len(rest))
+                data = file.read(min(block, size - offset - len(rest)))
+                if not data:
+                    break
+                *whole, rest = (rest + data).split(b"\n")
+                for line in whole:
+                    begins, offset = offset, offset + len(line) + 1
+                    at, text = _parted(line, at)
+                    if begins:
+                        for piece, left in _cut(text):
+                            yield Line(at, piece, False, Spot(number, offset - (left + 1 if left else 0)))
+                    elif number and text.endswith(b" 0"):  # the first line of the first file of a run
+                        yield Line(at, NEW_RUN, True, Spot(number, offset))
+                begun, text = _parted(rest, at)
+                if offset and len(text) > LONG:
+                    at, base = begun, offset + len(rest) - len(text)
+                    for piece, left in _cut(text):
+                        if left:
+                            offset = base + len(text) - left
+                            yield Line(at, piece, False, Spot(number, offset))
+                    rest = text[offset - base :]
+                block = BLOCK
+        if offset and rest and ended:
+            at, text = _parted(rest, at)
+            for piece, left in _cut(text):
+                yield Line(at, piece, False, Spot(number, offset + len(rest) - left))
+
+    def _changed(self, number: int) -> float:
+        """When a file was last written to, where nothing better is known."""
+        try:
+            return (self.folder / f"{self.rank}.{number}").stat().st_mtime
+        except OSError:
+            return 0.0
+
+
+def _parted(line: bytes, otherwise: float) -> tuple[float, bytes]:
+    """The time of a line, and what was written; one that has none is the rest of another."""
+    found = STAMPED.fullmatch(line)
+    return (float(found[1]), found[2]) if found is not None else (otherwise, line)
+
+
+def _cut(text: bytes) -> Iterator[tuple[str, int]]:
+    """A line in pieces that are not too long, and how many bytes are left after each. What is no UTF-8 is replaced."""
+    while len(text) > LONG:
+        at = LONG
+        while at > LONG - 4 and text[at] & 0xC0 == 0x80:  # within a character
+            at -= 1
+        yield text[:at].decode("utf-8", "replace"), len(text) - at
+        text = text[at:]
+    yield text.decode("utf-8", "replace"), 0
+
+
+class Outputs:
+    """The folders of a service; without a `root`, nothing is kept."""
+
+    def __init__(self, root: Path | None) -> None:
+        self._root = None if root is None else root.absolute()
+        self._name = os.urandom(6).hex()  # numbers of attempts begin anew with every service
+        self._trimming = threading.Lock()
+        if self._root is not None:
+            try:
+                self._root.mkdir(parents=True, exist_ok=True)
+            except OSError as error:  # a service comes up on a full disk, too
+                log.warning("what jobs write cannot be kept in %s: %s", self._root, error)
+
+    def of(self, job: int, task: str, number: int) -> Output | None:
+        """Where an attempt at a task keeps what it writes."""
+        if self._root is None:
+            return None
+        return Output(f"{self._root}/{job}/{safe(task)}", f"{self._name}-{number}")
+
+    def streams(self, job: int, tasks: Mapping[str, str]) -> list[Stream]:
+        """What some tasks of a job have written; `tasks` are their names, by those of their folders (`safe`)."""
+        if self._root is None:
+            return []
+        folder = self._root / str(job)
+        try:
+            there = sorted(tasks.keys() & set(os.listdir(folder)))
+        except OSError:  # it has written nothing
+            return []
+        return [
+            Stream(tasks[name], rank, folder / name, tuple(found))
+            for name in there
+            for rank, found in output.files(str(folder / name)).items()
+        ]
+
+    def trim(self, known: Collection[int], newest: int, most: int) -> None:
+        """Remove what jobs have written that are forgotten, and what is beyond so many bytes.
+
+        `known` are all others, up to the `newest`. It is done by and by, in a thread of its own.
+        """
+        if self._root is not None and self._trimming.acquire(blocking=False):
+            threading.Thread(target=self._trim, args=(self._root, known, newest, most), daemon=True).start()
+
+    def _trim(self, root: Path, known: Collection[int], newest: int, most: int) -> None:
+        try:
+            trim(root, known, newest, most)
+        except OSError as error:
+            log.warning("what jobs have written could not be looked through: %s", error)
+        finally:
+            self._trimming.release()
+
+
+def trim(root: Path, known: Collection[int], newest: int, most: int) -> None:
+    """As above, at once."""
+    found = []
+    for job in root.iterdir():
+        if not job.name.isdecimal():
+            continue
+        if int(job.name) <= newest and int(job.name) not in known:
+            shutil.rmtree(job, ignore_errors=True)
+            continue
+        for task in job.iterdir():
+            try:
+                told = [path.stat() for path in task.iterdir()]
+            except OSError:  # it is being written to: the next time, then
+                continue
+            changed = max((one.st_mtime for one in told), default=0.0)
+            found.append((changed, sum(one.st_size for one in told), task))
+    total = sum(size for _, size, _ in found)
+    for _, size, path in sorted(found):
+        if total <= most:
+            break
+        shutil.rmtree(path, ignore_errors=True)
+        total -= size

@@ -1,0 +1,153 @@
+"""What jobs have written, read line by line: all of it once, from wherever one stopped, and bounded."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from symphony.engines import output
+from symphony.engines.output import Log
+from symphony.runtime.checkpoints import safe
+from symphony.service import outputs
+from symphony.service.outputs import DROPPED, LONG, NEW_RUN, Outputs, Spot, trim
+
+TASK = "train 0"
+BEGIN = Spot()
+
+
+def log(root: Path, job: int = 1, number: int = 0, rank: int = 0) -> Log:
+    told = Outputs(root).of(job, TASK, number)
+    assert told is not None
+    return Log(told.folder, told.run, rank)
+
+
+def lines(root: Path, spot: Spot = BEGIN, ended: bool = False, most: int | None = None) -> tuple[list[str], Spot]:
+    """What can be read, marks in brackets, and up to where it was read."""
+    [stream] = Outputs(root).streams(1, {safe(TASK): TASK})
+    found = []
+    for line in itertools.islice(stream.lines(spot, ended=ended), most):
+        found.append(f"<{line.text}>" if line.mark else line.text)
+        spot = line.then
+    return found, spot
+
+
+def test_lines_come_when_they_are_whole_and_once(tmp_path: Path) -> None:
+    first = log(tmp_path)
+    first.write("loss 0,5 €\nhalf".encode())
+    found, spot = lines(tmp_path)
+    assert found == ["loss 0,5 €"] and lines(tmp_path, spot)[0] == []
+    assert lines(tmp_path, spot, ended=True)[0] == ["half"]
+    first.write(b" a line\n\xff\xfe not UTF-8\n")
+    found, spot = lines(tmp_path, spot)
+    assert found == ["half a line", "\ufffd\ufffd not UTF-8"]
+    first.write(b"killed he")
+    log(tmp_path, number=1).write(b"again\n")
+    assert lines(tmp_path, spot)[0] == ["killed he", f"<{NEW_RUN}>", "again"]
+
+
+def test_time_is_that_of_the_line(tmp_path: Path) -> None:
+    before = time.time()
+    log(tmp_path).write(b"x\n")
+    [stream] = Outputs(tmp_path).streams(1, {safe(TASK): TASK})
+    [line] = stream.lines(BEGIN, ended=False)
+    assert before - 1e-5 <= line.at <= time.time()
+    assert (stream.task, stream.rank) == (TASK, 0)
+
+
+def test_a_line_without_an_end_is_cut_between_characters(tmp_path: Path) -> None:
+    first, text = log(tmp_path), "x" + "€" * LONG
+    first.write(text.encode())
+    found, spot = lines(tmp_path)
+    assert len(found) == 3 and all(len(one.encode()) <= LONG for one in found)
+    first.write(b"!\n")
+    assert "".join([*found, *lines(tmp_path, spot)[0]]) == text + "!"
+    whole, pieces, spot = lines(tmp_path)[0], list[str](), BEGIN
+    for _ in whole:  # one at a time: one can go on from within a line, too
+        [piece], spot = lines(tmp_path, spot, most=1)
+        pieces.append(piece)
+    assert pieces == whole and "".join(whole) == text + "!"
+
+
+def test_what_was_dropped_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output, "PART", 1_000)
+    monkeypatch.setattr(output, "MOST", 5_000)
+    first = log(tmp_path)
+    first.write(b"0\n")
+    _, early = lines(tmp_path)
+    for step in range(1, 1_000):
+        first.write(b"%d\n" % step)
+    for spot in (BEGIN, early):
+        found, then = lines(tmp_path, spot)
+        assert found[0] == f"<{DROPPED}>"
+        steps = [int(one) for one in found[1:]]
+        assert steps == list(range(steps[0], 1_000)) and steps[0] > 100
+        assert lines(tmp_path, then)[0] == []
+
+
+def test_a_file_that_goes_while_it_is_read_is_told_of(tmp_path: Path) -> None:
+    for number in range(3):
+        log(tmp_path, number=number).write(b"run %d\n" % number)
+    [stream] = Outputs(tmp_path).streams(1, {safe(TASK): TASK})
+    (stream.folder / "0.1").unlink()
+    found = [line.text for line in stream.lines(BEGIN, ended=False)]
+    assert found == ["run 0", DROPPED, NEW_RUN, "run 2"]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(
+        st.tuples(st.binary(max_size=40) | st.sampled_from([b"\n", b"\r", b"\r\n", b"y" * 70]), st.integers(0, 3)),
+        max_size=40,
+    )
+)
+def test_whoever_reads_in_pieces_reads_the_same(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[tuple[bytes, int]]
+) -> None:
+    """0: nothing; 1: somebody reads; 2: a new run begins; 3: he reads one line and no more."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(output, "PART", 300)
+        patch.setattr(outputs, "LONG", 50)
+        patch.setattr(outputs, "FIRST", 7)
+        patch.setattr(outputs, "BLOCK", 31)
+        root, number, spot = tmp_path_factory.mktemp("root"), 0, BEGIN
+        writer, read = log(root), list[str]()
+        writer.write(b"begin\n")
+        for data, then in pieces:
+            writer.write(data)
+            if then == 2:
+                number += 1
+                writer = log(root, number=number)
+            elif then:
+                found, spot = lines(root, spot, most=1 if then == 3 else None)
+                read += found
+        found, spot = lines(root, spot, ended=True)
+        assert "".join(read + found) == "".join(lines(root, ended=True)[0])
+        assert lines(root, spot, ended=True)[0] == []
+
+
+def test_jobs_that_are_forgotten_and_what_is_too_much_goes_the_oldest_first(tmp_path: Path) -> None:
+    for job in range(1, 6):
+        log(tmp_path, job).write(b"z" * 1_000 + b"\n")
+        os.utime(tmp_path / str(job) / safe(TASK) / "0.0", (job, job))
+    (tmp_path / "not-a-job").mkdir()
+    trim(tmp_path, {2, 3, 4}, 4, 10_000)  # 5 came meanwhile
+    assert {path.name for path in tmp_path.iterdir()} == {"2", "3", "4", "5", "not-a-job"}
+    trim(tmp_path, {2, 3, 4, 5}, 5, 2_500)
+    left = {path.name for path in tmp_path.iterdir() if any(path.rglob("0.0"))}
+    assert left == {"4", "5"}
+    writer = log(tmp_path, 4, 7)
+    trim(tmp_path, {4, 5}, 5, 0)  # of those that are running, too
+    writer.write(b"on\n")
+    assert any((tmp_path / "4").rglob("0.*"))
+
+
+def test_without_a_folder_nothing_is_kept() -> None:
+    nothing = Outputs(None)
+    assert nothing.of(1, TASK, 0) is None and nothing.streams(1, {safe(TASK): TASK}) == []
+    nothing.trim((), 5, 0)
