@@ -1,8 +1,9 @@
 """The weights that come with the package: `python -m benchmarks.weights OUT [--quick] [--rounds N] [--minutes M]`.
 
-Trains from nothing, or on from other weights, in rounds of five kinds in turn: many jobs on `paper` and on `machine`;
-one large graph alone, on `machine` and on a node whose cores are worth using beside its GPUs; and one small graph alone
-on four unlike devices. It wants an accelerator; stopped, the same command goes on where it was.
+Trains from nothing, or on from other weights (softened, if asked: see `Network.softened`), in rounds of five kinds in
+turn: many jobs on `paper` and on `machine`; one large graph alone, on `machine` and on a node whose cores are worth
+using beside its GPUs; and one small graph alone on four unlike devices. It wants an accelerator; stopped, the same
+command goes on where it was.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from functools import partial
 from pathlib import Path
 
 from symphony.oracle.provable import four
-from symphony.policies import Sizes, named
+from symphony.policies import Learned, Network, Sizes, load, save
+from symphony.policies.weights import mean
 from symphony.problem.topologies import topology
 from symphony.simulator.contention import Bottleneck
 from symphony.simulator.scenarios import CALM
@@ -88,9 +90,19 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=PPO.rate, help="of learning, at first")
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--from", dest="start", help="weights to go on from")
+    parser.add_argument("--soften", type=float, default=1.0, metavar="F", help="those, with all scores times F")
+    parser.add_argument("--every", type=int, default=SIZE.every, help="rounds between looks")
+    parser.add_argument("--mean", type=int, metavar="N", help="the mean of looks from round N on, as mean.policy")
     given = parser.parse_args()
     chosen = kinds(given.quick)
-    size = chosen[0].size if given.quick else replace(SIZE, scenarios=given.scenarios)
+    size = chosen[0].size if given.quick else replace(SIZE, scenarios=given.scenarios, every=given.every)
+    start = None if given.start is None else Learned(load(given.start)[0].network.softened(given.soften))
+    met: list[Network] = []
+
+    def look(rounds: int, network: Network) -> None:
+        if given.mean is not None and rounds >= given.mean:
+            met.append(network)
+            save(given.out / "mean.policy", mean(met), {"looks": len(met)})
 
     def tell(told: Round) -> None:
         look = "" if told.against is None else f"  against the best rival {told.against:.4f}"
@@ -104,13 +116,14 @@ def main() -> None:
         workload=[*MANY, *LARGE, *SMALL],
         rounds=8 if given.quick else given.rounds,
         minutes=given.minutes,
-        start=None if given.start is None else named(given.start),
+        start=start,
         sizes=SOFT,
         size=size,
         method=replace(PPO, rate=given.rate),
         checkpoint=given.out,
         drawn_before=drawn(given.quick),
         tell=tell,
+        look=look,
     )
 
 

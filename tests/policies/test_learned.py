@@ -164,6 +164,19 @@ def said(policy: Learned, shown) -> jax.Array:
     return policy.consider(jax.random.key(0), policy.init(shown.topology), shown)[1].scores
 
 
+def test_softened_the_best_stays_the_best_and_all_scores_shrink() -> None:
+    books = shared_books(work(chain(), dot("any", units=2.0), dot("cpu only")))
+    network = Network(jax.random.key(1), SMALL)
+    network = eqx.tree_at(lambda n: n.queue, network, jnp.asarray(0.7))
+    scores, softer = (
+        np.asarray(said(Learned(n), books.observe(policy=Learned(n)))) for n in (network, network.softened(0.6))
+    )
+    there = scores > NEVER / 2
+    assert there.sum() > 3
+    np.testing.assert_allclose(softer[there], 0.6 * scores[there], rtol=1e-4, atol=1e-5)
+    assert (softer[~there] == scores[~there]).all()
+
+
 @pytest.mark.parametrize("switch", ["topology", "graph", "deviation", "prior", "estimates"])
 def test_every_part_can_be_switched_off_and_then_no_longer_matters(switch: str) -> None:
     books = shared_books(work(chain(), dot("any", units=2.0)))

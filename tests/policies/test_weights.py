@@ -11,6 +11,7 @@ from benchmarks import weights
 
 from symphony import policies
 from symphony.policies import SHIPPED, Network, Sizes, load, named, save
+from symphony.policies.weights import mean
 from symphony.problem.errors import DataError, InputError
 from symphony.simulator.run import simulate
 from tests.baselines.cheap import cheap_scenario
@@ -40,12 +41,22 @@ def test_the_shipped_policy_says_where_it_comes_from_and_runs() -> None:
 
 def test_what_the_shipped_weights_were_trained_on_can_be_drawn_again() -> None:
     _, card = load(Path(policies.__file__).with_name("symphony.policy"))
-    found = weights.courses(quick=False)
-    assert card["workloads"] == list(dict.fromkeys(spec for course, _ in found for spec in course.workloads))
-    assert len(card["topologies"]) == len({course.topology.name for course, _ in found})
-    for course, _ in found:
+    found = [kind.course for kind in weights.kinds(quick=False)]
+    assert card["workloads"] == list(dict.fromkeys(spec for course in found for spec in course.workloads))
+    assert len(card["topologies"]) == len({course.topology.name for course in found})
+    for course in found:
         drawn = [course.scenario(number).workload for number in range(len(course.workloads))]
         assert {len(workload.jobs) for workload in drawn} == ({1} if "jobs=1" in course.workloads[0] else {24})
+    turns = sorted(turn for kind in weights.kinds(quick=False) for turn in kind.turns)
+    assert turns == list(range(8))
+
+
+def test_the_mean_of_networks_is_that_of_their_numbers() -> None:
+    one, other = (Network(jax.random.key(seed), Sizes(width=8, memory=8)) for seed in (1, 2))
+    both = mean([one, other])
+    assert both.sizes == one.sizes
+    for x, y, z in zip(*map(jax.tree.leaves, (one, other, both)), strict=True):
+        np.testing.assert_allclose(z, (np.asarray(x) + np.asarray(y)) / 2, rtol=1e-6)
 
 
 def test_files_that_are_none_are_refused_by_name(tmp_path: Path) -> None:

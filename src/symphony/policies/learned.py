@@ -167,6 +167,25 @@ class Network(eqx.Module):
         self.idle = jnp.asarray(-2.0)
         self.factors = jnp.zeros(FACTORS)
 
+    def softened(self, by: float) -> Network:
+        """All scores times so much: the best action stays the best, and others are drawn more often for less than 1.
+
+        A network that has been trained draws little else than its best; whoever trains it on lets it try again.
+        """
+
+        def scaled(mlp: Mlp) -> Mlp:
+            last = mlp.layers[-1]
+            return eqx.tree_at(
+                lambda m: (m.layers[-1].weight, m.layers[-1].bias), mlp, (by * last.weight, by * last.bias)
+            )
+
+        def parts(n: Network) -> tuple[Any, ...]:
+            return n.score, n.aside, n.waiting, n.regret, n.remaining, n.critical, n.queue, n.apart, n.idle
+
+        score, aside, waiting, regret, *others = parts(self)
+        told = (scaled(score), scaled(aside), scaled(waiting), regret + jnp.log(by), *(by * x for x in others))
+        return eqx.tree_at(parts, self, told)
+
     def encode(self, g: Graphs) -> Array:
         """Embeddings of gangs in their graphs [A, T, width]."""
         nodes = self.graph(g)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,12 @@ def save(path: str | Path, network: Network, card: Mapping[str, Any] | None = No
         file.write(json.dumps(head).encode() + b"\n")
         eqx.tree_serialise_leaves(file, network)
     partial.replace(target)  # whoever is killed while writing leaves the old file whole
+
+
+def mean(networks: Sequence[Network]) -> Network:
+    """Of networks that one training went through: what it wavers about cancels."""
+    numbers = [eqx.filter(network, eqx.is_inexact_array) for network in networks]
+    return eqx.combine(jax.tree.map(lambda *x: sum(x) / len(x), *numbers), networks[0])
 
 
 def load(path: str | Path) -> tuple[Learned, dict[str, Any]]:

@@ -147,6 +147,7 @@ def train(
     rivals: Sequence[str] = RIVALS,
     drawn_before: Sequence[Drawn] = (),
     tell: Callable[[Round], None] | None = None,
+    look: Callable[[int, Network], None] | None = None,
 ) -> tuple[Learned, list[Round]]:
     """Train a policy. Returns the weights that did best on validation scenarios, and what was told of each round.
 
@@ -158,6 +159,7 @@ def train(
     on the same scenarios, or on other scenarios on each cluster, gives what `draw` made (`drawn_before`; rounds take
     them in turn, and one may be there several times). With a `telemetry_gradient` the loss
     reaches the filter that makes beliefs of readings, and its factors are learned, too: see `beliefs.slopes`.
+    `tell` hears of every round, `look` of the weights at every look, with the number of rounds so far.
     """
     began = time.perf_counter()
     sloped = slopes(telemetry_gradient)
@@ -212,6 +214,8 @@ def train(
         history.append(after(history, passed, seen, against))
         if folder is not None and against is not None:
             _keep(folder, settings, position, history, best)
+        if look is not None and against is not None:
+            look(len(history), position.network)
         if tell is not None:
             tell(history[-1])
     return Learned(best[1] if best[0] < float("inf") else position.network), history
