@@ -277,7 +277,8 @@ class Service:
             self.ledger.insist(self._sweep).add_done_callback(lambda gone: self._remove(gone.result()))
 
     def _trim_outputs(self) -> None:
-        self.outputs.trim(frozenset(self.state.jobs), self.state.last_job, self.limits.output_bytes)
+        known, over = set(self.state.jobs), self.state.jobs.keys() - self.state.open.keys()
+        self.outputs.trim(known, over, self.state.last_job, self.limits.output_bytes)
 
     def _sweep(self, entry: Entry) -> list[str]:
         """Forget jobs that ended long ago, and blobs that nobody names; which those are."""
