@@ -95,8 +95,12 @@ def test_a_file_that_goes_while_it_is_read_is_told_of(tmp_path: Path) -> None:
         log(tmp_path, number=number).write(b"run %d\n" % number)
     [stream] = Outputs(tmp_path).streams(1, {safe(TASK): TASK})
     (stream.folder / "0.1").unlink()
-    found = [line.text for line in stream.lines(BEGIN, ended=False)]
-    assert found == ["run 0", DROPPED, NEW_RUN, "run 2"]
+    found = list(stream.lines(BEGIN, ended=False))
+    assert [line.text for line in found] == ["run 0", DROPPED, NEW_RUN, "run 2"]
+    assert found[1].at <= found[2].at  # not when the file was written to last: what others wrote meanwhile comes later
+    [again] = Outputs(tmp_path).streams(1, {safe(TASK): TASK})
+    os.utime(again.folder / "0.2")
+    assert list(again.lines(found[0].then, ended=False)) == found[1:]
 
 
 @settings(deadline=None, max_examples=60)

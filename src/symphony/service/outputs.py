@@ -58,18 +58,20 @@ class Stream:
 
     def lines(self, spot: Spot, *, ended: bool) -> Iterator[Line]:
         """From a spot on. A line that has no end yet is left out, unless nothing more will come (`ended`)."""
-        last = self.files[-1][0] if self.files else -1
+        there = [number for number, _ in self.files]
+        last = max(there, default=-1)
         for number, size in self.files:
             if number < spot.file:
                 continue
             if number > spot.file:
-                if spot.file not in dict(self.files):
-                    yield Line(self._changed(number), DROPPED, True, Spot(number))
+                if spot.file not in there:
+                    yield Line(self._began(number), DROPPED, True, Spot(number))
                 spot = Spot(number)
             try:
                 yield from self._read(spot, size, ended or number < last)
             except FileNotFoundError:  # just now: others follow
-                yield Line(self._changed(last), DROPPED, True, Spot(number + 1))
+                there.remove(number)
+                continue
             spot = Spot(number + 1)  # where the next one is, if nothing was dropped
 
     def _read(self, spot: Spot, size: int, ended: bool) -> Iterator[Line]:
@@ -104,6 +106,14 @@ class Stream:
             at, text = _parted(rest, at)
             for piece, left in _cut(text):
                 yield Line(at, piece, False, Spot(number, offset + len(rest) - left))
+
+    def _began(self, number: int) -> float:
+        """When a file was begun."""
+        try:
+            with open(self.folder / f"{self.rank}.{number}", "rb") as file:
+                return _parted(file.read(FIRST).partition(b"\n")[0], self._changed(number))[0]
+        except OSError:
+            return 0.0
 
     def _changed(self, number: int) -> float:
         """When a file was last written to, where nothing better is known."""
