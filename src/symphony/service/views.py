@@ -197,6 +197,8 @@ def _band(band: Band) -> BandView:
 def logs(service: Service, job: JobRecord, after: str) -> Logs:
     """What happened to a job and what it wrote, after a cursor."""
     tasks, cursor = _folders(service.database, job.id), job_logs.Cursor.parse(after)
+    if not tasks:  # the job is being written down: that it has none is not to be remembered
+        _folders.cache_clear()
     return job_logs.read(service.database, service.outputs, job.id, tasks, cursor)
 
 
