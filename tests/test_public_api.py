@@ -224,6 +224,39 @@ assert "jax" in sys.modules and compare is sy.compare and sy.simulator.run.simul
     assert done.returncode == 0, done.stderr
 
 
+def test_threads_may_ask_for_names_at_once_and_it_may_be_loaded_again() -> None:
+    code = """
+import importlib, threading
+import symphony as sy
+
+sy = importlib.reload(sy)
+names = ["compare", "local", "simulate", "Policy", "train", "baselines", "policies", "Topology"]
+ready, found = threading.Barrier(len(names)), {}
+
+def ask(name):
+    ready.wait()
+    found[name] = getattr(sy, name)
+
+threads = [threading.Thread(target=ask, args=(name,)) for name in names]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert found.keys() == set(names) and found["train"] is importlib.reload(sy).train and callable(sy.training)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_no_module_of_ours_asks_the_package_for_a_name() -> None:
+    """Whoever asks may wait for one that loads another, which waits for the module that asks."""
+    source = Path(sy.__file__).parent
+    for path in source.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and path != source / "__init__.py":
+                assert node.module != "symphony", path
+
+
 @pytest.mark.parametrize("first", ["import symphony.training.returns", "import symphony", "sy.train", "sy.training"])
 def test_training_is_the_decorator_whatever_was_loaded_before(first: str) -> None:
     """A package has its name, too."""

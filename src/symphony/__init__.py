@@ -14,6 +14,7 @@ with sy.local() as cluster:                     # this machine, as it is
 from __future__ import annotations
 
 from importlib import import_module
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from symphony.problem.errors import (
@@ -81,7 +82,7 @@ if TYPE_CHECKING:
 
 # Loaded now, so that loading one of its modules later does not take the name from `sy.training`.
 import_module("symphony.training")
-del globals()["training"]
+globals().pop("training", None)  # there is none when this is loaded again
 
 # Where each name is. A module is loaded when one of its names is first asked for: what only talks to a service, or
 # only has kernels to submit, does without JAX, which takes seconds. Type checkers read the same above.
@@ -126,15 +127,19 @@ _PACKAGES = [
     "testing",
 ]
 
+# Modules of JAX import one another in circles: threads that load it at once find halves of it. Whoever holds this waits
+# for other imports, so nothing of ours that is imported may ask for a name of this module.
+_LOADING = RLock()
+
 if not TYPE_CHECKING:  # a checker would take any name for one that is there
 
     def __getattr__(name: str) -> Any:
-        if name in _PACKAGES:
-            return import_module(f"{__name__}.{name}")
-        if name not in _NAMES:
+        if name not in _NAMES and name not in _PACKAGES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = getattr(import_module(f"{__name__}.{_NAMES[name]}"), name)
-        globals()[name] = found
+        with _LOADING:
+            if name in _PACKAGES:
+                return import_module(f"{__name__}.{name}")
+            found = globals()[name] = getattr(import_module(f"{__name__}.{_NAMES[name]}"), name)
         return found
 
 

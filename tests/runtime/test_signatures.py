@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import pytest
 
 import symphony as sy
@@ -110,6 +111,20 @@ def test_the_workers_of_a_gang_are_told_who_they_are() -> None:
     graph.task(sy.kernel(workers=2)(lambda folder, **place: folder), "x")
 
 
+def test_what_is_behind_rank_and_size_is_given_by_name() -> None:
+    @sy.kernel(workers=2)
+    def meet(group, rank, folder, *more, size):
+        return rank
+
+    graph = sy.graph("g")
+    graph.task(meet, 1, folder="x")
+    with pytest.raises(sy.WorkloadError, match="given 2 arguments in order, and takes 1") as refused:
+        graph.task(meet, 1, "x")
+    assert refused.value.hint == "write graph.task(meet, group, *, folder)"
+    with pytest.raises(sy.WorkloadError, match="argument 'folder' is missing"):
+        graph.task(meet, 1)
+
+
 def test_what_does_not_tell_is_not_asked() -> None:
     """A builtin without a signature; and a decorator that gives an argument of its own."""
 
@@ -127,6 +142,9 @@ def test_what_does_not_tell_is_not_asked() -> None:
 
     graph = sy.graph("g")
     graph.task(read, "x")
+    graph.task(sy.kernel(jax.jit(connected(lambda connection, number: number))), 3)
+    with pytest.raises(sy.WorkloadError, match="takes 1"):
+        graph.task(sy.kernel(jax.jit(lambda number: number)), 3, 4)
     graph.task(sy.kernel(math.hypot), 3, 4)
     with pytest.raises(sy.WorkloadError, match="takes 1"):
         graph.task(sy.kernel(len), [1], [2])

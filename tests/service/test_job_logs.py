@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import sqlalchemy as sa
 import symphony as sy
 from symphony.engines.local import LocalEngine
 from symphony.engines.output import MOST, PART, Log
-from symphony.service import job_logs, tables
+from symphony.service import job_logs, tables, views
 from symphony.service.client import RemoteJob
 from symphony.service.database import open_database
 from symphony.service.graph_file import load
@@ -206,6 +207,16 @@ def test_any_kernel_is_heard_by_its_own_user(served: Place, tmp_path: Path) -> N
             bob._ask("GET", f"/v1/jobs/{mine.id}/logs")
         (tmp_path / "go").touch()
         mine.result(SECONDS)
+
+
+def test_whoever_asks_before_a_job_is_written_down_hears_it_later(served: Place) -> None:
+    with served.connect("ann") as ann:
+        first = ann.submit(one(says, ["one"]))
+        assert "| one" in shown(ended(first))
+        before = replace(served.service.state.jobs[first.id], id=first.id + 1)  # as the state has it before the journal
+        assert views.logs(served.service, before, "").lines == []
+        second = ann.submit(one(says, ["two"]))
+        assert second.id == before.id and "| two" in shown(ended(second))
 
 
 def test_a_request_waits_for_the_next_line_and_for_nothing_once_it_is_over(served: Place, tmp_path: Path) -> None:

@@ -95,8 +95,12 @@ def test_a_file_that_goes_while_it_is_read_is_told_of(tmp_path: Path) -> None:
         log(tmp_path, number=number).write(b"run %d\n" % number)
     [stream] = Outputs(tmp_path).streams(1, {safe(TASK): TASK})
     (stream.folder / "0.1").unlink()
-    found = [line.text for line in stream.lines(BEGIN, ended=False)]
-    assert found == ["run 0", DROPPED, NEW_RUN, "run 2"]
+    found = list(stream.lines(BEGIN, ended=False))
+    assert [line.text for line in found] == ["run 0", DROPPED, NEW_RUN, "run 2"]
+    assert found[1].at <= found[2].at  # not when the file was written to last: what others wrote meanwhile comes later
+    [again] = Outputs(tmp_path).streams(1, {safe(TASK): TASK})
+    os.utime(again.folder / "0.2")
+    assert list(again.lines(found[0].then, ended=False)) == found[1:]
 
 
 @settings(deadline=None, max_examples=60)
@@ -136,18 +140,36 @@ def test_jobs_that_are_forgotten_and_what_is_too_much_goes_the_oldest_first(tmp_
         log(tmp_path, job).write(b"z" * 1_000 + b"\n")
         os.utime(tmp_path / str(job) / safe(TASK) / "0.0", (job, job))
     (tmp_path / "not-a-job").mkdir()
-    trim(tmp_path, {2, 3, 4}, 4, 10_000)  # 5 came meanwhile
+    trim(tmp_path, {2, 3, 4}, {2}, 4, 10_000)  # 5 came meanwhile
     assert {path.name for path in tmp_path.iterdir()} == {"2", "3", "4", "5", "not-a-job"}
-    trim(tmp_path, {2, 3, 4, 5}, 5, 2_500)
+    trim(tmp_path, {2, 3, 4, 5}, {2}, 5, 2_500)
     left = {path.name for path in tmp_path.iterdir() if any(path.rglob("0.0"))}
     assert left == {"4", "5"}
-    writer = log(tmp_path, 4, 7)
-    trim(tmp_path, {4, 5}, 5, 0)  # of those that are running, too
-    writer.write(b"on\n")
-    assert any((tmp_path / "4").rglob("0.*"))
+    assert not any((tmp_path / "2").iterdir())
+
+
+def test_whoever_follows_misses_nothing_that_comes_after_all_was_removed(tmp_path: Path) -> None:
+    first = log(tmp_path)
+    for step in range(20):
+        first.write(b"step %d\n" % step)
+    _, spot = lines(tmp_path)
+    trim(tmp_path, {1}, (), 1, 0)  # of those that are running, too
+    assert lines(tmp_path, spot)[0] == [f"<{DROPPED}>"] == lines(tmp_path)[0]
+    first.write(b"on\n")
+    second = log(tmp_path, number=1)
+    for step in range(20, 40):
+        second.write(b"step %d\n" % step)
+    came = ["on", f"<{NEW_RUN}>", *(f"step {step}" for step in range(20, 40))]
+    assert lines(tmp_path, spot)[0] == [f"<{DROPPED}>", *came]
+    _, spot = lines(tmp_path)
+    for _ in range(2):
+        trim(tmp_path, {1}, (), 1, 0)
+    log(tmp_path, number=2).write(b"end\n")
+    assert lines(tmp_path, spot)[0] == [f"<{DROPPED}>", f"<{NEW_RUN}>", "end"]
+    assert len(list((tmp_path / "1" / safe(TASK)).iterdir())) == 2
 
 
 def test_without_a_folder_nothing_is_kept() -> None:
     nothing = Outputs(None)
     assert nothing.of(1, TASK, 0) is None and nothing.streams(1, {safe(TASK): TASK}) == []
-    nothing.trim((), 5, 0)
+    nothing.trim((), (), 5, 0)

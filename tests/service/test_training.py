@@ -247,10 +247,28 @@ def test_steps_are_those_of_all_that_trains_in_a_graph_whoever_runs_them() -> No
     accepted = {"user": "ann", "name": "g", "queue": "", "priority": 0, "tasks": 4, "outputs": [0], "names": []}
     kept = State()
     kept.apply(Event(1, 0.0, 1, ACCEPTED, -1, 0.0, {**accepted, "key": "", "digest": "", "steps": 45}))
-    running = SimpleNamespace(handed={1: Handed(state, (1, 2, 3), [])}, _before={1: 14})  # done before a restart
-    assert Running.stepped(running, kept.jobs[1]) == (14 + 8 + 6, 14 + 8 + 4, 0.5)
+    running = SimpleNamespace(handed={1: Handed(state, (1, 2, 3), [])}, before={1: {0: 14, 2: 3, 3: 5}})
+    assert Running.stepped(running, kept.jobs[1]) == (14 + 8 + 6 + 5, 14 + 8 + 4 + 5, 0.5)
     running.handed.clear()
-    assert Running.stepped(running, kept.jobs[1]) == (14, 14, 0.0)
+    assert Running.stepped(running, kept.jobs[1]) == (14 + 3 + 5, 14 + 3 + 5, 0.0)
+
+
+def test_what_was_saved_before_a_restart_counts_before_it_runs_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with place(tmp_path / "state") as served, served.connect("ann") as ann:
+        job = ann.submit(one(count, str(tmp_path))).id
+        wait_until(lambda: (told := ann.job(job).view().training) is not None and told.step == 34)
+    monkeypatch.setattr(Running, "let_in", lambda self: None)  # others are before it
+    with place(tmp_path / "state") as served, served.connect("ann") as ann:
+        found = ann.job(job).detail()
+        assert found.job.status == "running"  # it has begun
+        for told in (found.job.training, found.tasks[0].training):
+            assert told is not None and (told.step, told.saved, told.runs) == (30, 30, False)
+        ann.job(job).cancel()
+        wait_until(lambda: ann.job(job).view().ended_s is not None)
+        told = ann.job(job).view().training
+        assert told is not None and (told.step, told.saved) == (30, 30)
 
 
 def test_a_job_that_returns_early_says_so_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

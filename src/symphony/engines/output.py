@@ -67,8 +67,7 @@ class Log:
         if not data:
             return
         self._returned = data.endswith(b"\r")
-        most = 2 * PART if self._within else PART  # a line without an end has to be cut at last
-        if self._file < 0 or os.fstat(self._file).st_size >= most:
+        if self._file < 0 or self._is_full(os.fstat(self._file)):
             self._open()
         # Each line is stamped when it begins; the one behind the last newline has not begun.
         stamp = b"%.6f " % time.time()
@@ -80,6 +79,11 @@ class Log:
             stamped[0] = stamped[0][len(stamp) :]
         self._write(begins + b"\n".join(stamped))
         self._within, self._torn = bool(begun), False
+
+    def _is_full(self, told: os.stat_result) -> bool:
+        """Whether a file takes no more, or whoever keeps the bound for all jobs has removed it."""
+        most = 2 * PART if self._within else PART  # a line without an end has to be cut at last
+        return told.st_size >= most or not told.st_nlink
 
     def _open(self) -> None:
         """Begin a new file, and remove the oldest where there is too much."""

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from symphony import baselines
+from symphony.baselines import EftBelief
+from symphony.baselines import named as baseline
 from symphony.policies.batched import Batched
 from symphony.policies.beliefs import Beliefs
 from symphony.policies.explain import Explanation, explain
@@ -75,10 +76,10 @@ def named(name: str) -> Policy:
         return Late(_shipped())
     if name in (SHIPPED, AHEAD):
         shipped = _shipped()
-        return shipped if name == SHIPPED else LookAhead(shipped, rolls=baselines.EftBelief())
+        return shipped if name == SHIPPED else LookAhead(shipped, rolls=EftBelief())
     if name.endswith(SUFFIX):
         return load(name)[0]
-    return baselines.named(name)
+    return baseline(name)
 
 
 def _shipped() -> Learned:

@@ -14,10 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from symphony import policies
 from symphony.engines.engine import Engine, Function, Stored
 from symphony.engines.gangs import whole
 from symphony.engines.local import LocalEngine
+from symphony.policies import named
 from symphony.problem import limits, units
 from symphony.problem.errors import EngineError, InfeasibleError, InputError, SymphonyWarning, WorkloadError
 from symphony.problem.runnable import check_graphs
@@ -62,7 +62,7 @@ class Cluster:
         if not units.is_number(policy_timeout_s) or policy_timeout_s == 0:
             raise InputError(f"policy_timeout_s is {policy_timeout_s!r}", hint="write seconds above 0")
         self._engine = engine
-        chosen = policies.named(policy) if isinstance(policy, str) else policy
+        chosen = named(policy) if isinstance(policy, str) else policy
         self._profiles = Profiles(default_path() if profiles is None else Path(profiles))
         topology, kept = engine.inventory(), self._profiles.path
         speeds = Speeds(topology, None if kept is None else kept.with_name(f"{kept.stem}-training.json"))

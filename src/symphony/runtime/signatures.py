@@ -51,6 +51,9 @@ def check(
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
+    # What `jax.jit` made tells the signature of the innermost function, and is called as the one that it wraps.
+    while not inspect.isfunction(function) and hasattr(function, "__signature__") and hasattr(function, "__wrapped__"):
+        function = function.__wrapped__
     try:
         return inspect.signature(function, follow_wrapped=False)
     except (TypeError, ValueError):
@@ -63,7 +66,14 @@ def _own(signature: inspect.Signature, options: Options) -> inspect.Signature:
     if options.training is not None:
         parameters = parameters[1:] if parameters and parameters[0].kind in IN_ORDER else parameters
     elif options.workers > 1:
-        parameters = [one for one in parameters if one.name not in PLACE]
+        # What is behind rank or size can only be given by name: in order, it would be taken for these.
+        order = [one.name for one in parameters if one.kind in IN_ORDER]
+        behind = order[min((order.index(name) for name in PLACE if name in order), default=len(order)) :]
+        parameters = [
+            one.replace(kind=inspect.Parameter.KEYWORD_ONLY) if one.name in behind else one
+            for one in parameters
+            if one.name not in PLACE and not (behind and one.kind == inspect.Parameter.VAR_POSITIONAL)
+        ]
     return signature.replace(parameters=parameters)
 
 

@@ -3,11 +3,13 @@
 <root>/<job>/<task>/RANK.NUMBER        written by the runs themselves: `engines/output.py`
 
 It is there while a job runs, and until the job is forgotten. Beyond a bound for all jobs together, what was written to
-longest ago is removed first, task by task.
+longest ago is removed first, task by task. Where more may come, an empty file stays: numbers of files go on behind it,
+so that nobody takes a new file for one of which he has read a part.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -56,18 +58,20 @@ class Stream:
 
     def lines(self, spot: Spot, *, ended: bool) -> Iterator[Line]:
         """From a spot on. A line that has no end yet is left out, unless nothing more will come (`ended`)."""
-        last = self.files[-1][0] if self.files else -1
+        there = [number for number, _ in self.files]
+        last = max(there, default=-1)
         for number, size in self.files:
             if number < spot.file:
                 continue
             if number > spot.file:
-                if spot.file not in dict(self.files):
-                    yield Line(self._changed(number), DROPPED, True, Spot(number))
+                if spot.file not in there:
+                    yield Line(self._began(number), DROPPED, True, Spot(number))
                 spot = Spot(number)
             try:
                 yield from self._read(spot, size, ended or number < last)
             except FileNotFoundError:  # just now: others follow
-                yield Line(self._changed(last), DROPPED, True, Spot(number + 1))
+                there.remove(number)
+                continue
             spot = Spot(number + 1)  # where the next one is, if nothing was dropped
 
     def _read(self, spot: Spot, size: int, ended: bool) -> Iterator[Line]:
@@ -102,6 +106,14 @@ class Stream:
             at, text = _parted(rest, at)
             for piece, left in _cut(text):
                 yield Line(at, piece, False, Spot(number, offset + len(rest) - left))
+
+    def _began(self, number: int) -> float:
+        """When a file was begun."""
+        try:
+            with open(self.folder / f"{self.rank}.{number}", "rb") as file:
+                return _parted(file.read(FIRST).partition(b"\n")[0], self._changed(number))[0]
+        except OSError:
+            return 0.0
 
     def _changed(self, number: int) -> float:
         """When a file was last written to, where nothing better is known."""
@@ -162,24 +174,24 @@ class Outputs:
             for rank, found in output.files(str(folder / name)).items()
         ]
 
-    def trim(self, known: Collection[int], newest: int, most: int) -> None:
+    def trim(self, known: Collection[int], over: Collection[int], newest: int, most: int) -> None:
         """Remove what jobs have written that are forgotten, and what is beyond so many bytes.
 
-        `known` are all others, up to the `newest`. It is done by and by, in a thread of its own.
+        `known` are all others, up to the `newest`, some of them `over`. It is done by and by, in a thread of its own.
         """
         if self._root is not None and self._trimming.acquire(blocking=False):
-            threading.Thread(target=self._trim, args=(self._root, known, newest, most), daemon=True).start()
+            threading.Thread(target=self._trim, args=(self._root, known, over, newest, most), daemon=True).start()
 
-    def _trim(self, root: Path, known: Collection[int], newest: int, most: int) -> None:
+    def _trim(self, root: Path, known: Collection[int], over: Collection[int], newest: int, most: int) -> None:
         try:
-            trim(root, known, newest, most)
+            trim(root, known, over, newest, most)
         except OSError as error:
             log.warning("what jobs have written could not be looked through: %s", error)
         finally:
             self._trimming.release()
 
 
-def trim(root: Path, known: Collection[int], newest: int, most: int) -> None:
+def trim(root: Path, known: Collection[int], over: Collection[int], newest: int, most: int) -> None:
     """As above, at once."""
     found = []
     for job in root.iterdir():
@@ -199,5 +211,18 @@ def trim(root: Path, known: Collection[int], newest: int, most: int) -> None:
     for _, size, path in sorted(found):
         if total <= most:
             break
-        shutil.rmtree(path, ignore_errors=True)
+        if int(path.parent.name) in over:
+            shutil.rmtree(path, ignore_errors=True)
+        elif size:
+            _empty(path)
         total -= size
+
+
+def _empty(task: Path) -> None:
+    """Remove the files of a task, and leave one with nothing in it behind the last of each worker."""
+    for rank, files in output.files(str(task)).items():
+        with contextlib.suppress(OSError):
+            (task / f"{rank}.{files[-1][0] + 1}").touch()
+        for number, _ in files:
+            with contextlib.suppress(OSError):
+                (task / f"{rank}.{number}").unlink()

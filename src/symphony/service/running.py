@@ -5,6 +5,7 @@ Everything here is done by the ledger's thread, but for `record`, `output` and `
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import threading
@@ -19,11 +20,12 @@ import sqlalchemy as sa
 from symphony.engines.engine import LOST as INPUT_LOST
 from symphony.engines.engine import Failed, Finished, Output, Stopped, Stored
 from symphony.problem.errors import EngineError, JobCancelledError, ServiceError, SymphonyError
+from symphony.runtime.checkpoints import Checkpoints
 from symphony.runtime.cluster import Cluster
 from symphony.runtime.failures import error_of, is_run_again
 from symphony.runtime.graph import Submission
 from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, WAITING, Attempt, JobState, TaskRun
-from symphony.runtime.progress import refresh
+from symphony.runtime.progress import refresh, saved_before
 from symphony.service import graphs, tables
 from symphony.service.blobs import Blobs, named_in
 from symphony.service.ledger import Entry, Ledger, read_events
@@ -55,11 +57,12 @@ class Running:
         database: sa.Engine,
         blobs: Blobs,
         outputs: Outputs,
+        checkpoints: Checkpoints,
         weights: Mapping[str, float],
         at_once: int,
     ) -> None:
         self._ledger, self._database, self._blobs, self._at_once = ledger, database, blobs, at_once
-        self._outputs = outputs
+        self._outputs, self._checkpoints = outputs, checkpoints
         self.line = Line(weights)
         self.handed: dict[int, Handed] = {}
         self.fresh: dict[int, Submission] = {}
@@ -68,7 +71,7 @@ class Running:
         self.idle = threading.Event()
         self._to_cancel: list[JobState] = []
         self._large: dict[int, dict[int, set[str]]] = {}  # jobs that need blobs, and those that their tasks have made
-        self._before: dict[int, int] = {}  # steps of training jobs that were done before a restart, by graph
+        self.before: dict[int, dict[int, int]] = {}  # steps of training jobs from before a restart, by job and task
 
     def attach(self, cluster: Cluster, engine: Recorder) -> None:
         """Begin to use a cluster, whose engine is this one."""
@@ -82,16 +85,24 @@ class Running:
         """After a restart: end the jobs of which only that is missing, and queue the others."""
         for job in list(self._ledger.state.open.values()):
             self._large[job.id] = {}
+            if job.steps:
+                self.before[job.id] = self._stepped_before(job)
             if job.cancelled:
                 self.end(entry, job, CANCELLED, Problem.of(_cancelled(job)))
             elif job.broke is not None:
                 self.end(entry, job, FAILED, Problem.model_validate(job.broke))
             else:
                 self._check_made(entry, job)
-                if job.steps and job.done:
-                    ended = {e.task: e for e in read_events(self._database, job.id) if e.kind == FINISHED}
-                    self._before[job.id] = sum(ended[task].data.get("step", 0) for task in job.done)
                 self.line.join(job)
+
+    def _stepped_before(self, job: JobRecord) -> dict[int, int]:
+        """Steps that need not be done again: by the journal, of what is done, and by what the last run saved."""
+        done = {e.task: e.data.get("step", 0) for e in read_events(self._database, job.id) if e.kind == FINISHED}
+        return {
+            task: done[task] if task in done else saved_before(self._checkpoints.folder(job.id, name), steps)
+            for task, (name, _, _, steps) in enumerate(shape_of(self._database, job.id))
+            if steps
+        }
 
     def _check_made(self, entry: Entry, job: JobRecord) -> None:
         """A value that a power cut has spoilt has not been made."""
@@ -283,6 +294,7 @@ class Running:
             return job.status
         handed = self.handed.get(job.id)
         begun = job.finished or job.seconds or (handed is not None and handed.state.status != WAITING)
+        begun = begun or any(self.before.get(job.id, {}).values())
         return RUNNING if begun else WAITING
 
     def view(self, job: JobRecord) -> JobView:
@@ -301,17 +313,16 @@ class Running:
 
         Any thread may ask.
         """
-        step = saved = self._before.get(job.id, 0)
+        told = {task: (step, step) for task, step in self.before.get(job.id, {}).items()}
         per_s = 0.0
         handed = self.handed.get(job.id)
-        for run in handed.state.runs if handed is not None else ():
-            told = run.progress
-            if told is None:
+        for task, run in zip(handed.tasks, handed.state.runs, strict=True) if handed is not None else ():
+            now = run.progress
+            if now is None:
                 continue
-            step += told.step
-            saved += told.step if run.value is not None else told.saved  # of what is done, nothing is done again
-            per_s += told.per_s if run.number >= 0 and math.isfinite(told.per_s) else 0.0
-        return step, saved, per_s
+            told[task] = now.step, now.step if run.value is not None else now.saved  # what is done is not done again
+            per_s += now.per_s if run.number >= 0 and math.isfinite(now.per_s) else 0.0
+        return sum(step for step, _ in told.values()), sum(saved for _, saved in told.values()), per_s
 
     def cancel(self, entry: Entry, job: JobRecord, by: str) -> None:
         """Somebody gives a job up."""
@@ -331,7 +342,7 @@ class Running:
             return
         if job.steps:
             job.step, job.saved, _ = self.stepped(job)
-        self._before.pop(job.id, None)
+        self.before.pop(job.id, None)
         handed = self.handed.pop(job.id, None)
         if handed is not None:
             for value, _ in handed.held:
@@ -358,6 +369,14 @@ def steps_of(attempt: Attempt) -> dict[str, int]:
     if told is None:
         return {}
     return {"began_step": told.began, "step": told.step, "saved_step": told.saved, "saves": told.saves}
+
+
+def shape_of(database: sa.Engine, job: int) -> list[tuple[str, str, list[int], int]]:
+    """Name, kernel, inputs and steps of each task of a job, 0 of those that do not train."""
+    rows = tables.payloads.c
+    with database.connect() as connection:
+        found = json.loads(connection.scalar(sa.select(rows.shape).where(rows.job == job)) or "[]")
+    return [(name, kernel, reads, steps[0] if steps else 0) for name, kernel, reads, *steps in found]
 
 
 def _cancelled(job: JobRecord) -> JobCancelledError:

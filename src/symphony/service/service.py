@@ -95,7 +95,13 @@ class Service:
             reached = root is not None or len(recorder.inventory().machines) == 1
             self.outputs = Outputs((root or folder) / "output" if reached else None)
             self.running = Running(
-                self.ledger, self.database, self.blobs, self.outputs, self.limits.weights, self.limits.at_once
+                self.ledger,
+                self.database,
+                self.blobs,
+                self.outputs,
+                self.checkpoints,
+                self.limits.weights,
+                self.limits.at_once,
             )
             self.running.failed = self._fail
             stack.callback(self.ledger.close)  # before the engine: it may have to write down what that has made
@@ -277,7 +283,8 @@ class Service:
             self.ledger.insist(self._sweep).add_done_callback(lambda gone: self._remove(gone.result()))
 
     def _trim_outputs(self) -> None:
-        self.outputs.trim(frozenset(self.state.jobs), self.state.last_job, self.limits.output_bytes)
+        known, over = set(self.state.jobs), self.state.jobs.keys() - self.state.open.keys()
+        self.outputs.trim(known, over, self.state.last_job, self.limits.output_bytes)
 
     def _sweep(self, entry: Entry) -> list[str]:
         """Forget jobs that ended long ago, and blobs that nobody names; which those are."""
