@@ -80,13 +80,19 @@ def test_the_same_submission_twice_is_one_job(folder: Path) -> None:
 
 
 def test_errors_are_two_lines(folder: Path, here: Place) -> None:
-    failed = symphony_here("submit", "graph.py", "--wait", "-a", "x=bad", folder=folder)
-    assert failed.returncode == 2 and "LookupError: no such thing" in failed.stderr
     missing = symphony_here("job", "9999", folder=folder)
     assert missing.stderr.splitlines() == ["error: there is no job 9999", "hint: symphony jobs lists yours"]
     refused = symphony_here("jobs", "--token", "sy_x", folder=folder)
     assert refused.returncode == 2 and "this token is none" in refused.stderr
     assert "--arg" in symphony_here("submit", "graph.py", "-a", "x", folder=folder).stderr
+
+
+def test_what_a_kernel_raised_comes_with_the_traceback_that_its_hint_promises(folder: Path) -> None:
+    failed = symphony_here("submit", "graph.py", "--wait", "-a", "x=bad", folder=folder)
+    error, hint, _, head, *_, last = failed.stderr.splitlines()
+    assert failed.returncode == 2 and "'double' raised LookupError: no such thing" in error and "below" in hint
+    assert head.startswith("Traceback") and 'File "graph.py", line 7, in double' in failed.stderr
+    assert last == "LookupError: no such thing"
 
 
 def test_top_shows_devices_users_and_jobs(folder: Path) -> None:
