@@ -78,7 +78,7 @@ def named(name: str) -> Policy:
         return shipped if name == SHIPPED else LookAhead(shipped, rolls=baselines.EftBelief())
     if name.endswith(SUFFIX):
         return load(name)[0]
-    return baselines.named(name)
+    return baselines.named(name, (SHIPPED, LATE, AHEAD, PLANNER))
 
 
 def _shipped() -> Learned:
