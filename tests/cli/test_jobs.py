@@ -109,3 +109,13 @@ def test_profiles_are_shown_and_exported(folder: Path) -> None:
     rows = json.loads(symphony_here("profile", "--file", "mine.json", "--json", folder=folder).stdout)
     assert [row["kernel"] for row in rows] == ["ann:graph.double"] and rows[0]["runs"] > 0
     assert symphony_here("profile", "--file", "nowhere.json", folder=folder).returncode == 2
+    assert "'trouble' in its name" in symphony_here("profile", "trouble", folder=folder).stdout
+
+
+@pytest.mark.parametrize("file", [".", "nowhere/x.json"])
+@pytest.mark.parametrize("command", ["trace {} -o", "explain {} --json", "profile -o"])
+def test_a_file_that_cannot_be_written_is_an_error_and_no_traceback(command: str, file: str, folder: Path) -> None:
+    number = symphony_here("submit", "graph.py", folder=folder).stdout.strip()
+    failed = symphony_here(*command.format(number).split(), file, folder=folder)
+    error, hint = failed.stderr.splitlines()
+    assert failed.returncode == 2 and error.startswith(f"error: {file}: ") and hint.startswith("hint: name a file")

@@ -104,6 +104,11 @@ def main() -> None:
         if isinstance(error, KernelError) and error.traceback:
             typer.echo(f"\n{error.traceback.rstrip()}", err=True)
         sys.exit(2)
+    except OSError as error:
+        if error.filename is None:  # no file that somebody named
+            raise
+        complain(f"{error.filename}: {error.strerror}", "name a file that can be read or written")
+        sys.exit(2)
     except _UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()
