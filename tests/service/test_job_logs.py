@@ -279,6 +279,33 @@ def test_one_that_writes_too_much_keeps_its_newest_lines_and_others_run(served: 
         assert found == list(range(found[0], job.result())) and found[0] > 0
 
 
+def test_one_that_writes_without_end_can_be_read_while_it_does(
+    served: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What there is, is what there was when it was asked for: nobody is kept until the job has ended."""
+    monkeypatch.setattr(job_logs, "LINES", 4)  # it is written faster than read
+
+    @sy.kernel
+    def endless(path, seconds):
+        import os
+        import time
+
+        end = time.monotonic() + seconds
+        while not os.path.exists(path) and time.monotonic() < end:
+            print("and on")
+            time.sleep(1e-4)
+
+    with served.connect("ann") as ann:
+        job = ann.submit(one(endless, str(tmp_path / "enough"), 10.0))
+        wait_until(lambda: len(job.logs().lines) > 9)
+        found = job.logs()
+        assert found.more and not found.over and job.status == "running"
+        on = job.logs(found.next)
+        assert on.lines and on.lines[0].at_s >= found.lines[-1].at_s
+        (tmp_path / "enough").touch()
+        assert ended(job)[-1].text == "done"
+
+
 def test_a_service_keeps_no_more_of_all_jobs_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with place(tmp_path / "state") as found, found.connect("ann") as ann:
         first = ann.submit(one(says, ["before"]))
