@@ -141,10 +141,17 @@ def test_jobs_that_are_forgotten_and_what_is_too_much_goes_the_oldest_first(tmp_
     trim(tmp_path, {2, 3, 4, 5}, 5, 2_500)
     left = {path.name for path in tmp_path.iterdir() if any(path.rglob("0.0"))}
     assert left == {"4", "5"}
-    writer = log(tmp_path, 4, 7)
-    trim(tmp_path, {4, 5}, 5, 0)  # of those that are running, too
-    writer.write(b"on\n")
-    assert any((tmp_path / "4").rglob("0.*"))
+
+
+def test_a_run_whose_files_were_dropped_is_heard_on(tmp_path: Path) -> None:
+    """One that had written little, and long ago, and now writes on."""
+    writer = log(tmp_path)
+    writer.write(b"long ago\nand be")
+    read, spot = lines(tmp_path)
+    trim(tmp_path, {1}, 1, 0)
+    writer.write(b"gun\non\n")
+    assert read == ["long ago"] and lines(tmp_path, spot)[0] == [f"<{DROPPED}>", "gun", "on"]
+    assert lines(tmp_path)[0] == [f"<{DROPPED}>", "gun", "on"]
 
 
 def test_without_a_folder_nothing_is_kept() -> None:

@@ -67,8 +67,7 @@ class Log:
         if not data:
             return
         self._returned = data.endswith(b"\r")
-        most = 2 * PART if self._within else PART  # a line without an end has to be cut at last
-        if self._file < 0 or os.fstat(self._file).st_size >= most:
+        if self._file < 0 or self._is_used_up():
             self._open()
         # Each line is stamped when it begins; the one behind the last newline has not begun.
         stamp = b"%.6f " % time.time()
@@ -80,6 +79,12 @@ class Log:
             stamped[0] = stamped[0][len(stamp) :]
         self._write(begins + b"\n".join(stamped))
         self._within, self._torn = bool(begun), False
+
+    def _is_used_up(self) -> bool:
+        """It has become long, or was removed: whoever looks after all jobs may have dropped what was there."""
+        told = os.fstat(self._file)
+        most = 2 * PART if self._within else PART  # a line without an end has to be cut at last
+        return told.st_nlink == 0 or told.st_size >= most
 
     def _open(self) -> None:
         """Begin a new file, and remove the oldest where there is too much."""
