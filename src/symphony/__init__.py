@@ -81,7 +81,7 @@ if TYPE_CHECKING:
 
 # Loaded now, so that loading one of its modules later does not take the name from `sy.training`.
 import_module("symphony.training")
-del globals()["training"]
+globals().pop("training", None)  # it has none if this module is loaded anew
 
 # Where each name is. A module is loaded when one of its names is first asked for: what only talks to a service, or
 # only has kernels to submit, does without JAX, which takes seconds. Type checkers read the same above.
