@@ -26,7 +26,7 @@ from symphony.service.graph_file import load
 from symphony.service.job_logs import Cursor
 from symphony.service.outputs import DROPPED, NEW_RUN, Outputs, Spot, Stream
 from symphony.service.service import Limits
-from symphony.service.state import ENDED, FINISHED, STOPPED
+from symphony.service.state import ENDED, FINISHED, STOPPED, Event, text_of
 from symphony.service.wire import LogLine, Logs
 from tests.runtime.machines import machine
 from tests.service.kernels import add, one
@@ -449,3 +449,13 @@ def test_what_a_task_wrote_comes_before_its_end_whatever_its_clock_says(
     told = shown(journal.read().lines)
     assert told[:2] == ["| one", "| two"] and told[2].startswith("t: done")
     journal.database.dispose()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(1.87e-6, "1.87 us"), (0.0002374, "237 us"), (1.9, "1.9 s"), (86_400.0, "24 h")]
+)
+def test_times_are_in_units_that_people_read(seconds: float, said: str) -> None:
+    data = {"name": "train-0", "device": "here/cpu", "seconds": seconds}
+    finished, stopped = (text_of(Event(1, 0.0, 1, kind, 0, seconds, data)) for kind in (FINISHED, STOPPED))
+    assert finished == f"train-0: done on here/cpu in {said}"
+    assert stopped == f"train-0: stopped on here/cpu after {said}; it goes on from step 0"
