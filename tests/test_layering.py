@@ -76,8 +76,8 @@ def imports(source: str, importer: str = "symphony", *, late: bool = True) -> se
 
 
 def package(module: str) -> str:
-    """The package of a module within Symphony; "" for Symphony itself."""
-    return [*module.split("."), ""][1]
+    """The package of a module within Symphony; "" for Symphony itself, and for what runs it as a module."""
+    return [*module.removesuffix(".__main__").split("."), ""][1]
 
 
 USES = {module: imports(file.read_text(encoding="utf-8"), module) for module, file in MODULES.items()}

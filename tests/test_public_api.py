@@ -266,6 +266,14 @@ def test_training_is_the_decorator_whatever_was_loaded_before(first: str) -> Non
     assert (done.stdout, done.stderr) == ("symphony.runtime.kernels train\n", "")
 
 
+@pytest.mark.parametrize("anew", ["importlib.reload(sy)", "sys.modules.pop('symphony')"])
+def test_it_can_be_loaded_anew(anew: str) -> None:
+    """As notebooks do with what has changed."""
+    code = f"import importlib, sys, symphony as sy; {anew}; import symphony as sy; print(sy.training.__module__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("symphony.runtime.kernels\n", "")
+
+
 def public_objects() -> list[tuple[str, object]]:
     named = [(name, getattr(sy, name)) for name in PUBLIC]
     named += [(f"{part}.{name}", getattr(getattr(sy, part), name)) for part in PUBLIC_IN for name in PUBLIC_IN[part]]

@@ -80,13 +80,19 @@ def test_the_same_submission_twice_is_one_job(folder: Path) -> None:
 
 
 def test_errors_are_two_lines(folder: Path, here: Place) -> None:
-    failed = symphony_here("submit", "graph.py", "--wait", "-a", "x=bad", folder=folder)
-    assert failed.returncode == 2 and "LookupError: no such thing" in failed.stderr
     missing = symphony_here("job", "9999", folder=folder)
     assert missing.stderr.splitlines() == ["error: there is no job 9999", "hint: symphony jobs lists yours"]
     refused = symphony_here("jobs", "--token", "sy_x", folder=folder)
     assert refused.returncode == 2 and "this token is none" in refused.stderr
     assert "--arg" in symphony_here("submit", "graph.py", "-a", "x", folder=folder).stderr
+
+
+def test_what_a_kernel_raised_comes_with_the_traceback_that_its_hint_promises(folder: Path) -> None:
+    failed = symphony_here("submit", "graph.py", "--wait", "-a", "x=bad", folder=folder)
+    error, hint, _, head, *_, last = failed.stderr.splitlines()
+    assert failed.returncode == 2 and "'double' raised LookupError: no such thing" in error and "below" in hint
+    assert head.startswith("Traceback") and 'File "graph.py", line 7, in double' in failed.stderr
+    assert last == "LookupError: no such thing"
 
 
 def test_top_shows_devices_users_and_jobs(folder: Path) -> None:
@@ -103,3 +109,13 @@ def test_profiles_are_shown_and_exported(folder: Path) -> None:
     rows = json.loads(symphony_here("profile", "--file", "mine.json", "--json", folder=folder).stdout)
     assert [row["kernel"] for row in rows] == ["ann:graph.double"] and rows[0]["runs"] > 0
     assert symphony_here("profile", "--file", "nowhere.json", folder=folder).returncode == 2
+    assert "'trouble' in its name" in symphony_here("profile", "trouble", folder=folder).stdout
+
+
+@pytest.mark.parametrize("file", [".", "nowhere/x.json"])
+@pytest.mark.parametrize("command", ["trace {} -o", "explain {} --json", "profile -o"])
+def test_a_file_that_cannot_be_written_is_an_error_and_no_traceback(command: str, file: str, folder: Path) -> None:
+    number = symphony_here("submit", "graph.py", folder=folder).stdout.strip()
+    failed = symphony_here(*command.format(number).split(), file, folder=folder)
+    error, hint = failed.stderr.splitlines()
+    assert failed.returncode == 2 and error.startswith(f"error: {file}: ") and hint.startswith("hint: name a file")

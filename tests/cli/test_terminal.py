@@ -41,6 +41,12 @@ def test_the_version(tmp_path: Path) -> None:
     assert done.returncode == 0 and done.stdout.startswith("symphony 0.")
 
 
+def test_python_runs_it_as_a_module(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "symphony", "topology", "show", "fat-tree:abc"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 2 and done.stderr.startswith("error: fat-tree:abc"), done.stderr
+
+
 def test_without_a_command_there_is_help(tmp_path: Path) -> None:
     done = symphony_here(folder=tmp_path)
     assert done.returncode == 0 and "compare" in done.stdout and "topology" in done.stdout

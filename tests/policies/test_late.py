@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from symphony.policies import Late, Learned, Network, Sizes, named
+from symphony.problem.errors import InputError
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Edge, Job, Kernel, Profile, Task, TaskGraph, Workload
 from symphony.scheduling.one_of import OneOf
@@ -81,3 +82,9 @@ def test_a_short_job_does_not_wait_behind_all_of_a_long_one(runs) -> None:
 
 def test_it_has_a_name() -> None:
     assert isinstance(named("symphony-late"), Late) and named("symphony-late").name == "symphony-late"
+
+
+@pytest.mark.parametrize("name", ["symphony", "symphony-late", "look-ahead", "planner"])
+def test_whoever_mistypes_a_name_is_told_of_it(name: str) -> None:
+    with pytest.raises(InputError, match=f"did you mean '{name}'"):
+        named(name[:3] + name[4:])

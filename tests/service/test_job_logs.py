@@ -27,7 +27,7 @@ from symphony.service.graph_file import load
 from symphony.service.job_logs import Cursor
 from symphony.service.outputs import DROPPED, NEW_RUN, Outputs, Spot, Stream
 from symphony.service.service import Limits
-from symphony.service.state import ENDED, FINISHED, STOPPED
+from symphony.service.state import ENDED, FINISHED, STOPPED, Event, text_of
 from symphony.service.wire import LogLine, Logs
 from tests.runtime.machines import machine
 from tests.service.kernels import add, one
@@ -290,6 +290,33 @@ def test_one_that_writes_too_much_keeps_its_newest_lines_and_others_run(served: 
         assert found == list(range(found[0], job.result())) and found[0] > 0
 
 
+def test_one_that_writes_without_end_can_be_read_while_it_does(
+    served: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What there is, is what there was when it was asked for: nobody is kept until the job has ended."""
+    monkeypatch.setattr(job_logs, "LINES", 4)  # it is written faster than read
+
+    @sy.kernel
+    def endless(path, seconds):
+        import os
+        import time
+
+        end = time.monotonic() + seconds
+        while not os.path.exists(path) and time.monotonic() < end:
+            print("and on")
+            time.sleep(1e-4)
+
+    with served.connect("ann") as ann:
+        job = ann.submit(one(endless, str(tmp_path / "enough"), 10.0))
+        wait_until(lambda: len(job.logs().lines) > 9)
+        found = job.logs()
+        assert found.more and not found.over and job.status == "running"
+        on = job.logs(found.next)
+        assert on.lines and on.lines[0].at_s >= found.lines[-1].at_s
+        (tmp_path / "enough").touch()
+        assert ended(job)[-1].text == "done"
+
+
 def test_a_service_keeps_no_more_of_all_jobs_than_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with place(tmp_path / "state") as found, found.connect("ann") as ann:
         first = ann.submit(one(says, ["before"]))
@@ -433,3 +460,13 @@ def test_what_a_task_wrote_comes_before_its_end_whatever_its_clock_says(
     told = shown(journal.read().lines)
     assert told[:2] == ["| one", "| two"] and told[2].startswith("t: done")
     journal.database.dispose()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(1.87e-6, "1.87 us"), (0.0002374, "237 us"), (1.9, "1.9 s"), (86_400.0, "24 h")]
+)
+def test_times_are_in_units_that_people_read(seconds: float, said: str) -> None:
+    data = {"name": "train-0", "device": "here/cpu", "seconds": seconds}
+    finished, stopped = (text_of(Event(1, 0.0, 1, kind, 0, seconds, data)) for kind in (FINISHED, STOPPED))
+    assert finished == f"train-0: done on here/cpu in {said}"
+    assert stopped == f"train-0: stopped on here/cpu after {said}; it goes on from step 0"

@@ -120,3 +120,11 @@ def test_what_has_just_finished_is_written_down_before_a_service_ends(tmp_path: 
     database = open_database("", tmp_path)
     assert FINISHED in [event.kind for event in read_events(database)]
     database.dispose()
+
+
+def test_a_policy_that_is_none_is_all_that_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The ledger is closed without a cluster then, to which it could hand a job."""
+    with pytest.raises(sy.InputError, match="unknown policy 'nonsense'"):
+        Service(lambda: ByHand(machine()), tmp_path, policy="nonsense")
+    assert caplog.records == []
+    Service(lambda: ByHand(machine()), tmp_path, threads=False).close()  # nobody holds the folder

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from symphony.baselines.allox import AlloX
 from symphony.baselines.earliest_finish import EftBelief, EftExact, EftStatic, Heft
@@ -136,10 +136,11 @@ FOR_TRAINING: frozenset[str] = frozenset(
 )
 
 
-def named(name: str) -> Policy:
-    """The policy of that name."""
+def named(name: str, others: Sequence[str] = ()) -> Policy:
+    """The policy of that name; if there is none, `others` are said to be there besides."""
     if name not in BASELINES:
-        close = difflib.get_close_matches(name, BASELINES, 1)
+        known = [*others, *BASELINES]
+        close = difflib.get_close_matches(name, known, 1)
         meant = f"did you mean {close[0]!r}? " if close else ""
-        raise InputError(f"unknown policy {name!r}", hint=f"{meant}there are {', '.join(BASELINES)}")
+        raise InputError(f"unknown policy {name!r}", hint=f"{meant}there are {', '.join(known)}")
     return BASELINES[name]()

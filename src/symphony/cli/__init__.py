@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from symphony.problem.errors import SymphonyError
+from symphony.problem.errors import KernelError, SymphonyError
 
 # Typer may bring its own copy of Click, so the class is found through one that Typer exports.
 _UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "UsageError")
@@ -101,6 +101,13 @@ def main() -> None:
         sys.exit(app(prog_name="symphony", standalone_mode=False))
     except SymphonyError as error:
         complain(f"{error.where}: {error.message}" if error.where else error.message, error.hint)
+        if isinstance(error, KernelError) and error.traceback:
+            typer.echo(f"\n{error.traceback.rstrip()}", err=True)
+        sys.exit(2)
+    except OSError as error:
+        if error.filename is None:  # no file that somebody named
+            raise
+        complain(f"{error.filename}: {error.strerror}", "name a file that can be read or written")
         sys.exit(2)
     except _UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":

@@ -49,7 +49,8 @@ def profile(
     elif output is not None:
         typer.echo(f"wrote {len(rows)} profiles to {output}")
     else:
-        terminal.console().print(_table(rows) if rows else "nothing has run yet")
+        none = f"no kernel with {name!r} in its name has run" if found.rows else "nothing has run yet"
+        terminal.console().print(_table(rows) if rows else escape(none))
 
 
 def _table(rows: list[ProfileRow]) -> Table:

@@ -79,7 +79,7 @@ def named(name: str) -> Policy:
         return shipped if name == SHIPPED else LookAhead(shipped, rolls=EftBelief())
     if name.endswith(SUFFIX):
         return load(name)[0]
-    return baseline(name)
+    return baseline(name, (SHIPPED, LATE, AHEAD, PLANNER))
 
 
 def _shipped() -> Learned:

@@ -173,9 +173,14 @@ class RemoteJob:
 
     def logs(self, after: str = "") -> Logs:
         """What happened to it and what it wrote, in order; `after`: since an answer of which this was `next`."""
-        pages = list(self._pages(after))
-        last = pages[-1]
-        return Logs(lines=[line for page in pages for line in page.lines], next=last.next, over=last.over)
+        pages: list[Logs] = []
+        for page in self._pages(after):
+            pages.append(page)
+            # It may write faster than anybody reads: what it has written since this began is for the next call.
+            if self._view.ended_s is None and page.lines and page.lines[-1].at_s > pages[0].at_s > 0:
+                break
+        lines = [line for page in pages for line in page.lines]
+        return pages[-1].model_copy(update={"lines": lines})
 
     def follow(self, after: str = "") -> Iterator[LogLine]:
         """The same, line by line as they come, until it is over."""

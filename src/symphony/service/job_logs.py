@@ -13,6 +13,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import re
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -68,6 +69,7 @@ class _Item:
 
 def read(database: sa.Engine, outputs: Outputs, job: int, tasks: Mapping[str, tuple[int, str]], cursor: Cursor) -> Logs:
     """What follows upon a cursor; `tasks` are numbers and names, by their folders."""
+    looked_s = time.time()
     # Nobody reads on where a task had ended, and cursors are short though graphs are long.
     gone = _ended(database, job, cursor.event)
     left = {folder: name for folder, (task, name) in tasks.items() if task not in gone}
@@ -83,7 +85,7 @@ def read(database: sa.Engine, outputs: Outputs, job: int, tasks: Mapping[str, tu
     ends = {item.task: item.at for item in told if item.task >= 0}
     written = [_written(one, tasks[one.folder.name][0], cursor, ends, over) for one in streams]
     page = _page(heapq.merge(*written, told, key=lambda item: item.at), cursor)
-    page.over = over and not page.more
+    page.over, page.at_s = over and not page.more, looked_s
     return page
 
 

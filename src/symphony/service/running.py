@@ -66,7 +66,7 @@ class Running:
         self.line = Line(weights)
         self.handed: dict[int, Handed] = {}
         self.fresh: dict[int, Submission] = {}
-        self.paused = False  # let nothing in
+        self.paused = True  # let nothing in: there is no cluster yet
         self.failed: Callable[[], None] = lambda: None  # the cluster has ended by itself
         self.idle = threading.Event()
         self._to_cancel: list[JobState] = []
@@ -78,6 +78,7 @@ class Running:
         self.cluster, self._engine = cluster, engine
         engine.record, engine.output = self.record, self.output
         cluster.when_failed(self.failed)
+        self.paused = False
 
     # --- jobs come
 

@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from symphony.problem.units import show
 from symphony.runtime.jobs import WAITING
 from symphony.service.wire import JobView, Problem, TrainingView
 
@@ -205,15 +206,19 @@ def text_of(event: Event) -> str:
         return f"cancelled by {data['by']}"
     name, device, printed = data["name"], data["device"], data.get("printed", "")
     if event.kind == FINISHED:
-        told = f"{name}: done on {device} in {data['seconds']:.3g} s"
+        told = f"{name}: done on {device} in {_time(data['seconds'])}"
     elif event.kind == LOST:
         told = f"{name}: {data['ended']}, on {device}; it is run again"
     elif event.kind == STOPPED:
         step = data.get("saved_step", 0)
-        told = f"{name}: stopped on {device} after {data['seconds']:.3g} s; it goes on from step {step}"
+        told = f"{name}: stopped on {device} after {_time(data['seconds'])}; it goes on from step {step}"
     else:
         told = "\n".join([f"{name}: {data['error']['message']}", *data["error"].get("traceback", "").splitlines()])
     return "\n".join([told, *(f"{name} | {line}" for line in printed.splitlines())])
+
+
+def _time(seconds: float) -> str:
+    return show(float(f"{seconds:.3g}"), "seconds")
 
 
 def dumped(data: dict[str, Any]) -> str:

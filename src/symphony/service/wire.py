@@ -324,6 +324,7 @@ class Logs(BaseModel):
     next: str = ""  # give it as `after`, to read on
     more: bool = False  # whether there is more already …
     over: bool = False  # … and whether there never will be
+    at_s: float = 0.0  # when it was looked for, seconds since 1970; 0 = not said, by older services
 
 
 class DeviceView(BaseModel):
