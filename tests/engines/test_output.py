@@ -106,6 +106,12 @@ def test_what_cannot_be_written_is_dropped_and_the_next_line_is_whole(
     monkeypatch.undo()
     assert log.write(b"two\n")
     assert written(folder)[:2] == [b"-> a 0", b"one"] and written(folder)[-1] == b"two"
+    log.write(b"half a line")
+    with monkeypatch.context() as again:
+        again.setattr(output.os, "write", full)
+        assert not log.write(b" too long")
+    assert log.write(b"three\n") and written(folder)[-2:] == [b"half a line", b"three"]
+    assert re.fullmatch(rb"\d+\.\d{6} three", Path(folder, "0.0").read_bytes().splitlines()[-1])
 
 
 def run(script: str, folder: str) -> int:
