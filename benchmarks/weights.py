@@ -80,6 +80,13 @@ def drawn(quick: bool) -> list[Drawn]:
     return [made[at] for turn in range(8) for at, x in enumerate(chosen) if turn in x.turns]
 
 
+def add_to_mean(path: Path, network: Network) -> None:
+    """Take a network into a mean that is kept in a file: a training that was stopped goes on with it."""
+    found = load(path) if path.exists() else None
+    before = [] if found is None else [found[0].network] * found[1]["looks"]
+    save(path, mean([*before, network]), {"looks": len(before) + 1})
+
+
 def main() -> None:
     """Draw, and train; what was best so far is in the folder after every look, as `best.policy`."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -97,12 +104,12 @@ def main() -> None:
     chosen = kinds(given.quick)
     size = chosen[0].size if given.quick else replace(SIZE, scenarios=given.scenarios, every=given.every)
     start = None if given.start is None else Learned(load(given.start)[0].network.softened(given.soften))
-    met: list[Network] = []
+    if not (given.out / "training").exists():
+        (given.out / "mean.policy").unlink(missing_ok=True)  # of another training
 
     def look(rounds: int, network: Network) -> None:
         if given.mean is not None and rounds >= given.mean:
-            met.append(network)
-            save(given.out / "mean.policy", mean(met), {"looks": len(met)})
+            add_to_mean(given.out / "mean.policy", network)
 
     def tell(told: Round) -> None:
         look = "" if told.against is None else f"  against the best rival {told.against:.4f}"

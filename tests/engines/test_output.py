@@ -13,6 +13,7 @@ import pytest
 
 from symphony.engines import output
 from symphony.engines.output import MOST, PART, Log, files
+from symphony.engines.worker import LINE, Printed
 
 
 @pytest.fixture
@@ -106,6 +107,24 @@ def test_what_cannot_be_written_is_dropped_and_the_next_line_is_whole(
     monkeypatch.undo()
     assert log.write(b"two\n")
     assert written(folder)[:2] == [b"-> a 0", b"one"] and written(folder)[-1] == b"two"
+    log.write(b"half a line")
+    with monkeypatch.context() as again:
+        again.setattr(output.os, "write", full)
+        assert not log.write(b" too long")
+    assert log.write(b"three\n") and written(folder)[-2:] == [b"half a line", b"three"]
+    assert re.fullmatch(rb"\d+\.\d{6} three", Path(folder, "0.0").read_bytes().splitlines()[-1])
+
+
+def test_a_line_without_an_end_waits_but_not_for_long(folder: str) -> None:
+    printed = Printed(lambda: Log)
+    with printed.kept((folder, "a"), 0):
+        sys.stdout.write("short")
+        assert files(folder) == {}
+        sys.stdout.write("x" * (LINE + 1))
+        assert written(folder)[1] == b"short" + b"x" * (LINE + 1)
+        for _ in range(LINE + 1):
+            sys.stdout.write(".")
+        assert written(folder)[1].endswith(b"x" + b"." * (LINE + 1))
 
 
 def run(script: str, folder: str) -> int:

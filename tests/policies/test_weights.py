@@ -51,12 +51,18 @@ def test_what_the_shipped_weights_were_trained_on_can_be_drawn_again() -> None:
     assert turns == list(range(8))
 
 
-def test_the_mean_of_networks_is_that_of_their_numbers() -> None:
+def test_the_mean_of_networks_is_that_of_their_numbers(tmp_path: Path) -> None:
     one, other = (Network(jax.random.key(seed), Sizes(width=8, memory=8)) for seed in (1, 2))
     both = mean([one, other])
     assert both.sizes == one.sizes
     for x, y, z in zip(*map(jax.tree.leaves, (one, other, both)), strict=True):
         np.testing.assert_allclose(z, (np.asarray(x) + np.asarray(y)) / 2, rtol=1e-6)
+    for network in (one, other, other):
+        weights.add_to_mean(tmp_path / "mean.policy", network)
+    kept, card = load(tmp_path / "mean.policy")
+    assert card["looks"] == 3
+    for x, y in zip(*map(jax.tree.leaves, (kept.network, mean([one, other, other]))), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-7)
 
 
 def test_files_that_are_none_are_refused_by_name(tmp_path: Path) -> None:

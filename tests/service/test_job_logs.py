@@ -27,7 +27,7 @@ from symphony.service.graph_file import load
 from symphony.service.job_logs import Cursor
 from symphony.service.outputs import DROPPED, NEW_RUN, Outputs, Spot, Stream
 from symphony.service.service import Limits
-from symphony.service.state import ENDED, FINISHED, STOPPED, Event, text_of
+from symphony.service.state import BROKE, ENDED, FINISHED, STOPPED, Event, text_of
 from symphony.service.wire import LogLine, Logs
 from tests.runtime.machines import machine
 from tests.service.kernels import add, one
@@ -444,6 +444,29 @@ def test_it_is_over_when_its_end_is_written_down_and_read(tmp_path: Path) -> Non
     page = journal.read()
     assert page.over and shown(page.lines) == ["| killed wh", "cancelled"]
     assert journal.read(after=page.next).over and journal.read(after=page.next).lines == []
+    journal.database.dispose()
+
+
+def test_a_line_that_was_cut_off_comes_before_the_end_of_its_task_and_once(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.log(0).write(b"killed wh")
+    journal.add(BROKE, error={"message": "its process was ended"})
+    page = journal.read()
+    assert shown(page.lines) == ["| killed wh", "t: its process was ended"] and not page.over
+    journal.add(ENDED, status="failed")
+    assert shown(journal.read(after=page.next).lines) == ["failed"]
+    journal.database.dispose()
+
+
+def test_it_is_not_over_while_there_is_more_to_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_logs, "LINES", 1)
+    journal = Journal(tmp_path)
+    journal.log(0).write(b"one\n")
+    journal.add(ENDED, status="done")
+    first = journal.read()
+    last = journal.read(after=first.next)
+    assert (shown(first.lines), first.more, first.over) == (["| one"], True, False)
+    assert (shown(last.lines), last.more, last.over) == (["done"], False, True)
     journal.database.dispose()
 
 

@@ -167,6 +167,11 @@ def test_whoever_follows_misses_nothing_that_comes_after_all_was_removed(tmp_pat
     log(tmp_path, number=2).write(b"end\n")
     assert lines(tmp_path, spot)[0] == [f"<{DROPPED}>", f"<{NEW_RUN}>", "end"]
     assert len(list((tmp_path / "1" / safe(TASK)).iterdir())) == 2
+    trim(tmp_path, {1}, (), 1, 0)
+    _, spot = lines(tmp_path)
+    log(tmp_path, 2).write(b"another\n")
+    trim(tmp_path, {1, 2}, (), 2, 0)
+    assert lines(tmp_path, spot)[0] == []  # of what is empty, nothing is dropped
 
 
 def test_without_a_folder_nothing_is_kept() -> None:

@@ -25,7 +25,7 @@ from symphony.training.returns import GROUP, worth
 from symphony.training.rollouts import roll_out
 from symphony.training.together import train_together
 from symphony.training.train import Course, Round, Size, draw, train
-from symphony.training.update import Method, learn, lesson, loss, optimiser, replay
+from symphony.training.update import Method, learn, lesson, loss, optimiser, rate, replay
 from tests.scheduling.by_hand import chain, cluster, dot, work
 
 SIZES = Sizes(gangs=4, devices=3, width=8, memory=8)
@@ -131,6 +131,11 @@ def test_the_first_step_follows_the_policy_gradient(rolled) -> None:
     assert decisions.made.bend is None and (np.asarray(slope.factors) == 0).all()
 
 
+def test_the_rate_of_learning_falls_to_a_tenth_with_the_rounds() -> None:
+    found = [float(rate(METHOD, number, 100)) / METHOD.rate for number in (0, 50, 100)]
+    np.testing.assert_allclose(found, [1.0, 0.55, 0.1], rtol=1e-5)
+
+
 def test_stretches_in_which_nothing_was_decided_take_no_step(rolled) -> None:
     """Four at a time: of eight stretches, none, four, or five are filled, wherever they lie."""
     batch, network, decisions, _ = rolled
@@ -142,10 +147,10 @@ def test_stretches_in_which_nothing_was_decided_take_no_step(rolled) -> None:
     state = optimiser(METHOD).init(eqx.filter(network, eqx.is_inexact_array))
     learns = eqx.filter_jit(learn)
 
-    def after(which: list[int], filled: int) -> tuple[int, list[np.ndarray]]:
+    def after(which: list[int], filled: int, speed: float = 1e-3) -> tuple[int, list[np.ndarray]]:
         some = jax.tree.map(lambda x: x[jnp.asarray(which)], eight)
         kept = some.kept & jnp.asarray([at in full[:filled] for at in which])[:, None]
-        args = (batch.topology, graphs_of, replace(some, kept=kept), jax.random.key(2), METHOD, jnp.asarray(1e-3))
+        args = (batch.topology, graphs_of, replace(some, kept=kept), jax.random.key(2), METHOD, jnp.asarray(speed))
         learned, left, figures = learns(network, state, *args)
         assert all(np.isfinite(x) for x in figures.values())
         return int(optax.tree.get(left, "count")), jax.tree.leaves(eqx.filter(learned, eqx.is_array))
@@ -158,6 +163,8 @@ def test_stretches_in_which_nothing_was_decided_take_no_step(rolled) -> None:
     assert any((x != y).any() for x, y in zip(first, before, strict=True))
     for x, y in zip(first, last, strict=True):
         np.testing.assert_allclose(x, y, atol=1e-5)
+    for x, y, z in zip(after(order, 4, 5e-4)[1], first, before, strict=True):
+        np.testing.assert_allclose(x - z, (y - z) / 2, atol=1e-6)  # half the rate, half the step
     none, untouched = after(order, 0)
     assert none == 0 and all((x == y).all() for x, y in zip(untouched, before, strict=True))
 
