@@ -266,3 +266,11 @@ def read_events(database: sa.Engine, job: int | None = None, after: int = 0) -> 
     with database.connect().execution_options(yield_per=10_000) as connection:
         for number, at, of, kind, task, seconds, data in connection.execute(wanted):
             yield Event(number, at, of, kind, task, seconds, {} if data == "{}" else json.loads(data))
+
+
+def read_shape(database: sa.Engine, job: int) -> list[tuple[str, str, list[int], int]]:
+    """Of each task of a job: its name, its kernel's, what it reads, and its steps if it trains (else 0)."""
+    rows = tables.payloads.c
+    with database.connect() as connection:
+        found = json.loads(connection.scalar(sa.select(rows.shape).where(rows.job == job)) or "[]")
+    return [(name, kernel, reads, steps[0] if steps else 0) for name, kernel, reads, *steps in found]

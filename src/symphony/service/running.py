@@ -19,14 +19,15 @@ import sqlalchemy as sa
 from symphony.engines.engine import LOST as INPUT_LOST
 from symphony.engines.engine import Failed, Finished, Output, Stopped, Stored
 from symphony.problem.errors import EngineError, JobCancelledError, ServiceError, SymphonyError
+from symphony.runtime.checkpoints import Checkpoints
 from symphony.runtime.cluster import Cluster
 from symphony.runtime.failures import error_of, is_run_again
 from symphony.runtime.graph import Submission
 from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, WAITING, Attempt, JobState, TaskRun
-from symphony.runtime.progress import refresh
+from symphony.runtime.progress import refresh, saved_before
 from symphony.service import graphs, tables
 from symphony.service.blobs import Blobs, named_in
-from symphony.service.ledger import Entry, Ledger, read_events
+from symphony.service.ledger import Entry, Ledger, read_events, read_shape
 from symphony.service.outputs import Outputs
 from symphony.service.recorder import Recorder, wall
 from symphony.service.shares import Line
@@ -55,11 +56,12 @@ class Running:
         database: sa.Engine,
         blobs: Blobs,
         outputs: Outputs,
+        checkpoints: Checkpoints,
         weights: Mapping[str, float],
         at_once: int,
     ) -> None:
         self._ledger, self._database, self._blobs, self._at_once = ledger, database, blobs, at_once
-        self._outputs = outputs
+        self._outputs, self._checkpoints = outputs, checkpoints
         self.line = Line(weights)
         self.handed: dict[int, Handed] = {}
         self.fresh: dict[int, Submission] = {}
@@ -68,7 +70,9 @@ class Running:
         self.idle = threading.Event()
         self._to_cancel: list[JobState] = []
         self._large: dict[int, dict[int, set[str]]] = {}  # jobs that need blobs, and those that their tasks have made
-        self._before: dict[int, int] = {}  # steps of training jobs that were done before a restart, by graph
+        self.before: dict[
+            int, dict[int, int]
+        ] = {}  # steps that need not be done again after a restart, by job and task
 
     def attach(self, cluster: Cluster, engine: Recorder) -> None:
         """Begin to use a cluster, whose engine is this one."""
@@ -83,16 +87,26 @@ class Running:
         """After a restart: end the jobs of which only that is missing, and queue the others."""
         for job in list(self._ledger.state.open.values()):
             self._large[job.id] = {}
+            if job.steps:
+                self.before[job.id] = self._stepped_before(job)
             if job.cancelled:
                 self.end(entry, job, CANCELLED, Problem.of(_cancelled(job)))
             elif job.broke is not None:
                 self.end(entry, job, FAILED, Problem.model_validate(job.broke))
             else:
                 self._check_made(entry, job)
-                if job.steps and job.done:
-                    ended = {e.task: e for e in read_events(self._database, job.id) if e.kind == FINISHED}
-                    self._before[job.id] = sum(ended[task].data.get("step", 0) for task in job.done)
                 self.line.join(job)
+
+    def _stepped_before(self, job: JobRecord) -> dict[int, int]:
+        """What the journal says of tasks that are done, and the last checkpoint of the others."""
+        ended = {e.task: e.data for e in read_events(self._database, job.id) if e.kind == FINISHED}
+        return {
+            task: ended[task].get("step", 0)
+            if task in ended
+            else saved_before(self._checkpoints.folder(job.id, name), steps)
+            for task, (name, _, _, steps) in enumerate(read_shape(self._database, job.id))
+            if steps
+        }
 
     def _check_made(self, entry: Entry, job: JobRecord) -> None:
         """A value that a power cut has spoilt has not been made."""
@@ -302,10 +316,12 @@ class Running:
 
         Any thread may ask.
         """
-        step = saved = self._before.get(job.id, 0)
         per_s = 0.0
         handed = self.handed.get(job.id)
-        for run in handed.state.runs if handed is not None else ():
+        live = {} if handed is None else dict(zip(handed.tasks, handed.state.runs, strict=True))
+        before = self.before.get(job.id, {})
+        step = saved = sum(steps for task, steps in before.items() if task not in live or live[task].progress is None)
+        for run in live.values():
             told = run.progress
             if told is None:
                 continue
@@ -332,7 +348,7 @@ class Running:
             return
         if job.steps:
             job.step, job.saved, _ = self.stepped(job)
-        self._before.pop(job.id, None)
+        self.before.pop(job.id, None)
         handed = self.handed.pop(job.id, None)
         if handed is not None:
             for value, _ in handed.held:

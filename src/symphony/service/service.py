@@ -95,7 +95,13 @@ class Service:
             reached = root is not None or len(recorder.inventory().machines) == 1
             self.outputs = Outputs((root or folder) / "output" if reached else None)
             self.running = Running(
-                self.ledger, self.database, self.blobs, self.outputs, self.limits.weights, self.limits.at_once
+                self.ledger,
+                self.database,
+                self.blobs,
+                self.outputs,
+                self.checkpoints,
+                self.limits.weights,
+                self.limits.at_once,
             )
             self.running.failed = self._fail
             stack.callback(self.ledger.close)  # before the engine: it may have to write down what that has made

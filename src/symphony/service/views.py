@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections import Counter
@@ -20,7 +19,7 @@ from symphony.runtime.forecasts import TrainingForecast, told
 from symphony.runtime.jobs import DONE, FAILED, RUNNING, WAITING, Attempt
 from symphony.runtime.progress import Progress
 from symphony.service import job_logs, tables
-from symphony.service.ledger import read_events
+from symphony.service.ledger import read_events, read_shape
 from symphony.service.recorder import wall
 from symphony.service.running import steps_of
 from symphony.service.service import Service
@@ -49,7 +48,7 @@ from symphony.service.wire import (
 
 def detail(service: Service, job: JobRecord) -> JobDetail:
     """A job with all its tasks, and every run of each: those that have ended, and those that are under way."""
-    tasks = _shape(service.database, job.id)
+    tasks = read_shape(service.database, job.id)
     runs: dict[int, list[Run]] = {}
     status: dict[int, str] = {}
     for event in read_events(service.database, job.id):
@@ -62,15 +61,17 @@ def detail(service: Service, job: JobRecord) -> JobDetail:
             status[task] = RUNNING
     handed = service.running.handed.get(job.id)
     live = {} if handed is None else {handed.tasks[run.index]: run.progress for run in handed.state.runs}
+    before = service.running.before.get(job.id, {})
     views = []
     for k, (name, kernel, reads, steps) in enumerate(tasks):
         now, mine = status.get(k, WAITING), runs.get(k, [])
-        trains = _trained(steps, now, mine, live.get(k)) if steps else None
+        trains = _trained(steps, now, mine, live.get(k), before.get(k)) if steps else None
         views.append(TaskView(name=name, kernel=kernel, reads=reads, status=now, runs=mine, training=trains))
     return JobDetail(job=service.running.view(job), tasks=views)
 
 
-def _trained(steps: int, status: str, runs: Sequence[Run], live: Progress | None) -> TrainingView:
+def _trained(steps: int, status: str, runs: Sequence[Run], live: Progress | None, before: int | None) -> TrainingView:
+    """`live`: what its run has said; `before`: the steps with which it was left when the service ended, if it did."""
     if live is not None and status != DONE:
         per_s = optional(live.per_s) if status == RUNNING else None
         return TrainingView(steps=steps, step=live.step, saved=live.saved, per_s=per_s, runs=status == RUNNING)
@@ -78,14 +79,9 @@ def _trained(steps: int, status: str, runs: Sequence[Run], live: Progress | None
     if status == DONE:  # none of its steps is done again
         step = said[-1].step if said else 0
         return TrainingView(steps=steps, step=step, saved=step)
+    if before is not None:  # runs that were killed with the service are in no journal
+        return TrainingView(steps=steps, step=before, saved=before)
     return TrainingView(steps=steps, step=said[-1].step if said else 0, saved=said[-1].saved_step if said else 0)
-
-
-def _shape(database: sa.Engine, job: int) -> list[tuple[str, str, list[int], int]]:
-    rows = tables.payloads.c
-    with database.connect() as connection:
-        found = json.loads(connection.scalar(sa.select(rows.shape).where(rows.job == job)) or "[]")
-    return [(name, kernel, reads, steps[0] if steps else 0) for name, kernel, reads, *steps in found]
 
 
 def _under_way(service: Service, job: JobRecord) -> list[tuple[int, Run]]:
@@ -203,7 +199,7 @@ def logs(service: Service, job: JobRecord, after: str) -> Logs:
 @lru_cache(maxsize=64)
 def _folders(database: sa.Engine, job: int) -> dict[str, tuple[int, str]]:
     """Numbers and names of the tasks of a job, by the folders of what they write. Whoever follows asks often."""
-    return {safe(name): (task, name) for task, (name, *_) in enumerate(_shape(database, job))}
+    return {safe(name): (task, name) for task, (name, *_) in enumerate(read_shape(database, job))}
 
 
 def outcome(service: Service, job: JobRecord) -> Outcome:
