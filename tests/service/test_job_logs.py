@@ -297,7 +297,8 @@ def test_one_that_writes_without_end_can_be_read_while_it_does(
 
     with served.connect("ann") as ann:
         job = ann.submit(one(endless, str(tmp_path / "enough"), SECONDS))
-        wait_until(lambda: ann.job(job.id).status == "running")
+        kept = served.service.outputs._root / str(job.id)
+        wait_until(lambda: sum(path.stat().st_size for path in kept.rglob("0.*")) > 20_000)
         found = job.logs()
         assert not found.over and ann.job(job.id).status == "running"
         wait_until(lambda: job.logs(found.next).lines)
