@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from symphony.cli.jobs import table
+from symphony.service.wire import JobView, TrainingView
 from tests.cli.command import symphony_here
 from tests.service.places import Place, place
 
@@ -72,6 +77,28 @@ def test_queues_and_priorities_are_listed_where_there_are_any(folder: Path, here
     assert last[1:6] == ["double", "night", "5", "done", "1/1"] and before[1:5] == ["double", "0", "done", "1/1"]
     told = json.loads(symphony_here("jobs", "-n", "1", "--json", folder=folder).stdout)[0]
     assert (told["queue"], told["priority"]) == ("night", 5)
+
+
+def test_headings_are_whole_in_a_narrow_terminal() -> None:
+    """Names and steps are folded; the rest is too short to be."""
+    trains = TrainingView(steps=60, step=26, saved=26, per_s=4.98)
+    told = {"user": "root", "name": "resnet-17-again", "queue": "night", "priority": 3, "status": "running"}
+    view = JobView(
+        id=131,
+        accepted_s=time.time(),
+        ended_s=None,
+        seconds=1.0,
+        tasks=1,
+        finished=0,
+        error=None,
+        change=1,
+        **told,
+        training=trains,
+    )
+    out = io.StringIO()
+    Console(file=out, width=80).print(table([view], everybody=True))
+    head = ["job", "name", "user", "queue", "priority", "status", "tasks", "steps", "submitted", "took"]
+    assert out.getvalue().splitlines()[0].split() == head
 
 
 def test_the_same_submission_twice_is_one_job(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -10,11 +11,13 @@ import jax
 import numpy as np
 import pytest
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
 from symphony.cli import explain as command
 from symphony.cli import explain_decision
 from symphony.policies import Learned, Network, Sizes, explain, load, named, save
+from symphony.policies.explain import Candidate, Estimate, Explanation
 from symphony.problem.errors import InputError
 from symphony.simulator.run import run_traces
 from symphony.simulator.scenarios import stack
@@ -130,3 +133,13 @@ def test_the_command_shows_candidates_beliefs_and_the_heuristic(written: Path, m
     assert json.loads(told.stdout)["number"] == 3
     refused = CliRunner().invoke(app, ["-p", "heft"])
     assert isinstance(refused.exception, InputError)
+
+
+def test_names_are_whole_in_a_narrow_terminal() -> None:
+    estimate = Estimate(0.147, 0.147, 0.147, 0.00161, 0.0, 0.0, 0.146, 1.0, -0.24, 9.2)
+    placed = Candidate("place", "job-3", "call-variants-0", "power8-k80-4/k80-0", 0.07, estimate)
+    out = io.StringIO()
+    console = Console(file=out, width=80)
+    explain_decision.show(console, Explanation(0, 0.5, (placed,), None, {}, {}), 8)
+    shown = out.getvalue()
+    assert "call-variants-0 of job-3" in shown and "power8-k80-4/k80-0" in shown and "7%" in shown

@@ -623,3 +623,11 @@ def test_jobs_that_ran_are_a_workload_of_the_simulator(cluster: sy.Cluster) -> N
         assert one_held.implementations["small"].fixed_s > one_alone.implementations["small"].fixed_s
     with pytest.raises(sy.InputError, match="not over"):
         cluster.workload([cluster.submit(one(sleep, seconds=0.2))])
+
+
+def test_a_machine_is_described_by_a_file_as_everywhere_else() -> None:
+    file = Path(__file__).parents[2] / "examples" / "two_cpus.toml"
+    with sy.local(str(file)) as cluster:
+        assert [device.name for device in cluster.topology.devices] == ["here/cpu-0", "here/cpu-1"]
+    with pytest.raises(sy.InputError, match="unknown topology 'nonsense'"):
+        sy.local("nonsense")

@@ -140,7 +140,7 @@ def test_a_graph_that_waits_for_itself_is_refused(here: Place, token: str) -> No
 def test_what_is_too_large_is_refused_before_it_is_read(here: Place, token: str) -> None:
     sent = body(name="g" * 300_000)
     found = Answer(here, "POST", "/v1/jobs", sent, **bearer(token))
-    assert found.status == 413 and isinstance(found.error, sy.LimitError)
+    assert found.status == 413 and isinstance(found.error, sy.LimitError) and "--body-bytes" in found.error.hint
     parts = iter([b"x" * 100_000] * 4)  # without a length that could be looked at
     found = Answer(here, "POST", "/v1/jobs", parts, transfer_encoding="chunked", **bearer(token))
     assert found.status == 413
@@ -154,7 +154,8 @@ def test_blobs_are_what_they_say_and_their_owners_alone(here: Place, token: str)
     assert Answer(here, "PUT", path, data, **bearer(token)).status == 204
     assert Answer(here, "HEAD", path, **bearer(token)).status == 200
     assert Answer(here, "GET", path, **bearer(token)).body == data
-    assert Answer(here, "PUT", path, data * 4, **bearer(token)).status == 413
+    refused = Answer(here, "PUT", path, data * 4, **bearer(token))
+    assert refused.status == 413 and "--blob-bytes" in refused.error.hint
     eve = bearer(here.token("eve"))
     assert Answer(here, "GET", path, **eve).status == 404
     sent = body()

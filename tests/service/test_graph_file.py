@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 from typing import Any
 
@@ -207,3 +208,19 @@ def test_a_program_that_trains_ends_though_those_it_started_go_on_writing(cluste
         assert "begun" in made_by(cluster, tmp_path, script, training=True)
     finally:
         os.kill(int((tmp_path / "process").read_text()), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import math\nmath.sqrt(-1)\n", "graph.py, line 2: it raised ValueError: math domain error"),
+        ("def graph():\n    x = {}\n    return x['y']\n", "graph.py, line 3: graph raised KeyError: 'y'"),
+        ("import sys\n\nsys.exit('no data')\n", "graph.py, line 3: it raised SystemExit: no data"),
+        ("def graph(:\n", "graph.py: it raised SyntaxError: "),
+    ],
+)
+def test_a_file_that_raises_is_told_of_with_the_line(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "graph.py").write_text(text)
+    with pytest.raises(sy.InputError) as refused, chdir(tmp_path):
+        load("graph.py", {})
+    assert str(refused.value).startswith(message)

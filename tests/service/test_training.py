@@ -28,10 +28,11 @@ from symphony.service import graphs, tables
 from symphony.service.graph_file import load
 from symphony.service.ledger import read_events
 from symphony.service.running import Handed, Running
+from symphony.service.service import Limits
 from symphony.service.state import ACCEPTED, ENDED, Event, State
 from symphony.service.wire import KernelSpec, Submit, TrainingSpec
 from tests.cli.command import symphony_here
-from tests.service.kernels import count, one
+from tests.service.kernels import count, one, wait_for
 from tests.service.places import SECONDS, Place, place, wait_until
 
 PROGRAM = """
@@ -253,24 +254,6 @@ def test_steps_are_those_of_all_that_trains_in_a_graph_whoever_runs_them() -> No
     assert Running.stepped(running, kept.jobs[1]) == (14 + 3 + 5, 14 + 3 + 5, 0.0)
 
 
-def test_what_was_saved_before_a_restart_counts_before_it_runs_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with place(tmp_path / "state") as served, served.connect("ann") as ann:
-        job = ann.submit(one(count, str(tmp_path))).id
-        wait_until(lambda: (told := ann.job(job).view().training) is not None and told.step == 34)
-    monkeypatch.setattr(Running, "let_in", lambda self: None)  # others are before it
-    with place(tmp_path / "state") as served, served.connect("ann") as ann:
-        found = ann.job(job).detail()
-        assert found.job.status == "running"  # it has begun
-        for told in (found.job.training, found.tasks[0].training):
-            assert told is not None and (told.step, told.saved, told.runs) == (30, 30, False)
-        ann.job(job).cancel()
-        wait_until(lambda: ann.job(job).view().ended_s is not None)
-        told = ann.job(job).view().training
-        assert told is not None and (told.step, told.saved) == (30, 30)
-
-
 def test_a_job_that_returns_early_says_so_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also after a restart between its tasks, which the journal has to tell of."""
 
@@ -310,6 +293,34 @@ def test_a_job_that_returns_early_says_so_everywhere(tmp_path: Path, monkeypatch
         shown = symphony_here("job", str(job), folder=tmp_path).stdout.splitlines()
         assert "  19/25  " in shown[1] and "  14/20  " in shown[3] and "  5/5  " in shown[4]
         assert "early-0  returned after 14 of 20 steps" in symphony_here("explain", str(job), folder=tmp_path).stdout
+
+
+def test_one_that_waits_after_a_restart_has_done_what_it_has_saved(tmp_path: Path) -> None:
+    """Though no run of it is in the journal, nor in the hands of the new service."""
+
+    @sy.training(steps=9)
+    def saves(job):
+        import time
+
+        for step in job.steps():
+            job.save(step)
+            while step == 4:
+                time.sleep(0.01)
+
+    with place(tmp_path / "state") as served, served.connect("ann") as ann:
+        job = ann.submit(one(saves)).id
+        wait_until(lambda: (told := ann.job(job).view().training) is not None and told.saved == 4)
+        with sy.connect(served.server.url, token=served.token("bob", priority=5)) as bob:
+            before = bob.submit(one(wait_for, str(tmp_path / "go")), priority=5).id
+    with place(tmp_path / "state", limits=Limits(at_once=1)) as served, served.connect("ann") as ann:
+        assert list(served.service.running.handed) == [before]
+        found = ann.job(job).detail()
+        for told in (found.job.training, found.tasks[0].training):
+            assert told is not None and (told.step, told.saved, told.runs) == (4, 4, False)
+        ann.job(job).cancel()
+        ended = ann.job(job).view()
+        assert ended.status == "cancelled" and ended.training is not None and ended.training.step == 4
+        (tmp_path / "go").touch()
 
 
 def test_programs_of_two_scripts_are_of_two_kinds(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from symphony.policies.explain import Candidate, Explanation, explain
 from symphony.problem import topologies
 from symphony.problem.errors import InputError
 
+WIDE = 132  # columns of the table of candidates, at least
+
 
 def explained(policy: str, topology: str, workload: str, seed: int, decision: int) -> Explanation:
     """What a policy that learned did at one decision in a scenario, and why."""
@@ -32,6 +34,7 @@ def show(console: Console, told: Explanation, most: int) -> None:
     for candidate in told.candidates[:most]:
         mark = "▶" if candidate is told.chosen else "h" if candidate == told.heuristic else ""
         table.add_row(mark, *_cells(candidate))
+    console.width = max(console.width, WIDE)  # a narrow terminal breaks the lines; names would be left out otherwise
     console.print(table)
     hidden = len(told.candidates) - most
     if hidden > 0:

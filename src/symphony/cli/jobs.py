@@ -77,9 +77,8 @@ def table(found: Sequence[JobView], everybody: bool) -> Table:
     names = ["job", "name", "user", "queue", "priority", "status", "tasks", "steps", "submitted", "took"]
     shown = {"user": everybody, "queue": queues, "priority": urgent, "steps": trains}
     for name in (name for name in names if shown.get(name, True)):
-        made.add_column(
-            name, justify="right" if name in ("job", "priority", "tasks", "took") else "left", overflow="fold"
-        )
+        right, long = name in ("job", "priority", "tasks", "took"), name in ("name", "user", "queue", "steps")
+        made.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=not long)
     for one in found:
         took = (one.ended_s or time.time()) - one.accepted_s
         made.add_row(

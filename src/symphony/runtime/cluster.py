@@ -18,7 +18,7 @@ from symphony.engines.engine import Engine, Function, Stored
 from symphony.engines.gangs import whole
 from symphony.engines.local import LocalEngine
 from symphony.policies import named
-from symphony.problem import limits, units
+from symphony.problem import limits, topologies, units
 from symphony.problem.errors import EngineError, InfeasibleError, InputError, SymphonyWarning, WorkloadError
 from symphony.problem.runnable import check_graphs
 from symphony.problem.topology import Topology
@@ -309,7 +309,7 @@ class Cluster:
 
 
 def local(
-    topology: Topology | None = None,
+    topology: Topology | str | None = None,
     *,
     policy: Policy | str = DEFAULT_POLICY,
     profiles: str | Path | None = None,
@@ -319,15 +319,16 @@ def local(
 ) -> Cluster:
     """This machine as a cluster: a process for each slot of each device (by default, of those that are discovered).
 
+    `topology` describes it, or is the path of a file that does.
     `profiles` is the file in which is kept what is learned of kernels. In `checkpoints`, training jobs save what they
     have, for as long as they run; every `round_s` seconds a policy that plans (`policy="planner"`) may move them.
     """
-    return _cluster(LocalEngine(topology), policy, profiles, policy_timeout_s, checkpoints, round_s)
+    return _cluster(LocalEngine(_described(topology)), policy, profiles, policy_timeout_s, checkpoints, round_s)
 
 
 def ray(
     address: str | None = None,
-    topology: Topology | None = None,
+    topology: Topology | str | None = None,
     *,
     policy: Policy | str = DEFAULT_POLICY,
     profiles: str | Path | None = None,
@@ -340,7 +341,11 @@ def ray(
     Without an address, Ray is what this process or RAY_ADDRESS has, else one that is started on this machine. Training
     jobs need a folder for `checkpoints` that all machines reach, if there are several.
     """
-    return _cluster(ray_engine(address, topology), policy, profiles, policy_timeout_s, checkpoints, round_s)
+    return _cluster(ray_engine(address, _described(topology)), policy, profiles, policy_timeout_s, checkpoints, round_s)
+
+
+def _described(topology: Topology | str | None) -> Topology | None:
+    return topologies.topology(topology) if isinstance(topology, str) else topology
 
 
 def ray_engine(address: str | None, topology: Topology | None) -> Any:

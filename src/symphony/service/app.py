@@ -436,7 +436,8 @@ class Guard:
             await self._app(scope, receive, send)
             return
         limits, began, status, seen = self._service.limits, time.perf_counter(), 500, 0
-        most = limits.blob_bytes if scope["path"].startswith("/v1/blobs/") else limits.body_bytes
+        is_blob = scope["path"].startswith("/v1/blobs/")
+        most, option = (limits.blob_bytes, "--blob-bytes") if is_blob else (limits.body_bytes, "--body-bytes")
 
         async def bounded() -> Message:
             nonlocal seen
@@ -444,7 +445,7 @@ class Guard:
             if message["type"] == "http.request":
                 seen += len(message.get("body", b""))
                 if seen > most:
-                    raise too_large(most)
+                    raise too_large(most, option)
             return message
 
         async def answer(message: Message) -> None:
@@ -457,7 +458,7 @@ class Guard:
         try:
             length = dict(scope["headers"]).get(b"content-length", b"0")
             if length.isdigit() and int(length) > most:
-                await _refuse(too_large(most), answer)
+                await _refuse(too_large(most, option), answer)
             else:
                 await self._app(scope, bounded, answer)
         finally:

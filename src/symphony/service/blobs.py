@@ -135,11 +135,11 @@ def named_in(values: Iterable[Value]) -> set[str]:
     return {part.blob for value in values for part in (value.head, *value.buffers) if part.blob is not None}
 
 
-def too_large(most: int) -> LimitError:
-    """What is said of a body that is beyond its bound."""
+def too_large(most: int, option: str = "--blob-bytes") -> LimitError:
+    """What is said of a body that is beyond its bound, and who bounds it."""
     return LimitError(
         f"it is larger than {show(float(most), 'bytes')}, the most that this service takes at once",
-        hint="pass paths and read files in the kernels, or serve with a larger --blob-bytes",
+        hint=f"pass paths and read files in the kernels, or serve with a larger {option}",
     )
 
 

@@ -35,6 +35,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from traceback import extract_tb
 from types import CodeType, ModuleType
 from typing import Annotated, Any
 
@@ -106,8 +107,8 @@ def _of_module(path: Path, name: str, arguments: Mapping[str, Any]) -> Graph:
         made = found(**arguments)
     except SymphonyError:
         raise
-    except Exception as error:
-        raise InputError(f"{name} raised {type(error).__name__}: {error}", where=str(path)) from error
+    except (Exception, SystemExit) as error:
+        raise _raised(name, error, path) from error
     if not isinstance(made, Graph):
         raise InputError(f"{name} returned {type(made).__name__}", where=str(path), hint="return a sy.graph(…)")
     return made
@@ -135,10 +136,17 @@ def _module(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except SymphonyError:
         raise
-    except Exception as error:
-        raise InputError(f"it raised {type(error).__name__}: {error}", where=str(path)) from error
+    except (Exception, SystemExit) as error:
+        raise _raised("it", error, path) from error
     cloudpickle.register_pickle_by_value(module)
     return module
+
+
+def _raised(who: str, error: BaseException, path: Path) -> InputError:
+    """With the line of the file that had to do with it last."""
+    lines = [frame.lineno for frame in extract_tb(error.__traceback__) if Path(frame.filename) == path]
+    where = f"{path}, line {lines[-1]}" if lines else str(path)
+    return InputError(f"{who} raised {type(error).__name__}: {error}", where=where)
 
 
 # --- TOML
