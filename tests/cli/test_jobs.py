@@ -136,6 +136,8 @@ def test_profiles_are_shown_and_exported(folder: Path) -> None:
     rows = json.loads(symphony_here("profile", "--file", "mine.json", "--json", folder=folder).stdout)
     assert [row["kernel"] for row in rows] == ["ann:graph.double"] and rows[0]["runs"] > 0
     assert symphony_here("profile", "--file", "nowhere.json", folder=folder).returncode == 2
+    bad = symphony_here("profile", "--file", "graph.py", folder=folder)
+    assert bad.returncode == 2 and "graph.py: it holds no profiles" in bad.stderr and not bad.stdout
     assert "'trouble' in its name" in symphony_here("profile", "trouble", folder=folder).stdout
 
 

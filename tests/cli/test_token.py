@@ -37,7 +37,6 @@ def test_tokens_are_made_listed_and_revoked_and_their_secrets_are_nowhere(tmp_pa
         (("token", "create", "a b"), "no name of a user"),
         (("token", "create", "ann", "--scope", "root"), "no scope root"),
         (("token", "create", "ann", "--days", "-1"), "cannot expire"),
-        (("token", "revoke", "x"), "no token 'x'"),
         (("serve", "--host", "0.0.0.0"), "nobody there has a token"),
         (("serve", "--log-format", "xml"), "--log-format 'xml'"),
         (("serve", "--share", "ann"), "--share 'ann'"),
@@ -57,3 +56,12 @@ def test_the_token_of_whoever_serves_is_his_alone(tmp_path: Path) -> None:
     path.write_text("something else")
     assert tokens.Tokens(database).find(tokens.own_token(database, tmp_path, "ann").read_text().strip()) is not None
     database.dispose()
+
+
+def test_tokens_are_listed_and_revoked_where_there_is_a_service(tmp_path: Path) -> None:
+    for command in (("list",), ("revoke", "x")):
+        found = symphony_here("token", *command, "--state", "s", folder=tmp_path)
+        assert found.returncode == 2 and "no service's folder 's'" in found.stderr and not (tmp_path / "s").exists()
+    symphony_here("token", "create", "ann", "--state", "s", folder=tmp_path)
+    found = symphony_here("token", "revoke", "x", "--state", "s", folder=tmp_path)
+    assert found.returncode == 2 and "no token 'x'" in found.stderr

@@ -221,9 +221,10 @@ def test_a_training_that_was_cut_off_ends_with_the_same_numbers(whole, tmp_path:
 
 
 def test_a_checkpoint_of_other_settings_is_refused(whole) -> None:
-    settings, folder, _, _ = whole
-    with pytest.raises(InputError, match="other settings"):
-        train(**WHAT, checkpoint=folder, **{**settings, "seed": 6})
+    settings, folder, policy, _ = whole
+    for other in ({"seed": 6}, {"start": policy}):
+        with pytest.raises(InputError, match="other settings"):
+            train(**WHAT, checkpoint=folder, **{**settings, **other})
 
 
 def test_rounds_take_the_clusters_in_turn(whole, monkeypatch) -> None:

@@ -37,7 +37,7 @@ def profile(
         with connect(url, token=token) as cluster:
             found = cluster.profiles
     else:
-        found = Profiles(file or default_path())
+        found = Profiles(default_path()) if file is None else Profiles.read(file)
     rows = [row for row in found.rows if name in row.kernel]
     if output is not None:
         content = found.content()

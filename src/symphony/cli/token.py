@@ -11,6 +11,7 @@ from rich.table import Table
 
 from symphony.cli import terminal
 from symphony.cli.remote import AsJson, Database, State, extra, print_json
+from symphony.problem.errors import InputError
 from symphony.service.client import default_folder
 
 if TYPE_CHECKING:
@@ -21,10 +22,14 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Tokens of a service: make, list, revoke.", no_args_is_help=True)
 
 
-def _open(state: State, database: str) -> sa.Engine:
+def _open(state: State, database: str, new: bool = False) -> sa.Engine:
+    """The service's database; `new`: it may be made."""
     with extra():
         from symphony.service.database import open_database
-    return open_database(database, state or default_folder())
+    folder = state or default_folder()
+    if not (new or database or folder.is_dir()):
+        raise InputError(f"there is no service's folder {str(folder)!r}", hint="name that of symphony serve: --state")
+    return open_database(database, folder)
 
 
 @app.command("create")
@@ -39,7 +44,7 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Make a token, and print it: once, it is kept nowhere."""
-    opened = _open(state, database)
+    opened = _open(state, database, new=True)
     from symphony.service import tokens
 
     scopes = tuple(dict.fromkeys(scope or [tokens.SUBMIT, tokens.READ]))

@@ -17,13 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from symphony.problem.errors import SymphonyWarning
+from symphony.problem.errors import DataError, SymphonyWarning
 from symphony.problem.units import show
 from symphony.runtime.demand import LEAST_S, LEVELS, Demand, Ran, load_of
 from symphony.runtime.seen import PCIE, Seen
 from symphony.runtime.timing import Timing
 
 FORMAT = "symphony.profiles/1"
+WRONG = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)  # what a bad file raises
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,20 @@ class Profiles(Mapping[tuple[str, str], Timing]):
         self._seen: dict[tuple[str, str], dict[str, Seen]] = {}
         if path is not None:
             self._timings, self._demands, self._seen = _load(path)
+
+    @classmethod
+    def read(cls, path: Path) -> Profiles:
+        """Those of a file that somebody named: unlike one's own, it has to hold some."""
+        made = cls()
+        try:
+            made._timings, made._demands, made._seen = _read(json.loads(path.read_bytes()))
+        except WRONG as error:
+            raise DataError(
+                f"it holds no profiles of this version ({error})",
+                where=str(path),
+                hint="name a file that symphony profile -o wrote",
+            ) from None
+        return made
 
     def __getitem__(self, key: tuple[str, str]) -> Timing:
         return self._timings[key]
@@ -204,7 +219,7 @@ def _load(path: Path) -> Known:
         return _read(json.loads(path.read_bytes()))
     except FileNotFoundError:
         return {}, {}, {}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except WRONG as error:
         text = f"{path} holds no profiles of this version ({error}); kernels are learned anew"
         warnings.warn(SymphonyWarning(text), stacklevel=2)
         return {}, {}, {}

@@ -9,6 +9,7 @@ training that was cut off and goes on from its last checkpoint ends with the sam
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -177,7 +178,8 @@ def train(
     history: list[Round] = []
     best = (float("inf"), position.network)  # how good, and which
     folder = None if checkpoint is None else Path(checkpoint)
-    settings = _settings(courses, rounds, sizes, size, method, objective, telemetry_gradient, seed)
+    begins = None if start is None else _digest(start.network)
+    settings = _settings(courses, rounds, sizes, size, method, objective, telemetry_gradient, seed, begins)
     if folder is not None:
         position, history, best = _resume(folder, settings, position, best)
 
@@ -365,6 +367,12 @@ def _settings(courses: list[Course], *others: Any) -> str:
     names = [x.topology.name for x in courses]
     parts = (names, what, course.loads, course.jobs, course.disturbances, *others)
     return json.dumps([asdict(x) if hasattr(x, "__dataclass_fields__") else x for x in parts], sort_keys=True)
+
+
+def _digest(network: Network) -> str:
+    """Of weights: whoever starts from others has another training."""
+    leaves = jax.tree.leaves(eqx.filter(network, eqx.is_array))
+    return hashlib.sha256(b"".join(np.asarray(x).tobytes() for x in leaves)).hexdigest()
 
 
 def _keep(folder: Path, settings: str, position: Position, history: list[Round], best: tuple[float, Network]) -> None:
