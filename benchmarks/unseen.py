@@ -30,7 +30,7 @@ from symphony.training.train import Course, Drawn, Round, Size, compared, draw, 
 from symphony.training.update import PPO
 
 RIVAL = "eft-belief"
-SIZE = Size(pool=96, scenarios=64, validation=40, every=6)
+SIZE = Size(pool=96, scenarios=64, validation=40, every=12)
 AIM = 1.03
 
 
@@ -113,7 +113,7 @@ def table(found: dict[str, dict[str, Any]]) -> Table:
 def main() -> None:
     """Measure the cases, one after the other."""
     given = parser((__doc__ or "").splitlines()[0], tuple(CASES))
-    given.add_argument("--rounds", type=int, default=48)
+    given.add_argument("--rounds", type=int, default=36)
     given.add_argument("--minutes", type=float, default=float("inf"), help="of training, for each case")
     given.add_argument("--rate", type=float, default=1e-3, help="of learning, at first")
     given.add_argument("--weights", type=Path, metavar="FOLDER", help="keep what was trained")
