@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path
@@ -42,6 +46,9 @@ def small(topology, seed):
 ROUGH = Disturbances(window_s=0.3, phase_s=0.6, background=1.5, counter_noise=0.5)
 COURSE = Course(cluster(), (small,), (0.5, 1.0), 24, ROUGH)
 WHAT = {"topology": cluster(), "workload": small, "disturbances": ROUGH}
+WHOLE = {"rounds": 3, "size": Size(pool=2, scenarios=2, group=2, validation=2, every=1), "seed": 5}
+WHOLE |= {"sizes": SIZES, "method": METHOD, "rivals": RIVALS}
+WHOLE |= {"telemetry_gradient": "sampled"}  # what is true of a training is true with and without it
 
 
 @pytest.fixture(scope="module")
@@ -173,11 +180,8 @@ def test_stretches_in_which_nothing_was_decided_take_no_step(rolled) -> None:
 def whole(tmp_path_factory):
     """A short training, and the folder of its checkpoint."""
     folder = tmp_path_factory.mktemp("whole")
-    size = Size(pool=2, scenarios=2, group=2, validation=2, every=1)
-    settings = {"rounds": 3, "sizes": SIZES, "size": size, "method": METHOD, "rivals": RIVALS, "seed": 5}
-    settings["telemetry_gradient"] = "sampled"  # what is true of a training is true with and without it
-    policy, history = train(**WHAT, checkpoint=folder, **settings)
-    return settings, folder, policy, history
+    policy, history = train(**WHAT, checkpoint=folder, **WHOLE)
+    return WHOLE, folder, policy, history
 
 
 def test_a_training_tells_of_every_round(whole) -> None:
@@ -225,6 +229,37 @@ def test_a_checkpoint_of_other_settings_is_refused(whole) -> None:
     for other in ({"seed": 6}, {"start": policy}):
         with pytest.raises(InputError, match="other settings"):
             train(**WHAT, checkpoint=folder, **{**settings, **other})
+
+
+TWO = """
+import json, jax
+from symphony.training.sharing import Sharing
+from tests.training.test_train import COURSE, WHAT, WHOLE, stack, train
+
+batch = stack([COURSE.scenario(number) for number in range(6)])
+for runs, count in ((6, 2), (5, 1)):
+    sharing = Sharing(runs)
+    assert sharing.count == count
+    for leaf in jax.tree.leaves(sharing.out(batch).workload):
+        assert {len(x.data) for x in leaf.addressable_shards} == {6 // count}
+assert len(jax.tree.leaves(Sharing(6).everywhere(batch))[0].sharding.device_set) == 2
+policy, history = train(**WHAT, **WHOLE)
+arrays = [x for x in jax.tree.leaves(policy) if hasattr(x, "sharding")]
+assert all(len(x.sharding.device_set) == 1 for x in arrays)
+print(json.dumps([[x.against, x.stay_s, x.decisions] for x in history] + [[float(abs(x).sum()) for x in arrays]]))
+"""
+
+
+def test_two_devices_learn_what_one_learns(whole) -> None:
+    _, _, policy, history = whole
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
+    environment = {**os.environ, "XLA_FLAGS": flags}
+    ran = subprocess.run([sys.executable, "-c", TWO], env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    *told, sums = json.loads(ran.stdout)
+    np.testing.assert_allclose(told, [[x.against, x.stay_s, x.decisions] for x in history], rtol=1e-3)
+    arrays = [x for x in jax.tree.leaves(policy) if eqx.is_array(x)]
+    np.testing.assert_allclose(sums, [float(abs(x).sum()) for x in arrays], rtol=1e-2)
 
 
 def test_rounds_take_the_clusters_in_turn(whole, monkeypatch) -> None:

@@ -40,6 +40,7 @@ from symphony.telemetry.tuning import Slopes
 from symphony.training.beliefs import NONE, slopes
 from symphony.training.returns import worth
 from symphony.training.rollouts import COMPLETION, roll_out
+from symphony.training.sharing import Sharing
 from symphony.training.update import PPO, Method, learn, lesson, optimiser, rate
 
 RIVALS = ("eft-belief", "dmda", "tetris")  # the best of them on each validation scenario is what is compared with
@@ -144,6 +145,7 @@ def train(
     telemetry_gradient: str = NONE,
     seed: int = 0,
     checkpoint: str | Path | None = None,
+    devices: Sequence[jax.Device] | None = None,
     contention: ContentionModel | None = None,
     rivals: Sequence[str] = RIVALS,
     drawn_before: Sequence[Drawn] = (),
@@ -160,6 +162,7 @@ def train(
     on the same scenarios, or on other scenarios on each cluster, gives what `draw` made (`drawn_before`; rounds take
     them in turn, and one may be there several times). With a `telemetry_gradient` the loss
     reaches the filter that makes beliefs of readings, and its factors are learned, too: see `beliefs.slopes`.
+    The runs of a round are shared out among `devices`: by default, all accelerators of this process.
     `tell` hears of every round, `look` of the weights at every look, with the number of rounds so far.
     """
     began = time.perf_counter()
@@ -182,11 +185,13 @@ def train(
     settings = _settings(courses, rounds, sizes, size, method, objective, telemetry_gradient, seed, begins)
     if folder is not None:
         position, history, best = _resume(folder, settings, position, best)
+    sharing = Sharing(min(size.scenarios, size.pool) * size.group, devices)
+    position = sharing.everywhere(position)
 
     def lesson_of(number: int) -> tuple[Any, ...]:
         """What a round is called with, after where the training stands."""
         now = draws[number % len(draws)]
-        batch = pick(now.pool, taken(now, size, seed, number))
+        batch = sharing.out(pick(now.pool, taken(now, size, seed, number)))
         key = jax.random.fold_in(jax.random.key(seed), number)
         return batch, key, rate(method, number, rounds), contention, objective, now.keep, size, method, sloped
 
@@ -206,21 +211,22 @@ def train(
         since = time.perf_counter()
         run = programs[kinds.index(draws[number % len(draws)])]
         position, figures = run(position, *lesson_of(number))
+        position = sharing.everywhere(position)  # where it is, as a rule
         seen = {name: float(value) for name, value in figures.items()}
         against = None
         if (number + 1) % size.every == 0 or number + 1 == rounds:
-            against = looked(position.network)
+            against = looked(network := sharing.back(position.network))
             if against < best[0]:
-                best = (against, position.network)
+                best = (against, network)
         passed = time.perf_counter() - since
         history.append(after(history, passed, seen, against))
         if folder is not None and against is not None:
             _keep(folder, settings, position, history, best)
         if look is not None and against is not None:
-            look(len(history), position.network)
+            look(len(history), sharing.back(position.network))
         if tell is not None:
             tell(history[-1])
-    return Learned(best[1] if best[0] < float("inf") else position.network), history
+    return Learned(best[1] if best[0] < float("inf") else sharing.back(position.network)), history
 
 
 def alike(workloads: Sequence[str | Workload | Draw]) -> list[tuple[str | Workload | Draw, ...]]:
