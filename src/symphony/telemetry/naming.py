@@ -77,7 +77,7 @@ def is_software(event: str) -> bool:
     return bare(event).lower() in SOFTWARE
 
 
-def node(catalogue: Catalogue, event: str, alike: Alike = Alike()) -> str:  # noqa: B008 (nobody can change it)
+def node(catalogue: Catalogue, event: str, alike: Alike = Alike()) -> str:
     """The key of an event: its name, with what says what is counted unless all events of a log have that."""
     if catalogue.find(event) is not None:
         return key(event)  # what the listing has with its modifiers is an event by that name
