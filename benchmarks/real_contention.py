@@ -33,12 +33,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from examples.mix import cache, ratio
 from rich.console import Console
 from rich.table import Table
 
 import symphony as sy
 from benchmarks.common import keep, machine, parser
+from examples.mix import cache, ratio
 from symphony.engines.engine import Finished, Function, Pickled, Work
 from symphony.engines.worker import pickled
 from symphony.problem.build import build

@@ -26,12 +26,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from examples.mix import WARM_UP, Round, cache, clusters, graphs, ratio, run
 from rich.console import Console
 from rich.table import Table
 
 import symphony as sy
 from benchmarks.common import keep, machine, parser
+from examples.mix import WARM_UP, Round, cache, clusters, graphs, ratio, run
 from symphony import policies
 from symphony.engines.worker import ONE_THREAD, unpickled
 from symphony.problem.workload import Workload

@@ -24,7 +24,6 @@ from typing import Any
 
 import sqlalchemy as sa
 from rich.console import Console
-from tests.service.serve_process import Serve
 
 import symphony as sy
 from benchmarks.common import keep
@@ -33,6 +32,7 @@ from symphony.service.client import RemoteCluster
 from symphony.service.database import open_database
 from symphony.service.ledger import Ledger, read_events
 from symphony.service.state import ACCEPTED, ENDED, FINISHED, dumped
+from tests.service.serve_process import Serve
 
 SECTIONS = ("submit", "replay", "kills")
 

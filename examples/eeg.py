@@ -14,10 +14,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from examples import running
-from examples.arrays import both, windows
 
 import symphony as sy
+from examples import running
+from examples.arrays import both, windows
 
 RATE, CHANNELS = 256, 24  # samples a second
 PART = 180  # seconds in a part

@@ -15,10 +15,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from examples import running
-from examples.arrays import both, count, repeat, windows
 
 import symphony as sy
+from examples import running
+from examples.arrays import both, count, repeat, windows
 
 K = 9  # length of a k-mer
 READ, WINDOW = 96, 128  # letters of a read, and of the genome that it is aligned to

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from examples import eeg, genomics, security
 from rich.console import Console
 from rich.table import Table
 
 import symphony as sy
+from examples import eeg, genomics, security
 from symphony.evaluation.statistics import paired
 from symphony.runtime.programs import keep_programs
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from examples import running
-from examples.arrays import both, count, repeat
 
 import symphony as sy
+from examples import running
+from examples.arrays import both, count, repeat
 
 USERS, HOURS = 200, 72  # accounts in a part
 TYPES = ("login", "failed login", "scan", "new program", "upload")

@@ -8,11 +8,11 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from examples import compare_policies, eeg, genomics, mix, own_policy, running, security, training_job
 from rich.console import Console
 from scipy.stats import spearmanr
 
 import symphony as sy
+from examples import compare_policies, eeg, genomics, mix, own_policy, running, security, training_job
 from symphony.runtime.kernels import KernelFunction
 from tests.runtime.machines import machine
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from benchmarks import real_contention
-from benchmarks.real_contention import GPU_KERNELS, ON_CORES, Bench, lasting, pairs, slower
 
 import symphony as sy
+from benchmarks import real_contention
+from benchmarks.real_contention import GPU_KERNELS, ON_CORES, Bench, lasting, pairs, slower
 from tests.runtime.machines import machine
 
 CALLS = {"upload": (2, 1 << 16), "move": (2, 1 << 16), "multiply": (2, 16)}

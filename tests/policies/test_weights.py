@@ -7,8 +7,8 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from benchmarks import weights
 
+from benchmarks import weights
 from symphony import policies
 from symphony.policies import SHIPPED, Network, Sizes, load, named, save
 from symphony.policies.weights import mean

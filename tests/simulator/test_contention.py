@@ -8,9 +8,9 @@ from pathlib import Path
 import jax.numpy as jnp
 import numpy as np
 import pytest
+
 from benchmarks.contention import exchange, kernels
 from benchmarks.contention import pairs as benchmark
-
 from symphony.simulator.contention import LOAD_UNIT, MAX_LOAD, Bottleneck, ContentionModel, Serial, to_load
 from symphony.testing import check_contention_model
 from tests.data import data

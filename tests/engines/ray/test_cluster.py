@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from examples import training_job
 
 import symphony as sy
+from examples import training_job
 from tests.test_docs import run_snippets
 
 SECONDS = 30.0
