@@ -270,7 +270,7 @@ def _utilisation(topology: Topology, world: World) -> dict[str, float]:
 def _stays(scenario: Scenario, trace: Trace, before: np.ndarray, after: np.ndarray) -> list[GangRecord]:
     """Walk the log once, opening a stay when a gang starts and closing it when the gang leaves."""
     log, workload = trace.log, scenario.workload
-    kind, job, gang, _, _, accepted = log.decision
+    kind, job, gang, _, _, accepted, _ = log.decision
     start_job, start_gang, devices, _, isolated, setup = log.started
     left_job, left_gang, left_status = log.left
     event_kind = log.event[0]
