@@ -270,8 +270,13 @@ def shared_books(workload: Workload, *, arrived: int | None = None) -> Books:
     return books
 
 
+def whole_decision(policy: Policy, observation: Observation, seed: int = 0) -> Action:
+    """A policy's action."""
+    shown = observation if policy.cheats else replace(observation, true_background=None)
+    return _decide(policy, jax.random.key(seed), policy.init(observation.topology), shown)[1]
+
+
 def decision(policy: Policy, observation: Observation, seed: int = 0) -> tuple[int, int, int]:
     """A policy's action: kind, gang, device."""
-    shown = observation if policy.cheats else replace(observation, true_background=None)
-    _, action = _decide(policy, jax.random.key(seed), policy.init(observation.topology), shown)
+    action = whole_decision(policy, observation, seed)
     return int(action.kind), int(action.gang), int(action.device)
