@@ -25,7 +25,6 @@ from symphony.policies import SHIPPED, Learned, named
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Edge, TaskGraph, Workload
 from symphony.scheduling.policy import Policy
-from symphony.simulator.idleness import idle_ready_share
 
 RIVAL, FORBIDDEN, EAGER = "eft-belief", "never waits", "always waits"
 SPREAD = 1.6  # standard deviation of the logarithm of a job's and of a task's size: together, four orders of magnitude
@@ -51,10 +50,8 @@ def heavy_tailed(topology: Topology, seed: int, spec: str = CASES["heavy"][1]) -
         edges = tuple(Edge(e.source, e.target, e.bytes * float(factor[e.target])) for e in graph.edges)
         return replace(graph, tasks=tasks, edges=edges)
 
-    return replace(
-        drawn,
-        graphs=tuple(scaled(graph, of_job) for graph, of_job in zip(drawn.graphs, factors(len(drawn.graphs)), strict=True)),
-    )
+    sizes = factors(len(drawn.graphs))
+    return replace(drawn, graphs=tuple(scaled(graph, size) for graph, size in zip(drawn.graphs, sizes, strict=True)))
 
 
 def policies() -> dict[str, Policy]:
@@ -73,7 +70,10 @@ def measure(case: str, seeds: range, names: list[str]) -> list[dict[str, Any]]:
     cluster, spec = CASES[case]
     work: Any = heavy_tailed if case == "heavy" else spec
     report = compare(
-        {name: policy for name, policy in policies().items() if name in names}, topology=cluster, workload=work, seeds=seeds
+        {name: policy for name, policy in policies().items() if name in names},
+        topology=cluster,
+        workload=work,
+        seeds=seeds,
     )
     rows = []
     for (name, seed), values in report.metrics_of.items():
@@ -92,7 +92,9 @@ def measure(case: str, seeds: range, names: list[str]) -> list[dict[str, Any]]:
 
 def show(case: str, rows: list[dict[str, Any]]) -> Table:
     """Every seed, and what they come to."""
-    table = Table("policy", "mean completion / eft-belief, by seed", "mean", "worst", "p99 slow-down", "idle, work ready")
+    table = Table(
+        "policy", "mean completion / eft-belief, by seed", "mean", "worst", "p99 slow-down", "idle, work ready"
+    )
     for name in dict.fromkeys(row["policy"] for row in rows):
         mine = [row for row in rows if row["policy"] == name]
         ratio = np.array([row["ratio"] for row in mine])

@@ -397,7 +397,7 @@ def write(path):
 
 
 def test_a_wait_that_has_a_bound_ends_though_nothing_happens(tmp_path: Path) -> None:
-    """The first job ends when the second has run, which the policy holds back for a while: only the clock can end that."""
+    """The first job ends when the second has run, which the policy holds back for a while: only the clock ends that."""
     policy = Patient(sy.baselines.EftBelief(), 0.05)
     with sy.local(machine(), policy=policy, profiles=tmp_path / "profiles.json") as cluster:
         jobs = []

@@ -5,10 +5,10 @@ profiles. So a cluster that is faster, a workload a thousand times longer or a k
 something known.
 
 K gangs that may be placed are looked at, and for each the M devices on which it would finish first. The rest of what is
-ready waits its turn: gangs of a job that lie further from its critical path, and jobs that have more left to do.
-But if a gang could start now and may be held no longer (`scheduling/holding.py`), one such gang is always looked at;
-until none is left, only placing is allowed. Beside these, X actions that place nothing: to preempt one of the running gangs that have the most left to do, or to
-configure a free slot for one of the most critical gangs that will soon be ready.
+ready waits its turn: gangs of a job that lie further from its critical path, and jobs that have more left to do. If any
+gang is overdue (`scheduling/holding.py`: it could start now, and may be held no longer), one such gang is always looked
+at, and only placing is allowed. Beside these, X actions that place nothing: to preempt one of the running gangs that
+have the most left to do, or to configure a free slot for one of the most critical gangs that will soon be ready.
 """
 
 from __future__ import annotations
@@ -378,7 +378,8 @@ def running(observation: Observation, g: Graphs, count: int) -> tuple[Array, Arr
 def coming(observation: Observation, g: Graphs, count: int) -> tuple[Array, Array]:
     """Gangs that wait for one parent [X], most critical first, and a device to be configured for each; -1 = none.
 
-    A kind of device that a ready gang could use is not configured ahead: that gang would be held meanwhile. Only those that are fastest on a kind that takes time to configure, and that no slot of that kind is ready for.
+    Only those that are fastest on a kind that takes time to configure, and that no slot of that kind is ready for.
+    A kind that a ready gang could use is not configured ahead: that gang would be held meanwhile.
     """
     core, t = observation.core, observation.topology
     slow = take(t.kind_reconfigure, observation.per_gang(g.fastest)) > 0

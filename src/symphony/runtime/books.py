@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import jax
 import numpy as np
@@ -382,7 +383,7 @@ def grown_core(small: Core, big: Core, before: Shapes, after: Shapes) -> Core:
         room[: before.jobs, : before.tasks, *inner] = old.reshape(before.jobs, before.tasks, *old.shape[1:])
         return room.reshape(new.shape)
 
-    changed: dict[str, object] = {}
+    changed: dict[str, Any] = {}
     for each in fields(Core):
         old, new = jax.tree.map(np.asarray, (getattr(small, each.name), getattr(big, each.name)))
         if each.name in GANG_FIELDS:
