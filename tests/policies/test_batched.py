@@ -41,7 +41,7 @@ def thoughts(trace) -> int:
 
 
 def placed(trace) -> list[tuple[int, int]]:
-    kinds, jobs, _, devices, _, _ = trace.log.decision
+    kinds, jobs, _, devices, *_ = trace.log.decision
     return [(int(jobs[row]), int(devices[row])) for row in np.flatnonzero(kinds == 0)]
 
 

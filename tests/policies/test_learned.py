@@ -13,11 +13,30 @@ import pytest
 from symphony.policies import features
 from symphony.policies.features import see as slow_see
 from symphony.policies.learned import NEVER, Learned, Network, Sizes, chances
+from symphony.problem.workload import Job, TaskGraph, Workload
 from symphony.scheduling import estimate
+from symphony.scheduling.one_of import OneOf
 from symphony.scheduling.policy import PLACE, PREEMPT, RECONFIGURE, WAIT, place, reconfigure
 from symphony.simulator.run import simulate
+from symphony.simulator.scenarios import CALM, Scenario
 from tests.baselines.cheap import cheap_scenario
-from tests.scheduling.by_hand import CPU0, FPGA, GB, GPU, chain, decision, dot, pair, shared_books, work
+from tests.scheduling.by_hand import (
+    CPU0,
+    CPU1,
+    FPGA,
+    GB,
+    GPU,
+    KERNELS,
+    Books,
+    chain,
+    cluster,
+    decision,
+    dot,
+    pair,
+    shared_books,
+    whole_decision,
+    work,
+)
 
 see = eqx.filter_jit(slow_see)  # op by op, JAX would compile every operation by itself
 FINISH = 2  # where a pair's numbers say when it would finish
@@ -68,13 +87,46 @@ def test_a_gang_that_is_partly_placed_is_placed_on_and_never_waits() -> None:
     assert (kind, gang) == (PLACE, 0) and device != GPU
 
 
-def test_it_may_wait_only_while_something_is_under_way() -> None:
+def with_a_busy_gpu(*more: TaskGraph) -> Books:
+    """Gang 0 is on the GPU for a second; gang 1 takes 4 s on a CPU or 1 s on the GPU. There is no FPGA."""
+    books = shared_books(work(dot("any"), dot("any"), *more))
+    books.fail(FPGA)
+    assert books.decide(place(0, GPU))
+    return books
+
+
+def test_however_much_it_wants_to_wait_it_does_so_only_for_as_long_as_that_may_gain() -> None:
+    policy = insisting("idle")
     books = shared_books(work(dot("any"), dot("any")))
-    policy = eqx.tree_at(lambda p: p.network.idle, silent(), jnp.asarray(100.0))
-    kind, _, device = decision(policy, books.observe(policy=policy))
-    assert kind == PLACE
-    assert books.decide(place(0, device))
-    assert decision(policy, books.observe(policy=policy))[0] == WAIT
+    assert decision(policy, books.observe(policy=policy))[0] == PLACE  # nothing is under way
+    books = with_a_busy_gpu()
+    action = whole_decision(policy, books.observe(policy=policy))
+    assert int(action.kind) == WAIT and float(action.seconds) == pytest.approx(2.0)
+    books.pass_time(3.0)  # as much as the GPU is faster
+    assert decision(policy, books.observe(policy=policy))[:2] == (PLACE, 1)
+
+
+def test_it_may_wait_for_as_long_as_it_takes_if_nobody_could_start() -> None:
+    policy = insisting("idle")
+    books = with_a_busy_gpu()
+    for device in (CPU0, CPU1):
+        books.fail(device)
+    books.pass_time(100.0)
+    action = whole_decision(policy, books.observe(policy=policy))
+    assert int(action.kind) == WAIT and float(action.seconds) == float("inf")
+
+
+def test_who_may_be_held_no_longer_is_looked_at_though_others_come_first() -> None:
+    """Short jobs come first, and have a reason to wait for the GPU; the long one has none, and could start."""
+    policy = insisting("idle")
+    others = [dot("any", units=0.5)] * SMALL.gangs
+    alone = with_a_busy_gpu(*others)
+    assert decision(policy, alone.observe(policy=policy))[0] == WAIT
+    books = with_a_busy_gpu(*others, dot("cpu only", units=50.0))
+    seen = see(books.observe(policy=policy), *SMALL.looks)
+    last = 2 + len(others)
+    assert last in seen.gangs.number.tolist() and not bool(seen.may_wait)
+    assert decision(policy, books.observe(policy=policy))[0] == PLACE
 
 
 def test_it_waits_if_there_is_nothing_to_place() -> None:
@@ -124,25 +176,48 @@ def insisting(part: str) -> Learned:
 
 
 def test_it_may_preempt_what_runs_to_make_room_for_what_is_ready() -> None:
-    books = shared_books(work(pair(preemptible=True), dot("any")), arrived=1)
+    books = shared_books(work(pair(preemptible=True, checkpoint_s=1.0), dot("cpu only")), arrived=1)
     policy = insisting("apart")
     for device in (GPU, CPU0):
         assert books.decide(place(0, device))
     books.start(0)
+    books.fail(CPU1)
+    books.core = replace(books.core, lanes_free=jnp.zeros_like(books.core.lanes_free))  # others have the other slots
+    books.pass_time(1.5)
     assert decision(policy, books.observe(policy=policy))[0] == WAIT  # nobody is ready
     books.arrive()
     assert decision(policy, books.observe(policy=policy))[:2] == (PREEMPT, 0)
 
 
+def test_it_may_not_preempt_what_has_not_run_for_as_long_as_that_costs_nor_while_a_device_is_open() -> None:
+    policy = insisting("apart")
+    books = shared_books(work(pair(preemptible=True, checkpoint_s=1.0, restore_s=0.5), dot("cpu only")))
+    for device in (GPU, CPU0):
+        assert books.decide(place(0, device))
+    books.start(0)
+    books.pass_time(1.25)  # not yet 1 + 0.5
+    full = replace(books.core, lanes_free=jnp.zeros_like(books.core.lanes_free))
+    open_, books.core = books.core, full
+    assert decision(policy, books.observe(policy=policy))[0] != PREEMPT
+    books.pass_time(0.5)
+    assert decision(policy, books.observe(policy=policy))[0] == PREEMPT
+    books.core = replace(open_, now=books.now)
+    assert decision(policy, books.observe(policy=policy))[0] == PLACE  # there is no need to
+
+
 def test_it_may_configure_a_slot_for_what_will_be_ready_and_then_leaves_it_alone() -> None:
     """The second task of the chain is fastest on the FPGA, and waits for the first."""
-    books = shared_books(work(chain(), dot("any")))
+    books = shared_books(work(chain(), dot("any")), arrived=1)
     policy = insisting("apart")
     assert books.decide(place(0, CPU0))
+    books.arrive()
+    kind, gang, _ = decision(policy, books.observe(policy=policy))
+    assert (kind, gang) == (PLACE, books.tasks)  # somebody could use the FPGA now
+    assert books.decide(place(books.tasks, GPU))
     kind, _, device = decision(policy, books.observe(policy=policy))
     assert (kind, device) == (RECONFIGURE, FPGA)
     assert books.decide(reconfigure(FPGA, 0))
-    assert decision(policy, books.observe(policy=policy))[0] == PLACE
+    assert decision(policy, books.observe(policy=policy))[0] == WAIT
 
 
 def test_what_is_seen_does_not_depend_on_the_unit_of_time() -> None:
@@ -217,3 +292,23 @@ def test_it_keeps_the_rules_completes_every_job_and_decides_alike_in_equal_runs(
     assert first.refused == 0
     assert len(first.jobs) == len(scenario.workload.jobs)
     assert first.jobs == second.jobs
+
+
+def test_on_heavy_tailed_work_the_strongest_wish_to_wait_costs_no_more_than_it_may_gain() -> None:
+    """Forty jobs of 0.01 to 400 s on a CPU. Whoever is held longest is held for the time by which its best device beats a
+    CPU; and all in all the same network does about as well as without waiting."""
+    rng = np.random.default_rng(0)
+    units = np.exp(rng.uniform(np.log(0.0025), np.log(100.0), 40))
+    graphs = tuple(dot("any", units=float(x), name=f"job {n}") for n, x in enumerate(units))
+    jobs = tuple(Job(n, float(at)) for n, at in enumerate(np.sort(rng.uniform(0, 40, 40))))
+    scenario = Scenario(cluster(), Workload("heavy", KERNELS, graphs, jobs), 0, (), (), (1.0,), CALM, job_slots=16)
+    never = eqx.tree_at(lambda p: p.network.idle, silent(), jnp.asarray(-1e6))
+    always = eqx.tree_at(lambda p: p.network.idle, silent(), jnp.asarray(1e6))
+    (calm,), (eager,) = (
+        simulate([scenario], OneOf((never, always), jnp.asarray(which, jnp.int32))) for which in (0, 1)
+    )
+    means = [np.mean([job.completion_s for job in run.jobs]) for run in (calm, eager)]
+    print(means, calm.idle_ready_share, eager.idle_ready_share, eager.decisions)
+    assert len(eager.jobs) == len(jobs) and means[1] < 1.1 * means[0]
+    assert eager.idle_ready_share > 0  # it did wait
+    assert calm.idle_ready_share == 0

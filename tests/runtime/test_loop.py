@@ -23,6 +23,7 @@ from symphony.scheduling.policy import choose
 from symphony.scheduling.state import RUNNING
 from tests.engines.by_hand import ByHand
 from tests.runtime.machines import machine
+from tests.simulator.scripted import Patient
 
 SECONDS = 60.0
 
@@ -379,3 +380,33 @@ def test_what_starts_twice_in_one_turn_is_sent_to_where_it_started_last(tmp_path
     cluster.step()
     assert [work.device for work in engine.sent[2:]] == [other.device]
     cluster.close(wait=False)
+
+
+@sy.kernel
+def until_there(path):
+    import os
+    import time
+
+    while not os.path.exists(path):
+        time.sleep(0.002)
+
+
+@sy.kernel
+def write(path):
+    open(path, "w").close()
+
+
+def test_a_wait_that_has_a_bound_ends_though_nothing_happens(tmp_path: Path) -> None:
+    """The first job ends when the second has run, which the policy holds back for a while: only the clock ends that."""
+    policy = Patient(sy.baselines.EftBelief(), 0.05)
+    with sy.local(machine(), policy=policy, profiles=tmp_path / "profiles.json") as cluster:
+        jobs = []
+        for kernel in (until_there, write):
+            graph = sy.graph(kernel.__name__)
+            graph.task(kernel, str(tmp_path / "there"))
+            jobs.append(cluster.submit(graph))
+            while kernel is until_there and not cluster._loop._attempts:
+                time.sleep(0.002)
+        for job in jobs:
+            job.result(SECONDS)
+        assert not cluster._loop.scheduler.statistics.fallbacks

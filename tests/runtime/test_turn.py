@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import jax
 import numpy as np
+import pytest
 
 import symphony as sy
 from symphony.problem.arrays import topology_arrays, workload_arrays
@@ -16,10 +18,11 @@ from symphony.runtime.books import BY_JOB
 from symphony.runtime.turn import Answer, Event, heard, take_turn, told
 from symphony.scheduling import state
 from symphony.scheduling.state import FINISHED
-from symphony.simulator.next_event import EVENT_ARRIVAL, EVENT_FAILURE, EVENT_FINISHED, EVENT_REPAIR
+from symphony.simulator.next_event import EVENT_ARRIVAL, EVENT_FAILURE, EVENT_FINISHED, EVENT_REPAIR, EVENT_WOKEN
 from symphony.simulator.run import run_traces
 from symphony.simulator.scenarios import CALM, draw, stack
 from tests.runtime.machines import machine
+from tests.simulator.scripted import Patient
 
 JOBS, SLOTS = 10, 4
 
@@ -50,13 +53,13 @@ def by_instants(trace: Any) -> list[tuple[float, tuple[int, int, int, int], list
         if job >= 0:
             found[-1][2].append((job, gang, int(devices[0])))
         kind = int(log.event[0][step])
-        if kind in (EVENT_ARRIVAL, EVENT_FINISHED, EVENT_FAILURE, EVENT_REPAIR):
+        if kind in (EVENT_ARRIVAL, EVENT_FINISHED, EVENT_FAILURE, EVENT_REPAIR, EVENT_WOKEN):
             found.append((float(trace.after_s[step]), tuple(int(x[step]) for x in log.event), []))  # type: ignore[arg-type]
     return found
 
 
 def test_the_runtime_starts_what_the_simulator_starts() -> None:
-    topology, policy = machine(others=2), sy.baselines.EftStatic()
+    topology, policy = machine(others=2), Patient(sy.baselines.EftStatic())
     t = jax.device_put(topology_arrays(topology)[0])
     none = np.zeros((2, *t.capacity.shape), np.float32)
     key = jax.random.key(0)
@@ -64,6 +67,7 @@ def test_the_runtime_starts_what_the_simulator_starts() -> None:
     rough = replace(CALM, failures_per_day=4000.0, repair_s=1.0)
     scenarios = [draw(topology, random_work(seed), seed, rough, job_slots=SLOTS) for seed in range(3)]
     traces, _ = run_traces(stack(scenarios), scenarios, policy)
+    woken = 0
     for seed, (scenario, trace) in enumerate(zip(scenarios, traces, strict=True)):
         work = scenario.workload
         w = workload_arrays(topology, work)[0]
@@ -71,7 +75,7 @@ def test_the_runtime_starts_what_the_simulator_starts() -> None:
         core = jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), state.empty(t, w, SLOTS))
         instants = by_instants(trace)
         assert len(instants) > 6 * JOBS
-        arrived = 0
+        arrived, wakes_s = 0, math.inf
         for now_s, (kind, job, gang, device), expected in instants:
             tasks = w.kernel.shape[1]
             if kind == EVENT_ARRIVAL:
@@ -80,10 +84,15 @@ def test_the_runtime_starts_what_the_simulator_starts() -> None:
             elif kind == EVENT_FINISHED:
                 slot = np.asarray(core.job).tolist().index(job)
                 event = Event(happened.FINISHED, slot * tasks + gang)
+            elif kind == EVENT_WOKEN:
+                assert now_s == pytest.approx(wakes_s, abs=1e-4), "the runtime would not have woken then"
+                event = Event(happened.WOKEN)
+                woken += 1
             else:
                 event = Event(happened.FAILED if kind == EVENT_FAILURE else happened.REPAIRED, device)
             core, _, data = turn(w, core, told([event], now_s, none))
             answer = Answer.of(np.asarray(data), core.lane_holds.shape[0], 1)
+            wakes_s = now_s + answer.wake_s
             began = [
                 (int(answer.jobs[gang // tasks]), gang % tasks, device)
                 for gang, device in zip(answer.started.tolist(), answer.devices[:, 0].tolist(), strict=True)
@@ -92,3 +101,4 @@ def test_the_runtime_starts_what_the_simulator_starts() -> None:
             assert began == expected, f"seed {seed}, at {now_s} s"
         assert turn._cache_size() == 1, "one program will do"
         assert int(core.jobs_done) == JOBS and FINISHED not in np.asarray(core.status)
+    assert woken > JOBS

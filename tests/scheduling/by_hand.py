@@ -100,7 +100,7 @@ _finish, _leave, _release = jitted(advance.gang_finished), jitted(advance.gang_l
 _there, _copy, _window = jitted(advance.inputs_there), jitted(advance.copy_made), jitted(advance.window_ended)
 _fail, _repair, _setup = jitted(advance.device_failed), jitted(advance.device_repaired), jitted(advance.setup_ended)
 _drop, _stop = jitted(advance.job_dropped), jitted(advance.gang_stopped)
-_recall = jitted(advance.gang_recalled)
+_recall, _moved = jitted(advance.gang_recalled), jitted(advance.time_moved)
 _facts, _per_gang = jitted(facts), jitted(per_gang)
 _empty = jax.jit(state.empty, static_argnums=2)
 _prepare = jax.jit(lambda policy, topology, workload: policy.prepare(topology, workload))
@@ -141,6 +141,7 @@ class Books:
     def pass_time(self, seconds: float) -> None:
         """Time goes by; nothing else happens."""
         self.now = self.now.plus(jnp.asarray(seconds))
+        self.core = _moved(self.core, self.t, self.now)
 
     def decide(self, action: Action) -> bool:
         """Apply an action; whether it was accepted."""
@@ -269,8 +270,13 @@ def shared_books(workload: Workload, *, arrived: int | None = None) -> Books:
     return books
 
 
+def whole_decision(policy: Policy, observation: Observation, seed: int = 0) -> Action:
+    """A policy's action."""
+    shown = observation if policy.cheats else replace(observation, true_background=None)
+    return _decide(policy, jax.random.key(seed), policy.init(observation.topology), shown)[1]
+
+
 def decision(policy: Policy, observation: Observation, seed: int = 0) -> tuple[int, int, int]:
     """A policy's action: kind, gang, device."""
-    shown = observation if policy.cheats else replace(observation, true_background=None)
-    _, action = _decide(policy, jax.random.key(seed), policy.init(observation.topology), shown)
+    action = whole_decision(policy, observation, seed)
     return int(action.kind), int(action.gang), int(action.device)

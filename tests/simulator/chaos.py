@@ -1,5 +1,7 @@
 """A policy that does anything, some of it against the rules: for tests of the simulators."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 
@@ -32,7 +34,7 @@ class Chaos(Policy):
 
     def decide(self, key, state, observation):
         core, t, w = observation.core, observation.topology, observation.workload
-        keys = jax.random.split(key, 7)
+        keys = jax.random.split(key, 8)
         gang = pick_gang(observation, jax.random.uniform(keys[0], core.status.shape))
         device = best_device(observation, gang, jax.random.uniform(keys[1], core.up.shape))
 
@@ -55,4 +57,6 @@ class Chaos(Policy):
         orderly = Action(*(jnp.asarray(x, jnp.int32) for x in (PLACE, gang, device, 0)))
         sensible = jax.random.bernoulli(keys[6], self.orderly) & observation.candidates.any()
         chosen = jax.tree.map(lambda a, b: jnp.where(sensible, a, b).astype(a.dtype), orderly, wild)
-        return state, with_more(chosen, (chosen.kind == PLACE) & (chosen.device % 2 == 0))
+        bound = jax.random.uniform(keys[7], (), minval=-0.2, maxval=0.6)  # of a wait, if it is above 0
+        bounded = replace(chosen, seconds=bound.astype(chosen.seconds.dtype))
+        return state, with_more(bounded, (chosen.kind == PLACE) & (chosen.device % 2 == 0))

@@ -29,9 +29,9 @@ UNLIMITED = 1e15  # bytes/s of a transfer that crosses no row
 COPIES = 4  # of an output: the original, and the last three others
 
 # In the order in which simultaneous events happen.
-EVENTS = ("finished", "set-up", "fetched", "arrival", "repair", "failure", "background", "window", "thought")
+EVENTS = ("finished", "set-up", "fetched", "arrival", "repair", "failure", "background", "window", "thought", "woken")
 
-# ("place", job, gang, device), ("preempt", job, gang), ("reconfigure", device, kernel) or ("wait",)
+# ("place", job, gang, device), ("preempt", job, gang), ("reconfigure", device, kernel), ("wait",) or ("wait", seconds)
 Action = tuple[Any, ...]
 Choose = Callable[["Reference"], Action]
 
@@ -81,6 +81,7 @@ class LiveGang:
     placed_s: float = 0.0
     start_s: float = 0.0
     setup_s: float = 0.0  # of this stay
+    held_s: float = 0.0  # READY though devices were open to it
 
     @property
     def workers(self) -> int:
@@ -155,6 +156,7 @@ class Reference:
         self.failure_at = scenario.failures[0].gap_s if scenario.failures else math.inf
 
         self.waited = False  # since the last event
+        self.wake_at = math.inf  # when a wait that has a bound is over
         self.offered = False  # a window has ended, and the decision that it offers has not been taken
         self.thought_at: float | None = None  # when the scheduler, now thinking, will have finished
         self.thought_through = False
@@ -163,6 +165,7 @@ class Reference:
         self.decisions: list[tuple[float, Action, bool]] = []
         self.starts: list[tuple[float, int, int, tuple[int, ...], tuple[int, ...]]] = []
         self.readings: list[list[float]] = []
+        self.held: list[float] = []  # after each event, seconds for which gangs in the system were held, all together
         self.stays: list[GangRecord] = []
         self.jobs: list[JobRecord] = []
         self.refused = 0
@@ -188,6 +191,7 @@ class Reference:
             stuck = not self.under_way() and (self.actionable() or self.placing())
             self.advance(event[0])
             self.happen(*event)
+            self.held.append(sum(g.held_s for gangs in self.active.values() for g in gangs))
             self.idle_events = self.idle_events + 1 if stuck else 0
             if self.idle_events > PATIENCE:
                 self.stalled = True
@@ -278,6 +282,7 @@ class Reference:
         add((len(self.readings) + 1) * self.scenario.disturbances.window_s, "window")
         if self.thought_at is not None:
             add(self.thought_at, "thought")
+        add(self.wake_at, "woken")
         if not ahead:
             return None
         time, kind, device, job, gang = min(ahead)
@@ -297,12 +302,16 @@ class Reference:
                 g.worked += step / unit_s
         for t in self.transfers:
             t.left_s -= step * self.transfer_share(t, shares)
+        for g in self.gangs(State.READY):
+            if sum(self.usable(g, d) and self.open(d) for d in range(len(self.kinds))) >= g.workers:
+                g.held_s += step
         self.now = to
 
     def happen(self, time: float, kind: str, job: int, gang: int, device: int) -> None:
         """One event."""
         self.events.append((time, kind, job, gang, device))
         self.waited = False
+        self.wake_at = math.inf
         match kind:
             case "finished":
                 self.finish(self.active[job][gang])
@@ -362,6 +371,8 @@ class Reference:
             for g in list(self.gangs(State.PLACING)):
                 self.make_ready(g)
         self.waited = not accepted or action[0] == "wait"
+        if accepted and action[0] == "wait" and len(action) > 1 and action[1] > 0:
+            self.wake_at = self.now + action[1]
         self.offered = self.offered and not self.waited
 
     def apply(self, action: Action) -> bool:
@@ -370,7 +381,7 @@ class Reference:
         if placing is not None and action[:3] != ("place", *placing):
             return False
         match action:
-            case ("wait",):
+            case ("wait",) | ("wait", _):
                 return True
             case ("place", int(job), int(gang), int(device)) if self.exists(job, gang):
                 return device in range(len(self.kinds)) and self.place(self.active[job][gang], device)
@@ -397,7 +408,7 @@ class Reference:
             self.next_sequence += 1
         g.devices.append(device)
         if len(g.devices) == g.workers:
-            g.state, g.placed_s = State.QUEUED, self.now
+            g.state, g.placed_s, g.held_s = State.QUEUED, self.now, 0.0
         return True
 
     def preempt(self, g: LiveGang) -> bool:
@@ -637,6 +648,11 @@ class Reference:
         # Reading: footprints count against the device's own kind, even where devices share a home memory.
         used = sum(self.footprint(g, device) for g in self.gangs(*ON_SLOTS) if device in g.devices)
         return self.kinds[device].memory - used
+
+    def open(self, device: int) -> bool:
+        """Whether a gang that is placed on a device now could start there at once, if it can run there."""
+        queued = any(device in g.devices for g in self.gangs(*IN_QUEUE))
+        return self.repair_at[device] is None and not queued and any(slot.free for slot in self.slots[device])
 
     def slots_of(self, g: LiveGang) -> list[Slot]:
         """The slots that a gang holds."""

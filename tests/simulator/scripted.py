@@ -8,7 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from symphony.scheduling.feasible import open_to
 from symphony.scheduling.policy import Action, Observation, Policy, best_feasible, choose, pick_gang, place, wait
+from symphony.scheduling.state import RUNNING
 
 
 class Scripted(Policy):
@@ -49,6 +51,30 @@ class WaitsForEver(Policy):
     def decide(self, key: Any, state: Any, observation: Observation) -> tuple[Any, Action]:
         """Wait."""
         return state, wait()
+
+
+class Patient(Policy):
+    """While something runs, holds the oldest gang that could start for so long; then decides as another policy does."""
+
+    then: Policy
+    seconds: float = 0.2
+
+    def init(self, topology: Any) -> Any:
+        """That of the other."""
+        return self.then.init(topology)
+
+    def prepare(self, topology: Any, workload: Any) -> Any:
+        """As the other does."""
+        return self.then.prepare(topology, workload)
+
+    def decide(self, key: Any, state: Any, observation: Observation) -> tuple[Any, Action]:
+        """A wait that ends when the time is over, or what the other says."""
+        core = observation.core
+        gang = pick_gang(observation)
+        left_s = self.seconds - core.held.total[gang]
+        holds = open_to(core, observation.topology)[gang] & (core.status == RUNNING).any() & (left_s > 1e-4)
+        state, action = self.then.decide(key, state, observation)
+        return state, choose(holds, wait(left_s), action)
 
 
 class BreaksRules(Policy):

@@ -205,7 +205,7 @@ def test_queues_are_served_in_order(runs: list[Run]) -> None:
     """Of two gangs on one device, the one that was placed first starts first."""
     for run in runs:
         log = run.trace.log
-        kind, job, gang, *_, accepted = log.decision
+        kind, job, gang, _, _, accepted, _ = log.decision
         started_job, started_gang, devices, *_ = log.started
         placed: dict[tuple[int, int], int] = {}
         queues: defaultdict[int, list[int]] = defaultdict(list)  # device -> placements of those that started, in order

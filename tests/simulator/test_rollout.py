@@ -53,12 +53,13 @@ def actions(trace):
     """What was decided in a run of the fast simulator: time, action in the reference's form, whether accepted."""
     decided = []
     for row in np.flatnonzero(trace.log.decision[0] >= 0):
-        kind, job, gang, device, kernel, accepted = (int(column[row]) for column in trace.log.decision)
+        kind, job, gang, device, kernel, accepted = (int(column[row]) for column in trace.log.decision[:-1])
+        seconds = float(trace.log.decision[-1][row])
         action = (
             ("place", job, gang, device),
             ("preempt", job, gang),
             ("reconfigure", device, kernel),
-            ("wait",),
+            ("wait", seconds),
         )[kind]
         decided.append((trace.before_s[row], action, bool(accepted)))
     return decided
@@ -89,6 +90,7 @@ def compare(scenario, trace, decisions, reference):
     assert kinds == [event[1] for event in reference.events]
     np.testing.assert_allclose(trace.after_s[rows], [event[0] for event in reference.events], **CLOSE)
     readings = log.reading[rows][[kind == "window" for kind in kinds]]
+    np.testing.assert_allclose(log.held[rows], reference.held, rtol=1e-8, atol=1e-9)
     np.testing.assert_allclose(readings, [sum(reading) for reading in reference.readings], rtol=1e-8, atol=1e-9)
 
     run = record(scenario, trace, "policy", 0.0)

@@ -39,6 +39,8 @@ def show(console: Console, told: Explanation, most: int) -> None:
     hidden = len(told.candidates) - most
     if hidden > 0:
         console.print(f"… and {hidden} more (--most)")
+    if told.waiting:
+        console.print(escape(told.waiting), soft_wrap=True)
     for device, rows in told.beliefs.items():
         said = ", ".join(
             f"{escape(x.resource)} {x.own:.0%} own + {x.others:.0%} ± {x.deviation:.0%} by others" for x in rows

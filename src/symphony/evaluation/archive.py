@@ -207,6 +207,7 @@ def _run_out(run: RunRecord) -> dict[str, Any]:
         "stalled": bool(run.stalled),
         "jobs_outside": int(run.jobs_outside),
         "devices": int(run.devices),
+        "idle_ready_share": _number(run.idle_ready_share),
         "metrics": {name: _number(value) for name, value in metrics(run).items()},  # for readers without Symphony
         "jobs": _columns(run.jobs, JobRecord),
         "gangs": _columns(run.gangs, GangRecord),
@@ -227,7 +228,8 @@ def _run_in(run: Mapping[str, Any]) -> RunRecord:
         wall_s=float(run["wall_s"]),
         stalled=run["stalled"],
         jobs_outside=run["jobs_outside"],
-        devices=run.get("devices", 0),  # archives of earlier versions have none
+        devices=run.get("devices", 0),  # archives of earlier versions have none …
+        idle_ready_share=float(run.get("idle_ready_share", "nan")),  # … nor this
     )
 
 

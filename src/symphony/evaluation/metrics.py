@@ -113,6 +113,13 @@ def _registry() -> Iterable[Metric]:
             "neither",
             f"Mean over the run and the rows of this kind ({what}) of min(1, load by the run's own work).",
         )
+    yield Metric(
+        "idle_ready_share",
+        "Empty devices with work ready",
+        "share",
+        "lower",
+        "Share of device-time in which a device was empty although a gang that it could run was ready and unplaced.",
+    )
     yield Metric("preemptions", "Preemptions", "count", "neither", "Stays of gangs that the policy cut short.")
     yield Metric("failures", "Stays lost to failures", "count", "lower", "Stays of gangs that a device failure ended.")
     yield Metric(
@@ -151,6 +158,8 @@ def metrics(run: RunRecord) -> dict[str, float]:
         share = np.mean((low < stretches) & (stretches <= high)) if len(stretches) else math.nan
         values[name] = float(share)
     values |= {f"utilisation.{kind}": run.utilisation[kind] for kind in RESOURCE_KINDS if kind in run.utilisation}
+    if not math.isnan(run.idle_ready_share):
+        values["idle_ready_share"] = run.idle_ready_share
     outcomes = Counter(gang.outcome for gang in run.gangs)
     values["preemptions"], values["failures"] = float(outcomes["preempted"]), float(outcomes["failed"])
     values["decisions_per_s"] = run.decisions / run.wall_s if run.wall_s > 0 else math.nan

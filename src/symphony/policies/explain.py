@@ -9,6 +9,7 @@ that part did. Parts act together, so that these numbers need not add up.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ from symphony.policies.learned import NEVER, Learned, Memory, Said
 from symphony.problem.arrays import topology_arrays
 from symphony.problem.errors import InputError
 from symphony.scheduling.estimate import Parts, parts
+from symphony.scheduling.holding import Holding, holding
 from symphony.scheduling.policy import Observation
 from symphony.simulator.contention import Bottleneck, ContentionModel
 from symphony.simulator.rollout import asked, begin, observe, until_decision
@@ -79,6 +81,7 @@ class Explanation:
     heuristic: Candidate | None  # what the heuristic would have placed
     beliefs: dict[str, tuple[Believed, ...]]  # by device, of the chosen candidate and of the heuristic's
     moved: dict[str, float]  # what of the lead over the heuristic's choice is lost without each part; {} = they agree
+    waiting: str = ""  # whether it may wait, for how long, and why (`scheduling/holding.py`)
 
     @property
     def chosen(self) -> Candidate:
@@ -97,6 +100,7 @@ class _Asked(eqx.Module):
     high: Array  # … or as much background
     without: dict[str, Array]  # scores when a part is taken away
     going: Array  # bool[]: the run is not over
+    holding: Holding
 
 
 def explain(
@@ -159,6 +163,7 @@ def _consider(policy: Learned, memory: Memory, shown: Observation, going: Array)
             "what happened before": said(seen, nodes, nothing).scores,
         },
         going=going,
+        holding=holding(shown),
     )
 
 
@@ -222,7 +227,30 @@ def _tell(a: _Asked, shown: Observation, scenario: Scenario) -> Explanation:
         heuristic=heuristic,
         beliefs={name: _beliefs(shown, names.devices.index(name), names.resources) for name in sorted(devices)},
         moved=moved,
+        waiting=_waiting(a, lambda gang: " ".join(gang_names(gang)), names.devices),
     )
+
+
+def _waiting(a: _Asked, name: Callable[[int], str], devices: tuple[str, ...]) -> str:
+    """Whether waiting is allowed, until when, and for whose sake."""
+    hold = jax.tree.map(np.asarray, a.holding)
+    if not bool(a.seen.may_wait):
+        if not hold.overdue.any():
+            return "may not wait: a gang is partly placed, or nothing is under way"
+        who = int(np.flatnonzero(hold.overdue)[hold.gain_s[hold.overdue].argmin()])
+        could = f"may not wait: {name(who)} could start on {devices[hold.here[who]]} now"
+        gain_s = hold.gain_s[who]
+        if gain_s > 0:
+            return f"{could}, and was held for as long as that could gain it ({gain_s:.3g} s)"
+        return f"{could}, and would finish earlier nowhere"
+    if not hold.held.any():
+        return "may wait for the next event: no ready gang could start now"
+    who = int(hold.left_s.argmin())
+    there = devices[hold.there[who]]
+    if hold.there[who] == hold.here[who]:
+        there += ", with less beside it"
+    gain = f"{name(who)} would finish {hold.gain_s[who]:.3g} s earlier on {there}"
+    return f"may wait at most {hold.left_s[who]:.3g} s: {gain}"
 
 
 def _beliefs(shown: Observation, device: int, resources: tuple[str, ...]) -> tuple[Believed, ...]:

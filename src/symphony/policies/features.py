@@ -5,9 +5,10 @@ profiles. So a cluster that is faster, a workload a thousand times longer or a k
 something known.
 
 K gangs that may be placed are looked at, and for each the M devices on which it would finish first. The rest of what is
-ready waits its turn: gangs of a job that lie further from its critical path, and jobs that have more left to do.
-Beside these, X actions that place nothing: to preempt one of the running gangs that have the most left to do, or to
-configure a free slot for one of the most critical gangs that will soon be ready.
+ready waits its turn: gangs of a job that lie further from its critical path, and jobs that have more left to do. If any
+gang is overdue (`scheduling/holding.py`: it could start now, and may be held no longer), one such gang is always looked
+at, and only placing is allowed. Beside these, X actions that place nothing: to preempt one of the running gangs that
+have the most left to do, or to configure a free slot for one of the most critical gangs that will soon be ready.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from jax import Array
 from symphony.baselines.preemptive import movable
 from symphony.baselines.tables import Links, gang_seconds, links, most, of_gang, readers, seconds_per_byte, settle
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.scheduling.clock import Amount
 from symphony.scheduling.estimate import Parts, engine_s, harm, holders, parts, slowdown
+from symphony.scheduling.holding import holding
 from symphony.scheduling.indexing import first, first_min, smallest, take
 from symphony.scheduling.policy import Observation, by_device, idle_devices
 from symphony.scheduling.state import (
@@ -99,6 +102,7 @@ class Seen(eqx.Module):
     asides: Asides
     scene: Array  # f[SCENE]
     may_wait: Array  # bool[]
+    wait_s: Array  # f[]: for how long at most
 
     def bent(self, bend: Bend, factors: Array) -> Seen:
         """What would be seen if the filter's factors [F] were other by so much. Leading axes may be decisions."""
@@ -211,8 +215,11 @@ def jobs(observation: Observation, g: Graphs) -> Jobs:
     )
 
 
-def shortlist(observation: Observation, g: Graphs, j: Jobs, count: int) -> Array:
-    """Gangs to look at [K], -1 = none: of the highest priority, each job's most critical first, shortest job first."""
+def shortlist(observation: Observation, g: Graphs, j: Jobs, count: int, overdue: Array) -> Array:
+    """Gangs to look at [K], -1 = none: of the highest priority, each job's most critical first, shortest job first.
+
+    If there are any that are `overdue` [G], the last is one of those, unless one comes before it anyway.
+    """
     core = observation.core
     allowed = observation.candidates.reshape(core.job.shape[0], -1)
     allowed &= (core.priority == jnp.where(allowed.any(axis=1), core.priority, -(2**31)).max())[:, None]
@@ -220,7 +227,10 @@ def shortlist(observation: Observation, g: Graphs, j: Jobs, count: int) -> Array
     behind = 1 - tail / jnp.maximum(tail.max(axis=1, keepdims=True), 1e-12)  # 0 for a job's most critical
     short = j.path_s / (j.path_s + g.scale)  # below 1, and less for shorter jobs
     key = jnp.where(allowed, behind + 0.5 * short[:, None], jnp.inf).reshape(-1)
-    return smallest(key, count)
+    chosen = smallest(key, count)
+    least, urgent = first_min(jnp.where(overdue, key, jnp.inf))
+    missing = jnp.isfinite(least) & ~(take(overdue, chosen) & (chosen >= 0)).any()
+    return chosen.at[-1].set(jnp.where(missing, urgent, chosen[-1]))
 
 
 def look_at(observation: Observation, g: Graphs, j: Jobs, gang: Array) -> Looked:
@@ -343,12 +353,25 @@ def pair_features(observation: Observation, g: Graphs, gang: Array, count: int) 
     return jax.vmap(of)(gang)
 
 
+def worth_saving(observation: Observation) -> Array:
+    """Running gangs that have run for longer than it takes to save and restore them [G].
+
+    So at least half of a device's time is work, however often a policy preempts.
+    """
+    core, w = observation.core, observation.workload
+    lane = core.lane[:, 0]
+    ran = observation.now.minus(Amount(take(core.lane_since.whole, lane), take(core.lane_since.part, lane)))
+    restore = observation.per_gang(w.restore)
+    return ran > observation.per_gang(w.checkpoint) + restore * (1 + core.resumed)
+
+
 def running(observation: Observation, g: Graphs, count: int) -> tuple[Array, Array]:
     """Running gangs that might be preempted [X], the most left to do first, and the seconds that they have left."""
     per_unit = observation.per_gang(g.best / jnp.maximum(jnp.asarray(observation.workload.units), 1e-12))
     left_s = observation.units_left * per_unit
     needed = (observation.core.status == READY).any()  # otherwise there is nobody to make room for
-    gang = smallest(jnp.where(movable(observation) & needed, -left_s, jnp.inf), count)
+    able = movable(observation) & worth_saving(observation) & needed
+    gang = smallest(jnp.where(able, -left_s, jnp.inf), count)
     return gang, take(left_s, gang)
 
 
@@ -356,6 +379,7 @@ def coming(observation: Observation, g: Graphs, count: int) -> tuple[Array, Arra
     """Gangs that wait for one parent [X], most critical first, and a device to be configured for each; -1 = none.
 
     Only those that are fastest on a kind that takes time to configure, and that no slot of that kind is ready for.
+    A kind that a ready gang could use is not configured ahead: that gang would be held meanwhile.
     """
     core, t = observation.core, observation.topology
     slow = take(t.kind_reconfigure, observation.per_gang(g.fastest)) > 0
@@ -363,10 +387,11 @@ def coming(observation: Observation, g: Graphs, count: int) -> tuple[Array, Arra
     gang = smallest(jnp.where(waits, -observation.per_gang(g.tail), jnp.inf), count)
     free = (core.lane_holds == FREE) & t.lane_exists
     used = by_device(1.0 * (free & (core.lane_kernel != UNCONFIGURED)), t)  # what is configured may be of use yet
+    wanted = jnp.bitwise_or.reduce(jnp.where(observation.candidates, core.runs_on, 0))
 
     def device(gang: Array) -> Array:
         f = observation.facts(gang)
-        there = core.up & (t.device_kind == g.fastest[f.graph, f.index])
+        there = core.up & (t.device_kind == g.fastest[f.graph, f.index]) & ((wanted >> t.device_kind) & 1 == 0)
         ready = (core.lane_kernel == f.kernel) & (free | core.lane_setup) & take(there, t.lane_device)
         least, best = first_min(jnp.where(there & (core.lanes_free > 0), used, jnp.inf))
         return jnp.where(jnp.isfinite(least) & ~ready.any() & (gang >= 0), best, -1)
@@ -375,13 +400,13 @@ def coming(observation: Observation, g: Graphs, count: int) -> tuple[Array, Arra
     return jnp.where(device_of >= 0, gang, -1), device_of
 
 
-def asides(observation: Observation, g: Graphs, j: Jobs, preempts: int, configures: int) -> Asides:
-    """What could be done instead of placing a gang."""
+def asides(observation: Observation, g: Graphs, j: Jobs, preempts: int, configures: int, allowed: Array) -> Asides:
+    """What could be done instead of placing a gang, if that is `allowed`."""
     core, t, w = observation.core, observation.topology, observation.workload
     victim, left_s = running(observation, g, preempts)
     next_, slot = coming(observation, g, configures)
     gangs = look_at(observation, g, j, jnp.concatenate([victim, next_]))
-    there = gangs.there & ~(core.status == PLACING).any()
+    there = gangs.there & allowed
     device = jnp.concatenate([take(core.device, victim)[:, 0].astype(jnp.int32), slot])
     saves = jnp.arange(preempts + configures) < preempts
     cost = jnp.asarray(w.checkpoint)[gangs.graph, gangs.task] + jnp.asarray(w.restore)[gangs.graph, gangs.task]
@@ -422,7 +447,9 @@ def see(observation: Observation, gangs: int, devices: int, preempts: int, confi
     g: Graphs = observation.prepared.graphs
     most = core.status.shape[0]
     j = jobs(observation, g)
-    gang = shortlist(observation, g, j, min(gangs, most))
+    hold = holding(observation)
+    gang = shortlist(observation, g, j, min(gangs, most), hold.overdue)
+    optional = hold.allowed & ~(core.status == PLACING).any()  # nothing need be placed now
     device, allowed, pairs = pair_features(observation, g, gang, min(devices, core.up.shape[0]))
     rows = jnp.stack([observation.own_load, observation.background, observation.background_std], axis=-1)
     busy = (core.status == QUEUED) | (core.status == RUNNING)
@@ -445,7 +472,8 @@ def see(observation: Observation, gangs: int, devices: int, preempts: int, confi
         pairs=pairs,
         device=device,
         allowed=allowed,
-        asides=asides(observation, g, j, min(preempts, most), min(configures, most)),
+        asides=asides(observation, g, j, min(preempts, most), min(configures, most), optional),
         scene=scene,
-        may_wait=(busy.any() & ~(core.status == PLACING).any()) | ~allowed.any(),
+        may_wait=(busy.any() & optional) | ~allowed.any(),
+        wait_s=hold.wait_s,
     )

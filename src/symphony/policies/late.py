@@ -8,7 +8,8 @@ now: by how much others on the same rows would slow it, and it them. That is wei
 it would cost beside its like is put on the other scale: who can run now for nothing, and will not be able to once only
 its like is left, goes first. Without that, those who harm nobody would be used up, beside one another.
 
-Unfair to itself: a decision looks at 16 gangs. Where all of these are kept back for one device, another may stay idle.
+No gang is kept back from a device on which it could start now for longer than that may gain it
+(`scheduling/holding.py`); then the learned policy's own choice is taken.
 """
 
 from __future__ import annotations
@@ -77,8 +78,9 @@ class Late(Policy):
         worth = score - jnp.exp(self.learned.network.regret) * cost
         open_ = take(wants, device) & (score > NEVER / 2)
         best = jnp.where(open_, worth, NEVER).argmax()
-        late = choose(open_.any(), place(take(seen.gangs.number, best), take(device, best)), wait())
-        return memory, choose(partly | (index >= rows * columns), chosen(seen, index), late)
+        late = choose(open_.any(), place(take(seen.gangs.number, best), take(device, best)), wait(seen.wait_s))
+        as_said = partly | (index >= rows * columns) | ~(open_.any() | seen.may_wait)
+        return memory, choose(as_said, chosen(seen, index), late)
 
 
 def alike(observation: Observation, gang: Array, device: Array) -> Array:

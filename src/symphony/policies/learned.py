@@ -332,4 +332,4 @@ def chosen(seen: Seen, index: Array) -> Action:
             reconfigure(take(asides.device, aside), take(asides.kernel, aside)),
         )
         action = choose(index < pairs, action, instead)
-    return choose(index < pairs + asides.device.size, action, wait())
+    return choose(index < pairs + asides.device.size, action, wait(seen.wait_s))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import jax
 import numpy as np
@@ -366,7 +367,7 @@ def _empty(t: TopologyArrays, shapes: Shapes) -> WorkloadArrays:
 
 
 GANG_FIELDS = {"status", "workers", "runs_on", "waiting_for", "sequence", "placed", "device", "lane", "inputs_left"}
-GANG_FIELDS |= {"resumed", "leaving", "copies", "copied"}
+GANG_FIELDS |= {"resumed", "leaving", "copies", "copied", "held"}
 
 
 def grown_core(small: Core, big: Core, before: Shapes, after: Shapes) -> Core:
@@ -376,14 +377,17 @@ def grown_core(small: Core, big: Core, before: Shapes, after: Shapes) -> Core:
         there = gangs // before.tasks * after.tasks + gangs % before.tasks
         return np.where(gangs >= 0, there, gangs)
 
-    changed = {}
+    def roomier(old: np.ndarray, new: np.ndarray) -> np.ndarray:
+        room = new.reshape(after.jobs, after.tasks, *new.shape[1:]).copy()
+        inner = (slice(0, length) for length in old.shape[1:])
+        room[: before.jobs, : before.tasks, *inner] = old.reshape(before.jobs, before.tasks, *old.shape[1:])
+        return room.reshape(new.shape)
+
+    changed: dict[str, Any] = {}
     for each in fields(Core):
         old, new = jax.tree.map(np.asarray, (getattr(small, each.name), getattr(big, each.name)))
         if each.name in GANG_FIELDS:
-            room = new.reshape(after.jobs, after.tasks, *new.shape[1:]).copy()
-            inner = (slice(0, length) for length in old.shape[1:])
-            room[: before.jobs, : before.tasks, *inner] = old.reshape(before.jobs, before.tasks, *old.shape[1:])
-            changed[each.name] = room.reshape(new.shape)
+            changed[each.name] = jax.tree.map(roomier, old, new)
         elif each.name in ("lane_holds", "head", "releasing"):
             changed[each.name] = moved(old)
         else:

@@ -107,6 +107,7 @@ class Loop:
         self._trials: dict[tuple[str, int], TaskRun] = {}  # kernels on device kinds that they have never run on
         self._events: deque[Event] = deque()  # for the core
         self._early: dict[int, Event] = {}  # gangs that have finished, of which the core has not heard
+        self._wakes_s = math.inf  # when the policy wants to be asked again
         self._own_time = OwnTime(len(self._on))
         self._zero_s = time.monotonic()  # policies are told the time since then: they take theirs to have begun at 0
         self.saving = Saving(engine, checkpoints, lambda run: scheduler.books.keep_running(run.job.row, run.index))
@@ -174,7 +175,8 @@ class Loop:
 
     def cycle(self, timeout_s: float) -> None:
         """Hear what has happened, have the core decide what follows, and then learn from it."""
-        events = self.engine.poll(min(timeout_s, self.saving.wait_s(), self.rounds.wait_s()))
+        wakes_in_s = max(self._wakes_s - time.monotonic(), 0.0)
+        events = self.engine.poll(min(timeout_s, wakes_in_s, self.saving.wait_s(), self.rounds.wait_s()))
         self._own_time.heard(time.monotonic())
         for event in events:
             self._heard(event)
@@ -182,12 +184,15 @@ class Loop:
         while self.requests:
             self.requests.popleft()()
         self.rounds.attend(time.monotonic())
+        if not self._events and time.monotonic() >= self._wakes_s:
+            self._events.append(Event(happened.WOKEN))
         while True:
             while self._events:
                 batch = [self._events.popleft() for _ in range(min(len(self._events), AT_ONCE))]
                 began_s = time.monotonic()
                 answer = self.scheduler.turn(batch, began_s - self._zero_s, self.others.believed(began_s))
                 self._own_time.decided(answer.decisions, time.monotonic() - began_s)
+                self._wakes_s = began_s + answer.wake_s
                 self._early |= {batch[k].who: batch[k] for k in answer.early.nonzero()[0]}
                 self._carry_out(answer)
             self._watch.attend(bool(self._attempts))

@@ -31,7 +31,8 @@ from symphony.scheduling.policy import Observation, Policy
 from symphony.scheduling.state import ABSENT, DONE, RUNNING, SAVING, Core
 
 AT_ONCE = 32  # events that one turn takes in; more take several
-ARRIVED, DROPPED, FINISHED, STOPPED, FAILED, REPAIRED, RECALLED, ROUND = range(8)  # kinds of events; a ROUND has ended
+# Kinds of events; a ROUND has ended, WOKEN: the time that the policy wanted to wait is over.
+ARRIVED, DROPPED, FINISHED, STOPPED, FAILED, REPAIRED, RECALLED, ROUND, WOKEN = range(9)
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,7 @@ class Answer:
     saved: np.ndarray  # i32[S]: gangs to preempt
     early: np.ndarray  # bool[B]: events that came too early: gangs that have FINISHED and had not started
     jobs: np.ndarray  # i32[K]: number of the job in each slot, -1 = free
+    wake_s: float  # tell it that it is WOKEN after so long, unless something happens before; inf = never
     decisions: int
     refused: int
     stuck: bool  # nothing runs, though a gang could be placed
@@ -106,9 +108,11 @@ class Answer:
         devices = early + AT_ONCE
         rest = devices + most * workers
         decisions, refused, stuck = data[rest : rest + 3].tolist()
+        wake_s = float(data[rest + 3 : rest + 4].view(np.float32)[0])
         places = data[devices:rest].reshape(most, workers)
         is_early = data[early:devices] > 0
-        return cls(data[:most], places, data[most:early], is_early, data[rest + 3 :], decisions, refused, bool(stuck))
+        jobs = data[rest + 4 :]
+        return cls(data[:most], places, data[most:early], is_early, jobs, wake_s, decisions, refused, bool(stuck))
 
 
 class _Turn(eqx.Module):
@@ -165,7 +169,7 @@ def take_turn(
 
     def event(number: int) -> Any:
         def happened(x: _Turn) -> _Turn:
-            k, core, early = x.told, replace(x.core, waited=~yes), x.early
+            k, core, early = x.told, advance.woken(x.core, yes), x.early
             who = moment.who[k]
             if number == ARRIVED:
                 job = Arrival(moment.graph[k], moment.home[k], moment.priority[k], moment.now)
@@ -185,13 +189,13 @@ def take_turn(
                 core = advance.device_repaired(core, who, yes)
             elif number == RECALLED:
                 core = advance.gang_recalled(core, who, yes)
-            else:  # all may be planned anew
+            elif number == ROUND:  # all may be planned anew
                 core = advance.window_ended(core, core.reading, core.own_reading, yes, yes)
             return replace(x, core=core, told=k + 1, early=early)
 
         return happened
 
-    parts = [leave, fetch, start, decide, *(event(number) for number in range(ROUND + 1))]
+    parts = [leave, fetch, start, decide, *(event(number) for number in range(WOKEN + 1))]
 
     def todo(x: _Turn) -> Array:
         """The next part, the first that has something to do; how many parts there are if none has."""
@@ -209,6 +213,7 @@ def take_turn(
     # What had been sent ahead may start and finish within a turn: so many can start.
     none = jnp.full(core.lane_holds.shape[0] + AT_ONCE, -1, jnp.int32)
     nowhere = jnp.full((none.shape[0], core.device.shape[1]), -1, jnp.int32)
+    core = advance.time_moved(core, t, moment.now)
     begin = _Turn(core, state, jnp.asarray(0, jnp.int32), jnp.zeros(AT_ONCE, bool), none, nowhere, none)
     end, _ = jax.lax.while_loop(lambda x: x[1] < len(parts), step, (begin, todo(begin)))
     return end.core, end.policy_state, _answer(core, end, t)
@@ -219,8 +224,10 @@ def _answer(before: Core, end: _Turn, t: TopologyArrays) -> Array:
     core = end.core
     stuck = (core.lane_holds < 0).all() & instant.wanted(replace(core, waited=jnp.asarray(False)), t)
     said = jnp.stack([core.decisions - before.decisions, core.refused - before.refused, stuck.astype(jnp.int32)])
+    wake_s = jnp.where(core.waited, core.wake_s, jnp.inf).astype(jnp.float32)
+    wakes = jax.lax.bitcast_convert_type(wake_s, jnp.int32)[None]  # bits: the answer is one vector of integers
     early, devices = end.early.astype(jnp.int32), end.devices.reshape(-1)
-    return jnp.concatenate([end.started, end.saved, early, devices, said, core.job])
+    return jnp.concatenate([end.started, end.saved, early, devices, said, wakes, core.job])
 
 
 def observe(

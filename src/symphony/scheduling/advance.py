@@ -14,7 +14,7 @@ from jax import Array
 
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.clock import Amount
-from symphony.scheduling.feasible import GangFacts, candidates, facts, fits, memory_by_kind, seconds_by_kind
+from symphony.scheduling.feasible import GangFacts, candidates, facts, fits, memory_by_kind, open_to, seconds_by_kind
 from symphony.scheduling.indexing import BIG, add_all, first, first_min, once, put, put_all, take
 from symphony.scheduling.policy import PLACE, PREEMPT, RECONFIGURE, WAIT, Action
 from symphony.scheduling.state import (
@@ -43,6 +43,17 @@ class Arrival(eqx.Module):
     home: Array  # i32: device whose memory holds its inputs
     priority: Array  # i32
     at: Amount
+
+
+def time_moved(core: Core, t: TopologyArrays, now: Amount) -> Core:
+    """It is later. READY gangs that could have started meanwhile were held for so long."""
+    passed = jnp.where(open_to(core, t), now.minus(core.now), 0)
+    return replace(core, now=now, held=core.held.plus(passed))
+
+
+def woken(core: Core, when: Array) -> Core:
+    """Something has happened, or the time to wait is over: the policy is asked again."""
+    return replace(core, waited=core.waited & ~when)
 
 
 def job_arrived(core: Core, w: WorkloadArrays, now: Amount, when: Array) -> Core:
@@ -85,6 +96,7 @@ def admit(core: Core, w: WorkloadArrays, job: Arrival, when: Array) -> Core:
         inputs_left=fill(core.inputs_left, inputs),
         placed=fill(core.placed, jnp.zeros(tasks, jnp.int32)),
         copied=fill(core.copied, jnp.zeros(tasks, jnp.int32)),
+        held=Amount(fill(core.held.whole, jnp.zeros(tasks)), fill(core.held.part, jnp.zeros(tasks))),
         resumed=fill(core.resumed, jnp.zeros(tasks, bool)),
         jobs_seen=core.jobs_seen + when,
     )
@@ -122,13 +134,15 @@ def place_worker(
     alone = take(core.head, device) < 0
     fetches = when & (worker == 0) & (take(core.inputs_left, gang) > 0)  # the first worker's device fetches the inputs
     row = jnp.where(jnp.arange(core.device.shape[1]) == worker, device, take(core.device, gang))
+    last = worker + 1 == f.workers
     return replace(
         core,
         sequence=put(core.sequence, gang, core.next_sequence, when & (worker == 0)),
         next_sequence=core.next_sequence + (when & (worker == 0)),
         device=put(core.device, gang, row, when),
         placed=put(core.placed, gang, worker + 1, when),
-        status=put(core.status, gang, jnp.where(worker + 1 == f.workers, QUEUED, PLACING), when),
+        status=put(core.status, gang, jnp.where(last, QUEUED, PLACING), when),
+        held=Amount(put(core.held.whole, gang, 0, when & last), put(core.held.part, gang, 0.0, when & last)),
         head=put(core.head, device, gang, when & alone),
         head_needs=put(core.head_needs, device, needs, when & alone),
         queued=put(core.queued, device, take(core.queued, device) + 1, when),
@@ -392,6 +406,7 @@ def apply(
         lanes_free=put(core.lanes_free, device, take(core.lanes_free, device) - 1, configures),
         leaving=core.leaving | (core.status == PLACING) & when & ~accepted,
         waited=core.waited | idle,
+        wake_s=jnp.where(idle, jnp.where(accepted & (action.seconds > 0), action.seconds, jnp.inf), core.wake_s),
         offered=core.offered & ~idle,
         decisions=core.decisions + when,
         refused=core.refused + (when & ~accepted),

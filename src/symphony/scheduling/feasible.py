@@ -76,6 +76,22 @@ def fits(core: Core, t: TopologyArrays, gang: Array) -> Array:
     return core.up & able & ~taken
 
 
+def open_devices(core: Core) -> Array:
+    """Devices on which a gang that is placed now could start at once [D]: up, a free slot, nobody before it."""
+    return core.up & (core.lanes_free > 0) & (core.queued == 0)
+
+
+def open_to(core: Core, t: TopologyArrays) -> Array:
+    """READY gangs that could start at once, were they placed [G]: as many open devices run them as they have workers.
+
+    Inputs that are elsewhere and memory that is taken are left aside.
+    """
+    kinds = jnp.arange(t.kind_memory.shape[0])
+    open_ = once((open_devices(core)[:, None] & (t.device_kind[:, None] == kinds)).sum(axis=0, dtype=jnp.int32))
+    able = (core.runs_on[:, None] >> kinds) & 1
+    return (core.status == READY) & ((able * open_).sum(axis=1, dtype=jnp.int32) >= core.workers)
+
+
 def startable(core: Core) -> tuple[Array, Array]:
     """Devices at which a gang could start [D], and which gang that is [D].
 

@@ -31,7 +31,7 @@ from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.problem.errors import PolicyError
 from symphony.problem.speeds import BeliefArrays
 from symphony.scheduling.clock import Amount
-from symphony.scheduling.feasible import GangFacts, candidates, facts, fits, per_gang, seconds_by_kind
+from symphony.scheduling.feasible import GangFacts, candidates, facts, fits, open_devices, per_gang, seconds_by_kind
 from symphony.scheduling.indexing import BIG, first, first_min, take
 from symphony.scheduling.state import Core
 from symphony.telemetry.tuning import Tuning
@@ -47,6 +47,7 @@ class Action(eqx.Module):
     device: Array  # i32: to PLACE on or RECONFIGURE
     kernel: Array  # i32: to RECONFIGURE to
     more: Array = eqx.field(default_factory=lambda: jnp.asarray(False))  # bool: the next one is decided with it
+    seconds: Array = eqx.field(default_factory=lambda: jnp.asarray(jnp.inf, float))  # f: to WAIT, at most
 
 
 def place(gang: ArrayLike, device: ArrayLike) -> Action:
@@ -64,9 +65,9 @@ def reconfigure(device: ArrayLike, kernel: ArrayLike) -> Action:
     return _action(RECONFIGURE, device=device, kernel=kernel)
 
 
-def wait() -> Action:
-    """Do nothing until the next event."""
-    return _action(WAIT)
+def wait(seconds: ArrayLike = jnp.inf) -> Action:
+    """Do nothing until the next event, or for at most so many seconds. A bound that is not above 0 is none."""
+    return replace(_action(WAIT), seconds=jnp.asarray(seconds, float))
 
 
 def _action(kind: ArrayLike, gang: ArrayLike = 0, device: ArrayLike = 0, kernel: ArrayLike = 0) -> Action:
@@ -224,5 +225,4 @@ def best_feasible(observation: Observation, device_score: Array, gang_score: Arr
 
 def idle_devices(observation: Observation) -> Array:
     """Devices with a free slot and an empty queue [D]."""
-    core = observation.core
-    return core.up & (core.lanes_free > 0) & (core.queued == 0)
+    return open_devices(observation.core)

@@ -45,6 +45,7 @@ class Core(eqx.Module):
     leaving: Array  # bool: to be taken off its devices before anything else happens
     copies: Array  # i16[G, V]: memories that hold its output, -1 = none; the first is the original
     copied: Array  # i16: copies made
+    held: Amount  # seconds for which it was READY though it could have started: see `feasible.open_to`
     # devices [D]
     up: Array  # bool
     memory_free: Array  # i32, in the unit of `kind_memory`
@@ -66,7 +67,9 @@ class Core(eqx.Module):
     next_sequence: Array  # i32
     releasing: Array  # i32: gang whose children are being told, -1 = none
     release_from: Array  # i32: its next child
-    waited: Array  # bool: the policy asked to wait for the next event
+    now: Amount  # the time that it was last told
+    waited: Array  # bool: the policy asked to wait …
+    wake_s: Array  # f: … so many seconds at most; inf = until the next event
     offered: Array  # bool: a decision is offered though no gang may be ready
     decisions: Array  # i32
     refused: Array  # i32
@@ -115,6 +118,7 @@ def empty(topology: TopologyArrays, workload: WorkloadArrays, job_slots: int) ->
         leaving=bools(g),
         copies=shorts(g, COPIES, fill=-1),
         copied=shorts(g),
+        held=Amount(ints(g), floats(g)),
         up=jnp.asarray(t.exists),
         memory_free=jnp.asarray(t.kind_memory)[jnp.asarray(t.device_kind)],
         lanes_free=jnp.asarray(t.slots),
@@ -133,7 +137,9 @@ def empty(topology: TopologyArrays, workload: WorkloadArrays, job_slots: int) ->
         next_sequence=ints(),
         releasing=ints(fill=-1),
         release_from=ints(),
+        now=Amount(ints(), floats()),
         waited=jnp.asarray(False),
+        wake_s=jnp.asarray(jnp.inf, float),
         offered=jnp.asarray(False),
         decisions=ints(),
         refused=ints(),

@@ -20,9 +20,9 @@ from symphony.simulator.scenarios import ScenarioArrays
 from symphony.simulator.world import IDLE, World
 
 # In the order in which events at equal times happen.
-EVENTS = ("finished", "set-up", "fetched", "arrival", "repair", "failure", "background", "window", "thought")
+EVENTS = ("finished", "set-up", "fetched", "arrival", "repair", "failure", "background", "window", "thought", "woken")
 EVENT_FINISHED, EVENT_SETUP, EVENT_FETCHED, EVENT_ARRIVAL, EVENT_REPAIR = range(5)
-EVENT_FAILURE, EVENT_BACKGROUND, EVENT_WINDOW, EVENT_THOUGHT = range(5, 9)
+EVENT_FAILURE, EVENT_BACKGROUND, EVENT_WINDOW, EVENT_THOUGHT, EVENT_WOKEN = range(5, 10)
 PATIENCE = 512  # events with nothing under way and a gang to place, after which a policy is said to have stalled
 
 
@@ -133,6 +133,7 @@ def advance_time(world: World, s: ScenarioArrays, contention: ContentionModel, w
             jnp.where(s.phases > 0, world.next_phase.minus(world.now), never),
             world.window_end.minus(world.now),
             jnp.where(thinking >= 0, thinking, never),
+            jnp.where(core.waited, core.wake_s, never),
         ]
     )
     wait, kind = first_min(jnp.maximum(waits, 0))
@@ -166,13 +167,14 @@ def advance_time(world: World, s: ScenarioArrays, contention: ContentionModel, w
     down_device = take(s.failure_device, world.failure % jnp.maximum(s.failures, 1))
     fails = is_kind(EVENT_FAILURE) & take(core.up, down_device)
     window = is_kind(EVENT_WINDOW)
+    core = advance.time_moved(core, t, now)
     core = advance.gang_finished(core, gang, is_kind(EVENT_FINISHED))
     core = advance.setup_ended(core, t, lane, is_kind(EVENT_SETUP))
     core = advance.job_arrived(core, w, now, is_kind(EVENT_ARRIVAL))
     core = advance.device_repaired(core, repaired, is_kind(EVENT_REPAIR))
     core = advance.device_failed(core, t, down_device, fails)
     core = advance.window_ended(core, world.load_area / s.window, world.own_area / s.window, s.offer, window)
-    core = replace(core, waited=core.waited & ~when)
+    core = advance.woken(core, when)
 
     step = world.phase % jnp.maximum(s.phases, 1)
     tenants = take(s.phase_load, step)

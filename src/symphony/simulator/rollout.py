@@ -41,11 +41,13 @@ class Log(eqx.Module):
     before: tuple[Array, Array]  # time of the first three: whole seconds, fraction
     left: tuple[Array, Array, Array]  # job, gang, status it left with; job -1 = none
     completed: Array  # i32: job, -1 = none
-    decision: tuple[Array, Array, Array, Array, Array, Array]  # kind, job, gang, device, kernel, accepted; kind -1
+    decision: tuple[Array, Array, Array, Array, Array, Array, Array]  # kind, job, gang, device, kernel, accepted,
+    # seconds to wait; kind -1 = none
     started: tuple[Array, Array, Array, Array, Array, Array]  # job, gang, devices, lanes, isolated_s, setup_s
     after: tuple[Array, Array]  # time of the event
     event: tuple[Array, Array, Array, Array]  # kind, job, gang, device; kind -1 = time did not move
     reading: Array  # f: sum over all rows of the last counter reading
+    held: Array  # f: sum over all gangs of the seconds for which they were held, as told by then
 
 
 def begin(s: ScenarioArrays, policy: Policy, key: Array) -> Carry:
@@ -158,6 +160,7 @@ def step(
             action.device,
             action.kernel,
             accepted,
+            action.seconds,
         ),
         started=(
             *name(started, start.gang, start.gang >= 0),
@@ -169,6 +172,7 @@ def step(
         after=(world.now.whole, world.now.part),
         event=(event.kind, *name(started, event.gang, event.gang >= 0), event.device),
         reading=world.core.reading.sum(),
+        held=world.core.held.total.sum(),
     )
     return carry, log
 

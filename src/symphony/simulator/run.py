@@ -20,6 +20,7 @@ from symphony.problem.workload import Workload
 from symphony.scheduling.policy import PLACE, Policy
 from symphony.scheduling.state import FINISHED, RUNNING, SAVED
 from symphony.simulator.contention import Bottleneck, ContentionModel
+from symphony.simulator.idleness import idle_ready_share
 from symphony.simulator.next_event import EVENT_ARRIVAL
 from symphony.simulator.records import GangRecord, JobRecord, RunRecord
 from symphony.simulator.rollout import Carry, Log, begin_batch, run_steps
@@ -228,11 +229,12 @@ def record(scenario: Scenario, trace: Trace, policy: str, wall_s: float) -> RunR
         job = workload.jobs[number]
         jobs.append(JobRecord(number, job.graph, job.arrival_s, float(before[row]), isolated[job.graph], job.priority))
     jobs.sort(key=lambda x: x.job)
+    stays = _stays(scenario, trace, before, after)
     return RunRecord(
         policy=policy,
         seed=scenario.seed,
         jobs=tuple(jobs),
-        gangs=tuple(_stays(scenario, trace, before, after)),
+        gangs=tuple(stays),
         makespan_s=max((job.finish_s for job in jobs), default=0.0),
         utilisation=_utilisation(scenario.topology, world),
         decisions=int(world.core.decisions),
@@ -242,6 +244,7 @@ def record(scenario: Scenario, trace: Trace, policy: str, wall_s: float) -> RunR
         stalled=bool(world.stalled),
         jobs_outside=_outside(workload, log, before, after),
         devices=len(scenario.topology.devices),
+        idle_ready_share=idle_ready_share(scenario.topology, workload, stays),
     )
 
 
@@ -267,7 +270,7 @@ def _utilisation(topology: Topology, world: World) -> dict[str, float]:
 def _stays(scenario: Scenario, trace: Trace, before: np.ndarray, after: np.ndarray) -> list[GangRecord]:
     """Walk the log once, opening a stay when a gang starts and closing it when the gang leaves."""
     log, workload = trace.log, scenario.workload
-    kind, job, gang, _, _, accepted = log.decision
+    kind, job, gang, _, _, accepted, _ = log.decision
     start_job, start_gang, devices, _, isolated, setup = log.started
     left_job, left_gang, left_status = log.left
     event_kind = log.event[0]
