@@ -23,6 +23,13 @@ def fail(text):
 
 
 @sy.kernel
+def rave(text):
+    """Writes a text, and fails with it."""
+    print("wrote", text)
+    raise LookupError(text)
+
+
+@sy.kernel
 def note(path, text, *after):
     """Leaves a line in a file: how often it ran can be counted."""
     with open(path, "a") as file:

@@ -22,10 +22,12 @@ from hypothesis import strategies as st
 
 import symphony as sy
 from symphony.service.client import RemoteCluster
+from symphony.service.ledger import read_events
 from symphony.service.service import Limits
 from symphony.service.serving import Server
+from symphony.service.state import BROKE
 from symphony.service.wire import PROTOCOL, PYTHON, Refusal
-from tests.service.kernels import add, one, wait_for
+from tests.service.kernels import add, one, rave, wait_for
 from tests.service.places import SECONDS, Place, place
 
 LIMITS = Limits(body_bytes=200_000, blob_bytes=300_000, open_jobs=30)
@@ -205,6 +207,51 @@ def test_figures_are_there_for_prometheus(here: Place, token: str, tmp_path: Pat
     assert 'symphony_requests_total{method="POST",route="/v1/jobs",status="201"}' in found
     named = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
     assert len(named) == len(set(named))
+
+
+# -------------------------------------------------------------------- text that cannot be encoded
+
+ABOUT_A_JOB = ("", "/tasks", "/explain", "/trace", "/logs")
+
+
+def everything_told(here: Place, token: str, job: int) -> str:
+    """What every route tells of a job, that lists it or is about it."""
+    told = [Answer(here, "GET", "/v1/jobs", **bearer(token))]
+    told += [Answer(here, "GET", f"/v1/jobs/{job}{what}", **bearer(token)) for what in ABOUT_A_JOB]
+    assert [one.status for one in told] == [200] * len(told), [one.body[:200] for one in told]
+    told.append(Answer(here, "GET", f"/v1/jobs/{job}/result", **bearer(token)))
+    assert told[-1].status == 409
+    return "".join(one.body.decode() for one in told)
+
+
+def test_lone_surrogates_in_exceptions_and_output_are_escaped(here: Place, token: str) -> None:
+    with RemoteCluster(here.server.url, token) as ann:
+        job = ann.submit(one(rave, "caf\udce9 \x1b[2J"))
+        with pytest.raises(sy.KernelError, match=r"caf\\udce9 \\x1b"):
+            job.result(SECONDS)
+        assert any(line.text == "wrote caf\\udce9 \\x1b[2J" for line in job.logs().lines)
+        text = everything_told(here, token, job.id)
+        assert r"caf\\udce9" in text and r"\u001b" not in text
+
+
+def test_a_journal_that_has_lone_surrogates_is_shown_all_the_same(here: Place, token: str) -> None:
+    """As older services wrote it down."""
+    wild = "caf\udce9"
+    with RemoteCluster(here.server.url, token) as ann:
+        job = ann.submit(one(rave, "x"))
+        job.wait(SECONDS)
+    run = next(e for e in read_events(here.service.database, job.id) if e.kind == BROKE)
+    error = run.data["error"] | {"message": wild, "traceback": wild, "where": wild}
+    data = run.data | {"error": error, "ended": wild, "name": wild, "printed": wild}
+    here.service.ledger.post(lambda entry: entry.add(BROKE, job.id, 0, **data)).result(SECONDS)
+    here.service.state.jobs[job.id].error = error
+    assert everything_told(here, token, job.id).count(r"caf\\udce9") > 4
+
+
+@pytest.mark.parametrize("wrong", [{"name": "g\ud800"}, {"g\ud800": 1}, {"tasks": [{"name": "\udfff"}]}])
+def test_lone_surrogates_in_what_is_submitted_are_refused_in_words(here: Place, token: str, wrong: dict) -> None:
+    found = Answer(here, "POST", "/v1/jobs", body(**wrong), **bearer(token))
+    assert found.status == 422 and found.error.message
 
 
 # -------------------------------------------------------------------- whatever comes
