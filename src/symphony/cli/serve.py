@@ -46,6 +46,7 @@ def serve(
     open_jobs: Annotated[int, typer.Option(help="Jobs of a user that are not over.", min=1)] = 10_000,
     body_bytes: Annotated[int, typer.Option(help="The largest request.", min=1_000)] = 16 << 20,
     blob_bytes: Annotated[int, typer.Option(help="The largest argument or function.", min=1_000)] = 1 << 30,
+    connections: Annotated[int, typer.Option(help="Connections at once.", min=4, max=50_000)] = 512,
     output_bytes: Annotated[int, typer.Option(help="Of what all jobs write that is kept.", min=1_000)] = 1 << 30,
     keep_days: Annotated[float, typer.Option(help="For which jobs that are over are remembered.", min=0.0)] = 7.0,
     share: Annotated[list[str] | None, typer.Option(help="USER=WEIGHT: his share, if not 1.")] = None,
@@ -56,9 +57,9 @@ def serve(
     """Serve this machine, or a Ray cluster, over HTTP."""
     with extra():
         from symphony.service import logs, tokens
+        from symphony.service.connections import is_loopback, raise_descriptor_limit
         from symphony.service.database import open_database
         from symphony.service.service import Limits, Service
-        from symphony.service.serving import is_loopback
         from symphony.service.serving import serve as run
     folder = state or default_folder()
     _check_logging(log_format, log_level)
@@ -67,6 +68,7 @@ def serve(
         blob_bytes=blob_bytes,
         open_jobs=open_jobs,
         requests_per_s=rate,
+        connections=connections,
         at_once=at_once,
         output_bytes=output_bytes,
         keep_s=keep_days * 86_400.0,
@@ -84,6 +86,7 @@ def serve(
         )
     logs.configure(log_format, log_level)
     keep_programs(folder / "compiled")
+    raise_descriptor_limit()
 
     def engine() -> Engine:
         return ray_engine(ray, given) if ray else LocalEngine(given)

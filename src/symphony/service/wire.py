@@ -165,6 +165,7 @@ class About(BaseModel):
     python: str = PYTHON
     ready: bool
     draining: bool
+    trouble: Text = ""  # what an administrator should know: connections are refused, and why
 
 
 class Run(BaseModel):
