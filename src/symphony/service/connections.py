@@ -17,6 +17,7 @@ import ipaddress
 import logging
 import os
 import resource
+import select
 import socket
 import time
 from collections import Counter
@@ -61,6 +62,7 @@ class Connections:
         self.most, self.patience = most, patience
         self.refused: Counter[str] = Counter()  # by why
         self.made: set[Connection] = set()
+        self.leaving: set[Connection] = set()  # closed for others, and gone with the next turn of the loop
         self._open: WeakSet[_Peer] = WeakSet()
         self._reports = {why: _Report() for why in HINTS}
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -76,7 +78,7 @@ class Connections:
             self._spare = -1
 
     def __len__(self) -> int:
-        return len(self._open)
+        return len(self._open) - len(self.leaving)
 
     @property
     def trouble(self) -> str:
@@ -90,6 +92,8 @@ class Connections:
     def accept(self, accept: Callable[[], tuple[socket.socket, Any]]) -> tuple[socket.socket, Any]:
         """The next connection that is let in; raises `BlockingIOError` when there is none, or it is others' turn."""
         for _ in range(ACCEPTS):
+            if len(self) >= self.most and self._least_missed() is None and self._has_unread():
+                break  # whether those are idle shows with the next turn of the loop
             try:
                 new, address = accept()
             except OSError as error:
@@ -109,7 +113,7 @@ class Connections:
     def _why_not(self, peer: _Peer) -> str:
         """Why a connection cannot be let in; "" if it can, after one that was idle was closed where need be."""
         short = peer.fileno() >= self._highest
-        if (short or len(self._open) >= self.most) and not self._close_idle():
+        if (short or len(self) >= self.most) and not self._close_idle():
             return DESCRIPTOR if short else FULL
         # Through loopback come a proxy, and all users of this machine: they cannot be told apart.
         if not is_loopback(peer.address):
@@ -158,12 +162,23 @@ class Connections:
             log.error("%d connections were refused: %s", report.count, HINTS[why])
             report.count, report.told_s = 0, now
 
+    def _least_missed(self) -> Connection | None:
+        """The connection that may be closed for another."""
+        idle = [one for one in self.made if one.idle and not one.transport.is_closing()]
+        idle.sort(key=lambda one: (one.known, one.idle_since_s))
+        return next((one for one in idle if not one.is_unread), None)
+
+    def _has_unread(self) -> bool:
+        """Whether a connection was accepted, or bytes of one have come, that the loop has not got to yet."""
+        return len(self.made) < len(self._open) or any(one.is_unread for one in self.made if one.idle)
+
     def _close_idle(self) -> bool:
         """Close the connection that will be missed least; whether there was one."""
-        idle = [one for one in self.made if one.idle and not one.transport.is_closing()]
-        if not idle:
+        found = self._least_missed()
+        if found is None:
             return False
-        min(idle, key=lambda one: (one.known, one.idle_since_s)).transport.abort()
+        self.leaving.add(found)
+        found.transport.abort()
         return True
 
     # --- every second
@@ -234,12 +249,22 @@ class Connection(H11Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._all.made.discard(self)
+        self._all.leaving.discard(self)
         super().connection_lost(exc)
 
     @property
     def idle(self) -> bool:
         """Whether no request is under way; part of the head of one may have come."""
         return self.cycle is None or self.cycle.response_complete
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether something has come that was not read yet: a request, most likely."""
+        if self.transport.is_closing():
+            return False
+        looked = select.poll()
+        looked.register(self.transport.get_extra_info("socket"), select.POLLIN)
+        return bool(looked.poll(0))
 
     def is_late(self, now_s: float, patience: Patience) -> bool:
         """Whether it has taken longer than it may. Bodies are looked after by whoever reads them."""
