@@ -272,7 +272,7 @@ class Connection(H11Protocol):
             self._stuck_since_s = now_s  # what is left of the answer has to go out
         if self._stuck_since_s is not None:
             return now_s - self._stuck_since_s > patience.write_s
-        return self.idle and now_s - self.idle_since_s > patience.head_s
+        return self.idle and now_s - self.idle_since_s > patience.head_s and not self.is_unread
 
     def on_response_complete(self) -> None:
         self.known = self.known or TOKEN in self.scope
