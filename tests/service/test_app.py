@@ -7,7 +7,9 @@ import hashlib
 import http.client
 import json
 import logging
+import os
 import random
+import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -21,6 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import symphony as sy
+from symphony.service import blobs
 from symphony.service.client import RemoteCluster
 from symphony.service.ledger import read_events
 from symphony.service.service import Limits
@@ -164,6 +167,23 @@ def test_blobs_are_what_they_say_and_their_owners_alone(here: Place, token: str)
     sent["graph"]["tasks"][0]["arguments"] = {"head": {"blob": path.rpartition("/")[2]}}
     assert Answer(here, "POST", "/v1/jobs", sent, **eve).status == 422
     assert not list(here.service.blobs.folder.glob("part-*"))
+
+
+def test_a_full_disk_is_said_at_once_and_leaves_nothing(
+    here: Place, token: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = b"x" * 200_000
+    path = f"/v1/blobs/{hashlib.sha256(data).hexdigest()}"
+    part = tmp_path / "part-x"
+    monkeypatch.setattr(
+        blobs.tempfile, "mkstemp", lambda **_: (os.open("/dev/full", os.O_WRONLY), part.touch() or str(part))
+    )
+    found = Answer(here, "PUT", path, data, **bearer(token))
+    assert found.status == 503 and isinstance(found.error, sy.UnavailableError) and "make room" in found.error.hint
+    assert not part.exists() and Answer(here, "HEAD", path, **bearer(token)).status == 404
+    none = shutil.disk_usage(tmp_path)._replace(free=100_000)
+    monkeypatch.setattr(blobs.shutil, "disk_usage", lambda _: none)  # then nothing is read, or written
+    assert Answer(here, "PUT", path, data, **bearer(token)).status == 503 and not part.exists()
 
 
 def test_a_user_who_asks_too_often_is_told_when_to_come_back(here: Place) -> None:
@@ -330,7 +350,7 @@ def test_whatever_bytes_come_the_service_stays(
 ) -> None:
     """A request of which some bytes are others: its head, its token or its body. It is answered, or hung up on."""
     rng, sent = random.Random(seed), json.dumps(body()).encode()
-    lines = ["POST /v1/jobs HTTP/1.1", "host: here", f"authorization: Bearer {token}", "idempotency-key: k"]
+    lines = ["POST /v1/jobs HTTP/1.1", "host: 127.0.0.1", f"authorization: Bearer {token}", "idempotency-key: k"]
     lines += ["content-type: application/json", f"content-length: {len(sent)}", "connection: close", "", ""]
     request = bytearray("\r\n".join(lines).encode() + sent)
     for _ in range(rng.randrange(1, 6)):

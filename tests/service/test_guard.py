@@ -17,7 +17,7 @@ from symphony.service.wire import Refusal
 from tests.service.kernels import add, one
 from tests.service.places import SECONDS, Place, place
 
-LIMITS = Limits(body_bytes=100_000)
+LIMITS = Limits(body_bytes=100_000, hosts=frozenset({"lab.example.org"}))
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +37,11 @@ def impatient(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def asked(here: Place, line: str, *headers: str, token: str = "", sent: bytes = b"") -> Iterator[socket.socket]:
+def asked(
+    here: Place, line: str, *headers: str, token: str = "", sent: bytes = b"", host: str = "127.0.0.1"
+) -> Iterator[socket.socket]:
     """A request, of whose body perhaps only a part is sent."""
-    head = [f"{line} HTTP/1.1", "host: 127.0.0.1", *headers]
+    head = [f"{line} HTTP/1.1", f"host: {host}", *headers]
     head += [f"authorization: Bearer {token}"] if token else []
     with socket.create_connection(("127.0.0.1", here.server.port), SECONDS) as there:
         there.sendall("\r\n".join([*head, "", ""]).encode() + sent)
@@ -78,6 +80,31 @@ def test_an_expired_token_is_refused_before_the_body(here: Place) -> None:
     with asked(here, "POST /v1/jobs", "content-length: 1000", token=old) as there:
         status, _, body = answer(there)
     assert status == 401 and b"expired" in body
+
+
+def test_wrong_tokens_are_slowed_down_and_valid_ones_are_not(here: Place) -> None:
+    token = here.token("new")
+    with ExitStack() as stack:
+        wrong = [stack.enter_context(asked(here, "GET /v1/jobs", "connection: close", token="no")) for _ in range(80)]
+        with asked(here, "GET /v1/jobs", "connection: close", token=token) as there:
+            assert answer(there)[0] == 200
+        assert {answer(there)[0] for there in wrong} == {401, 429}  # so many wait, the others have to come back
+
+
+@pytest.mark.parametrize(
+    "name", ["127.0.0.1", "localhost:7733", "LOCALHOST", "[::1]:80", "10.1.2.3", "lab.example.org"]
+)
+def test_names_that_are_ours_are_answered(here: Place, name: str) -> None:
+    with asked(here, "GET /healthz", "connection: close", host=name) as there:
+        assert answer(there)[0] == 200
+
+
+@pytest.mark.parametrize("name", ["evil.example.org", "localhost.evil.org:7733", "127.0.0.1.evil.org", "[x]"])
+def test_other_names_are_refused(here: Place, token: str, name: str) -> None:
+    for path in ("/healthz", "/v1/jobs"):
+        with asked(here, f"GET {path}", "connection: close", host=name, token=token) as there:
+            status, _, body = answer(there)
+        assert status == 421 and b"--allowed-host" in body
 
 
 # -------------------------------------------------------------------- sizes

@@ -6,6 +6,7 @@ Every answer that is an error has one form (`wire.Refusal`), and a status that s
 # Without `annotations` from the future: FastAPI reads those of functions within a function, whose names it cannot find.
 
 import asyncio
+import errno
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -27,9 +28,11 @@ from symphony.problem import topology_file
 from symphony.problem.errors import (
     InputError,
     SymphonyError,
+    UnavailableError,
     UnknownJobError,
     VersionError,
 )
+from symphony.problem.texts import readable
 from symphony.runtime import report
 from symphony.service import graphs, views
 from symphony.service.blobs import Upload, named_in
@@ -62,6 +65,9 @@ from symphony.service.wire import (
 
 log = logging.getLogger("symphony.service.http")
 LONGEST_WAIT_S = 60.0
+# What there may be too little of, and what to do.
+EXHAUSTED = {errno.ENOSPC: "its disk is full: make room", errno.EDQUOT: "its disk quota is used up: make room"}
+EXHAUSTED |= dict.fromkeys((errno.EMFILE, errno.ENFILE), "try again in a moment; or allow more files (ulimit -n)")
 LOOK_S = 0.5  # between two looks for what a job has written, which no event tells of
 LARGE = 256 << 10  # bytes of a body from which on it is read by another thread
 WRONG: dict[int | str, dict[str, Any]] = {
@@ -74,6 +80,7 @@ WRONG: dict[int | str, dict[str, Any]] = {
         408: "the body did not come in time",
         409: "not now: the job is not over, or has no result",
         413: "too large",
+        421: "for somebody else: the host is not known",
         422: "wrong in itself",
         429: "too much at once",
         503: "about to stop, not able to, or too much to do",
@@ -130,8 +137,8 @@ class Changes:
                 del self._waiting[job]
 
 
-def make_app(service: Service, connections: Connections) -> FastAPI:
-    """The application of a service, reached by some connections."""
+def make_app(service: Service, connections: Connections, hosts: frozenset[str]) -> FastAPI:
+    """The application of a service, reached by some connections and under some names."""
     changes, metrics = Changes(), Metrics(connections)
     service.listeners.append(changes.tell)
 
@@ -150,7 +157,7 @@ def make_app(service: Service, connections: Connections) -> FastAPI:
         openapi_url="/v1/openapi.json",
     )
     bearer = HTTPBearer(auto_error=False, description="made by `symphony token create`")
-    app.add_middleware(Guard, service=service, metrics=metrics)
+    app.add_middleware(Guard, service=service, metrics=metrics, hosts=hosts)
 
     # --- who asks
 
@@ -190,6 +197,13 @@ def make_app(service: Service, connections: Connections) -> FastAPI:
     @app.exception_handler(SQLAlchemyError)
     async def stuck(_: Request, error: SQLAlchemyError) -> JSONResponse:
         return refusal(broken_database(error))
+
+    @app.exception_handler(OSError)
+    async def exhausted(request: Request, error: OSError) -> JSONResponse:
+        if error.errno not in EXHAUSTED:
+            raise error
+        log.error("%s %s: %s", request.method, readable(request.url.path, 200), error.strerror)
+        return refusal(UnavailableError(f"the service cannot go on: {error.strerror}", hint=EXHAUSTED[error.errno]))
 
     @app.exception_handler(views.JobEnded)
     async def ended(_: Request, found: views.JobEnded) -> JSONResponse:
@@ -317,7 +331,7 @@ def make_app(service: Service, connections: Connections) -> FastAPI:
     @app.put("/v1/blobs/{digest}", responses=WRONG, openapi_extra=RAW)
     async def put_blob(digest: DigestPath, request: Request, token: Submitter) -> Response:
         """Send bytes that have this SHA-256; they are kept for an hour, or as long as a job names them."""
-        upload = Upload(service.blobs, digest, service.limits.blob_bytes)
+        upload = Upload(service.blobs, digest, service.limits.blob_bytes, int(request.headers.get("content-length", 0)))
         try:
             async for part in request.stream():
                 upload.add(part)

@@ -6,6 +6,7 @@ What is refused here is answered with the connection closed behind it: a body th
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import time
 from collections import Counter
@@ -40,6 +41,7 @@ from symphony.service.wire import PROTOCOL, VERSION_HEADER, Problem, Refusal
 
 log = logging.getLogger("symphony.service.http")
 PUBLIC = {"/healthz", "/readyz", "/v1/about", "/v1/openapi.json"}  # what needs no token, and has no body
+WRONG_S, WRONG_AT_ONCE = 0.25, 32  # that a wrong token waits for its answer, and how many may
 BODIES, BODIES_OF_A_USER = 4, 2  # of the largest size that may be on their way, or being read, at once
 
 
@@ -47,11 +49,17 @@ class SlowError(ServiceError):
     """A body that does not come."""
 
 
+class HostError(InputError):
+    """A request for somebody else."""
+
+
 class Guard:
     """Lets requests in, counts them, and says what they came to."""
 
-    def __init__(self, app: ASGIApp, service: Service, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, service: Service, metrics: Metrics, hosts: frozenset[str]) -> None:
+        """`hosts` are the names that it is asked by, in small letters; "*" is any."""
         limits = service.limits
+        self._hosts, self._wrong, self._most_wrong = hosts, 0, min(WRONG_AT_ONCE, limits.connections // 4)
         self._app, self._service, self._metrics = app, service, metrics
         self._rates, self._under_way = Rates(limits.requests_per_s), UnderWay(limits.body_bytes, limits.connections)
 
@@ -76,10 +84,11 @@ class Guard:
             await send(message)
 
         try:
-            if scope["path"] in PUBLIC:
-                await self._app(scope, body, answer)
-                return
             try:
+                self._check_host(headers)
+                if scope["path"] in PUBLIC:
+                    await self._app(scope, body, answer)
+                    return
                 token = scope[TOKEN] = await self._whose(headers)
                 self._rates.take(token.user)
                 body.check_length()
@@ -99,6 +108,21 @@ class Guard:
             more = {"fields": fields, "always": TOKEN in scope}
             log.info("%s %s %d", method, path, status, extra=more)
 
+    def _check_host(self, headers: Mapping[bytes, bytes]) -> None:
+        """Refuse names that are not ours: a page in a browser can have its own name lead to this address.
+
+        An address, or no name at all, cannot come from such a page.
+        """
+        given = headers.get(b"host", b"").decode("latin-1")
+        name = given.rpartition("]")[0].lstrip("[") if given.startswith("[") else given.partition(":")[0]
+        if not name or name.lower() in self._hosts or "*" in self._hosts:
+            return
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            hint = "use the address that it serves on, or serve with --allowed-host NAME"
+            raise HostError("this service is not known by that name", where=name, hint=hint) from None
+
     async def _whose(self, headers: Mapping[bytes, bytes]) -> Token:
         """The token of a request."""
         scheme, _, given = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
@@ -111,8 +135,19 @@ class Guard:
             except SQLAlchemyError as error:
                 raise broken_database(error) from None
         if token is None:
+            await self._slow_down()
             raise TokenError("invalid token", hint=NEW)
         return token
+
+    async def _slow_down(self) -> None:
+        """Make whoever tries tokens wait. Whoever has a valid one never does."""
+        if self._wrong >= self._most_wrong:
+            raise BusyError("too many wrong tokens at once", hint="try again in a moment")
+        self._wrong += 1
+        try:
+            await asyncio.sleep(WRONG_S)
+        finally:
+            self._wrong -= 1
 
 
 class Body:
@@ -224,6 +259,7 @@ def status_of(error: SymphonyError) -> int:
         (VersionError, 400),
         (JobError, 409),
         (LimitError, 413),
+        (HostError, 421),
         (InputError, 422),
         (SlowError, 408),
         (ServiceError, 409),

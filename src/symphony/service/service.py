@@ -61,6 +61,7 @@ class Limits:
     open_jobs: int = 10_000  # of a user
     requests_per_s: float = 500.0  # of a user
     connections: int = 512  # in all; half of them from one address, or with requests of one user
+    hosts: frozenset[str] = frozenset()  # names that it is asked by, besides its address and that of its machine
     patience: Patience = field(default_factory=Patience)
     at_once: int = Shapes.jobs  # jobs in the hands of the cluster: as many as its core has room for
     output_bytes: int = 1 << 30  # of what all jobs have written to their standard streams

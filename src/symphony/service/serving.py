@@ -29,7 +29,7 @@ class Server:
         self._socket.connections = self.connections
         self.host, self.port = host, self._socket.getsockname()[1]
         config = uvicorn.Config(
-            make_app(service, self.connections),
+            make_app(service, self.connections, names(host) | service.limits.hosts),
             loop="asyncio",  # which takes connections by `Listener.accept`
             http=partial(Connection, self.connections),  # type: ignore[arg-type]  # called, and nothing else
             ws="none",
@@ -63,6 +63,11 @@ class Server:
         self._thread.join()
         self._socket.close()
         self.connections.close()
+
+
+def names(host: str) -> frozenset[str]:
+    """The names under which a service on an address is reached."""
+    return frozenset(one.lower() for one in ("localhost", host, socket.gethostname()))
 
 
 def bound(host: str, port: int) -> Listener:
