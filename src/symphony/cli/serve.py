@@ -5,10 +5,10 @@ from __future__ import annotations
 import getpass
 import logging
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
-from urllib.parse import urlsplit
 
 import typer
 
@@ -139,8 +139,8 @@ def keep_private(folder: Path) -> None:
 
 def _warn_of_password(database: str) -> None:
     """Everybody on this machine sees the words of a command."""
-    password = urlsplit(database).password
-    if password and any(password in word for word in sys.argv):
+    found = re.search(r"://[^/@:]*:([^@/]+)@", database)
+    if found is not None and any(found[1] in word for word in sys.argv):
         log.warning(
             "everybody on this machine can see the database's password among the processes; "
             "put the address into SYMPHONY_DATABASE instead of --database"
