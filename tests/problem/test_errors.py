@@ -62,3 +62,10 @@ def test_errors_of_kernels_carry_what_happened_where_they_ran() -> None:
     error = errors.KernelError("it raised", hint="look", traceback="Traceback …\nValueError: x\n")
     assert str(error) == "it raised\nhint: look\n\nTraceback …\nValueError: x"
     assert errors.WorkerDiedError("it died", signal=9).signal == 9
+
+
+def test_whatever_is_echoed_can_be_encoded_and_printed() -> None:
+    error = InputError("job '\ud800\x1b[2J'", where="\udcff.toml", hint="not \x00")
+    assert str(error).encode() == b"\\udcff.toml: job '\\ud800\\x1b[2J'\nhint: not \\x00"
+    told = errors.KernelError("x", traceback="line\ud800\n" * 100_000).traceback
+    assert told.startswith("line\\ud800\nline") and len(told) < 100_000 and told.encode()

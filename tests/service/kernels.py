@@ -23,6 +23,29 @@ def fail(text):
 
 
 @sy.kernel
+def rave(text):
+    """Writes a text, and fails with it."""
+    print("wrote", text)
+    raise LookupError(text)
+
+
+@sy.kernel
+def die_once(path, go):
+    """Kills its process, the first time, when a file is there."""
+    import os
+    import pathlib
+    import signal
+    import time
+
+    while not pathlib.Path(go).exists():
+        time.sleep(0.005)
+    if not pathlib.Path(path).exists():
+        pathlib.Path(path).touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "lives"
+
+
+@sy.kernel
 def note(path, text, *after):
     """Leaves a line in a file: how often it ran can be counted."""
     with open(path, "a") as file:

@@ -16,8 +16,11 @@ from symphony.service.client import RemoteCluster, connect
 class Serve:
     """One run of the command; `state` is what it shares with the next."""
 
-    def __init__(self, state: Path, *options: str) -> None:
+    def __init__(self, state: Path, *options: str, descriptors: int = 0) -> None:
+        """`descriptors`: as many files as it may have open, if not as many as we."""
         command = [sys.executable, "-c", "from symphony.cli import main; main()", "serve", "--json", "--port", "0"]
+        if descriptors:
+            command = ["sh", "-c", f'ulimit -n {descriptors} && exec "$@"', "sh", *command]
         self.log = state.parent / "serve.log"
         with self.log.open("a") as log:
             self.process = subprocess.Popen(

@@ -7,7 +7,9 @@ import hashlib
 import http.client
 import json
 import logging
+import os
 import random
+import shutil
 import socket
 import time
 from collections.abc import Iterator
@@ -21,11 +23,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import symphony as sy
+from symphony.service import blobs
 from symphony.service.client import RemoteCluster
+from symphony.service.ledger import read_events
 from symphony.service.service import Limits
 from symphony.service.serving import Server
+from symphony.service.state import BROKE
 from symphony.service.wire import PROTOCOL, PYTHON, Refusal
-from tests.service.kernels import add, one, wait_for
+from tests.service.kernels import add, one, rave, wait_for
 from tests.service.places import SECONDS, Place, place
 
 LIMITS = Limits(body_bytes=200_000, blob_bytes=300_000, open_jobs=30)
@@ -164,6 +169,23 @@ def test_blobs_are_what_they_say_and_their_owners_alone(here: Place, token: str)
     assert not list(here.service.blobs.folder.glob("part-*"))
 
 
+def test_a_full_disk_is_said_at_once_and_leaves_nothing(
+    here: Place, token: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = b"x" * 200_000
+    path = f"/v1/blobs/{hashlib.sha256(data).hexdigest()}"
+    part = tmp_path / "part-x"
+    monkeypatch.setattr(
+        blobs.tempfile, "mkstemp", lambda **_: (os.open("/dev/full", os.O_WRONLY), part.touch() or str(part))
+    )
+    found = Answer(here, "PUT", path, data, **bearer(token))
+    assert found.status == 503 and isinstance(found.error, sy.UnavailableError) and "make room" in found.error.hint
+    assert not part.exists() and Answer(here, "HEAD", path, **bearer(token)).status == 404
+    none = shutil.disk_usage(tmp_path)._replace(free=100_000)
+    monkeypatch.setattr(blobs.shutil, "disk_usage", lambda _: none)  # then nothing is read, or written
+    assert Answer(here, "PUT", path, data, **bearer(token)).status == 503 and not part.exists()
+
+
 def test_a_user_who_asks_too_often_is_told_when_to_come_back(here: Place) -> None:
     here.service.limits = replace(LIMITS, requests_per_s=1e-6)
     slow = Place(here.service, Server(here.service, "127.0.0.1", 0))
@@ -205,6 +227,51 @@ def test_figures_are_there_for_prometheus(here: Place, token: str, tmp_path: Pat
     assert 'symphony_requests_total{method="POST",route="/v1/jobs",status="201"}' in found
     named = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
     assert len(named) == len(set(named))
+
+
+# -------------------------------------------------------------------- text that cannot be encoded
+
+ABOUT_A_JOB = ("", "/tasks", "/explain", "/trace", "/logs")
+
+
+def everything_told(here: Place, token: str, job: int) -> str:
+    """What every route tells of a job, that lists it or is about it."""
+    told = [Answer(here, "GET", "/v1/jobs", **bearer(token))]
+    told += [Answer(here, "GET", f"/v1/jobs/{job}{what}", **bearer(token)) for what in ABOUT_A_JOB]
+    assert [one.status for one in told] == [200] * len(told), [one.body[:200] for one in told]
+    told.append(Answer(here, "GET", f"/v1/jobs/{job}/result", **bearer(token)))
+    assert told[-1].status == 409
+    return "".join(one.body.decode() for one in told)
+
+
+def test_lone_surrogates_in_exceptions_and_output_are_escaped(here: Place, token: str) -> None:
+    with RemoteCluster(here.server.url, token) as ann:
+        job = ann.submit(one(rave, "caf\udce9 \x1b[2J"))
+        with pytest.raises(sy.KernelError, match=r"caf\\udce9 \\x1b"):
+            job.result(SECONDS)
+        assert any(line.text == "wrote caf\\udce9 \\x1b[2J" for line in job.logs().lines)
+        text = everything_told(here, token, job.id)
+        assert r"caf\\udce9" in text and r"\u001b" not in text
+
+
+def test_a_journal_that_has_lone_surrogates_is_shown_all_the_same(here: Place, token: str) -> None:
+    """As older services wrote it down."""
+    wild = "caf\udce9"
+    with RemoteCluster(here.server.url, token) as ann:
+        job = ann.submit(one(rave, "x"))
+        job.wait(SECONDS)
+    run = next(e for e in read_events(here.service.database, job.id) if e.kind == BROKE)
+    error = run.data["error"] | {"message": wild, "traceback": wild, "where": wild}
+    data = run.data | {"error": error, "ended": wild, "name": wild, "printed": wild}
+    here.service.ledger.post(lambda entry: entry.add(BROKE, job.id, 0, **data)).result(SECONDS)
+    here.service.state.jobs[job.id].error = error
+    assert everything_told(here, token, job.id).count(r"caf\\udce9") > 4
+
+
+@pytest.mark.parametrize("wrong", [{"name": "g\ud800"}, {"g\ud800": 1}, {"tasks": [{"name": "\udfff"}]}])
+def test_lone_surrogates_in_what_is_submitted_are_refused_in_words(here: Place, token: str, wrong: dict) -> None:
+    found = Answer(here, "POST", "/v1/jobs", body(**wrong), **bearer(token))
+    assert found.status == 422 and found.error.message
 
 
 # -------------------------------------------------------------------- whatever comes
@@ -283,7 +350,7 @@ def test_whatever_bytes_come_the_service_stays(
 ) -> None:
     """A request of which some bytes are others: its head, its token or its body. It is answered, or hung up on."""
     rng, sent = random.Random(seed), json.dumps(body()).encode()
-    lines = ["POST /v1/jobs HTTP/1.1", "host: here", f"authorization: Bearer {token}", "idempotency-key: k"]
+    lines = ["POST /v1/jobs HTTP/1.1", "host: 127.0.0.1", f"authorization: Bearer {token}", "idempotency-key: k"]
     lines += ["content-type: application/json", f"content-length: {len(sent)}", "connection: close", "", ""]
     request = bytearray("\r\n".join(lines).encode() + sent)
     for _ in range(rng.randrange(1, 6)):

@@ -16,11 +16,14 @@ from symphony.problem.errors import InputError
 from symphony.service.client import RemoteCluster, connect
 
 Url = Annotated[str, typer.Option("--url", help="Where the service is (SYMPHONY_URL).")]
-Key = Annotated[str, typer.Option("--token", help="A token (SYMPHONY_TOKEN).")]
+Key = Annotated[str, typer.Option("--token", help="A token; others on this machine see it, better: SYMPHONY_TOKEN.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Number = Annotated[int, typer.Argument(metavar="ID", help="The number of the job.", min=1)]
 State = Annotated[Path | None, typer.Option("--state", help="Folder for journal, blobs and profiles.")]
-Database = Annotated[str, typer.Option("--database", help="postgresql://…, instead of SQLite in that folder.")]
+Database = Annotated[
+    str,
+    typer.Option("--database", envvar="SYMPHONY_DATABASE", help="postgresql://…, instead of SQLite in that folder."),
+]
 
 __all__ = [
     "AsJson",

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import getpass
+import logging
+import os
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -21,6 +24,7 @@ from symphony.runtime.programs import keep_programs
 from symphony.runtime.rounds import ROUND_S
 from symphony.service.client import ADDRESS, DEFAULT_PORT, default_folder
 
+log = logging.getLogger("symphony.service")
 Ray = Annotated[
     str, typer.Option("--ray", help="A Ray cluster instead: HOST:PORT, auto (that of this machine), local.")
 ]
@@ -46,6 +50,8 @@ def serve(
     open_jobs: Annotated[int, typer.Option(help="Jobs of a user that are not over.", min=1)] = 10_000,
     body_bytes: Annotated[int, typer.Option(help="The largest request.", min=1_000)] = 16 << 20,
     blob_bytes: Annotated[int, typer.Option(help="The largest argument or function.", min=1_000)] = 1 << 30,
+    connections: Annotated[int, typer.Option(help="Connections at once.", min=4, max=50_000)] = 512,
+    allowed_host: Annotated[list[str] | None, typer.Option(help="A name that it is asked by; * for any.")] = None,
     output_bytes: Annotated[int, typer.Option(help="Of what all jobs write that is kept.", min=1_000)] = 1 << 30,
     keep_days: Annotated[float, typer.Option(help="For which jobs that are over are remembered.", min=0.0)] = 7.0,
     share: Annotated[list[str] | None, typer.Option(help="USER=WEIGHT: his share, if not 1.")] = None,
@@ -56,9 +62,9 @@ def serve(
     """Serve this machine, or a Ray cluster, over HTTP."""
     with extra():
         from symphony.service import logs, tokens
+        from symphony.service.connections import is_loopback, raise_descriptor_limit
         from symphony.service.database import open_database
         from symphony.service.service import Limits, Service
-        from symphony.service.serving import is_loopback
         from symphony.service.serving import serve as run
     folder = state or default_folder()
     _check_logging(log_format, log_level)
@@ -67,12 +73,15 @@ def serve(
         blob_bytes=blob_bytes,
         open_jobs=open_jobs,
         requests_per_s=rate,
+        connections=connections,
+        hosts=frozenset(name.lower() for name in allowed_host or ()),
         at_once=at_once,
         output_bytes=output_bytes,
         keep_s=keep_days * 86_400.0,
         weights=_weights(share or []),
     )
     given = topologies.topology(topology) if topology else None
+    keep_private(folder)
     found = open_database(database, folder)
     own = tokens.own_token(found, folder, getpass.getuser())
     others = len(tokens.listed(found)) > 1
@@ -83,7 +92,11 @@ def serve(
             hint="make one: symphony token create NAME; or serve on 127.0.0.1",
         )
     logs.configure(log_format, log_level)
+    if os.geteuid() == 0:
+        log.warning("serving as root: whoever may submit may do anything on this machine; serve as another user")
+    _warn_of_password(database)
     keep_programs(folder / "compiled")
+    raise_descriptor_limit()
 
     def engine() -> Engine:
         return ray_engine(ray, given) if ray else LocalEngine(given)
@@ -108,6 +121,30 @@ def serve(
     finally:
         (folder / ADDRESS).unlink(missing_ok=True)
     sys.exit(status)
+
+
+def keep_private(folder: Path) -> None:
+    """Let nobody else into the folder of a service, which has what users sent. One of others' things is left alone."""
+    if not folder.is_dir() or not folder.stat().st_mode & 0o077:
+        return
+    inside = {path.name for path in folder.iterdir()}
+    if folder.stat().st_uid == os.geteuid() and (not inside or "lock" in inside):
+        folder.chmod(0o700)
+    else:
+        terminal.console(stderr=True).print(
+            f"warning: others may look into {folder}, where everything is kept\nhint: chmod 700 {folder}",
+            soft_wrap=True,
+        )
+
+
+def _warn_of_password(database: str) -> None:
+    """Everybody on this machine sees the words of a command."""
+    found = re.search(r"://[^/@:]*:([^@/]+)@", database)
+    if found is not None and any(found[1] in word for word in sys.argv):
+        log.warning(
+            "everybody on this machine can see the database's password among the processes; "
+            "put the address into SYMPHONY_DATABASE instead of --database"
+        )
 
 
 def _weights(given: list[str]) -> dict[str, float]:

@@ -20,6 +20,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from symphony.problem.texts import LONGEST_TEXT, readable
 from symphony.problem.topology import Topology
 
 # Why work failed.
@@ -125,6 +126,10 @@ class Failed:
     traceback: str = ""
     exception: bytes | None = None  # pickled: for the one who asked, and nobody else, to unpickle
     signal: int = 0  # that ended its process
+
+    def __post_init__(self) -> None:
+        for name in ("message", "type", "traceback"):  # as the kernel wrote them: anything
+            object.__setattr__(self, name, readable(getattr(self, name), LONGEST_TEXT))
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,13 @@ SymphonyError
 
 from __future__ import annotations
 
+from symphony.problem.texts import LONGEST_TEXT, readable
+
 LONGEST = 400  # of a message: input that is echoed may be of any length
 
 
 def _cut(text: str) -> str:
+    text = readable(text)
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 60]} … {text[-50:]}"
 
 
@@ -41,7 +44,7 @@ class SymphonyError(Exception):
     """Base of every error raised on purpose. `hint` says what to type next."""
 
     def __init__(self, message: str, *, hint: str = "", where: str = "") -> None:
-        self.message, self.hint, self.where = _cut(message), hint, _cut(where)
+        self.message, self.hint, self.where = _cut(message), readable(hint), _cut(where)
         super().__init__(str(self))
 
     def __str__(self) -> str:
@@ -125,7 +128,7 @@ class KernelError(JobError):
     """A kernel raised, or returned what cannot be sent. `traceback` is the text from where it ran."""
 
     def __init__(self, message: str, *, hint: str = "", where: str = "", traceback: str = "") -> None:
-        self.traceback = traceback
+        self.traceback = readable(traceback, LONGEST_TEXT)
         super().__init__(message, hint=hint, where=where)
 
     def __str__(self) -> str:

@@ -6,6 +6,7 @@ Every answer that is an error has one form (`wire.Refusal`), and a status that s
 # Without `annotations` from the future: FastAPI reads those of functions within a function, whose names it cannot find.
 
 import asyncio
+import errno
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,30 +23,26 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from symphony.problem import topology_file
 from symphony.problem.errors import (
-    BusyError,
     InputError,
-    JobError,
-    LimitError,
-    ScopeError,
-    ServiceError,
     SymphonyError,
-    TokenError,
     UnavailableError,
     UnknownJobError,
     VersionError,
 )
+from symphony.problem.texts import readable
 from symphony.runtime import report
 from symphony.service import graphs, views
-from symphony.service.blobs import Upload, named_in, too_large
+from symphony.service.blobs import Upload, named_in
+from symphony.service.connections import TOKEN, Connections
+from symphony.service.guard import Guard, broken_database, refusal
 from symphony.service.job_logs import CURSOR
 from symphony.service.metrics import Metrics
 from symphony.service.service import Service
 from symphony.service.state import JobRecord
-from symphony.service.tokens import ADMIN, NEW, READ, SUBMIT, Rates, Token, check_scope
+from symphony.service.tokens import ADMIN, READ, SUBMIT, Token, check_scope
 from symphony.service.wire import (
     KEY_HEADER,
     PROTOCOL,
@@ -68,6 +65,9 @@ from symphony.service.wire import (
 
 log = logging.getLogger("symphony.service.http")
 LONGEST_WAIT_S = 60.0
+# What there may be too little of, and what to do.
+EXHAUSTED = {errno.ENOSPC: "its disk is full: make room", errno.EDQUOT: "its disk quota is used up: make room"}
+EXHAUSTED |= dict.fromkeys((errno.EMFILE, errno.ENFILE), "try again in a moment; or allow more files (ulimit -n)")
 LOOK_S = 0.5  # between two looks for what a job has written, which no event tells of
 LARGE = 256 << 10  # bytes of a body from which on it is read by another thread
 WRONG: dict[int | str, dict[str, Any]] = {
@@ -77,11 +77,13 @@ WRONG: dict[int | str, dict[str, Any]] = {
         401: "the token is missing, wrong or expired",
         403: "the token may not do this",
         404: "there is no such thing, or it is somebody else's",
+        408: "the body did not come in time",
         409: "not now: the job is not over, or has no result",
         413: "too large",
+        421: "for somebody else: the host is not known",
         422: "wrong in itself",
         429: "too much at once",
-        503: "about to stop, or not able to",
+        503: "about to stop, not able to, or too much to do",
     }.items()
 }
 REFUSED = {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}}
@@ -135,9 +137,9 @@ class Changes:
                 del self._waiting[job]
 
 
-def make_app(service: Service) -> FastAPI:
-    """The application of a service."""
-    changes, metrics, rates = Changes(), Metrics(), Rates(service.limits.requests_per_s)
+def make_app(service: Service, connections: Connections, hosts: frozenset[str]) -> FastAPI:
+    """The application of a service, reached by some connections and under some names."""
+    changes, metrics = Changes(), Metrics(connections)
     service.listeners.append(changes.tell)
 
     @asynccontextmanager
@@ -155,29 +157,24 @@ def make_app(service: Service) -> FastAPI:
         openapi_url="/v1/openapi.json",
     )
     bearer = HTTPBearer(auto_error=False, description="made by `symphony token create`")
-    app.add_middleware(Guard, service=service, metrics=metrics)
+    app.add_middleware(Guard, service=service, metrics=metrics, hosts=hosts)
 
     # --- who asks
 
     async def user(
+        request: Request,
         given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
         spoken: Annotated[
             str, Header(alias=VERSION_HEADER, description="of the client", json_schema_extra=ONE)
         ] = SPOKEN,
     ) -> Token:
+        del given  # for the schema: `Guard` has looked at it
         if spoken != SPOKEN:
             raise VersionError(
                 f"the client speaks protocol {spoken[:20]}, this service {PROTOCOL}",
                 hint=f"install Symphony {version('symphony-scheduler')} on both sides",
             )
-        if given is None:
-            raise TokenError("a token is missing", hint="set SYMPHONY_TOKEN, or " + NEW)
-        token = service.tokens.known(given.credentials)
-        if token is None:
-            token = await run_in_threadpool(service.tokens.find, given.credentials)
-        if token is None:
-            raise TokenError("this token is none", hint=NEW)
-        rates.take(token.user)
+        token: Token = request.scope[TOKEN]
         return token
 
     def having(scope: str) -> Callable[[Token], Awaitable[Token]]:
@@ -195,16 +192,18 @@ def make_app(service: Service) -> FastAPI:
 
     @app.exception_handler(SymphonyError)
     async def refused(_: Request, error: SymphonyError) -> JSONResponse:
-        status = status_of(error)
-        headers = {"retry-after": str(max(round(error.retry_s), 1))} if isinstance(error, BusyError) else {}
-        if status == 401:
-            headers["www-authenticate"] = "Bearer"
-        return JSONResponse(Refusal(error=Problem.of(error)).model_dump(mode="json"), status, headers)
+        return refusal(error)
 
     @app.exception_handler(SQLAlchemyError)
-    async def stuck(request: Request, error: SQLAlchemyError) -> JSONResponse:
-        log.error("the database does not work: %s", error)
-        return await refused(request, UnavailableError("the database does not work", hint="try again when it does"))
+    async def stuck(_: Request, error: SQLAlchemyError) -> JSONResponse:
+        return refusal(broken_database(error))
+
+    @app.exception_handler(OSError)
+    async def exhausted(request: Request, error: OSError) -> JSONResponse:
+        if error.errno not in EXHAUSTED:
+            raise error
+        log.error("%s %s: %s", request.method, readable(request.url.path, 200), error.strerror)
+        return refusal(UnavailableError(f"the service cannot go on: {error.strerror}", hint=EXHAUSTED[error.errno]))
 
     @app.exception_handler(views.JobEnded)
     async def ended(_: Request, found: views.JobEnded) -> JSONResponse:
@@ -215,9 +214,9 @@ def make_app(service: Service) -> FastAPI:
         return JSONResponse(Refusal(error=said_of(error.errors())).model_dump(mode="json"), 422)
 
     @app.exception_handler(HTTPException)
-    async def other(request: Request, error: HTTPException) -> JSONResponse:
+    async def other(_: Request, error: HTTPException) -> JSONResponse:
         if isinstance(error.__cause__, SymphonyError):  # raised while a body was read
-            return await refused(request, error.__cause__)
+            return refusal(error.__cause__)
         problem = Problem(kind="ServiceError", message=str(error.detail).lower(), hint="see /v1/openapi.json")
         body = Refusal(error=problem).model_dump(mode="json")
         return JSONResponse(body, error.status_code, dict(error.headers or {}))
@@ -332,7 +331,7 @@ def make_app(service: Service) -> FastAPI:
     @app.put("/v1/blobs/{digest}", responses=WRONG, openapi_extra=RAW)
     async def put_blob(digest: DigestPath, request: Request, token: Submitter) -> Response:
         """Send bytes that have this SHA-256; they are kept for an hour, or as long as a job names them."""
-        upload = Upload(service.blobs, digest, service.limits.blob_bytes)
+        upload = Upload(service.blobs, digest, service.limits.blob_bytes, int(request.headers.get("content-length", 0)))
         try:
             async for part in request.stream():
                 upload.add(part)
@@ -393,7 +392,9 @@ def make_app(service: Service) -> FastAPI:
 
     def about() -> About:
         ready = not service.draining and not service.ledger.stuck and not service.failed.is_set()
-        return About(version=version("symphony-scheduler"), ready=ready, draining=service.draining)
+        return About(
+            version=version("symphony-scheduler"), ready=ready, draining=service.draining, trouble=connections.trouble
+        )
 
     @app.get("/healthz")
     async def health() -> About:
@@ -424,79 +425,8 @@ RAW = {
 }
 
 
-class Guard:
-    """Around everything: bodies have a bound, requests are counted and logged, answers say the protocol."""
-
-    def __init__(self, app: ASGIApp, service: Service, metrics: Metrics) -> None:
-        self._app, self._service, self._metrics = app, service, metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        limits, began, status, seen = self._service.limits, time.perf_counter(), 500, 0
-        is_blob = scope["path"].startswith("/v1/blobs/")
-        most, option = (limits.blob_bytes, "--blob-bytes") if is_blob else (limits.body_bytes, "--body-bytes")
-
-        async def bounded() -> Message:
-            nonlocal seen
-            message = await receive()
-            if message["type"] == "http.request":
-                seen += len(message.get("body", b""))
-                if seen > most:
-                    raise too_large(most, option)
-            return message
-
-        async def answer(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                message["headers"] = [*message["headers"], (VERSION_HEADER.encode(), str(PROTOCOL).encode())]
-            await send(message)
-
-        try:
-            length = dict(scope["headers"]).get(b"content-length", b"0")
-            if length.isdigit() and int(length) > most:
-                await _refuse(too_large(most, option), answer)
-            else:
-                await self._app(scope, bounded, answer)
-        finally:
-            route = getattr(scope.get("route"), "path", "other")
-            self._metrics.requests[scope["method"], route, status] += 1
-            milliseconds = (time.perf_counter() - began) * 1e3
-            about = {"method": scope["method"], "path": scope["path"], "status": status, "ms": round(milliseconds, 1)}
-            log.info("%s %s %d", scope["method"], scope["path"], status, extra={"fields": about})
-
-
 def _changed(job: JobRecord, since: int) -> bool:
     return job.change > since
-
-
-async def _refuse(error: SymphonyError, send: Send) -> None:
-    body = Refusal(error=Problem.of(error)).model_dump_json().encode()
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send(
-        {"type": "http.response.start", "status": status_of(error), "headers": [*headers, (b"connection", b"close")]}
-    )
-    await send({"type": "http.response.body", "body": body})
-
-
-def status_of(error: SymphonyError) -> int:
-    """The status that says whose fault it is."""
-    kinds: list[tuple[type[SymphonyError], int]] = [
-        (ScopeError, 403),
-        (TokenError, 401),
-        (UnavailableError, 503),
-        (BusyError, 429),
-        (UnknownJobError, 404),
-        (VersionError, 400),
-        (JobError, 409),
-        (LimitError, 413),
-        (InputError, 422),
-        (ServiceError, 409),
-    ]
-    return next((status for kind, status in kinds if isinstance(error, kind)), 500)
 
 
 def said_of(errors: Any) -> Problem:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import hashlib
 import mmap
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -20,7 +23,10 @@ from symphony.service.wire import INLINE, Content, Value
 class Upload:
     """A blob on its way in, in a file that nobody sees before it is whole."""
 
-    def __init__(self, blobs: Blobs, digest: str, most: int) -> None:
+    def __init__(self, blobs: Blobs, digest: str, most: int, size: int = 0) -> None:
+        """`size`: bytes that are to come, if that is known. Raises `OSError` if there is no room for them."""
+        if size > shutil.disk_usage(blobs.folder).free:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(blobs.folder))
         self._blobs, self._digest, self._most = blobs, digest, most
         descriptor, self._path = tempfile.mkstemp(dir=blobs.folder, prefix="part-")
         self._file = os.fdopen(descriptor, "wb")
@@ -46,7 +52,8 @@ class Upload:
 
     def close(self) -> None:
         """Let go of it; what was not ended is gone."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # a full disk: what was written is not wanted
+            self._file.close()
         Path(self._path).unlink(missing_ok=True)
 
 

@@ -403,7 +403,12 @@ class RemoteCluster:
 
     def _once(self, method: str, path: str, body: Any, headers: Mapping[str, str]) -> bytes:
         connection = self._connection()
-        connection.request(method, self._parts.path + path, body, dict(headers))
+        try:
+            connection.request(method, self._parts.path + path, body, dict(headers))
+        except (BrokenPipeError, ConnectionResetError):
+            if body is None:
+                raise
+            # A service that does not want a body says why, and closes the connection while it is being sent.
         answer = connection.getresponse()
         data = answer.read()
         if answer.status < 400:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import bisect
 import math
+import os
+import resource
 import threading
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
+from starlette.types import Scope
+
 from symphony.runtime.jobs import RUNNING, WAITING
+from symphony.service.connections import HINTS, Connections
 from symphony.service.service import Service
 from symphony.service.state import ACCEPTED, BROKE, FINISHED, LOST
 
+METHODS = {"GET", "HEAD", "POST", "PUT"}  # of our routes
 EDGES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)  # seconds
 
 
@@ -41,9 +47,15 @@ class Histogram:
 class Metrics:
     """What is counted of requests; the rest is read from the service."""
 
-    def __init__(self) -> None:
-        self.requests: Counter[tuple[str, str, int]] = Counter()  # method, route, status
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._requests: Counter[tuple[str, str, int]] = Counter()  # method, route, status
         self.submit_s = Histogram()
+
+    def count(self, scope: Scope, status: int) -> None:
+        """A request. Labels are of a fixed set, whatever clients invent: each is a row for ever."""
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        self._requests[method, getattr(scope.get("route"), "path", "other"), status] += 1
 
     def text(self, service: Service) -> str:
         """The page."""
@@ -90,6 +102,16 @@ class Metrics:
                 "quantile",
                 {str(share): found.latency_quantile(share) for share in (0.5, 0.9, 0.99)},
             ),
+            _gauge("connections", "Connections.", len(self._connections)),
+            _labelled(
+                "connections_refused_total",
+                "counter",
+                "Connections that were refused, by what there was too little of.",
+                "reason",
+                {why: self._connections.refused[why] for why in HINTS},
+            ),
+            _gauge("descriptors", "File descriptors in use.", len(os.listdir("/proc/self/fd"))),
+            _gauge("descriptors_most", "File descriptors allowed.", resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
             _gauge("draining", "1 if nothing new is accepted.", int(service.draining)),
         ]
         if others := service.cluster.others:
@@ -100,7 +122,7 @@ class Metrics:
         lines = ["# HELP symphony_submit_seconds From request to answer.", "# TYPE symphony_submit_seconds histogram"]
         lines += self.submit_s.lines("symphony_submit_seconds")
         lines += ["# HELP symphony_requests_total Requests.", "# TYPE symphony_requests_total counter"]
-        for (method, route, status), count in sorted(self.requests.items()):
+        for (method, route, status), count in sorted(self._requests.items()):
             lines.append(f'symphony_requests_total{{method="{method}",route="{route}",status="{status}"}} {count}')
         return "\n".join(["\n".join(parts), *lines, ""])
 

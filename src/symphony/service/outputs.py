@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from symphony.engines import output
 from symphony.engines.engine import Output
+from symphony.problem.texts import readable
 from symphony.runtime.checkpoints import safe
 
 log = logging.getLogger("symphony.service")
@@ -130,14 +131,21 @@ def _parted(line: bytes, otherwise: float) -> tuple[float, bytes]:
 
 
 def _cut(text: bytes) -> Iterator[tuple[str, int]]:
-    """A line in pieces that are not too long, and how many bytes are left after each. What is no UTF-8 is replaced."""
+    """A line in pieces that are not too long, and how many bytes are left after each.
+
+    What is no UTF-8 is replaced, control characters are escaped.
+    """
     while len(text) > LONG:
         at = LONG
         while at > LONG - 4 and text[at] & 0xC0 == 0x80:  # within a character
             at -= 1
-        yield text[:at].decode("utf-8", "replace"), len(text) - at
+        yield _decoded(text[:at]), len(text) - at
         text = text[at:]
-    yield text.decode("utf-8", "replace"), 0
+    yield _decoded(text), 0
+
+
+def _decoded(text: bytes) -> str:
+    return readable(text.decode("utf-8", "replace"))
 
 
 class Outputs:

@@ -43,6 +43,16 @@ SWEEP_S, FORGET = 60.0, 20_000  # how often that is looked after, and jobs to fo
 
 
 @dataclass(frozen=True)
+class Patience:
+    """How long a client may take, in seconds."""
+
+    head_s: float = 10.0  # from the connection, or the last answer, to the end of the next head
+    body_s: float = 30.0  # without any byte of a body; slower than `body_rate` on the whole is given up, too
+    body_rate: float = 10_000.0  # bytes a second
+    write_s: float = 30.0  # without taking anything of an answer
+
+
+@dataclass(frozen=True)
 class Limits:
     """How much a service takes."""
 
@@ -50,6 +60,9 @@ class Limits:
     blob_bytes: int = 1 << 30  # of a blob
     open_jobs: int = 10_000  # of a user
     requests_per_s: float = 500.0  # of a user
+    connections: int = 512  # in all; half of them from one address, or with requests of one user
+    hosts: frozenset[str] = frozenset()  # names that it is asked by, besides its address and that of its machine
+    patience: Patience = field(default_factory=Patience)
     at_once: int = Shapes.jobs  # jobs in the hands of the cluster: as many as its core has room for
     output_bytes: int = 1 << 30  # of what all jobs have written to their standard streams
     keep_s: float = 7 * 86_400.0  # for which a job that is over is remembered

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 import signal
 import socket
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 
 import uvicorn
 
 from symphony.problem.errors import InputError
 from symphony.service.app import make_app
+from symphony.service.connections import ACCEPTS, Connection, Connections, Listener
 from symphony.service.service import Service
 
 log = logging.getLogger("symphony.service")
@@ -23,10 +24,23 @@ class Server:
     """Answers HTTP until it is closed."""
 
     def __init__(self, service: Service, host: str, port: int) -> None:
+        self.connections = Connections(service.limits.connections, service.limits.patience)
         self._socket = bound(host, port)
+        self._socket.connections = self.connections
         self.host, self.port = host, self._socket.getsockname()[1]
         config = uvicorn.Config(
-            make_app(service), log_config=None, access_log=False, lifespan="on", timeout_graceful_shutdown=5
+            make_app(service, self.connections, names(host) | service.limits.hosts),
+            loop="asyncio",  # which takes connections by `Listener.accept`
+            http=partial(Connection, self.connections),  # type: ignore[arg-type]  # called, and nothing else
+            ws="none",
+            lifespan="on",
+            backlog=ACCEPTS,
+            callback_notify=self.connections.sweep,
+            timeout_notify=0,  # every second
+            timeout_graceful_shutdown=5,
+            log_config=None,
+            access_log=False,
+            server_header=False,
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(
@@ -48,22 +62,20 @@ class Server:
         self._server.should_exit = True
         self._thread.join()
         self._socket.close()
+        self.connections.close()
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+def names(host: str) -> frozenset[str]:
+    """The names under which a service on an address is reached."""
+    return frozenset(one.lower() for one in ("localhost", host, socket.gethostname()))
 
 
-def bound(host: str, port: int) -> socket.socket:
+def bound(host: str, port: int) -> Listener:
     """A socket on an address; 0 is any free port."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         # With its protocol named: asyncio lets answers go at once (TCP_NODELAY) only where it is.
-        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        found = Listener(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((host, port))
         return found

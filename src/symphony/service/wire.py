@@ -10,11 +10,12 @@ import math
 import sys
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Base64Bytes, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from symphony.problem import errors, limits
 from symphony.problem.behind import Behind
 from symphony.problem.errors import SymphonyError
+from symphony.problem.texts import readable
 from symphony.runtime.training import NUMBERS, STEPS, Training
 
 PROTOCOL = 1  # of these messages; client and service must have the same
@@ -25,6 +26,8 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # pickled functio
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Index = Annotated[int, Field(ge=0, lt=limits.TASKS_PER_GRAPH)]
+# What is shown. Journals of older services have such text as it was written: lone surrogates cannot be sent.
+Text = Annotated[str, AfterValidator(readable)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 EVENT: Final = "event"  # kinds of lines of a log …
 OUTPUT: Final = "output"
@@ -119,11 +122,11 @@ class Submit(Message):
 class Problem(BaseModel):
     """An error, as it travels: a class of `symphony.problem.errors` and what it says."""
 
-    kind: str
-    message: str
-    hint: str = ""
-    where: str = ""
-    traceback: str = ""
+    kind: Text
+    message: Text
+    hint: Text = ""
+    where: Text = ""
+    traceback: Text = ""
     signal: int = 0
     cause: Base64Bytes | None = None  # the exception of a kernel, pickled; for the one who submitted it
 
@@ -162,12 +165,13 @@ class About(BaseModel):
     python: str = PYTHON
     ready: bool
     draining: bool
+    trouble: Text = ""  # what an administrator should know: connections are refused, and why
 
 
 class Run(BaseModel):
     """One run of a task. Times are seconds since 1970."""
 
-    device: str
+    device: Text
     sent_s: float
     expected_s: float
     spread: float
@@ -177,7 +181,7 @@ class Run(BaseModel):
     ahead: bool = False
     cold: bool = False
     trial: bool = False
-    ended: str = ""  # "" = under way, "done", or why it was not
+    ended: Text = ""  # "" = under way, "done", or why it was not
     began_step: int | None = (
         None  # of a training job, as far as it has said anything: the step after which it went on …
     )
@@ -208,7 +212,7 @@ class LossView(BaseModel):
     """What a training job keeps of its speed beside another; 0 = another user's."""
 
     job: int
-    task: str
+    task: Text
     kept: BandView
 
 
@@ -225,10 +229,10 @@ class ForecastView(BaseModel):
     """What a training job may expect. Times are seconds from now."""
 
     job: int
-    task: str
+    task: Text
     runs: bool
-    devices: list[str]
-    kind: str  # of device: where it runs, or is most likely to start; "" = nowhere
+    devices: list[Text]
+    kind: Text  # of device: where it runs, or is most likely to start; "" = nowhere
     steps_left: float
     speed: BandView  # steps a second
     start_s: BandView
@@ -253,8 +257,8 @@ class Forecasts(BaseModel):
 class TaskView(BaseModel):
     """A task of a job."""
 
-    name: str
-    kernel: str
+    name: Text
+    kernel: Text
     reads: list[int]
     status: str  # waiting, running, done, failed
     runs: list[Run]
@@ -265,9 +269,9 @@ class JobView(BaseModel):
     """A job, in a line."""
 
     id: int
-    user: str
-    name: str
-    queue: str
+    user: Text
+    name: Text
+    queue: Text
     priority: int
     status: str  # waiting (none of its tasks has started), running, done, failed, cancelled
     tasks: int
@@ -303,7 +307,7 @@ class Outcome(BaseModel):
 class Explanation(BaseModel):
     """What ran where and why it took so long, as text."""
 
-    text: str
+    text: Text
 
 
 class LogLine(BaseModel):
@@ -311,9 +315,9 @@ class LogLine(BaseModel):
 
     number: int  # of what happened; 0 for what was written
     at_s: float
-    text: str
+    text: Text
     kind: Literal["event", "output", "mark"] = EVENT
-    task: str = ""  # who wrote it …
+    task: Text = ""  # who wrote it …
     rank: int = 0  # … and which of its workers
 
 
@@ -330,10 +334,10 @@ class Logs(BaseModel):
 class DeviceView(BaseModel):
     """A device, and what runs there."""
 
-    name: str
-    kind: str
+    name: Text
+    kind: Text
     slots: int
-    running: list[str]  # "job 17: align-0"
+    running: list[Text]  # "job 17: align-0"
     up: bool = True  # whether it takes work
 
 
@@ -351,7 +355,7 @@ class Decisions(BaseModel):
 class UserView(BaseModel):
     """Somebody with jobs that are not over."""
 
-    user: str
+    user: Text
     waiting: int
     running: int
     usage_s: float  # of devices, older ones counting less
@@ -360,7 +364,7 @@ class UserView(BaseModel):
 class ClusterView(BaseModel):
     """The state of the cluster."""
 
-    name: str
+    name: Text
     policy: str
     devices: list[DeviceView]
     waiting: int  # jobs, by their status

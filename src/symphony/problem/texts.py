@@ -1,0 +1,28 @@
+"""Text that others wrote (exceptions, output, names), as it may be shown, logged, journalled and sent."""
+
+from __future__ import annotations
+
+import re
+
+LONGEST_TEXT = 64 << 10  # characters of a text of several lines, such as a traceback
+# Lone surrogates, which UTF-8 cannot encode; control characters but newline and tab, which terminals obey; line and
+# paragraph separators; and what changes the direction of writing, by which a text can pose as another.
+_UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def readable(text: str, longest: int | None = None) -> str:
+    """`text` with unsafe characters as backslash escapes, and at most `longest` characters (40 or more).
+
+    A text that is cut ends in "… (N more characters)". Applying it twice changes nothing.
+    """
+    if _UNSAFE.search(text) is not None:
+        text = _UNSAFE.sub(_escaped, text)
+    if longest is None or len(text) <= longest:
+        return text
+    kept = longest - len(f"… ({len(text)} more characters)")
+    return f"{text[:kept]}… ({len(text) - kept} more characters)"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
