@@ -19,7 +19,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -34,6 +34,7 @@ from benchmarks.common import keep, machine, parser
 from examples.mix import WARM_UP, Round, cache, clusters, graphs, ratio, run
 from symphony import policies
 from symphony.engines.worker import ONE_THREAD, unpickled
+from symphony.problem.extras import needs_extra
 from symphony.problem.workload import Workload
 from symphony.runtime.graph import submission
 from symphony.runtime.programs import keep_programs
@@ -90,8 +91,9 @@ class Dask(Others):
     """Dask's distributed scheduler with a process for each slot."""
 
     def __init__(self, slots: int, stack: ExitStack) -> None:
-        import dask
-        from distributed import Client, LocalCluster
+        with needs_extra("bench", "a comparison with Dask"):
+            import dask
+            from distributed import Client, LocalCluster
 
         memory = {"MALLOC_TRIM_THRESHOLD_": 1 << 30, "MALLOC_MMAP_THRESHOLD_": 1 << 25}  # kept, as by anybody else
         dask.config.set({f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in memory.items()})
@@ -123,7 +125,8 @@ class Ray(Others):
 
     def __init__(self, slots: int, stack: ExitStack) -> None:
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # read when Ray is imported
-        import ray
+        with needs_extra("ray", "a comparison with Ray"):
+            import ray
 
         ray.init("local", num_cpus=slots, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
         stack.callback(ray.shutdown)
@@ -215,8 +218,10 @@ def main() -> None:
         slots = sum(topology.kind_of[d.kind].slots for d in topology.devices if topology.kind_of[d.kind].type == "cpu")
         if "others" in options.only:
             for name, kind in (("dask", Dask), ("ray", Ray)):
-                with suppress(ImportError):
+                try:
                     parts[name] = kind(slots, stack)
+                except sy.InputError as error:
+                    out.print(f"left out: {error}", soft_wrap=True, markup=False)
         measured: list[dict[str, Round]] = []
         for one in compete(parts, jobs, count, options.warm_up):
             measured.append(one)
