@@ -215,8 +215,6 @@ def examples(folder: Path, quick: bool) -> Iterator[str]:
 
 def readme(page: Path) -> Iterator[str]:
     """What is wrong with the snippets of a page."""
-    from symphony import cli
-
     text = page.read_text(encoding="utf-8")
     names: dict[str, object] = {"__name__": "readme"}
     for snippet in re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE):
@@ -227,17 +225,17 @@ def readme(page: Path) -> Iterator[str]:
         yield f"{page.name} has no command lines"
     for line in lines:
         name, *rest = shlex.split(line, comments=True)
-        yield from report(
-            f"{page.name} understood: symphony", Check(line), run(lambda n=name, r=rest: parse(cli, n, r))
-        )
+        yield from report(f"{page.name} understood: symphony", Check(line), run(partial(parse, name, rest)))
 
 
-def parse(cli: Any, name: str, arguments: list[str]) -> None:
+def parse(name: str, arguments: list[str]) -> Any:
     """Have a command understand its arguments, and do nothing."""
+    from symphony import cli
+
     command = cli.load(name)
     if hasattr(command, "commands"):
         command, arguments = command.commands[arguments[0]], arguments[1:]
-    command.make_context(name, arguments)
+    return command.make_context(name, arguments)
 
 
 def service() -> Iterator[str]:
