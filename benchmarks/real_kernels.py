@@ -34,7 +34,6 @@ from benchmarks.common import keep, machine, parser
 from examples.mix import WARM_UP, Round, cache, clusters, graphs, ratio, run
 from symphony import policies
 from symphony.engines.worker import ONE_THREAD, unpickled
-from symphony.problem.extras import needs_extra
 from symphony.problem.workload import Workload
 from symphony.runtime.graph import submission
 from symphony.runtime.programs import keep_programs
@@ -91,9 +90,8 @@ class Dask(Others):
     """Dask's distributed scheduler with a process for each slot."""
 
     def __init__(self, slots: int, stack: ExitStack) -> None:
-        with needs_extra("bench", "a comparison with Dask"):
-            import dask
-            from distributed import Client, LocalCluster
+        import dask
+        from distributed import Client, LocalCluster
 
         memory = {"MALLOC_TRIM_THRESHOLD_": 1 << 30, "MALLOC_MMAP_THRESHOLD_": 1 << 25}  # kept, as by anybody else
         dask.config.set({f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in memory.items()})
@@ -125,8 +123,7 @@ class Ray(Others):
 
     def __init__(self, slots: int, stack: ExitStack) -> None:
         os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # read when Ray is imported
-        with needs_extra("ray", "a comparison with Ray"):
-            import ray
+        import ray
 
         ray.init("local", num_cpus=slots, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
         stack.callback(ray.shutdown)
@@ -220,8 +217,8 @@ def main() -> None:
             for name, kind in (("dask", Dask), ("ray", Ray)):
                 try:
                     parts[name] = kind(slots, stack)
-                except sy.InputError as error:
-                    out.print(f"left out: {error}", soft_wrap=True, markup=False)
+                except ModuleNotFoundError as error:
+                    out.print(f"{name} is left out: {error.name} is not installed; type: make install-dev")
         measured: list[dict[str, Round]] = []
         for one in compete(parts, jobs, count, options.warm_up):
             measured.append(one)

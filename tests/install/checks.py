@@ -6,7 +6,7 @@
     readme      the Python of README.md runs, and its command lines are understood
     service     serve, and every command that talks to a service (extra `service`)
 
-Needs Symphony and nothing else, no pytest either: it also runs where only the base is installed (`release.py`). The
+Needs Symphony and nothing else, no pytest either: it also runs where only the base is installed (`make release`). The
 clone is where README.md and examples/ are; Symphony is whatever Python finds. With --quick, nothing is compiled:
 some command lines are left out, and examples only print their help.
 """

@@ -1,6 +1,6 @@
 """With the base only: everything works, or says which extra it needs and what to type. Other packages are hidden.
 
-Hiding is not the same as not installing: `release.py` does the same with a wheel, in a fresh environment.
+Hiding is not the same as not installing: `make release` does the same with a wheel, in a fresh environment.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def test_late_imports_are_seen() -> None:
 
 
 def test_every_file_of_the_package_is_in_the_wheel() -> None:
-    """By the patterns of pyproject.toml; `release.py` looks into a wheel."""
+    """By the patterns of pyproject.toml; `make release` looks into a wheel."""
     tools = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]
     patterns = tools["setuptools"]["package-data"]["symphony"]
     for file in (SOURCE / "symphony").rglob("*"):

@@ -1,4 +1,4 @@
-"""Build what would be released, and try it where nothing else is: `python -m tests.install.release [--python …]`.
+"""Build what would be released, and try it where nothing else is: `python -m tools.release [--python …]`.
 
 1. `python -m build` makes a source distribution and, from that, a wheel; both pass `twine check --strict`.
 2. The wheel has every file of src/symphony that git tracks, and no other.
@@ -27,7 +27,7 @@ from pathlib import Path
 
 from tests.install.installed import ROOT, plain, project
 
-CHECKS = Path(__file__).with_name("checks.py")
+CHECKS = ROOT / "tests" / "install" / "checks.py"
 BEYOND = {"fastapi", "sqlalchemy", "ortools", "ray", "psycopg", "pytest", "nvidia-ml-py", "gymnasium"}
 
 
@@ -67,8 +67,7 @@ def same_files(source: Path, wheel: Path) -> None:
         sys.exit(f"the wheel and src/symphony differ in {sorted(there ^ tracked('src/symphony'))}")
     with tarfile.open(source) as unpacked:
         there = {name.partition("/")[2] for name in unpacked.getnames()}
-    wanted = {name for part in ("src", "tests", "examples", "docs", "deploy", "README.md") for name in tracked(part)}
-    if missing := wanted - there:
+    if missing := {name for name in tracked(".") if not name.startswith(".ci/")} - there:
         sys.exit(f"the source distribution lacks {sorted(missing)}")
     print(f"{wheel.name}: {len(tracked('src/symphony'))} files, all that git tracks in src/symphony\n")
 
