@@ -76,8 +76,7 @@ latest: install-dev
 
 release: install-dev
 	rm -rf dist
-	$(BIN)/python -m build --no-isolation
-	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python -m tools.release --keep dist
 
 SEEDS ?= 200
 fuzz: install-dev

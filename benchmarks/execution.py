@@ -285,8 +285,8 @@ def main() -> None:
             start_ray(slots)
             parts |= {"actors": Actors(slots), "actors, told": Actors(slots, told=True), "ray engine": OnRay(1)}
             parts |= {"actors, 16 a call": Actors(slots, 16), "ray engine, 16 a call": OnRay(16)}
-        except ImportError:
-            console.print("Ray is not installed: left out.")
+        except ModuleNotFoundError:
+            console.print("Ray is left out: it is not installed; type: make install-dev")
     try:
         figures = measure(parts, rounds, count)
         if "arrays" in options.only:

@@ -19,7 +19,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -215,8 +215,10 @@ def main() -> None:
         slots = sum(topology.kind_of[d.kind].slots for d in topology.devices if topology.kind_of[d.kind].type == "cpu")
         if "others" in options.only:
             for name, kind in (("dask", Dask), ("ray", Ray)):
-                with suppress(ImportError):
+                try:
                     parts[name] = kind(slots, stack)
+                except ModuleNotFoundError as error:
+                    out.print(f"{name} is left out: {error.name} is not installed; type: make install-dev")
         measured: list[dict[str, Round]] = []
         for one in compete(parts, jobs, count, options.warm_up):
             measured.append(one)

@@ -157,4 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except sy.EngineError as error:  # --ray, and Ray is not installed or not there
+        raise SystemExit(f"error: {error}") from None

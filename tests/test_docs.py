@@ -115,3 +115,16 @@ def test_every_dependency_has_its_reason() -> None:
     wanted = [re.split(r"[^\w\-]", item)[0] for items in listed for item in items if project["name"] not in item]
     reasons = (ROOT / "docs" / "decisions" / "0003-dependencies.md").read_text(encoding="utf-8")
     assert [name for name in wanted if name not in reasons] == []
+
+
+def test_nothing_is_to_be_installed_from_an_index_that_does_not_have_it() -> None:
+    """Symphony is not published: a clone or a wheel is what it is installed from."""
+    sources = [path for part in ("src", "examples") for path in (ROOT / part).rglob("*.py")]
+    wrong = re.compile(r"pip install [^\n]*symphony-scheduler")
+    assert [page.name for page in [*PAGES, *sources] if wrong.search(page.read_text(encoding="utf-8"))] == []
+
+
+def test_the_installing_guide_has_every_extra() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    guide = (ROOT / "docs" / "guides" / "installing.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `(\w+)` \|", guide, flags=re.MULTILINE)) == set(extras)

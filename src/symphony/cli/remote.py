@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from symphony.problem.errors import InputError
 from symphony.service.client import RemoteCluster, connect
 
 Url = Annotated[str, typer.Option("--url", help="Where the service is (SYMPHONY_URL).")]
@@ -35,18 +32,8 @@ __all__ = [
     "Url",
     "ago",
     "connect",
-    "extra",
     "print_json",
 ]
-
-
-@contextmanager
-def extra() -> Iterator[None]:
-    """Around imports of what only a service needs: a client does without."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise InputError(f"{error.name} is not installed", hint="pip install 'symphony-scheduler[service]'") from None
 
 
 def print_json(value: Any) -> None:

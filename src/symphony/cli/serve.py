@@ -13,11 +13,12 @@ from typing import Annotated
 import typer
 
 from symphony.cli import terminal
-from symphony.cli.remote import AsJson, Database, State, extra, print_json
+from symphony.cli.remote import AsJson, Database, State, print_json
 from symphony.engines.engine import Engine
 from symphony.engines.local import LocalEngine
 from symphony.problem import topologies
 from symphony.problem.errors import InputError
+from symphony.problem.extras import needs_extra
 from symphony.runtime.books import Shapes
 from symphony.runtime.cluster import DEFAULT_POLICY, ray_engine
 from symphony.runtime.programs import keep_programs
@@ -60,7 +61,7 @@ def serve(
     as_json: AsJson = False,
 ) -> None:
     """Serve this machine, or a Ray cluster, over HTTP."""
-    with extra():
+    with needs_extra("service", "symphony serve"):
         from symphony.service import logs, tokens
         from symphony.service.connections import is_loopback, raise_descriptor_limit
         from symphony.service.database import open_database

@@ -382,7 +382,7 @@ def _gpus(feed: Feed, step_ms: int, lines: Lines | None) -> CounterSource | None
         return NvmlSource(interval_s=max(0.1, step_ms / 1e3), sleep=feed.pause_whole)
     except SymphonyError as error:
         if lines is not None:
-            lines.note(f"{error.message}: GPUs are not counted")
+            lines.note(f"{error.message}: GPUs are not counted" + (f"; {error.hint}" if error.hint else ""))
         return None
 
 

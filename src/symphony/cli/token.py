@@ -10,8 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from symphony.cli import terminal
-from symphony.cli.remote import AsJson, Database, State, extra, print_json
+from symphony.cli.remote import AsJson, Database, State, print_json
 from symphony.problem.errors import InputError
+from symphony.problem.extras import needs_extra
 from symphony.service.client import default_folder
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ app = typer.Typer(help="Tokens of a service: make, list, revoke.", no_args_is_he
 
 def _open(state: State, database: str, new: bool = False) -> sa.Engine:
     """The service's database; `new`: it may be made."""
-    with extra():
+    with needs_extra("service", "symphony token"):
         from symphony.service.database import open_database
     folder = state or default_folder()
     if not (new or database or folder.is_dir()):

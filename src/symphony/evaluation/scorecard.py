@@ -20,6 +20,7 @@ from symphony.evaluation.metrics import METRICS
 from symphony.evaluation.report import Printable
 from symphony.evaluation.statistics import Estimate, paired
 from symphony.evaluation.survey import Place, Survey, survey
+from symphony.oracle.exact import cp_sat
 from symphony.oracle.oracle import Oracle
 from symphony.oracle.provable import four
 from symphony.policies import named
@@ -122,6 +123,8 @@ def evaluate(
 
     `instances` small graphs are given to the oracle, `oracle_s` seconds each; 0 = none.
     """
+    if instances:
+        cp_sat()  # not installed: say so before the long work
     share = 0.7 if instances else 1.0
     tell = progress or (lambda what, share: None)
     rivals = dict.fromkeys(aim.rival for aim in AIMS)

@@ -28,6 +28,7 @@ from symphony.oracle.bounds import Objective
 from symphony.oracle.instance import Instance
 from symphony.oracle.replay import Plan, linear_order
 from symphony.problem.errors import InputError
+from symphony.problem.extras import needs_extra
 
 TICKS = 10**9  # of the horizon, where times are not multiples of a round unit
 LEVELS = 12  # of earliest starts, and of times left at the end, for which work is added up
@@ -36,13 +37,8 @@ ROUND_UNITS = tuple(10.0**-k for k in range(10))
 
 def cp_sat() -> Any:
     """The solver's module, or an error that says how to get it."""
-    try:
+    with needs_extra("oracle", "the oracle"):
         from ortools.sat.python import cp_model
-    except ImportError as error:
-        raise InputError(
-            "the oracle's exact model needs OR-Tools, which is not installed",
-            hint="pip install 'symphony-scheduler[oracle]'",
-        ) from error
     return cp_model
 
 

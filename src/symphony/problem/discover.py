@@ -24,6 +24,7 @@ from symphony.problem.build import (
     SwitchSpec,
     build,
 )
+from symphony.problem.extras import install_command
 from symphony.problem.topology import Topology
 from symphony.problem.units import show
 
@@ -429,7 +430,7 @@ def _load_nvml(host: _Host) -> Any:
         import pynvml
     except ImportError:
         if host.folders("proc/driver/nvidia/gpus"):
-            host.note("install symphony-scheduler[nvidia] to learn more of the NVIDIA GPUs")
+            host.note(f"to learn more of the NVIDIA GPUs, type: {install_command('nvidia')}")
         return None
     return pynvml
 

@@ -20,6 +20,7 @@ from symphony.engines.local import LocalEngine
 from symphony.policies import named
 from symphony.problem import limits, topologies, units
 from symphony.problem.errors import EngineError, InfeasibleError, InputError, SymphonyWarning, WorkloadError
+from symphony.problem.extras import needs_extra
 from symphony.problem.runnable import check_graphs
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Kernel, Profile, Workload
@@ -350,12 +351,8 @@ def _described(topology: Topology | str | None) -> Topology | None:
 
 def ray_engine(address: str | None, topology: Topology | None) -> Any:
     """The Ray engine, if Ray is installed."""
-    try:
+    with needs_extra("ray", "the Ray engine", EngineError):
         from symphony.engines.ray import RayEngine
-    except ImportError as error:
-        raise EngineError(
-            f"Ray is not installed: {error}", hint="type: pip install 'symphony-scheduler[ray]'"
-        ) from error
     return RayEngine(address, topology)
 
 

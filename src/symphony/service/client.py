@@ -231,7 +231,7 @@ class RemoteCluster:
             raise VersionError(
                 f"the service (Symphony {about.version}) speaks protocol {about.protocol}, this client {PROTOCOL}",
                 where=self.url,
-                hint=f"pip install symphony-scheduler=={about.version}",
+                hint=f"install Symphony {about.version} here, from the clone or wheel that the service has",
             )
         if about.python != PYTHON:
             raise VersionError(

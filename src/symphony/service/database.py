@@ -14,6 +14,7 @@ from alembic.config import Config
 from alembic.util import CommandError
 
 from symphony.problem.errors import InputError, ServiceError
+from symphony.problem.extras import needs_extra
 
 PYTHON_DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
 LOCK = 0x53796D70686F6E79  # of PostgreSQL's advisory locks: "Symphony"
@@ -34,13 +35,10 @@ def open_database(url: str, folder: Path) -> sa.Engine:
         backend = found.get_backend_name()
         if backend not in ("sqlite", "postgresql"):
             raise InputError(f"{backend} is no database for a service", hint="use sqlite:///… or postgresql://…")
-        engine = sa.create_engine(found, pool_pre_ping=backend != "sqlite")
+        with needs_extra("postgres", "a journal in PostgreSQL"):
+            engine = sa.create_engine(found, pool_pre_ping=backend != "sqlite")
     except sa.exc.ArgumentError:
         raise InputError("the address of the database is none", hint="write postgresql://user@host/name") from None
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"{error.name} is not installed", hint="pip install 'symphony-scheduler[postgres]'", where="database"
-        ) from None
     if backend == "sqlite":
         sa.event.listen(engine, "connect", _prepare_sqlite)
     try:

@@ -59,7 +59,7 @@ class Nodes:
 @pytest.fixture(scope="package")
 def nodes() -> Iterator[Nodes]:
     """Machine m1 with two CPUs and an accelerator, machine m2 with one CPU."""
-    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'symphony-scheduler[ray]'")
+    ray = pytest.importorskip("ray", reason="Ray is not installed: make install-dev")
     started = Nodes()
     try:
         started.add("m1", num_cpus=2, resources={"accelerator": 1})

@@ -14,7 +14,7 @@ import pytest
 
 from symphony.engines.worker import pickled, unpickled
 
-pytest.importorskip("ray", reason="Ray is not installed: pip install 'symphony-scheduler[ray]'")
+pytest.importorskip("ray", reason="Ray is not installed: make install-dev")
 
 from symphony.engines.ray import actor
 from symphony.engines.ray.actor import Slot

@@ -18,7 +18,7 @@ import pytest
 import symphony as sy
 from symphony.engines.engine import DIED, TIMEOUT, Failed, Finished, Pickled, Stopped
 
-pytest.importorskip("ray", reason="Ray is not installed: pip install 'symphony-scheduler[ray]'")
+pytest.importorskip("ray", reason="Ray is not installed: make install-dev")
 
 import ray
 

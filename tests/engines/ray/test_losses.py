@@ -12,7 +12,7 @@ import pytest
 import symphony as sy
 from symphony.engines.engine import LOST, DeviceDown, DeviceUp, Failed, Stopped, Stored, Work
 
-pytest.importorskip("ray", reason="Ray is not installed: pip install 'symphony-scheduler[ray]'")
+pytest.importorskip("ray", reason="Ray is not installed: make install-dev")
 
 import ray
 

@@ -17,7 +17,7 @@ import symphony as sy
 from symphony.problem.topology import DeviceKind
 from tests.runtime.machines import machine
 
-pytest.importorskip("ray", reason="Ray is not installed: pip install 'symphony-scheduler[ray]'")
+pytest.importorskip("ray", reason="Ray is not installed: make install-dev")
 
 from symphony.engines.ray import machines
 from symphony.engines.ray.machines import Machine

@@ -97,7 +97,7 @@ def test_what_runs_on_other_machines_is_heard_through_a_folder_that_all_reach(no
 
 
 def test_a_service_on_a_ray_that_is_not_there_says_so(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'symphony-scheduler[ray]'")
+    pytest.importorskip("ray", reason="Ray is not installed: make install-dev")
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
         address = f"127.0.0.1:{nobody.getsockname()[1]}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 
 from symphony.problem.errors import DataError, InputError
+from symphony.problem.extras import install_command
 from symphony.telemetry.samples import Sample, record
 from symphony.telemetry.sources import nvml
 from symphony.telemetry.sources.nvml import NvmlSource
@@ -252,18 +252,10 @@ def test_no_gpus() -> None:
 
 
 def test_without_the_package_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "pynvml", raising=False)
-    real = builtins.__import__
-
-    def refuse(name: str, *rest: Any, **more: Any) -> Any:
-        if name == "pynvml":
-            raise ImportError(name)
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", refuse)
-    with pytest.raises(DataError, match="nvidia-ml-py is missing") as error:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    with pytest.raises(DataError, match="reading NVIDIA's GPUs needs pynvml, which is not installed") as error:
         NvmlSource()
-    assert error.value.hint == "pip install symphony-scheduler[nvidia]"
+    assert install_command("nvidia") in error.value.hint
 
 
 def test_the_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs, through their management library: `pip install symphony-scheduler[nvidia]`.
+"""NVIDIA's GPUs, through their management library: the extra `nvidia`.
 
     for sample in NvmlSource(interval_s=0.1).samples(): ...       # one place for each GPU: "GPU-0", "GPU-1"
 
@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from symphony.problem.errors import DataError, InputError
+from symphony.problem.extras import needs_extra
 from symphony.telemetry.samples import Problem, Sample
 from symphony.telemetry.sources.polling import Figure, Figures, Poller
 
@@ -50,7 +51,6 @@ _GPM = {  # numbers of metrics, and the scale from what they are given in to our
 }
 _LINK_BYTES = {1: 2.5e8, 2: 5e8, 3: 9.9e8, 4: 1.97e9, 5: 3.94e9, 6: 7.6e9}  # a second and lane, by generation of PCIe
 _FIELD_TYPES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # by number of the type
-_INSTALL = "pip install symphony-scheduler[nvidia]"
 
 
 @dataclass
@@ -238,10 +238,8 @@ class NvmlSource:
 
 
 def _load() -> Any:
-    try:
+    with needs_extra("nvidia", "reading NVIDIA's GPUs", DataError):
         import pynvml
-    except ImportError:
-        raise DataError("NVIDIA's GPUs cannot be read: the package nvidia-ml-py is missing", hint=_INSTALL) from None
     return pynvml
 
 
