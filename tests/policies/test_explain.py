@@ -84,6 +84,19 @@ def test_candidates_come_by_score_and_their_chances_sum_to_one(told) -> None:
         assert sum(x.chance for x in explanation.candidates) == pytest.approx(1, abs=1e-4)
 
 
+def test_it_says_whether_it_may_wait_for_how_long_and_why(told) -> None:
+    scenario, explanations = told
+    devices = {device.name for device in scenario.topology.devices}
+    kinds = set()
+    for explanation in explanations:
+        waits = any(x.action == "wait" for x in explanation.candidates)
+        assert explanation.waiting.startswith("may wait" if waits else "may not wait")
+        if "could start on" in explanation.waiting or "earlier on" in explanation.waiting:
+            assert any(f" {name}" in explanation.waiting for name in devices)
+        kinds.add(explanation.waiting.partition(":")[0].partition(" at most")[0])
+    assert {"may wait", "may not wait"} <= kinds, kinds
+
+
 def test_where_it_leaves_the_heuristic_it_says_what_moved_it(told) -> None:
     moved = [x for x in told[1] if x.heuristic is not None and x.chosen != x.heuristic]
     assert moved  # otherwise this shows nothing

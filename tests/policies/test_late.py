@@ -14,10 +14,12 @@ from symphony.problem.errors import InputError
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Edge, Job, Kernel, Profile, Task, TaskGraph, Workload
 from symphony.scheduling.one_of import OneOf
+from symphony.scheduling.policy import PLACE, WAIT, place
 from symphony.simulator.records import RunRecord
 from symphony.simulator.run import simulate
 from symphony.simulator.scenarios import CALM, Scenario
 from tests.runtime.machines import machine
+from tests.scheduling.by_hand import FPGA, GPU, decision, dot, shared_books, whole_decision, work
 
 LEARNED = Learned(Network(jax.random.key(0), Sizes(gangs=8, devices=2, width=8, memory=8)))
 POLICIES = (LEARNED, Late(LEARNED))
@@ -88,3 +90,16 @@ def test_it_has_a_name() -> None:
 def test_whoever_mistypes_a_name_is_told_of_it(name: str) -> None:
     with pytest.raises(InputError, match=f"did you mean '{name}'"):
         named(name[:3] + name[4:])
+
+
+def test_it_keeps_a_gang_back_for_no_longer_than_that_may_gain() -> None:
+    """4 s on a CPU now; on the GPU 1 s, once what is there is done, which is late."""
+    books = shared_books(work(dot("any"), dot("any")))
+    books.fail(FPGA)
+    assert books.decide(place(0, GPU))
+    books.start(0)
+    late = POLICIES[1]
+    action = whole_decision(late, books.observe(policy=late))
+    assert int(action.kind) == WAIT and float(action.seconds) == pytest.approx(2.0)
+    books.core = replace(books.core, lane_estimate=books.core.lane_estimate + 100)  # now it is said to take far longer
+    assert decision(late, books.observe(policy=late))[0] == PLACE

@@ -295,8 +295,8 @@ def test_it_keeps_the_rules_completes_every_job_and_decides_alike_in_equal_runs(
 
 
 def test_on_heavy_tailed_work_the_strongest_wish_to_wait_costs_no_more_than_it_may_gain() -> None:
-    """Forty jobs of 0.01 to 400 s on a CPU. Whoever is held longest is held for the time by which its best device beats a
-    CPU; and all in all the same network does about as well as without waiting."""
+    """Forty jobs of 0.01 to 400 s on a CPU. Nobody is held for longer than the time by which its best device beats a CPU,
+    and all in all the same network does about as well as without waiting."""
     rng = np.random.default_rng(0)
     units = np.exp(rng.uniform(np.log(0.0025), np.log(100.0), 40))
     graphs = tuple(dot("any", units=float(x), name=f"job {n}") for n, x in enumerate(units))
@@ -308,7 +308,7 @@ def test_on_heavy_tailed_work_the_strongest_wish_to_wait_costs_no_more_than_it_m
         simulate([scenario], OneOf((never, always), jnp.asarray(which, jnp.int32))) for which in (0, 1)
     )
     means = [np.mean([job.completion_s for job in run.jobs]) for run in (calm, eager)]
-    print(means, calm.idle_ready_share, eager.idle_ready_share, eager.decisions)
     assert len(eager.jobs) == len(jobs) and means[1] < 1.1 * means[0]
-    assert eager.idle_ready_share > 0  # it did wait
-    assert calm.idle_ready_share == 0
+    assert eager.idle_ready_share > 0.1 and calm.idle_ready_share == 0  # it did wait
+    most = {n: (4.0 - 0.5) * x for n, x in enumerate(units)}  # a CPU has a slot for whoever has waited so long
+    assert all(stay.placed_s - stay.ready_s <= 1.001 * most[stay.job] for stay in eager.gangs)
