@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from benchmarks import all_quick
 
-SECONDS = 60.0
+from tests.waiting import SECONDS, has_ended, wait_until
 
 
 def python(program: str, limit_s: float = SECONDS) -> all_quick.Outcome:
@@ -42,18 +40,7 @@ def test_what_reaches_the_limit_is_stopped_with_what_it_started(tmp_path: Path) 
     outcome = python(f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])", limit_s=2.0)
     assert outcome.ended == "stopped after 2 s" and outcome.failed
     if started.exists():  # a machine that takes 2 s to start two interpreters has nothing to show here
-        gives_up_s = time.monotonic() + SECONDS
-        while _alive(int(started.read_text())):
-            assert time.monotonic() < gives_up_s, "a process of a benchmark outlived it"
-            time.sleep(0.01)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        wait_until(lambda: has_ended(int(started.read_text())), "a process of a benchmark outlived it")
 
 
 def test_cpu_seconds_include_those_of_started_processes() -> None:
