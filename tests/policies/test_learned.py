@@ -15,8 +15,6 @@ from symphony.policies.features import see as slow_see
 from symphony.policies.learned import NEVER, Learned, Network, Sizes, chances
 from symphony.scheduling import estimate
 from symphony.scheduling.policy import PLACE, PREEMPT, RECONFIGURE, WAIT, place, reconfigure
-from symphony.simulator.run import simulate
-from tests.baselines.cheap import cheap_scenario
 from tests.scheduling.by_hand import CPU0, FPGA, GB, GPU, chain, decision, dot, pair, shared_books, work
 
 see = eqx.filter_jit(slow_see)  # op by op, JAX would compile every operation by itself
@@ -208,12 +206,3 @@ def test_every_part_can_be_switched_off_and_then_no_longer_matters(switch: str) 
     if switch != "deviation":  # without counters there is none to see
         on = Network(jax.random.key(1), SMALL)
         assert (scores(on) != scores(changed(on))).any()
-
-
-def test_it_keeps_the_rules_completes_every_job_and_decides_alike_in_equal_runs() -> None:
-    scenario = cheap_scenario()
-    policy = Learned(Network(jax.random.key(2), SMALL), draws=True)
-    (first,), (second,) = simulate([scenario], policy), simulate([scenario], policy)
-    assert first.refused == 0
-    assert len(first.jobs) == len(scenario.workload.jobs)
-    assert first.jobs == second.jobs
