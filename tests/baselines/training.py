@@ -103,9 +103,9 @@ def scenario(workload: Workload, window_s: float = 1e3) -> Scenario:
 def rough() -> Scenario:
     """Gangs, kernels that several kinds run, a device that fails again and again, and a tenant."""
     kinds = "one|two|three|four|shared 40|faster on three|shared 100"
-    workload = jobs((0, 4, 1), (0, 2, 2), (1, 3, 1), (1, 6, 2), (2, 1, 2), (3, 2, 1), (3, 1, 1), kernel=kinds)
-    disturbed = {"failures": (Failure(2.5, "three0", 1.0),), "phases": (Phase(3.0, "two1", {"compute": 0.7}),)}
-    return replace(scenario(workload, window_s=1.0), **disturbed)
+    workload = jobs((0, 8, 1), (0, 4, 2), (1, 9, 1), (1, 6, 2), (2, 3, 2), (3, 5, 1), (3, 2, 1), kernel=kinds)
+    disturbed = {"failures": (Failure(6.0, "three0", 2.0),), "phases": (Phase(8.0, "two1", {"compute": 0.7}),)}
+    return replace(scenario(workload, window_s=5.0), **disturbed)
 
 
 def run(name: str, workload: Workload, window_s: float = 1e3) -> RunRecord:
