@@ -4,8 +4,10 @@ Imported before JAX starts. Without optimisation, and with XLA's older code gene
 times as fast; scenarios side by side run at a sixth of the speed, so tests run few steps (`conftest.py`). A program
 is not split into parts that compile side by side: the cores are busy with other tests, and splitting takes a seventh
 of the time. Loops are taken as they are written: to search them for what does not change from turn to turn takes a
-quarter of the time where a program runs and learns, and brings nothing in a brief run. What one process has compiled,
-the others read: processes of tests, and commands that tests start.
+quarter of the time where a program runs and learns, and brings nothing in a brief run. Passes that look through a whole
+program for what none of ours has (numbers of 4 and 8 bits, convolutions), and the check of the
+program between passes, are a tenth of the time. What one process has compiled, the others read: processes of tests, and
+commands that tests start.
 """
 
 from __future__ import annotations
@@ -18,11 +20,28 @@ import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
+SMALL_NUMBERS = ("s4", "u4", "f4e2m1fn", "f8e3m4", "f8e4m3", "f8e4m3b11fnuz", "f8e4m3fn", "f8e4m3fnuz")
+SMALL_NUMBERS += ("f8e5m2", "f8e5m2fnuz", "f8e8m0fnu")
+LEFT_OUT = (
+    "simplify-while-loops",
+    "while-loop-invariant-code-motion",
+    "while-loop-constant-sinking",
+    "while-loop-trip-count-annotator",
+    "hlo-verifier",
+    "cpu-parallel-task-assigner",
+    "tree_reduction_rewriter",
+    "dynamic-dimension-simplifier",
+    "convolution-group-converter",
+    "batchnorm_expander",
+    "stochastic_convert_decomposer",
+    "sub-byte-size-setter",
+    *(f"float-normalization-{name}" for name in SMALL_NUMBERS),
+)
 FLAGS = (
     "xla_cpu_use_fusion_emitters=false",
     "xla_backend_optimization_level=0",
     "xla_cpu_parallel_codegen_split_count=1",
-    "xla_disable_hlo_passes=simplify-while-loops,while-loop-invariant-code-motion,while-loop-constant-sinking",
+    f"xla_disable_hlo_passes={','.join(LEFT_OUT)}",
 )
 
 

@@ -19,12 +19,11 @@ def cheap_scenario() -> Scenario:
     return draw(cluster(), replace(workload, jobs=jobs), 3, rough, job_slots=4)
 
 
-def check_runs(policy: Policy) -> None:
+def check_runs(policy: Policy, scenario: Scenario) -> None:
     """Fail unless it keeps the rules, completes every job and decides alike in equal runs.
 
     `sy.testing.check_policy` asks for the same, and for the form of answers: it traces all policies of one program.
     """
-    scenario = cheap_scenario()
     (first,), (second,) = simulate([scenario], policy), simulate([scenario], policy)
     assert first.refused == 0
     assert len(first.jobs) == len(scenario.workload.jobs)

@@ -11,7 +11,6 @@ from symphony.baselines.allox import matching
 from tests.baselines.training import contract, finishes, jobs, preempted, run
 
 
-@pytest.mark.slow
 def test_it_keeps_the_contract() -> None:
     contract("allox")
 

@@ -11,13 +11,19 @@ import pytest
 from symphony.baselines.preemptive import Las, Srtf
 from symphony.problem.errors import LimitError
 from symphony.scheduling.policy import PLACE, PREEMPT, WAIT, place
-from tests.baselines.training import contract, finishes, jobs, preempted, run
+from symphony.testing import check_policy
+from tests.baselines.training import chosen, contract, finishes, jobs, preempted, rough, run
 from tests.scheduling.by_hand import CPU0, CPU1, GPU, Books, decision, dot, pair, shared_books, work
 
 
 @pytest.mark.parametrize("name", ["srtf", "las", "tiresias"])
 def test_it_keeps_the_contract(name: str) -> None:
     contract(name)
+
+
+def test_all_policies_for_training_jobs_answer_in_the_form_that_is_asked_for() -> None:
+    """Which one is chosen is known at run time only, so all are traced, and all must answer alike."""
+    check_policy(chosen("srtf"), [rough()])
 
 
 # -------------------------------------------------------------------- shortest remaining time first

@@ -13,6 +13,7 @@ from symphony.problem.errors import InputError
 from symphony.telemetry.reading import Model, Reader
 from symphony.telemetry.spans import Row, Span
 from tests.telemetry.demo import DEMO
+from tests.waiting import SECONDS
 
 SPAN = Span(Reader(Model(DEMO)), 'CPU"0\\', 1.0, 0.5)
 
@@ -43,12 +44,12 @@ def test_it_is_served_on_loopback_until_the_end() -> None:
     page = Page()
     with serve(page, 0) as port:
         address = f"http://127.0.0.1:{port}"
-        with urllib.request.urlopen(f"{address}/metrics", timeout=10) as answer:
+        with urllib.request.urlopen(f"{address}/metrics", timeout=SECONDS) as answer:
             assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
             assert answer.read().decode() == page.text()
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            urllib.request.urlopen(f"{address}/other", timeout=10)
+            urllib.request.urlopen(f"{address}/other", timeout=SECONDS)
         with pytest.raises(InputError, match=f"port {port} cannot be used"), serve(page, port):
             pass
     with pytest.raises(OSError):
-        urllib.request.urlopen(f"{address}/metrics", timeout=10)
+        urllib.request.urlopen(f"{address}/metrics", timeout=SECONDS)

@@ -27,6 +27,7 @@ from symphony.telemetry import machine, verdicts, wanted
 from tests.cli.command import symphony
 from tests.telemetry import demo
 from tests.telemetry.sources.logs import as_csv, as_json
+from tests.waiting import SECONDS
 
 app = typer.Typer()
 app.command(context_settings=command.SETTINGS)(command.stat)
@@ -417,13 +418,13 @@ def test_prometheus(log: Path) -> None:
         assert address
         page = ""
         while "symphony_metric_mean{" not in page and process.poll() is None:
-            with urllib.request.urlopen(address[0], timeout=10) as answer:
+            with urllib.request.urlopen(address[0], timeout=SECONDS) as answer:
                 page = answer.read().decode()
             time.sleep(0.05)
     assert re.search(r'^symphony_event_mean\{event="top.back",place="",unit=""\} [\d.e+]+$', page, re.MULTILINE)
     assert re.search(r'^symphony_metric_stddev\{metric="front",place="",unit="%"\} [\d.e+-]+$', page, re.MULTILINE)
     with pytest.raises(OSError):
-        urllib.request.urlopen(address[0], timeout=10)
+        urllib.request.urlopen(address[0], timeout=SECONDS)
 
 
 def test_one_window_is_nothing_to_serve(log: Path) -> None:

@@ -23,8 +23,7 @@ from symphony.engines.engine import DIED, DeviceDown, Failed, Finished, Function
 from symphony.engines.local import LocalEngine
 from symphony.problem.topology import DeviceKind
 from tests.runtime.machines import machine
-
-SECONDS = 60.0
+from tests.waiting import SECONDS, has_ended, wait_until
 
 
 class Driver:
@@ -129,16 +128,7 @@ def test_a_death_is_noticed_though_a_grandchild_holds_the_pipe_which_ends_with_i
         path = Path(folder, "pid")
         [died] = driver.run(driver.work(fork_and_die, str(path)))
         assert isinstance(died, Failed) and died.signal == signal.SIGKILL
-        while _alive(int(path.read_text())):
-            time.sleep(0.005)
-
-
-def _alive(process: int) -> bool:
-    """Whether a process runs; one that nobody has buried does not."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+        wait_until(lambda: has_ended(int(path.read_text())))
 
 
 def test_every_slot_is_a_process_of_its_own_on_a_cpu_of_its_own(driver: Driver) -> None:
@@ -314,23 +304,10 @@ def test_workers_end_with_an_engine_that_is_killed_and_the_next_one_tidies_up(tm
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         folder = Path(parent.stdout.readline().strip())
-        deadline = time.monotonic() + SECONDS
-        while not (tmp_path / "pid").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until((tmp_path / "pid").exists)
         parent.kill()
     pid = int((tmp_path / "pid").read_text())
-    while _alive(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: has_ended(pid))
     assert folder.exists()
     LocalEngine(machine(slots=1)).close()
     assert not folder.exists()
-
-
-def _alive(pid: int) -> bool:
-    """Whether a process runs; one that nobody has waited for does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False

@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from symphony.evaluation import scorecard as scorecards
 from symphony.evaluation.scorecard import AIMS, SEED, Aim, Score, Scorecard, _against, evaluate
 from symphony.evaluation.statistics import Estimate
 from symphony.evaluation.survey import Cell, Place, Survey
+from symphony.oracle.oracle import Oracle
 
 pytest.importorskip("ortools", reason="the oracle needs OR-Tools")
 TINY = Place("layered?tasks=3&graphs=2", "machine")
@@ -19,9 +21,12 @@ TINY = Place("layered?tasks=3&graphs=2", "machine")
 
 @pytest.fixture(scope="module")
 def card(tmp_path_factory) -> tuple[Scorecard, Path]:
-    """A policy that is easily beaten."""
+    """A policy that is easily beaten. The oracle counts its work, not its time, and begins with one plan, not three."""
     folder = tmp_path_factory.mktemp("card")
-    return evaluate("fifo", folder, seeds=2, jobs=4, places=[TINY], instances=1, oracle_s=2.0), folder
+    with pytest.MonkeyPatch.context() as patch:
+        counted = {"workers": 1, "rounds": 4, "batch": 8, "deterministic_s": 20.0}
+        patch.setattr(scorecards, "Oracle", lambda time_limit_s, starts: Oracle(600.0, starts=starts[:1], **counted))
+        return evaluate("fifo", folder, seeds=2, jobs=4, places=[TINY], instances=1), folder
 
 
 def test_every_aim_has_a_line_for_all_workloads_and_one_for_each(card) -> None:

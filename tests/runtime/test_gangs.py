@@ -13,8 +13,7 @@ import pytest
 import symphony as sy
 from tests.runtime.machines import machine
 from tests.runtime.test_loop import nothing_left
-
-SECONDS = 60.0
+from tests.waiting import SECONDS, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -66,8 +65,7 @@ def test_a_gang_whose_worker_is_killed_runs_again_as_a_whole(cluster: sy.Cluster
     graph = sy.graph("killed")
     graph.task(waits_once, str(tmp_path))
     job = cluster.submit(graph)
-    while len(list(tmp_path.iterdir())) < 2:
-        time.sleep(0.005)
+    wait_until(lambda: len(list(tmp_path.iterdir())) == 2)
     least_s = time.monotonic() - job._state.runs[0].attempts[0].sent_s
     used = cluster.used_s()
     assert list(used) == [job.id] and used[job.id] >= 2 * least_s  # of two devices
@@ -112,8 +110,7 @@ def test_a_gang_that_has_lost_a_device_fails_and_says_so(tmp_path: Path) -> None
         graph = sy.graph("loses")
         graph.task(waits_once, str(tmp_path / "folder"))
         job = cluster.submit(graph)
-        while len(list((tmp_path / "folder").iterdir())) < 2:
-            time.sleep(0.005)
+        wait_until(lambda: len(list((tmp_path / "folder").iterdir())) == 2)
         cluster._ask(lambda: engine._give_up(2, "somebody pulled it out"))
         with pytest.raises(sy.InfeasibleError, match="has 1 of the 2 devices that it needs left"):
             job.result(SECONDS)

@@ -24,8 +24,7 @@ from symphony.scheduling.state import RUNNING
 from tests.engines.by_hand import ByHand
 from tests.runtime.machines import machine
 from tests.simulator.scripted import Patient
-
-SECONDS = 60.0
+from tests.waiting import SECONDS, wait_until
 
 
 @sy.kernel(retries=1000)
@@ -62,10 +61,7 @@ def grown(seed: int) -> tuple[sy.graph, int]:
 def nothing_left(cluster: sy.Cluster) -> None:
     """Every lane, job slot, row and value is free again."""
     loop = cluster._loop
-    deadline = time.monotonic() + SECONDS
-    while loop.busy or loop.requests or loop._events:
-        assert time.monotonic() < deadline, "the loop does not come to rest"
-        time.sleep(0.01)
+    wait_until(lambda: not (loop.busy or loop.requests or loop._events), "the loop does not come to rest")
     core = loop.scheduler._any.unpacked(loop.scheduler._core)
     slots = [cluster.topology.kind_of[device.kind].slots for device in cluster.topology.devices]
     assert (core.job < 0).all() and core.lanes_free[: len(slots)].tolist() == slots
@@ -145,8 +141,7 @@ def test_a_device_that_goes_down_takes_nothing_with_it(tmp_path: Path) -> None:
         lonely = sy.graph("only")
         lonely.task(only, str(tmp_path / "running"))
         stuck = cluster.submit(lonely)
-        while not (tmp_path / "running").exists():
-            time.sleep(0.005)
+        wait_until((tmp_path / "running").exists)
         graph = sy.graph("either")
         for number in range(6):
             graph.task(either, number)
@@ -234,11 +229,9 @@ def test_what_was_placed_elsewhere_while_a_device_was_away_goes_there_when_it_is
         loop = cluster._loop
         cluster._ask(lambda: loop._heard(DeviceDown(2, "for a test")))
         first = cluster.submit(held)
-        while not (tmp_path / "running").exists():
-            time.sleep(0.005)
+        wait_until((tmp_path / "running").exists)
         second = cluster.submit(waiting)
-        while not loop.scheduler.queued():  # behind the first, on the device that is left
-            time.sleep(0.005)
+        wait_until(loop.scheduler.queued)  # behind the first, on the device that is left
         cluster._ask(lambda: loop._heard(DeviceUp(2)))
         try:
             assert second.result(SECONDS) == "started" and "here/big-1" in second.explain()
@@ -293,13 +286,12 @@ def test_a_policy_may_stop_a_kernel_for_something_urgent(tmp_path: Path) -> None
     def urgent():
         return "at once"
 
-    options: dict[str, Any] = {"profiles": tmp_path / "p.json", "policy_timeout_s": SECONDS}  # it may be a busy machine
+    options: dict[str, Any] = {"profiles": tmp_path / "p.json", "policy_timeout_s": SECONDS}
     with sy.local(machine(slots=1), policy=StopsForPriority(), **options) as cluster:
         graph = sy.graph("long")
         graph.task(long, str(tmp_path / "running"))
         first = cluster.submit(graph)
-        while not (tmp_path / "running").exists():
-            time.sleep(0.005)
+        wait_until((tmp_path / "running").exists)
         graph = sy.graph("urgent")
         graph.task(urgent)
         assert cluster.submit(graph, priority=5).result(SECONDS) == "at once"

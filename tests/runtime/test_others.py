@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +15,7 @@ from symphony.runtime.others import FRESH_S, LONGEST_S, UNKNOWN, Others, cpu_sec
 from symphony.telemetry.tuning import FACTORS, Tuning
 from tests.runtime.machines import machine
 from tests.runtime.test_watching import gpus
+from tests.waiting import wait_until
 
 CPU = ("stat.user_us", "stat.nice_us", "stat.system_us")
 COMPUTE, MEMORY = "cpu/compute", "memory"
@@ -183,8 +183,7 @@ def test_what_was_said_is_said_again_for_a_moment() -> None:
 def test_processes_have_used_so_much() -> None:
     with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
         try:
-            while cpu_seconds([child.pid])[child.pid] < 0.2:
-                time.sleep(0.01)
+            wait_until(lambda: cpu_seconds([child.pid])[child.pid] >= 0.2)
         finally:
             child.kill()  # else a failure would wait for it for ever
     assert cpu_seconds([child.pid]) == {}

@@ -28,8 +28,8 @@ from symphony.runtime.rounds import Attendance, Rounds, Stand
 from symphony.runtime.scheduler import Scheduler
 from symphony.runtime.speeds import Kind, Seen, Speeds
 from tests.runtime.machines import machine
+from tests.waiting import SECONDS, wait_until
 
-SECONDS = 60.0
 A, B = Kind("a", 0, 0.0, 1e9, 1, 0), Kind("b", 0, 0.0, 1e9, 1, 0)
 
 
@@ -184,7 +184,7 @@ class Place:
         self.on: list[set[TaskRun]] = [set() for _ in topology.devices]
         self.rounds = Rounds(Speeds(topology), 360.0, threads=False)
         self.numbers = iter(range(100))
-        self.scheduler = Scheduler(topology, Profiles(), policies.named("eft-belief"), timeout_s=1.0)
+        self.scheduler = Scheduler(topology, Profiles(), policies.named("eft-belief"), timeout_s=SECONDS)
         checkpoints, left_s = Checkpoints(folder, keep=keep), [-math.inf] * len(self.on)
         self.attendance = Attendance(self.rounds, checkpoints, self.scheduler, self.on, left_s, lambda: None)
 
@@ -327,10 +327,7 @@ def test_at_the_end_of_a_round_the_urgent_go_first_and_the_others_go_on_from_wha
         first.task(patient)
         second.task(urgent)
         waits = cluster.submit(first)
-        deadline = time.monotonic() + SECONDS
-        while (told := waits._state.runs[0].progress) is None or told.step < 10:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: (told := waits._state.runs[0].progress) is not None and told.step >= 10)
         goes = cluster.submit(second, priority=1)
         assert goes.result(SECONDS) == 20
         assert waits.status == "running"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,7 @@ from symphony.runtime.cluster import Cluster
 from symphony.runtime.demand import Ran
 from tests.runtime.machines import machine
 from tests.runtime.test_loop import StopsForPriority, nothing_left
-
-SECONDS = 60.0
+from tests.waiting import SECONDS, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -66,25 +64,17 @@ def one(kernel: Any, *args: Any) -> sy.graph:
     return graph
 
 
-def until(holds: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + SECONDS
-    while not (found := holds()):
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    return found
-
-
 def no_folder(cluster: Cluster) -> None:
     root = cluster._checkpoints._root
     assert root is not None
-    until(lambda: not list(root.iterdir()))
+    wait_until(lambda: not list(root.iterdir()))
 
 
 def test_a_run_that_is_killed_goes_on_from_what_it_saved(cluster: Cluster, tmp_path: Path) -> None:
     job = cluster.submit(one(train, str(tmp_path), 25))
-    until((tmp_path / "waits").exists)
+    wait_until((tmp_path / "waits").exists)
     run = job._state.runs[0]
-    until(lambda: run.progress is not None and run.progress.step >= 10)
+    wait_until(lambda: run.progress is not None and run.progress.step >= 10)
     assert run.progress is not None and run.progress.saved == 10 and run.progress.saves == 1
     [before] = tmp_path.glob("0-*")
     os.kill(int(before.name[2:]), signal.SIGKILL)
@@ -97,7 +87,7 @@ def test_a_run_that_is_killed_goes_on_from_what_it_saved(cluster: Cluster, tmp_p
 
 def test_what_is_preempted_saves_first_and_goes_on_from_there(cluster: Cluster, tmp_path: Path) -> None:
     job = cluster.submit(one(train, str(tmp_path), 25))
-    until((tmp_path / "waits").exists)
+    wait_until((tmp_path / "waits").exists)
     assert cluster.submit(one(urgent), priority=5).result(SECONDS) == "at once"
     assert job.result(SECONDS) == (20, True)  # not from step 10, which it had saved unasked
     assert "stopped once; went on from step 20" in job.explain() and not cluster.statistics.fallbacks
@@ -123,7 +113,7 @@ def often(job, notes):
 def test_what_was_preempted_and_went_on_may_be_preempted_again(cluster: Cluster, tmp_path: Path) -> None:
     job = cluster.submit(one(often, str(tmp_path)))
     for step in (1, 2):
-        until((tmp_path / str(step)).exists)
+        wait_until((tmp_path / str(step)).exists)
         assert cluster.submit(one(urgent), priority=5).result(SECONDS) == "at once"
     assert job.result(SECONDS) == 2
     nothing_left(cluster)
@@ -158,12 +148,12 @@ def test_what_ends_or_does_not_answer_is_waited_for_no_longer(
 ) -> None:
     monkeypatch.setattr(saving, "GRACE_S", 0.3 if kernel is deaf else 60.0)
     job = cluster.submit(one(kernel, str(tmp_path)))
-    until((tmp_path / "runs").exists)
+    wait_until((tmp_path / "runs").exists)
     assert cluster.submit(one(urgent), priority=5).result(SECONDS) == "at once"
     if kernel is deaf:  # what would have it begin anew for ever is refused from now on
-        until((tmp_path / "again").exists)
+        wait_until((tmp_path / "again").exists)
         later, fallbacks = cluster.submit(one(urgent), priority=5), cluster.statistics.fallbacks
-        until(lambda: fallbacks["refused"])
+        wait_until(lambda: fallbacks["refused"])
         (tmp_path / "go").touch()
         assert later.result(SECONDS) == "at once"
         assert len(job._state.runs[0].attempts) == 2
@@ -174,7 +164,7 @@ def test_what_ends_or_does_not_answer_is_waited_for_no_longer(
 
 def test_a_job_that_is_cancelled_while_it_trains_leaves_nothing(cluster: Cluster, tmp_path: Path) -> None:
     job = cluster.submit(one(train, str(tmp_path), 25))
-    until((tmp_path / "waits").exists)
+    wait_until((tmp_path / "waits").exists)
     job.cancel()
     with pytest.raises(sy.JobCancelledError):
         job.result(SECONDS)
@@ -213,7 +203,7 @@ def test_a_training_job_is_never_taken_for_short_and_sent_ahead(cluster: Cluster
     for _ in range(5):
         cluster._profiles.learn(ran, 1.0, 1e-4)
     job = cluster.submit(one(often, str(tmp_path)))
-    until((tmp_path / "1").exists)
+    wait_until((tmp_path / "1").exists)
     job.cancel()
     nothing_left(cluster)
     assert cluster._loop._seconds(job._state.runs[0], 0) == math.inf

@@ -19,6 +19,7 @@ from symphony.telemetry.sources.nvml import NvmlSource
 from tests.runtime.machines import machine
 from tests.telemetry.sources.clocks import Clock
 from tests.telemetry.sources.test_nvml import Library
+from tests.waiting import wait_until
 
 PSI = ("psi.cpu.some_us", "psi.memory.some_us", "psi.io.some_us")
 
@@ -47,12 +48,10 @@ def gpus(slots: int = 1) -> Topology:
 
 def watched(topology: Topology, source: Any, device: int, began_s: float, ended_s: float) -> dict[str, float]:
     """What is known of a run, once a source has said all."""
-    ended = time.monotonic() + 60.0
     zero_s = time.monotonic()
     watch = Watch(topology, [lambda sleep: source])
     watch.attend(True)
-    while not (found := watch.during(device, zero_s + began_s, zero_s + ended_s)) and time.monotonic() < ended:
-        time.sleep(0.005)
+    found = wait_until(lambda: watch.during(device, zero_s + began_s, zero_s + ended_s))
     watch.close()
     return found
 
@@ -84,8 +83,7 @@ def test_traffic_of_a_gpu_is_that_of_the_kernel_on_it() -> None:
 def test_of_a_gpu_that_several_share_nobody_knows_whose_it_is() -> None:
     zero_s, watch = time.monotonic(), Watch(gpus(slots=2), [lambda sleep: several(Library(Clock()))])
     watch.attend(True)
-    while not watch.during(1, zero_s - 1.0, zero_s + 3.0):
-        time.sleep(0.005)
+    wait_until(lambda: watch.during(1, zero_s - 1.0, zero_s + 3.0))
     assert watch.during(1, zero_s - 1.0, zero_s + 3.0, alone=False) == {}
     watch.close()
 
@@ -112,8 +110,6 @@ def test_who_is_told_hears_of_gpus_by_their_number_among_ours(monkeypatch: pytes
     library = Library(Clock())
     watch = Watch(gpus(), [lambda sleep: several(library)], lambda place, *window: heard.add(place))
     watch.attend(True)
-    ended = time.monotonic() + 60.0
-    while len(watch._windows.get("GPU-1", ())) < 20 and time.monotonic() < ended:
-        time.sleep(0.005)
+    wait_until(lambda: len(watch._windows.get("GPU-1", ())) >= 20)
     watch.close()
     assert heard == {"GPU-0"}  # ours is the second of the machine; its first is none of ours

@@ -8,7 +8,6 @@ import shutil
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,8 +22,9 @@ from symphony.service.client import RemoteCluster, connect
 from symphony.service.service import Limits, Service
 from symphony.service.serving import Server
 from tests.runtime.machines import machine
+from tests.waiting import SECONDS, wait_until
 
-SECONDS = 60.0  # more than anything here takes: a test that fails should not hang
+__all__ = ["SECONDS", "Place", "place", "postgres", "service", "wait_until"]
 BOTH = (tokens.SUBMIT, tokens.READ)
 
 
@@ -72,14 +72,6 @@ def place(
             yield Place(found, server)
         finally:
             server.close()
-
-
-def wait_until(said: object, seconds: float = SECONDS) -> None:
-    """Until a function says so."""
-    deadline = time.monotonic() + seconds
-    while not said():  # type: ignore[operator]
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.01)
 
 
 @contextmanager

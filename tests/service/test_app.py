@@ -11,7 +11,6 @@ import os
 import random
 import shutil
 import socket
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +30,7 @@ from symphony.service.serving import Server
 from symphony.service.state import BROKE
 from symphony.service.wire import PROTOCOL, PYTHON, Refusal
 from tests.service.kernels import add, one, rave, wait_for
-from tests.service.places import SECONDS, Place, place
+from tests.service.places import SECONDS, Place, place, wait_until
 
 LIMITS = Limits(body_bytes=200_000, blob_bytes=300_000, open_jobs=30)
 
@@ -212,13 +211,17 @@ def test_a_user_with_too_many_open_jobs_is_refused_and_others_are_not(here: Plac
 
 def test_figures_are_there_for_prometheus(here: Place, token: str, tmp_path: Path) -> None:
     with RemoteCluster(here.server.url, token) as ann:
-        job, text, gives_up_s = ann.submit(one(wait_for, str(tmp_path / "go"))), "", time.monotonic() + SECONDS
-        while "symphony_others_load{" not in text and time.monotonic() < gives_up_s:  # read while something runs
-            text = Answer(here, "GET", "/metrics", **bearer(token)).body.decode()
+        job = ann.submit(one(wait_for, str(tmp_path / "go")))
+
+        def figures() -> str:
+            return Answer(here, "GET", "/metrics", **bearer(token)).body.decode()
+
+        wait_until(lambda: "symphony_others_load{" in figures())  # read while something runs
+        text = figures()
         (tmp_path / "go").touch()
         job.result(SECONDS)
     assert 'symphony_others_load_deviation{row="cpu/compute"}' in text
-    text = Answer(here, "GET", "/metrics", **bearer(token)).body.decode()
+    text = figures()
     found = {line.rpartition(" ")[0]: line.rpartition(" ")[2] for line in text.splitlines() if line[0] != "#"}
     assert int(found["symphony_jobs_accepted_total"]) > 0
     assert float(found['symphony_decision_seconds{quantile="0.99"}']) > 0

@@ -167,10 +167,18 @@ def test_scenarios_with_different_delays_run_side_by_side() -> None:
     base = cheap_scenario()
     late = replace(base, disturbances=replace(base.disturbances, window_s=1.0, counter_delay=3))
     prompt = replace(base, disturbances=replace(base.disturbances, window_s=1.0))
-    assert stack([late, prompt]).late == 3
-    together = sy.simulate([late, prompt], sy.baselines.EftBelief())
-    alone = sy.simulate([prompt], sy.baselines.EftBelief())
-    assert [job.finish_s for job in together[1].jobs] == pytest.approx([job.finish_s for job in alone[0].jobs])
+    both = stack([late, prompt])
+    assert both.late == 3
+    loads = np.random.default_rng(0).uniform(0, 2, (8, 3))
+    for number, alone in enumerate((late, prompt)):
+        beside = jax.tree.map(lambda x, number=number: x[number], replace(both, topology=None))
+        runs = [
+            run(jax.device_put(s), loads, 0.5 * loads)
+            for s in (replace(beside, topology=both.topology), scenario_arrays(alone))
+        ]
+        for one, other in zip(*runs, strict=True):
+            np.testing.assert_array_equal(one.raw, other.raw)
+            np.testing.assert_array_equal(one.belief.mean, other.belief.mean)
 
 
 @pytest.mark.parametrize("wrong", [{"counters": 0}, {"counters": 2.5}, {"counter_delay": -1}, {"counter_delay": 1000}])

@@ -15,7 +15,7 @@ from symphony.baselines import EftBelief
 from symphony.scheduling.policy import Observation
 from symphony.simulator.contention import LOAD_UNIT, Bottleneck
 from symphony.simulator.hypothesis import imagine, scenario_of, work_factors
-from symphony.simulator.rollout import Carry, begin, finished, observe, step, until_decision
+from symphony.simulator.rollout import Carry, asked, begin, finished, observe, step
 from symphony.simulator.scenarios import ScenarioArrays, scenario_arrays
 from symphony.simulator.world import World
 from tests.oracle.small import scenario
@@ -24,17 +24,22 @@ POLICY, CONTENTION = EftBelief(), Bottleneck()
 
 
 @eqx.filter_jit
-def reached(s: ScenarioArrays, number: Array) -> Carry:
-    """Before the decision of that number, or at the end."""
-    return until_decision(begin(s, POLICY, jax.random.key(0)), s, POLICY, CONTENTION, number)
+def begun(s: ScenarioArrays) -> Carry:
+    return begin(s, POLICY, jax.random.key(0))
 
 
 @eqx.filter_jit
-def ended(carry: Carry, s: ScenarioArrays) -> World:
+def reached(carry: Carry, s: ScenarioArrays, number: Array) -> Carry:
+    """After so many decisions, when nothing else is left to do at that instant; or at the end."""
+
     def on(carry: Carry) -> Carry:
         return step(carry, s, POLICY, CONTENTION, record=False, alone=True)[0]
 
-    return jax.lax.while_loop(lambda carry: ~finished(carry.world, s), on, carry).world
+    def going(carry: Carry) -> Array:
+        rests = asked(carry.world, s) & (carry.world.core.decisions >= number)
+        return ~finished(carry.world, s) & ~rests
+
+    return jax.lax.while_loop(going, on, carry)
 
 
 @eqx.filter_jit
@@ -47,7 +52,7 @@ def imagined(key: Array, o: Observation, spread: Array) -> tuple[World, Scenario
 def middle() -> tuple[ScenarioArrays, Carry, Observation]:
     """Six tasks on three devices, before the fourth decision: some run, some wait."""
     s = jax.device_put(scenario_arrays(scenario(0)))
-    carry = reached(s, jnp.asarray(3))
+    carry = reached(begun(s), s, jnp.asarray(3))
     assert (np.asarray(carry.world.core.lane_holds) >= 0).any()
     shown = observe(carry.world, s, False)
     return s, carry, replace(shown, background_std=jnp.zeros_like(shown.background_std))
@@ -58,8 +63,9 @@ def test_where_all_is_known_it_ends_as_the_world_does(middle: tuple[ScenarioArra
     world, here = imagined(jax.random.key(1), shown, jnp.asarray(0.0))
     assert (np.asarray(world.load) == np.asarray(carry.world.load)).all()
     assert np.asarray(world.load * LOAD_UNIT) == pytest.approx(np.asarray(shown.own_load))
-    end = ended(replace(carry, world=world), here)
-    true = reached(s, jnp.asarray(1000)).world
+    end, true = (
+        reached(at, where, jnp.asarray(1000)).world for at, where in ((replace(carry, world=world), here), (carry, s))
+    )
     assert float(end.now.total) == pytest.approx(float(true.now.total), rel=1e-5)
     assert float(end.completion_sum.total) == pytest.approx(float(true.completion_sum.total), rel=1e-5)
 

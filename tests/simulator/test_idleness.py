@@ -12,7 +12,9 @@ from symphony.simulator.idleness import idle_ready_share
 from symphony.simulator.records import GangRecord
 
 KINDS = (DeviceKind("cpu", "cpu", slots=2), DeviceKind("gpu", "gpu"))
-DEVICES = tuple(Device(name, kind, "m", "r", "m", "m", ()) for name, kind in (("c0", "cpu"), ("c1", "cpu"), ("g", "gpu")))
+DEVICES = tuple(
+    Device(name, kind, "m", "r", "m", "m", ()) for name, kind in (("c0", "cpu"), ("c1", "cpu"), ("g", "gpu"))
+)
 TOPOLOGY = Topology("three", KINDS, (), DEVICES, (0.0,) * 7)
 KERNELS = (Kernel("any", {"cpu": Profile(1.0), "gpu": Profile(1.0)}), Kernel("cpu", {"cpu": Profile(1.0)}))
 WORKLOAD = Workload(

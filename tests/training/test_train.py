@@ -75,7 +75,7 @@ def rolled():
 
 def test_runs_end_and_cost_the_time_that_jobs_were_in_the_system(rolled) -> None:
     _, _, decisions, worlds = rolled
-    assert worlds.core.jobs_done.tolist() == [5, 5, 5, 5]
+    assert worlds.core.jobs_done.tolist() == [5, 5, 5, 5] and not worlds.core.refused.any()
     assert decisions.count.tolist() == worlds.core.decisions.tolist()
     np.testing.assert_allclose(decisions.total, worlds.completion_sum.total, rtol=1e-4)
     np.testing.assert_allclose(decisions.stay_s, decisions.total / 5, rtol=1e-4)

@@ -31,8 +31,12 @@ _compiled: dict[Any, Any] = {}
 
 
 def keep_programs(folder: Path) -> None:
-    """What JAX compiles in this process is kept in a folder: the next start takes seconds less."""
-    jax.config.update("jax_compilation_cache_dir", str(folder))
+    """What JAX compiles in this process is kept, so that the next start takes seconds less.
+
+    In `folder`, unless JAX_COMPILATION_CACHE_DIR names another one.
+    """
+    if not jax.config.jax_compilation_cache_dir:
+        jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 

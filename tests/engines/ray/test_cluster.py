@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,7 @@ import symphony as sy
 from examples import training_job
 from symphony.problem.extras import install_command
 from tests.test_docs import run_snippets
-
-SECONDS = 30.0
+from tests.waiting import SECONDS, wait_until
 
 
 @sy.kernel
@@ -41,7 +39,7 @@ def wait_for(path, mark):
     import ray
 
     (pathlib.Path(mark) / f"{ray.get_runtime_context().get_node_id()}-{time.monotonic_ns()}").touch()
-    deadline = time.monotonic() + 60  # a test that fails must not hold up those after it
+    deadline = time.monotonic() + 240  # a test that fails must not hold up those after it
     while not os.path.exists(path):
         if time.monotonic() > deadline:
             raise TimeoutError(path)
@@ -60,13 +58,6 @@ def cluster(nodes: Any, tmp_path: Path) -> Iterator[sy.Cluster]:
     found = sy.ray(nodes.address, profiles=tmp_path / "profiles.json")
     yield found
     found.close(wait=False)
-
-
-def until(holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_graph_runs_on_all_machines_and_says_where(cluster: sy.Cluster) -> None:
@@ -114,22 +105,22 @@ def started_on(folder: Path) -> int:
 def test_a_job_goes_on_when_a_machine_is_lost_under_it(cluster: sy.Cluster, nodes: Any, tmp_path: Path) -> None:
     gate, folder = tmp_path / "gate", tmp_path / "marks"
     jobs = waiting(cluster, gate, folder)
-    until(lambda: started_on(folder) == 2)
+    wait_until(lambda: started_on(folder) == 2)
     nodes.kill("m2")
     gate.touch()
     assert [job.result(SECONDS) for job in jobs] == ["through"] * 6
-    until(lambda: cluster._loop._down)  # else Ray would have two machines of this name
+    wait_until(lambda: cluster._loop._down)  # else Ray would have two machines of this name
     nodes.add("m2", num_cpus=1)
 
 
 def test_a_machine_that_comes_back_is_used_again(cluster: sy.Cluster, nodes: Any, tmp_path: Path) -> None:
     gate, folder = tmp_path / "gate", tmp_path / "marks"
     jobs = waiting(cluster, gate, folder)
-    until(lambda: started_on(folder) == 2)
+    wait_until(lambda: started_on(folder) == 2)
     nodes.kill("m2")
-    until(lambda: cluster._loop._down)
+    wait_until(lambda: cluster._loop._down)
     nodes.add("m2", num_cpus=1)
-    until(lambda: started_on(folder) == 3)  # Ray's number for it is another
+    wait_until(lambda: started_on(folder) == 3)  # Ray's number for it is another
     gate.touch()
     assert [job.result(SECONDS) for job in jobs] == ["through"] * 6
 
@@ -146,10 +137,10 @@ def test_a_job_whose_values_were_lost_with_a_machine_fails_and_says_so(
         if graph is read:
             graph.task(total, value, held)
     jobs = [cluster.submit(graph) for graph in (read, kept)]
-    until(lambda: all(list((tmp_path / str(number)).iterdir()) for number in range(2)))
-    until(lambda: all(job._state.runs[0].value is not None for job in jobs))
+    wait_until(lambda: all(list((tmp_path / str(number)).iterdir()) for number in range(2)))
+    wait_until(lambda: all(job._state.runs[0].value is not None for job in jobs))
     nodes.kill("m2")
-    until(lambda: cluster._loop._down)
+    wait_until(lambda: cluster._loop._down)
     (tmp_path / "gate").touch()
     with pytest.raises(sy.WorkerDiedError, match=r"an input is gone") as lost:
         jobs[0].result(SECONDS)

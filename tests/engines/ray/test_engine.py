@@ -141,8 +141,10 @@ def test_one_of_several_that_dies_or_hangs_fails_alone(
     driver: Driver, what: str, together: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(driver.engine, "_together", together)
-    driver.teach(quick, timeout_s=1.0)
-    work = [driver.work(quick, str(tmp_path), n, what if n == 2 else "", timeout_s=1.0) for n in range(9)]
+    driver.teach(quick)
+    work = [driver.work(quick, str(tmp_path), n, what if n == 2 else "") for n in range(9)]
+    if what == "hang":
+        work[2] = replace(work[2], timeout_s=1.0)
     events = driver.run(*work)
     assert [n for n, event in enumerate(events) if not isinstance(event, Finished)] == [2]
     assert isinstance(events[2], Failed) and events[2].why == (DIED if what == "die" else TIMEOUT)
