@@ -29,8 +29,9 @@ import symphony as sy
 from benchmarks.common import keep
 from symphony.service import tables
 from symphony.service.client import RemoteCluster
-from symphony.service.database import open_database
-from symphony.service.ledger import Ledger, read_events
+from symphony.service.database import only_one, open_database
+from symphony.service.journal import read_events
+from symphony.service.ledger import Ledger
 from symphony.service.state import ACCEPTED, ENDED, FINISHED, dumped
 from tests.service.serve_process import Serve
 
@@ -147,8 +148,9 @@ def measure_replay(folder: Path, events: int) -> dict[str, Any]:
             number += len(rows)
             connection.execute(sa.insert(tables.events), rows)
     began = time.perf_counter()
-    ledger = Ledger(database, lambda jobs: None, lambda: None)
-    ledger.replay()
+    with only_one(database, folder / "replay") as hold:
+        ledger = Ledger(hold, lambda jobs: None, lambda: None)
+        ledger.replay()
     seconds = time.perf_counter() - began
     assert ledger.state.counts["done"] == jobs and not ledger.state.open
     database.dispose()

@@ -17,7 +17,7 @@ import numpy as np
 
 import symphony as sy
 from symphony.service.database import open_database
-from symphony.service.ledger import read_events
+from symphony.service.journal import read_events
 from symphony.service.state import ACCEPTED, FINISHED
 from tests.service.places import SECONDS, place, service, wait_until
 

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+import sqlite3
+import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,10 +19,16 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 import symphony as sy
+from symphony.service import service as service_module
 from symphony.service import tables
-from symphony.service.database import only_one, open_database
+from symphony.service.database import Hold, engine_of, files_locked, only_one, open_database
+from symphony.service.journal import read_events, replay
+from symphony.service.ledger import Entry, Ledger
+from symphony.service.state import ACCEPTED, FINISHED
 from tests.service.kernels import add, fail, note, one, wait_for
-from tests.service.places import SECONDS, place, postgres, wait_until
+from tests.service.places import SECONDS, Postgres, place, postgres, postgres_server, wait_until
+from tests.service.test_journal import BEFORE
+from tests.service.test_ledger import JOB
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +89,7 @@ def test_a_service_goes_on_where_another_stopped(url: str, tmp_path: Path) -> No
         go.touch()
         assert ann.job(job.id).result(SECONDS) == "second"
         told = list(ann.job(job.id).follow())
-        assert told[0].text.startswith("accepted") and told[-1].text == "done" and len(told) == 5
+        assert told[0].text.startswith("accepted") and told[-1].text == "done" and len(told) == 6
         assert len(ann.job(done.id).result(SECONDS)) == 40_000
         with pytest.raises(sy.KernelError, match="no"):
             ann.job(broken.id).result(SECONDS)
@@ -93,6 +105,191 @@ def test_connections_that_are_cut_are_made_anew(server: str, tmp_path: Path) -> 
             assert connection.execute(sa.text(cut)).rowcount > 0
         other.dispose()
         assert ann.submit(one(add, 2)).result(SECONDS) == 2
+
+
+# -------------------------------------------------------------------- PostgreSQL is killed, and comes back
+
+
+@pytest.fixture
+def lazy() -> Iterator[Postgres]:
+    """It writes to the disk only what it is made to: all the rest is lost when it is killed."""
+    with postgres_server("-c", "wal_writer_delay=10000ms", "-c", "autovacuum=off") as found:
+        yield found
+
+
+def accept(entry: Entry) -> int:
+    entry.durable = True
+    job = entry.state.last_job + 1
+    entry.add(ACCEPTED, job, **JOB)
+    return job
+
+
+def finish(ledger: Ledger, *tasks: int) -> None:
+    for task in tasks:  # a transaction each
+        ledger.insist(lambda entry, task=task: entry.add(FINISHED, 1, task, seconds=1.0)).result(SECONDS)
+
+
+def kinds(url: str, folder: Path) -> list[tuple[str, int]]:
+    database = open_database(url, folder)
+    found = [(event.kind, event.task) for event in read_events(database)]
+    assert not replay(database).damaged
+    database.dispose()
+    return found
+
+
+def test_what_a_database_loses_when_it_is_killed_is_written_again(lazy: Postgres, tmp_path: Path) -> None:
+    database = open_database(lazy.url, tmp_path)
+    with only_one(database, tmp_path) as hold:
+        ledger = Ledger(hold, lambda jobs: None, lambda: None)
+        ledger.replay()
+        ledger.start()
+        ledger.insist(accept).result(SECONDS)
+        finish(ledger, 0, 1, 2)
+        lazy.kill()
+        lazy.start()
+        assert kinds(lazy.url, tmp_path) == [(ACCEPTED, -1)]  # it has lost them
+        finish(ledger, 3)
+        assert kinds(lazy.url, tmp_path) == [(ACCEPTED, -1), *((FINISHED, task) for task in range(4))]
+        with pytest.raises(sy.ServiceError, match="another service"):
+            Hold(database)  # and the lock is held again
+        ledger.close()
+    database.dispose()
+
+
+def test_a_service_does_not_write_on_past_what_a_database_has_lost(
+    lazy: Postgres, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    failed: list[bool] = []
+    database = open_database(lazy.url, tmp_path)
+    with only_one(database, tmp_path) as hold:
+        ledger = Ledger(hold, lambda jobs: None, lambda: failed.append(True))
+        ledger.replay()
+        ledger.start()
+        ledger.insist(accept).result(SECONDS)
+        finish(ledger, 0, 1)
+        ledger._unsynced.clear()  # as if it had been synced, and a backup from before was restored
+        lazy.kill()
+        lazy.start()
+        with pytest.raises(sy.ServiceError, match="has stopped"):
+            finish(ledger, 2)
+        ledger.close()
+    assert failed and any("lost transactions 2 to 3" in record.message for record in caplog.records)
+    assert kinds(lazy.url, tmp_path) == [(ACCEPTED, -1)]
+    database.dispose()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_a_service_whose_journal_another_has_taken_over_stops(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lazy: Postgres | None = request.getfixturevalue("lazy") if kind == "postgresql" else None
+    url = lazy.url if lazy is not None else ""
+    failed: list[bool] = []
+    database = open_database(url, tmp_path)
+    with only_one(database, tmp_path) as hold:
+        ledger = Ledger(hold, lambda jobs: None, lambda: failed.append(True))
+        ledger.replay()
+        ledger.start()
+        ledger.insist(accept).result(SECONDS)
+        if lazy is not None:
+            lazy.kill()
+            lazy.start()
+        other = Hold(open_database(url, tmp_path))  # by now nobody has the lock; that of a file cannot be lost
+        with pytest.raises(sy.ServiceError, match="has stopped"):
+            finish(ledger, 0)
+        ledger.close()
+        second = Ledger(other, lambda jobs: None, lambda: None)
+        second.replay()
+        second.insist(accept)
+        second.step()
+        other.close()
+        other.engine.dispose()
+    assert failed and any("has taken the journal over" in record.message for record in caplog.records)
+    assert kinds(url, tmp_path) == [(ACCEPTED, -1), (ACCEPTED, -1)]
+    database.dispose()
+
+
+def test_an_idle_service_takes_its_lock_again(lazy: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service_module, "CHECK_S", 0.0)
+    database = open_database(lazy.url, tmp_path)
+
+    def is_taken() -> bool:
+        with database.connect() as connection:
+            return bool(connection.scalar(sa.text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'")))
+
+    with place(tmp_path / "state", lazy.url) as here:
+        assert is_taken()
+        lazy.kill()
+        lazy.start()
+        assert not is_taken()
+        here.service.check_lock()
+        wait_until(is_taken)
+        assert not here.service.failed.is_set()
+    assert not is_taken()
+    database.dispose()
+
+
+def test_killing_the_database_during_submissions_loses_no_job_and_no_result(lazy: Postgres, tmp_path: Path) -> None:
+    rng, keys = random.Random(3), itertools.count()
+    with place(tmp_path / "state", lazy.url) as here, here.connect("ann") as ann:
+        jobs: dict[int, int] = {}
+        enough = threading.Event()
+
+        def submit() -> None:
+            while not enough.is_set():
+                key = next(keys)
+                while key not in jobs:
+                    try:
+                        jobs[key] = ann.submit(one(add, key), key=str(key)).id
+                    except sy.ServiceError:  # the database is away
+                        time.sleep(0.05)
+
+        with ThreadPoolExecutor(2) as threads:
+            running = [threads.submit(submit) for _ in range(2)]
+            for _ in range(3):
+                seen = len(jobs)
+                wait_until(lambda seen=seen: len(jobs) > seen + 5)
+                time.sleep(rng.uniform(0.0, 0.3))
+                lazy.kill()
+                lazy.start()
+            wait_until(lambda: not here.service.ledger.stuck)
+            enough.set()
+            for future in running:
+                future.result(SECONDS)
+        assert {key: ann.job(number).result(SECONDS) for key, number in jobs.items()} == {key: key for key in jobs}
+        assert not replay(here.service.database).damaged and not here.service.failed.is_set()
+        assert len(set(jobs.values())) == len(jobs)
+
+
+# -------------------------------------------------------------------- tables are changed under the lock
+
+
+def test_tables_are_not_changed_beside_a_service(tmp_path: Path) -> None:
+    old(tmp_path)
+    with (
+        files_locked(engine_of("", tmp_path), tmp_path),
+        pytest.raises(sy.ServiceError, match="another service is using it"),
+    ):
+        open_database("", tmp_path)
+    database = open_database("", tmp_path)
+    with only_one(database, tmp_path):
+        open_database("", tmp_path).dispose()  # up to date: whoever makes tokens is let in
+    database.dispose()
+
+
+def test_a_change_of_tables_that_is_cut_off_is_made_anew(tmp_path: Path) -> None:
+    old(tmp_path)
+    with mock.patch("alembic.op.bulk_insert", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        open_database("", tmp_path)
+    database = open_database("", tmp_path)
+    assert len(list(read_events(database))) == 10
+    database.dispose()
+
+
+def old(folder: Path) -> None:
+    with sqlite3.connect(folder / "journal.sqlite") as connection:
+        connection.executescript(BEFORE.read_text())
+    connection.close()
 
 
 def test_addresses_of_databases_that_do_not_work_are_told_of(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ import sqlalchemy as sa
 
 import symphony as sy
 from symphony.service import tables
-from symphony.service.database import only_one, open_database
-from symphony.service.ledger import Entry, Ledger, read_events
+from symphony.service.database import Hold, only_one, open_database
+from symphony.service.journal import read_events
+from symphony.service.ledger import Entry, Ledger
 from symphony.service.state import ACCEPTED, ENDED, FINISHED
 from tests.service.places import SECONDS, wait_until
 
@@ -28,8 +29,14 @@ def database(tmp_path: Path) -> Iterator[sa.Engine]:
     found.dispose()
 
 
-def ledger(database: sa.Engine, settled=lambda jobs: None) -> Ledger:
-    found = Ledger(database, settled, lambda: None)
+@pytest.fixture
+def hold(database: sa.Engine, tmp_path: Path) -> Iterator[Hold]:
+    with only_one(database, tmp_path) as found:
+        yield found
+
+
+def ledger(hold: Hold, settled=lambda jobs: None) -> Ledger:
+    found = Ledger(hold, settled, lambda: None)
     found.replay()
     found.start()
     return found
@@ -41,24 +48,24 @@ def accept(entry: Entry) -> int:
     return job
 
 
-def test_what_is_answered_is_in_the_journal_and_a_replay_gives_the_same_state(database: sa.Engine) -> None:
+def test_what_is_answered_is_in_the_journal_and_a_replay_gives_the_same_state(database: sa.Engine, hold: Hold) -> None:
     settled: list[set[int]] = []
-    first = ledger(database, settled.append)
+    first = ledger(hold, settled.append)
     assert first.post(accept).result(SECONDS) == 1
     assert [event.kind for event in read_events(database)] == [ACCEPTED]
     first.post(lambda entry: entry.add(FINISHED, 1, 0, seconds=2.0)).result(SECONDS)
     first.post(lambda entry: entry.add(ENDED, 1, status="done")).result(SECONDS)
     first.close()
     assert [jobs for jobs in settled if jobs] == [{1}, {1}, {1}]
-    again = ledger(database)
+    again = ledger(hold)
     assert again.state.jobs == first.state.jobs and again.state.counts == first.state.counts
     assert again.state.users == first.state.users and not again.state.open
     assert again.post(accept).result(SECONDS) == 2
     again.close()
 
 
-def test_commands_that_come_together_share_a_transaction(database: sa.Engine) -> None:
-    found = ledger(database)
+def test_commands_that_come_together_share_a_transaction(database: sa.Engine, hold: Hold) -> None:
+    found = ledger(hold)
     go, began = threading.Event(), threading.Event()
 
     def slow(entry: Entry) -> None:
@@ -76,8 +83,8 @@ def test_commands_that_come_together_share_a_transaction(database: sa.Engine) ->
     found.close()
 
 
-def test_a_command_that_refuses_does_not_concern_the_others(database: sa.Engine) -> None:
-    found = ledger(database)
+def test_a_command_that_refuses_does_not_concern_the_others(database: sa.Engine, hold: Hold) -> None:
+    found = ledger(hold)
 
     def refuse(entry: Entry) -> None:
         raise sy.InputError("no")
@@ -89,8 +96,10 @@ def test_a_command_that_refuses_does_not_concern_the_others(database: sa.Engine)
     found.close()
 
 
-def test_while_the_disk_is_full_nothing_is_answered_and_afterwards_nothing_is_lost(database: sa.Engine) -> None:
-    found = ledger(database)
+def test_while_the_disk_is_full_nothing_is_answered_and_afterwards_nothing_is_lost(
+    database: sa.Engine, hold: Hold
+) -> None:
+    found = ledger(hold)
     found.post(accept).result(SECONDS)
     pages = {"most": 1}
 
@@ -114,8 +123,8 @@ def test_while_the_disk_is_full_nothing_is_answered_and_afterwards_nothing_is_lo
     found.close()
 
 
-def test_a_transaction_whose_answer_was_lost_is_not_written_twice(database: sa.Engine) -> None:
-    found = ledger(database)
+def test_a_transaction_whose_answer_was_lost_is_not_written_twice(database: sa.Engine, hold: Hold) -> None:
+    found = ledger(hold)
     lose = {"answers": 1}
 
     @sa.event.listens_for(database, "commit")
@@ -141,9 +150,9 @@ def test_a_second_service_with_the_same_journal_is_refused(database: sa.Engine, 
         pass
 
 
-def test_when_it_ends_by_itself_whoever_waits_is_told(database: sa.Engine) -> None:
+def test_when_it_ends_by_itself_whoever_waits_is_told(database: sa.Engine, hold: Hold) -> None:
     failed: list[bool] = []
-    found = Ledger(database, lambda jobs: None, lambda: failed.append(True))
+    found = Ledger(hold, lambda jobs: None, lambda: failed.append(True))
 
     def half(entry: Entry) -> None:
         entry.add(ACCEPTED, 1, **JOB)
@@ -158,9 +167,9 @@ def test_when_it_ends_by_itself_whoever_waits_is_told(database: sa.Engine) -> No
             future.result(0.0)
 
 
-def test_what_is_posted_while_it_ends_is_answered(database: sa.Engine) -> None:
+def test_what_is_posted_while_it_ends_is_answered(database: sa.Engine, hold: Hold) -> None:
     """It has taken its last command, and then comes one more."""
-    found = Ledger(database, lambda jobs: None, lambda: None)
+    found = Ledger(hold, lambda jobs: None, lambda: None)
 
     class Late(queue.SimpleQueue):
         def put(self, item) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 import symphony as sy
 from symphony.service.database import open_database
-from symphony.service.ledger import read_events
+from symphony.service.journal import read_events
 from symphony.service.state import FINISHED
 from tests.service.kernels import add, count, note, one, sleep
 from tests.service.places import SECONDS, wait_until

@@ -15,7 +15,7 @@ import symphony as sy
 from symphony.runtime.graph import graph
 from symphony.service import tables
 from symphony.service.database import open_database
-from symphony.service.ledger import read_events
+from symphony.service.journal import read_events
 from symphony.service.service import Limits, Service
 from symphony.service.state import FINISHED
 from symphony.service.tokens import SUBMIT, Token

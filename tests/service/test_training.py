@@ -26,7 +26,7 @@ from symphony.runtime.speeds import Kind
 from symphony.runtime.training import Training
 from symphony.service import graphs, tables
 from symphony.service.graph_file import load
-from symphony.service.ledger import read_events
+from symphony.service.journal import read_events
 from symphony.service.running import Handed, Running
 from symphony.service.service import Limits
 from symphony.service.state import ACCEPTED, ENDED, Event, State

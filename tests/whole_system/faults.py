@@ -40,11 +40,13 @@ class Faults:
     disk_full: float = 0.0  # for a while
     store_full: float = 0.0  # where the engine keeps values, for a while
     clock: float = 0.0  # somebody sets it
+    taken: float = 0.0  # another process takes the journal over
     # Other parts.
     slow_disk: float = 0.0  # of writes
     answer_lost: float = 0.0  # of writes that are through
     kill: float = 0.0  # at each of the many points at which the service can be killed
     policy: float = 0.0  # of turns: it raises, or is late
+    damage: float = 0.0  # of starts: an event was damaged before
 
     since_s: float = 0.0
 
@@ -71,6 +73,8 @@ RATES = {
     "answer_lost": 0.05,
     "kill": 0.03,
     "policy": 0.2,
+    "taken": 0.03,
+    "damage": 0.2,
 }
 
 

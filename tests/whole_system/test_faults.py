@@ -13,8 +13,8 @@ from unittest import mock
 import pytest
 
 from symphony.engines import gangs
-from symphony.service import ledger
-from symphony.service.ledger import read_events
+from symphony.service import journal
+from symphony.service.journal import read_events
 from symphony.service.state import FINISHED, Event
 from tests.whole_system.faults import Faults
 from tests.whole_system.runs import run
@@ -38,6 +38,8 @@ EVERYTHING = Faults(
     answer_lost=0.05,
     kill=0.002,
     policy=0.1,
+    taken=0.02,
+    damage=0.1,
     since_s=1_000.0,
 )
 
@@ -75,11 +77,11 @@ def test_news_that_got_lost_is_missed_without_the_one_who_looks_after_it(tmp_pat
 def test_a_kernel_that_runs_twice_is_noticed(tmp_path: Path) -> None:
     """Which it does if a service does not read, when it starts, what had finished."""
 
-    def forgetful(*about: Any) -> Iterator[Event]:
-        return (event for event in read_events(*about) if event.kind != FINISHED)
+    def forgetful(*about: Any, **more: Any) -> Iterator[Event]:
+        return (event for event in read_events(*about, **more) if event.kind != FINISHED)
 
     with (
-        mock.patch.object(ledger, "read_events", forgetful),
+        mock.patch.object(journal, "read_events", forgetful),
         pytest.raises(AssertionError, match=r"comes to rest|journalled once|replay of the journal"),
     ):
         for seed in range(5):

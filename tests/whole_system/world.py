@@ -11,7 +11,7 @@ import random
 import sqlite3
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from symphony.problem.errors import BusyError, ServiceError, UnavailableError
 from symphony.runtime import cluster as cluster_module
 from symphony.runtime.books import Shapes
 from symphony.runtime.scheduler import Scheduler
+from symphony.service import database as database_module
 from symphony.service import service as service_module
 from symphony.service.database import open_database
 from symphony.service.service import Limits, Service
@@ -60,7 +61,7 @@ class World:
         self.wanted = [wanted(self.rng, f"job{n}", sender) for n in range(self.rng.randrange(2, 9))]
         self.service: Service | None = None
         self.engine: SimulatedEngine | None = None
-        self.kills = self.starts = 0
+        self.kills = self.starts = self.damaged = 0
         self._gone = False  # the process is, and what still runs of it must not leave a trace
         self._asleep = False
         self._disk_full_s = self._store_full_s = 0.0  # until then
@@ -71,7 +72,7 @@ class World:
             self._later(self.rng.uniform(0.0, SUBMITTED_S), partial(self._submit, one))
             if self.rng.random() < 0.2:
                 self._later(self.rng.uniform(0.0, 2 * SUBMITTED_S), partial(self._cancel, one))
-        for kind in ("device", "death", "disk_full", "store_full", "clock"):
+        for kind in ("device", "death", "disk_full", "store_full", "clock", "taken"):
             for second in range(60):
                 if self.rng.random() < getattr(self.faults, kind):
                     self._later(second + self.rng.random(), getattr(self, f"_{kind}"))
@@ -162,6 +163,8 @@ class World:
     def _start(self) -> None:
         self._gone = False
         self.starts += 1
+        if self._lucky(self.faults.damage):
+            self._damage()
         try:
             policy = Chaos() if self.policy == "chaos" else self.policy
             self.service = Service(self._make_engine, self.folder, policy=policy, limits=LIMITS, threads=False)
@@ -260,6 +263,31 @@ class World:
 
     def _clock(self) -> None:
         self.clock.ahead += self.rng.choice((-1, 1)) * self.rng.choice((1.0, 60.0, 7_200.0, 100_000.0))
+
+    def _taken(self) -> None:
+        """Another process has had the lock, and has let go of it again."""
+        if self.starts and not self._changed_by_others("UPDATE journal SET epoch = epoch + 1"):
+            self._later(0.5, self._taken)
+
+    def _damage(self) -> None:
+        """A digit of an event changes while no service runs; not of one that accepts a job, which would be lost."""
+        path, kind = self.folder / "journal.sqlite", self.rng.choice(("begun", "restarted", "finished", "ended"))
+        if not path.exists():
+            return
+        with closing(sqlite3.connect(path)) as connection:
+            rows = connection.execute("SELECT id FROM events WHERE kind = ? ORDER BY id", (kind,)).fetchall()
+        if rows:
+            self.damaged += 1
+            self._changed_by_others(f"UPDATE events SET at = at + 1 WHERE id = {self.rng.choice(rows)[0]}")
+
+    def _changed_by_others(self, statement: str) -> bool:
+        """Whether it could be: not while the service is in the middle of a transaction."""
+        with closing(sqlite3.connect(self.folder / "journal.sqlite", timeout=0.0)) as connection, connection:
+            try:
+                connection.execute(statement)
+            except sqlite3.OperationalError:
+                return False
+        return True
 
     @contextmanager
     def disk(self) -> Iterator[None]:
@@ -373,7 +401,7 @@ def prepared(world: World) -> Iterator[World]:
     with ExitStack() as stack:
         stack.enter_context(keeping_time(world.clock))
         stack.enter_context(world.disk())
-        stack.enter_context(mock.patch.object(service_module, "only_one", lambda *_: ExitStack()))
+        stack.enter_context(mock.patch.object(database_module, "_lock", lambda *_: None))
         stack.enter_context(mock.patch.object(cluster_module, "Scheduler", partial(Scheduler, shapes=world.shapes)))
         try:
             yield world

@@ -38,6 +38,7 @@ COMMANDS = {
     "topology": "Look at clusters, check their files, describe this machine.",
     "workload": "List workload families and file formats; show, convert and sample workloads.",
     "catalogue": "See what CPUs can count: events and metrics from the kernel's listings.",
+    "repair": "Repair the journal of a service that does not run.",
     "token": "Tokens of a service: make, list, revoke.",
 }
 FILES = dict.fromkeys(("submit", "job", "logs", "cancel", "trace"), "jobs")  # where it is not called like the command

@@ -21,9 +21,9 @@ import sqlalchemy as sa
 
 from symphony.problem.errors import InputError
 from symphony.service import tables
-from symphony.service.ledger import read_events
+from symphony.service.journal import read_events
 from symphony.service.outputs import Outputs, Spot, Stream
-from symphony.service.state import BROKE, ENDED, FINISHED, Event, text_of
+from symphony.service.state import BEGUN, BROKE, ENDED, FINISHED, Event, text_of
 from symphony.service.wire import EVENT, MARK, OUTPUT, LogLine, Logs
 
 BYTES, LINES = 256 << 10, 4_096  # of one answer, about
@@ -109,6 +109,8 @@ def _happened(events: list[Event]) -> Iterator[_Item]:
     """In the order of their numbers: clocks may be set back."""
     times = itertools.accumulate((event.at for event in events), max)
     for event, at in zip(events, times, strict=True):
+        if event.kind == BEGUN:  # for the service, not for people: the job may still wait for a device
+            continue
         line = LogLine(number=event.id, at_s=event.at, text=text_of(event), kind=EVENT)
         yield _Item(at, line, event.id, task=event.task if event.kind in ENDS else -1)
 

@@ -4,18 +4,19 @@ Others post commands. A command looks at the state and enters events, or refuses
 commands that have come meanwhile go into one transaction; when that is through, those who posted them are told, and
 what follows is done. If the database does not work (a full disk, a server that is being restarted), the same
 transaction is tried again until it does: nothing is lost, and nothing is answered that is not kept.
+
+Transactions are numbered, and each checks that the database has the one before. PostgreSQL loses those that it was
+not made to sync when it is killed; the ledger remembers them until it has synced a later one, and writes them again.
 """
 
 from __future__ import annotations
 
-import gc
-import json
 import logging
 import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -24,16 +25,18 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
-from symphony.problem.errors import ServiceError, UnavailableError
-from symphony.service import tables
-from symphony.service.database import be_durable
-from symphony.service.state import FINISHED, LOST, STOPPED, Event, State, dumped
+from symphony.problem.errors import ServiceError, SymphonyError, UnavailableError
+from symphony.service import journal, tables
+from symphony.service.database import Hold
+from symphony.service.journal import Damage, row_of
+from symphony.service.state import Event, State
 
 log = logging.getLogger("symphony.service")
 T = TypeVar("T")
 MOST = 512  # commands in one transaction
 RETRY_S = 0.5
 CLOSE_S = 10.0  # that a database which does not work may hold up the end
+MAX_UNSYNCED = 512  # events and statements that PostgreSQL may still lose: chosen, at most 32 MiB of values
 _INSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
@@ -46,12 +49,16 @@ class Entry:
     events: list[Event] = field(default_factory=list)
     rows: list[tuple[sa.Executable, Any]] = field(default_factory=list)
     durable: bool = False  # whether it has to survive a power cut
+    check: bool = False  # also with nothing to write, ask whether this service still has the journal
+    turn: int = 0  # its number among the transactions
     _last: str = ""  # what the last of the rows are
 
     def add(self, kind: str, job: int, task: int = -1, /, **data: Any) -> None:
         """An event: the state has it at once, the world when it is written."""
         seconds = data.get("seconds", 0.0) * data.get("workers", 1)
-        event = Event(self.state.events + 1, time.time(), job, kind, task, seconds, data)
+        known = self.state.jobs.get(job)
+        follows = known.change if known is not None else 0
+        event = Event(self.state.events + 1, time.time(), job, kind, task, float(seconds), data, follows)
         self.state.apply(event)
         self.events.append(event)
 
@@ -68,6 +75,11 @@ class Entry:
         self.rows.append((statement, None))
         self._last = ""
 
+    @property
+    def size(self) -> int:
+        """Events and statements."""
+        return len(self.events) + sum(len(values or ()) or 1 for _, values in self.rows)
+
     def _many(self, statement: sa.Executable, what: str, rows: tuple[dict[str, Any], ...]) -> None:
         """Rows that follow upon others of the same kind go with them: a hundred tasks are one statement."""
         if rows and what == self._last:
@@ -83,11 +95,14 @@ Command = Callable[[Entry], T]
 class Ledger:
     """The state, its journal, and the thread that keeps both in step."""
 
-    def __init__(self, database: sa.Engine, settled: Callable[[set[int]], None], failed: Callable[[], None]) -> None:
+    def __init__(self, hold: Hold, settled: Callable[[set[int]], None], failed: Callable[[], None]) -> None:
         self.state = State()
+        self.damaged: list[Damage] = []  # events that could not be read
         self.stuck = ""  # why the database does not take anything at present
         self.commit_s: deque[float] = deque(maxlen=1_024)  # of the last transactions
-        self._database, self._settled, self._failed = database, settled, failed
+        self.before_write: Callable[[Entry], None] = lambda entry: None  # adds what follows from a batch of commands
+        self._hold, self._settled, self._failed = hold, settled, failed
+        self._unsynced: list[Entry] = []  # transactions that PostgreSQL may still lose
         self._commands: queue.SimpleQueue[tuple[Command[Any], Future[Any]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="symphony-ledger", daemon=True)
         self._batch: list[tuple[Command[Any], Future[Any]] | None] = []  # that is being carried out
@@ -95,14 +110,13 @@ class Ledger:
 
     def replay(self) -> None:
         """What the journal says, from its beginning."""
-        collecting = gc.isenabled()
-        gc.disable()  # a million small objects are made, and none of them is garbage
-        try:
-            for event in read_events(self._database):
-                self.state.apply(event)
-        finally:
-            if collecting:
-                gc.enable()
+        found = journal.replay(self.engine)
+        self.state, self.damaged = found.state, found.damaged
+
+    @property
+    def engine(self) -> sa.Engine:
+        """The database of the journal."""
+        return self._hold.engine
 
     def start(self) -> None:
         """Take commands from now on."""
@@ -150,8 +164,11 @@ class Ledger:
         """Wait for a command; carry it out, and all that have come meanwhile. For whoever has not called `start`."""
         try:
             self._turn()
-        except Exception:
-            log.exception("the ledger has ended")
+        except Exception as error:
+            if isinstance(error, SymphonyError):
+                log.error("%s", error)
+            else:
+                log.exception("the ledger has ended")
             self._ended = True
             self._failed()
             _tell_stopped(self._batch)
@@ -175,7 +192,7 @@ class Ledger:
         batch = self._batch = [self._commands.get()]
         while len(batch) < MOST and not self._commands.empty():
             batch.append(self._commands.get())
-        entry = Entry(self.state, self._database.dialect.name)
+        entry = Entry(self.state, self.engine.dialect.name)
         answers: list[tuple[Future[Any], Any, bool]] = []
         for command, future in (one for one in batch if one is not None):
             if not future.set_running_or_notify_cancel():
@@ -187,7 +204,8 @@ class Ledger:
                 if len(entry.events) != before:
                     raise  # half a command is in the state: only a replay helps
                 answers.append((future, error, False))
-        if entry.events or entry.rows:
+        self.before_write(entry)
+        if entry.events or entry.rows or entry.check:
             self._write(entry)
         for future, answer, well in answers:
             (future.set_result if well else future.set_exception)(answer)
@@ -196,16 +214,15 @@ class Ledger:
     def _write(self, entry: Entry) -> None:
         """Until it is through."""
         began = time.perf_counter()
-
-        def write() -> None:
-            try:
-                self._try(entry)
-            except sa.exc.IntegrityError:
-                if not self.stuck or not self._is_there(entry):
-                    raise
-                # It had been through before, and only the answer was lost.
-
-        self.steadily(write)
+        entry.turn = self._hold.turn + 1
+        unsynced = sum(one.size for one in self._unsynced)
+        entry.durable |= unsynced + entry.size > MAX_UNSYNCED or (entry.check and unsynced > 0)
+        self.steadily(lambda: self._try(entry))
+        self._hold.turn = entry.turn
+        if entry.durable:
+            self._unsynced = []
+        elif entry.dialect == "postgresql":
+            self._unsynced.append(entry)
         self.commit_s.append(time.perf_counter() - began)
 
     def steadily(self, use: Callable[[], T]) -> T:
@@ -226,43 +243,26 @@ class Ledger:
         return answer
 
     def _try(self, entry: Entry) -> None:
-        rows = [event._asdict() | {"data": dumped(event.data)} for event in entry.events]
-        with self._database.connect() as connection:
-            if connection.dialect.name == "sqlite":
-                be_durable(connection, entry.durable)
-            with connection.begin():
-                if connection.dialect.name != "sqlite":
-                    be_durable(connection, entry.durable)
-                if rows:
-                    connection.execute(sa.insert(tables.events), rows)
-                for statement, values in entry.rows:
+        with self._hold.transaction(entry.durable) as connection:
+            at = self._hold.advance(connection, entry.turn)
+            if at >= entry.turn:
+                return  # it had been through before, and only the answer was lost
+            missing = [one for one in self._unsynced if one.turn > at]
+            if at + len(missing) + 1 != entry.turn:
+                raise ServiceError(
+                    f"the database has lost transactions {at + 1} to {entry.turn - 1} of this service, which stops",
+                    hint="start it again: it goes on from what is there",
+                )
+            if missing:
+                log.error("the database had lost %d transactions: they are written again", len(missing))
+            for one in [*missing, entry]:
+                if one.events:
+                    connection.execute(sa.insert(tables.events), [row_of(event) for event in one.events])
+                for statement, values in one.rows:
                     connection.execute(statement, values)
-
-    def _is_there(self, entry: Entry) -> bool:
-        """Whether exactly this was written before."""
-        if not entry.events:
-            return True
-        last = entry.events[-1]
-        with self._database.connect() as connection:
-            found = connection.execute(sa.select(tables.events).where(tables.events.c.id == last.id)).first()
-        return found is not None and (found.at, found.job, found.kind) == (last.at, last.job, last.kind)
 
 
 def _tell_stopped(posted: list[tuple[Command[Any], Future[Any]] | None]) -> None:
     for _, future in filter(None, posted):
         if not future.done():
             future.set_exception(ServiceError("the service has stopped", hint="look at its log"))
-
-
-def read_events(database: sa.Engine, job: int | None = None, after: int = 0) -> Iterator[Event]:
-    """The events of a job, in order, `after` one of them; or those of all, as far as the state needs them."""
-    rows = tables.events.c
-    columns = (rows.id, rows.at, rows.job, rows.kind, rows.task, rows.seconds)
-    if job is None:
-        needed = sa.case((rows.kind.in_((FINISHED, LOST, STOPPED)), "{}"), else_=rows.data)
-        wanted = sa.select(*columns, needed).order_by(rows.id)
-    else:
-        wanted = sa.select(*columns, rows.data).where(rows.job == job, rows.id > after).order_by(rows.id)
-    with database.connect().execution_options(yield_per=10_000) as connection:
-        for number, at, of, kind, task, seconds, data in connection.execute(wanted):
-            yield Event(number, at, of, kind, task, seconds, {} if data == "{}" else json.loads(data))

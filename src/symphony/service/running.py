@@ -19,7 +19,7 @@ import sqlalchemy as sa
 
 from symphony.engines.engine import LOST as INPUT_LOST
 from symphony.engines.engine import Failed, Finished, Output, Stopped, Stored
-from symphony.problem.errors import EngineError, JobCancelledError, ServiceError, SymphonyError
+from symphony.problem.errors import EngineError, JobCancelledError, JobError, ServiceError, SymphonyError
 from symphony.runtime.checkpoints import Checkpoints
 from symphony.runtime.cluster import Cluster
 from symphony.runtime.failures import error_of, is_run_again
@@ -28,15 +28,20 @@ from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, WAITING, Att
 from symphony.runtime.progress import refresh, saved_before
 from symphony.service import graphs, tables
 from symphony.service.blobs import Blobs, named_in
-from symphony.service.ledger import Entry, Ledger, read_events
+from symphony.service.journal import checksum, read_events, set_aside, value_of
+from symphony.service.ledger import Entry, Ledger
 from symphony.service.outputs import Outputs
 from symphony.service.recorder import Recorder, wall
 from symphony.service.shares import Line
-from symphony.service.state import BROKE, CANCEL, ENDED, FINISHED, LOST, STOPPED, JobRecord
+from symphony.service.state import BEGUN, BROKE, CANCEL, ENDED, FINISHED, LOST, RESTARTED, STOPPED, JobRecord
 from symphony.service.wire import JobView, Problem, Submit, TrainingView, Value, optional
 
 log = logging.getLogger("symphony.service")
 FRESH = 256  # jobs that were just accepted, and need not be read again
+# Deaths of services, in a row and without any progress of the job, after which it is not run again. One may be a power
+# cut and two an operator in a hurry; a service that a job kills would otherwise die for ever.
+MAX_DEATHS = 3
+AGAIN = "to run it again, submit it again"
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,7 @@ class Running:
         self.failed: Callable[[], None] = lambda: None  # the cluster has ended by itself
         self.idle = threading.Event()
         self._to_cancel: list[JobState] = []
+        self._chosen: list[JobRecord] = []  # to be handed over once that is written down
         self._large: dict[int, dict[int, set[str]]] = {}  # jobs that need blobs, and those that their tasks have made
         self.before: dict[int, dict[int, int]] = {}  # steps of training jobs from before a restart, by job and task
 
@@ -78,23 +84,46 @@ class Running:
         self.cluster, self._engine = cluster, engine
         engine.record, engine.output = self.record, self.output
         cluster.when_failed(self.failed)
+        self._ledger.before_write = self.choose
         self.paused = False
 
     # --- jobs come
 
-    def resume(self, entry: Entry) -> None:
-        """After a restart: end the jobs of which only that is missing, and queue the others."""
+    def resume(self, entry: Entry, died: bool) -> None:
+        """After a restart, end the jobs that cannot go on, and queue the others.
+
+        `died`: the last service was not stopped by anybody.
+        """
+        self._set_aside(entry)
         for job in list(self._ledger.state.open.values()):
             self._large[job.id] = {}
             if job.steps:
                 self.before[job.id] = self._stepped_before(job)
+            if job.begun:
+                saved = {"saved": sum(self.before[job.id].values())} if job.steps else {}
+                entry.add(RESTARTED, job.id, died=died, **saved)
+            damage = next((one for one in self._ledger.damaged if one.job == job.id), None)
             if job.cancelled:
                 self.end(entry, job, CANCELLED, Problem.of(_cancelled(job)))
             elif job.broke is not None:
                 self.end(entry, job, FAILED, Problem.model_validate(job.broke))
+            elif damage is not None:
+                why = f"the journal is damaged, and what became of the job cannot be told: {damage}"
+                self.end(entry, job, FAILED, quarantine(job, why))
+            elif job.deaths >= MAX_DEATHS:
+                why = f"the service died {job.deaths} times in a row while the job was under way"
+                self.end(entry, job, FAILED, quarantine(job, why))
             else:
                 self._check_made(entry, job)
                 self.line.join(job)
+
+    def _set_aside(self, entry: Entry) -> None:
+        """What could not be read is named, and kept where the next start does not read it."""
+        for one in self._ledger.damaged:
+            known = one.job in self._ledger.state.jobs
+            log.error("%s%s", one, "" if known else "; the job is lost")
+        for statement in set_aside(self._ledger.damaged):
+            entry.do(statement)
 
     def _stepped_before(self, job: JobRecord) -> dict[int, int]:
         """Steps that need not be done again: by the journal, of what is done, and by what the last run saved."""
@@ -106,16 +135,17 @@ class Running:
         }
 
     def _check_made(self, entry: Entry, job: JobRecord) -> None:
-        """A value that a power cut has spoilt has not been made."""
+        """A value that a power cut has spoilt, or that is damaged, has not been made."""
         rows, blobs = tables.outputs.c, tables.blobs.c
-        for task, value in self._values(job).items() if job.done else ():
-            named = named_in([value])
-            if not named:
+        values = self._values(job) if job.done else {}
+        for task in sorted(job.done or ()):
+            named = named_in([values[task]]) if task in values else set()
+            if task in values and not named:
                 continue
             with self._database.connect() as connection:
                 mine = sa.select(blobs.digest, blobs.size).where(blobs.user == job.user, blobs.digest.in_(named))
                 sizes = {digest: size for digest, size in connection.execute(mine)}
-            if all(self._blobs.size(digest) == sizes.get(digest) for digest in named):
+            if task in values and all(self._blobs.size(digest) == sizes.get(digest) for digest in named):
                 self._large[job.id][task] = named
             elif job.done is not None:
                 job.done.discard(task)
@@ -129,15 +159,26 @@ class Running:
             self.fresh[job.id] = graph
         self.line.join(job)
 
-    def let_in(self) -> None:
-        """As many as there is room for."""
-        while self._to_cancel:
-            self.cluster.cancel(self._to_cancel.pop())
+    def choose(self, entry: Entry) -> None:
+        """Let in as many as there is room for.
+
+        That is written down before the cluster has them: should one of them kill the service, the next one knows which
+        it had.
+        """
         while len(self.line.under_way) < self._at_once and not self.paused:
             job = self.line.next(self._ledger.state, time.time(), self.cluster.used_s)
             if job is None:
                 break
             self.idle.clear()
+            entry.add(BEGUN, job.id)
+            self._chosen.append(job)
+
+    def let_in(self) -> None:
+        """Hand over those that were chosen."""
+        while self._to_cancel:
+            self.cluster.cancel(self._to_cancel.pop())
+        chosen, self._chosen = self._chosen, []
+        for job in chosen:
             self._hand_over(job)
         if not self.line.under_way:
             self.idle.set()
@@ -171,14 +212,20 @@ class Running:
     def _read(self, job: JobRecord) -> Submission:
         rows = tables.payloads.c
 
-        def read() -> bytes | None:
+        def read() -> sa.Row | None:
             with self._database.connect() as connection:
-                return connection.scalar(sa.select(rows.body).where(rows.job == job.id))
+                return connection.execute(sa.select(rows.body, rows.checksum).where(rows.job == job.id)).first()
 
-        body = self._ledger.steadily(read)
-        if body is None:
+        found = self._ledger.steadily(read)
+        if found is None or found.body is None:
             raise ServiceError("what was submitted is not in the database", where=f"job {job.id}")
-        return graphs.submission(Submit.model_validate_json(body).graph, job.user, self._blobs)
+        try:
+            if found.checksum not in (None, checksum(found.body)):
+                raise ValueError("its checksum is wrong")
+            return graphs.submission(Submit.model_validate_json(found.body).graph, job.user, self._blobs)
+        except (TypeError, ValueError) as error:
+            reason = str(error).splitlines()[0]
+            raise ServiceError(f"what was submitted is damaged: {reason}", where=f"job {job.id}", hint=AGAIN) from None
 
     def _values(self, job: JobRecord) -> dict[int, Value]:
         """What its tasks have made."""
@@ -186,8 +233,12 @@ class Running:
 
         def read() -> dict[int, Value]:
             with self._database.connect() as connection:
-                found = connection.execute(sa.select(rows.task, rows.body).where(rows.job == job.id))
-                return {task: Value.model_validate_json(body) for task, body in found}
+                wanted = sa.select(rows.task, rows.body, rows.checksum).where(rows.job == job.id)
+                found = {
+                    task: value_of(body, known, f"task {task} of job {job.id}")
+                    for task, body, known in connection.execute(wanted)
+                }
+            return {task: value for task, value in found.items() if value is not None}
 
         return self._ledger.steadily(read)
 
@@ -245,7 +296,8 @@ class Running:
             return Stopped(event.number)
         kept, sizes = self._ledger.steadily(lambda: self._blobs.kept(found))
         task = self._entered(entry, run, FINISHED, {**data, "bytes": value.size})
-        entry.insert(tables.outputs, {"job": job.id, "task": task, "body": kept.model_dump_json().encode()})
+        body = kept.model_dump_json().encode()
+        entry.insert(tables.outputs, {"job": job.id, "task": task, "body": body, "checksum": checksum(body)})
         if sizes:
             self._large.setdefault(job.id, {})[task] = set(sizes)
         now = time.time()
@@ -376,8 +428,18 @@ def shape_of(database: sa.Engine, job: int) -> list[tuple[str, str, list[int], i
     """Name, kernel, inputs and steps of each task of a job, 0 of those that do not train."""
     rows = tables.payloads.c
     with database.connect() as connection:
-        found = json.loads(connection.scalar(sa.select(rows.shape).where(rows.job == job)) or "[]")
+        text = connection.scalar(sa.select(rows.shape).where(rows.job == job)) or "[]"
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        log.error("the names of the tasks of job %d are damaged: %s", job, error)
+        return []
     return [(name, kernel, reads, steps[0] if steps else 0) for name, kernel, reads, *steps in found]
+
+
+def quarantine(job: JobRecord, why: str) -> Problem:
+    """How a job ends that is not to be run again by itself. A `JobError`, which clients of any version know."""
+    return Problem.of(JobError(f"it is quarantined: {why}", where=f"job {job.id} ({job.name!r})", hint=AGAIN))
 
 
 def _cancelled(job: JobRecord) -> JobCancelledError:

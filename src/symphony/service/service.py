@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -28,7 +29,8 @@ from symphony.runtime.rounds import ROUND_S
 from symphony.scheduling.policy import Policy
 from symphony.service import graphs, tables
 from symphony.service.blobs import Blobs, named_in
-from symphony.service.database import only_one, open_database
+from symphony.service.database import database_errors, only_one, open_database
+from symphony.service.journal import checksum
 from symphony.service.ledger import Entry, Ledger
 from symphony.service.outputs import Outputs
 from symphony.service.recorder import Recorder
@@ -39,6 +41,7 @@ from symphony.service.wire import JobView, Submit
 
 log = logging.getLogger("symphony.service")
 UPLOADED_S = 3_600.0  # for which a blob is kept that no job names
+CHECK_S = 5.0  # how often a service without anything to write asks whether it still has its lock
 SWEEP_S, FORGET = 60.0, 20_000  # how often that is looked after, and jobs to forget at once
 
 
@@ -92,16 +95,19 @@ class Service:
         self.failed = threading.Event()  # it cannot go on; what was accepted is kept
         self.listeners: list[Callable[[set[int]], None]] = []  # told, by the ledger's thread, which jobs have changed
         self._closing = False
-        self._swept = time.monotonic()
+        self._swept = self._checked = time.monotonic()
+        self._check: Future[None] | None = None
         self.database = open_database(database, folder)
         root = None if checkpoints is None else within(checkpoints, folder)
         self.checkpoints = Checkpoints(root or folder / "training", keep=True, shared=checkpoints is not None)
         with ExitStack() as stack:
             stack.callback(self.database.dispose)
-            stack.enter_context(only_one(self.database, folder))
+            hold = stack.enter_context(only_one(self.database, folder))
             self.blobs, self.tokens = Blobs(folder / "blobs"), Tokens(self.database)
-            self.ledger = Ledger(self.database, self._settled, self._fail)
-            self.ledger.replay()
+            self.ledger = Ledger(hold, self._settled, self._fail)
+            with database_errors(self.database):
+                self.ledger.replay()
+                died = not _was_stopped(self.database)
             self._drop_strays()
             recorder = Recorder(engine())
             stack.callback(recorder.close)
@@ -131,7 +137,7 @@ class Service:
             )
             stack.callback(self.cluster.stop, wait=False)
             self.running.attach(self.cluster, recorder)
-            resumed = self.ledger.insist(self.running.resume)
+            resumed = self.ledger.insist(lambda entry: self._resume(entry, died))
             self.ledger.step()
             resumed.result()
             self.checkpoints.remove_strays(self.state.open)
@@ -150,13 +156,27 @@ class Service:
         """Take nothing new and let nothing in; wait until nothing runs, at most so long. Whether nothing does."""
         self.draining = self.running.paused = True
         self.cluster.save_training()  # what is not over then goes on from there
-        self.ledger.insist(lambda entry: None)  # whoever is waiting for an idle service hears of it
+        self.ledger.insist(_mark_stopped)  # whoever is waiting for an idle service hears of it, too
         return self.running.idle.wait(timeout_s)
 
     def close(self) -> None:
         """Stop. What runs is run again by the next service with this journal."""
         self.draining = self.running.paused = self._closing = True
+        if not self.failed.is_set():
+            self.ledger.insist(_mark_stopped)
         self._stack.close()
+
+    def check_lock(self) -> None:
+        """Ask, now and then, whether this service still has its journal: PostgreSQL's locks end with its process."""
+        if self.database.dialect.name == "sqlite" or time.monotonic() < self._checked + CHECK_S:
+            return
+        if self._check is None or self._check.done():
+            self._checked = time.monotonic()
+            self._check = self.ledger.insist(_ask)
+
+    def _resume(self, entry: Entry, died: bool) -> None:
+        self.running.resume(entry, died)
+        entry.do(sa.update(tables.journal).values(stopped=False))
 
     def _fail(self) -> None:
         if not self._closing:
@@ -199,7 +219,7 @@ class Service:
             )
         job = state.last_job + 1
         entry.durable = True
-        entry.insert(tables.payloads, {"job": job, "shape": json.dumps(graphs.shape(graph)), "body": body})
+        entry.insert(tables.payloads, _payload(job, sent, body))
         entry.insert(tables.uses, *({"job": job, "digest": name} for name in named))
         entry.add(
             ACCEPTED,
@@ -303,13 +323,7 @@ class Service:
         """Forget jobs that ended long ago, and blobs that nobody names; which those are."""
         now = time.time()
         since = now - self.limits.keep_s
-        old = [job for job in self.state.jobs.values() if job.ended_s is not None and job.ended_s < since]
-        # The number of the next job follows from that of the last: that one stays.
-        numbers = [job.id for job in old if job.id != self.state.last_job][:FORGET]
-        for number in numbers:
-            self.state.forget(self.state.jobs[number])
-        for table in (tables.events, tables.payloads, tables.outputs, tables.uses) if numbers else ():
-            entry.do(sa.delete(table).where(table.c.job.in_(numbers)))
+        forget_jobs(entry, since)
         blobs, used = tables.blobs.c, sa.select(tables.uses.c.digest)
         with self.database.connect() as connection:
             young = sa.select(blobs.digest).where(blobs.at >= now - UPLOADED_S)
@@ -330,3 +344,33 @@ class Service:
     def _remove(self, digests: list[str]) -> None:
         for digest in digests:
             self.blobs.remove(digest)
+
+
+def forget_jobs(entry: Entry, since: float) -> list[int]:
+    """Jobs that ended before, and all that is kept of them; which those are."""
+    state = entry.state
+    old = [job for job in state.jobs.values() if job.ended_s is not None and job.ended_s < since]
+    # The number of the next job follows from that of the last: that one stays.
+    numbers = [job.id for job in old if job.id != state.last_job][:FORGET]
+    for number in numbers:
+        state.forget(state.jobs[number])
+    for table in (tables.events, tables.payloads, tables.outputs, tables.uses) if numbers else ():
+        entry.do(sa.delete(table).where(table.c.job.in_(numbers)))
+    return numbers
+
+
+def _was_stopped(database: sa.Engine) -> bool:
+    with database.connect() as connection:
+        return bool(connection.scalar(sa.select(tables.journal.c.stopped)))
+
+
+def _mark_stopped(entry: Entry) -> None:
+    entry.do(sa.update(tables.journal).values(stopped=True))
+
+
+def _ask(entry: Entry) -> None:
+    entry.check = True
+
+
+def _payload(job: int, sent: Submit, body: bytes) -> dict[str, Any]:
+    return {"job": job, "shape": json.dumps(graphs.shape(sent.graph)), "body": body, "checksum": checksum(body)}

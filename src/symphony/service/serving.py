@@ -102,7 +102,7 @@ def serve(service: Service, host: str, port: int, *, drain_s: float, ready: Call
         signal.signal(number, on_signal)
     ready(server.url)
     while not stop.wait(0.2) and not service.failed.is_set():
-        pass
+        service.check_lock()
     if service.failed.is_set():
         log.error("the service has failed; what was accepted is kept, and goes on when it is started again")
     else:

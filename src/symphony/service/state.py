@@ -1,7 +1,9 @@
 """The state of a service: what the events of its journal add up to. It is changed by nothing else.
 
-accepted ─► finished, lost, broke, stopped (of tasks; several, in any order) ─► ended
-   └──────► cancel ─────────────────────────────────────────────────────────┘
+accepted ─► begun ─► finished, lost, broke, stopped (of tasks; several, in any order) ─► ended
+   │          ▲  └─► restarted (the service) ─┐                                            ▲
+   │          └───────────────────────────────┘                                            │
+   └──────► cancel, quarantined ───────────────────────────────────────────────────────────┘
 
 Only runs of training jobs are told to have been stopped: those of others begin afresh.
 """
@@ -19,6 +21,9 @@ from symphony.service.wire import JobView, Problem, TrainingView
 
 ACCEPTED, FINISHED, LOST, BROKE, CANCEL, ENDED = "accepted", "finished", "lost", "broke", "cancel", "ended"
 STOPPED = "stopped"
+BEGUN = "begun"  # the job is about to be given to the cluster
+RESTARTED = "restarted"  # the service was, while the cluster had the job
+QUARANTINED = "quarantined"  # an operator has said that the job is not to run
 RUNS = (FINISHED, LOST, BROKE, STOPPED)  # how a run of a task ends
 HALF_LIFE_S = 3_600.0  # after which what a user has used counts half
 
@@ -33,6 +38,7 @@ class Event(NamedTuple):
     task: int
     seconds: float  # of a device, that it took
     data: dict[str, Any]  # its own, as JSON has it; that of tasks which have finished is not needed for the state
+    follows: int | None = None  # the event of the same job before, 0 = none; None: an older version did not say
 
 
 @dataclass(slots=True)
@@ -52,7 +58,9 @@ class JobRecord:
     status: str = WAITING  # until it is over: whether it runs by then, no event says (`Running.status`)
     finished: int = 0
     done: set[int] | None = field(default_factory=set)  # tasks that have finished; None once the job is over
-    broke: dict[str, Any] | None = None  # the error of a task that is not run again
+    broke: dict[str, Any] | None = None  # the error of a task that is not run again, or why it is quarantined
+    begun: bool = False  # whether the cluster has it
+    deaths: int = 0  # of services that had it under way, in a row, without any progress of its own
     cancelled: bool = False
     ended_s: float | None = None
     seconds: float = 0.0  # of devices
@@ -60,7 +68,7 @@ class JobRecord:
     change: int = 0  # the last event
     steps: int = 0  # of its training jobs, in all …
     step: int = 0  # … and how many were done when it ended …
-    saved: int = 0  # … and saved
+    saved: int = 0  # … and saved, then or at the last restart
 
     @property
     def over(self) -> bool:
@@ -142,7 +150,12 @@ class State:
         if event.kind == FINISHED:
             job.done.add(event.task)
             job.finished = len(job.done)
-        elif event.kind == BROKE:
+            job.deaths = 0
+        elif event.kind == BEGUN:
+            job.begun = True
+        elif event.kind == RESTARTED:
+            self._restarted(job, event)
+        elif event.kind in (BROKE, QUARANTINED):
             job.broke = event.data["error"]
         elif event.kind == CANCEL:
             job.cancelled = True
@@ -151,6 +164,7 @@ class State:
 
     def _accepted(self, event: Event) -> None:
         data = event.data
+        digest = data["digest"]
         job = JobRecord(
             event.job,
             data["user"],
@@ -172,7 +186,13 @@ class State:
         user.jobs[job.id] = None
         user.open += 1
         if job.key:
-            self.keys[job.user, job.key] = job.id, data["digest"]
+            self.keys[job.user, job.key] = job.id, digest
+
+    def _restarted(self, job: JobRecord, event: Event) -> None:
+        saved = event.data.get("saved", 0)
+        if event.data["died"]:
+            job.deaths = 1 if saved > job.saved else job.deaths + 1
+        job.begun, job.saved = False, saved
 
     def _used(self, job: JobRecord, event: Event) -> None:
         job.seconds += event.seconds
@@ -204,6 +224,10 @@ def text_of(event: Event) -> str:
         return data["status"]
     if event.kind == CANCEL:
         return f"cancelled by {data['by']}"
+    if event.kind == RESTARTED:
+        return f"the service {'died' if data['died'] else 'was stopped'}, and has been started again"
+    if event.kind == QUARANTINED:
+        return f"{data['error']['message']}"
     name, device, printed = data["name"], data["device"], data.get("printed", "")
     if event.kind == FINISHED:
         told = f"{name}: done on {device} in {_time(data['seconds'])}"

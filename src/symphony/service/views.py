@@ -12,16 +12,16 @@ from functools import lru_cache
 import sqlalchemy as sa
 
 from symphony.policies.forecast import Band
-from symphony.problem.errors import ServiceError, SymphonyError
+from symphony.problem.errors import JobError, ServiceError, SymphonyError
 from symphony.runtime import report
 from symphony.runtime.checkpoints import safe
 from symphony.runtime.forecasts import TrainingForecast, told
 from symphony.runtime.jobs import DONE, FAILED, RUNNING, WAITING, Attempt
 from symphony.runtime.progress import Progress
 from symphony.service import job_logs, tables
-from symphony.service.ledger import read_events
+from symphony.service.journal import read_events, value_of
 from symphony.service.recorder import wall
-from symphony.service.running import shape_of, steps_of
+from symphony.service.running import AGAIN, shape_of, steps_of
 from symphony.service.service import Service
 from symphony.service.state import BROKE, FINISHED, RUNS, JobRecord
 from symphony.service.wire import (
@@ -41,7 +41,6 @@ from symphony.service.wire import (
     TaskView,
     TrainingView,
     UserView,
-    Value,
     optional,
 )
 
@@ -213,9 +212,14 @@ def outcome(service: Service, job: JobRecord) -> Outcome:
         raise ServiceError("it is not over yet", where=f"job {job.id}", hint="wait for it: ?wait_s=30")
     rows = tables.outputs.c
     with service.database.connect() as connection:
-        found = connection.execute(sa.select(rows.task, rows.body).where(rows.job == job.id))
-        values = {task: Value.model_validate_json(body) for task, body in found}
-    return Outcome(names=list(job.names), values=[values[task] for task in job.outputs])
+        found = connection.execute(sa.select(rows.task, rows.body, rows.checksum).where(rows.job == job.id))
+        values = {task: value_of(body, known, f"task {task} of job {job.id}") for task, body, known in found}
+    wanted = [values.get(task) for task in job.outputs]
+    whole = [value for value in wanted if value is not None]
+    if len(whole) < len(wanted):
+        lost = JobError("it was done, and its result is damaged or lost", where=f"job {job.id}", hint=AGAIN)
+        raise JobEnded(Problem.of(lost))
+    return Outcome(names=list(job.names), values=whole)
 
 
 class JobEnded(Exception):

@@ -1,0 +1,320 @@
+"""What an operator does to a journal while no service uses it: look at jobs, stop some, check, salvage, compact.
+
+Everything is done under the lock. What is wanted of jobs is written as events; the next service acts on them.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from symphony.problem.errors import InputError, ServiceError
+from symphony.runtime.jobs import DONE
+from symphony.service import tables
+from symphony.service.blobs import Blobs, named_in
+from symphony.service.database import Hold, database_errors, engine_of, files_locked, only_one, open_database
+from symphony.service.journal import checksum, set_aside, value_of
+from symphony.service.ledger import Entry, Ledger
+from symphony.service.running import quarantine
+from symphony.service.service import forget_jobs
+from symphony.service.state import CANCEL, QUARANTINED, JobRecord
+
+T = TypeVar("T")
+PROBED = 100_000  # rows that are looked for one by one where an end of a table cannot be read; chosen, takes seconds
+
+
+@contextmanager
+def opened(url: str, folder: Path) -> Iterator[Ledger]:
+    """The journal, replayed, under its lock: refused while a service runs."""
+    engine = open_database(url, folder)
+    try:
+        with only_one(engine, folder) as hold, database_errors(engine):
+            yield _replayed(hold)
+    finally:
+        engine.dispose()
+
+
+def _replayed(hold: Hold) -> Ledger:
+    ledger = Ledger(hold, lambda jobs: None, lambda: None)
+    ledger.replay()
+    return ledger
+
+
+def _do(ledger: Ledger, command: Callable[[Entry], T]) -> T:
+    future = ledger.insist(command)
+    ledger.step()
+    return future.result()
+
+
+def cancel(ledger: Ledger, numbers: list[int], by: str) -> list[JobRecord]:
+    """Give jobs up; all of them, or none if one cannot be."""
+    return _stop(ledger, numbers, lambda entry, job: entry.add(CANCEL, job.id, by=by))
+
+
+def quarantine_jobs(ledger: Ledger, numbers: list[int], by: str) -> list[JobRecord]:
+    """Have jobs fail with a reason instead of being run again; all of them, or none if one cannot be."""
+
+    def stop(entry: Entry, job: JobRecord) -> None:
+        error = quarantine(job, f"{by} has asked for that, by symphony repair")
+        entry.add(QUARANTINED, job.id, error=error.model_dump(mode="json", exclude_defaults=True))
+
+    return _stop(ledger, numbers, stop)
+
+
+def _stop(ledger: Ledger, numbers: list[int], stop: Callable[[Entry, JobRecord], None]) -> list[JobRecord]:
+    def command(entry: Entry) -> list[JobRecord]:
+        jobs = [_open_job(ledger, number) for number in numbers]
+        _set_aside(ledger, entry)
+        entry.durable = True
+        for job in jobs:
+            stop(entry, job)
+        return jobs
+
+    return _do(ledger, command)
+
+
+def _open_job(ledger: Ledger, number: int) -> JobRecord:
+    job = ledger.state.jobs.get(number)
+    if job is None:
+        raise InputError(f"there is no job {number}", hint="symphony repair list shows those that are not over")
+    if job.over:
+        raise InputError(f"job {number} is {job.status} already", hint="symphony repair list shows those that are not")
+    return job
+
+
+def _set_aside(ledger: Ledger, entry: Entry) -> None:
+    """New events are given the numbers after those that can be read."""
+    for statement in set_aside(ledger.damaged):
+        entry.do(statement)
+    ledger.damaged = []
+
+
+def check(ledger: Ledger, folder: Path) -> list[str]:
+    """What is wrong with a journal, in sentences. Changes nothing."""
+    engine = ledger.engine
+    found = [str(one) for one in ledger.damaged]
+    with engine.connect() as connection:
+        if engine.dialect.name == "sqlite":
+            said = connection.scalars(sa.text("PRAGMA integrity_check")).all()
+            found += [f"SQLite: {line}" for line in said if line != "ok"]
+        found += _wrong_payloads(connection, ledger)
+        found += _wrong_outputs(connection, ledger, Blobs(folder / "blobs"))
+    return found
+
+
+def _wrong_payloads(connection: sa.Connection, ledger: Ledger) -> Iterator[str]:
+    rows = tables.payloads.c
+    for number in ledger.state.open:
+        found = connection.execute(sa.select(rows.body, rows.checksum).where(rows.job == number)).first()
+        if found is None or found.body is None:
+            yield f"job {number}: what was submitted is missing"
+        elif found.checksum not in (None, checksum(found.body)):
+            yield f"job {number}: what was submitted is damaged"
+
+
+def _wrong_outputs(connection: sa.Connection, ledger: Ledger, blobs: Blobs) -> Iterator[str]:
+    """Results of jobs that are done, and what the others have made so far."""
+    rows, found = tables.outputs.c, dict[tuple[int, int], bool]()
+    for number, task, body, known in connection.execute(sa.select(rows.job, rows.task, rows.body, rows.checksum)):
+        value = value_of(body, known, f"task {task} of job {number}")
+        found[number, task] = value is not None and all(blobs.size(name) >= 0 for name in named_in([value]))
+    for job in ledger.state.jobs.values():
+        wanted = set(job.outputs) if job.status == DONE else job.done or set()
+        for task in sorted(wanted):
+            if not found.get((job.id, task), False):
+                yield f"job {job.id}: what task {task} made is missing or damaged"
+
+
+@dataclass
+class Compacted:
+    """What was dropped."""
+
+    jobs: list[int]
+    bytes_before: int = 0  # of the database file; 0 = there is none
+    bytes_after: int = 0
+
+
+def compact(ledger: Ledger, days: float) -> Compacted:
+    """Forget jobs that ended so many days ago, and give their room back."""
+    engine, since = ledger.engine, time.time() - days * 86_400.0
+    before, forgotten = _size(engine), list[int]()
+    while more := _do(ledger, lambda entry: forget_jobs(entry, since)):
+        forgotten += more
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.exec_driver_sql("VACUUM")
+        if engine.dialect.name == "sqlite":
+            connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
+    return Compacted(forgotten, before, _size(engine))
+
+
+def _size(engine: sa.Engine) -> int:
+    path = engine.url.database if engine.dialect.name == "sqlite" else None
+    return os.path.getsize(path) if path else 0
+
+
+# --- salvage
+
+
+@dataclass
+class Salvaged:
+    """What a new journal was made of."""
+
+    kept: Path  # the old journal
+    rows: dict[str, int] = field(default_factory=dict)  # that were copied, by table
+    unreadable: dict[str, int] = field(default_factory=dict)  # places in tables that could not be read
+    damaged: list[str] = field(default_factory=list)  # events that were copied, and set aside
+
+
+def salvage(url: str, folder: Path) -> Salvaged:
+    """Make a new journal of what can be read of this one, and keep the old file. For SQLite."""
+    engine = engine_of(url, folder)
+    if engine.dialect.name != "sqlite":
+        raise InputError(
+            "only SQLite's files are salvaged",
+            hint="restore PostgreSQL from its backup; single events that are damaged are set aside at the next start",
+        )
+    old = Path(str(engine.url.database))
+    if not old.exists():
+        raise InputError(f"there is no journal {str(old)!r}", hint="name the folder of symphony serve: --state")
+    new = old.with_name(f"{old.name}.new")
+    with files_locked(engine, folder):
+        for path in (new, Path(f"{new}-wal"), Path(f"{new}-shm")):
+            path.unlink(missing_ok=True)
+        made = engine_of(f"sqlite:///{new}", folder)
+        found = Salvaged(old.with_name(f"{old.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}"))
+        try:
+            with closing(Hold(made)) as hold:
+                _copy(old, new, found)
+                ledger = _replayed(hold)
+                found.damaged = [str(one) for one in ledger.damaged]
+                hold.epoch, hold.turn = _position(made)
+                _do(ledger, lambda entry: _set_aside(ledger, entry))
+        finally:
+            made.dispose()
+        _swap(old, new, found.kept)
+    return found
+
+
+def _position(engine: sa.Engine) -> tuple[int, int]:
+    with engine.connect() as connection:
+        epoch, turn = connection.execute(sa.select(tables.journal.c.epoch, tables.journal.c.turn)).one()
+        return epoch, turn
+
+
+def _copy(old: Path, new: Path, found: Salvaged) -> None:
+    with closing(sqlite3.connect(new, isolation_level=None)) as connection:
+        try:
+            connection.execute("ATTACH ? AS old", (str(old),))
+            there = {name for (name,) in connection.execute("SELECT name FROM old.sqlite_master WHERE type = 'table'")}
+        except sqlite3.DatabaseError as error:
+            raise ServiceError(
+                f"nothing of it can be read: {error}", where=str(old), hint="restore it from a backup"
+            ) from None
+        for table in tables.metadata.sorted_tables:
+            if table.name not in there:
+                continue  # made by an older version
+            known = {row[1] for row in connection.execute(f"PRAGMA old.table_info({table.name})")}
+            columns = ", ".join(f'"{column.name}"' for column in table.columns if column.name in known)
+            if table.name == "journal":
+                _copy_position(connection)
+                continue
+            copied = _Table(connection, table.name, columns)
+            copied.copy()
+            found.rows[table.name] = connection.execute(f"SELECT count(*) FROM main.{table.name}").fetchone()[0]
+            if copied.unreadable:
+                found.unreadable[table.name] = copied.unreadable
+
+
+def _copy_position(connection: sqlite3.Connection) -> None:
+    """The epoch goes on: whoever had the old journal does not have the new one."""
+    try:
+        row: Any = connection.execute("SELECT epoch + 1, turn, stopped FROM old.journal").fetchone()
+    except sqlite3.DatabaseError as error:
+        if not _is_damage(error):
+            raise
+        return
+    if row is not None:
+        connection.execute("UPDATE main.journal SET epoch = ?, turn = ?, stopped = ?", row)
+
+
+class _Table:
+    """Copies the rows of a table that can be read, however many pages between them cannot."""
+
+    def __init__(self, connection: sqlite3.Connection, name: str, columns: str) -> None:
+        self._connection, self._name, self._columns = connection, name, columns
+        self.unreadable = 0  # places, each with any number of rows
+        self._failed = -1  # the last row that was not read
+
+    def copy(self) -> None:
+        """All at once; if that fails, ever smaller parts of what lies between what can be read from both ends."""
+        if self._copied("1"):
+            return
+        up, down = self._ends("ASC"), self._ends("DESC")
+        if not up and not down:
+            self.unreadable += 1
+            return
+        low = min(up) if up else max(min(down) - PROBED, 1)
+        self._parts(low, max(down) if down else max(up) + PROBED)
+
+    def _ends(self, order: str) -> tuple[int, ...]:
+        """The first and the last row that can be read from one end."""
+        first = last = None
+        try:
+            for (row,) in self._connection.execute(f"SELECT rowid FROM old.{self._name} ORDER BY rowid {order}"):
+                first, last = row if first is None else first, row
+        except sqlite3.DatabaseError:
+            pass
+        return () if first is None or last is None else (first, last)
+
+    def _parts(self, low: int, high: int) -> None:
+        if self._copied(f"rowid BETWEEN {low} AND {high}"):
+            return
+        if low == high:
+            self.unreadable += low != self._failed + 1
+            self._failed = low
+            return
+        middle = (low + high) // 2
+        self._parts(low, middle)
+        self._parts(middle + 1, high)
+
+    def _copied(self, which: str) -> bool:
+        columns = self._columns
+        try:
+            self._connection.execute(
+                f"INSERT OR IGNORE INTO main.{self._name} ({columns}) SELECT {columns} FROM old.{self._name} "
+                f"WHERE {which} ORDER BY rowid"
+            )
+        except sqlite3.DatabaseError as error:
+            if not _is_damage(error):
+                raise
+            return False
+        return True
+
+
+def _is_damage(error: sqlite3.DatabaseError) -> bool:
+    """Whether the old file cannot be read. Anything else (a full disk) is no reason to leave rows out."""
+    code = error.sqlite_errorcode
+    read = (sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ)
+    return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or code in read
+
+
+def _swap(old: Path, new: Path, kept: Path) -> None:
+    """The old journal gets another name; under its own there is one at any moment, the old or the new."""
+    try:
+        with closing(sqlite3.connect(old)) as connection:
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    except sqlite3.DatabaseError:
+        pass  # what its log has was read for the new one, and is kept beside the old one
+    os.link(old, kept)
+    for suffix in ("-wal", "-shm"):  # SQLite would take them for the new one's
+        if (log := Path(f"{old}{suffix}")).exists():
+            log.rename(f"{kept}{suffix}")
+    os.replace(new, old)

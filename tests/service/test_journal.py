@@ -1,0 +1,196 @@
+"""Events that are damaged or missing are named and set aside, and everything else goes on."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from symphony.problem.errors import ServiceError
+from symphony.service import journal, tables, views
+from symphony.service.database import open_database
+from symphony.service.journal import read_events, row_of
+from symphony.service.state import ACCEPTED, Event
+from tests.service.handmade import Handmade, change
+from tests.service.places import postgres
+
+BEFORE = Path(__file__).parent / "journals" / "before_checksums.sql"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with postgres() as url:
+        yield url
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sa.Engine]:
+    found = open_database(request.getfixturevalue("server") if request.param == "postgresql" else "", tmp_path)
+    yield found
+    found.dispose()
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> Path:
+    """Of three jobs, the first is done, the second half done and the third waits. The service was killed."""
+    here = Handmade(tmp_path / "first")
+    assert here.submit("done") == 1
+    here.finish(1)
+    here.finish(2)
+    assert here.job(1).status == "done" and here.submit("half") == 2
+    here.finish(3)
+    assert here.submit("waits") == 3
+    return here.die(tmp_path / "state")
+
+
+def number(folder: Path, job: int, kind: str) -> int:
+    with sqlite3.connect(folder / "journal.sqlite") as connection:
+        return connection.execute("SELECT min(id) FROM events WHERE job = ? AND kind = ?", (job, kind)).fetchone()[0]
+
+
+def aside(service: Handmade) -> list[tuple[int, int, str]]:
+    rows = tables.damaged_events.c
+    with service.service.database.connect() as connection:
+        return [tuple(row) for row in connection.execute(sa.select(rows.id, rows.job, rows.why))]
+
+
+def test_an_event_is_read_as_it_was_written(database: sa.Engine) -> None:
+    event = Event(1, 1_234.1 / 3.0, 7, "lost", -1, 0.1 + 0.2, {"text": "é\x00\n", "n": 1e-300}, 0)
+    with database.begin() as connection:
+        connection.execute(sa.insert(tables.events), [row_of(event)])
+    assert list(read_events(database, 7)) == [event]
+    assert not journal.replay(database).damaged
+    with database.begin() as connection:
+        connection.execute(sa.update(tables.events).values(seconds=0.3))
+    damaged: list[journal.Damage] = []
+    assert not list(read_events(database, 7, damaged=damaged)) and damaged[0].id == 1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE events SET data = replace(data, 'here', 'hexe') WHERE id = ?",
+        "UPDATE events SET data = CAST(X'7BFF7D' AS TEXT) WHERE id = ?",  # no UTF-8
+        "UPDATE events SET kind = 'ended' WHERE id = ?",
+        "UPDATE events SET at = at + 1 WHERE id = ?",
+        "UPDATE events SET task = 1 WHERE id = ?",
+        "UPDATE events SET checksum = checksum + 1 WHERE id = ?",
+    ],
+)
+def test_a_job_whose_event_is_damaged_fails_with_the_reason_and_the_others_go_on(
+    three: Path, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    event = number(three, 2, "finished")
+    change(three, damage, event)
+    here = Handmade(three)
+    assert f"event {event} (job 2): its checksum is wrong" in here.message(2)
+    assert any(f"event {event} (job 2)" in record.message for record in caplog.records)
+    assert aside(here) == [(event, 2, "its checksum is wrong")]
+    assert here.job(1).status == "done" and len(views.outcome(here.service, here.job(1)).values) == 1
+    here.finish(1)
+    here.finish(2)
+    assert here.job(3).status == "done"
+    here.service.close()
+    caplog.clear()
+    again = Handmade(three)  # nothing is found a second time
+    assert not again.service.ledger.damaged and again.job(2).status == "failed" and not again.service.state.open
+    again.service.close()
+
+
+def test_an_event_that_is_missing_is_noticed_by_the_next_one_of_its_job(three: Path) -> None:
+    event = number(three, 2, "begun")
+    change(three, "DELETE FROM events WHERE id = ?", event)
+    here = Handmade(three)
+    assert f"event {event} (job 2): it is missing" in here.message(2)
+    assert not here.job(3).over and here.job(1).status == "done"
+    here.service.close()
+
+
+def test_a_job_whose_acceptance_is_damaged_is_lost_and_its_number_is_not_given_again(
+    three: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    change(three, "UPDATE events SET data = substr(data, 2) WHERE job = 3 AND kind = ?", ACCEPTED)
+    here = Handmade(three)
+    assert sorted(here.service.state.jobs) == [1, 2] and [job for _, job, _ in aside(here)] == [3, 3]
+    assert any("(job 3): its checksum is wrong; the job is lost" in record.message for record in caplog.records)
+    assert here.submit("next") == 4
+    here.service.close()
+
+
+def test_a_damaged_event_of_a_job_that_is_over_changes_nothing_about_it(three: Path) -> None:
+    change(three, "UPDATE events SET seconds = 9 WHERE id = ?", number(three, 1, "finished"))
+    here = Handmade(three)
+    assert here.job(1).status == "done" and len(aside(here)) == 1
+    assert not here.job(2).over and not here.job(3).over
+    here.service.close()
+
+
+def test_a_damaged_value_is_made_again_and_a_damaged_result_is_told_of(three: Path) -> None:
+    change(three, "UPDATE outputs SET body = CAST(replace(body, 'gAV', 'gAX') AS BLOB)")
+    here = Handmade(three)
+    assert here.job(2).done == set()
+    with pytest.raises(views.JobEnded) as caught:
+        views.outcome(here.service, here.job(1))
+    assert "damaged or lost" in caught.value.problem.message and "submit it again" in caught.value.problem.hint
+    here.service.close()
+
+
+def test_a_job_whose_submission_is_damaged_fails_and_the_others_go_on(three: Path) -> None:
+    change(three, "UPDATE payloads SET body = substr(body, 5) WHERE job = 2")
+    here = Handmade(three)
+    error = here.job(2).error
+    assert error is not None and "what was submitted is damaged" in error["message"]
+    assert not here.job(3).over
+    here.service.close()
+
+
+def test_a_file_that_sqlite_cannot_read_names_the_command_that_salvages_it(three: Path) -> None:
+    path = three / "journal.sqlite"
+    with path.open("r+b") as file:
+        for page in range(1, path.stat().st_size // 4096):
+            file.seek(page * 4096)
+            file.write(b"\x00" * 64)
+    with pytest.raises(ServiceError, match="malformed") as caught:
+        Handmade(three)
+    assert "symphony repair salvage" in caught.value.hint
+
+
+# -------------------------------------------------------------------- journals of older versions
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """A job that is done, one that was cancelled, one half done and one that waits."""
+    with sqlite3.connect(tmp_path / "journal.sqlite") as connection:
+        connection.executescript(BEFORE.read_text())
+    connection.close()
+    return tmp_path
+
+
+def test_a_journal_without_checksums_is_brought_up_to_date_and_goes_on(old: Path) -> None:
+    here = Handmade(old)
+    assert [job.status for job in list(here.service.state.jobs.values())[:2]] == ["done", "cancelled"]
+    assert len(views.outcome(here.service, here.job(1)).values) == 1
+    assert here.job(3).done == {0} and here.job(3).deaths == 0 and not here.service.ledger.damaged
+    last = here.service.state.events
+    while here.service.state.open:
+        here.finish(1)
+    assert {here.job(number).status for number in (3, 4)} == {"done"}
+    here.service.close()
+    with sqlite3.connect(old / "journal.sqlite") as connection:
+        wrong = "SELECT count(*) FROM events WHERE (id <= 10) != (checksum IS NULL)"
+        assert connection.execute(wrong).fetchone() == (0,) and last > 10
+    again = Handmade(old)
+    assert not again.service.ledger.damaged and again.submit("next") == 5
+    again.service.close()
+
+
+@pytest.mark.parametrize("data", ["{", '{"user": "ann"}', "[]", "7"])
+def test_what_older_versions_wrote_is_damaged_if_it_cannot_be_read(old: Path, data: str) -> None:
+    change(old, "UPDATE events SET data = ? WHERE id = 8", data)  # job 3 was accepted
+    here = Handmade(old)
+    assert sorted(here.service.state.jobs) == [1, 2, 4] and [row[:2] for row in aside(here)] == [(8, 3), (9, 3)]
+    here.service.close()
