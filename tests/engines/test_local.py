@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import symphony as sy
-from symphony.engines import local, worker
+from symphony.engines import fork_server, worker
 from symphony.engines.engine import DIED, DeviceDown, Failed, Finished, Function, Output, Pickled, Stopped, Work
 from symphony.engines.local import LocalEngine
 from symphony.problem.topology import DeviceKind
@@ -240,7 +240,9 @@ def test_a_device_whose_process_never_comes_up_again_goes_down(
 ) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("raise SystemExit(1)")
-    monkeypatch.setattr(local.process, "__file__", str(broken))
+    monkeypatch.setattr(fork_server, "__file__", str(broken))
+    [server] = {slot.server.pid for slot in driver.engine._slots}
+    os.kill(server, signal.SIGKILL)
     first, second = driver.work(os._exit, 1, device=1), driver.work(os.getpid, device=1)
     driver.engine.dispatch([first, second])
     events: list[Any] = []
@@ -258,7 +260,7 @@ def test_a_device_whose_process_never_comes_up_again_goes_down(
 def test_no_device_at_all_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("raise SystemExit(1)")
-    monkeypatch.setattr(local.process, "__file__", str(broken))
+    monkeypatch.setattr(fork_server, "__file__", str(broken))
     with pytest.raises(sy.EngineError, match="no device came up"):
         LocalEngine(machine(slots=1))
 

@@ -98,6 +98,8 @@ class Work:
     others: tuple[int, ...] = ()  # devices of the other workers, where a gang is one piece of work (`gangs.py`)
     resumes: Resumable | None = None  # then a handle of it is the first argument, and knows rank and size
     output: Output | None = None  # then what it writes is kept there, too, if the engine can
+    user: str = ""  # whose it is, if several share an engine: then no process runs work of two users …
+    job: int = 0  # … and what a job changes in a process, the next one must not find there
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Jobs in the hands of the cluster: let in one after the other, recorded as they run, ended when they are over.
 
-Everything here is done by the ledger's thread, but for `record`, `output` and `heard`, which the loop's thread calls.
+Everything here is done by the ledger's thread, but for `record`, `output`, `user` and `heard`, which the loop's thread
+calls.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class Running:
     def attach(self, cluster: Cluster, engine: Recorder) -> None:
         """Begin to use a cluster, whose engine is this one."""
         self.cluster, self._engine = cluster, engine
-        engine.record, engine.output = self.record, self.output
+        engine.record, engine.output, engine.user = self.record, self.output, self.user
         cluster.when_failed(self.failed)
         self.paused = False
 
@@ -198,6 +199,11 @@ class Running:
         run = self.cluster.attempt(number)
         return None if run is None else self._outputs.of(run.job.number, run.name, number)
 
+    def user(self, number: int) -> str:
+        """Whose a run is."""
+        run = self.cluster.attempt(number)
+        return "" if run is None else self._ledger.state.jobs[run.job.number].user
+
     def record(self, event: Finished | Failed | Stopped) -> Future[Stopped | None] | None:
         """Have it journalled how a run of a task ended."""
         run = self.cluster.attempt(event.number)
@@ -223,6 +229,7 @@ class Running:
 
     def heard(self, state: JobState) -> None:
         """A job is over."""
+        self._engine.release(self._ledger.state.jobs[state.number].user, state.number)
         status, error = state.status, state.error
         if isinstance(error, EngineError):
             if state.unfinished:  # the cluster is closed, or has failed: the job is not over at all
