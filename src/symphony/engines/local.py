@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 
@@ -221,7 +221,7 @@ class LocalEngine:
         return self._where.keys()
 
     def release(self, user: str, job: int) -> None:
-        """A job is over: what it has left in a process, threads and memory included, goes now. Optional in an engine."""
+        """A job is over: what it has left in processes, threads and memory included, goes. Optional in an engine."""
         for slot in self._slots:
             worker = slot.worker
             if worker is not None and worker.ready and worker.tag == (user, job) and not slot.sent:
@@ -469,7 +469,7 @@ class LocalEngine:
             resumes = None if work.resumes is None else astuple(work.resumes)
             output = None if work.output is None else (work.output.folder, work.output.run)
             what = (work.function.digest, code, work.arguments.at, inputs, (work.rank, work.size), resumes, output)
-            worker.outbox += process.framed(("run", work.number, work.job, *what))
+            worker.outbox += process.framed(("run", work.number, -1 if work.user else work.job, *what))
         self._flush(worker)
 
     def _slim(self, inputs: Sequence[Stored]) -> Sequence[Stored]:

@@ -192,13 +192,13 @@ def copied(value: Portable, folder: str) -> tuple[bytes, list[Any]]:
         check_spans(spans, os.fstat(descriptor))
         parts = []
         for at, size in spans:
-            part = bytearray(size)
-            view = memoryview(part)
-            while view:
-                count = os.preadv(descriptor, [view], at)
-                if not count:
-                    raise OSError(errno.EIO, "the file of a value has become shorter")
-                view, at = view[count:], at + count
+            part, there = bytearray(size), 0
+            with memoryview(part) as view:
+                while there < size:
+                    count = os.preadv(descriptor, [view[there:]], at + there)
+                    if not count:
+                        raise OSError(errno.EIO, "the file of a value has become shorter")
+                    there += count
             parts.append(part)
     finally:
         os.close(descriptor)
@@ -475,7 +475,7 @@ class _Process:
         self.printed = Printed(lambda: _beside("output").Log)
         self.names: Iterator[str] = iter(())  # of files for values
         self.surroundings: Surroundings | None = None
-        self.job: int | None = None  # of the last kernel
+        self.job = -1  # of the last kernel
 
     def say(self, frame: bytes) -> None:
         data = memoryview(frame)
@@ -508,16 +508,19 @@ class _Process:
                 os.sched_setaffinity(0, cpus)
         except OSError:  # a folder that is gone, CPUs that were taken away: work goes on without
             pass
-        problem = _accelerator(accelerator)
-        self.surroundings = Surroundings()
-        self.say(ready(problem))
+        self.say(ready(_accelerator(accelerator)))
 
     def run(
         self, number: int, job: int, digest: str, code: Any, arguments: Any, inputs: Any, place: Any, *more: Any
     ) -> None:
-        """Run a kernel and say what came of it; `more`: what a training function is told, and where output is kept."""
+        """Run a kernel and say what came of it; `more`: what a training function is told, and where output is kept.
+
+        `job` is -1 if the process is for one job only.
+        """
         resumes, output = more
-        if self.job not in (None, job) and self.surroundings is not None:
+        if self.surroundings is None and job >= 0:
+            self.surroundings = Surroundings()
+        elif self.surroundings is not None and job != self.job:
             self.surroundings.restore()
         self.job = job
         with self.printed.kept(output, place[0]):
