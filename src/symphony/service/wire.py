@@ -164,6 +164,13 @@ class About(BaseModel):
     draining: bool
 
 
+class Me(BaseModel):
+    """Whom a service takes the one for who asks."""
+
+    user: str
+    scopes: list[str]
+
+
 class Run(BaseModel):
     """One run of a task. Times are seconds since 1970."""
 
