@@ -111,8 +111,9 @@ POINTERS = b"C\x10" + b"\x41" * 16
         crafted(name("builtins", "complex.__class__"), b"."),
         # NumPy trusts the flags of a type: bytes would become references to objects.
         crafted(
-            name("numpy._core.numeric", "_frombuffer"), b"(", POINTERS, OBJECTS, b"(K\x03\x8c\x01|NNNJ\xff\xff\xff\xffJ",
-            b"\xff\xff\xff\xffK\x00tb", b"K\x02\x85\x8c\x01CtR",
+            name("numpy._core.numeric", "_frombuffer"),
+            b"(" + POINTERS + OBJECTS + b"(K\x03\x8c\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb",
+            b"K\x02\x85\x8c\x01CtR",
         ),
         crafted(DTYPE, b"}\x8c\x08__call__", b"K\x01sb"),  # changes what the next reader would call
         crafted(DTYPE, b"N}\x8c\x08__doc__K\x01s\x86b"),
@@ -125,7 +126,7 @@ POINTERS = b"C\x10" + b"\x41" * 16
         b"",
     ],
     ids=range(13),
-)  # fmt: skip
+)
 def test_crafted_pickles_are_refused(head: bytes) -> None:
     with pytest.raises(NotData):
         read_data(head, [])

@@ -352,7 +352,8 @@ def _pipe_of(process: str = "self") -> list[int]:
     found = []
     for name in os.listdir(f"/proc/{process}/fd"):
         try:
-            writes = int(open(f"/proc/{process}/fdinfo/{name}").read().split("flags:")[1].split()[0], 8) & 3 == 1
+            with open(f"/proc/{process}/fdinfo/{name}") as file:
+                writes = int(file.read().split("flags:")[1].split()[0], 8) & 3 == 1
             if int(name) > 2 and stat.S_ISFIFO(os.stat(f"/proc/{process}/fd/{name}").st_mode) and writes:
                 found.append(int(name))
         except OSError:
@@ -417,13 +418,12 @@ def test_who_answers_twice_is_killed_and_only_the_first_answer_counts(driver: Dr
 
 def test_garbage_in_all_low_descriptors_hurts_nobody(driver: Driver) -> None:
     def litter():
+        import contextlib
         import os
 
         for descriptor in range(3, 256):
-            try:
+            with contextlib.suppress(OSError):
                 os.write(descriptor, b"\xff" * 1000)
-            except OSError:
-                pass
         os.closerange(3, 256)
         return "done"
 

@@ -26,7 +26,8 @@ def breaks(how):
     def pipes():
         for name in map(int, os.listdir("/proc/self/fd")):
             try:
-                flags = int(open(f"/proc/self/fdinfo/{name}").read().split("flags:")[1].split()[0], 8)
+                with open(f"/proc/self/fdinfo/{name}") as file:
+                    flags = int(file.read().split("flags:")[1].split()[0], 8)
                 if name > 2 and stat.S_ISFIFO(os.fstat(name).st_mode) and flags & 3 == 1:
                     yield name
             except OSError:

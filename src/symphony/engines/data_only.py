@@ -53,7 +53,7 @@ def _check(head: bytes) -> None:
         for number, (instruction, argument, _) in enumerate(pickletools.genops(head)):
             if instruction.name not in _PLAIN and instruction.name not in _BUILD:
                 raise NotData(f"it has an instruction {instruction.name}")
-            if instruction.name.endswith("BINPUT") and argument > number:
+            if instruction.name.endswith("BINPUT") and not 0 <= int(argument or 0) <= number:
                 raise NotData(f"it keeps something at {argument}")
     except (ValueError, IndexError, OverflowError, UnicodeDecodeError) as error:
         raise NotData(f"it is no pickle: {error}") from None
@@ -70,10 +70,11 @@ class _Reader(pickle.Unpickler):
 class _Function:
     """A function to which a pickle can add nothing."""
 
-    __slots__ = ("__call",)
+    __slots__ = ("_call",)
+    _call: Callable[..., Any]
 
     def __init__(self, call: Callable[..., Any]) -> None:
-        object.__setattr__(self, "_Function__call", call)
+        object.__setattr__(self, "_call", call)
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise NotData("it changes a function")
@@ -82,7 +83,7 @@ class _Function:
         raise NotData("it changes a function")
 
     def __call__(self, *args: Any) -> Any:
-        return self.__call(*args)
+        return self._call(*args)
 
 
 class _Type:
@@ -102,7 +103,7 @@ class _Type:
         """The type itself."""
         if not isinstance(self._code, str) or self._order not in ("<", ">", "|", "="):
             raise NotData("it has an array of no known type")
-        made = np.dtype(self._code).newbyteorder(self._order)  # type: ignore[call-overload]
+        made = np.dtype(self._code).newbyteorder(self._order)  # type: ignore[arg-type]
         if made.kind not in _KINDS or made.hasobject or made.subdtype is not None or made.fields is not None:
             raise NotData(f"it has an array of type {self._code!r}")
         return made

@@ -29,6 +29,7 @@ UNREADABLE = "unreadable"  # the function or its arguments could not be read whe
 DIED = "died"  # its process ended
 TIMEOUT = "timeout"  # it ran longer than it may
 LOST = "lost"  # an input is gone, with the machine that kept it
+REASONS = frozenset({RAISED, UNSENDABLE, UNREADABLE, DIED, TIMEOUT, LOST})
 # What a process was at, and why the work has failed there.
 STEPS = {"function": UNREADABLE, "arguments": UNREADABLE, "call": RAISED, "result": UNSENDABLE}
 

@@ -338,11 +338,11 @@ class Surroundings:
             for one, handler in self._handlers.items():
                 if handler is not None and signal.getsignal(one) is not handler:
                     signal.signal(one, handler)
-        for one, soft in self._limits.items():
-            now, hard = resource.getrlimit(one)
+        for limit, soft in self._limits.items():
+            now, hard = resource.getrlimit(limit)
             if now != soft:
                 with contextlib.suppress(ValueError):  # the hard limit is lower by now
-                    resource.setrlimit(one, (soft, hard))
+                    resource.setrlimit(limit, (soft, hard))
 
 
 _LIMITS = [resource.RLIMIT_AS, resource.RLIMIT_DATA, resource.RLIMIT_STACK, resource.RLIMIT_NOFILE]

@@ -18,7 +18,7 @@ from symphony.engines.gangs import whole
 from symphony.engines.passing import Passing
 
 # None: there is nothing to wait for. In the future is what is heard instead, or None for the event itself.
-Record = Callable[[Finished | Failed | Stopped], Future[Stopped | None] | None]
+Record = Callable[[Finished | Failed | Stopped], Future[Failed | Stopped | None] | None]
 
 
 class Recorder(Passing):
@@ -31,7 +31,7 @@ class Recorder(Passing):
         self.record: Record = lambda event: None
         self.output: Callable[[int], Output | None] = lambda number: None  # of an attempt
         self.user: Callable[[int], str] = lambda number: ""  # of an attempt
-        self._held: deque[tuple[EngineEvent, Future[Stopped | None] | None]] = deque()
+        self._held: deque[tuple[EngineEvent, Future[Failed | Stopped | None] | None]] = deque()
 
     def dispatch(self, work: Sequence[Work]) -> None:
         """With its user, and the place for what it writes."""

@@ -204,7 +204,7 @@ class Running:
         run = self.cluster.attempt(number)
         return "" if run is None else self._ledger.state.jobs[run.job.number].user
 
-    def record(self, event: Finished | Failed | Stopped) -> Future[Stopped | None] | None:
+    def record(self, event: Finished | Failed | Stopped) -> Future[Failed | Stopped | None] | None:
         """Have it journalled how a run of a task ended."""
         run = self.cluster.attempt(event.number)
         if run is None or run.job.over.is_set():
@@ -242,14 +242,19 @@ class Running:
 
     # --- what is entered
 
-    def _finished(self, entry: Entry, run: TaskRun, event: Finished, data: dict[str, Any]) -> Stopped | None:
+    def _finished(self, entry: Entry, run: TaskRun, event: Finished, data: dict[str, Any]) -> Failed | Stopped | None:
         job, value = self._ledger.state.jobs[run.job.number], event.value
         try:
             found = self._engine.get(value)
         except EngineError as error:  # it went with the machine that it was made on: it has to be made again
             log.warning("job %d: %s: %s", job.id, run.name, error)
             self._engine.free(value)
-            return Stopped(event.number)
+            if run.lost < run.kernel.options.retries:
+                run.lost += 1
+                return Stopped(event.number)
+            failed = Failed(event.number, INPUT_LOST, error.message, event.began_s, event.seconds)
+            self._failed(entry, run, BROKE, {**data, "error": _dump(Problem.of(error_of(run, failed)))})
+            return failed
         kept, sizes = self._ledger.steadily(lambda: self._blobs.kept(found))
         task = self._entered(entry, run, FINISHED, {**data, "bytes": value.size})
         entry.insert(tables.outputs, {"job": job.id, "task": task, "body": kept.model_dump_json().encode()})
@@ -262,11 +267,11 @@ class Running:
         )
         return None
 
-    def _failed(self, entry: Entry, run: TaskRun, kind: str, data: dict[str, Any]) -> Stopped | None:
+    def _failed(self, entry: Entry, run: TaskRun, kind: str, data: dict[str, Any]) -> Failed | Stopped | None:
         self._entered(entry, run, kind, data)
         return None
 
-    def _given_again(self, entry: Entry, run: TaskRun, number: int, data: dict[str, Any]) -> Stopped | None:
+    def _given_again(self, entry: Entry, run: TaskRun, number: int, data: dict[str, Any]) -> Failed | Stopped | None:
         """A machine took along what a task reads: it is in the journal, and the task is run again with that."""
         handed, made = self.handed[run.job.number], self._values(self._ledger.state.jobs[run.job.number])
         held = dict(run.call.held)

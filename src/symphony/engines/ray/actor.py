@@ -1,9 +1,9 @@
 """What runs in an actor: the kernels of one slot.
 
 Sent by value, with what it uses of `symphony.engines`: a machine need not have Symphony, and an actor is up in
-half a second. Messages are `marshal`led, because bytes are what Ray sends fastest; answers are frames that can be checked
-(`messages.py`), since kernels may change what runs them. Large values are objects of Ray's store, given as arguments, so
-that Ray has moved them before a kernel begins.
+half a second. Messages are `marshal`led, because bytes are what Ray sends fastest; answers are frames that can be
+checked (`messages.py`), since kernels may change what runs them. Large values are objects of Ray's store, given as
+arguments, so that Ray has moved them before a kernel begins.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from typing import Any
 
 import ray
 
+from symphony.engines.messages import Portable
 from symphony.engines.output import Log
 from symphony.engines.training_run import TrainingRun
-from symphony.engines.messages import Portable
 from symphony.engines.worker import INLINE, Kernels, Printed, Surroundings, answer
 
 LAST_WORDS = 64 << 10  # bytes of a log that are looked at
