@@ -71,6 +71,7 @@ PUBLIC = [
     "TokenError",
     "Topology",
     "TopologyError",
+    "TrustError",
     "UnavailableError",
     "UnknownJobError",
     "VersionError",

@@ -60,6 +60,7 @@ def test_a_graph_is_submitted_and_looked_at(folder: Path) -> None:
     assert symphony_here("logs", number, "--follow", folder=folder).stdout.splitlines()[-1].endswith("done")
     assert "double-0  on here/cpu" in symphony_here("explain", number, folder=folder).stdout
     assert json.loads(symphony_here("explain", number, "--json", "-", folder=folder).stdout)["text"]
+    assert symphony_here("result", number, folder=folder).stdout == "42\n"
     symphony_here("trace", number, "-o", "x.json", folder=folder)
     assert json.loads((folder / "x.json").read_text())["traceEvents"]
     assert json.loads(symphony_here("cancel", number, "--json", folder=folder).stdout)["status"] == "done"

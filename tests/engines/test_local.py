@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import marshal
 import os
+import re
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
@@ -18,7 +21,7 @@ import numpy as np
 import pytest
 
 import symphony as sy
-from symphony.engines import local, worker
+from symphony.engines import fork_server, messages, worker
 from symphony.engines.engine import DIED, DeviceDown, Failed, Finished, Function, Output, Pickled, Stopped, Work
 from symphony.engines.local import LocalEngine
 from symphony.problem.topology import DeviceKind
@@ -230,7 +233,9 @@ def test_a_device_whose_process_never_comes_up_again_goes_down(
 ) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("raise SystemExit(1)")
-    monkeypatch.setattr(local.process, "__file__", str(broken))
+    monkeypatch.setattr(fork_server, "__file__", str(broken))
+    [server] = {slot.server.pid for slot in driver.engine._slots}
+    os.kill(server, signal.SIGKILL)
     first, second = driver.work(os._exit, 1, device=1), driver.work(os.getpid, device=1)
     driver.engine.dispatch([first, second])
     events: list[Any] = []
@@ -248,7 +253,7 @@ def test_a_device_whose_process_never_comes_up_again_goes_down(
 def test_no_device_at_all_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     broken = tmp_path / "broken.py"
     broken.write_text("raise SystemExit(1)")
-    monkeypatch.setattr(local.process, "__file__", str(broken))
+    monkeypatch.setattr(fork_server, "__file__", str(broken))
     with pytest.raises(sy.EngineError, match="no device came up"):
         LocalEngine(machine(slots=1))
 
@@ -311,3 +316,245 @@ def test_workers_end_with_an_engine_that_is_killed_and_the_next_one_tidies_up(tm
     assert folder.exists()
     LocalEngine(machine(slots=1)).close()
     assert not folder.exists()
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process runs; one that nobody has waited for does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+# --- processes that say what they should not
+
+
+def _pipe_of(process: str = "self") -> list[int]:
+    """The pipes that a process of the engine can write to, beyond the standard streams."""
+    import os
+    import stat
+
+    found = []
+    for name in os.listdir(f"/proc/{process}/fd"):
+        try:
+            with open(f"/proc/{process}/fdinfo/{name}") as file:
+                writes = int(file.read().split("flags:")[1].split()[0], 8) & 3 == 1
+            if int(name) > 2 and stat.S_ISFIFO(os.stat(f"/proc/{process}/fd/{name}").st_mode) and writes:
+                found.append(int(name))
+        except OSError:
+            continue
+    return found
+
+
+def _write(data, pipe_of):
+    """Write to what answers go through, and return as if nothing had been."""
+    import os
+
+    [pipe] = pipe_of()
+    os.write(pipe, data)
+    return "done"
+
+
+WRONG = {
+    "garbage": (b"\x00garbage" * 10, "it begins with"),
+    "marshal": (len(marshal.dumps(("done",))).to_bytes(4, "little") + marshal.dumps(("done",)) * 4, "it begins with"),
+    "a huge length": (struct.pack(messages.HEADER, b"sy", messages.DONE, 0, 2**32 - 1, 1), "4,294,967,295 bytes"),
+    "an unknown kind": (struct.pack(messages.HEADER, b"sy", 77, 0, 0, 1), "it begins with"),
+    "another attempt": (messages.done(10**9, 0.0, 0.0, False, (b"x", None, (), 1), 0.0), "attempt 1000000000 instead"),
+    "ready again": (messages.ready(""), "for the second time"),
+    "not begun": (messages.dropped(1), "though it was to"),
+    "a file of others": (messages.done(1, 0.0, 0.0, False, (None, "../x", ((0, 1),), 1), 0.0), "not one of its own"),
+    "no such file": (messages.done(1, 0.0, 0.0, False, (None, "w2-9", ((0, 1),), 1), 0.0), "cannot be read|its own"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_process_that_says_what_is_wrong_is_killed_and_its_work_has_failed(driver: Driver, what: str) -> None:
+    data, text = WRONG[what]
+    [pid] = [driver.value(event) for event in driver.run(driver.work(os.getpid, device=1))]
+    driver.number = 0  # the next attempt is called 1
+    bad, other = driver.work(_write, data, _pipe_of, device=1), driver.work(os.getpid, device=1)
+    [failed, after] = driver.run(bad, other)
+    assert isinstance(failed, Failed) and (failed.why, failed.signal) == (DIED, 0), failed
+    assert re.search(f"malformed message: .*{text}", failed.message), failed.message
+    assert not _alive(pid) and driver.value(after) not in (pid, os.getpid())
+    assert isinstance(driver.run(driver.work(os.getpid))[0], Finished)
+
+
+def test_who_answers_twice_is_killed_and_only_the_first_answer_counts(driver: Driver) -> None:
+    def twice(data, pipe_of):
+        import os
+
+        os.write(pipe_of()[0], data)
+        return "the second answer"
+
+    first = worker.pickled("the first answer")[0]
+    data = messages.done(1, 0.0, 1e9, False, (first, None, (), len(first)), -1.0)
+    [answered] = driver.run(driver.work(twice, data, _pipe_of, device=1))
+    assert driver.value(answered) == "the first answer"
+    assert answered.seconds < SECONDS and np.isnan(answered.busy_s)  # no more than can be
+    [after] = driver.run(driver.work(lambda: "next", device=1))
+    while isinstance(after, Failed):  # it met the one that is being killed
+        assert "malformed" in after.message
+        [after] = driver.run(driver.work(lambda: "next", device=1))
+    assert driver.value(after) == "next"
+    assert driver.engine.poll(0) == []
+
+
+def test_garbage_in_all_low_descriptors_hurts_nobody(driver: Driver) -> None:
+    def litter():
+        import contextlib
+        import os
+
+        for descriptor in range(3, 256):
+            with contextlib.suppress(OSError):
+                os.write(descriptor, b"\xff" * 1000)
+        os.closerange(3, 256)
+        return "done"
+
+    [event] = driver.run(driver.work(litter, device=1))
+    assert driver.value(event) == "done"
+    assert driver.value(driver.run(driver.work(lambda: "next", device=1))[0]) == "next"
+
+
+@pytest.mark.parametrize("how", ["returns", "raises", "exits"])
+def test_a_kernel_that_forks_is_answered_for_once_by_the_one_that_was_sent(
+    driver: Driver, how: str, tmp_path: Path
+) -> None:
+    def fork(how, path):
+        import os
+        import sys
+
+        child = os.fork()
+        if not child:
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY))
+            if how == "raises":
+                raise LookupError("in the child")
+            if how == "exits":
+                sys.exit(3)
+            return [b"of the child" * 10_000]
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        return [b"of the parent" * 10_000, code]
+
+    work = [driver.work(fork, how, str(tmp_path / str(n)), device=1) for n in range(3)]
+    codes = []
+    for number, event in enumerate(driver.run(*work)):
+        text, code = driver.value(event)
+        assert text == b"of the parent" * 10_000 and (tmp_path / str(number)).exists()
+        codes.append(code)
+    assert codes == [{"returns": 0, "raises": 1, "exits": 3}[how]] * 3
+    assert driver.engine.poll(0) == []
+
+
+def test_a_value_whose_file_is_gone_or_cut_is_an_error_and_no_crash(driver: Driver) -> None:
+    [event] = driver.run(driver.work(lambda: np.zeros(100_000), device=1))
+    path = Path(driver.engine._folder, event.value.at[1])
+    os.truncate(path, 10)
+    with pytest.raises(sy.EngineError, match="cannot be read"):
+        driver.engine.get(event.value)
+    path.unlink()
+    with pytest.raises(sy.EngineError, match="cannot be read"):
+        driver.engine.get(event.value)
+    os.mkfifo(path)  # nobody waits for one who writes
+    with pytest.raises(sy.EngineError, match="cannot be read"):
+        driver.engine.get(event.value)
+
+
+def test_the_fork_server_is_replaced_and_processes_go_on(driver: Driver) -> None:
+    [server] = driver.engine.processes()
+    before = driver.value(driver.run(driver.work(os.getpid, device=1))[0])
+    os.kill(server, signal.SIGKILL)
+    assert driver.value(driver.run(driver.work(os.getpid, device=1))[0]) == before
+    [died] = driver.run(driver.work(os._exit, 5, device=1))
+    assert isinstance(died, Failed) and died.signal == signal.SIGKILL  # nobody knows how: it is not blamed
+    after = driver.value(driver.run(driver.work(os.getpid, device=1))[0])
+    assert after != before and [server] != list(driver.engine.processes())
+
+
+# --- what one job leaves to the next
+
+
+def _change() -> str:
+    """Change all that the next job could find."""
+    import os
+    import pickle
+    import signal
+    import sys
+
+    os.chdir("/")
+    os.environ["LEFT_BEHIND"] = "yes"
+    os.umask(0o77)
+    sys.path.insert(0, "/left/behind")
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    pickle.dumps = lambda *args, **options: b"not a pickle"
+    return "changed"
+
+
+def _found() -> dict[str, Any]:
+    import os
+    import pickle
+    import signal
+    import sys
+
+    mask = os.umask(0)
+    os.umask(mask)
+    return {
+        "folder": os.getcwd(),
+        "variable": os.environ.get("LEFT_BEHIND"),
+        "mask": mask,
+        "path": "/left/behind" in sys.path,
+        "ignored": signal.getsignal(signal.SIGTERM) is signal.SIG_IGN,
+        "patched": pickle.dumps.__module__ != "_pickle",
+        "process": os.getpid(),
+    }
+
+
+def test_jobs_of_one_user_share_processes_but_not_what_one_has_changed(driver: Driver) -> None:
+    [before] = [driver.value(event) for event in driver.run(driver.work(_found, device=1, job=1))]
+    work = [driver.work(_change, device=1, job=1), driver.work(_found, device=1, job=1)]
+    changed = driver.value(driver.run(*work)[1])
+    assert (changed["folder"], changed["variable"], changed["ignored"]) == ("/", "yes", True)  # within a job, it stays
+    after = driver.value(driver.run(driver.work(_found, device=1, job=2))[0])
+    assert after == before | {"patched": True}  # the same process: modules are not put back
+
+
+def test_a_job_of_a_service_has_processes_of_its_own(driver: Driver) -> None:
+    mine = {"user": "ann", "device": 1}
+    before = driver.value(driver.run(driver.work(_found, job=1, **mine))[0])
+    work = [driver.work(_change, job=1, **mine), driver.work(_found, job=1, **mine)]
+    [_, same] = driver.run(*work)
+    assert driver.value(same)["process"] == before["process"]  # for tasks of one job, it is kept
+    # Sent ahead, before the first job has ended: they wait for processes of their own.
+    work = [
+        driver.work(_change, job=1, **mine),
+        driver.work(_found, job=2, **mine),
+        driver.work(_found, job=2, user="bob", device=1),
+    ]
+    found = [driver.value(event) for event in driver.run(*work)[1:]]
+    assert [one | {"process": 0} for one in found] == [before | {"process": 0}] * 2
+    assert len({before["process"], *(one["process"] for one in found)}) == 3
+
+
+def test_what_a_job_has_left_goes_when_it_is_released(driver: Driver) -> None:
+    pid = driver.value(driver.run(driver.work(os.getpid, user="ann", job=1, device=1))[0])
+    driver.engine.release("ann", 2)
+    driver.engine.release("bob", 1)
+    assert driver.value(driver.run(driver.work(os.getpid, user="ann", job=1, device=1))[0]) == pid
+    driver.engine.release("ann", 1)
+    deadline = time.monotonic() + SECONDS
+    while _alive(pid):
+        assert time.monotonic() < deadline
+        driver.engine.poll(0.01)
+
+
+def test_processes_draw_numbers_of_their_own(driver: Driver) -> None:
+    def draw():
+        import random
+
+        import numpy as np
+
+        return random.random(), np.random.rand()
+
+    work = [driver.work(draw, user="ann", job=job, device=1) for job in range(3)]
+    drawn = [driver.value(event) for event in driver.run(*work)]
+    assert len({one for one, _ in drawn}) == len({one for _, one in drawn}) == 3

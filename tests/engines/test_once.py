@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from symphony.engines import once
-from symphony.engines.engine import DeviceDown, DeviceUp, Function, Pickled, Stopped, Work
+from symphony.engines.engine import DIED, DeviceDown, DeviceUp, Failed, Finished, Function, Pickled, Stopped, Work
 from symphony.engines.once import Once
 from tests.engines.by_hand import ByHand
 from tests.runtime.machines import machine
@@ -52,3 +55,13 @@ def test_all_that_was_on_a_device_has_ended_when_it_goes_down(engine: ByHand) ->
     assert passed.poll(0.0) == [Stopped(1), down]
     engine.news = [DeviceUp(1), DeviceUp(1), Stopped(0)]
     assert passed.poll(0.0) == [DeviceUp(1), Stopped(0)]
+
+
+def test_what_makes_no_sense_is_heard_as_far_as_it_can_be(engine: ByHand) -> None:
+    passed = begun(engine, 0, 0, 0)
+    wrong = [replace(engine.finished(0), seconds=math.nan), replace(engine.finished(1), began_s=-math.inf)]
+    engine.news = [*wrong, Failed(2, "out of spite", ""), DeviceDown(17, "nobody knows it"), DeviceUp(-1)]
+    first, second, third = passed.poll(0.0)
+    for event in (first, second):
+        assert isinstance(event, Finished) and math.isfinite(event.began_s) and event.seconds == 0.0
+    assert isinstance(third, Failed) and third.why == DIED

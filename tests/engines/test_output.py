@@ -174,3 +174,11 @@ def test_processes_and_threads_of_a_kernel_write_whole_lines(folder: str) -> Non
 def test_what_is_killed_has_left_all_that_it_wrote(folder: str) -> None:
     assert run(KILLED, folder) == -signal.SIGKILL
     assert written(folder) == [b"-> a 0", *(b"step %d" % step for step in range(100))]
+
+
+def test_only_files_are_found(folder: str, tmp_path: Path) -> None:
+    """A job can make anything there; whoever opens a named pipe would wait for somebody to write to it."""
+    Log(folder, "a").write(b"line\n")
+    os.mkfifo(os.path.join(folder, "0.7"))
+    os.symlink("/dev/zero", os.path.join(folder, "0.8"))
+    assert [number for number, _ in files(folder)[0]] == [0]

@@ -135,6 +135,9 @@ def test_profiles_are_kept_in_a_file(tmp_path: Path) -> None:
     assert again.tried("align", "v100", warm=True) and not again.tried("align", "never run")
     profiles.timing("align", "once").learn(1e6, 0.1, cold=True)
     assert profiles.tried("align", "once") and not profiles.tried("align", "once", warm=True)
+    for _ in range(2):
+        profiles.timing("align", "once").learn(1e6, 0.1, cold=True)
+    assert profiles.tried("align", "once", warm=True)  # there are none but first runs
     assert str(again).startswith("align on v100: ") and [row.runs for row in again.rows] == [1]
     assert [file.name for file in path.parent.iterdir()] == ["profiles.json"]
 

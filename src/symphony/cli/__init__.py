@@ -32,6 +32,7 @@ COMMANDS = {
     "submit": "Submit the graph of a file to a service.",
     "jobs": "List the newest jobs.",
     "job": "Show a job and its tasks.",
+    "result": "Wait for a job, and print what it results in.",
     "logs": "Print what happened to a job, and what its tasks have written.",
     "cancel": "Stop a job: what runs is killed, what waits never starts.",
     "trace": "Write what ran where and when, for chrome://tracing or ui.perfetto.dev.",
@@ -41,7 +42,9 @@ COMMANDS = {
     "repair": "Repair the journal of a service that does not run.",
     "token": "Tokens of a service: make, list, revoke.",
 }
-FILES = dict.fromkeys(("submit", "job", "logs", "cancel", "trace"), "jobs")  # where it is not called like the command
+FILES = dict.fromkeys(
+    ("submit", "job", "result", "logs", "cancel", "trace"), "jobs"
+)  # where it is not called like the command
 
 
 class _Group(TyperGroup):

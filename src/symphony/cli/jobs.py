@@ -1,4 +1,4 @@
-"""`symphony submit`, `jobs`, `job`, `logs`, `cancel`, `trace`: the jobs of a service."""
+"""`symphony submit`, `jobs`, `job`, `result`, `logs`, `cancel`, `trace`: the jobs of a service."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from symphony.cli import terminal
 from symphony.cli.remote import AsJson, Key, Number, Url, ago, connect, print_json
 from symphony.problem.errors import InputError
 from symphony.problem.units import show
+from symphony.service.client import RemoteJob
 from symphony.service.graph_file import load
 from symphony.service.wire import EVENT, OUTPUT, JobView, LogLine, TrainingView
 
@@ -44,11 +45,7 @@ def submit(
             else:
                 typer.echo(job.id)
             return
-        result = job.result()
-        if as_json:
-            print_json({"job": job.view().model_dump(mode="json"), "result": _plain(result)})
-        else:
-            typer.echo(str(result).rstrip("\n"))
+        _print_result(job, as_json)
 
 
 def jobs(
@@ -134,6 +131,29 @@ def job(number: Number, *, url: Url = "", token: Key = "", as_json: AsJson = Fal
             took,
         )
     console.print(made)
+
+
+def result(
+    number: Number,
+    *,
+    trust: Annotated[
+        list[str] | None, typer.Option(help="A user whose results may run code here: any program that is in them.")
+    ] = None,
+    url: Url = "",
+    token: Key = "",
+    as_json: AsJson = False,
+) -> None:
+    """Wait for a job, and print what it results in."""
+    with connect(url, token=token, trust=trust or ()) as cluster:
+        _print_result(cluster.job(number), as_json)
+
+
+def _print_result(job: RemoteJob, as_json: bool) -> None:
+    found = job.result()
+    if as_json:
+        print_json({"job": job.view().model_dump(mode="json"), "result": _plain(found)})
+    else:
+        typer.echo(str(found).rstrip("\n"))
 
 
 def logs(

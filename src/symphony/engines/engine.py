@@ -30,6 +30,7 @@ UNREADABLE = "unreadable"  # the function or its arguments could not be read whe
 DIED = "died"  # its process ended
 TIMEOUT = "timeout"  # it ran longer than it may
 LOST = "lost"  # an input is gone, with the machine that kept it
+REASONS = frozenset({RAISED, UNSENDABLE, UNREADABLE, DIED, TIMEOUT, LOST})
 # What a process was at, and why the work has failed there.
 STEPS = {"function": UNREADABLE, "arguments": UNREADABLE, "call": RAISED, "result": UNSENDABLE}
 
@@ -99,6 +100,8 @@ class Work:
     others: tuple[int, ...] = ()  # devices of the other workers, where a gang is one piece of work (`gangs.py`)
     resumes: Resumable | None = None  # then a handle of it is the first argument, and knows rank and size
     output: Output | None = None  # then what it writes is kept there, too, if the engine can
+    user: str = ""  # whose it is, if several share an engine: then no process runs work of two users …
+    job: int = 0  # … and what a job changes in a process, the next one must not find there
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,11 @@
 """The local engine: the devices of this machine, one process for each slot of each.
 
-A process is started from scratch (never forked: JAX and others have threads that a fork would break), pinned to a CPU,
-and kept. If it dies, what it was running has failed, what was waiting for it goes to the one that takes its place.
+A process is forked by a clean one (`fork_server.py`; never by this one: JAX and others have threads that a fork would
+break), pinned to a CPU, and kept; where several users share the engine, until the next job. If it dies, what it was
+running has failed, what was waiting for it goes to the one that takes its place.
+
+Processes run what users wrote, so what they say is checked (`messages.py`). One that says anything but the answer to
+what it runs is killed, and that work has failed.
 """
 
 from __future__ import annotations
@@ -14,15 +18,15 @@ import os
 import selectors
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 
+from symphony.engines import messages
 from symphony.engines import worker as process
 from symphony.engines.engine import (
     DIED,
@@ -37,6 +41,8 @@ from symphony.engines.engine import (
     Stored,
     Work,
 )
+from symphony.engines.fork_server import FORK, UNKNOWN, ForkServer
+from symphony.engines.messages import Malformed, Message
 from symphony.engines.scratch import scratch
 from symphony.problem.discover import discover
 from symphony.problem.errors import EngineError, TopologyError
@@ -45,25 +51,46 @@ from symphony.problem.topology import Topology
 CPU, GPU = "cpu", "gpu"
 START_S = 120.0  # for a process to come up: with a GPU, JAX has to load its driver
 TRIES, KILLED = 3, 20  # starts in a row that may fail, or be killed from outside, before a device is down
+PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0  # before a process is asked for again that could not be forked; doubled each time
 
 
-@dataclass
+@dataclass(eq=False)
+class _Worker:
+    """A process, and our ends of the pipes to it."""
+
+    slot: _Slot
+    name: str  # never used twice: names of the files that it makes begin with it
+    read: int
+    write: int
+    began_s: float
+    pid: int = 0  # 0 = it is being forked
+    watch: int = -1  # descriptor that tells when the process ends; -1 = its closed pipe has to
+    up: bool = False  # it has said so
+    doomed: bool = False  # it is killed as soon as its number is known
+    wrong: str = ""  # what was wrong with what it said
+    tag: tuple[str, int] | None = None  # user and job whose work it has been sent
+    inbox: messages.Inbox = field(default_factory=messages.Inbox)
+    outbox: bytearray = field(default_factory=bytearray)
+    blocked: bool = False  # the pipe to it is full
+    knows: set[str] = field(default_factory=set)  # functions that were sent to it
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes work."""
+        return self.up and self.pid > 0 and not self.doomed
+
+
+@dataclass(eq=False)
 class _Slot:
     """A slot of a device, and the process that is it at present."""
 
     device: int
     cpus: tuple[int, ...]
     accelerator: str
-    environment: Mapping[str, str]
-    child: subprocess.Popen | None = None
-    read: int = -1
-    write: int = -1
-    watch: int = -1  # descriptor that tells when the process ends; -1 = its closed pipe has to
-    ready: bool = False
+    server: ForkServer
+    worker: _Worker | None = None
     failures: int = 0  # starts in a row that came to nothing
-    inbox: process.Inbox = field(default_factory=process.Inbox)
-    outbox: bytearray = field(default_factory=bytearray)
-    knows: set[str] = field(default_factory=set)  # functions that were sent to it
+    again_s: float = math.inf  # when a process is asked for again that could not be forked
     work: deque[Work] = field(default_factory=deque)  # sent or to be sent; the first one runs
     sent: int = 0  # how many of those were
     since: float = math.inf  # when the first one can have begun
@@ -81,6 +108,8 @@ class LocalEngine:
         _check(found)
         self._folder = _folder()
         self._files = itertools.count()  # of values that were put; any thread may take the next
+        self._workers = itertools.count()
+        self._leaving: set[_Worker] = set()  # those that others have taken the place of, and that have not ended
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -93,9 +122,9 @@ class LocalEngine:
         self.notes: list[str] = []  # devices that did not come up, and why
         atexit.register(self.close)
         self._slots = _slots(found)
-        for slot in self._slots:
-            self._start(slot)
         try:
+            for slot in self._slots:
+                self._start(slot)
             self._topology = self._come_up(found)
         except BaseException:
             self.close()
@@ -107,17 +136,25 @@ class LocalEngine:
         """The devices that came up."""
         return self._topology
 
-    def processes(self) -> list[int]:
-        """Those that run kernels at present: what this machine tells of itself is of them. Any thread may ask."""
-        return [slot.child.pid for slot in self._slots if slot.child is not None]
+    def processes(self) -> dict[int, list[int]]:
+        """Those that run kernels at present, by the one that forked them and waits for them. Any thread may ask."""
+        found: dict[int, list[int]] = {slot.server.pid: [] for slot in self._slots}
+        workers = [*(slot.worker for slot in self._slots), *self._leaving.copy()]
+        for worker in workers:
+            if worker is not None and worker.pid:
+                found.setdefault(worker.slot.server.pid, []).append(worker.pid)
+        return found
 
     def put(self, value: Pickled) -> Stored:
         """Small values stay as they are; large ones go into a file in shared memory."""
         return _stored(process.store(value.head, list(value.buffers), self._folder, self._name()))
 
     def get(self, value: Stored) -> Pickled:
-        """The value, its buffers mapped."""
-        return Pickled(*process.fetch(value.at, self._folder))
+        """The value, copied: processes that run kernels can change its file."""
+        try:
+            return Pickled(*process.copied(value.at, self._folder))
+        except (OSError, MemoryError) as error:
+            raise EngineError(f"a value cannot be read: {error}", hint="submit the job again") from error
 
     def free(self, value: Stored) -> None:
         """Remove its file, if it has one; who has mapped it keeps it."""
@@ -127,14 +164,17 @@ class LocalEngine:
     # --- what is done
 
     def dispatch(self, work: Sequence[Work]) -> None:
-        """To the slot of its device with the least before it; a gang of several therefore goes to several."""
+        """To the slot of its device with the least before it; a gang of several therefore goes to several.
+
+        Among equals, to one whose process has run for this job, or for nobody.
+        """
         touched = []
         for one in work:
             mine = [slot for slot in self._slots if slot.device == one.device]
             if one.device in self._down or not mine:
                 self._events.append(Stopped(one.number))
                 continue
-            slot = min(mine, key=lambda slot: len(slot.work))
+            slot = min(mine, key=lambda slot: (len(slot.work), _strange(slot, one)))
             slot.work.append(one)
             self._where[one.number] = slot
             touched.append(slot)
@@ -155,29 +195,37 @@ class LocalEngine:
             raise EngineError("the local engine is closed", hint="make a new one: with sy.local() as cluster: …")
         wait = 0.0 if self._events else max(min(timeout_s, self._next_deadline() - time.monotonic()), 0.0)
         for key, _ in self._selector.select(None if wait == math.inf else wait):
-            slot = key.data
             if self._selector.get_map().get(key.fd) is not key:
                 continue  # closed meanwhile, with a device that was given up
-            if slot is None:
+            if key.data is None:
                 self._drain_wakes()
-            elif key.fd == slot.watch:
-                self._ended(slot)
-            elif key.fd == slot.write:
-                self._flush(slot)
-            elif not self._receive(slot):
-                self._selector.unregister(slot.read)  # closed; who watches the process hears of the rest
-                if slot.watch < 0:
-                    self._ended(slot)
+            elif isinstance(key.data, ForkServer):
+                self._answered(key.data)
+            elif key.fd == key.data.watch:
+                self._worker_ended(key.data)
+            elif key.fd == key.data.write:
+                self._flush(key.data)
+            else:
+                self._receive(key.data)
         now = time.monotonic()
         for slot in self._slots:
             if slot.work and slot.stopped is None and now >= slot.since + slot.work[0].timeout_s:
                 self._stop(slot.work[0].number, TIMEOUT)
+            if now >= slot.again_s:
+                self._start(slot)
         events, self._events = self._events, []
         return events
 
     def under_way(self) -> Collection[int]:
         """What is in the line of some slot."""
         return self._where.keys()
+
+    def release(self, user: str, job: int) -> None:
+        """A job is over: what it has left in processes, threads and memory included, goes. Optional in an engine."""
+        for slot in self._slots:
+            worker = slot.worker
+            if worker is not None and worker.ready and worker.tag == (user, job) and not slot.sent:
+                self._renew(slot)
 
     def wake(self) -> None:
         """Through a pipe that `poll` looks at too."""
@@ -191,7 +239,10 @@ class LocalEngine:
         self._closed = True
         atexit.unregister(self.close)
         for slot in self._slots:
-            self._end(slot)
+            if slot.worker is not None:
+                self._close_worker(slot.worker)
+        for server in {slot.server for slot in self._slots}:
+            self._end_server(server)
         self._selector.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
@@ -200,55 +251,130 @@ class LocalEngine:
     # --- processes
 
     def _start(self, slot: _Slot) -> None:
-        read_here, write_there = os.pipe()
-        read_there, write_here = os.pipe()
-        command = [sys.executable, process.__file__, str(read_there), str(write_there)]
-        slot.child = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            pass_fds=(read_there, write_there),
-            env={**os.environ, **slot.environment},
-            start_new_session=True,  # an interrupt from the keyboard is ours to handle
-        )
-        os.close(read_there)
-        os.close(write_there)
+        """Ask for a process."""
+        slot.again_s, slot.sent, slot.since, slot.stopped = math.inf, 0, math.inf, None
+        if slot.server.socket is None:
+            self._selector.register(slot.server.start(), selectors.EVENT_READ, slot.server)
+        (read_here, write_there), (read_there, write_here) = os.pipe(), os.pipe()
         os.set_blocking(read_here, False)
         os.set_blocking(write_here, False)
-        slot.read, slot.write, slot.watch = read_here, write_here, _watch(slot.child.pid)
-        slot.ready, slot.inbox, slot.outbox = False, process.Inbox(), bytearray()
-        slot.knows, slot.sent, slot.since, slot.stopped = set(), 0, math.inf, None
-        self._selector.register(slot.read, selectors.EVENT_READ, slot)
-        if slot.watch >= 0:
-            self._selector.register(slot.watch, selectors.EVENT_READ, slot)
-        hello = ("begin", tuple(sys.path), os.getcwd(), self._folder, slot.cpus, slot.accelerator)
-        slot.outbox += process.framed(hello)
-        self._flush(slot)
+        worker = _Worker(slot, f"w{next(self._workers)}", read_here, write_here, time.monotonic())
+        slot.worker = worker
+        self._selector.register(worker.read, selectors.EVENT_READ, worker)
+        asked = slot.server.fork(read_there, write_there, worker)
+        os.close(read_there)
+        os.close(write_there)
+        if not asked:
+            self._not_forked(worker)
+            return
+        hello = (tuple(sys.path), os.getcwd(), self._folder, worker.name, slot.cpus, slot.accelerator)
+        worker.outbox += process.framed(("begin", *hello))
+        self._flush(worker)
 
-    def _end(self, slot: _Slot) -> int:
-        """Kill a slot's process, if there is one, with those that it has started, and let go of its pipes.
+    def _answered(self, server: ForkServer) -> None:
+        """A fork server has done something, or ended."""
+        try:
+            for what, worker, number in server.answers():
+                if what != FORK:
+                    self._reaped(worker, number)
+                elif number:
+                    self._forked(worker, number)
+                else:
+                    self._not_forked(worker)
+        except EOFError:
+            assert server.socket is not None
+            self._selector.unregister(server.socket)
+            for what, worker in server.end():
+                if what == FORK:
+                    self._close_worker(worker)
+                self._reaped(worker, 1 if what == FORK else UNKNOWN)
 
-        Its return code.
-        """
-        if slot.child is None:
-            return 0
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(
-                slot.child.pid, signal.SIGKILL
-            )  # it leads a group, and its number is not given away before `wait`
-        slot.child.kill()
-        code = slot.child.wait()
-        for descriptor in (slot.read, slot.watch, slot.write):
-            if descriptor >= 0 and descriptor in self._selector.get_map():
-                self._selector.unregister(descriptor)
-            if descriptor >= 0:
-                os.close(descriptor)
-        slot.child = None
-        return code
+    def _end_server(self, server: ForkServer) -> None:
+        """End a fork server, with what it has forked and we have no more use for."""
+        if server.socket is not None:
+            self._selector.unregister(server.socket)
+        mine = [worker for worker in self._leaving if worker.slot.server is server]
+        for worker in mine:
+            self._close_worker(worker)
+        server.end(worker.pid for worker in mine)
+        self._leaving.difference_update(mine)
+
+    def _forked(self, worker: _Worker, pid: int) -> None:
+        worker.pid, worker.watch = pid, _watch(pid)
+        if worker.watch >= 0:
+            self._selector.register(worker.watch, selectors.EVENT_READ, worker)
+        if worker.doomed or worker.read < 0:
+            self._kill(worker)
+        elif worker.ready and worker.slot.worker is worker:
+            self._send(worker.slot)
+
+    def _not_forked(self, worker: _Worker) -> None:
+        """The system has no room for a process at present, or the server has ended just now."""
+        slot = worker.slot
+        self._close_worker(worker)
+        if slot.worker is not worker:
+            return
+        slot.worker, slot.failures = None, slot.failures + 1
+        if slot.failures >= KILLED:
+            self._give_up(slot.device, f"its process could not be forked {slot.failures} times in a row")
+        else:
+            slot.again_s = time.monotonic() + min(PAUSE_S * 2**slot.failures, LONGEST_PAUSE_S)
+
+    def _renew(self, slot: _Slot) -> None:
+        """Have a process that has run nothing yet take the place of one that has."""
+        worker = slot.worker
+        assert worker is not None and not slot.sent
+        self._leaving.add(worker)
+        self._unlink(worker)
+        self._kill(worker)
+        self._start(slot)
+
+    def _kill(self, worker: _Worker) -> None:
+        """End a process, with those that it has started. Its end is heard of."""
+        worker.doomed = True
+        if worker.pid:
+            # It leads a group (a moment after it was forked), and its number is not given away before it is reaped.
+            for kill in (os.killpg, os.kill):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    kill(worker.pid, signal.SIGKILL)
+            if worker.watch < 0:
+                self._worker_ended(worker)
+
+    def _unlink(self, worker: _Worker) -> None:
+        """Hear no more of a process."""
+        if worker.read >= 0:
+            self._selector.unregister(worker.read)
+            if worker.blocked:
+                self._selector.unregister(worker.write)
+            os.close(worker.read)
+            os.close(worker.write)
+            worker.read = worker.write = -1
+
+    def _close_worker(self, worker: _Worker) -> None:
+        """Kill a process, and let go of it."""
+        self._unlink(worker)
+        if worker.watch >= 0:
+            self._selector.unregister(worker.watch)
+            os.close(worker.watch)
+        worker.watch, worker.doomed = -1, True
+        if worker.pid:
+            for kill in (os.killpg, os.kill):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    kill(worker.pid, signal.SIGKILL)
+            self._leaving.add(worker)
+
+    def _worker_ended(self, worker: _Worker) -> None:
+        """A process has ended, or is about to: ask how. What it said before is heard first."""
+        if not worker.wrong:
+            self._receive(worker, to_the_end=True)
+        self._close_worker(worker)
+        if not worker.slot.server.reap(worker.pid, worker):
+            self._reaped(worker, UNKNOWN)
 
     def _come_up(self, topology: Topology) -> Topology:
         """Wait for all processes; the topology of those devices whose processes came up."""
         deadline = time.monotonic() + START_S
-        while any(slot.child and not slot.ready for slot in self._slots):
+        while any(slot.device not in self._down and not (slot.worker and slot.worker.ready) for slot in self._slots):
             if time.monotonic() > deadline:
                 raise EngineError(f"processes did not start within {START_S:.0f} s", hint="is this machine overloaded?")
             self._events += self.poll(0.1)
@@ -258,7 +384,10 @@ class LocalEngine:
             raise EngineError(f"no device came up: {next(iter(missing.values()))}", where=topology.name)
         self.notes += [f"{topology.devices[device].name} is left out: {why}" for device, why in missing.items()]
         kept = [number for number in range(len(topology.devices)) if number not in missing]
+        left_out = {slot.server for slot in self._slots if slot.device not in kept}
         self._slots = [slot for slot in self._slots if slot.device in kept]
+        for server in left_out - {slot.server for slot in self._slots}:
+            self._end_server(server)
         for slot in self._slots:
             slot.device = kept.index(slot.device)
         self._down.clear()
@@ -266,32 +395,33 @@ class LocalEngine:
         devices = (topology.devices[number] for number in kept)
         return replace(topology, devices=tuple(replace(d, home=d.home if d.home in names else "") for d in devices))
 
-    def _ended(self, slot: _Slot) -> None:
+    def _reaped(self, worker: _Worker, code: int) -> None:
         """A process has ended: what it ran has failed, unless that was meant; what waited goes to the next one."""
-        self._receive(slot)  # what it said before
-        came_up, stopped = slot.ready, slot.stopped
-        ran = slot.sent > 0 and came_up
-        code = self._end(slot)
-        if ran and slot.work:
-            self._tell_of_death(slot, code, stopped)
+        self._leaving.discard(worker)
+        slot = worker.slot
+        if slot.worker is not worker:
+            return
+        slot.worker = None
+        if slot.sent > 0 and worker.up and slot.work:
+            self._tell_of_death(slot, code, worker.wrong)
         for number in slot.dropped & {work.number for work in slot.work}:
             self._remove(slot, number)
-        slot.failures = 0 if came_up else slot.failures + 1
+        slot.failures = 0 if worker.up else slot.failures + 1
         if slot.failures >= (KILLED if code in (-signal.SIGKILL, -signal.SIGTERM) else TRIES):
             times = f"its process ended {slot.failures} times in a row before it was ready"
             self._give_up(slot.device, f"{times}; {_ending(code)[1]}")
         else:
             self._start(slot)
 
-    def _tell_of_death(self, slot: _Slot, code: int, stopped: tuple[int, str] | None) -> None:
-        work = slot.work[0]
+    def _tell_of_death(self, slot: _Slot, code: int, wrong: str) -> None:
+        work, stopped = slot.work[0], slot.stopped
         if stopped is not None and stopped[0] != work.number:
             return  # it was killed for another that had just ended: this one is sent again
         slot.work.popleft()
         del self._where[work.number]
         seconds = time.monotonic() - slot.since
         if stopped is None:
-            number, text = _ending(code)
+            number, text = (0, f"its process sent a malformed message: {wrong}") if wrong else _ending(code)
             self._events.append(Failed(work.number, DIED, text, slot.since, seconds, signal=number))
         elif stopped[1] == TIMEOUT:
             text = f"it ran for more than {work.timeout_s:g} s"
@@ -304,7 +434,10 @@ class LocalEngine:
         self._down.add(device)
         for slot in self._slots:
             if slot.device == device:
-                self._end(slot)
+                worker, slot.worker, slot.again_s, slot.sent = slot.worker, None, math.inf, 0
+                if worker is not None:
+                    self._leaving.add(worker)
+                    self._kill(worker)
                 for work in slot.work:
                     self._where.pop(work.number)
                     self._events.append(Stopped(work.number))
@@ -314,22 +447,30 @@ class LocalEngine:
     # --- messages
 
     def _send(self, slot: _Slot) -> None:
-        """Send what a ready process has not been sent."""
-        if not slot.ready:
+        """Send what a process may have and was not sent. One that has run another's work is replaced first."""
+        worker = slot.worker
+        if worker is None or not worker.ready or len(slot.work) == slot.sent:
             return
+        if not slot.sent:
+            tag = _tag(slot.work[0])
+            if worker.tag not in (None, tag):
+                self._renew(slot)
+                return
+            worker.tag = tag
+            slot.since = time.monotonic()
         for work in itertools.islice(slot.work, slot.sent, None):
-            known = work.function.digest in slot.knows
-            slot.knows.add(work.function.digest)
+            if _tag(work) != worker.tag:
+                break
+            slot.sent += 1
+            known = work.function.digest in worker.knows
+            worker.knows.add(work.function.digest)
             code = None if known else work.function.code.at
             inputs = tuple(value.at for value in self._slim(work.inputs))
             resumes = None if work.resumes is None else astuple(work.resumes)
             output = None if work.output is None else (work.output.folder, work.output.run)
             what = (work.function.digest, code, work.arguments.at, inputs, (work.rank, work.size), resumes, output)
-            slot.outbox += process.framed(("run", work.number, *what))
-        if slot.sent == 0 and slot.work:
-            slot.since = time.monotonic()
-        slot.sent = len(slot.work)
-        self._flush(slot)
+            worker.outbox += process.framed(("run", work.number, -1 if work.user else work.job, *what))
+        self._flush(worker)
 
     def _slim(self, inputs: Sequence[Stored]) -> Sequence[Stored]:
         """Many small values are one large message: beyond what one may be, they go into files."""
@@ -340,73 +481,124 @@ class LocalEngine:
     def _name(self) -> str:
         return f"e{next(self._files)}"
 
-    def _flush(self, slot: _Slot) -> None:
+    def _flush(self, worker: _Worker) -> None:
         """Write as much as the pipe takes; the rest when it takes more."""
+        if worker.write < 0:
+            return
         try:
-            del slot.outbox[: os.write(slot.write, slot.outbox) if slot.outbox else 0]
+            del worker.outbox[: os.write(worker.write, worker.outbox) if worker.outbox else 0]
         except BlockingIOError:
             pass
         except BrokenPipeError:  # its process has ended, and we are about to hear of it
-            slot.outbox.clear()
-        watched = slot.write in self._selector.get_map()
-        if slot.outbox and not watched:
-            self._selector.register(slot.write, selectors.EVENT_WRITE, slot)
-        elif not slot.outbox and watched:
-            self._selector.unregister(slot.write)
+            worker.outbox.clear()
+        if worker.outbox and not worker.blocked:
+            self._selector.register(worker.write, selectors.EVENT_WRITE, worker)
+        elif not worker.outbox and worker.blocked:
+            self._selector.unregister(worker.write)
+        worker.blocked = bool(worker.outbox)
 
-    def _receive(self, slot: _Slot) -> bool:
-        """Hear what a process says; whether it may say more."""
-        try:
-            data = os.read(slot.read, process.READ)
-        except BlockingIOError:
-            return True
-        for message in slot.inbox.feed(data):
-            self._heard(slot, *message)
-        return bool(data)
-
-    def _heard(self, slot: _Slot, kind: str, number: int, *rest: object) -> None:
-        if kind == "ready":
-            if rest[0]:
-                self._give_up(slot.device, f"JAX finds no {slot.accelerator}: {rest[0]}")
+    def _receive(self, worker: _Worker, to_the_end: bool = False) -> None:
+        """Hear what a process says; or all that it has said, if it says no more."""
+        more = True
+        while more and worker.read >= 0 and not worker.wrong:
+            more = to_the_end
+            try:
+                data = os.read(worker.read, process.READ)
+            except BlockingIOError:
                 return
-            slot.ready, slot.failures = True, 0
-            self._send(slot)
+            if not data:  # whoever watches the process hears of the rest
+                self._unlink(worker)
+                if worker.watch < 0 and worker.pid and not to_the_end:
+                    self._worker_ended(worker)
+                return
+            try:
+                for message in worker.inbox.feed(data):
+                    self._heard(worker, message)
+            except Malformed as error:
+                worker.wrong = str(error)
+                if not to_the_end:
+                    self._kill(worker)
+
+    def _heard(self, worker: _Worker, message: Message) -> None:
+        """A message, which may be anything that its process has sent: raises `Malformed` if it is not as it must be."""
+        slot, number = worker.slot, message.number
+        if isinstance(message, messages.Ready):
+            self._ready(worker, message.problem)
             return
-        slot.sent -= 1
-        if kind == "dropped":
+        if not slot.sent or slot.worker is not worker:
+            raise Malformed(f"it answers attempt {number}, and runs none")
+        if number != slot.work[0].number:
+            raise Malformed(f"it answers attempt {number} instead of {slot.work[0].number}, which it runs")
+        if isinstance(message, messages.Dropped):
+            if number not in slot.dropped:
+                raise Malformed(f"it has not begun attempt {number}, though it was to")
+            slot.sent -= 1
             self._remove(slot, number)
-            return
-        slot.work.popleft()
-        slot.dropped.discard(number)
-        slot.since = time.monotonic()
-        del self._where[number]
-        if kind == "done":
-            began, seconds, cold, value, busy = rest
-            self._events.append(Finished(number, _stored(value), began, seconds, cold, busy))  # type: ignore
         else:
-            began, seconds, step, name, message, text, exception = rest
-            self._events.append(
-                Failed(number, STEPS[step], message, began, seconds, name, text, exception)  # type: ignore
-            )
+            now_s = time.monotonic()
+            self._events.append(self._event(worker, message, now_s))
+            slot.sent -= 1
+            slot.work.popleft()
+            slot.dropped.discard(number)
+            slot.since = now_s
+            del self._where[number]
+        if not slot.sent:
+            self._send(slot)
+
+    def _ready(self, worker: _Worker, problem: str) -> None:
+        if worker.up:
+            raise Malformed("it says for the second time that it is ready")
+        worker.up, slot = True, worker.slot
+        if problem:
+            self._give_up(slot.device, f"JAX finds no {slot.accelerator}: {problem}")
+        elif slot.worker is worker:
+            slot.failures = 0
+            self._send(slot)
+
+    def _event(self, worker: _Worker, message: messages.Done | messages.Broke, now_s: float) -> EngineEvent:
+        """An answer as an event, its times not outside of what we know."""
+        number, began_s, seconds = message[:3]
+        if not (worker.began_s <= began_s and 0.0 <= seconds <= now_s - began_s):
+            began_s = min(max(began_s, worker.began_s), now_s)
+            seconds = min(max(seconds, 0.0), now_s - began_s)
+        if isinstance(message, messages.Done):
+            value, busy_s = message.value, message.busy_s
+            if value[1] is not None:
+                self._check_file(worker, value)
+            busy_s = busy_s if 0.0 <= busy_s < math.inf else math.nan
+            return Finished(number, Stored(value, value[3]), began_s, seconds, message.cold, busy_s)
+        why, told = STEPS[message.step], (message.type, message.traceback, message.exception)
+        return Failed(number, why, message.message, began_s, seconds, *told)
+
+    def _check_file(self, worker: _Worker, value: process.Portable) -> None:
+        """Refuse a value in a file that is not its own, or too short."""
+        _, name, spans, _ = value
+        prefix, _, number = (name or "").partition("-")
+        if prefix != worker.name or not (number.isascii() and number.isdecimal()):
+            raise Malformed(f"its value is in a file {name!r}, which is not one of its own")
+        try:
+            process.check_spans(spans, os.lstat(os.path.join(self._folder, f"{prefix}-{number}")))
+        except OSError as error:
+            raise Malformed(f"its value is in a file that cannot be read: {error.strerror}") from None
 
     def _stop(self, number: int, why: str) -> None:
         slot = self._where.get(number)
         if slot is None or (slot.stopped is not None and slot.stopped[0] == number):
             return
-        self._receive(slot)  # it may have ended by now
+        if slot.worker is not None:
+            self._receive(slot.worker)  # it may have ended by now
         if number not in self._where:
             return
         place = [work.number for work in slot.work].index(number)
-        if place >= slot.sent:
+        if place >= slot.sent or slot.worker is None:
             self._remove(slot, number)
         elif place > 0:
             slot.dropped.add(number)
-            slot.outbox += process.framed(("drop", number))
-            self._flush(slot)
+            slot.worker.outbox += process.framed(("drop", number))
+            self._flush(slot.worker)
         else:
             slot.stopped = number, why
-            assert slot.child is not None
-            slot.child.kill()
+            self._kill(slot.worker)
 
     def _remove(self, slot: _Slot, number: int) -> None:
         """Forget work that no process has begun."""
@@ -416,12 +608,24 @@ class LocalEngine:
         self._events.append(Stopped(number))
 
     def _next_deadline(self) -> float:
-        return min((slot.since + slot.work[0].timeout_s for slot in self._slots if slot.work), default=math.inf)
+        times = [slot.since + slot.work[0].timeout_s for slot in self._slots if slot.work]
+        return min([*times, *(slot.again_s for slot in self._slots)], default=math.inf)
 
     def _drain_wakes(self) -> None:
         with contextlib.suppress(BlockingIOError):
             while os.read(self._wake_read, 4096):
                 pass
+
+
+def _tag(work: Work) -> tuple[str, int]:
+    """Work with equal tags may share a process. One's own engine is for one user, whose jobs share them all."""
+    return (work.user, work.job) if work.user else ("", 0)
+
+
+def _strange(slot: _Slot, work: Work) -> int:
+    """0 if the process of a slot has run for the same job, 1 if for nobody, else 2."""
+    tag = None if slot.worker is None else slot.worker.tag
+    return 1 if tag is None else 0 if tag == _tag(work) else 2
 
 
 def _watch(pid: int) -> int:
@@ -464,14 +668,15 @@ def _slots(topology: Topology) -> list[_Slot]:
     turn = itertools.cycle(allowed)
     gpus = itertools.count()
     slots = []
+    cpu = ForkServer({"JAX_PLATFORMS": "cpu", **process.ONE_THREAD})
     for number, device in enumerate(topology.devices):
         kind = topology.kind_of[device.kind]
         if kind.type == GPU:
             environment = {"CUDA_VISIBLE_DEVICES": _visible(next(gpus)), "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-            slots += [_Slot(number, (), GPU, environment) for _ in range(kind.slots)]
+            gpu = ForkServer(environment)
+            slots += [_Slot(number, (), GPU, gpu) for _ in range(kind.slots)]
         else:
-            environment = {"JAX_PLATFORMS": "cpu", **process.ONE_THREAD}
-            slots += [_Slot(number, (next(turn),), "", environment) for _ in range(kind.slots)]
+            slots += [_Slot(number, (next(turn),), "", cpu) for _ in range(kind.slots)]
     return slots
 
 

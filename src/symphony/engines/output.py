@@ -127,5 +127,7 @@ def files(folder: str) -> dict[int, list[tuple[int, int]]]:
             rank, _, number = entry.name.partition(".")
             if rank.isdecimal() and number.isdecimal():
                 with contextlib.suppress(OSError):  # removed just now
+                    if not entry.is_file(follow_symlinks=False):  # made by a job: whoever reads a pipe waits for ever
+                        continue
                     found.setdefault(int(rank), []).append((int(number), entry.stat().st_size))
     return {rank: sorted(one) for rank, one in sorted(found.items())}

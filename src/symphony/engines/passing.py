@@ -20,9 +20,15 @@ class Passing:
         return list(getattr(self._engine, "notes", ()))
 
     @property
-    def processes(self) -> Callable[[], list[int]] | None:
-        """Those of the engine, if it has any on this machine."""
+    def processes(self) -> Callable[[], dict[int, list[int]]] | None:
+        """Those of the engine, by who forked them, if it has any on this machine."""
         return getattr(self._engine, "processes", None)
+
+    def release(self, user: str, job: int) -> None:
+        """A job is over: the engine may let go of what it left in processes."""
+        release = getattr(self._engine, "release", None)
+        if release is not None:
+            release(user, job)
 
     def inventory(self) -> Topology:
         """That of the engine."""

@@ -1,16 +1,19 @@
 """What runs in a process of the local engine: it reads work from one pipe and writes what came of it to another.
 
-Run by its path, not as a module, and it imports nothing of Symphony: a process has to be there in tens of
-milliseconds, and JAX comes in only with kernels that use it. The engine imports from here how values travel.
+Loaded by its path (`fork_server.py`), not as a module, and it imports nothing of Symphony: JAX comes in only with
+kernels that use it. The engine imports from here how values travel.
 
 Values are pickled with their large buffers (arrays) left out. Those go into a file in shared memory, once, and are
-mapped by whoever reads them; pages that a reader writes to are its own. Messages are `marshal`led tuples of plain
-values, with their length before them: small, and nothing is ever constructed by reading one.
+mapped by the kernels that read them; pages that a reader writes to are its own. What the engine says are `marshal`led
+tuples of plain values, with their length before them. What it is told has a form that can be checked (`messages.py`):
+kernels share the process, and may write there, too.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import fcntl
 import gc
 import io
 import itertools
@@ -18,29 +21,49 @@ import marshal
 import mmap
 import os
 import pickle
+import resource
 import select
 import signal
+import stat
 import sys
 import threading
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
+
+
+def _beside(name: str) -> Any:
+    """A module from a file beside this one: Symphony need not be where this runs."""
+    known = f"symphony_{name}"
+    if known not in sys.modules:
+        import importlib.util
+
+        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
+        spec = importlib.util.spec_from_file_location(known, path)
+        assert spec is not None and spec.loader is not None
+        sys.modules[known] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[known])
+    return sys.modules[known]
+
+
+if __package__:
+    from symphony.engines.messages import MAX_BUFFERS, MAX_TEXT, Portable, done, dropped, failed, ready
+else:
+    _messages = _beside("messages")
+    MAX_BUFFERS, MAX_TEXT, Portable = _messages.MAX_BUFFERS, _messages.MAX_TEXT, _messages.Portable
+    done, dropped, failed, ready = _messages.done, _messages.dropped, _messages.failed, _messages.ready
 
 LARGE = 8 << 10  # bytes of a buffer from which on it is left out of the pickle
 INLINE = 16 << 10  # bytes of a value that may travel in a message
-TEXT = 16 << 10  # characters of a traceback, and bytes of an exception
 READ = 1 << 18  # bytes read from a pipe at once
 LINE = 1 << 12  # characters, or pieces, of a line that may wait for its end
+HIGH = 900  # the first number for pipes: kernels that write to, or close, all low descriptors do not meet it
 # One CPU for each slot, one thread on each: more would get into one another's way.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 
 PLAIN = {type(None), bool, int, float, str, bytes}  # has nothing to leave out
-
-# A value as it travels: its pickle if that is short, else None; the file that holds the rest; where in the file the
-# pickle (if it is there) and the buffers are, as (offset, length); bytes in all.
-Portable = tuple[bytes | None, str | None, tuple[tuple[int, int], ...], int]
 
 
 # --- values ------------------------------------------------------------------------------------------------
@@ -91,7 +114,7 @@ def _pickled(kind: Any, value: Any) -> tuple[bytes, list[memoryview]]:
 
     def left_out(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
-        if raw.nbytes < LARGE:
+        if raw.nbytes < LARGE or len(buffers) == MAX_BUFFERS:
             return True
         buffers.append(raw)
         return False
@@ -155,6 +178,39 @@ def fetch(value: Portable, folder: str) -> tuple[bytes, list[Any]]:
     return (bytes(parts[0]), list(parts[1:])) if head is None else (head, list(parts))
 
 
+def copied(value: Portable, folder: str) -> tuple[bytes, list[Any]]:
+    """The same, read: a process that runs kernels may cut the file meanwhile, which ends whoever has mapped it.
+
+    Raises `OSError` if the file is not what was said.
+    """
+    head, name, spans, _ = value
+    if name is None:
+        assert head is not None
+        return head, []
+    descriptor = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        check_spans(spans, os.fstat(descriptor))
+        parts = []
+        for at, size in spans:
+            part, there = bytearray(size), 0
+            with memoryview(part) as view:
+                while there < size:
+                    count = os.preadv(descriptor, [view[there:]], at + there)
+                    if not count:
+                        raise OSError(errno.EIO, "the file of a value has become shorter")
+                    there += count
+            parts.append(part)
+    finally:
+        os.close(descriptor)
+    return (bytes(parts[0]), list(parts[1:])) if head is None else (head, list(parts))
+
+
+def check_spans(spans: Sequence[tuple[int, int]], told: os.stat_result) -> None:
+    """Raise `OSError` unless a file is one, and has all parts of a value."""
+    if not stat.S_ISREG(told.st_mode) or max([at + size for at, size in spans], default=0) > told.st_size:
+        raise OSError(errno.EIO, "the file of a value is too short, or no file")
+
+
 # --- kernels -----------------------------------------------------------------------------------------------
 
 
@@ -164,6 +220,7 @@ class Kernels:
     def __init__(self, handles: Callable[[], Callable[..., Any]]) -> None:
         """`handles` gives the class of what training functions are called with."""
         self._handles = handles
+        self._process = os.getpid()
         self._functions: dict[str, Callable[..., Any]] = {}
         self._called: set[str] = set()
 
@@ -200,7 +257,10 @@ class Kernels:
             elif place[1] > 1:
                 named = {**named, "rank": place[0], "size": place[1]}
             busy, began = time.process_time(), time.monotonic()
-            value = _wait_for(function(*positional, **named))
+            value = function(*positional, **named)
+            if os.getpid() != self._process:
+                _end_fork(None)
+            value = _wait_for(value)
             seconds, busy = time.monotonic() - began, time.process_time() - busy
             self._called.add(digest)
             if handle is not None:
@@ -208,6 +268,8 @@ class Kernels:
             step = "result"
             return "done", began, seconds, cold, kept(*pickled(value)), busy
         except BaseException as error:  # SystemExit too: a kernel may not end its process
+            if os.getpid() != self._process:
+                _end_fork(error)
             if isinstance(error, MemoryError):
                 gc.collect()
             return "failed", began, time.monotonic() - began, step, *_told(error)
@@ -219,34 +281,91 @@ def _wait_for(value: Any) -> Any:
     return value if jax is None else jax.block_until_ready(value)
 
 
+def _end_fork(error: BaseException | None) -> NoReturn:
+    """A kernel has forked, and this is the child, which is done: the answer is its parent's to give."""
+    code = 0 if error is None else 1
+    with contextlib.suppress(BaseException):
+        if isinstance(error, SystemExit):
+            code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        elif error is not None:
+            traceback.print_exception(error)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code & 0xFF)
+
+
 def _told(error: BaseException) -> tuple[str, str, str, bytes | None]:
     """Type, message, traceback and, if it can be sent, the exception itself."""
     inside = error.__traceback__.tb_next if error.__traceback__ else None
     text = "".join(traceback.format_exception(type(error), error, inside))
     try:
-        message = str(error)[:TEXT]
+        message = str(error)
     except Exception:  # an exception whose own message fails
         message = "(its message cannot be read)"
     sent: bytes | None = None
     try:
         head, buffers = pickled(error.with_traceback(None))
-        sent = head if len(head) <= TEXT and not buffers else None
+        sent = head if len(head) <= MAX_TEXT and not buffers else None
     except Exception:  # the text has to do
         pass
-    return type(error).__name__, message, text[-TEXT:], sent
+    return type(error).__name__, message, text, sent
 
 
-# --- messages ----------------------------------------------------------------------------------------------
+class Surroundings:
+    """What a job finds in a process, whatever one before it has changed: all but modules, and memory.
+
+    Folder, environment, import path, permissions of new files, handlers of signals, alarms and soft limits.
+    """
+
+    def __init__(self) -> None:
+        self._folder, self._environment, self._path = os.getcwd(), dict(os.environ), list(sys.path)
+        self._umask = _umask()
+        self._handlers = {one: signal.getsignal(one) for one in signal.valid_signals()}
+        self._limits = {one: resource.getrlimit(one)[0] for one in _LIMITS}
+
+    def restore(self) -> None:
+        """Put back what has changed, as far as that can be done."""
+        with contextlib.suppress(OSError):
+            os.chdir(self._folder)
+        if dict(os.environ) != self._environment:
+            os.environ.clear()
+            os.environ.update(self._environment)
+        if sys.path != self._path:
+            sys.path[:] = self._path
+        os.umask(self._umask)
+        with contextlib.suppress(ValueError):  # not in the main thread
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            for one, handler in self._handlers.items():
+                if handler is not None and signal.getsignal(one) is not handler:
+                    signal.signal(one, handler)
+        for limit, soft in self._limits.items():
+            now, hard = resource.getrlimit(limit)
+            if now != soft:
+                with contextlib.suppress(ValueError):  # the hard limit is lower by now
+                    resource.setrlimit(limit, (soft, hard))
+
+
+_LIMITS = [resource.RLIMIT_AS, resource.RLIMIT_DATA, resource.RLIMIT_STACK, resource.RLIMIT_NOFILE]
+_LIMITS += [resource.RLIMIT_FSIZE, resource.RLIMIT_CPU, resource.RLIMIT_CORE, resource.RLIMIT_NPROC]
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
+
+
+# --- messages of the engine --------------------------------------------------------------------------------
 
 
 def framed(message: tuple) -> bytes:
-    """A message as bytes, its length first."""
+    """A message to a process as bytes, its length first."""
     data = marshal.dumps(message)
     return len(data).to_bytes(4, "little") + data
 
 
 class Inbox:
-    """Messages out of bytes as they come."""
+    """What the engine says, out of bytes as they come."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -354,10 +473,12 @@ class _Process:
         self.kernels = Kernels(lambda: _beside("training_run").TrainingRun)
         self.folder = ""
         self.printed = Printed(lambda: _beside("output").Log)
-        self.names = (f"{os.getpid()}-{number}" for number in itertools.count())
+        self.names: Iterator[str] = iter(())  # of files for values
+        self.surroundings: Surroundings | None = None
+        self.job = -1  # of the last kernel
 
-    def say(self, *message: Any) -> None:
-        data = memoryview(framed(message))
+    def say(self, frame: bytes) -> None:
+        data = memoryview(frame)
         while data:
             data = data[os.write(self.write, data) :]
 
@@ -371,29 +492,40 @@ class _Process:
                 self.waiting.append(message)
             elif message[0] == "drop":
                 self.dropped.add(message[1])
-            elif message[0] == "quit":
-                os._exit(0)
             else:
                 self.begin(*message[1:])
 
-    def begin(self, path: Sequence[str], working: str, folder: str, cpus: Sequence[int], accelerator: str) -> None:
-        """Become a worker of a device."""
+    def begin(
+        self, path: Sequence[str], working: str, folder: str, name: str, cpus: Sequence[int], accelerator: str
+    ) -> None:
+        """Become a worker of a device; names of the files that it makes begin with `name`."""
         sys.path[:] = path
         self.folder = folder
+        self.names = (f"{name}-{number}" for number in itertools.count())
         try:
             os.chdir(working)
             if cpus:
                 os.sched_setaffinity(0, cpus)
         except OSError:  # a folder that is gone, CPUs that were taken away: work goes on without
             pass
-        self.say("ready", os.getpid(), _accelerator(accelerator))
+        self.say(ready(_accelerator(accelerator)))
 
-    def run(self, number: int, digest: str, code: Any, arguments: Any, inputs: Any, place: Any, *more: Any) -> None:
-        """Run a kernel and say what came of it; `more`: what a training function is told, and where output is kept."""
+    def run(
+        self, number: int, job: int, digest: str, code: Any, arguments: Any, inputs: Any, place: Any, *more: Any
+    ) -> None:
+        """Run a kernel and say what came of it; `more`: what a training function is told, and where output is kept.
+
+        `job` is -1 if the process is for one job only.
+        """
         resumes, output = more
+        if self.surroundings is None and job >= 0:
+            self.surroundings = Surroundings()
+        elif self.surroundings is not None and job != self.job:
+            self.surroundings.restore()
+        self.job = job
         with self.printed.kept(output, place[0]):
             told = self.kernels.run(digest, code, arguments, inputs, place, self.fetched, self.kept, resumes)
-        self.say(told[0], number, *told[1:])
+        self.say(answer(number, told))
 
     def fetched(self, value: Portable) -> tuple[bytes, list[Any]]:
         return fetch(value, self.folder)
@@ -402,18 +534,10 @@ class _Process:
         return store(head, buffers, self.folder, next(self.names) if buffers or len(head) > INLINE else "")
 
 
-def _beside(name: str) -> Any:
-    """A module from a file beside this one: Symphony need not be where this runs."""
-    known = f"symphony_{name}"
-    if known not in sys.modules:
-        import importlib.util
-
-        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
-        spec = importlib.util.spec_from_file_location(known, path)
-        assert spec is not None and spec.loader is not None
-        sys.modules[known] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[known])
-    return sys.modules[known]
+def answer(number: int, told: tuple) -> bytes:
+    """What came of a kernel, as it is told."""
+    kind, *rest = told
+    return (done if kind == "done" else failed)(number, *rest)
 
 
 def _accelerator(kind: str) -> str:
@@ -444,25 +568,30 @@ def _end() -> None:
     os._exit(0)
 
 
+def _moved(descriptor: int) -> int:
+    """The same pipe, under a high number, and closed in programs that kernels start."""
+    for least in (HIGH, 3):
+        with contextlib.suppress(OSError):  # this process may have few descriptors
+            high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, least)
+            os.close(descriptor)
+            return high
+    raise OSError(errno.EMFILE, "there are no descriptors left")
+
+
 def main(read: int, write: int) -> None:
-    """Work until the engine says that it is enough, or is gone."""
-    os.set_inheritable(read, False)
-    os.set_inheritable(write, False)
-    process = _Process(read, write)
-    threading.Thread(target=_watch, args=(read,), daemon=True).start()
+    """Work until the engine is gone."""
+    process = _Process(_moved(read), _moved(write))
+    threading.Thread(target=_watch, args=(process.read,), daemon=True).start()
+    there = select.poll()
+    there.register(process.read, select.POLLIN)
     while True:
         # What has come meanwhile is taken in first: work that was dropped is not begun.
-        if not process.waiting or select.select([read], [], [], 0)[0]:
+        if not process.waiting or there.poll(0):
             process.listen()
             continue
         work = process.waiting.popleft()
         if work[1] in process.dropped:
             process.dropped.discard(work[1])
-            process.say("dropped", work[1])
+            process.say(dropped(work[1]))
         else:
             process.run(*work[1:])
-
-
-if __name__ == "__main__":
-    del sys.path[0]  # the folder of this file: its neighbours are nobody's modules
-    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -13,6 +13,7 @@ SymphonyError
 ├── ServiceError          a service cannot be reached, or does not do what it is asked
 │   ├── TokenError            a token is missing, wrong or expired
 │   │   └── ScopeError            a token may not do this
+│   ├── TrustError            a result that would run another user's code here
 │   ├── UnknownJobError       there is no such job, or it is somebody else's
 │   ├── BusyError             too much at once; `retry_s` says when to try again
 │   │   └── UnavailableError      it takes nothing at present: it is about to stop, or cannot write
@@ -98,6 +99,10 @@ class TokenError(ServiceError):
 
 class ScopeError(TokenError):
     """A token may not do this."""
+
+
+class TrustError(ServiceError):
+    """A result of another user's job that is more than data: reading it would run that user's code here."""
 
 
 class UnknownJobError(ServiceError):

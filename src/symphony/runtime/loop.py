@@ -95,8 +95,8 @@ class Loop:
         self._kind = [kinds.index(device.kind) for device in self.topology.devices]
         self._left_s = [-math.inf] * len(self._on)  # when the last run left each device
         # An engine that has processes here: what this machine tells of itself is of its devices.
-        processes: Callable[[], list[int]] | None = getattr(engine, "processes", None)
-        used_s = (lambda: cpu_seconds([os.getpid(), *processes()])) if processes else dict
+        processes: Callable[[], dict[int, list[int]]] | None = getattr(engine, "processes", None)
+        used_s = (lambda: cpu_seconds([os.getpid()], processes())) if processes else dict
         counted = memory.at_hand() if processes else None
         traffic = Traffic(self.topology, self._met, scheduler.books.profiles, bool(counted and counted.least))
         counting = Counting(self.topology, counted, traffic.window) if counted else None
@@ -382,6 +382,7 @@ class Loop:
             tuple(inputs_of(run)),
             timeout_s=run.kernel.options.timeout_s,
             others=tuple(devices[1:]),
+            job=run.job.number,
         )
         return self.saving.begin(run, work)
 

@@ -162,13 +162,25 @@ class Others:
         return {name: (float(mean[at]), float(deviation[at])) for name, at in self._index.items() if read[at]}
 
 
-def cpu_seconds(processes: Sequence[int]) -> dict[int, float]:
-    """CPU time that processes have used so far, those that are gone left out."""
-    used_s = {}
-    for process in processes:
-        try:
-            words = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        except (OSError, UnicodeDecodeError):
-            continue
-        used_s[process] = (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")  # user, system
+def cpu_seconds(processes: Sequence[int], families: Mapping[int, Sequence[int]] | None = None) -> dict[int, float]:
+    """CPU time that processes have used so far, those that are gone left out.
+
+    Of a family, a process and its children, it is one sum: time of children that have ended is the parent's.
+    """
+    used_s = {process: found[0] for process in processes if (found := _ticks(process)) is not None}
+    for parent, children in (families or {}).items():
+        living = [found[0] for child in children if (found := _ticks(child)) is not None]
+        own = _ticks(parent)  # after its children: one that ends meanwhile is counted twice, and not lost
+        if own is not None:
+            used_s[parent] = sum(living, sum(own))
     return used_s
+
+
+def _ticks(process: int) -> tuple[float, float] | None:
+    """Seconds of a process, and of the children that it has waited for."""
+    try:
+        words = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except (OSError, UnicodeDecodeError):
+        return None
+    user, system, waited_user, waited_system = (int(word) / os.sysconf("SC_CLK_TCK") for word in words[11:15])
+    return user + system, waited_user + waited_system

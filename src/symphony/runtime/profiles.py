@@ -24,6 +24,7 @@ from symphony.runtime.seen import PCIE, Seen
 from symphony.runtime.timing import Timing
 
 FORMAT = "symphony.profiles/1"
+FIRST_RUNS = 3  # first runs of processes that tell enough where there are no others
 WRONG = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)  # what a bad file raises
 
 
@@ -152,9 +153,14 @@ class Profiles(Mapping[tuple[str, str], Timing]):
         timing.doubt(digest)
 
     def tried(self, kernel: str, device: str, warm: bool = False) -> bool:
-        """Whether it has ever run there; `warm`: other than as the first of its process, which may have compiled."""
+        """Whether it has ever run there; `warm`: other than as the first of its process, which may have compiled.
+
+        Where every job has processes of its own, there may never be another than first runs: some of them will do.
+        """
         found = self._timings.get((kernel, device))
-        return found is not None and (found.warm if warm else found.runs) > 0
+        if found is None or not warm:
+            return found is not None and found.runs > 0
+        return found.warm > 0 or found.runs >= FIRST_RUNS
 
     @property
     def rows(self) -> list[ProfileRow]:

@@ -55,6 +55,7 @@ from symphony.service.wire import (
     JobList,
     JobView,
     Logs,
+    Me,
     Outcome,
     Problem,
     ProfileFile,
@@ -280,7 +281,7 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
 
     @app.get("/v1/jobs/{number}/result", responses=WRONG)
     async def result(number: Number, token: Reader) -> Outcome:
-        """What a job results in: pickled values, for the one who submitted it to read."""
+        """What a job results in: pickled values. Who did not submit it must not unpickle them: that runs its code."""
         return await run_in_threadpool(views.outcome, service, service.job(token, number))
 
     @app.get("/v1/jobs/{number}/explain", responses=WRONG)
@@ -395,6 +396,11 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
         return About(
             version=version("symphony-scheduler"), ready=ready, draining=service.draining, trouble=connections.trouble
         )
+
+    @app.get("/v1/me", responses=WRONG)
+    async def me(token: Annotated[Token, Depends(user)]) -> Me:
+        """Whose token this is: a client runs no code of others."""
+        return Me(user=token.user, scopes=sorted(token.scopes))
 
     @app.get("/healthz")
     async def health() -> About:

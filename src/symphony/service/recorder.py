@@ -1,4 +1,5 @@
-"""An engine whose news is journalled before anybody hears of it, and whose work is told where its output is kept.
+"""An engine whose news is journalled before anybody hears of it, and whose work is told whose it is, and where its
+output is kept.
 
 It stands between the loop and the engine that runs the work. What the engine says is handed to the ledger, values
 included, and passed on in the same order when the ledger has it.
@@ -17,7 +18,7 @@ from symphony.engines.gangs import whole
 from symphony.engines.passing import Passing
 
 # None: there is nothing to wait for. In the future is what is heard instead, or None for the event itself.
-Record = Callable[[Finished | Failed | Stopped], Future[Stopped | None] | None]
+Record = Callable[[Finished | Failed | Stopped], Future[Failed | Stopped | None] | None]
 
 
 class Recorder(Passing):
@@ -29,11 +30,13 @@ class Recorder(Passing):
         super().__init__(whole(engine))
         self.record: Record = lambda event: None
         self.output: Callable[[int], Output | None] = lambda number: None  # of an attempt
-        self._held: deque[tuple[EngineEvent, Future[Stopped | None] | None]] = deque()
+        self.user: Callable[[int], str] = lambda number: ""  # of an attempt
+        self._held: deque[tuple[EngineEvent, Future[Failed | Stopped | None] | None]] = deque()
 
     def dispatch(self, work: Sequence[Work]) -> None:
-        """With the place for what it writes."""
-        super().dispatch([replace(one, output=self.output(one.number)) for one in work])
+        """With its user, and the place for what it writes."""
+        told = ((one, self.output(one.number), self.user(one.number)) for one in work)
+        super().dispatch([replace(one, output=output, user=user) for one, output, user in told])
 
     def poll(self, timeout_s: float) -> list[EngineEvent]:
         """What is kept, in order. Returns with nothing when something has been heard that is not."""

@@ -1,6 +1,7 @@
 """Jobs in the hands of the cluster: let in one after the other, recorded as they run, ended when they are over.
 
-Everything here is done by the ledger's thread, but for `record`, `output` and `heard`, which the loop's thread calls.
+Everything here is done by the ledger's thread, but for `record`, `output`, `user` and `heard`, which the loop's thread
+calls.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class Running:
     def attach(self, cluster: Cluster, engine: Recorder) -> None:
         """Begin to use a cluster, whose engine is this one."""
         self.cluster, self._engine = cluster, engine
-        engine.record, engine.output = self.record, self.output
+        engine.record, engine.output, engine.user = self.record, self.output, self.user
         cluster.when_failed(self.failed)
         self._ledger.before_write = self.choose
         self.paused = False
@@ -249,7 +250,12 @@ class Running:
         run = self.cluster.attempt(number)
         return None if run is None else self._outputs.of(run.job.number, run.name, number)
 
-    def record(self, event: Finished | Failed | Stopped) -> Future[Stopped | None] | None:
+    def user(self, number: int) -> str:
+        """Whose a run is."""
+        run = self.cluster.attempt(number)
+        return "" if run is None else self._ledger.state.jobs[run.job.number].user
+
+    def record(self, event: Finished | Failed | Stopped) -> Future[Failed | Stopped | None] | None:
         """Have it journalled how a run of a task ended."""
         run = self.cluster.attempt(event.number)
         if run is None or run.job.over.is_set():
@@ -274,6 +280,7 @@ class Running:
 
     def heard(self, state: JobState) -> None:
         """A job is over."""
+        self._engine.release(self._ledger.state.jobs[state.number].user, state.number)
         status, error = state.status, state.error
         if isinstance(error, EngineError):
             if state.unfinished:  # the cluster is closed, or has failed: the job is not over at all
@@ -286,14 +293,19 @@ class Running:
 
     # --- what is entered
 
-    def _finished(self, entry: Entry, run: TaskRun, event: Finished, data: dict[str, Any]) -> Stopped | None:
+    def _finished(self, entry: Entry, run: TaskRun, event: Finished, data: dict[str, Any]) -> Failed | Stopped | None:
         job, value = self._ledger.state.jobs[run.job.number], event.value
         try:
             found = self._engine.get(value)
         except EngineError as error:  # it went with the machine that it was made on: it has to be made again
             log.warning("job %d: %s: %s", job.id, run.name, error)
             self._engine.free(value)
-            return Stopped(event.number)
+            if run.lost < run.kernel.options.retries:
+                run.lost += 1
+                return Stopped(event.number)
+            failed = Failed(event.number, INPUT_LOST, error.message, event.began_s, event.seconds)
+            self._failed(entry, run, BROKE, {**data, "error": _dump(Problem.of(error_of(run, failed)))})
+            return failed
         kept, sizes = self._ledger.steadily(lambda: self._blobs.kept(found))
         task = self._entered(entry, run, FINISHED, {**data, "bytes": value.size})
         body = kept.model_dump_json().encode()
@@ -307,11 +319,11 @@ class Running:
         )
         return None
 
-    def _failed(self, entry: Entry, run: TaskRun, kind: str, data: dict[str, Any]) -> Stopped | None:
+    def _failed(self, entry: Entry, run: TaskRun, kind: str, data: dict[str, Any]) -> Failed | Stopped | None:
         self._entered(entry, run, kind, data)
         return None
 
-    def _given_again(self, entry: Entry, run: TaskRun, number: int, data: dict[str, Any]) -> Stopped | None:
+    def _given_again(self, entry: Entry, run: TaskRun, number: int, data: dict[str, Any]) -> Failed | Stopped | None:
         """A machine took along what a task reads: it is in the journal, and the task is run again with that."""
         handed, made = self.handed[run.job.number], self._values(self._ledger.state.jobs[run.job.number])
         held = dict(run.call.held)

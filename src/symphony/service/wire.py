@@ -168,6 +168,13 @@ class About(BaseModel):
     trouble: Text = ""  # what an administrator should know: connections are refused, and why
 
 
+class Me(BaseModel):
+    """Whom a service takes the one for who asks."""
+
+    user: str
+    scopes: list[str]
+
+
 class Run(BaseModel):
     """One run of a task. Times are seconds since 1970."""
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from symphony.engines.messages import Broke, Done, read_answers
 from symphony.engines.worker import pickled, unpickled
 
 pytest.importorskip("ray", reason="Ray is not installed: make install-dev")
@@ -26,9 +27,11 @@ def slot(monkeypatch: pytest.MonkeyPatch) -> Slot:
     return Slot(("/not there",), "/not there", {})
 
 
-def item(function: Callable[..., Any], *args: Any, inputs: tuple = (), output: tuple | None = None) -> tuple:
+def item(
+    function: Callable[..., Any], *args: Any, inputs: tuple = (), output: tuple | None = None, job: int = 0
+) -> tuple:
     code, arguments = pickled(function, lambda _: None)[0], pickled((args, {}), refer)[0]
-    return function.__name__, code, arguments, inputs, (0, 1), None, output
+    return job, function.__name__, code, arguments, inputs, (0, 1), None, output
 
 
 class Input:
@@ -45,10 +48,11 @@ def test_kernels_of_a_message_are_answered_in_order_and_fail_alone(slot: Slot) -
 
     answer = slot.run(marshal.dumps([item(invert, 4), item(invert, 0), item(invert, 2)]))
     assert isinstance(answer, bytes)
-    first, second, third = marshal.loads(answer)
-    assert [unpickled(told[4][0], []) for told in (first, third)] == [0.25, 0.5]
-    assert (first[0], first[3], third[3]) == ("done", True, False)  # only the first call is cold
-    assert (second[0], second[3], second[4]) == ("failed", "call", "ZeroDivisionError")
+    first, second, third = read_answers(answer, 3)
+    assert isinstance(first, Done) and isinstance(second, Broke) and isinstance(third, Done)
+    assert [unpickled(told.value[0] or b"", []) for told in (first, third)] == [0.25, 0.5]
+    assert (first.cold, third.cold) == (True, False)  # only the first call is
+    assert (second.step, second.type) == ("call", "ZeroDivisionError")
 
 
 def test_large_values_are_apart_and_read_by_place(slot: Slot) -> None:
@@ -60,11 +64,27 @@ def test_large_values_are_apart_and_read_by_place(slot: Slot) -> None:
 
     message = marshal.dumps([item(zeros, 3), item(zeros, 5_000), item(zeros, 7_000)])
     told, made = slot.run_apart(message)
-    assert [answer[4][1:] for answer in marshal.loads(told)] == [(-1, pytest.approx(200, abs=100)), *sizes(made)]
+    small, *large = read_answers(told, 3)
+    assert small.value[1] is None and small.value[3] == pytest.approx(200, abs=100)  # type: ignore[union-attr]
+    assert [(int(one.value[1] or ""), one.value[3]) for one in large] == sizes(made)  # type: ignore[union-attr]
     both = slot.run(message)
     assert isinstance(both, tuple) and len(both[1]) == 2  # a function that was thought to make small ones
     read = slot.run(marshal.dumps([item(length, Input(), inputs=((0, 1),))]), made)
-    assert unpickled(marshal.loads(read)[0][4][0], []) == 7_000
+    [found] = read_answers(read, 1)  # type: ignore[arg-type]
+    assert unpickled(found.value[0], []) == 7_000  # type: ignore[union-attr]
+
+
+def test_a_job_does_not_find_what_the_one_before_it_changed(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
+    def change():
+        os.environ["LEFT_BEHIND"] = "yes"
+
+    def found():
+        return os.environ.get("LEFT_BEHIND")
+
+    monkeypatch.setattr(os, "environ", os.environ)
+    sent = [item(change, job=1), item(found, job=1), item(found, job=2)]
+    _, same, other = read_answers(slot.run(marshal.dumps(sent)), 3)  # type: ignore[arg-type]
+    assert [unpickled(one.value[0], []) for one in (same, other)] == ["yes", None]  # type: ignore[union-attr]
 
 
 def test_what_a_kernel_writes_is_kept_where_it_can_be_and_goes_to_rays_log_elsewhere(

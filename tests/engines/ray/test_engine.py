@@ -247,3 +247,24 @@ def test_everything_ends_once_and_as_it_should_whatever_dies_beside_it(driver: D
             assert driver.value(event) == number
     assert not driver.engine._where and not driver.engine._gangs and not driver.engine._alone
     assert all(slot.load == 0 for slot in driver.engine._slots)
+
+
+def test_an_actor_that_answers_what_is_wrong_is_replaced_and_its_work_has_failed(driver: Driver) -> None:
+    def change(answer):
+        import gc
+
+        [slot] = [one for one in gc.get_objects() if type(one).__name__ == "Slot" and hasattr(one, "_kernels")]
+        type(slot)._run = lambda self, message, objects: answer
+        return os.getpid()
+
+    for answer in ((b"garbage of some length", []), ("no bytes", []), (b"", [])):
+        before = driver.value(driver.run(driver.work(change, answer, device=M2))[0])
+        [failed] = driver.run(driver.work(os.getpid, device=M2))
+        assert isinstance(failed, Failed) and failed.why == DIED and "malformed" in failed.message, failed
+        assert driver.value(driver.run(driver.work(os.getpid, device=M2))[0]) != before
+
+
+def test_an_actor_runs_the_work_of_one_user(driver: Driver) -> None:
+    work = [driver.work(os.getpid, user=user, device=M2) for user in ("ann", "ann", "bob", "ann")]
+    pids = [driver.value(event) for event in driver.run(*work)]
+    assert pids[0] == pids[1] and len(set(pids)) == 3

@@ -1,8 +1,9 @@
 """What runs in an actor: the kernels of one slot.
 
 Sent by value, with what it uses of `symphony.engines`: a machine need not have Symphony, and an actor is up in
-half a second. Messages are `marshal`led, because bytes are what Ray sends fastest; large values are objects of Ray's
-store, given as arguments, so that Ray has moved them before a kernel begins.
+half a second. Messages are `marshal`led, because bytes are what Ray sends fastest; answers are frames that can be
+checked (`messages.py`), since kernels may change what runs them. Large values are objects of Ray's store, given as
+arguments, so that Ray has moved them before a kernel begins.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from typing import Any
 
 import ray
 
+from symphony.engines.messages import Portable
 from symphony.engines.output import Log
 from symphony.engines.training_run import TrainingRun
-from symphony.engines.worker import INLINE, Kernels, Printed
+from symphony.engines.worker import INLINE, Kernels, Printed, Surroundings, answer
 
 LAST_WORDS = 64 << 10  # bytes of a log that are looked at
 
@@ -41,6 +43,7 @@ class Slot:
             os.chdir(working)
         self._kernels = Kernels(lambda: TrainingRun)
         self._printed = Printed(lambda: Log)
+        self._surroundings, self._job = Surroundings(), 0
 
     def hello(self, predecessor: int) -> tuple[int, float, str]:
         """Its process, its clock, and the signal that ended the process before it, if that left a word."""
@@ -48,8 +51,8 @@ class Slot:
 
     def run(self, message: bytes, *objects: Parts) -> bytes | tuple[bytes, Parts]:
         """Run kernels, one after the other. What they made is in the answer; large values are behind it."""
-        answer, made = self._run(message, objects)
-        return (answer, made) if made else answer
+        told, made = self._run(message, objects)
+        return (told, made) if made else told
 
     @ray.method(num_returns=2)
     def run_apart(self, message: bytes, *objects: Parts) -> tuple[bytes, Parts]:
@@ -62,19 +65,23 @@ class Slot:
         def fetched(value: Named) -> tuple[bytes, Sequence[Any]]:
             return (value, ()) if isinstance(value, bytes) else objects[value[0]][value[1]]
 
-        def kept(head: bytes, buffers: list[memoryview]) -> tuple[bytes | None, int, int]:
-            """Pickle or None, place among the large values, bytes."""
-            if not buffers and len(head) <= INLINE:
-                return head, -1, len(head)
+        def kept(head: bytes, buffers: list[memoryview]) -> Portable:
+            """The name of a large value is its place among them."""
             size = len(head) + sum(buffer.nbytes for buffer in buffers)
+            if not buffers and len(head) <= INLINE:
+                return head, None, (), size
             made.append((head, [pickle.PickleBuffer(buffer) for buffer in buffers]))
-            return None, len(made) - 1, size
+            return None, str(len(made) - 1), ((0, size),), size
 
         answers = []
-        for name, code, given, inputs, place, resumes, output in marshal.loads(message):
+        for number, (job, name, code, given, inputs, place, resumes, output) in enumerate(marshal.loads(message)):
+            if job != self._job:
+                self._surroundings.restore()
+                self._job = job
             with self._printed.kept(output, place[0]):
-                answers.append(self._kernels.run(name, code, given, inputs, place, fetched, kept, resumes))
-        return marshal.dumps(answers), made
+                told = self._kernels.run(name, code, given, inputs, place, fetched, kept, resumes)
+            answers.append(answer(number, told))
+        return b"".join(answers), made
 
 
 def _last_words(process: int) -> str:

@@ -11,7 +11,6 @@ that would have to be taken back, which Ray cannot do: what runs is stopped by k
 
 from __future__ import annotations
 
-import marshal
 import math
 import queue
 import signal
@@ -44,6 +43,7 @@ from symphony.engines.engine import (
     Stored,
     Work,
 )
+from symphony.engines.messages import Broke, Done, Malformed, read_answers
 from symphony.engines.ray import machines as nodes
 from symphony.engines.ray import values
 from symphony.engines.ray.actor import Parts
@@ -379,11 +379,15 @@ class RayEngine:
             if first.number in self._gangs:
                 self._start_gang(self._gangs[first.number])
                 break
+            if not self._is_clean(slot, first.user):
+                break
             seconds = self._seconds_of(first)
             if slot.calls and seconds + slot.seconds >= QUICK_S:
                 break
             work = [slot.waiting.popleft()]
             while slot.waiting and len(work) < self._together and slot.waiting[0].number not in self._gangs:
+                if slot.waiting[0].user != first.user:
+                    break
                 more = self._seconds_of(slot.waiting[0])
                 if seconds + more > CALL_S:
                     break
@@ -391,6 +395,16 @@ class RayEngine:
                 work.append(slot.waiting.popleft())
             slot.send(work, seconds)
         slot.wait(self._heard)
+
+    def _is_clean(self, slot: Slot, user: str) -> bool:
+        """Whether an actor has run no other user's work. If it has, another takes its place once nothing runs there."""
+        if slot.user in (None, user):
+            slot.user = user
+            return True
+        if not slot.calls:
+            slot.end()
+            self._start(slot)
+        return False
 
     def _seconds_of(self, work: Work) -> float:
         """That it took last time, if it may have company; else for ever."""
@@ -400,7 +414,9 @@ class RayEngine:
     def _start_gang(self, numbers: set[int]) -> None:
         """Start the workers of a gang together, when all of them could start."""
         members = {number: self._where[number] for number in numbers}
-        if all(slot.open and not slot.calls and slot.waiting[0].number == n for n, slot in members.items()):
+        if not all(slot.open and not slot.calls and slot.waiting[0].number == n for n, slot in members.items()):
+            return
+        if all([self._is_clean(slot, slot.waiting[0].user) for slot in members.values()]):  # each is looked at
             for number, slot in members.items():
                 del self._gangs[number]
                 slot.send([slot.waiting.popleft()], math.inf)
@@ -437,36 +453,69 @@ class RayEngine:
                 self._broke(slot, call, answer)
                 continue
             now = time.monotonic()
-            told, made = answer if isinstance(answer, tuple) else (answer, [])
-            for work, outcome in zip(call.work, marshal.loads(told), strict=True):
-                self._forget(work.number)
-                slot.stopping.pop(work.number, None)
-                self._tell(slot, call, work, outcome, made, now)
+            try:
+                events = self._events_of(slot, call, answer, now)
+            except Malformed as error:
+                self._distrust(slot, call, str(error))
+                return
+            for event in events:
+                self._forget(event.number)
+                slot.stopping.pop(event.number, None)
+            self._events += events
         if not slot.stopping:
             slot.kill_s = math.inf
         if careful:
             slot.wait(self._heard, careful)
         self._send(slot)
 
-    def _tell(self, slot: Slot, call: Call, work: Work, outcome: tuple, made: Parts, now: float) -> None:
-        """Say what came of a kernel."""
-        kind, began, seconds = outcome[:3]
-        # On our clock, and not outside of what we know.
-        began = min(max(began + slot.clock, call.sent_s), now - seconds)
-        if kind == "failed":
-            step, name, message, text, exception = outcome[3:]
-            self._events.append(Failed(work.number, STEPS[step], message, began, seconds, name, text, exception))
-            return
-        cold, (head, part, size), busy = outcome[3:]
+    def _events_of(self, slot: Slot, call: Call, answer: Any, now: float) -> list[Finished | Failed]:
+        """What came of the kernels of a call. Raises `Malformed`: kernels may change what answers for them."""
+        told, made = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, [])
+        if not isinstance(told, bytes) or not isinstance(made, list):
+            raise Malformed(f"it answers with a {type(told).__name__}")
+        outcomes = read_answers(told, len(call.work))
+        return [self._event(slot, call, *one, made, now) for one in zip(call.work, outcomes, strict=True)]
+
+    def _event(
+        self, slot: Slot, call: Call, work: Work, outcome: Done | Broke, made: Parts, now: float
+    ) -> Finished | Failed:
+        """What came of a kernel, on our clock, and not outside of what we know."""
+        seconds = min(max(outcome.seconds, 0.0), now - call.sent_s)
+        began = min(max(outcome.began_s + slot.clock, call.sent_s), now - seconds)
+        if isinstance(outcome, Broke):
+            why, rest = STEPS[outcome.step], (outcome.type, outcome.traceback, outcome.exception)
+            return Failed(work.number, why, outcome.message, began, seconds, *rest)
+        head, name, _, size = outcome.value
         quick = head is not None and seconds < QUICK_S
-        self._seconds[work.function.digest, work.device] = seconds if quick else math.inf
         if head is not None:
             value = Stored(Kept(head), size)
+        elif not (name or "").isdecimal() or len(name or "") > 4:
+            raise Malformed(f"its value is at {name!r}")
         elif call.quick:  # it used to be small, and came with the answer
-            value = values.put_part(made[part])
+            value = values.put_part(made, int(name or ""))
         else:
-            value = Stored(Kept(None, call.made, part), size)
-        self._events.append(Finished(work.number, value, began, seconds, cold, busy))
+            value = Stored(Kept(None, call.made, int(name or "")), size)
+        self._seconds[work.function.digest, work.device] = seconds if quick else math.inf
+        busy = outcome.busy_s if 0.0 <= outcome.busy_s < math.inf else math.nan
+        return Finished(work.number, value, began, seconds, outcome.cold, busy)
+
+    def _distrust(self, slot: Slot, call: Call, wrong: str) -> None:
+        """An actor has answered what it never would by itself: it is killed, and what it ran has failed."""
+        waiting = slot.taken_back()
+        slot.end()
+        if len(call.work) > 1:
+            self._alone |= {work.number for work in call.work}  # one of these: each by itself, it will show
+            waiting = [*call.work, *waiting]
+        else:
+            number = call.work[0].number
+            self._forget(number)
+            slot.stopping.pop(number, None)
+            seconds = time.monotonic() - call.since
+            text = f"its process sent a malformed message: {wrong}"
+            self._events.append(Failed(number, DIED, text, call.since, seconds))
+        slot.waiting.extendleft(reversed(waiting))
+        self._end_stopping(slot, call.since)
+        self._start(slot)
 
     def _broke(self, slot: Slot, call: Call, error: BaseException) -> None:
         """A call came to nothing, though its actor lives: what it was to be given is gone, or its answer too large."""

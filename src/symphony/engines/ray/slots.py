@@ -19,7 +19,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from symphony.engines import output, training_run, worker
+from symphony.engines import messages, output, training_run, worker
 from symphony.engines.engine import Stored, Work
 from symphony.engines.ray import actor as actors
 from symphony.engines.ray import machines
@@ -31,7 +31,7 @@ START_S = 60.0  # for an actor to come up, before its device is taken to be down
 LOOK_S = 0.01  # quick kernels take less; if they do not, Ray is asked to say when they are done
 
 # An actor's class goes to other machines whole, with what it uses.
-for _module in (worker, training_run, output, actors):
+for _module in (worker, messages, training_run, output, actors):
     ray.cloudpickle.register_pickle_by_value(_module)
 ACTOR = ray.remote(actors.Slot)
 
@@ -75,6 +75,7 @@ class Slot:
     clock: float = 0.0  # seconds from the actor's clock to ours
     failures: int = 0  # starts in a row that came to nothing
     knows: set[str] = field(default_factory=set)  # functions that were sent to it
+    user: str | None = None  # whose work its actor has run; None = nobody's
     load: int = 0  # pieces of work that have not ended
     waiting: deque[Work] = field(default_factory=deque)
     calls: deque[Call] = field(default_factory=deque)  # the first one runs
@@ -104,7 +105,7 @@ class Slot:
     def start(self, node: str, namespace: str) -> Any:
         """Ask for an actor on a node of Ray; the reference of its first word."""
         self.generation += 1
-        self.ready, self.killed, self.kill_s, self.knows = False, False, math.inf, set()
+        self.ready, self.killed, self.kill_s, self.knows, self.user = False, False, math.inf, set(), None
         self.asked_s = time.monotonic()
         needs = dict(self.resources)
         asked = ACTOR.options(
@@ -138,7 +139,7 @@ class Slot:
             inputs = tuple(map(named, one.inputs)) if one.inputs else ()
             resumes = None if one.resumes is None else astuple(one.resumes)
             kept = None if one.output is None else (one.output.folder, one.output.run)
-            message.append((digest, code, named(one.arguments), inputs, (one.rank, one.size), resumes, kept))
+            message.append((one.job, digest, code, named(one.arguments), inputs, (one.rank, one.size), resumes, kept))
         now = time.monotonic()
         call = Call(work, seconds, now, math.inf if self.calls else now)
         self.calls.append(call)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import pickle
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ import ray
 from ray.exceptions import ObjectStoreFullError, OutOfDiskError, RayError
 
 from symphony.engines.engine import Pickled, Stored
+from symphony.engines.messages import MAX_BUFFERS, Malformed
 from symphony.engines.worker import INLINE
 from symphony.problem.errors import EngineError
 
@@ -36,9 +36,21 @@ def put(value: Pickled) -> Stored:
         raise OSError(errno.ENOSPC, f"Ray's object store is full: {first_line(error)}") from error
 
 
-def put_part(part: tuple[bytes, Sequence[Any]]) -> Stored:
+def put_part(parts: Any, number: int) -> Stored:
     """Keep a large value that came with an answer."""
-    return put(Pickled(part[0], [memoryview(buffer) for buffer in part[1]]))
+    return put(Pickled(*_part(parts, number)))
+
+
+def _part(parts: Any, number: int) -> tuple[bytes, list[memoryview]]:
+    """One of the values in an object. Raises `Malformed`: kernels may change what makes it."""
+    try:
+        head, buffers = parts[number]
+        views = [memoryview(buffer) for buffer in buffers]
+    except (TypeError, ValueError, LookupError) as error:
+        raise Malformed(f"there is no value in what it has made: {error}") from None
+    if not isinstance(head, bytes) or len(views) > MAX_BUFFERS:
+        raise Malformed(f"its value is a {type(head).__name__} and {len(views)} buffers")
+    return head, views
 
 
 def get(value: Stored) -> Pickled:
@@ -47,11 +59,13 @@ def get(value: Stored) -> Pickled:
     if kept.head is not None:
         return Pickled(kept.head)
     try:
-        head, buffers = ray.get(kept.ref)[kept.part]
+        head, buffers = _part(ray.get(kept.ref), kept.part)
     except RayError as error:
         raise EngineError(
             f"a value is gone, with the machine that kept it: {first_line(error)}", hint="submit the job again"
         ) from error
+    except Malformed as error:
+        raise EngineError(f"a value cannot be read: {error}", hint="submit the job again") from error
     return Pickled(head, [bytearray(buffer) for buffer in buffers])
 
 

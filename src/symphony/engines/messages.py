@@ -1,0 +1,230 @@
+"""What a process that runs kernels tells its engine: frames of a fixed form, which are checked when they are read.
+
+The process runs code of users, so its bytes are not trusted: a kernel may write anything into the connection, or
+answer in place of the process. Reading them therefore calls no code, builds nothing but numbers, text and bytes, and
+keeps no more than one frame in memory. What is wrong raises `Malformed`; the engine then ends that process.
+
+    frame = magic (2 bytes), kind (1), 0 (1), length of the payload (4), number of the attempt (8); payload
+
+Whether an answer is for the attempt that is under way, the engine checks: only it knows. This file is also loaded by
+its path, in processes without Symphony: nothing of it is imported here.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+MAGIC = b"sy"
+READY, DONE, FAILED, DROPPED = 1, 2, 3, 4
+HEADER, HEADER_BYTES = "<2sBBIQ", 16  # what writes uses text, not `struct.Struct`: it is sent by value, too
+MAX_PAYLOAD = 256 << 10  # bytes; nothing that a process has to say is longer
+MAX_NAME = 200  # bytes of a type or a file
+MAX_TEXT = 16 << 10  # bytes of a message, a traceback, a pickled exception
+MAX_BUFFERS = 4_096  # that a value may have
+# In this order, a process reads a function, reads its arguments, calls it, and pickles what it returned.
+STEPS = ("function", "arguments", "call", "result")
+_DONE = "<dddBBHI"  # began, seconds, busy seconds, cold, value in the frame, bytes of a name, spans
+_FAILED = "<ddBHIIi"  # began, seconds, step, lengths of type, message, traceback, exception (-1: none)
+_SPAN = "<QQ"
+
+# A value as it travels: its pickle if that is short, else None; the name of what holds the rest; where in that the
+# pickle (if it is there) and the buffers are, as (offset, length); bytes in all.
+Portable = tuple[bytes | None, str | None, tuple[tuple[int, int], ...], int]
+
+
+class Malformed(Exception):
+    """A process has sent what it never would by itself; says what is wrong."""
+
+
+class Ready(NamedTuple):
+    """A process is up."""
+
+    number: int
+    problem: str  # why it cannot run kernels; "" = it can
+
+
+class Done(NamedTuple):
+    """A kernel has returned. Times are seconds, on the clock of the process."""
+
+    number: int
+    began_s: float
+    seconds: float
+    cold: bool
+    value: Portable
+    busy_s: float
+
+
+class Broke(NamedTuple):
+    """A kernel has not returned."""
+
+    number: int
+    began_s: float
+    seconds: float
+    step: str  # one of STEPS
+    type: str
+    message: str
+    traceback: str
+    exception: bytes | None  # pickled: for whoever submitted the kernel
+
+
+class Dropped(NamedTuple):
+    """Work was not begun, as was asked."""
+
+    number: int
+
+
+Message = Ready | Done | Broke | Dropped
+
+
+# --- written by the process
+
+
+def ready(problem: str) -> bytes:
+    """It is up, or why it is not."""
+    return _frame(READY, 0, _cut(problem, MAX_TEXT))
+
+
+def dropped(number: int) -> bytes:
+    """Work was not begun."""
+    return _frame(DROPPED, number, b"")
+
+
+def done(number: int, began: float, seconds: float, cold: bool, value: Portable, busy: float) -> bytes:
+    """A kernel has returned."""
+    head, name, spans, _ = value
+    named = b"" if name is None else name.encode()
+    if len(spans) > MAX_BUFFERS + 1:
+        raise ValueError(f"the value has {len(spans)} buffers")
+    fixed = struct.pack(_DONE, began, seconds, busy, cold, head is not None, len(named), len(spans))
+    return _frame(DONE, number, b"".join([fixed, named, *(struct.pack(_SPAN, *span) for span in spans), head or b""]))
+
+
+def failed(
+    number: int, began: float, seconds: float, step: str, name: str, message: str, text: str, exception: bytes | None
+) -> bytes:
+    """A kernel has not returned."""
+    parts = _cut(name, MAX_NAME), _cut(message, MAX_TEXT), _cut(text, MAX_TEXT, end=True)
+    length = -1 if exception is None else len(exception)
+    fixed = struct.pack(_FAILED, began, seconds, STEPS.index(step), *map(len, parts), length)
+    return _frame(FAILED, number, b"".join([fixed, *parts, exception or b""]))
+
+
+def _frame(kind: int, number: int, payload: bytes) -> bytes:
+    return struct.pack(HEADER, MAGIC, kind, 0, len(payload), number) + payload
+
+
+def _cut(text: str, most: int, end: bool = False) -> bytes:
+    """Text as bytes, of which the beginning or the end is kept."""
+    text = text[-most:] if end else text[:most]
+    data = text.encode("utf-8", "backslashreplace")
+    return data[-most:] if end else data[:most]
+
+
+# --- read by the engine
+
+
+class Inbox:
+    """Messages out of bytes as they come."""
+
+    def __init__(self) -> None:
+        self.rest = b""  # of a message whose end has not come
+
+    def feed(self, data: bytes) -> Iterator[Message]:
+        """Those that are complete now. Raises `Malformed` at the first that is none; nothing is to be read then."""
+        data, at = self.rest + data if self.rest else data, 0
+        last = len(data) - HEADER_BYTES
+        while at <= last:
+            magic, kind, zero, length, number = _read_header(data, at)
+            if magic != MAGIC or zero or kind not in _READERS:
+                raise Malformed(f"it begins with {data[at : at + 8].hex(' ')}, as no message does")
+            if length > MAX_PAYLOAD:
+                raise Malformed(f"it claims to have {length:,} bytes, of at most {MAX_PAYLOAD:,}")
+            begin, at = at, at + HEADER_BYTES + length
+            if at > len(data):
+                at = begin
+                break
+            try:
+                found = _READERS[kind](number, data, begin + HEADER_BYTES, at)
+            except (struct.error, ValueError) as error:
+                raise Malformed(f"its parts do not fit together: {error}") from None
+            yield found
+        self.rest = data[at:]
+
+
+_read_header = struct.Struct(HEADER).unpack_from
+_read_done, _DONE_BYTES = struct.Struct(_DONE).unpack_from, struct.calcsize(_DONE)
+_read_failed, _FAILED_BYTES = struct.Struct(_FAILED).unpack_from, struct.calcsize(_FAILED)
+
+
+def _ready(number: int, data: bytes, at: int, end: int) -> Ready:
+    return Ready(number, _text(data[at:end]))
+
+
+def _dropped(number: int, data: bytes, at: int, end: int) -> Dropped:
+    if at != end:
+        raise ValueError(f"{end - at} bytes too many")
+    return Dropped(number)
+
+
+def _done(number: int, data: bytes, at: int, end: int) -> Done:
+    if end - at < _DONE_BYTES:
+        raise ValueError(f"{end - at} bytes are too few")
+    began, seconds, busy, cold, inline, named, count = _read_done(data, at)
+    at += _DONE_BYTES
+    if not math.isfinite(began + seconds) or cold > 1 or inline > 1:
+        raise ValueError(f"it began at {began} and took {seconds} s")
+    if inline and not named and not count:
+        return Done(number, began, seconds, bool(cold), (data[at:end], None, (), end - at), busy)
+    if not named or named > MAX_NAME or not count or count > MAX_BUFFERS + 1:
+        raise ValueError(f"a name of {named} bytes, {count} buffers")
+    name, at = _text(data[at : at + named]), at + named
+    body = at + count * struct.calcsize(_SPAN)
+    if body > end or (body < end and not inline):
+        raise ValueError(f"{end - at} bytes for {count} buffers")
+    spans = tuple(struct.iter_unpack(_SPAN, data[at:body]))
+    head = data[body:end] if inline else None
+    size = end - body + sum([length for _, length in spans])
+    return Done(number, began, seconds, bool(cold), (head, name, spans, size), busy)
+
+
+def _broke(number: int, data: bytes, at: int, end: int) -> Broke:
+    if end - at < _FAILED_BYTES:
+        raise ValueError(f"{end - at} bytes are too few")
+    began, seconds, step, *lengths, exception = _read_failed(data, at)
+    at += _FAILED_BYTES
+    if not math.isfinite(began + seconds) or step >= len(STEPS):
+        raise ValueError(f"it began at {began} and took {seconds} s; step {step}")
+    texts = []
+    for length in lengths:
+        texts.append(_text(data[at : at + length]))
+        at += length
+    if at + max(exception, 0) != end or exception < -1:
+        raise ValueError("its texts are longer or shorter than it says")
+    name, message, text = texts
+    told = data[at:end] if exception >= 0 else None
+    return Broke(number, began, seconds, STEPS[step], name, message, text, told)
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+_READERS: dict[int, Callable[[int, bytes, int, int], Message]] = {
+    READY: _ready,
+    DONE: _done,
+    FAILED: _broke,
+    DROPPED: _dropped,
+}
+
+
+def read_answers(data: bytes, count: int) -> Sequence[Done | Broke]:
+    """So many answers of kernels, in order and numbered from 0, and nothing else."""
+    inbox = Inbox()
+    found = list(inbox.feed(data))
+    answers = [one for one in found if isinstance(one, Done | Broke)]
+    if inbox.rest or len(answers) != len(found) or [one.number for one in answers] != list(range(count)):
+        raise Malformed(f"it answers {len(found)} kernels, of {count}")
+    return answers
