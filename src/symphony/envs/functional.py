@@ -38,7 +38,6 @@ from symphony.simulator.world import World, initial
 from symphony.training.rollouts import COMPLETION, MAKESPAN, SLOWDOWN, rates
 
 OBJECTIVES = (COMPLETION, SLOWDOWN, MAKESPAN)
-FEATURES, POLICY = "features", "policy"
 RESETS_AT_ONCE = 32  # 1/32 of the environments of a batch are reset together: few end in the same step
 
 
@@ -52,7 +51,7 @@ class Params(eqx.Module):
     """Scenarios to take episodes from."""
 
     scenarios: ScenarioArrays  # [N], on one topology
-    tables: Tables | None  # [N]; None if features are not observed
+    tables: Tables | None  # [N]; None without features
 
     @property
     def size(self) -> int:
@@ -106,9 +105,10 @@ class Outcome(eqx.Module):
 class FunctionalEnv:
     """Pure functions of keys, states, actions and scenarios. Make one with `sy.envs.make`.
 
-    `observes`: "features" gives `Features` and takes the number of an action; "policy" gives the `sy.Observation` that
-    policies get. Both take `sy.Action` as well. `objective`: the rewards of an episode sum to minus the mean completion
-    time in seconds ("completion"), minus the mean slow-down ("slowdown"), or minus the makespan in seconds ("makespan").
+    An action is a number, or a `sy.Action`. `objective`: the rewards of an episode sum to minus the mean completion
+    time in seconds ("completion"), minus the mean slow-down ("slowdown"), or minus the makespan in seconds
+    ("makespan"). `features=False`: observations are None, and actions have no numbers; for those who look at
+    `observation(state, params)` instead, as policies do.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class FunctionalEnv:
         source: ScenarioSource,
         *,
         objective: str = COMPLETION,
-        observes: str = FEATURES,
+        features: bool = True,
         micro_steps: int | None = None,
         gangs: int = STANDARD.gangs,
         devices: int = STANDARD.devices,
@@ -126,8 +126,6 @@ class FunctionalEnv:
     ) -> None:
         if objective not in OBJECTIVES:
             raise InputError(f"the objective is {objective!r}", hint=f"use one of {', '.join(OBJECTIVES)}")
-        if observes not in (FEATURES, POLICY):
-            raise InputError(f"observes is {observes!r}", hint=f"use {FEATURES!r} or {POLICY!r}")
         if micro_steps is not None and micro_steps < 1:
             raise InputError(f"micro_steps is {micro_steps}", hint="use 1 or more, or None for whole decisions")
         if min(gangs, devices) < 1 or min(preempts, configures) < 0:
@@ -135,7 +133,7 @@ class FunctionalEnv:
                 f"gangs, devices, preempts and configures are {gangs}, {devices}, {preempts} and {configures}",
                 hint="use 1 or more of the first two, and 0 or more of the others",
             )
-        self.source, self.objective, self.observes, self.micro_steps = source, objective, observes, micro_steps
+        self.source, self.objective, self.features, self.micro_steps = source, objective, features, micro_steps
         self.contention = contention or Bottleneck()
         s = source.template
         most = s.job_slots * s.workload.kernel.shape[-1]
@@ -156,9 +154,12 @@ class FunctionalEnv:
 
     def params(self, seeds: Iterable[int]) -> Params:
         """Scenarios of these seeds. Equal seeds are equal scenarios, here and in `sy.compare`."""
-        scenarios = self.source.stack(seeds)
+        return self.params_of(self.source.stack(seeds))
+
+    def params_of(self, scenarios: ScenarioArrays) -> Params:
+        """Scenarios that have been drawn, as one batch."""
         tables = None
-        if self.observes == FEATURES:
+        if self.features:
             t = scenarios.topology
             made = jax.jit(jax.vmap(lambda w: graphs(t, unannounced(w))))
             tables = Tables(made(scenarios.workload))
@@ -199,7 +200,7 @@ class FunctionalEnv:
         refused = jnp.asarray(False)
         if not isinstance(action, Action):
             if state.mask is None:
-                raise InputError("the action is a number", hint='give a sy.Action, or make(…, observes="features")')
+                raise InputError("the action is a number", hint="give a sy.Action, or make(…, features=True)")
             refused = ~take(state.mask, action)
             number = jnp.where(refused, first(state.mask), action)
             action = jax.tree.map(lambda x: take(x, number), state.actions)
@@ -227,10 +228,9 @@ class FunctionalEnv:
 
     def _observed(self, episode: Episode, owed: Array, params: Params) -> tuple[Any, State]:
         """The observation, and the state with the actions that it offers."""
-        shown = self._shown(episode, params)
-        if self.observes == POLICY:
-            return shown, State(episode, None, None, owed)
-        seen = see(shown, *self.counts)
+        if not self.features:
+            return None, State(episode, None, None, owed)
+        seen = see(self._shown(episode, params), *self.counts)
         wanted = asked(episode.world, _whole(episode.scenario, params))
         mask = allowed_actions(seen)
         mask = jnp.where(wanted, mask, jnp.arange(mask.shape[0]) == mask.shape[0] - 1)
@@ -309,7 +309,7 @@ def _micro_step(
 
 
 def _runner(env: FunctionalEnv, again: bool) -> Any:
-    """A function `(episode, owed, action, acts, key, params) -> (outcome, owed, episode)`: acts, if `acts`, and runs on.
+    """A function `(episode, owed, action, acts, key, params) -> (outcome, owed, episode)`. It acts if `acts`.
 
     By itself, a scenario skips the parts of a step that have nothing to do. Side by side, the loop ends when all have
     come to a decision; those that have stay where they are. Where an episode is over, another begins if `again`.

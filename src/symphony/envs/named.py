@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 
 import jax
@@ -14,9 +14,10 @@ from symphony.problem import topologies
 from symphony.problem.errors import InputError
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Workload
-from symphony.simulator.scenarios import Disturbances, Scenario, ScenarioArrays, pick, scenario_arrays, stack_arrays
+from symphony.simulator.scenarios import Disturbances, Scenario, ScenarioArrays, scenario_arrays, stack_arrays
 
 FIRST_TRAINING_SEED = 1_000_000  # this project evaluates on seeds below it
+SHAPE_SEEDS = range(FIRST_TRAINING_SEED, FIRST_TRAINING_SEED + 8)  # arrays are large enough for these, at least
 
 
 @dataclass(frozen=True)
@@ -57,14 +58,13 @@ def parts_of(name: str) -> tuple[str, str]:
 class ScenarioSource:
     """Draws scenarios of one topology and workload, by seed, as arrays of equal shapes.
 
-    Shapes are such that the seeds it was made with fit. A seed that needs more space enlarges all later arrays.
+    The first seeds decide the shapes. A later one that needs more space enlarges the arrays of all after it.
     """
 
     def __init__(
         self,
         topology: Topology | str,
         workload: Workload | Draw | str,
-        seeds: Iterable[int],
         *,
         name: str = "",
         disturbances: Disturbances | None = None,
@@ -73,8 +73,15 @@ class ScenarioSource:
         self.topology = topologies.topology(topology) if isinstance(topology, str) else topology
         self.workload, self.disturbances, self.job_slots = workload, disturbances, job_slots
         self.name = name or f"{self.topology.name}/{getattr(workload, 'name', workload)}"
-        self.template: ScenarioArrays | None = None  # on the host
-        self.stack(seeds)
+        self._template: ScenarioArrays | None = None
+
+    @property
+    def template(self) -> ScenarioArrays:
+        """A scenario of the shapes that all have, on the host."""
+        if self._template is None:
+            self.stack(SHAPE_SEEDS)
+        assert self._template is not None
+        return self._template
 
     def draw(self, seed: int) -> Scenario:
         """The scenario of a seed: the same as in `sy.compare`."""
@@ -82,8 +89,30 @@ class ScenarioSource:
 
     def stack(self, seeds: Iterable[int]) -> ScenarioArrays:
         """Scenarios of these seeds as one batch."""
+        before = [] if self._template is None else [self._template]
         drawn = [scenario_arrays(self.draw(seed)) for seed in chosen_seeds(seeds)]
-        known = [] if self.template is None else [self.template]
-        batch = stack_arrays([*known, *drawn])
-        self.template = jax.tree.map(np.asarray, pick(batch, 0))
-        return pick(batch, slice(len(known), None))
+        batch = stack_arrays([*before, *drawn])
+        self._template = replace(_rows(batch, 0), topology=jax.tree.map(np.asarray, batch.topology))
+        return jax.device_put(replace(_rows(batch, slice(len(before), None)), topology=batch.topology))
+
+
+def _rows(batch: ScenarioArrays, which: int | slice) -> ScenarioArrays:
+    """On the host: there, no shape needs a program."""
+    return jax.tree.map(lambda x: np.asarray(x)[which], replace(batch, topology=None))
+
+
+def scenario_source(
+    name: str,
+    topology: Topology | str | None,
+    workload: Workload | Draw | str | None,
+    disturbances: Disturbances | None = None,
+    job_slots: int | None = None,
+) -> ScenarioSource:
+    """Where the scenarios of an environment come from."""
+    if bool(name) == (topology is not None or workload is not None):
+        raise InputError("an environment has either a name or a topology and a workload", hint="give one of the two")
+    if name:
+        topology, workload = parts_of(name)
+    if topology is None or workload is None:
+        raise InputError("topology or workload is missing", hint="give both, or a name such as 'genomics'")
+    return ScenarioSource(topology, workload, name=name, disturbances=disturbances, job_slots=job_slots)
