@@ -29,10 +29,8 @@ from benchmarks.common import arguments, keep
 from benchmarks.simulator import longer, scenario, small_cluster, tile
 from symphony.baselines import EftBelief, ShortestQueue
 from symphony.envs import FunctionalEnv, Params, make
-from symphony.envs.functional import Tables, allowed_actions
-from symphony.policies.features import graphs, see
-from symphony.policies.learned import STANDARD, chosen
-from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.envs.functional import AgentPolicy, look
+from symphony.policies.learned import STANDARD
 from symphony.scheduling.policy import Action, Observation, Policy
 from symphony.simulator.contention import Bottleneck
 from symphony.simulator.rollout import _OPTIONS, begin_batch, run_steps
@@ -41,20 +39,14 @@ JOBS = 3_000  # of a scenario: enough not to run out
 Program = Callable[[], int]  # runs on for a while; returns the decisions that were made
 
 
-class RandomListed(Policy):
-    """Any of the actions that the mask allows: an agent that has not learned yet, at the price of all features."""
-
-    def init(self, topology: TopologyArrays) -> None:
-        """Nothing is remembered."""
-
-    def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> Tables:
-        """What features are made with."""
-        return Tables(graphs(topology, workload))
+class RandomListed(AgentPolicy):
+    """Any of the allowed actions: an agent that has not learned yet, at the price of all features."""
 
     def decide(self, key: Array, state: None, observation: Observation) -> tuple[None, Action]:
         """Draw one."""
-        seen = see(observation, *STANDARD.looks)
-        return None, chosen(seen, draw(key, allowed_actions(seen)))
+        features, actions = look(observation, self.counts)
+        index = draw(key, features.action_mask)
+        return None, jax.tree.map(lambda x: x[index], actions)
 
 
 def draw(key: Array, mask: Array) -> Array:
@@ -148,7 +140,7 @@ def main() -> None:
     if "policy" not in args.only:
         policies.pop("shortest-queue")
     if "features" in args.only and not args.quick:
-        policies["random, with features"] = RandomListed()
+        policies["random, with features"] = RandomListed(None, STANDARD.looks)
     for name, policy in policies.items():
         made = partial(make, features=isinstance(policy, RandomListed), **source)  # type: ignore[arg-type]
         for size in sizes:

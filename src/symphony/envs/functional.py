@@ -15,7 +15,7 @@ the environment is then n steps of the simulator, and an environment that has no
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,11 +26,12 @@ import jax.numpy as jnp
 from jax import Array
 
 from symphony.envs.named import ScenarioSource
-from symphony.policies.features import Graphs, Seen, graphs, see
+from symphony.policies.features import Graphs, graphs, see
 from symphony.policies.learned import STANDARD, chosen
+from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.problem.errors import InputError
 from symphony.scheduling.indexing import first, take
-from symphony.scheduling.policy import Action, Observation, wait
+from symphony.scheduling.policy import Action, Observation, Policy, wait
 from symphony.simulator.contention import Bottleneck, ContentionModel
 from symphony.simulator.rollout import asked, between_decisions, finished, observe, unannounced
 from symphony.simulator.scenarios import ScenarioArrays, pick
@@ -230,28 +231,57 @@ class FunctionalEnv:
         """The observation, and the state with the actions that it offers."""
         if not self.features:
             return None, State(episode, None, None, owed)
-        seen = see(self._shown(episode, params), *self.counts)
+        features, actions = look(self._shown(episode, params), self.counts)
         wanted = asked(episode.world, _whole(episode.scenario, params))
-        mask = allowed_actions(seen)
-        mask = jnp.where(wanted, mask, jnp.arange(mask.shape[0]) == mask.shape[0] - 1)
-        actions = jax.vmap(partial(chosen, seen))(jnp.arange(self.num_actions))
-        features = Features(
-            rows=seen.rows,
-            devices=seen.devices,
-            gangs=seen.gangs.features,
-            pairs=seen.pairs,
-            device=seen.device,
-            others=seen.asides.features,
-            scene=seen.scene,
-            action_mask=mask,
-            decision=wanted,
-        )
-        return features, State(episode, actions, mask, owed)
+        only_wait = jnp.arange(self.num_actions) == self.num_actions - 1
+        mask = jnp.where(wanted, features.action_mask, only_wait)
+        return replace(features, action_mask=mask, decision=wanted), State(episode, actions, mask, owed)
+
+    def policy(self, agent: Callable[[Features], Array]) -> AgentPolicy:
+        """An agent as a policy, for `sy.compare` and wherever else policies are taken.
+
+        It answers a score for each action; the best of those that are allowed is carried out. It must be a pytree,
+        such as an Equinox module.
+        """
+        return AgentPolicy(agent, self.counts)
 
 
-def allowed_actions(seen: Seen) -> Array:
-    """Which actions are allowed, in the order of their numbers."""
-    return jnp.concatenate([seen.allowed.reshape(-1), seen.asides.allowed, seen.may_wait[None]])
+class AgentPolicy(Policy):
+    """Carries out the allowed action that an agent scores highest."""
+
+    agent: Any
+    counts: tuple[int, int, int, int] = eqx.field(static=True)
+
+    def init(self, topology: TopologyArrays) -> None:
+        """Nothing is remembered."""
+
+    def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> Tables:
+        """What features are made with."""
+        return Tables(graphs(topology, workload))
+
+    def decide(self, key: Array, state: None, observation: Observation) -> tuple[None, Action]:
+        """The best that is allowed."""
+        features, actions = look(observation, self.counts)
+        best = jnp.where(features.action_mask, self.agent(features), -jnp.inf).argmax()
+        return None, jax.tree.map(lambda x: take(x, best), actions)
+
+
+def look(observation: Observation, counts: tuple[int, int, int, int]) -> tuple[Features, Action]:
+    """A decision as numbers, and the actions that numbers stand for. `observation.prepared` holds the tables."""
+    seen = see(observation, *counts)
+    mask = jnp.concatenate([seen.allowed.reshape(-1), seen.asides.allowed, seen.may_wait[None]])
+    features = Features(
+        rows=seen.rows,
+        devices=seen.devices,
+        gangs=seen.gangs.features,
+        pairs=seen.pairs,
+        device=seen.device,
+        others=seen.asides.features,
+        scene=seen.scene,
+        action_mask=mask,
+        decision=jnp.asarray(True),
+    )
+    return features, jax.vmap(partial(chosen, seen))(jnp.arange(mask.shape[0]))
 
 
 def _drawn(key: Array, params: Params) -> Array:
@@ -358,7 +388,7 @@ def _runner(env: FunctionalEnv, again: bool) -> Any:
             raise InputError("environments side by side share their params", hint="use in_axes=None for params")
         params = given[-1]
         episode, owed, action, acts, key = (
-            jax.tree.map(lambda x, along: x if along else jnp.broadcast_to(x, (size, *x.shape)), x, along)
+            jax.tree.map(lambda x, along: x if along else jnp.broadcast_to(x, (size, *jnp.shape(x))), x, along)
             for x, along in zip(given[:-1], batched[:-1], strict=True)
         )
         together = max(1, size // RESETS_AT_ONCE)
