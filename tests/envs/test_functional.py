@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 
 import symphony as sy
 from symphony.baselines import EftBelief, Heft
-from symphony.envs import FunctionalEnv
+from symphony.envs import Features, FunctionalEnv
 from symphony.scheduling import advance
 from symphony.scheduling.policy import WAIT
 from symphony.simulator.records import RunRecord
@@ -208,6 +209,22 @@ def _returns(number: int) -> float:
         obs, state, reward, done, _ = step(KEY, state, first_allowed(obs), params)
         total += float(reward)
     return total
+
+
+class FirstListed(eqx.Module):
+    """An agent that likes actions the less, the higher their number."""
+
+    def __call__(self, features: Features) -> jax.Array:
+        """Scores."""
+        return -jnp.arange(features.action_mask.shape[0])
+
+
+def test_an_agent_is_a_policy_that_decides_as_it_does_in_the_environment() -> None:
+    env, _ = small()
+    runs = sy.simulate([env.source.draw(seed) for seed in SEEDS], env.policy(FirstListed()))
+    for number, run in enumerate(runs):
+        mean_s = np.mean([job.completion_s for job in run.jobs])
+        assert mean_s == pytest.approx(-_returns(number), rel=1e-5)
 
 
 def test_reset_takes_any_scenario_and_equal_keys_take_the_same() -> None:
