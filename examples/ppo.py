@@ -124,7 +124,7 @@ def train(env: sy.envs.FunctionalEnv, params: Any, options: argparse.Namespace) 
         numbers = jnp.repeat(chosen, options.group)
         obs, action, chance, reward, now, kept, over = episodes(env, params, agent, numbers, run, options.steps)
         made = (obs, action, chance, advantages(reward, now, kept, options.group), kept)
-        flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), made)
+        flat = jax.tree.map(lambda x: x.reshape(runs * options.steps, *x.shape[2:]), made)
         return flat, reward.sum(axis=1).mean(), over[:, -1].mean()
 
     @eqx.filter_jit

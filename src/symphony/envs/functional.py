@@ -159,11 +159,7 @@ class FunctionalEnv:
 
     def params_of(self, scenarios: ScenarioArrays) -> Params:
         """Scenarios that have been drawn, as one batch."""
-        tables = None
-        if self.features:
-            t = scenarios.topology
-            made = jax.jit(jax.vmap(lambda w: graphs(t, unannounced(w))))
-            tables = Tables(made(scenarios.workload))
+        tables = _tables(scenarios.topology, unannounced(scenarios.workload)) if self.features else None
         return Params(scenarios, tables)
 
     def reset(self, key: Array, params: Params) -> tuple[Any, State]:
@@ -282,6 +278,12 @@ def look(observation: Observation, counts: tuple[int, int, int, int]) -> tuple[F
         decision=jnp.asarray(True),
     )
     return features, jax.vmap(partial(chosen, seen))(jnp.arange(mask.shape[0]))
+
+
+@jax.jit
+def _tables(topology: TopologyArrays, workload: WorkloadArrays) -> Tables:
+    """Of each of several workloads."""
+    return Tables(jax.vmap(lambda w: graphs(topology, w))(workload))
 
 
 def _drawn(key: Array, params: Params) -> Array:
