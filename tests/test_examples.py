@@ -6,13 +6,14 @@ import io
 from pathlib import Path
 from types import ModuleType
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from rich.console import Console
 from scipy.stats import spearmanr
 
 import symphony as sy
-from examples import compare_policies, eeg, genomics, mix, own_policy, running, security, training_job
+from examples import compare_policies, eeg, genomics, mix, own_policy, ppo, running, security, training_job
 from symphony.runtime.kernels import KernelFunction
 from tests.runtime.machines import machine
 
@@ -44,6 +45,27 @@ def test_own_policy_keeps_its_contract_and_is_compared(
     assert report.cheats == {"eft-exact"}
     assert all(len(run.jobs) == 8 for run in report.runs)
     assert "Remembering keeps its contract." in capsys.readouterr().out
+
+
+def test_ppo_learns_and_is_compared_on_seeds_that_it_has_not_seen(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--rounds", "2", "--scenarios", "2", "--group", "2", "--bank", "2", "--steps", "12", "--batches", "2"]
+    report = ppo.main(["--scenario", "machine/layered:4?jobs=2&graphs=2", *sizes, "--every", "1", "--seeds", "2"])
+    assert set(report.policies) == {"eft-belief", "ppo"}
+    assert {run.seed for run in report.runs} == {0, 1}
+    assert all(len(run.jobs) == 2 and not run.refused for run in report.runs)
+    assert "round    1" in capsys.readouterr().out
+
+
+def test_ppo_weighs_a_decision_against_other_runs_of_the_same_scenario() -> None:
+    """Two runs of each of two scenarios: the second scenario is far longer, which is nobody's merit."""
+    reward = -jnp.array([[1.0, 1.0], [1.0, 3.0], [50.0, 50.0], [50.0, 70.0]])
+    now = jnp.array([[0.0, 1.0], [0.0, 1.0], [0.0, 50.0], [0.0, 50.0]])
+    found = ppo.advantages(reward, now, jnp.ones((4, 2), bool), group=2)
+    np.testing.assert_allclose(found[0], -found[1])
+    np.testing.assert_allclose(found[2], 10 * found[0], rtol=1e-5)
+    assert (found[0] > 0).all() and (found[1] < 0).all()
+    later = ppo.advantages(reward, now, jnp.array([[True, True]] * 3 + [[True, False]]), group=2)
+    assert later[3, 1] == 0
 
 
 SEED = 3

@@ -22,6 +22,7 @@ ORDER = (
     "oracle",
     "evaluation",
     "training",
+    "envs",
     "engines",
     "runtime",
     "service",

@@ -85,6 +85,7 @@ PUBLIC = [
     "connect",
     "discover",
     "draw",
+    "envs",
     "graph",
     "kernel",
     "local",
@@ -146,6 +147,7 @@ PUBLIC_IN = {
         "Tetris",
         "Tiresias",
     ],
+    "envs": ["SCENARIOS", "Features", "FunctionalEnv", "GymnasiumEnv", "Params", "State", "make"],
     "telemetry": [
         "Catalogue",
         "Column",
@@ -181,6 +183,7 @@ def test_public_names_are_pinned() -> None:
     """Adding one is a decision, and removing one breaks somebody: change the list here, the docs and the changelog."""
     assert sorted(sy.__all__) == sorted(PUBLIC)
     assert sorted(sy.baselines.__all__) == sorted([*PUBLIC_IN["baselines"], "named"])
+    assert sorted(sy.envs.__all__) == sorted(PUBLIC_IN["envs"])
     assert sorted(sy.testing.__all__) == PUBLIC_IN["testing"]
     assert sorted(sy.telemetry.__all__) == PUBLIC_IN["telemetry"]
 
@@ -203,7 +206,7 @@ def test_every_name_is_where_type_checkers_are_told() -> None:
         for alias in node.names
     }
     found = {name: f"symphony.{module}.{name}" for name, module in sy._NAMES.items()}
-    packages = {name: f"symphony.{name}" for name in ("baselines", "policies", "telemetry", "testing")}
+    packages = {name: f"symphony.{name}" for name in ("baselines", "envs", "policies", "telemetry", "testing")}
     assert told == found | packages
 
 

@@ -45,7 +45,7 @@ from symphony.problem.errors import (
 )
 
 if TYPE_CHECKING:
-    from symphony import baselines, policies, telemetry, testing
+    from symphony import baselines, envs, policies, telemetry, testing
     from symphony.engines.engine import Engine
     from symphony.engines.local import LocalEngine
     from symphony.evaluation.compare import compare
@@ -115,6 +115,7 @@ _NAMES = {name: module for module, names in _MODULES.items() for name in names.s
 _PACKAGES = [
     "baselines",
     "engines",
+    "envs",
     "evaluation",
     "lowering",
     "oracle",
@@ -214,6 +215,7 @@ __all__ = [
     "connect",
     "discover",
     "draw",
+    "envs",
     "graph",
     "kernel",
     "local",

@@ -20,7 +20,7 @@ from symphony.scheduling.policy import Action, Observation, Policy, wait
 from symphony.simulator import counters, settle
 from symphony.simulator.contention import LOAD_UNIT, ContentionModel
 from symphony.simulator.counters import Past, Settings, read_when
-from symphony.simulator.next_event import EVENT_WINDOW, advance_time
+from symphony.simulator.next_event import EVENT_WINDOW, Event, advance_time
 from symphony.simulator.scenarios import ScenarioArrays, batch_axes, pick
 from symphony.simulator.world import World, initial
 from symphony.telemetry.tuning import Tuning
@@ -130,22 +130,13 @@ def step(
     if asks:
         (world, state), (action, accepted) = _part(alone, decides, decide, world, s, (world, state))
 
-    world, _ = _part(alone, world.closing >= 0, settle.close_fetch, world, s)
-    world, _ = _part(alone, settle.fetchable(world).any(), settle.open_fetch, world, s)
-    world, start = _part(alone, startable(world.core)[0].any(), settle.start, world, s)
-    started = world.core
-
-    ready = (s.latency <= 0) | world.thought
-    moves = once(~settle.unsettled(world) & ~(wanted(world.core, s.topology) & ready) & ~finished(world, s))
-    move = partial(advance_time, contention=contention, when=_known(alone, moves))
-    world, event = _part(alone, moves, move, world, s)
-    over = event.kind == EVENT_WINDOW
-    world, _ = _part(alone, over, partial(_read, when=over, tuning=policy.tuning), world, s)
+    after = after_decision(world, s, contention, policy.tuning, alone)
+    world, start, event = after.world, after.start, after.event
     carry = Carry(world, state, carry.prepared, carry.key)
     if not (record and asks):
         return carry, None
 
-    tasks = w.kernel.shape[1]
+    started, tasks = after.started.core, w.kernel.shape[1]
 
     def name(core: Any, gang: Array, valid: Array) -> tuple[Array, Array]:
         return jnp.where(valid, take(core.job, gang // tasks), -1), jnp.where(valid, gang % tasks, -1)
@@ -175,6 +166,48 @@ def step(
         held=world.core.held.total.sum(),
     )
     return carry, log
+
+
+class AfterDecision(eqx.Module):
+    """What the part of a step after its decision did."""
+
+    world: World
+    started: World  # before time moved
+    start: settle.Start
+    event: Event
+
+
+def after_decision(
+    world: World, s: ScenarioArrays, contention: ContentionModel, tuning: Tuning | None = None, alone: bool = False
+) -> AfterDecision:
+    """The rest of a step: a fetch ends, a fetch and a gang start, time moves; each if it can and its turn has come."""
+    world, _ = _part(alone, world.closing >= 0, settle.close_fetch, world, s)
+    world, _ = _part(alone, settle.fetchable(world).any(), settle.open_fetch, world, s)
+    world, start = _part(alone, startable(world.core)[0].any(), settle.start, world, s)
+    started = world
+
+    ready = (s.latency <= 0) | world.thought
+    moves = once(~settle.unsettled(world) & ~(wanted(world.core, s.topology) & ready) & ~finished(world, s))
+    move = partial(advance_time, contention=contention, when=_known(alone, moves))
+    world, event = _part(alone, moves, move, world, s)
+    over = event.kind == EVENT_WINDOW
+    world, _ = _part(alone, over, partial(_read, when=over, tuning=tuning), world, s)
+    return AfterDecision(world, started, start, event)
+
+
+def between_decisions(
+    world: World, s: ScenarioArrays, contention: ContentionModel, action: Action, when: Array, alone: bool = False
+) -> AfterDecision:
+    """A step that begins with its decision's action, if `when`, and ends where the next decision may be made.
+
+    A run of such steps does what a run of `step` does; what differs is where one ends and the next begins.
+    """
+    when &= asked(world, s)
+    act = partial(settle.act, action=action, when=_known(alone, when))
+    world, _ = _part(alone, when, act, world, s)
+    after = after_decision(world, s, contention, alone=alone)
+    world, _ = _part(alone, leaves(after.world.core), settle.leave, after.world, s)
+    return replace(after, world=world)
 
 
 def until_decision(

@@ -352,7 +352,11 @@ def stack(scenarios: list[Scenario]) -> ScenarioArrays:
     for name in ("truth", "told"):
         if len({getattr(s, name) is None for s in scenarios}) > 1:
             raise InputError(f"some scenarios of a batch have a {name} and some do not", hint="run them apart")
-    batch = [scenario_arrays(s) for s in scenarios]
+    return stack_arrays([scenario_arrays(s) for s in scenarios])
+
+
+def stack_arrays(batch: list[ScenarioArrays]) -> ScenarioArrays:
+    """The array forms of several scenarios on one topology as one batch; sizes are padded to the largest."""
     workers = max(b.workload.max_workers for b in batch)
     fan = max(b.workload.fan for b in batch)
     slots = max(b.job_slots for b in batch)

@@ -1,0 +1,166 @@
+"""How fast the environments are against the bare simulator: `python -m benchmarks.envs [--quick] [--json FILE]`.
+
+The same policy decides the same scenarios (those of `benchmarks.simulator`: 32 devices, 128 tasks, all features on) in
+the simulator's own loop, and from outside, through the environment: observation out, action in, reward. Counted are
+decisions. Programs take turns, a short run each, so that whatever else the machine does slows all alike; the share is
+the median over turns. Everything runs in one thread of Python and as one program, on both sides.
+
+What is unfair: episodes do not end while they are measured, so no environment is reset. The bare simulator keeps no log
+here. Gymnasium's environment is called step by step from Python, and makes NumPy arrays of every observation.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jax import Array
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.common import arguments, keep
+from benchmarks.simulator import longer, scenario, small_cluster, tile
+from symphony.baselines import EftBelief, ShortestQueue
+from symphony.envs import FunctionalEnv, Params, make
+from symphony.envs.functional import AgentPolicy, look
+from symphony.policies.learned import STANDARD
+from symphony.scheduling.policy import Action, Observation, Policy
+from symphony.simulator.contention import Bottleneck
+from symphony.simulator.rollout import _OPTIONS, begin_batch, run_steps
+
+JOBS = 3_000  # of a scenario: enough not to run out
+Program = Callable[[], int]  # runs on for a while; returns the decisions that were made
+
+
+class RandomListed(AgentPolicy):
+    """Any of the allowed actions: an agent that has not learned yet, at the price of all features."""
+
+    def decide(self, key: Array, state: None, observation: Observation) -> tuple[None, Action]:
+        """Draw one."""
+        features, actions = look(observation, self.counts)
+        index = draw(key, features.action_mask)
+        return None, jax.tree.map(lambda x: x[index], actions)
+
+
+def draw(key: Array, mask: Array) -> Array:
+    """One of the allowed actions."""
+    return jax.random.categorical(key, jnp.where(mask, 0.0, -1e9))
+
+
+def bare(params: Params, policy: Policy, size: int, steps: int) -> Program:
+    """The simulator's own loop."""
+    batch = tile(params.scenarios, size)
+    keys = jax.random.split(jax.random.key(0), size)
+    carry = begin_batch(batch, policy, keys)
+    program = run_steps.lower(batch, carry, policy, Bottleneck(), steps, False).compile()
+
+    def run() -> int:
+        nonlocal carry
+        before = int(carry.world.core.decisions.sum())
+        carry, _, over = jax.block_until_ready(program(batch, carry, policy, Bottleneck(), steps, False))
+        assert not over.any(), "scenarios ran out of jobs: the figures would be too low"
+        return int(carry.world.core.decisions.sum()) - before
+
+    return run
+
+
+def through(env: FunctionalEnv, params: Params, policy: Policy, size: int, steps: int) -> Program:
+    """The same from outside: a policy that sees what policies see, or one that draws among the allowed actions."""
+
+    def one(carry: Any, key: Array) -> tuple[Any, Array]:
+        obs, state = carry
+        if env.features:
+            action = draw(key, obs.action_mask)
+        else:
+            action = policy.decide(key, None, env.observation(state, params))[1]
+        obs, state, _, done, info = env.step(key, state, action, params)
+        return (obs, state), info["decided"] & ~done
+
+    def many(carry: Any, params: Params, key: Array) -> tuple[Any, Array]:
+        mapped = one if size == 1 else jax.vmap(one)
+        keys = jax.random.split(key, (steps, size) if size > 1 else (steps,))
+        carry, counted = jax.lax.scan(mapped, carry, keys)
+        return carry, counted.sum()
+
+    first = env.reset_to if size == 1 else jax.vmap(env.reset_to, in_axes=(0, None))
+    numbers = jnp.arange(size) % params.size
+    carry = jax.jit(first)(numbers[0] if size == 1 else numbers, params)
+    key = jax.random.key(0)
+    program = eqx.filter_jit(many, **_OPTIONS).lower(carry, params, key).compile()
+
+    def run() -> int:
+        nonlocal carry, key
+        key, now = jax.random.split(key)
+        carry, count = program(carry, params, now)
+        return int(count)
+
+    return run
+
+
+def take_turns(programs: dict[str, Program], seconds: float) -> dict[str, list[float]]:
+    """Decisions a second of CPU time of each program, turn by turn: others on the machine do not count."""
+    rates: dict[str, list[float]] = {name: [] for name in programs}
+    for run in programs.values():
+        run()
+    began = time.perf_counter()
+    while len(rates["bare"]) < 3 or time.perf_counter() - began < seconds:
+        for name, run in programs.items():
+            started = time.process_time()
+            count = run()
+            rates[name].append(count / (time.process_time() - started))
+    return rates
+
+
+def main() -> None:
+    """Measure, print, keep."""
+    args = arguments("How fast the environments are.", ("policy", "features"))
+    cluster = small_cluster()
+    sizes = [64] if args.quick else [1, 64, 1024]
+    source = {
+        "topology": cluster,
+        "workload": lambda topology, seed: scenario(topology, seed).workload,
+        "disturbances": scenario(cluster, 0).disturbances,
+        "job_slots": 8,
+        "seeds": range(8),
+    }
+    table = Table(title="Decisions a second, and as a share of the bare simulator's")
+    for column in ("policy", "side by side", "through", "decisions/s", "share"):
+        table.add_column(column, justify="left" if column in ("policy", "through") else "right")
+    rows: list[dict[str, Any]] = []
+    policies: dict[str, Policy] = {"shortest-queue": ShortestQueue(), "eft-belief": EftBelief()}
+    if args.quick or "policy" not in args.only:
+        policies.pop("eft-belief")
+    if "policy" not in args.only:
+        policies.pop("shortest-queue")
+    if "features" in args.only and not args.quick:
+        policies["random, with features"] = RandomListed(None, STANDARD.looks)
+    for name, policy in policies.items():
+        made = partial(make, features=isinstance(policy, RandomListed), **source)  # type: ignore[arg-type]
+        for size in sizes:
+            steps = 1024 if size == 1 else 128 if size <= 64 else 32
+            env, params = made(micro_steps=1)
+            params = replace(params, scenarios=longer(params.scenarios, JOBS))
+            programs = {
+                "bare": bare(params, policy, size, steps),
+                "micro_steps=1": through(env, params, policy, size, steps),
+                "whole decisions": through(made()[0], params, policy, size, max(steps // 4, 1)),
+            }
+            rates = take_turns(programs, 5.0 if args.quick else 20.0)
+            for label, rate in rates.items():
+                share = statistics.median(a / b for a, b in zip(rate, rates["bare"], strict=True))
+                row = {"policy": name, "environments": size, "through": label, "share": share}
+                rows.append({**row, "decisions_per_s": statistics.median(rate), "turns": rate})
+                table.add_row(name, f"{size:,}", label, f"{statistics.median(rate):,.0f}", f"{share:.0%}")
+            keep(args.json, rows=rows)
+    Console(width=120).print(table)
+
+
+if __name__ == "__main__":
+    main()

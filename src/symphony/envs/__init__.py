@@ -1,0 +1,77 @@
+"""The simulator as an environment for reinforcement learning: pure functions for JAX, and a class for Gymnasium.
+
+env, params = sy.envs.make("genomics")                    # reset, step: to be jitted and vmapped
+env = gymnasium.make("symphony/genomics-v0")              # once symphony.envs is imported; needs the extra [envs]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from symphony.envs.functional import Features, FunctionalEnv, Params, State
+from symphony.envs.named import FIRST_TRAINING_SEED, SCENARIOS, scenario_source
+from symphony.evaluation.compare import Draw
+from symphony.problem.errors import InputError
+from symphony.problem.topology import Topology
+from symphony.problem.workload import Workload
+from symphony.simulator.scenarios import Disturbances
+
+if TYPE_CHECKING:
+    from symphony.envs.gymnasium_env import GymnasiumEnv
+
+__all__ = ["SCENARIOS", "Features", "FunctionalEnv", "GymnasiumEnv", "Params", "State", "make"]
+
+
+def make(
+    name: str = "",
+    *,
+    topology: Topology | str | None = None,
+    workload: Workload | Draw | str | None = None,
+    seeds: Iterable[int] = range(FIRST_TRAINING_SEED, FIRST_TRAINING_SEED + 64),
+    disturbances: Disturbances | None = None,
+    job_slots: int | None = None,
+    **options: Any,
+) -> tuple[FunctionalEnv, Params]:
+    """A functional environment, and its scenarios of these seeds.
+
+    `name` is one of `sy.envs.SCENARIOS`, or `TOPOLOGY/WORKLOAD`, such as "paper/variant-calling?jobs=20"; or give
+    `topology` and `workload` as to `sy.compare`. `options` are those of `FunctionalEnv`: `objective`, `micro_steps`,
+    `gangs`, `devices`, `preempts`, `configures`, `features`, `contention`.
+    """
+    source = scenario_source(name, topology, workload, disturbances, job_slots)
+    scenarios = source.stack(seeds)
+    env = FunctionalEnv(source, **options)
+    return env, env.params_of(scenarios)
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name != "GymnasiumEnv":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            from symphony.envs.gymnasium_env import GymnasiumEnv
+        except ModuleNotFoundError as error:
+            if error.name != "gymnasium":
+                raise
+            raise InputError(
+                "this environment needs Gymnasium, which is not installed",
+                hint="pip install 'symphony-scheduler[envs]'",
+            ) from None
+        return GymnasiumEnv
+
+
+def _register() -> None:
+    """Tell Gymnasium of the scenarios: `gymnasium.make("symphony/NAME-v0")`, or any as `symphony/Scheduling-v0`."""
+    import gymnasium
+
+    where = f"{__name__}.gymnasium_env:GymnasiumEnv"
+    gymnasium.register("symphony/Scheduling-v0", where)
+    for name in SCENARIOS:
+        gymnasium.register(f"symphony/{name}-v0", where, kwargs={"scenario": name})
+
+
+if find_spec("gymnasium") is not None:
+    _register()
