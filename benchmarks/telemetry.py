@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.table import Table
+from tests.compiling import compile_quickly
 
 from benchmarks.common import arguments, keep
 from symphony.telemetry import bayes_net, gate, posterior
@@ -485,6 +486,8 @@ def main() -> None:
     console = Console(width=140)
     figures: dict[str, Any] = {}
     quick = args.quick
+    if quick:
+        compile_quickly()  # it is compilation that takes the time; speeds of simulators say nothing then
     seeds = range(2 if quick else 20)
     programs = all_programs()
     few = {name: METHODS[name] for name in ("Linux scaling", "basis only", "ours")}

@@ -102,18 +102,24 @@ def test_the_report_comes_back_from_its_file(report: Report, tmp_path: Path) -> 
 # -------------------------------------------------------------------- what may be given
 
 
-def few_jobs(count: int = 4) -> Workload:
+# Of one shape: one compiled program serves all that is compared below. What is lost in rounding is noise, too.
+BOTH = {"first": Fifo(), "second": Random()}
+QUIET = replace(CALM, work_noise=1e-12)
+
+
+def few_jobs(count: int = 4, gap_s: float = 10.0) -> Workload:
     workload = work(chain(), dot("any"))
-    return replace(workload, jobs=tuple(Job(n % 2, 0.5 * n) for n in range(count)))
+    return replace(workload, jobs=tuple(Job(n % 2, gap_s * n) for n in range(count)))
 
 
 def test_policies_by_name_or_by_mapping_on_a_workload_of_ones_own() -> None:
     told: list[tuple[str, float]] = []
     result = compare(
-        {"first": Fifo(), "second": Random()},
+        BOTH,
         topology=cluster(),
         workload=few_jobs(),
         seeds=[3, 1, 3],
+        job_slots=2,
         disturbances=replace(CALM, work_noise=0.2),
         baseline="second",
         command="by hand",
@@ -139,26 +145,21 @@ def test_a_workload_may_be_a_function_of_topology_and_seed() -> None:
         return replace(workload, jobs=tuple(replace(job, arrival_s=job.arrival_s + seed) for job in workload.jobs))
 
     here = cluster()
-    # The program of the test above, with noise that is lost in rounding.
-    policies, quiet = {"first": Fifo(), "second": Random()}, replace(CALM, work_noise=1e-12)
-    result = compare(policies, topology=here, workload=drawn, seeds=(0, 5), disturbances=quiet)
+    result = compare(BOTH, topology=here, workload=drawn, seeds=(0, 5), disturbances=QUIET, job_slots=2)
     assert asked == [(here, 0), (here, 5)]
     early, late = (result.run_of["first", seed] for seed in (0, 5))
     assert np.subtract([j.finish_s for j in late.jobs], [j.finish_s for j in early.jobs]).tolist() == [5.0] * 4
 
 
 def test_full_job_slots_are_warned_of_and_counted() -> None:
-    crowd = few_jobs(12)
-    crowd = replace(crowd, jobs=tuple(replace(job, arrival_s=0.1 * n) for n, job in enumerate(crowd.jobs)))
-    with pytest.warns(SymphonyWarning, match=r"under fifo all 2 job slots were taken.*--job-slots"):
-        result = compare(["fifo"], topology=cluster(), workload=crowd, seeds=[0], disturbances=CALM, job_slots=2)
-    assert result.runs[0].jobs_outside > 0
-    assert len(result.runs[0].jobs) == 12
-    apart = replace(crowd, jobs=tuple(replace(job, arrival_s=100.0 * n) for n, job in enumerate(crowd.jobs)))
+    options = {"topology": cluster(), "seeds": (0, 1), "disturbances": QUIET, "job_slots": 2}
+    with pytest.warns(SymphonyWarning, match=r"under first, second all 2 job slots were taken.*--job-slots"):
+        result = compare(BOTH, workload=few_jobs(gap_s=0.1), **options)
+    assert all(run.jobs_outside > 0 and len(run.jobs) == 4 for run in result.runs)
     with warnings.catch_warnings():
         warnings.simplefilter("error", SymphonyWarning)
-        result = compare(["fifo"], topology=cluster(), workload=apart, seeds=[0], disturbances=CALM, job_slots=2)
-    assert result.runs[0].jobs_outside == 0
+        result = compare(BOTH, workload=few_jobs(gap_s=100.0), **options)
+    assert all(run.jobs_outside == 0 for run in result.runs)
 
 
 def test_job_slots_are_enough_not_to_matter_and_few_enough_to_be_fast() -> None:

@@ -29,6 +29,20 @@ from tests.simulator.reference import Reference
 from tests.simulator.scripted import BreaksRules, WaitsForEver
 from tests.simulator.test_rollout import actions
 
+
+class Weighted(Policy):
+    """Has numbers that are no part of its program."""
+
+    weights: jax.Array
+
+    def init(self, topology):
+        return None
+
+    def decide(self, key, state, observation):
+        score = self.weights @ jnp.stack([-observation.queue_s, observation.topology.slots * 1.0])
+        return state, best_feasible(observation, score)
+
+
 POLICIES: dict[str, Policy] = {
     "heft": Heft(),
     "fifo": Fifo(),
@@ -38,6 +52,7 @@ POLICIES: dict[str, Policy] = {
     "breaks-rules": BreaksRules(),
     "waits": WaitsForEver(),
     "chaos": Chaos(),
+    "weighted": Weighted(jnp.asarray([1.0, 0.0])),
 }
 ROUGH = Disturbances(failures_per_day=20_000.0, repair_s=0.2, phase_s=1.0, window_s=0.1)  # for runs of two seconds
 SPEC = "layered?jobs={jobs}&tasks=4&graphs={graphs}"
@@ -144,19 +159,11 @@ def test_nothing_is_compiled_again_within_a_size_bucket(batch: list[RunRecord]) 
 
 
 def test_weights_of_a_policy_are_no_part_of_the_program() -> None:
-    class Weighted(Policy):
-        weights: jax.Array
-
-        def init(self, topology):
-            return None
-
-        def decide(self, key, state, observation):
-            score = self.weights @ jnp.stack([-observation.queue_s, observation.topology.slots * 1.0])
-            return state, best_feasible(observation, score)
-
-    first = simulate([scenario(0)], Weighted(jnp.asarray([1.0, 0.0])))[0]
+    one = policy("weighted")
+    other = replace(one, policies=(*one.policies[:-1], Weighted(jnp.asarray([0.0, 1.0]))))
+    first = simulate([scenario(0)], one)[0]
     with compilations() as compiled:
-        second = simulate([scenario(0)], Weighted(jnp.asarray([0.0, 1.0])))[0]
+        second = simulate([scenario(0)], other)[0]
     assert compiled == []
     assert first.jobs != second.jobs
 
