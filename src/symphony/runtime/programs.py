@@ -35,7 +35,7 @@ def keep_programs(folder: Path) -> None:
 
     In `folder`, unless JAX_COMPILATION_CACHE_DIR names another one.
     """
-    if not jax.config.jax_compilation_cache_dir:
+    if not jax.config.values.get("jax_compilation_cache_dir"):
         jax.config.update("jax_compilation_cache_dir", str(folder))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
