@@ -14,6 +14,7 @@ gymnasium = pytest.importorskip("gymnasium")
 from gymnasium.utils.env_checker import check_env  # noqa: E402
 
 import symphony as sy  # noqa: E402
+from symphony.problem.extras import install_command  # noqa: E402
 from tests.envs.small import LISTED, SEEDS, described, small  # noqa: E402
 
 
@@ -86,4 +87,5 @@ except sy.InputError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "pip install 'symphony-scheduler[envs]'" in done.stdout, done.stderr
+    assert "this environment needs gymnasium, which is not installed" in done.stdout, done.stderr
+    assert install_command("envs") in done.stdout

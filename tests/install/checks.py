@@ -48,7 +48,7 @@ def graph():
     return made
 """
 # What a module needs that cannot be imported with the base only.
-OPTIONAL = {"symphony.engines.ray": "ray", "symphony.service": "service"}
+OPTIONAL = {"symphony.engines.ray": "ray", "symphony.envs.gymnasium_env": "envs", "symphony.service": "service"}
 NOBODY = "http://127.0.0.1:1"  # where no service listens
 
 
@@ -79,11 +79,18 @@ COMMANDS = (
     Check("token create ann", extra="service"),
     Check("token list", extra="service"),
     Check("token revoke ann", extra="service"),
+    Check("repair list", extra="service"),
+    Check("repair cancel 1", extra="service"),
+    Check("repair quarantine 1", extra="service"),
+    Check("repair check", extra="service"),
+    Check("repair salvage", extra="service"),
+    Check("repair compact", extra="service"),
     Check("top --looks 1", NOBODY),
     Check("profile", NOBODY),
     Check("submit graph.py", NOBODY),
     Check("jobs", NOBODY),
     Check("job 1", NOBODY),
+    Check("result 1", NOBODY),
     Check("logs 1", NOBODY),
     Check("cancel 1", NOBODY),
     Check("trace 1 -o trace.json", NOBODY),
@@ -192,6 +199,10 @@ def commands(quick: bool) -> Iterator[str]:
 EXAMPLES = {
     "compare_policies": Check("--policies fifo,heft --seeds 2 --jobs 4"),
     "own_policy": Check("--topology machine --workload layered:4?jobs=4 --seeds 2"),
+    "ppo": Check(
+        "--scenario machine/layered:4?jobs=2 --rounds 1 --scenarios 2 --group 2 --bank 2 --steps 12 --batches 2"
+        " --seeds 2 --every 1"
+    ),
     "genomics": Check("--size 1 --profiles profiles.json"),
     "eeg": Check("--size 1 --profiles profiles.json"),
     "security": Check("--size 1 --profiles profiles.json"),
@@ -272,6 +283,7 @@ SERVED = {
     "submit graph.py --wait": "42",
     "jobs": "double",
     "job 1": "double",
+    "result 1": "42",
     "logs 1": "doubling",
     "explain 1": "double",
     "trace 1 -o trace.json": "",

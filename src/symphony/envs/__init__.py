@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from symphony.envs.functional import Features, FunctionalEnv, Params, State
 from symphony.envs.named import FIRST_TRAINING_SEED, SCENARIOS, scenario_source
 from symphony.evaluation.compare import Draw
-from symphony.problem.errors import InputError
+from symphony.problem.extras import needs_extra
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Workload
 from symphony.simulator.scenarios import Disturbances
@@ -51,15 +51,8 @@ if not TYPE_CHECKING:
     def __getattr__(name: str) -> Any:
         if name != "GymnasiumEnv":
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        try:
+        with needs_extra("envs", "this environment"):
             from symphony.envs.gymnasium_env import GymnasiumEnv
-        except ModuleNotFoundError as error:
-            if error.name != "gymnasium":
-                raise
-            raise InputError(
-                "this environment needs Gymnasium, which is not installed",
-                hint="pip install 'symphony-scheduler[envs]'",
-            ) from None
         return GymnasiumEnv
 
 

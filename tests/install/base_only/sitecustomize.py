@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import os
 import sys
-
-
-class _Missing:
-    """A finder that refuses what is listed, and leaves the rest to others."""
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
-        if name in _LISTED:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
+from importlib.machinery import ModuleSpec, PathFinder
+from typing import Any
 
 _LISTED = frozenset(os.environ["NOT_INSTALLED"].split())
-sys.meta_path.insert(0, _Missing())  # type: ignore[arg-type]
+
+
+class _BaseOnly(PathFinder):
+    """Finds what Python finds, but for what is listed."""
+
+    @classmethod
+    def find_spec(cls, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
+        return None if fullname in _LISTED else super().find_spec(fullname, path, target)
+
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = _BaseOnly
