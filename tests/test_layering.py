@@ -29,8 +29,9 @@ ORDER = (
     "testing",
     "cli",
 )
-# Whoever talks to the outside world: the service, the Ray engine, and a page on loopback.
+# Modules that talk to the outside world: the service, the Ray engine, and a page on loopback.
 ALLOWED = {
+    "symphony.engines.fork_server": {"socket"},  # a pair of sockets between a process and its parent
     "symphony.service": None,  # anything
     "symphony.engines.ray": {"ray", "socket"},
     "symphony.cli.prometheus": {"http"},
