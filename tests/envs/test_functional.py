@@ -167,7 +167,7 @@ def same(one: Any, other: Any) -> None:
 def test_step_begins_a_new_episode_where_one_has_ended(micro_steps: int | None) -> None:
     """What it answers is the end of the old one, and the beginning of the new."""
     env, params = small(micro_steps=micro_steps)
-    size, steps = 3, 90 if micro_steps is None else 400
+    size, steps = 3, 250 if micro_steps is None else 400
 
     def one(carry: Any, key: jax.Array) -> tuple[Any, Any]:
         obs, state, after = carry

@@ -28,6 +28,7 @@ from symphony.problem.topology import Topology
 from symphony.problem.workload import Workload
 from symphony.simulator.scenarios import Disturbances
 
+BOUND = 32.0  # features are shares and logarithms; none comes near it
 OBSERVED = ("rows", "devices", "gangs", "pairs", "others", "scene", "action_mask")
 
 
@@ -102,7 +103,7 @@ class GymnasiumEnv(gymnasium.Env[Any, np.int64]):
             {
                 name: spaces.MultiBinary(self.functional.num_actions)
                 if name == "action_mask"
-                else spaces.Box(-np.inf, np.inf, getattr(shapes, name).shape, np.float32)
+                else spaces.Box(-BOUND, BOUND, getattr(shapes, name).shape, np.float32)
                 for name in OBSERVED
             }
         )
@@ -111,5 +112,5 @@ class GymnasiumEnv(gymnasium.Env[Any, np.int64]):
         """The observation as NumPy arrays, in the types of the space."""
         host = jax.device_get(features)
         self._mask = np.asarray(host.action_mask)
-        arrays = {name: np.asarray(getattr(host, name), np.float32) for name in OBSERVED}
+        arrays = {name: np.clip(getattr(host, name), -BOUND, BOUND, dtype=np.float32) for name in OBSERVED[:-1]}
         return {**arrays, "action_mask": self._mask.astype(np.int8)}
