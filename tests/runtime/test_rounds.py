@@ -302,8 +302,10 @@ def test_a_round_takes_some_time(round_s: Any) -> None:
         Rounds(Recording(), round_s)
 
 
-@sy.training(steps=400, kind="patient", device="big", checkpoint_s=0.1, restore_s=0.1)
-def patient(job):
+@sy.training(steps=100_000, kind="patient", device="big", checkpoint_s=0.1, restore_s=0.1)
+def patient(job, go):
+    """Ends when it has gone on from what it saved and a file is there, however long the others take."""
+    import os
     import time
 
     begun = [*(job.restore() or []), job.began]
@@ -311,6 +313,8 @@ def patient(job):
         time.sleep(0.01)
         if job.save_now:
             job.save(begun)
+        if job.began and os.path.exists(go):
+            break
     return begun
 
 
@@ -324,13 +328,14 @@ def test_at_the_end_of_a_round_the_urgent_go_first_and_the_others_go_on_from_wha
     options: dict[str, Any] = {"profiles": tmp_path / "profiles.json", "policy_timeout_s": SECONDS}
     with Cluster(engine, policy="planner", round_s=0.5, **options) as cluster:
         first, second = sy.graph("patient"), sy.graph("urgent")
-        first.task(patient)
+        first.task(patient, str(tmp_path / "go"))
         second.task(urgent)
         waits = cluster.submit(first)
         wait_until(lambda: (told := waits._state.runs[0].progress) is not None and told.step >= 10)
         goes = cluster.submit(second, priority=1)
         assert goes.result(SECONDS) == 20
         assert waits.status == "running"
+        (tmp_path / "go").touch()
         begun = waits.result(SECONDS)
         assert len(begun) == 2 and begun[0] == 0 and begun[1] >= 10
         assert not cluster.statistics.fallbacks
