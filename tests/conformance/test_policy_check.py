@@ -121,6 +121,11 @@ class FloatMore(Fine):
         return Action(action.kind, action.gang, action.device, action.kernel, 1.0 * action.more)
 
 
+class WholeSeconds(Fine):
+    def answer(self, action: Action, observation: Observation) -> Action:
+        return Action(action.kind, action.gang, action.device, action.kernel, action.more, action.kind)
+
+
 class BareNumbers(Fine):
     def answer(self, action: Action, observation: Observation) -> Any:
         return (action.gang, action.device)
@@ -169,6 +174,7 @@ class LooksAhead(Fine):
         (FloatDevice(), "an action whose device is float32()", "integer scalar"),
         (VectorGang(), "an action whose gang is int32(1,)", "integer scalar"),
         (FloatMore(), "an action whose more is float32()", "boolean"),
+        (WholeSeconds(), "an action whose seconds is int32()", "float"),
         (BareNumbers(), "answered tuple, not an Action", "sy.place"),
         (Shrinks(), "changed the structure of its state", "same tree"),
         (Widens(), "changed the structure of its state", "dtypes"),

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
 import symphony as sy
 from symphony.problem.arrays import KIND_INDEX, workload_arrays
 from symphony.problem.workload import Job, Workload
-from symphony.runtime.books import BY_JOB, BY_KERNEL, Books, Shapes, problem_arrays
+from symphony.runtime.books import BY_JOB, BY_KERNEL, Books, Shapes, grown_core, problem_arrays
 from symphony.runtime.demand import Ran
 from symphony.runtime.graph import Graph, Submission, submission
 from symphony.runtime.kernels import KernelFunction
 from symphony.runtime.profiles import Profiles
 from symphony.runtime.seen import PCIE, TAKEN
 from symphony.runtime.speeds import Kind, Seen
+from symphony.scheduling import state
 from tests.runtime.machines import machine
 
 SHAPES = Shapes(jobs=3, tasks=8, edges=8, kernels=4)
@@ -226,3 +228,12 @@ def test_what_is_little_is_none() -> None:
         profiles.learn(Ran(a.key, "big", 1, 0.0, 1.0), 10.0, 1.0, seen={TAKEN: 0.02, PCIE: 1e7})
     [lowered], _ = books(profiles).lowered(chain(a), [1])
     assert lowered.implementations["big"].demand == {"compute": 0.0}
+
+
+def test_gangs_keep_the_time_for_which_they_were_held_when_rooms_grow() -> None:
+    small = books()
+    large = small.grown(small.shapes.to_hold(20, 8, 4))
+    before, after = (jax.tree.map(np.array, state.empty(found.t, found.w, 3)) for found in (small, large))
+    before.held.whole[8 + 1] = 7  # gang 1 of the second job
+    grown = grown_core(before, after, small.shapes, large.shapes)
+    assert np.flatnonzero(grown.held.whole).tolist() == [24 + 1] and grown.held.part.shape == after.held.part.shape

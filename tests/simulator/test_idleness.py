@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 
 from symphony.problem.topology import Device, DeviceKind, Topology
@@ -36,4 +34,4 @@ def test_empty_devices_count_while_somebody_is_ready_for_them() -> None:
 def test_a_device_with_a_worker_is_not_empty_and_without_stays_nothing_is_known() -> None:
     stays = [stay(0, 0, 0.0, 0.0, 0.0, 10.0), stay(1, 0, 2.0, 6.0, 6.0, 10.0)]
     assert idle_ready_share(TOPOLOGY, WORKLOAD, stays) == pytest.approx(4 / 30)  # c1 only
-    assert math.isnan(idle_ready_share(TOPOLOGY, WORKLOAD, []))
+    assert idle_ready_share(TOPOLOGY, WORKLOAD, []) is None

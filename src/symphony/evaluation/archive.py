@@ -207,7 +207,7 @@ def _run_out(run: RunRecord) -> dict[str, Any]:
         "stalled": bool(run.stalled),
         "jobs_outside": int(run.jobs_outside),
         "devices": int(run.devices),
-        "idle_ready_share": _number(run.idle_ready_share),
+        "idle_ready_share": run.idle_ready_share,
         "metrics": {name: _number(value) for name, value in metrics(run).items()},  # for readers without Symphony
         "jobs": _columns(run.jobs, JobRecord),
         "gangs": _columns(run.gangs, GangRecord),
@@ -229,7 +229,7 @@ def _run_in(run: Mapping[str, Any]) -> RunRecord:
         stalled=run["stalled"],
         jobs_outside=run["jobs_outside"],
         devices=run.get("devices", 0),  # archives of earlier versions have none …
-        idle_ready_share=float(run.get("idle_ready_share", "nan")),  # … nor this
+        idle_ready_share=run.get("idle_ready_share"),  # … nor this
     )
 
 

@@ -158,7 +158,7 @@ def metrics(run: RunRecord) -> dict[str, float]:
         share = np.mean((low < stretches) & (stretches <= high)) if len(stretches) else math.nan
         values[name] = float(share)
     values |= {f"utilisation.{kind}": run.utilisation[kind] for kind in RESOURCE_KINDS if kind in run.utilisation}
-    if not math.isnan(run.idle_ready_share):
+    if run.idle_ready_share is not None:
         values["idle_ready_share"] = run.idle_ready_share
     outcomes = Counter(gang.outcome for gang in run.gangs)
     values["preemptions"], values["failures"] = float(outcomes["preempted"]), float(outcomes["failed"])

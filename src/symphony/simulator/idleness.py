@@ -12,14 +12,14 @@ from symphony.problem.workload import Workload
 from symphony.simulator.records import GangRecord
 
 
-def idle_ready_share(topology: Topology, workload: Workload, stays: Sequence[GangRecord]) -> float:
+def idle_ready_share(topology: Topology, workload: Workload, stays: Sequence[GangRecord]) -> float | None:
     """Share of the device-time of a run in which a device was empty although a gang that it could run was ready.
 
     A device is empty while no gang runs on it or is placed on it. A gang is ready until its last worker is placed. Of a
-    gang of several workers it is not asked whether enough devices were empty. NaN without stays.
+    gang of several workers it is not asked whether enough devices were empty. None without stays.
     """
     if not stays:
-        return float("nan")
+        return None
     kinds = [topology.kind_of[name] for name in topology.kind_counts]
     kernels = {kernel.name: kernel for kernel in workload.kernels}
     able = [

@@ -66,4 +66,4 @@ class RunRecord:
     stalled: bool = False  # the policy waited for ever
     jobs_outside: int = 0  # jobs that found all job slots taken and waited where no policy sees them
     devices: int = 0  # of the cluster; 0 = not known
-    idle_ready_share: float = float("nan")  # of device-time: see `idleness`; NaN = not known
+    idle_ready_share: float | None = None  # of device-time: see `idleness`; None = not known

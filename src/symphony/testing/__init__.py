@@ -86,11 +86,11 @@ def _check_signature(policy: Policy, one: Scenario) -> None:
     if not isinstance(action, Action):
         raise PolicyError(f"{policy.name}.decide answered {type(action).__name__}, not an Action", hint="use sy.place")
     for name, value in vars(action).items():
-        wanted = np.bool_ if name == "more" else np.integer
+        wanted = {"more": np.bool_, "seconds": np.floating}.get(name, np.integer)
         if value.shape != () or not np.issubdtype(value.dtype, wanted):
             raise PolicyError(
                 f"{policy.name}.decide answered an action whose {name} is {value.dtype}{value.shape}",
-                hint="each field of an action is an integer scalar, and `more` a boolean one",
+                hint="each field of an action is an integer scalar, but for `more`, a boolean, and `seconds`, a float",
             )
     before = jax.tree.map(lambda x: (x.shape, x.dtype), carry.policy_state)
     after = jax.tree.map(lambda x: (x.shape, x.dtype), state)
