@@ -558,3 +558,13 @@ def test_processes_draw_numbers_of_their_own(driver: Driver) -> None:
     work = [driver.work(draw, user="ann", job=job, device=1) for job in range(3)]
     drawn = [driver.value(event) for event in driver.run(*work)]
     assert len({one for one, _ in drawn}) == len({one for _, one in drawn}) == 3
+
+
+def test_a_first_call_is_cold_if_it_imports_something(driver: Driver) -> None:
+    def imports(name):
+        return __import__(name).__name__
+
+    work = [driver.work(imports, name, device=1, user="ann", job=job) for name, job in (("os", 1), ("wave", 2))]
+    assert [event.cold for event in driver.run(*work)] == [False, True]
+    work = [driver.work(imports, name, device=1, user="ann", job=3) for name in ("os", "wave")]
+    assert [event.cold for event in driver.run(*work)] == [False, False]  # only the first of its process

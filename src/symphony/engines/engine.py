@@ -112,7 +112,7 @@ class Finished:
     value: Stored
     began_s: float  # on the clock of `time.monotonic`
     seconds: float  # of the call alone
-    cold: bool = False  # the first call of this function in its process: imports and compilation may be in it
+    cold: bool = False  # the first call of this function in its process, with imports, or maybe compilation, in it
     busy_s: float = math.nan  # for which its process had the processor, on all threads; NaN = the engine cannot tell
 
 

@@ -63,6 +63,8 @@ HIGH = 900  # the first number for pipes: kernels that write to, or close, all l
 # One CPU for each slot, one thread on each: more would get into one another's way.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 
+COMPILERS = frozenset({"jax", "torch", "numba", "tensorflow", "cupy"})  # what is called first is compiled by these
+
 PLAIN = {type(None), bool, int, float, str, bytes}  # has nothing to leave out
 
 
@@ -241,7 +243,7 @@ class Kernels:
         `fetched` gives the bytes of code, arguments and inputs, `kept` takes those of the value. `place`: its rank in
         its gang, and the size of that. `resumes`: what a training function is told.
         """
-        began, seconds, cold = time.monotonic(), 0.0, digest not in self._called
+        began, seconds, first, modules = time.monotonic(), 0.0, digest not in self._called, len(sys.modules)
         step = "function"
         try:
             function = self._functions.get(digest)
@@ -265,7 +267,7 @@ class Kernels:
             self._called.add(digest)
             if handle is not None:
                 handle.returned()
-            step = "result"
+            step, cold = "result", first and (len(sys.modules) > modules or not COMPILERS.isdisjoint(sys.modules))
             return "done", began, seconds, cold, kept(*pickled(value)), busy
         except BaseException as error:  # SystemExit too: a kernel may not end its process
             if os.getpid() != self._process:

@@ -51,7 +51,7 @@ def test_kernels_of_a_message_are_answered_in_order_and_fail_alone(slot: Slot) -
     first, second, third = read_answers(answer, 3)
     assert isinstance(first, Done) and isinstance(second, Broke) and isinstance(third, Done)
     assert [unpickled(told.value[0] or b"", []) for told in (first, third)] == [0.25, 0.5]
-    assert (first.cold, third.cold) == (True, False)  # only the first call is
+    assert (first.cold, third.cold) == ("jax" in sys.modules, False)  # it may have compiled something
     assert (second.step, second.type) == ("call", "ZeroDivisionError")
 
 
