@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import symphony as sy
 from symphony.service import blobs
 from symphony.service.client import RemoteCluster
-from symphony.service.ledger import read_events
+from symphony.service.journal import read_events
 from symphony.service.service import Limits
 from symphony.service.serving import Server
 from symphony.service.state import BROKE

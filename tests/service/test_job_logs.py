@@ -190,7 +190,8 @@ def test_what_was_written_outlives_the_service_and_whoever_follows_goes_on(tmp_p
         with serving.connect() as ann:
             job = ann.job(job.id)
             wait_until(lambda: "step 4" in wrote(job))
-            assert [f"--- {NEW_RUN}", "| step 3", "| step 4"] == shown(job.logs(before.next).lines)
+            died = "the service died, and has been started again"
+            assert [died, f"--- {NEW_RUN}", "| step 3", "| step 4"] == shown(job.logs(before.next).lines)
             assert shown(job.logs().lines)[1:3] == ["| step 1", "| step 2"]
     finally:
         serving.kill()
