@@ -13,12 +13,12 @@ commands that tests start.
 from __future__ import annotations
 
 import atexit
-import mmap
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
-from importlib.util import find_spec
-from pathlib import Path
+from collections.abc import Sequence
 
 SMALL_NUMBERS = ("s4", "u4", "f4e2m1fn", "f8e3m4", "f8e4m3", "f8e4m3b11fnuz", "f8e4m3fn", "f8e4m3fnuz")
 SMALL_NUMBERS += ("f8e5m2", "f8e5m2fnuz", "f8e8m0fnu")
@@ -37,6 +37,7 @@ LEFT_OUT = (
     "sub-byte-size-setter",
     *(f"float-normalization-{name}" for name in SMALL_NUMBERS),
 )
+MARK = "SYMPHONY_TEST_FLAGS"  # set once the flags were tried
 FLAGS = (
     "xla_cpu_use_fusion_emitters=false",
     "xla_backend_optimization_level=0",
@@ -45,23 +46,22 @@ FLAGS = (
 )
 
 
-def known(flag: str) -> bool:
-    """Whether this XLA has a flag: it ends the process when it is given one that it has not."""
-    spec = find_spec("jaxlib")
-    name = flag.split("=", maxsplit=1)[0].encode()
-    folder = Path(spec.origin).parent if spec and spec.origin else Path()
-    for path in folder.rglob("libjax_common*"):
-        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
-            if content.find(name) >= 0:
-                return True
-    return False
+def accepted(flags: Sequence[str]) -> bool:
+    """Whether this XLA takes these flags: it ends the process when it is given one that it does not have."""
+    environment = {**os.environ, "XLA_FLAGS": " ".join(flags), "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, "-c", "import jax; jax.devices()"]
+    return subprocess.run(command, env=environment, capture_output=True, check=False).returncode == 0
 
 
 def compile_quickly() -> None:
-    """Set the flags, beside those that are set already."""
+    """Set the flags, beside those that are set already. Processes that tests start take over what the first found."""
+    if MARK in os.environ:
+        return
     given = os.environ.get("XLA_FLAGS", "")
-    flags = [f"--{flag}" for flag in FLAGS if flag.split("=")[0] not in given and known(flag)]
-    os.environ["XLA_FLAGS"] = " ".join([given, *flags]).strip()
+    flags = [f"--{flag}" for flag in FLAGS if flag.split("=")[0] not in given]
+    if not accepted(flags):
+        flags = [flag for flag in flags if accepted([flag])]
+    os.environ |= {"XLA_FLAGS": " ".join([given, *flags]).strip(), MARK: "1"}
 
 
 def share_programs() -> None:
