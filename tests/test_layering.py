@@ -33,7 +33,6 @@ ORDER = (
 ALLOWED = {
     "symphony.engines.fork_server": {"socket"},  # a pair of sockets between a process and its parent
     "symphony.service": None,  # anything
-    "symphony.engines.fork_server": {"socket"},  # a pair of them, between two processes of this machine
     "symphony.engines.ray": {"ray", "socket"},
     "symphony.cli.prometheus": {"http"},
 }
