@@ -32,7 +32,6 @@ ORDER = (
 # Modules that talk to the outside world: the service, the Ray engine, and a page on loopback.
 ALLOWED = {
     "symphony.service": None,  # anything
-    "symphony.engines.fork_server": {"socket"},  # a pair of them, between two processes of this machine
     "symphony.engines.ray": {"ray", "socket"},
     "symphony.cli.prometheus": {"http"},
 }

@@ -104,8 +104,8 @@ def test_jobs_survive_killed_processes_and_the_end_of_others(cluster: sy.Cluster
             time.sleep(rng.random() * 0.01)
             job.cancel()
         if rng.random() < 0.3:
-            victim = rng.choice(cluster._engine._slots).child
-            if victim is not None:
+            victim = rng.choice(cluster._engine._slots).worker
+            if victim is not None and victim.pid:  # 0: it is being forked
                 with contextlib.suppress(ProcessLookupError):  # it may have been killed before, and be gone by now
                     os.kill(victim.pid, signal.SIGKILL)
         time.sleep(rng.random() * 0.01)

@@ -113,7 +113,7 @@ def kill_its_process(served: Place) -> None:
     engine: Any = served.service.cluster._engine
     while not hasattr(engine, "_slots"):
         engine = engine._engine
-    [process] = [slot.child.pid for slot in engine._slots if slot.work]
+    [process] = [slot.worker.pid for slot in engine._slots if slot.work]
     os.kill(process, signal.SIGKILL)
 
 

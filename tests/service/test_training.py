@@ -106,7 +106,7 @@ def test_a_program_trains_and_goes_on_after_it_was_killed(served: Place, tmp_pat
             f"training/{job.id}/train-0"
         )
         [program] = (tmp_path / "notes").glob("0-*")
-        [process] = [slot.child.pid for slot in _slots(served) if slot.work]
+        [process] = [slot.worker.pid for slot in _slots(served) if slot.work]
         os.kill(process, signal.SIGKILL)  # the one that runs the program, which ends with it
         assert job.result(SECONDS) == "from 3, rank 0 of 1\n"
         wait_until(lambda: not Path(f"/proc/{program.name[2:]}").exists())
