@@ -30,9 +30,9 @@ from benchmarks.common import keep
 from symphony.service import tables
 from symphony.service.client import RemoteCluster
 from symphony.service.database import only_one, open_database
-from symphony.service.journal import read_events
+from symphony.service.journal import read_events, row_of
 from symphony.service.ledger import Ledger
-from symphony.service.state import ACCEPTED, ENDED, FINISHED, dumped
+from symphony.service.state import ACCEPTED, ENDED, FINISHED, Event
 from tests.service.serve_process import Serve
 
 SECTIONS = ("submit", "replay", "kills")
@@ -127,22 +127,14 @@ def measure_replay(folder: Path, events: int) -> dict[str, Any]:
     ran = {"name": "step-0", "device": "here/cpu", "sent_s": 1e9, "began_s": 1e9, "ready_s": 1e9, "seconds": 0.01}
     ran |= {"expected_s": 0.01, "spread": 0.3, "ahead": False, "cold": False, "trial": False, "ended": "done"}
     about = {"user": "ann", "name": "g", "queue": "", "priority": 0, "tasks": tasks, "outputs": [7], "names": []}
-    finished, done = dumped(ran | {"bytes": 100}), dumped({"status": "done", "error": None})
+    finished, done = ran | {"bytes": 100}, {"status": "done", "error": None}
     number = 0
     with database.begin() as connection:
         for job in range(1, jobs + 1):
-            key = dumped(about | {"key": f"key-{job}", "digest": "0" * 64})
+            key = about | {"key": f"key-{job}", "digest": "0" * 64}
             kinds = [(ACCEPTED, -1, key), *((FINISHED, k, finished) for k in range(tasks)), (ENDED, -1, done)]
             rows = [
-                {
-                    "id": number + k,
-                    "at": 1e9 + job,
-                    "job": job,
-                    "kind": kind,
-                    "task": task,
-                    "seconds": 0.01,
-                    "data": data,
-                }
+                row_of(Event(number + k, 1e9 + job, job, kind, task, 0.01, data, number + k - 1 if k > 1 else 0))
                 for k, (kind, task, data) in enumerate(kinds, start=1)
             ]
             number += len(rows)
