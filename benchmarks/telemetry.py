@@ -31,7 +31,6 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from tests.compiling import compile_quickly
 
 from benchmarks.common import arguments, keep
 from symphony.telemetry import bayes_net, gate, posterior
@@ -44,6 +43,7 @@ from symphony.telemetry.planning import plan
 from symphony.telemetry.reading import Model
 from symphony.telemetry.samples import Floats, Recording, record
 from symphony.telemetry.sources.simulated import Simulated, phases
+from tests.compiling import compile_quickly
 
 PROGRAMS = ("python", "xz", "sort")
 RAW = ("ir", "dr", "dw", "i1mr", "d1mr", "d1mw", "ilmr", "dlmr", "dlmw", "bc", "bcm", "bi", "bim")  # callgrind's
