@@ -51,12 +51,12 @@ class Nothing(Policy):
         return state, wait()
 
 
-def middle(cluster: str, work: str) -> tuple[ScenarioArrays, Any]:
+def middle(cluster: str, work: str, steps: int = STEPS) -> tuple[ScenarioArrays, Any]:
     """A scenario, and the world after some steps of a run under FIFO, which leaves gangs waiting to be placed."""
     one = scenario(topology(cluster), work, 0)
     batch = stack([one])
     carry = begin_batch(batch, Fifo(), jax.random.split(jax.random.key(0), 1))
-    carry = run_steps(batch, carry, Fifo(), Bottleneck(), STEPS, False)[0]
+    carry = run_steps(batch, carry, Fifo(), Bottleneck(), steps, False)[0]
     return pick(batch, 0), jax.tree.map(lambda x: x[0], carry.world)
 
 
