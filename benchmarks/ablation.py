@@ -35,6 +35,7 @@ from symphony.simulator.scenarios import Disturbances
 from symphony.training.together import train_together
 from symphony.training.train import Course, Drawn, Round, Size, draw
 from symphony.training.update import A2C, PPO, Method
+from tests.compiling import compile_quickly
 
 WORKLOADS = ("variant-calling:1", "layered", "eeg", "intrusion:20")
 RIVAL = "eft-exact"
@@ -103,9 +104,12 @@ class Figures:
         return self.history[-1]["seconds"] - self.history[0]["seconds"]
 
 
-def drawn(size: Size, corrected: bool) -> Drawn:
+def drawn(size: Size, corrected: bool, quick: bool = False) -> Drawn:
     """The scenarios of all cells that see corrected readings, or raw ones."""
-    course = Course(topology("paper"), WORKLOADS, (0.5, 1.0), 24, Disturbances(corrected=corrected))
+    disturbances = Disturbances(corrected=corrected)
+    course = Course(topology("paper"), WORKLOADS, (0.5, 1.0), 24, disturbances)
+    if quick:
+        course = Course(topology("machine"), ("cholesky:3?jobs=2",), (0.5, 1.0), 2, disturbances)
     return draw(course, size, PPO, Bottleneck(), (RIVAL,))
 
 
@@ -160,23 +164,24 @@ def table(figures: list[Figures]) -> Table:
 def main() -> None:
     """Run what has not been run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--only", nargs="+", choices=CELLS, default=list(CELLS), help="these cells")
+    parser.add_argument("--only", nargs="+", choices=CELLS, help="these cells")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=24)
     parser.add_argument("--every", type=int, default=4, help="rounds between looks")
     parser.add_argument("--together", type=int, default=5, help="trainings side by side: what the memory allows")
-    parser.add_argument("--quick", action="store_true", help="two rounds of next to nothing: does it run?")
+    parser.add_argument("--quick", action="store_true", help="one cell, two rounds of next to nothing: does it run?")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the raw figures, and go on from them")
     given = parser.parse_args()
     size = Size(pool=96, scenarios=32, group=16, validation=40, every=given.every)
     if given.quick:
+        compile_quickly()  # it is compilation that takes the time
         size, given.rounds, given.seeds = Size(pool=4, scenarios=2, group=2, validation=4, every=1), 2, 2
     done: list[Figures] = []
     if given.json is not None and given.json.exists():
         kept = [Figures(**x) for x in json.loads(given.json.read_text())["cells"]]
         done = [x for x in kept if len(x.history) == given.rounds]  # what was cut off begins again
     todo = []
-    for name in given.only:
+    for name in given.only or list(CELLS)[: 1 if given.quick else None]:
         missing = [seed for seed in range(given.seeds) if not any((x.cell, x.seed) == (name, seed) for x in done)]
         todo += [(name, missing[at : at + given.together]) for at in range(0, len(missing), given.together)]
     console, turn = Console(), Lock()
@@ -193,7 +198,7 @@ def main() -> None:
 
     with ThreadPoolExecutor(1 + AHEAD) as threads:
         kinds = sorted({CELLS[name].corrected for name, _ in todo})
-        scenarios = dict(zip(kinds, threads.map(lambda kind: drawn(size, kind), kinds), strict=True))
+        scenarios = dict(zip(kinds, threads.map(lambda kind: drawn(size, kind, given.quick), kinds), strict=True))
         for ended in [threads.submit(one, *what) for what in todo]:
             ended.result()
     console.print(table(done))

@@ -28,6 +28,7 @@ from symphony.simulator.contention import Bottleneck
 from symphony.simulator.scenarios import stack
 from symphony.training.train import Course, Drawn, Round, Size, compared, draw, train
 from symphony.training.update import PPO
+from tests.compiling import compile_quickly
 
 RIVAL = "eft-belief"
 SIZE = Size(pool=96, scenarios=64, validation=40, every=12)
@@ -120,7 +121,9 @@ def main() -> None:
     options = given.parse_args()
     size = replace(SIZE, pool=4, scenarios=2, group=2, validation=4, every=1) if options.quick else SIZE
     rounds = 1 if options.quick else options.rounds
-    for name in options.only:
+    if options.quick:
+        compile_quickly()  # it is compilation that takes the time
+    for name in options.only[: 1 if options.quick else None]:
         out = None if options.weights is None else options.weights / f"{name}.policy"
         if out is not None:
             out.parent.mkdir(parents=True, exist_ok=True)
