@@ -3,10 +3,12 @@
 The same policy decides the same scenarios (those of `benchmarks.simulator`: 32 devices, 128 tasks, all features on) in
 the simulator's own loop, and from outside, through the environment: observation out, action in, reward. Counted are
 decisions. Programs take turns, a short run each, so that whatever else the machine does slows all alike; the share is
-the median over turns. Everything runs in one thread of Python and as one program, on both sides.
+the median over turns, and a second is one of CPU time. Everything runs as one program, on both sides. `features`: an
+agent draws among the allowed actions, once with the features of every decision computed by a policy, once by the
+environment.
 
 What is unfair: episodes do not end while they are measured, so no environment is reset. The bare simulator keeps no log
-here. Gymnasium's environment is called step by step from Python, and makes NumPy arrays of every observation.
+here.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from jax import Array
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.common import arguments, keep
+from benchmarks.common import keep, parser
 from benchmarks.simulator import longer, scenario, small_cluster, tile
 from symphony.baselines import EftBelief, ShortestQueue
 from symphony.envs import FunctionalEnv, Params, make
@@ -120,9 +122,11 @@ def take_turns(programs: dict[str, Program], seconds: float) -> dict[str, list[f
 
 def main() -> None:
     """Measure, print, keep."""
-    args = arguments("How fast the environments are.", ("policy", "features"))
+    arguments = parser("How fast the environments are.", ("shortest-queue", "eft-belief", "features"))
+    arguments.add_argument("--sizes", type=int, nargs="+", default=[1, 64, 1024], help="environments side by side")
+    args = arguments.parse_args()
     cluster = small_cluster()
-    sizes = [64] if args.quick else [1, 64, 1024]
+    sizes = [64] if args.quick else args.sizes
     source = {
         "topology": cluster,
         "workload": lambda topology, seed: scenario(topology, seed).workload,
@@ -134,14 +138,16 @@ def main() -> None:
     for column in ("policy", "side by side", "through", "decisions/s", "share"):
         table.add_column(column, justify="left" if column in ("policy", "through") else "right")
     rows: list[dict[str, Any]] = []
-    policies: dict[str, Policy] = {"shortest-queue": ShortestQueue(), "eft-belief": EftBelief()}
-    if args.quick or "policy" not in args.only:
-        policies.pop("eft-belief")
-    if "policy" not in args.only:
-        policies.pop("shortest-queue")
-    if "features" in args.only and not args.quick:
-        policies["random, with features"] = RandomListed(None, STANDARD.looks)
+    policies: dict[str, Policy] = {
+        "shortest-queue": ShortestQueue(),
+        "eft-belief": EftBelief(),
+        "features": RandomListed(None, STANDARD.looks),
+    }
+    if args.quick:
+        policies = {"shortest-queue": ShortestQueue()}
     for name, policy in policies.items():
+        if name not in args.only:
+            continue
         made = partial(make, features=isinstance(policy, RandomListed), **source)  # type: ignore[arg-type]
         for size in sizes:
             steps = 1024 if size == 1 else 128 if size <= 64 else 32
@@ -150,8 +156,9 @@ def main() -> None:
             programs = {
                 "bare": bare(params, policy, size, steps),
                 "micro_steps=1": through(env, params, policy, size, steps),
-                "whole decisions": through(made()[0], params, policy, size, max(steps // 4, 1)),
             }
+            if not args.quick:
+                programs["whole decisions"] = through(made()[0], params, policy, size, max(steps // 4, 1))
             rates = take_turns(programs, 5.0 if args.quick else 20.0)
             for label, rate in rates.items():
                 share = statistics.median(a / b for a, b in zip(rate, rates["bare"], strict=True))
