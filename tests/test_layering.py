@@ -32,6 +32,7 @@ ORDER = (
 # Modules that talk to the outside world: the service, the Ray engine, and a page on loopback.
 ALLOWED = {
     "symphony.service": None,  # anything
+    "symphony.engines.fork_server": {"socket"},  # a pair of sockets between a process and its parent
     "symphony.engines.ray": {"ray", "socket"},
     "symphony.cli.prometheus": {"http"},
 }
