@@ -32,8 +32,8 @@ from symphony.policies.learned import STANDARD, Sizes
 from symphony.problem.topologies import topology
 from symphony.simulator.contention import Bottleneck
 from symphony.simulator.scenarios import Disturbances
-from symphony.training.together import train_together
-from symphony.training.train import Course, Drawn, Round, Size, draw
+from symphony.training.parallel_seeds import train_seeds
+from symphony.training.train import RoundSize, ScenarioDistribution, TrainingRound, TrainingScenarios, draw
 from symphony.training.update import A2C, PPO, Method
 from tests.compiling import compile_quickly
 
@@ -104,12 +104,12 @@ class Figures:
         return self.history[-1]["seconds"] - self.history[0]["seconds"]
 
 
-def drawn(size: Size, corrected: bool, quick: bool = False) -> Drawn:
+def drawn(size: RoundSize, corrected: bool, quick: bool = False) -> TrainingScenarios:
     """The scenarios of all cells that see corrected readings, or raw ones."""
     disturbances = Disturbances(corrected=corrected)
-    course = Course(topology("paper"), WORKLOADS, (0.5, 1.0), 24, disturbances)
+    course = ScenarioDistribution(topology("paper"), WORKLOADS, (0.5, 1.0), 24, disturbances)
     if quick:
-        course = Course(topology("machine"), ("cholesky:3?jobs=2",), (0.5, 1.0), 2, disturbances)
+        course = ScenarioDistribution(topology("machine"), ("cholesky:3?jobs=2",), (0.5, 1.0), 2, disturbances)
     return draw(course, size, PPO, Bottleneck(), (RIVAL,))
 
 
@@ -117,18 +117,18 @@ def measure(
     name: str,
     cell: Cell,
     seeds: list[int],
-    size: Size,
+    size: RoundSize,
     rounds: int,
-    given: Drawn,
+    given: TrainingScenarios,
     tell: Callable[[list[Figures]], None],
     turn: Lock,
 ) -> None:
     """Train one cell with some seeds, side by side, in its turn; figures so far are told after each look."""
 
-    def looked(history: list[list[Round]]) -> None:
+    def looked(history: list[list[TrainingRound]]) -> None:
         tell([Figures(name, seed, [asdict(x) for x in told]) for seed, told in zip(seeds, history, strict=True)])
 
-    train_together(
+    train_seeds(
         given,
         seeds,
         rounds=rounds,
@@ -172,10 +172,10 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="one cell, two rounds of next to nothing: does it run?")
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the raw figures, and go on from them")
     given = parser.parse_args()
-    size = Size(pool=96, scenarios=32, group=16, validation=40, every=given.every)
+    size = RoundSize(pool=96, scenarios=32, group=16, validation=40, every=given.every)
     if given.quick:
         compile_quickly()  # it is compilation that takes the time
-        size, given.rounds, given.seeds = Size(pool=4, scenarios=2, group=2, validation=4, every=1), 2, 2
+        size, given.rounds, given.seeds = RoundSize(pool=4, scenarios=2, group=2, validation=4, every=1), 2, 2
     done: list[Figures] = []
     if given.json is not None and given.json.exists():
         kept = [Figures(**x) for x in json.loads(given.json.read_text())["cells"]]

@@ -26,7 +26,7 @@ from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.problem.topologies import topology
 from symphony.scheduling.policy import Action, Observation, Policy, wait
 from symphony.simulator.contention import Bottleneck
-from symphony.simulator.rollout import begin_batch, observe, run_steps, unannounced
+from symphony.simulator.rollout import begin_batch, observe, run_steps, without_arrivals
 from symphony.simulator.scenarios import ScenarioArrays, pick, stack
 
 CASES = {
@@ -71,7 +71,7 @@ def cost(policy: Policy, s: ScenarioArrays, world: Any, calls: int) -> dict[str,
     def decides(key: Array, state: Any, shown: Observation) -> tuple[Any, Action]:
         return policy.decide(key, state, shown)
 
-    prepared = jax.jit(prepares)(s.topology, unannounced(s.workload))
+    prepared = jax.jit(prepares)(s.topology, without_arrivals(s.workload))
     shown = jax.jit(observe, static_argnums=2)(world, s, policy.cheats, prepared)
     decide = jax.jit(decides)
     key = jax.random.key(0)

@@ -141,7 +141,7 @@ def main() -> None:
     policies: dict[str, Policy] = {
         "shortest-queue": ShortestQueue(),
         "eft-belief": EftBelief(),
-        "features": RandomListed(None, STANDARD.looks),
+        "features": RandomListed(None, STANDARD.counts),
     }
     if args.quick:
         policies = {"shortest-queue": ShortestQueue()}

@@ -31,20 +31,20 @@ from benchmarks.common import arguments, data, keep
 from symphony.baselines.allox import AlloX
 from symphony.baselines.earliest_finish import Heft
 from symphony.baselines.gavel import (
+    AllocationOptions,
+    AllocationProgram,
     FinishTimeFairness,
     Gavel,
     MaxMinFairness,
     MaxMinFairnessPlain,
     MaxSumThroughput,
-    Options,
-    Programme,
     max_sum,
 )
-from symphony.baselines.rounds import Picture
+from symphony.baselines.round_planning import PlanInputs
 from symphony.baselines.simple import Fifo
 from symphony.baselines.starpu import Dm, Dmda, Dmdas, Heteroprio
 from symphony.lowering import readers
-from symphony.lowering.readers.reading import Reading
+from symphony.lowering.readers.reading import FileContents
 from symphony.lowering.readers.starpu import cholesky_on
 from symphony.problem.arrays import TopologyArrays
 from symphony.problem.topologies import topology as built_in
@@ -245,7 +245,7 @@ PLANNERS: Mapping[str, Policy] = {
 }
 
 
-def under_way(reading: Reading) -> int:
+def under_way(reading: FileContents) -> int:
     """How many jobs were under way when the first measured job of a list arrived.
 
     Gavel writes a list when that job arrives: first all jobs that it has, with the steps they have left, that job among
@@ -317,7 +317,9 @@ TESTBED_ROUND_S = 120.0
 class RawThroughput(MaxSumThroughput):
     """The sum of steps per second, of whatever models: as Gavel has it, where ours adds relative rates."""
 
-    def allocate(self, options: Options, rows: NDArray[Any], capacity: NDArray[Any], p: Picture) -> NDArray[Any]:
+    def allocate(
+        self, options: AllocationOptions, rows: NDArray[Any], capacity: NDArray[Any], p: PlanInputs
+    ) -> NDArray[Any]:
         """Shares."""
         return max_sum(options, len(rows), capacity, np.ones(len(rows)))
 
@@ -325,9 +327,11 @@ class RawThroughput(MaxSumThroughput):
 class MinTotalDuration(Gavel):
     """The time until the last job that is known would be done is as short as can be."""
 
-    def allocate(self, options: Options, rows: NDArray[Any], capacity: NDArray[Any], p: Picture) -> NDArray[Any]:
+    def allocate(
+        self, options: AllocationOptions, rows: NDArray[Any], capacity: NDArray[Any], p: PlanInputs
+    ) -> NDArray[Any]:
         """Shares."""
-        return Programme(options, len(rows), capacity).lift(np.maximum(p.left[rows], 1e-6))[1]
+        return AllocationProgram(options, len(rows), capacity).lift(np.maximum(p.left[rows], 1e-6))[1]
 
 
 TESTBED: Mapping[str, Policy] = {

@@ -28,11 +28,11 @@ from rich.table import Table
 from benchmarks.common import before, gather, in_parts, parser
 from benchmarks.training_jobs import Figures, planner, slots_for, unknown_case
 from symphony.policies.beliefs import Beliefs
-from symphony.policies.describing import describe
 from symphony.policies.forecast import Band, JobForecast, JobNow
-from symphony.simulator.stretch import Look
+from symphony.policies.initial_beliefs import describe_jobs
+from symphony.simulator.windowed_run import JobSnapshot
 from symphony.training.closed_loop import run
-from symphony.training.outlook import Outlook, happened
+from symphony.training.run_forecasts import RunForecaster, actual_times
 
 SECTION = "forecasts"
 LOADS = (2.0, 4.0)
@@ -54,13 +54,13 @@ def forecasts(options: Any) -> Iterator[Figures]:
 def one_list(load: float, seed: int, jobs: int) -> Figures:
     """Forecasts along a run, and what happened."""
     scenario, made = unknown_case(seed, slots_for("planner"), jobs, load)
-    outlook = Outlook(scenario)
-    told: list[tuple[str, Look, JobNow, JobForecast]] = []
-    looks: dict[float, Look] = {}
+    outlook = RunForecaster(scenario)
+    told: list[tuple[str, JobSnapshot, JobNow, JobForecast]] = []
+    looks: dict[float, JobSnapshot] = {}
     taken: list[float] = []
 
-    def watch(look: Look, beliefs: Beliefs) -> bool:
-        outlook.see(look)
+    def watch(look: JobSnapshot, beliefs: Beliefs) -> bool:
+        outlook.observe(look)
         looks[float(look.now_s)] = look
         if int(look.windows) >= FIRST and (int(look.windows) - FIRST) % EVERY == 0:
             now = outlook.jobs(look)
@@ -71,8 +71,8 @@ def one_list(load: float, seed: int, jobs: int) -> Figures:
                 told.extend((way, look, job, one) for job, one in zip(now, found, strict=True))
         return True
 
-    done = run(scenario, planner([]), describe(made, scenario.topology), watch=watch).run
-    after = {float(look.now_s): happened(done, float(look.now_s)) for _, look, _, _ in told}
+    done = run(scenario, planner([]), describe_jobs(made, scenario.topology), watch=watch).run
+    after = {float(look.now_s): actual_times(done, float(look.now_s)) for _, look, _, _ in told}
     instants = sorted(looks)
     following = dict(pairwise(instants))
     rows: dict[str, list[str]] = {way: [] for way in WAYS}
@@ -95,7 +95,7 @@ def one_list(load: float, seed: int, jobs: int) -> Figures:
     }
 
 
-def reached(outlook: Outlook, look: Look, after: Look, job: JobNow) -> float | None:
+def reached(outlook: RunForecaster, look: JobSnapshot, after: JobSnapshot, job: JobNow) -> float | None:
     """Units per second of a job in the next round, if it was in one place all the time and out of set-up."""
     gangs = [np.flatnonzero(np.asarray(x.job) == job.job) for x in (look, after)]
     if not job.devices or not all(len(gang) for gang in gangs):

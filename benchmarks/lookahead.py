@@ -24,7 +24,7 @@ from rich.table import Table
 
 from benchmarks.common import arguments, keep
 from symphony.baselines import EftBelief
-from symphony.evaluation.scorecard import SEED
+from symphony.evaluation.scorecard import FIRST_HELD_OUT_SEED
 from symphony.evaluation.statistics import paired
 from symphony.lowering.family import workload
 from symphony.policies import SHIPPED, Learned, LookAhead, named
@@ -35,7 +35,7 @@ from symphony.simulator.run import simulate
 from symphony.simulator.scenarios import Disturbances, Scenario, draw, stack
 
 WORKLOADS = {"layered": "layered:12?jobs=6", "variant-calling": "variant-calling?jobs=6"}
-SEEDS = range(SEED, SEED + 10)
+SEEDS = range(FIRST_HELD_OUT_SEED, FIRST_HELD_OUT_SEED + 10)
 SHAPES = ((4, 4), (2, 2))  # candidates, samples; each is a program of its own
 HORIZONS = {(4, 4): (1.0, 4.0, 16.0, 64.0), (2, 2): (16.0,)}  # in typical times of a gang
 MOST = 2000  # steps

@@ -20,7 +20,7 @@ from rich.table import Table
 from benchmarks.common import arguments, keep
 from symphony.lowering.family import workload
 from symphony.oracle.oracle import Oracle, Solution
-from symphony.oracle.provable import four
+from symphony.oracle.provable import four_devices
 from symphony.problem.topologies import topology
 from symphony.problem.topology import Topology
 from symphony.simulator.scenarios import CALM, Scenario, draw
@@ -90,13 +90,13 @@ def main() -> None:
         if not args.quick:
             # Wider than the devices, or all alike: packing decides, not the longest path, and proofs are harder.
             specs += ["layered:10?jobs=5&graphs=5&arrivals=batch", "cholesky:6?jobs=1&arrivals=batch"]
-        cases = [(four(bus=False), spec, seed) for spec in specs for seed in seeds]
+        cases = [(four_devices(bus=False), spec, seed) for spec in specs for seed in seeds]
         figures["free"] = measure(console, f"{size} tasks, four unlike devices, no transfers", prover, cases)
         keep(args.json, **figures)
     if "bus" in args.only:
         size = 10 if args.quick else 30
         specs = [f"{name}:{size}?jobs=1&graphs=1&arrivals=batch" for name in names]
-        cases = [(four(bus=True), spec, seed) for spec in specs for seed in seeds]
+        cases = [(four_devices(bus=True), spec, seed) for spec in specs for seed in seeds]
         figures["bus"] = measure(console, f"{size} tasks, four unlike devices, one bus", prover, cases)
         keep(args.json, **figures)
     if "search" in args.only:

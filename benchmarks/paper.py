@@ -33,12 +33,12 @@ from benchmarks.common import keep
 from benchmarks.decisions import STEPS, cost, middle
 from symphony.evaluation.compare import compare, scenario
 from symphony.evaluation.metrics import LOSS_CLASSES
-from symphony.evaluation.scorecard import SEED, SMALL
+from symphony.evaluation.scorecard import FIRST_HELD_OUT_SEED, PROVABLE_GRAPHS
 from symphony.oracle.oracle import Oracle
-from symphony.oracle.provable import four
+from symphony.oracle.provable import four_devices
 from symphony.policies import named
 from symphony.scheduling.one_of import OneOf
-from symphony.simulator.counters import Past, Settings, read
+from symphony.simulator.counters import EndedWindow, Settings, read
 from symphony.simulator.run import simulate
 from symphony.simulator.scenarios import CALM, Disturbances
 from tests.compiling import compile_quickly
@@ -56,8 +56,8 @@ def oracle(quick: bool) -> dict[str, Any]:
     proven = 0
     policies = tuple(named(name) for name in names)
     for number in range(1 if quick else 120):
-        spec = SMALL[number % len(SMALL)] + "?jobs=1"
-        one = scenario(four(bus=False), spec, SEED + number, CALM)
+        spec = PROVABLE_GRAPHS[number % len(PROVABLE_GRAPHS)] + "?jobs=1"
+        one = scenario(four_devices(bus=False), spec, FIRST_HELD_OUT_SEED + number, CALM)
         best = Oracle(time_limit_s=1 if quick else 20, starts=("eft-belief", "heft", "dmdas")).solve(one)
         proven += best.label == "optimal"
         for index, found in enumerate(ratios.values()):
@@ -69,7 +69,7 @@ def oracle(quick: bool) -> dict[str, Any]:
 def classes(quick: bool) -> dict[str, Any]:
     """Shares of gangs in each class of loss, and p99 of slow-down, at the paper's load."""
     work = "variant-calling?jobs=4" if quick else "variant-calling?jobs=66"
-    seeds = range(SEED, SEED + (1 if quick else 20))
+    seeds = range(FIRST_HELD_OUT_SEED, FIRST_HELD_OUT_SEED + (1 if quick else 20))
     names = RIVALS[:2] if quick else RIVALS
     report = compare(names, topology="paper", workload=work, seeds=seeds)
     return {
@@ -82,7 +82,10 @@ def latency(quick: bool) -> dict[str, Any]:
     """Seconds of one window's inference and one decision, singly [calls]."""
     s, world = middle("paper", "variant-calling?load=1.2", 128 if quick else STEPS)
     rows = s.topology.row_kind.shape[0]
-    settings, past = Settings.of(s), Past(jnp.asarray(3), world.background, world.background**2, 0 * world.background)
+    settings, past = (
+        Settings.of(s),
+        EndedWindow(jnp.asarray(3), world.background, world.background**2, 0 * world.background),
+    )
     filtered = jax.jit(read)
     chain = _chain(rows, 10 if quick else 300)
     readings = jnp.asarray(np.random.default_rng(0).uniform(0, 1, (WINDOWS, rows)))
@@ -139,7 +142,7 @@ def batch(quick: bool) -> dict[str, Any]:
             [f"symphony:{size}" for size in sizes],
             topology="paper",
             workload=work,
-            seeds=range(SEED, SEED + (1 if quick else 20)),
+            seeds=range(FIRST_HELD_OUT_SEED, FIRST_HELD_OUT_SEED + (1 if quick else 20)),
             disturbances=Disturbances(latency_s=thinking),
         )
         figures[f"{thinking:g}"] = {

@@ -29,10 +29,10 @@ import symphony as sy
 from benchmarks.common import keep
 from symphony.service import tables
 from symphony.service.client import RemoteCluster
-from symphony.service.database import only_one, open_database
+from symphony.service.database import lock_journal, open_database
 from symphony.service.journal import read_events, row_of
 from symphony.service.ledger import Ledger
-from symphony.service.state import ACCEPTED, ENDED, FINISHED, Event
+from symphony.service.state import ACCEPTED, ENDED, FINISHED, JournalEvent
 from tests.service.serve_process import Serve
 
 SECTIONS = ("submit", "replay", "kills")
@@ -134,13 +134,13 @@ def measure_replay(folder: Path, events: int) -> dict[str, Any]:
             key = about | {"key": f"key-{job}", "digest": "0" * 64}
             kinds = [(ACCEPTED, -1, key), *((FINISHED, k, finished) for k in range(tasks)), (ENDED, -1, done)]
             rows = [
-                row_of(Event(number + k, 1e9 + job, job, kind, task, 0.01, data, number + k - 1 if k > 1 else 0))
+                row_of(JournalEvent(number + k, 1e9 + job, job, kind, task, 0.01, data, number + k - 1 if k > 1 else 0))
                 for k, (kind, task, data) in enumerate(kinds, start=1)
             ]
             number += len(rows)
             connection.execute(sa.insert(tables.events), rows)
     began = time.perf_counter()
-    with only_one(database, folder / "replay") as hold:
+    with lock_journal(database, folder / "replay") as hold:
         ledger = Ledger(hold, lambda jobs: None, lambda: None)
         ledger.replay()
     seconds = time.perf_counter() - began

@@ -42,7 +42,7 @@ from symphony.telemetry.inference import infer
 from symphony.telemetry.planning import plan
 from symphony.telemetry.reading import Model
 from symphony.telemetry.samples import Floats, Recording, record
-from symphony.telemetry.sources.simulated import Simulated, phases
+from symphony.telemetry.sources.simulated import SimulatedSource, phases
 from tests.compiling import compile_quickly
 
 PROGRAMS = ("python", "xz", "sort")
@@ -147,7 +147,7 @@ class Result:
 
 def read(case: Case, groups: Sequence[Sequence[str]], **errors: Any) -> Recording:
     """What Linux reads when groups take turns."""
-    source = Simulated(case.events, case.truth, tuple(map(tuple, groups)), WINDOW, SLICE_S, **errors)
+    source = SimulatedSource(case.events, case.truth, tuple(map(tuple, groups)), WINDOW, SLICE_S, **errors)
     return record(source.samples())[""]
 
 
@@ -209,7 +209,7 @@ def cleaner(case: Case, counters: int, **errors: Any) -> Result:
 
 def audit(case: Case, counters: int, claims: Sequence[Identity], **errors: Any) -> tuple[gate.Verdict, ...]:
     """A run in which everything is counted, to see which identities hold."""
-    return gate.judge(claims, read(case, in_turn(case, case.wanted, counters), **errors))
+    return gate.test_identities(claims, read(case, in_turn(case, case.wanted, counters), **errors))
 
 
 def counted(case: Case, counters: int, identities: Sequence[Identity], repeats: int) -> list[tuple[str, ...]]:

@@ -31,23 +31,23 @@ from rich.table import Table as Printed
 from benchmarks.common import before, data, gather, in_parts, parser
 from benchmarks.fidelity import GAVEL, MEASURED, ROUND_S, SLOTS, mean_completion_s, under_way
 from symphony import baselines
-from symphony.baselines.rounds import WAITS, Picture
+from symphony.baselines.round_planning import WAITS, PlanInputs
 from symphony.evaluation.metrics import metrics
 from symphony.lowering import readers
-from symphony.lowering.ground_truth import DOUBTFUL, Table, measured
+from symphony.lowering.ground_truth import DOUBTFUL_MODELS, MeasuredSpeeds, measured
 from symphony.lowering.measured_jobs import MeasuredJobs, drawn, listed, sharable
-from symphony.lowering.training_features import gpu_features, guess_kept, guess_s, job_features
+from symphony.lowering.training_features import estimate_kept_speed, estimate_step_s, gpu_features, job_features
 from symphony.oracle.training_bound import bound_s
 from symphony.policies import performance_model
-from symphony.policies.beliefs import NOBODY, Described, Query
-from symphony.policies.describing import describe
-from symphony.policies.exploration import HOW, Exploration
+from symphony.policies.beliefs import NO_NEIGHBOUR, JobDescriptions, SpeedQuery
+from symphony.policies.exploration import EXPLORATION_METHODS, Exploration
+from symphony.policies.initial_beliefs import describe_jobs
 from symphony.policies.planner import Planner
 from symphony.problem.topologies import topology
 from symphony.scheduling.state import FREE
 from symphony.simulator.run import simulate
 from symphony.simulator.scenarios import CALM, Scenario, draw
-from symphony.training.closed_loop import Outcome, run
+from symphony.training.closed_loop import ClosedLoopRun, run
 from tests.compiling import compile_quickly
 
 Figures = dict[str, Any]
@@ -65,7 +65,7 @@ PACKED_BY_GAVEL = {0: 57_022.0, 1: 83_982.0}  # what its simulator reports for m
 
 
 @cache
-def tables() -> Table:
+def tables() -> MeasuredSpeeds:
     """Gavel's."""
     return measured(data("gavel", "isolated_throughput.csv").parent)
 
@@ -81,7 +81,7 @@ def gavel_case(seed: int, slots: int, arrivals: int) -> tuple[Scenario, range]:
     cluster = sharable(topology("gpu24"), slots)
     made = listed(reading, tables(), cluster, jobs)
     scenario = draw(cluster, made.workload, 0, ROUNDS, job_slots=SLOTS if arrivals > FEW_ARRIVALS else FEW_ARRIVALS)
-    return replace(scenario, truth=made.truth, told=made.told), range(first, min(first + MEASURED, arrivals))
+    return replace(scenario, truth=made.truth, believed=made.believed), range(first, min(first + MEASURED, arrivals))
 
 
 def gavel(options: Any) -> Iterator[Figures]:
@@ -123,14 +123,14 @@ def unknown_case(
     cluster = sharable(topology("gpu24"), slots)
     made = drawn(tables(), cluster, seed, jobs=jobs, load=load, models=models)
     scenario = draw(cluster, made.workload, seed, replace(ROUNDS, work_noise=0.06), job_slots=64 if jobs <= 64 else 128)
-    return replace(scenario, truth=made.truth, told=made.told), made
+    return replace(scenario, truth=made.truth, believed=made.believed), made
 
 
 def knowing(scenario: Scenario, made: MeasuredJobs) -> Scenario:
     """The same, where the truth is told."""
-    never = {pair for pair, kept in made.told.beside.items() if kept == 0}
+    never = {pair for pair, kept in made.believed.beside.items() if kept == 0}
     beside = {pair: 0.0 if pair in never else kept for pair, kept in made.truth.beside.items()}
-    return replace(scenario, told=replace(made.truth, beside=beside))
+    return replace(scenario, believed=replace(made.truth, beside=beside))
 
 
 def planner(settings: Sequence[str], how: str = "") -> Planner:
@@ -141,9 +141,9 @@ def planner(settings: Sequence[str], how: str = "") -> Planner:
     return Planner(exploration=Exploration(explores), **numbers)  # type: ignore[arg-type]
 
 
-def in_the_loop(name: str, settings: Sequence[str], scenario: Scenario, made: MeasuredJobs) -> Outcome:
+def in_the_loop(name: str, settings: Sequence[str], scenario: Scenario, made: MeasuredJobs) -> ClosedLoopRun:
     """One run of ours (as it is, by how it explores, by guesses, told the truth) or of a rival."""
-    described = describe(made, scenario.topology)
+    described = describe_jobs(made, scenario.topology)
     if not name.startswith(OURS):
         return run(scenario, baselines.named(name), described)
     if name == TRUTH:
@@ -156,7 +156,7 @@ def in_the_loop(name: str, settings: Sequence[str], scenario: Scenario, made: Me
 
 def unknown(options: Any) -> Iterator[Figures]:
     """One load and seed after the other, all policies; but for what has been measured."""
-    mine = [OURS, TRUTH, *([] if options.quick else [f"{OURS}, {how}" for how in (*HOW, "guesses")])]
+    mine = [OURS, TRUTH, *([] if options.quick else [f"{OURS}, {how}" for how in (*EXPLORATION_METHODS, "guesses")])]
     names: Sequence[str] = (BOUND, *mine, *(RIVALS[:1] if options.quick else RIVALS))
     names = [name for name in names if not options.policies or name in options.policies]
     known = {(row["load"], row["seed"], row["policy"]) for row in options.before}
@@ -179,7 +179,7 @@ def slots_for(name: str) -> int:
     return 1 if name in RIVALS and name not in SHARING else 2
 
 
-def figures(out: Outcome, scenario: Scenario) -> Figures:
+def figures(out: ClosedLoopRun, scenario: Scenario) -> Figures:
     """What is kept of a run in the loop. Slow-downs and fairness are by true speeds; profiles are guesses."""
     completion = [job.completion_s for job in out.run.jobs]
     true = tuple(replace(job, isolated_s=truly_alone_s(scenario, job.job)) for job in out.run.jobs)
@@ -239,7 +239,7 @@ def interval(a: np.ndarray, b: np.ndarray, draws: int = 4000) -> tuple[float, fl
 def calibration(options: Any) -> Iterator[Figures]:
     """Families left out one by one; Gavel's tables as they are."""
     table = tables()
-    shapes = [shape for shape in table.shapes if shape.model not in DOUBTFUL]
+    shapes = [shape for shape in table.shapes if shape.model not in DOUBTFUL_MODELS]
     index = {shape: n for n, shape in enumerate(shapes)}
     models = sorted({shape.model for shape in shapes})
     gpus = list(table.gpus)
@@ -248,34 +248,36 @@ def calibration(options: Any) -> Iterator[Figures]:
     seen: list[float] = []
     for (shape, gpu), rates in table.rates.items():
         if shape in index:
-            unit_s[index[shape], gpus.index(gpu)] = [guess_s(shape, gpu, spread=spread) for spread in (False, True)]
+            unit_s[index[shape], gpus.index(gpu)] = [
+                estimate_step_s(shape, gpu, spread=spread) for spread in (False, True)
+            ]
             for spread in range(1 if shape.gpus == 1 else 2):
-                rows.append((index[shape], gpus.index(gpu), spread, NOBODY))
+                rows.append((index[shape], gpus.index(gpu), spread, NO_NEIGHBOUR))
                 seen.append(-np.log(rates[spread]))
     for (a, b, gpu), share in table.kept.items():
         if a in index and b in index and (a, b, gpu) not in table.composed:
-            kept[index[a], index[b], gpus.index(gpu)] = guess_kept(a, b, gpu)
+            kept[index[a], index[b], gpus.index(gpu)] = estimate_kept_speed(a, b, gpu)
             rows.append((index[a], gpus.index(gpu), 0, index[b]))
             seen.append(-np.log(share * table.rates[a, gpu][0]))
-    described = Described(
+    described = JobDescriptions(
         np.stack([job_features(shape) for shape in shapes]), np.stack([gpu_features(gpu) for gpu in gpus]),
         np.asarray([models.index(shape.model) for shape in shapes]), unit_s, kept,
     )  # fmt: skip
-    query = Query(*np.asarray(rows).T)
+    query = SpeedQuery(*np.asarray(rows).T)
     y, x = np.asarray(seen) - query.guess(described), query.inputs(described)
     family = described.family[query.kernel]
     for seed in range(1 if options.quick else 5):
         for number, model in enumerate(models[:2] if options.quick else models):
             rest = np.random.default_rng(seed).permutation(np.flatnonzero(family != number))
-            rest = rest[: performance_model.CAPACITY]
-            known = performance_model.data(x[rest], y[rest], np.zeros(len(rest)), family[rest], 1e9)
+            rest = rest[: performance_model.MAX_FIT_SAMPLES]
+            known = performance_model.fit_data(x[rest], y[rest], np.zeros(len(rest)), family[rest], 1e9)
             key = jax.random.key(seed)
-            ensemble = performance_model.fit(key, performance_model.new(key, x.shape[1]), known)
+            ensemble = performance_model.fit(key, performance_model.untrained(key, x.shape[1]), known)
             mean, std = (np.asarray(z) for z in ensemble.predict(x[family == number]))
             off = y[family == number] - mean
             yield {
                 "seed": seed, "family": model, "speeds": len(off),
-                "within": int((np.abs(off) < performance_model.AT_90 * std).sum()),
+                "within": int((np.abs(off) < performance_model.Z_90 * std).sum()),
                 "rms": float(np.sqrt(np.mean(off**2))), "rms_guess": float(np.sqrt(np.mean(y[family == number] ** 2))),
                 "std": float(std.mean()),
             }  # fmt: skip
@@ -296,14 +298,14 @@ def scale(options: Any) -> Iterator[Figures]:
         yield {"gpus": gpus, "jobs": len(p.gang), "median_s": float(np.median(taken))}
 
 
-def crowd(gpus: int, jobs: int, kernels: int = 24) -> Picture:
+def crowd(gpus: int, jobs: int, kernels: int = 24) -> PlanInputs:
     """Jobs that wait for a cluster of three kinds of GPU, four to a machine, each of which two may share."""
     rng = np.random.default_rng(0)
     best = rng.lognormal(0, 1, (kernels, 1)) * np.asarray([[1.0, 0.5, 0.15]]) * rng.lognormal(0, 0.2, (kernels, 3))
     kernel = rng.integers(0, kernels, jobs)
     lane_device = np.repeat(np.arange(gpus), 2)
     none = np.zeros(jobs)
-    return Picture(
+    return PlanInputs(
         boundary=np.asarray(True), seed=np.asarray(0), windows=np.asarray(1), now_s=np.asarray(360.0),
         since_s=np.asarray(360.0), gang=np.arange(jobs), job=np.arange(jobs), kernel=kernel,
         priority=np.zeros(jobs, int), workers=rng.choice([1, 1, 1, 2, 4], jobs), standing=np.full(jobs, WAITS),

@@ -31,9 +31,9 @@ from rich.console import Console
 
 from benchmarks.common import before, gather, in_parts, parser
 from benchmarks.training_jobs import OURS, Figures, by_load, figures, planner, unknown_case
-from symphony.policies.describing import describe
+from symphony.policies.initial_beliefs import describe_jobs
 from symphony.policies.placer import Placer, network
-from symphony.training import placing
+from symphony.training import placer_training
 from symphony.training.closed_loop import run
 
 SECTIONS = ("collect", "train", "policies")
@@ -45,24 +45,24 @@ UNTRAINED = "untrained"
 def collect(options: Any) -> Iterator[Figures]:
     """Worlds that may be, after the planner has run one list."""
     scenario, made = unknown_case(COLLECTED, 2, options.jobs, LOAD)
-    out = run(scenario, planner(options.planner), describe(made, scenario.topology))
+    out = run(scenario, planner(options.planner), describe_jobs(made, scenario.topology))
     out.beliefs.refit(out.run.makespan_s)
     counts = [scenario.topology.kind_counts[kind.name] for kind in scenario.topology.kinds]
     width = np.asarray([shape.gpus for shape in made.shapes])
-    worlds = placing.worlds(out.beliefs, width, np.asarray(counts), np.ones(len(counts), int))
+    worlds = placer_training.speed_worlds(out.beliefs, width, np.asarray(counts), np.ones(len(counts), int))
     options.weights.mkdir(parents=True, exist_ok=True)
     np.savez(options.weights / "worlds.npz", *(np.asarray(leaf) for leaf in jax.tree.leaves(worlds)))
     yield {"seed": COLLECTED, "samples": out.samples, "members": int(worlds.members.unit_s.shape[0])}
 
 
-def kept_worlds(options: Any) -> placing.Worlds:
+def kept_worlds(options: Any) -> placer_training.SpeedWorlds:
     """What `collect` left."""
     with np.load(options.weights / "worlds.npz") as file:
         leaves = [jnp.asarray(file[name]) for name in file.files]
     unit_s, kept, doubt, every_unit_s, every_kept, width, gpus = leaves
-    return placing.Worlds(
-        placing.World(unit_s, kept), doubt, placing.World(every_unit_s, every_kept), width, gpus
-    )  # fmt: skip
+    sampled = placer_training.SpeedWorld(unit_s, kept)
+    every = placer_training.SpeedWorld(every_unit_s, every_kept)
+    return placer_training.SpeedWorlds(sampled, doubt, every, width, gpus)
 
 
 def train(options: Any) -> Iterator[Figures]:
@@ -71,16 +71,16 @@ def train(options: Any) -> Iterator[Figures]:
     for how in options.how:
         began, steps = time.perf_counter(), 2 if options.quick else options.steps
         until = began + 60 * options.minutes
-        found = placing.train(
+        found = placer_training.train(
             w, how=how, steps=steps, batch=options.batch, repeats=options.repeats,
             goes_on=lambda step, until=until: step < 2 or time.perf_counter() < until,
         )  # fmt: skip
-        served = placing.adapt(found.weights, w) if how == "meta" else found.weights
+        served = placer_training.adapt(found.weights, w) if how == "meta" else found.weights
         eqx.tree_serialise_leaves(options.weights / f"{how}.eqx", served)
         yield {
             "trained": how, "steps": len(found.costs), "lists": options.batch, "repeats": options.repeats,
             "wall_s": time.perf_counter() - began, "used": found.used.tolist(),
-            "judged": found.judged, "costs": [round(cost, 3) for cost in found.costs],
+            "judged": found.validation_costs, "costs": [round(cost, 3) for cost in found.costs],
         }  # fmt: skip
 
 
@@ -101,7 +101,7 @@ def policies(options: Any) -> Iterator[Figures]:
         if name in made:
             placer.layers = Placer(made[name]).layers
         scenario, jobs = unknown_case(seed, 2, options.jobs, load)
-        out = run(scenario, learned if name in made else exact, describe(jobs, scenario.topology))
+        out = run(scenario, learned if name in made else exact, describe_jobs(jobs, scenario.topology))
         yield {"load": load, "seed": seed, "policy": name, **figures(out, scenario)}
 
 
@@ -119,7 +119,13 @@ def main() -> None:
     options_parser.add_argument("--policies", nargs="+", help="run these only")
     options_parser.add_argument("--planner", nargs="+", default=[], metavar="NAME=VALUE", help="settings of ours")
     options_parser.add_argument("--weights", type=Path, default=Path("out/training-policies"), help="kept there")
-    options_parser.add_argument("--how", nargs="+", choices=placing.HOW, default=placing.HOW, help="train these only")
+    options_parser.add_argument(
+        "--how",
+        nargs="+",
+        choices=placer_training.TRAINING_METHODS,
+        default=placer_training.TRAINING_METHODS,
+        help="train these only",
+    )
     options_parser.add_argument("--steps", type=int, default=1000, help="of training, at most")
     options_parser.add_argument("--minutes", type=float, default=10.0, help="of training, each, at most")
     options_parser.add_argument("--batch", type=int, default=7, help="lists a step")

@@ -29,9 +29,9 @@ import symphony as sy
 from benchmarks.common import before, gather, in_parts, parser
 from benchmarks.training_jobs import ROUNDS, Figures, tables
 from symphony.engines.local import LocalEngine
-from symphony.lowering.measured_jobs import SAVING, MeasuredJobs, drawn
+from symphony.lowering.measured_jobs import CHECKPOINT_COST, MeasuredJobs, drawn
 from symphony.policies import named
-from symphony.policies.describing import describe
+from symphony.policies.initial_beliefs import describe_jobs
 from symphony.problem.speeds import PACKED
 from symphony.problem.topologies import topology
 from symphony.problem.topology import Topology
@@ -82,7 +82,7 @@ def graphs(made: MeasuredJobs, cluster: Topology, seed: int) -> Iterator[tuple[f
     """When jobs come, and what they are. A step is one of the whole gang; Gavel counts those of all its workers."""
     shapes = {str(shape): shape for shape in made.shapes}
     rng = np.random.default_rng([seed, 9])
-    checkpoint_s, restore_s = (seconds / SCALE for seconds in SAVING)
+    checkpoint_s, restore_s = (seconds / SCALE for seconds in CHECKPOINT_COST)
     for number, job in enumerate(made.workload.jobs):
         task = made.workload.graphs[job.graph].tasks[0]
         shape, noise = shapes[task.kernel], float(np.exp(rng.normal(0, NOISE)))
@@ -151,7 +151,7 @@ def real(policy: str, made: MeasuredJobs, cluster: Topology, seed: int) -> Figur
 def simulated(policy: str, made: MeasuredJobs, cluster: Topology, seed: int) -> Figures:
     """The same in the simulator's closed loop."""
     scenario: Scenario = draw(cluster, made.workload, seed, replace(ROUNDS, work_noise=NOISE), job_slots=64)
-    out = run(replace(scenario, truth=made.truth, told=made.told), named(policy), describe(made, cluster))
+    out = run(replace(scenario, truth=made.truth, believed=made.believed), named(policy), describe_jobs(made, cluster))
     ended = [job.completion_s for job in out.run.jobs]
     return {"mean_s": float(np.mean(ended)), "samples": out.samples}
 

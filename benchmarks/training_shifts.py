@@ -38,12 +38,12 @@ from benchmarks.training_jobs import (
     unknown_case,
 )
 from symphony.lowering.measured_jobs import MeasuredJobs
-from symphony.policies.describing import describe
-from symphony.policies.exploration import HOW
-from symphony.policies.samples import Report
+from symphony.policies.exploration import EXPLORATION_METHODS
+from symphony.policies.initial_beliefs import describe_jobs
+from symphony.policies.speed_samples import SpeedReport
 from symphony.simulator.records import RunRecord
 from symphony.simulator.scenarios import Failure, Scenario
-from symphony.training.closed_loop import Outcome, run
+from symphony.training.closed_loop import ClosedLoopRun, run
 
 SECTIONS = ("families", "mix", "lost", "added", "samples")
 OLD, NEW = ("LM", "ResNet-18", "A3C"), ("Transformer", "ResNet-50", "CycleGAN")
@@ -69,7 +69,7 @@ def shifted(section: str, seed: int, slots: int, jobs: int, load: float) -> tupl
     return scenario, made, at
 
 
-def recovery(out: Outcome, at_s: float) -> dict[str, int] | None:
+def recovery(out: ClosedLoopRun, at_s: float) -> dict[str, int] | None:
     """What it took from a shift until errors are about what they were; None if they never are.
 
     Rounds with reports; placements of any job, moves included; jobs that came since and have been placed.
@@ -122,12 +122,12 @@ def samples(options: Any) -> Iterator[Figures]:
     cases = [(s, h, p) for s in seeds(options) for h in options.explore for p in HEARD]
     for seed, how, part in ((s, h, p) for s, h, p in cases if (s, f"{OURS}, {h}", p) not in known):
         scenario, made = unknown_case(seed, 2, options.jobs, options.load)
-        described = describe(made, scenario.topology)
+        described = describe_jobs(made, scenario.topology)
         out = run(scenario, planner(options.planner, how), described, spoil=some(part, seed))
         yield {"seed": seed, "policy": f"{OURS}, {how}", "heard": part, **figures(out, scenario)}
 
 
-def some(part: float, seed: int) -> Callable[[Report], list[Report]]:
+def some(part: float, seed: int) -> Callable[[SpeedReport], list[SpeedReport]]:
     """Hears a part of the reports."""
     rng = np.random.default_rng([seed, 6])
     return lambda report: [report] if rng.random() < part else []
@@ -182,7 +182,9 @@ def main() -> None:
     in_parts(options_parser)
     options_parser.add_argument("--jobs", type=int, default=48, help="of each seed")
     options_parser.add_argument("--load", type=float, default=2.0, help="of what the cluster sustains")
-    options_parser.add_argument("--explore", nargs="+", choices=HOW, default=HOW, help="of *samples*")
+    options_parser.add_argument(
+        "--explore", nargs="+", choices=EXPLORATION_METHODS, default=EXPLORATION_METHODS, help="of *samples*"
+    )
     options_parser.add_argument("--planner", nargs="+", default=[], metavar="NAME=VALUE", help="settings of ours")
     options_parser.add_argument("--policies", nargs="+", help="run these only, after shifts")
     options_parser.add_argument("--plot", type=Path, metavar="FILE", help="draw regret over time (SVG, PNG)")

@@ -20,18 +20,26 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.common import keep, parser
-from symphony.evaluation.scorecard import SEED
+from symphony.evaluation.scorecard import FIRST_HELD_OUT_SEED
 from symphony.evaluation.statistics import paired
 from symphony.policies import SHIPPED, Learned, named, save
 from symphony.problem.topologies import topology
 from symphony.simulator.contention import Bottleneck
 from symphony.simulator.scenarios import stack
-from symphony.training.train import Course, Drawn, Round, Size, compared, draw, train
+from symphony.training.train import (
+    RoundSize,
+    ScenarioDistribution,
+    TrainingRound,
+    TrainingScenarios,
+    compare_with_rivals,
+    draw,
+    train,
+)
 from symphony.training.update import PPO
 from tests.compiling import compile_quickly
 
 RIVAL = "eft-belief"
-SIZE = Size(pool=96, scenarios=64, validation=40, every=12)
+SIZE = RoundSize(pool=96, scenarios=64, validation=40, every=12)
 AIM = 1.03
 
 
@@ -42,9 +50,9 @@ class Case:
     topology: str
     workloads: tuple[str, ...]
 
-    def course(self) -> Course:
+    def course(self) -> ScenarioDistribution:
         """As all trainings have it."""
-        return Course(topology(self.topology), self.workloads, (0.5, 1.0), 24)
+        return ScenarioDistribution(topology(self.topology), self.workloads, (0.5, 1.0), 24)
 
 
 CASES = {
@@ -54,20 +62,20 @@ CASES = {
 }
 
 
-def held_out(course: Course, drawn: Drawn, seeds: int) -> Drawn:
+def held_out(course: ScenarioDistribution, drawn: TrainingScenarios, seeds: int) -> TrainingScenarios:
     """Scenarios that nobody has learned from, nor was chosen by."""
-    held = [course.scenario(seed) for seed in range(SEED, SEED + seeds)]
+    held = [course.scenario(seed) for seed in range(FIRST_HELD_OUT_SEED, FIRST_HELD_OUT_SEED + seeds)]
     fresh = replace(drawn, held=held, validation=stack(held), rivals=np.ones(seeds))
-    return replace(fresh, rivals=compared(fresh, named(RIVAL), Bottleneck()))
+    return replace(fresh, rivals=compare_with_rivals(fresh, named(RIVAL), Bottleneck()))
 
 
-def measure(case: Case, rounds: int, minutes: float, rate: float, size: Size, out: Path | None) -> dict[str, Any]:
+def measure(case: Case, rounds: int, minutes: float, rate: float, size: RoundSize, out: Path | None) -> dict[str, Any]:
     """Train on, and compare: mean completion times over the rival's, by scenario."""
     course, method, shipped = case.course(), replace(PPO, rate=rate), named(SHIPPED)
     assert isinstance(shipped, Learned)
     drawn = draw(course, size, method, Bottleneck(), (RIVAL,))
 
-    def tell(told: Round) -> None:
+    def tell(told: TrainingRound) -> None:
         print(f"round {told.number + 1} {told.seconds:.0f} s {told.rate:,.0f}/s {told.against or ''}", flush=True)
 
     trained, history = train(
@@ -85,8 +93,8 @@ def measure(case: Case, rounds: int, minutes: float, rate: float, size: Size, ou
         save(out, trained.network, {"topologies": [case.topology], "workloads": list(case.workloads)})
     test = held_out(course, drawn, size.validation)
     return {
-        "shipped": compared(test, shipped, Bottleneck()).tolist(),
-        "trained": compared(test, trained, Bottleneck()).tolist(),
+        "shipped": compare_with_rivals(test, shipped, Bottleneck()).tolist(),
+        "trained": compare_with_rivals(test, trained, Bottleneck()).tolist(),
         "looks": [(told.number + 1, told.against) for told in history if told.against is not None],
         "decisions": history[-1].decisions,
         "seconds": history[-1].seconds,

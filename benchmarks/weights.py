@@ -1,6 +1,6 @@
 """The weights that come with the package: `python -m benchmarks.weights OUT [--quick] [--rounds N] [--minutes M]`.
 
-Trains from nothing, or on from other weights (softened, if asked: see `Network.softened`), in rounds of five kinds in
+Trains from nothing, or on from other weights (softened, if asked: see `Network.scaled`), in rounds of five kinds in
 turn: many jobs on `paper` and on `machine`; one large graph alone, on `machine` and on a node whose cores are worth
 using beside its GPUs; and one small graph alone on four unlike devices. It wants an accelerator; stopped, the same
 command goes on where it was.
@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from symphony.oracle.provable import four
+from symphony.oracle.provable import four_devices
 from symphony.policies import Learned, Network, Sizes, load, save
 from symphony.policies.weights import mean
 from symphony.problem.topologies import topology
 from symphony.simulator.contention import Bottleneck
 from symphony.simulator.scenarios import CALM
 from symphony.training.train import RIVALS as MANY_RIVALS
-from symphony.training.train import Course, Drawn, Round, Size, draw, train
+from symphony.training.train import RoundSize, ScenarioDistribution, TrainingRound, TrainingScenarios, draw, train
 from symphony.training.update import PPO
 from tests.compiling import compile_quickly
 
@@ -37,7 +37,7 @@ ONE = (
 LARGE = (*ONE[:-1], "cholesky:14?jobs=1")  # cores are worth using the longer, the larger a graph is
 SMALL = ("layered:16?jobs=1", "fork-join:16?jobs=1", "layered:20?jobs=1&ccr=1", "lu:3?jobs=1")
 NODE = Path(__file__).parent / "node.toml"
-SIZE = Size(pool=160, scenarios=32, every=32)
+SIZE = RoundSize(pool=160, scenarios=32, every=32)
 ONE_SIZE = replace(SIZE, pool=96, validation=24)
 SOFT = Sizes(sharpness=0.3)  # see "What the parts are worth" in docs/benchmarks.md
 RIVALS = ("eft-belief", "dmdas", "heft")  # of one graph
@@ -47,8 +47,8 @@ RIVALS = ("eft-belief", "dmdas", "heft")  # of one graph
 class Kind:
     """A kind of round."""
 
-    course: Course
-    size: Size
+    course: ScenarioDistribution
+    size: RoundSize
     rivals: tuple[str, ...]
     turns: tuple[int, ...]  # of eight
 
@@ -57,20 +57,20 @@ def kinds(quick: bool) -> tuple[Kind, ...]:
     """What is drawn, and how much of it."""
     paper, machine, node = topology("paper"), topology("machine"), topology(NODE)
     made = (
-        Kind(Course(paper, MANY, (0.5, 1.0), 24), SIZE, MANY_RIVALS, (0, 4)),
-        Kind(Course(machine, MANY, (0.5, 1.0), 24), SIZE, MANY_RIVALS, (2, 6)),
-        Kind(Course(node, LARGE, (0.5, 1.0), 1, CALM), ONE_SIZE, RIVALS, (1, 5)),
-        Kind(Course(machine, ONE, (0.5, 1.0), 1), ONE_SIZE, RIVALS, (3,)),
-        Kind(Course(four(bus=False), SMALL, (0.5, 1.0), 1, CALM), SIZE, RIVALS, (7,)),
+        Kind(ScenarioDistribution(paper, MANY, (0.5, 1.0), 24), SIZE, MANY_RIVALS, (0, 4)),
+        Kind(ScenarioDistribution(machine, MANY, (0.5, 1.0), 24), SIZE, MANY_RIVALS, (2, 6)),
+        Kind(ScenarioDistribution(node, LARGE, (0.5, 1.0), 1, CALM), ONE_SIZE, RIVALS, (1, 5)),
+        Kind(ScenarioDistribution(machine, ONE, (0.5, 1.0), 1), ONE_SIZE, RIVALS, (3,)),
+        Kind(ScenarioDistribution(four_devices(bus=False), SMALL, (0.5, 1.0), 1, CALM), SIZE, RIVALS, (7,)),
     )
     if not quick:
         return made
-    little = Size(pool=8, scenarios=2, group=4, validation=4, every=4)
+    little = RoundSize(pool=8, scenarios=2, group=4, validation=4, every=4)
     course = replace(made[-1].course, workloads=("cholesky:3?jobs=2",))  # each kind would be several programs
     return (Kind(course, little, RIVALS[:1], tuple(range(8))),)
 
 
-def drawn(quick: bool) -> list[Drawn]:
+def drawn(quick: bool) -> list[TrainingScenarios]:
     """The scenarios of eight rounds."""
     chosen = kinds(quick)
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as processes:
@@ -104,7 +104,7 @@ def main() -> None:
         compile_quickly()  # it is compilation that takes the time
     chosen = kinds(given.quick)
     size = chosen[0].size if given.quick else replace(SIZE, scenarios=given.scenarios, every=given.every)
-    start = None if given.start is None else Learned(load(given.start)[0].network.softened(given.soften))
+    start = None if given.start is None else Learned(load(given.start)[0].network.scaled(given.soften))
     if not (given.out / "training").exists():
         (given.out / "mean.policy").unlink(missing_ok=True)  # of another training
 
@@ -112,7 +112,7 @@ def main() -> None:
         if given.mean is not None and rounds >= given.mean:
             add_to_mean(given.out / "mean.policy", network)
 
-    def tell(told: Round) -> None:
+    def tell(told: TrainingRound) -> None:
         look = "" if told.against is None else f"  against the best rival {told.against:.4f}"
         print(
             f"round {told.number + 1:4} {told.seconds:6.0f} s {told.rate:8,.0f}/s  entropy {told.entropy:.2f}{look}",

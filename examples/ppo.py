@@ -40,14 +40,14 @@ class Agent(eqx.Module):
     wait: eqx.nn.MLP
     regret: Array  # weight of earliest finish, as a logarithm
 
-    def __init__(self, obs: sy.envs.Features, key: Array, width: int = 32) -> None:
+    def __init__(self, obs: sy.envs.EnvFeatures, key: Array, width: int = 32) -> None:
         one, two = jax.random.split(key)
         size = sum(x.shape[-1] for x in (obs.pairs, obs.gangs, obs.devices, obs.scene))
         self.pair = eqx.nn.MLP(size, "scalar", width, 2, key=one)
         self.wait = eqx.nn.MLP(obs.scene.shape[-1], "scalar", width, 1, key=two)
         self.regret = jnp.log(10.0)
 
-    def __call__(self, obs: sy.envs.Features) -> Array:
+    def __call__(self, obs: sy.envs.EnvFeatures) -> Array:
         count = obs.pairs.shape[:2]
         parts = [
             obs.pairs,
@@ -61,7 +61,7 @@ class Agent(eqx.Module):
         return jnp.concatenate([scores.reshape(-1), others, self.wait(obs.scene)[None] - 3.0])
 
 
-def log_chances(agent: Agent, obs: sy.envs.Features) -> Array:
+def log_chances(agent: Agent, obs: sy.envs.EnvFeatures) -> Array:
     """Logarithms of the probabilities of all actions."""
     return jax.nn.log_softmax(jnp.where(obs.action_mask, agent(obs), -1e9))
 

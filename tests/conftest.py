@@ -22,7 +22,7 @@ def pytest_collection_finish() -> None:
     """Short chunks of steps. And tracing makes millions of small objects: what was imported is not looked at again."""
     from symphony.simulator import run
 
-    run.CHUNK = CHUNK
+    run.STEPS_PER_CHUNK = CHUNK
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
 

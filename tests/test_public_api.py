@@ -349,8 +349,8 @@ def test_a_plug_in_contention_model_changes_the_outcome() -> None:
     free, shared = (
         sy.simulate([scenario], sy.baselines.Fifo(), contention=model)[0] for model in (Free(), sy.Bottleneck())
     )
-    assert max(stay.stretch for stay in free.gangs if stay.outcome == "finished") == pytest.approx(1.0, rel=1e-4)
-    assert max(stay.stretch for stay in shared.gangs if stay.outcome == "finished") > 1.05
+    assert max(stay.slowdown for stay in free.gangs if stay.outcome == "finished") == pytest.approx(1.0, rel=1e-4)
+    assert max(stay.slowdown for stay in shared.gangs if stay.outcome == "finished") > 1.05
 
 
 def test_importing_it_warns_of_nothing() -> None:

@@ -9,19 +9,19 @@ import pytest
 from scipy.optimize import linprog
 
 from symphony.baselines.gavel import (
-    Kept,
+    AllocationProgram,
     MinTotalDuration,
-    Programme,
-    alone,
+    PairSpeed,
+    concatenate,
     finish_time_fair,
     isolated,
-    joined,
-    kept_of,
     max_min,
     max_sum,
+    pair_options,
     pair_speed,
-    pairs,
+    pair_speed_source,
     proportional,
+    single_gang_options,
 )
 from tests.baselines.training import contract, finishes, jobs, preempted, run
 from tests.policies.pictures import picture
@@ -33,7 +33,7 @@ POLICIES = (
 )  # fmt: skip
 
 
-def by_demand(need: np.ndarray) -> Kept:
+def by_demand(need: np.ndarray) -> PairSpeed:
     """What pairs keep as their demands [n, Y, H] predict it."""
     return lambda i, others, k: (pair_speed(need[i, k], need[others, k]), pair_speed(need[others, k], need[i, k]))
 
@@ -48,7 +48,7 @@ def test_it_keeps_the_contract(name: str) -> None:
 
 def shares(rate: np.ndarray, workers: np.ndarray, capacity: np.ndarray) -> np.ndarray:
     """The max-min allocation as a table [jobs, kinds]."""
-    options = alone(rate, workers)
+    options = single_gang_options(rate, workers)
     x = np.zeros(rate.shape)
     x[options.gang[:, 0], options.kind] = max_min(options, len(rate), capacity, proportional(rate, capacity) / workers)
     return x
@@ -109,7 +109,7 @@ def test_jobs_that_need_no_fast_device_are_spread_evenly() -> None:
 def test_max_sum_gives_the_fast_kind_to_who_profits() -> None:
     """One fast, one slow device. The slow one is worth 0.9 to the first and 0.1 to the second."""
     rate, workers, capacity = np.asarray([[1.0, 0.9], [1.0, 0.1]]), np.ones(2), np.ones(2)
-    options = alone(rate, workers)
+    options = single_gang_options(rate, workers)
     x = max_sum(options, 2, capacity, rate.max(axis=1))
     chosen = {(int(g), int(k)): share for (g, _), k, share in zip(options.gang, options.kind, x, strict=True)}
     assert chosen[0, 1] == pytest.approx(1) and chosen[1, 0] == pytest.approx(1)
@@ -118,12 +118,12 @@ def test_max_sum_gives_the_fast_kind_to_who_profits() -> None:
 def test_the_total_duration_is_as_short_as_can_be() -> None:
     """Two jobs on one fast and one slow device, half as fast: 12 units are done in 8 s, whoever has how many."""
     p = picture([9.0, 3.0], [[1.0, 0.5]] * 2, [0, 1])
-    options = alone(p.rate, p.workers)
+    options = single_gang_options(p.rate, p.workers)
     x = MinTotalDuration().allocate(options, np.arange(2), np.ones(2), p)
-    done = Programme(options, 2, np.ones(2)).throughput @ x
+    done = AllocationProgram(options, 2, np.ones(2)).throughput @ x
     assert (p.left / done).max() == pytest.approx(9.0, rel=NEAR)  # the long one has the fast device to itself
     p = picture([6.0, 6.0], [[1.0, 0.5]] * 2, [0, 1])
-    done = Programme(options, 2, np.ones(2)).throughput @ MinTotalDuration().allocate(
+    done = AllocationProgram(options, 2, np.ones(2)).throughput @ MinTotalDuration().allocate(
         options, np.arange(2), np.ones(2), p
     )
     assert p.left / done == pytest.approx([8.0, 8.0], rel=NEAR)
@@ -137,9 +137,9 @@ def test_finish_time_fairness_cannot_be_bettered(seed: int) -> None:
     rate, workers, capacity = rng.uniform(0.5, 4.0, (n, 2)), np.ones(n), np.asarray([2.0, 1.0])
     left, age = rng.uniform(10, 100, n), rng.uniform(0, 50, n)
     own = 5.0 + left / isolated(rate, workers, capacity)
-    options = alone(rate, workers)
+    options = single_gang_options(rate, workers)
     x = finish_time_fair(options, n, capacity, left, age, own)
-    programme = Programme(options, n, capacity)
+    programme = AllocationProgram(options, n, capacity)
     ratio = ((age + left / (programme.throughput @ x)) / own).max()
     for nearer, reached in ((1.001, True), (0.99, False)):
         need = left / (nearer * ratio * own - age)
@@ -168,21 +168,21 @@ def test_the_speed_of_a_pair_is_that_of_its_scarcest_row() -> None:
 
 def test_only_pairs_that_get_more_done_are_considered() -> None:
     need = np.asarray([[[0.4]], [[0.5]], [[1.0]], [[1.0]]])
-    found = pairs(np.ones((4, 1)), np.ones(4), by_demand(need), [0])
+    found = pair_options(np.ones((4, 1)), np.ones(4), by_demand(need), [0])
     together = {tuple(map(int, pair)) for pair in found.gang}
     assert (0, 1) in together and (2, 3) not in together
-    wide = pairs(np.ones((4, 1)), np.asarray([1.0, 2.0, 1.0, 1.0]), by_demand(need), [0])
+    wide = pair_options(np.ones((4, 1)), np.asarray([1.0, 2.0, 1.0, 1.0]), by_demand(need), [0])
     assert not any(1 in pair for pair in wide.gang)
 
 
 def test_packing_lifts_the_minimum() -> None:
     """Four jobs that use 0.4 of a device each, on one device: a quarter of it each alone, a half in pairs."""
     rate, workers, capacity = np.ones((4, 1)), np.ones(4), np.ones(1)
-    single = alone(rate, workers)
-    both = joined(single, pairs(rate, workers, by_demand(np.full((4, 1, 1), 0.4)), [0]))
+    single = single_gang_options(rate, workers)
+    both = concatenate(single, pair_options(rate, workers, by_demand(np.full((4, 1, 1), 0.4)), [0]))
     for options, least in ((single, 0.25), (both, 0.5)):
         x = max_min(options, 4, capacity, np.ones(4))
-        assert (Programme(options, 4, capacity).throughput @ x).min() == pytest.approx(least, rel=NEAR)
+        assert (AllocationProgram(options, 4, capacity).throughput @ x).min() == pytest.approx(least, rel=NEAR)
 
 
 # -------------------------------------------------------------------- rounds
@@ -248,8 +248,8 @@ def test_what_is_told_of_pairs_counts_more_than_demands() -> None:
     """Kernel 0 keeps 0.9 beside kernel 1, and 1 keeps 0.4 beside 0; like must not share."""
     beside = np.asarray([[0.0, 0.9], [0.4, 0.0]])[..., None]
     p = picture([1.0] * 2, [[1.0]] * 2, [0], slots=2, beside=beside)
-    mine, theirs = kept_of(p, np.asarray([0, 1]))(0, np.asarray([1]), 0)
+    mine, theirs = pair_speed_source(p, np.asarray([0, 1]))(0, np.asarray([1]), 0)
     assert (mine.tolist(), theirs.tolist()) == ([0.9], [0.4])
-    assert len(pairs(p.rate, p.workers, kept_of(p, np.asarray([0, 1])), [0]).kind) == 1
+    assert len(pair_options(p.rate, p.workers, pair_speed_source(p, np.asarray([0, 1])), [0]).kind) == 1
     alike = p._replace(kernel=np.asarray([0, 0]))
-    assert len(pairs(p.rate, p.workers, kept_of(alike, np.asarray([0, 1])), [0]).kind) == 0
+    assert len(pair_options(p.rate, p.workers, pair_speed_source(alike, np.asarray([0, 1])), [0]).kind) == 0

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from symphony.baselines import Graphene, graphene
-from symphony.baselines.tables import links
+from symphony.baselines.graph_tables import data_edges
 from symphony.problem.workload import Edge, Job, Kernel, Profile, Task, TaskGraph, Workload
 from tests.baselines.test_packing import server
 from tests.scheduling.by_hand import Books, decision
@@ -32,8 +32,8 @@ def example() -> Workload:
 
 
 BOOKS = Books(example(), server(10, 10))
-fullness, turn = jax.jit(graphene.fullness), jax.jit(graphene.turn)
-troublesome = jax.jit(lambda t, w: graphene.troublesome(t, w, links(t, w)))
+fullness, turn = jax.jit(graphene.fullness), jax.jit(graphene.placement_class)
+troublesome = jax.jit(lambda t, w: graphene.troublesome(t, w, data_edges(t, w)))
 
 
 def test_long_gangs_and_what_lies_between_them_are_troublesome() -> None:

@@ -65,7 +65,7 @@ def test_what_is_told_of_neighbours_counts_both_ways_and_who_must_not_share_neve
 
     def told(kept: Array) -> Observation:
         every = jnp.ones((kernels, kernels, kinds)).at[:3, :3, :1].set(kept)
-        return replace(seen, told=BeliefArrays(SpeedArrays(nothing, every, jnp.zeros(())), nothing, 0 * every))
+        return replace(seen, believed=BeliefArrays(SpeedArrays(nothing, every, jnp.zeros(())), nothing, 0 * every))
 
     assert interference(told(kept), jnp.asarray(2))[:2].tolist() == pytest.approx([1 + 0.25, 2 / 9], rel=1e-4)
     assert decision(LeastInterference(), told(kept)) == (PLACE, 2, 1)

@@ -6,15 +6,15 @@ import jax
 import numpy as np
 import pytest
 
-from symphony.baselines import Drf, Tetris, packing, tables
+from symphony.baselines import Drf, Tetris, graph_tables, packing
 from symphony.problem.topology import Device, DeviceKind, Hop, Resource, Topology
 from symphony.problem.workload import Job, Kernel, Profile, Task, TaskGraph, Workload
 from symphony.scheduling.policy import PLACE, WAIT, Policy, place
 from tests.scheduling.by_hand import Books, decision
 
 # As a whole: every operation by itself would be a program.
-dominant_share, may_go = jax.jit(packing.dominant_share), jax.jit(packing.may_go)
-openings, gang_seconds = jax.jit(packing.openings), jax.jit(tables.gang_seconds)
+dominant_share, may_go = jax.jit(packing.dominant_share), jax.jit(packing.placeable_gangs)
+openings, gang_seconds = jax.jit(packing.free_placements), jax.jit(graph_tables.gang_seconds)
 
 
 def server(cores: float, memory: float, count: int = 1) -> Topology:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from symphony.baselines import Paragon
-from symphony.baselines.paragon import PROFILED, classify, complete, profiled
+from symphony.baselines.paragon import PROFILED_KINDS, classify, complete, profiled
 from symphony.problem.topology import Device, DeviceKind, Hop, Resource, Topology
 from symphony.problem.workload import Job, Kernel, Profile, Task, TaskGraph, Workload
 from symphony.scheduling.policy import PLACE
@@ -33,7 +33,7 @@ def test_two_kinds_are_profiled_for_most_and_all_for_some() -> None:
     counts = np.asarray(profiled(able)).sum(axis=1)
     assert counts[[0, 2, 4, 6, 8, 10]].tolist() == [6] * 6
     assert counts[5] == 1, "it runs on one kind only"
-    assert set(counts[[1, 3, 7, 9, 11]].tolist()) == {PROFILED}
+    assert set(counts[[1, 3, 7, 9, 11]].tolist()) == {PROFILED_KINDS}
 
 
 def kinds(count: int) -> Topology:

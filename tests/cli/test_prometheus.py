@@ -11,7 +11,7 @@ import pytest
 from symphony.cli.prometheus import Page, serve
 from symphony.problem.errors import InputError
 from symphony.telemetry.reading import Model, Reader
-from symphony.telemetry.spans import Row, Span
+from symphony.telemetry.spans import Span, StatRow
 from tests.telemetry.demo import DEMO
 from tests.waiting import SECONDS
 
@@ -20,19 +20,19 @@ SPAN = Span(Reader(Model(DEMO)), 'CPU"0\\', 1.0, 0.5)
 
 def test_means_are_rates_and_metrics_as_they_are() -> None:
     page = Page()
-    page.update(SPAN, [Row("event", "a", "", 10, 2, 6, 14), Row("metric", "m", "%", 3, 1, 1, 5)])
+    page.update(SPAN, [StatRow("event", "a", "", 10, 2, 6, 14), StatRow("metric", "m", "%", 3, 1, 1, 5)])
     text = page.text()
     assert 'symphony_event_mean{event="a",place="CPU\\"0\\\\",unit=""} 20\n' in text
     assert 'symphony_event_stddev{event="a",place="CPU\\"0\\\\",unit=""} 4\n' in text
     assert 'symphony_metric_mean{metric="m",place="CPU\\"0\\\\",unit="%"} 3\n' in text
     assert "symphony_windows_total 1\n" in text
-    page.update(SPAN, [Row("event", "a", "", math.nan, math.inf, 0, math.inf)])
+    page.update(SPAN, [StatRow("event", "a", "", math.nan, math.inf, 0, math.inf)])
     assert 'unit=""} NaN\n' in page.text() and 'unit=""} +Inf\n' in page.text()
 
 
 def test_every_line_is_a_comment_or_a_sample() -> None:
     page = Page()
-    page.update(SPAN, [Row("event", "a b", "", 10, 2, 6, 14)])
+    page.update(SPAN, [StatRow("event", "a b", "", 10, 2, 6, 14)])
     for line in page.text().splitlines():
         assert (
             line.startswith(("# HELP symphony_", "# TYPE symphony_"))

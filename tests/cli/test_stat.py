@@ -23,7 +23,7 @@ from typer.testing import CliRunner, Result
 
 from symphony.cli import stat as command
 from symphony.problem.errors import DataError, InputError
-from symphony.telemetry import machine, verdicts, wanted
+from symphony.telemetry import event_selection, machine, verdicts
 from tests.cli.command import symphony
 from tests.telemetry import demo
 from tests.telemetry.sources.logs import as_csv, as_json
@@ -67,7 +67,7 @@ def perf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[s
     (tmp_path / "bin").mkdir()
     demo.perf(tmp_path / "bin", windows=60)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(wanted, "core_device", lambda: "cpu")
+    monkeypatch.setattr(event_selection, "core_device", lambda: "cpu")
 
     def asked() -> list[str]:
         words = json.loads((tmp_path / "bin" / "arguments").read_text().splitlines()[-1])
@@ -235,7 +235,7 @@ def test_real_software_events(tmp_path: Path) -> None:
 
 
 @needs_perf
-@pytest.mark.skipif(wanted.core_device() is not None, reason="this machine has a PMU")
+@pytest.mark.skipif(event_selection.core_device() is not None, reason="this machine has a PMU")
 def test_no_pmu_is_said_in_one_line(tmp_path: Path) -> None:
     done = symphony("stat", "-e", "cycles,task-clock", "--", "sleep", "0.1", folder=tmp_path)
     said = done.stderr.strip().splitlines()

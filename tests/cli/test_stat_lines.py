@@ -7,11 +7,11 @@ import math
 import pytest
 
 from symphony.cli.stat_lines import shown
-from symphony.telemetry.spans import Row
+from symphony.telemetry.spans import StatRow
 
 
-def row(value: float, lower: float, upper: float, unit: str = "", kind: str = "event") -> Row:
-    return Row(kind, "x", unit, value, (upper - lower) / 4, lower, upper)
+def row(value: float, lower: float, upper: float, unit: str = "", kind: str = "event") -> StatRow:
+    return StatRow(kind, "x", unit, value, (upper - lower) / 4, lower, upper)
 
 
 @pytest.mark.parametrize(
@@ -29,6 +29,6 @@ def row(value: float, lower: float, upper: float, unit: str = "", kind: str = "e
         (row(math.nan, 0, math.inf), ("<not counted>", "")),
     ],
 )
-def test_values_with_their_intervals(found: Row, expected: tuple[str, str]) -> None:
+def test_values_with_their_intervals(found: StatRow, expected: tuple[str, str]) -> None:
     """Half of an interval would name values that cannot be where one end is much farther off than the other."""
     assert shown(found) == expected

@@ -10,7 +10,7 @@ from symphony.cli.workload import app
 from symphony.lowering import readers
 from symphony.lowering.family import drawn, names, workload
 from symphony.lowering.readers import symphony_file
-from symphony.lowering.readers.reading import Format, Reading
+from symphony.lowering.readers.reading import FileContents, Format
 from symphony.problem import topologies
 from symphony.problem.errors import DataError, InfeasibleError, InputError, SymphonyError, TopologyError, WorkloadError
 from symphony.problem.workload import Job, Kernel, Profile, Task, TaskGraph
@@ -100,7 +100,9 @@ def trace(tmp_path: Path) -> Path:
     kernels = (Kernel("k", {"cpu": Profile(per_work_s=1.0)}), Kernel("unused", {"cpu": Profile(1.0)}))
     graphs = tuple(TaskGraph(f"g{i}", (Task("t", "k", 1.0 + i),)) for i in range(30))
     jobs = tuple(Job(i, 2.0 * i) for i in range(30))
-    symphony_file.write(Reading("x", "x.csv", kernels, graphs, jobs, notes=("It is made up.",)), tmp_path / "t.json")
+    symphony_file.write(
+        FileContents("x", "x.csv", kernels, graphs, jobs, notes=("It is made up.",)), tmp_path / "t.json"
+    )
     return tmp_path / "t.json"
 
 
@@ -185,7 +187,7 @@ def test_convert_keeps_what_is_good_and_says_what_is_not(damaged: Path, tmp_path
 def test_convert_writes_the_cluster_that_a_file_describes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = topologies.topology("machine")
     described = Format(
-        "x", "a cluster", lambda path, head: head == b"x", lambda p, c: Reading("x", "x", topology=cluster)
+        "x", "a cluster", lambda path, head: head == b"x", lambda p, c: FileContents("x", "x", topology=cluster)
     )
     monkeypatch.setattr(readers, "FORMATS", (*readers.FORMATS, described))
     source, out = tmp_path / "x.txt", tmp_path / "x.toml"

@@ -13,7 +13,7 @@ import pytest
 import symphony as sy
 from symphony.engines import gangs
 from symphony.engines.engine import DIED, RAISED, DeviceDown, Failed, Stopped, Work
-from symphony.engines.gangs import Gangs, whole
+from symphony.engines.gangs import GangEngine, gang_engine
 from symphony.engines.local import LocalEngine
 from tests.engines.gang_kernels import meet, misses_the_other, one_breaks, wait
 from tests.engines.ray.driving import Driver
@@ -22,7 +22,7 @@ from tests.runtime.machines import machine
 
 @pytest.fixture(scope="module")
 def driver() -> Iterator[Driver]:
-    driver = Driver(whole(LocalEngine(machine(others=2))))  # the two are devices 1 and 2
+    driver = Driver(gang_engine(LocalEngine(machine(others=2))))  # the two are devices 1 and 2
     yield driver
     driver.engine.close()
 
@@ -46,7 +46,7 @@ def test_a_gang_ends_once_with_what_rank_0_returns(driver: Driver, tmp_path: Pat
 def test_if_one_of_a_gang_fails_the_others_are_stopped(
     driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gangs, "GRACE_S", 0.01)
+    monkeypatch.setattr(gangs, "PEER_EXIT_GRACE_S", 0.01)
     [event] = driver.run(gang(driver, one_breaks, str(tmp_path)))  # rank 0 would wait for an hour
     assert isinstance(event, Failed) and (event.why, event.message) == (RAISED, "rank 1 does not like it")
 
@@ -67,7 +67,7 @@ def test_a_gang_stops_as_a_whole(driver: Driver, tmp_path: Path, how: str) -> No
 
 def test_a_device_is_down_when_its_gangs_have_left_all_of_theirs(tmp_path: Path) -> None:
     local = LocalEngine(machine(others=2))
-    driver, said = Driver(Gangs(local)), []
+    driver, said = Driver(GangEngine(local)), []
     try:
         work = gang(driver, wait, str(tmp_path))
         driver.engine.dispatch([work])
@@ -81,5 +81,5 @@ def test_a_device_is_down_when_its_gangs_have_left_all_of_theirs(tmp_path: Path)
 
 
 def test_an_engine_that_takes_gangs_whole_is_an_engine_like_any_other(driver: Driver) -> None:
-    assert whole(driver.engine) is driver.engine
+    assert gang_engine(driver.engine) is driver.engine
     sy.testing.check_engine(driver.engine)

@@ -207,7 +207,7 @@ def test_large_values_are_files_that_go_when_they_are_freed(driver: Driver) -> N
 def test_many_small_inputs_make_no_large_message(driver: Driver) -> None:
     made = [driver.engine.put(Pickled(*worker.pickled(b"x" * 5_000))) for _ in range(40)]
     work = driver.work(lambda: None)
-    slim = driver.engine._slim(made)
+    slim = driver.engine._without_large_inputs(made)
     assert sum(len(value.at[0] or b"") for value in slim) == 0
     back = [driver.engine.get(value) for value in slim]
     assert all(worker.unpickled(value.head, []) == b"x" * 5_000 for value in back)

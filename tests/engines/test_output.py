@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from symphony.engines import output
-from symphony.engines.output import MOST, PART, Log, files
-from symphony.engines.worker import LINE, Printed
+from symphony.engines.output import MAX_OUTPUT_BYTES, OUTPUT_FILE_BYTES, OutputLog, files
+from symphony.engines.worker import MAX_PENDING_LINE, OutputRedirect
 
 
 @pytest.fixture
@@ -31,14 +31,14 @@ def written(folder: str, rank: int = 0) -> list[bytes]:
 
 
 def test_nothing_is_made_before_something_is_written(folder: str) -> None:
-    log = Log(folder, "a")
+    log = OutputLog(folder, "a")
     log.write(b"")
     log.close()
     assert not os.path.exists(os.path.dirname(folder))
 
 
 def test_lines_are_whole_however_they_are_written(folder: str) -> None:
-    log = Log(folder, "a")
+    log = OutputLog(folder, "a")
     for part in (b"lo", b"ss 0.5", b"\n", b"\n", b"two\nthree\nfo", b"ur"):
         log.write(part)
     assert written(folder) == [b"-> a 0", b"loss 0.5", b"", b"two", b"three", b"four"]  # at once
@@ -47,7 +47,7 @@ def test_lines_are_whole_however_they_are_written(folder: str) -> None:
 
 
 def test_returns_end_lines_as_newlines_do(folder: str) -> None:
-    log = Log(folder, "a")
+    log = OutputLog(folder, "a")
     for part in (b"\r 10%", b"\r 20%", b"\rdone\n", b"dos\r\nline\r", b"\n", b"\n", b"end\r", b"more"):
         log.write(part)
     log.close()
@@ -55,45 +55,48 @@ def test_returns_end_lines_as_newlines_do(folder: str) -> None:
 
 
 def test_every_run_and_every_worker_has_files_of_its_own(folder: str) -> None:
-    Log(folder, "a").write(b"killed wh")
-    other = Log(folder, "b", 1)
+    OutputLog(folder, "a").write(b"killed wh")
+    other = OutputLog(folder, "b", 1)
     other.write(b"other\n")
-    second = Log(folder, "b")
+    second = OutputLog(folder, "b")
     second.write(b"again\n")
     assert written(folder) == [b"-> a 0", b"killed wh", b"-> b 0", b"again"]
     assert written(folder, 1) == [b"-> b 0", b"other"]
 
 
 def test_the_newest_is_kept_and_it_is_never_too_much(folder: str) -> None:
-    log, most = Log(folder, "a"), 0
+    log, most = OutputLog(folder, "a"), 0
     for step in range(60_000):
         log.write(b"step %d %s\n" % (step, b"x" * 180))
         if step % 1_000 == 0:
             most = max(most, sum(size for _, size in files(folder)[0]))
     found = files(folder)[0]
-    assert sum(size for _, size in found) >= MOST - 2 * PART and most <= MOST + PART
+    assert (
+        sum(size for _, size in found) >= MAX_OUTPUT_BYTES - 2 * OUTPUT_FILE_BYTES
+        and most <= MAX_OUTPUT_BYTES + OUTPUT_FILE_BYTES
+    )
     lines = [line for line in written(folder) if not line.startswith(b"->")]
     steps = [int(line.split()[1]) for line in lines]
     assert steps == list(range(steps[0], 60_000)) and steps[0] > 0
     assert written(folder)[0] == b"-> a %d" % found[0][0]  # parts of one run
-    log.write(b"y" * (3 * MOST) + b"\n")
-    assert sum(size for _, size in files(folder)[0]) <= MOST + PART
+    log.write(b"y" * (3 * MAX_OUTPUT_BYTES) + b"\n")
+    assert sum(size for _, size in files(folder)[0]) <= MAX_OUTPUT_BYTES + OUTPUT_FILE_BYTES
 
 
 def test_runs_that_write_little_and_are_many_leave_few_files(folder: str) -> None:
-    for number in range(3 * output.FILES):
-        Log(folder, f"r{number}").write(b"begun\n")
-    assert len(files(folder)[0]) == output.FILES and written(folder)[-2:] == [b"-> r191 0", b"begun"]
+    for number in range(3 * output.MAX_OUTPUT_FILES):
+        OutputLog(folder, f"r{number}").write(b"begun\n")
+    assert len(files(folder)[0]) == output.MAX_OUTPUT_FILES and written(folder)[-2:] == [b"-> r191 0", b"begun"]
 
 
 def test_what_cannot_be_written_is_dropped_and_the_next_line_is_whole(
     folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nowhere = Log(str(tmp_path / "not" / "there" / "0"), "a")
+    nowhere = OutputLog(str(tmp_path / "not" / "there" / "0"), "a")
     assert not nowhere.write(b"lost\n")  # a folder that this machine does not reach is not made
     nowhere.close()
     assert not (tmp_path / "not").exists()
-    log = Log(folder, "a")
+    log = OutputLog(folder, "a")
     log.write(b"one\n")
     write = os.write
 
@@ -116,15 +119,15 @@ def test_what_cannot_be_written_is_dropped_and_the_next_line_is_whole(
 
 
 def test_a_line_without_an_end_waits_but_not_for_long(folder: str) -> None:
-    printed = Printed(lambda: Log)
+    printed = OutputRedirect(lambda: OutputLog)
     with printed.kept((folder, "a"), 0):
         sys.stdout.write("short")
         assert files(folder) == {}
-        sys.stdout.write("x" * (LINE + 1))
-        assert written(folder)[1] == b"short" + b"x" * (LINE + 1)
-        for _ in range(LINE + 1):
+        sys.stdout.write("x" * (MAX_PENDING_LINE + 1))
+        assert written(folder)[1] == b"short" + b"x" * (MAX_PENDING_LINE + 1)
+        for _ in range(MAX_PENDING_LINE + 1):
             sys.stdout.write(".")
-        assert written(folder)[1].endswith(b"x" + b"." * (LINE + 1))
+        assert written(folder)[1].endswith(b"x" + b"." * (MAX_PENDING_LINE + 1))
 
 
 def run(script: str, folder: str) -> int:
@@ -178,7 +181,7 @@ def test_what_is_killed_has_left_all_that_it_wrote(folder: str) -> None:
 
 def test_only_files_are_found(folder: str, tmp_path: Path) -> None:
     """A job can make anything there; whoever opens a named pipe would wait for somebody to write to it."""
-    Log(folder, "a").write(b"line\n")
+    OutputLog(folder, "a").write(b"line\n")
     os.mkfifo(os.path.join(folder, "0.7"))
     os.symlink("/dev/zero", os.path.join(folder, "0.8"))
     assert [number for number, _ in files(folder)[0]] == [0]

@@ -89,7 +89,11 @@ def test_what_this_machine_cannot_unpickle_is_kept_for_another(tmp_path: Path) -
     job.save(0)
     checkpoint = tmp_path / "checkpoint-3"
     body = b"cno_such_module\nthing\n."
-    tail = len(body).to_bytes(8, "little") + training_run.zlib.crc32(body).to_bytes(4, "little") + training_run.END
+    tail = (
+        len(body).to_bytes(8, "little")
+        + training_run.zlib.crc32(body).to_bytes(4, "little")
+        + training_run.CHECKPOINT_MAGIC
+    )
     checkpoint.write_bytes(body + tail)
     assert run(tmp_path, "b").began == 0 and checkpoint.exists()
     again = run(tmp_path, "c")

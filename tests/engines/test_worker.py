@@ -42,7 +42,7 @@ def test_values_come_out_as_they_went_in(value, tmp_path: Path) -> None:
         if isinstance(old, np.ndarray):
             assert new.dtype == old.dtype and new.flags.writeable
             assert new.flags.f_contiguous or not old.flags.f_contiguous
-    assert len(worker.framed(stored)) < 2 * worker.INLINE  # whatever it is, a message stays small
+    assert len(worker.framed(stored)) < 2 * worker.MAX_INLINE_VALUE_BYTES  # whatever it is, a message stays small
 
 
 def test_large_arrays_are_mapped_and_written_to_by_their_reader_alone(tmp_path: Path) -> None:

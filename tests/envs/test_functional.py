@@ -14,11 +14,11 @@ import pytest
 
 import symphony as sy
 from symphony.baselines import EftBelief, Heft
-from symphony.envs import Features, FunctionalEnv, Params, State
+from symphony.envs import EnvFeatures, EnvState, FunctionalEnv, Params
 from symphony.scheduling import advance
 from symphony.scheduling.policy import PLACE
 from symphony.simulator.records import RunRecord
-from symphony.simulator.rollout import asked, unannounced
+from symphony.simulator.rollout import decision_due, without_arrivals
 from tests.envs.small import SEEDS, described, small
 
 MICRO_STEPS = 320  # enough for each of the scenarios to end
@@ -50,7 +50,7 @@ def test_a_policy_stepped_from_outside_completes_jobs_when_it_does_in_the_simula
 
     def one(carry: Any, _: None) -> tuple[Any, Any]:
         state, memory = carry
-        prepared = policy.prepare(topology, unannounced(state.episode.scenario.workload))
+        prepared = policy.prepare(topology, without_arrivals(state.episode.scenario.workload))
         shown = replace(env.observation(state, params), prepared=prepared)
         memory, action = policy.decide(KEY, memory, shown)
         before = state.episode.world.core.job
@@ -77,7 +77,7 @@ def test_a_policy_stepped_from_outside_completes_jobs_when_it_does_in_the_simula
         assert reward[number].sum() == pytest.approx(-mean_s, rel=1e-5)
 
 
-def earliest(env: FunctionalEnv, state: State, params: Params) -> sy.Action:
+def earliest(env: FunctionalEnv, state: EnvState, params: Params) -> sy.Action:
     """What eft-belief, which remembers nothing, would do."""
     return EftBelief().decide(KEY, None, env.observation(state, params))[1]
 
@@ -177,10 +177,10 @@ def test_step_begins_a_new_episode_where_one_has_ended(micro_steps: int | None) 
     env, params = small(micro_steps=micro_steps, features=False)
     size, steps = 3, 250 if micro_steps is None else 400
 
-    def one(state: State, key: jax.Array) -> tuple[State, Any]:
+    def one(state: EnvState, key: jax.Array) -> tuple[EnvState, Any]:
         _, state, reward, done, info = env.step(key, state, earliest(env, state, params), params)
         world, s = state.episode.world, replace(state.episode.scenario, topology=params.scenarios.topology)
-        return state, (reward, done, info, world.now.total, asked(world, s))
+        return state, (reward, done, info, world.now.total, decision_due(world, s))
 
     def whole(key: jax.Array) -> Any:
         _, state = jax.vmap(env.reset_to, in_axes=(0, None))(jnp.zeros(size, int), params)
@@ -221,7 +221,7 @@ def _returns(number: int) -> float:
 class FirstListed(eqx.Module):
     """An agent that likes actions the less, the higher their number."""
 
-    def __call__(self, features: Features) -> jax.Array:
+    def __call__(self, features: EnvFeatures) -> jax.Array:
         """Scores."""
         return -jnp.arange(features.action_mask.shape[0])
 

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import numpy as np
 import pytest
 
-from symphony.evaluation.archive import VERSION, Contents, DeviceMeta, ScenarioMeta, load, save
+from symphony.evaluation.archive import REPORT_VERSION, Contents, DeviceMeta, ScenarioMeta, load, save
 from symphony.evaluation.metrics import METRICS
 from symphony.problem.errors import InputError
 from tests.evaluation import synthetic
@@ -65,7 +65,7 @@ def test_every_record_is_in_it_by_columns_with_its_metrics(contents: Contents, t
 def test_each_run_is_a_line(contents: Contents, tmp_path: Path) -> None:
     save(contents, tmp_path / "records.json")
     head, *lines, end = (tmp_path / "records.json").read_text().splitlines()
-    assert json.loads(head + "]}")["version"] == VERSION
+    assert json.loads(head + "]}")["version"] == REPORT_VERSION
     assert [json.loads(line.rstrip(","))["policy"] for line in lines] == [run.policy for run in contents.runs]
     assert end == "]}"
 
@@ -108,7 +108,7 @@ def test_a_file_that_is_not_ours_is_refused_with_a_hint(contents: Contents, tmp_
         tmp_path / "binary.json": "no whole JSON",
         tmp_path / "half.json.gz": "no whole JSON",
         edited(tmp_path / "part.json", runs=[{"policy": "fifo"}]): "missing or malformed",
-        edited(tmp_path / "newer.json", version=VERSION + 1): f"version {VERSION + 1}",
+        edited(tmp_path / "newer.json", version=REPORT_VERSION + 1): f"version {REPORT_VERSION + 1}",
     }
     for path, message in cases.items():
         with pytest.raises(InputError, match=message) as caught:

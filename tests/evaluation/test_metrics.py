@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from symphony.evaluation.metrics import LOSS_CLASSES, METRICS, finish_time_fairness, gang_stretches, metrics
+from symphony.evaluation.metrics import LOSS_CLASSES, METRICS, finish_time_fairness, gang_slowdowns, metrics
 from symphony.simulator.records import GangRecord, JobRecord, RunRecord
 from tests.evaluation import synthetic
 
@@ -50,7 +50,7 @@ def test_an_interrupted_gang_counts_once_with_its_stays_added_up() -> None:
     lost_half = [stay(1, 50, outcome="failed"), stay(1, 100)]
     never_came_back = [stay(2, 70, outcome="preempted")]
     r = run([job(0, 1)], [*resumed_at_full_speed, *lost_half, *never_came_back])
-    assert gang_stretches(r) == pytest.approx([1.0, 1.5])
+    assert gang_slowdowns(r) == pytest.approx([1.0, 1.5])
     values = metrics(r)
     assert (values["isolated_share"], values["worse_share"]) == (0.5, 0.5)
     assert (values["preemptions"], values["failures"]) == (2, 1)

@@ -106,7 +106,7 @@ def test_schedules_decode_to_the_records(report: Report) -> None:
             assert [n * tick for n in drawn["queued"]] == pytest.approx(
                 [s.start_s - s.placed_s for s in stays], abs=tick
             )
-            assert [n / 1000 for n in drawn["stretch"]] == pytest.approx([s.stretch for s in stays], abs=1e-3)
+            assert [n / 1000 for n in drawn["stretch"]] == pytest.approx([s.slowdown for s in stays], abs=1e-3)
             assert drawn["job"] == [s.job for s in stays]
             graph = report.scenarios[plan["seed"]].graphs[0]
             assert [plan["names"][n] for n in drawn["gang"]] == [graph.gangs[s.gang] for s in stays]
@@ -142,19 +142,19 @@ def test_the_embedded_seeds_are_the_middle_and_the_extremes(report: Report) -> N
 
 
 def test_schedules_are_cut_to_what_the_page_may_hold(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "BARS", 60)
+    monkeypatch.setattr(page, "MAX_BARS", 60)
     (plan,) = data_of(page.html(report))["schedules"]
     for drawn in plan["runs"]:
         assert sum(drawn["workers"]) <= 20
         assert drawn["left_out"] + len(drawn["job"]) >= 60
-    monkeypatch.setattr(page, "BARS", 450)
+    monkeypatch.setattr(page, "MAX_BARS", 450)
     assert len(data_of(page.html(report))["schedules"]) == 2
 
 
 def test_a_full_page_stays_below_three_megabytes(report: Report) -> None:
     empty, one = (len(page.for_script(page.payload(r))) for r in (synthetic.report(range(3), 1), report))
     bars = sum(page._bars(report, seed) for seed, _ in page.scheduled_seeds(report))
-    assert (one - empty) / bars * page.BARS < 2.5e6
+    assert (one - empty) / bars * page.MAX_BARS < 2.5e6
 
 
 def test_stalled_runs_leave_strict_json() -> None:

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from symphony.evaluation import scorecard as scorecards
-from symphony.evaluation.scorecard import AIMS, SEED, Aim, Score, Scorecard, _against, evaluate
-from symphony.evaluation.statistics import Estimate
-from symphony.evaluation.survey import Cell, Place, Survey
+from symphony.evaluation.scorecard import AIMS, FIRST_HELD_OUT_SEED, Aim, Score, Scorecard, _against, evaluate
+from symphony.evaluation.statistics import IntervalEstimate
+from symphony.evaluation.survey import Cell, Survey, SurveyWorkload
 from symphony.oracle.oracle import Oracle
 
 pytest.importorskip("ortools", reason="the oracle needs OR-Tools")
-TINY = Place("layered?tasks=3&graphs=2", "machine")
+TINY = SurveyWorkload("layered?tasks=3&graphs=2", "machine")
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def test_no_policy_is_ahead_of_a_proven_oracle(card) -> None:
 
 
 def test_seeds_are_those_that_training_leaves_alone(card) -> None:
-    assert all(cell.seeds == (SEED, SEED + 1) for cell in card[0].survey.cells)
+    assert all(cell.seeds == (FIRST_HELD_OUT_SEED, FIRST_HELD_OUT_SEED + 1) for cell in card[0].survey.cells)
 
 
 def test_it_is_written_with_what_was_met(card) -> None:
@@ -58,7 +58,7 @@ def test_it_is_written_with_what_was_met(card) -> None:
 def made() -> Survey:
     """Ours takes 0.5 and 2 times as long as the rival on two workloads."""
     seeds, rival = (0, 1, 2), np.array([1.0, 2.0, 4.0])
-    places = [Place("a", "m"), Place("b", "m")]
+    places = [SurveyWorkload("a", "m"), SurveyWorkload("b", "m")]
     cells = []
     for place, factor in zip(places, (0.5, 2.0), strict=True):
         cells.append(Cell(place, "ours", False, seeds, {"mean_completion_s": tuple(factor * rival)}))
@@ -81,5 +81,5 @@ def test_what_could_not_be_run_is_not_reached() -> None:
 
 
 def test_an_aim_may_be_a_least_value() -> None:
-    assert Score("", "", "", Estimate(0.7), 0.63, False).met
-    assert not Score("", "", "", Estimate(0.6), 0.63, False).met
+    assert Score("", "", "", IntervalEstimate(0.7), 0.63, False).met
+    assert not Score("", "", "", IntervalEstimate(0.6), 0.63, False).met

@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from symphony.evaluation.metrics import METRICS
-from symphony.evaluation.statistics import Estimate, Paired, holm, main_estimate, paired, verdict
+from symphony.evaluation.statistics import IntervalEstimate, Paired, holm, main_estimate, paired, verdict
 from symphony.problem.errors import InputError
 
 TIME, SHARE, NEITHER = METRICS["mean_completion_s"], METRICS["isolated_share"], METRICS["preemptions"]
@@ -69,13 +69,13 @@ def test_p_goes_over_to_the_normal_law_without_a_jump() -> None:
 
 def test_one_seed_gives_a_value_and_no_interval() -> None:
     result = paired([8.0], [10.0])
-    assert result == Paired(1, Estimate(-2.0), Estimate(pytest.approx(0.8)), None)
+    assert result == Paired(1, IntervalEstimate(-2.0), IntervalEstimate(pytest.approx(0.8)), None)
     assert verdict(result, TIME) == "one seed"
 
 
 def test_the_same_values_are_not_distinguishable() -> None:
     result = paired([3.0, 4.0, 5.0], [3.0, 4.0, 5.0])
-    assert result == Paired(3, Estimate(0.0, 0.0, 0.0), Estimate(1.0, 1.0, 1.0), 1.0)
+    assert result == Paired(3, IntervalEstimate(0.0, 0.0, 0.0), IntervalEstimate(1.0, 1.0, 1.0), 1.0)
     assert verdict(result, TIME) == "not distinguishable"
 
 

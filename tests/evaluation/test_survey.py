@@ -16,24 +16,27 @@ from symphony.baselines import Dmda, Fifo
 from symphony.evaluation import survey as surveys
 from symphony.evaluation import survey_page
 from symphony.evaluation.compare import scenario
-from symphony.evaluation.survey import Cell, Place, Survey, survey
+from symphony.evaluation.survey import Cell, Survey, SurveyWorkload, survey
 from symphony.problem.errors import InputError
 from symphony.problem.topologies import topology
 from symphony.scheduling.one_of import OneOf
 
 SPEC = "layered?jobs=3&tasks=3&graphs=2"
-PLACES = [Place(SPEC, "machine"), Place(f"{SPEC}&load=0.5", "machine")]  # of one size: one program for each group
+PLACES = [
+    SurveyWorkload(SPEC, "machine"),
+    SurveyWorkload(f"{SPEC}&load=0.5", "machine"),
+]  # of one size: one program for each group
 SEEDS = (0, 1, 2, 3, 4, 5, 6, 7)
 
 
-def cell(place: Place, policy: str, values: list[float], *, cheats: bool = False) -> Cell:
+def cell(place: SurveyWorkload, policy: str, values: list[float], *, cheats: bool = False) -> Cell:
     return Cell(place, policy, cheats, SEEDS, {"mean_completion_s": tuple(values)})
 
 
 def made() -> Survey:
     """On `a` fast wins clearly; on `b` fast and slow are alike; the cheat is ahead on both."""
     rng = np.random.default_rng(0)
-    a, b = Place("a", "machine"), Place("b", "machine")
+    a, b = SurveyWorkload("a", "machine"), SurveyWorkload("b", "machine")
     noise = 1 + 0.3 * rng.random(len(SEEDS))
     jitter = 1 + 0.02 * np.array([1, -1, 1, -1, -1, 1, -1, 1])
     return Survey(
@@ -51,11 +54,11 @@ def made() -> Survey:
 
 
 def test_places_are_written_with_an_at_sign() -> None:
-    assert Place.of("training?jobs=3@gpu24", "paper") == Place("training?jobs=3", "gpu24")
-    assert Place.of("eeg", "paper") == Place("eeg", "paper")
-    assert str(Place.of("eeg", "paper")) == "eeg@paper"
+    assert SurveyWorkload.of("training?jobs=3@gpu24", "paper") == SurveyWorkload("training?jobs=3", "gpu24")
+    assert SurveyWorkload.of("eeg", "paper") == SurveyWorkload("eeg", "paper")
+    assert str(SurveyWorkload.of("eeg", "paper")) == "eeg@paper"
     with pytest.raises(InputError, match="names no workload"):
-        Place.of("@gpu24", "paper")
+        SurveyWorkload.of("@gpu24", "paper")
 
 
 def test_a_cheat_is_ranked_but_cannot_win() -> None:
@@ -79,7 +82,7 @@ def test_overall_is_the_geometric_mean_of_the_ratios_to_the_winners() -> None:
 
 
 def test_a_run_that_never_ended_is_last_and_not_tied_with_a_number() -> None:
-    a = Place("a", "machine")
+    a = SurveyWorkload("a", "machine")
     s = Survey([cell(a, "stuck", [math.inf] * 8), cell(a, "fine", [1.0] * 8)], [], "")
     standings = s.standings(a)
     assert [x.policy for x in standings] == ["fine", "stuck"]
@@ -114,7 +117,7 @@ def test_what_is_done_is_not_run_again_and_what_is_not_is(tmp_path: Path, monkey
     more = survey(["sjf", "fifo", "heft"], PLACES[:1], tmp_path, seeds=range(2))
     assert ran == ["fifo"]  # by itself, as in the tests below: one program serves them
     assert [(c.place, c.policy) for c in more.cells] == [(PLACES[0], p) for p in ("sjf", "fifo", "heft")]
-    more = survey(["sjf", "heft"], [*PLACES, Place("variant-calling", "gpu24")], tmp_path, seeds=range(2))
+    more = survey(["sjf", "heft"], [*PLACES, SurveyWorkload("variant-calling", "gpu24")], tmp_path, seeds=range(2))
     assert ran[1:] == ["sjf", "heft"]
     assert [(c.place, c.policy) for c in more.cells] == [(place, p) for place in PLACES for p in ("sjf", "heft")]
     assert len(more.skipped) == 1 and "IndelRealignment" in more.skipped[0]
@@ -146,7 +149,7 @@ def test_another_simulator_is_another_cell(tmp_path: Path, monkeypatch: pytest.M
 
     before = file()
     assert file() == before
-    monkeypatch.setattr(surveys, "_simulator", lambda: "changed")
+    monkeypatch.setattr(surveys, "_code_digest", lambda: "changed")
     assert file() != before
 
 
@@ -169,9 +172,9 @@ def test_nothing_to_run_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no workload"):
         survey(["fifo"], [], tmp_path)
     with pytest.raises(InputError, match="nothing could be run"):
-        survey(["fifo"], [Place("variant-calling", "gpu24")], tmp_path)
+        survey(["fifo"], [SurveyWorkload("variant-calling", "gpu24")], tmp_path)
     with pytest.raises(InputError, match="no-such"):
-        survey(["fifo"], [Place("eeg", "no-such")], tmp_path)
+        survey(["fifo"], [SurveyWorkload("eeg", "no-such")], tmp_path)
 
 
 def test_json_holds_every_cell(tmp_path: Path) -> None:

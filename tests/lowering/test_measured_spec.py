@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from symphony.lowering.measured_jobs import sharable
-from symphony.lowering.measured_spec import VARIABLE, tables, workload
+from symphony.lowering.measured_spec import DATA_VARIABLE, tables, workload
 from symphony.problem.errors import DataError, InfeasibleError, WorkloadError
 from symphony.problem.topologies import topology
 from tests.data import data
@@ -17,7 +17,7 @@ CLUSTER = sharable(topology("gpu24"))
 
 def test_a_spec_draws_and_the_truth_is_not_what_is_told() -> None:
     made = workload("measured:7?load=3&hours=0.5", CLUSTER, 4, data("gavel"))
-    assert len(made.workload.jobs) == 7 and made.truth != made.told
+    assert len(made.workload.jobs) == 7 and made.truth != made.believed
     assert workload("measured?jobs=7&load=3&hours=0.5", CLUSTER, 4, data("gavel")) == made
     quicker = workload("measured:7?load=6&hours=0.5", CLUSTER, 4, data("gavel"))
     assert quicker.workload.jobs[-1].arrival_s == pytest.approx(made.workload.jobs[-1].arrival_s / 2)
@@ -27,7 +27,7 @@ def test_of_a_list_the_first_jobs_come_from_the_start_on_and_all_is_told() -> No
     path = data("gavel", "traces", "small_test.csv")
     made = workload(f"{path}?jobs=3", CLUSTER, 0, data("gavel"))
     assert len(made.workload.jobs) == 3 and min(job.arrival_s for job in made.workload.jobs) == 0
-    assert made.told.unit_s == made.truth.unit_s
+    assert made.believed.unit_s == made.truth.unit_s
 
 
 @pytest.mark.parametrize("spec", ["cholesky:4", "measured:0", "measured?loads=2", "measured:5?load=none", "none.csv"])
@@ -40,12 +40,12 @@ def test_what_is_no_such_workload_is_refused(spec: str, tmp_path: Path) -> None:
 def test_without_tables_or_gpus_that_were_measured_it_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(DATA_VARIABLE, raising=False)
     for folder in (None, tmp_path):
         with pytest.raises(DataError) as missing:
             tables(folder)
-        assert VARIABLE in missing.value.hint
-    monkeypatch.setenv(VARIABLE, str(data("gavel").parent))
+        assert DATA_VARIABLE in missing.value.hint
+    monkeypatch.setenv(DATA_VARIABLE, str(data("gavel").parent))
     assert tables().shapes
     with pytest.raises(InfeasibleError, match="power8"):
         workload("measured:5", topology("paper"), 0)

@@ -15,7 +15,7 @@ from symphony.lowering import readers, trace
 from symphony.lowering.capacity import jobs_per_second
 from symphony.lowering.family import drawn, family, reading, workload
 from symphony.lowering.readers import symphony_file
-from symphony.lowering.readers.reading import Problem, Reading
+from symphony.lowering.readers.reading import FileContents, SkippedRecord
 from symphony.problem.errors import DataError, InfeasibleError, SymphonyWarning, WorkloadError
 from symphony.problem.runnable import check_feasible
 from symphony.problem.topologies import topology
@@ -27,7 +27,7 @@ from tests.test_docs import ROOT, run_snippets
 GPUS = cluster({"gpu": 4})
 
 
-def listed(count: int = 40, **changes: Any) -> Reading:
+def listed(count: int = 40, **changes: Any) -> FileContents:
     """A job list: every job a graph of its own, of 1 or 2 workers, gaps of 1, 2, 3 … seconds."""
     graphs = []
     for number in range(count):
@@ -36,14 +36,14 @@ def listed(count: int = 40, **changes: Any) -> Reading:
         graphs.append(TaskGraph(f"g{number}", tasks, gangs=(Gang("all", workers),)))
     kernels = tuple(Kernel(f"k{i}", {"gpu": Profile(0.5 + i)}) for i in range(3))
     jobs = tuple(Job(number, 7.0 + number * (number + 1) / 2, priority=number % 5) for number in range(count))
-    return replace(Reading("list", "list.csv", kernels, tuple(graphs), jobs), **changes)
+    return replace(FileContents("list", "list.csv", kernels, tuple(graphs), jobs), **changes)
 
 
-def bag(count: int = 12) -> Reading:
+def bag(count: int = 12) -> FileContents:
     """Graphs without arrivals, whose kernels have CPU times only."""
     kernels = tuple(Kernel(f"k{i}", {"cpu": Profile(0.1, 1.0, {"memory": 1e9}, memory=5.0)}) for i in range(4))
     graphs = (TaskGraph(f"g{i}", (Task("a", f"k{i % 4}", 1.0 + i), Task("b", "k0"))) for i in range(count))
-    return Reading("bag", "bag.json", kernels, tuple(graphs), notes=("Times are of one core.",))
+    return FileContents("bag", "bag.json", kernels, tuple(graphs), notes=("Times are of one core.",))
 
 
 # -------------------------------------------------------------------- jobs with arrivals
@@ -82,7 +82,7 @@ def test_machines_are_drawn_unless_the_file_has_them() -> None:
     assert {job.home for job in trace.draw(listed(homes=True), GPUS, 0).workload.jobs} == {0}
 
 
-def gaps(made: trace.Drawn) -> np.ndarray:
+def gaps(made: trace.DrawnWorkload) -> np.ndarray:
     return np.diff([job.arrival_s for job in made.workload.jobs])
 
 
@@ -130,11 +130,11 @@ AT_ONCE = replace(listed(), jobs=tuple(replace(job, arrival_s=0.0) for job in li
         (AT_ONCE, {"load": 0.5}, "all its jobs arrive at once", "arrivals=poisson&load=0.5"),
         (AT_ONCE, {"arrivals": "bursty"}, "all its jobs arrive at once", "arrivals=bursty&load=0.7"),
         (listed(), {"heterogeneity": 1.0}, "have times for gpu: none is modelled", "leave heterogeneity out"),
-        (Reading("r", "rates.csv", listed().kernels), {}, "no task graphs and no jobs, only 3 kernels", "show"),
-        (Reading("r", "pairs.csv", tables={"pairs": []}), {}, "only the table 'pairs'", "show"),
+        (FileContents("r", "rates.csv", listed().kernels), {}, "no task graphs and no jobs, only 3 kernels", "show"),
+        (FileContents("r", "pairs.csv", tables={"pairs": []}), {}, "only the table 'pairs'", "show"),
     ],
 )
-def test_what_makes_no_sense_is_refused(given: Reading, options: dict[str, Any], message: str, hint: str) -> None:
+def test_what_makes_no_sense_is_refused(given: FileContents, options: dict[str, Any], message: str, hint: str) -> None:
     with pytest.raises(WorkloadError) as caught:
         trace.draw(given, GPUS, 0, **options)
     assert message in caught.value.message and caught.value.where == given.source and hint in caught.value.hint
@@ -145,7 +145,7 @@ def test_jobs_that_cannot_run_are_refused_or_left_out_and_listed() -> None:
     with pytest.raises(InfeasibleError, match="g1") as caught:
         trace.draw(listed(), one, 0)
     assert "keep_good=1" in caught.value.hint and caught.value.where.startswith("list.csv: ")
-    earlier = Problem("list.csv: line 3", "it is bad")
+    earlier = SkippedRecord("list.csv: line 3", "it is bad")
     made = trace.draw(listed(problems=(earlier,)), one, 0, keep_good=True)
     check_feasible(one, made.workload)
     assert [graph.name for graph in made.workload.graphs] == [f"g{n}" for n in range(0, 40, 2)]
@@ -173,7 +173,7 @@ def test_graphs_are_picked_at_random_and_arrive_like_a_family() -> None:
     assert len({frozenset(graph.name for graph in w.graphs) for w in few}) > 3
     many = trace.draw(bag(), CPUS, 0, jobs=36).workload
     assert np.bincount([job.graph for job in many.jobs]).tolist() == [3] * 12
-    assert len(trace.draw(bag(), CPUS, 0).workload.jobs) == trace.JOBS
+    assert len(trace.draw(bag(), CPUS, 0).workload.jobs) == trace.DEFAULT_JOBS
     assert [graph.name for graph in trace.draw(bag(), CPUS, 0, jobs=2, first=7).workload.graphs] == ["g7", "g8"]
     low, high = (trace.draw(bag(), CPUS, 3, jobs=24, load=load) for load in (0.3, 0.6))
     np.testing.assert_allclose(gaps(low), 2 * gaps(high))
@@ -198,7 +198,7 @@ def test_times_are_modelled_where_the_file_has_cpus_only_and_it_says_so() -> Non
 def factors(heterogeneity: float, count: int = 400) -> np.ndarray:
     kernels = tuple(Kernel(f"k{i}", {"cpu": Profile(1.0)}) for i in range(count))
     graph = TaskGraph("g", tuple(Task(f"t{i}", f"k{i}") for i in range(count)))
-    made = trace.draw(Reading("b", "b", kernels, (graph,)), BOTH, 0, jobs=1, heterogeneity=heterogeneity)
+    made = trace.draw(FileContents("b", "b", kernels, (graph,)), BOTH, 0, jobs=1, heterogeneity=heterogeneity)
     return np.array(
         [[kernel.implementations[kind].fixed_s for kind in ("gpu", "fpga")] for kernel in made.workload.kernels]
     )

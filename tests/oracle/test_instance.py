@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from symphony.oracle.instance import FULL, ONE_AT_A_TIME, instance, subset
+from symphony.oracle.instance import FULL_LOAD, ONE_AT_A_TIME, instance, subset
 from symphony.problem.topology import Hop, Resource
 from symphony.problem.workload import Gang, TaskGraph
 from symphony.simulator.contention import Bottleneck, ContentionModel, Serial
@@ -37,7 +37,7 @@ def test_transfers_cross_the_bus_at_its_speed() -> None:
     i = instance(scenario(0, bus=True))
     assert i.transfer_s(2e9, 0, 1) == pytest.approx(2.0, rel=1e-5)
     assert i.transfer_s(2e9, 1, 1) == 0 and i.transfer_s(0.0, 0, 1) == 0
-    assert i.crossed[0, 1].tolist() == [0, 0, 0, FULL]
+    assert i.crossed[0, 1].tolist() == [0, 0, 0, FULL_LOAD]
 
 
 def test_a_calm_scenario_is_inside() -> None:

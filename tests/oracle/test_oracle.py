@@ -9,10 +9,10 @@ import pytest
 from symphony.baselines import Heft
 from symphony.evaluation.compare import compare
 from symphony.oracle import oracle as module
-from symphony.oracle.exact import Answer, Model
+from symphony.oracle.exact import ExactModel, SolverResult
 from symphony.oracle.instance import ONE_AT_A_TIME, instance
 from symphony.oracle.oracle import Oracle, Solution
-from symphony.oracle.planner import Planner
+from symphony.oracle.scenario_planner import ScenarioPlanner
 from symphony.problem.errors import InputError, SymphonyWarning
 from symphony.simulator.scenarios import CALM, Phase
 from tests.oracle.small import by_trying_everything, scenario, unlike, work
@@ -58,13 +58,13 @@ def test_outside_the_subset_nothing_is_called_optimal() -> None:
 
 
 def test_a_proof_that_does_not_end_is_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    solve = Model.solve
+    solve = ExactModel.solve
 
-    def tired(self: Model, *args, **kwargs) -> Answer:
+    def tired(self: ExactModel, *args, **kwargs) -> SolverResult:
         answer = solve(self, *args, **kwargs)
         return replace(answer, status="feasible", bound_s=0.8 * answer.value_s)
 
-    monkeypatch.setattr(Model, "solve", tired)
+    monkeypatch.setattr(ExactModel, "solve", tired)
     found = QUICK.solve(scenario(0))
     assert found.label == "gap 20.0%" and found.checks == ()
 
@@ -72,26 +72,26 @@ def test_a_proof_that_does_not_end_is_a_gap(monkeypatch: pytest.MonkeyPatch) -> 
 def test_configurations_that_disagree_are_told_of_and_nothing_is_called_optimal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    solve = Model.solve
+    solve = ExactModel.solve
 
-    def wrong(self: Model, setting, **kwargs) -> Answer:
+    def wrong(self: ExactModel, setting, **kwargs) -> SolverResult:
         answer = solve(self, setting, **kwargs)
         return replace(answer, value_s=answer.value_s * 1.1) if setting.seed else answer
 
-    monkeypatch.setattr(Model, "solve", wrong)
+    monkeypatch.setattr(ExactModel, "solve", wrong)
     with pytest.warns(SymphonyWarning, match="two configurations agree"):
         found = QUICK.solve(scenario(0))
     assert found.label != "optimal" and "exact model" not in found.bounds
 
 
 def test_a_plan_that_the_simulator_does_not_follow_is_not_optimal(monkeypatch: pytest.MonkeyPatch) -> None:
-    solve = Model.solve
+    solve = ExactModel.solve
 
-    def hopeful(self: Model, *args, **kwargs) -> Answer:
+    def hopeful(self: ExactModel, *args, **kwargs) -> SolverResult:
         answer = solve(self, *args, **kwargs)
         return replace(answer, value_s=answer.value_s * 0.9, bound_s=answer.bound_s * 0.9)
 
-    monkeypatch.setattr(Model, "solve", hopeful)
+    monkeypatch.setattr(ExactModel, "solve", hopeful)
     with pytest.warns(SymphonyWarning, match="the simulator agrees"):
         assert QUICK.solve(scenario(0)).label != "optimal"
 
@@ -112,7 +112,7 @@ def test_it_stands_beside_policies_in_a_comparison(solved: dict[bool, Solution])
 
 
 def test_it_is_a_planner_that_cheats() -> None:
-    assert isinstance(QUICK, Planner) and QUICK.cheats
+    assert isinstance(QUICK, ScenarioPlanner) and QUICK.cheats
     assert module.BASELINES and Oracle().starts is None  # all of them
 
 

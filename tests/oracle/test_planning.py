@@ -14,7 +14,7 @@ from symphony.oracle.planning import Planned, plan
 from symphony.oracle.rebuild import rebuild
 from symphony.problem.errors import InputError
 from tests.oracle.small import by_trying_everything, scenario
-from tests.oracle.test_samples import TINY
+from tests.oracle.test_schedule_samples import TINY
 
 SEED = 13  # of a graph for which neither greedy decisions nor HEFT are the best
 

@@ -7,7 +7,7 @@ import pytest
 
 from symphony.oracle.bounds import spread
 from symphony.oracle.instance import Instance, instance
-from symphony.oracle.rebuild import KEPT, Rebuilding, rebuild
+from symphony.oracle.rebuild import MAX_RETURNED_PLANS, Rebuilder, rebuild
 from symphony.oracle.replay import Plan, linear_order, shared_plan
 from symphony.problem.workload import Edge
 from tests.oracle.small import by_trying_everything, replayed, scenario, small_instance
@@ -23,7 +23,7 @@ def test_it_finds_the_optimum_of_a_small_graph(seed: int) -> None:
     i = instance(scenario(seed))
     plans, candidates, _ = rebuild(i, "makespan", [everything_on_one(i)], time_s=600.0, rounds=30)
     assert replayed(i, plans[0]).makespan_s == pytest.approx(by_trying_everything(i)[0], rel=1e-5)
-    assert candidates > 0 and 1 <= len(plans) <= KEPT
+    assert candidates > 0 and 1 <= len(plans) <= MAX_RETURNED_PLANS
 
 
 def test_mean_completion_of_several_jobs() -> None:
@@ -56,7 +56,7 @@ def test_classes_are_drawn_as_often_as_the_area_bound_uses_them() -> None:
     share = spread(i).share
     assert share.sum(axis=1) == pytest.approx(np.ones(9))
     assert share[0, 2] == pytest.approx(1 / 9)  # 4 s on each device: 4 + 4 + 1
-    rebuilding = Rebuilding(i, "makespan", np.random.default_rng(0))
+    rebuilding = Rebuilder(i, "makespan", np.random.default_rng(0))
     drawn = np.concatenate([rebuilding.drawn() for _ in range(20)])
     assert set(np.unique(drawn)) == {3, 4}  # devices 0 to 2, then classes
     assert (drawn == 4).mean() == pytest.approx(1 / 9, abs=0.01)

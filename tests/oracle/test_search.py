@@ -8,7 +8,7 @@ import pytest
 
 from symphony.oracle.instance import instance
 from symphony.oracle.replay import linear_order, shared_plan
-from symphony.oracle.search import Outcome, Simulated, critical, improve, neighbour
+from symphony.oracle.search import PlanOutcome, PlanSimulator, critical, improve, neighbour
 from tests.baselines.cheap import cheap_scenario
 from tests.oracle.small import by_trying_everything, replayed, scenario
 
@@ -19,7 +19,7 @@ def test_it_finds_the_optimum_of_a_small_graph_and_the_simulator_agrees() -> Non
     i = instance(scenario(0))
     everything_on_one = shared_plan(np.zeros((6, 1), int), linear_order(i, np.arange(6.0)))
     with jax.enable_x64(True):
-        run = Simulated(i, "makespan", horizon_s=60.0, batch=BATCH)
+        run = PlanSimulator(i, "makespan", horizon_s=60.0, batch=BATCH)
         plan, outcome, tried = improve(run, [everything_on_one], time_s=600.0, rounds=60)
         again, other, _ = improve(run, [everything_on_one], time_s=600.0, rounds=60)
         before = run([everything_on_one])[0]
@@ -45,7 +45,7 @@ def test_neighbours_are_plans_that_can_be_followed(seed: int) -> None:
     start = rng.random(len(i)) * 10
     changed = 0
     for _ in range(100):
-        other = neighbour(i, plan, Outcome(20.0, start, start + 1), rng)
+        other = neighbour(i, plan, PlanOutcome(20.0, start, start + 1), rng)
         assert sorted(other.rank) == list(range(len(i)))
         for g in range(len(i)):
             mine = other.devices[g][other.devices[g] >= 0]
@@ -60,5 +60,5 @@ def test_the_path_leads_from_the_last_gang_back_to_the_first() -> None:
     i = instance(scenario(0))
     devices = np.asarray([0, 1, 1, 2, 0, 0])[:, None]
     start, finish = np.asarray([0, 1, 3, 1, 7, 9.0]), np.asarray([1, 3, 7, 2, 9, 10.0])
-    path = critical(i, shared_plan(devices, np.arange(6)), Outcome(10.0, start, finish))
+    path = critical(i, shared_plan(devices, np.arange(6)), PlanOutcome(10.0, start, finish))
     assert path.tolist() == [5, 4, 2, 1, 0]

@@ -9,7 +9,7 @@ import pytest
 
 from symphony.lowering.ground_truth import measured
 from symphony.lowering.measured_jobs import drawn, sharable
-from symphony.oracle.training_bound import Jobs, bound_s, really, solve, stretches, ways
+from symphony.oracle.training_bound import TrueJobs, bound_s, gpu_uses, interval_edges, solve, true_jobs
 from symphony.problem.errors import InputError
 from symphony.problem.speeds import SPREAD
 from symphony.problem.topologies import topology
@@ -17,13 +17,13 @@ from symphony.simulator.scenarios import CALM, draw
 from tests.data import data
 
 
-def jobs(arrival: list[float], alone: list[list[float]], gpus: list[int], kept: float = 0.0) -> Jobs:
+def jobs(arrival: list[float], alone: list[list[float]], gpus: list[int], kept: float = 0.0) -> TrueJobs:
     n, y = len(arrival), len(gpus)
-    return Jobs(np.asarray(arrival), np.ones(n, int), np.asarray(alone), np.full((n, n, y), kept), np.asarray(gpus))
+    return TrueJobs(np.asarray(arrival), np.ones(n, int), np.asarray(alone), np.full((n, n, y), kept), np.asarray(gpus))
 
 
-def bound(j: Jobs) -> float:
-    return solve(j, ways(j), np.arange(0.0, 1500.0, 4.0))
+def bound(j: TrueJobs) -> float:
+    return solve(j, gpu_uses(j), np.arange(0.0, 1500.0, 4.0))
 
 
 def test_jobs_that_need_not_wait_take_their_best_time() -> None:
@@ -51,7 +51,7 @@ def test_two_may_share_a_gpu_where_that_is_more_than_taking_turns() -> None:
 def test_coarse_stretches_only_lower_it() -> None:
     rng = np.random.default_rng(0)
     j = jobs(rng.uniform(0, 300, 6).tolist(), rng.uniform(50, 300, (6, 2)).tolist(), [1, 1])
-    assert 0.8 * bound(j) < solve(j, ways(j), stretches(j)) <= bound(j) * (1 + 1e-6)
+    assert 0.8 * bound(j) < solve(j, gpu_uses(j), interval_edges(j)) <= bound(j) * (1 + 1e-6)
 
 
 def test_a_gang_takes_several_gpus() -> None:
@@ -60,11 +60,11 @@ def test_a_gang_takes_several_gpus() -> None:
 
 
 def test_gangs_are_packed_only_where_a_machine_is_large_enough() -> None:
-    """gpu24 has one GPU in a machine. Of the truth, `really` takes what all work on GPUs of a kind will take."""
+    """gpu24 has one GPU in a machine. Of the truth, `true_jobs` takes what all work on GPUs of a kind will take."""
     cluster = sharable(topology("gpu24"))
     made = drawn(measured(data("gavel", "isolated_throughput.csv").parent), cluster, 0, jobs=24)
-    scenario = replace(draw(cluster, made.workload, 0, CALM), truth=made.truth, told=made.told)
-    found = really(scenario)
+    scenario = replace(draw(cluster, made.workload, 0, CALM), truth=made.truth, believed=made.believed)
+    found = true_jobs(scenario)
     wide = int(np.flatnonzero(found.workers == 4)[0])
     task = made.workload.graphs[made.workload.jobs[wide].graph].tasks[0]
     assert found.alone_s[wide, 0] == pytest.approx(made.truth.unit_s[task.kernel, "v100"][SPREAD] * task.units)

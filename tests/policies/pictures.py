@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from symphony.baselines.rounds import RUNS, WAITS, Picture
+from symphony.baselines.round_planning import RUNS, WAITS, PlanInputs
 from symphony.scheduling.state import FREE
 
 
@@ -23,7 +23,7 @@ def picture(
     moving_s: float = 0.0,
     waited_s: list[float] | None = None,
     priority: list[int] | None = None,
-) -> Picture:
+) -> PlanInputs:
     """Jobs with units `left` and rates on each kind, each with a kernel of its own; devices of `kinds`.
 
     `on`: who runs on which device. `beside` [N, N, Y]: what is kept; None = nothing is told.
@@ -36,7 +36,7 @@ def picture(
         holder[np.flatnonzero((lane_device == device) & (holder == FREE))[0]] = row
     told = beside is not None
     speeds = np.asarray(rate, float)
-    return Picture(
+    return PlanInputs(
         boundary=np.asarray(boundary),
         seed=np.asarray(0),
         windows=np.asarray(1),

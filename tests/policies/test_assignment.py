@@ -7,18 +7,18 @@ from itertools import product
 import numpy as np
 import pytest
 
-from symphony.baselines.rounds import Picture, Seats
+from symphony.baselines.round_planning import PlanInputs, SeatAllocation
 from symphony.policies.assignment import assign, best, choices
-from symphony.policies.board import Board
-from symphony.policies.planner import Planner, weights
+from symphony.policies.partial_plan import PartialPlan
+from symphony.policies.planner import Planner, progress_weights
 from tests.policies.pictures import picture
 
 
-def board_of(p: Picture) -> Board:
-    return Board(p, Seats(p), weights(p), 1800.0)
+def board_of(p: PlanInputs) -> PartialPlan:
+    return PartialPlan(p, SeatAllocation(p), progress_weights(p), 1800.0)
 
 
-def everyone(p: Picture) -> np.ndarray:
+def everyone(p: PlanInputs) -> np.ndarray:
     return np.arange(len(p.gang))
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from symphony.policies import encoders
 from symphony.policies.encoders import Dense, GraphEncoder, TopologyEncoder, to_devices, to_rows
-from symphony.policies.features import DEVICE, ROW, graphs
+from symphony.policies.features import DEVICE_FEATURES, ROW_FEATURES, graph_tables
 from tests.scheduling.by_hand import Books, chain, dot, work
 
 
@@ -32,7 +32,7 @@ def test_means_along_routes_are_the_same_by_matrix_and_by_index(books: Books, mo
         return jax.jit(lambda: (to_devices(t, row, layer), to_rows(t, device)))()
 
     by_matrix = means()
-    monkeypatch.setattr(encoders, "DENSE", 0)
+    monkeypatch.setattr(encoders, "MAX_DENSE_ROUTES", 0)
     by_index = means()
     np.testing.assert_allclose(by_matrix[0], by_index[0], atol=1e-6)
     real = np.asarray(t.row_group) >= 0
@@ -42,7 +42,7 @@ def test_means_along_routes_are_the_same_by_matrix_and_by_index(books: Books, mo
 def test_a_busy_row_is_heard_of_by_the_devices_that_share_it_and_by_their_neighbours(books: Books) -> None:
     t = books.t
     encoder = eqx.filter_jit(TopologyEncoder(jax.random.key(1), 8))
-    rows, devices = jnp.zeros((t.capacity.shape[0], ROW)), jnp.zeros((t.exists.shape[0], DEVICE))
+    rows, devices = jnp.zeros((t.capacity.shape[0], ROW_FEATURES)), jnp.zeros((t.exists.shape[0], DEVICE_FEATURES))
     calm = encoder(t, rows, devices)
     busy = encoder(t, rows.at[2, 1].set(3.0), devices)  # the GPU's own link
     moved = np.abs(np.asarray(busy - calm)).max(axis=1) > 1e-6
@@ -51,7 +51,7 @@ def test_a_busy_row_is_heard_of_by_the_devices_that_share_it_and_by_their_neighb
 
 
 def test_gangs_of_a_graph_hear_of_one_another_and_of_no_other_graph(books: Books) -> None:
-    g = jax.jit(graphs)(books.t, books.w)
+    g = jax.jit(graph_tables)(books.t, books.w)
     encoder = eqx.filter_jit(GraphEncoder(jax.random.key(2), 8))
     before = encoder(g)
     changed = jax.tree.map(lambda x: x, g)

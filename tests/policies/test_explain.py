@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from symphony.cli import explain as command
 from symphony.cli import explain_decision
 from symphony.policies import Learned, Network, Sizes, explain, load, named, save
-from symphony.policies.explain import Candidate, Estimate, Explanation
+from symphony.policies.explain import Candidate, DecisionExplanation, PlacementEstimate
 from symphony.problem.errors import InputError
 from symphony.simulator.run import run_traces
 from symphony.simulator.scenarios import stack
@@ -151,10 +151,10 @@ def test_the_command_shows_candidates_beliefs_and_the_heuristic(written: Path, m
 
 
 def test_names_are_whole_in_a_narrow_terminal() -> None:
-    estimate = Estimate(0.147, 0.147, 0.147, 0.00161, 0.0, 0.0, 0.146, 1.0, -0.24, 9.2)
+    estimate = PlacementEstimate(0.147, 0.147, 0.147, 0.00161, 0.0, 0.0, 0.146, 1.0, -0.24, 9.2)
     placed = Candidate("place", "job-3", "call-variants-0", "power8-k80-4/k80-0", 0.07, estimate)
     out = io.StringIO()
     console = Console(file=out, width=80)
-    explain_decision.show(console, Explanation(0, 0.5, (placed,), None, {}, {}), 8)
+    explain_decision.show(console, DecisionExplanation(0, 0.5, (placed,), None, {}, {}), 8)
     shown = out.getvalue()
     assert "call-variants-0 of job-3" in shown and "power8-k80-4/k80-0" in shown and "7%" in shown

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from symphony.baselines.rounds import Picture
-from symphony.policies.exploration import HOW, Exploration, expected_excess
+from symphony.baselines.round_planning import PlanInputs
+from symphony.policies.exploration import EXPLORATION_METHODS, Exploration, expected_excess
 from symphony.policies.planner import Planner
 from symphony.problem.errors import InputError
 from tests.policies.pictures import picture
@@ -14,14 +14,14 @@ from tests.policies.pictures import picture
 JOBS = 12
 
 
-def cluster(std: np.ndarray | float, kept: float = 0.55) -> Picture:
+def cluster(std: np.ndarray | float, kept: float = 0.55) -> PlanInputs:
     """A dozen jobs, each on a fast GPU of its own, and none that is free: exploring is sharing."""
     beside = np.full((JOBS, JOBS, 1), kept)
     p = picture([100.0] * JOBS, [[1.0]] * JOBS, [0] * JOBS, slots=2, beside=beside)
     return p._replace(beside_std=np.broadcast_to(std, beside.shape), unit_std=np.zeros((JOBS, 1, 2)))
 
 
-def moved(p: Picture, how: str, **options: float) -> int:
+def moved(p: PlanInputs, how: str, **options: float) -> int:
     """Jobs that share, each of which has been moved to another."""
     p = p._replace(memo=np.zeros(1), book=np.zeros((JOBS, 1)))
     plan = Planner(exploration=Exploration(how, **options)).plan(p)
@@ -32,12 +32,12 @@ def moved(p: Picture, how: str, **options: float) -> int:
     return JOBS - len(set(used))
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", EXPLORATION_METHODS)
 def test_nothing_is_explored_where_nothing_is_doubted(how: str) -> None:
     assert moved(cluster(std=0.0), how, epsilon=1.0) == 0
 
 
-@pytest.mark.parametrize("how", HOW[1:])
+@pytest.mark.parametrize("how", EXPLORATION_METHODS[1:])
 def test_at_most_a_share_of_the_jobs_explores(how: str) -> None:
     assert moved(cluster(std=0.5, kept=0.9), how, epsilon=1.0, kappa=2.0) <= JOBS // 10
 

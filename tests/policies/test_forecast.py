@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from symphony.policies.beliefs import NOBODY, Beliefs, Described, Query
-from symphony.policies.forecast import ClusterNow, Coming, JobNow, forecast
-from symphony.policies.samples import Report
+from symphony.policies.beliefs import NO_NEIGHBOUR, Beliefs, JobDescriptions, SpeedQuery
+from symphony.policies.forecast import ClusterNow, JobNow, RecentArrivals, forecast
+from symphony.policies.speed_samples import SpeedReport
 from symphony.problem.errors import InputError
 
 N, Y = 4, 2  # kernels 0 and 1 are of one family, 2 and 3 of another
 RNG = np.random.default_rng(0)
-DESCRIBED = Described(
+DESCRIBED = JobDescriptions(
     features=RNG.normal(0, 1, (N, 3)),
     kinds=RNG.normal(0, 1, (Y, 2)),
     family=np.asarray([0, 0, 1, 1]),
@@ -33,12 +33,12 @@ def told(*seen: tuple[int, int, int, float], rounds: int = 6, first_job: int = 1
         for n in range(rounds):
             job = first_job + rounds * place + n
             neighbours = () if beside < 0 else (beside,)
-            report = Report(job, kernel, kind, neighbours, False, NOW_S - 460 + n, NOW_S - 400 + n, 60 / seconds)
-            assert b.hear([report], now_s=NOW_S, placed={job})[0].why == ""
+            report = SpeedReport(job, kernel, kind, neighbours, False, NOW_S - 460 + n, NOW_S - 400 + n, 60 / seconds)
+            assert b.update([report], now_s=NOW_S, placed={job})[0].why == ""
     return b
 
 
-KNOWN = told((0, 0, NOBODY, 4.0))
+KNOWN = told((0, 0, NO_NEIGHBOUR, 4.0))
 
 
 def test_one_that_is_alone_and_known_is_done_when_its_work_is() -> None:
@@ -53,9 +53,9 @@ def test_one_that_is_alone_and_known_is_done_when_its_work_is() -> None:
 
 
 def test_a_job_that_has_said_how_fast_it_is_is_believed() -> None:
-    b = told((0, 0, NOBODY, 4.0))
+    b = told((0, 0, NO_NEIGHBOUR, 4.0))
     for n in range(20):
-        b.hear([Report(7, 0, 0, (), False, 100.0 + n, 160.0 + n, 60 / 4.8)], now_s=NOW_S, placed={7})
+        b.update([SpeedReport(7, 0, 0, (), False, 100.0 + n, 160.0 + n, 60 / 4.8)], now_s=NOW_S, placed={7})
     mine, other = forecast(
         b, [JobNow(7, 0, 500.0, devices=(0,)), JobNow(8, 0, 500.0, devices=(1,))], cluster(0, 0), NOW_S
     )
@@ -70,7 +70,7 @@ def test_the_less_is_known_the_wider_are_bands_and_a_larger_share_needs_wider_on
         (one,) = forecast(b, jobs, cluster(0), NOW_S, share=share)
         return (one.finish_s.high - one.finish_s.low) / (one.finish_s.mid - NOW_S)
 
-    relative, unknown = told((1, 0, NOBODY, 4.0)), Beliefs(DESCRIBED)
+    relative, unknown = told((1, 0, NO_NEIGHBOUR, 4.0)), Beliefs(DESCRIBED)
     assert width(KNOWN) < 0.7 * width(relative) < 0.7 * width(unknown)
     assert width(KNOWN, 0.5) < width(KNOWN) < width(KNOWN, 0.98)
 
@@ -90,7 +90,7 @@ def test_priority_goes_first() -> None:
 
 
 def test_what_a_job_loses_is_named_with_its_neighbour_and_its_band() -> None:
-    b = told((0, 0, NOBODY, 4.0), (0, 0, 2, 5.0))
+    b = told((0, 0, NO_NEIGHBOUR, 4.0), (0, 0, 2, 5.0))
     jobs = [JobNow(5, 0, 500.0, devices=(0,)), JobNow(6, 2, 500.0, devices=(0,)), JobNow(7, 0, 500.0, devices=(1,))]
     shares, other, alone = forecast(b, jobs, cluster(0, 0), NOW_S)
     (loss,) = shares.loses
@@ -104,11 +104,11 @@ def test_what_a_job_loses_is_named_with_its_neighbour_and_its_band() -> None:
 
 def test_samples_are_counted_by_signature_kernel_and_family() -> None:
     shared = (0, 0, 2, 5.0)
-    b = told((0, 0, NOBODY, 4.0), (0, 1, NOBODY, 4.0), shared, shared, (1, 0, NOBODY, 4.0), rounds=2)
+    b = told((0, 0, NO_NEIGHBOUR, 4.0), (0, 1, NO_NEIGHBOUR, 4.0), shared, shared, (1, 0, NO_NEIGHBOUR, 4.0), rounds=2)
     jobs = [JobNow(1, 0, 9.0, devices=(0,)), JobNow(2, 1, 9.0, devices=(1,)), JobNow(3, 0, 9.0, devices=(2,)),
             JobNow(4, 2, 9.0, devices=(2,)), JobNow(5, 0, 9.0, workers=2, devices=(3, 4))]  # fmt: skip
     where = ClusterNow(np.asarray([0, 1, 0, 0, 0]), np.asarray([0, 0, 0, 1, 2]), np.ones(5, bool))
-    alone, elsewhere, shares, stranger, spread = (one.behind for one in forecast(b, jobs, where, NOW_S))
+    alone, elsewhere, shares, stranger, spread = (one.evidence for one in forecast(b, jobs, where, NOW_S))
     assert alone[:3] == (2, 6, 2) and alone.newest_s == 399.0 and not alone.guess_only
     assert elsewhere[:3] == (0, 2, 8)
     assert shares[:3] == (4, 4, 2) and spread[:3] == (0, 8, 2)
@@ -117,7 +117,7 @@ def test_samples_are_counted_by_signature_kernel_and_family() -> None:
 
 def test_draws_have_in_common_what_speeds_do() -> None:
     """One job on two GPUs; another of its family; a stranger. And each is as wide as it is alone."""
-    query = Query(np.asarray([0, 0, 1, 2]), np.asarray([0, 1, 0, 0]), np.zeros(4, int), np.full(4, NOBODY))
+    query = SpeedQuery(np.asarray([0, 0, 1, 2]), np.asarray([0, 1, 0, 0]), np.zeros(4, int), np.full(4, NO_NEIGHBOUR))
     for b, doubts in ((Beliefs(DESCRIBED), True), (KNOWN, False)):
         drawn = b.draws(query, NOW_S, 4000, np.random.default_rng(0))
         mean, std = b.log_seconds(query, NOW_S)
@@ -144,11 +144,11 @@ def test_jobs_yet_to_come_make_others_wait_unless_none_have_come_for_long() -> N
     jobs = [JobNow(1, 0, 100.0, devices=(0,)), JobNow(2, 0, 4000.0)]
     like = [JobNow(n, 0, 200.0) for n in range(10)]
 
-    def start(coming: Coming | None) -> float:
+    def start(coming: RecentArrivals | None) -> float:
         return forecast(KNOWN, jobs, cluster(0), NOW_S, coming=coming)[1].start_s.high
 
-    assert start(Coming(like, for_s=10_000.0)) > start(None) + 500
-    assert start(Coming(like, for_s=10_000.0, silent_s=30_000.0)) == pytest.approx(start(None))
+    assert start(RecentArrivals(like, for_s=10_000.0)) > start(None) + 500
+    assert start(RecentArrivals(like, for_s=10_000.0, silent_s=30_000.0)) == pytest.approx(start(None))
 
 
 def test_where_it_fits_nowhere_a_job_is_not_to_be_expected() -> None:
@@ -160,7 +160,9 @@ def test_where_it_fits_nowhere_a_job_is_not_to_be_expected() -> None:
 
 
 def test_who_is_spread_now_is_at_that_speed_and_equal_questions_have_equal_answers() -> None:
-    slow = Described(DESCRIBED.features, DESCRIBED.kinds, DESCRIBED.family, np.array(DESCRIBED.unit_s), DESCRIBED.kept)
+    slow = JobDescriptions(
+        DESCRIBED.features, DESCRIBED.kinds, DESCRIBED.family, np.array(DESCRIBED.unit_s), DESCRIBED.kept
+    )
     slow.unit_s[..., 1] = 8.0
     apart = ClusterNow(np.zeros(2, int), np.asarray([0, 1]), np.ones(2, bool))
     job = [JobNow(1, 0, 9.0, workers=2, devices=(0, 1))]
@@ -171,6 +173,6 @@ def test_who_is_spread_now_is_at_that_speed_and_equal_questions_have_equal_answe
 
 def test_what_means_nothing_is_refused_and_nobody_expects_nothing() -> None:
     assert forecast(KNOWN, [], cluster(0), NOW_S) == []
-    for wrong in ({"share": 0.0}, {"share": 1.0}, {"draws": 0}, {"coming": Coming([JobNow(1, 0, 9.0)], 0.0)}):
+    for wrong in ({"share": 0.0}, {"share": 1.0}, {"draws": 0}, {"coming": RecentArrivals([JobNow(1, 0, 9.0)], 0.0)}):
         with pytest.raises(InputError, match="means nothing"):
             forecast(KNOWN, [JobNow(1, 0, 9.0)], cluster(0), NOW_S, **wrong)  # type: ignore[arg-type]

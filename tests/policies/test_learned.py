@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from symphony.policies import features
-from symphony.policies.features import see as slow_see
-from symphony.policies.learned import NEVER, Learned, Network, Sizes, chances
+from symphony.policies.features import extract_features as slow_see
+from symphony.policies.learned import MASKED_SCORE, Learned, Network, Sizes, log_probabilities
 from symphony.problem.workload import Job, TaskGraph, Workload
 from symphony.scheduling import estimate
 from symphony.scheduling.one_of import OneOf
@@ -62,7 +62,7 @@ def test_a_network_that_says_nothing_places_where_a_gang_finishes_first() -> Non
 def test_a_heuristic_that_is_less_sharp_says_the_same_in_a_lower_voice() -> None:
     books = shared_books(work(chain(size=5 * GB), dot("any", units=5.0), dot("any", units=1.0)))
     policy = silent()
-    seen = see(books.observe(policy=policy), *SMALL.looks)
+    seen = see(books.observe(policy=policy), *SMALL.counts)
     soft = silent(replace(SMALL, sharpness=0.3)).network.prior(seen)
     np.testing.assert_allclose(soft, 0.3 * np.asarray(policy.network.prior(seen)), rtol=1e-5)
     assert float(soft.max() - soft.min()) > 0
@@ -122,7 +122,7 @@ def test_who_may_be_held_no_longer_is_looked_at_though_others_come_first() -> No
     alone = with_a_busy_gpu(*others)
     assert decision(policy, alone.observe(policy=policy))[0] == WAIT
     books = with_a_busy_gpu(*others, dot("cpu only", units=50.0))
-    seen = see(books.observe(policy=policy), *SMALL.looks)
+    seen = see(books.observe(policy=policy), *SMALL.counts)
     last = 2 + len(others)
     assert last in seen.gangs.number.tolist() and not bool(seen.may_wait)
     assert decision(policy, books.observe(policy=policy))[0] == PLACE
@@ -147,7 +147,7 @@ def test_of_many_devices_a_rough_look_keeps_those_that_hold_inputs(monkeypatch: 
     """5 GB at home, where the gang is slowest but done first; without them the rough look would keep FPGA and GPU."""
     shown = shared_books(work(chain(size=5 * GB))).observe(policy=silent())
     everywhere = see(shown, 1, 4, 0, 0)
-    monkeypatch.setattr(features, "CLOSELY", 2)
+    monkeypatch.setattr(features, "MAX_DEVICES_PER_GANG", 2)
     close = eqx.filter_jit(lambda shown: slow_see(shown, 1, 2, 0, 0))(shown)
     assert close.device[0].tolist() == [CPU0, FPGA] and close.allowed.all()
     where = [everywhere.device[0].tolist().index(device) for device in (CPU0, FPGA)]
@@ -155,17 +155,17 @@ def test_of_many_devices_a_rough_look_keeps_those_that_hold_inputs(monkeypatch: 
 
 
 def test_chances_add_up_to_one_and_devices_that_are_alike_do_not_count_twice() -> None:
-    one = jnp.asarray([[0.0, NEVER, NEVER]])
+    one = jnp.asarray([[0.0, MASKED_SCORE, MASKED_SCORE]])
     alike = jnp.zeros((1, 3))
     waits = jnp.asarray(0.0)
     for scores in (one, alike):
-        told = chances(scores, jnp.full(2, NEVER), waits)
+        told = log_probabilities(scores, jnp.full(2, MASKED_SCORE), waits)
         np.testing.assert_allclose(float(jnp.exp(told).sum()), 1.0, rtol=1e-6)
         np.testing.assert_allclose(float(jnp.exp(told[-1])), 0.5, rtol=1e-6)
 
 
 def test_chances_of_asides_are_weighed_against_gangs() -> None:
-    told = jnp.exp(chances(jnp.zeros((2, 3)), jnp.zeros(1), jnp.asarray(NEVER)))
+    told = jnp.exp(log_probabilities(jnp.zeros((2, 3)), jnp.zeros(1), jnp.asarray(MASKED_SCORE)))
     np.testing.assert_allclose(told, [*[1 / 9] * 6, 1 / 3, 0.0], atol=1e-6)
 
 
@@ -243,9 +243,9 @@ def test_softened_the_best_stays_the_best_and_all_scores_shrink() -> None:
     network = Network(jax.random.key(1), SMALL)
     network = eqx.tree_at(lambda n: n.queue, network, jnp.asarray(0.7))
     scores, softer = (
-        np.asarray(said(Learned(n), books.observe(policy=Learned(n)))) for n in (network, network.softened(0.6))
+        np.asarray(said(Learned(n), books.observe(policy=Learned(n)))) for n in (network, network.scaled(0.6))
     )
-    there = scores > NEVER / 2
+    there = scores > MASKED_SCORE / 2
     assert there.sum() > 3
     np.testing.assert_allclose(softer[there], 0.6 * scores[there], rtol=1e-4, atol=1e-5)
     assert (softer[~there] == scores[~there]).all()

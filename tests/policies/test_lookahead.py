@@ -12,8 +12,8 @@ import pytest
 from jax import Array
 
 from symphony.baselines import Fifo
-from symphony.policies import AHEAD, LookAhead, lookahead, named
-from symphony.policies.learned import NEVER
+from symphony.policies import LOOK_AHEAD, LookAhead, lookahead, named
+from symphony.policies.learned import MASKED_SCORE
 from symphony.policies.lookahead import prefer
 from symphony.problem.errors import PolicyError
 from symphony.scheduling.clock import Amount
@@ -27,7 +27,7 @@ from symphony.simulator.run import simulate
 from symphony.simulator.scenarios import ScenarioArrays, scenario_arrays
 from symphony.simulator.world import World
 from tests.baselines.cheap import cheap_scenario
-from tests.oracle.test_samples import TINY
+from tests.oracle.test_schedule_samples import TINY
 from tests.policies.test_learned import see
 from tests.scheduling.by_hand import dot, shared_books, work
 
@@ -125,15 +125,15 @@ def test_of_devices_that_are_alike_one_is_tried() -> None:
     shown = books.observe(policy=TINY)
     seen = see(shown, 4, 3, 1, 1)
     alike = replace(seen, pairs=seen.pairs.at[0, 1].set(seen.pairs[0, 0]))
-    count = seen.device.size + seen.asides.device.size + 1
-    scores = jnp.full(count, NEVER).at[:3].set(jnp.asarray([3.0, 2.0, 1.0])).at[-1].set(0.5)
+    count = seen.device.size + seen.other_actions.device.size + 1
+    scores = jnp.full(count, MASKED_SCORE).at[:3].set(jnp.asarray([3.0, 2.0, 1.0])).at[-1].set(0.5)
     assert distinct(scores, seen, 3).tolist() == [0, 1, 2]
     assert distinct(scores, alike, 3).tolist() == [0, 2, count - 1]
     assert distinct(scores, alike, 4).tolist() == [0, 2, count - 1, -1]
 
 
 def test_it_needs_a_policy_that_ranks_its_actions_and_something_to_try() -> None:
-    assert isinstance(named(AHEAD), LookAhead)
+    assert isinstance(named(LOOK_AHEAD), LookAhead)
     with pytest.raises(PolicyError, match="rank"):
         LookAhead(Fifo())  # type: ignore[arg-type]
     with pytest.raises(PolicyError, match="samples"):

@@ -22,7 +22,7 @@ def world(rng: np.random.Generator, families: int, each: int) -> tuple[np.ndarra
 
 def fit(x: np.ndarray, y: np.ndarray, age_s: np.ndarray, family: np.ndarray, half_life_s: float = 1e9) -> pm.Ensemble:
     """With few samples, which is what the time depends on."""
-    return pm.fit(KEY, pm.new(KEY, FEATURES), pm.data(x, y, age_s, family, half_life_s, capacity=80))
+    return pm.fit(KEY, pm.untrained(KEY, FEATURES), pm.fit_data(x, y, age_s, family, half_life_s, capacity=80))
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +32,8 @@ def fitted() -> tuple[pm.Ensemble, np.ndarray, np.ndarray]:
 
 
 def test_before_any_sample_guesses_stand_with_a_wide_band() -> None:
-    mean, std = pm.new(KEY, FEATURES).predict(np.ones((4, FEATURES)))
-    assert (np.asarray(mean) == 0).all() and np.allclose(std, pm.UNSEEN)
+    mean, std = pm.untrained(KEY, FEATURES).predict(np.ones((4, FEATURES)))
+    assert (np.asarray(mean) == 0).all() and np.allclose(std, pm.UNSEEN_STD)
 
 
 def test_it_learns_what_all_families_have_in_common(fitted: tuple[pm.Ensemble, np.ndarray, np.ndarray]) -> None:
@@ -49,7 +49,7 @@ def test_intervals_hold_what_they_promise_of_families_never_seen() -> None:
         ensemble = fit(x, y, np.zeros(len(y)), family)
         x, y, _ = world(np.random.default_rng(seed + 100), 60, 5)
         mean, std = map(np.asarray, ensemble.predict(x))
-        held.append(np.mean(np.abs(y - mean) < pm.AT_90 * std))
+        held.append(np.mean(np.abs(y - mean) < pm.Z_90 * std))
     assert 0.85 <= np.mean(held) <= 0.97, held
 
 

@@ -7,9 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from symphony.baselines.rounds import Picture, Seats
-from symphony.policies.placer import FEATURES, Placer, Table, Taken, look, network, take
-from symphony.policies.planner import Planner, history
+from symphony.baselines.round_planning import PlanInputs, SeatAllocation
+from symphony.policies.placer import (
+    PLACER_FEATURES,
+    Placer,
+    RoundAllocation,
+    RoundInputs,
+    action_features,
+    apply_action,
+    network,
+)
+from symphony.policies.planner import Planner, speed_residuals
 from tests.policies.pictures import picture
 
 FAST, SLOW = 0, 1
@@ -20,7 +28,7 @@ def untrained() -> Placer:
     return Placer(network(jax.random.key(0)))
 
 
-def placed(p: Picture, placer: Placer) -> dict[int, list[int]]:
+def placed(p: PlanInputs, placer: Placer) -> dict[int, list[int]]:
     """Devices of each row that is to run."""
     plan = Planner(placer=placer).plan(p._replace(book=np.zeros((len(p.gang), 3))))
     rows = sorted({int(row) for row in plan.lanes if row >= 0})
@@ -59,19 +67,21 @@ def test_what_it_has_learned_counts(untrained: Placer) -> None:
 
 def test_numpy_and_jax_show_a_job_the_same() -> None:
     rng = np.random.default_rng(0)
-    table = Table(
+    table = RoundInputs(
         rng.uniform(0.1, 1, (5, 2)), rng.uniform(0.4, 1, (5, 5, 2)), np.asarray([1, 2, 1, 1, 0]),
         rng.uniform(0, 1, (5, 2)), rng.normal(0, 1, 5), rng.normal(0, 1, 5),
     )  # fmt: skip
-    taken = Taken(np.asarray([2.0, 1.0]), np.full(5, -1), np.full(5, -1))
+    taken = RoundAllocation(np.asarray([2.0, 1.0]), np.full(5, -1), np.full(5, -1))
     for j, action in ((0, 1), (1, 0), (2, 3), (3, 2)):
-        ours = look(np, table, taken, j)
-        theirs = look(jnp, Table(*map(jnp.asarray, table)), Taken(*map(jnp.asarray, taken)), jnp.asarray(j))
-        assert ours[0].shape == (5, FEATURES)
+        ours = action_features(np, table, taken, j)
+        theirs = action_features(
+            jnp, RoundInputs(*map(jnp.asarray, table)), RoundAllocation(*map(jnp.asarray, taken)), jnp.asarray(j)
+        )
+        assert ours[0].shape == (5, PLACER_FEATURES)
         for a, b in zip(ours, theirs, strict=True):
             assert np.allclose(a, b, atol=1e-5)
         assert ours[2][action]
-        taken = take(np, table, taken, j, action, ours[3])
+        taken = apply_action(np, table, taken, j, action, ours[3])
     assert taken.kind.tolist() == [0, -1, 0, 1, -1] and taken.partner.tolist() == [2, -1, 0, -1, -1]
     assert taken.free.tolist() == [1.0, 0.0]
 
@@ -79,6 +89,6 @@ def test_numpy_and_jax_show_a_job_the_same() -> None:
 def test_history_is_how_far_jobs_came_against_what_was_believed() -> None:
     p = picture([100.0, 50.0], [[1.0]] * 2, [0, 0], on={0: 0})
     p = p._replace(book=np.asarray([[0.0, 280.0, 0.0], [0.0, 50.0, 0.0]]), ran_s=np.asarray([360.0, 0.0]))
-    residual = history(p, Seats(p))
+    residual = speed_residuals(p, SeatAllocation(p))
     assert residual[0] == pytest.approx(0.3 * np.log(0.5)) and residual[1] == 0
     assert p.book[:, 1].tolist() == [100.0, 50.0]

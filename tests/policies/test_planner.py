@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from symphony.baselines.rounds import Picture
-from symphony.policies.planner import Planner, weights
+from symphony.baselines.round_planning import PlanInputs
+from symphony.policies.planner import Planner, progress_weights
 from symphony.problem.errors import InputError
 from symphony.testing import check_policy
 from tests.baselines.cheap import cheap_scenario
@@ -15,7 +15,7 @@ from tests.policies.pictures import picture
 FAST, SLOW = 0, 1
 
 
-def placed(p: Picture, planner: Planner | None = None) -> dict[int, list[int]]:
+def placed(p: PlanInputs, planner: Planner | None = None) -> dict[int, list[int]]:
     """Devices of each row that is to run."""
     plan = (planner or Planner()).plan(p)
     rows = sorted({int(row) for row in plan.lanes if row >= 0})
@@ -90,9 +90,9 @@ def test_higher_priority_comes_first() -> None:
 
 
 def test_weights_are_equal_where_nobody_waits_and_grow_with_those_who_do() -> None:
-    calm = weights(picture([10.0, 1000.0], [[1.0, 1.0]] * 2, [FAST, SLOW, FAST]))
+    calm = progress_weights(picture([10.0, 1000.0], [[1.0, 1.0]] * 2, [FAST, SLOW, FAST]))
     assert calm == pytest.approx([1.0, 1.0])
-    busy = weights(picture([10.0, 1000.0, 100.0, 1e4], [[1.0, 1.0]] * 4, [FAST]))
+    busy = progress_weights(picture([10.0, 1000.0, 100.0, 1e4], [[1.0, 1.0]] * 4, [FAST]))
     assert busy == pytest.approx([1 + 0.75 * n for n in (3, 1, 2, 0)])
 
 

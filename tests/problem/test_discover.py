@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from symphony.problem import topology_file
-from symphony.problem.discover import LINK, NIC, PCIE_PAYLOAD, Discovery, discover
+from symphony.problem.discover import DEFAULT_LINK, DEFAULT_NIC, PCIE_PAYLOAD, Discovery, discover
 from symphony.problem.topology import PEER, SWITCH
 
 GEN3_X16 = 8e9 * 16 / 8 * 128 / 130 * PCIE_PAYLOAD
@@ -161,8 +161,8 @@ def test_links_that_are_not_told_are_assumed(tree: Tree) -> None:
             path.write_text("Unknown\n")
     (tree.root / "sys/class/net/eth0/speed").write_text("-1\n")
     found = discover(tree.root)
-    assert rows(found)["box/v100-0/link"] == LINK
-    assert rows(found)["box/nic"] == NIC
+    assert rows(found)["box/v100-0/link"] == DEFAULT_LINK
+    assert rows(found)["box/nic"] == DEFAULT_NIC
     assert "box/s1/sw0" not in rows(found)
     assert noted(found, "the PCIe link of v100 at 0000:83:00.0 is not known")
     assert noted(found, "no network interface tells its speed")

@@ -105,7 +105,7 @@ def test_several_last_tasks_make_a_tuple_and_named_outputs_a_dict(cluster: sy.Cl
 def test_functions_of_jobs_that_are_over_are_forgotten_when_there_are_many(
     cluster: sy.Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("symphony.runtime.cluster.FUNCTIONS", 2)
+    monkeypatch.setattr("symphony.runtime.cluster.MAX_CACHED_FUNCTIONS", 2)
 
     def numbered(number):
         @sy.kernel(name=f"number-{number}")

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from symphony.runtime.demand import ALONE, LEVELS, Company, Demand, Load, Ran, load_of
+from symphony.runtime.demand import NO_LOAD, SHARE_LEVELS, CoRunners, Demand, Load, PastRun, load_of
 from symphony.runtime.profiles import Profiles
 from tests.runtime.machines import machine
 
@@ -16,8 +16,8 @@ ASKS = {"stream": 0.75, "half": 0.4, "compute": 0.03}  # the truth: shares of th
 TAKES = {"stream": 0.2, "half": 0.1, "compute": 0.3}  # seconds, alone
 
 
-def ran(kernel: str, began_s: float = 0.0, ended_s: float = 1.0, device: int = 0) -> Ran:
-    return Ran(kernel, "cpu", device, began_s, ended_s)
+def ran(kernel: str, began_s: float = 0.0, ended_s: float = 1.0, device: int = 0) -> PastRun:
+    return PastRun(kernel, "cpu", device, began_s, ended_s)
 
 
 def learned(pairs: list[tuple[str, str]], runs: int, noise: float = 0.1, seed: int = 0) -> Profiles:
@@ -37,8 +37,8 @@ ALL = [(a, b) for a in ASKS for b in ASKS]
 
 
 def test_before_a_kernel_ran_beside_another_nobody_knows_and_schedulers_are_told_nothing() -> None:
-    assert Demand().share < Demand().std and Demand().told == 0.0
-    assert Demand().slower(ALONE) == (0.0, 0.0)
+    assert Demand().share < Demand().std and Demand().reported_share == 0.0
+    assert Demand().slower(NO_LOAD) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -47,7 +47,7 @@ def test_shares_and_times_alone_are_told_apart(seed: int) -> None:
     for kernel, truth in ASKS.items():
         asks = profiles.demand(kernel, "cpu")
         assert asks.share == pytest.approx(truth, abs=0.15) and asks.std < 0.2
-        assert asks.told == (asks.share if kernel != "compute" else 0.0)
+        assert asks.reported_share == (asks.share if kernel != "compute" else 0.0)
         assert profiles.timing(kernel, "cpu").seconds(0.0) == pytest.approx(TAKES[kernel], rel=0.15)
 
 
@@ -60,7 +60,7 @@ def test_what_is_learned_predicts_how_slow_pairs_are() -> None:
 
 def test_what_only_ever_ran_beside_its_like_is_not_accused() -> None:
     """It may just take that long."""
-    assert learned([("stream", "stream")], 60).demand("stream", "cpu").told == 0.0
+    assert learned([("stream", "stream")], 60).demand("stream", "cpu").reported_share == 0.0
 
 
 def test_wild_runs_do_not_make_a_demand() -> None:
@@ -98,18 +98,18 @@ def test_beliefs_about_demand_are_kept_with_the_times() -> None:
 
 
 def test_company_is_who_ran_at_the_same_time_on_the_same_memory() -> None:
-    company = Company(machine(slots=2, others=1))  # the other device has no memory in common
+    company = CoRunners(machine(slots=2, others=1))  # the other device has no memory in common
     mine = ran("mine", 1.0, 2.0)
     earlier = ran("before", 0.0, 1.0), ran("overlaps", 0.5, 1.5), ran("elsewhere", 1.0, 2.0, device=1)
     for one in (*earlier, mine, ran("ended with it", 1.5, 2.0)):
         company.ended(one)
-    still = [Ran("still", "cpu", 0, 1.75, math.inf, math.nan)]
+    still = [PastRun("still", "cpu", 0, 1.75, math.inf, math.nan)]
     found = company.of(mine, still)
     assert {one.kernel: share for one, share in found} == {"overlaps": 0.5, "ended with it": 0.5, "still": 0.25}
 
 
 def test_company_that_waits_for_its_processor_is_none() -> None:
-    idle = Ran("stream", "cpu", 0, 0.0, 1.0, active=0.25)
+    idle = PastRun("stream", "cpu", 0, 0.0, 1.0, active=0.25)
     assert ran("stream").beside(idle) == 0.25
     half, _ = learned(ALL, 200).demand("stream", "cpu").slower(Load(0.5, same=1.0))
     assert math.exp(half) == pytest.approx(1.2, rel=0.05)  # 1 in half of the time, 1 / 1.5 in the other
@@ -126,8 +126,8 @@ def test_company_counts_when_it_is_there() -> None:
 
 def sure(share: float) -> Demand:
     """A belief without doubt."""
-    weights = np.zeros(len(LEVELS))
-    weights[np.abs(LEVELS - share).argmin()] = 1.0
+    weights = np.zeros(len(SHARE_LEVELS))
+    weights[np.abs(SHARE_LEVELS - share).argmin()] = 1.0
     return Demand(weights)
 
 
@@ -136,7 +136,7 @@ def sure(share: float) -> Demand:
 
 def worked(asks: dict[str, float], cores: int, seed: int, noise: float = 0.06) -> Profiles:
     """Cores of one memory, by the simulator's rule: kernels of 0.23 and 0.09 s, in jobs whose order is drawn."""
-    rng, profiles, company = np.random.default_rng(seed), Profiles(), Company(machine(slots=cores))
+    rng, profiles, company = np.random.default_rng(seed), Profiles(), CoRunners(machine(slots=cores))
     takes, now = dict(zip(asks, (0.23, 0.09), strict=True)), 0.0
     for _ in range(max(192 // (4 * cores), 4)):
         waiting = [list(asks)[number] for number in rng.permutation([0, 1] * (2 * cores))]
@@ -153,8 +153,8 @@ def worked(asks: dict[str, float], cores: int, seed: int, noise: float = 0.06) -
             for core in running:
                 left[core] *= 1 - lasts[first] / lasts[core]
             kernel, since = running.pop(first)
-            ended = Ran(kernel, "cpu", 0, since, now)
-            still = [Ran(name, "cpu", 0, began, math.inf, math.nan) for name, began in running.values()]
+            ended = PastRun(kernel, "cpu", 0, since, now)
+            still = [PastRun(name, "cpu", 0, began, math.inf, math.nan) for name, began in running.values()]
             company.ended(ended)
             profiles.learn(ended, 0.0, now - since, company=company.of(ended, still))
     return profiles
@@ -172,14 +172,14 @@ def test_the_truth_is_among_what_was_not_ruled_out(cores: int, truth: float) -> 
 
 def test_where_nothing_is_slowed_all_is_possible_that_would_not_be() -> None:
     asks = worked({"stream": 0.05, "compute": 0.0}, 16, 0).demand("stream", "cpu")
-    assert asks.band[0] == 0.0 and 0.05 < asks.band[1] < 0.15 and asks.told == 0.0
+    assert asks.band[0] == 0.0 and 0.05 < asks.band[1] < 0.15 and asks.reported_share == 0.0
 
 
 def test_small_shares_of_many_cores_are_learned() -> None:
     """A tenth each: eleven at a time are slowed a little, five are not."""
     profiles = worked({"stream": 0.107, "compute": 0.0}, 16, 0)
-    assert profiles.demand("stream", "cpu").told == pytest.approx(0.107, rel=0.15)
-    assert profiles.demand("compute", "cpu").told == 0.0
+    assert profiles.demand("stream", "cpu").reported_share == pytest.approx(0.107, rel=0.15)
+    assert profiles.demand("compute", "cpu").reported_share == 0.0
 
 
 @pytest.mark.parametrize("cores", [4, 16])
@@ -199,7 +199,7 @@ def test_traffic_that_was_counted_tells_a_share_without_any_company() -> None:
         asks = Demand(counted=(truth, 1 / 0.02**2))
         assert asks.share == pytest.approx(truth, abs=0.03) and asks.std < 0.04
         assert asks.band[0] <= truth <= asks.band[1]
-        assert asks.told == (0.0 if truth < 0.1 else asks.share)  # 0.03 may be nothing
+        assert asks.reported_share == (0.0 if truth < 0.1 else asks.share)  # 0.03 may be nothing
     sharp = Demand(counted=(0.3, 1e9))
     assert sharp.share == pytest.approx(0.3, abs=0.02)  # between two levels
 
@@ -214,7 +214,7 @@ def test_times_and_traffic_are_both_reasons() -> None:
 def test_where_there_is_more_traffic_than_is_counted_only_less_is_ruled_out() -> None:
     least = Demand(counted=(0.3, 1 / 0.02**2), least=True)
     assert least.band[0] == pytest.approx(0.3, abs=0.05) and least.band[1] == 1.0
-    assert least.told > 0.3
+    assert least.reported_share > 0.3
 
 
 def test_of_other_code_what_was_counted_is_less_sure() -> None:
@@ -242,7 +242,7 @@ def test_what_was_counted_is_kept_and_shown() -> None:
 
 
 def test_who_has_ended_since_is_remembered() -> None:
-    company = Company(machine())
+    company = CoRunners(machine())
     for k in range(4):
         company.ended(ran("stream", k, k + 0.5))
     assert [one.began_s for one in company.since(1.7)] == [3, 2]

@@ -28,7 +28,7 @@ def test_the_skeleton_of_an_engine_keeps_the_contract(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.setattr(engines, "MANY", 4)  # each of them starts an interpreter
+    monkeypatch.setattr(engines, "BURST_SIZE", 4)  # each of them starts an interpreter
     monkeypatch.setattr(sy, "discover", lambda: type("Found", (), {"topology": machine(others=1)}))
     assert run_snippets(GUIDES / "engines.md") == 2
     assert capsys.readouterr().out.split() == ["84"]

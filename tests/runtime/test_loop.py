@@ -18,7 +18,7 @@ import pytest
 import symphony as sy
 from symphony.engines.engine import DeviceDown, DeviceUp, Stopped
 from symphony.runtime.cluster import Cluster
-from symphony.scheduling.indexing import BIG
+from symphony.scheduling.indexing import NO_INDEX
 from symphony.scheduling.policy import choose
 from symphony.scheduling.state import RUNNING
 from tests.engines.by_hand import ByHand
@@ -92,7 +92,7 @@ def test_every_turn_is_told_what_others_do(cluster: sy.Cluster, monkeypatch: pyt
 @pytest.mark.parametrize("seed", [0, 1])
 def test_jobs_survive_killed_processes_and_the_end_of_others(cluster: sy.Cluster, seed: int) -> None:
     rng = random.Random(seed)
-    jobs: list[tuple[sy.runtime.jobs.Job, int | None]] = []
+    jobs: list[tuple[sy.runtime.jobs.ClusterJob, int | None]] = []
     for number in range(30):
         graph, value = grown(100 * seed + number)
         fate = rng.random()
@@ -171,7 +171,7 @@ def test_the_core_grows_while_short_work_goes_through_it(cluster: sy.Cluster) ->
 
 
 def test_events_of_unknown_work_are_passed_over(cluster: sy.Cluster) -> None:
-    cluster._ask(lambda: cluster._loop._heard(Stopped(10**9)))
+    cluster._ask(lambda: cluster._loop._on_event(Stopped(10**9)))
     graph, value = grown(7)
     assert cluster.submit(graph).result(SECONDS) == {"last": value}
 
@@ -199,10 +199,10 @@ def test_an_engine_that_fails_ends_all_jobs_with_an_error(tmp_path: Path) -> Non
 
 
 def test_what_was_down_may_come_up(cluster: sy.Cluster) -> None:
-    cluster._ask(lambda: cluster._loop._heard(DeviceDown(1, "for a test")))
+    cluster._ask(lambda: cluster._loop._on_event(DeviceDown(1, "for a test")))
     graph, value = grown(8)
     assert cluster.submit(graph).result(SECONDS) == {"last": value}
-    cluster._ask(lambda: cluster._loop._heard(DeviceUp(1)))
+    cluster._ask(lambda: cluster._loop._on_event(DeviceUp(1)))
     graph, value = grown(9)
     assert cluster.submit(graph).result(SECONDS) == {"last": value}
     nothing_left(cluster)
@@ -227,12 +227,12 @@ def test_what_was_placed_elsewhere_while_a_device_was_away_goes_there_when_it_is
     waiting.task(waits)
     with sy.local(machine(others=2), profiles=tmp_path / "p.json") as cluster:
         loop = cluster._loop
-        cluster._ask(lambda: loop._heard(DeviceDown(2, "for a test")))
+        cluster._ask(lambda: loop._on_event(DeviceDown(2, "for a test")))
         first = cluster.submit(held)
         wait_until((tmp_path / "running").exists)
         second = cluster.submit(waiting)
         wait_until(loop.scheduler.queued)  # behind the first, on the device that is left
-        cluster._ask(lambda: loop._heard(DeviceUp(2)))
+        cluster._ask(lambda: loop._on_event(DeviceUp(2)))
         try:
             assert second.result(SECONDS) == "started" and "here/big-1" in second.explain()
         finally:
@@ -251,7 +251,7 @@ class StopsForPriority(sy.Policy):
         core = observation.core
         tasks = observation.workload.kernel.shape[1]
         priority = jnp.repeat(core.priority, tasks)
-        urgent = jnp.where(observation.candidates, priority, -BIG).max()
+        urgent = jnp.where(observation.candidates, priority, -NO_INDEX).max()
         less = (core.status == RUNNING) & (priority < urgent)
         stop = less.any() & ~(core.lane_setup & (core.lane_holds >= 0)).any()
         return state, choose(stop, sy.preempt(jnp.argmax(less)), sy.best_feasible(observation, -observation.queue_s))

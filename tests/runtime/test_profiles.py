@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import symphony as sy
-from symphony.runtime.demand import Ran
+from symphony.runtime.demand import PastRun
 from symphony.runtime.profiles import Profiles
-from symphony.runtime.timing import AROUND, LEAST_NOISE, Timing
+from symphony.runtime.timing import AVERAGED_RUNS, MIN_NOISE_STD, Timing
 
 SIZES = (1e3, 1e5, 1e6, 1e7)
 
@@ -91,16 +91,16 @@ def test_after_a_first_run_that_compiled_the_next_one_is_news() -> None:
 def test_what_a_run_holds_a_slot_for_is_a_mean_of_the_last_ones_without_the_wild() -> None:
     timing = Timing()
     assert timing.around_s == 0.0
-    for seconds in (5.0, *[1e-3] * AROUND, 3e-3):
+    for seconds in (5.0, *[1e-3] * AVERAGED_RUNS, 3e-3):
         timing.learn_around(seconds)
-    assert len(timing.around) == AROUND and timing.around_s == pytest.approx(1.1e-3)
+    assert len(timing.around) == AVERAGED_RUNS and timing.around_s == pytest.approx(1.1e-3)
     timing.learn_around(60.0)  # somebody compiled
     assert timing.around_s < 2e-3
 
 
 def test_runs_that_were_sent_ahead_hold_a_slot_for_as_long_as_they_do_and_as_often_as_they_are() -> None:
     timing = Timing()
-    for number in range(10 * AROUND):
+    for number in range(10 * AVERAGED_RUNS):
         timing.learn_around(1e-4 if number % 4 else 8e-3, ahead=number % 4 > 0)
     assert timing.ahead == pytest.approx(0.75, abs=0.05)
     assert timing.around_s == pytest.approx(0.25 * 8e-3 + 0.75 * 1e-4, rel=0.15)  # not cut as if it were wild
@@ -110,7 +110,7 @@ def test_times_too_short_to_measure_do_no_harm() -> None:
     timing = Timing()
     for _ in range(50):
         timing.learn(0.0, 0.0)
-    assert 0 < timing.seconds(0.0) < 1e-5 and timing.noise_std >= LEAST_NOISE
+    assert 0 < timing.seconds(0.0) < 1e-5 and timing.noise_std >= MIN_NOISE_STD
     assert np.linalg.eigvalsh(timing.cov).min() > 0
 
 
@@ -187,7 +187,7 @@ def test_numbers_survive_the_file_exactly(tmp_path: Path) -> None:
 def test_what_the_machine_told_is_kept_and_shown(tmp_path: Path) -> None:
     profiles = Profiles(tmp_path / "p.json")
     for pcie in (1e9, 3e9):
-        ran = Ran("k", "gpu", 0, 0.0, 1.0)
+        ran = PastRun("k", "gpu", 0, 0.0, 1.0)
         profiles.learn(ran, 10.0, 1.0, seen={"pcie": pcie, "gpu busy": 0.5})
     profiles.save()
     again = Profiles(tmp_path / "p.json")

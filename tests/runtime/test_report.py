@@ -6,7 +6,7 @@ import math
 
 from symphony.runtime.jobs import Attempt
 from symphony.runtime.progress import Progress
-from symphony.runtime.report import Story, TaskStory, explain
+from symphony.runtime.report import JobHistory, TaskHistory, explain
 
 
 def attempt(began_s: float, seconds: float, ended: str, *, steps: tuple[int, int, int] | None = None) -> Attempt:
@@ -18,9 +18,9 @@ def attempt(began_s: float, seconds: float, ended: str, *, steps: tuple[int, int
 
 
 def told(*attempts: Attempt, steps: int = 0, over: bool = False) -> list[str]:
-    task = TaskStory("train-0", "train", attempts, 0.0, False, "waits for a device", steps)
+    task = TaskHistory("train-0", "train", attempts, 0.0, False, "waits for a device", steps)
     status, ended_s = ("done", 200.0) if over else ("running", math.nan)
-    return explain(Story("job 1", "g", status, 0.0, ended_s, "", [task]), 100.0).splitlines()[1:]
+    return explain(JobHistory("job 1", "g", status, 0.0, ended_s, "", [task]), 100.0).splitlines()[1:]
 
 
 def test_to_wait_is_not_to_run() -> None:

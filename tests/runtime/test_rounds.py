@@ -18,27 +18,27 @@ from symphony.engines.engine import Stored
 from symphony.engines.local import LocalEngine
 from symphony.problem.errors import EngineError, InputError
 from symphony.problem.topology import Topology
-from symphony.runtime.checkpoints import Checkpoints
+from symphony.runtime.checkpoints import CheckpointFolders
 from symphony.runtime.cluster import Cluster
 from symphony.runtime.graph import submission
 from symphony.runtime.jobs import Attempt, JobState, TaskRun
 from symphony.runtime.profiles import Profiles
 from symphony.runtime.progress import Progress
-from symphony.runtime.rounds import Attendance, Rounds, Stand
+from symphony.runtime.rounds import JobPosition, RoundLearner, TrainingJobTracker
 from symphony.runtime.scheduler import Scheduler
-from symphony.runtime.speeds import Kind, Seen, Speeds
+from symphony.runtime.speed_beliefs import JobKind, RoundObservation, SpeedBeliefs
 from tests.runtime.machines import machine
 from tests.waiting import SECONDS, wait_until
 
-A, B = Kind("a", 0, 0.0, 1e9, 1, 0), Kind("b", 0, 0.0, 1e9, 1, 0)
+A, B = JobKind("a", 0, 0.0, 1e9, 1, 0), JobKind("b", 0, 0.0, 1e9, 1, 0)
 
 
-class Recording(Speeds):
+class Recording(SpeedBeliefs):
     """Speeds, and what they were taught."""
 
     def __init__(self) -> None:
         super().__init__(sy.topology("gpu24"))
-        self.taught: list[list[Seen]] = []
+        self.taught: list[list[RoundObservation]] = []
         self.fails = False
         self.go_on = threading.Event()
         self.go_on.set()
@@ -52,19 +52,19 @@ class Recording(Speeds):
         return super().learn(seen, now_s, present)
 
 
-def stand(step: float, at_s: float, **other: Any) -> Stand:
-    usual = Stand(7, 1, A, 0, False, frozenset(), (), -math.inf, step, at_s)
+def stand(step: float, at_s: float, **other: Any) -> JobPosition:
+    usual = JobPosition(7, 1, A, 0, False, frozenset(), (), -math.inf, step, at_s)
     return usual._replace(**other)
 
 
 @pytest.fixture
-def rounds() -> Rounds:
-    found = Rounds(Recording(), 360.0, threads=False)
-    found.attend([A], 0.0, lambda: None)
+def rounds() -> RoundLearner:
+    found = RoundLearner(Recording(), 360.0, threads=False)
+    found.update([A], 0.0, lambda: None)
     return found
 
 
-def taught(rounds: Rounds, *stands: Stand, now_s: float = 360.0) -> list[Seen]:
+def taught(rounds: RoundLearner, *stands: JobPosition, now_s: float = 360.0) -> list[RoundObservation]:
     """What the end of a round has taught."""
     rounds.end(stands, [A], now_s, lambda: None)
     assert isinstance(rounds.speeds, Recording)
@@ -72,41 +72,41 @@ def taught(rounds: Rounds, *stands: Stand, now_s: float = 360.0) -> list[Seen]:
 
 
 def test_rounds_go_on_for_as_long_as_there_are_training_jobs() -> None:
-    rounds, told = Rounds(Recording(), 360.0, threads=False), []
-    rounds.attend([], 10.0, lambda: told.append("believe"))
+    rounds, told = RoundLearner(Recording(), 360.0, threads=False), []
+    rounds.update([], 10.0, lambda: told.append("believe"))
     assert rounds.due_s == math.inf and not told
-    rounds.attend([A], 10.0, lambda: told.append("believe"))
+    rounds.update([A], 10.0, lambda: told.append("believe"))
     assert rounds.due_s == 40.0 and told == ["believe"]  # what was kept of its kind counts at once
-    rounds.attend([A], 20.0, lambda: told.append("believe"))
+    rounds.update([A], 20.0, lambda: told.append("believe"))
     assert rounds.due_s == 40.0 and told == ["believe"]
-    rounds.attend([A, B], 30.0, lambda: told.append("believe"))
+    rounds.update([A, B], 30.0, lambda: told.append("believe"))
     assert told == ["believe"] * 2
     rounds.end([], [A, B], 371.0, lambda: told.append("ended"))
     assert rounds.due_s > 371.0 and told[2:] == ["ended"]
-    rounds.attend([], 380.0, lambda: None)
+    rounds.update([], 380.0, lambda: None)
     assert rounds.due_s == math.inf
 
 
-def test_rounds_are_short_until_a_new_kind_has_shown_something(rounds: Rounds) -> None:
+def test_rounds_are_short_until_a_new_kind_has_shown_something(rounds: RoundLearner) -> None:
     assert rounds.due_s == 30.0
     rounds.end([stand(10, 25.0)], [A], 30.0, lambda: None)
     assert rounds.due_s == 60.0
     rounds.end([stand(40, 55.0)], [A], 60.0, lambda: None)
     assert taught(rounds, stand(70, 85.0), now_s=90.0) and rounds.due_s == 450.0
-    rounds.attend([A, B], 200.0, lambda: None)
+    rounds.update([A, B], 200.0, lambda: None)
     assert rounds.due_s == 230.0  # somebody else has come
     for now_s in (230.0, 260.0, 290.0, 320.0):  # and says nothing
         rounds.end([], [A, B], now_s, lambda: None)
     assert rounds.due_s == 320.0 + 360.0
 
 
-def test_who_ran_through_a_round_has_shown_its_speed(rounds: Rounds) -> None:
+def test_who_ran_through_a_round_has_shown_its_speed(rounds: RoundLearner) -> None:
     assert taught(rounds, stand(10, 5.0)) == []
-    assert taught(rounds, stand(730, 365.0), now_s=720.0) == [Seen(7, A, 0, (), False, 360.0, 720)]
+    assert taught(rounds, stand(730, 365.0), now_s=720.0) == [RoundObservation(7, A, 0, (), False, 360.0, 720)]
     near = stand(740, 725.0, near=frozenset({3}), neighbours=(B,), spread=True)
     assert taught(rounds, near, now_s=1080.0) == []  # somebody has come
     later = near._replace(step=840, at_s=1085.0)
-    assert taught(rounds, later, now_s=1440.0) == [Seen(7, A, 0, (B,), True, 360.0, 100)]
+    assert taught(rounds, later, now_s=1440.0) == [RoundObservation(7, A, 0, (B,), True, 360.0, 100)]
 
 
 @pytest.mark.parametrize(
@@ -119,20 +119,20 @@ def test_who_ran_through_a_round_has_shown_its_speed(rounds: Rounds) -> None:
         stand(10, 365.0),  # it did no step
     ],
 )
-def test_what_is_no_report(rounds: Rounds, after: Stand) -> None:
+def test_what_is_no_report(rounds: RoundLearner, after: JobPosition) -> None:
     taught(rounds, stand(10, 5.0))
     assert taught(rounds, after, now_s=720.0) == []
 
 
-def test_steps_longer_than_a_round_are_measured_over_several(rounds: Rounds) -> None:
+def test_steps_longer_than_a_round_are_measured_over_several(rounds: RoundLearner) -> None:
     taught(rounds, stand(1, 5.0))
     assert taught(rounds, stand(1, 5.0), now_s=720.0) == []
-    assert taught(rounds, stand(2, 805.0), now_s=1080.0) == [Seen(7, A, 0, (), False, 800.0, 1)]
+    assert taught(rounds, stand(2, 805.0), now_s=1080.0) == [RoundObservation(7, A, 0, (), False, 800.0, 1)]
 
 
 def test_nobody_waits_for_who_learns(caplog: pytest.LogCaptureFixture) -> None:
     speeds = Recording()
-    rounds, posted, done = Rounds(speeds, 360.0), [], []
+    rounds, posted, done = RoundLearner(speeds, 360.0), [], []
     speeds.go_on.clear()
     rounds.done = posted.append
     rounds.end([], [A], 360.0, lambda: done.append(1))
@@ -150,7 +150,7 @@ def test_nobody_waits_for_who_learns(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_what_cannot_be_learned_changes_nothing_and_the_round_ends(
-    rounds: Rounds, caplog: pytest.LogCaptureFixture
+    rounds: RoundLearner, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert isinstance(rounds.speeds, Recording)
     before, done = rounds.speeds._tables, []
@@ -165,7 +165,7 @@ def test_what_is_asked_takes_no_accelerator_and_fails_by_its_own_name() -> None:
 
     cpu = jax.devices("cpu")[0]
     for threads in (True, False):
-        rounds = Rounds(Recording(), 360.0, threads=threads)
+        rounds = RoundLearner(Recording(), 360.0, threads=threads)
         assert rounds.ask(lambda: jax.config.jax_default_device).result() == cpu
         with pytest.raises(RuntimeError, match="of its own"):
             rounds.ask(wrong).result()
@@ -182,11 +182,11 @@ class Place:
 
     def __init__(self, topology: Topology, folder: Path, *, keep: bool = True) -> None:
         self.on: list[set[TaskRun]] = [set() for _ in topology.devices]
-        self.rounds = Rounds(Speeds(topology), 360.0, threads=False)
+        self.rounds = RoundLearner(SpeedBeliefs(topology), 360.0, threads=False)
         self.numbers = iter(range(100))
         self.scheduler = Scheduler(topology, Profiles(), policies.named("eft-belief"), timeout_s=SECONDS)
-        checkpoints, left_s = Checkpoints(folder, keep=keep), [-math.inf] * len(self.on)
-        self.attendance = Attendance(self.rounds, checkpoints, self.scheduler, self.on, left_s, lambda: None)
+        checkpoints, left_s = CheckpointFolders(folder, keep=keep), [-math.inf] * len(self.on)
+        self.attendance = TrainingJobTracker(self.rounds, checkpoints, self.scheduler, self.on, left_s, lambda: None)
 
     def job(self, number: int, *graph: tuple[int, ...]) -> list[TaskRun]:
         """Those of a graph; each reads those before it."""
@@ -213,8 +213,8 @@ class Place:
         for device in devices:
             self.on[device].add(run)
 
-    def stand(self, run: TaskRun) -> Stand | None:
-        return self.attendance._stand(run)
+    def stand(self, run: TaskRun) -> JobPosition | None:
+        return self.attendance._position(run)
 
 
 def test_who_came_after_the_last_step_was_not_beside_it_all_the_time(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_several_of_one_graph_are_heard_each_and_go_by_the_same_names_after_a_re
 
 def test_the_books_say_what_is_left_of_a_job_wherever_it_is(tmp_path: Path) -> None:
     place = Place(machine(slots=2), tmp_path)
-    folder = Checkpoints(tmp_path, keep=True).folder(3, "trains-0")
+    folder = CheckpointFolders(tmp_path, keep=True).folder(3, "trains-0")
     folder.mkdir(parents=True)
     (folder / "progress").write_text('{"saved": 400}')
     [run] = place.job(3, ())
@@ -265,8 +265,8 @@ def test_the_books_say_what_is_left_of_a_job_wherever_it_is(tmp_path: Path) -> N
     assert left[3, 0] == 600  # of what was saved before a restart
     for step, saved in ((500, 450), (600, 580)):
         place.runs(run, (0,), 0.0, ((90.0, step),), saved)
-        place.attendance.attend(0.0)
-        place.attendance.attend(place.rounds.due_s)
+        place.attendance.update(0.0)
+        place.attendance.update(place.rounds.due_s)
         assert left[3, 0] == 1000 - step  # while it runs
         run.number = -1
         place.on[0].clear()
@@ -299,7 +299,7 @@ def test_what_is_told_for_forecasts_is_who_is_there_and_what_has_come(tmp_path: 
 @pytest.mark.parametrize("round_s", [0.0, -1.0, math.nan, math.inf, "6"])
 def test_a_round_takes_some_time(round_s: Any) -> None:
     with pytest.raises(InputError, match="round_s"):
-        Rounds(Recording(), round_s)
+        RoundLearner(Recording(), round_s)
 
 
 @sy.training(steps=100_000, kind="patient", device="big", checkpoint_s=0.1, restore_s=0.1)

@@ -14,14 +14,14 @@ import symphony as sy
 from symphony import policies
 from symphony.runtime import programs
 from symphony.runtime import turn as happened
-from symphony.runtime.books import Shapes, problem_arrays
 from symphony.runtime.graph import Graph, submission
-from symphony.runtime.kernels import KernelFunction, Options
+from symphony.runtime.kernels import KernelFunction, KernelOptions
+from symphony.runtime.live_workload import Shapes, problem_arrays
 from symphony.runtime.profiles import Profiles
 from symphony.runtime.scheduler import HEURISTIC, Scheduler
-from symphony.runtime.speeds import Kind
+from symphony.runtime.speed_beliefs import JobKind
 from symphony.runtime.training import Training
-from symphony.runtime.turn import Answer, Event
+from symphony.runtime.turn import SchedulerEvent, TurnCommands
 from symphony.scheduling.policy import choose
 from symphony.scheduling.state import DONE, QUEUED, READY, RUNNING
 from tests.runtime.machines import machine
@@ -49,14 +49,14 @@ class Told:
         self.profiles.timing(anywhere.key, "big").learn(0.0, 0.4)
         self.scheduler = Scheduler(machine(others=1), self.profiles, policy, timeout_s=timeout_s, shapes=shapes)
 
-    def __call__(self, *events: Event, now_s: float = 0.0) -> Answer:
+    def __call__(self, *events: SchedulerEvent, now_s: float = 0.0) -> TurnCommands:
         return self.scheduler.turn(list(events), now_s)
 
-    def arrives(self, graph: Graph) -> Event:
+    def arrives(self, graph: Graph) -> SchedulerEvent:
         sent, books = submission(graph), self.scheduler.books
         sizes = [call.arguments.size for call in sent.calls]
         arrays = problem_arrays(books.topology, *books.lowered(sent, sizes))
-        return Event(happened.ARRIVED, graph=books.add(sent, sizes, arrays))
+        return SchedulerEvent(happened.ARRIVED, graph=books.add(sent, sizes, arrays))
 
     @property
     def core(self) -> Any:
@@ -66,7 +66,7 @@ class Told:
         return self.core.status[:count].tolist()
 
 
-def started(answer: Answer) -> list[tuple[int, int]]:
+def started(answer: TurnCommands) -> list[tuple[int, int]]:
     """Gangs and their devices."""
     both = zip(answer.started.tolist(), answer.devices[:, 0].tolist(), strict=True)
     return [(gang, device) for gang, device in both if gang >= 0]
@@ -94,12 +94,12 @@ def test_a_job_goes_through_the_core_event_by_event() -> None:
     first = told(told.arrives(diamond()))
     assert started(first) == [(0, 1)] and first.decisions == 1  # the big one is the faster
     assert first.jobs.tolist() == [0, -1]
-    both = told(Event(happened.FINISHED, 0), now_s=0.4)
+    both = told(SchedulerEvent(happened.FINISHED, 0), now_s=0.4)
     assert [gang for gang, _ in started(both)] == [1, 2] and both.decisions == 2
     assert {device for _, device in started(both)} == {0, 1}  # 0.8 s behind one another there, 1 s here
-    assert started(told(Event(happened.FINISHED, 1))) == []
-    assert started(told(Event(happened.FINISHED, 2))) == [(3, 1)]
-    last = told(Event(happened.FINISHED, 3))
+    assert started(told(SchedulerEvent(happened.FINISHED, 1))) == []
+    assert started(told(SchedulerEvent(happened.FINISHED, 2))) == [(3, 1)]
+    last = told(SchedulerEvent(happened.FINISHED, 3))
     assert last.jobs.tolist() == [-1, -1] and not last.stuck
 
 
@@ -117,8 +117,13 @@ def test_several_events_of_one_turn_are_as_good_as_several_turns() -> None:
     one, many = Told(), Told()
     one(one.arrives(four()))
     many(many.arrives(four()))
-    begun = [gang for gang, _ in started(one(Event(happened.FINISHED, 0), Event(happened.FINISHED, 1), now_s=1.0))]
-    again = [gang for who in (0, 1) for gang, _ in started(many(Event(happened.FINISHED, who), now_s=1.0))]
+    begun = [
+        gang
+        for gang, _ in started(
+            one(SchedulerEvent(happened.FINISHED, 0), SchedulerEvent(happened.FINISHED, 1), now_s=1.0)
+        )
+    ]
+    again = [gang for who in (0, 1) for gang, _ in started(many(SchedulerEvent(happened.FINISHED, who), now_s=1.0))]
     assert begun == again
     jax.tree.map(np.testing.assert_array_equal, one.core, many.core)
 
@@ -128,7 +133,7 @@ def test_news_of_what_has_not_started_is_given_back() -> None:
     told(told.arrives(four()))
     queued = [gang for gang, _ in told.scheduler.queued()]
     assert queued and told.status()[queued[0]] == QUEUED
-    answer = told(Event(happened.FINISHED, queued[0]))
+    answer = told(SchedulerEvent(happened.FINISHED, queued[0]))
     assert answer.early.tolist()[0] and told.status()[queued[0]] == QUEUED
 
 
@@ -138,7 +143,7 @@ def test_what_started_and_finished_within_a_turn_is_told_of() -> None:
     told(told.arrives(four()))
     (after, device), *_ = told.scheduler.queued()
     before = next(gang for gang in range(4) if told.status()[gang] == RUNNING and told.core.device[gang, 0] == device)
-    answer = told(Event(happened.FINISHED, before), Event(happened.FINISHED, after), now_s=2.0)
+    answer = told(SchedulerEvent(happened.FINISHED, before), SchedulerEvent(happened.FINISHED, after), now_s=2.0)
     assert (after, device) in started(answer) and not answer.early.any()
     assert told.status()[before] == told.status()[after] == DONE
 
@@ -146,8 +151,8 @@ def test_what_started_and_finished_within_a_turn_is_told_of() -> None:
 def test_a_dropped_job_leaves_when_what_ran_has_stopped() -> None:
     told = Told()
     begun = started(told(told.arrives(four())))
-    assert told(Event(happened.DROPPED, 0)).jobs.tolist() == [0, -1]
-    answer = told(*(Event(happened.STOPPED, gang) for gang, _ in begun))
+    assert told(SchedulerEvent(happened.DROPPED, 0)).jobs.tolist() == [0, -1]
+    answer = told(*(SchedulerEvent(happened.STOPPED, gang) for gang, _ in begun))
     assert answer.jobs.tolist() == [-1, -1] and started(answer) == []
     assert told.core.lanes_free.tolist()[:2] == [2, 1]
 
@@ -155,10 +160,10 @@ def test_a_dropped_job_leaves_when_what_ran_has_stopped() -> None:
 def test_what_stopped_is_placed_again_and_not_on_a_device_that_is_down() -> None:
     told = Told()
     assert started(told(told.arrives(diamond()))) == [(0, 1)]
-    answer = told(Event(happened.STOPPED, 0), Event(happened.FAILED, 1))
+    answer = told(SchedulerEvent(happened.STOPPED, 0), SchedulerEvent(happened.FAILED, 1))
     assert started(answer) == [(0, 0)]
-    told(Event(happened.REPAIRED, 1))
-    assert [device for _, device in started(told(Event(happened.FINISHED, 0)))].count(1) == 1
+    told(SchedulerEvent(happened.REPAIRED, 1))
+    assert [device for _, device in started(told(SchedulerEvent(happened.FINISHED, 0)))].count(1) == 1
 
 
 def test_books_and_core_grow_with_what_they_hold() -> None:
@@ -174,7 +179,7 @@ def test_books_and_core_grow_with_what_they_hold() -> None:
         graph.task(anywhere)
     answer = told(told.arrives(graph))
     assert {gang // 8 for gang, _ in started(answer)} == {1}
-    told(Event(happened.FINISHED, 0))
+    told(SchedulerEvent(happened.FINISHED, 0))
     assert told.core.status[1:3].tolist() in (
         [RUNNING, QUEUED],
         [QUEUED, RUNNING],
@@ -190,7 +195,7 @@ def test_gangs_of_later_jobs_are_renumbered_when_the_core_grows() -> None:
     assert holds[-1] == 4
     told.scheduler.grow(LARGER)
     assert sorted(told.core.lane_holds.tolist())[-1] == 8
-    assert started(told(Event(happened.FINISHED, 8)))
+    assert started(told(SchedulerEvent(happened.FINISHED, 8)))
 
 
 def test_nothing_is_compiled_after_the_first_turn() -> None:
@@ -199,7 +204,7 @@ def test_nothing_is_compiled_after_the_first_turn() -> None:
     program = told.scheduler._any._turn
     sizes = program._cache_size()
     told(told.arrives(diamond()))
-    told(Event(happened.FINISHED, 0))
+    told(SchedulerEvent(happened.FINISHED, 0))
     told(told.arrives(four()), now_s=3.0)
     assert program._cache_size() == sizes and len(programs._compiled) == count
     assert Told().scheduler._any._turn is program  # another cluster of the same shape has the same program
@@ -261,14 +266,14 @@ def test_the_heuristic_stands_in_for_a_policy_that_fails(
     assert told.scheduler.statistics.fallbacks[reason] >= 1
     assert told.scheduler.statistics.refused == 0  # what was refused did not happen
     assert f"policy {policy.name}" in caplog.text and "the heuristic decides" in caplog.text
-    assert len(started(told(Event(happened.FINISHED, 0)))) == 2
+    assert len(started(told(SchedulerEvent(happened.FINISHED, 0)))) == 2
     told.scheduler.close()
 
 
 def test_a_policy_that_is_in_time_decides_and_keeps_its_state() -> None:
     told = Told(Slow(), 30.0)
     told(told.arrives(diamond()))
-    told(Event(happened.FINISHED, 0))
+    told(SchedulerEvent(happened.FINISHED, 0))
     assert not told.scheduler.statistics.fallbacks
     assert int(told.scheduler._states[True]) == told.scheduler.statistics.decisions == 3
     told.scheduler.close()
@@ -285,17 +290,19 @@ def test_ready_gangs_wait_for_the_device_that_they_may_run_on() -> None:
     told.scheduler.books.w.runs_on[event.graph, 0] = 1  # to be tried on the first kind alone
     told.scheduler.books.version += 1
     assert started(told(event)) == [(0, 0)]
-    told(Event(happened.STOPPED, 0), Event(happened.FAILED, 0))
+    told(SchedulerEvent(happened.STOPPED, 0), SchedulerEvent(happened.FAILED, 0))
     assert told.status()[0] == READY
     told.scheduler.allow(0, 0b11)
-    assert started(told(Event(happened.FAILED, 0))) == [(0, 1)]
+    assert started(told(SchedulerEvent(happened.FAILED, 0))) == [(0, 1)]
 
 
 # ------------------------------------------------------------ training jobs
 
 
 def trained(kind: str, steps: int) -> KernelFunction:
-    options = Options(preemptible=True, training=Training(steps, kind, operations=1e9, checkpoint_s=0.1, restore_s=0.1))
+    options = KernelOptions(
+        preemptible=True, training=Training(steps, kind, operations=1e9, checkpoint_s=0.1, restore_s=0.1)
+    )
     kernel = KernelFunction(lambda *_: None, "cpu", kind, options)
     kernel.implementation("big")(lambda *_: None)
     return kernel
@@ -304,11 +311,11 @@ def trained(kind: str, steps: int) -> KernelFunction:
 def believe(told: Told, seconds: dict[str, tuple[float, float]]) -> None:
     """Seconds of a step on the small and on the big one."""
     speeds = told.scheduler.books.speeds
-    guessed = speeds.learn([], 0.0, sorted(Kind.of(kernel) for kernel in told.scheduler.books.kernels))
+    guessed = speeds.learn([], 0.0, sorted(JobKind.of(kernel) for kernel in told.scheduler.books.kernels))
     for number, kind in enumerate(guessed.kinds):
-        guessed.told.mean.unit_s[number] = np.repeat(np.asarray(seconds[kind.name])[:, None], 2, axis=1)
+        guessed.believed.mean.unit_s[number] = np.repeat(np.asarray(seconds[kind.name])[:, None], 2, axis=1)
     speeds.adopt(guessed)
-    told.scheduler.books.believe()
+    told.scheduler.books.refresh_beliefs()
 
 
 def test_at_the_end_of_a_round_training_jobs_go_where_they_are_believed_to_be_faster() -> None:
@@ -323,10 +330,10 @@ def test_at_the_end_of_a_round_training_jobs_go_where_they_are_believed_to_be_fa
     names = ("a", "b")
     believe(told, {names[slower]: (10.0, 1.0), names[1 - slower]: (1.0, 10.0)})
     assert (told(now_s=300.0).saved < 0).all()  # nobody is moved in the middle of a round
-    answer = told(Event(happened.ROUND), now_s=360.0)
+    answer = told(SchedulerEvent(happened.ROUND), now_s=360.0)
     assert slower in answer.saved.tolist()
     told.scheduler.books.steps_left(slower, 0, 4_000)
-    told(*(Event(happened.STOPPED, gang) for gang in answer.saved.tolist() if gang >= 0), now_s=361.0)
+    told(*(SchedulerEvent(happened.STOPPED, gang) for gang in answer.saved.tolist() if gang >= 0), now_s=361.0)
     assert told.status(2) == [RUNNING, RUNNING]
     assert told.core.device[slower, 0] == 1 and told.core.device[1 - slower, 0] == 0
     lane = told.core.lane[slower, 0]
@@ -346,7 +353,7 @@ def test_jobs_that_have_little_left_go_first() -> None:
     believe(told, {"a": (1.0, 1.0), "b": (1.0, 1.0)})
     assert told.status(2) == [RUNNING, READY]
     told.scheduler.books.steps_left(1, 0, 100)
-    answer = told(Event(happened.ROUND), now_s=360.0)
+    answer = told(SchedulerEvent(happened.ROUND), now_s=360.0)
     assert 0 in answer.saved.tolist()
-    told(Event(happened.STOPPED, 0), now_s=361.0)
+    told(SchedulerEvent(happened.STOPPED, 0), now_s=361.0)
     assert told.status(2) == [READY, RUNNING]

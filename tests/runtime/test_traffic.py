@@ -12,14 +12,14 @@ import pytest
 from symphony.lowering.family import workload as family_workload
 from symphony.problem import topologies
 from symphony.problem.topology import Hop, Resource, Topology
-from symphony.runtime.counting import Counting
-from symphony.runtime.demand import Ran
-from symphony.runtime.others import UNKNOWN, Others
+from symphony.runtime.background_load import UNREAD_LOAD, BackgroundLoad
+from symphony.runtime.demand import PastRun
+from symphony.runtime.memory_counter import MemoryCounter
 from symphony.runtime.profiles import Profiles
-from symphony.runtime.traffic import KERNELS, Traffic, positive
+from symphony.runtime.traffic import MAX_TRACKED_KERNELS, TrafficAttribution, truncate_positive
 from symphony.simulator.scenarios import Disturbances, draw
-from symphony.telemetry.memory import Counted
-from symphony.telemetry.sources.simulated import Simulated
+from symphony.telemetry.memory import MemoryEvents
+from symphony.telemetry.sources.simulated import SimulatedSource
 from tests.runtime.machines import machine
 
 LENGTH_S, SLICE_S = 0.1, 0.004
@@ -32,15 +32,15 @@ class Machine:
     """Windows of 100 ms, one after another, and runs that tests write."""
 
     topology: Topology = field(default_factory=machine)
-    runs: list[Ran] = field(default_factory=list)
+    runs: list[PastRun] = field(default_factory=list)
     profiles: Profiles = field(default_factory=Profiles)
     now_s: float = 0.0
     least: bool = False
 
     def __post_init__(self) -> None:
-        self.traffic = Traffic(self.topology, self.met, self.profiles, self.least)
+        self.traffic = TrafficAttribution(self.topology, self.met, self.profiles, self.least)
 
-    def met(self, since_s: float) -> Iterator[Ran]:
+    def met(self, since_s: float) -> Iterator[PastRun]:
         return (ran for ran in self.runs if ran.ended_s > since_s and ran.began_s < self.now_s)
 
     def window(self, share: float, std: float = 0.01, row: str = "memory") -> None:
@@ -48,7 +48,7 @@ class Machine:
         self.traffic.window({row: (share, std)}, self.now_s - LENGTH_S, self.now_s)
 
     def runs_of(self, kernel: str, seconds: float, **more: float) -> None:
-        self.runs.append(Ran(kernel, "small", 0, self.now_s, self.now_s + seconds, **more))
+        self.runs.append(PastRun(kernel, "small", 0, self.now_s, self.now_s + seconds, **more))
 
     def load(self) -> tuple[float, float]:
         return self.traffic.believed(self.now_s)[MEMORY]
@@ -115,7 +115,7 @@ def test_what_was_counted_long_ago_is_less_sure() -> None:
     mean, fresh = here.load()
     later, unsure = here.traffic.believed(here.now_s + 2.0)[MEMORY]
     assert later == mean and unsure > 2 * fresh
-    assert here.traffic.believed(here.now_s + 1e6)[MEMORY] == (mean, UNKNOWN[1])
+    assert here.traffic.believed(here.now_s + 1e6)[MEMORY] == (mean, UNREAD_LOAD[1])
 
 
 def test_a_full_memory_tells_the_least_that_is_asked_for() -> None:
@@ -156,11 +156,11 @@ def test_nonsense_leaves_the_belief_as_it_was(wrong: float) -> None:
 
 def test_kernels_that_do_not_run_any_more_make_room() -> None:
     here = Machine()
-    for k in range(KERNELS + 8):
+    for k in range(MAX_TRACKED_KERNELS + 8):
         here.runs_of(f"k{k}", LENGTH_S)
         here.window(0.2)
         here.window(0.0)
-    assert len(here.traffic._mean) == len(here.traffic._cov) == 1 + KERNELS
+    assert len(here.traffic._mean) == len(here.traffic._cov) == 1 + MAX_TRACKED_KERNELS
     assert here.counted("k0")[0] == pytest.approx(0.2, abs=0.1)  # in its profile, it stays
 
 
@@ -188,7 +188,7 @@ def test_sockets_have_others_of_their_own_and_kernels_are_the_same_on_both() -> 
     here = Machine(topology)
     for k in range(60):
         if k % 2 == 0:
-            here.runs.append(Ran("streams", "small", k // 2 % 2, here.now_s, here.now_s + LENGTH_S))
+            here.runs.append(PastRun("streams", "small", k // 2 % 2, here.now_s, here.now_s + LENGTH_S))
         here.now_s += LENGTH_S
         on = [0.3 if k % 2 == 0 and k // 2 % 2 == socket else 0.0 for socket in (0, 1)]
         used = {"memory": (0.1 + on[0], 0.01), "far": (0.5 + on[1], 0.01)}
@@ -200,8 +200,8 @@ def test_sockets_have_others_of_their_own_and_kernels_are_the_same_on_both() -> 
 
 def test_others_of_a_machine_have_what_was_counted_of_its_memory() -> None:
     here = Machine()
-    others = Others(here.topology, traffic=here.traffic)
-    assert others.by_row(0.0) == {} and others.believed(0.0)[1][MEMORY] == UNKNOWN[1]
+    others = BackgroundLoad(here.topology, traffic=here.traffic)
+    assert others.by_row(0.0) == {} and others.believed(0.0)[1][MEMORY] == UNREAD_LOAD[1]
     for _ in range(20):
         here.window(0.3)
     assert others.by_row(here.now_s) == {"memory": pytest.approx(here.load(), rel=1e-6)}
@@ -213,11 +213,11 @@ def test_what_cannot_be_negative_moves_what_hangs_on_it() -> None:
     mean, cov = np.array([-0.3, 2.0]), np.array([[0.04, -0.03], [-0.03, 0.04]])
     drawn = rng.multivariate_normal(mean, cov, 1_000_000)
     drawn = drawn[(drawn >= 0).all(axis=1)]
-    found, spread = positive(mean, cov)
+    found, spread = truncate_positive(mean, cov)
     np.testing.assert_allclose(found, drawn.mean(axis=0), rtol=0.01)
     np.testing.assert_allclose(np.sqrt(np.diag(spread)), drawn.std(axis=0), rtol=0.01)
-    np.testing.assert_allclose(positive(np.array([-9.0]), np.eye(1))[0], [1 / 9.0], rtol=0.05)
-    assert (positive(np.array([0.5]), np.eye(1) * 1e-6)[0] == [0.5]).all()
+    np.testing.assert_allclose(truncate_positive(np.array([-9.0]), np.eye(1))[0], [1 / 9.0], rtol=0.05)
+    assert (truncate_positive(np.array([0.5]), np.eye(1) * 1e-6)[0] == [0.5]).all()
 
 
 # --- Against the truth ---------------------------------------------------------------------------------------------
@@ -242,7 +242,7 @@ class Truth:
             at_s = rng.uniform(0, 2)
             while at_s < self.ends_s:
                 took_s, kernel = rng.exponential(1.0) + 0.05, rng.integers(self.kernels)
-                self.here.runs.append(Ran(str(kernel), "small", 0, at_s, at_s + took_s))
+                self.here.runs.append(PastRun(str(kernel), "small", 0, at_s, at_s + took_s))
                 at_s += took_s + (rng.exponential(1.0) if rng.random() < 0.5 else 0.0)
         spec = Disturbances(background=0.6, phase_s=8.0)
         workload = family_workload("layered?jobs=1&tasks=2", topologies.topology("machine"), 0)
@@ -297,13 +297,13 @@ def test_the_truth_is_within_nine_of_ten_intervals(rough: float, phase: int, lea
 def test_so_it_is_of_counters_that_take_turns() -> None:
     """Eight channels on four counters, as of AMD's data fabric: from readings to rows to beliefs."""
     inside, bands, misses = [], [], []
-    counted = Counted(tuple(f"amd_df/{k}/" for k in range(8)))
+    counted = MemoryEvents(tuple(f"amd_df/{k}/" for k in range(8)))
     for seed in range(4):
         truth = Truth(seed, windows=400)
         use = np.minimum((truth.own + truth.others) * (1 + truth.rough * truth.rng.standard_normal(len(truth.own))), 1)
         channel = use[:, None] * 1e10 / 64 / 8 * SLICE_S * (1 + 0.1 * truth.rng.standard_normal((len(use), 8)))
         halves = (counted.names[:4], counted.names[4:])
-        source = Simulated(counted.names, np.maximum(channel, 0), halves, slice_s=SLICE_S, where="S0", first=seed)
+        source = SimulatedSource(counted.names, np.maximum(channel, 0), halves, slice_s=SLICE_S, where="S0", first=seed)
         here, believed = truth.here, []
 
         def take(used: dict[str, tuple[float, float]], began_s: float, ended_s: float) -> None:
@@ -311,8 +311,8 @@ def test_so_it_is_of_counters_that_take_turns() -> None:
             here.traffic.window(used, here.now_s - LENGTH_S, here.now_s)  # noqa: B023
             believed.append(here.load())  # noqa: B023
 
-        counting = Counting(here.topology, counted, take, source=lambda: source)  # type: ignore[arg-type]  # noqa: B023
-        counting.attend(True)
+        counting = MemoryCounter(here.topology, counted, take, source=lambda: source)  # type: ignore[arg-type]  # noqa: B023
+        counting.set_busy(True)
         counting._thread.join()
         assert len(believed) == truth.windows - 1
         found = truth.check([(0.0, math.inf), *believed])

@@ -14,8 +14,8 @@ import symphony as sy
 from symphony.problem.arrays import topology_arrays, workload_arrays
 from symphony.problem.workload import Edge, Job, Kernel, Profile, Task, TaskGraph, Workload
 from symphony.runtime import turn as happened
-from symphony.runtime.books import BY_JOB
-from symphony.runtime.turn import Answer, Event, heard, take_turn, told
+from symphony.runtime.live_workload import JOB_ARRAYS
+from symphony.runtime.turn import SchedulerEvent, TurnCommands, pack_events, take_turn, unpack_events
 from symphony.scheduling import state
 from symphony.scheduling.state import FINISHED
 from symphony.simulator.next_event import EVENT_ARRIVAL, EVENT_FAILURE, EVENT_FINISHED, EVENT_REPAIR, EVENT_WOKEN
@@ -63,7 +63,7 @@ def test_the_runtime_starts_what_the_simulator_starts() -> None:
     t = jax.device_put(topology_arrays(topology)[0])
     none = np.zeros((2, *t.capacity.shape), np.float32)
     key = jax.random.key(0)
-    turn = jax.jit(lambda w, core, moment: take_turn(policy, t, w, core, None, None, heard(moment), key))
+    turn = jax.jit(lambda w, core, moment: take_turn(policy, t, w, core, None, None, unpack_events(moment), key))
     rough = replace(CALM, failures_per_day=4000.0, repair_s=1.0)
     scenarios = [draw(topology, random_work(seed), seed, rough, job_slots=SLOTS) for seed in range(3)]
     traces, _ = run_traces(stack(scenarios), scenarios, policy)
@@ -71,7 +71,7 @@ def test_the_runtime_starts_what_the_simulator_starts() -> None:
     for seed, (scenario, trace) in enumerate(zip(scenarios, traces, strict=True)):
         work = scenario.workload
         w = workload_arrays(topology, work)[0]
-        w = jax.device_put(replace(w, fan=4, **dict.fromkeys(BY_JOB)))
+        w = jax.device_put(replace(w, fan=4, **dict.fromkeys(JOB_ARRAYS)))
         core = jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), state.empty(t, w, SLOTS))
         instants = by_instants(trace)
         assert len(instants) > 6 * JOBS
@@ -79,19 +79,21 @@ def test_the_runtime_starts_what_the_simulator_starts() -> None:
         for now_s, (kind, job, gang, device), expected in instants:
             tasks = w.kernel.shape[1]
             if kind == EVENT_ARRIVAL:
-                event = Event(happened.ARRIVED, graph=work.jobs[arrived].graph, priority=work.jobs[arrived].priority)
+                event = SchedulerEvent(
+                    happened.ARRIVED, graph=work.jobs[arrived].graph, priority=work.jobs[arrived].priority
+                )
                 arrived += 1
             elif kind == EVENT_FINISHED:
                 slot = np.asarray(core.job).tolist().index(job)
-                event = Event(happened.FINISHED, slot * tasks + gang)
+                event = SchedulerEvent(happened.FINISHED, slot * tasks + gang)
             elif kind == EVENT_WOKEN:
                 assert now_s == pytest.approx(wakes_s, abs=1e-4), "the runtime would not have woken then"
-                event = Event(happened.WOKEN)
+                event = SchedulerEvent(happened.WOKEN)
                 woken += 1
             else:
-                event = Event(happened.FAILED if kind == EVENT_FAILURE else happened.REPAIRED, device)
-            core, _, data = turn(w, core, told([event], now_s, none))
-            answer = Answer.of(np.asarray(data), core.lane_holds.shape[0], 1)
+                event = SchedulerEvent(happened.FAILED if kind == EVENT_FAILURE else happened.REPAIRED, device)
+            core, _, data = turn(w, core, pack_events([event], now_s, none))
+            answer = TurnCommands.of(np.asarray(data), core.lane_holds.shape[0], 1)
             wakes_s = now_s + answer.wake_s
             began = [
                 (int(answer.jobs[gang // tasks]), gang % tasks, device)

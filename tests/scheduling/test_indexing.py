@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from symphony.scheduling import indexing
-from symphony.scheduling.indexing import BIG, add_all, first, first_min, put, put_all, take
+from symphony.scheduling.indexing import NO_INDEX, add_all, first, first_min, put, put_all, take
 
 SHORT, LONG = 7, 9000  # on either side of every bound that is a multiple of DENSE
 
 
 @pytest.fixture(params=[SHORT, LONG])
 def size(request: pytest.FixtureRequest) -> int:
-    assert indexing.DENSE < LONG
+    assert indexing.MAX_DENSE_UPDATES < LONG
     return request.param
 
 
@@ -71,8 +71,8 @@ def test_add_all_adds_repeats_up(size: int, updates: int) -> None:
 
 def test_first(size: int) -> None:
     assert int(first(jnp.arange(size) >= 3)) == 3
-    assert int(first(jnp.zeros(size, bool))) == BIG
-    assert first(jnp.asarray([[False, True], [False, False]])).tolist() == [1, BIG]
+    assert int(first(jnp.zeros(size, bool))) == NO_INDEX
+    assert first(jnp.asarray([[False, True], [False, False]])).tolist() == [1, NO_INDEX]
 
 
 def test_first_min_takes_the_lowest_index_of_equals(size: int) -> None:

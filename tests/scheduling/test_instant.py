@@ -17,9 +17,9 @@ _start, _load, _fetch = jax.jit(instant.start), jax.jit(instant.running_load), j
 
 def test_a_decision_is_wanted_until_the_policy_waits() -> None:
     books = shared_books(work(dot("any")))
-    assert bool(instant.wanted(books.core, books.t))
+    assert bool(instant.decision_wanted(books.core, books.t))
     assert books.decide(wait())
-    assert not bool(instant.wanted(books.core, books.t))
+    assert not bool(instant.decision_wanted(books.core, books.t))
 
 
 def test_gangs_start_in_the_order_in_which_they_were_placed() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import symphony as sy
 from symphony.service.service import Service
-from symphony.service.state import JobRecord
+from symphony.service.state import ServiceJob
 from symphony.service.tokens import READ, SUBMIT, Token
 from symphony.service.wire import Submit
 from tests.engines.by_hand import ByHand
@@ -51,7 +51,7 @@ class Handmade:
         self.engine.news = [self.engine.finished(work.number, value)]
         self.drive()
 
-    def job(self, number: int) -> JobRecord:
+    def job(self, number: int) -> ServiceJob:
         return self.service.state.jobs[number]
 
     def message(self, number: int) -> str:

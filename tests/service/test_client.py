@@ -283,7 +283,7 @@ def test_a_kernel_that_hangs_is_killed(ann: RemoteCluster) -> None:
 
 
 def test_a_service_that_is_not_there_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("symphony.service.client.PAUSE_S", 0.001)
+    monkeypatch.setattr("symphony.service.client.FIRST_RETRY_S", 0.001)
     with pytest.raises(sy.ServiceError, match="cannot be reached") as caught:
         sy.connect("http://127.0.0.1:9", token="x")
     assert "symphony serve" in caught.value.hint

@@ -21,9 +21,9 @@ from alembic.migration import MigrationContext
 import symphony as sy
 from symphony.service import service as service_module
 from symphony.service import tables
-from symphony.service.database import Hold, engine_of, files_locked, only_one, open_database
+from symphony.service.database import Hold, engine_of, files_locked, lock_journal, open_database
 from symphony.service.journal import read_events, replay
-from symphony.service.ledger import Entry, Ledger
+from symphony.service.ledger import Ledger, Transaction
 from symphony.service.state import ACCEPTED, FINISHED
 from tests.service.kernels import add, fail, note, one, wait_for
 from tests.service.places import SECONDS, Postgres, place, postgres, postgres_server, wait_until
@@ -82,7 +82,7 @@ def test_a_service_goes_on_where_another_stopped(url: str, tmp_path: Path) -> No
         done = ann.submit(one(add, np.arange(40_000)))
         assert broken.wait(SECONDS) and len(done.result(SECONDS)) == 40_000
         wait_until(lambda: job.detail().tasks[1].status == "running")
-        with pytest.raises(sy.ServiceError, match="another service"), only_one(before.service.database, tmp_path):
+        with pytest.raises(sy.ServiceError, match="another service"), lock_journal(before.service.database, tmp_path):
             pass
     with place(tmp_path / "state", url) as after, after.connect("ann") as ann:
         assert not ann.job(job.id).wait(0.0)
@@ -117,7 +117,7 @@ def lazy() -> Iterator[Postgres]:
         yield found
 
 
-def accept(entry: Entry) -> int:
+def accept(entry: Transaction) -> int:
     entry.durable = True
     job = entry.state.last_job + 1
     entry.add(ACCEPTED, job, **JOB)
@@ -126,7 +126,7 @@ def accept(entry: Entry) -> int:
 
 def finish(ledger: Ledger, *tasks: int) -> None:
     for task in tasks:  # a transaction each
-        ledger.insist(lambda entry, task=task: entry.add(FINISHED, 1, task, seconds=1.0)).result(SECONDS)
+        ledger.post_required(lambda entry, task=task: entry.add(FINISHED, 1, task, seconds=1.0)).result(SECONDS)
 
 
 def kinds(url: str, folder: Path) -> list[tuple[str, int]]:
@@ -139,11 +139,11 @@ def kinds(url: str, folder: Path) -> list[tuple[str, int]]:
 
 def test_what_a_database_loses_when_it_is_killed_is_written_again(lazy: Postgres, tmp_path: Path) -> None:
     database = open_database(lazy.url, tmp_path)
-    with only_one(database, tmp_path) as hold:
+    with lock_journal(database, tmp_path) as hold:
         ledger = Ledger(hold, lambda jobs: None, lambda: None)
         ledger.replay()
         ledger.start()
-        ledger.insist(accept).result(SECONDS)
+        ledger.post_required(accept).result(SECONDS)
         finish(ledger, 0, 1, 2)
         lazy.kill()
         lazy.start()
@@ -161,11 +161,11 @@ def test_a_service_does_not_write_on_past_what_a_database_has_lost(
 ) -> None:
     failed: list[bool] = []
     database = open_database(lazy.url, tmp_path)
-    with only_one(database, tmp_path) as hold:
+    with lock_journal(database, tmp_path) as hold:
         ledger = Ledger(hold, lambda jobs: None, lambda: failed.append(True))
         ledger.replay()
         ledger.start()
-        ledger.insist(accept).result(SECONDS)
+        ledger.post_required(accept).result(SECONDS)
         finish(ledger, 0, 1)
         ledger._unsynced.clear()  # as if it had been synced, and a backup from before was restored
         lazy.kill()
@@ -186,11 +186,11 @@ def test_a_service_whose_journal_another_has_taken_over_stops(
     url = lazy.url if lazy is not None else ""
     failed: list[bool] = []
     database = open_database(url, tmp_path)
-    with only_one(database, tmp_path) as hold:
+    with lock_journal(database, tmp_path) as hold:
         ledger = Ledger(hold, lambda jobs: None, lambda: failed.append(True))
         ledger.replay()
         ledger.start()
-        ledger.insist(accept).result(SECONDS)
+        ledger.post_required(accept).result(SECONDS)
         if lazy is not None:
             lazy.kill()
             lazy.start()
@@ -200,7 +200,7 @@ def test_a_service_whose_journal_another_has_taken_over_stops(
         ledger.close()
         second = Ledger(other, lambda jobs: None, lambda: None)
         second.replay()
-        second.insist(accept)
+        second.post_required(accept)
         second.step()
         other.close()
         other.engine.dispose()
@@ -272,7 +272,7 @@ def test_tables_are_not_changed_beside_a_service(tmp_path: Path) -> None:
     ):
         open_database("", tmp_path)
     database = open_database("", tmp_path)
-    with only_one(database, tmp_path):
+    with lock_journal(database, tmp_path):
         open_database("", tmp_path).dispose()  # up to date: whoever makes tokens is let in
     database.dispose()
 

@@ -19,15 +19,15 @@ import sqlalchemy as sa
 
 import symphony as sy
 from symphony.engines.local import LocalEngine
-from symphony.engines.output import MOST, PART, Log
+from symphony.engines.output import MAX_OUTPUT_BYTES, OUTPUT_FILE_BYTES, OutputLog
 from symphony.service import job_logs, tables, views
 from symphony.service.client import RemoteJob
 from symphony.service.database import open_database
 from symphony.service.graph_file import load
 from symphony.service.job_logs import Cursor
-from symphony.service.outputs import DROPPED, NEW_RUN, Outputs, Spot, Stream
+from symphony.service.outputs import DROPPED_MARK, NEW_RUN_MARK, OutputPosition, Outputs, Stream
 from symphony.service.service import Limits
-from symphony.service.state import BROKE, ENDED, FINISHED, STOPPED, Event, text_of
+from symphony.service.state import BROKE, ENDED, FINISHED, STOPPED, JournalEvent, text_of
 from symphony.service.wire import LogLine, Logs
 from tests.runtime.machines import machine
 from tests.service.kernels import add, one
@@ -149,11 +149,11 @@ def test_a_training_job_is_heard_while_it_runs_and_through_all_of_its_runs(serve
             "| step 1",
             "| step 2",
             "talks-0: stopped",
-            f"--- {NEW_RUN}",
+            f"--- {NEW_RUN_MARK}",
             "| step 3",
             "| step 4",
             "talks-0: its process was ended by SIGKILL,",
-            f"--- {NEW_RUN}",
+            f"--- {NEW_RUN_MARK}",
             "| step 5",
             "| step 6",
             "talks-0: done",
@@ -191,7 +191,7 @@ def test_what_was_written_outlives_the_service_and_whoever_follows_goes_on(tmp_p
             job = ann.job(job.id)
             wait_until(lambda: "step 4" in wrote(job))
             died = "the service died, and has been started again"
-            assert [died, f"--- {NEW_RUN}", "| step 3", "| step 4"] == shown(job.logs(before.next).lines)
+            assert [died, f"--- {NEW_RUN_MARK}", "| step 3", "| step 4"] == shown(job.logs(before.next).lines)
             assert shown(job.logs().lines)[1:3] == ["| step 1", "| step 2"]
     finally:
         serving.kill()
@@ -285,8 +285,8 @@ def test_one_that_writes_too_much_keeps_its_newest_lines_and_others_run(served: 
         assert ann.submit(one(add, 1, 1)).result(SECONDS) == 2
         (tmp_path / "enough").touch()
         lines = [line for line in ended(job) if line.kind != "event"]
-        assert sum(path.stat().st_size for path in kept.rglob("0.*")) <= MOST + PART
-        assert (lines[0].kind, lines[0].text) == ("mark", DROPPED)
+        assert sum(path.stat().st_size for path in kept.rglob("0.*")) <= MAX_OUTPUT_BYTES + OUTPUT_FILE_BYTES
+        assert (lines[0].kind, lines[0].text) == ("mark", DROPPED_MARK)
         found = [int(line.text.split()[0]) for line in lines[1:]]
         assert found == list(range(found[0], job.result())) and found[0] > 0
 
@@ -311,7 +311,7 @@ def test_one_that_writes_without_end_can_be_read_while_it_does(
         kept = served.service.outputs._root / str(job.id)
         wait_until(lambda: sum(path.stat().st_size for path in kept.rglob("0.*")) > 20_000)
         with monkeypatch.context() as slowly:
-            slowly.setattr(job_logs, "LINES", 4)
+            slowly.setattr(job_logs, "MAX_PAGE_LINES", 4)
             found = job.logs()
         assert not found.over and ann.job(job.id).status == "running"
         assert job.logs(found.next).lines
@@ -330,7 +330,7 @@ def test_a_service_keeps_no_more_of_all_jobs_than_it_may(tmp_path: Path, monkeyp
         (tmp_path / "go").touch()
         second.result(SECONDS)
         with monkeypatch.context() as often:
-            often.setattr("symphony.service.service.SWEEP_S", -1.0)  # … and now and then
+            often.setattr("symphony.service.service.SWEEP_INTERVAL_S", -1.0)  # … and now and then
             wait_until(lambda: ann.submit(one(add, 1)).result(SECONDS) == 1 and wrote(second) == [])
 
 
@@ -347,7 +347,7 @@ def test_a_log_is_read_in_parts_and_cursors_stay_short(served: Place, monkeypatc
             mine = [line.text for line in whole.lines if line.text.startswith(f"{number} ")]
             assert mine == [f"{number} {line}" for line in range(5)]
         assert whole.next.isdecimal()  # all tasks have ended
-        monkeypatch.setattr(job_logs, "LINES", 3)
+        monkeypatch.setattr(job_logs, "MAX_PAGE_LINES", 3)
         pages = list(job._pages(""))
         assert [line for page in pages for line in page.lines] == whole.lines
         assert len(pages) == -(-len(whole.lines) // 3) and pages[-1].next == whole.next
@@ -384,7 +384,7 @@ def test_a_cursor_that_is_none_is_refused(served: Place, wrong: str) -> None:
 
 
 def test_a_cursor_is_read_as_it_was_written() -> None:
-    cursor = Cursor(17, {(0, 0): Spot(2, 4096), (3, 1): Spot(0, 12)})
+    cursor = Cursor(17, {(0, 0): OutputPosition(2, 4096), (3, 1): OutputPosition(0, 12)})
     assert str(cursor) == "17_0.0.2.4096_3.1.0.12" and Cursor.parse(str(cursor)) == cursor
     assert Cursor.parse("") == Cursor() and Cursor.parse("7") == Cursor(7)
 
@@ -407,10 +407,10 @@ class Journal:
         with self.database.begin() as connection:
             connection.execute(sa.insert(tables.events), [row | {"data": json.dumps(told)}])
 
-    def log(self, number: int) -> Log:
+    def log(self, number: int) -> OutputLog:
         told = self.outputs.of(1, "t", number)
         assert told is not None
-        return Log(told.folder, told.run)
+        return OutputLog(told.folder, told.run)
 
     def read(self, outputs: Outputs | None = None, after: str = "") -> Logs:
         return job_logs.read(self.database, outputs or self.outputs, 1, {"t": (0, "t")}, Cursor.parse(after))
@@ -434,7 +434,12 @@ def test_what_comes_while_one_looks_is_not_told_before_what_it_follows_upon(tmp_
 
     late = Late(tmp_path / "output")
     told = shown(journal.read(late).lines)
-    assert [line.split(":")[0] for line in told] == ["| first", "t", f"--- {NEW_RUN}", "| second"] and late.looks == 2
+    assert [line.split(":")[0] for line in told] == [
+        "| first",
+        "t",
+        f"--- {NEW_RUN_MARK}",
+        "| second",
+    ] and late.looks == 2
     journal.database.dispose()
 
 
@@ -461,7 +466,7 @@ def test_a_line_that_was_cut_off_comes_before_the_end_of_its_task_and_once(tmp_p
 
 
 def test_it_is_not_over_while_there_is_more_to_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(job_logs, "LINES", 1)
+    monkeypatch.setattr(job_logs, "MAX_PAGE_LINES", 1)
     journal = Journal(tmp_path)
     journal.log(0).write(b"one\n")
     journal.add(ENDED, status="done")
@@ -492,6 +497,6 @@ def test_what_a_task_wrote_comes_before_its_end_whatever_its_clock_says(
 )
 def test_times_are_in_units_that_people_read(seconds: float, said: str) -> None:
     data = {"name": "train-0", "device": "here/cpu", "seconds": seconds}
-    finished, stopped = (text_of(Event(1, 0.0, 1, kind, 0, seconds, data)) for kind in (FINISHED, STOPPED))
+    finished, stopped = (text_of(JournalEvent(1, 0.0, 1, kind, 0, seconds, data)) for kind in (FINISHED, STOPPED))
     assert finished == f"train-0: done on here/cpu in {said}"
     assert stopped == f"train-0: stopped on here/cpu after {said}; it goes on from step 0"

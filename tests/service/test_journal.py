@@ -13,7 +13,7 @@ from symphony.problem.errors import ServiceError
 from symphony.service import journal, tables, views
 from symphony.service.database import open_database
 from symphony.service.journal import read_events, row_of
-from symphony.service.state import ACCEPTED, Event
+from symphony.service.state import ACCEPTED, JournalEvent
 from tests.service.handmade import Handmade, change
 from tests.service.places import postgres
 
@@ -58,7 +58,7 @@ def aside(service: Handmade) -> list[tuple[int, int, str]]:
 
 
 def test_an_event_is_read_as_it_was_written(database: sa.Engine) -> None:
-    event = Event(1, 1_234.1 / 3.0, 7, "lost", -1, 0.1 + 0.2, {"text": "é\x00\n", "n": 1e-300}, 0)
+    event = JournalEvent(1, 1_234.1 / 3.0, 7, "lost", -1, 0.1 + 0.2, {"text": "é\x00\n", "n": 1e-300}, 0)
     with database.begin() as connection:
         connection.execute(sa.insert(tables.events), [row_of(event)])
     assert list(read_events(database, 7)) == [event]

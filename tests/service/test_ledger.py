@@ -12,9 +12,9 @@ import sqlalchemy as sa
 
 import symphony as sy
 from symphony.service import tables
-from symphony.service.database import Hold, only_one, open_database
+from symphony.service.database import Hold, lock_journal, open_database
 from symphony.service.journal import read_events
-from symphony.service.ledger import Entry, Ledger
+from symphony.service.ledger import Ledger, Transaction
 from symphony.service.state import ACCEPTED, ENDED, FINISHED
 from tests.service.places import SECONDS, wait_until
 
@@ -31,7 +31,7 @@ def database(tmp_path: Path) -> Iterator[sa.Engine]:
 
 @pytest.fixture
 def hold(database: sa.Engine, tmp_path: Path) -> Iterator[Hold]:
-    with only_one(database, tmp_path) as found:
+    with lock_journal(database, tmp_path) as found:
         yield found
 
 
@@ -42,7 +42,7 @@ def ledger(hold: Hold, settled=lambda jobs: None) -> Ledger:
     return found
 
 
-def accept(entry: Entry) -> int:
+def accept(entry: Transaction) -> int:
     job = entry.state.last_job + 1
     entry.add(ACCEPTED, job, **JOB)
     return job
@@ -68,7 +68,7 @@ def test_commands_that_come_together_share_a_transaction(database: sa.Engine, ho
     found = ledger(hold)
     go, began = threading.Event(), threading.Event()
 
-    def slow(entry: Entry) -> None:
+    def slow(entry: Transaction) -> None:
         began.set()
         go.wait(SECONDS)
 
@@ -86,7 +86,7 @@ def test_commands_that_come_together_share_a_transaction(database: sa.Engine, ho
 def test_a_command_that_refuses_does_not_concern_the_others(database: sa.Engine, hold: Hold) -> None:
     found = ledger(hold)
 
-    def refuse(entry: Entry) -> None:
+    def refuse(entry: Transaction) -> None:
         raise sy.InputError("no")
 
     before, wrong, after = found.post(accept), found.post(refuse), found.post(accept)
@@ -107,7 +107,7 @@ def test_while_the_disk_is_full_nothing_is_answered_and_afterwards_nothing_is_lo
     def bound(connection: sa.Connection) -> None:
         connection.exec_driver_sql(f"PRAGMA max_page_count={pages['most']}")
 
-    def large(entry: Entry) -> int:
+    def large(entry: Transaction) -> int:
         entry.insert(tables.payloads, {"job": 2, "shape": "", "body": b"x" * 100_000})
         return accept(entry)
 
@@ -116,7 +116,7 @@ def test_while_the_disk_is_full_nothing_is_answered_and_afterwards_nothing_is_lo
     assert "full" in found.stuck and not future.done()
     with pytest.raises(sy.UnavailableError, match="cannot be written"):
         found.post(accept).result(SECONDS)
-    has_happened = found.insist(accept)
+    has_happened = found.post_required(accept)
     pages["most"] = 1_000_000
     assert (future.result(SECONDS), has_happened.result(SECONDS)) == (2, 3)
     assert not found.stuck and [event.job for event in read_events(database)] == [1, 2, 3]
@@ -141,12 +141,12 @@ def test_a_transaction_whose_answer_was_lost_is_not_written_twice(database: sa.E
 
 def test_a_second_service_with_the_same_journal_is_refused(database: sa.Engine, tmp_path: Path) -> None:
     with (
-        only_one(database, tmp_path),
+        lock_journal(database, tmp_path),
         pytest.raises(sy.ServiceError, match="another service"),
-        only_one(database, tmp_path),
+        lock_journal(database, tmp_path),
     ):
         pass
-    with only_one(database, tmp_path):
+    with lock_journal(database, tmp_path):
         pass
 
 
@@ -154,13 +154,13 @@ def test_when_it_ends_by_itself_whoever_waits_is_told(database: sa.Engine, hold:
     failed: list[bool] = []
     found = Ledger(hold, lambda jobs: None, lambda: failed.append(True))
 
-    def half(entry: Entry) -> None:
+    def half(entry: Transaction) -> None:
         entry.add(ACCEPTED, 1, **JOB)
         raise RuntimeError("half of it is in the state")
 
-    waiting = [found.post(half), found.insist(accept)]
+    waiting = [found.post(half), found.post_required(accept)]
     found.step()
-    waiting += [found.post(accept), found.insist(accept)]
+    waiting += [found.post(accept), found.post_required(accept)]
     assert failed == [True] and not list(read_events(database))
     for future in waiting:
         with pytest.raises(sy.ServiceError, match="has stopped"):
@@ -177,6 +177,6 @@ def test_what_is_posted_while_it_ends_is_answered(database: sa.Engine, hold: Hol
             super().put(item)
 
     found._commands = Late()
-    for future in (found.post(accept), found.insist(accept)):
+    for future in (found.post(accept), found.post_required(accept)):
         with pytest.raises(sy.ServiceError, match="has stopped"):
             future.result(0.0)

@@ -12,24 +12,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from symphony.engines import output
-from symphony.engines.output import Log
-from symphony.runtime.checkpoints import safe
+from symphony.engines.output import OutputLog
+from symphony.runtime.checkpoints import safe_folder_name
 from symphony.service import outputs
-from symphony.service.outputs import DROPPED, LONG, NEW_RUN, Outputs, Spot, trim
+from symphony.service.outputs import DROPPED_MARK, MAX_LINE_BYTES, NEW_RUN_MARK, OutputPosition, Outputs, trim
 
 TASK = "train 0"
-BEGIN = Spot()
+BEGIN = OutputPosition()
 
 
-def log(root: Path, job: int = 1, number: int = 0, rank: int = 0) -> Log:
+def log(root: Path, job: int = 1, number: int = 0, rank: int = 0) -> OutputLog:
     told = Outputs(root).of(job, TASK, number)
     assert told is not None
-    return Log(told.folder, told.run, rank)
+    return OutputLog(told.folder, told.run, rank)
 
 
-def lines(root: Path, spot: Spot = BEGIN, ended: bool = False, most: int | None = None) -> tuple[list[str], Spot]:
+def lines(
+    root: Path, spot: OutputPosition = BEGIN, ended: bool = False, most: int | None = None
+) -> tuple[list[str], OutputPosition]:
     """What can be read, marks in brackets, and up to where it was read."""
-    [stream] = Outputs(root).streams(1, {safe(TASK): TASK})
+    [stream] = Outputs(root).streams(1, {safe_folder_name(TASK): TASK})
     found = []
     for line in itertools.islice(stream.lines(spot, ended=ended), most):
         found.append(f"<{line.text}>" if line.mark else line.text)
@@ -48,23 +50,23 @@ def test_lines_come_when_they_are_whole_and_once(tmp_path: Path) -> None:
     assert found == ["half a line", "\ufffd\ufffd not UTF-8"]
     first.write(b"killed he")
     log(tmp_path, number=1).write(b"again\n")
-    assert lines(tmp_path, spot)[0] == ["killed he", f"<{NEW_RUN}>", "again"]
+    assert lines(tmp_path, spot)[0] == ["killed he", f"<{NEW_RUN_MARK}>", "again"]
 
 
 def test_time_is_that_of_the_line(tmp_path: Path) -> None:
     before = time.time()
     log(tmp_path).write(b"x\n")
-    [stream] = Outputs(tmp_path).streams(1, {safe(TASK): TASK})
+    [stream] = Outputs(tmp_path).streams(1, {safe_folder_name(TASK): TASK})
     [line] = stream.lines(BEGIN, ended=False)
     assert before - 1e-5 <= line.at <= time.time()
     assert (stream.task, stream.rank) == (TASK, 0)
 
 
 def test_a_line_without_an_end_is_cut_between_characters(tmp_path: Path) -> None:
-    first, text = log(tmp_path), "x" + "€" * LONG
+    first, text = log(tmp_path), "x" + "€" * MAX_LINE_BYTES
     first.write(text.encode())
     found, spot = lines(tmp_path)
-    assert len(found) == 3 and all(len(one.encode()) <= LONG for one in found)
+    assert len(found) == 3 and all(len(one.encode()) <= MAX_LINE_BYTES for one in found)
     first.write(b"!\n")
     assert "".join([*found, *lines(tmp_path, spot)[0]]) == text + "!"
     whole, pieces, spot = lines(tmp_path)[0], list[str](), BEGIN
@@ -75,8 +77,8 @@ def test_a_line_without_an_end_is_cut_between_characters(tmp_path: Path) -> None
 
 
 def test_what_was_dropped_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(output, "PART", 1_000)
-    monkeypatch.setattr(output, "MOST", 5_000)
+    monkeypatch.setattr(output, "OUTPUT_FILE_BYTES", 1_000)
+    monkeypatch.setattr(output, "MAX_OUTPUT_BYTES", 5_000)
     first = log(tmp_path)
     first.write(b"0\n")
     _, early = lines(tmp_path)
@@ -84,7 +86,7 @@ def test_what_was_dropped_is_told_once(tmp_path: Path, monkeypatch: pytest.Monke
         first.write(b"%d\n" % step)
     for spot in (BEGIN, early):
         found, then = lines(tmp_path, spot)
-        assert found[0] == f"<{DROPPED}>"
+        assert found[0] == f"<{DROPPED_MARK}>"
         steps = [int(one) for one in found[1:]]
         assert steps == list(range(steps[0], 1_000)) and steps[0] > 100
         assert lines(tmp_path, then)[0] == []
@@ -93,12 +95,12 @@ def test_what_was_dropped_is_told_once(tmp_path: Path, monkeypatch: pytest.Monke
 def test_a_file_that_goes_while_it_is_read_is_told_of(tmp_path: Path) -> None:
     for number in range(3):
         log(tmp_path, number=number).write(b"run %d\n" % number)
-    [stream] = Outputs(tmp_path).streams(1, {safe(TASK): TASK})
+    [stream] = Outputs(tmp_path).streams(1, {safe_folder_name(TASK): TASK})
     (stream.folder / "0.1").unlink()
     found = list(stream.lines(BEGIN, ended=False))
-    assert [line.text for line in found] == ["run 0", DROPPED, NEW_RUN, "run 2"]
+    assert [line.text for line in found] == ["run 0", DROPPED_MARK, NEW_RUN_MARK, "run 2"]
     assert found[1].at <= found[2].at  # not when the file was written to last: what others wrote meanwhile comes later
-    [again] = Outputs(tmp_path).streams(1, {safe(TASK): TASK})
+    [again] = Outputs(tmp_path).streams(1, {safe_folder_name(TASK): TASK})
     os.utime(again.folder / "0.2")
     assert list(again.lines(found[0].then, ended=False)) == found[1:]
 
@@ -115,10 +117,10 @@ def test_whoever_reads_in_pieces_reads_the_same(
 ) -> None:
     """0: nothing; 1: somebody reads; 2: a new run begins; 3: he reads one line and no more."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(output, "PART", 300)
-        patch.setattr(outputs, "LONG", 50)
-        patch.setattr(outputs, "FIRST", 7)
-        patch.setattr(outputs, "BLOCK", 31)
+        patch.setattr(output, "OUTPUT_FILE_BYTES", 300)
+        patch.setattr(outputs, "MAX_LINE_BYTES", 50)
+        patch.setattr(outputs, "FIRST_READ_BYTES", 7)
+        patch.setattr(outputs, "READ_BLOCK_BYTES", 31)
         root, number, spot = tmp_path_factory.mktemp("root"), 0, BEGIN
         writer, read = log(root), list[str]()
         writer.write(b"begin\n")
@@ -138,7 +140,7 @@ def test_whoever_reads_in_pieces_reads_the_same(
 def test_jobs_that_are_forgotten_and_what_is_too_much_goes_the_oldest_first(tmp_path: Path) -> None:
     for job in range(1, 6):
         log(tmp_path, job).write(b"z" * 1_000 + b"\n")
-        os.utime(tmp_path / str(job) / safe(TASK) / "0.0", (job, job))
+        os.utime(tmp_path / str(job) / safe_folder_name(TASK) / "0.0", (job, job))
     (tmp_path / "not-a-job").mkdir()
     trim(tmp_path, {2, 3, 4}, {2}, 4, 10_000)  # 5 came meanwhile
     assert {path.name for path in tmp_path.iterdir()} == {"2", "3", "4", "5", "not-a-job"}
@@ -154,19 +156,19 @@ def test_whoever_follows_misses_nothing_that_comes_after_all_was_removed(tmp_pat
         first.write(b"step %d\n" % step)
     _, spot = lines(tmp_path)
     trim(tmp_path, {1}, (), 1, 0)  # of those that are running, too
-    assert lines(tmp_path, spot)[0] == [f"<{DROPPED}>"] == lines(tmp_path)[0]
+    assert lines(tmp_path, spot)[0] == [f"<{DROPPED_MARK}>"] == lines(tmp_path)[0]
     first.write(b"on\n")
     second = log(tmp_path, number=1)
     for step in range(20, 40):
         second.write(b"step %d\n" % step)
-    came = ["on", f"<{NEW_RUN}>", *(f"step {step}" for step in range(20, 40))]
-    assert lines(tmp_path, spot)[0] == [f"<{DROPPED}>", *came]
+    came = ["on", f"<{NEW_RUN_MARK}>", *(f"step {step}" for step in range(20, 40))]
+    assert lines(tmp_path, spot)[0] == [f"<{DROPPED_MARK}>", *came]
     _, spot = lines(tmp_path)
     for _ in range(2):
         trim(tmp_path, {1}, (), 1, 0)
     log(tmp_path, number=2).write(b"end\n")
-    assert lines(tmp_path, spot)[0] == [f"<{DROPPED}>", f"<{NEW_RUN}>", "end"]
-    assert len(list((tmp_path / "1" / safe(TASK)).iterdir())) == 2
+    assert lines(tmp_path, spot)[0] == [f"<{DROPPED_MARK}>", f"<{NEW_RUN_MARK}>", "end"]
+    assert len(list((tmp_path / "1" / safe_folder_name(TASK)).iterdir())) == 2
     trim(tmp_path, {1}, (), 1, 0)
     _, spot = lines(tmp_path)
     log(tmp_path, 2).write(b"another\n")
@@ -176,5 +178,5 @@ def test_whoever_follows_misses_nothing_that_comes_after_all_was_removed(tmp_pat
 
 def test_without_a_folder_nothing_is_kept() -> None:
     nothing = Outputs(None)
-    assert nothing.of(1, TASK, 0) is None and nothing.streams(1, {safe(TASK): TASK}) == []
+    assert nothing.of(1, TASK, 0) is None and nothing.streams(1, {safe_folder_name(TASK): TASK}) == []
     nothing.trim((), (), 5, 0)

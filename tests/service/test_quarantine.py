@@ -8,7 +8,7 @@ import pytest
 
 from symphony.service.running import MAX_DEATHS
 from symphony.service.service import Service
-from symphony.service.state import ACCEPTED, BEGUN, FINISHED, RESTARTED, Event, State
+from symphony.service.state import ACCEPTED, BEGUN, FINISHED, RESTARTED, JournalEvent, State
 from tests.service.handmade import Handmade
 from tests.service.test_ledger import JOB
 
@@ -64,13 +64,13 @@ def test_a_job_that_waits_has_no_part_in_a_death(tmp_path: Path, monkeypatch: py
 
 def test_progress_makes_up_for_deaths() -> None:
     state = State()
-    state.apply(Event(1, 0.0, 1, ACCEPTED, -1, 0.0, {**JOB, "steps": 100}))
+    state.apply(JournalEvent(1, 0.0, 1, ACCEPTED, -1, 0.0, {**JOB, "steps": 100}))
     number = 1
 
     def after(kind: str, task: int = -1, **data: object) -> int:
         nonlocal number
         number += 1
-        state.apply(Event(number, 0.0, 1, kind, task, 0.0, data))
+        state.apply(JournalEvent(number, 0.0, 1, kind, task, 0.0, data))
         return state.jobs[1].deaths
 
     assert after(BEGUN) == 0

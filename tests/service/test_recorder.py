@@ -8,12 +8,12 @@ import symphony as sy
 from symphony.engines.engine import Finished, Function, Pickled, Work
 from symphony.engines.local import LocalEngine
 from symphony.engines.worker import pickled
-from symphony.service.recorder import Recorder
+from symphony.service.recorder import JournalingEngine
 from tests.runtime.machines import machine
 
 
 def test_it_is_an_engine_like_any_other() -> None:
-    engine = Recorder(LocalEngine(machine()))
+    engine = JournalingEngine(LocalEngine(machine()))
     engine.record = lambda event: _kept()
     try:
         sy.testing.check_engine(engine)
@@ -28,7 +28,7 @@ def _kept() -> Future[None]:
 
 
 def test_news_waits_until_it_is_kept_and_keeps_its_order() -> None:
-    engine = Recorder(LocalEngine(machine(slots=1)))
+    engine = JournalingEngine(LocalEngine(machine(slots=1)))
     kept: dict[int, Future[None]] = {}
 
     def record(event):

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from symphony.service.shares import Line
-from symphony.service.state import ACCEPTED, CANCEL, ENDED, FINISHED, HALF_LIFE_S, Event, State
+from symphony.service.shares import FairQueue
+from symphony.service.state import ACCEPTED, CANCEL, ENDED, FINISHED, USAGE_HALF_LIFE_S, JournalEvent, State
 
 
 class Story:
     """Events, one after the other, and a line."""
 
     def __init__(self, **weights: float) -> None:
-        self.state, self.line, self.now = State(), Line(weights), 0.0
+        self.state, self.line, self.now = State(), FairQueue(weights), 0.0
 
     def _add(self, job: int, kind: str, **data: object) -> None:
-        self.state.apply(Event(self.state.events + 1, self.now, job, kind, 0, data.pop("seconds", 0.0), data))
+        self.state.apply(JournalEvent(self.state.events + 1, self.now, job, kind, 0, data.pop("seconds", 0.0), data))
 
     def submit(self, user: str, priority: int = 0, queue: str = "") -> int:
         job = self.state.last_job + 1
@@ -57,7 +57,7 @@ def test_what_runs_counts_though_it_has_not_ended() -> None:
 def test_what_was_used_long_ago_counts_little() -> None:
     story = Story()
     story.end(story.submit("ann"), 100.0)
-    story.now = 20 * HALF_LIFE_S
+    story.now = 20 * USAGE_HALF_LIFE_S
     story.end(story.submit("bob"), 10.0)
     old, new = story.submit("bob"), story.submit("ann")
     assert [story.next(), story.next()] == [new, old]

@@ -22,14 +22,14 @@ from symphony.engines.engine import Stored
 from symphony.runtime.graph import submission
 from symphony.runtime.jobs import JobState
 from symphony.runtime.progress import Progress
-from symphony.runtime.speeds import Kind
+from symphony.runtime.speed_beliefs import JobKind
 from symphony.runtime.training import Training
 from symphony.service import graphs, tables
 from symphony.service.graph_file import load
 from symphony.service.journal import read_events
-from symphony.service.running import Handed, Running
+from symphony.service.running import AdmittedJob, JobRunner
 from symphony.service.service import Limits
-from symphony.service.state import ACCEPTED, ENDED, Event, State
+from symphony.service.state import ACCEPTED, ENDED, JournalEvent, State
 from symphony.service.wire import KernelSpec, Submit, TrainingSpec
 from tests.cli.command import symphony_here
 from tests.service.kernels import count, one, wait_for
@@ -247,11 +247,11 @@ def test_steps_are_those_of_all_that_trains_in_a_graph_whoever_runs_them() -> No
     runs.number, runs.progress = 5, Progress("", 2, 6, 4, marks=((0.0, 2), (8.0, 6)), heard_s=8.0)
     accepted = {"user": "ann", "name": "g", "queue": "", "priority": 0, "tasks": 4, "outputs": [0], "names": []}
     kept = State()
-    kept.apply(Event(1, 0.0, 1, ACCEPTED, -1, 0.0, {**accepted, "key": "", "digest": "", "steps": 45}))
-    running = SimpleNamespace(handed={1: Handed(state, (1, 2, 3), [])}, before={1: {0: 14, 2: 3, 3: 5}})
-    assert Running.stepped(running, kept.jobs[1]) == (14 + 8 + 6 + 5, 14 + 8 + 4 + 5, 0.5)
+    kept.apply(JournalEvent(1, 0.0, 1, ACCEPTED, -1, 0.0, {**accepted, "key": "", "digest": "", "steps": 45}))
+    running = SimpleNamespace(handed={1: AdmittedJob(state, (1, 2, 3), [])}, before={1: {0: 14, 2: 3, 3: 5}})
+    assert JobRunner.stepped(running, kept.jobs[1]) == (14 + 8 + 6 + 5, 14 + 8 + 4 + 5, 0.5)
     running.handed.clear()
-    assert Running.stepped(running, kept.jobs[1]) == (14 + 3 + 5, 14 + 3 + 5, 0.0)
+    assert JobRunner.stepped(running, kept.jobs[1]) == (14 + 3 + 5, 14 + 3 + 5, 0.0)
 
 
 def test_a_job_that_returns_early_says_so_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,7 +331,7 @@ def test_programs_of_two_scripts_are_of_two_kinds(tmp_path: Path) -> None:
         for n, words in enumerate(commands)
     ]
     (tmp_path / "g.toml").write_text('name = "g"\n' + "".join(tasks))
-    kinds = [Kind.of(call.kernel).name for call in submission(load(str(tmp_path / "g.toml"), {})).calls]
+    kinds = [JobKind.of(call.kernel).name for call in submission(load(str(tmp_path / "g.toml"), {})).calls]
     assert kinds[:4] == ["toml.python a.py", "toml.python a.py", "toml.python b.py", "toml../train"]
     assert re.fullmatch("toml.sh [0-9a-f]{12}", kinds[4])  # a name, whatever the program is
 
@@ -347,8 +347,8 @@ def test_more_servers_than_workers_are_refused(tmp_path: Path, served: Place) ->
 def test_a_journal_from_before_there_were_training_jobs_is_read(tmp_path: Path) -> None:
     state = State()
     data = {"user": "ann", "name": "g", "queue": "", "priority": 0, "tasks": 1, "outputs": [0], "names": []}
-    state.apply(Event(1, 5.0, 1, ACCEPTED, -1, 0.0, {**data, "key": "", "digest": "d"}))
-    state.apply(Event(2, 6.0, 1, ENDED, -1, 0.0, {"status": "done", "error": None}))
+    state.apply(JournalEvent(1, 5.0, 1, ACCEPTED, -1, 0.0, {**data, "key": "", "digest": "d"}))
+    state.apply(JournalEvent(2, 6.0, 1, ENDED, -1, 0.0, {"status": "done", "error": None}))
     assert state.jobs[1].view().training is None
 
 

@@ -36,7 +36,7 @@ def run(s: ScenarioArrays, loads: np.ndarray, own: np.ndarray, squares: np.ndarr
     for window, (load, mine) in enumerate(zip(loads, own, strict=True)):
         square = load**2 if squares is None else squares[window]
         pad = [jnp.asarray(np.pad(x, (0, rows - len(x)))) for x in (load, square, mine)]
-        state = _read(state, settings, counters.Past(jnp.asarray(window), *pad))
+        state = _read(state, settings, counters.EndedWindow(jnp.asarray(window), *pad))
         states.append(state)
     return states
 
@@ -102,7 +102,7 @@ def test_intervals_cover() -> None:
     inside = []
     for k in range(10, len(truth)):
         mean, std = others(s, states[k], own[k])
-        inside.append(np.abs(mean - truth[k]) <= 1.96 * std + counters.ONE)
+        inside.append(np.abs(mean - truth[k]) <= 1.96 * std + counters.MIN_LOAD)
     assert 0.85 < np.mean(inside) <= 1
 
 
@@ -134,7 +134,7 @@ def test_those_whose_window_ends_are_picked_out(ending: int) -> None:
     many = jax.tree.map(lambda x: jnp.broadcast_to(x, (16, *x.shape)), state)
     rows = s.topology.capacity.shape[0]
     loads = jnp.asarray(np.random.default_rng(0).uniform(0, 2, (16, rows)))
-    past = counters.Past(jnp.full(16, 3), loads, loads**2, 0.5 * loads)
+    past = counters.EndedWindow(jnp.full(16, 3), loads, loads**2, 0.5 * loads)
     when = jnp.asarray(np.random.default_rng(1).permutation(16) < ending)
     settings = counters.Settings.of(s)
     found = _read_when(when, many, settings, past)

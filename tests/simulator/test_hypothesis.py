@@ -14,8 +14,8 @@ from jax import Array
 from symphony.baselines import EftBelief
 from symphony.scheduling.policy import Observation
 from symphony.simulator.contention import LOAD_UNIT, Bottleneck
-from symphony.simulator.hypothesis import imagine, scenario_of, work_factors
-from symphony.simulator.rollout import Carry, asked, begin, finished, observe, step
+from symphony.simulator.hypothesis import sample_world, scenario_of, work_factors
+from symphony.simulator.rollout import Carry, begin, decision_due, finished, observe, step
 from symphony.simulator.scenarios import ScenarioArrays, scenario_arrays
 from symphony.simulator.world import World
 from tests.oracle.small import scenario
@@ -36,7 +36,7 @@ def reached(carry: Carry, s: ScenarioArrays, number: Array) -> Carry:
         return step(carry, s, POLICY, CONTENTION, record=False, alone=True)[0]
 
     def going(carry: Carry) -> Array:
-        rests = asked(carry.world, s) & (carry.world.core.decisions >= number)
+        rests = decision_due(carry.world, s) & (carry.world.core.decisions >= number)
         return ~finished(carry.world, s) & ~rests
 
     return jax.lax.while_loop(going, on, carry)
@@ -45,7 +45,7 @@ def reached(carry: Carry, s: ScenarioArrays, number: Array) -> Carry:
 @eqx.filter_jit
 def imagined(key: Array, o: Observation, spread: Array) -> tuple[World, ScenarioArrays]:
     s = scenario_of(o, work_factors(key, spread))
-    return imagine(key, o, s, CONTENTION), s
+    return sample_world(key, o, s, CONTENTION), s
 
 
 @pytest.fixture(scope="module")

@@ -91,7 +91,7 @@ def test_two_that_ask_for_more_than_a_row_has_slow_one_another_down() -> None:
     """Each wants 6 of the 10 GB/s of one memory: load 1.2, and 2 s become 2.4."""
     run, _ = simulated([(dot("cpu only"), 0.0, [[CPU0]]), (dot("cpu only"), 0.0, [[CPU1]])])
     assert finishes(run) == pytest.approx([2.4, 2.4], rel=1e-4)  # loads are rounded to 2**-16
-    assert [stay.stretch for stay in run.gangs] == pytest.approx([1.2, 1.2], rel=1e-4)
+    assert [stay.slowdown for stay in run.gangs] == pytest.approx([1.2, 1.2], rel=1e-4)
 
 
 def test_contention_lasts_while_both_run() -> None:

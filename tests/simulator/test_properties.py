@@ -181,7 +181,7 @@ def test_work_is_conserved(runs: list[Run]) -> None:
             total = task.units * noise[(31 * stay.job + stay.gang) % len(noise)]
             assert stay.isolated_s == pytest.approx(total * isolated_unit_s(run, stay), rel=CLOSE)
             assert stay.setup_s >= 0
-            ran[who] = ran.get(who, 0.0) + stay.stretch
+            ran[who] = ran.get(who, 0.0) + stay.slowdown
             if stay.outcome == "finished":
                 assert ran[who] >= 1 - 2 * CLOSE
 
@@ -276,5 +276,5 @@ def test_the_runs_show_what_the_properties_are_about() -> None:
     assert {stay.outcome for stay in stays} == {"finished", "preempted", "failed"}
     assert any(len(stay.devices) > 1 for stay in stays)
     assert any(stay.setup_s > 0 and stay.outcome == "finished" for stay in stays)
-    assert sum(stay.stretch > 1.2 for stay in stays if stay.outcome == "finished") > 10
+    assert sum(stay.slowdown > 1.2 for stay in stays if stay.outcome == "finished") > 10
     assert sum(stay.start_s > stay.placed_s for stay in stays) > 10

@@ -88,7 +88,7 @@ def test_two_kernels_at_load_1_6_take_1_6_times_as_long() -> None:
     world = Reference(scene(topology, [stream], [(single("a", "stream"), 0.0), (single("b", "stream"), 0.0)]))
     world.run(fifo)
     assert [job.finish_s for job in world.jobs] == pytest.approx([16.0, 16.0], rel=1e-5)  # 0.8 is rounded
-    assert [stay.stretch for stay in world.stays] == pytest.approx([1.6, 1.6], rel=1e-5)
+    assert [stay.slowdown for stay in world.stays] == pytest.approx([1.6, 1.6], rel=1e-5)
     assert [job.isolated_s for job in world.jobs] == [10.0, 10.0]
     assert world.utilisation == {"memory": 1.0}
 
@@ -387,7 +387,7 @@ def test_a_slot_is_configured_once_for_a_kernel() -> None:
     assert [job.finish_s for job in world.jobs] == [5.0, 6.0, 9.0]
     assert times(world, "set-up") == [2.0, 3.0]
     assert [stay.setup_s for stay in world.stays] == [2.0, 2.0, 0.0]
-    assert [stay.stretch for stay in world.stays] == [1.0, 1.0, 1.0]
+    assert [stay.slowdown for stay in world.stays] == [1.0, 1.0, 1.0]
 
 
 def test_reconfiguring_ahead_hides_the_set_up() -> None:
@@ -424,7 +424,7 @@ def test_preemption_with_checkpoint() -> None:
     assert first == GangRecord(0, 0, (0,), 0.0, 0.0, 0.0, 4.5, 10.0, 0.5, "preempted")
     assert last.ready_s == last.placed_s == 4.5
     assert (last.isolated_s, last.setup_s) == pytest.approx((10.0, 1.0))
-    assert first.stretch + last.stretch == pytest.approx(1.0)
+    assert first.slowdown + last.slowdown == pytest.approx(1.0)
 
 
 def test_preempting_is_refused_unless_running_and_preemptible() -> None:
@@ -686,7 +686,7 @@ def test_every_job_completes_under_fifo(scenario: Scenario) -> None:
     assert len(finished) == len({(stay.job, stay.gang) for stay in finished}) == gangs
     for done in finished:
         stays = [stay for stay in world.stays if (stay.job, stay.gang) == (done.job, done.gang)]
-        assert sum(stay.stretch for stay in stays) >= 1 - 1e-6
+        assert sum(stay.slowdown for stay in stays) >= 1 - 1e-6
     assert all(0 <= share <= 1 for share in world.utilisation.values())
     assert [event[0] for event in world.events] == sorted(event[0] for event in world.events)
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from symphony.problem import limits
-from symphony.scheduling.indexing import DENSE
+from symphony.scheduling.indexing import MAX_DENSE_UPDATES
 from symphony.simulator.contention import Serial
 from symphony.simulator.next_event import EVENTS
 from symphony.simulator.run import record, run_traces
@@ -139,7 +139,7 @@ def test_they_agree_where_arrays_are_too_long_for_masks():
     with double_precision_and_coarse_buckets(least=320):
         runs = [(scenario, *replay(scenario, Chaos())) for scenario in islice(served_by(LARGE), 4)]
     core = runs[0][1].carry.world.core
-    assert min(core.up.size, core.lane_holds.size) > 256 and core.device.size > DENSE
+    assert min(core.up.size, core.lane_holds.size) > 256 and core.device.size > MAX_DENSE_UPDATES
     check(runs)
 
 

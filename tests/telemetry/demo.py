@@ -14,7 +14,7 @@ from symphony.telemetry import catalogue
 from symphony.telemetry.events import Catalogue, Event, Metric, Pmu
 from symphony.telemetry.listings import Listing, MapLine
 from symphony.telemetry.samples import Recording, record
-from symphony.telemetry.sources.simulated import Simulated
+from symphony.telemetry.sources.simulated import SimulatedSource
 
 CPUID = "GenuineIntel-6-FF-0"
 PARTS = ("top.front", "top.bad", "top.back", "top.retired")
@@ -58,10 +58,12 @@ def program(windows: int = 40, seed: int = 0) -> dict[str, NDArray[np.float64]]:
     return found
 
 
-def source(windows: int = 40, seed: int = 0, groups: Sequence[Sequence[str]] = GROUPS, where: str = "") -> Simulated:
+def source(
+    windows: int = 40, seed: int = 0, groups: Sequence[Sequence[str]] = GROUPS, where: str = ""
+) -> SimulatedSource:
     """The program, counted in turns."""
     truth = program(windows, seed)
-    return Simulated(tuple(truth), np.stack(list(truth.values()), axis=1), tuple(map(tuple, groups)), where=where)
+    return SimulatedSource(tuple(truth), np.stack(list(truth.values()), axis=1), tuple(map(tuple, groups)), where=where)
 
 
 def recording(windows: int = 40, seed: int = 0, where: str = "") -> Recording:

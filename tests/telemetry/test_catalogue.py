@@ -79,7 +79,7 @@ def test_adding_again_replaces_and_keeps_the_rest(tree: Path) -> None:
 
 
 def test_the_built_in_catalogue_is_always_there() -> None:
-    assert [entry.name for entry in catalogue.entries()] == [architectural.NAME]
+    assert [entry.name for entry in catalogue.entries()] == [architectural.ARCHITECTURAL_NAME]
     assert catalogue.load("architectural") is architectural.CATALOGUE
 
 

@@ -14,7 +14,7 @@ from symphony.telemetry.events import Event
 from symphony.telemetry.inference import Tracker, infer
 from symphony.telemetry.reading import Model
 from symphony.telemetry.samples import Column, Sample, record
-from symphony.telemetry.sources.simulated import Simulated
+from symphony.telemetry.sources.simulated import SimulatedSource
 from tests.telemetry.topdown import CPU, SLOTS, counted_all_the_time, model, reading, steady
 
 
@@ -135,7 +135,7 @@ def by_chance(often: float, size: float, groups: int, seed: int = 0) -> tuple[fl
     rng = np.random.default_rng(seed)
     names = tuple(f"e{number}" for number in range(groups))
     truth = (rng.random((60 * 25, groups)) < often) * rng.poisson(size, (60 * 25, groups)).astype(float)
-    source = Simulated(names, truth, tuple((name,) for name in names))
+    source = SimulatedSource(names, truth, tuple((name,) for name in names))
     log = record(source.samples())[""]
     found = infer(model(), log)
     inside, totals = [], []

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from symphony.problem.errors import InputError
-from symphony.telemetry import places
+from symphony.telemetry import listing_files
 from symphony.telemetry.compiling import compile_expressions
 from symphony.telemetry.evaluating import evaluate
 from symphony.telemetry.events import Catalogue
@@ -98,7 +98,7 @@ def test_the_number_of_counts_is_checked() -> None:
 
 @pytest.fixture(scope="module")
 def sapphirerapids() -> Catalogue:
-    return read(places.read(data("pmu-events", "x86", "sapphirerapids"))).catalogues[0]
+    return read(listing_files.read(data("pmu-events", "x86", "sapphirerapids"))).catalogues[0]
 
 
 def test_every_metric_of_a_real_listing_agrees(sapphirerapids: Catalogue) -> None:

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from symphony.problem.errors import InputError
-from symphony.telemetry.drawing import MOST, graph, svg
+from symphony.telemetry.drawing import MAX_NODES, net_drawing, svg
 from symphony.telemetry.events import Catalogue, Event
 from symphony.telemetry.gate import Verdict
 from symphony.telemetry.identities import Identity
@@ -25,7 +25,7 @@ def identity(total: str, *parts: str, relation: str = "=") -> Identity:
 
 
 def test_free_events_identities_derived_events_and_metrics() -> None:
-    drawn = graph(MODEL, EVENTS, SHARES)
+    drawn = net_drawing(MODEL, EVENTS, SHARES)
     kinds = {node.name: (node.kind, node.column) for node in drawn.nodes}
     assert all(kinds[part] == ("free", 0) for part in PARTS)
     assert kinds["top.slots"] == ("derived", 2) and kinds["front"] == ("metric", 3)
@@ -36,7 +36,7 @@ def test_free_events_identities_derived_events_and_metrics() -> None:
 
 def test_sums_of_sums_lie_further_right() -> None:
     claims = (identity("a", "b", "c"), identity("b", "d", "e"), identity("c", "f", relation=">="))
-    drawn = graph(Model(DEMO, identities=claims), ["a", "b", "c", "d", "e", "f"])
+    drawn = net_drawing(Model(DEMO, identities=claims), ["a", "b", "c", "d", "e", "f"])
     column = {node.name: node.column for node in drawn.nodes}
     assert (column["d"], column["b"], column["a"]) == (0, 2, 4)
     assert column["a = b + c"] == 3 and column["b = d + e"] == 1
@@ -46,7 +46,7 @@ def test_sums_of_sums_lie_further_right() -> None:
 def test_what_was_rejected_here_is_marked_and_derives_nothing() -> None:
     claim = identity("a", "b", "c")
     verdict = Verdict(claim, False, 0.3, 0.01, 30.0, "off by 30%")
-    drawn = graph(Model(DEMO, identities=(claim,)), ["a", "b", "c"], known=[verdict])
+    drawn = net_drawing(Model(DEMO, identities=(claim,)), ["a", "b", "c"], known=[verdict])
     assert {node.name: node.kind for node in drawn.nodes} == {
         "a": "free",
         "b": "free",
@@ -56,7 +56,7 @@ def test_what_was_rejected_here_is_marked_and_derives_nothing() -> None:
 
 
 def test_the_picture_is_svg_and_nothing_overlaps() -> None:
-    drawn = graph(MODEL, EVENTS, (*SHARES, "wasted"))
+    drawn = net_drawing(MODEL, EVENTS, (*SHARES, "wasted"))
     root = ET.fromstring(svg(drawn))
     boxes = [group.find(f"{NAME}rect") for group in root.iter(f"{NAME}g")]
     assert len(boxes) == len(drawn.nodes) and len(list(root.iter(f"{NAME}path"))) == len(drawn.edges)
@@ -72,7 +72,7 @@ def test_the_picture_is_svg_and_nothing_overlaps() -> None:
 
 def test_odd_names_are_escaped() -> None:
     odd = Model(Catalogue("x<y>", (Event('a<b>&"'),)))
-    assert ET.fromstring(svg(graph(odd, ['a<b>&"']))) is not None
+    assert ET.fromstring(svg(net_drawing(odd, ['a<b>&"']))) is not None
 
 
 def test_the_use_of_rows_hangs_on_metrics_and_on_what_the_kernel_tells() -> None:
@@ -81,7 +81,7 @@ def test_the_use_of_rows_hangs_on_metrics_and_on_what_the_kernel_tells() -> None
         "host/memory": ("FRONT",),
         "host/s1": ("top.back",),
     }
-    drawn = graph(MODEL, (), ("front",), rows=rows)
+    drawn = net_drawing(MODEL, (), ("front",), rows=rows)
     kinds = {node.name: (node.kind, node.column) for node in drawn.nodes}
     last = max(column for _, column in kinds.values())
     assert all(kinds[row] == ("row", last) for row in rows)
@@ -98,4 +98,4 @@ def test_the_use_of_rows_hangs_on_metrics_and_on_what_the_kernel_tells() -> None
 
 def test_too_many_nodes() -> None:
     with pytest.raises(InputError, match="too many for a picture"):
-        graph(Model(DEMO, identities=()), [f"e{n}" for n in range(MOST + 1)])
+        net_drawing(Model(DEMO, identities=()), [f"e{n}" for n in range(MAX_NODES + 1)])

@@ -8,7 +8,7 @@ import pytest
 from symphony.problem.errors import InputError
 from symphony.telemetry.inference import Tracker, infer
 from symphony.telemetry.reading import Model
-from symphony.telemetry.sources.simulated import Simulated
+from symphony.telemetry.sources.simulated import SimulatedSource
 from tests.telemetry import demo
 from tests.telemetry.topdown import PARTS, SLOTS, model, reading
 
@@ -79,6 +79,6 @@ def test_a_share_is_not_shown_as_negative_though_a_difference_is_not_well_known(
     assert (found.lower >= 0).all() and (found.upper > found.mean).all()
 
 
-def _share(source: Simulated) -> float:
+def _share(source: SimulatedSource) -> float:
     totals = source.totals().sum(axis=0)
     return float(totals[3] / totals[4])

@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from symphony.problem.errors import InputError
 from symphony.telemetry.expressions import (
-    DEEPEST,
-    NESTED,
+    MAX_BRACKET_DEPTH,
+    MAX_TREE_DEPTH,
     Binary,
-    Choice,
+    Conditional,
     Constant,
     Expression,
     Name,
+    NameQuery,
     Negative,
     Number,
-    Query,
     key,
     names,
     parse,
@@ -43,7 +43,7 @@ A, B, C, D = (Name(letter) for letter in "abcd")
         (r"cpu@E\,cmask\=1@", Name("cpu@E,cmask=1@")),
         (r"topdown\-retiring-a", Binary("-", Name("topdown-retiring"), A)),
         ("#SMT_on", Constant("#SMT_on")),
-        ("has_event(a)", Query("has_event", "a")),
+        ("has_event(a)", NameQuery("has_event", "a")),
         ("minimum", Name("minimum")),
         ("a - b - c", Binary("-", Binary("-", A, B), C)),
         ("a + b * c", Binary("+", A, Binary("*", B, C))),
@@ -53,11 +53,11 @@ A, B, C, D = (Name(letter) for letter in "abcd")
         ("a < b + c", Binary("<", A, Binary("+", B, C))),
         ("-a * b", Binary("*", Negative(A), B)),
         ("--a", Negative(Negative(A))),
-        ("a if b else c if d else a", Choice(A, B, Choice(C, D, A))),
-        ("(a if b else c) + d", Binary("+", Choice(A, B, C), D)),
-        ("a + b if c else d", Choice(Binary("+", A, B), C, D)),
+        ("a if b else c if d else a", Conditional(A, B, Conditional(C, D, A))),
+        ("(a if b else c) + d", Binary("+", Conditional(A, B, C), D)),
+        ("a + b if c else d", Conditional(Binary("+", A, B), C, D)),
         ("min(a, max(b, c))", Binary("min", A, Binary("max", B, C))),
-        ("d_ratio(a if b else c, d)", Binary("d_ratio", Choice(A, B, C), D)),
+        ("d_ratio(a if b else c, d)", Binary("d_ratio", Conditional(A, B, C), D)),
         ("a $ + ! b\n", Binary("+", A, B)),
     ],
 )
@@ -87,8 +87,8 @@ def test_numbers_are_written_exactly(value: float) -> None:
         (Binary("-", A, Binary("-", B, C)), "a - (b - c)"),
         (Binary("*", Binary("+", A, B), C), "(a + b) * c"),
         (Negative(Binary("*", A, B)), "-(a * b)"),
-        (Choice(A, B, Choice(C, D, A)), "a if b else c if d else a"),
-        (Binary("min", Choice(A, B, C), D), "min((a if b else c), d)"),  # with the brackets that perf wants
+        (Conditional(A, B, Conditional(C, D, A)), "a if b else c if d else a"),
+        (Binary("min", Conditional(A, B, C), D), "min((a if b else c), d)"),  # with the brackets that perf wants
         (Number(1e22), "1e22"),
         (Number(3.0), "3"),
         (Name("cpu@E,cmask=1@"), r"cpu@E\,cmask\=1@"),
@@ -109,8 +109,8 @@ def test_unparse_is_tidy(tree: Expression, text: str) -> None:
         ("has_event(3)", 11, "a name should stand here, not 3"),
         ("a if b", 7, "else should stand here"),
         ("1e999", 1, "a number below 1e308"),
-        ("(" * (NESTED + 1) + "a", NESTED + 1, "levels of brackets"),
-        ("-" * 5000 + "a", NESTED + 1, "levels of brackets"),
+        ("(" * (MAX_BRACKET_DEPTH + 1) + "a", MAX_BRACKET_DEPTH + 1, "levels of brackets"),
+        ("-" * 5000 + "a", MAX_BRACKET_DEPTH + 1, "levels of brackets"),
     ],
 )
 def test_what_cannot_be_read_says_where(text: str, at: int, what: str) -> None:
@@ -121,9 +121,9 @@ def test_what_cannot_be_read_says_where(text: str, at: int, what: str) -> None:
 
 
 def test_long_sums_are_read_up_to_a_bound() -> None:
-    assert len(names(parse("+".join(f"e{i}" for i in range(DEEPEST))))) == DEEPEST
+    assert len(names(parse("+".join(f"e{i}" for i in range(MAX_TREE_DEPTH))))) == MAX_TREE_DEPTH
     with pytest.raises(InputError, match="levels"):
-        parse("+".join("a" * (DEEPEST + 1)))
+        parse("+".join("a" * (MAX_TREE_DEPTH + 1)))
 
 
 @given(st.text(alphabet="ab01.e-+*/%()<>&|^,@\\=#?:if els min_x", max_size=30))

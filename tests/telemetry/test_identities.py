@@ -11,7 +11,7 @@ import pytest
 from symphony.problem.errors import DataError
 from symphony.problem.topologies import topology as shipped
 from symphony.problem.topology import CLUSTER, RACK, Device, DeviceKind, Hop, Resource, Topology
-from symphony.telemetry import architectural, identities, listings, places
+from symphony.telemetry import architectural, identities, listing_files, listings
 from symphony.telemetry.events import Catalogue, Event, Metric
 from symphony.telemetry.identities import Identity, curated, everything, from_topology, independent, mine, mining
 from symphony.telemetry.machine import Platform
@@ -450,7 +450,7 @@ def test_small_listings_of_every_kind() -> None:
 
 @cache
 def _real(folder: Path) -> dict[str, Catalogue]:
-    return {found.name: found for found in listings.read(places.read(folder)).catalogues}
+    return {found.name: found for found in listings.read(listing_files.read(folder)).catalogues}
 
 
 def real(name: str) -> Catalogue:

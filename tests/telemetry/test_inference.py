@@ -17,8 +17,8 @@ from symphony.telemetry.inference import Tracker, infer
 from symphony.telemetry.machine import Platform
 from symphony.telemetry.reading import Model, Reader
 from symphony.telemetry.samples import Column, Sample, record
-from symphony.telemetry.sources.simulated import Simulated, phases
-from symphony.telemetry.stat import Run
+from symphony.telemetry.sources.simulated import SimulatedSource, phases
+from symphony.telemetry.stat import StatRun
 from tests.telemetry.test_bayes_net import total
 from tests.telemetry.topdown import CPU, PARTS, SLOTS, groups, machine, model, reading, steady
 
@@ -62,11 +62,11 @@ def test_a_wrong_identity_is_named_and_not_used() -> None:
 
 def test_verdicts_of_an_earlier_run_let_sums_go_uncounted() -> None:
     names, truth = machine()
-    full = record(Simulated(names, truth, groups()).samples())[""]
-    verdicts = gate.judge([SLOTS], full)
+    full = record(SimulatedSource(names, truth, groups()).samples())[""]
+    verdicts = gate.test_identities([SLOTS], full)
     assert verdicts[0].accepted
     parts = tuple(("instructions", *PARTS[at : at + 2]) for at in (0, 2)) * 2
-    source = Simulated(names, truth, parts)
+    source = SimulatedSource(names, truth, parts)
     found = infer(model(SLOTS), record(source.samples())[""], trusted=verdicts)
     slots = source.totals()[:, 4]
     assert np.abs(found["slots"].mean / slots - 1).mean() < 0.03
@@ -89,7 +89,9 @@ def test_how_events_follow_instructions_is_known_from_the_beginning() -> None:
     instructions, steady = 1e7 * rng.lognormal(0, 1.0, 60 * 25), np.full(60 * 25, 1e5)
     truth = np.stack([instructions, steady, instructions, instructions], axis=1)
     names = ("instructions", "front", "back", "cycles")
-    source = Simulated(names, truth, (("instructions", "front"), ("instructions", "back"), ("instructions", "cycles")))
+    source = SimulatedSource(
+        names, truth, (("instructions", "front"), ("instructions", "back"), ("instructions", "cycles"))
+    )
     recording = record(source.samples())[""]
     short = record(list(recording.samples())[:6])[""]
     error, at_first = (np.abs(infer(model(), log)["front"].mean[:6] / 2.5e6 - 1).mean() for log in (recording, short))
@@ -111,7 +113,7 @@ def test_live_identities_come_into_use_when_they_have_been_tested() -> None:
 def test_one_way_from_readings_to_numbers() -> None:
     """What `symphony stat` says of a log is what `infer` says of it."""
     _, recording = reading()
-    found, run = infer(model(SLOTS), recording), Run(lambda sample: Reader(model(SLOTS)))
+    found, run = infer(model(SLOTS), recording), StatRun(lambda sample: Reader(model(SLOTS)))
     spans = list(run.replay(recording))
     for name in (*PARTS, "back_bound"):
         rows = [(span.rows((), [name]) if "_" in name else span.rows([name]))[0] for span in spans]
@@ -231,7 +233,7 @@ def test_phases_that_linux_gets_wrong() -> None:
     claims = tuple(total(*family) for family in sums)
     events = names[1:]
     every = tuple((names[0], *events[at : at + 4]) for at in range(0, len(events), 4))
-    source = Simulated(names, truth, every)
+    source = SimulatedSource(names, truth, every)
     recording = record(source.samples())[""]
     found = infer(Model(CPU, identities=claims), recording)
     exact = source.totals()

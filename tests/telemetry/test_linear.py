@@ -68,13 +68,13 @@ def test_unknown_constants_are_not_equal() -> None:
 
 
 def _value(terms: linear.Sum, counts: dict[str, float]) -> float:
-    return sum(value * (1.0 if name == linear.ONE else counts[name]) for name, value in terms)
+    return sum(value * (1.0 if name == linear.CONSTANT_TERM else counts[name]) for name, value in terms)
 
 
 @given(trees.expressions, st.lists(st.floats(1, 1e6), min_size=5, max_size=5))
 def test_forms_have_the_value_of_their_expressions(tree: Expression, values: list[float]) -> None:
     counts = dict(zip((*map(key, trees.EVENTS), "missing"), values, strict=True))
-    whole = evaluating.apply(tree, linear.Linear(), {}, Platform()).single
+    whole = evaluating.apply(tree, linear.LinearArithmetic(), {}, Platform()).single
     if whole is None or any(name.startswith(linear.OPAQUE) for part in whole for name, _ in part):
         return
     wanted = evaluating.evaluate(tree, counts)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from symphony.problem.errors import DataError
-from symphony.telemetry import places
+from symphony.telemetry import listing_files
 from symphony.telemetry.events import Catalogue, Event, Metric, Pmu
 from symphony.telemetry.expressions import parse, unparse
 from symphony.telemetry.listings import Listing, MapLine, read
@@ -162,7 +162,7 @@ COUNTS = {
 
 @cache
 def real() -> Listing:
-    return read(places.read(data("pmu-events")))
+    return read(listing_files.read(data("pmu-events")))
 
 
 def real_catalogue(name: str) -> Catalogue:

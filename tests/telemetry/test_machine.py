@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from symphony.telemetry.machine import Platform, cpuid, elsewhere, matches, platform, told
+from symphony.telemetry.machine import Platform, cpuid, matches, platform, unknown_platform, with_constants
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_frequency_without_a_name_comes_from_bogomips(tmp_path: Path) -> None:
 
 
 def test_of_a_machine_elsewhere_only_what_is_told_is_known() -> None:
-    found = told(elsewhere(), ["num_cpus_online=8", "#SMT_on=1"])
+    found = with_constants(unknown_platform(), ["num_cpus_online=8", "#SMT_on=1"])
     assert (found.num_cpus_online, found.smt_on) == (8, True)
     assert math.isnan(found.num_packages) and math.isnan(found.system_tsc_freq) and not found.core_wide
 

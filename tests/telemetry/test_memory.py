@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from symphony.telemetry.inference import infer
-from symphony.telemetry.memory import BANDWIDTH, Counted, at_hand
+from symphony.telemetry.memory import BANDWIDTH, MemoryEvents, at_hand
 from symphony.telemetry.samples import Column, Sample, record
 
 INTEL = "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 143\nstepping\t: 8\n"
@@ -84,7 +84,7 @@ def test_where_nothing_tells_nothing_is_counted(tmp_path: Path, cpu: str, device
 
 @pytest.mark.parametrize(("unit", "value"), [("MiB", 1e9 / 2**20), ("", 1e9 / 64)])
 def test_counts_become_bytes_whatever_perf_prints_them_in(unit: str, value: float) -> None:
-    counted = Counted(("uncore_imc/a/", "uncore_imc/b/"), 64 / 2**20, "MiB")
+    counted = MemoryEvents(("uncore_imc/a/", "uncore_imc/b/"), 64 / 2**20, "MiB")
     columns = tuple(Column(name, number) for number, name in enumerate(counted.names))
     whole, units = np.full(2, 0.8), dict.fromkeys(counted.names, unit)  # eight channels
     samples = [Sample("", 0.1 * k, 0.1, columns, np.array([value, value / 2]), whole, whole, units) for k in range(3)]

@@ -7,13 +7,13 @@ import pytest
 from symphony.telemetry import architectural
 from symphony.telemetry.events import Catalogue, Event
 from symphony.telemetry.kinds import kind
-from symphony.telemetry.naming import HOW, WHOSE, bare, find_alike, is_software, node
+from symphony.telemetry.naming import PRECISION_MODIFIERS, PRIVILEGE_MODIFIERS, bare, common_scope, is_software, node
 
 LISTED = Catalogue("x86/some", (Event("INST", codes=(1,)), Event("MEM.READ", unit="iMC"), Event("OWN:k", codes=(2,))))
 
 
 def nodes(catalogue: Catalogue, events: list[str]) -> dict[str, str]:
-    alike = find_alike(catalogue, events)
+    alike = common_scope(catalogue, events)
     return {event: node(catalogue, event, alike) for event in events}
 
 
@@ -48,11 +48,18 @@ def test_how_an_event_is_counted_does_not_tell_it_apart() -> None:
 
 def test_every_modifier_says_whose_or_how() -> None:
     """Those of `perf list`: some restrict what is counted, which makes it another quantity; others do not."""
-    assert {letter: node(LISTED, f"inst:{letter}") for letter in HOW} == dict.fromkeys(HOW, "inst")
-    whose = [node(LISTED, f"inst:{letter}") for letter in WHOSE]
-    assert len({*whose, "inst"}) == 1 + len(WHOSE) and set(whose) >= {"inst:u", "inst:k", "inst:h", "inst:+h"}
+    assert {letter: node(LISTED, f"inst:{letter}") for letter in PRECISION_MODIFIERS} == dict.fromkeys(
+        PRECISION_MODIFIERS, "inst"
+    )
+    whose = [node(LISTED, f"inst:{letter}") for letter in PRIVILEGE_MODIFIERS]
+    assert len({*whose, "inst"}) == 1 + len(PRIVILEGE_MODIFIERS) and set(whose) >= {
+        "inst:u",
+        "inst:k",
+        "inst:h",
+        "inst:+h",
+    }
     assert all(node(LISTED, one) == one == one.lower() and kind(one) == "hardware" for one in whose)
-    assert {kind(f"inst:{letter}") for letter in WHOSE + HOW} == {"hardware"}
+    assert {kind(f"inst:{letter}") for letter in PRIVILEGE_MODIFIERS + PRECISION_MODIFIERS} == {"hardware"}
 
 
 def test_the_order_of_modifiers_and_repeats_do_not_matter() -> None:
@@ -63,7 +70,7 @@ def test_the_order_of_modifiers_and_repeats_do_not_matter() -> None:
 @pytest.mark.parametrize("asked", ["cycles:k", "cycles:h", "cycles:uk", "cycles:G", "cpu_atom/cycles/"])
 def test_what_is_asked_for_is_not_what_all_have(asked: str) -> None:
     for events in (["cycles", "INST"], ["cycles:u", "INST:u"], ["cpu_core/cycles/", "cpu_core/INST/"]):
-        alike = find_alike(LISTED, events)
+        alike = common_scope(LISTED, events)
         assert node(LISTED, asked, alike) != node(LISTED, "cycles", alike) == node(LISTED, events[0], alike) == "cycles"
 
 

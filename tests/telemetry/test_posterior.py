@@ -142,7 +142,7 @@ def test_windows_without_readings_leave_those_before_as_they_were() -> None:
     belief = after(wires, *[window([1e6 * (1 + 0.1 * (-1) ** i)], [6]) for i in range(8)], window([3e6], [6]))
     beliefs = [belief]
     for _ in range(3):
-        beliefs.append(posterior.ahead(np, beliefs[-1], np.array(1.0)))
+        beliefs.append(posterior.predict(np, beliefs[-1], np.array(1.0)))
     for smooth, filtered in zip(posterior.smooth(np, beliefs), beliefs, strict=True):
         np.testing.assert_allclose(smooth.mean, filtered.mean, rtol=1e-6)
         np.testing.assert_allclose(smooth.cov, filtered.cov, rtol=1e-6)
@@ -168,7 +168,7 @@ def test_smoothing_uses_what_came_later() -> None:
 
 def test_later_is_less_certain() -> None:
     belief = after(wiring([Column("a")]), *[window([1e6], [12])] * 5)
-    later = posterior.ahead(np, belief, np.array(3.0))
+    later = posterior.predict(np, belief, np.array(3.0))
     assert later.mean == belief.mean and later.cov[0, 0] > belief.cov[0, 0]
 
 

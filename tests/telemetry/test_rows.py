@@ -12,7 +12,7 @@ from symphony.telemetry.estimates import Posterior
 from symphony.telemetry.events import Catalogue, Event, Metric
 from symphony.telemetry.inference import infer
 from symphony.telemetry.reading import Model
-from symphony.telemetry.rows import _table, told_by, utilisations
+from symphony.telemetry.rows import _table, metrics_by_row, utilisations
 from symphony.telemetry.samples import Column, Sample, record
 
 CPU = Catalogue(
@@ -123,7 +123,7 @@ def test_uncertainty_is_carried_over() -> None:
 
 def test_what_tells_of_rows_is_what_beliefs_are_asked_for() -> None:
     topology = cluster()
-    told = told_by(topology, "a", CPU)
+    told = metrics_by_row(topology, "a", CPU)
     assert {told[row] for row in of_kind(topology, "memory")} == {("memory_bandwidth_total",)}
     assert told[of_kind(topology, "nic")[0]] == ("net.receive_bytes", "net.transmit_bytes")
     assert not set(of_kind(topology, "cache")) & set(told)
@@ -140,11 +140,11 @@ def test_what_tells_of_rows_is_what_beliefs_are_asked_for() -> None:
 
 def test_a_cpu_that_does_not_count_bytes_does_not_tell_of_memory() -> None:
     topology = cluster()
-    assert not set(of_kind(topology, "memory")) & set(told_by(topology, "a", Catalogue("x86/bare", ())))
+    assert not set(of_kind(topology, "memory")) & set(metrics_by_row(topology, "a", Catalogue("x86/bare", ())))
 
 
 def test_a_machine_that_is_not_there() -> None:
-    for ask in (lambda: utilisations(cluster(), "b", {}), lambda: told_by(cluster(), "b", CPU)):
+    for ask in (lambda: utilisations(cluster(), "b", {}), lambda: metrics_by_row(cluster(), "b", CPU)):
         with pytest.raises(InputError, match="no machine 'b'"):
             ask()
 

@@ -14,36 +14,36 @@ from hypothesis import strategies as st
 from symphony.telemetry.reading import Model, Reader
 from symphony.telemetry.samples import Column, Sample
 from symphony.telemetry.spans import Span
-from symphony.telemetry.stat import Run
+from symphony.telemetry.stat import StatRun
 from tests.telemetry.demo import DEMO, EVENTS, PARTS, SHARES, recording, source
 
 MODEL = Model(DEMO)
 
 
-def live(samples: Sequence[Sample], reader: Reader, every: int = 1) -> tuple[Run, list[Span]]:
-    run = Run(lambda sample: reader, every)
+def live(samples: Sequence[Sample], reader: Reader, every: int = 1) -> tuple[StatRun, list[Span]]:
+    run = StatRun(lambda sample: reader, every)
     spans = [span for sample in samples for span in run.update(sample)]
     return run, [*spans, *run.finish()]
 
 
 @pytest.fixture(scope="module")
-def found() -> tuple[Run, list[Span]]:
+def found() -> tuple[StatRun, list[Span]]:
     return live(list(source().samples()), Reader(MODEL))
 
 
-def test_every_window_is_told_once_and_in_order(found: tuple[Run, list[Span]]) -> None:
+def test_every_window_is_told_once_and_in_order(found: tuple[StatRun, list[Span]]) -> None:
     _, spans = found
     np.testing.assert_allclose([span.start_s for span in spans], np.arange(40) * 0.1)
 
 
 def test_a_window_is_told_two_windows_later() -> None:
-    run = Run(lambda sample: Reader(MODEL))
+    run = StatRun(lambda sample: Reader(MODEL))
     told = [len(list(run.update(sample))) for sample in source(windows=5).samples()]
     assert told == [0, 0, 1, 1, 1]
     assert [round(span.start_s, 9) for span in run.finish()] == [0.3, 0.4]
 
 
-def test_windows_cover_the_truth(found: tuple[Run, list[Span]]) -> None:
+def test_windows_cover_the_truth(found: tuple[StatRun, list[Span]]) -> None:
     truth = dict(zip(source().events, source().totals().T, strict=True))
     inside = [
         row.lower - 1 <= truth[event][k] <= row.upper + 1
@@ -56,7 +56,7 @@ def test_windows_cover_the_truth(found: tuple[Run, list[Span]]) -> None:
 def test_totals_cover_the_truth_and_are_closer_than_perfs() -> None:
     inside, ours, perfs = [], [], []
     for seed in range(8):
-        run, one = Run(lambda sample: Reader(MODEL)), recording(seed=seed)
+        run, one = StatRun(lambda sample: Reader(MODEL)), recording(seed=seed)
         list(run.replay(one))
         truth = dict(zip(source(seed=seed).events, source(seed=seed).totals().sum(axis=0), strict=True))
         scaled = {column.event: one.scaled[:, c].sum() for c, column in enumerate(one.columns)}
@@ -68,15 +68,15 @@ def test_totals_cover_the_truth_and_are_closer_than_perfs() -> None:
     assert np.mean(ours) < 0.8 * np.mean(perfs)
 
 
-def test_live_and_replayed_agree(found: tuple[Run, list[Span]]) -> None:
-    run = Run(lambda sample: Reader(MODEL))
+def test_live_and_replayed_agree(found: tuple[StatRun, list[Span]]) -> None:
+    run = StatRun(lambda sample: Reader(MODEL))
     spans = list(run.replay(recording()))
     assert len(spans) == 40
     a, b = (one.totals[""].event("top.back") for one in (run, found[0]))
     assert a.value == pytest.approx(b.value, rel=0.02)
 
 
-def test_shares_add_up_to_a_hundred_and_none_is_negative(found: tuple[Run, list[Span]]) -> None:
+def test_shares_add_up_to_a_hundred_and_none_is_negative(found: tuple[StatRun, list[Span]]) -> None:
     for span in (*found[1], found[0].totals[""]):
         rows = span.rows((), (*SHARES, "wasted"))
         if span.start_s >= 0.9:  # by then the sum has been tested
@@ -128,7 +128,7 @@ def test_a_program_that_sleeps_counts_nothing() -> None:
     assert run.totals[""].event("top.back").value == pytest.approx(alone.totals[""].event("top.back").value)
     asleep_row = spans[-1].event("top.back")
     assert (asleep_row.value, asleep_row.std) == (0.0, 0.0)
-    replayed = Run(lambda sample: Reader(MODEL))
+    replayed = StatRun(lambda sample: Reader(MODEL))
     assert len(list(replayed.replay(recording(windows=10)))) == 10
 
 
@@ -200,11 +200,11 @@ def test_spans_of_several_windows_and_of_several_places() -> None:
     assert set(run.totals) == {"CPU0", "CPU1"} and run.windows == 7
 
 
-def test_memory_does_not_grow_with_the_run(found: tuple[Run, list[Span]]) -> None:
+def test_memory_does_not_grow_with_the_run(found: tuple[StatRun, list[Span]]) -> None:
     assert len(found[0].totals[""].parts) <= 4 and len(found[1]) == 40
 
 
-def test_identities_that_the_run_supports_are_used(found: tuple[Run, list[Span]]) -> None:
+def test_identities_that_the_run_supports_are_used(found: tuple[StatRun, list[Span]]) -> None:
     place = found[0].places[""]
     assert place.net is not None and "top.slots" not in place.net.free
     slots = next(verdict for verdict in place.verdicts if "top.slots" in verdict.identity.events)

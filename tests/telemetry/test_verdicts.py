@@ -28,7 +28,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_they_come_back_as_they_were() -> None:
-    found = gate.judge(Model(DEMO).claims(EVENTS), recording())
+    found = gate.test_identities(Model(DEMO).claims(EVENTS), recording())
     assert verdicts.store("x86/demo", found, windows=40)
     assert verdicts.load("x86/demo") == tuple(one for one in found if one.tested)
     assert verdicts.load("x86/other") == ()
@@ -44,7 +44,7 @@ def test_what_is_tested_anew_replaces_what_was(cache: Path) -> None:
 
 def test_what_could_not_be_tested_in_a_short_run_stays_open() -> None:
     assert verdicts.store("cpu", [UNTESTED], 10) is None
-    assert verdicts.store("cpu", [UNTESTED], verdicts.ENOUGH)
+    assert verdicts.store("cpu", [UNTESTED], verdicts.WINDOWS_UNTIL_UNTESTABLE)
     (one,) = verdicts.load("cpu")
     assert not one.tested and math.isnan(one.residual)
 
@@ -63,7 +63,9 @@ def test_a_damaged_file_is_none(text: str) -> None:
 def test_what_was_found_by_other_rules_is_forgotten() -> None:
     place = verdicts.store("cpu", [HOLDS], 10)
     assert place is not None
-    place.write_text(place.read_text().replace(f'"format": {verdicts.FORMAT}', f'"format": {verdicts.FORMAT - 1}'))
+    place.write_text(
+        place.read_text().replace(f'"format": {verdicts.VERDICTS_FORMAT}', f'"format": {verdicts.VERDICTS_FORMAT - 1}')
+    )
     assert verdicts.load("cpu") == ()
 
 

@@ -10,7 +10,7 @@ from symphony.telemetry.events import Catalogue, Event, Metric, Pmu
 from symphony.telemetry.identities import Identity
 from symphony.telemetry.reading import Model
 from symphony.telemetry.samples import Column, Recording, Sample, record
-from symphony.telemetry.sources.simulated import Simulated
+from symphony.telemetry.sources.simulated import SimulatedSource
 from tests.telemetry.test_bayes_net import total
 
 PARTS = ("front", "bad", "back", "retired")
@@ -43,9 +43,9 @@ def groups() -> tuple[tuple[str, ...], ...]:
     return (("instructions", "front", "bad"), ("instructions", "back", "retired"), ("instructions", "slots", "cycles"))
 
 
-def reading(seed: int = 0, **errors: float) -> tuple[Simulated, Recording]:
+def reading(seed: int = 0, **errors: float) -> tuple[SimulatedSource, Recording]:
     names, truth = machine(seed)
-    source = Simulated(names, truth, groups(), seed=seed, **errors)
+    source = SimulatedSource(names, truth, groups(), seed=seed, **errors)
     return source, record(source.samples())[""]
 
 

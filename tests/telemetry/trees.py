@@ -5,18 +5,18 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from symphony.telemetry.expressions import (
-    FUNCTIONS,
+    BINARY_FUNCTIONS,
     NOT_A_NUMBER,
     PRECEDENCE,
     QUERIES,
     Binary,
-    Choice,
+    Conditional,
     Constant,
     Expression,
     Name,
+    NameQuery,
     Negative,
     Number,
-    Query,
 )
 
 EVENTS = ("a", "B", "cpu@c,umask=0x1@", "top-down")
@@ -26,15 +26,15 @@ _leaves = st.one_of(
     st.builds(Number, _numbers),
     st.builds(Name, st.sampled_from(EVENTS)),
     st.builds(Constant, st.sampled_from(["#SMT_on", "#num_packages", "#slots"])),
-    st.builds(Query, st.sampled_from(QUERIES), st.sampled_from([*EVENTS, "missing"])),
+    st.builds(NameQuery, st.sampled_from(QUERIES), st.sampled_from([*EVENTS, "missing"])),
 )
 
 
 def _deeper(inner: st.SearchStrategy[Expression]) -> st.SearchStrategy[Expression]:
     return st.one_of(
         st.builds(Negative, inner),
-        st.builds(Binary, st.sampled_from([*PRECEDENCE, *FUNCTIONS]), inner, inner),
-        st.builds(Choice, inner, inner, inner),
+        st.builds(Binary, st.sampled_from([*PRECEDENCE, *BINARY_FUNCTIONS]), inner, inner),
+        st.builds(Conditional, inner, inner, inner),
     )
 
 

@@ -84,7 +84,7 @@ def test_an_engine_that_keeps_its_contract_passes(good: LocalEngine) -> None:
     ids=["inventory", "values", "lost", "told", "training", "twice", "stopped", "times", "why", "traceback", "cancel"],
 )
 def test_what_is_wrong_is_said(broken: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "PATIENCE_S", 2.0)
+    monkeypatch.setattr(engines, "ENGINE_TIMEOUT_S", 2.0)
     engine = LocalEngine(machine())
     try:
         with pytest.raises(sy.InputError, match=said):

@@ -13,9 +13,9 @@ from symphony.problem.errors import InputError
 from symphony.scheduling.one_of import OneOf
 from symphony.simulator import counters
 from symphony.simulator.scenarios import ScenarioArrays
-from symphony.telemetry.tuning import FACTORS, Tuning
+from symphony.telemetry.tuning import FILTER_FACTORS, Tuning
 from symphony.training import train as training
-from symphony.training.beliefs import NET, Sampled, Through, evidence, of_row, slopes, window_net
+from symphony.training.beliefs import NET, FilterTangents, SampledSlopes, evidence, of_row, slopes, window_net
 from symphony.training.gradients import cosine, exact
 from tests.scheduling.by_hand import cluster
 from tests.simulator.test_counters import arrays
@@ -29,7 +29,7 @@ def watched(s: ScenarioArrays, tuning: Tuning, windows: int = len(LOADS)) -> cou
     """What is believed after some windows, with a filter."""
     settings = counters.Settings.of(s)
     whole = jnp.zeros((windows, s.topology.capacity.shape[0])).at[:, :ROWS].set(LOADS[:windows])
-    past = counters.Past(jnp.arange(windows), whole, 1.1 * whole**2, 0.3 * whole)
+    past = counters.EndedWindow(jnp.arange(windows), whole, 1.1 * whole**2, 0.3 * whole)
     return jax.lax.scan(
         lambda state, one: (counters.read(state, settings, one, tuning), None), counters.begin(s, tuning), past
     )[0]
@@ -42,9 +42,9 @@ def mean(state: counters.Counters) -> jax.Array:
 def test_factors_change_what_is_believed() -> None:
     s = arrays(counter_noise=0.4)
     tuned = jax.jit(lambda factors: mean(watched(s, Tuning(factors))))
-    plain = tuned(jnp.zeros(FACTORS))
+    plain = tuned(jnp.zeros(FILTER_FACTORS))
     np.testing.assert_allclose(plain, jax.jit(lambda: mean(watched(s, None)))(), rtol=1e-6)
-    for factor in jnp.eye(FACTORS):
+    for factor in jnp.eye(FILTER_FACTORS):
         moved = tuned(factor)
         assert float(jnp.abs(moved - plain).max()) > 1e-4
 
@@ -61,9 +61,9 @@ def test_slopes_through_the_filter_are_those_of_its_answer() -> None:
             variance = state.belief.cov[:ROWS, counters.OTHERS, counters.OTHERS]
             return jnp.stack([mean(state), jnp.sqrt(variance)], axis=-1)
 
-        along = step * jnp.eye(FACTORS)
+        along = step * jnp.eye(FILTER_FACTORS)
         wanted = jnp.stack([(answer(here + e) - answer(here - e)) / (2 * step) for e in along])
-        found = jax.jit(lambda: watched(s, Tuning(here, Through())).slope)()[:, :ROWS]
+        found = jax.jit(lambda: watched(s, Tuning(here, FilterTangents())).slope)()[:, :ROWS]
         assert float(jnp.abs(wanted).max()) > 0.01
         np.testing.assert_allclose(found, wanted, atol=1e-4)
 
@@ -72,7 +72,7 @@ def test_slopes_through_the_filter_are_those_of_its_answer() -> None:
 def test_slopes_by_sampling_are_those_of_the_last_window(method: str) -> None:
     """Against the same net on a grid."""
 
-    class Exactly(Sampled):
+    class Exactly(SampledSlopes):
         def after(self, carried, step):
             def belief(factors: jax.Array, row: jax.Array) -> jax.Array:
                 net = of_row(window_net(factors, step), row)
@@ -81,8 +81,8 @@ def test_slopes_by_sampling_are_those_of_the_last_window(method: str) -> None:
             found = jax.lax.map(lambda row: jax.grad(belief)(step.factors, row), jnp.arange(step.after.mean.shape[0]))
             return None, jnp.stack([found.T, 0 * found.T], axis=-1)
 
-    s, factors = arrays(counter_noise=0.4), jnp.zeros(FACTORS)
-    state = watched(s, Tuning(factors, Sampled(method, samples=4096)), windows=3)
+    s, factors = arrays(counter_noise=0.4), jnp.zeros(FILTER_FACTORS)
+    state = watched(s, Tuning(factors, SampledSlopes(method, samples=4096)), windows=3)
     wanted = np.asarray(watched(s, Tuning(factors, Exactly(method)), windows=3).slope[:, :ROWS, 0].T)
     found = np.asarray(state.slope[:, :ROWS, 0].T)
     held = np.asarray(mean(state)) == 0  # a load that would be negative stays 0, whatever the factors

@@ -11,15 +11,15 @@ import pytest
 
 from symphony.lowering.ground_truth import measured
 from symphony.lowering.measured_jobs import MeasuredJobs, drawn, sharable
-from symphony.policies.describing import describe
+from symphony.policies.initial_beliefs import describe_jobs
 from symphony.policies.planner import Planner
-from symphony.policies.samples import Report
+from symphony.policies.speed_samples import SpeedReport
 from symphony.problem.errors import InputError
 from symphony.problem.topologies import topology
 from symphony.scheduling.state import FREE, RUNNING
 from symphony.simulator.scenarios import CALM, Scenario, draw
-from symphony.simulator.stretch import Look
-from symphony.training.closed_loop import reports, run
+from symphony.simulator.windowed_run import JobSnapshot
+from symphony.training.closed_loop import round_reports, run
 from tests.cli.command import symphony_here
 from tests.data import data
 
@@ -31,15 +31,15 @@ ROUNDS = replace(CALM, window_s=360.0, offer_at_windows=True, work_noise=0.06)
 def case() -> tuple[Scenario, MeasuredJobs]:
     made = drawn(measured(data("gavel")), CLUSTER, 3, jobs=12, load=1.5, hours=0.5)
     scenario = draw(CLUSTER, made.workload, 3, ROUNDS, job_slots=16)
-    return replace(scenario, truth=made.truth, told=made.told), made
+    return replace(scenario, truth=made.truth, believed=made.believed), made
 
 
-def look(at_s: float, left: list[float], holds: list[int], since_s: float = 0.0, setup: int = -1) -> Look:
+def look(at_s: float, left: list[float], holds: list[int], since_s: float = 0.0, setup: int = -1) -> JobSnapshot:
     """Gangs 0, 1, … of jobs 10, 11, … of kernels 0, 1, …, on the lanes of the first devices, two to each."""
     lanes = np.full(48, FREE)
     lanes[: len(holds)] = holds
     count = len(left)
-    return Look(
+    return JobSnapshot(
         now_s=np.asarray(at_s), windows=np.asarray(1), over=np.asarray(False), job=np.arange(10, 10 + count),
         kernel=np.arange(count), status=np.full(count, RUNNING), units_left=np.asarray(left), holds=lanes,
         since_s=np.full(48, since_s), setup=np.arange(48) == setup,
@@ -53,8 +53,8 @@ def test_who_runs_through_a_round_reports_units_place_and_neighbours() -> None:
     """Jobs 10 and 11 share the first GPU; 12 has the second and third, on machines of their own."""
     holds = [0, 1, 2, FREE, 2]
     before, after = look(0.0, [100.0, 50.0, 9.0], holds), look(360.0, [40.0, 40.0, 8.0], holds)
-    a, b, c = reports(before, after, CLUSTER, LANES)
-    assert a == Report(10, 0, 0, (1,), False, 0.0, 360.0, 60.0)
+    a, b, c = round_reports(before, after, CLUSTER, LANES)
+    assert a == SpeedReport(10, 0, 0, (1,), False, 0.0, 360.0, 60.0)
     assert (b.neighbours, b.units) == ((0,), 10.0)
     assert (c.neighbours, c.spread, c.units) == ((), True, 1.0)
 
@@ -68,13 +68,13 @@ def test_who_runs_through_a_round_reports_units_place_and_neighbours() -> None:
         look(360.0, [40.0, 40.0], [0, 1], setup=1),  # its neighbour is in set-up
     ],
 )
-def test_what_changed_within_a_round_is_no_sample(after: Look) -> None:
-    assert reports(look(0.0, [100.0, 50.0], [0, 1]), after, CLUSTER, LANES) == []
+def test_what_changed_within_a_round_is_no_sample(after: JobSnapshot) -> None:
+    assert round_reports(look(0.0, [100.0, 50.0], [0, 1]), after, CLUSTER, LANES) == []
 
 
 def test_in_the_loop_beliefs_come_near_the_truth_and_every_job_is_done(case: tuple[Scenario, MeasuredJobs]) -> None:
     scenario, made = case
-    out = run(scenario, Planner(rows=16), describe(made, CLUSTER))
+    out = run(scenario, Planner(rows=16), describe_jobs(made, CLUSTER))
     assert sorted(job.job for job in out.run.jobs) == list(range(12)) and out.run.refused == 0
     assert out.samples > 30 and not out.aside
     early, late = (np.mean([error for _, error in part]) for part in (out.errors[:3], out.errors[-10:]))
@@ -85,11 +85,11 @@ def test_in_the_loop_beliefs_come_near_the_truth_and_every_job_is_done(case: tup
 def test_bad_reports_are_put_aside_and_jobs_are_done_all_the_same(case: tuple[Scenario, MeasuredJobs]) -> None:
     scenario, made = case
 
-    def spoil(r: Report) -> list[Report]:
+    def spoil(r: SpeedReport) -> list[SpeedReport]:
         return [r, r, r._replace(units=0.0, began_s=r.began_s + 1), r._replace(units=float("nan")),
                 r._replace(job=999), r._replace(ended_s=r.ended_s + 1e6)]  # fmt: skip
 
-    out = run(scenario, Planner(rows=16), describe(made, CLUSTER), spoil=spoil)
+    out = run(scenario, Planner(rows=16), describe_jobs(made, CLUSTER), spoil=spoil)
     assert set(out.aside) == {"duplicate", "zero", "not a number", "never placed", "clock"}
     assert len(set(out.aside.values())) == 1 and out.aside["zero"] == out.samples
     assert len(out.run.jobs) == 12
@@ -124,4 +124,4 @@ def test_a_forecast_may_be_had_on_the_way_and_checked_at_the_end(tmp_path: Path)
 def test_a_scenario_without_a_truth_is_refused(case: tuple[Scenario, MeasuredJobs]) -> None:
     scenario, made = case
     with pytest.raises(InputError, match="truth"):
-        run(replace(scenario, truth=None), Planner(), describe(made, CLUSTER))
+        run(replace(scenario, truth=None), Planner(), describe_jobs(made, CLUSTER))

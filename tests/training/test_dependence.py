@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from symphony.training.dependence import Graph, bayes_ball, separating
+from symphony.training.dependence import ParentLists, bayes_ball, separating
 
 
 def test_bayes_ball_by_hand() -> None:
@@ -22,7 +22,7 @@ def test_bayes_ball_by_hand() -> None:
     assert bayes_ball(chain, [1], [1]) == (frozenset(), frozenset())
 
 
-def some_graph(rng: np.random.Generator, count: int) -> Graph:
+def some_graph(rng: np.random.Generator, count: int) -> ParentLists:
     return tuple(tuple(u for u in range(v) if rng.random() < 0.4) for v in range(count))
 
 

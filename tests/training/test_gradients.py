@@ -16,7 +16,7 @@ from symphony.problem.errors import InputError
 from symphony.training import gradients
 from symphony.training.dependence import bayes_ball
 from symphony.training.gradients import METHODS, cosine, gradient
-from symphony.training.nets import DiscreteNet, Linear, LinearNet
+from symphony.training.nets import DiscreteNet, LinearNet, LinearParameters
 from tests.test_docs import run_snippets
 from tests.training.test_dependence import some_graph
 
@@ -375,8 +375,8 @@ def test_readings_of_what_does_not_matter_are_not_used(name: str) -> None:
     """Two variables without a link: the other's reading and parameters change nothing."""
     net = LinearNet(((), ()))
     parameters = net.draw_parameters(KEY)
-    found: Linear = gradient_of(name, net, parameters, {0: 1.0}, {0: 2.0, 1: 5.0}, 64)
-    again: Linear = gradient_of(name, net, parameters, {0: 1.0}, {0: 2.0, 1: -5.0}, 64)
+    found: LinearParameters = gradient_of(name, net, parameters, {0: 1.0}, {0: 2.0, 1: 5.0}, 64)
+    again: LinearParameters = gradient_of(name, net, parameters, {0: 1.0}, {0: 2.0, 1: -5.0}, 64)
     assert all(part[1] == 0 and part[0] != 0 for part in (found.bias, found.scale, found.spread, found.freedom))
     np.testing.assert_array_equal(flat(found), flat(again))
 

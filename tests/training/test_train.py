@@ -14,20 +14,20 @@ import optax
 import pytest
 
 from symphony.policies import Learned, Network, Sizes
-from symphony.policies.features import graphs
+from symphony.policies.features import graph_tables
 from symphony.problem.errors import InputError
 from symphony.simulator.contention import Bottleneck
 from symphony.simulator.rollout import begin_batch, run_steps
 from symphony.simulator.scenarios import Disturbances, stack
 from symphony.training import train as training
 from symphony.training.beliefs import NONE, slopes
-from symphony.training.returns import GROUP, worth
+from symphony.training.parallel_seeds import train_seeds
+from symphony.training.returns import GROUP, advantages
 from symphony.training.rollouts import roll_out
-from symphony.training.together import train_together
-from symphony.training.train import Course, Round, Size, draw, train
-from symphony.training.update import Method, learn, lesson, loss, optimiser, rate, replay
+from symphony.training.train import RoundSize, ScenarioDistribution, TrainingRound, draw, train
+from symphony.training.update import Method, learn, loss, optimiser, rate, replay, training_batch
 from tests.scheduling.by_hand import chain, cluster, dot, work
-from tests.training.test_sharing import on_devices
+from tests.training.test_device_sharding import on_devices
 
 SIZES = Sizes(gangs=4, devices=3, width=8, memory=8)
 METHOD = Method(unroll=8, pieces=4, epochs=1)
@@ -41,9 +41,9 @@ def small(topology, seed):
 
 
 ROUGH = Disturbances(window_s=0.3, phase_s=0.6, background=1.5, counter_noise=0.5)
-COURSE = Course(cluster(), (small,), (0.5, 1.0), 24, ROUGH)
+COURSE = ScenarioDistribution(cluster(), (small,), (0.5, 1.0), 24, ROUGH)
 WHAT = {"topology": cluster(), "workload": small, "disturbances": ROUGH}
-WHOLE = {"rounds": 3, "size": Size(pool=2, scenarios=2, group=2, validation=2, every=1), "seed": 5}
+WHOLE = {"rounds": 3, "size": RoundSize(pool=2, scenarios=2, group=2, validation=2, every=1), "seed": 5}
 WHOLE |= {"sizes": SIZES, "method": METHOD, "rivals": RIVALS}
 WHOLE |= {"telemetry_gradient": "sampled"}  # what is true of a training is true with and without it
 
@@ -102,7 +102,7 @@ def test_decisions_are_kept_in_order_with_what_the_run_had_cost(rolled) -> None:
 
 def told(batch):
     """What is told of the graphs of each run."""
-    return jax.vmap(lambda w: graphs(batch.topology, w))(batch.workload)
+    return jax.vmap(lambda w: graph_tables(batch.topology, w))(batch.workload)
 
 
 def test_replaying_decisions_says_what_was_said_when_they_were_made(rolled) -> None:
@@ -113,8 +113,8 @@ def test_replaying_decisions_says_what_was_said_when_they_were_made(rolled) -> N
         count = int(decisions.count[run])
         made = jax.tree.map(lambda x, r=run, f=first, c=count: x[r, f:c], decisions.made)
         said = eqx.filter_jit(replay)(network, batch.topology, network.factors, nodes[run], made)
-        chance = jnp.take_along_axis(said.chances, made.action[:, None], axis=1)[:, 0]
-        np.testing.assert_allclose(chance, made.chance, atol=2e-5)
+        chance = jnp.take_along_axis(said.log_probs, made.action[:, None], axis=1)[:, 0]
+        np.testing.assert_allclose(chance, made.log_prob, atol=2e-5)
         np.testing.assert_allclose(said.value, made.value, atol=2e-5)
 
 
@@ -123,8 +123,8 @@ def test_the_first_step_follows_the_policy_gradient(rolled) -> None:
     batch, network, decisions, _ = rolled
     every_run = eqx.filter_jit(told)(batch)
     graphs_of = jax.tree.map(lambda x: x[::2], every_run)  # two runs of each scenario
-    judged = eqx.filter_jit(worth)(decisions, every_run.scale, 2, baseline=GROUP)
-    stretches = lesson(decisions, judged.advantage, judged.target, 8, 2)
+    judged = eqx.filter_jit(advantages)(decisions, every_run.scale, 2, baseline=GROUP)
+    stretches = training_batch(decisions, judged.advantage, judged.target, 8, 2)
     bare = replace(METHOD, entropy=0.0, value=0.0)
     factors = network.factors
     slope = eqx.filter_jit(eqx.filter_grad(lambda n: loss(n, batch.topology, graphs_of, stretches, bare, factors)[0]))(
@@ -134,7 +134,7 @@ def test_the_first_step_follows_the_policy_gradient(rolled) -> None:
     def plain(network: Network) -> jax.Array:
         nodes = jax.vmap(network.encode)(jax.tree.map(lambda x: x[stretches.scenario], graphs_of))
         said = jax.vmap(lambda n, m: replay(network, batch.topology, factors, n, m))(nodes, stretches.made)
-        chance = jnp.take_along_axis(said.chances, stretches.made.action[..., None], axis=-1)[..., 0]
+        chance = jnp.take_along_axis(said.log_probs, stretches.made.action[..., None], axis=-1)[..., 0]
         return -jnp.where(stretches.kept, chance * stretches.advantage, 0).sum() / stretches.kept.sum()
 
     expected = eqx.filter_jit(eqx.filter_grad(plain))(network)
@@ -143,7 +143,7 @@ def test_the_first_step_follows_the_policy_gradient(rolled) -> None:
     assert sum(float(jnp.abs(x).sum()) for x in jax.tree.leaves(slope)) > 0
     # These runs were not asked how beliefs follow the filter, so the filter stays as it is.
     assert signature(train).parameters["telemetry_gradient"].default == NONE and slopes(NONE) is None
-    assert decisions.made.bend is None and (np.asarray(slope.factors) == 0).all()
+    assert decisions.made.jacobian is None and (np.asarray(slope.factors) == 0).all()
 
 
 def test_the_rate_of_learning_falls_to_a_tenth_with_the_rounds() -> None:
@@ -156,8 +156,8 @@ def test_stretches_in_which_nothing_was_decided_take_no_step(rolled) -> None:
     batch, network, decisions, _ = rolled
     every_run = eqx.filter_jit(told)(batch)
     graphs_of = jax.tree.map(lambda x: x[::2], every_run)
-    judged = eqx.filter_jit(worth)(decisions, every_run.scale, 2, baseline=GROUP)
-    eight = lesson(decisions, judged.advantage, judged.target, 8, 2)
+    judged = eqx.filter_jit(advantages)(decisions, every_run.scale, 2, baseline=GROUP)
+    eight = training_batch(decisions, judged.advantage, judged.target, 8, 2)
     full = np.flatnonzero(np.asarray(eight.kept.any(axis=1)))[:5]
     state = optimiser(METHOD).init(eqx.filter(network, eqx.is_inexact_array))
     learns = eqx.filter_jit(learn)
@@ -281,7 +281,7 @@ def test_rounds_take_the_clusters_in_turn(whole, monkeypatch) -> None:
 def test_what_is_trained_on_is_the_answer_unless_something_was_better(whole, monkeypatch, before, kept) -> None:
     settings, _, policy, _ = whole
     looks = iter([before, 0.8, 0.7, 0.6])
-    monkeypatch.setattr(training, "compared", lambda *_: np.asarray([next(looks)]))
+    monkeypatch.setattr(training, "compare_with_rivals", lambda *_: np.asarray([next(looks)]))
     again, history = train(**WHAT, start=policy, **settings)
     assert [x.against for x in history] == [0.8, 0.7, 0.6]
     same = [np.array_equal(x, y) for x, y in zip(jax.tree.leaves(policy), jax.tree.leaves(again), strict=True)]
@@ -308,7 +308,7 @@ def test_trainings_side_by_side_go_as_each_would_by_itself(whole) -> None:
     asked = {"telemetry_gradient": settings["telemetry_gradient"]}
     drawn = draw(COURSE, size, METHOD, Bottleneck(), RIVALS)
     told: list[int] = []
-    policies, both = train_together(
+    policies, both = train_seeds(
         drawn,
         (5, 6),
         rounds=2,
@@ -327,30 +327,30 @@ def test_trainings_side_by_side_go_as_each_would_by_itself(whole) -> None:
 
 
 def test_patience_ends_when_that_many_looks_were_no_better() -> None:
-    def told(*against: float | None) -> list[Round]:
-        return [Round(n, 1.0, 1, 1.0, 1.0, 1.0, x) for n, x in enumerate(against)]
+    def told(*against: float | None) -> list[TrainingRound]:
+        return [TrainingRound(n, 1.0, 1, 1.0, 1.0, 1.0, x) for n, x in enumerate(against)]
 
-    assert not training._tired(told(1.0, None, 1.1), None)
-    assert not training._tired(told(1.0, None, 1.1), 2)
-    assert training._tired(told(1.0, None, 1.1, 1.2), 2)
-    assert not training._tired(told(1.0, 1.1, 0.9, 1.2), 2)
-    assert not training._tired([], 1)
+    assert not training._out_of_patience(told(1.0, None, 1.1), None)
+    assert not training._out_of_patience(told(1.0, None, 1.1), 2)
+    assert training._out_of_patience(told(1.0, None, 1.1, 1.2), 2)
+    assert not training._out_of_patience(told(1.0, 1.1, 0.9, 1.2), 2)
+    assert not training._out_of_patience([], 1)
 
 
 def test_a_curriculum_begins_with_little_load_and_ends_with_all() -> None:
-    size = Size(pool=100, easy=10)
-    opened = [training._open(number, size) for number in range(12)]
+    size = RoundSize(pool=100, easy=10)
+    opened = [training._open_pool_size(number, size) for number in range(12)]
     assert opened[0] == 25 and opened[5] == 62 and opened[10:] == [100, 100]
     assert opened == sorted(opened)
-    assert training._open(0, Size(pool=100)) == 100
-    drawn = training.draw(COURSE, Size(pool=6, validation=2), METHOD, Bottleneck(), RIVALS)
-    loads = [COURSE.load(training.POOL + int(number)) for number in drawn.order]
+    assert training._open_pool_size(0, RoundSize(pool=100)) == 100
+    drawn = training.draw(COURSE, RoundSize(pool=6, validation=2), METHOD, Bottleneck(), RIVALS)
+    loads = [COURSE.load(training.FIRST_POOL_SEED + int(number)) for number in drawn.order]
     assert loads == sorted(loads) and sorted(drawn.order.tolist()) == list(range(6))
 
 
 def test_workloads_of_as_many_jobs_run_side_by_side() -> None:
     large = ["cholesky:12?jobs=1", "layered:150?graphs=1&jobs=1"]
-    assert training.alike(["eeg", large[0], "layered?ccr=1", small, large[1], "eeg?jobs=3"]) == [
+    assert training.grouped_by_jobs(["eeg", large[0], "layered?ccr=1", small, large[1], "eeg?jobs=3"]) == [
         ("eeg", "layered?ccr=1", small),
         tuple(large),
         ("eeg?jobs=3",),
@@ -358,6 +358,6 @@ def test_workloads_of_as_many_jobs_run_side_by_side() -> None:
 
 
 def test_loads_and_jobs_are_drawn_unless_the_spec_says_them() -> None:
-    course = Course(cluster(), ("layered?jobs=3", "fork-join"), (0.5, 1.0), 5)
+    course = ScenarioDistribution(cluster(), ("layered?jobs=3", "fork-join"), (0.5, 1.0), 5)
     assert len(course.scenario(0).workload.jobs) == 3
     assert len(course.scenario(1).workload.jobs) == 5

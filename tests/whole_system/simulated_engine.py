@@ -32,7 +32,7 @@ from symphony.engines.engine import (
 from symphony.engines.worker import pickled, unpickled
 from symphony.problem.errors import EngineError
 from symphony.problem.topology import Topology
-from symphony.runtime.loop import AHEAD
+from symphony.runtime.loop import MAX_AHEAD_TASKS
 from tests.whole_system.faults import Broken, Faults
 from tests.whole_system.virtual_time import Clock
 
@@ -111,7 +111,7 @@ class SimulatedEngine:
                 self._tell(Stopped(one.number))
                 continue
             self._lines[one.device].append(_Running(one))
-            if len(self._lines[one.device]) > self._slots[one.device] * (1 + AHEAD):
+            if len(self._lines[one.device]) > self._slots[one.device] * (1 + MAX_AHEAD_TASKS):
                 raise Broken("devices are not flooded", f"{len(self._lines[one.device])} on device {one.device}")
         self._begin()
 

@@ -15,7 +15,7 @@ import pytest
 from symphony.engines import gangs
 from symphony.service import journal
 from symphony.service.journal import read_events
-from symphony.service.state import FINISHED, Event
+from symphony.service.state import FINISHED, JournalEvent
 from tests.whole_system.faults import Faults
 from tests.whole_system.runs import run
 from tests.whole_system.world import GROWS
@@ -68,7 +68,7 @@ def test_a_run_follows_from_its_seed(tmp_path: Path) -> None:
 
 def test_news_that_got_lost_is_missed_without_the_one_who_looks_after_it(tmp_path: Path) -> None:
     with (
-        mock.patch.object(gangs, "Once", lambda engine: engine),
+        mock.patch.object(gangs, "ExactlyOnceEngine", lambda engine: engine),
         pytest.raises(AssertionError, match=r"seed 0: every job ends: .* will not(.|\n)*again: .* --first 0"),
     ):
         run(0, tmp_path, Faults(lose=0.3, since_s=1_000.0), POLICY)
@@ -77,7 +77,7 @@ def test_news_that_got_lost_is_missed_without_the_one_who_looks_after_it(tmp_pat
 def test_a_kernel_that_runs_twice_is_noticed(tmp_path: Path) -> None:
     """Which it does if a service does not read, when it starts, what had finished."""
 
-    def forgetful(*about: Any, **more: Any) -> Iterator[Event]:
+    def forgetful(*about: Any, **more: Any) -> Iterator[JournalEvent]:
         return (event for event in read_events(*about, **more) if event.kind != FINISHED)
 
     with (

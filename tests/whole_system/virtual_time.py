@@ -7,12 +7,23 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from symphony.engines import gangs, once
-from symphony.runtime import jobs, loop, saving, scheduler
+from symphony.engines import exactly_once, gangs
+from symphony.runtime import jobs, loop, scheduler, training_supervisor
 from symphony.service import blobs, journal, ledger, recorder, running, service
 
 # All that look at a clock. One that is missing here shows: equal seeds do not give equal journals any more.
-WHO_ASKS: tuple[Any, ...] = (gangs, once, jobs, loop, saving, scheduler, blobs, journal, ledger, recorder)
+WHO_ASKS: tuple[Any, ...] = (
+    gangs,
+    exactly_once,
+    jobs,
+    loop,
+    training_supervisor,
+    scheduler,
+    blobs,
+    journal,
+    ledger,
+    recorder,
+)
 WHO_ASKS += (running, service)
 EPOCH = 1.7e9
 

@@ -21,13 +21,13 @@ import sqlalchemy as sa
 
 from symphony.problem.errors import BusyError, ServiceError, UnavailableError
 from symphony.runtime import cluster as cluster_module
-from symphony.runtime.books import Shapes
+from symphony.runtime.live_workload import Shapes
 from symphony.runtime.scheduler import Scheduler
 from symphony.service import database as database_module
 from symphony.service import service as service_module
 from symphony.service.database import open_database
 from symphony.service.service import Limits, Service
-from symphony.service.state import JobRecord
+from symphony.service.state import ServiceJob
 from tests.runtime.machines import machine
 from tests.simulator.chaos import Chaos
 from tests.whole_system.clients import Sender, Wanted, wanted
@@ -154,7 +154,7 @@ class World:
         found = self.record(one)
         return found is not None and found.over
 
-    def record(self, one: Wanted) -> JobRecord | None:
+    def record(self, one: Wanted) -> ServiceJob | None:
         """What the service says of it."""
         return None if self.service is None else self.service.state.jobs.get(one.number)
 

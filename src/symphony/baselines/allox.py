@@ -18,9 +18,9 @@ from __future__ import annotations
 import equinox as eqx
 import numpy as np
 
-from symphony.baselines.rounds import WAITS, Picture, Plan, PlansOnHost, Seats
+from symphony.baselines.round_planning import WAITS, HostPlanner, PlanInputs, RoundPlan, SeatAllocation
 
-FAR = 1e15  # seconds: what cannot run is matched only if nothing else is left
+UNMATCHABLE_S = 1e15  # seconds: what cannot run is matched only if nothing else is left
 
 
 def matching(seconds: np.ndarray, release_s: np.ndarray | float = 0.0) -> tuple[np.ndarray, np.ndarray]:
@@ -32,12 +32,12 @@ def matching(seconds: np.ndarray, release_s: np.ndarray | float = 0.0) -> tuple[
     from scipy.optimize import linear_sum_assignment  # takes a third of a second to import
 
     jobs, devices = seconds.shape
-    cost = np.minimum(seconds, FAR)[:, None, :] * np.arange(1, jobs + 1)[None, :, None] + release_s
+    cost = np.minimum(seconds, UNMATCHABLE_S)[:, None, :] * np.arange(1, jobs + 1)[None, :, None] + release_s
     chosen = linear_sum_assignment(cost.reshape(jobs, jobs * devices))[1]
     return chosen % devices, chosen // devices
 
 
-class AlloX(PlansOnHost):
+class AlloX(HostPlanner):
     """Minimum-cost matching of the oldest waiting gangs to free devices; nobody is preempted."""
 
     share: float = eqx.field(default=0.3, static=True)  # of the waiting gangs, if there are more than free devices
@@ -51,9 +51,9 @@ class AlloX(PlansOnHost):
         """Nothing to remember."""
         return 0, 0
 
-    def plan(self, picture: Picture) -> Plan:
+    def plan(self, picture: PlanInputs) -> RoundPlan:
         """Match, and start whoever comes first on its device."""
-        p, seats = picture, Seats(picture)
+        p, seats = picture, SeatAllocation(picture)
         seats.keep()
         waiting = [
             r for r in np.lexsort((p.gang, p.job, -p.priority)) if p.standing[r] == WAITS and r not in seats.given
@@ -63,7 +63,7 @@ class AlloX(PlansOnHost):
             self._match([r for r in waiting if p.priority[r] == level], seats, order)
         return seats.plan(order, p.book, p.memo)
 
-    def _match(self, waiting: list[int], seats: Seats, order: list[int]) -> None:
+    def _match(self, waiting: list[int], seats: SeatAllocation, order: list[int]) -> None:
         """Match rows of one priority to all devices, and start those that come first on free ones."""
         p = seats.p
         free = np.repeat(p.kind, np.maximum(seats.free, 0))
@@ -75,15 +75,15 @@ class AlloX(PlansOnHost):
         with np.errstate(divide="ignore"):
             seconds = (p.left * p.workers)[rows, None] / p.rate[rows][:, kinds]
             busy = p.left[seats.holder[held]] / p.rate[seats.holder[held], kinds[len(free) :]]
-        able = (seconds < FAR).any(axis=1)
+        able = (seconds < UNMATCHABLE_S).any(axis=1)
         rows, seconds = [r for r, can in zip(rows, able, strict=True) if can], seconds[able]
         if not rows:
             return
-        device, behind = matching(seconds, np.concatenate([np.zeros(len(free)), np.minimum(busy, FAR)]))
+        device, behind = matching(seconds, np.concatenate([np.zeros(len(free)), np.minimum(busy, UNMATCHABLE_S)]))
         firsts = {int(d): max(behind[device == d]) for d in device}
         for index in np.argsort(seconds[np.arange(len(rows)), device], kind="stable"):
             d, row = int(device[index]), rows[index]
-            starts = d < len(free) and behind[index] == firsts[d] and seconds[index, d] < FAR
+            starts = d < len(free) and behind[index] == firsts[d] and seconds[index, d] < UNMATCHABLE_S
             if starts and seats.take([row], seats.find(int(p.workers[row]), [int(kinds[d])])):
                 order.append(row)
         # A gang too wide for what is free of the kind it was matched to, or for any one kind, takes what there is.

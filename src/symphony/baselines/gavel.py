@@ -26,8 +26,8 @@ Where ours differs:
   answers with one inside that set, and so do we: its analytic centre, which treats jobs alike that are alike. With more
   than 160 options (pairs) the one with the largest sum of throughputs is taken instead.
 - `MaxSumThroughput` adds up rates relative to each job's best: iterations of unlike models cannot be added.
-- The rates of a pair are those that the scenario tells (`Observation.told`), as Gavel has measured every pair; where it
-  tells none, those that the profiles' demands predict (`pair_speed`).
+- The rates of a pair are those that the scenario tells (`Observation.believed`), as Gavel has measured every pair;
+  where it tells none, those that the profiles' demands predict (`pair_speed`).
   Only gangs of one worker are paired, on devices of two slots or more.
 - Kinds are served fastest first (V100, P100, K80 in Gavel, by name), by the mean of the jobs' relative rates; the plain
   policy in an order drawn anew for every plan, as theirs.
@@ -51,20 +51,29 @@ from jax import Array
 from scipy.sparse import coo_matrix, csr_matrix, hstack, vstack
 
 from symphony.baselines.preemptive import place_or_preempt
-from symphony.baselines.rounds import ABSENT, RUNS, WAITS, Picture, Plan, PlansOnHost, Seats, rows_of
+from symphony.baselines.round_planning import (
+    ABSENT,
+    RUNS,
+    WAITS,
+    HostPlanner,
+    PlanInputs,
+    RoundPlan,
+    SeatAllocation,
+    rows_of,
+)
 from symphony.problem.arrays import TopologyArrays
 from symphony.scheduling.policy import Action, Observation, Policy
 
 SLACK = 1e-3  # by which an optimum may be missed when ties are broken
-CENTRAL = 160  # options up to which the centre of the optimal set is worked out
-PAIRS = 512  # shares of pairs that are remembered
-PAIRED = 48  # gangs that are considered for pairs, the oldest
+MAX_OPTIONS_FOR_CENTRE = 160  # options up to which the centre of the optimal set is worked out
+MAX_PAIR_SHARES = 512  # shares of pairs that are remembered
+MAX_PAIRED_GANGS = 48  # gangs that are considered for pairs, the oldest
 
 
-Entry = tuple[tuple[int, ...], float, float, float]  # rows, urgency, time owed, share
+QueueEntry = tuple[tuple[int, ...], float, float, float]  # rows, urgency, time owed, share
 
 
-class Options(NamedTuple):
+class AllocationOptions(NamedTuple):
     """The ways in which gangs can run: V of them, each by one gang or a pair."""
 
     gang: np.ndarray  # i[V, 2], -1 = nobody
@@ -73,25 +82,25 @@ class Options(NamedTuple):
     width: np.ndarray  # f[V]: devices that it takes
 
 
-def alone(rate: np.ndarray, workers: np.ndarray) -> Options:
+def single_gang_options(rate: np.ndarray, workers: np.ndarray) -> AllocationOptions:
     """Every gang by itself on every kind that can run it; rate [n, Y], workers [n]."""
     gang, kind = np.nonzero(rate > 0)
     nobody = np.full(len(gang), -1)
     speed = np.stack([rate[gang, kind], np.zeros(len(gang))], axis=1)
-    return Options(np.stack([gang, nobody], axis=1), kind, speed, workers[gang].astype(float))
+    return AllocationOptions(np.stack([gang, nobody], axis=1), kind, speed, workers[gang].astype(float))
 
 
-Kept = Callable[[int, np.ndarray, int], tuple[np.ndarray, np.ndarray]]
+PairSpeed = Callable[[int, np.ndarray, int], tuple[np.ndarray, np.ndarray]]
 
 
-def pairs(rate: np.ndarray, workers: np.ndarray, kept: Kept, kinds: Iterable[int]) -> Options:
+def pair_options(rate: np.ndarray, workers: np.ndarray, kept: PairSpeed, kinds: Iterable[int]) -> AllocationOptions:
     """Pairs of gangs of one worker that get more done together than one after the other, on these kinds.
 
     `kept(i, others, kind)`: what i keeps of its speed beside each of the others, and they beside it.
     """
     gang, kind, speed = [], [], []
     for k in kinds:
-        able = np.flatnonzero((workers == 1) & (rate[:, k] > 0))[:PAIRED]
+        able = np.flatnonzero((workers == 1) & (rate[:, k] > 0))[:MAX_PAIRED_GANGS]
         for number, i in enumerate(able):
             others = able[number + 1 :]
             mine, theirs = kept(i, others, k)
@@ -102,7 +111,7 @@ def pairs(rate: np.ndarray, workers: np.ndarray, kept: Kept, kinds: Iterable[int
                     speed.append((a * rate[i, k], b * rate[j, k]))
     count = len(gang)
     shape = (count, 2)
-    return Options(
+    return AllocationOptions(
         np.asarray(gang, int).reshape(shape), np.asarray(kind, int), np.asarray(speed).reshape(shape), np.ones(count)
     )
 
@@ -113,7 +122,7 @@ def pair_speed(need: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.where(np.broadcast_to(need, load.shape) > 0, 1 / np.maximum(load, 1), 1.0).min(axis=-1, initial=1.0)
 
 
-def kept_of(p: Picture, rows: np.ndarray) -> Kept:
+def pair_speed_source(p: PlanInputs, rows: np.ndarray) -> PairSpeed:
     """What is told of pairs, or else what the demands of profiles predict."""
 
     def told(i: int, others: np.ndarray, kind: int) -> tuple[np.ndarray, np.ndarray]:
@@ -127,15 +136,15 @@ def kept_of(p: Picture, rows: np.ndarray) -> Kept:
     return told if p.beside.shape[0] else predicted
 
 
-def joined(a: Options, b: Options) -> Options:
+def concatenate(a: AllocationOptions, b: AllocationOptions) -> AllocationOptions:
     """Both."""
-    return Options(*(np.concatenate(columns) for columns in zip(a, b, strict=True)))
+    return AllocationOptions(*(np.concatenate(columns) for columns in zip(a, b, strict=True)))
 
 
-class Programme:
+class AllocationProgram:
     """The linear programs over one set of options: shares x[V] of time."""
 
-    def __init__(self, options: Options, gangs: int, capacity: np.ndarray) -> None:
+    def __init__(self, options: AllocationOptions, gangs: int, capacity: np.ndarray) -> None:
         o = options
         count = len(o.kind)
         way = np.tile(np.arange(count)[:, None], (1, 2))
@@ -203,37 +212,37 @@ class Programme:
 
 
 def max_min(
-    options: Options, gangs: int, capacity: np.ndarray, norm: np.ndarray, many: np.ndarray | float = 1.0
+    options: AllocationOptions, gangs: int, capacity: np.ndarray, norm: np.ndarray, many: np.ndarray | float = 1.0
 ) -> np.ndarray:
     """Shares under which the least of throughput / norm is as large as can be: the centre of all that do, or (if there
     are too many options for that) one with the largest sum.
 
     `many` [gangs]: a row stands for as many gangs that are alike (options' widths are then those of all of them).
     """
-    programme = Programme(options, gangs, capacity)
+    programme = AllocationProgram(options, gangs, capacity)
     least, x = programme.lift(norm)
     floor = least * norm * (1 - SLACK)
-    if len(options.kind) <= CENTRAL:
+    if len(options.kind) <= MAX_OPTIONS_FOR_CENTRE:
         return programme.central(x, floor)
     weight = np.where(options.gang >= 0, (many / norm)[options.gang], 0.0)
     return programme.solve((options.rate * weight).sum(axis=1), floor)
 
 
-def max_sum(options: Options, gangs: int, capacity: np.ndarray, norm: np.ndarray) -> np.ndarray:
+def max_sum(options: AllocationOptions, gangs: int, capacity: np.ndarray, norm: np.ndarray) -> np.ndarray:
     """Shares under which the sum of throughput / norm is as large as can be."""
     weight = np.where(options.gang >= 0, 1 / norm[options.gang], 0.0)
-    return Programme(options, gangs, capacity).solve((options.rate * weight).sum(axis=1))
+    return AllocationProgram(options, gangs, capacity).solve((options.rate * weight).sum(axis=1))
 
 
 def finish_time_fair(
-    options: Options, gangs: int, capacity: np.ndarray, left: np.ndarray, age_s: np.ndarray, own_s: np.ndarray
+    options: AllocationOptions, gangs: int, capacity: np.ndarray, left: np.ndarray, age_s: np.ndarray, own_s: np.ndarray
 ) -> np.ndarray:
     """Shares under which the worst of (age + left / throughput) / own is as small as can be.
 
     For a ratio to be reached, every throughput must be at least some need; lifting all throughputs as far above their
     needs as can be gives shares with a lower ratio, until there are none.
     """
-    programme = Programme(options, gangs, capacity)
+    programme = AllocationProgram(options, gangs, capacity)
     x = programme.lift(left / own_s)[1]
     worst = np.inf
     for _ in range(30):
@@ -245,7 +254,7 @@ def finish_time_fair(
         x = programme.lift(need)[1]
     need = left / np.maximum(worst * own_s - age_s, 1e-9)
     floor = np.minimum(need, programme.throughput @ x) * (1 - SLACK)
-    if len(options.kind) <= CENTRAL:
+    if len(options.kind) <= MAX_OPTIONS_FOR_CENTRE:
         return programme.central(x, floor)
     best = np.zeros(gangs)
     np.maximum.at(best, options.gang[:, 0], options.rate[:, 0])
@@ -253,31 +262,31 @@ def finish_time_fair(
     return programme.solve((options.rate * weight).sum(axis=1), floor)
 
 
-class Gavel(PlansOnHost):
+class Gavel(HostPlanner):
     """The mechanism of rounds; subclasses allocate."""
 
     reset_s: float = eqx.field(default=1000.0, static=True)  # least time between two allocations
 
     @property
-    def aware(self) -> bool:
+    def uses_speeds(self) -> bool:
         """Whether it looks at speeds when it serves kinds."""
         return True
 
     @abstractmethod
-    def allocate(self, options: Options, rows: np.ndarray, capacity: np.ndarray, p: Picture) -> np.ndarray:
+    def allocate(self, options: AllocationOptions, rows: np.ndarray, capacity: np.ndarray, p: PlanInputs) -> np.ndarray:
         """Share of every option [V]; gangs in `options` are numbers into `rows`. May write to the last of p.book."""
 
     def sizes(self, kinds: int) -> tuple[int, int]:
         """Share, time received, time owed by kind, and three more; time of the last allocation, jobs changed, pairs."""
-        return 3 * kinds + 3, 2 + (7 * PAIRS if self.packs else 0)
+        return 3 * kinds + 3, 2 + (7 * MAX_PAIR_SHARES if self.packs else 0)
 
-    def plan(self, picture: Picture) -> Plan:
+    def plan(self, picture: PlanInputs) -> RoundPlan:
         """Account for the time since the last plan, allocate if it is time, and serve kind by kind."""
         p = picture
         kinds = p.rate.shape[1]
-        seats = Seats(p, paired=self.packs)
+        seats = SeatAllocation(p, paired=self.packs)
         share, received, owed = (p.book[:, n * kinds : (n + 1) * kinds] for n in range(3))
-        couples = _Couples(p) if self.packs else None
+        couples = _PairShares(p) if self.packs else None
         half = 0.5 * p.now_s / max(1, p.windows)
         for row in rows_of(p.ran_s > 0):
             kind = p.kind[list(seats.where(row))]
@@ -286,7 +295,7 @@ class Gavel(PlansOnHost):
         p.memo[0] += p.since_s
         new = (p.standing != ABSENT) & (received.sum(axis=1) == 0)
         received[new] = half or 1.0
-        p.memo[1] = max(p.memo[1], float(new.any() or _somebody_left(p)))
+        p.memo[1] = max(p.memo[1], float(new.any() or _gang_departed(p)))
         first_time = not share.any()
         if p.memo[1] and (first_time or (p.boundary and p.memo[0] >= self.reset_s)):
             owed += np.where(p.standing[:, None] != ABSENT, share * p.memo[0] - (received - half), 0)
@@ -301,19 +310,19 @@ class Gavel(PlansOnHost):
             couples.write()
         return seats.plan(order, p.book, p.memo)
 
-    def _share_out(self, p: Picture, seats: Seats, share: np.ndarray, couples: _Couples | None) -> None:
+    def _share_out(self, p: PlanInputs, seats: SeatAllocation, share: np.ndarray, couples: _PairShares | None) -> None:
         capacity = seats.capacity()
         wide = seats.devices() >= p.workers[:, None]
         rows = np.flatnonzero((p.standing != ABSENT) & ((p.rate > 0) & wide).any(axis=1))
         if not len(rows):
             return
         rate = np.where(wide[rows], p.rate[rows], 0.0)
-        options = alone(rate, p.workers[rows])
+        options = single_gang_options(rate, p.workers[rows])
         if couples:
             roomy = np.unique(
                 p.kind[(seats.all > 0) & (np.bincount(p.lane_device[p.lane_exists], minlength=len(p.kind)) > 1)]
             )
-            options = joined(options, pairs(rate, p.workers[rows], kept_of(p, rows), roomy))
+            options = concatenate(options, pair_options(rate, p.workers[rows], pair_speed_source(p, rows), roomy))
         x = self.allocate(options, rows, capacity, p._replace(rate=np.where(wide, p.rate, 0.0)))
         single = options.gang[:, 1] < 0
         share[rows[options.gang[single, 0]], options.kind[single]] = x[single]
@@ -322,12 +331,12 @@ class Gavel(PlansOnHost):
 
     def _serve(
         self,
-        p: Picture,
-        seats: Seats,
+        p: PlanInputs,
+        seats: SeatAllocation,
         urgency: np.ndarray,
         share: np.ndarray,
         owed: np.ndarray,
-        couples: _Couples | None,
+        couples: _PairShares | None,
     ) -> list[int]:
         """Choose who runs on which kind, keep those in place that can stay, and find devices for the others."""
         free = seats.capacity(only_free=True)
@@ -335,11 +344,11 @@ class Gavel(PlansOnHost):
         busy = set(seats.given)
         relative = p.rate[able] / np.maximum(p.rate[able].max(axis=1, keepdims=True, initial=0), 1e-300)
         kinds = np.argsort(-relative.sum(axis=0), kind="stable")
-        if not self.aware:
+        if not self.uses_speeds:
             kinds = np.random.default_rng(int(p.seed)).permutation(kinds)
         chosen: list[tuple[tuple[int, ...], int]] = []
         for kind in kinds:
-            queue: list[Entry] = [((r,), urgency[r, kind], owed[r, kind], share[r, kind]) for r in able]
+            queue: list[QueueEntry] = [((r,), urgency[r, kind], owed[r, kind], share[r, kind]) for r in able]
             queue += couples.entries(kind) if couples else []
             queue.sort(key=lambda e: (-max(p.priority[r] for r in e[0]), -e[1], -e[2], -e[3], p.job[e[0][0]]))
             for rows, *_ in queue:
@@ -365,24 +374,24 @@ class Gavel(PlansOnHost):
         return sorted([r for rows, _ in chosen for r in rows] + list(seats.given), key=lambda r: -p.priority[r])
 
 
-def _somebody_left(p: Picture) -> bool:
+def _gang_departed(p: PlanInputs) -> bool:
     present = {(int(g), int(j)) for g, j in zip(p.gang, p.job, strict=True)}
     return any(g >= 0 and (int(g), int(j)) not in present for g, j in zip(p.old_gang, p.old_job, strict=True))
 
 
-class _Couples:
+class _PairShares:
     """Shares of pairs, kept in the memo: gang and job of each, kind, share, time received."""
 
-    def __init__(self, p: Picture) -> None:
+    def __init__(self, p: PlanInputs) -> None:
         self.p = p
         row_of = {(int(g), int(j)): row for row, (g, j) in enumerate(zip(p.gang, p.job, strict=True)) if g >= 0}
         self.of: dict[tuple[int, int, int], list[float]] = {}
-        for a, ja, b, jb, kind, share, received in p.memo[2:].reshape(PAIRS, 7):
+        for a, ja, b, jb, kind, share, received in p.memo[2:].reshape(MAX_PAIR_SHARES, 7):
             first, second = row_of.get((int(a), int(ja))), row_of.get((int(b), int(jb)))
             if share > 0 and first is not None and second is not None:
                 self.of[first, second, int(kind)] = [float(share), float(received)]
 
-    def ran(self, row: int, seats: Seats) -> bool:
+    def ran(self, row: int, seats: SeatAllocation) -> bool:
         """Whether a row runs beside another; if so, the time is booked to the pair (once)."""
         devices = seats.where(row)
         beside = [r for r in set(seats.holder[np.isin(self.p.lane_device, devices)]) if r >= 0 and r != row]
@@ -395,11 +404,11 @@ class _Couples:
 
     def share_out(self, rows: np.ndarray, kinds: np.ndarray, shares: np.ndarray) -> None:
         """Forget the old shares; remember the largest of these."""
-        largest = [n for n in np.argsort(-shares)[:PAIRS] if shares[n] > SLACK]
+        largest = [n for n in np.argsort(-shares)[:MAX_PAIR_SHARES] if shares[n] > SLACK]
         half = 0.5 * self.p.now_s / max(1, self.p.windows) or 1.0
         self.of = {(*sorted(map(int, rows[n])), int(kinds[n])): [float(shares[n]), half] for n in largest}  # type: ignore[misc]
 
-    def entries(self, kind: int) -> list[Entry]:
+    def entries(self, kind: int) -> list[QueueEntry]:
         """Pairs with a share of a kind, as entries of its queue."""
         movable = np.isin(self.p.standing, (WAITS, RUNS))
         return [
@@ -410,7 +419,7 @@ class _Couples:
 
     def write(self) -> None:
         """Back into the memo."""
-        table = np.zeros((PAIRS, 7))
+        table = np.zeros((MAX_PAIR_SHARES, 7))
         for n, ((a, b, kind), (share, received)) in enumerate(self.of.items()):
             p = self.p
             table[n] = p.gang[a], p.job[a], p.gang[b], p.job[b], kind, share, received
@@ -442,7 +451,7 @@ class FifoPassing(Policy):
 class MaxMinFairness(Gavel):
     """The least normalised throughput is as large as can be."""
 
-    def allocate(self, options: Options, rows: np.ndarray, capacity: np.ndarray, p: Picture) -> np.ndarray:
+    def allocate(self, options: AllocationOptions, rows: np.ndarray, capacity: np.ndarray, p: PlanInputs) -> np.ndarray:
         """Shares."""
         rate, workers = p.rate[rows], p.workers[rows].astype(float)
         if self.packs:
@@ -451,7 +460,7 @@ class MaxMinFairness(Gavel):
         sorts, sort, many = np.unique(np.c_[rate, workers], axis=0, return_inverse=True, return_counts=True)
         sort = sort.reshape(-1)
         speed, width = sorts[:, :-1], sorts[:, -1]
-        few = alone(speed, width * many)
+        few = single_gang_options(speed, width * many)
         x = np.zeros(speed.shape)
         x[few.gang[:, 0], few.kind] = max_min(few, len(sorts), capacity, proportional(speed, capacity) / width, many)
         return x[sort[options.gang[:, 0]], options.kind]
@@ -461,11 +470,11 @@ class MaxMinFairnessPlain(MaxMinFairness):
     """As `MaxMinFairness`, but blind to speed: every device that can run a gang is as good as any other."""
 
     @property
-    def aware(self) -> bool:
+    def uses_speeds(self) -> bool:
         """No."""
         return False
 
-    def allocate(self, options: Options, rows: np.ndarray, capacity: np.ndarray, p: Picture) -> np.ndarray:
+    def allocate(self, options: AllocationOptions, rows: np.ndarray, capacity: np.ndarray, p: PlanInputs) -> np.ndarray:
         """Shares."""
         blind = p._replace(rate=(p.rate > 0).astype(float))
         return MaxMinFairness.allocate(self, options, rows, capacity, blind)
@@ -474,7 +483,7 @@ class MaxMinFairnessPlain(MaxMinFairness):
 class MaxSumThroughput(Gavel):
     """The sum of relative throughputs is as large as can be."""
 
-    def allocate(self, options: Options, rows: np.ndarray, capacity: np.ndarray, p: Picture) -> np.ndarray:
+    def allocate(self, options: AllocationOptions, rows: np.ndarray, capacity: np.ndarray, p: PlanInputs) -> np.ndarray:
         """Shares."""
         return max_sum(options, len(rows), capacity, p.rate[rows].max(axis=1))
 
@@ -482,7 +491,7 @@ class MaxSumThroughput(Gavel):
 class MinTotalDuration(Gavel):
     """The time until all are done is as short as can be."""
 
-    def allocate(self, options: Options, rows: np.ndarray, capacity: np.ndarray, p: Picture) -> np.ndarray:
+    def allocate(self, options: AllocationOptions, rows: np.ndarray, capacity: np.ndarray, p: PlanInputs) -> np.ndarray:
         """Shares."""
         return max_min(options, len(rows), capacity, np.maximum(p.left[rows], 1e-6))
 
@@ -490,7 +499,7 @@ class MinTotalDuration(Gavel):
 class FinishTimeFairness(Gavel):
     """The worst ratio of finish time to that in an n-th of the cluster is as small as can be."""
 
-    def allocate(self, options: Options, rows: np.ndarray, capacity: np.ndarray, p: Picture) -> np.ndarray:
+    def allocate(self, options: AllocationOptions, rows: np.ndarray, capacity: np.ndarray, p: PlanInputs) -> np.ndarray:
         """Shares. Time in isolation is added up as the number of jobs changes: work done, at the rate of then."""
         rate, left = p.rate[rows], np.maximum(p.left[rows], 1e-6)
         spent, before, pace = (p.book[:, n] for n in (-3, -2, -1))

@@ -20,14 +20,21 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.baselines.packing import aligned, gang_work, may_go, openings, place_best, shortest_first
-from symphony.baselines.tables import Links, gang_seconds, links, most, of_gang, settle
+from symphony.baselines.graph_tables import DataEdges, data_edges, fixed_point, gang_rows, gang_seconds, max_over_edges
+from symphony.baselines.packing import (
+    alignment_scores,
+    free_placements,
+    gang_work,
+    place_best,
+    placeable_gangs,
+    shortest_first,
+)
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.indexing import first
 from symphony.scheduling.policy import Action, Observation, Policy, pick_gang
 
-LONG = 0.5  # of the longest gang of the graph
-FULL = 0.5  # of the scarcest resource
+MIN_LONG_SHARE = 0.5  # of the longest gang of the graph
+MIN_HARD_TO_PACK_SHARE = 0.5  # of the scarcest resource
 
 
 def fullness(t: TopologyArrays, w: WorkloadArrays) -> Array:
@@ -43,34 +50,39 @@ def fullness(t: TopologyArrays, w: WorkloadArrays) -> Array:
     return jnp.minimum(workers * most_used, 1)
 
 
-def troublesome(t: TopologyArrays, w: WorkloadArrays, edges: Links) -> Array:
+def troublesome(t: TopologyArrays, w: WorkloadArrays, edges: DataEdges) -> Array:
     """Gangs that are long or hard to pack, and all that lie on paths between such [A, T]."""
     seconds, tasks = gang_seconds(t, w), w.kernel.shape[1]
     exists = jnp.arange(tasks) < w.gangs[:, None]
     least = jnp.where(exists, seconds.min(axis=-1), 0)
     packed = jnp.take_along_axis(fullness(t, w), seconds.argmin(axis=-1)[..., None], axis=-1)[..., 0]
-    seeds = exists & ((least >= LONG * least.max(axis=1, keepdims=True)) | ((packed > 0) & (packed <= FULL)))
-    return seeds | (reached(edges.source, edges.target, seeds) & reached(edges.target, edges.source, seeds))
+    seeds = exists & (
+        (least >= MIN_LONG_SHARE * least.max(axis=1, keepdims=True))
+        | ((packed > 0) & (packed <= MIN_HARD_TO_PACK_SHARE))
+    )
+    return seeds | (
+        gangs_on_paths_to(edges.source, edges.target, seeds) & gangs_on_paths_to(edges.target, edges.source, seeds)
+    )
 
 
-def reached(start: Array, end: Array, seeds: Array) -> Array:
+def gangs_on_paths_to(start: Array, end: Array, seeds: Array) -> Array:
     """Gangs from which a path of edges, each from its `start` to its `end`, leads to one of the seeds [A, T]."""
     tasks = seeds.shape[1]
     marks = seeds.astype(jnp.float32)
 
     def relax(found: Array) -> Array:
-        beyond = jnp.where(end < tasks, of_gang(jnp.maximum(found, marks), end), 0)
-        return most(start, beyond, tasks)
+        beyond = jnp.where(end < tasks, gang_rows(jnp.maximum(found, marks), end), 0)
+        return max_over_edges(start, beyond, tasks)
 
-    return settle(relax, jnp.zeros(seeds.shape), tasks) > 0
+    return fixed_point(relax, jnp.zeros(seeds.shape), tasks) > 0
 
 
-def turn(t: TopologyArrays, w: WorkloadArrays) -> Array:
+def placement_class(t: TopologyArrays, w: WorkloadArrays) -> Array:
     """2 for troublesome gangs and all that they need, 1 for those unrelated, 0 for what follows from them [A, T]."""
-    edges = links(t, w)
+    edges = data_edges(t, w)
     trouble = troublesome(t, w, edges)
-    needed = trouble | reached(edges.source, edges.target, trouble)
-    follows = reached(edges.target, edges.source, trouble) & ~needed
+    needed = trouble | gangs_on_paths_to(edges.source, edges.target, trouble)
+    follows = gangs_on_paths_to(edges.target, edges.source, trouble) & ~needed
     return jnp.where(needed, 2, jnp.where(follows, 0, 1))
 
 
@@ -84,14 +96,14 @@ class Graphene(Policy):
         """The order within every graph, up to 1 for what comes first (turn, then upward rank) [A, T]; isolated seconds
         of its gangs [A, T, Y], and their work [A, T]."""
         rank = workload.rank / jnp.maximum(workload.rank.max(axis=1, keepdims=True), 1e-30)
-        order = (turn(topology, workload) + rank) / 3
+        order = (placement_class(topology, workload) + rank) / 3
         return order, gang_seconds(topology, workload), gang_work(topology, workload)
 
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
         """What comes early, aligns well and is of a job with little left; or wait."""
         order, seconds, work = observation.prepared
-        where = openings(observation, seconds)
-        alignment, go = aligned(where), may_go(observation, where)
+        where = free_placements(observation, seconds)
+        alignment, go = alignment_scores(where), placeable_gangs(observation, where)
         score = observation.per_gang(order * alignment.max(axis=-1))
         gang = pick_gang(observation, shortest_first(observation, go, score, work), go)
         return state, place_best(observation, where, alignment, gang)

@@ -20,9 +20,9 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.baselines.tables import gang_seconds, of_kinds, seconds_now, worth_it
+from symphony.baselines.graph_tables import count_by_kind, gang_seconds, seconds_now, worthwhile_kinds
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
-from symphony.problem.speeds import LEAST
+from symphony.problem.speeds import MIN_KEPT_SPEED
 from symphony.scheduling.estimate import needs
 from symphony.scheduling.indexing import take
 from symphony.scheduling.policy import (
@@ -37,25 +37,25 @@ from symphony.scheduling.policy import (
 )
 from symphony.scheduling.state import PLACING
 
-STEP = 0.05  # differences of interference that count
-NEVER = 1 / LEAST  # interference of two who must not share
+INTERFERENCE_RESOLUTION = 0.05  # differences of interference that count
+MAX_INTERFERENCE = 1 / MIN_KEPT_SPEED  # interference of two who must not share
 
 
 def interference(observation: Observation, gang: Array) -> Array:
     """What a gang asks of the rows of each device, times what these carry already [D]."""
     load = take(observation.own_load + observation.background, observation.topology.route_row)
-    return (needs(observation, gang) * load).sum(axis=1) + told(observation, gang)
+    return (needs(observation, gang) * load).sum(axis=1) + believed_interference(observation, gang)
 
 
-def told(observation: Observation, gang: Array) -> Array:
+def believed_interference(observation: Observation, gang: Array) -> Array:
     """How much longer a gang and those who run on each device take beside one another, as it is told [D]."""
     core, t = observation.core, observation.topology
-    if observation.told is None:
+    if observation.believed is None:
         return jnp.zeros(core.up.shape)
     kernel = observation.per_gang(observation.workload.kernel)
     mine, other, kind = take(kernel, gang), take(kernel, core.lane_holds), take(t.device_kind, t.lane_device)
-    kept = jnp.asarray(observation.told.mean.beside)
-    slower = sum(1 / jnp.maximum(kept[a, b, kind], LEAST) - 1 for a, b in ((mine, other), (other, mine)))
+    kept = jnp.asarray(observation.believed.mean.beside)
+    slower = sum(1 / jnp.maximum(kept[a, b, kind], MIN_KEPT_SPEED) - 1 for a, b in ((mine, other), (other, mine)))
     return jnp.zeros(core.up.shape).at[t.lane_device].add(jnp.where(core.lane_holds >= 0, slower, 0))
 
 
@@ -73,8 +73,8 @@ class LeastInterference(Policy):
         """Oldest gang, least interference, then fastest; or wait."""
         t, idle = observation.topology, idle_devices(observation)
         seconds = seconds_now(observation, observation.prepared)
-        worth = worth_it(observation, seconds)
-        free = of_kinds(observation, idle)
+        worth = worthwhile_kinds(observation, seconds)
+        free = count_by_kind(observation, idle)
         enough = (jnp.isfinite(seconds) * free).sum(axis=-1) >= observation.workload.workers
         partly = observation.core.status == PLACING
         found = (worth & (free > 0)).any(axis=-1) & enough
@@ -83,9 +83,9 @@ class LeastInterference(Policy):
         f = observation.facts(gang)
         here = (idle & take(worth[f.graph, f.index], t.device_kind)) | take(partly, gang)
         met = interference(observation, gang)
-        steps = jnp.floor(met / STEP) + ~idle
+        steps = jnp.floor(met / INTERFERENCE_RESOLUTION) + ~idle
         time = observation.seconds(gang)
-        score = jnp.where(here & (met < NEVER / 2), -(steps + time / (1 + time)), -jnp.inf)
+        score = jnp.where(here & (met < MAX_INTERFERENCE / 2), -(steps + time / (1 + time)), -jnp.inf)
         return state, place(gang, best_device(observation, gang, score))
 
 

@@ -23,7 +23,16 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.baselines.tables import Links, device_mean, devices_by_kind, gang_seconds, links, most, of_gang, settle
+from symphony.baselines.graph_tables import (
+    DataEdges,
+    data_edges,
+    device_mean,
+    devices_by_kind,
+    fixed_point,
+    gang_rows,
+    gang_seconds,
+    max_over_edges,
+)
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.estimate import finish_s
 from symphony.scheduling.indexing import take
@@ -32,15 +41,15 @@ from symphony.scheduling.policy import Action, Observation, Policy, best_device,
 
 def optimistic_cost(t: TopologyArrays, w: WorkloadArrays) -> Array:
     """PEFT's table: seconds from a gang's end on a device kind to the end of its graph, at best [A, T, Y]."""
-    edges, seconds, tasks = links(t, w), gang_seconds(t, w), w.kernel.shape[1]
+    edges, seconds, tasks = data_edges(t, w), gang_seconds(t, w), w.kernel.shape[1]
 
     def relax(cost: Array) -> Array:
-        child = of_gang(cost + seconds, edges.target)  # [A, E, Y]
+        child = gang_rows(cost + seconds, edges.target)  # [A, E, Y]
         # A child stays on the same device, or goes to the best of all and waits for the transfer.
         away = child.min(axis=-1) + edges.seconds
-        return most(edges.source, jnp.minimum(child, away[..., None]), tasks)
+        return max_over_edges(edges.source, jnp.minimum(child, away[..., None]), tasks)
 
-    return settle(relax, jnp.zeros(seconds.shape), tasks)
+    return fixed_point(relax, jnp.zeros(seconds.shape), tasks)
 
 
 class Peft(Policy):
@@ -63,18 +72,18 @@ class Peft(Policy):
         return state, place(gang, best_device(observation, gang, -(finish_s(observation, gang) + to_come)))
 
 
-def downward_rank(t: TopologyArrays, w: WorkloadArrays, edges: Links) -> Array:
+def downward_rank(t: TopologyArrays, w: WorkloadArrays, edges: DataEdges) -> Array:
     """Seconds of the longest path from the start of a graph to each gang, means over devices and links [A, T]."""
     seconds = gang_seconds(t, w)
     mean = device_mean(t, seconds, jnp.isfinite(seconds))
 
     def relax(rank: Array) -> Array:
-        return most(edges.target, of_gang(rank + mean, edges.source) + edges.seconds, mean.shape[1])
+        return max_over_edges(edges.target, gang_rows(rank + mean, edges.source) + edges.seconds, mean.shape[1])
 
-    return settle(relax, jnp.zeros(mean.shape), mean.shape[1])
+    return fixed_point(relax, jnp.zeros(mean.shape), mean.shape[1])
 
 
-def critical_path(w: WorkloadArrays, edges: Links, priority: Array) -> Array:
+def critical_path(w: WorkloadArrays, edges: DataEdges, priority: Array) -> Array:
     """The gangs of one longest path of every graph [A, T], given the length of the longest path through each gang."""
     tasks = w.kernel.shape[1]
     numbers = jnp.arange(tasks)
@@ -83,7 +92,7 @@ def critical_path(w: WorkloadArrays, edges: Links, priority: Array) -> Array:
     def walk(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         at, path = carry
         path |= numbers == at[:, None]
-        length = jnp.where((edges.source == at[:, None]) & (at < tasks)[:, None], of_gang(priority, edges.target), -1)
+        length = jnp.where((edges.source == at[:, None]) & (at < tasks)[:, None], gang_rows(priority, edges.target), -1)
         child = jnp.take_along_axis(edges.target, length.argmax(axis=1)[:, None], axis=1)[:, 0]
         return jnp.where(length.max(axis=1) >= 0, child, tasks).astype(at.dtype), path
 
@@ -107,7 +116,7 @@ class Cpop(Policy):
 
     def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> CriticalPaths:
         """Priorities, critical paths, and the kind that runs each fastest."""
-        edges, seconds = links(topology, workload), gang_seconds(topology, workload)
+        edges, seconds = data_edges(topology, workload), gang_seconds(topology, workload)
         priority = workload.rank + downward_rank(topology, workload, edges)
         critical = critical_path(workload, edges, priority)
         # What a kind cannot run will run elsewhere: it counts with its mean, so that no kind wins by running nothing.

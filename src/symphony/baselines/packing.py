@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.baselines.tables import gang_seconds, of_kinds, seconds_now, worth_it
+from symphony.baselines.graph_tables import count_by_kind, gang_seconds, seconds_now, worthwhile_kinds
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.indexing import first, first_min, take
 from symphony.scheduling.policy import Action, Observation, Policy, best_device, idle_devices, pick_gang, place
@@ -36,7 +36,7 @@ from symphony.scheduling.state import ABSENT, DONE, PLACING, QUEUED, RUNNING
 ROUNDING = 2.0**-12  # of a load: what fits exactly fits
 
 
-class Openings(eqx.Module):
+class FreePlacements(eqx.Module):
     """Where gangs could go now: for each device kind, its least loaded device that has a free slot and no queue."""
 
     device: Array  # i32[Y]
@@ -45,7 +45,7 @@ class Openings(eqx.Module):
     seconds: Array  # f[A, T, Y]
 
 
-def openings(observation: Observation, seconds: Array) -> Openings:
+def free_placements(observation: Observation, seconds: Array) -> FreePlacements:
     """Look at every gang on every kind, given its seconds there [A, T, Y]; demands are affine in a gang's work, so that
     kernels need looking at only."""
     core, t, w = observation.core, observation.topology, observation.workload
@@ -77,13 +77,13 @@ def openings(observation: Observation, seconds: Array) -> Openings:
 
     work, seconds = w.work[..., None], seconds_now(observation, seconds)
     fits = (work <= room[w.kernel]) & (w.footprint <= take(core.memory_free, device))
-    open_kinds = ((w.runs_on[..., None] >> kinds) & 1) * of_kinds(observation, idle)
+    open_kinds = ((w.runs_on[..., None] >> kinds) & 1) * count_by_kind(observation, idle)
     fits &= (open_kinds.sum(axis=-1) >= w.workers)[..., None]
-    fits &= jnp.isfinite(least) & jnp.isfinite(seconds) & worth_it(observation, seconds)
-    return Openings(device, fits, base[w.kernel] + work * slope[w.kernel], seconds)
+    fits &= jnp.isfinite(least) & jnp.isfinite(seconds) & worthwhile_kinds(observation, seconds)
+    return FreePlacements(device, fits, base[w.kernel] + work * slope[w.kernel], seconds)
 
 
-def place_best(observation: Observation, where: Openings, score: Array, gang: Array) -> Action:
+def place_best(observation: Observation, where: FreePlacements, score: Array, gang: Array) -> Action:
     """Place a gang on the opening with the highest score [A, T, Y]; its further workers, where they would end first."""
     f = observation.facts(gang)
     mine = jnp.where(where.fits[f.graph, f.index], score[f.graph, f.index], -jnp.inf)
@@ -93,7 +93,7 @@ def place_best(observation: Observation, where: Openings, score: Array, gang: Ar
     return place(gang, jnp.where(partly, rest, device))
 
 
-def may_go(observation: Observation, where: Openings) -> Array:
+def placeable_gangs(observation: Observation, where: FreePlacements) -> Array:
     """Gangs with an opening, or partly placed [G]."""
     core = observation.core
     # A slot that no job has had yet holds no gangs, whatever graph it names.
@@ -101,7 +101,7 @@ def may_go(observation: Observation, where: Openings) -> Array:
     return fits | (core.status == PLACING)
 
 
-def aligned(where: Openings) -> Array:
+def alignment_scores(where: FreePlacements) -> Array:
     """Alignment times speed relative to the fastest kind [A, T, Y]; no demand aligns a little with everything."""
     speed = where.seconds.min(axis=-1, keepdims=True) / where.seconds
     return jnp.where(where.fits, (where.alignment + 1e-3) * speed, 0)
@@ -136,8 +136,8 @@ class Tetris(Policy):
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
         """The best pair of gang and opening, or wait."""
         seconds, work = observation.prepared
-        where = openings(observation, seconds)
-        alignment, go = aligned(where), may_go(observation, where)
+        where = free_placements(observation, seconds)
+        alignment, go = alignment_scores(where), placeable_gangs(observation, where)
         score = shortest_first(observation, go, observation.per_gang(alignment.max(axis=-1)), work)
         return state, place_best(observation, where, alignment, pick_gang(observation, score, go))
 
@@ -170,7 +170,7 @@ class Drf(Policy):
 
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
         """Least dominant share among jobs of which something fits, or wait."""
-        where = openings(observation, observation.prepared)
+        where = free_placements(observation, observation.prepared)
         share = jnp.repeat(dominant_share(observation), observation.workload.kernel.shape[1])
-        gang = pick_gang(observation, -share, may_go(observation, where))
+        gang = pick_gang(observation, -share, placeable_gangs(observation, where))
         return state, place_best(observation, where, -where.seconds, gang)

@@ -24,25 +24,25 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.baselines.tables import devices_by_kind, of_kinds, seconds_now, worth_it
+from symphony.baselines.graph_tables import count_by_kind, devices_by_kind, seconds_now, worthwhile_kinds
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.indexing import first, take
 from symphony.scheduling.policy import Action, Observation, Policy, best_device, idle_devices, pick_gang, place
 from symphony.scheduling.state import PLACING
 
-EVERY = 2  # one kernel in so many is profiled everywhere
-PROFILED = 2  # device kinds on which the others are
-TOLERATED = 1.05  # load of a row that leaves 95% of the speed
+FULLY_PROFILED_EVERY = 2  # one kernel in so many is profiled everywhere
+PROFILED_KINDS = 2  # device kinds on which the others are
+MAX_TOLERATED_LOAD = 1.05  # load of a row that leaves 95% of the speed
 RANK = 2
-ROUNDS = 30
-RIDGE = 0.1
+LEAST_SQUARES_ROUNDS = 30
+FACTOR_RIDGE = 0.1
 
 
 def complete(values: Array, known: Array, rank: int = RANK) -> Array:
     """A matrix [N, M] filled in from its `known` entries as `row + column + left · right`, by least squares in turn."""
     weight = known.astype(values.dtype)
     # What a row or column is by itself costs next to nothing; how it interacts must be earned.
-    penalty = jnp.diag(jnp.asarray([1e-4, *[RIDGE] * rank], values.dtype))
+    penalty = jnp.diag(jnp.asarray([1e-4, *[FACTOR_RIDGE] * rank], values.dtype))
 
     def solve(factors: Array, rest: Array, weight: Array) -> Array:
         """The best offsets and factors [N, 1 + rank] of the rows of `rest`, given the factors of its columns."""
@@ -59,12 +59,12 @@ def complete(values: Array, known: Array, rank: int = RANK) -> Array:
     values = jnp.where(known, values, 0)
     means = values.sum(axis=0) / jnp.maximum(weight.sum(axis=0), 1)
     start = jax.random.normal(jax.random.key(0), (values.shape[1], 1 + rank)).at[:, 0].set(means)
-    right = jax.lax.fori_loop(0, ROUNDS, lambda _, right: columns(rows(right)), start)
+    right = jax.lax.fori_loop(0, LEAST_SQUARES_ROUNDS, lambda _, right: columns(rows(right)), start)
     left = rows(right)
     return jnp.where(known, values, left[:, :1] + right[:, 0] + left[:, 1:] @ right[:, 1:].T)
 
 
-class Classes(eqx.Module):
+class KernelClasses(eqx.Module):
     """What Paragon believes of kernels, of which it has seen a part."""
 
     seconds: Array  # f[N, Y]: of one unit of typical work; inf where it cannot run
@@ -75,11 +75,11 @@ def profiled(able: Array) -> Array:
     """Which kernels are profiled on which kinds [N, Y]: some on all, the others on two."""
     draw = jnp.where(able, jax.random.uniform(jax.random.key(1), able.shape), -1)
     order = (draw[:, None, :] > draw[:, :, None]).sum(axis=-1)  # kinds drawn before each
-    everywhere = jnp.arange(able.shape[0]) % EVERY == 0
-    return able & (everywhere[:, None] | (order < PROFILED))
+    everywhere = jnp.arange(able.shape[0]) % FULLY_PROFILED_EVERY == 0
+    return able & (everywhere[:, None] | (order < PROFILED_KINDS))
 
 
-def classify(t: TopologyArrays, w: WorkloadArrays) -> Classes:
+def classify(t: TopologyArrays, w: WorkloadArrays) -> KernelClasses:
     """Complete times and interference from what is profiled."""
     kernels, kinds = w.time_fixed.shape
     used = (jnp.arange(w.kernel.shape[1]) < w.gangs[:, None]).astype(jnp.float32)
@@ -100,7 +100,7 @@ def classify(t: TopologyArrays, w: WorkloadArrays) -> Classes:
     load = (w.demand_fixed + work[:, None, None] * w.demand_work) / capacity
     flat = jnp.repeat(known, resources.shape[0], axis=1)
     causes = complete(load.reshape(kernels, -1), flat).reshape(load.shape)
-    return Classes(jnp.where(able, believed, jnp.inf), jnp.clip(causes, 0, 16))
+    return KernelClasses(jnp.where(able, believed, jnp.inf), jnp.clip(causes, 0, 16))
 
 
 class Paragon(Policy):
@@ -109,7 +109,7 @@ class Paragon(Policy):
     def init(self, topology: TopologyArrays) -> None:
         """No state."""
 
-    def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> tuple[Classes, Array]:
+    def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> tuple[KernelClasses, Array]:
         """Classify all kernels; what the seconds of all gangs are believed to be [A, T, Y]."""
         classes, w = classify(topology, workload), workload
         return classes, classes.seconds[w.kernel] * w.units[..., None]
@@ -118,9 +118,9 @@ class Paragon(Policy):
         """Oldest gang with a device to go to; acceptable interference, best kind, tightest fit."""
         (classes, seconds), t, w = observation.prepared, observation.topology, observation.workload
         idle = idle_devices(observation)
-        free = of_kinds(observation, idle)
+        free = count_by_kind(observation, idle)
         able = (w.runs_on[..., None] >> jnp.arange(free.shape[0])) & 1 > 0
-        worth = worth_it(observation, jnp.where(able, seconds_now(observation, seconds), jnp.inf))
+        worth = worthwhile_kinds(observation, jnp.where(able, seconds_now(observation, seconds), jnp.inf))
         enough = (able * free).sum(axis=-1) >= w.workers
         partly = observation.core.status == PLACING
         found = (worth & (free > 0)).any(axis=-1) & enough
@@ -131,8 +131,8 @@ class Paragon(Policy):
         causes = classes.causes[mine][t.device_kind[:, None], t.route_kind]  # [D, H]
         load = take(observation.own_load + observation.background, t.route_row)
         used = causes > 1e-3
-        excess = jnp.where(used, jnp.maximum(causes + load - TOLERATED, 0), 0).sum(axis=1)
-        slack = jnp.where(used, jnp.maximum(TOLERATED - causes - load, 0), 0).sum(axis=1)
+        excess = jnp.where(used, jnp.maximum(causes + load - MAX_TOLERATED_LOAD, 0), 0).sum(axis=1)
+        slack = jnp.where(used, jnp.maximum(MAX_TOLERATED_LOAD - causes - load, 0), 0).sum(axis=1)
         time = take(classes.seconds[mine], t.device_kind)
         # Acceptable ones first, by kind and then tightness; of the others, the least interference.
         good = -(time / (1 + time) + 1e-4 * slack / (1 + slack))

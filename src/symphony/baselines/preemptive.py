@@ -24,12 +24,12 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from symphony.baselines.tables import unit_seconds
+from symphony.baselines.graph_tables import unit_seconds
 from symphony.problem.arrays import TopologyArrays
 from symphony.problem.errors import LimitError
 from symphony.problem.spans import distance
 from symphony.scheduling.clock import Amount
-from symphony.scheduling.indexing import BIG, first, first_min, take
+from symphony.scheduling.indexing import NO_INDEX, first, first_min, take
 from symphony.scheduling.policy import (
     Action,
     Observation,
@@ -43,7 +43,7 @@ from symphony.scheduling.policy import (
 )
 from symphony.scheduling.state import PLACING, RUNNING, SAVING
 
-JOBS = 512  # in the system at once, whose service is remembered
+MAX_TRACKED_JOBS = 512  # in the system at once, whose service is remembered
 
 
 def remaining_s(observation: Observation) -> Array:
@@ -108,7 +108,7 @@ def place_or_preempt(
 
     # The last in order among those who hold a device that the gang can use.
     useful = victims & (feasible[core.device] & (core.device >= 0)).any(axis=1)
-    useful &= priority == jnp.where(useful, priority, BIG).min()
+    useful &= priority == jnp.where(useful, priority, NO_INDEX).min()
     victim = first_min(jnp.where(useful, -score, jnp.inf))[1]
 
     kinds = jnp.arange(t.kind_memory.shape[0])
@@ -135,7 +135,7 @@ class Srtf(Policy):
         return state, place_or_preempt(observation, remaining_s(observation))
 
 
-class Service(eqx.Module):
+class AttainedService(eqx.Module):
     """What preempted gangs had been given, by job slot [J]. What runs is added when somebody asks."""
 
     job: Array  # i32: whose it is
@@ -144,13 +144,13 @@ class Service(eqx.Module):
     stopped: Amount  # when it was
 
 
-def no_service(jobs: int) -> Service:
+def no_attained_service(jobs: int) -> AttainedService:
     """Nobody has been preempted yet."""
     zero = jnp.zeros(jobs)
-    return Service(jnp.full(jobs, -1, jnp.int32), zero, zero, Amount(jnp.zeros(jobs, jnp.int32), zero))
+    return AttainedService(jnp.full(jobs, -1, jnp.int32), zero, zero, Amount(jnp.zeros(jobs, jnp.int32), zero))
 
 
-def _of_jobs(service: Service, observation: Observation) -> Service:
+def _of_jobs(service: AttainedService, observation: Observation) -> AttainedService:
     """The rows of the jobs now in the system [K], emptied for newcomers."""
     core = observation.core
     slots, jobs = core.job.shape[0], service.job.shape[0]
@@ -160,12 +160,12 @@ def _of_jobs(service: Service, observation: Observation) -> Service:
             where="LAS",
             hint=f"give the policy jobs={slots}, or draw the scenario with job_slots={jobs} or fewer",
         )
-    rows: Service = jax.tree.map(lambda x: x[:slots], service)
+    rows: AttainedService = jax.tree.map(lambda x: x[:slots], service)
     mine = rows.job == core.job
-    return Service(core.job, jnp.where(mine, rows.banked, 0), jnp.where(mine, rows.stay, 0), rows.stopped)
+    return AttainedService(core.job, jnp.where(mine, rows.banked, 0), jnp.where(mine, rows.stay, 0), rows.stopped)
 
 
-def _stays(observation: Observation) -> Array:
+def _running_s(observation: Observation) -> Array:
     """Seconds since each gang that runs started [G]; 0 for others."""
     core = observation.core
     lane = core.lane[:, 0]
@@ -173,7 +173,9 @@ def _stays(observation: Observation) -> Array:
     return jnp.where((lane >= 0) & (core.status == RUNNING), since, 0)
 
 
-def _bank(service: Service, rows: Service, action: Action, stays: Array, observation: Observation) -> Service:
+def _record_service(
+    service: AttainedService, rows: AttainedService, action: Action, stays: Array, observation: Observation
+) -> AttainedService:
     """Remember what the gang that is being preempted was given."""
     core = observation.core
     slots, tasks = rows.job.shape[0], observation.workload.kernel.shape[1]
@@ -181,7 +183,7 @@ def _bank(service: Service, rows: Service, action: Action, stays: Array, observa
     stay = take(stays, action.gang)
     given = stay * take(core.workers, action.gang)
     now = observation.now
-    rows = Service(
+    rows = AttainedService(
         rows.job,
         rows.banked + jnp.where(hit, given, 0),
         jnp.where(hit, stay, rows.stay),
@@ -190,7 +192,7 @@ def _bank(service: Service, rows: Service, action: Action, stays: Array, observa
     return jax.tree.map(lambda every, some: every.at[:slots].set(some), service, rows)
 
 
-def attained_s(rows: Service, stays: Array, observation: Observation) -> Array:
+def attained_s(rows: AttainedService, stays: Array, observation: Observation) -> Array:
     """Device-seconds that each gang's job has attained [G]."""
     tasks = observation.workload.kernel.shape[1]
     running = (stays * observation.core.workers).reshape(-1, tasks).sum(axis=1)
@@ -201,17 +203,17 @@ class Las(Policy):
     """Least attained service first, in device-seconds."""
 
     slack_s: Array = eqx.field(default=300.0, converter=jnp.asarray)  # device-seconds more that a victim must have had
-    jobs: int = eqx.field(default=JOBS, static=True)
+    jobs: int = eqx.field(default=MAX_TRACKED_JOBS, static=True)
 
-    def init(self, topology: TopologyArrays) -> Service:
+    def init(self, topology: TopologyArrays) -> AttainedService:
         """Nobody has been served."""
-        return no_service(self.jobs)
+        return no_attained_service(self.jobs)
 
-    def decide(self, key: Array, state: Service, observation: Observation) -> tuple[Service, Action]:
+    def decide(self, key: Array, state: AttainedService, observation: Observation) -> tuple[AttainedService, Action]:
         """The gang whose job has had least; room is made for it."""
-        rows, stays = _of_jobs(state, observation), _stays(observation)
+        rows, stays = _of_jobs(state, observation), _running_s(observation)
         action = place_or_preempt(observation, attained_s(rows, stays, observation), slack=self.slack_s)
-        return _bank(state, rows, action, stays, observation), action
+        return _record_service(state, rows, action, stays, observation), action
 
 
 class Tiresias(Policy):
@@ -221,21 +223,23 @@ class Tiresias(Policy):
     patience: Array = eqx.field(
         default=8.0, converter=jnp.asarray
     )  # last stays that it waits before promotion; 0 = never
-    jobs: int = eqx.field(default=JOBS, static=True)
+    jobs: int = eqx.field(default=MAX_TRACKED_JOBS, static=True)
 
-    def init(self, topology: TopologyArrays) -> Service:
+    def init(self, topology: TopologyArrays) -> AttainedService:
         """Nobody has been served."""
-        return no_service(self.jobs)
+        return no_attained_service(self.jobs)
 
-    def decide(self, key: Array, state: Service, observation: Observation) -> tuple[Service, Action]:
+    def decide(self, key: Array, state: AttainedService, observation: Observation) -> tuple[AttainedService, Action]:
         """The oldest gang of the first queue; room is made for it by gangs of later queues."""
-        rows, stays = _of_jobs(state, observation), _stays(observation)
+        rows, stays = _of_jobs(state, observation), _running_s(observation)
         tasks = observation.workload.kernel.shape[1]
         waits = ~(observation.core.status == RUNNING).reshape(-1, tasks).any(axis=1)
         starved = waits & (rows.stay > 0) & (self.patience > 0)
         starved &= observation.now.minus(rows.stopped) >= self.patience * rows.stay
         # As if it had just arrived: otherwise it would fall back the moment it ran.
-        rows = Service(rows.job, jnp.where(starved, 0, rows.banked), jnp.where(starved, 0, rows.stay), rows.stopped)
+        rows = AttainedService(
+            rows.job, jnp.where(starved, 0, rows.banked), jnp.where(starved, 0, rows.stay), rows.stopped
+        )
         queue = (attained_s(rows, stays, observation)[:, None] >= self.thresholds_s).sum(axis=1).astype(float)
         action = place_or_preempt(observation, queue)
-        return _bank(state, rows, action, stays, observation), action
+        return _record_service(state, rows, action, stays, observation), action

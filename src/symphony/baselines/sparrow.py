@@ -19,16 +19,16 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.baselines.tables import devices_by_kind
+from symphony.baselines.graph_tables import devices_by_kind
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
-from symphony.scheduling.indexing import BIG, first_min, take
+from symphony.scheduling.indexing import NO_INDEX, first_min, take
 from symphony.scheduling.policy import Action, Observation, Policy, best_device, idle_devices, pick_gang, place
 from symphony.scheduling.state import PLACING, QUEUED, READY
 
 PROBES = 2  # for each task
 
 
-class Choice(eqx.Module):
+class ProbeTable(eqx.Module):
     """The devices that each gang may probe: those of the kinds that can run it, in order of kinds."""
 
     by_kind: Array  # i32[D]: all devices in that order
@@ -36,13 +36,13 @@ class Choice(eqx.Module):
     skips: Array  # i32[A, T, Y]: how many devices before those of this kind cannot run the gang
 
 
-def choice(t: TopologyArrays, w: WorkloadArrays) -> Choice:
+def probe_table(t: TopologyArrays, w: WorkloadArrays) -> ProbeTable:
     """Whom gangs may probe."""
     count = devices_by_kind(t)
     able = (w.runs_on[..., None] >> jnp.arange(count.shape[0])) & 1 > 0
     by_kind = jnp.argsort(jnp.where(t.exists, t.device_kind, count.shape[0]), stable=True)
     upto = jnp.cumsum(jnp.where(able, count, 0), axis=-1)
-    return Choice(by_kind, upto, jnp.cumsum(jnp.where(able, 0, count), axis=-1))
+    return ProbeTable(by_kind, upto, jnp.cumsum(jnp.where(able, 0, count), axis=-1))
 
 
 def probes(observation: Observation, salt: Array, slot: Array, index: Array) -> Array:
@@ -50,14 +50,14 @@ def probes(observation: Observation, salt: Array, slot: Array, index: Array) -> 
     core, among = observation.core, observation.prepared
     graph = take(core.graph, slot)
     upto, skips = among.upto[graph, index][..., None, :], among.skips[graph, index][..., None, :]  # [..., 1, Y]
-    drawn = _mixed(salt, take(core.job, slot)[..., None], index[..., None], jnp.arange(PROBES))
+    drawn = _hash(salt, take(core.job, slot)[..., None], index[..., None], jnp.arange(PROBES))
     drawn = (drawn % jnp.maximum(upto[..., -1], 1).astype(jnp.uint32)).astype(jnp.int32)
     # The first kind that reaches beyond the number drawn is the device's.
-    skipped = jnp.where(drawn[..., None] < upto, skips, BIG).min(axis=-1)
+    skipped = jnp.where(drawn[..., None] < upto, skips, NO_INDEX).min(axis=-1)
     return take(among.by_kind, drawn + skipped)
 
 
-def _mixed(salt: Array, *numbers: Array) -> Array:
+def _hash(salt: Array, *numbers: Array) -> Array:
     """Numbers that look random and depend on nothing but these (the finaliser of MurmurHash3, once for each)."""
     mixed = salt.astype(jnp.uint32)
     for number in numbers:
@@ -99,9 +99,9 @@ class SparrowBatch(Policy):
         """What probes are drawn from; 0 = not yet."""
         return jnp.zeros((), jnp.uint32)
 
-    def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> Choice:
+    def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> ProbeTable:
         """Whom gangs may probe."""
-        return choice(topology, workload)
+        return probe_table(topology, workload)
 
     def decide(self, key: Array, state: Array, observation: Observation) -> tuple[Array, Action]:
         """Oldest gang, least loaded of the sample."""
@@ -117,9 +117,9 @@ class Sparrow(Policy):
         """What probes are drawn from; 0 = not yet."""
         return jnp.zeros((), jnp.uint32)
 
-    def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> Choice:
+    def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> ProbeTable:
         """Whom gangs may probe."""
-        return choice(topology, workload)
+        return probe_table(topology, workload)
 
     def decide(self, key: Array, state: Array, observation: Observation) -> tuple[Array, Action]:
         """The oldest job with an idle device among its probes; or wait."""

@@ -32,16 +32,16 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.baselines.tables import devices_by_kind, gang_seconds, of_kinds, seconds_now, worth_it
+from symphony.baselines.graph_tables import count_by_kind, devices_by_kind, gang_seconds, seconds_now, worthwhile_kinds
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.estimate import exchange_s, setup_s, span_bandwidth, transfer_s
 from symphony.scheduling.indexing import first, put, take
 from symphony.scheduling.policy import Action, Observation, Policy, best_device, pick_gang, place
-from symphony.scheduling.state import COPIES, PLACING, QUEUED, READY
+from symphony.scheduling.state import MAX_COPIES, PLACING, QUEUED, READY
 
-AHEAD = 2  # gangs in the queue of a device, from which on dmdas keeps back what it has assigned to it
-WAITING = 64  # gangs waiting for inputs that are looked at, or as many as there are devices
-REMEMBERED = 16_384  # gangs in the system whose assignment dmdas can remember; those beyond are queued at once
+MAX_QUEUED_GANGS = 2  # gangs in the queue of a device, from which on dmdas keeps back what it has assigned to it
+WAITING_GANGS_EXAMINED = 64  # gangs waiting for inputs that are looked at, or as many as there are devices
+MAX_ASSIGNED_GANGS = 16_384  # gangs in the system whose assignment dmdas can remember; those beyond are queued at once
 
 
 def end_s(observation: Observation, gang: Array, pending_s: Array | float = 0.0) -> Array:
@@ -63,7 +63,7 @@ def inputs_of(observation: Observation, gang: Array) -> tuple[Array, Array]:
     return parent, jnp.where(there, size, 0)
 
 
-def on_its_way(observation: Observation, gang: Array, assigned: Array | None = None) -> Array:
+def inputs_in_flight(observation: Observation, gang: Array, assigned: Array | None = None) -> Array:
     """Inputs of the gang that somebody who waits at a device will have fetched into its memory [fan, D].
 
     `assigned` [G]: the device that gangs are meant for and not yet in the queue of; -1 = none.
@@ -75,7 +75,7 @@ def on_its_way(observation: Observation, gang: Array, assigned: Array | None = N
     if assigned is not None:
         device, waits = jnp.where(assigned >= 0, assigned, device), waits | (assigned >= 0)
     # Few gangs wait for inputs, so that looking at those alone is much cheaper; -1 fills up.
-    some = jnp.nonzero(waits, size=min(gangs, max(WAITING, devices)), fill_value=-1)[0]
+    some = jnp.nonzero(waits, size=min(gangs, max(WAITING_GANGS_EXAMINED, devices)), fill_value=-1)[0]
     mine, _ = inputs_of(observation, gang)
     theirs = jnp.where((some >= 0)[:, None], inputs_of(observation, some)[0], -1)
     asked = (theirs[:, :, None] == mine).any(axis=1) & (mine >= 0)
@@ -89,11 +89,11 @@ def transfers_s(observation: Observation, gang: Array, assigned: Array | None = 
     core = observation.core
     bandwidth = span_bandwidth(observation, None)
     parent, size = inputs_of(observation, gang)
-    home = jnp.where(jnp.arange(COPIES) == 0, take(core.home, gang // observation.workload.kernel.shape[1]), -1)
+    home = jnp.where(jnp.arange(MAX_COPIES) == 0, take(core.home, gang // observation.workload.kernel.shape[1]), -1)
     copies = jnp.where((parent >= 0)[:, None], take(core.copies, parent), home)  # [fan, V]
     devices = jnp.arange(core.up.shape[0])[:, None]
     seconds = transfer_s(observation, copies, size, devices, bandwidth)  # [D, fan]
-    missing = ~on_its_way(observation, gang, assigned).T
+    missing = ~inputs_in_flight(observation, gang, assigned).T
     return jnp.where(missing, seconds, 0).sum(axis=1) + exchange_s(observation, gang, bandwidth)
 
 
@@ -133,13 +133,13 @@ class Dmdas(Policy):
 
     def init(self, topology: TopologyArrays) -> Array:
         """The device to which each gang that is ready has been assigned, or -1."""
-        return jnp.full(REMEMBERED, -1, jnp.int16)
+        return jnp.full(MAX_ASSIGNED_GANGS, -1, jnp.int16)
 
     def decide(self, key: Array, state: Array, observation: Observation) -> tuple[Array, Action]:
         """Assign every gang that is new; then place the highest rank among those whose device wants one."""
         core = observation.core
         gangs = core.status.shape[0]
-        known = min(gangs, REMEMBERED)
+        known = min(gangs, MAX_ASSIGNED_GANGS)
         mine = jnp.pad(state[:known], (0, gangs - known), constant_values=-1)
         mine = jnp.where((core.status == READY) & take(core.up, mine), mine, -1)
         number, partly = jnp.arange(gangs), core.status == PLACING
@@ -160,7 +160,7 @@ class Dmdas(Policy):
             return jax.lax.while_loop(lambda c: (fresh & (c[0] < 0)).any(), assign, start)
 
         mine, pending_s = jax.lax.cond(thinks, assign_all, lambda mine: (mine, jnp.zeros(core.up.shape)), mine)
-        wanted = (mine >= 0) & (take(core.queued, mine) < AHEAD)
+        wanted = (mine >= 0) & (take(core.queued, mine) < MAX_QUEUED_GANGS)
         rank = observation.per_gang(observation.workload.rank)
         gang = pick_gang(observation, rank, wanted | partly | (number >= known))
         best = jax.lax.cond(
@@ -219,8 +219,8 @@ class Heteroprio(Policy):
         seconds = seconds_now(observation, seconds)
         wants = core.up & (core.queued == 0)
 
-        takes = worth_it(observation, seconds) & jnp.isfinite(seconds) & (of_kinds(observation, wants) > 0)
-        up = of_kinds(observation, core.up)
+        takes = worthwhile_kinds(observation, seconds) & jnp.isfinite(seconds) & (count_by_kind(observation, wants) > 0)
+        up = count_by_kind(observation, core.up)
         faster = jax.lax.cond((core.up == t.exists).all(), lambda: faster, lambda: acceleration(seconds, up))
         faster = jnp.where(takes, faster, -1)
 

@@ -42,7 +42,7 @@ COMMANDS = {
     "repair": "Repair the journal of a service that does not run.",
     "token": "Tokens of a service: make, list, revoke.",
 }
-FILES = dict.fromkeys(
+COMMAND_MODULES = dict.fromkeys(
     ("submit", "job", "result", "logs", "cancel", "trace"), "jobs"
 )  # where it is not called like the command
 
@@ -76,19 +76,19 @@ def _version(
         typer.echo(context.get_help())
 
 
-def _in_the_list() -> None:
+def _placeholder_command() -> None:
     """What stands for a command until it is loaded."""
 
 
 for _name, _help in COMMANDS.items():
-    app.command(_name, help=_help)(_in_the_list)
+    app.command(_name, help=_help)(_placeholder_command)
 
 
 def load(name: str) -> Any:
     """A command, as Click has it."""
-    module = import_module(f"{__name__}.{FILES.get(name, name)}")
+    module = import_module(f"{__name__}.{COMMAND_MODULES.get(name, name)}")
     holder = typer.Typer()
-    holder.callback()(_in_the_list)  # so that it is a group, however few commands it has
+    holder.callback()(_placeholder_command)  # so that it is a group, however few commands it has
     if hasattr(module, "app"):  # it has commands of its own
         holder.add_typer(module.app, name=name)
     else:
@@ -99,26 +99,26 @@ def load(name: str) -> Any:
 
 def main() -> None:
     """Entry point of the `symphony` command."""
-    from symphony.cli.terminal import complain
+    from symphony.cli.terminal import print_error
 
     try:
         sys.exit(app(prog_name="symphony", standalone_mode=False))
     except SymphonyError as error:
-        complain(f"{error.where}: {error.message}" if error.where else error.message, error.hint)
+        print_error(f"{error.where}: {error.message}" if error.where else error.message, error.hint)
         if isinstance(error, KernelError) and error.traceback:
             typer.echo(f"\n{error.traceback.rstrip()}", err=True)
         sys.exit(2)
     except OSError as error:
         if error.filename is None:  # no file that somebody named
             raise
-        complain(f"{error.filename}: {error.strerror}", "name a file that can be read or written")
+        print_error(f"{error.filename}: {error.strerror}", "name a file that can be read or written")
         sys.exit(2)
     except _UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()
         else:
             path = error.ctx.command_path if error.ctx is not None else "symphony"
-            complain(error.format_message(), f"type {path} --help for help")
+            print_error(error.format_message(), f"type {path} --help for help")
         sys.exit(2)
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(130)

@@ -18,9 +18,9 @@ from symphony.cli import terminal
 from symphony.problem import topologies
 from symphony.problem.discover import discover
 from symphony.problem.errors import InputError
-from symphony.telemetry import architectural, drawing, machine, reading, rows, verdicts, wanted
+from symphony.telemetry import architectural, drawing, event_selection, machine, reading, rows, verdicts
 from symphony.telemetry import catalogue as catalogues
-from symphony.telemetry.catalogue import Entry
+from symphony.telemetry.catalogue import CatalogueEntry
 from symphony.telemetry.events import Catalogue, Event, Metric
 from symphony.telemetry.expressions import key
 
@@ -47,7 +47,7 @@ def add(
     if not paths and not perf:
         raise InputError("nothing to add", hint="type symphony catalogue add PATH, or --perf for this machine's events")
     console = terminal.console()
-    added: list[Entry] = []
+    added: list[CatalogueEntry] = []
     for path in paths or ():
         if as_json or path == "-" or Path(path).is_dir():
             added += catalogues.add(path)
@@ -169,14 +169,14 @@ def graph_(
         if not chosen:
             raise InputError(f"{model.catalogue.name} has no event with {events!r} in its name", hint="--events 'l2*'")
     if events is None and metrics is None:
-        model, usual = wanted.default(model)
+        model, usual = event_selection.default_selection(model)
         computed = usual.metrics
     else:
-        computed = _metrics(model.catalogue, wanted.split([metrics] if metrics else []))
+        computed = _metrics(model.catalogue, event_selection.split([metrics] if metrics else []))
     if topology is None and name is None and events is None and metrics is None:
         topology = HERE
     used, untold = _rows(model.catalogue, topology, machine_name)
-    drawn = drawing.graph(model, chosen, computed, verdicts.load(model.catalogue.name), used)
+    drawn = drawing.net_drawing(model, chosen, computed, verdicts.load(model.catalogue.name), used)
     if output is not None:
         try:
             output.write_text(drawing.svg(drawn), encoding="utf-8")
@@ -204,7 +204,7 @@ def _rows(
         return {}, []
     cluster = discover().topology if topology == HERE else topologies.topology(topology)
     chosen = machine_name or cluster.devices[0].machine
-    told = rows.told_by(cluster, chosen, found)
+    told = rows.metrics_by_row(cluster, chosen, found)
     return told, [row.name for row in rows.rows_of(cluster, chosen) if row.name not in told]
 
 
@@ -219,7 +219,7 @@ def _metrics(found: Catalogue, patterns: Sequence[str]) -> tuple[str, ...]:
         if not fitting:
             raise InputError(f"{found.name} has no metric that fits {pattern!r}", hint="--metrics 'tma_*'")
         names += fitting
-    return wanted.expand(found, names)
+    return event_selection.expand(found, names)
 
 
 # --- Tables ------------------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ def _fits(pattern: str, *names: str) -> bool:
     return any(wanted in name.lower() for name in names)
 
 
-def _summary(added: Sequence[Entry]) -> str:
+def _summary(added: Sequence[CatalogueEntry]) -> str:
     events, metrics = sum(entry.core + entry.other for entry in added), sum(entry.metrics for entry in added)
     what = f"{len(added)} catalogues" if len(added) != 1 else escape(added[0].name)
     return f"[green]added[/] {what}: {events:,} events, {metrics:,} metrics"

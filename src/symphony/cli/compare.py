@@ -18,7 +18,7 @@ from symphony.cli import terminal
 from symphony.evaluation.compare import compare as run_comparison
 from symphony.evaluation.metrics import METRICS
 from symphony.evaluation.report import Report
-from symphony.evaluation.survey import Place, Survey, survey
+from symphony.evaluation.survey import Survey, SurveyWorkload, survey
 from symphony.lowering.family import family, names
 from symphony.policies import SHIPPED
 from symphony.problem.errors import InputError, SymphonyWarning
@@ -84,7 +84,7 @@ def compare(
     result: Report | Survey
     with (
         warnings.catch_warnings(record=True) as caught,
-        terminal.bars(console, quiet=quiet, width=16) as bars,
+        terminal.progress_bar(console, quiet=quiet, width=16) as bars,
     ):
         warnings.simplefilter("always", SymphonyWarning)
         bar = bars.add_task("compiling", total=1.0)
@@ -141,17 +141,17 @@ def compare(
         console.print(escape(line), soft_wrap=True)
 
 
-def _places(specs: list[str], topology: str) -> list[Place]:
+def _places(specs: list[str], topology: str) -> list[SurveyWorkload]:
     """The workloads that are meant, each with its topology; `dags` and `all` stand for many."""
-    places: list[Place] = []
+    places: list[SurveyWorkload] = []
     for spec in specs:
         if spec in ("dags", "all"):
             dags = [name for name in names() if name not in ("training", "mixed")]
-            places += [Place(_shorter(name), topology) for name in dags]
+            places += [SurveyWorkload(_shorter(name), topology) for name in dags]
             if spec == "all":
-                places += [Place(_shorter("mixed"), topology), Place("training", "gpu24")]
+                places += [SurveyWorkload(_shorter("mixed"), topology), SurveyWorkload("training", "gpu24")]
         else:
-            places.append(Place.of(spec, topology))
+            places.append(SurveyWorkload.of(spec, topology))
     return list(dict.fromkeys(places))
 
 

@@ -32,9 +32,9 @@ def explain(
     if job is not None:
         _explain_job(job, url, token, json_file)
         return
-    from symphony.cli.explain_decision import explained, show  # with JAX, which jobs of a service do without
+    from symphony.cli.explain_decision import explain_decision, show  # with JAX, which jobs of a service do without
 
-    told = explained(policy, topology, workload, seed, decision)
+    told = explain_decision(policy, topology, workload, seed, decision)
     if json_file is not None:
         text = json.dumps(asdict(told), indent=1)
         if str(json_file) == "-":

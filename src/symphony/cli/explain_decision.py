@@ -8,14 +8,14 @@ from rich.table import Table
 
 from symphony.evaluation.compare import scenario
 from symphony.policies import SHIPPED, Learned, named
-from symphony.policies.explain import Candidate, Explanation, explain
+from symphony.policies.explain import Candidate, DecisionExplanation, explain
 from symphony.problem import topologies
 from symphony.problem.errors import InputError
 
-WIDE = 132  # columns of the table of candidates, at least
+CANDIDATE_TABLE_COLUMNS = 132  # columns of the table of candidates, at least
 
 
-def explained(policy: str, topology: str, workload: str, seed: int, decision: int) -> Explanation:
+def explain_decision(policy: str, topology: str, workload: str, seed: int, decision: int) -> DecisionExplanation:
     """What a policy that learned did at one decision in a scenario, and why."""
     chosen = named(policy)
     if not isinstance(chosen, Learned):
@@ -23,38 +23,40 @@ def explained(policy: str, topology: str, workload: str, seed: int, decision: in
     return explain(chosen, scenario(topologies.topology(topology), workload, seed), decision)
 
 
-def show(console: Console, told: Explanation, most: int) -> None:
+def show(console: Console, explanation: DecisionExplanation, most: int) -> None:
     """Candidates, beliefs and what moved the scores."""
-    console.print(f"decision {told.number}, at {told.time_s:.4g} s")
+    console.print(f"decision {explanation.number}, at {explanation.time_s:.4g} s")
     table = Table(box=None, pad_edge=False)
     for name in ("", "gang", "device"):
         table.add_column(name, overflow="fold")
     for name in ("finish, s (95%)", "wait", "run", "heuristic", "network", "chance"):
         table.add_column(name, justify="right", no_wrap=True)
-    for candidate in told.candidates[:most]:
-        mark = "▶" if candidate is told.chosen else "h" if candidate == told.heuristic else ""
+    for candidate in explanation.candidates[:most]:
+        mark = "▶" if candidate is explanation.chosen else "h" if candidate == explanation.heuristic else ""
         table.add_row(mark, *_cells(candidate))
-    console.width = max(console.width, WIDE)  # a narrow terminal breaks the lines; names would be left out otherwise
+    console.width = max(
+        console.width, CANDIDATE_TABLE_COLUMNS
+    )  # a narrow terminal breaks the lines; names would be left out otherwise
     console.print(table)
-    hidden = len(told.candidates) - most
+    hidden = len(explanation.candidates) - most
     if hidden > 0:
         console.print(f"… and {hidden} more (--most)")
-    if told.waiting:
-        console.print(escape(told.waiting), soft_wrap=True)
-    for device, rows in told.beliefs.items():
+    if explanation.waiting:
+        console.print(escape(explanation.waiting), soft_wrap=True)
+    for device, rows in explanation.beliefs.items():
         said = ", ".join(
             f"{escape(x.resource)} {x.own:.0%} own + {x.others:.0%} ± {x.deviation:.0%} by others" for x in rows
         )
         console.print(f"on the way to {escape(device)}: {said}", soft_wrap=True)
-    if told.heuristic is None or told.heuristic == told.chosen:
+    if explanation.heuristic is None or explanation.heuristic == explanation.chosen:
         console.print("The heuristic would do the same.")
         return
     console.print(
-        f"The heuristic (h) would place {escape(told.heuristic.gang)} of {escape(told.heuristic.job)} on "
-        f"{escape(told.heuristic.device)}. What the lead of the chosen one rests on:",
+        f"The heuristic (h) would place {escape(explanation.heuristic.gang)} of {escape(explanation.heuristic.job)} on "
+        f"{escape(explanation.heuristic.device)}. What the lead of the chosen one rests on:",
         soft_wrap=True,
     )
-    for name, share in sorted(told.moved.items(), key=lambda item: -abs(item[1])):
+    for name, share in sorted(explanation.moved.items(), key=lambda item: -abs(item[1])):
         console.print(f"  {share:+.2f}  {name}")
 
 

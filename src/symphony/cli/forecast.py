@@ -18,7 +18,7 @@ from symphony.cli.forecast_table import show, time
 from symphony.cli.remote import Key, Url, connect
 from symphony.problem.errors import InputError
 
-FORMAT = "symphony.forecast/1"
+FORECAST_FORMAT = "symphony.forecast/1"
 
 
 def forecast(
@@ -58,7 +58,7 @@ def forecast(
     asked = {"topology": topology, "workload": workload, "seed": seed, "share": share}
     told = simulated(console, topology, workload, seed, share, tables=tables, at=at, check=check, quiet=quiet)
     title = f"{workload} on {topology}, seed {seed}: at {time(told['at_s'])}, bands of {share:.0%}"
-    _write(console, {"format": FORMAT, **asked, **told}, title, json_file)
+    _write(console, {"format": FORECAST_FORMAT, **asked, **told}, title, json_file)
 
 
 def _write(console: Console, said: dict[str, Any], title: str, json_file: Path | None) -> None:
@@ -87,7 +87,7 @@ def _live(url: str, token: str, share: float, json_file: Path | None) -> None:
             | {"kernel": content.pop("task"), "workers": max(len(one.devices), 1), "kind": one.kind or None}
             | {"units_left": content.pop("steps_left"), "samples": behind}
         )
-    said = {"format": FORMAT, "service": where, "share": share, "at_s": 0.0, "jobs": jobs}
+    said = {"format": FORECAST_FORMAT, "service": where, "share": share, "at_s": 0.0, "jobs": jobs}
     console = terminal.console(stderr=str(json_file) == "-")
     if not jobs and json_file is None:
         console.print("no training job runs or waits there")

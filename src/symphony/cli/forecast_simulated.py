@@ -14,26 +14,26 @@ from symphony.cli.forecast_table import time, within
 from symphony.lowering import measured_spec
 from symphony.lowering.measured_jobs import MeasuredJobs, sharable
 from symphony.policies.beliefs import Beliefs
-from symphony.policies.describing import describe
 from symphony.policies.forecast import Band, JobForecast, JobNow
+from symphony.policies.initial_beliefs import describe_jobs
 from symphony.policies.planner import Planner
 from symphony.problem import topologies
 from symphony.problem.errors import InputError
 from symphony.problem.limits import bucket
 from symphony.simulator.scenarios import CALM, Scenario, draw
-from symphony.simulator.stretch import Look
+from symphony.simulator.windowed_run import JobSnapshot
 from symphony.training.closed_loop import run
-from symphony.training.outlook import Happened, Outlook, happened
+from symphony.training.run_forecasts import ActualTimes, RunForecaster, actual_times
 
 ROUND_S = 360.0  # of the planner
-WORK_NOISE = 0.06  # what drawn jobs differ by from others of their kernel
+FORECAST_WORK_NOISE = 0.06  # what drawn jobs differ by from others of their kernel
 FEWEST_SLOTS, MOST_SLOTS = 16, 256  # jobs in the system at once
 
 
-class _Told:
+class _ForecastAtInstant:
     """A forecast at an instant, and whom it is of."""
 
-    def __init__(self, look: Look, jobs: list[JobNow], forecasts: list[JobForecast]) -> None:
+    def __init__(self, look: JobSnapshot, jobs: list[JobNow], forecasts: list[JobForecast]) -> None:
         self.at_s = float(look.now_s)
         self.of = list(zip(jobs, forecasts, strict=True))
 
@@ -60,40 +60,40 @@ def simulated(
 def _scenario(topology: str, workload: str, seed: int, tables: Path | None) -> tuple[Scenario, MeasuredJobs]:
     cluster = sharable(topologies.topology(topology))
     made = measured_spec.workload(workload, cluster, seed, tables)
-    noise = WORK_NOISE if workload.startswith(measured_spec.NAME) else 0.0
+    noise = FORECAST_WORK_NOISE if workload.startswith(measured_spec.MEASURED_NAME) else 0.0
     rounds = replace(CALM, window_s=ROUND_S, offer_at_windows=True, work_noise=noise)
     slots = min(MOST_SLOTS, max(FEWEST_SLOTS, bucket(len(made.workload.jobs))))
     drawn = draw(cluster, made.workload, seed, rounds, job_slots=slots)
-    return replace(drawn, truth=made.truth, told=made.told), made
+    return replace(drawn, truth=made.truth, believed=made.believed), made
 
 
 def _run(
     scenario: Scenario, made: MeasuredJobs, at_s: float, share: float, console: Console, *, check: bool, quiet: bool
-) -> tuple[_Told, dict[int, Happened]]:
+) -> tuple[_ForecastAtInstant, dict[int, ActualTimes]]:
     """The forecast at the end of the first round from then on; and what happened, if the run is to go on."""
-    outlook = Outlook(scenario)
-    told: list[_Told] = []
-    with terminal.bars(console, quiet=quiet, width=30) as bars:
+    outlook = RunForecaster(scenario)
+    told: list[_ForecastAtInstant] = []
+    with terminal.progress_bar(console, quiet=quiet, width=30) as bars:
         bar = bars.add_task("compiling", total=1.0)
 
-        def watch(look: Look, beliefs: Beliefs) -> bool:
-            outlook.see(look)
+        def watch(look: JobSnapshot, beliefs: Beliefs) -> bool:
+            outlook.observe(look)
             now_s = float(look.now_s)
             bars.update(bar, description=f"at {time(now_s)}", completed=min(1.0, now_s / max(at_s, 1.0)))
             if not told and now_s >= at_s and not bool(look.over):
                 found = outlook.forecast(look, beliefs, share=share, seed=scenario.seed)
-                told.append(_Told(look, outlook.jobs(look), found))
+                told.append(_ForecastAtInstant(look, outlook.jobs(look), found))
             return check or not told
 
         policy = Planner(rows=scenario.job_slots)
-        out = run(scenario, policy, describe(made, scenario.topology), watch=watch)
+        out = run(scenario, policy, describe_jobs(made, scenario.topology), watch=watch)
     if not told:
         ended = time(max((job.finish_s for job in out.run.jobs), default=0.0))
         raise InputError(f"all jobs were done by {ended}", where="--at", hint="name an earlier instant")
-    return told[0], happened(out.run, told[0].at_s) if check else {}
+    return told[0], actual_times(out.run, told[0].at_s) if check else {}
 
 
-def _as_json(told: _Told, after: dict[int, Happened], scenario: Scenario) -> dict[str, Any]:
+def _as_json(told: _ForecastAtInstant, after: dict[int, ActualTimes], scenario: Scenario) -> dict[str, Any]:
     kinds = [kind.name for kind in scenario.topology.kinds]
     jobs = []
     for job, one in told.of:
@@ -109,7 +109,7 @@ def _as_json(told: _Told, after: dict[int, Happened], scenario: Scenario) -> dic
             "start_s": _band(one.start_s),
             "finish_s": _band(one.finish_s),
             "loses": [{"job": loss.job, "kept": _band(loss.kept)} for loss in one.loses],
-            "samples": one.behind._asdict() | {"guess_only": one.behind.guess_only},
+            "samples": one.evidence._asdict() | {"guess_only": one.evidence.guess_only},
         }
         if after:
             content["happened"] = after[one.job]._asdict()

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-WIDE = 120  # columns of a terminal that has room for a job on a line
+WIDE_TERMINAL_COLUMNS = 120  # columns of a terminal that has room for a job on a line
 
 
 def within(band: dict[str, float | None], value: float) -> bool:
@@ -59,7 +59,7 @@ def _samples(behind: dict[str, Any], apart: str) -> str:
     return f"{counts},{apart}{time(behind['newest_s'])} old"
 
 
-def _what_happened(job: dict[str, Any], now_s: float) -> str:
+def _actual_times_cell(job: dict[str, Any], now_s: float) -> str:
     """Times from then on; those outside their bands are marked."""
 
     def one(what: str, key: str) -> str:
@@ -78,7 +78,9 @@ def _loss(loss: dict[str, Any], others: bool) -> str:
 def show(console: Console, said: dict[str, Any], title: str) -> None:
     """A job on each line."""
     now_s, checks, live = said["at_s"], "check" in said, "service" in said
-    apart = "\n" if console.width < WIDE else " "  # bands below what they are of, where there is little room
+    apart = (
+        "\n" if console.width < WIDE_TERMINAL_COLUMNS else " "
+    )  # bands below what they are of, where there is little room
     losses = any(job["loses"] for job in said["jobs"])
     shown = Table(title=escape(title), title_justify="left", box=None, pad_edge=False, padding=(0, 1))
     whose = ("job", "task", "where", "steps/s") if live else ("job", "kernel", "where", "units/s")
@@ -98,7 +100,7 @@ def show(console: Console, said: dict[str, Any], title: str) -> None:
             times(job["finish_s"], now_s, apart),
             _samples(job["samples"], apart),
         ]
-        shown.add_row(*row, *([_what_happened(job, now_s)] if checks else []))
+        shown.add_row(*row, *([_actual_times_cell(job, now_s)] if checks else []))
     console.print(shown)
     console.print()
     console.print("where?: most likely; samples: of the very same + of the kernel elsewhere + of others of its family")

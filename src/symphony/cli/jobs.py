@@ -168,10 +168,10 @@ def logs(
     with connect(url, token=token) as cluster:
         found = cluster.job(number)
         for line in found.follow() if follow else found.logs().lines:
-            typer.echo(line.model_dump_json() if as_json else _told(line))
+            typer.echo(line.model_dump_json() if as_json else _log_text(line))
 
 
-def _told(line: LogLine) -> str:
+def _log_text(line: LogLine) -> str:
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(line.at_s))
     if line.kind == EVENT:
         return f"{at}  {line.text}"

@@ -39,7 +39,7 @@ def oracle(
     planner = Oracle(time_limit, _objective(objective), workers, seed)
     cluster = topologies.topology(topology)
     drawn = make_scenario(cluster, workload, seed, Disturbances() if disturbed else CALM)
-    with terminal.bars(console, quiet=quiet, width=40) as bars:
+    with terminal.progress_bar(console, quiet=quiet, width=40) as bars:
         bar = bars.add_task("compiling", total=1.0)
 
         def tell(what: str, share: float, value_s: float, bound_s: float) -> None:

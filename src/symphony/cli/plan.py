@@ -59,7 +59,7 @@ def plan(
         raise InputError(f"--output {out} cannot be written", hint="name a file in a folder that exists")
     where = {"topology": topology, "workload": workload, "seed": seed, "arrivals": arrivals}
     console = terminal.console(stderr=as_json or str(out) == "-")
-    with terminal.bars(console, quiet=quiet, width=30) as bars:
+    with terminal.progress_bar(console, quiet=quiet, width=30) as bars:
         bar = bars.add_task("compiling", total=1.0)
 
         def tell(what: str, share: float, value_s: float) -> None:

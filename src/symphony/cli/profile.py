@@ -18,7 +18,7 @@ from symphony.cli.remote import AsJson, Key, Url, connect, print_json
 from symphony.problem.errors import InputError
 from symphony.problem.units import show
 from symphony.runtime.profiles import ProfileRow, Profiles, default_path
-from symphony.service.client import URL
+from symphony.service.client import URL_VARIABLE
 
 
 def profile(
@@ -33,7 +33,7 @@ def profile(
     """Show how long kernels take: of a service, or of this user's own runs where none is named."""
     if file is not None and not file.is_file():
         raise InputError(f"there is no file {str(file)!r}", hint="leave --file out for those of your own runs")
-    if file is None and (url or os.environ.get(URL)):
+    if file is None and (url or os.environ.get(URL_VARIABLE)):
         with connect(url, token=token) as cluster:
             found = cluster.profiles
     else:

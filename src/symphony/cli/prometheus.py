@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock, Thread
 
 from symphony.problem.errors import InputError
-from symphony.telemetry.spans import Row, Span
+from symphony.telemetry.spans import Span, StatRow
 
 _HELP = {
     "event": "Events in a second",
@@ -22,10 +22,10 @@ class Page:
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._places: dict[str, tuple[Span, Sequence[Row]]] = {}
+        self._places: dict[str, tuple[Span, Sequence[StatRow]]] = {}
         self._spans = 0
 
-    def update(self, span: Span, rows: Sequence[Row]) -> None:
+    def update(self, span: Span, rows: Sequence[StatRow]) -> None:
         """A place has something new."""
         with self._lock:
             self._places[span.where] = (span, rows)

@@ -20,7 +20,7 @@ from symphony.problem.units import show
 from symphony.service.client import default_folder
 
 if TYPE_CHECKING:
-    from symphony.service.state import JobRecord
+    from symphony.service.state import ServiceJob
 
 app = typer.Typer(help="Repair the journal of a service that does not run.", no_args_is_help=True)
 Numbers = Annotated[list[int], typer.Argument(metavar="ID...", help="Numbers of jobs.")]
@@ -138,7 +138,7 @@ def compact(
     typer.echo(f"{len(found.jobs)} jobs forgotten" + (f"; {sizes[0]} before, {sizes[1]} now" if sizes[0] else ""))
 
 
-def _print_stopped(jobs: list[JobRecord], as_json: bool) -> None:
+def _print_stopped(jobs: list[ServiceJob], as_json: bool) -> None:
     if as_json:
         print_json([_told(job) for job in jobs])
         return
@@ -146,11 +146,11 @@ def _print_stopped(jobs: list[JobRecord], as_json: bool) -> None:
         typer.echo(f"job {job.id} ({job.name}): {_status(job)} with the next start")
 
 
-def _status(job: JobRecord) -> str:
+def _status(job: ServiceJob) -> str:
     return job.status if job.over else "cancelled" if job.cancelled else "failed" if job.broke else "open"
 
 
-def _told(job: JobRecord) -> dict[str, Any]:
+def _told(job: ServiceJob) -> dict[str, Any]:
     return {
         "id": job.id,
         "user": job.user,

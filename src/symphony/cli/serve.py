@@ -19,11 +19,11 @@ from symphony.engines.local import LocalEngine
 from symphony.problem import topologies
 from symphony.problem.errors import InputError
 from symphony.problem.extras import needs_extra
-from symphony.runtime.books import Shapes
 from symphony.runtime.cluster import DEFAULT_POLICY, ray_engine
+from symphony.runtime.live_workload import Shapes
 from symphony.runtime.programs import keep_programs
 from symphony.runtime.rounds import ROUND_S
-from symphony.service.client import ADDRESS, DEFAULT_PORT, default_folder
+from symphony.service.client import ADDRESS_FILE, DEFAULT_PORT, default_folder
 
 log = logging.getLogger("symphony.service")
 Ray = Annotated[
@@ -107,7 +107,7 @@ def serve(
     )
 
     def ready(url: str) -> None:
-        (folder / ADDRESS).write_text(url + "\n")
+        (folder / ADDRESS_FILE).write_text(url + "\n")
         if as_json:
             print_json({"url": url, "state": str(folder), "token_file": str(own)})
             sys.stdout.flush()
@@ -120,7 +120,7 @@ def serve(
     try:
         status = run(service, host, port, drain_s=drain_s, ready=ready)
     finally:
-        (folder / ADDRESS).unlink(missing_ok=True)
+        (folder / ADDRESS_FILE).unlink(missing_ok=True)
     sys.exit(status)
 
 

@@ -18,30 +18,30 @@ import typer
 
 from symphony.cli import prometheus
 from symphony.cli.stat_lines import Lines
-from symphony.cli.stat_teller import MACHINE, Teller
+from symphony.cli.stat_outputs import MACHINE_PLACE, StatOutputs
 from symphony.problem.errors import InputError, SymphonyError
-from symphony.telemetry import architectural, machine, reading, verdicts, wanted
+from symphony.telemetry import architectural, event_selection, machine, reading, verdicts
+from symphony.telemetry.event_selection import CounterLayout, EventSelection
 from symphony.telemetry.expressions import key
-from symphony.telemetry.feeding import Command, Feed, Lead, Named, Waiting
 from symphony.telemetry.kinds import kind
-from symphony.telemetry.naming import Alike, bare
+from symphony.telemetry.naming import CommonScope, bare
 from symphony.telemetry.reading import Model, Reader
+from symphony.telemetry.sample_feed import CommandLead, IdleLead, Lead, RenamedSource, SampleFeed
 from symphony.telemetry.samples import CounterSource, Sample
 from symphony.telemetry.sources import KernelSource, NvmlSource, PerfSource, Replay, read_perf
-from symphony.telemetry.stat import Run
-from symphony.telemetry.wanted import Layout, Wanted
+from symphony.telemetry.stat import StatRun
 
 SAMPLING_MS = 100
 CPUS_AT_ONCE = 32  # that can be inferred in a tenth of a second, one by one
 SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]}
-NO_PMU = "this machine has no performance counters that can be reached (a virtual machine?)"
-NO_PERF = "perf is not installed (Debian: linux-perf; Ubuntu: linux-tools-generic)"
-GO_ON = "what the kernel and the GPUs tell is counted instead"
+NO_PMU_NOTE = "this machine has no performance counters that can be reached (a virtual machine?)"
+NO_PERF_NOTE = "perf is not installed (Debian: linux-perf; Ubuntu: linux-tools-generic)"
+KERNEL_FIGURES_NOTE = "what the kernel and the GPUs tell is counted instead"
 
 
 def stat(
     command: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- CMD...]", help="Run a command and count it.")
+        list[str] | None, typer.Argument(metavar="[-- CMD...]", help="StatRun a command and count it.")
     ] = None,
     *,
     events: Annotated[
@@ -127,19 +127,21 @@ def stat(
     if as_json and separator is not None:
         raise InputError("both -j and -x", hint="choose one of them")
     if plot:
-        from symphony.telemetry import bands  # matplotlib takes a second to import
+        from symphony.telemetry import interval_plots  # matplotlib takes a second to import
 
-        bands.check(plot)
+        interval_plots.check(plot)
     given = [constant for constant in constants or () if constant != "here"]
     at_hand = replay is None or "here" in (constants or ())  # a log is of some machine
-    platform = machine.platform(system_wide=system_wide or bool(cpus)) if at_hand else machine.elsewhere()
-    model = reading.model(cpu, platform=machine.told(platform, given))
-    asked = _Asked(wanted.split(events or ()), wanted.split(metrics or ()), counters, audit, explain, interval)
+    platform = machine.platform(system_wide=system_wide or bool(cpus)) if at_hand else machine.unknown_platform()
+    model = reading.model(cpu, platform=machine.with_constants(platform, given))
+    asked = _Request(
+        event_selection.split(events or ()), event_selection.split(metrics or ()), counters, audit, explain, interval
+    )
     with ExitStack() as stack:
         lines = Lines(_open(output, stack, sys.stdout if replay else sys.stderr), as_json=as_json, separator=separator)
-        teller = Teller(lines, interval is not None, asked.anything)
+        teller = StatOutputs(lines, interval is not None, asked.anything)
         if plot:
-            teller.bands = bands.Bands()
+            teller.bands = interval_plots.IntervalPlots()
         if port is not None:
             teller.page = prometheus.Page()
             lines.note(f"serving http://127.0.0.1:{stack.enter_context(prometheus.serve(teller.page, port))}/metrics")
@@ -183,7 +185,7 @@ def _numbers(pids: str) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Request:
     events: tuple[str, ...]
     metrics: tuple[str, ...]
     counters: int | None
@@ -236,11 +238,11 @@ def _check(target: _Target, replaying: bool) -> None:
 # --- What is kept ------------------------------------------------------------------------------------------
 
 
-def _windows(run: Run) -> str:
+def _windows(run: StatRun) -> str:
     return f"{run.windows} window{'' if run.windows == 1 else 's'}"
 
 
-def _keep(model: Model, run: Run, lines: Lines, asked: _Asked) -> None:
+def _keep(model: Model, run: StatRun, lines: Lines, asked: _Request) -> None:
     """Remember what was found of identities."""
     found = verdicts.together([place.verdicts for place in run.places.values()])
     try:
@@ -257,17 +259,17 @@ def _keep(model: Model, run: Run, lines: Lines, asked: _Asked) -> None:
 # --- Live --------------------------------------------------------------------------------------------------
 
 
-def _live(model: Model, asked: _Asked, target: _Target, teller: Teller) -> int:
+def _live(model: Model, asked: _Request, target: _Target, teller: StatOutputs) -> int:
     """Count until the command ends, or until ctrl-C."""
     if asked.anything:
-        chosen = wanted.choose(model, asked.events, asked.metrics)
+        chosen = event_selection.select_events(model, asked.events, asked.metrics)
     else:
-        model, chosen = wanted.default(model)
-    device = wanted.core_device()
-    chosen, without = _possible(chosen, device, teller.lines, asked.anything)
+        model, chosen = event_selection.default_selection(model)
+    device = event_selection.core_device()
+    chosen, without = _countable(chosen, device, teller.lines, asked.anything)
     teller.wanted = chosen if asked.anything else _with_kernel(chosen)
     stored = tuple(v for v in verdicts.load(model.catalogue.name) if set(v.identity.events) <= set(chosen.nodes))
-    layout = wanted.lay_out(
+    layout = event_selection.lay_out(
         model,
         chosen.nodes,
         stored,
@@ -281,9 +283,9 @@ def _live(model: Model, asked: _Asked, target: _Target, teller: Teller) -> int:
     if asked.anything:
         feed.reserve = []  # nobody asked for what the kernel tells
     names = {_printed(words): node for node, words in layout.words.items()}
-    model = replace(model, alike=Alike())  # what was asked for is told apart, whatever perf adds
+    model = replace(model, common=CommonScope())  # what was asked for is told apart, whatever perf adds
     reader = Reader(model, stored, names)
-    run = Run(lambda sample: reader, every)
+    run = StatRun(lambda sample: reader, every)
     several = target.per_cpu or bool(feed.others)
 
     def take(sample: Sample) -> None:
@@ -311,23 +313,29 @@ def _live(model: Model, asked: _Asked, target: _Target, teller: Teller) -> int:
     return 128 - status if status < 0 else status
 
 
-def _possible(chosen: Wanted, device: str | None, lines: Lines, asked: bool) -> tuple[Wanted, bool]:
+def _countable(chosen: EventSelection, device: str | None, lines: Lines, asked: bool) -> tuple[EventSelection, bool]:
     """What this machine can count of it, and whether the kernel has to tell something because nothing was asked for."""
     perf = shutil.which("perf") is not None
     if (perf or not chosen.plain) and ((perf and device is not None) or not chosen.nodes):
         return chosen, not asked and not chosen.nodes
-    lines.note(f"{NO_PMU if perf else NO_PERF}: hardware events are not counted" + ("" if asked else f"; {GO_ON}"))
+    lines.note(
+        f"{NO_PMU_NOTE if perf else NO_PERF_NOTE}: hardware events are not counted"
+        + ("" if asked else f"; {KERNEL_FIGURES_NOTE}")
+    )
     impossible = chosen.of("hardware") if perf else chosen.of("hardware", "software")
     lines.unsupported = frozenset((*impossible, *chosen.metrics))
     plain = chosen.plain if perf else ()
     if asked:
         return replace(chosen, nodes=(), plain=plain), False
-    return Wanted(tuple(dict.fromkeys([*chosen.events, *plain])), plain=plain), True
+    return EventSelection(tuple(dict.fromkeys([*chosen.events, *plain])), plain=plain), True
 
 
-def _with_kernel(chosen: Wanted) -> Wanted:
+def _with_kernel(chosen: EventSelection) -> EventSelection:
     """With the kernel's and the GPUs' events of interest: where they are counted after all, they are shown."""
-    more = [*(() if chosen.of("kernel") else wanted.KERNEL), *(() if chosen.of("gpu") else wanted.GPU)]
+    more = [
+        *(() if chosen.of("kernel") else event_selection.DEFAULT_KERNEL_EVENTS),
+        *(() if chosen.of("gpu") else event_selection.DEFAULT_GPU_EVENTS),
+    ]
     return replace(chosen, events=(*chosen.events, *more))
 
 
@@ -355,7 +363,9 @@ def _printed(words: str) -> str:
     return name.split("/")[0] if name else words
 
 
-def _feed(target: _Target, layout: Layout, chosen: Wanted, step_ms: int, without: bool, lines: Lines) -> Feed:
+def _feed(
+    target: _Target, layout: CounterLayout, chosen: EventSelection, step_ms: int, without: bool, lines: Lines
+) -> SampleFeed:
     """The sources: perf if it can count something, and what the kernel and the GPUs tell if it cannot, or if asked."""
     where = {"pids": target.pids, "cpus": target.cpus, "system_wide": target.system_wide, "per_cpu": target.per_cpu}
     plain = [[event] for event in chosen.plain]
@@ -364,9 +374,9 @@ def _feed(target: _Target, layout: Layout, chosen: Wanted, step_ms: int, without
         for groups in ([*plain, *layout.in_words] if layout.groups else None, plain):
             if groups and (not leads or layout.groups):
                 leads.append(PerfSource(groups, command=target.command, interval_ms=step_ms, **where))  # type: ignore[arg-type]
-    feed = Feed([*leads, Command(target.command) if target.command else Waiting()], note=lines.note)
+    feed = SampleFeed([*leads, CommandLead(target.command) if target.command else IdleLead()], note=lines.note)
     pid = target.pids[0] if target.pids else None
-    kernel = Named(KernelSource(interval_s=step_ms / 1e3, pid=pid, sleep=feed.pause), MACHINE)
+    kernel = RenamedSource(KernelSource(interval_s=step_ms / 1e3, pid=pid, sleep=feed.pause), MACHINE_PLACE)
     gpus = [gpu for gpu in (_gpus(feed, step_ms, lines if chosen.of("gpu") else None),) if gpu]
     feed.others = [
         *([kernel] if without or chosen.of("kernel") else []),
@@ -376,7 +386,7 @@ def _feed(target: _Target, layout: Layout, chosen: Wanted, step_ms: int, without
     return feed
 
 
-def _gpus(feed: Feed, step_ms: int, lines: Lines | None) -> CounterSource | None:
+def _gpus(feed: SampleFeed, step_ms: int, lines: Lines | None) -> CounterSource | None:
     """NVIDIA's GPUs, if there are any; only who asked for them is told that there are none."""
     try:
         return NvmlSource(interval_s=max(0.1, step_ms / 1e3), sleep=feed.pause_whole)
@@ -389,7 +399,7 @@ def _gpus(feed: Feed, step_ms: int, lines: Lines | None) -> CounterSource | None
 # --- Replay ------------------------------------------------------------------------------------------------
 
 
-def _replay(model: Model, asked: _Asked, file: Path, teller: Teller) -> int:
+def _replay(model: Model, asked: _Request, file: Path, teller: StatOutputs) -> int:
     """Correct a log."""
     log = read_perf(file)
     teller.lines.problems(log.problems)
@@ -402,7 +412,7 @@ def _replay(model: Model, asked: _Asked, file: Path, teller: Teller) -> int:
     reader = Reader(model, stored)
     length_s = min(float(np.median(recording.duration_s)) for recording in log.values())
     every = max(1, round(asked.interval_ms / 1e3 / length_s)) if asked.interval_ms else 1
-    run = Run(lambda sample: reader, every)
+    run = StatRun(lambda sample: reader, every)
     several = len(log) > 1
     if teller.page is not None and all(len(recording) == 1 for recording in log.values()):
         raise InputError(
@@ -413,7 +423,7 @@ def _replay(model: Model, asked: _Asked, file: Path, teller: Teller) -> int:
             teller.spans(run.update(sample), several)
         teller.spans(run.finish(), several)
     else:
-        spans = [span for place in log.values() for span in run.replay(place) if teller.listens]
+        spans = [span for place in log.values() for span in run.replay(place) if teller.wants_spans]
         teller.spans(sorted([*spans, *run.finish()], key=lambda span: span.end_s), several)
     _note_constants(model, chosen.metrics, teller.lines)
     name = "standard input" if str(file) == "-" else file.name
@@ -453,7 +463,7 @@ def _note_constants(model: Model, metrics: Sequence[str], lines: Lines) -> None:
         )
 
 
-def _in_log(model: Model, asked: _Asked, names: Sequence[str], file: Path) -> Wanted:
+def _in_log(model: Model, asked: _Request, names: Sequence[str], file: Path) -> EventSelection:
     """What a log has of what was asked for; by default all of it, and the usual metrics if it has their events."""
     keys = {model.node(name): name for name in names}
     events = []
@@ -462,18 +472,18 @@ def _in_log(model: Model, asked: _Asked, names: Sequence[str], file: Path) -> Wa
             raise InputError(f"{event} is not in the log", where=str(file), hint=f"it has {', '.join(names[:8])}")
         events.append(keys[model.node(event)])
     if asked.metrics:
-        metrics = wanted.expand(model.catalogue, asked.metrics)
+        metrics = event_selection.expand(model.catalogue, asked.metrics)
     else:
-        _, usual = wanted.default(model)
-        metrics = tuple(m for m in usual.metrics if _told(model, m, keys)) if not asked.events else ()
+        _, usual = event_selection.default_selection(model)
+        metrics = tuple(m for m in usual.metrics if _log_has_metric(model, m, keys)) if not asked.events else ()
     if not asked.events and not asked.metrics:
         events = list(names)
-    return Wanted(tuple(dict.fromkeys(events)), metrics, tuple(keys))
+    return EventSelection(tuple(dict.fromkeys(events)), metrics, tuple(keys))
 
 
-def _told(model: Model, metric: str, keys: Container[str]) -> bool:
+def _log_has_metric(model: Model, metric: str, keys: Container[str]) -> bool:
     """Whether a log has what a metric needs."""
     if key(metric) not in model.catalogue.definitions():
         return False
     needed = model.catalogue.needed([metric], platform=model.platform)
-    return all(event in keys for event in needed if event not in wanted.TIMES)
+    return all(event in keys for event in needed if event not in event_selection.TIME_EVENTS)

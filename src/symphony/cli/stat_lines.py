@@ -14,10 +14,10 @@ from rich.text import Text
 from symphony.telemetry.bayes_net import BayesNet
 from symphony.telemetry.gate import Verdict
 from symphony.telemetry.samples import Problem
-from symphony.telemetry.spans import Row, Span
+from symphony.telemetry.spans import Span, StatRow
 
 NOT_COUNTED, NOT_SUPPORTED = "<not counted>", "<not supported>"
-_PROBLEMS = 5  # that are printed one by one
+_MAX_PRINTED_PROBLEMS = 5  # that are printed one by one
 
 
 class Lines:
@@ -46,14 +46,14 @@ class Lines:
 
     def problems(self, found: Sequence[Problem]) -> None:
         """What a source could not use."""
-        for problem in found[:_PROBLEMS]:
+        for problem in found[:_MAX_PRINTED_PROBLEMS]:
             self.note(str(problem), "warning")
-        if len(found) > _PROBLEMS:
-            self.note(f"{len(found) - _PROBLEMS} more problems like these", "warning")
+        if len(found) > _MAX_PRINTED_PROBLEMS:
+            self.note(f"{len(found) - _MAX_PRINTED_PROBLEMS} more problems like these", "warning")
 
     # --- Counts
 
-    def interval(self, span: Span, rows: Iterable[Row], places: bool) -> None:
+    def interval(self, span: Span, rows: Iterable[StatRow], places: bool) -> None:
         """The lines of one span of a run."""
         if not self.for_people:
             self._for_programs(span, rows, places, span.end_s)
@@ -71,7 +71,7 @@ class Lines:
             )
 
     def totals(
-        self, title: str, found: Sequence[tuple[Span, Sequence[Row]]], elapsed_s: float, *, about: bool = False
+        self, title: str, found: Sequence[tuple[Span, Sequence[StatRow]]], elapsed_s: float, *, about: bool = False
     ) -> None:
         """The lines of a whole run; `about`: how long it was is not known well."""
         places = len(found) > 1
@@ -95,7 +95,7 @@ class Lines:
         legend += [f"{'(%)':>20}   share of the time for which it was counted"] if any(map(_share, every)) else []
         self._console.print(Text("".join(f"{line}\n" for line in legend), "dim"))
 
-    def _line(self, row: Row) -> Text:
+    def _line(self, row: StatRow) -> Text:
         value, half = shown(row, row.name in self.unsupported)
         sign = "±" if half and "…" not in half else " "
         line = Text.assemble((f"{value:>20}", "bold"), f" {sign} {half:<12}  ", f"{row.unit:<6}  ")
@@ -103,7 +103,7 @@ class Lines:
         line.append(f"  {_share(row)}" if _share(row) else "", style="dim")
         return line
 
-    def _for_programs(self, span: Span, rows: Iterable[Row], places: bool, time_s: float | None) -> None:
+    def _for_programs(self, span: Span, rows: Iterable[StatRow], places: bool, time_s: float | None) -> None:
         for row in rows:
             if self._json:
                 self._write(as_json(span, row, time_s, row.name in self.unsupported))
@@ -177,7 +177,7 @@ class Lines:
             print("#", json.dumps(content, ensure_ascii=False), file=self._out, flush=True)
 
 
-def shown(row: Row, unsupported: bool = False) -> tuple[str, str]:
+def shown(row: StatRow, unsupported: bool = False) -> tuple[str, str]:
     """A value and half of its interval (or its ends), as people read them: of plain counts in per cent."""
     if not math.isfinite(row.value):
         return (NOT_SUPPORTED if unsupported else NOT_COUNTED), ""
@@ -195,13 +195,13 @@ def shown(row: Row, unsupported: bool = False) -> tuple[str, str]:
     return value, f"{half:,.{decimals}f}" if half else ""
 
 
-def _is_skewed(row: Row) -> bool:
+def _is_skewed(row: StatRow) -> bool:
     """Whether one end of the interval is much farther off than the other: ± would name values that cannot be."""
     below, above = row.value - row.lower, row.upper - row.value
     return max(below, above) > 1.5 * min(below, above) and math.isfinite(row.half_width)
 
 
-def _relative_ends(row: Row) -> str:
+def _relative_ends(row: StatRow) -> str:
     if row.value <= 0 or row.upper / row.value >= 10:
         return f"{row.lower:,.0f}…{row.upper:,.0f}"
     return f"−{1 - row.lower / row.value:.0%}…+{row.upper / row.value - 1:.0%}"
@@ -214,7 +214,7 @@ def _relative(half: float, value: float) -> str:
     return f"{share:.2%}" if share < 0.1 else f"{share:.0%}" if share < 10 else f"{half:,.0f}"
 
 
-def _share(row: Row) -> str:
+def _share(row: StatRow) -> str:
     if row.derived:
         return "(derived)"
     if not math.isfinite(row.value):
@@ -230,7 +230,7 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def as_json(span: Span, row: Row, time_s: float | None, unsupported: bool = False) -> dict[str, Any]:
+def as_json(span: Span, row: StatRow, time_s: float | None, unsupported: bool = False) -> dict[str, Any]:
     """A line as JSON. What is not known is null, and `missing` says why."""
     known = math.isfinite(row.value)
     return {

@@ -12,14 +12,14 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, emoji=False)
 
 
-def bars(console: Console, *, quiet: bool, width: int) -> Progress:
+def progress_bar(console: Console, *, quiet: bool, width: int) -> Progress:
     """A bar for long work, gone when it is done; what is being done takes so many columns."""
     what = TextColumn(f"{{task.description:>{width}}}")
     columns = (what, BarColumn(), TextColumn("{task.percentage:3.0f}%"), TimeElapsedColumn())
     return Progress(*columns, console=console, disable=quiet, transient=True)
 
 
-def complain(message: str, hint: str = "") -> None:
+def print_error(message: str, hint: str = "") -> None:
     """An error in two lines."""
     out = console(stderr=True)
     out.print("[bold red]error[/]:", escape(message), soft_wrap=True)

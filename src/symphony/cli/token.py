@@ -64,7 +64,7 @@ def list_(*, state: State = None, database: Database = "", as_json: AsJson = Fal
 
     found = tokens.listed(opened)
     if as_json:
-        print_json([_told(one) for one in found])
+        print_json([_token_row(one) for one in found])
         return
     table = Table(box=None, pad_edge=False)
     for name in ("token", "user", "scopes", "priority", "created", "expires"):
@@ -95,7 +95,7 @@ def revoke(
         typer.echo(f"revoked {name}")
 
 
-def _told(one: Token) -> dict[str, Any]:
+def _token_row(one: Token) -> dict[str, Any]:
     return {
         "id": one.id,
         "user": one.user,

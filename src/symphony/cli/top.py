@@ -16,9 +16,9 @@ from symphony.cli import terminal
 from symphony.cli.jobs import table as job_table
 from symphony.cli.remote import AsJson, Key, RemoteCluster, Url, connect, print_json
 from symphony.problem.units import show
-from symphony.service.wire import ClusterView, Decisions
+from symphony.service.wire import ClusterView, DecisionsView
 
-BAR = 20  # columns
+BAR_COLUMNS = 20  # columns
 
 
 def top(
@@ -59,11 +59,11 @@ def _head(url: str, state: ClusterView) -> Text:
     draining = "; draining" if state.draining else ""
     return Text(
         f"{state.name} at {url}: {state.running} running, {state.waiting} waiting, {over}{draining}\n"
-        f"policy {state.policy}: {_told(state.decisions)}"
+        f"policy {state.policy}: {_job_counts(state.decisions)}"
     )
 
 
-def _told(found: Decisions) -> str:
+def _job_counts(found: DecisionsView) -> str:
     if found.p50_s is None or found.p99_s is None:
         return "no decisions yet"
     latency = f"p50 {_s(found.p50_s)}, p99 {_s(found.p99_s)}"
@@ -78,10 +78,12 @@ def _devices(state: ClusterView) -> Table:
         made.add_column(name, overflow="ellipsis", no_wrap=True)
     for device in state.devices:
         busy = min(len(device.running), device.slots)
-        bar = "█" * round(BAR * busy / device.slots)
+        bar = "█" * round(BAR_COLUMNS * busy / device.slots)
         rest = f" and {len(device.running) - 3} more" if len(device.running) > 3 else ""
         told = ", ".join(device.running[:3]) + rest if device.up else "down"
-        made.add_row(escape(device.name), escape(device.kind), f"{busy}/{device.slots}", f"{bar:<{BAR}}", escape(told))
+        made.add_row(
+            escape(device.name), escape(device.kind), f"{busy}/{device.slots}", f"{bar:<{BAR_COLUMNS}}", escape(told)
+        )
     return made
 
 

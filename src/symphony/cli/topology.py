@@ -109,34 +109,36 @@ def discover(
 # --- The tree ----------------------------------------------------------------------------------------------
 
 # The levels of the tree, and the kinds of row that belong to each.
-_LEVELS: tuple[tuple[str, frozenset[str]], ...] = (
+_TREE_LEVELS: tuple[tuple[str, frozenset[str]], ...] = (
     ("rack", frozenset({"uplink"})),
     ("machine", frozenset({"nic"})),
     ("socket", frozenset({"memory", "cache", "interconnect"})),
     ("switch", frozenset({"switch"})),
 )
 _Rows = Mapping[str, tuple[str, float]]  # resource name -> kind and capacity
-_OWN = frozenset(RESOURCE_KINDS).difference(*(kinds for _, kinds in _LEVELS))
+_DEVICE_ROW_KINDS = frozenset(RESOURCE_KINDS).difference(*(kinds for _, kinds in _TREE_LEVELS))
 
 
 @dataclass(frozen=True)
-class _Part:
+class _TreePart:
     """A rack, machine, socket, switch or device, or several that are alike in all but their names."""
 
     what: str  # a level, or a device kind
     names: tuple[str, ...] = field(compare=False)
     rows: tuple[tuple[str, float], ...]  # kind and capacity
-    inside: tuple[_Part, ...] = ()
+    inside: tuple[_TreePart, ...] = ()
     count: int = 1
 
 
-def _parts(devices: Iterable[Device], rows: _Rows, depth: int = 0) -> list[_Part]:
+def _parts(devices: Iterable[Device], rows: _Rows, depth: int = 0) -> list[_TreePart]:
     """The parts that some devices form at a level of the tree, those that are alike as one."""
-    parts: list[_Part] = []
-    if depth == len(_LEVELS):
-        parts = [_Part(device.kind, (device.name,), _rows_of([device], rows, _OWN)) for device in devices]
+    parts: list[_TreePart] = []
+    if depth == len(_TREE_LEVELS):
+        parts = [
+            _TreePart(device.kind, (device.name,), _rows_of([device], rows, _DEVICE_ROW_KINDS)) for device in devices
+        ]
     else:
-        level, kinds = _LEVELS[depth]
+        level, kinds = _TREE_LEVELS[depth]
         groups: dict[str, list[Device]] = {}
         for device in devices:
             groups.setdefault(getattr(device, level), []).append(device)
@@ -145,8 +147,8 @@ def _parts(devices: Iterable[Device], rows: _Rows, depth: int = 0) -> list[_Part
             if level == "switch" and not own:  # there is none: the devices hang from the socket itself
                 parts += inside
             else:
-                parts.append(_Part(level, (name,), own, tuple(inside)))
-    alike: dict[_Part, list[_Part]] = {}
+                parts.append(_TreePart(level, (name,), own, tuple(inside)))
+    alike: dict[_TreePart, list[_TreePart]] = {}
     for part in parts:
         alike.setdefault(replace(part, count=1), []).append(part)
     return [
@@ -160,7 +162,7 @@ def _rows_of(devices: Iterable[Device], rows: _Rows, kinds: frozenset[str]) -> t
     return tuple(rows[name] for name in names if rows[name][0] in kinds)
 
 
-def _grow(tree: Tree, parts: Iterable[_Part]) -> None:
+def _grow(tree: Tree, parts: Iterable[_TreePart]) -> None:
     for part in parts:
         times = f" [cyan]×{part.count}[/]" if part.count > 1 else ""
         if not part.inside:

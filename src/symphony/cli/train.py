@@ -19,11 +19,11 @@ from symphony.policies.learned import PRESETS
 from symphony.problem import topologies
 from symphony.problem.errors import InputError
 from symphony.training.beliefs import NONE
-from symphony.training.train import RIVALS, Round, Size
+from symphony.training.train import RIVALS, RoundSize, TrainingRound
 from symphony.training.train import train as run_training
 
-ON_CPU = Size(pool=48, scenarios=8, group=8, validation=20, every=5)
-ON_GPU = Size(pool=160, scenarios=128)
+ON_CPU = RoundSize(pool=48, scenarios=8, group=8, validation=20, every=5)
+ON_GPU = RoundSize(pool=160, scenarios=128)
 
 
 def train(
@@ -69,10 +69,10 @@ def train(
     console = terminal.console()
     clusters, work = topology or ["machine"], workload or ["layered"]
     start = load(begin)[0] if begin else None
-    with terminal.bars(console, quiet=quiet, width=60) as bars:
+    with terminal.progress_bar(console, quiet=quiet, width=60) as bars:
         bar = bars.add_task("drawing scenarios, compiling", total=rounds)
 
-        def tell(told: Round) -> None:
+        def tell(told: TrainingRound) -> None:
             line = f"{told.rate:,.0f} decisions/s, entropy {told.entropy:.2f}"
             bars.update(bar, description=line, completed=told.number + 1)
             if told.against is not None:
@@ -122,7 +122,7 @@ def _verdict(against: float) -> str:
     return f"mean completion time {abs(against - 1):.1%} {better} than the best rival's on each scenario"
 
 
-def _draw(history: list[Round], path: Path) -> None:
+def _draw(history: list[TrainingRound], path: Path) -> None:
     from symphony.evaluation.plots import blank
 
     drawn, axes = blank(7.0, 4.0)

@@ -19,7 +19,7 @@ from symphony.cli import terminal
 from symphony.lowering import drawing, readers, trace
 from symphony.lowering.family import Option, drawn, family, file_options, is_path, names, reader_options, reading
 from symphony.lowering.readers import symphony_file
-from symphony.lowering.readers.reading import Problem, Reading
+from symphony.lowering.readers.reading import FileContents, SkippedRecord
 from symphony.lowering.summary import Summary, summarise
 from symphony.problem import topology_file, units
 from symphony.problem.errors import InputError
@@ -33,7 +33,7 @@ app = typer.Typer(
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 Format = Annotated[str | None, typer.Option(help="Format of the file, if its content does not tell (see `formats`).")]
 KeepGood = Annotated[bool, typer.Option("--keep-good", help="Leave out what is wrong, and list it.")]
-SHOWN = 10  # problems that are listed; the others are counted
+MAX_LISTED_PROBLEMS = 10  # problems that are listed; the others are counted
 
 
 @app.command("list")
@@ -189,8 +189,8 @@ def sample(
     if topology is not None:
         made = drawn(_with_options(source, format, keep_good), find_topology(topology), seed, jobs=jobs)
         workload = made.workload
-        found = Reading(
-            symphony_file.NAME,
+        found = FileContents(
+            symphony_file.SYMPHONY_FORMAT_NAME,
             source,
             workload.kernels,
             workload.graphs,
@@ -207,7 +207,7 @@ def sample(
     _report_written(found, output, as_json=as_json)
 
 
-def _cluster(name: str | None, of_file: Reading | None) -> Topology:
+def _cluster(name: str | None, of_file: FileContents | None) -> Topology:
     if name is None and of_file is not None and of_file.topology is not None:
         return of_file.topology
     return find_topology(name or "paper")
@@ -222,7 +222,7 @@ def _with_options(spec: str, format: str | None, keep_good: bool) -> str:
     return f"{spec}{'&' if '?' in spec else '?'}{'&'.join(extra)}"
 
 
-def _all_of(spec: str, format: str | None, keep_good: bool) -> Reading:
+def _all_of(spec: str, format: str | None, keep_good: bool) -> FileContents:
     """All that a file holds. Options that choose a part of it, or change it, are refused."""
     full = _with_options(spec, format, keep_good)
     found = reading(full)
@@ -234,13 +234,13 @@ def _all_of(spec: str, format: str | None, keep_good: bool) -> Reading:
     return found
 
 
-def _write_workload(found: Reading, path: Path) -> None:
+def _write_workload(found: FileContents, path: Path) -> None:
     if not found.graphs and not found.kernels:
         raise InputError("it has no kernels, graphs or jobs to write", where=found.source, hint="see `show`")
     symphony_file.write(found, path)
 
 
-def _report_written(found: Reading, output: Path | None, cluster: Path | None = None, *, as_json: bool) -> None:
+def _report_written(found: FileContents, output: Path | None, cluster: Path | None = None, *, as_json: bool) -> None:
     counts = {"kernels": len(found.kernels), "graphs": len(found.graphs), "jobs": len(found.jobs)}
     remarks = _remarks(found.notes, found.problems)
     if as_json:
@@ -259,7 +259,7 @@ def _report_written(found: Reading, output: Path | None, cluster: Path | None = 
         console.print(f"wrote {escape(str(cluster))}", soft_wrap=True)
 
 
-def _show_tables(found: Reading, *, as_json: bool) -> None:
+def _show_tables(found: FileContents, *, as_json: bool) -> None:
     """A file without graphs: the kernels that it has times for, and its tables."""
     rows = {name: len(table) for name, table in found.tables.items()}
     kernels = [{"name": kernel.name, "implementations": list(kernel.implementations)} for kernel in found.kernels]
@@ -287,17 +287,17 @@ def _show_tables(found: Reading, *, as_json: bool) -> None:
     _print_remarks(console, found.notes, found.problems)
 
 
-def _remarks(notes: Sequence[str], problems: Sequence[Problem]) -> dict[str, Any]:
+def _remarks(notes: Sequence[str], problems: Sequence[SkippedRecord]) -> dict[str, Any]:
     return {"notes": list(notes), "problems": [dataclasses.asdict(problem) for problem in problems]}
 
 
-def _print_remarks(console: Console, notes: Sequence[str], problems: Sequence[Problem]) -> None:
+def _print_remarks(console: Console, notes: Sequence[str], problems: Sequence[SkippedRecord]) -> None:
     for note in notes:
         console.print(f"[yellow]note[/]: {escape(note)}", soft_wrap=True)
-    for problem in problems[:SHOWN]:
+    for problem in problems[:MAX_LISTED_PROBLEMS]:
         console.print(f"[red]left out[/]: {escape(str(problem))}", soft_wrap=True)
-    if len(problems) > SHOWN:
-        console.print(f"[red]left out[/]: {len(problems) - SHOWN:,} more; all are listed with --json")
+    if len(problems) > MAX_LISTED_PROBLEMS:
+        console.print(f"[red]left out[/]: {len(problems) - MAX_LISTED_PROBLEMS:,} more; all are listed with --json")
 
 
 def _reader_defaults(known: readers.Format) -> dict[str, Any]:

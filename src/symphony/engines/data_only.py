@@ -29,7 +29,7 @@ _PLAIN = {
     *("EMPTY_LIST", "APPEND", "APPENDS", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"),
     *("EMPTY_DICT", "SETITEM", "SETITEMS", "EMPTY_SET", "ADDITEMS", "FROZENSET"),
 }
-_KINDS = "biufcSU"  # of NumPy's types: numbers and text
+_DTYPE_KINDS = "biufcSU"  # of NumPy's types: numbers and text
 
 
 class NotData(Exception):
@@ -61,7 +61,7 @@ def _check(head: bytes) -> None:
 
 class _Reader(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        found = _NAMES.get((module.replace("numpy._core.", "numpy.core."), name))
+        found = _ALLOWED_NAMES.get((module.replace("numpy._core.", "numpy.core."), name))
         if found is None:
             raise NotData(f"it refers to {module}.{name}")
         return found
@@ -104,7 +104,7 @@ class _Type:
         if not isinstance(self._code, str) or self._order not in ("<", ">", "|", "="):
             raise NotData("it has an array of no known type")
         made = np.dtype(self._code).newbyteorder(self._order)  # type: ignore[arg-type]
-        if made.kind not in _KINDS or made.hasobject or made.subdtype is not None or made.fields is not None:
+        if made.kind not in _DTYPE_KINDS or made.hasobject or made.subdtype is not None or made.fields is not None:
             raise NotData(f"it has an array of type {self._code!r}")
         return made
 
@@ -180,7 +180,7 @@ def _finished(value: Any, seen: dict[int, tuple[Any, Any]]) -> Any:
     return value
 
 
-_NAMES: dict[tuple[str, str], Any] = {
+_ALLOWED_NAMES: dict[tuple[str, str], Any] = {
     ("numpy", "dtype"): _Function(_type),
     ("numpy", "ndarray"): _Function(_array),  # only named, as the kind of what is built
     ("numpy.core.numeric", "_frombuffer"): _Function(_array),

@@ -32,7 +32,7 @@ TIMEOUT = "timeout"  # it ran longer than it may
 LOST = "lost"  # an input is gone, with the machine that kept it
 REASONS = frozenset({RAISED, UNSENDABLE, UNREADABLE, DIED, TIMEOUT, LOST})
 # What a process was at, and why the work has failed there.
-STEPS = {"function": UNREADABLE, "arguments": UNREADABLE, "call": RAISED, "result": UNSENDABLE}
+FAILURE_BY_STAGE = {"function": UNREADABLE, "arguments": UNREADABLE, "call": RAISED, "result": UNSENDABLE}
 
 
 @dataclass(frozen=True)

@@ -30,11 +30,11 @@ from symphony.engines.engine import (
     Stopped,
     Work,
 )
-from symphony.engines.once import Once
-from symphony.engines.passing import Passing
+from symphony.engines.exactly_once import ExactlyOnceEngine
+from symphony.engines.wrapper import EngineWrapper
 
-GRACE_S = 2.0  # that others get when a worker raises
-MEMBERS = 1 << 40  # workers other than the first are numbered from here; no scheduler counts that far
+PEER_EXIT_GRACE_S = 2.0  # that others get when a worker raises
+FIRST_MEMBER_NUMBER = 1 << 40  # workers other than the first are numbered from here; no scheduler counts that far
 
 
 @dataclass(eq=False)
@@ -49,14 +49,14 @@ class _Gang:
     stop_s: float = math.inf  # when the others are stopped for that
 
 
-class Gangs(Passing):
+class GangEngine(EngineWrapper):
     """An engine that takes gangs whole, made of one that takes their workers."""
 
     whole_gangs = True
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
-        self._numbers = itertools.count(MEMBERS)
+        self._numbers = itertools.count(FIRST_MEMBER_NUMBER)
         self._gangs: dict[int, _Gang] = {}
         self._of: dict[int, _Gang] = {}  # by the numbers of workers
         self._held: deque[DeviceDown | DeviceUp] = deque()  # news of devices that gangs have yet to leave
@@ -89,7 +89,7 @@ class Gangs(Passing):
                 gang.stop_s = math.inf
                 for member in tuple(gang.members):
                     self._engine.cancel(member)
-        while self._held and not self._leaving(self._held[0].device):
+        while self._held and not self._device_leaving(self._held[0].device):
             passed.append(self._held.popleft())
         return passed
 
@@ -114,7 +114,7 @@ class Gangs(Passing):
             gang.finished[rank] = event
         elif gang.wrong is None or (gang.stop_s < math.inf and not _raised(event)):
             gang.wrong = event
-            gang.stop_s = time.monotonic() + (GRACE_S if _raised(event) else 0.0)
+            gang.stop_s = time.monotonic() + (PEER_EXIT_GRACE_S if _raised(event) else 0.0)
         if gang.members:
             return []
         del self._gangs[gang.number]
@@ -123,22 +123,22 @@ class Gangs(Passing):
                 self._engine.free(made.value)
         if gang.wrong is not None:
             return [replace(gang.wrong, number=gang.number)]
-        return [_whole(gang)]
+        return [_finished_gang(gang)]
 
-    def _leaving(self, device: int) -> bool:
+    def _device_leaving(self, device: int) -> bool:
         return any(gang.wrong is not None and device in gang.devices for gang in self._gangs.values())
 
 
-def whole(engine: Engine) -> Engine:
+def gang_engine(engine: Engine) -> Engine:
     """An engine that takes gangs whole, and on whose news one can rely."""
-    return engine if getattr(engine, "whole_gangs", False) else Gangs(Once(engine))
+    return engine if getattr(engine, "whole_gangs", False) else GangEngine(ExactlyOnceEngine(engine))
 
 
 def _raised(event: EngineEvent) -> bool:
     return isinstance(event, Failed) and event.why == RAISED
 
 
-def _whole(gang: _Gang) -> Finished:
+def _finished_gang(gang: _Gang) -> Finished:
     """All workers have finished: from when the first began to when the last ended."""
     ended = gang.finished.values()
     began_s = min(event.began_s for event in ended)

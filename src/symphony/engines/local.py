@@ -30,7 +30,7 @@ from symphony.engines import messages
 from symphony.engines import worker as process
 from symphony.engines.engine import (
     DIED,
-    STEPS,
+    FAILURE_BY_STAGE,
     TIMEOUT,
     DeviceDown,
     EngineEvent,
@@ -49,8 +49,11 @@ from symphony.problem.errors import EngineError, TopologyError
 from symphony.problem.topology import Topology
 
 CPU, GPU = "cpu", "gpu"
-START_S = 120.0  # for a process to come up: with a GPU, JAX has to load its driver
-TRIES, KILLED = 3, 20  # starts in a row that may fail, or be killed from outside, before a device is down
+PROCESS_START_TIMEOUT_S = 120.0  # for a process to come up: with a GPU, JAX has to load its driver
+MAX_FAILED_STARTS, MAX_KILLED_STARTS = (
+    3,
+    20,
+)  # starts in a row that may fail, or be killed from outside, before a device is down
 PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0  # before a process is asked for again that could not be forked; doubled each time
 
 
@@ -315,7 +318,7 @@ class LocalEngine:
         if slot.worker is not worker:
             return
         slot.worker, slot.failures = None, slot.failures + 1
-        if slot.failures >= KILLED:
+        if slot.failures >= MAX_KILLED_STARTS:
             self._give_up(slot.device, f"its process could not be forked {slot.failures} times in a row")
         else:
             slot.again_s = time.monotonic() + min(PAUSE_S * 2**slot.failures, LONGEST_PAUSE_S)
@@ -373,10 +376,13 @@ class LocalEngine:
 
     def _come_up(self, topology: Topology) -> Topology:
         """Wait for all processes; the topology of those devices whose processes came up."""
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + PROCESS_START_TIMEOUT_S
         while any(slot.device not in self._down and not (slot.worker and slot.worker.ready) for slot in self._slots):
             if time.monotonic() > deadline:
-                raise EngineError(f"processes did not start within {START_S:.0f} s", hint="is this machine overloaded?")
+                raise EngineError(
+                    f"processes did not start within {PROCESS_START_TIMEOUT_S:.0f} s",
+                    hint="is this machine overloaded?",
+                )
             self._events += self.poll(0.1)
         missing = {event.device: event.why for event in self._events if isinstance(event, DeviceDown)}
         self._events.clear()
@@ -403,17 +409,17 @@ class LocalEngine:
             return
         slot.worker = None
         if slot.sent > 0 and worker.up and slot.work:
-            self._tell_of_death(slot, code, worker.wrong)
+            self._report_death(slot, code, worker.wrong)
         for number in slot.dropped & {work.number for work in slot.work}:
             self._remove(slot, number)
         slot.failures = 0 if worker.up else slot.failures + 1
-        if slot.failures >= (KILLED if code in (-signal.SIGKILL, -signal.SIGTERM) else TRIES):
+        if slot.failures >= (MAX_KILLED_STARTS if code in (-signal.SIGKILL, -signal.SIGTERM) else MAX_FAILED_STARTS):
             times = f"its process ended {slot.failures} times in a row before it was ready"
-            self._give_up(slot.device, f"{times}; {_ending(code)[1]}")
+            self._give_up(slot.device, f"{times}; {_exit_reason(code)[1]}")
         else:
             self._start(slot)
 
-    def _tell_of_death(self, slot: _Slot, code: int, wrong: str) -> None:
+    def _report_death(self, slot: _Slot, code: int, wrong: str) -> None:
         work, stopped = slot.work[0], slot.stopped
         if stopped is not None and stopped[0] != work.number:
             return  # it was killed for another that had just ended: this one is sent again
@@ -421,7 +427,7 @@ class LocalEngine:
         del self._where[work.number]
         seconds = time.monotonic() - slot.since
         if stopped is None:
-            number, text = (0, f"its process sent a malformed message: {wrong}") if wrong else _ending(code)
+            number, text = (0, f"its process sent a malformed message: {wrong}") if wrong else _exit_reason(code)
             self._events.append(Failed(work.number, DIED, text, slot.since, seconds, signal=number))
         elif stopped[1] == TIMEOUT:
             text = f"it ran for more than {work.timeout_s:g} s"
@@ -465,16 +471,16 @@ class LocalEngine:
             known = work.function.digest in worker.knows
             worker.knows.add(work.function.digest)
             code = None if known else work.function.code.at
-            inputs = tuple(value.at for value in self._slim(work.inputs))
+            inputs = tuple(value.at for value in self._without_large_inputs(work.inputs))
             resumes = None if work.resumes is None else astuple(work.resumes)
             output = None if work.output is None else (work.output.folder, work.output.run)
             what = (work.function.digest, code, work.arguments.at, inputs, (work.rank, work.size), resumes, output)
             worker.outbox += process.framed(("run", work.number, -1 if work.user else work.job, *what))
         self._flush(worker)
 
-    def _slim(self, inputs: Sequence[Stored]) -> Sequence[Stored]:
+    def _without_large_inputs(self, inputs: Sequence[Stored]) -> Sequence[Stored]:
         """Many small values are one large message: beyond what one may be, they go into files."""
-        if sum(len(value.at[0] or b"") for value in inputs) <= process.INLINE:
+        if sum(len(value.at[0] or b"") for value in inputs) <= process.MAX_INLINE_VALUE_BYTES:
             return inputs
         return [value if value.at[1] is not None else _spilled(value, self._folder, self._name()) for value in inputs]
 
@@ -503,7 +509,7 @@ class LocalEngine:
         while more and worker.read >= 0 and not worker.wrong:
             more = to_the_end
             try:
-                data = os.read(worker.read, process.READ)
+                data = os.read(worker.read, process.READ_BYTES)
             except BlockingIOError:
                 return
             if not data:  # whoever watches the process hears of the rest
@@ -513,13 +519,13 @@ class LocalEngine:
                 return
             try:
                 for message in worker.inbox.feed(data):
-                    self._heard(worker, message)
+                    self._on_message(worker, message)
             except Malformed as error:
                 worker.wrong = str(error)
                 if not to_the_end:
                     self._kill(worker)
 
-    def _heard(self, worker: _Worker, message: Message) -> None:
+    def _on_message(self, worker: _Worker, message: Message) -> None:
         """A message, which may be anything that its process has sent: raises `Malformed` if it is not as it must be."""
         slot, number = worker.slot, message.number
         if isinstance(message, messages.Ready):
@@ -567,7 +573,7 @@ class LocalEngine:
                 self._check_file(worker, value)
             busy_s = busy_s if 0.0 <= busy_s < math.inf else math.nan
             return Finished(number, Stored(value, value[3]), began_s, seconds, message.cold, busy_s)
-        why, told = STEPS[message.step], (message.type, message.traceback, message.exception)
+        why, told = FAILURE_BY_STAGE[message.step], (message.type, message.traceback, message.exception)
         return Failed(number, why, message.message, began_s, seconds, *told)
 
     def _check_file(self, worker: _Worker, value: process.Portable) -> None:
@@ -686,7 +692,7 @@ def _visible(number: int) -> str:
     return given[number] if number < len(given) else str(number)
 
 
-def _ending(code: int) -> tuple[int, str]:
+def _exit_reason(code: int) -> tuple[int, str]:
     """The signal that ended a process (0 = none), and what to say of it."""
     if code >= 0:
         return 0, f"its process ended with exit code {code}"

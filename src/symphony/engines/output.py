@@ -4,7 +4,7 @@ Made where a kernel runs, where there may be no Symphony: nothing of it is impor
 loaded by its path, or sent by value.) Every worker of a task has files of its own in the task's folder, and adds to the
 newest of them:
 
-    RANK.NUMBER     a first line `SECONDS RUN PART`, then `SECONDS text` for every line that was written
+    RANK.NUMBER     a first line `SECONDS RUN OUTPUT_FILE_BYTES`, then `SECONDS text` for every line that was written
 
 A new run begins a new file; so does one whose file has become long, as its next part. When all files of a worker are
 too much together, the oldest are removed: what is kept is the newest. Nothing waits in the process: what is killed has
@@ -18,13 +18,13 @@ import os
 import threading
 import time
 
-PART = 512 << 10  # bytes of a file, and the rest of a line
-MOST = 4 << 20  # bytes of all files of a worker …
-FILES = 64  # … and how many there are, at most
-CHUNK = 64 << 10  # bytes that are written at once
+OUTPUT_FILE_BYTES = 512 << 10  # bytes of a file, and the rest of a line
+MAX_OUTPUT_BYTES = 4 << 20  # bytes of all files of a worker …
+MAX_OUTPUT_FILES = 64  # … and how many there are, at most
+OUTPUT_CHUNK_BYTES = 64 << 10  # bytes that are written at once
 
 
-class Log:
+class OutputLog:
     """The files of one worker, for one run."""
 
     def __init__(self, folder: str, run: str, rank: int = 0) -> None:
@@ -43,8 +43,8 @@ class Log:
             if self._closed:
                 return False
             try:
-                for at in range(max(len(data) - MOST, 0), len(data), CHUNK):
-                    self._add(data[at : at + CHUNK])
+                for at in range(max(len(data) - MAX_OUTPUT_BYTES, 0), len(data), OUTPUT_CHUNK_BYTES):
+                    self._add(data[at : at + OUTPUT_CHUNK_BYTES])
             except OSError:  # the disk is full, or the folder is not reached from here
                 self._torn = True
         return not self._torn
@@ -82,7 +82,9 @@ class Log:
 
     def _is_full(self, told: os.stat_result) -> bool:
         """Whether a file takes no more, or whoever keeps the bound for all jobs has removed it."""
-        most = 2 * PART if self._within else PART  # a line without an end has to be cut at last
+        most = (
+            2 * OUTPUT_FILE_BYTES if self._within else OUTPUT_FILE_BYTES
+        )  # a line without an end has to be cut at last
         return told.st_size >= most or not told.st_nlink
 
     def _open(self) -> None:
@@ -104,7 +106,7 @@ class Log:
         self._write(b"%.6f %s %d\n" % (time.time(), self._run.encode(), self._part))
         self._part, self._within, self._torn = self._part + 1, False, False
         kept = sum(size for _, size in there)
-        while there and (kept > MOST - PART or len(there) >= FILES):
+        while there and (kept > MAX_OUTPUT_BYTES - OUTPUT_FILE_BYTES or len(there) >= MAX_OUTPUT_FILES):
             number, size = there.pop(0)
             kept -= size
             with contextlib.suppress(OSError):

@@ -25,12 +25,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-EVERY_S = 600.0  # between two checkpoints that nobody asked for
-TELL_S = 0.2  # between two words on progress, and two looks at what is asked
-AGAIN_S = 60.0  # until a checkpoint that could not be written is tried again, at most
-CHUNK = 1 << 20
-END = b"symphony"  # of a checkpoint that is whole; its length and its checksum are before that
-TAIL = 8 + 4 + len(END)
+CHECKPOINT_INTERVAL_S = 600.0  # between two checkpoints that nobody asked for
+PROGRESS_INTERVAL_S = 0.2  # between two words on progress, and two looks at what is asked
+MAX_CHECKPOINT_RETRY_S = 60.0  # until a checkpoint that could not be written is tried again, at most
+CHECKPOINT_CHUNK_BYTES = 1 << 20
+CHECKPOINT_MAGIC = b"symphony"  # of a checkpoint that is whole; its length and its checksum are before that
+CHECKPOINT_TRAILER_BYTES = 8 + 4 + len(CHECKPOINT_MAGIC)
 
 
 class TrainingRun:
@@ -42,7 +42,7 @@ class TrainingRun:
         attempt: str = "",
         steps: int = 1,
         servers: int = 0,
-        every_s: float = EVERY_S,
+        every_s: float = CHECKPOINT_INTERVAL_S,
         rank: int = 0,
         size: int = 1,
     ) -> None:
@@ -54,16 +54,16 @@ class TrainingRun:
         self._at = self._step = self._saved = self._saves = 0  # the step it is at, those that are done, and saved
         self._held: list[Any] = []  # what was saved, once it is read and until it is asked for
         self._answered, self._asked = -1, -1  # questions
-        self._told_s = self._looked_s = -TELL_S
+        self._told_s = self._looked_s = -PROGRESS_INTERVAL_S
         if not self.folder.is_dir():
             raise RuntimeError(
                 f"{self.folder} cannot be reached from here; name a folder that all machines reach: "
                 "symphony serve --checkpoints DIR, or sy.ray(…, checkpoints=DIR)"
             )
-        self.began = self._begin() if rank == 0 else self._begun()
+        self.began = self._begin() if rank == 0 else self._rank_0_first_step()
         self._step = self._saved = self.began
         self._next_s = time.monotonic() + every_s
-        self._tell(always=True)
+        self._write_progress(always=True)
 
     # --- for the function
 
@@ -81,17 +81,17 @@ class TrainingRun:
         """
         if begin is not None:
             self.began = self._saved = self._step = self._at = max(begin - 1, 0)
-            self._tell(always=True)
+            self._write_progress(always=True)
         for step in range(self.began + 1, self.total + 1):
             self._at = step
             yield step
             self.reached(step)
-        self._tell(always=True)
+        self._write_progress(always=True)
 
     def reached(self, step: int) -> None:
         """So many steps are done. For a function that does not go by `steps`."""
         self._step = max(self._step, min(int(step), self.total))
-        self._tell()
+        self._write_progress()
 
     @property
     def save_now(self) -> bool:
@@ -99,27 +99,27 @@ class TrainingRun:
         if self.rank:
             return False
         now = time.monotonic()
-        if now - self._looked_s >= TELL_S:
-            self._looked_s, self._asked = now, self._question()
-            self._tell()  # what was too early to be told
+        if now - self._looked_s >= PROGRESS_INTERVAL_S:
+            self._looked_s, self._asked = now, self._checkpoint_request()
+            self._write_progress()  # what was too early to be told
         return self._asked > self._answered or now >= self._next_s
 
     def save(self, value: Any) -> bool:
         """Keep what the next run shall go on from; whether that was done. What others than rank 0 give is not kept."""
         if self.rank:
             return False
-        question, step = self._question(), max(self._at, self._step)
+        question, step = self._checkpoint_request(), max(self._at, self._step)
         new = self.folder / f".checkpoint-{self._attempt}.new"
         try:
             _write(new, value)
-            self._check_mine()
+            self._check_ownership()
             os.replace(new, self._checkpoint(step))
             _sync(self.folder)
         except OSError as error:  # the disk is full, say: what was saved before is still there
             _warn(f"no checkpoint was written at step {step}: {error}")
             with contextlib.suppress(OSError):
                 new.unlink(missing_ok=True)
-            self._next_s = time.monotonic() + min(self._every_s, AGAIN_S)
+            self._next_s = time.monotonic() + min(self._every_s, MAX_CHECKPOINT_RETRY_S)
             return False
         self._was_saved(step, question)
         self._forget_old()
@@ -130,8 +130,8 @@ class TrainingRun:
         if self.rank:
             return
         done = max(self._at, self._step) if step is None else min(max(int(step), 0), self.total)
-        question = self._question()
-        self._check_mine()
+        question = self._checkpoint_request()
+        self._check_ownership()
         if _number(self.folder / "saved", -1) != done:  # a command has written it itself
             write_whole(self.folder / "saved", str(done))
         self._was_saved(done, question)
@@ -141,7 +141,7 @@ class TrainingRun:
     def returned(self) -> None:
         """The function has returned, maybe before its last step: that in which it did so is done."""
         self._step = max(self._at, self._step)
-        self._tell(always=True)
+        self._write_progress(always=True)
 
     # --- where it begins
 
@@ -149,36 +149,36 @@ class TrainingRun:
         """The step of the newest checkpoint that can be read: rank 0 says so, and all begin there."""
         for stray in self.folder.glob(".*.new"):
             stray.unlink(missing_ok=True)
-        for step in filter(None, self._kept()):
+        for step in filter(None, self._checkpoint_steps()):
             path = self._checkpoint(step)
             try:
                 self._held = [_read(path)]
                 return min(step, self.total)
             except Exception as error:  # whatever is wrong with it: the one before has to do
                 _warn(f"the checkpoint of step {step} cannot be read ({type(error).__name__}: {error})")
-                if isinstance(error, Torn):
+                if isinstance(error, TornCheckpointError):
                     path.unlink(missing_ok=True)
         own = self.folder / "saved"
-        return min(_number(own, self._said()), self.total) if own.exists() else 0
+        return min(_number(own, self._last_saved_step()), self.total) if own.exists() else 0
 
-    def _said(self) -> int:
+    def _last_saved_step(self) -> int:
         """The step that the run before this one had saved, by its own words; 0 if there are none."""
         try:
             return max(int(json.loads((self.folder / "progress").read_text())["saved"]), 0)
         except (OSError, ValueError, KeyError, TypeError):
             return 0
 
-    def _begun(self) -> int:
+    def _rank_0_first_step(self) -> int:
         """Where rank 0 has begun. (If that one ends before it says so, this one is ended, too.)"""
         while True:
             with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
                 told = json.loads((self.folder / "progress").read_text())
                 if told["attempt"] == self._attempt:
                     return int(told["began"])
-            self._check_mine()
+            self._check_ownership()
             time.sleep(0.01)
 
-    def _kept(self) -> list[int]:
+    def _checkpoint_steps(self) -> list[int]:
         """Steps of the checkpoints there are, the newest first."""
         found = (re.fullmatch(r"checkpoint-(\d+)", path.name) for path in self.folder.iterdir())
         return sorted((int(match[1]) for match in found if match), reverse=True)
@@ -191,26 +191,26 @@ class TrainingRun:
 
         Those of later steps could not be read, or this run would have begun there.
         """
-        older = [step for step in self._kept() if step < self._saved]
-        for step in self._kept():
+        older = [step for step in self._checkpoint_steps() if step < self._saved]
+        for step in self._checkpoint_steps():
             if step not in (self._saved, self.began, *older[:1]):
                 with contextlib.suppress(OSError):
                     self._checkpoint(step).unlink(missing_ok=True)
 
     # --- what is said and heard
 
-    def _question(self) -> int:
+    def _checkpoint_request(self) -> int:
         return _number(self.folder / "save", -1)
 
     def _was_saved(self, step: int, question: int) -> None:
         self._step, self._saved, self._saves = max(self._step, step), step, self._saves + 1
         self._answered = max(self._answered, question)
         self._next_s = time.monotonic() + self._every_s
-        self._tell(always=True)
+        self._write_progress(always=True)
 
-    def _tell(self, always: bool = False) -> None:
+    def _write_progress(self, always: bool = False) -> None:
         now = time.monotonic()
-        if self.rank or not (always or now - self._told_s >= TELL_S):
+        if self.rank or not (always or now - self._told_s >= PROGRESS_INTERVAL_S):
             return
         self._told_s = now
         told = {"attempt": self._attempt, "began": self.began, "step": self._step, "saved": self._saved}
@@ -218,7 +218,7 @@ class TrainingRun:
         with contextlib.suppress(OSError):  # the next word may get through
             write_whole(self.folder / "progress", json.dumps(told))
 
-    def _check_mine(self) -> None:
+    def _check_ownership(self) -> None:
         """A run that was given up, and has not heard so, must not write over what its successor saves."""
         with contextlib.suppress(FileNotFoundError):
             if (self.folder / "attempt").read_text() != self._attempt:
@@ -228,11 +228,11 @@ class TrainingRun:
 # --- files
 
 
-class Torn(Exception):
+class TornCheckpointError(Exception):
     """A checkpoint that was not written to its end, or was changed since."""
 
 
-class _Summed:
+class _ChecksumWriter:
     """Writes to a file, and keeps length and checksum."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -248,7 +248,7 @@ class _Summed:
 def _write(path: Path, value: Any) -> None:
     """A value and, behind it, how long it is and its checksum; on the disk when this returns."""
     with path.open("wb") as file:
-        into = _Summed(file)
+        into = _ChecksumWriter(file)
         try:
             pickle.dump(value, into, protocol=5)
         except OSError:
@@ -258,7 +258,7 @@ def _write(path: Path, value: Any) -> None:
 
             file.seek(0)
             file.truncate()
-            into = _Summed(file)
+            into = _ChecksumWriter(file)
             try:
                 cloudpickle.dump(value, into, protocol=5)
             except OSError:
@@ -266,7 +266,7 @@ def _write(path: Path, value: Any) -> None:
             except Exception as error:
                 what = f"job.save: a value of type {type(value).__name__} cannot be pickled: {error}"
                 raise TypeError(f"{what}; save arrays, numbers, and lists and dicts of them") from None
-        file.write(into.length.to_bytes(8, "little") + into.sum.to_bytes(4, "little") + END)
+        file.write(into.length.to_bytes(8, "little") + into.sum.to_bytes(4, "little") + CHECKPOINT_MAGIC)
         file.flush()
         os.fsync(file.fileno())
 
@@ -275,20 +275,24 @@ def _read(path: Path) -> Any:
     """A value that was written so."""
     size = path.stat().st_size
     with path.open("rb") as file:
-        file.seek(max(size - TAIL, 0))
-        tail = file.read(TAIL)
+        file.seek(max(size - CHECKPOINT_TRAILER_BYTES, 0))
+        tail = file.read(CHECKPOINT_TRAILER_BYTES)
         length, wanted = int.from_bytes(tail[:8], "little"), int.from_bytes(tail[8:12], "little")
-        if len(tail) != TAIL or tail[12:] != END or length != size - TAIL:
-            raise Torn("it was not written to its end")
+        if (
+            len(tail) != CHECKPOINT_TRAILER_BYTES
+            or tail[12:] != CHECKPOINT_MAGIC
+            or length != size - CHECKPOINT_TRAILER_BYTES
+        ):
+            raise TornCheckpointError("it was not written to its end")
         file.seek(0)
         found, left = 0, length
         while left:
-            data = file.read(min(left, CHUNK))
+            data = file.read(min(left, CHECKPOINT_CHUNK_BYTES))
             if not data:
-                raise Torn("it became shorter")
+                raise TornCheckpointError("it became shorter")
             found, left = zlib.crc32(data, found), left - len(data)
         if found != wanted:
-            raise Torn("its checksum is another")
+            raise TornCheckpointError("its checksum is another")
         file.seek(0)
         return pickle.load(file)
 

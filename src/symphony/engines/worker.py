@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 
-def _beside(name: str) -> Any:
+def _sibling_module(name: str) -> Any:
     """A module from a file beside this one: Symphony need not be where this runs."""
     known = f"symphony_{name}"
     if known not in sys.modules:
@@ -51,27 +51,27 @@ def _beside(name: str) -> Any:
 if __package__:
     from symphony.engines.messages import MAX_BUFFERS, MAX_TEXT, Portable, done, dropped, failed, ready
 else:
-    _messages = _beside("messages")
+    _messages = _sibling_module("messages")
     MAX_BUFFERS, MAX_TEXT, Portable = _messages.MAX_BUFFERS, _messages.MAX_TEXT, _messages.Portable
     done, dropped, failed, ready = _messages.done, _messages.dropped, _messages.failed, _messages.ready
 
-LARGE = 8 << 10  # bytes of a buffer from which on it is left out of the pickle
-INLINE = 16 << 10  # bytes of a value that may travel in a message
-READ = 1 << 18  # bytes read from a pipe at once
-LINE = 1 << 12  # characters, or pieces, of a line that may wait for its end
+MIN_OUT_OF_BAND_BYTES = 8 << 10  # bytes of a buffer from which on it is left out of the pickle
+MAX_INLINE_VALUE_BYTES = 16 << 10  # bytes of a value that may travel in a message
+READ_BYTES = 1 << 18  # bytes read from a pipe at once
+MAX_PENDING_LINE = 1 << 12  # characters, or pieces, of a line that may wait for its end
 HIGH = 900  # the first number for pipes: kernels that write to, or close, all low descriptors do not meet it
 # One CPU for each slot, one thread on each: more would get into one another's way.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 
 COMPILERS = frozenset({"jax", "torch", "numba", "tensorflow", "cupy"})  # what is called first is compiled by these
 
-PLAIN = {type(None), bool, int, float, str, bytes}  # has nothing to leave out
+PLAIN_TYPES = {type(None), bool, int, float, str, bytes}  # has nothing to leave out
 
 
 # --- values ------------------------------------------------------------------------------------------------
 
 
-def _plain(value: Any) -> Any:
+def _as_numpy(value: Any) -> Any:
     """JAX's arrays pickle their bytes; as NumPy's, they are left out like those."""
     jax = sys.modules.get("jax")
     if jax is not None and isinstance(value, jax.Array):
@@ -83,7 +83,7 @@ def _plain(value: Any) -> Any:
 
 class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
-        return _plain(value)
+        return _as_numpy(value)
 
 
 def pickled(value: Any, refer: Callable[[Any], Any] | None = None) -> tuple[bytes, list[memoryview]]:
@@ -92,7 +92,7 @@ def pickled(value: Any, refer: Callable[[Any], Any] | None = None) -> tuple[byte
     What pickle cannot take (functions of a notebook, say) cloudpickle may; its error says what cannot be sent at all.
     """
     if refer is None:
-        if type(value) in PLAIN:
+        if type(value) in PLAIN_TYPES:
             return pickle.dumps(value, protocol=5), []
         try:
             return _pickled(_Pickler, value)
@@ -102,7 +102,7 @@ def pickled(value: Any, refer: Callable[[Any], Any] | None = None) -> tuple[byte
 
     class Deep(cloudpickle.Pickler):
         def reducer_override(self, value: Any) -> Any:
-            plain = _plain(value)
+            plain = _as_numpy(value)
             return super().reducer_override(value) if plain is NotImplemented else plain
 
         def persistent_id(self, value: Any) -> Any:
@@ -116,7 +116,7 @@ def _pickled(kind: Any, value: Any) -> tuple[bytes, list[memoryview]]:
 
     def left_out(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
-        if raw.nbytes < LARGE or len(buffers) == MAX_BUFFERS:
+        if raw.nbytes < MIN_OUT_OF_BAND_BYTES or len(buffers) == MAX_BUFFERS:
             return True
         buffers.append(raw)
         return False
@@ -145,9 +145,9 @@ def unpickled(head: bytes, buffers: Sequence[Any], inputs: Sequence[Any] = ()) -
 def store(head: bytes, buffers: Sequence[memoryview], folder: str, name: str) -> Portable:
     """Put a pickled value where others can read it."""
     size = len(head) + sum(buffer.nbytes for buffer in buffers)
-    if not buffers and len(head) <= INLINE:
+    if not buffers and len(head) <= MAX_INLINE_VALUE_BYTES:
         return head, None, (), size
-    apart = len(head) > INLINE
+    apart = len(head) > MAX_INLINE_VALUE_BYTES
     parts: list[Any] = [*([head] if apart else []), *buffers]
     spans, at = [], 0
     path = os.path.join(folder, name)
@@ -274,7 +274,7 @@ class Kernels:
                 _end_fork(error)
             if isinstance(error, MemoryError):
                 gc.collect()
-            return "failed", began, time.monotonic() - began, step, *_told(error)
+            return "failed", began, time.monotonic() - began, step, *_error_parts(error)
 
 
 def _wait_for(value: Any) -> Any:
@@ -296,7 +296,7 @@ def _end_fork(error: BaseException | None) -> NoReturn:
     os._exit(code & 0xFF)
 
 
-def _told(error: BaseException) -> tuple[str, str, str, bytes | None]:
+def _error_parts(error: BaseException) -> tuple[str, str, str, bytes | None]:
     """Type, message, traceback and, if it can be sent, the exception itself."""
     inside = error.__traceback__.tb_next if error.__traceback__ else None
     text = "".join(traceback.format_exception(type(error), error, inside))
@@ -388,7 +388,7 @@ class Inbox:
 # --- the process -------------------------------------------------------------------------------------------
 
 
-class Printed:
+class OutputRedirect:
     """What a kernel writes to its standard streams: to its log, if it has one, and not where it would have gone."""
 
     def __init__(self, logs: Callable[[], Callable[..., Any]]) -> None:
@@ -423,7 +423,7 @@ class Printed:
 class _Stream:
     """A standard stream, line by line: what is printed comes in pieces, and a line without an end can wait."""
 
-    def __init__(self, stream: Any, printed: Printed) -> None:
+    def __init__(self, stream: Any, printed: OutputRedirect) -> None:
         self._stream, self._printed = stream, printed
         self._line: deque[str] = deque()  # of what has not gone on; any thread may add to it, or take from it
 
@@ -431,7 +431,7 @@ class _Stream:
         if self._printed.log is None or not isinstance(text, str):
             return self._stream.write(text)
         self._line.append(text)
-        if "\n" in text or "\r" in text or len(text) > LINE or len(self._line) > LINE:
+        if "\n" in text or "\r" in text or len(text) > MAX_PENDING_LINE or len(self._line) > MAX_PENDING_LINE:
             self.pass_on()
         return len(text)
 
@@ -472,9 +472,9 @@ class _Process:
         self.inbox = Inbox()
         self.waiting: deque[tuple] = deque()  # work that has come
         self.dropped: set[int] = set()
-        self.kernels = Kernels(lambda: _beside("training_run").TrainingRun)
+        self.kernels = Kernels(lambda: _sibling_module("training_run").TrainingRun)
         self.folder = ""
-        self.printed = Printed(lambda: _beside("output").Log)
+        self.printed = OutputRedirect(lambda: _sibling_module("output").OutputLog)
         self.names: Iterator[str] = iter(())  # of files for values
         self.surroundings: Surroundings | None = None
         self.job = -1  # of the last kernel
@@ -486,7 +486,7 @@ class _Process:
 
     def listen(self) -> None:
         """Take in what has come; wait only if there is nothing to do."""
-        data = os.read(self.read, READ)
+        data = os.read(self.read, READ_BYTES)
         if not data:
             _end()  # the engine is gone
         for message in self.inbox.feed(data):
@@ -533,7 +533,9 @@ class _Process:
         return fetch(value, self.folder)
 
     def kept(self, head: bytes, buffers: list[memoryview]) -> Portable:
-        return store(head, buffers, self.folder, next(self.names) if buffers or len(head) > INLINE else "")
+        return store(
+            head, buffers, self.folder, next(self.names) if buffers or len(head) > MAX_INLINE_VALUE_BYTES else ""
+        )
 
 
 def answer(number: int, told: tuple) -> bytes:

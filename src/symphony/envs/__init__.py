@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from symphony.envs.functional import Features, FunctionalEnv, Params, State
+from symphony.envs.functional import EnvFeatures, EnvState, FunctionalEnv, Params
 from symphony.envs.named import FIRST_TRAINING_SEED, SCENARIOS, scenario_source
 from symphony.evaluation.compare import Draw
 from symphony.problem.extras import needs_extra
@@ -21,7 +21,7 @@ from symphony.simulator.scenarios import Disturbances
 if TYPE_CHECKING:
     from symphony.envs.gymnasium_env import GymnasiumEnv
 
-__all__ = ["SCENARIOS", "Features", "FunctionalEnv", "GymnasiumEnv", "Params", "State", "make"]
+__all__ = ["SCENARIOS", "EnvFeatures", "EnvState", "FunctionalEnv", "GymnasiumEnv", "Params", "make"]
 
 
 def make(

@@ -26,26 +26,26 @@ import jax.numpy as jnp
 from jax import Array
 
 from symphony.envs.named import ScenarioSource
-from symphony.policies.features import Graphs, graphs, see
-from symphony.policies.learned import STANDARD, chosen
+from symphony.policies.features import GraphTables, extract_features, graph_tables
+from symphony.policies.learned import STANDARD, action_at
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.problem.errors import InputError
 from symphony.scheduling.indexing import first, take
 from symphony.scheduling.policy import Action, Observation, Policy, wait
 from symphony.simulator.contention import Bottleneck, ContentionModel
-from symphony.simulator.rollout import asked, between_decisions, finished, observe, unannounced
+from symphony.simulator.rollout import between_decisions, decision_due, finished, observe, without_arrivals
 from symphony.simulator.scenarios import ScenarioArrays, pick
 from symphony.simulator.world import World, initial
 from symphony.training.rollouts import COMPLETION, MAKESPAN, SLOWDOWN, rates
 
-OBJECTIVES = (COMPLETION, SLOWDOWN, MAKESPAN)
+ENV_OBJECTIVES = (COMPLETION, SLOWDOWN, MAKESPAN)
 RESETS_AT_ONCE = 32  # 1/32 of the environments of a batch are reset together: few end in the same step
 
 
 class Tables(eqx.Module):
     """What is worked out of the graphs of a scenario before its first decision."""
 
-    graphs: Graphs
+    graphs: GraphTables
 
 
 class Params(eqx.Module):
@@ -60,7 +60,7 @@ class Params(eqx.Module):
         return self.scenarios.phases.shape[0]
 
 
-class Features(eqx.Module):
+class EnvFeatures(eqx.Module):
     """A decision as numbers of fixed shape. Times are logarithms, relative to the typical time of a gang.
 
     K gangs that may be placed, M devices for each, X other actions (preempt a gang, configure an FPGA), R resource
@@ -86,7 +86,7 @@ class Episode(eqx.Module):
     tables: Tables | None
 
 
-class State(eqx.Module):
+class EnvState(eqx.Module):
     """An episode under way, at a decision."""
 
     episode: Episode
@@ -125,8 +125,8 @@ class FunctionalEnv:
         configures: int = STANDARD.configures,
         contention: ContentionModel | None = None,
     ) -> None:
-        if objective not in OBJECTIVES:
-            raise InputError(f"the objective is {objective!r}", hint=f"use one of {', '.join(OBJECTIVES)}")
+        if objective not in ENV_OBJECTIVES:
+            raise InputError(f"the objective is {objective!r}", hint=f"use one of {', '.join(ENV_OBJECTIVES)}")
         if micro_steps is not None and micro_steps < 1:
             raise InputError(f"micro_steps is {micro_steps}", hint="use 1 or more, or None for whole decisions")
         if min(gangs, devices) < 1 or min(preempts, configures) < 0:
@@ -159,14 +159,14 @@ class FunctionalEnv:
 
     def params_of(self, scenarios: ScenarioArrays) -> Params:
         """Scenarios that have been drawn, as one batch."""
-        tables = _tables(scenarios.topology, unannounced(scenarios.workload)) if self.features else None
+        tables = _tables(scenarios.topology, without_arrivals(scenarios.workload)) if self.features else None
         return Params(scenarios, tables)
 
-    def reset(self, key: Array, params: Params) -> tuple[Any, State]:
+    def reset(self, key: Array, params: Params) -> tuple[Any, EnvState]:
         """Begin an episode on one of the scenarios, each as likely as the others."""
         return self.reset_to(_drawn(key, params), params)
 
-    def reset_to(self, number: Array, params: Params) -> tuple[Any, State]:
+    def reset_to(self, number: Array, params: Params) -> tuple[Any, EnvState]:
         """Begin an episode on the scenario of that number in `params`; from here on, it depends on actions only."""
         episode = self._beginning(number, params)
         if self.micro_steps is not None:
@@ -176,14 +176,14 @@ class FunctionalEnv:
         return self._observed(episode, -made.reward, params)
 
     def step(
-        self, key: Array, state: State, action: Array | Action, params: Params
-    ) -> tuple[Any, State, Array, Array, dict[str, Array]]:
+        self, key: Array, state: EnvState, action: Array | Action, params: Params
+    ) -> tuple[Any, EnvState, Array, Array, dict[str, Array]]:
         """As `step_env`; but where an episode has ended, state and observation are the first of a new one."""
         return self._stepped(key, state, action, params, again=True)
 
     def step_env(
-        self, key: Array, state: State, action: Array | Action, params: Params
-    ) -> tuple[Any, State, Array, Array, dict[str, Array]]:
+        self, key: Array, state: EnvState, action: Array | Action, params: Params
+    ) -> tuple[Any, EnvState, Array, Array, dict[str, Array]]:
         """Carry out an action, run to the next decision; observation, state, reward, whether the episode is over, info.
 
         The number of an action that the mask forbids is refused: the first that it allows is carried out instead. A
@@ -192,8 +192,8 @@ class FunctionalEnv:
         return self._stepped(key, state, action, params, again=False)
 
     def _stepped(
-        self, key: Array, state: State, action: Array | Action, params: Params, again: bool
-    ) -> tuple[Any, State, Array, Array, dict[str, Array]]:
+        self, key: Array, state: EnvState, action: Array | Action, params: Params, again: bool
+    ) -> tuple[Any, EnvState, Array, Array, dict[str, Array]]:
         refused = jnp.asarray(False)
         if not isinstance(action, Action):
             if state.mask is None:
@@ -209,8 +209,8 @@ class FunctionalEnv:
         obs, state = self._observed(episode, owed, params)
         return obs, state, made.reward, made.done, info
 
-    def observation(self, state: State, params: Params) -> Observation:
-        """What policies are shown at this point. `prepared` is what `Features` are made with, not a policy's own."""
+    def observation(self, state: EnvState, params: Params) -> Observation:
+        """What policies are shown at this point. `prepared` is what `EnvFeatures` are made with, not a policy's own."""
         return self._shown(state.episode, params)
 
     def _beginning(self, number: Array, params: Params) -> Episode:
@@ -223,17 +223,17 @@ class FunctionalEnv:
     def _shown(self, episode: Episode, params: Params) -> Observation:
         return observe(episode.world, _whole(episode.scenario, params), False, episode.tables)
 
-    def _observed(self, episode: Episode, owed: Array, params: Params) -> tuple[Any, State]:
+    def _observed(self, episode: Episode, owed: Array, params: Params) -> tuple[Any, EnvState]:
         """The observation, and the state with the actions that it offers."""
         if not self.features:
-            return None, State(episode, None, None, owed)
+            return None, EnvState(episode, None, None, owed)
         features, actions = look(self._shown(episode, params), self.counts)
-        wanted = asked(episode.world, _whole(episode.scenario, params))
+        wanted = decision_due(episode.world, _whole(episode.scenario, params))
         only_wait = jnp.arange(self.num_actions) == self.num_actions - 1
         mask = jnp.where(wanted, features.action_mask, only_wait)
-        return replace(features, action_mask=mask, decision=wanted), State(episode, actions, mask, owed)
+        return replace(features, action_mask=mask, decision=wanted), EnvState(episode, actions, mask, owed)
 
-    def policy(self, agent: Callable[[Features], Array]) -> AgentPolicy:
+    def policy(self, agent: Callable[[EnvFeatures], Array]) -> AgentPolicy:
         """An agent as a policy, for `sy.compare` and wherever else policies are taken.
 
         It answers a score for each action; the best of those that are allowed is carried out. It must be a pytree,
@@ -253,7 +253,7 @@ class AgentPolicy(Policy):
 
     def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> Tables:
         """What features are made with."""
-        return Tables(graphs(topology, workload))
+        return Tables(graph_tables(topology, workload))
 
     def decide(self, key: Array, state: None, observation: Observation) -> tuple[None, Action]:
         """The best that is allowed."""
@@ -262,28 +262,28 @@ class AgentPolicy(Policy):
         return None, jax.tree.map(lambda x: take(x, best), actions)
 
 
-def look(observation: Observation, counts: tuple[int, int, int, int]) -> tuple[Features, Action]:
+def look(observation: Observation, counts: tuple[int, int, int, int]) -> tuple[EnvFeatures, Action]:
     """A decision as numbers, and the actions that numbers stand for. `observation.prepared` holds the tables."""
-    seen = see(observation, *counts)
-    mask = jnp.concatenate([seen.allowed.reshape(-1), seen.asides.allowed, seen.may_wait[None]])
-    features = Features(
+    seen = extract_features(observation, *counts)
+    mask = jnp.concatenate([seen.allowed.reshape(-1), seen.other_actions.allowed, seen.may_wait[None]])
+    features = EnvFeatures(
         rows=seen.rows,
         devices=seen.devices,
         gangs=seen.gangs.features,
         pairs=seen.pairs,
         device=seen.device,
-        others=seen.asides.features,
+        others=seen.other_actions.features,
         scene=seen.scene,
         action_mask=mask,
         decision=jnp.asarray(True),
     )
-    return features, jax.vmap(partial(chosen, seen))(jnp.arange(mask.shape[0]))
+    return features, jax.vmap(partial(action_at, seen))(jnp.arange(mask.shape[0]))
 
 
 @jax.jit
 def _tables(topology: TopologyArrays, workload: WorkloadArrays) -> Tables:
     """Of each of several workloads."""
-    return Tables(jax.vmap(lambda w: graphs(topology, w))(workload))
+    return Tables(jax.vmap(lambda w: graph_tables(topology, w))(workload))
 
 
 def _drawn(key: Array, params: Params) -> Array:
@@ -366,7 +366,7 @@ def _runner(env: FunctionalEnv, again: bool) -> Any:
 
     def waits_alone(run: _Run, params: Params) -> Array:
         s = _whole(run.episode.scenario, params)
-        return ~asked(run.episode.world, s) & ~finished(run.episode.world, s)
+        return ~decision_due(run.episode.world, s) & ~finished(run.episode.world, s)
 
     @jax.custom_batching.custom_vmap
     def one(episode: Episode, owed: Array, action: Action, acts: Array, key: Array, params: Params) -> Any:

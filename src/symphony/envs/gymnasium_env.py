@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from gymnasium import spaces
 
-from symphony.envs.functional import Features, FunctionalEnv, Params, State
+from symphony.envs.functional import EnvFeatures, EnvState, FunctionalEnv, Params
 from symphony.envs.named import FIRST_TRAINING_SEED, scenario_source
 from symphony.evaluation.compare import Draw
 from symphony.problem import limits
@@ -35,7 +35,7 @@ OBSERVED = ("rows", "devices", "gangs", "pairs", "others", "scene", "action_mask
 class GymnasiumEnv(gymnasium.Env[Any, np.int64]):
     """One decision of the scheduler a step. `options` are those of `FunctionalEnv`.
 
-    The observation is a dictionary of arrays (`sy.envs.Features`), with the mask of allowed actions among them. The
+    The observation is a dictionary of arrays (`sy.envs.EnvFeatures`), with the mask of allowed actions among them. The
     mask is in `info["action_mask"]` as well, for `action_space.sample`, and `action_masks()` returns it, for
     `MaskablePPO`.
     """
@@ -61,7 +61,7 @@ class GymnasiumEnv(gymnasium.Env[Any, np.int64]):
         self.functional = FunctionalEnv(source, **options)
         self._reset, self._step = jax.jit(self.functional.reset_to), jax.jit(self.functional.step_env)
         self._params: Params | None = None
-        self._state: State | None = None
+        self._state: EnvState | None = None
         self._mask = np.zeros(self.functional.num_actions, bool)
         self._key = jax.random.key(0)  # a step needs one, and uses it only to begin anew, which it does not here
         self.action_space = spaces.Discrete(self.functional.num_actions)
@@ -108,7 +108,7 @@ class GymnasiumEnv(gymnasium.Env[Any, np.int64]):
             }
         )
 
-    def _arrays(self, features: Features) -> dict[str, np.ndarray]:
+    def _arrays(self, features: EnvFeatures) -> dict[str, np.ndarray]:
         """The observation as NumPy arrays, in the types of the space."""
         host = jax.device_get(features)
         self._mask = np.asarray(host.action_mask)

@@ -25,7 +25,7 @@ from symphony.simulator.records import GangRecord, JobRecord, RunRecord
 if TYPE_CHECKING:
     from symphony.simulator.scenarios import Scenario  # brings in JAX, which reading a report does not need
 
-FORMAT, VERSION = "symphony.report", 1
+REPORT_FORMAT, REPORT_VERSION = "symphony.report", 1
 _INTEGERS = {
     "job",
     "graph",
@@ -100,8 +100,8 @@ def save(contents: Contents, path: str | Path) -> None:
         for seed, meta in contents.scenarios.items()
     }
     head = {
-        "format": FORMAT,
-        "version": VERSION,
+        "format": REPORT_FORMAT,
+        "version": REPORT_VERSION,
         "command": contents.command,
         "baseline": contents.baseline,
         "cheats": sorted(contents.cheats),
@@ -130,11 +130,11 @@ def load(path: str | Path) -> Contents:
         raise InputError(f"it cannot be read ({error.strerror or error})", where=where, hint=hint) from error
     except (EOFError, ValueError) as error:
         raise InputError(f"it is no whole JSON file ({error})", where=where, hint=hint) from error
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
+    if not isinstance(document, dict) or document.get("format") != REPORT_FORMAT:
         raise InputError("it is JSON, but no report", where=where, hint=hint)
-    if document.get("version") != VERSION:
+    if document.get("version") != REPORT_VERSION:
         raise InputError(
-            f"it has version {document.get('version')!r} of the format; this Symphony reads {VERSION}",
+            f"it has version {document.get('version')!r} of the format; this Symphony reads {REPORT_VERSION}",
             where=where,
             hint="read it with the Symphony that wrote it, or run the comparison again",
         )

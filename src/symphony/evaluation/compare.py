@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from symphony.evaluation.report import Report, ScenarioMeta
 from symphony.lowering import family
-from symphony.oracle.planner import Planner
+from symphony.oracle.scenario_planner import ScenarioPlanner
 from symphony.policies import named
 from symphony.problem import limits, topologies
 from symphony.problem.errors import InputError, SymphonyWarning
@@ -29,7 +29,7 @@ GANGS_AT_ONCE = 2048  # job slots are chosen so that about so many gangs fit
 
 
 def compare(
-    policies: Mapping[str, Policy | Planner] | Iterable[str],
+    policies: Mapping[str, Policy | ScenarioPlanner] | Iterable[str],
     *,
     topology: Topology | str,
     workload: Workload | Draw | str,
@@ -49,7 +49,7 @@ def compare(
     """
     cluster = topologies.topology(topology) if isinstance(topology, str) else topology
     deciding, planning = split_planners(policies)
-    chosen: dict[str, Policy | Planner] = {**deciding, **planning}
+    chosen: dict[str, Policy | ScenarioPlanner] = {**deciding, **planning}
     numbers = chosen_seeds(seeds)
     if baseline is not None and baseline not in chosen:
         raise InputError(f"the baseline {baseline!r} is not compared", hint=f"choose of {', '.join(chosen)}")
@@ -77,12 +77,14 @@ def compare(
 
 
 def split_planners(
-    policies: Mapping[str, Policy | Planner] | Iterable[str],
-) -> tuple[dict[str, Policy], dict[str, Planner]]:
+    policies: Mapping[str, Policy | ScenarioPlanner] | Iterable[str],
+) -> tuple[dict[str, Policy], dict[str, ScenarioPlanner]]:
     """Policies, and planners, by name; in tables, planners come last."""
     if not isinstance(policies, Mapping):
         return chosen_policies(policies), {}
-    planning = {name: x for name, x in policies.items() if isinstance(x, Planner) and not isinstance(x, Policy | type)}
+    planning = {
+        name: x for name, x in policies.items() if isinstance(x, ScenarioPlanner) and not isinstance(x, Policy | type)
+    }
     deciding = {name: x for name, x in policies.items() if name not in planning}
     return chosen_policies(deciding) if deciding or not planning else {}, planning
 
@@ -154,7 +156,7 @@ def _warn_of_full_slots(runs: list[RunRecord], scenarios: list[Scenario]) -> Non
 
 
 def _call(
-    policies: Mapping[str, Policy | Planner],
+    policies: Mapping[str, Policy | ScenarioPlanner],
     topology: Topology,
     workload: Workload | Draw | str,
     seeds: list[int],

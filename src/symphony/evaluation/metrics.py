@@ -18,12 +18,12 @@ from symphony.problem.topology import RESOURCE_KINDS
 from symphony.simulator.records import RunRecord
 
 # Upper ends of the classes of loss, as a gang's stretch. The first leaves room for rounding of times only.
-ISOLATED, WITHIN_10, WITHIN_20 = 1.005, 1.10, 1.20
+MAX_ISOLATED_SLOWDOWN, WITHIN_10, WITHIN_20 = 1.005, 1.10, 1.20
 LOSS_CLASSES = ("isolated_share", "within10_share", "within20_share", "worse_share")
 
 
 @dataclass(frozen=True)
-class Metric:
+class RunMetric:
     """What a metric is called, what it means, and in which direction it is better."""
 
     name: str
@@ -48,10 +48,10 @@ class Metric:
         return f"{value:,.2f}" if self.unit == "times" else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _registry() -> Iterable[Metric]:
+def _registry() -> Iterable[RunMetric]:
     statistics = {"mean": "Mean", "p50": "Median", "p90": "90th percentile", "p99": "99th percentile"}
     for key, words in statistics.items():
-        yield Metric(
+        yield RunMetric(
             f"{key}_completion_s",
             f"{words} of completion time",
             "s",
@@ -59,7 +59,7 @@ def _registry() -> Iterable[Metric]:
             f"{words} over a run's jobs of the time from a job's arrival to the end of its last gang.",
         )
     for key, words in statistics.items():
-        yield Metric(
+        yield RunMetric(
             f"{key}_slowdown",
             f"{words} of slow-down",
             "times",
@@ -67,14 +67,14 @@ def _registry() -> Iterable[Metric]:
             f"{words} over a run's jobs of completion time divided by the job's critical path with every "
             "gang alone on its best device; 1 is perfect.",
         )
-    yield Metric(
+    yield RunMetric(
         "max_slowdown",
         "Worst slow-down",
         "times",
         "lower",
         "The largest slow-down of a run's jobs.",
     )
-    yield Metric(
+    yield RunMetric(
         "max_unfairness",
         "Worst finish-time fairness",
         "times",
@@ -82,14 +82,14 @@ def _registry() -> Iterable[Metric]:
         "The largest ratio of a job's slow-down to how often the cluster was asked for while the job was there "
         "(workers of all jobs over devices, 1 or more, averaged over time). Whoever got its share is at 1 or below.",
     )
-    yield Metric(
+    yield RunMetric(
         "unfair_share",
         "Jobs worse off than with their share",
         "share",
         "lower",
         "Share of the jobs for which that ratio is above 1.",
     )
-    yield Metric("makespan_s", "Makespan", "s", "lower", "Time from 0 to the completion of the run's last job.")
+    yield RunMetric("makespan_s", "Makespan", "s", "lower", "Time from 0 to the completion of the run's last job.")
     classes = (
         ("isolated_share", "Gangs at isolated speed", "higher", "at most 0.5% longer than"),
         ("within10_share", "Gangs slowed by up to 10%", "neither", "over 0.5% and up to 10% longer than"),
@@ -97,7 +97,7 @@ def _registry() -> Iterable[Metric]:
         ("worse_share", "Gangs slowed by over 20%", "lower", "over 20% longer than"),
     )
     for name, title, better, words in classes:
-        yield Metric(
+        yield RunMetric(
             name,
             title,
             "share",
@@ -106,23 +106,25 @@ def _registry() -> Iterable[Metric]:
             "an interrupted gang counts once, with all its stays added up.",
         )
     for kind, (_, what) in RESOURCE_KINDS.items():
-        yield Metric(
+        yield RunMetric(
             f"utilisation.{kind}",
             f"Utilisation of {kind.replace('_', ' ')}",
             "share",
             "neither",
             f"Mean over the run and the rows of this kind ({what}) of min(1, load by the run's own work).",
         )
-    yield Metric(
+    yield RunMetric(
         "idle_ready_share",
         "Empty devices with work ready",
         "share",
         "lower",
         "Share of device-time in which a device was empty although a gang that it could run was ready and unplaced.",
     )
-    yield Metric("preemptions", "Preemptions", "count", "neither", "Stays of gangs that the policy cut short.")
-    yield Metric("failures", "Stays lost to failures", "count", "lower", "Stays of gangs that a device failure ended.")
-    yield Metric(
+    yield RunMetric("preemptions", "Preemptions", "count", "neither", "Stays of gangs that the policy cut short.")
+    yield RunMetric(
+        "failures", "Stays lost to failures", "count", "lower", "Stays of gangs that a device failure ended."
+    )
+    yield RunMetric(
         "decisions_per_s",
         "Decisions per second",
         "per second",
@@ -131,7 +133,7 @@ def _registry() -> Iterable[Metric]:
     )
 
 
-METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _registry()}
+METRICS: Mapping[str, RunMetric] = {metric.name: metric for metric in _registry()}
 
 
 def metrics(run: RunRecord) -> dict[str, float]:
@@ -152,8 +154,8 @@ def metrics(run: RunRecord) -> dict[str, float]:
         ratios = finish_time_fairness(run) if finished else np.array([math.inf])
         values["max_unfairness"], values["unfair_share"] = float(ratios.max()), float(np.mean(ratios > 1))
     values["makespan_s"] = run.makespan_s if finished else math.inf
-    stretches = np.array(gang_stretches(run))
-    bounds = [-math.inf, ISOLATED, WITHIN_10, WITHIN_20, math.inf]
+    stretches = np.array(gang_slowdowns(run))
+    bounds = [-math.inf, MAX_ISOLATED_SLOWDOWN, WITHIN_10, WITHIN_20, math.inf]
     for name, low, high in zip(LOSS_CLASSES, bounds[:-1], bounds[1:], strict=True):
         share = np.mean((low < stretches) & (stretches <= high)) if len(stretches) else math.nan
         values[name] = float(share)
@@ -185,7 +187,7 @@ def finish_time_fairness(run: RunRecord) -> np.ndarray:
     return np.array([job.completion_s for job in run.jobs]) * np.array([job.slowdown for job in run.jobs]) / over
 
 
-def gang_stretches(run: RunRecord) -> list[float]:
+def gang_slowdowns(run: RunRecord) -> list[float]:
     """The stretch of every gang that finished.
 
     A stay's stretch is over the isolated time of the *whole* gang. So the last stay of a gang that was
@@ -194,5 +196,5 @@ def gang_stretches(run: RunRecord) -> list[float]:
     """
     total: defaultdict[tuple[int, int], float] = defaultdict(float)
     for gang in run.gangs:
-        total[gang.job, gang.gang] += gang.stretch
+        total[gang.job, gang.gang] += gang.slowdown
     return [total[gang.job, gang.gang] for gang in run.gangs if gang.outcome == "finished"]

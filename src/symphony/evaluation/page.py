@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from symphony.evaluation.archive import ScenarioMeta
-from symphony.evaluation.plots import CONTENDED, KERNEL_PALETTE, LOSS_COLOURS, PALETTE, Bar, colours, lanes
+from symphony.evaluation.plots import KERNEL_PALETTE, LOSS_COLOURS, MIN_CONTENDED_SLOWDOWN, PALETTE, Bar, colours, lanes
 from symphony.evaluation.statistics import main_estimate, verdict
 from symphony.simulator.records import RunRecord
 
@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from symphony.evaluation.report import Report
 
 SCHEDULED_SEEDS = 3
-BARS = 60_000  # of all schedules together; about 2 MB
-_IDLE_DEVICES = 256  # on larger clusters, devices that no embedded bar uses are left out
-_BASELINES = 12  # with more policies than this, the page compares with the report's baseline only
-_TICKS = 1_000_000  # a schedule's times are whole numbers of its length divided by this
-_LEVELS = np.concatenate([np.linspace(0, 0.99, 100), np.linspace(0.991, 1, 10)])  # of the embedded distributions
+MAX_BARS = 60_000  # of all schedules together; about 2 MB
+_MAX_IDLE_DEVICES = 256  # on larger clusters, devices that no embedded bar uses are left out
+_MAX_PAIRED_POLICIES = 12  # with more policies than this, the page compares with the report's baseline only
+_TICKS_PER_SCHEDULE = 1_000_000  # a schedule's times are whole numbers of its length divided by this
+_QUANTILE_LEVELS = np.concatenate(
+    [np.linspace(0, 0.99, 100), np.linspace(0.991, 1, 10)]
+)  # of the embedded distributions
 
 
 def html(report: Report) -> str:
@@ -53,7 +55,7 @@ def payload(report: Report) -> dict[str, Any]:
     base = report.baseline_for(None)
     first = report.scenarios[report.seeds[0]]
     colour = colours(report)
-    bases = report.policies if len(report.policies) <= _BASELINES else (base,)
+    bases = report.policies if len(report.policies) <= _MAX_PAIRED_POLICIES else (base,)
     runs = [report.run_of[policy, report.seeds[0]] for policy in report.policies]
     return {
         "topology": first.topology,
@@ -74,7 +76,7 @@ def payload(report: Report) -> dict[str, Any]:
         "loss_colours": LOSS_COLOURS,
         "palette": PALETTE,
         "kernel_palette": KERNEL_PALETTE,
-        "contended": CONTENDED,
+        "contended": MIN_CONTENDED_SLOWDOWN,
         "metrics": [
             {
                 "name": m.name,
@@ -88,7 +90,7 @@ def payload(report: Report) -> dict[str, Any]:
             }
             for m in report.metrics
         ],
-        "levels": [_rounded(level) for level in _LEVELS],
+        "levels": [_rounded(level) for level in _QUANTILE_LEVELS],
         "distributions": {
             "slow-down": _distributions(report, "slowdown"),
             "completion time": _distributions(report, "completion_s"),
@@ -113,7 +115,7 @@ def scheduled_seeds(report: Report) -> list[tuple[int, str]]:
             (order[-1], f"the worst for {best} against {base}"),
         ]
     bars = max(_bars(report, seed) for seed, _ in chosen)
-    return chosen[: max(1, BARS // max(1, bars))]
+    return chosen[: max(1, MAX_BARS // max(1, bars))]
 
 
 def _bars(report: Report, seed: int) -> int:
@@ -137,13 +139,15 @@ def _distributions(report: Report, field: str) -> list[list[float | None]]:
     for policy in report.policies:
         values = [getattr(job, field) for seed in report.seeds for job in report.run_of[policy, seed].jobs]
         # This method picks values and never lies between two of them, one of which may be infinite.
-        rows.append([_rounded(x) for x in np.quantile(values, _LEVELS, method="inverted_cdf")] if values else [])
+        rows.append(
+            [_rounded(x) for x in np.quantile(values, _QUANTILE_LEVELS, method="inverted_cdf")] if values else []
+        )
     return rows
 
 
 def _schedules(report: Report) -> list[dict[str, Any]]:
     chosen = scheduled_seeds(report)
-    most = BARS // (len(chosen) * len(report.policies))
+    most = MAX_BARS // (len(chosen) * len(report.policies))
     return [_schedule(report, seed, why, max(1, most)) for seed, why in chosen]
 
 
@@ -160,12 +164,12 @@ def _schedule(report: Report, seed: int, why: str, most: int) -> dict[str, Any]:
             kept += 1
         cut.append((run, lanes(stays[:kept]), len(stays) - kept))
     used = {bar.device for _, bars, _ in cut for bar in bars}
-    shown = [d for d in range(len(meta.devices)) if d in used or len(meta.devices) <= _IDLE_DEVICES]
+    shown = [d for d in range(len(meta.devices)) if d in used or len(meta.devices) <= _MAX_IDLE_DEVICES]
     place = {device: i for i, device in enumerate(shown)}
     kernels = list(dict.fromkeys(kernel for graph in meta.graphs for kernel in graph.kernels))
     names = _Numbers()
     end = max((bar.stay.finish_s for _, bars, _ in cut for bar in bars), default=1.0)
-    tick = max(end, 1e-9) / _TICKS
+    tick = max(end, 1e-9) / _TICKS_PER_SCHEDULE
     return {
         "seed": seed,
         "why": why,
@@ -221,7 +225,7 @@ def _columns(
         "queued": [ticks(stay.start_s - stay.placed_s) for stay in stays],
         "undecided": [ticks(stay.placed_s - stay.ready_s) for stay in stays],
         "setup": [ticks(stay.setup_s) for stay in stays],
-        "stretch": [round(1000 * stay.stretch) for stay in stays],
+        "stretch": [round(1000 * stay.slowdown) for stay in stays],
         "cut": {i: stay.outcome for i, stay in enumerate(stays) if stay.outcome != "finished"},
         "workers": [len(stay.devices) for stay in stays],
         "bar_device": [place[bar.device] for bar in bars],

@@ -33,7 +33,7 @@ KERNEL_PALETTE = (
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))  # once the palette is used up
 LOSS_COLOURS = ("#0072B2", "#8CC5E3", "#F3C06B", "#D55E00")
 LOSS_TITLES = ("isolated speed", "slowed ≤ 10%", "10 to 20%", "over 20%")
-CONTENDED = 1.05  # a stretch above this is drawn as contention
+MIN_CONTENDED_SLOWDOWN = 1.05  # a stretch above this is drawn as contention
 _INK, _FAINT, _RED = "#222222", "#D8D8D8", "#C1121F"
 _GANTT_LANES, _GANTT_BARS = 64, 4_000  # beyond these, one cannot see anything in a picture
 
@@ -216,7 +216,7 @@ def gantt(report: Report, seed: int | None = None, policies: Sequence[str] | Non
             stay = bar.stay
             box = [(stay.start_s, y), (stay.start_s, y + 0.86), (stay.finish_s, y + 0.86), (stay.finish_s, y)]
             boxes[kernel.get((graph_of.get(stay.job, 0), stay.gang), "?")].append(box)
-            if stay.stretch > CONTENDED:
+            if stay.slowdown > MIN_CONTENDED_SLOWDOWN:
                 contended.append(box)
         for name, polygons in boxes.items():
             ax.add_collection(PolyCollection(polygons, facecolor=shade.get(name, "#999999"), linewidth=0))

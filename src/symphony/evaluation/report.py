@@ -22,8 +22,8 @@ from rich.text import Text
 
 from symphony.evaluation import archive
 from symphony.evaluation.archive import Contents, DeviceMeta, GraphMeta, ScenarioMeta
-from symphony.evaluation.metrics import LOSS_CLASSES, METRICS, Metric, metrics
-from symphony.evaluation.statistics import Estimate, Paired, main_estimate, paired, verdict
+from symphony.evaluation.metrics import LOSS_CLASSES, METRICS, RunMetric, metrics
+from symphony.evaluation.statistics import IntervalEstimate, Paired, main_estimate, paired, verdict
 from symphony.problem.errors import InputError
 from symphony.simulator.records import RunRecord
 
@@ -71,7 +71,7 @@ class Report:
         return {key: metrics(run) for key, run in self.run_of.items()}
 
     @cached_property
-    def metrics(self) -> tuple[Metric, ...]:
+    def metrics(self) -> tuple[RunMetric, ...]:
         """The metrics that these runs have, in the order of `METRICS`."""
         present = set().union(*self.metrics_of.values())
         return tuple(metric for name, metric in METRICS.items() if name in present)
@@ -129,7 +129,7 @@ class Report:
         result, answer = self.paired(best, _HEADLINE, base), self.verdict(best, _HEADLINE, base)
         if result.ratio is None:
             return f"{lead}{best} and {self.label(base)} cannot be compared: a run of one of them never ended."
-        if result.ratio == Estimate(1.0, 1.0, 1.0):
+        if result.ratio == IntervalEstimate(1.0, 1.0, 1.0):
             return f"{best} and {self.label(base)} have the same mean completion time on every seed."
         change = _change(result.ratio.value)
         text = f"{lead}The mean completion time of {best} is {change} than that of {self.label(base)}"
@@ -257,12 +257,12 @@ class Report:
         target.write_text(page.html(self), encoding="utf-8")
         return target
 
-    def _metric(self, name: str) -> Metric:
+    def _metric(self, name: str) -> RunMetric:
         if name not in METRICS:
             raise _unknown("metric", name, METRICS)
         return METRICS[name]
 
-    def _against(self, policy: str, metric: Metric, base: str) -> list[Text]:
+    def _against(self, policy: str, metric: RunMetric, base: str) -> list[Text]:
         if policy == base:
             return [Text("baseline", style="dim"), Text("")]
         result = self.paired(policy, metric.name, base)
@@ -384,7 +384,7 @@ def _plain(value: float, digits: int) -> Text:
     return Text(f"{value:,.{min(decimals, digits)}f}")
 
 
-def _signed(estimate: Estimate, metric: Metric | None) -> str:
+def _signed(estimate: IntervalEstimate, metric: RunMetric | None) -> str:
     """An estimate with sign and interval: of a ratio (no metric) as a percentage, else in its unit."""
 
     def show(value: float) -> str:

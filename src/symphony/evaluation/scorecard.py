@@ -18,25 +18,25 @@ from rich.text import Text
 from symphony.evaluation.compare import scenario
 from symphony.evaluation.metrics import METRICS
 from symphony.evaluation.report import Printable
-from symphony.evaluation.statistics import Estimate, paired
-from symphony.evaluation.survey import Place, Survey, survey
+from symphony.evaluation.statistics import IntervalEstimate, paired
+from symphony.evaluation.survey import Survey, SurveyWorkload, survey
 from symphony.oracle.exact import cp_sat
 from symphony.oracle.oracle import Oracle
-from symphony.oracle.provable import four
+from symphony.oracle.provable import four_devices
 from symphony.policies import named
 from symphony.simulator.run import simulate
 from symphony.simulator.scenarios import CALM
 
-SEED = 500_000  # the first that is held out; training draws from two million on
-JOBS = 66
+FIRST_HELD_OUT_SEED = 500_000  # the first that is held out; training draws from two million on
+SCORECARD_JOBS = 66
 # The shipped policy has seen both clusters, and all of these families but series-parallel.
-PLACES = (
-    *(Place(name, "paper") for name in ("variant-calling", "eeg", "intrusion", "layered", "fork-join")),
-    Place("series-parallel", "paper"),
-    Place("variant-calling", "machine"),
-    Place("layered", "machine"),
+SCORECARD_WORKLOADS = (
+    *(SurveyWorkload(name, "paper") for name in ("variant-calling", "eeg", "intrusion", "layered", "fork-join")),
+    SurveyWorkload("series-parallel", "paper"),
+    SurveyWorkload("variant-calling", "machine"),
+    SurveyWorkload("layered", "machine"),
 )
-SMALL = ("layered:16", "fork-join:16", "series-parallel:16", "cholesky:4")  # few enough tasks for proofs
+PROVABLE_GRAPHS = ("layered:16", "fork-join:16", "series-parallel:16", "cholesky:4")  # few enough tasks for proofs
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Score:
     against: str
     what: str
     where: str
-    reached: Estimate
+    reached: IntervalEstimate
     aim: float
     at_most: bool  # or at least
 
@@ -112,8 +112,8 @@ def evaluate(
     directory: str | Path,
     *,
     seeds: int = 20,
-    jobs: int = JOBS,
-    places: Sequence[Place] = PLACES,
+    jobs: int = SCORECARD_JOBS,
+    places: Sequence[SurveyWorkload] = SCORECARD_WORKLOADS,
     instances: int = 20,
     oracle_s: float = 20.0,
     command: str = "",
@@ -128,12 +128,12 @@ def evaluate(
     share = 0.7 if instances else 1.0
     tell = progress or (lambda what, share: None)
     rivals = dict.fromkeys(aim.rival for aim in AIMS)
-    plain = {Place(_with_jobs(place.workload, jobs), place.topology): str(place) for place in places}
+    plain = {SurveyWorkload(_with_jobs(place.workload, jobs), place.topology): str(place) for place in places}
     run = survey(
         [policy, *(name for name in rivals if name != policy)],
         list(plain),
         directory,
-        seeds=range(SEED, SEED + seeds),
+        seeds=range(FIRST_HELD_OUT_SEED, FIRST_HELD_OUT_SEED + seeds),
         progress=lambda what, done: tell(what, share * done),
     )
     scores = []
@@ -145,7 +145,7 @@ def evaluate(
         values = np.concatenate([run.cell_of[place, policy].values(metric) for place in run.places])
         at_most = METRICS[metric].better == "lower"
         scores.append(
-            Score("no contention", f"gangs {what}", "all workloads", Estimate(values.mean()), aim_at, at_most)
+            Score("no contention", f"gangs {what}", "all workloads", IntervalEstimate(values.mean()), aim_at, at_most)
         )
     ratios: dict[str, float] = {}
     for number in range(instances):
@@ -156,7 +156,7 @@ def evaluate(
         values = np.array(list(ratios.values()))
         for what, value, most in (("median", np.median(values), 1.04), ("p99", np.quantile(values, 0.99), 1.15)):
             where = f"{len(values)} graphs on four devices"
-            scores.append(Score("oracle", f"makespan, {what}", where, Estimate(float(value)), most, True))
+            scores.append(Score("oracle", f"makespan, {what}", where, IntervalEstimate(float(value)), most, True))
     return Scorecard(policy, tuple(scores), run, ratios, command)
 
 
@@ -164,7 +164,7 @@ def _with_jobs(spec: str, jobs: int) -> str:
     return f"{spec}{'&' if '?' in spec else '?'}jobs={jobs}"
 
 
-def _against(run: Survey, policy: str, aim: Aim, places: Sequence[Place], where: str) -> Score:
+def _against(run: Survey, policy: str, aim: Aim, places: Sequence[SurveyWorkload], where: str) -> Score:
     """Ratios to a rival, paired by seed, averaged over workloads."""
 
     def level(name: str) -> np.ndarray:
@@ -172,22 +172,22 @@ def _against(run: Survey, policy: str, aim: Aim, places: Sequence[Place], where:
 
     both = [place for place in places if (place, policy) in run.cell_of and (place, aim.rival) in run.cell_of]
     if len(both) < len(places):
-        return Score(aim.rival, aim.metric, where, Estimate(float("nan")), aim.ratio, True)
-    ratio = paired(level(policy), level(aim.rival)).ratio or Estimate(float("nan"))
+        return Score(aim.rival, aim.metric, where, IntervalEstimate(float("nan")), aim.ratio, True)
+    ratio = paired(level(policy), level(aim.rival)).ratio or IntervalEstimate(float("nan"))
     return Score(aim.rival, aim.metric, where, ratio, aim.ratio, True)
 
 
 def _beside_oracle(policy: str, number: int, seconds: float) -> tuple[str, float]:
     """One small graph: how much longer it takes than the best plan, and that plan's label."""
-    spec = SMALL[number % len(SMALL)] + "?jobs=1"
-    one = scenario(four(bus=False), spec, SEED + number, CALM)
+    spec = PROVABLE_GRAPHS[number % len(PROVABLE_GRAPHS)] + "?jobs=1"
+    one = scenario(four_devices(bus=False), spec, FIRST_HELD_OUT_SEED + number, CALM)
     solution = Oracle(time_limit_s=seconds, starts=("eft-belief", "heft", "dmdas")).solve(one)
     (run,) = simulate([one], named(policy))
     makespan = max(job.finish_s for job in run.jobs)
     return f"{spec} seed {one.seed} ({solution.label})", makespan / solution.value_s
 
 
-def _shown(estimate: Estimate) -> str:
+def _shown(estimate: IntervalEstimate) -> str:
     if estimate.low is None or estimate.high is None:
         return f"{estimate.value:.3f}"
     return f"{estimate.value:.3f} ({estimate.low:.3f} … {estimate.high:.3f})"

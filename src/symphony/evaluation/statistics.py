@@ -28,17 +28,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtrit
 
-from symphony.evaluation.metrics import Metric
+from symphony.evaluation.metrics import RunMetric
 from symphony.problem.errors import InputError
 
 CONFIDENCE = 0.95
-_SAME = 1e-6  # relative; times are computed in single precision, so that less than this is rounding
+_MIN_RELATIVE_DIFFERENCE = 1e-6  # relative; times are computed in single precision, so that less than this is rounding
 
 Verdict = Literal["better", "worse", "higher", "lower", "not distinguishable", "one seed", "not comparable"]
 
 
 @dataclass(frozen=True)
-class Estimate:
+class IntervalEstimate:
     """A value and the ends of its 95% confidence interval (None where there is a single seed)."""
 
     value: float
@@ -55,8 +55,8 @@ class Paired:
     """One policy against another on the same seeds."""
 
     seeds: int
-    difference: Estimate  # mean of ours - theirs; nan if a run of either never ended
-    ratio: Estimate | None  # geometric mean of ours / theirs; None unless all values are positive and finite
+    difference: IntervalEstimate  # mean of ours - theirs; nan if a run of either never ended
+    ratio: IntervalEstimate | None  # geometric mean of ours / theirs; None unless all values are positive and finite
     p: float | None  # Wilcoxon signed-rank, two-sided: a check that assumes nothing about the shape of the spread
 
 
@@ -71,25 +71,25 @@ def paired(ours: ArrayLike, theirs: ArrayLike) -> Paired:
         )
     if not (np.isfinite(a).all() and np.isfinite(b).all()):
         # Leaving out the seeds on which a policy stalled would flatter it.
-        return Paired(len(a), Estimate(math.nan), None, None)
+        return Paired(len(a), IntervalEstimate(math.nan), None, None)
     # Whoever comes first: `np.isclose` would ask for a share of the second.
-    a = np.where(np.abs(a - b) <= _SAME * np.maximum(np.abs(a), np.abs(b)), b, a)
+    a = np.where(np.abs(a - b) <= _MIN_RELATIVE_DIFFERENCE * np.maximum(np.abs(a), np.abs(b)), b, a)
     if (a <= 0).any() or (b <= 0).any():
         return Paired(len(a), _student(a - b), None, _wilcoxon(a - b))
     logs = np.log(a) - np.log(b)  # not log(a / b), whose rounding would break ties
     log = _student(logs)
-    ratio = Estimate(math.exp(log.value), *(None if x is None else math.exp(x) for x in (log.low, log.high)))
+    ratio = IntervalEstimate(math.exp(log.value), *(None if x is None else math.exp(x) for x in (log.low, log.high)))
     return Paired(len(a), _student(a - b), ratio, _wilcoxon(logs))
 
 
-def main_estimate(comparison: Paired, metric: Metric) -> tuple[Estimate, float]:
+def main_estimate(comparison: Paired, metric: RunMetric) -> tuple[IntervalEstimate, float]:
     """The estimate that a metric is judged by, ratio or difference, and what it is where nothing differs."""
     if metric.relative and comparison.ratio is not None:
         return comparison.ratio, 1.0
     return comparison.difference, 0.0
 
 
-def verdict(comparison: Paired, metric: Metric) -> Verdict:
+def verdict(comparison: Paired, metric: RunMetric) -> Verdict:
     """What may be said: a direction if the 95% interval leaves out "no difference"."""
     estimate, nothing = main_estimate(comparison, metric)
     if math.isnan(estimate.value):
@@ -119,13 +119,13 @@ def holm(p: Sequence[float | None]) -> list[float]:
     return corrected
 
 
-def _student(sample: NDArray[np.float64]) -> Estimate:
+def _student(sample: NDArray[np.float64]) -> IntervalEstimate:
     n = len(sample)
     mean = float(np.mean(sample))
     if n == 1:
-        return Estimate(mean)
+        return IntervalEstimate(mean)
     half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2) * np.std(sample, ddof=1) / math.sqrt(n))
-    return Estimate(mean, mean - half, mean + half)
+    return IntervalEstimate(mean, mean - half, mean + half)
 
 
 def _wilcoxon(sample: NDArray[np.float64]) -> float | None:

@@ -38,12 +38,12 @@ from symphony.simulator.records import RunRecord
 from symphony.simulator.run import simulate
 from symphony.simulator.scenarios import Disturbances, Scenario, stack
 
-FORMAT = "symphony.survey/1"
-ALPHA = 0.05  # of all comparisons with the winner of a workload together
+SURVEY_FORMAT = "symphony.survey/1"
+WINNER_ALPHA = 0.05  # of all comparisons with the winner of a workload together
 
 
 @dataclass(frozen=True)
-class Place:
+class SurveyWorkload:
     """A workload on a topology, as people write it: `cholesky:10?jobs=5@machine`."""
 
     workload: str
@@ -53,10 +53,10 @@ class Place:
         return f"{self.workload}@{self.topology}"
 
     @staticmethod
-    def of(spec: str, default: str) -> Place:
+    def of(spec: str, default: str) -> SurveyWorkload:
         """From a spec; without @, on the default topology."""
         workload, at, cluster = spec.rpartition("@")
-        place = Place(workload, cluster) if at else Place(spec, default)
+        place = SurveyWorkload(workload, cluster) if at else SurveyWorkload(spec, default)
         if not place.workload or not place.topology:
             raise InputError(f"{spec!r} names no workload", hint="write WORKLOAD or WORKLOAD@TOPOLOGY")
         return place
@@ -66,7 +66,7 @@ class Place:
 class Cell:
     """One policy on one workload: every metric of every seed, and every job's times."""
 
-    place: Place
+    place: SurveyWorkload
     policy: str
     cheats: bool
     seeds: tuple[int, ...]
@@ -79,7 +79,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Standing:
+class PolicyStanding:
     """How a policy did on one workload, against the winner there."""
 
     policy: str
@@ -97,7 +97,7 @@ class Survey:
     command: str
 
     @cached_property
-    def places(self) -> tuple[Place, ...]:
+    def places(self) -> tuple[SurveyWorkload, ...]:
         """Workloads, in the order in which they were run."""
         return tuple(dict.fromkeys(cell.place for cell in self.cells))
 
@@ -112,11 +112,11 @@ class Survey:
         return frozenset(cell.policy for cell in self.cells if cell.cheats)
 
     @cached_property
-    def cell_of(self) -> Mapping[tuple[Place, str], Cell]:
+    def cell_of(self) -> Mapping[tuple[SurveyWorkload, str], Cell]:
         """Cells by workload and policy."""
         return {(cell.place, cell.policy): cell for cell in self.cells}
 
-    def standings(self, place: Place, metric: str = "mean_completion_s") -> list[Standing]:
+    def standings(self, place: SurveyWorkload, metric: str = "mean_completion_s") -> list[PolicyStanding]:
         """The policies on one workload, the best first. The winner is the best that does not cheat.
 
         A policy is tied with the winner unless a signed-rank test, corrected for the number of policies (Holm), tells
@@ -130,11 +130,11 @@ class Survey:
         pairs = {cell.policy: paired(cell.values(metric), winner.values(metric)) for cell in others}
         told = dict(zip(pairs, holm([pair.p for pair in pairs.values()]), strict=True))
         return [
-            Standing(
+            PolicyStanding(
                 cell.policy,
                 float(cell.values(metric).mean()),
                 pairs.get(cell.policy),
-                cell is winner or told[cell.policy] > ALPHA,
+                cell is winner or told[cell.policy] > WINNER_ALPHA,
             )
             for cell in order
         ]
@@ -181,7 +181,7 @@ class Survey:
         if self.cheats:
             notes.append(f"{DAGGER} cheats: sees the true state, and cannot win.")
         seeds, others = len(self.cells[0].seeds), len(self.policies) - 1
-        enough = math.ceil(math.log2(2 * others / ALPHA)) if others else 0
+        enough = math.ceil(math.log2(2 * others / WINNER_ALPHA)) if others else 0
         if seeds < enough:
             notes.append(f"{seeds} seeds are too few to tell {others + 1} policies apart: run at least {enough}.")
         return [*notes, *(f"left out: {line}" for line in self.skipped)]
@@ -196,7 +196,7 @@ class Survey:
 
     def to_json(self, path: str | Path) -> None:
         """Write every metric of every cell, and every job's times; compressed if the path ends in `.gz`."""
-        text = json.dumps({"format": FORMAT, "command": self.command, "cells": [_out(c) for c in self.cells]})
+        text = json.dumps({"format": SURVEY_FORMAT, "command": self.command, "cells": [_out(c) for c in self.cells]})
         data = text.encode()
         Path(path).write_bytes(gzip.compress(data, 6, mtime=0) if str(path).endswith(".gz") else data)
 
@@ -205,7 +205,7 @@ def _behind(ratio: float) -> Text:
     return Text("–" if not math.isfinite(ratio) else f"{ratio - 1:+.1%}".replace("-", "−"))
 
 
-def _shown(standing: Standing | None) -> Text:
+def _shown(standing: PolicyStanding | None) -> Text:
     if standing is None:
         return Text("")
     if standing.against is None:
@@ -217,7 +217,7 @@ def _shown(standing: Standing | None) -> Text:
 
 def survey(
     policies: Mapping[str, Policy] | Iterable[str],
-    places: Sequence[Place],
+    places: Sequence[SurveyWorkload],
     directory: str | Path,
     *,
     seeds: Sequence[int] = range(20),
@@ -269,7 +269,7 @@ def survey(
 
 
 def _cells(
-    place: Place,
+    place: SurveyWorkload,
     policies: Mapping[str, Policy],
     scenarios: Sequence[Scenario],
     folder: Path,
@@ -302,7 +302,7 @@ def _for_sorting(value: float) -> float:
     return value if math.isfinite(value) else math.inf
 
 
-def _cell(place: Place, name: str, cheats: bool, runs: Sequence[RunRecord]) -> Cell:
+def _cell(place: SurveyWorkload, name: str, cheats: bool, runs: Sequence[RunRecord]) -> Cell:
     values = [metrics(run) for run in runs]
     names = dict.fromkeys(key for one in values for key in one)
     return Cell(
@@ -320,7 +320,7 @@ def _columns(run: RunRecord) -> dict[str, list[float]]:
     return {name: [float(getattr(job, name)) for job in run.jobs] for name in fields}
 
 
-def _file(folder: Path, place: Place, name: str, policy: Policy, scenarios: Sequence[Scenario]) -> Path:
+def _file(folder: Path, place: SurveyWorkload, name: str, policy: Policy, scenarios: Sequence[Scenario]) -> Path:
     """The file of a cell. Its name holds a digest of what the numbers depend on.
 
     Topologies, workloads, policies and the simulator enter by content, because one of the same name may have changed.
@@ -334,7 +334,7 @@ def _file(folder: Path, place: Place, name: str, policy: Policy, scenarios: Sequ
 
 
 @cache
-def _simulator() -> str:
+def _code_digest() -> str:
     """A digest of the code that results depend on: a change that changes them must not meet old numbers."""
     root = Path(__file__).parents[1]
     folders = ("problem", "scheduling", "simulator", "baselines", "policies")
@@ -343,7 +343,7 @@ def _simulator() -> str:
 
 
 def _identity(policy: Policy, scenarios: Sequence[Scenario]) -> Iterator[str]:
-    yield f"{FORMAT} {_simulator()}"
+    yield f"{SURVEY_FORMAT} {_code_digest()}"
     numbers, structure = jax.tree.flatten(policy)
     yield f"{structure} {[np.asarray(x).tolist() for x in numbers]}"
     try:
@@ -368,7 +368,7 @@ def _out(cell: Cell) -> dict[str, Any]:
 
 
 def _save(cell: Cell, path: Path) -> None:
-    text = json.dumps({"format": FORMAT, **_out(cell)}, separators=(",", ":"))
+    text = json.dumps({"format": SURVEY_FORMAT, **_out(cell)}, separators=(",", ":"))
     # A cell that was being written when the run was stopped must not be taken for a whole one.
     unfinished = path.with_name(path.name + ".part")
     unfinished.write_bytes(gzip.compress(text.encode(), 6, mtime=0))
@@ -382,7 +382,7 @@ def _load(path: Path) -> Cell | None:
     try:
         document: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()))
         return Cell(
-            Place(document["workload"], document["topology"]),
+            SurveyWorkload(document["workload"], document["topology"]),
             document["policy"],
             document["cheats"],
             tuple(document["seeds"]),

@@ -13,9 +13,16 @@ from symphony.evaluation.metrics import METRICS
 from symphony.evaluation.page import for_script
 from symphony.evaluation.report import DAGGER
 from symphony.evaluation.statistics import holm
-from symphony.evaluation.survey import ALPHA, Survey
+from symphony.evaluation.survey import WINNER_ALPHA, Survey
 
-SHOWN = ("mean_completion_s", "p99_completion_s", "mean_slowdown", "p99_slowdown", "makespan_s", "decisions_per_s")
+SHOWN_METRICS = (
+    "mean_completion_s",
+    "p99_completion_s",
+    "mean_slowdown",
+    "p99_slowdown",
+    "makespan_s",
+    "decisions_per_s",
+)
 
 
 def html(survey: Survey) -> str:
@@ -28,7 +35,7 @@ def html(survey: Survey) -> str:
             (f"Unfair: {cheating} ({DAGGER}) sees the true state and cannot win. " if cheating else "")
             + "Deciding takes no simulated time unless --latency-s is given, however slow a policy is."
         ),
-        "test": f"Wilcoxon's signed-rank test (Holm's correction, {ALPHA:.0%} for a row)",
+        "test": f"Wilcoxon's signed-rank test (Holm's correction, {WINNER_ALPHA:.0%} for a row)",
         "command": markup.escape(survey.command),
         "data": for_script(payload(survey)),
     }
@@ -51,7 +58,7 @@ def headline(survey: Survey) -> str:
 def payload(survey: Survey) -> dict[str, Any]:
     """What the page's script draws from."""
     present = set().union(*(cell.metrics for cell in survey.cells))
-    shown = [name for name in SHOWN if name in present]
+    shown = [name for name in SHOWN_METRICS if name in present]
     return {
         "metrics": [{"name": name, "title": METRICS[name].title} for name in shown],
         "labels": {p: p + DAGGER if p in survey.cheats else p for p in survey.policies},

@@ -17,7 +17,7 @@ from symphony.problem.topology import Topology
 from symphony.problem.workload import Edge, Kernel, Profile, Task, TaskGraph
 
 
-class _Row(NamedTuple):
+class _KernelCosts(NamedTuple):
     """A kernel: its times on a slot of a Power8 and elsewhere, and what it takes of a socket's shared parts.
 
     `compute`, `memory` and `cache` are the shares of a socket that a socket *half* filled with the kernel
@@ -37,48 +37,48 @@ class _Row(NamedTuple):
     source: str
 
 
-_P = "paper's supplement, fig. 1 (middle of the range; FPGA: 14.85)"
-_C = "chosen"
-_A = "AcMC², the accelerators of the same authors"
-_CPU = "times chosen; that it runs on CPUs only: the paper"
+_FROM_PAPER = "paper's supplement, fig. 1 (middle of the range; FPGA: 14.85)"
+_CHOSEN = "chosen"
+_FROM_ACMC2 = "AcMC², the accelerators of the same authors"
+_CPU_ONLY = "times chosen; that it runs on CPUs only: the paper"
 _EEG_FPGA = 4.3 / 0.0418  # 41.8 ms
 _EEG_K80 = _EEG_FPGA / 18.2  # 18.2 times slower than the FPGA
 _TAG_FPGA, _TAG_GPU = 48.4, 48.4 / 8.6  # CPU and GPU are 48.4 and 8.6 times slower than the FPGA
 
 # fmt: off
-_KERNELS: Mapping[str, _Row] = {
+_KERNELS: Mapping[str, _KernelCosts] = {
     # name                  power8  xeon       k80       fpga   compute, memory, cache   output  source
-    "KMerSearch":       _Row(   3.0, 0.95,      4.0,       9.0, 0.45, 0.75, 0.00,  60e6, _C),
-    "LandauVishkin":    _Row(   4.0, 0.90,      6.0,      12.0, 0.50, 0.60, 0.65,  40e6, _C),
-    "LV-CIGAR":         _Row(   1.5, 0.90,      5.0,       8.0, 0.50, 0.60, 0.50,  30e6, _C),
-    "FilterPairs":      _Row(   0.6, 1.00,      1.5,       2.0, 0.55, 0.35, 0.30,  25e6, _C),
-    "IndelRealignment": _Row(   3.0, 0.95,      0.0,       0.0, 0.50, 0.30, 0.20,  25e6, _CPU),
-    "Entropy":          _Row(   0.5, 0.85,      8.0,       6.0, 0.10, 0.00, 0.20,   2e6, _C),
-    "Gaussian":         _Row(   0.4, 0.85,     10.0,       8.0, 0.55, 0.35, 0.55,   2e6, _C),
-    "Thresholding":     _Row(   0.2, 0.90,      5.0,       5.0, 0.40, 0.00, 0.00,   1e6, _C),
-    "KMerConst":        _Row(   1.5, 0.95,      2.0,       4.0, 0.50, 0.85, 0.00,  20e6, _C),
-    "DeBruijn":         _Row(   2.0, 1.00,      0.7,       1.5, 0.65, 0.55, 0.00,   5e6, _C),
-    "SmithWaterman":    _Row(   3.0, 0.85,     12.0,      20.0, 0.65, 0.20, 0.00,   5e6, _C),
-    "PairHMM":          _Row(  15.0, 0.85,     14.5,     14.85, 0.35, 0.25, 0.90,   2e6, _P),
-    "Genotype":         _Row(   0.5, 1.00,      1.0,       1.0, 0.15, 0.05, 0.02,   5e5, _C),
-    "GenomeDiff":       _Row(   0.3, 1.00,      1.2,       1.0, 0.15, 0.05, 0.02,   1e5, _C),
+    "KMerSearch":       _KernelCosts(   3.0, 0.95,      4.0,       9.0, 0.45, 0.75, 0.00,  60e6, _CHOSEN),
+    "LandauVishkin":    _KernelCosts(   4.0, 0.90,      6.0,      12.0, 0.50, 0.60, 0.65,  40e6, _CHOSEN),
+    "LV-CIGAR":         _KernelCosts(   1.5, 0.90,      5.0,       8.0, 0.50, 0.60, 0.50,  30e6, _CHOSEN),
+    "FilterPairs":      _KernelCosts(   0.6, 1.00,      1.5,       2.0, 0.55, 0.35, 0.30,  25e6, _CHOSEN),
+    "IndelRealignment": _KernelCosts(   3.0, 0.95,      0.0,       0.0, 0.50, 0.30, 0.20,  25e6, _CPU_ONLY),
+    "Entropy":          _KernelCosts(   0.5, 0.85,      8.0,       6.0, 0.10, 0.00, 0.20,   2e6, _CHOSEN),
+    "Gaussian":         _KernelCosts(   0.4, 0.85,     10.0,       8.0, 0.55, 0.35, 0.55,   2e6, _CHOSEN),
+    "Thresholding":     _KernelCosts(   0.2, 0.90,      5.0,       5.0, 0.40, 0.00, 0.00,   1e6, _CHOSEN),
+    "KMerConst":        _KernelCosts(   1.5, 0.95,      2.0,       4.0, 0.50, 0.85, 0.00,  20e6, _CHOSEN),
+    "DeBruijn":         _KernelCosts(   2.0, 1.00,      0.7,       1.5, 0.65, 0.55, 0.00,   5e6, _CHOSEN),
+    "SmithWaterman":    _KernelCosts(   3.0, 0.85,     12.0,      20.0, 0.65, 0.20, 0.00,   5e6, _CHOSEN),
+    "PairHMM":          _KernelCosts(  15.0, 0.85,     14.5,     14.85, 0.35, 0.25, 0.90,   2e6, _FROM_PAPER),
+    "Genotype":         _KernelCosts(   0.5, 1.00,      1.0,       1.0, 0.15, 0.05, 0.02,   5e5, _CHOSEN),
+    "GenomeDiff":       _KernelCosts(   0.3, 1.00,      1.2,       1.0, 0.15, 0.05, 0.02,   1e5, _CHOSEN),
     # EEG-Graph: one 3 s chunk of a recording. CPU 4.3 s.
-    "EEGFilter":        _Row(  0.20, 0.90,     10.0,      12.0, 0.50, 0.40, 0.10,   2e6, _C),
-    "EEGFeatures":      _Row(  0.30, 0.90,      8.0,      10.0, 0.50, 0.30, 0.20,   5e5, _C),
-    "EEGInference":     _Row(   4.3, 1.00, _EEG_K80, _EEG_FPGA, 0.50, 0.10, 0.30,   1e5, _A),
-    "EEGLabel":         _Row(  0.05, 1.00,      1.0,       1.0, 0.30, 0.10, 0.05,   1e4, _C),
+    "EEGFilter":        _KernelCosts(  0.20, 0.90,     10.0,      12.0, 0.50, 0.40, 0.10,   2e6, _CHOSEN),
+    "EEGFeatures":      _KernelCosts(  0.30, 0.90,      8.0,      10.0, 0.50, 0.30, 0.20,   5e5, _CHOSEN),
+    "EEGInference":     _KernelCosts(   4.3, 1.00, _EEG_K80, _EEG_FPGA, 0.50, 0.10, 0.30,   1e5, _FROM_ACMC2),
+    "EEGLabel":         _KernelCosts(  0.05, 1.00,      1.0,       1.0, 0.30, 0.10, 0.05,   1e4, _CHOSEN),
     # AttackTagger: 100 events. FPGA 0.4 ms an event, CPU 48.4 times that.
-    "AlertParse":       _Row(  0.02, 1.00,      0.5,       1.5, 0.40, 0.20, 0.05,   1e5, _C),
-    "AlertCorrelate":   _Row(  0.05, 0.95,      2.0,       3.0, 0.45, 0.50, 0.10,   5e4, _C),
-    "AttackTagger":     _Row( 1.936, 1.00, _TAG_GPU, _TAG_FPGA, 0.50, 0.10, 0.20,   1e4, _A),
-    "AlertDecide":      _Row(  0.01, 1.00,      0.5,       1.0, 0.30, 0.05, 0.02,   1e3, _C),
+    "AlertParse":       _KernelCosts(  0.02, 1.00,      0.5,       1.5, 0.40, 0.20, 0.05,   1e5, _CHOSEN),
+    "AlertCorrelate":   _KernelCosts(  0.05, 0.95,      2.0,       3.0, 0.45, 0.50, 0.10,   5e4, _CHOSEN),
+    "AttackTagger":     _KernelCosts( 1.936, 1.00, _TAG_GPU, _TAG_FPGA, 0.50, 0.10, 0.20,   1e4, _FROM_ACMC2),
+    "AlertDecide":      _KernelCosts(  0.01, 1.00,      0.5,       1.0, 0.30, 0.05, 0.02,   1e3, _CHOSEN),
 }
 # fmt: on
 
 # Speeds of other GPUs relative to a K80: the K40 from PairHMM's published range, the rest chosen.
-_GPUS: Mapping[str, float] = {"k40": 7.75 / 14.5, "k80": 1.0, "p100": 1.8, "v100": 2.7, "a100": 4.5}
+_GPU_SPEEDS: Mapping[str, float] = {"k40": 7.75 / 14.5, "k80": 1.0, "p100": 1.8, "v100": 2.7, "a100": 4.5}
 # Bandwidths of their memories, in bytes/s. (A K80 is one or two GPUs; a kernel asks for what one has.)
-_DEVICE_MEMORY: Mapping[str, float] = {
+_GPU_MEMORY_BANDWIDTH: Mapping[str, float] = {
     "k40": 288e9,
     "k80": 240e9,
     "p100": 732e9,
@@ -92,11 +92,13 @@ _SOCKETS: Mapping[str, tuple[int, float, float]] = {
     "xeon": (16, 76.8e9, 40e6),
 }
 # What a device kind that is not in these lists is taken for, by its type.
-_TYPICAL = {"cpu": "xeon", "gpu": "p100"}
+_TYPICAL_KIND = {"cpu": "xeon", "gpu": "p100"}
 # Of the time at size 1, at most this much goes into the launch, whatever the size (chosen).
-_LAUNCH_S = {"cpu": 1e-5, "gpu": 1e-3, "fpga": 3e-4}
-_LINK = 4e9  # bytes/s that an accelerator with the memory demand of a whole socket streams over PCIe (chosen)
-_FOOTPRINT = 12.0  # device memory over output bytes: inputs, tables and scratch (chosen)
+_MAX_LAUNCH_S = {"cpu": 1e-5, "gpu": 1e-3, "fpga": 3e-4}
+_LINK_BYTES_PER_S = (
+    4e9  # bytes/s that an accelerator with the memory demand of a whole socket streams over PCIe (chosen)
+)
+_MEMORY_PER_OUTPUT_BYTE = 12.0  # device memory over output bytes: inputs, tables and scratch (chosen)
 
 
 def _kernel(name: str) -> Kernel:
@@ -105,9 +107,11 @@ def _kernel(name: str) -> Kernel:
 
     def add(device: str, kind: str, speed: float, demand: Mapping[str, float]) -> None:
         seconds = row.power8_s / speed
-        launch = min(_LAUNCH_S[kind], seconds / 4)
+        launch = min(_MAX_LAUNCH_S[kind], seconds / 4)
         used = {resource: amount for resource, amount in demand.items() if amount > 0}
-        implementations[device] = Profile(launch, seconds - launch, used, memory_per_work=_FOOTPRINT * row.output)
+        implementations[device] = Profile(
+            launch, seconds - launch, used, memory_per_work=_MEMORY_PER_OUTPUT_BYTE * row.output
+        )
 
     for kind, (slots, memory, cache) in _SOCKETS.items():
         # The table speaks of half a socket's slots; this is one worker.
@@ -118,15 +122,15 @@ def _kernel(name: str) -> Kernel:
             "cache": part * row.cache * cache,
         }
         add(kind, "cpu", {"power8": 1.0, "xeon": row.xeon}[kind], demand)
-    stream = _LINK * row.memory
+    stream = _LINK_BYTES_PER_S * row.memory
     host = {"link": stream, "switch": stream, "memory": stream}
     if row.k80:
-        for kind, ratio in _GPUS.items():
-            own = {"compute": 0.5 + row.compute / 2, "device_memory": row.memory * _DEVICE_MEMORY[kind]}
+        for kind, ratio in _GPU_SPEEDS.items():
+            own = {"compute": 0.5 + row.compute / 2, "device_memory": row.memory * _GPU_MEMORY_BANDWIDTH[kind]}
             add(kind, "gpu", row.k80 * ratio, own | host)
     if row.fpga:
         add("fpga", "fpga", row.fpga, {"compute": 0.5} | host)
-    for device_type, kind in _TYPICAL.items():
+    for device_type, kind in _TYPICAL_KIND.items():
         if kind in implementations:
             implementations[device_type] = implementations[kind]
     return Kernel(name, implementations)

@@ -24,7 +24,7 @@ from symphony.problem.topology import CLUSTER, LOCAL, MACHINE, PEER, RACK, SOCKE
 from symphony.problem.workload import Kernel, TaskGraph
 
 # A part of the cluster: (device kind, "" for its slots or the kind of resource row).
-Part = tuple[str, str]
+ClusterPart = tuple[str, str]
 
 
 def jobs_per_second(
@@ -41,7 +41,7 @@ def jobs_per_second(
     bandwidth = cache(lambda kind, workers: _exchange_bandwidth(topology, kind, workers))
     # use[kernel, kinds that can run it][kind][part]: what a mean job takes of a part if all of that runs on
     # the kind.
-    use: dict[tuple[str, tuple[str, ...]], dict[str, dict[Part, float]]] = {}
+    use: dict[tuple[str, tuple[str, ...]], dict[str, dict[ClusterPart, float]]] = {}
     for (name, size, workers), amount in _demand(graphs, weights).items():
         kernel = by_name[name]
         per_kind = _use(topology, kernel, size, capacity)
@@ -71,17 +71,17 @@ def _demand(graphs: Sequence[TaskGraph], weights: Sequence[float]) -> dict[tuple
     return demand
 
 
-def _capacities(topology: Topology) -> dict[Part, float]:
+def _capacities(topology: Topology) -> dict[ClusterPart, float]:
     """Slots of each device kind, and the summed capacity of each kind of row that devices of the kind touch.
 
     A row is divided by how many rows of its kind a worker touches, since it loads each of them.
     """
     resources = {resource.name: resource for resource in topology.resources}
-    capacity: dict[Part, float] = {
+    capacity: dict[ClusterPart, float] = {
         (kind, ""): count * topology.kind_of[kind].slots for kind, count in topology.kind_counts.items()
     }
-    rows: dict[Part, dict[str, float]] = defaultdict(dict)
-    touches: dict[Part, int] = defaultdict(int)
+    rows: dict[ClusterPart, dict[str, float]] = defaultdict(dict)
+    touches: dict[ClusterPart, int] = defaultdict(int)
     for device in topology.devices:
         for hop in device.route:
             row = resources[hop.resource]
@@ -92,10 +92,12 @@ def _capacities(topology: Topology) -> dict[Part, float]:
     return capacity
 
 
-def _use(topology: Topology, kernel: Kernel, size: float, capacity: dict[Part, float]) -> dict[str, dict[Part, float]]:
+def _use(
+    topology: Topology, kernel: Kernel, size: float, capacity: dict[ClusterPart, float]
+) -> dict[str, dict[ClusterPart, float]]:
     """For each kind that can run it: seconds for which one worker-unit keeps each part of the kind busy."""
     work = kernel.work(size)
-    use: dict[str, dict[Part, float]] = {}
+    use: dict[str, dict[ClusterPart, float]] = {}
     for kind, count in topology.kind_counts.items():
         profile = profile_on(kernel, topology.kind_of[kind], size)
         if profile is None or not count:
@@ -132,7 +134,7 @@ def _exchange_bandwidth(topology: Topology, kind: str, workers: int) -> float:
     return fastest_first[min(workers, len(devices)) - 1]
 
 
-def _least_busy(use: dict[tuple[str, tuple[str, ...]], dict[str, dict[Part, float]]]) -> float:
+def _least_busy(use: dict[tuple[str, tuple[str, ...]], dict[str, dict[ClusterPart, float]]]) -> float:
     """Seconds per job of the busiest part, at the best split of every kernel over device kinds."""
     from scipy.optimize import linprog  # takes a third of a second to import
     from scipy.sparse import csr_array

@@ -79,7 +79,7 @@ def dot(graph: TaskGraph) -> str:
 def svg(graph: TaskGraph) -> str:
     """A self-contained picture: levels from top to bottom, edges wider the more bytes they carry."""
     gangs, kernel_of, colour = graph.all_gangs, _kernels(graph), colours(graph)
-    rows = _untangled(graph, levels(graph))
+    rows = _ordered_rows(graph, levels(graph))
     box = [10.0 + 16.0 * len(gang.tasks) for gang in gangs]
     widths = [sum(box[gang] for gang in row) + 14.0 * (len(row) - 1) for row in rows]
     legend_rows = math.ceil(len(colour) / 4)
@@ -131,7 +131,7 @@ def svg(graph: TaskGraph) -> str:
     return "\n".join([*out, "</svg>", ""])
 
 
-def _untangled(graph: TaskGraph, rows: list[list[int]]) -> list[list[int]]:
+def _ordered_rows(graph: TaskGraph, rows: list[list[int]]) -> list[list[int]]:
     """Rows reordered so that gangs lie near what they read from and what reads from them: fewer crossings."""
     near: list[list[int]] = [[] for _ in graph.all_gangs]
     for source, target, _ in graph.gang_edges:

@@ -19,11 +19,11 @@ from symphony.problem.workload import Edge, Kernel, Profile, Task, TaskGraph
 
 Tile = tuple[str, int, int]  # (matrix, row, column)
 
-TILE = 960  # doubles along the side of a tile for which times are given
+DEFAULT_TILE = 960  # doubles along the side of a tile for which times are given
 
 
 @dataclass(frozen=True)
-class Call:
+class TileOperation:
     """One call of the sequential algorithm."""
 
     kernel: str
@@ -37,39 +37,39 @@ class Call:
         return f"{self.kernel}({','.join(map(str, self.index))})"
 
 
-def cholesky_calls(n: int) -> Iterator[Call]:
+def cholesky_calls(n: int) -> Iterator[TileOperation]:
     """A = L·Lᵀ, lower half, n by n tiles."""
 
     def a(i: int, j: int) -> Tile:
         return ("A", i, j)
 
     for k in range(n):
-        yield Call("potrf", (k,), (a(k, k),), (a(k, k),))
+        yield TileOperation("potrf", (k,), (a(k, k),), (a(k, k),))
         for i in range(k + 1, n):
-            yield Call("trsm", (i, k), (a(k, k), a(i, k)), (a(i, k),))
+            yield TileOperation("trsm", (i, k), (a(k, k), a(i, k)), (a(i, k),))
         for i in range(k + 1, n):
-            yield Call("syrk", (i, k), (a(i, k), a(i, i)), (a(i, i),))
+            yield TileOperation("syrk", (i, k), (a(i, k), a(i, i)), (a(i, i),))
             for j in range(k + 1, i):
-                yield Call("gemm", (i, j, k), (a(i, k), a(j, k), a(i, j)), (a(i, j),))
+                yield TileOperation("gemm", (i, j, k), (a(i, k), a(j, k), a(i, j)), (a(i, j),))
 
 
-def lu_calls(n: int) -> Iterator[Call]:
+def lu_calls(n: int) -> Iterator[TileOperation]:
     """A = L·U without pivoting."""
 
     def a(i: int, j: int) -> Tile:
         return ("A", i, j)
 
     for k in range(n):
-        yield Call("getrf", (k,), (a(k, k),), (a(k, k),))
+        yield TileOperation("getrf", (k,), (a(k, k),), (a(k, k),))
         for i in range(k + 1, n):
-            yield Call("trsm", (k, i, k), (a(k, k), a(k, i)), (a(k, i),))
-            yield Call("trsm", (i, k, k), (a(k, k), a(i, k)), (a(i, k),))
+            yield TileOperation("trsm", (k, i, k), (a(k, k), a(k, i)), (a(k, i),))
+            yield TileOperation("trsm", (i, k, k), (a(k, k), a(i, k)), (a(i, k),))
         for i in range(k + 1, n):
             for j in range(k + 1, n):
-                yield Call("gemm", (i, j, k), (a(i, k), a(k, j), a(i, j)), (a(i, j),))
+                yield TileOperation("gemm", (i, j, k), (a(i, k), a(k, j), a(i, j)), (a(i, j),))
 
 
-def qr_calls(n: int) -> Iterator[Call]:
+def qr_calls(n: int) -> Iterator[TileOperation]:
     """A = Q·R, each panel reduced from top to bottom.
 
     A diagonal tile holds reflectors V and part of R, which go different ways: those who apply V need not
@@ -83,16 +83,16 @@ def qr_calls(n: int) -> Iterator[Call]:
         return ("V", i, j)
 
     for k in range(n):
-        yield Call("geqrt", (k,), (a(k, k),), (a(k, k), v(k, k)))
+        yield TileOperation("geqrt", (k,), (a(k, k),), (a(k, k), v(k, k)))
         for j in range(k + 1, n):
-            yield Call("unmqr", (j, k), (v(k, k), a(k, j)), (a(k, j),))
+            yield TileOperation("unmqr", (j, k), (v(k, k), a(k, j)), (a(k, j),))
         for i in range(k + 1, n):
-            yield Call("tsqrt", (i, k), (a(k, k), a(i, k)), (a(k, k), v(i, k)))
+            yield TileOperation("tsqrt", (i, k), (a(k, k), a(i, k)), (a(k, k), v(i, k)))
             for j in range(k + 1, n):
-                yield Call("tsmqr", (i, j, k), (v(i, k), a(k, j), a(i, j)), (a(k, j), a(i, j)))
+                yield TileOperation("tsmqr", (i, j, k), (v(i, k), a(k, j), a(i, j)), (a(k, j), a(i, j)))
 
 
-ALGORITHMS: Mapping[str, tuple[Callable[[int], Iterator[Call]], Callable[[int], int]]] = {
+ALGORITHMS: Mapping[str, tuple[Callable[[int], Iterator[TileOperation]], Callable[[int], int]]] = {
     # name: (calls, how many there are)
     "cholesky": (cholesky_calls, lambda n: n * (n + 1) * (n + 2) // 6),
     "lu": (lu_calls, lambda n: n * (n + 1) * (2 * n + 1) // 6),
@@ -102,7 +102,7 @@ ALGORITHMS: Mapping[str, tuple[Callable[[int], Iterator[Call]], Callable[[int], 
 # kernel: (ms on one core of a Xeon, ms on a V100, whether a GPU's peak rate decides), for a tile of 960
 # doubles. Chosen, of the size of public timings on a Broadwell core and a V100: products run a hundred
 # times faster on the GPU, factoring a tile, a chain of short steps, only nine times or less.
-_MS: Mapping[str, tuple[float, float, bool]] = {
+_KERNEL_MS: Mapping[str, tuple[float, float, bool]] = {
     "gemm": (37.0, 0.37, True),
     "syrk": (19.0, 0.35, True),
     "trsm": (19.0, 0.76, True),
@@ -115,23 +115,23 @@ _MS: Mapping[str, tuple[float, float, bool]] = {
 }
 # Time relative to the V100's: where its peak rate decides, and where latency does (chosen from the vendors'
 # peak rates).
-_GPUS: Mapping[str, tuple[float, float]] = {
+_GPU_TIME_FACTORS: Mapping[str, tuple[float, float]] = {
     "k40": (4.6, 1.9),
     "k80": (4.2, 2.0),
     "p100": (1.4, 1.15),
     "v100": (1.0, 1.0),
     "a100": (0.5, 0.9),
 }
-_CPUS: Mapping[str, float] = {"power8": 1.6, "xeon": 1.0}  # time relative to the Xeon's (chosen)
-_TYPICAL = {"cpu": "xeon", "gpu": "p100"}  # what a kind that is not listed is taken for
-_LAUNCH_S = 2e-5  # of a GPU's time, whatever the size of the tile
+_CPU_TIME_FACTORS: Mapping[str, float] = {"power8": 1.6, "xeon": 1.0}  # time relative to the Xeon's (chosen)
+_TYPICAL_KIND = {"cpu": "xeon", "gpu": "p100"}  # what a kind that is not listed is taken for
+_GPU_LAUNCH_S = 2e-5  # of a GPU's time, whatever the size of the tile
 
 
 def factorisation(rng: np.random.Generator, topology: Topology, *, algorithm: str, tiles: int, tile: int) -> Templates:
     """The graph of a factorisation of `tiles` by `tiles` tiles, each of `tile` by `tile` doubles."""
     calls, count = ALGORITHMS[algorithm]
     check_size(1, count(tiles), where=f"{algorithm}:{tiles}")
-    size, tile_bytes = tile / TILE, 8.0 * tile * tile
+    size, tile_bytes = tile / DEFAULT_TILE, 8.0 * tile * tile
     writer: dict[Tile, str] = {}
     tasks, edges = [], []
     for call in calls(tiles):
@@ -144,18 +144,18 @@ def factorisation(rng: np.random.Generator, topology: Topology, *, algorithm: st
 
 def _kernel(name: str, tile: int) -> Kernel:
     """A tile kernel, cubic in the side of the tile. What it demands is that of the usual tile."""
-    cpu_ms, gpu_ms, by_peak = _MS[name]
-    touched = 3 * 8.0 * TILE**2  # bytes of three operands; each is read once and, some of it, again
+    cpu_ms, gpu_ms, by_peak = _KERNEL_MS[name]
+    touched = 3 * 8.0 * DEFAULT_TILE**2  # bytes of three operands; each is read once and, some of it, again
     footprint = 3 * 8.0 * tile**2
     implementations = {}
-    for kind, slower in _CPUS.items():
+    for kind, slower in _CPU_TIME_FACTORS.items():
         seconds = cpu_ms * 1e-3 * slower
         demand = {"compute": 1.0, "memory": 2 * touched / seconds}
         implementations[kind] = Profile(0.0, seconds, demand, memory=footprint)
-    for kind, (peak, latency) in _GPUS.items():
+    for kind, (peak, latency) in _GPU_TIME_FACTORS.items():
         seconds = gpu_ms * 1e-3 * (peak if by_peak else latency)
         demand = {"compute": 0.95 if by_peak else 0.25, "device_memory": 2 * touched / seconds}
-        implementations[kind] = Profile(_LAUNCH_S, seconds - _LAUNCH_S, demand, memory=footprint)
-    for device_type, kind in _TYPICAL.items():
+        implementations[kind] = Profile(_GPU_LAUNCH_S, seconds - _GPU_LAUNCH_S, demand, memory=footprint)
+    for device_type, kind in _TYPICAL_KIND.items():
         implementations[device_type] = implementations[kind]
     return Kernel(name, implementations, exponent=3.0)

@@ -21,11 +21,11 @@ import numpy as np
 from symphony.lowering import readers, trace
 from symphony.lowering.applications import eeg, intrusion, variant_calling
 from symphony.lowering.arrivals import PROCESSES
-from symphony.lowering.factorisations import TILE, factorisation
+from symphony.lowering.factorisations import DEFAULT_TILE, factorisation
 from symphony.lowering.random_graphs import random_graphs
-from symphony.lowering.readers.reading import Reading
+from symphony.lowering.readers.reading import FileContents
 from symphony.lowering.templates import Templates
-from symphony.lowering.trace import Drawn
+from symphony.lowering.trace import DrawnWorkload
 from symphony.lowering.training_jobs import mixed, training
 from symphony.problem import limits
 from symphony.problem.errors import SymphonyWarning, WorkloadError
@@ -74,12 +74,14 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Family:
+class WorkloadFamily:
     """A workload family and the values of its options; a file leaves those out that nobody gave."""
 
     name: str
     about: str
-    make: Callable[[str, Topology, int, Mapping[str, Value]], Drawn]  # (name, topology, seed, values) -> workload
+    make: Callable[
+        [str, Topology, int, Mapping[str, Value]], DrawnWorkload
+    ]  # (name, topology, seed, values) -> workload
     own: Mapping[str, Option]  # its own
     common: Mapping[str, Option]  # of jobs and their arrivals
     size: str = ""  # the option that N of `name:N` sets
@@ -90,7 +92,7 @@ class Family:
         """Every option, its own first."""
         return {**self.own, **self.common}
 
-    def set(self, **values: Value | None) -> Family:
+    def set(self, **values: Value | None) -> WorkloadFamily:
         """The family with options set; None leaves one as it is."""
         chosen = dict(self.values)
         for key, value in values.items():
@@ -121,7 +123,7 @@ def names() -> tuple[str, ...]:
     return tuple(_FAMILIES)
 
 
-def family(spec: str) -> Family:
+def family(spec: str) -> WorkloadFamily:
     """The family that `name`, `name:N`, `name:N?option=value&…` or `path?option=value&…` says, its options set."""
     head, _, query = spec.partition("?")
     given: dict[str, Value] = {}
@@ -169,10 +171,10 @@ def workload(
     made = drawn(spec, topology, seed, jobs=jobs, load=load, arrivals=arrivals)
     source = spec.partition("?")[0]
     if made.modelled:
-        _tell(f"{source}: {made.modelled}")
+        _warn_once(f"{source}: {made.modelled}")
     if made.problems:
         left_out = f"{len(made.problems):,} record{'s were' if len(made.problems) > 1 else ' was'} left out"
-        _tell(f"{source}: {left_out}; `symphony workload show` lists them")
+        _warn_once(f"{source}: {left_out}; `symphony workload show` lists them")
     return made.workload
 
 
@@ -184,7 +186,7 @@ def drawn(
     jobs: int | None = None,
     load: float | None = None,
     arrivals: str | None = None,
-) -> Drawn:
+) -> DrawnWorkload:
     """As `workload`, together with what to know about it: assumptions, modelled times, records left out."""
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise WorkloadError(f"the seed is {seed!r}", where=f"workload {spec!r}", hint="write a whole number, 0 or more")
@@ -192,7 +194,7 @@ def drawn(
     return chosen.make(spec, topology, int(seed), chosen.values)
 
 
-def reading(spec: str) -> Reading:
+def reading(spec: str) -> FileContents:
     """All that the file of a spec holds, whatever part of it the spec asks for."""
     head = spec.partition("?")[0]
     if not is_path(head):
@@ -201,7 +203,7 @@ def reading(spec: str) -> Reading:
 
 
 @lru_cache(maxsize=1024)
-def _tell(text: str) -> None:
+def _warn_once(text: str) -> None:
     """Warn, once: twenty seeds of a file are one thing to know."""
     warnings.warn(text, SymphonyWarning, stacklevel=3)
 
@@ -223,7 +225,7 @@ def _generate(
     *,
     draw: Callable[..., Templates],
     own: Mapping[str, Option],
-) -> Drawn:
+) -> DrawnWorkload:
     """Graphs as a generator draws them, refused if the topology cannot run them; and their arrivals."""
     kernels, graphs = draw(trace.streams(seed)[0], topology, **{key: values[key] for key in own})
     check_graphs(topology, kernels, graphs)
@@ -237,7 +239,7 @@ def _generate(
         priorities=int(values["priorities"]),
         seed=seed,
     )
-    return Drawn(Workload(name, kernels, graphs, jobs))
+    return DrawnWorkload(Workload(name, kernels, graphs, jobs))
 
 
 def _family(
@@ -250,10 +252,10 @@ def _family(
     graphs: int = 32,
     jobs: int = 200,
     load: float = 0.7,
-) -> Family:
+) -> WorkloadFamily:
     if graphs:
         own = {**own, "graphs": Option(graphs, "distinct graphs", 1, limits.GRAPHS_PER_WORKLOAD)}
-    made = Family(name, about, partial(_generate, draw=draw, own=own), own, _common(jobs, load), size)
+    made = WorkloadFamily(name, about, partial(_generate, draw=draw, own=own), own, _common(jobs, load), size)
     return made.set(**{key: option.default for key, option in made.options.items()})
 
 
@@ -261,14 +263,14 @@ def _common(jobs: int, load: float) -> Mapping[str, Option]:
     return {
         "jobs": Option(jobs, "jobs that arrive", 1, limits.JOBS_PER_WORKLOAD),
         "load": Option(load, "arrival rate over the rate that the cluster can sustain", 1e-6, 1e6),
-        "arrivals": Option(trace.ARRIVALS, "arrival process", choices=tuple(PROCESSES)),
+        "arrivals": Option(trace.DEFAULT_ARRIVALS, "arrival process", choices=tuple(PROCESSES)),
         "priorities": Option(1, "priority levels, drawn evenly", 1, 1000),
     }
 
 
-_SPREAD = Option(0.5, "spread of sizes (standard deviation of their logarithm)", 0, 3)
-_MINUTES = "median length of a job of one worker on a V100, in minutes"
-_RANDOM = {
+_SPREAD_OPTION = Option(0.5, "spread of sizes (standard deviation of their logarithm)", 0, 3)
+_MINUTES_HELP = "median length of a job of one worker on a V100, in minutes"
+_RANDOM_OPTIONS = {
     "tasks": Option(16, "tasks in a graph", 1, limits.TASKS_PER_GRAPH),
     "degree": Option(4, "most tasks that one reads from (or that read from it)", 1, 64),
     "ccr": Option(0.3, "time to transfer all data over time of all tasks on their best devices", 0, 1000),
@@ -277,20 +279,20 @@ _RANDOM = {
 }
 
 
-def _random(shape: str, about: str) -> Family:
-    return _family(shape, about, partial(random_graphs, shape=shape), _RANDOM, size="tasks")
+def _random(shape: str, about: str) -> WorkloadFamily:
+    return _family(shape, about, partial(random_graphs, shape=shape), _RANDOM_OPTIONS, size="tasks")
 
 
-def _tiled(algorithm: str, about: str, largest: int) -> Family:
+def _tiled(algorithm: str, about: str, largest: int) -> WorkloadFamily:
     own = {
         "tiles": Option(10, "tiles along a side", 1, largest),
-        "tile": Option(TILE, "doubles along the side of a tile", 64, 8192),
+        "tile": Option(DEFAULT_TILE, "doubles along the side of a tile", 64, 8192),
     }
     draw = partial(factorisation, algorithm=algorithm)
     return _family(algorithm, about, draw, own, size="tiles", graphs=0, jobs=10, load=0.2)
 
 
-_FAMILIES: Mapping[str, Family] = {
+_FAMILIES: Mapping[str, WorkloadFamily] = {
     made.name: made
     for made in (
         _family(
@@ -300,7 +302,7 @@ _FAMILIES: Mapping[str, Family] = {
             {
                 "regions": Option(2, "regions of the genome", 1, 256),
                 "chunks": Option(2, "chunks of reads in a region", 1, 64),
-                "spread": _SPREAD,
+                "spread": _SPREAD_OPTION,
             },
             size="regions",
         ),
@@ -308,7 +310,7 @@ _FAMILIES: Mapping[str, Family] = {
             "eeg",
             "brain state from 3-second chunks of a recording; very fast on an FPGA",
             eeg,
-            {"chunks": Option(6, "chunks in a recording", 1, 4096), "spread": replace(_SPREAD, default=0.3)},
+            {"chunks": Option(6, "chunks in a recording", 1, 4096), "spread": replace(_SPREAD_OPTION, default=0.3)},
             size="chunks",
         ),
         _family(
@@ -318,7 +320,7 @@ _FAMILIES: Mapping[str, Family] = {
             {
                 "users": Option(12, "most users in a job", 1, 4096),
                 "events": Option(40, "mean events of a user", 1, 100_000),
-                "spread": replace(_SPREAD, default=1.0),
+                "spread": replace(_SPREAD_OPTION, default=1.0),
             },
             size="users",
         ),
@@ -334,7 +336,7 @@ _FAMILIES: Mapping[str, Family] = {
             training,
             {
                 "workers": Option(8, "most workers in a gang (fewer if fewer GPUs can hold the model)", 1, 8),
-                "minutes": Option(18.0, _MINUTES, 0.01, 1e5),
+                "minutes": Option(18.0, _MINUTES_HELP, 0.01, 1e5),
                 "spread": Option(2.0, "spread of lengths (standard deviation of their logarithm)", 0, 4),
             },
             size="workers",
@@ -346,7 +348,7 @@ _FAMILIES: Mapping[str, Family] = {
             mixed,
             {
                 "training_share": Option(0.15, "share of training jobs", 0, 1),
-                "minutes": Option(0.05, _MINUTES, 0.01, 1e5),
+                "minutes": Option(0.05, _MINUTES_HELP, 0.01, 1e5),
             },
             size="graphs",
             graphs=64,
@@ -359,20 +361,22 @@ _FAMILIES: Mapping[str, Family] = {
 
 _SUFFIXES = {".json", ".jsonl", ".csv", ".tsv", ".txt", ".dot", ".yaml", ".yml", ".xml", ".gz", ".xz"}
 _AUTO = "auto"
-_OF_FILES: Mapping[str, Option] = {
+_FILE_OPTIONS: Mapping[str, Option] = {
     "format": Option(_AUTO, "format of the file", choices=(_AUTO, *(known.name for known in readers.FORMATS))),
     "keep_good": Option(0, "1: leave out what is wrong or can never run, and list it; 0: refuse it", 0, 1),
     "first": Option(0, "number of the first job (or graph) to take; a random one unless given", 0, limits.SECONDS),
     "time_scale": Option(1.0, "factor on the gaps between recorded arrivals", 1e-9, 1e9),
-    "heterogeneity": replace(_RANDOM["heterogeneity"], about="spread of modelled times, if the file has CPUs only"),
+    "heterogeneity": replace(
+        _RANDOM_OPTIONS["heterogeneity"], about="spread of modelled times, if the file has CPUs only"
+    ),
 }
 
 
 def file_options() -> Mapping[str, Option]:
     """The options that every file has. What nobody gives is as in the file, if the file has it."""
-    common = _common(trace.JOBS, trace.LOAD)
-    jobs = replace(common["jobs"], about=f"jobs that arrive; all, or {trace.JOBS} of a file without arrivals")
-    return {**_OF_FILES, **common, "jobs": jobs}
+    common = _common(trace.DEFAULT_JOBS, trace.DEFAULT_LOAD)
+    jobs = replace(common["jobs"], about=f"jobs that arrive; all, or {trace.DEFAULT_JOBS} of a file without arrivals")
+    return {**_FILE_OPTIONS, **common, "jobs": jobs}
 
 
 def reader_options(known: readers.Format) -> Mapping[str, tuple[str, Any]]:
@@ -384,11 +388,11 @@ def reader_options(known: readers.Format) -> Mapping[str, tuple[str, Any]]:
     return {f"file_{key}" if key in file_options() else key: (key, default) for key, default in found}
 
 
-def _file(path: str, format: Value | None) -> Family:
+def _file(path: str, format: Value | None) -> WorkloadFamily:
     known = _format(path, format)
     own = {key: _reader_option(default) for key, (_, default) in reader_options(known).items()}
-    common = {key: option for key, option in file_options().items() if key not in _OF_FILES}
-    return Family(path, known.about, partial(_replay, path), {**own, **_OF_FILES}, common)
+    common = {key: option for key, option in file_options().items() if key not in _FILE_OPTIONS}
+    return WorkloadFamily(path, known.about, partial(_replay, path), {**own, **_FILE_OPTIONS}, common)
 
 
 def _format(path: str, said: Value | None) -> readers.Format:
@@ -405,12 +409,12 @@ def _reader_option(default: Any) -> Option:
     return Option("" if default is None else str(default), about)
 
 
-def _replay(path: str, name: str, topology: Topology, seed: int, values: Mapping[str, Value]) -> Drawn:
+def _replay(path: str, name: str, topology: Topology, seed: int, values: Mapping[str, Value]) -> DrawnWorkload:
     chosen: dict[str, Any] = {key: values[key] for key in file_options() if key in values and key != "format"}
     return trace.draw(_read(path, values), topology, seed, name=name, **chosen)
 
 
-def _read(path: str, values: Mapping[str, Value]) -> Reading:
+def _read(path: str, values: Mapping[str, Value]) -> FileContents:
     known = _format(path, values.get("format"))
     own = tuple((key, values[name]) for name, (key, _) in reader_options(known).items() if name in values)
     return _cached(path, _stamp(Path(path)), known.name, not values.get("keep_good"), own)
@@ -419,7 +423,7 @@ def _read(path: str, values: Mapping[str, Value]) -> Reading:
 @lru_cache(maxsize=16)
 def _cached(
     path: str, stamp: tuple[Any, ...], format: str, strict: bool, options: tuple[tuple[str, Value], ...]
-) -> Reading:
+) -> FileContents:
     """A file is read once, not once for every seed; `stamp` changes when it does."""
     return readers.read(path, format, strict=strict, **dict(options))
 

@@ -8,15 +8,16 @@ Pollux's placements to judge the rule for exchange.
 What the tables do not say, and what is made of it:
 
 - *Pairs that were not published* (a fifth is held out) are composed of what each of the two does to others and suffers
-  from others on that GPU: a log-additive fit, its error in the median 10 to 20%. They are counted (`Table.composed`).
+  from others on that GPU: a log-additive fit, its error in the median 10 to 20%. They are counted
+  (`MeasuredSpeeds.composed`).
 - *Pairs that do not fit together* must not share. If they do all the same, each goes at a twentieth of its speed.
 - *Jobs of several GPUs* were never measured sharing one: their footprint is the whole memory, so that nothing can.
 - *Three and more on a GPU*: what each neighbour costs is added up (docs/concepts/simulation.md).
 - *Recommendation* was measured twice with results up to twelve times apart. It is in the tables, because Gavel's own
   simulations use it, and in no drawn workload.
 
-`hidden` makes a truth of the tables that nobody can know by heart: every scenario has its own errors of rates and
-pairs, its own sensitivities, and its own cost of crowding.
+`scenario_speeds` makes a truth of the tables that nobody can know by heart: every scenario has its own errors of rates
+and pairs, its own sensitivities, and its own cost of crowding.
 """
 
 from __future__ import annotations
@@ -29,33 +30,33 @@ import numpy as np
 
 from symphony.lowering import readers
 from symphony.lowering.readers.gavel import PLACEMENTS, rates_of
-from symphony.lowering.readers.job_lists import Shape
+from symphony.lowering.readers.job_lists import JobShape
 from symphony.problem.errors import DataError
 from symphony.problem.speeds import Speeds
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Kernel, Profile
 
-REPEAT = 0.06  # two measurements of one rate differ by this much; the spread of the logarithm
-SENSITIVITY = 0.15  # spread of what a job suffers, and of what it does, from scenario to scenario
-CROWDING = 0.3  # the most that every neighbour after the first may cost
-THRASHING = 0.05  # speed of those who do not fit together
-DOUBTFUL = frozenset({"Recommendation"})
-RIDGE = 1.0  # of the fit that composes pairs, in measurements
+REPEAT_LOG_STD = 0.06  # two measurements of one rate differ by this much; the spread of the logarithm
+SENSITIVITY_LOG_STD = 0.15  # spread of what a job suffers, and of what it does, from scenario to scenario
+MAX_CROWDING = 0.3  # the most that every neighbour after the first may cost
+THRASHING_SPEED = 0.05  # speed of those who do not fit together
+DOUBTFUL_MODELS = frozenset({"Recommendation"})
+PAIR_FIT_RIDGE = 1.0  # of the fit that composes pairs, in measurements
 
-Pair = tuple[Shape, Shape, str]
+Pair = tuple[JobShape, JobShape, str]
 
 
 @dataclass(frozen=True)
-class Table:
+class MeasuredSpeeds:
     """What was measured. GPUs are device kinds."""
 
-    rates: Mapping[tuple[Shape, str], tuple[float, float]]  # steps per second: packed, spread
+    rates: Mapping[tuple[JobShape, str], tuple[float, float]]  # steps per second: packed, spread
     kept: Mapping[Pair, float]  # of its speed beside the other; both orders of every pair of one-GPU jobs that fits
     unfit: frozenset[Pair]  # they do not fit together
     composed: frozenset[Pair]  # not measured: composed of others
 
     @property
-    def shapes(self) -> tuple[Shape, ...]:
+    def shapes(self) -> tuple[JobShape, ...]:
         """Every job that was measured."""
         return tuple(dict.fromkeys(shape for shape, _ in self.rates))
 
@@ -65,7 +66,7 @@ class Table:
         return tuple(dict.fromkeys(gpu for _, gpu in self.rates))
 
 
-def measured(folder: Path) -> Table:
+def measured(folder: Path) -> MeasuredSpeeds:
     """Gavel's tables, from the folder that holds them."""
     rates = readers.read(folder / "isolated_throughput.csv", "gavel-rates").tables["rates"]
     pairs = readers.read(folder / "colocated_pairs.csv", "gavel-pairs").tables["pairs"]
@@ -79,21 +80,21 @@ def measured(folder: Path) -> Table:
     kept: dict[Pair, float] = {}
     unfit: set[Pair] = set()
     for row in pairs:
-        a, b = Shape(row["model_a"], row["batch_a"], 1), Shape(row["model_b"], row["batch_b"], 1)
+        a, b = JobShape(row["model_a"], row["batch_a"], 1), JobShape(row["model_b"], row["batch_b"], 1)
         if row["fits_together"] in ("0", 0, False):
             unfit |= {(a, b, row["gpu"]), (b, a, row["gpu"])}
             continue
         for one, other, side in ((a, b, "a"), (b, a, "b")):
             share = row[f"steps_per_s_{side}"] / row[f"isolated_{side}"]
-            kept[one, other, row["gpu"]] = float(np.clip(share, THRASHING, 1.0))
+            kept[one, other, row["gpu"]] = float(np.clip(share, THRASHING_SPEED, 1.0))
     if not both or not kept:
         raise DataError("it holds no rates or no pairs", where=str(folder), hint="name the folder of Gavel's tables")
-    known = Table(both, kept, frozenset(unfit), frozenset())
-    filled = composed(known)
+    known = MeasuredSpeeds(both, kept, frozenset(unfit), frozenset())
+    filled = with_composed_pairs(known)
     return replace(known, kept=kept | filled, composed=frozenset(filled))
 
 
-def composed(table: Table) -> dict[Pair, float]:
+def with_composed_pairs(table: MeasuredSpeeds) -> dict[Pair, float]:
     """The pairs that are missing: log kept = what all keep + what one suffers + what the other does, GPU by GPU."""
     found: dict[Pair, float] = {}
     for gpu in table.gpus:
@@ -105,16 +106,18 @@ def composed(table: Table) -> dict[Pair, float]:
         columns[np.arange(len(y)), one.astype(int)] = 1
         columns[np.arange(len(y)), len(jobs) + other.astype(int)] = 1
         middle = y.mean()
-        weights = np.linalg.solve(columns.T @ columns + RIDGE * np.eye(columns.shape[1]), columns.T @ (y - middle))
+        weights = np.linalg.solve(
+            columns.T @ columns + PAIR_FIT_RIDGE * np.eye(columns.shape[1]), columns.T @ (y - middle)
+        )
         for a in jobs:
             for b in jobs:
                 if (a, b, gpu) not in table.kept and (a, b, gpu) not in table.unfit:
                     log = middle + weights[index[a]] + weights[len(jobs) + index[b]]
-                    found[a, b, gpu] = float(np.clip(np.exp(log), THRASHING, 1.0))
+                    found[a, b, gpu] = float(np.clip(np.exp(log), THRASHING_SPEED, 1.0))
     return found
 
 
-def as_measured(table: Table, shapes: Iterable[Shape]) -> Speeds:
+def as_measured(table: MeasuredSpeeds, shapes: Iterable[JobShape]) -> Speeds:
     """The truth of the tables, as they are."""
     wanted = set(shapes)
     unit_s = {
@@ -123,18 +126,20 @@ def as_measured(table: Table, shapes: Iterable[Shape]) -> Speeds:
         if shape in wanted
     }
     beside = {(str(a), str(b), gpu): kept for (a, b, gpu), kept in table.kept.items() if {a, b} <= wanted}
-    beside |= {(str(a), str(b), gpu): THRASHING for a, b, gpu in table.unfit if {a, b} <= wanted}
+    beside |= {(str(a), str(b), gpu): THRASHING_SPEED for a, b, gpu in table.unfit if {a, b} <= wanted}
     return Speeds(unit_s, beside)
 
 
-def hidden(truth: Speeds, seed: int, *, strength: float = 1.0) -> Speeds:
+def scenario_speeds(truth: Speeds, seed: int, *, strength: float = 1.0) -> Speeds:
     """The truth of one scenario. `strength`: of all that is drawn; 0 = the tables as they are."""
     rng = np.random.default_rng([seed, 3])
     names = sorted({kernel for kernel, _ in truth.unit_s})
-    suffers, does = (dict(zip(names, rng.normal(0, SENSITIVITY * strength, len(names)), strict=True)) for _ in "ab")
+    suffers, does = (
+        dict(zip(names, rng.normal(0, SENSITIVITY_LOG_STD * strength, len(names)), strict=True)) for _ in "ab"
+    )
 
     def repeat() -> float:
-        return float(np.exp(rng.normal(0, REPEAT * strength)))
+        return float(np.exp(rng.normal(0, REPEAT_LOG_STD * strength)))
 
     unit_s = {}
     for place, (packed, spread) in truth.unit_s.items():
@@ -144,17 +149,19 @@ def hidden(truth: Speeds, seed: int, *, strength: float = 1.0) -> Speeds:
     for (one, other, kind), kept in truth.beside.items():
         # A power keeps shares between 0 and 1: who loses nothing loses nothing in any scenario.
         power = np.exp(suffers[one] + does[other]) * repeat()
-        beside[one, other, kind] = float(np.clip(kept**power, THRASHING, 1.0)) if kept > THRASHING else THRASHING
-    return Speeds(unit_s, beside, float(rng.uniform(0, CROWDING * strength)))
+        beside[one, other, kind] = (
+            float(np.clip(kept**power, THRASHING_SPEED, 1.0)) if kept > THRASHING_SPEED else THRASHING_SPEED
+        )
+    return Speeds(unit_s, beside, float(rng.uniform(0, MAX_CROWDING * strength)))
 
 
-def told(speeds: Speeds, never: Iterable[Pair]) -> Speeds:
+def believed_speeds(speeds: Speeds, never: Iterable[Pair]) -> Speeds:
     """What policies are told: these speeds, and that these pairs must not share."""
     forbidden = {(str(a), str(b), gpu): 0.0 for a, b, gpu in never}
     return replace(speeds, beside=dict(speeds.beside) | {pair: 0.0 for pair in forbidden if pair in speeds.beside})
 
 
-def kernel_of(shape: Shape, topology: Topology, seconds: Mapping[str, float]) -> Kernel:
+def kernel_of(shape: JobShape, topology: Topology, seconds: Mapping[str, float]) -> Kernel:
     """A job as a kernel: `seconds` of a step by device kind are what its profile says, which may be a guess.
 
     It demands nothing of any row: what sharing costs is the truth's to say. Gangs of several fill their GPUs.

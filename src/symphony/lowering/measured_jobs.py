@@ -12,28 +12,37 @@ from typing import NamedTuple
 
 import numpy as np
 
-from symphony.lowering.ground_truth import DOUBTFUL, Table, as_measured, hidden, kernel_of, told
-from symphony.lowering.readers.job_lists import Saving, Shape, gang_graph
-from symphony.lowering.readers.reading import Reading
-from symphony.lowering.training_features import guess_kept, guess_s
+from symphony.lowering.ground_truth import (
+    DOUBTFUL_MODELS,
+    MeasuredSpeeds,
+    as_measured,
+    believed_speeds,
+    kernel_of,
+    scenario_speeds,
+)
+from symphony.lowering.readers.job_lists import CheckpointCost, JobShape, gang_graph
+from symphony.lowering.readers.reading import FileContents
+from symphony.lowering.training_features import estimate_kept_speed, estimate_step_s
 from symphony.problem.errors import InfeasibleError, WorkloadError
 from symphony.problem.speeds import Speeds
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Job, Kernel, TaskGraph, Workload
 
 # Philly's jobs: the logarithm's spread is 2, cut so that a run ends. The shares of widths are those of `training`.
-SPREAD, SHORTEST, LONGEST = 1.4, 0.05, 30.0
+LENGTH_LOG_SPREAD, MIN_LENGTH_FACTOR, MAX_LENGTH_FACTOR = 1.4, 0.05, 30.0
 WIDTHS = {1: 0.75, 2: 0.10, 4: 0.15}
-SAVING = Saving(checkpoint_s=20.0, restore_s=40.0)  # chosen; Gavel's paper has 2% of a round of six minutes
+CHECKPOINT_COST = CheckpointCost(
+    checkpoint_s=20.0, restore_s=40.0
+)  # chosen; Gavel's paper has 2% of a round of six minutes
 
 
 class MeasuredJobs(NamedTuple):
     """Jobs, the shapes of their kernels, how fast those really are, and what policies are told of that at first."""
 
     workload: Workload
-    shapes: tuple[Shape, ...]  # of the workload's kernels, in order
+    shapes: tuple[JobShape, ...]  # of the workload's kernels, in order
     truth: Speeds
-    told: Speeds
+    believed: Speeds
 
 
 def sharable(topology: Topology, slots: int = 2) -> Topology:
@@ -41,7 +50,9 @@ def sharable(topology: Topology, slots: int = 2) -> Topology:
     return replace(topology, kinds=tuple(replace(kind, slots=slots) for kind in topology.kinds))
 
 
-def listed(reading: Reading, table: Table, topology: Topology, jobs: Sequence[Job] | None = None) -> MeasuredJobs:
+def listed(
+    reading: FileContents, table: MeasuredSpeeds, topology: Topology, jobs: Sequence[Job] | None = None
+) -> MeasuredJobs:
     """A job list with its measured speeds, all of them told; pairs that were not measured must not share."""
     by_name = {str(shape): shape for shape in table.shapes}
     missing = [kernel.name for kernel in reading.kernels if kernel.name not in by_name]
@@ -51,11 +62,11 @@ def listed(reading: Reading, table: Table, topology: Topology, jobs: Sequence[Jo
     truth = as_measured(table, shapes)
     kernels = tuple(kernel_of(shape, topology, _seconds(shape, truth, topology)) for shape in shapes)
     workload = Workload(reading.source, kernels, reading.graphs, tuple(reading.jobs if jobs is None else jobs))
-    return MeasuredJobs(workload, shapes, truth, told(truth, table.unfit | table.composed))
+    return MeasuredJobs(workload, shapes, truth, believed_speeds(truth, table.unfit | table.composed))
 
 
 def drawn(
-    table: Table,
+    table: MeasuredSpeeds,
     topology: Topology,
     seed: int,
     *,
@@ -72,7 +83,7 @@ def drawn(
     entries, so that what comes may change on the way; all that are not doubtful if there is none.
     """
     present = {kind for kind, count in topology.kind_counts.items() if count}
-    known = {shape.model for shape in table.shapes} - DOUBTFUL
+    known = {shape.model for shape in table.shapes} - DOUBTFUL_MODELS
     stretches = [sorted(set(some)) for some in models] or [sorted(known)]
     for name in {name for some in stretches for name in some} - {shape.model for shape in table.shapes}:
         raise WorkloadError(f"no {name!r} was measured", where="models", hint=f"use {', '.join(sorted(known))}")
@@ -82,23 +93,23 @@ def drawn(
     # Every job that might have been drawn is a kernel, so that all seeds are of one size and share a program.
     every = {name for some in stretches for name in some}
     shapes = tuple(s for s in able if s.model in every and (s.gpus in WIDTHS if widths else s.gpus == 1))
-    truth = hidden(as_measured(table, shapes), seed)
+    truth = scenario_speeds(as_measured(table, shapes), seed)
     kernels: list[Kernel] = []
     guesses: dict[tuple[str, str], tuple[float, float]] = {}
     for shape in shapes:
         fits = _seconds(shape, truth, topology)
-        guess = {gpu: guess_s(shape, gpu) for gpu in fits}
-        guesses |= {(str(shape), gpu): (s, guess_s(shape, gpu, spread=True)) for gpu, s in guess.items()}
+        guess = {gpu: estimate_step_s(shape, gpu) for gpu in fits}
+        guesses |= {(str(shape), gpu): (s, estimate_step_s(shape, gpu, spread=True)) for gpu, s in guess.items()}
         kernels.append(kernel_of(shape, topology, guess))
     singles = [shape for shape in shapes if shape.gpus == 1]
     beside = {
-        (str(a), str(b), gpu): guess_kept(a, b, gpu)
+        (str(a), str(b), gpu): estimate_kept_speed(a, b, gpu)
         for a in singles
         for b in singles
         for gpu in table.gpus
         if (str(a), str(b), gpu) in truth.beside
     }
-    lengths = 3600 * hours * np.clip(rng.lognormal(0.0, SPREAD, jobs), SHORTEST, LONGEST)
+    lengths = 3600 * hours * np.clip(rng.lognormal(0.0, LENGTH_LOG_SPREAD, jobs), MIN_LENGTH_FACTOR, MAX_LENGTH_FACTOR)
     best = [min(_seconds(shape, truth, topology).values()) for shape in picked]
     graphs: list[TaskGraph] = []
     index: dict[tuple[str, float], int] = {}
@@ -106,7 +117,7 @@ def drawn(
         units = float(max(1, round(seconds / unit)))
         if (str(shape), units) not in index:
             index[str(shape), units] = len(graphs)
-            graphs.append(gang_graph(str(shape), shape.gpus, units, SAVING, unit="steps"))
+            graphs.append(gang_graph(str(shape), shape.gpus, units, CHECKPOINT_COST, unit="steps"))
     rate = load * _capacity(picked, truth, topology) / float(np.mean(lengths * [shape.gpus for shape in picked]))
     arrivals = np.cumsum(rng.exponential(1 / rate, jobs))
     listed_jobs = tuple(
@@ -114,10 +125,12 @@ def drawn(
         for shape, seconds, unit, at in zip(picked, lengths, best, arrivals, strict=True)
     )
     workload = Workload(f"measured:{seed}", tuple(kernels), tuple(graphs), listed_jobs)
-    return MeasuredJobs(workload, shapes, truth, told(Speeds(guesses, beside), table.unfit))
+    return MeasuredJobs(workload, shapes, truth, believed_speeds(Speeds(guesses, beside), table.unfit))
 
 
-def _pick(rng: np.random.Generator, able: Sequence[Shape], models: Sequence[str], t: Topology, wide: bool) -> Shape:
+def _pick(
+    rng: np.random.Generator, able: Sequence[JobShape], models: Sequence[str], t: Topology, wide: bool
+) -> JobShape:
     """A model, then a width, then a batch size."""
     model = models[int(rng.integers(len(models)))]
     most = max(t.kind_counts.values())
@@ -131,13 +144,13 @@ def _pick(rng: np.random.Generator, able: Sequence[Shape], models: Sequence[str]
     return some[int(rng.integers(len(some)))]
 
 
-def _seconds(shape: Shape, truth: Speeds, topology: Topology) -> dict[str, float]:
+def _seconds(shape: JobShape, truth: Speeds, topology: Topology) -> dict[str, float]:
     """Seconds of a step on each kind of GPU that is there and that it fits."""
     kinds = [kind for kind, count in topology.kind_counts.items() if count]
     return {kind: truth.unit_s[str(shape), kind][0] for kind in kinds if (str(shape), kind) in truth.unit_s}
 
 
-def _capacity(picked: Sequence[Shape], truth: Speeds, topology: Topology) -> float:
+def _capacity(picked: Sequence[JobShape], truth: Speeds, topology: Topology) -> float:
     """GPUs of the cluster, each counted as what a job keeps there of its speed on the kind that suits it best."""
     total = 0.0
     for kind, count in topology.kind_counts.items():

@@ -12,29 +12,29 @@ from pathlib import Path
 
 from symphony.lowering import readers
 from symphony.lowering.family import Option, Value
-from symphony.lowering.ground_truth import Table, measured
+from symphony.lowering.ground_truth import MeasuredSpeeds, measured
 from symphony.lowering.measured_jobs import MeasuredJobs, drawn, listed
 from symphony.lowering.training_features import GPUS
 from symphony.problem.errors import DataError, InfeasibleError, WorkloadError
 from symphony.problem.topology import Topology
 
-NAME = "measured"
-OPTIONS = {
+MEASURED_NAME = "measured"
+DRAWN_OPTIONS = {
     "jobs": Option(48, "jobs that arrive", 1, 1000),
     "load": Option(2.0, "arrival rate over the rate that the cluster sustains if nobody shares", 0.01, 100),
     "hours": Option(1.0, "median time of a job on the GPU that suits it best", 0.001, 1000),
 }
-OF_LISTS = {"jobs": Option(60, "jobs of the list, the first", 1, 1000)}
-VARIABLE, FOLDER = "SYMPHONY_DATA", "gavel"
+LIST_OPTIONS = {"jobs": Option(60, "jobs of the list, the first", 1, 1000)}
+DATA_VARIABLE, GAVEL_FOLDER = "SYMPHONY_DATA", "gavel"
 
 
-def tables(folder: Path | None = None) -> Table:
+def tables(folder: Path | None = None) -> MeasuredSpeeds:
     """Gavel's, from a folder, or from that of the shared data."""
-    root = os.environ.get(VARIABLE, "")
-    found = folder or (Path(root) / FOLDER if root else None)
+    root = os.environ.get(DATA_VARIABLE, "")
+    found = folder or (Path(root) / GAVEL_FOLDER if root else None)
     if found is None or not (found / "isolated_throughput.csv").is_file():
         where = f"{found} does not hold them" if found else "it is not said where they are"
-        hint = f"name their folder (--tables), or set {VARIABLE} to the folder that holds {FOLDER}"
+        hint = f"name their folder (--tables), or set {DATA_VARIABLE} to the folder that holds {GAVEL_FOLDER}"
         raise DataError(f"measured jobs need Gavel's tables, and {where}", hint=hint)
     return measured(found)
 
@@ -43,17 +43,17 @@ def workload(spec: str, topology: Topology, seed: int, folder: Path | None = Non
     """The jobs that a spec says, with the truth of their speeds and what is told of it. `folder`: of Gavel's tables."""
     head, _, query = spec.partition("?")
     name, colon, size = head.partition(":")
-    drawing = name == NAME
+    drawing = name == MEASURED_NAME
     if not drawing and not Path(head).is_file():
         raise WorkloadError(
-            f"{head!r} is neither {NAME!r} nor a file",
+            f"{head!r} is neither {MEASURED_NAME!r} nor a file",
             where=f"workload {spec!r}",
-            hint=f"write {NAME}:48?load=2, or the path of a list of Gavel's jobs",
+            hint=f"write {MEASURED_NAME}:48?load=2, or the path of a list of Gavel's jobs",
         )
     given = dict(part.partition("=")[::2] for part in query.split("&")) if query else {}
     if drawing and colon:
         given["jobs"] = size
-    values = _values(given, OPTIONS if drawing else OF_LISTS, spec)
+    values = _values(given, DRAWN_OPTIONS if drawing else LIST_OPTIONS, spec)
     for kind in (kind.name for kind in topology.kinds if kind.name not in GPUS):
         raise InfeasibleError(
             f"nothing is known of {kind!r}", where=f"topology {topology.name!r}", hint=f"use gpu24: {', '.join(GPUS)}"

@@ -16,23 +16,23 @@ from symphony.problem.runnable import profile_on
 from symphony.problem.topology import LOCAL, Topology
 from symphony.problem.workload import Edge, Kernel, Profile, Task, TaskGraph, topological_order
 
-Shape = list[tuple[int, int]]  # edges between tasks 0 … n-1, each from a lower number to a higher
+GraphEdges = list[tuple[int, int]]  # edges between tasks 0 … n-1, each from a lower number to a higher
 
 _MEDIAN_S = 0.2  # of a kernel's base time
-_SPREAD = 0.7  # standard deviation of the logarithm of base times, sizes and bytes
-_MISSING = 0.15  # chance that a kernel has no implementation for a device type
-_HEAVY = 0.25  # chance that a kernel is heavy on a resource
-_ROWS = ("compute", "cache", "memory", "device_memory", "link", "switch")  # that random kernels may demand
+_LOG_SPREAD = 0.7  # standard deviation of the logarithm of base times, sizes and bytes
+_MISSING_CHANCE = 0.15  # chance that a kernel has no implementation for a device type
+_HEAVY_CHANCE = 0.25  # chance that a kernel is heavy on a resource
+_DEMANDED_ROWS = ("compute", "cache", "memory", "device_memory", "link", "switch")  # that random kernels may demand
 _LOCAL_BANDWIDTH = 10e9  # bytes/s, for the sizes of data where no transfer ever leaves a memory
 
 
-def layered(rng: np.random.Generator, tasks: int, degree: int) -> Shape:
+def layered(rng: np.random.Generator, tasks: int, degree: int) -> GraphEdges:
     """About √tasks layers of random width; a task reads from at most `degree` tasks of the layer before."""
     depth = round(tasks**0.5)
     # Every layer has one task; the others fall where they may.
     layer = np.sort(np.concatenate([np.arange(depth), rng.integers(0, depth, tasks - depth)]))
     first = np.searchsorted(layer, np.arange(depth + 1))
-    edges: Shape = []
+    edges: GraphEdges = []
     for task in range(int(first[1]), tasks):
         low, high = first[layer[task] - 1], first[layer[task]]
         parents = low + rng.choice(high - low, rng.integers(1, min(degree, high - low) + 1), replace=False)
@@ -40,9 +40,9 @@ def layered(rng: np.random.Generator, tasks: int, degree: int) -> Shape:
     return edges
 
 
-def fork_join(rng: np.random.Generator, tasks: int, degree: int) -> Shape:
+def fork_join(rng: np.random.Generator, tasks: int, degree: int) -> GraphEdges:
     """A task forks into at most `degree` tasks that join in one, which forks again."""
-    edges: Shape = []
+    edges: GraphEdges = []
     fork = 0
     while (left := tasks - 1 - fork) > 0:
         widest = min(degree, left - 1)
@@ -56,7 +56,7 @@ def fork_join(rng: np.random.Generator, tasks: int, degree: int) -> Shape:
     return edges
 
 
-def series_parallel(rng: np.random.Generator, tasks: int, degree: int) -> Shape:
+def series_parallel(rng: np.random.Generator, tasks: int, degree: int) -> GraphEdges:
     """Grown from one edge: a new task splits an edge in two, or goes beside it while both ends have room."""
     if tasks < 2:
         return []
@@ -77,7 +77,7 @@ def series_parallel(rng: np.random.Generator, tasks: int, degree: int) -> Shape:
     return sorted((rank[source], rank[target]) for source, target in edges)
 
 
-SHAPES: Mapping[str, Callable[[np.random.Generator, int, int], Shape]] = {
+SHAPES: Mapping[str, Callable[[np.random.Generator, int, int], GraphEdges]] = {
     "layered": layered,
     "fork-join": fork_join,
     "series-parallel": series_parallel,
@@ -125,7 +125,7 @@ def random_graphs(
 
 
 def _around(rng: np.random.Generator, median: float, count: int) -> np.ndarray:
-    return median * rng.lognormal(0.0, _SPREAD, count)
+    return median * rng.lognormal(0.0, _LOG_SPREAD, count)
 
 
 def _pool(rng: np.random.Generator, topology: Topology, count: int, heterogeneity: float) -> tuple[Kernel, ...]:
@@ -136,9 +136,12 @@ def _pool(rng: np.random.Generator, topology: Topology, count: int, heterogeneit
     pool = []
     for number in range(count):
         base = float(_around(rng, _MEDIAN_S, 1)[0])
-        dropped = {name for name in types if rng.random() < _MISSING} - {types[int(rng.integers(len(types)))]}
+        dropped = {name for name in types if rng.random() < _MISSING_CHANCE} - {types[int(rng.integers(len(types)))]}
         # What share of a row this kernel takes when it fills every slot of every device on the row.
-        share = {row: rng.uniform(0.8, 2.0) if rng.random() < _HEAVY else rng.uniform(0.0, 0.5) for row in _ROWS}
+        share = {
+            row: rng.uniform(0.8, 2.0) if rng.random() < _HEAVY_CHANCE else rng.uniform(0.0, 0.5)
+            for row in _DEMANDED_ROWS
+        }
         implementations = {}
         for kind in present:
             # One slot of many is slower than a whole device, or CPUs would always win.
@@ -164,7 +167,7 @@ def _rows(topology: Topology) -> dict[str, dict[str, tuple[float, int]]]:
     for device in topology.devices:
         for hop in device.route:
             row, here = resources[hop.resource], found[device.kind]
-            if row.kind in _ROWS and (row.kind not in here or row.capacity < here[row.kind][0]):
+            if row.kind in _DEMANDED_ROWS and (row.kind not in here or row.capacity < here[row.kind][0]):
                 here[row.kind] = (row.capacity, slots[row.name])
     return found
 

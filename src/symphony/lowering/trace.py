@@ -15,29 +15,29 @@ import numpy as np
 from symphony.lowering.arrivals import PROCESSES, Times
 from symphony.lowering.capacity import jobs_per_second
 from symphony.lowering.random_graphs import random_graphs
-from symphony.lowering.readers.reading import Problem, Reading
+from symphony.lowering.readers.reading import FileContents, SkippedRecord
 from symphony.problem.errors import InfeasibleError, WorkloadError
 from symphony.problem.runnable import check_graphs
 from symphony.problem.topology import Device, DeviceKind, Topology
 from symphony.problem.workload import Job, Kernel, Profile, TaskGraph, Workload
 
-JOBS = 100  # that arrive, of a file without arrivals, unless told otherwise
-LOAD = 0.7
-ARRIVALS = "poisson"
-HETEROGENEITY = 1.0
+DEFAULT_JOBS = 100  # that arrive, of a file without arrivals, unless told otherwise
+DEFAULT_LOAD = 0.7
+DEFAULT_ARRIVALS = "poisson"
+DEFAULT_HETEROGENEITY = 1.0
 
-_CPU = "cpu"
-_CORES = 16  # of the CPU that a file's times are from, where the topology has none
+_CPU_TYPE = "cpu"
+_ASSUMED_CORES = 16  # of the CPU that a file's times are from, where the topology has none
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnWorkload:
     """A workload, and what to know about it."""
 
     workload: Workload
     notes: tuple[str, ...] = ()  # what was assumed or chosen, in whole sentences
     modelled: str = ""  # which times nobody measured; one of the notes
-    problems: tuple[Problem, ...] = ()  # what was left out
+    problems: tuple[SkippedRecord, ...] = ()  # what was left out
 
 
 def streams(seed: int) -> tuple[np.random.Generator, np.random.Generator, np.random.Generator]:
@@ -72,7 +72,7 @@ def arrivals_of(
     return tuple(Job(*row) for row in columns)
 
 
-def sample(reading: Reading, jobs: int, seed: int, *, first: int | None = None) -> Reading:
+def sample(reading: FileContents, jobs: int, seed: int, *, first: int | None = None) -> FileContents:
     """A part of a reading: a window of `jobs` consecutive jobs or, where there are none, that many of its graphs.
 
     Without `first`, the seed says where the window lies, or which graphs. The first job of a window arrives at 0; where
@@ -99,7 +99,7 @@ def sample(reading: Reading, jobs: int, seed: int, *, first: int | None = None) 
 
 
 def draw(
-    reading: Reading,
+    reading: FileContents,
     topology: Topology,
     seed: int,
     *,
@@ -112,7 +112,7 @@ def draw(
     time_scale: float | None = None,
     heterogeneity: float | None = None,
     keep_good: bool = False,
-) -> Drawn:
+) -> DrawnWorkload:
     """A workload for a topology, from a part of a reading.
 
     `jobs`, `first`: see `sample`. `time_scale` multiplies the gaps between arrivals; `load` scales them to a share of
@@ -126,7 +126,7 @@ def draw(
         reading, cannot = _runnable_part(reading, topology)
         problems += cannot
     if jobs is None:
-        jobs = len(reading.jobs) - (first or 0) if reading.jobs else JOBS
+        jobs = len(reading.jobs) - (first or 0) if reading.jobs else DEFAULT_JOBS
     part = sample(reading, jobs, seed, first=first)
     _check_runnable(part, topology)
     if part.jobs:
@@ -141,18 +141,18 @@ def draw(
             part.kernels,
             part.graphs,
             jobs=jobs,
-            load=LOAD if load is None else load,
-            arrivals=arrivals or ARRIVALS,
+            load=DEFAULT_LOAD if load is None else load,
+            arrivals=arrivals or DEFAULT_ARRIVALS,
             priorities=priorities or 1,
             seed=seed,
         )
     workload = Workload(name or reading.source, part.kernels, part.graphs, scheduled)
     notes = (*part.notes, modelled) if modelled else part.notes
-    return Drawn(workload, notes, modelled, problems)
+    return DrawnWorkload(workload, notes, modelled, problems)
 
 
 def _replay(
-    part: Reading,
+    part: FileContents,
     topology: Topology,
     seed: int,
     load: float | None,
@@ -175,7 +175,7 @@ def _replay(
 
 
 def _times(
-    part: Reading,
+    part: FileContents,
     topology: Topology,
     rng: np.random.Generator,
     load: float | None,
@@ -194,7 +194,7 @@ def _times(
         raise WorkloadError(
             "all its jobs arrive at once, so there are no gaps to scale",
             where=part.source,
-            hint=f"draw them: arrivals={arrivals or ARRIVALS}&load={load or LOAD}",
+            hint=f"draw them: arrivals={arrivals or DEFAULT_ARRIVALS}&load={load or DEFAULT_LOAD}",
         )
     if load is None:
         rate = count / (last * scale)
@@ -206,11 +206,11 @@ def _times(
 
 
 def _with_modelled_times(
-    reading: Reading, topology: Topology, rng: np.random.Generator, heterogeneity: float | None
-) -> tuple[Reading, str]:
+    reading: FileContents, topology: Topology, rng: np.random.Generator, heterogeneity: float | None
+) -> tuple[FileContents, str]:
     """The reading with times for every device kind, if it has those of CPUs only; and a note that says so."""
     measured = sorted({name for kernel in reading.kernels for name in kernel.implementations})
-    if measured != [_CPU]:
+    if measured != [_CPU_TYPE]:
         if heterogeneity is not None:
             raise WorkloadError(
                 f"its kernels have times for {', '.join(measured)}: none is modelled",
@@ -219,15 +219,15 @@ def _with_modelled_times(
             )
         return reading, ""
     present = [topology.kind_of[kind] for kind, count in topology.kind_counts.items() if count]
-    others = [kind for kind in present if kind.type != _CPU]
+    others = [kind for kind in present if kind.type != _CPU_TYPE]
     if not others:
         return reading, ""
-    cores = next((kind.slots for kind in present if kind.type == _CPU), _CORES)
-    spread = HETEROGENEITY if heterogeneity is None else heterogeneity
+    cores = next((kind.slots for kind in present if kind.type == _CPU_TYPE), _ASSUMED_CORES)
+    spread = DEFAULT_HETEROGENEITY if heterogeneity is None else heterogeneity
     factors = _factors(rng, len(reading.kernels), others, cores, spread)
     kernels = []
     for kernel, factor in zip(reading.kernels, factors, strict=True):
-        base = kernel.implementations[_CPU]
+        base = kernel.implementations[_CPU_TYPE]
         times = {kind: Profile(base.fixed_s * f, base.per_work_s * f) for kind, f in factor.items()}
         kernels.append(replace(kernel, implementations={**kernel.implementations, **times}))
     note = (
@@ -260,7 +260,7 @@ def _factors(
     return [{kind.name: time[kind.name] / time[core.name] for kind in kinds} for time in times]
 
 
-def _runnable_part(reading: Reading, topology: Topology) -> tuple[Reading, tuple[Problem, ...]]:
+def _runnable_part(reading: FileContents, topology: Topology) -> tuple[FileContents, tuple[SkippedRecord, ...]]:
     """The reading without the jobs (or graphs) that the topology can never run, and a problem for each of those."""
     why = _cannot_run(reading, topology)
     if not why:
@@ -275,12 +275,14 @@ def _runnable_part(reading: Reading, topology: Topology) -> tuple[Reading, tuple
     what, users = (
         ("job", [job.graph for job in reading.jobs]) if reading.jobs else ("graph", range(len(reading.graphs)))
     )
-    problems = (Problem(f"{reading.source}: {what} {n}", why[graph]) for n, graph in enumerate(users) if graph in why)
+    problems = (
+        SkippedRecord(f"{reading.source}: {what} {n}", why[graph]) for n, graph in enumerate(users) if graph in why
+    )
     kept = (job for job in reading.jobs if job.graph not in why)
     return _compact(reading, graphs, kept), tuple(problems)
 
 
-def _cannot_run(reading: Reading, topology: Topology) -> Mapping[int, str]:
+def _cannot_run(reading: FileContents, topology: Topology) -> Mapping[int, str]:
     """Why the topology can never run a graph, for each such graph."""
     why = {}
     kernels = {kernel.name: kernel for kernel in reading.kernels}
@@ -293,7 +295,7 @@ def _cannot_run(reading: Reading, topology: Topology) -> Mapping[int, str]:
     return why
 
 
-def _check_runnable(part: Reading, topology: Topology) -> None:
+def _check_runnable(part: FileContents, topology: Topology) -> None:
     try:
         check_graphs(topology, part.kernels, part.graphs)
     except InfeasibleError as error:
@@ -303,7 +305,7 @@ def _check_runnable(part: Reading, topology: Topology) -> None:
         raise InfeasibleError(error.message, where=f"{part.source}: {error.where}", hint=hint) from None
 
 
-def _check_graphs_there(reading: Reading) -> None:
+def _check_graphs_there(reading: FileContents) -> None:
     if not reading.graphs:
         holds = [f"{len(reading.kernels)} kernels"] if reading.kernels else []
         holds += [f"the table {name!r}" for name in reading.tables]
@@ -314,7 +316,7 @@ def _check_graphs_there(reading: Reading) -> None:
         )
 
 
-def _checked(reading: Reading, option: str, number: int, count: int) -> int:
+def _checked(reading: FileContents, option: str, number: int, count: int) -> int:
     """The number of a job or graph, if there are so many."""
     if not 0 <= number < count:
         what = "jobs" if reading.jobs else "graphs"
@@ -327,7 +329,7 @@ def _checked(reading: Reading, option: str, number: int, count: int) -> int:
     return number
 
 
-def _compact(reading: Reading, graphs: Sequence[int], jobs: Iterable[Job]) -> Reading:
+def _compact(reading: FileContents, graphs: Sequence[int], jobs: Iterable[Job]) -> FileContents:
     """The reading with these graphs only, and the kernels that they use; jobs point to where their graphs are now."""
     place = {graph: index for index, graph in enumerate(graphs)}
     chosen = tuple(reading.graphs[graph] for graph in graphs)

@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from symphony.lowering.readers.job_lists import Shape
+from symphony.lowering.readers.job_lists import JobShape
 
 
-class Model(NamedTuple):
+class ModelDescription(NamedTuple):
     """What a model's description says of it."""
 
     parameters: float
@@ -26,21 +26,21 @@ class Model(NamedTuple):
 
 
 # From the models' papers and Gavel's scripts; operations and launches are rounded, host times chosen.
-MODELS: Mapping[str, Model] = {
-    "ResNet-18": Model(11.2e6, 3.3e9, 250, 2e-5, 128),  # CIFAR-10
-    "ResNet-50": Model(25.6e6, 24.6e9, 700, 2e-3, 64),  # ImageNet, decoded on the host
-    "Transformer": Model(63e6, 5e9, 1200, 1e-5, 64),  # Multi30k
-    "LM": Model(13.6e6, 1.5e9, 500, 1e-6, 40),  # Wikitext-2, 35 words a sample
-    "Recommendation": Model(2.4e6, 15e6, 60, 5e-5, 2048),  # ML-20M, an autoencoder
-    "CycleGAN": Model(28e6, 6e11, 1500, 5e-3, 1),
-    "A3C": Model(0.6e6, 2e8, 400, 2.5e-2, 4),  # Pong; the environment is the host's
+MODELS: Mapping[str, ModelDescription] = {
+    "ResNet-18": ModelDescription(11.2e6, 3.3e9, 250, 2e-5, 128),  # CIFAR-10
+    "ResNet-50": ModelDescription(25.6e6, 24.6e9, 700, 2e-3, 64),  # ImageNet, decoded on the host
+    "Transformer": ModelDescription(63e6, 5e9, 1200, 1e-5, 64),  # Multi30k
+    "LM": ModelDescription(13.6e6, 1.5e9, 500, 1e-6, 40),  # Wikitext-2, 35 words a sample
+    "Recommendation": ModelDescription(2.4e6, 15e6, 60, 5e-5, 2048),  # ML-20M, an autoencoder
+    "CycleGAN": ModelDescription(28e6, 6e11, 1500, 5e-3, 1),
+    "A3C": ModelDescription(0.6e6, 2e8, 400, 2.5e-2, 4),  # Pong; the environment is the host's
 }
 
 
-class Numbers(NamedTuple):
+class JobNumbers(NamedTuple):
     """A job in numbers, whatever it is called."""
 
-    model: Model
+    model: ModelDescription
     batch: int
     gpus: int
 
@@ -67,20 +67,23 @@ GPUS: Mapping[str, Gpu] = {
     "gpu": Gpu(10e12, 500e9, 1.4e-5, 0.5),  # one that is not known …
     "cpu": Gpu(5e10, 1e10, 1e-6, 1.0),  # … and a core, or whatever else
 }
-REACHED = 0.3  # of the operations on the data sheet
-LINKS = 10e9, 1.25e9  # bytes per second that an all-reduce reaches within a machine, and between machines
+REACHED_SHARE_OF_PEAK = 0.3  # of the operations on the data sheet
+ALL_REDUCE_BYTES_PER_S = (
+    10e9,
+    1.25e9,
+)  # bytes per second that an all-reduce reaches within a machine, and between machines
 JOB_FEATURES, GPU_FEATURES = 6, 3
 
 
-def numbers(job: Shape | Numbers) -> Numbers:
+def numbers(job: JobShape | JobNumbers) -> JobNumbers:
     """A job in numbers."""
-    if isinstance(job, Numbers):
+    if isinstance(job, JobNumbers):
         return job
     model = MODELS[job.model]
-    return Numbers(model, model.usual_batch if job.batch is None else job.batch, job.gpus)
+    return JobNumbers(model, model.usual_batch if job.batch is None else job.batch, job.gpus)
 
 
-def job_features(job: Shape | Numbers) -> np.ndarray:
+def job_features(job: JobShape | JobNumbers) -> np.ndarray:
     """Logarithms of a job's numbers, about 0 and of about unit size [JOB_FEATURES]."""
     model, batch, gpus = numbers(job)
     step = model.operations * batch
@@ -101,27 +104,27 @@ def gpu_features(gpu: str) -> np.ndarray:
     return np.asarray([np.log10(g.operations) - 12.9, np.log10(g.bandwidth) - 11.7, np.log10(g.launch_s) + 4.8]) * 3
 
 
-def guess_s(job: Shape | Numbers, gpu: str, *, spread: bool = False) -> float:
+def estimate_step_s(job: JobShape | JobNumbers, gpu: str, *, spread: bool = False) -> float:
     """Seconds for each step of a gang, the analytic prior. Gavel counts the steps of all workers together."""
     n = numbers(job)
     compute, floor = _parts(n, gpu)
     step = compute + max(floor, n.model.host_s * n.batch * GPUS[gpu].launch_s / GPUS["v100"].launch_s)
     exchange = 8 * n.model.parameters * (n.gpus - 1) / n.gpus  # bytes: both ways, single precision
-    return (step + exchange / LINKS[spread]) / n.gpus
+    return (step + exchange / ALL_REDUCE_BYTES_PER_S[spread]) / n.gpus
 
 
-def guess_kept(job: Shape | Numbers, other: Shape | Numbers, gpu: str) -> float:
+def estimate_kept_speed(job: JobShape | JobNumbers, other: JobShape | JobNumbers, gpu: str) -> float:
     """What a job keeps of its speed beside another on one GPU: they share the time that either keeps it busy."""
     return 1 / max(1.0, busy(job, gpu) + busy(other, gpu))
 
 
-def busy(job: Shape | Numbers, gpu: str) -> float:
+def busy(job: JobShape | JobNumbers, gpu: str) -> float:
     """Share of the time for which a job keeps a GPU busy."""
     n = numbers(job)
     compute, _ = _parts(n, gpu)
-    return max(GPUS[gpu].filled, compute / guess_s(n, gpu))
+    return max(GPUS[gpu].filled, compute / estimate_step_s(n, gpu))
 
 
-def _parts(n: Numbers, gpu: str) -> tuple[float, float]:
+def _parts(n: JobNumbers, gpu: str) -> tuple[float, float]:
     g = GPUS[gpu]
-    return n.model.operations * n.batch / (REACHED * g.operations), n.model.launches * g.launch_s
+    return n.model.operations * n.batch / (REACHED_SHARE_OF_PEAK * g.operations), n.model.launches * g.launch_s

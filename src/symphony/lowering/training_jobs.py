@@ -46,17 +46,17 @@ _MODELS: Mapping[str, _Model] = {
     "BERT":          _Model(440e6, 14e9,    3.20,  0.62,  0.33,  0.14, 0.98, 0.70,  2e5),
 }
 # fmt: on
-_DEVICE_MEMORY: Mapping[str, float] = {"k80": 240e9, "p100": 732e9, "v100": 900e9, "a100": 1555e9}
+_TRAINING_GPU_BANDWIDTH: Mapping[str, float] = {"k80": 240e9, "p100": 732e9, "v100": 900e9, "a100": 1555e9}
 # A slower GPU is filled by any model: sharing one pays on fast GPUs only. Fitted to Gavel's pairs
 # (`python -m benchmarks.contention`); the A100's factor, on a V100's share, is chosen.
 _FILLED: Mapping[str, float] = {"k80": 1.0, "p100": 0.95}
-_ROOMIER: Mapping[str, float] = {"v100": 1.0, "a100": 0.8}
-_TYPICAL = {"k40": "k80", "gpu": "p100"}  # what other kinds are taken for
+_COMPUTE_SHARE_FACTORS: Mapping[str, float] = {"v100": 1.0, "a100": 0.8}
+_TYPICAL_TRAINING_GPU = {"k40": "k80", "gpu": "p100"}  # what other kinds are taken for
 
 # An all-reduce over n workers sends 2 (n - 1) / n of the gradient; this is for n = 4.
-_EXCHANGE = 1.5
-_STATE = 3.0  # bytes of a checkpoint over those of the gradient: weights and two moments
-_STORAGE = 0.5e9  # bytes/s to storage
+_ALL_REDUCE_PER_GRADIENT = 1.5
+_CHECKPOINT_PER_GRADIENT = 3.0  # bytes of a checkpoint over those of the gradient: weights and two moments
+_STORAGE_BYTES_PER_S = 0.5e9  # bytes/s to storage
 _CHECKPOINT_EVERY_S = 600.0
 
 # Philly's trace: most jobs use one GPU, median 18 minutes, the logarithm's standard deviation 2; wider jobs
@@ -112,19 +112,19 @@ def mixed(
 
 def _kernel(name: str, model: _Model) -> Kernel:
     implementations = {}
-    for kind, bandwidth in _DEVICE_MEMORY.items():
+    for kind, bandwidth in _TRAINING_GPU_BANDWIDTH.items():
         seconds = float(getattr(model, kind))
         stream = model.input / seconds
         demand = {
-            "compute": _FILLED[kind] if kind in _FILLED else model.compute * _ROOMIER[kind],
+            "compute": _FILLED[kind] if kind in _FILLED else model.compute * _COMPUTE_SHARE_FACTORS[kind],
             "device_memory": model.device_memory * bandwidth,
             "link": stream,
             "switch": stream,
             "memory": stream,
         }
         implementations[kind] = Profile(seconds, 0.0, demand, memory=model.memory)
-    implementations |= {other: implementations[kind] for other, kind in _TYPICAL.items()}
-    return Kernel(name, implementations, exchange_bytes=_EXCHANGE * model.gradient)
+    implementations |= {other: implementations[kind] for other, kind in _TYPICAL_TRAINING_GPU.items()}
+    return Kernel(name, implementations, exchange_bytes=_ALL_REDUCE_PER_GRADIENT * model.gradient)
 
 
 def _room(topology: Topology, kernel: Kernel) -> int:
@@ -135,7 +135,7 @@ def _room(topology: Topology, kernel: Kernel) -> int:
 def _graph(name: str, model: str, width: int, seconds: float) -> TaskGraph:
     row = _MODELS[model]
     workers = tuple(Task(f"w{worker}", model, units=max(1.0, round(seconds / row.v100))) for worker in range(width))
-    save_s = _STATE * row.gradient / _STORAGE
+    save_s = _CHECKPOINT_PER_GRADIENT * row.gradient / _STORAGE_BYTES_PER_S
     gang = Gang(
         "train",
         tuple(worker.name for worker in workers),

@@ -18,8 +18,8 @@ from symphony.oracle.instance import Instance
 
 Objective = Literal["makespan", "mean_completion"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
-TOLERANCE = 1e-5  # the solver's own is 1e-7; taken off a bound that its answer alone vouches for
-MANY = 2000  # gangs, beyond which an interior point is faster
+SOLVER_TOLERANCE = 1e-5  # the solver's own is 1e-7; taken off a bound that its answer alone vouches for
+MIN_GANGS_INTERIOR_POINT = 2000  # gangs, beyond which an interior point is faster
 
 
 def lower_bounds(i: Instance, objective: Objective) -> dict[str, float]:
@@ -169,9 +169,9 @@ def path_and_area(i: Instance) -> float:
         b_ub=limit,
         A_eq=coo_array((np.ones(len(gang)), (gang, shares)), shape=(gangs, last + 1)),
         b_eq=np.ones(gangs),
-        method="highs-ipm" if gangs > MANY else "highs",
+        method="highs-ipm" if gangs > MIN_GANGS_INTERIOR_POINT else "highs",
     )
-    return float(found.fun) * scale * (1 - TOLERANCE) if found.success else 0.0
+    return float(found.fun) * scale * (1 - SOLVER_TOLERANCE) if found.success else 0.0
 
 
 def shortest_first(arrival: np.ndarray, work: np.ndarray) -> np.ndarray:

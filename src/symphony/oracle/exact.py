@@ -10,7 +10,8 @@ A task's alternatives are optional intervals of *fixed* size on its one start va
 over the presence literals. Alternatives that share both start and end variables gave contradictory "optimal" answers.
 
 Time is counted in ticks; every duration is rounded to the nearest. A schedule's length is a sum of at most one arrival,
-each gang's run and each input's transfer, so `Model.error_s`, half a tick for each, bounds what rounding does to it.
+each gang's run and each input's transfer, so `ExactModel.error_s`, half a tick for each, bounds what rounding does to
+it.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from symphony.oracle.replay import Plan, linear_order
 from symphony.problem.errors import InputError
 from symphony.problem.extras import needs_extra
 
-TICKS = 10**9  # of the horizon, where times are not multiples of a round unit
-LEVELS = 12  # of earliest starts, and of times left at the end, for which work is added up
+TICKS_PER_HORIZON = 10**9  # of the horizon, where times are not multiples of a round unit
+WINDOW_LEVELS = 12  # of earliest starts, and of times left at the end, for which work is added up
 ROUND_UNITS = tuple(10.0**-k for k in range(10))
 
 
@@ -43,7 +44,7 @@ def cp_sat() -> Any:
 
 
 @dataclass(frozen=True)
-class Setting:
+class SolverSettings:
     """How the solver goes about it. Two that differ must agree before anything is called optimal."""
 
     seed: int = 0
@@ -56,7 +57,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Answer:
+class SolverResult:
     """What one call of the solver said."""
 
     status: str  # "optimal", "feasible", "infeasible" or "unknown"
@@ -66,7 +67,7 @@ class Answer:
     wall_s: float
 
 
-class Model:
+class ExactModel:
     """One instance as a constraint program, to be solved as often as one likes."""
 
     def __init__(
@@ -84,7 +85,7 @@ class Model:
             self.seconds[:, without] = np.inf
         for g in np.flatnonzero(~np.isfinite(self.seconds).any(axis=1)):
             raise InputError(f"gang {i.who[g]} has no device left", hint="leave out one that all gangs can do without")
-        horizon_s = one_after_the_other_s(i, self.seconds)
+        horizon_s = serial_makespan_s(i, self.seconds)
         self.tick_s = tick(i, horizon_s)
         terms = len(i) + sum(x.bytes > 0 for inputs in i.inputs for x in inputs) * (len(i.bandwidth) > 1) + 1
         self.horizon = math.ceil(horizon_s / self.tick_s) + terms
@@ -289,11 +290,11 @@ class Model:
 
     def solve(
         self,
-        setting: Setting,
+        setting: SolverSettings,
         *,
         hint: tuple[Plan, np.ndarray] | None = None,
         progress: Callable[[float, float], None] | None = None,
-    ) -> Answer:
+    ) -> SolverResult:
         """Run the solver once. `hint`: a plan, and when its gangs start. `progress` is told value and bound so far."""
         cp = self.cp
         solver = cp.CpSolver()
@@ -330,8 +331,8 @@ class Model:
         word = words.get(status, "unknown")
         if status not in (cp.OPTIMAL, cp.FEASIBLE):
             bound = 0.0 if status == cp.INFEASIBLE else self._seconds(solver.best_objective_bound)
-            return Answer(word, math.inf, max(bound, 0.0), None, wall_s)
-        return Answer(
+            return SolverResult(word, math.inf, max(bound, 0.0), None, wall_s)
+        return SolverResult(
             word,
             self._seconds(solver.objective_value),
             self._seconds(solver.best_objective_bound),
@@ -345,7 +346,7 @@ class Model:
         start = np.asarray([solver.value(x) for x in self.start])
         chosen = np.asarray([next(d for d in self._devices(g) if solver.value(self.on[g, d])) for g in range(len(i))])
         end = np.asarray([solver.value(x) for x in self.end])
-        devices = deal(self.pools, i.slots, start, end, chosen)
+        devices = devices_from_pools(self.pools, i.slots, start, end, chosen)
         moves, after = np.zeros(len(i), bool), np.zeros(len(i), int)
         order = np.lexsort((end, start))
         if hasattr(self, "batch"):
@@ -364,7 +365,7 @@ class Model:
 def windows(head: list[int], tail: list[int], gangs: list[int]) -> dict[frozenset[int], tuple[int, int]]:
     """Sets of gangs that cannot start before one time and must end another before the end, and those two times."""
     found: dict[frozenset[int], tuple[int, int]] = {}
-    steps = np.linspace(0, 1, LEVELS)
+    steps = np.linspace(0, 1, WINDOW_LEVELS)
     levels = [np.unique(np.quantile([x[g] for g in gangs], steps, method="higher")).tolist() for x in (head, tail)]
     for early, late in itertools.product(*levels):
         within = frozenset(g for g in gangs if head[g] >= early and tail[g] >= late)
@@ -373,7 +374,7 @@ def windows(head: list[int], tail: list[int], gangs: list[int]) -> dict[frozense
     return found
 
 
-def one_after_the_other_s(i: Instance, seconds: np.ndarray) -> float:
+def serial_makespan_s(i: Instance, seconds: np.ndarray) -> float:
     """A makespan that no sensible plan exceeds: the last arrival, then every gang alone, fetched from afar."""
     per_byte = (1 / i.bandwidth).max()
     fetch_s = sum(i.latency_s.max() + x.bytes * per_byte for inputs in i.inputs for x in inputs if x.bytes > 0)
@@ -395,7 +396,7 @@ def tick(i: Instance, horizon_s: float) -> float:
         count = times / unit
         if count.max() < 2**31 and np.abs(count - np.round(count)).max() < 1e-6:
             return unit
-    return horizon_s / TICKS
+    return horizon_s / TICKS_PER_HORIZON
 
 
 def descendants(i: Instance) -> list[set[int]]:
@@ -420,7 +421,7 @@ def pools(i: Instance, seconds: np.ndarray, *, apart: bool) -> list[list[int]]:
     return list(found.values())
 
 
-def deal(
+def devices_from_pools(
     groups: Sequence[Sequence[int]], slots: np.ndarray, start: np.ndarray, end: np.ndarray, chosen: np.ndarray
 ) -> np.ndarray:
     """Devices for gangs that were given to pools: each, in order of start, to a device with a free slot."""

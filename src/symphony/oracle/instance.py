@@ -13,12 +13,12 @@ import numpy as np
 from symphony.problem.errors import InputError
 from symphony.problem.topology import LOCAL
 from symphony.problem.workload import TaskGraph
-from symphony.scheduling.state import COPIES
+from symphony.scheduling.state import MAX_COPIES
 from symphony.simulator.contention import LOAD_UNIT, MAX_BANDWIDTH, MAX_LOAD, Bottleneck, ContentionModel, Serial
 from symphony.simulator.scenarios import Scenario, ScenarioArrays, scenario_arrays
 
-FULL = round(1 / LOAD_UNIT)  # load of a row that is used up
-MOST_PAIRS = 50_000_000  # pairs of memories times rows
+FULL_LOAD = round(1 / LOAD_UNIT)  # load of a row that is used up
+MAX_PAIR_ROWS = 50_000_000  # pairs of memories times rows
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def instance(scenario: Scenario) -> Instance:
     kinds = np.asarray(t.device_kind)[:count]
     owners, memory_of = np.unique(np.asarray(t.place)[:count, 0], return_inverse=True)
     memories = {int(owner): number for number, owner in enumerate(owners)}
-    if len(owners) ** 2 * rows > MOST_PAIRS:
+    if len(owners) ** 2 * rows > MAX_PAIR_ROWS:
         raise InputError(
             f"{topology.name!r} has {len(owners):,} memories and {rows:,} resources, too many for the oracle",
             hint="plan for a part of the cluster, such as one rack",
@@ -220,7 +220,7 @@ def subset(i: Instance, contention: ContentionModel | None = None) -> Subset:
     bus = _bus(i) if remote else True
     # At most one transfer at a time beside all the work there can be.
     traffic = i.crossed.max(axis=(0, 1)) if remote else 0
-    full = ((i.demanded[used].sum(axis=0) > 0) & (i.demanded[used].sum(axis=0) + traffic > FULL)).any()
+    full = ((i.demanded[used].sum(axis=0) > 0) & (i.demanded[used].sum(axis=0) + traffic > FULL_LOAD)).any()
     checks = (
         (bool(s.phases), "hidden tenants load resources"),
         (bool(s.failures), "devices fail"),
@@ -231,7 +231,7 @@ def subset(i: Instance, contention: ContentionModel | None = None) -> Subset:
         (s.job_slots < len(s.workload.jobs), "there are fewer job slots than jobs"),
         (bool(full), "work may ask for more of a resource than there is"),
         (not bus, "transfers go over several links, or at unlike speeds"),
-        (remote and len(i.bandwidth) > COPIES, f"data may lie in more than {COPIES} memories"),
+        (remote and len(i.bandwidth) > MAX_COPIES, f"data may lie in more than {MAX_COPIES} memories"),
         (type(contention) not in (type(None), Bottleneck, Serial), "the contention model is not one of Symphony's own"),
     )
     kept = any(np.isfinite(gang.checkpoint_units) for gang in gangs) and bool(s.failures)
@@ -253,7 +253,7 @@ def _moves(i: Instance) -> bool:
 def _bus(i: Instance) -> bool:
     """Whether one row is the bottleneck of all transfers, and every source is as good as another."""
     apart = ~np.eye(len(i.bandwidth), dtype=bool)
-    shared = (i.crossed[apart] == FULL).all(axis=0).any()
+    shared = (i.crossed[apart] == FULL_LOAD).all(axis=0).any()
     ways = [column[np.isfinite(column)] for column in (i.bandwidth + 0 * i.latency_s).T]
     waits = [i.latency_s[apart[:, target], target] for target in range(len(apart))]
     return bool(shared and all(np.ptp(x) == 0 for x in (*ways, *waits) if len(x)))

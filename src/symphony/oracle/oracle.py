@@ -14,20 +14,20 @@ import numpy as np
 
 from symphony.baselines import BASELINES, FOR_TRAINING, named
 from symphony.oracle.bounds import OBJECTIVES, Objective, lower_bounds
-from symphony.oracle.exact import Answer, Model, Setting, cp_sat
+from symphony.oracle.exact import ExactModel, SolverResult, SolverSettings, cp_sat
 from symphony.oracle.instance import Instance, Subset, instance, subset
 from symphony.oracle.replay import Plan, decode
-from symphony.oracle.runs import SAME, Found, Runs
-from symphony.oracle.search import BATCH
+from symphony.oracle.runs import TIME_TOLERANCE, FoundRun, Runs
+from symphony.oracle.search import SIMULATION_BATCH
 from symphony.problem.errors import InputError, SymphonyWarning
 from symphony.scheduling.policy import Policy
 from symphony.simulator.contention import ContentionModel
 from symphony.simulator.records import RunRecord
 from symphony.simulator.scenarios import Scenario
 
-FEWER = 0.05  # share of the time for a look at what can be done with fewer devices
-MOST_GANGS = 160  # beyond, the exact model is not tried
-SINGLE = 1e-5  # the same in 32 bits, in which baselines run
+FEWER_DEVICES_TIME_SHARE = 0.05  # share of the time for a look at what can be done with fewer devices
+MAX_EXACT_GANGS = 160  # beyond, the exact model is not tried
+FLOAT32_TOLERANCE = 1e-5  # the same in 32 bits, in which baselines run
 Progress = Callable[[str, float, float, float], None]  # what is being done, share of the time, value, bound
 
 
@@ -86,7 +86,7 @@ class Oracle:
     seed: int = 0
     starts: tuple[str, ...] | None = None  # baselines to start from; None = all that are meant for such work
     rounds: int | None = None  # of the local search
-    batch: int = BATCH  # plans that it runs side by side
+    batch: int = SIMULATION_BATCH  # plans that it runs side by side
     deterministic_s: float = math.inf  # of each call of the solver, in its own unit
 
     def __post_init__(self) -> None:
@@ -139,13 +139,13 @@ class _Solve:
         followed = min(map(self.runs.replay, plans), key=lambda found: found.value_s)
         lead = min(baselines, key=lambda found: found.value_s)
         # A baseline that no plan imitates (it preempts, say) stands for itself; a mere rounding error does not.
-        best = lead if lead.value_s < followed.value_s * (1 - SINGLE) else followed
+        best = lead if lead.value_s < followed.value_s * (1 - FLOAT32_TOLERANCE) else followed
         label, scope = "best known", ""
         began = time.perf_counter()
-        if len(self.i) <= MOST_GANGS and self.subset.exact:
+        if len(self.i) <= MAX_EXACT_GANGS and self.subset.exact:
             proved, label = self._prove(min(found.value_s for found in baselines))
             best = min([best, *proved], key=lambda found: found.value_s)
-        elif len(self.i) <= MOST_GANGS and self.subset.relaxed:
+        elif len(self.i) <= MAX_EXACT_GANGS and self.subset.relaxed:
             self._relax(0.25)
         self.solve_s = time.perf_counter() - began
         if label != "optimal" and self.solve_s < self.o.time_limit_s:
@@ -170,21 +170,21 @@ class _Solve:
 
     def _label(self, label: str, value_s: float) -> tuple[str, str]:
         """Label and scope of a value, once the exact model has been asked."""
-        if value_s < self.model_s * (1 - SAME):
+        if value_s < self.model_s * (1 - TIME_TOLERANCE):
             return (
                 "best known",
                 "",
             )  # transfers that share a row beat all plans of the model, whose bound says nothing then
-        scope = self.subset.scope if value_s > self._bound() * (1 + SAME) else ""
+        scope = self.subset.scope if value_s > self._bound() * (1 + TIME_TOLERANCE) else ""
         return label if label == "optimal" else f"gap {max(1 - self.model_s / value_s, 0.0):.1%}", scope
 
     def _bound(self) -> float:
         return max(self.bounds.values())
 
-    def _prove(self, baseline_s: float) -> tuple[list[Found], str]:
+    def _prove(self, baseline_s: float) -> tuple[list[FoundRun], str]:
         """Solve the exact model; call its answer optimal only when everything agrees."""
         began = time.perf_counter()
-        model = Model(self.i, self.o.objective, exclusive=self.subset.moves)
+        model = ExactModel(self.i, self.o.objective, exclusive=self.subset.moves)
         first = self._solve(model, 0, 0.55)  # no hint: a baseline's plan as one made proofs slower
         self.model_s = first.bound_s - model.error_s
         if self.subset.moves:
@@ -197,9 +197,9 @@ class _Solve:
         if first.status != "optimal":
             return [found], "gap"
         # As long as it takes, but for what the last check needs.
-        share = 1 - FEWER - (time.perf_counter() - began) / self.o.time_limit_s
-        second = self._solve(model, 1, max(share, FEWER), self._hint(found))
-        slack = model.error_s + SAME * first.value_s
+        share = 1 - FEWER_DEVICES_TIME_SHARE - (time.perf_counter() - began) / self.o.time_limit_s
+        second = self._solve(model, 1, max(share, FEWER_DEVICES_TIME_SHARE), self._hint(found))
+        slack = model.error_s + TIME_TOLERANCE * first.value_s
         self._check(
             "two configurations agree",
             second.status == "optimal" and abs(second.value_s - first.value_s) <= slack,
@@ -216,7 +216,7 @@ class _Solve:
             f"the largest is {self._bound():.9g} s",
         )
         if not self.subset.moves:
-            better = baseline_s < first.value_s * (1 - SINGLE) - slack
+            better = baseline_s < first.value_s * (1 - FLOAT32_TOLERANCE) - slack
             self._check("no baseline is below it", not better, f"the best has {baseline_s:.9g} s")
         self._check_fewer_devices(first.value_s - slack, found)
         failed = [check for check in self.checks if not check.passed]
@@ -229,26 +229,28 @@ class _Solve:
             self.bounds.pop("exact model", None)
         return [found], "gap"
 
-    def _check_fewer_devices(self, least_s: float, found: Found) -> None:
+    def _check_fewer_devices(self, least_s: float, found: FoundRun) -> None:
         """Whatever is found without one of the devices must not be better than the optimum with all."""
         used = np.bincount([stay.devices[0] for stay in found.run.gangs], minlength=len(self.i.slots))
         others = [d for d in np.argsort(used) if np.isfinite(np.delete(self.i.seconds, d, axis=1)).any(axis=1).all()]
         if not others:
             return
         # The busiest that can be spared: leaving out an idle one would say nothing.
-        model = Model(self.i, self.o.objective, exclusive=self.subset.moves, without=int(others[-1]))
-        fewer = self._solve(model, 0, FEWER)
+        model = ExactModel(self.i, self.o.objective, exclusive=self.subset.moves, without=int(others[-1]))
+        fewer = self._solve(model, 0, FEWER_DEVICES_TIME_SHARE)
         name = self.i.scenario.topology.devices[int(others[-1])].name
         self._check(f"it is not better without {name}", fewer.value_s >= least_s, f"{fewer.value_s:.9g} s at best")
 
     def _relax(self, share: float) -> None:
         """A bound from the model without what it cannot say, all of which only costs time."""
-        model = Model(self.i, self.o.objective, exclusive=False)
+        model = ExactModel(self.i, self.o.objective, exclusive=False)
         answer = self._solve(model, 0, share)
         self.bounds["relaxed model"] = answer.bound_s - model.error_s
 
-    def _solve(self, model: Model, number: int, share: float, hint: tuple[Plan, np.ndarray] | None = None) -> Answer:
-        setting = Setting(
+    def _solve(
+        self, model: ExactModel, number: int, share: float, hint: tuple[Plan, np.ndarray] | None = None
+    ) -> SolverResult:
+        setting = SolverSettings(
             seed=self.o.seed + 7919 * number,
             symmetry=(2, 0)[number],
             probing=(2, 0)[number],
@@ -262,7 +264,7 @@ class _Solve:
 
         return model.solve(setting, hint=hint, progress=tell)
 
-    def _hint(self, found: Found) -> tuple[Plan, np.ndarray] | None:
+    def _hint(self, found: FoundRun) -> tuple[Plan, np.ndarray] | None:
         if found.plan is None:
             return None
         number = {who: index for index, who in enumerate(self.i.who)}
@@ -274,7 +276,7 @@ class _Solve:
     def _check(self, what: str, passed: bool, detail: str) -> None:
         self.checks.append(Check(what, bool(passed), detail))
 
-    def _search(self, plans: list[Plan], best: Found) -> Found:
+    def _search(self, plans: list[Plan], best: FoundRun) -> FoundRun:
         searched = self.runs.search(
             [*([best.plan] if best.plan is not None else []), *plans],
             horizon_s=best.run.makespan_s,

@@ -14,13 +14,13 @@ import numpy as np
 from symphony.oracle.instance import Instance, instance
 from symphony.oracle.planning import Planned
 from symphony.oracle.replay import Plan, linear_order, shared_plan
-from symphony.oracle.runs import SAME, Runs
+from symphony.oracle.runs import TIME_TOLERANCE, Runs
 from symphony.problem.errors import InputError
 from symphony.simulator.contention import ContentionModel
 from symphony.simulator.records import RunRecord
 from symphony.simulator.scenarios import Scenario
 
-FORMAT = "symphony.plan/1"
+PLAN_FORMAT = "symphony.plan/1"
 
 
 @dataclass(frozen=True)
@@ -35,13 +35,13 @@ class Followed:
     @property
     def agrees(self) -> bool:
         """Whether the simulator says what the file says, to rounding."""
-        return max(abs(self.value_s - self.claimed_s), self.off_s) <= SAME * self.run.makespan_s
+        return max(abs(self.value_s - self.claimed_s), self.off_s) <= TIME_TOLERANCE * self.run.makespan_s
 
 
 def as_json(planned: Planned, where: Mapping[str, Any]) -> dict[str, Any]:
     """Everything as plain values; `where` says how to draw the scenario again."""
     return {
-        "format": FORMAT,
+        "format": PLAN_FORMAT,
         **where,
         "objective": planned.objective,
         "value_s": planned.value_s,
@@ -98,8 +98,10 @@ def read(path: str | Path) -> dict[str, Any]:
         raise InputError(f"it cannot be read ({error.strerror})", where=where, hint="name a file of plan -o") from None
     except ValueError as error:
         raise InputError(f"it is no JSON ({error})", where=where, hint="name a file that plan -o wrote") from None
-    if not isinstance(said, dict) or said.get("format") != FORMAT:
-        raise InputError("it is no plan", where=where, hint=f'its "format" must be "{FORMAT}"; write one with plan -o')
+    if not isinstance(said, dict) or said.get("format") != PLAN_FORMAT:
+        raise InputError(
+            "it is no plan", where=where, hint=f'its "format" must be "{PLAN_FORMAT}"; write one with plan -o'
+        )
     return said
 
 

@@ -20,9 +20,9 @@ from symphony.oracle.bounds import OBJECTIVES, Objective, lower_bounds
 from symphony.oracle.instance import Instance, instance
 from symphony.oracle.rebuild import rebuild
 from symphony.oracle.replay import Plan, decode
-from symphony.oracle.runs import Found, Runs
-from symphony.oracle.samples import Sample, Sampler, expected_best
-from symphony.oracle.search import BATCH
+from symphony.oracle.runs import FoundRun, Runs
+from symphony.oracle.schedule_samples import SampledSchedule, Sampler, expected_best
+from symphony.oracle.search import SIMULATION_BATCH
 from symphony.policies import SHIPPED, Learned, named
 from symphony.problem.errors import InputError
 from symphony.scheduling.policy import Policy
@@ -31,8 +31,8 @@ from symphony.simulator.records import RunRecord
 from symphony.simulator.scenarios import Scenario
 
 HEURISTICS = ("heft", "peft", "dmdas", "eft-static")  # to start from as well: on each kind of graph one of them is good
-SAMPLING = 0.25  # share of the time that drawing may take
-REBUILDING = 0.5  # share of it for plans that are rebuilt in the sketch, where all gangs have one worker
+SAMPLING_TIME_SHARE = 0.25  # share of the time that drawing may take
+REBUILD_TIME_SHARE = 0.5  # share of it for plans that are rebuilt in the sketch, where all gangs have one worker
 GREEDY = "greedy"
 Progress = Callable[[str, float, float], None]  # what is being done, share of it, best value so far
 
@@ -93,7 +93,7 @@ def plan(
     objective: Objective = "makespan",
     seed: int = 0,
     rounds: int | None = None,
-    batch: int = BATCH,
+    batch: int = SIMULATION_BATCH,
     contention: ContentionModel | None = None,
     progress: Progress | None = None,
 ) -> Planned:
@@ -118,9 +118,11 @@ def plan(
     runs = Runs(i, objective, contention)
     tell("heuristics", 0.0, math.inf)
     decided = runs.decide({GREEDY: learned, **{name: named(name) for name in heuristics}})
-    drawn, sampling_s = _drawn(i, learned, objective, samples, SAMPLING * seconds, seed, batch, contention, tell)
+    drawn, sampling_s = _drawn(
+        i, learned, objective, samples, SAMPLING_TIME_SHARE * seconds, seed, batch, contention, tell
+    )
     starts = _starts(i, decided, drawn, batch)
-    left_s = seconds - min(sampling_s, SAMPLING * seconds)
+    left_s = seconds - min(sampling_s, SAMPLING_TIME_SHARE * seconds)
     rebuilt: list[Plan] = []
     looks, rebuilding_s = 0, 0.0
     if (i.workers == 1).all():
@@ -128,12 +130,12 @@ def plan(
             i,
             objective,
             starts,
-            time_s=REBUILDING * seconds,
+            time_s=REBUILD_TIME_SHARE * seconds,
             rounds=rounds,
             seed=seed,
             progress=lambda share, value_s: tell("rebuilding", share, value_s),
         )
-        left_s -= min(rebuilding_s, REBUILDING * seconds)
+        left_s -= min(rebuilding_s, REBUILD_TIME_SHARE * seconds)
     # In 64 bits, as the oracle does it: what a plan came to is compared with a bound.
     with jax.enable_x64(True):
         searched = runs.search(
@@ -180,7 +182,7 @@ def _drawn(
     batch: int,
     contention: ContentionModel | None,
     tell: Progress,
-) -> tuple[list[Sample], float]:
+) -> tuple[list[SampledSchedule], float]:
     """So many schedules, or as many as time allows; and the time that they took."""
     if not samples:
         return [], 0.0
@@ -197,7 +199,7 @@ def _drawn(
     return drawn[:samples], spent
 
 
-def _starts(i: Instance, decided: list[Found], drawn: list[Sample], most: int) -> list[Plan]:
+def _starts(i: Instance, decided: list[FoundRun], drawn: list[SampledSchedule], most: int) -> list[Plan]:
     """Plans to search from: those of all policies, and of the best drawn runs. Runs that did not end have none."""
     best = sorted((sample for sample in drawn if sample.value_s < math.inf), key=lambda sample: sample.value_s)
     return [*(decode(i, found.run) for found in decided), *(sample.plan for sample in best[:most])]

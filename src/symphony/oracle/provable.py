@@ -15,15 +15,15 @@ from symphony.problem.topology import (
     Topology,
 )
 
-KINDS = {"xeon": "cpu", "k40": "gpu", "p100": "gpu", "v100": "gpu"}
-PLENTY = 1000.0  # compute that no kernel can use up: the oracle's exact model knows no contention
+DEVICE_TYPES = {"xeon": "cpu", "k40": "gpu", "p100": "gpu", "v100": "gpu"}
+UNCONTENDED_COMPUTE = 1000.0  # compute that no kernel can use up: the oracle's exact model knows no contention
 
 
-def four(*, bus: bool) -> Topology:
+def four_devices(*, bus: bool) -> Topology:
     """Four unlike devices, with one memory or, with a bus of 12 GB/s between them, one each."""
-    kinds = tuple(DeviceKind(name, type_) for name, type_ in KINDS.items())
+    kinds = tuple(DeviceKind(name, type_) for name, type_ in DEVICE_TYPES.items())
     rows = (
-        *(Resource(f"{name}/compute", "compute", PLENTY, "host") for name in KINDS),
+        *(Resource(f"{name}/compute", "compute", UNCONTENDED_COMPUTE, "host") for name in DEVICE_TYPES),
         Resource("bus", "uplink", 12e9, "host"),
     )
     apart = (SWITCH, SOCKET, MACHINE, RACK, CLUSTER)
@@ -38,6 +38,6 @@ def four(*, bus: bool) -> Topology:
             (Hop(f"{name}/compute"), Hop("bus", apart)),
             home="" if bus else "xeon",
         )
-        for name in KINDS
+        for name in DEVICE_TYPES
     )
     return Topology("four with a bus" if bus else "four", kinds, rows, devices)

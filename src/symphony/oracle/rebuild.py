@@ -19,17 +19,19 @@ from symphony.oracle.instance import Instance
 from symphony.oracle.replay import Plan, shared_plan
 from symphony.oracle.sketch import Sketch
 
-BATCH = 128  # candidates side by side
-WARMTH = 0.01  # at first, a candidate so much worse than the current plan may replace it
-STALE = 12  # rounds without a new best, after which the search goes back to the best
-KEPT = 16  # plans that come out: the best and those on the way to it
-BOTH = 0.4  # share of the time in which two starts are followed: the best plan given, and the best constructed
-RARELY = 0.1  # how often a second look is taken, at least; it doubles the cost of a round
-NEXT = 1e-9  # seconds by which a gang comes after those that it waits for, at least
+SKETCH_BATCH = 128  # candidates side by side
+REBUILD_TEMPERATURE = 0.01  # at first, a candidate so much worse than the current plan may replace it
+MAX_STALE_ROUNDS = 12  # rounds without a new best, after which the search goes back to the best
+MAX_RETURNED_PLANS = 16  # plans that come out: the best and those on the way to it
+TWO_CHAIN_TIME_SHARE = (
+    0.4  # share of the time in which two starts are followed: the best plan given, and the best constructed
+)
+MIN_SECOND_LOOK_RATE = 0.1  # how often a second look is taken, at least; it doubles the cost of a round
+MIN_SUCCESSOR_GAP_S = 1e-9  # seconds by which a gang comes after those that it waits for, at least
 
 
 @dataclass(frozen=True)
-class Built:
+class SketchPlan:
     """A plan in the sketch."""
 
     value_s: float
@@ -42,22 +44,22 @@ class Built:
 class _Chain:
     """A search from one start."""
 
-    found: list[Built]  # the best, after some of those on the way to it
-    current: Built
+    found: list[SketchPlan]  # the best, after some of those on the way to it
+    current: SketchPlan
     stale: int = 0  # rounds without a new best
 
-    def take(self, other: Built, warmth: float) -> None:
+    def take(self, other: SketchPlan, warmth: float) -> None:
         """Go on from another plan, unless it is too much worse; after a while without a new best, from the best."""
         self.stale += 1
         if other.value_s < self.current.value_s * (1 + warmth):
             self.current = other
         if self.current.value_s < self.found[-1].value_s:
-            self.found, self.stale = [*self.found[1 - KEPT :], self.current], 0
-        elif self.stale >= STALE:
+            self.found, self.stale = [*self.found[1 - MAX_RETURNED_PLANS :], self.current], 0
+        elif self.stale >= MAX_STALE_ROUNDS:
             self.current, self.stale = self.found[-1], 0
 
 
-class Rebuilding:
+class Rebuilder:
     """Candidates of one instance whose gangs have one worker each."""
 
     def __init__(self, i: Instance, objective: Objective, rng: np.random.Generator) -> None:
@@ -82,7 +84,9 @@ class Rebuilding:
         """Gangs by their keys, each after those it waits for [B, N]."""
         padded = self._padded(key, -np.inf)
         for some in self.levels:
-            padded[:, some] = np.maximum(padded[:, some], padded[:, self.parents[some]].max(axis=2) + NEXT)
+            padded[:, some] = np.maximum(
+                padded[:, some], padded[:, self.parents[some]].max(axis=2) + MIN_SUCCESSOR_GAP_S
+            )
         return np.argsort(padded[:, :-1], axis=1, kind="stable")
 
     def ready(self, finish: np.ndarray) -> np.ndarray:
@@ -92,10 +96,10 @@ class Rebuilding:
     def _padded(self, values: np.ndarray, none: float) -> np.ndarray:
         return np.concatenate([values, np.full((len(values), 1), none)], axis=1)
 
-    def best(self, key: np.ndarray, choice: np.ndarray) -> Built:
+    def best(self, key: np.ndarray, choice: np.ndarray) -> SketchPlan:
         """The best of the candidates; as often as it has helped of late, also with those later that hold up others."""
         looks = [self.sketch(self.order(key), choice)]
-        if self.rng.random() < max(self.helps, RARELY):
+        if self.rng.random() < max(self.helps, MIN_SECOND_LOOK_RATE):
             ready = self.ready(looks[0][2])
             looks.append(self.sketch(self.order(np.maximum(key, ready)), choice))
         self.looked += len(looks) * len(key)
@@ -104,21 +108,21 @@ class Rebuilding:
             self.helps += 0.1 * (float(values[1].min() < values[0].min()) - self.helps)
         devices, start, finish = looks[int(np.argmin([value.min() for value in values]))]
         first = int(min(values, key=np.min).argmin())
-        return Built(float(min(map(np.min, values))), devices[first], start[first], finish[first])
+        return SketchPlan(float(min(map(np.min, values))), devices[first], start[first], finish[first])
 
-    def constructed(self) -> Built:
+    def constructed(self) -> SketchPlan:
         """The best of a batch: gangs in order of the longest path from each to the end, more or less."""
         rank = np.zeros(len(self.i))
         for gang in reversed(self.i.order):
             rank[gang] = self.i.best_s[gang] + max((rank[child] for child in self.i.children[gang]), default=0.0)
-        noise = np.linspace(0, 0.1, BATCH)[:, None] * self.rng.normal(size=(BATCH, len(self.i)))
+        noise = np.linspace(0, 0.1, SKETCH_BATCH)[:, None] * self.rng.normal(size=(SKETCH_BATCH, len(self.i)))
         choice = np.full(noise.shape, self.sketch.anywhere)
         return self.best(self.i.arrival_s + (rank.max() - rank * (1 + noise)), choice)
 
-    def decoded(self, plans: Sequence[Plan]) -> Built:
+    def decoded(self, plans: Sequence[Plan]) -> SketchPlan:
         """The best of at most a batch of plans, in the sketch."""
-        filled = [*plans, *[plans[-1]] * (BATCH - len(plans))]
-        key = NEXT * np.stack([plan.rank for plan in filled])
+        filled = [*plans, *[plans[-1]] * (SKETCH_BATCH - len(plans))]
+        key = MIN_SUCCESSOR_GAP_S * np.stack([plan.rank for plan in filled])
         return self.best(key, np.stack([plan.devices[:, 0] for plan in filled]))
 
     def _value(self, finish: np.ndarray) -> np.ndarray:
@@ -129,27 +133,29 @@ class Rebuilding:
         ends = [finish[:, job_of == job].max(axis=1) - jobs[job].arrival_s for job in range(len(jobs))]
         return np.mean(ends, axis=0)
 
-    def neighbours(self, plan: Built) -> tuple[np.ndarray, np.ndarray]:
+    def neighbours(self, plan: SketchPlan) -> tuple[np.ndarray, np.ndarray]:
         """Keys and choices [B, N] of candidates."""
         gangs, end = len(self.i), float(plan.finish_s.max())
 
         def size(least: float, most: float) -> np.ndarray:  # of every order of magnitude as often
-            return np.exp(self.rng.uniform(np.log(least), np.log(most), (BATCH, 1)))
+            return np.exp(self.rng.uniform(np.log(least), np.log(most), (SKETCH_BATCH, 1)))
 
         middle = (plan.start_s + plan.finish_s) / 2
-        stretch = np.abs(middle - end * self.rng.random((BATCH, 1))) < end * size(0.02, 0.5)
-        share = np.where(self.rng.random((BATCH, 1)) < 0.7, stretch * size(0.02, 1.0), size(min(1 / gangs, 0.1), 0.1))
-        out = self.rng.random((BATCH, gangs)) < share
-        slower = self.rng.random((BATCH, gangs)) < self.rng.choice([0.0, 0.05, 0.3, 1.0], (BATCH, 1))
+        stretch = np.abs(middle - end * self.rng.random((SKETCH_BATCH, 1))) < end * size(0.02, 0.5)
+        share = np.where(
+            self.rng.random((SKETCH_BATCH, 1)) < 0.7, stretch * size(0.02, 1.0), size(min(1 / gangs, 0.1), 0.1)
+        )
+        out = self.rng.random((SKETCH_BATCH, gangs)) < share
+        slower = self.rng.random((SKETCH_BATCH, gangs)) < self.rng.choice([0.0, 0.05, 0.3, 1.0], (SKETCH_BATCH, 1))
         choice = np.where(slower, self.drawn(), self.sketch.anywhere)
-        stays = self.rng.random((BATCH, gangs)) < self.rng.choice([0.0, 0.0, 0.5], (BATCH, 1))
+        stays = self.rng.random((SKETCH_BATCH, gangs)) < self.rng.choice([0.0, 0.0, 0.5], (SKETCH_BATCH, 1))
         choice = np.where(out & ~stays, choice, plan.devices)
-        shift = end * size(0.001, 0.1) * self.rng.normal(size=(BATCH, gangs))
+        shift = end * size(0.001, 0.1) * self.rng.normal(size=(SKETCH_BATCH, gangs))
         return plan.start_s + np.where(out, shift, 0.0), choice
 
     def drawn(self) -> np.ndarray:
         """For each gang a class of devices, as often as the area bound would use it [B, N]."""
-        number = (self.rng.random((BATCH, len(self.i), 1)) > self.until).sum(axis=2)
+        number = (self.rng.random((SKETCH_BATCH, len(self.i), 1)) > self.until).sum(axis=2)
         return len(self.i.slots) + number
 
 
@@ -168,16 +174,18 @@ def rebuild(
     Times are the sketch's, so that none of them need be better than the plans that were given: run them.
     """
     rng = np.random.default_rng(seed)
-    rebuilding = Rebuilding(i, objective, rng)
+    rebuilding = Rebuilder(i, objective, rng)
     given = min(map(rebuilding.decoded, _chunks(plans)), key=lambda built: built.value_s)
     chains = [_Chain([given], given), _Chain([made := rebuilding.constructed()], made)]
     began, turn = time.perf_counter(), 0
     while (rounds is None or turn < rounds) and (gone := (time.perf_counter() - began) / time_s) < 1:
         gone = gone if rounds is None else turn / rounds
-        if gone > BOTH:
+        if gone > TWO_CHAIN_TIME_SHARE:
             chains = [min(chains, key=lambda chain: chain.found[-1].value_s)]
         chain = chains[turn % len(chains)]
-        chain.take(rebuilding.best(*rebuilding.neighbours(chain.current)), WARMTH * (1 - gone) * rng.random())
+        chain.take(
+            rebuilding.best(*rebuilding.neighbours(chain.current)), REBUILD_TEMPERATURE * (1 - gone) * rng.random()
+        )
         turn += 1
         if progress is not None:
             progress(gone, min(chain.found[-1].value_s for chain in chains))
@@ -190,4 +198,4 @@ def rebuild(
 
 
 def _chunks(plans: Sequence[Plan]) -> list[Sequence[Plan]]:
-    return [plans[k : k + BATCH] for k in range(0, len(plans), BATCH)]
+    return [plans[k : k + SKETCH_BATCH] for k in range(0, len(plans), SKETCH_BATCH)]

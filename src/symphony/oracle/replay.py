@@ -12,7 +12,7 @@ from jax import Array
 
 from symphony.oracle.instance import Instance
 from symphony.problem.arrays import TopologyArrays
-from symphony.scheduling.indexing import BIG, first_min, take
+from symphony.scheduling.indexing import NO_INDEX, first_min, take
 from symphony.scheduling.policy import Action, Observation, Policy, place
 from symphony.scheduling.state import PLACING
 from symphony.simulator.records import RunRecord
@@ -102,8 +102,8 @@ class Script(Policy):
         turn = ((position <= take(placed, devices)) & take(core.up, devices)) | (devices < 0)
         turn = turn.all(axis=1) & (take(self.after, line) <= over)
         allowed = observation.candidates & (turn | (core.status == PLACING))
-        least, gang = first_min(jnp.where(allowed, take(self.rank, line), BIG))
-        found = least < BIG
+        least, gang = first_min(jnp.where(allowed, take(self.rank, line), NO_INDEX))
+        found = least < NO_INDEX
         worker = take(core.placed, gang)
         device = devices[gang, worker]
         here = (jnp.arange(placed.shape[0]) == device) & found

@@ -13,18 +13,18 @@ import numpy as np
 from symphony.oracle.bounds import Objective
 from symphony.oracle.instance import Instance
 from symphony.oracle.replay import Plan, script
-from symphony.oracle.search import BATCH, Simulated, improve
+from symphony.oracle.search import SIMULATION_BATCH, PlanSimulator, improve
 from symphony.scheduling.one_of import OneOf
 from symphony.scheduling.policy import Policy
 from symphony.simulator.contention import ContentionModel
 from symphony.simulator.records import RunRecord
 from symphony.simulator.run import simulate
 
-SAME = 1e-6  # relative difference up to which two times are one: the simulator's own rounding, and more
+TIME_TOLERANCE = 1e-6  # relative difference up to which two times are one: the simulator's own rounding, and more
 
 
 @dataclass(frozen=True)
-class Found:
+class FoundRun:
     """A way to run the scenario, and what it came to."""
 
     value_s: float
@@ -34,10 +34,10 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Searched:
+class SearchResult:
     """What a search came to."""
 
-    found: Found
+    found: FoundRun
     candidates: int  # plans that it ran
     seconds: float  # compilation not counted
 
@@ -56,7 +56,7 @@ class Runs:
             return run.makespan_s
         return float(np.mean([job.completion_s for job in run.jobs]))
 
-    def decide(self, policies: Mapping[str, Policy]) -> list[Found]:
+    def decide(self, policies: Mapping[str, Policy]) -> list[FoundRun]:
         """One run of each policy, in 32 bits, as in comparisons. One program serves all."""
         every = tuple(policies.values())
         found = []
@@ -64,14 +64,14 @@ class Runs:
             one = OneOf(every, jnp.asarray(index, jnp.int32))
             with jax.enable_x64(False):
                 run = simulate([self.i.scenario], one, name=name, contention=self.contention)[0]
-            found.append(Found(self.value(run), policy, run, None))
+            found.append(FoundRun(self.value(run), policy, run, None))
         return found
 
-    def replay(self, plan: Plan, name: str = "oracle") -> Found:
+    def replay(self, plan: Plan, name: str = "oracle") -> FoundRun:
         """A plan, followed."""
         policy = script(self.i, plan)
         run = simulate([self.i.scenario], policy, name=name, contention=self.contention)[0]
-        return Found(self.value(run), policy, run, plan)
+        return FoundRun(self.value(run), policy, run, plan)
 
     def search(
         self,
@@ -81,12 +81,14 @@ class Runs:
         time_s: float,
         rounds: int | None = None,
         seed: int = 0,
-        batch: int = BATCH,
+        batch: int = SIMULATION_BATCH,
         name: str = "oracle",
         progress: Callable[[float, float], None] | None = None,
-    ) -> Searched:
+    ) -> SearchResult:
         """Improve the best of some plans; `horizon_s` is about how long a run takes."""
-        side_by_side = Simulated(self.i, self.objective, horizon_s=horizon_s, contention=self.contention, batch=batch)
+        side_by_side = PlanSimulator(
+            self.i, self.objective, horizon_s=horizon_s, contention=self.contention, batch=batch
+        )
         side_by_side(plans[:1])  # compiles
         began = time.perf_counter()
         plan, outcome, candidates = improve(
@@ -94,6 +96,6 @@ class Runs:
         )
         seconds = time.perf_counter() - began
         found = self.replay(plan, name)
-        if abs(found.value_s - outcome.value_s) > SAME * found.value_s:
+        if abs(found.value_s - outcome.value_s) > TIME_TOLERANCE * found.value_s:
             raise AssertionError(f"the same plan took {outcome.value_s} s side by side and {found.value_s} s alone")
-        return Searched(found, candidates, seconds)
+        return SearchResult(found, candidates, seconds)

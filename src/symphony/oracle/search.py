@@ -24,14 +24,14 @@ from symphony.simulator.contention import Bottleneck, ContentionModel
 from symphony.simulator.rollout import Carry, begin, finished, step
 from symphony.simulator.scenarios import ScenarioArrays
 
-BATCH = 64  # candidates side by side
-WARMTH = 0.02  # at first, a candidate so much worse than the current plan may replace it
-STALE = 12  # rounds without a new best, after which the search goes back to the best
-WINDOWS = 4  # counter windows are made so many horizons long: a plan does not read them
+SIMULATION_BATCH = 64  # candidates side by side
+SEARCH_TEMPERATURE = 0.02  # at first, a candidate so much worse than the current plan may replace it
+MAX_STALE_ROUNDS = 12  # rounds without a new best, after which the search goes back to the best
+WINDOW_HORIZONS = 4  # counter windows are made so many horizons long: a plan does not read them
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PlanOutcome:
     """What a plan came to in the simulator."""
 
     value_s: float  # the objective; inf if the plan gets stuck
@@ -75,7 +75,7 @@ def _run(s: ScenarioArrays, scripts: Script, contention: ContentionModel, most: 
     return jax.lax.while_loop(going, lambda state: jax.vmap(move)(state, scripts), jax.vmap(fresh)(scripts))
 
 
-class Simulated:
+class PlanSimulator:
     """Plans of one instance, run in batches of one size so that one program serves all."""
 
     def __init__(
@@ -85,21 +85,21 @@ class Simulated:
         *,
         horizon_s: float,
         contention: ContentionModel | None = None,
-        batch: int = BATCH,
+        batch: int = SIMULATION_BATCH,
     ) -> None:
         """`horizon_s`: about how long a run takes."""
         self.i, self.objective, self.batch = i, objective, batch
         self.contention = contention or Bottleneck()
         s = i.arrays
-        if not i.scenario.disturbances.offer_at_windows and WINDOWS * horizon_s > s.window:
-            s = replace(s, window=np.float64(WINDOWS * horizon_s))
+        if not i.scenario.disturbances.offer_at_windows and WINDOW_HORIZONS * horizon_s > s.window:
+            s = replace(s, window=np.float64(WINDOW_HORIZONS * horizon_s))
         self.arrays: ScenarioArrays = jax.device_put(s)
         tasks = s.workload.kernel.shape[1]
         self.line = np.asarray([job * tasks + gang for job, gang in i.who])
         # Far more than a plan that gets on needs: every gang is placed, fetched, started and left.
         self.most = 1000 + 64 * (len(i) + sum(map(len, i.inputs))) + 64 * len(i.scenario.phases)
 
-    def __call__(self, plans: Sequence[Plan]) -> list[Outcome]:
+    def __call__(self, plans: Sequence[Plan]) -> list[PlanOutcome]:
         """Run the plans; at most as many as a batch holds."""
         filled = [*plans, *[plans[-1]] * (self.batch - len(plans))]
         scripts = Script(**{name: jnp.asarray(table) for name, table in tables(self.i, filled).items()})
@@ -111,18 +111,18 @@ class Simulated:
         total = np.asarray(spent.whole, float) + np.asarray(spent.part, float)
         value = np.where(done, total if self.objective == "makespan" else total / jobs, np.inf)
         start, finish = np.asarray(state.start)[:, self.line], np.asarray(state.finish)[:, self.line]
-        return [Outcome(float(value[k]), start[k], finish[k]) for k in range(len(plans))]
+        return [PlanOutcome(float(value[k]), start[k], finish[k]) for k in range(len(plans))]
 
 
 def improve(
-    run: Simulated,
+    run: PlanSimulator,
     plans: Sequence[Plan],
     *,
     time_s: float,
     rounds: int | None = None,
     seed: int = 0,
     progress: Callable[[float, float], None] | None = None,
-) -> tuple[Plan, Outcome, int]:
+) -> tuple[Plan, PlanOutcome, int]:
     """Local search from the best of some plans. Also returns how many candidates were run.
 
     Each round runs a batch of neighbours of the current plan and goes to the best of them, also to a worse one while
@@ -138,13 +138,13 @@ def improve(
         batch = [neighbour(run.i, current[1], current[0], rng) for _ in range(run.batch)]
         turn += 1
         found = min(zip(run(batch), batch, strict=True), key=lambda x: x[0].value_s)
-        warmth = WARMTH * (1 - (gone if rounds is None else turn / rounds))
+        warmth = SEARCH_TEMPERATURE * (1 - (gone if rounds is None else turn / rounds))
         if found[0].value_s < current[0].value_s * (1 + warmth * rng.random()):
             current = found
         stale += 1
         if current[0].value_s < best[0].value_s:
             best, stale = current, 0
-        elif stale >= STALE:
+        elif stale >= MAX_STALE_ROUNDS:
             current, stale = best, 0
         if progress is not None:
             progress(min(gone, 1.0), best[0].value_s)
@@ -155,7 +155,7 @@ def _chunks(plans: Sequence[Plan], size: int) -> list[Sequence[Plan]]:
     return [plans[k : k + size] for k in range(0, len(plans), size)]
 
 
-def neighbour(i: Instance, plan: Plan, outcome: Outcome, rng: np.random.Generator) -> Plan:
+def neighbour(i: Instance, plan: Plan, outcome: PlanOutcome, rng: np.random.Generator) -> Plan:
     """A plan that differs in a few places, most of them on the path that decides when everything ends."""
     devices, key = plan.devices.copy(), plan.rank.astype(float)
     path = critical(i, plan, outcome)
@@ -172,13 +172,13 @@ def neighbour(i: Instance, plan: Plan, outcome: Outcome, rng: np.random.Generato
             case _:  # two that run at about the same time swap places
                 near = np.argsort(np.abs(outcome.start_s - outcome.start_s[gang]))[1 : 2 + len(i) // 8]
                 other = int(rng.choice(near)) if len(near) else gang
-                if _may(i, gang, devices[other]) and _may(i, other, devices[gang]):
+                if _can_run_on(i, gang, devices[other]) and _can_run_on(i, other, devices[gang]):
                     devices[[gang, other]] = devices[[other, gang]]
                     key[gang], key[other] = key[other], key[gang]
     return shared_plan(devices, linear_order(i, key))
 
 
-def _may(i: Instance, gang: int, devices: np.ndarray) -> bool:
+def _can_run_on(i: Instance, gang: int, devices: np.ndarray) -> bool:
     """Whether a gang can run on another's devices."""
     mine = devices[devices >= 0]
     return len(mine) == i.workers[gang] and bool(np.isfinite(i.seconds[gang, mine]).all())
@@ -193,7 +193,7 @@ def _reassign(i: Instance, devices: np.ndarray, gang: int, rng: np.random.Genera
         devices[gang, rng.integers(i.workers[gang])] = rng.choice(len(able), p=speed / speed.sum())
 
 
-def critical(i: Instance, plan: Plan, outcome: Outcome) -> np.ndarray:
+def critical(i: Instance, plan: Plan, outcome: PlanOutcome) -> np.ndarray:
     """Gangs on a path back from the last to finish: each began when the next, a parent or a neighbour, ended."""
     start, finish = outcome.start_s, outcome.finish_s
     gang = int(np.argmax(finish))

@@ -15,13 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from symphony.oracle.instance import FULL, Instance
+from symphony.oracle.instance import FULL_LOAD, Instance
 
-NEVER = 1e30  # seconds
-ALIKE = 1.5  # kinds of which none is faster than another by more than this, at any gang, are of one class
+UNREACHABLE_S = 1e30  # seconds
+MAX_CLASS_SPEED_RATIO = (
+    1.5  # kinds of which none is faster than another by more than this, at any gang, are of one class
+)
 
 
-class Tables(eqx.Module):
+class SketchInstance(eqx.Module):
     """An instance. N gangs, F inputs of one at most, L lanes (slots of devices), D devices, M memories, R rows."""
 
     seconds: Array  # f[N, L]; NEVER where it cannot run
@@ -50,7 +52,7 @@ class _State(eqx.Module):
 
 
 @eqx.filter_jit
-def _look(t: Tables, order: Array, choice: Array) -> tuple[Array, Array, Array]:
+def _simulate(t: SketchInstance, order: Array, choice: Array) -> tuple[Array, Array, Array]:
     """Lanes, starts and finishes of candidates [B, N]: gangs in order [B, N], with a choice each [B, N]."""
     gangs, inputs = t.parent.shape
     here = jnp.arange(t.pace.shape[0])
@@ -66,11 +68,11 @@ def _look(t: Tables, order: Array, choice: Array) -> tuple[Array, Array, Array]:
         fetches = []
         for number in range(inputs):
             parent, size = parents[number], t.bytes[gang, number]
-            since = jnp.where(parent >= 0, s.there[parent], jnp.where(here == t.home[gang], 0, NEVER))
-            source = jnp.where(since[:, None] < NEVER, t.distance, NEVER).argmin(axis=0)  # [M]
+            since = jnp.where(parent >= 0, s.there[parent], jnp.where(here == t.home[gang], 0, UNREACHABLE_S))
+            source = jnp.where(since[:, None] < UNREACHABLE_S, t.distance, UNREACHABLE_S).argmin(axis=0)  # [M]
             length = t.latency[source, here] + size * t.pace[source, here]
             late = queued[source, here] + load[source, here] * length
-            moves = (since >= NEVER) & (size > 0)
+            moves = (since >= UNREACHABLE_S) & (size > 0)
             until = jnp.where(
                 moves[t.memory],
                 jnp.maximum(now + length[t.memory], late[t.memory]),
@@ -80,7 +82,7 @@ def _look(t: Tables, order: Array, choice: Array) -> tuple[Array, Array, Array]:
             now = until
         start = jnp.maximum(now, s.free)
         finish = start + t.seconds[gang]
-        lane = jnp.where(t.allowed[choice[gang]], finish, 4 * NEVER).argmin()
+        lane = jnp.where(t.allowed[choice[gang]], finish, 4 * UNREACHABLE_S).argmin()
         device, memory = t.device[lane], t.memory[lane]
         busy, there = s.busy, s.there
         for parent, source, length, moves, since, until in fetches:
@@ -102,7 +104,7 @@ def _look(t: Tables, order: Array, choice: Array) -> tuple[Array, Array, Array]:
     def one(order: Array, choice: Array) -> tuple[Array, Array, Array]:
         lanes, none = jnp.zeros(t.device.shape[0]), jnp.zeros(gangs)
         rows = jnp.zeros(t.crossed.shape[-1])
-        there = jnp.full((gangs, len(here)), NEVER)
+        there = jnp.full((gangs, len(here)), UNREACHABLE_S)
         fresh = _State(lanes, lanes, lanes, rows, there, jnp.zeros(gangs, jnp.int32), none, none)
         done = jax.lax.fori_loop(0, gangs, lambda k, s: take(k, s, order, choice), fresh)
         return done.lane, done.start, done.finish
@@ -138,8 +140,8 @@ class Sketch:
         def real(values: np.ndarray) -> Array:
             return jnp.asarray(np.asarray(values, np.float32))
 
-        self.tables = Tables(
-            seconds=real(np.where(np.isfinite(i.seconds), i.seconds, NEVER)[:, self.lanes]),
+        self.tables = SketchInstance(
+            seconds=real(np.where(np.isfinite(i.seconds), i.seconds, UNREACHABLE_S)[:, self.lanes]),
             arrival=real(i.arrival_s),
             parent=whole(parent),
             bytes=real(size),
@@ -150,12 +152,12 @@ class Sketch:
             distance=real(np.asarray([[i.scenario.topology.span(a, b) for b in owner] for a in owner])),
             pace=real(1 / i.bandwidth),
             latency=real(i.latency_s),
-            crossed=real(i.crossed[:, :, used] / FULL),
+            crossed=real(i.crossed[:, :, used] / FULL_LOAD),
         )
 
     def __call__(self, order: np.ndarray, choice: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Devices, starts and finishes of candidates [B, N]."""
-        lane, start, finish = _look(self.tables, jnp.asarray(order, jnp.int32), jnp.asarray(choice, jnp.int32))
+        lane, start, finish = _simulate(self.tables, jnp.asarray(order, jnp.int32), jnp.asarray(choice, jnp.int32))
         return self.lanes[np.asarray(lane)], np.asarray(start, float), np.asarray(finish, float)
 
 
@@ -165,7 +167,7 @@ def classes(i: Instance) -> np.ndarray:
     for device in range(len(i.slots)):
         for first in range(device):
             mine, theirs = i.seconds[:, device], i.seconds[:, first]
-            if (mine <= ALIKE * theirs).all() and (theirs <= ALIKE * mine).all():
+            if (mine <= MAX_CLASS_SPEED_RATIO * theirs).all() and (theirs <= MAX_CLASS_SPEED_RATIO * mine).all():
                 class_of[device] = class_of[first]
                 break
         else:

@@ -24,12 +24,12 @@ import numpy as np
 from symphony.problem.errors import InputError
 from symphony.simulator.scenarios import Scenario
 
-STRETCHES = 32  # up to the last arrival
-GROWS = 1.25  # after it, by which each is longer than the one before
-SLOWER = (1.5, 2.5, 5.0)  # times its best time: where a job has tangents, besides the kinds of GPU
+ARRIVAL_INTERVALS = 32  # up to the last arrival
+INTERVAL_GROWTH = 1.25  # after it, by which each is longer than the one before
+TANGENT_SLOWDOWNS = (1.5, 2.5, 5.0)  # times its best time: where a job has tangents, besides the kinds of GPU
 
 
-class Jobs(NamedTuple):
+class TrueJobs(NamedTuple):
     """J jobs as they really are, on Y kinds of GPU."""
 
     arrival_s: np.ndarray  # f[J]
@@ -39,7 +39,7 @@ class Jobs(NamedTuple):
     gpus: np.ndarray  # i[Y]
 
 
-class Uses(NamedTuple):
+class GpuUses(NamedTuple):
     """U ways to use GPUs, each for one or two jobs."""
 
     jobs: np.ndarray  # i[U, 2], -1 = nobody
@@ -50,11 +50,11 @@ class Uses(NamedTuple):
 
 def bound_s(scenario: Scenario) -> float:
     """Mean completion time, in seconds, that no policy can be below."""
-    jobs = really(scenario)
-    return solve(jobs, ways(jobs), stretches(jobs))
+    jobs = true_jobs(scenario)
+    return solve(jobs, gpu_uses(jobs), interval_edges(jobs))
 
 
-def really(scenario: Scenario) -> Jobs:
+def true_jobs(scenario: Scenario) -> TrueJobs:
     """The truth of a scenario whose jobs are single gangs; speeds are those of `Scenario.truth`."""
     workload, truth = scenario.workload, scenario.truth
     graphs = [workload.graphs[job.graph] for job in workload.jobs]
@@ -75,7 +75,7 @@ def really(scenario: Scenario) -> Jobs:
     shared = min(kind.slots for kind in scenario.topology.kinds) > 1
     names, number = np.unique(kernel, return_inverse=True)
     kept = np.asarray([[[truth.beside.get((a, b, kind), 0.0) for kind in counts] for b in names] for a in names])
-    return Jobs(
+    return TrueJobs(
         np.asarray([job.arrival_s for job in workload.jobs]),
         np.asarray(workers),
         np.asarray([[unit_s(n, kind, w) for kind in counts] for n, w in zip(kernel, workers, strict=True)])
@@ -85,7 +85,7 @@ def really(scenario: Scenario) -> Jobs:
     )
 
 
-def ways(jobs: Jobs) -> Uses:
+def gpu_uses(jobs: TrueJobs) -> GpuUses:
     """All ways to use GPUs that may help: two who keep no more than one GPU's work had better take turns."""
     found: list[tuple[float, ...]] = []
     single = jobs.workers == 1
@@ -99,21 +99,21 @@ def ways(jobs: Jobs) -> Uses:
                 if mine + theirs > 1:
                     found.append((a, b, kind, 1, jobs.alone_s[a, kind] / mine, jobs.alone_s[b, kind] / theirs))
     table = np.asarray(found)
-    return Uses(table[:, :2].astype(int), table[:, 2].astype(int), table[:, 3].astype(int), table[:, 4:])
+    return GpuUses(table[:, :2].astype(int), table[:, 2].astype(int), table[:, 3].astype(int), table[:, 4:])
 
 
-def stretches(jobs: Jobs) -> np.ndarray:
+def interval_edges(jobs: TrueJobs) -> np.ndarray:
     """Edges of the stretches: equal ones while jobs arrive, then longer and longer until all could be done in turn."""
     last, best = float(jobs.arrival_s.max()), jobs.alone_s.min(axis=1)
-    step = max(last / STRETCHES, float(best.mean()) / 40)
+    step = max(last / ARRIVAL_INTERVALS, float(best.mean()) / 40)
     edges = [*np.arange(0.0, last, step).tolist(), last]
     while edges[-1] < last + float(best.sum()) + step:
         edges.append(edges[-1] + step)
-        step *= GROWS
+        step *= INTERVAL_GROWTH
     return np.asarray(edges)
 
 
-def solve(jobs: Jobs, uses: Uses, edges: np.ndarray) -> float:
+def solve(jobs: TrueJobs, uses: GpuUses, edges: np.ndarray) -> float:
     """The linear program. Columns: seconds of each use in each stretch where its jobs have arrived; completions."""
     from scipy.optimize import linprog  # takes a third of a second to import
     from scipy.sparse import coo_array
@@ -139,7 +139,7 @@ def solve(jobs: Jobs, uses: Uses, edges: np.ndarray) -> float:
     job, at, whole, begins = (np.concatenate(part) for part in zip(*parts, strict=True))
     first = kinds * count + many * count
     best = jobs.alone_s.min(axis=1)
-    tangents = np.concatenate([jobs.alone_s, best[:, None] * SLOWER], axis=1)  # [J, P]
+    tangents = np.concatenate([jobs.alone_s, best[:, None] * TANGENT_SLOWDOWNS], axis=1)  # [J, P]
     for number, p in enumerate(tangents.T):
         able = np.isfinite(p)
         some = able[job]

@@ -4,8 +4,9 @@ features ─► encoders ─► learned ─► batched, lookahead, explain
 Weights are in files; `symphony.policy` comes with the package.
 
 For training jobs whose speeds are not known:
-samples ─► performance_model ─► beliefs ─► board, exploration ─► planner   (describing: what beliefs start from;
-                                   └─► rolling ─► forecast                  learning: what a round's reports change)
+speed_samples ─► performance_model ─► beliefs ─► partial_plan, exploration ─► planner
+                                         └─► queue_rollout ─► forecast
+initial_beliefs: what beliefs start from. belief_learner: what the reports of a round change.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from symphony.baselines import EftBelief
 from symphony.baselines import named as baseline
 from symphony.policies.batched import Batched
 from symphony.policies.beliefs import Beliefs
-from symphony.policies.explain import Explanation, explain
+from symphony.policies.explain import DecisionExplanation, explain
 from symphony.policies.exploration import Exploration
-from symphony.policies.forecast import ClusterNow, Coming, JobForecast, JobNow, forecast
-from symphony.policies.late import Late
+from symphony.policies.forecast import ClusterNow, JobForecast, JobNow, RecentArrivals, forecast
+from symphony.policies.late_binding import LateBinding
 from symphony.policies.learned import Learned, Network, Sizes
 from symphony.policies.lookahead import LookAhead
 from symphony.policies.planner import Planner
@@ -29,24 +30,24 @@ from symphony.problem.errors import PolicyError
 from symphony.scheduling.policy import Policy
 
 __all__ = [
-    "AHEAD",
-    "LATE",
+    "LATE_BINDING",
+    "LOOK_AHEAD",
     "PLANNER",
     "SHIPPED",
     "SUFFIX",
     "Batched",
     "Beliefs",
     "ClusterNow",
-    "Coming",
-    "Explanation",
+    "DecisionExplanation",
     "Exploration",
     "JobForecast",
     "JobNow",
-    "Late",
+    "LateBinding",
     "Learned",
     "LookAhead",
     "Network",
     "Planner",
+    "RecentArrivals",
     "Sizes",
     "explain",
     "forecast",
@@ -55,8 +56,8 @@ __all__ = [
     "save",
 ]
 
-LATE = "symphony-late"  # the shipped one, deciding who comes next only when a device is about to be free
-AHEAD = "look-ahead"  # the same, asking the simulator first; what is asked there, a heuristic decides
+LATE_BINDING = "symphony-late"  # the shipped one, deciding who comes next only when a device is about to be free
+LOOK_AHEAD = "look-ahead"  # the same, asking the simulator first; what is asked there, a heuristic decides
 PLANNER = "planner"  # of training jobs, round by round
 
 
@@ -72,14 +73,14 @@ def named(name: str) -> Policy:
         if not most.isdecimal() or int(most) < 1:
             raise PolicyError(f"{name!r} is no policy", hint=f"write a number of decisions: {SHIPPED}:8")
         return Batched(_shipped(), int(most))
-    if name == LATE:
-        return Late(_shipped())
-    if name in (SHIPPED, AHEAD):
+    if name == LATE_BINDING:
+        return LateBinding(_shipped())
+    if name in (SHIPPED, LOOK_AHEAD):
         shipped = _shipped()
         return shipped if name == SHIPPED else LookAhead(shipped, rolls=EftBelief())
     if name.endswith(SUFFIX):
         return load(name)[0]
-    return baseline(name, (SHIPPED, LATE, AHEAD, PLANNER))
+    return baseline(name, (SHIPPED, LATE_BINDING, LOOK_AHEAD, PLANNER))
 
 
 def _shipped() -> Learned:

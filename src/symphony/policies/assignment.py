@@ -1,8 +1,8 @@
 """The plan that is worth most, exactly: an integer program over who has GPUs of which kind, alone or beside whom.
 
 Greedy plans let jobs of one GPU take what a gang of four would need, and never take it back. Here all are weighed
-against all. GPUs of a kind are alike in the program, so that it stays small; afterwards `seat` says which GPU is whose:
-who runs on one of that kind stays, and gangs of several are put on one machine where that displaces fewest.
+against all. GPUs of a kind are alike in the program, so that it stays small; afterwards `assign_gpus` says which GPU is
+whose: who runs on one of that kind stays, and gangs of several are put on one machine where that displaces fewest.
 
 Two who together keep no more than one GPU's work are never put on it: whichever is worth more had better be alone.
 """
@@ -13,15 +13,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from symphony.policies.board import Board
-from symphony.policies.quiet import without_stray_lines
+from symphony.policies.partial_plan import PartialPlan
+from symphony.policies.quiet_highs import without_stray_lines
 
-PARTNERS = 12  # of a job on a kind of GPU, the best: more change next to nothing
-NODES = 200  # of the search, at most: a number of nodes and not of seconds, so that equal questions have equal answers
-GAP = 1e-3  # relative, at which a plan is good enough
+MAX_PARTNERS = 12  # of a job on a kind of GPU, the best: more change next to nothing
+MAX_SEARCH_NODES = (
+    200  # of the search, at most: a number of nodes and not of seconds, so that equal questions have equal answers
+)
+RELATIVE_GAP = 1e-3  # relative, at which a plan is good enough
 
 
-class Choices(NamedTuple):
+class AssignmentChoices(NamedTuple):
     """C ways in which one row, or two that share, may have GPUs of a kind."""
 
     rows: np.ndarray  # i[C, 2], -1 = nobody
@@ -30,16 +32,16 @@ class Choices(NamedTuple):
     worth: np.ndarray  # f[C]
 
 
-def assign(board: Board, rows: np.ndarray) -> dict[int, tuple[int, ...]]:
+def assign(board: PartialPlan, rows: np.ndarray) -> dict[int, tuple[int, ...]]:
     """Devices for those of these rows that get any, of what is empty on the board."""
     empty = board.empty()
     kinds = board.p.rate.shape[1]
     gpus = np.bincount(board.kind[empty], minlength=kinds)
     for_two = gpus == np.bincount(board.kind[empty[board.room[empty] > 1]], minlength=kinds)
-    return seat(board, best(choices(board, rows, gpus, for_two & board.shares), gpus), empty)
+    return assign_gpus(board, best(choices(board, rows, gpus, for_two & board.shares), gpus), empty)
 
 
-def choices(board: Board, rows: np.ndarray, gpus: np.ndarray, for_two: np.ndarray) -> Choices:
+def choices(board: PartialPlan, rows: np.ndarray, gpus: np.ndarray, for_two: np.ndarray) -> AssignmentChoices:
     """All that rows may be given; `gpus` [Y] are empty, and two may share one of the kinds `for_two` [Y]."""
     p = board.p
     home = board.home[rows]
@@ -48,7 +50,9 @@ def choices(board: Board, rows: np.ndarray, gpus: np.ndarray, for_two: np.ndarra
     stays = np.where(settled | (home < 0)[:, None], value, value * (1 - board.lost[rows, None]))
     able = (p.rate[rows] > 0) & (p.workers[rows, None] <= gpus)
     row, kind = np.nonzero(able)
-    made = [Choices(np.stack([rows[row], np.full(len(row), -1)], 1), kind, p.workers[rows[row]], stays[row, kind])]
+    made = [
+        AssignmentChoices(np.stack([rows[row], np.full(len(row), -1)], 1), kind, p.workers[rows[row]], stays[row, kind])
+    ]
     kernel = p.kernel[rows]
     for k in np.flatnonzero(for_two):
         kept = p.beside[kernel[:, None], kernel, k]
@@ -60,13 +64,15 @@ def choices(board: Board, rows: np.ndarray, gpus: np.ndarray, for_two: np.ndarra
         moving = board.lost[rows] * value[:, k]
         worth = np.where(pair, each + each.T - apart * np.minimum(moving[:, None], moving), -np.inf)
         near = np.zeros_like(pair)
-        near[np.arange(len(rows))[:, None], np.argsort(-worth, axis=1, kind="stable")[:, :PARTNERS]] = True
+        near[np.arange(len(rows))[:, None], np.argsort(-worth, axis=1, kind="stable")[:, :MAX_PARTNERS]] = True
         a, b = np.nonzero(np.triu(pair & (near | near.T), 1))
-        made.append(Choices(np.stack([rows[a], rows[b]], 1), np.full(len(a), k), np.ones(len(a), int), worth[a, b]))
-    return Choices(*(np.concatenate(part) for part in zip(*made, strict=True)))
+        made.append(
+            AssignmentChoices(np.stack([rows[a], rows[b]], 1), np.full(len(a), k), np.ones(len(a), int), worth[a, b])
+        )
+    return AssignmentChoices(*(np.concatenate(part) for part in zip(*made, strict=True)))
 
 
-def best(c: Choices, gpus: np.ndarray) -> Choices:
+def best(c: AssignmentChoices, gpus: np.ndarray) -> AssignmentChoices:
     """Those that are worth most together: each row at most once, no more GPUs than there are."""
     from scipy.optimize import Bounds, LinearConstraint, milp  # takes a third of a second to import
     from scipy.sparse import coo_array
@@ -89,13 +95,13 @@ def best(c: Choices, gpus: np.ndarray) -> Choices:
             integrality=np.ones(len(column)),
             bounds=Bounds(0, 1),
             constraints=limits,
-            options={"mip_rel_gap": GAP, "node_limit": NODES, "presolve": False},
+            options={"mip_rel_gap": RELATIVE_GAP, "node_limit": MAX_SEARCH_NODES, "presolve": False},
         )
     chosen = found.x > 0.5 if found.x is not None else np.zeros(len(column), bool)
-    return Choices(*(part[chosen] for part in c))
+    return AssignmentChoices(*(part[chosen] for part in c))
 
 
-def seat(board: Board, c: Choices, empty: np.ndarray) -> dict[int, tuple[int, ...]]:
+def assign_gpus(board: PartialPlan, c: AssignmentChoices, empty: np.ndarray) -> dict[int, tuple[int, ...]]:
     """Which GPU is whose. `empty`: devices that may be given."""
     free = np.zeros(len(board.kind), bool)
     free[empty] = True
@@ -124,11 +130,11 @@ def seat(board: Board, c: Choices, empty: np.ndarray) -> dict[int, tuple[int, ..
         for index in some:
             if int(c.rows[index, 0]) not in at:
                 able = np.flatnonzero(free & (board.kind == c.kind[index]))
-                give(index, together(board, able, int(c.width[index]), claimed))
+                give(index, nearby_devices(board, able, int(c.width[index]), claimed))
     return at
 
 
-def together(board: Board, able: np.ndarray, count: int, claimed: np.ndarray) -> tuple[int, ...]:
+def nearby_devices(board: PartialPlan, able: np.ndarray, count: int, claimed: np.ndarray) -> tuple[int, ...]:
     """So many of the devices that are able: on one machine if they can be, where fewest are `claimed` by others."""
     machine = board.p.machine[able]
     order = np.lexsort((able, claimed[able], machine))

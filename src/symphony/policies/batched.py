@@ -15,8 +15,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.policies.features import ALONE, FINISH, REGRET
-from symphony.policies.learned import NEVER, Learned, Memory, chosen
+from symphony.policies.features import LOG_FINISH, LOG_ISOLATED, REGRET
+from symphony.policies.learned import MASKED_SCORE, Learned, Memory, action_at
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.problem.errors import PolicyError
 from symphony.scheduling.indexing import take
@@ -24,7 +24,7 @@ from symphony.scheduling.policy import Action, Observation, Policy, place, with_
 from symphony.telemetry.tuning import Tuning
 
 
-class Plan(eqx.Module):
+class PendingPlacements(eqx.Module):
     """What was decided and is yet to be done [B]."""
 
     gang: Array  # i32
@@ -59,36 +59,36 @@ class Batched(Policy):
         """The policy's own filter."""
         return self.learned.tuning
 
-    def init(self, topology: TopologyArrays) -> tuple[Memory, Plan]:
+    def init(self, topology: TopologyArrays) -> tuple[Memory, PendingPlacements]:
         """No plan."""
         none = jnp.zeros(self.most, jnp.int32)
-        return self.learned.init(topology), Plan(none, none, jnp.int32(0), jnp.int32(0))
+        return self.learned.init(topology), PendingPlacements(none, none, jnp.int32(0), jnp.int32(0))
 
     def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> Any:
         """As the policy does."""
         return self.learned.prepare(topology, workload)
 
     def decide(
-        self, key: Array, state: tuple[Memory, Plan], observation: Observation
-    ) -> tuple[tuple[Memory, Plan], Action]:
+        self, key: Array, state: tuple[Memory, PendingPlacements], observation: Observation
+    ) -> tuple[tuple[Memory, PendingPlacements], Action]:
         """The next of what is planned, if it can still be done; else think."""
         memory, plan = state
         gang, device = take(plan.gang, plan.next), take(plan.device, plan.next)
         stands = (plan.next < plan.end) & take(observation.candidates, gang)
         stands &= take(observation.feasible(gang), device)
 
-        def go_on(_: None) -> tuple[tuple[Memory, Plan], Action]:
+        def go_on(_: None) -> tuple[tuple[Memory, PendingPlacements], Action]:
             later = eqx.tree_at(lambda p: p.next, plan, plan.next + 1)
             return (memory, later), with_more(place(gang, device), later.next < later.end)
 
-        def think(_none: None) -> tuple[tuple[Memory, Plan], Action]:
+        def think(_none: None) -> tuple[tuple[Memory, PendingPlacements], Action]:
             new, said, _chance, index, seen = self.learned.consider(key, memory, observation)
             made = self._plan(said.scores, index, seen, observation)
-            return (new, made), with_more(chosen(seen, index), made.end > made.next)
+            return (new, made), with_more(action_at(seen, index), made.end > made.next)
 
         return jax.lax.cond(stands, go_on, think, None)
 
-    def _plan(self, scores: Array, index: Array, seen: Any, observation: Observation) -> Plan:
+    def _plan(self, scores: Array, index: Array, seen: Any, observation: Observation) -> PendingPlacements:
         """What else to place after the action of that number, by the same scores."""
         rows, columns = seen.device.shape
         count = rows * columns
@@ -96,7 +96,7 @@ class Batched(Policy):
         alone = take(observation.core.workers, seen.gangs.number) == 1
         weight = jnp.exp(self.learned.network.regret)
         slots = take(observation.topology.slots, seen.device)
-        busy = jnp.exp(seen.pairs[..., ALONE]) / jnp.maximum(slots, 1)  # in typical times of a gang, as `finish`
+        busy = jnp.exp(seen.pairs[..., LOG_ISOLATED]) / jnp.maximum(slots, 1)  # in typical times of a gang, as `finish`
         without = pairs + weight * seen.pairs[..., REGRET]
 
         def taken(pair: Array, open_: Array, finish: Array) -> tuple[Array, Array]:
@@ -109,18 +109,18 @@ class Batched(Policy):
             open_, finish, going = carry
             least = jnp.where(seen.allowed, finish, jnp.inf).min(axis=1, keepdims=True)
             now = without - weight * jnp.log(jnp.maximum(finish / least, 1.0))
-            flat = jnp.where(open_[:, None] & seen.allowed, now, NEVER).reshape(-1)
+            flat = jnp.where(open_[:, None] & seen.allowed, now, MASKED_SCORE).reshape(-1)
             pair = flat.argmax()
-            going &= (flat[pair] > NEVER / 2) & (flat[pair] >= rest)
+            going &= (flat[pair] > MASKED_SCORE / 2) & (flat[pair] >= rest)
             gang, device = take(seen.gangs.number, pair // columns), take(seen.device.reshape(-1), pair)
             return (*taken(pair, open_, finish), going), (gang, device, going)
 
         first = jnp.minimum(index, count - 1)
         placed = (index < count) & take(alone, first // columns)
-        left = taken(first, alone, jnp.exp(seen.pairs[..., FINISH]))
+        left = taken(first, alone, jnp.exp(seen.pairs[..., LOG_FINISH]))
         _, (gangs, devices, good) = jax.lax.scan(one, (*left, placed), None, length=self.most - 1)
         pad = jnp.zeros(1, jnp.int32)
-        return Plan(
+        return PendingPlacements(
             jnp.concatenate([gangs.astype(jnp.int32), pad]),
             jnp.concatenate([devices.astype(jnp.int32), pad]),
             jnp.int32(0),

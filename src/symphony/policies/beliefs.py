@@ -3,9 +3,9 @@
 Two steps. The ensemble (`performance_model.py`) says what a job's description makes of it: a mean and a calibrated
 deviation, for jobs that nobody has run. What has been seen of *this* job, its family, its neighbours and its GPUs is
 then added exactly, by conditioning a normal distribution on the samples. Its deviations are the ensemble's; its
-correlations say what two speeds have in common, and are a table of `SHARED` parts. The part of neighbours is the
-log-additive model of interference, what one suffers and the other does, which predicts pairs best while there are few
-samples.
+correlations say what two speeds have in common, and are a table of `SHARED_VARIANCE` parts. The part of neighbours is
+the log-additive model of interference, what one suffers and the other does, which predicts pairs best while there are
+few samples.
 
 So one observation of a job on a V100 moves what is believed of it on a P100 at once, and a refit of the networks is
 only needed now and then.
@@ -23,22 +23,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from symphony.policies import performance_model
-from symphony.policies.samples import Report, Sample, Store
+from symphony.policies.speed_samples import SampleStore, SpeedReport, SpeedSample
 from symphony.problem.speeds import PACKED, SPREAD, BeliefArrays, SpeedArrays
 
-REPEAT = 0.06  # jobs of one kernel differ by so much, and so do a job's rounds
-AT_MOST, LOOKED_AT = 192, 2_000  # signatures that beliefs are conditioned on, and samples, the newest
+JOB_LOG_STD = 0.06  # jobs of one kernel differ by so much, and so do a job's rounds
+MAX_SIGNATURES, MAX_SAMPLES = 192, 2_000  # signatures that beliefs are conditioned on, and samples, the newest
 # Variance that two speeds share where these agree. Chosen; the parts of a pair's sum to a fifth of the whole.
-SHARED = {
+SHARED_VARIANCE = {
     "family": 0.30, "family, kind": 0.08, "kernel": 0.25, "kernel, kind": 0.12,
     "spread of family": 0.05, "spread of kernel": 0.05,
     "suffers": 0.03, "suffers, kind": 0.03, "does, kind": 0.04, "pair": 0.05,
 }  # fmt: skip
-NOBODY = -1
+NO_NEIGHBOUR = -1
 
 
 @dataclass(frozen=True)
-class Described:
+class JobDescriptions:
     """What is known without running anything. N kernels, Y device kinds."""
 
     features: np.ndarray  # f[N, F]
@@ -57,25 +57,25 @@ class Described:
         return 2 * self.features.shape[1] + self.kinds.shape[1] + 4
 
 
-class Query:
+class SpeedQuery:
     """Speeds that are asked for: which kernel, on which kind, spread or not, beside which one (-1 = alone)."""
 
     def __init__(self, kernel: np.ndarray, kind: np.ndarray, spread: np.ndarray, beside: np.ndarray) -> None:
         self.kernel, self.kind, self.spread, self.beside = kernel, kind, spread, beside
 
     @classmethod
-    def at(cls, samples: Sequence[Sample | Report]) -> Query:
+    def at(cls, samples: Sequence[SpeedSample | SpeedReport]) -> SpeedQuery:
         """Where samples or reports are from; of several neighbours the first."""
-        rows = [(s.kernel, s.kind, int(s.spread), s.neighbours[0] if s.neighbours else NOBODY) for s in samples]
+        rows = [(s.kernel, s.kind, int(s.spread), s.neighbours[0] if s.neighbours else NO_NEIGHBOUR) for s in samples]
         return cls(*np.asarray(rows, int).reshape(-1, 4).T)
 
-    def guess(self, d: Described) -> np.ndarray:
+    def guess(self, d: JobDescriptions) -> np.ndarray:
         """Logarithm of the guessed seconds."""
         alone = np.log(np.maximum(d.unit_s[self.kernel, self.kind, self.spread], 1e-9))
         kept = np.where(self.beside >= 0, d.kept[self.kernel, self.beside, self.kind], 1.0)
         return alone - np.log(np.maximum(kept, 1e-3))
 
-    def inputs(self, d: Described) -> np.ndarray:
+    def inputs(self, d: JobDescriptions) -> np.ndarray:
         """What the ensemble is shown [n, F]."""
         shared = (self.beside >= 0)[:, None]
         kept = np.where(self.beside >= 0, np.maximum(d.kept[self.kernel, self.beside, self.kind], 1e-3), 1.0)
@@ -91,10 +91,10 @@ class Query:
         )
 
 
-def correlation(a: Query, b: Query, family: np.ndarray) -> np.ndarray:
+def correlation(a: SpeedQuery, b: SpeedQuery, family: np.ndarray) -> np.ndarray:
     """What two lists of speeds have in common [n, m]: 1 where they are the same."""
 
-    def parts(a: Query, b: Query, same: bool) -> np.ndarray:
+    def parts(a: SpeedQuery, b: SpeedQuery, same: bool) -> np.ndarray:
         def equal(x: np.ndarray, y: np.ndarray) -> np.ndarray:
             return (x == y) if same else (x[:, None] == y)
 
@@ -112,16 +112,16 @@ def correlation(a: Query, b: Query, family: np.ndarray) -> np.ndarray:
             "suffers": kernel & shared, "suffers, kind": kernel & kind & shared,
             "does, kind": other & kind, "pair": kernel & other & kind,
         }  # fmt: skip
-        return np.asarray(sum(SHARED[name] * holds[name] for name in SHARED))
+        return np.asarray(sum(SHARED_VARIANCE[name] * holds[name] for name in SHARED_VARIANCE))
 
     scale_a, scale_b = parts(a, a, True), parts(b, b, True)
     return parts(a, b, False) / np.sqrt(scale_a[:, None] * scale_b)
 
 
-class Heard(NamedTuple):
+class ReportOutcome(NamedTuple):
     """What became of a report."""
 
-    report: Report
+    report: SpeedReport
     why: str  # it was put aside, "" = it was not
     error: float  # of the logarithm of its seconds, against what was believed
     std: float  # what was doubted
@@ -130,12 +130,12 @@ class Heard(NamedTuple):
 class Beliefs:
     """Beliefs about one cluster's jobs, and the samples that they rest on."""
 
-    def __init__(self, described: Described, *, seed: int = 0, half_life_s: float = 86_400.0) -> None:
+    def __init__(self, described: JobDescriptions, *, seed: int = 0, half_life_s: float = 86_400.0) -> None:
         self.described, self.half_life_s = described, half_life_s
-        self.store = Store()
+        self.store = SampleStore()
         self.refits = 0
         self._key = jax.random.key(seed)
-        self.ensemble = performance_model.new(jax.random.fold_in(self._key, 0), described.inputs)
+        self.ensemble = performance_model.untrained(jax.random.fold_in(self._key, 0), described.inputs)
 
     def refit(self, now_s: float) -> None:
         """Fit the ensemble to the samples so far."""
@@ -144,39 +144,39 @@ class Beliefs:
         samples = [s for s in self.store.samples if len(s.neighbours) <= 1 and known[[s.kernel, *s.neighbours]].all()]
         if not samples:
             return
-        q = Query.at(samples)
+        q = SpeedQuery.at(samples)
         off = np.asarray([s.log_s for s in samples]) - q.guess(d)
         age = now_s - np.asarray([s.at_s for s in samples])
-        data = performance_model.data(q.inputs(d), off, age, d.family[q.kernel], self.half_life_s)
+        data = performance_model.fit_data(q.inputs(d), off, age, d.family[q.kernel], self.half_life_s)
         self.refits += 1
         self.ensemble = performance_model.fit(jax.random.fold_in(self._key, self.refits), self.ensemble, data)
 
-    def hear(self, reports: Sequence[Report], *, now_s: float, placed: Container[int]) -> list[Heard]:
+    def update(self, reports: Sequence[SpeedReport], *, now_s: float, placed: Container[int]) -> list[ReportOutcome]:
         """Take the reports of a round; `placed`: jobs that have been."""
         if not reports:
             return []
-        mean, std = self.log_seconds(Query.at(reports), now_s)
+        mean, std = self.log_seconds(SpeedQuery.at(reports), now_s)
         heard = []
         for report, m, d in zip(reports, mean, std, strict=True):
             why = self.store.add(report, now_s=now_s, placed=report.job in placed, mean=float(m), std=float(d))
             error = 0.0 if why else self.store.samples[-1].log_s - float(m)
-            heard.append(Heard(report, why, error, float(d)))
+            heard.append(ReportOutcome(report, why, error, float(d)))
         return heard
 
-    def log_seconds(self, query: Query, now_s: float) -> tuple[np.ndarray, np.ndarray]:
+    def log_seconds(self, query: SpeedQuery, now_s: float) -> tuple[np.ndarray, np.ndarray]:
         """Mean and deviation of the logarithm of a unit's seconds, given all samples."""
         mean, std, known = self._conditioned(query, now_s)
         doubt = 0.0 if self.described.doubt is None else self.described.doubt[query.kernel]
         return mean, np.sqrt(np.maximum(std**2 + doubt**2 - (known**2).sum(axis=0), 1e-6))
 
-    def draws(self, query: Query, now_s: float, count: int, rng: np.random.Generator) -> np.ndarray:
+    def draws(self, query: SpeedQuery, now_s: float, count: int, rng: np.random.Generator) -> np.ndarray:
         """The same logarithms, drawn together [count, n]: what two of them have in common is alike in a draw."""
         mean, std, known = self._conditioned(query, now_s)
         values, vectors = np.linalg.eigh(self._common(query, std, query, std) - known.T @ known)
         root = vectors * np.sqrt(np.maximum(values, 0.0))
         return np.asarray(mean + rng.standard_normal((count, len(mean))) @ root.T)
 
-    def _conditioned(self, query: Query, now_s: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _conditioned(self, query: SpeedQuery, now_s: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Means given all samples [n], deviations without them [n], a root of what they take off variances [m, n]."""
         mean, std = self._prior(query)
         seen, value, noise = self._evidence(now_s)
@@ -187,7 +187,7 @@ class Beliefs:
         half = np.linalg.solve(factor, self._common(query, std, seen, seen_std).T)
         return mean + half.T @ np.linalg.solve(factor, value - seen_mean), std, half
 
-    def _common(self, a: Query, a_std: np.ndarray, b: Query, b_std: np.ndarray) -> np.ndarray:
+    def _common(self, a: SpeedQuery, a_std: np.ndarray, b: SpeedQuery, b_std: np.ndarray) -> np.ndarray:
         """Covariance of two lists of speeds before anything was seen [n, m]."""
         d = self.described
         shared = correlation(a, b, d.family) * a_std[:, None] * b_std
@@ -204,11 +204,11 @@ class Beliefs:
         alone = [x.ravel() for x in np.meshgrid(kernels, np.arange(kinds), [PACKED, SPREAD], indexing="ij")]
         pairs = [x.ravel() for x in np.meshgrid(kernels, kernels, np.arange(kinds), indexing="ij")]
         first = len(alone[0])
-        query = Query(
+        query = SpeedQuery(
             np.concatenate([alone[0], pairs[0]]),
             np.concatenate([alone[1], pairs[2]]),
             np.concatenate([alone[2], np.zeros(len(pairs[0]), int)]),
-            np.concatenate([np.full(first, NOBODY), pairs[1]]),
+            np.concatenate([np.full(first, NO_NEIGHBOUR), pairs[1]]),
         )
         mean, std = self.log_seconds(query, now_s)
         runs = d.unit_s[kernels] > 0
@@ -230,28 +230,28 @@ class Beliefs:
         empty = BeliefArrays(blank, np.zeros(shape), np.zeros(d.kept.shape))
         return self.tables(0.0, np.arange(shape[0]), empty)
 
-    def _prior(self, query: Query) -> tuple[np.ndarray, np.ndarray]:
+    def _prior(self, query: SpeedQuery) -> tuple[np.ndarray, np.ndarray]:
         mean, std = self.ensemble.predict(jnp.asarray(_padded(query.inputs(self.described))))
         count = len(query.kernel)
         return query.guess(self.described) + np.asarray(mean, float)[:count], np.asarray(std, float)[:count]
 
-    def _evidence(self, now_s: float) -> tuple[Query, np.ndarray, np.ndarray]:
+    def _evidence(self, now_s: float) -> tuple[SpeedQuery, np.ndarray, np.ndarray]:
         """Samples by place: their mean, and its variance. Old ones count less; those of one job are not independent."""
         places: dict[tuple[int, ...], dict[int, tuple[float, float]]] = {}
-        for s in islice(reversed(self.store.samples), LOOKED_AT):
+        for s in islice(reversed(self.store.samples), MAX_SAMPLES):
             if len(s.neighbours) > 1:
                 continue
-            key = (s.kernel, s.kind, int(s.spread), s.neighbours[0] if s.neighbours else NOBODY)
-            if key not in places and len(places) == AT_MOST:
+            key = (s.kernel, s.kind, int(s.spread), s.neighbours[0] if s.neighbours else NO_NEIGHBOUR)
+            if key not in places and len(places) == MAX_SIGNATURES:
                 continue
             jobs = places.setdefault(key, {})
             weight = 0.5 ** ((now_s - s.at_s) / self.half_life_s)
             total, much = jobs.get(s.job, (0.0, 0.0))
             jobs[s.job] = (total + weight * s.log_s, much + weight)
-        query = Query(*np.asarray(list(places), int).reshape(-1, 4).T)
+        query = SpeedQuery(*np.asarray(list(places), int).reshape(-1, 4).T)
         value, noise = [], []
         for jobs in places.values():
-            precise = np.asarray([1 / (REPEAT**2 + REPEAT**2 / max(much, 1e-9)) for _, much in jobs.values()])
+            precise = np.asarray([1 / (JOB_LOG_STD**2 + JOB_LOG_STD**2 / max(much, 1e-9)) for _, much in jobs.values()])
             means = np.asarray([total / max(much, 1e-300) for total, much in jobs.values()])
             value.append(float((precise * means).sum() / precise.sum()))
             noise.append(float(1 / precise.sum()))

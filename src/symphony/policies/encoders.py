@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.policies.features import DEVICE, NODE, ROW, Graphs
+from symphony.policies.features import DEVICE_FEATURES, NODE_FEATURES, ROW_FEATURES, GraphTables
 from symphony.problem.arrays import VOID_KIND, TopologyArrays
 from symphony.scheduling.indexing import take
 
-DENSE = 2**14  # rows times devices up to which sums along routes are products with a matrix
+MAX_DENSE_ROUTES = 2**14  # rows times devices up to which sums along routes are products with a matrix
 
 
 class Dense(eqx.Module):
@@ -75,8 +75,8 @@ class TopologyEncoder(eqx.Module):
 
     def __init__(self, key: Array, width: int) -> None:
         keys = jax.random.split(key, 5)
-        self.row = Dense(keys[0], ROW + VOID_KIND + 1, width)
-        self.device = Dense(keys[1], DEVICE, width)
+        self.row = Dense(keys[0], ROW_FEATURES + VOID_KIND + 1, width)
+        self.device = Dense(keys[1], DEVICE_FEATURES, width)
         self.up = Dense(keys[2], width, width)
         self.down = Dense(keys[3], width, width)
         self.again = Dense(keys[4], width, width)
@@ -97,7 +97,7 @@ def to_devices(t: TopologyArrays, row: Array, layer: Dense) -> Array:
     The layer comes after the mean, which is the same as before it: there are several times as many rows as devices.
     """
     on = take(t.row_group, t.route_row) >= 0
-    if t.exists.shape[0] * t.capacity.shape[0] <= DENSE:
+    if t.exists.shape[0] * t.capacity.shape[0] <= MAX_DENSE_ROUTES:
         mean = routes(t) @ row
     else:
         picked = jnp.where(on[..., None], jnp.take(row, t.route_row, axis=-2), 0)
@@ -108,7 +108,7 @@ def to_devices(t: TopologyArrays, row: Array, layer: Dense) -> Array:
 def to_rows(t: TopologyArrays, device: Array) -> Array:
     """The mean over the devices whose routes cross each row [..., R, width]."""
     rows = t.capacity.shape[0]
-    if t.exists.shape[0] * rows <= DENSE:
+    if t.exists.shape[0] * rows <= MAX_DENSE_ROUTES:
         back = (routes(t) > 0).T & t.exists
         return (back / jnp.maximum(back.sum(axis=1, keepdims=True), 1)) @ device
     hops = t.route_row.shape[1]
@@ -127,11 +127,11 @@ class GraphEncoder(eqx.Module):
 
     def __init__(self, key: Array, width: int, rounds: int = 2) -> None:
         keys = jax.random.split(key, 2 * rounds + 1)
-        self.node = Dense(keys[0], NODE, width)
+        self.node = Dense(keys[0], NODE_FEATURES, width)
         self.down = tuple(Dense(k, width, width, 0.5) for k in keys[1 : rounds + 1])
         self.up = tuple(Dense(k, width, width, 0.5) for k in keys[rounds + 1 :])
 
-    def __call__(self, g: Graphs) -> Array:
+    def __call__(self, g: GraphTables) -> Array:
         """Embeddings of gangs [A, T, width]."""
         x = jax.nn.relu(self.node(g.nodes))
 

@@ -19,22 +19,22 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from symphony.policies.features import Seen, see
-from symphony.policies.learned import NEVER, Learned, Memory, Said
+from symphony.policies.features import Features, extract_features
+from symphony.policies.learned import MASKED_SCORE, Learned, Memory, PolicyOutput
 from symphony.problem.arrays import topology_arrays
 from symphony.problem.errors import InputError
-from symphony.scheduling.estimate import Parts, parts
+from symphony.scheduling.estimate import EstimateParts, estimate_parts
 from symphony.scheduling.holding import Holding, holding
 from symphony.scheduling.policy import Observation
 from symphony.simulator.contention import Bottleneck, ContentionModel
-from symphony.simulator.rollout import asked, begin, observe, until_decision
+from symphony.simulator.rollout import begin, decision_due, observe, until_decision
 from symphony.simulator.scenarios import Scenario, pick, stack
 
-SURE = 1.96  # deviations to either side of a mean: 95%
+Z_95 = 1.96  # deviations to either side of a mean: 95%
 
 
 @dataclass(frozen=True)
-class Estimate:
+class PlacementEstimate:
     """What placing a gang on a device would bring. Seconds from now."""
 
     finish_s: float  # as believed …
@@ -58,11 +58,11 @@ class Candidate:
     gang: str
     device: str
     chance: float  # probability, if choices were drawn
-    estimate: Estimate | None = None  # of what is placed
+    estimate: PlacementEstimate | None = None  # of what is placed
 
 
 @dataclass(frozen=True)
-class Believed:
+class RowBelief:
     """A shared part on the way of a candidate: loads as shares of its capacity."""
 
     resource: str
@@ -72,14 +72,14 @@ class Believed:
 
 
 @dataclass(frozen=True)
-class Explanation:
+class DecisionExplanation:
     """One decision."""
 
     number: int
     time_s: float
     candidates: tuple[Candidate, ...]  # the chosen one first, then by score
     heuristic: Candidate | None  # what the heuristic would have placed
-    beliefs: dict[str, tuple[Believed, ...]]  # by device, of the chosen candidate and of the heuristic's
+    beliefs: dict[str, tuple[RowBelief, ...]]  # by device, of the chosen candidate and of the heuristic's
     moved: dict[str, float]  # what of the lead over the heuristic's choice is lost without each part; {} = they agree
     waiting: str = ""  # whether it may wait, for how long, and why (`scheduling/holding.py`)
 
@@ -89,13 +89,13 @@ class Explanation:
         return self.candidates[0]
 
 
-class _Asked(eqx.Module):
+class _DecisionArrays(eqx.Module):
     """A decision in arrays: M devices for each of K gangs, X asides."""
 
-    seen: Seen
-    said: Said
+    features: Features
+    output: PolicyOutput
     prior: Array  # f[K, M]
-    parts: Parts  # each f[K, M]: as believed …
+    parts: EstimateParts  # each f[K, M]: as believed …
     low: Array  # f[K, M]: … and finishes with as little, …
     high: Array  # … or as much background
     without: dict[str, Array]  # scores when a part is taken away
@@ -105,7 +105,7 @@ class _Asked(eqx.Module):
 
 def explain(
     policy: Learned, scenario: Scenario, decision: int = 0, contention: ContentionModel | None = None
-) -> Explanation:
+) -> DecisionExplanation:
     """Run a scenario until the policy is about to make a decision (they are numbered from 0), and explain that."""
     if not isinstance(policy, Learned):
         raise InputError(f"{policy!r} is no learned policy", hint='use one that was trained, for example "symphony"')
@@ -113,49 +113,51 @@ def explain(
         raise InputError(f"the decision is number {decision}", hint="they are numbered from 0")
     s = pick(stack([scenario]), 0)
     key = jax.random.fold_in(jax.random.key(scenario.seed), 1)  # as `simulate` does
-    asked_, observation = _ask(policy, s, key, contention or Bottleneck(), jnp.asarray(decision))
+    asked_, observation = _state_at_decision(policy, s, key, contention or Bottleneck(), jnp.asarray(decision))
     if not bool(asked_.going):
         raise InputError(
             f"the run is over before decision {decision}",
             where=f"seed {scenario.seed}, {int(observation.core.decisions)} decisions",
             hint=f"ask for one from 0 to {int(observation.core.decisions) - 1}",
         )
-    return _tell(asked_, observation, scenario)
+    return _explanation(asked_, observation, scenario)
 
 
 @eqx.filter_jit
-def _ask(policy: Learned, s: Any, key: Array, contention: ContentionModel, number: Array) -> tuple[_Asked, Observation]:
+def _state_at_decision(
+    policy: Learned, s: Any, key: Array, contention: ContentionModel, number: Array
+) -> tuple[_DecisionArrays, Observation]:
     carry = until_decision(begin(s, policy, key), s, policy, contention, number)
     shown = observe(carry.world, s, policy.cheats, carry.prepared)
-    return _consider(policy, carry.policy_state, shown, asked(carry.world, s)), shown
+    return _evaluate_decision(policy, carry.policy_state, shown, decision_due(carry.world, s)), shown
 
 
-def _consider(policy: Learned, memory: Memory, shown: Observation, going: Array) -> _Asked:
+def _evaluate_decision(policy: Learned, memory: Memory, shown: Observation, going: Array) -> _DecisionArrays:
     network, sizes = policy.network, policy.network.sizes
-    seen = see(shown, sizes.gangs, sizes.devices, sizes.preempts, sizes.configures)
+    seen = extract_features(shown, sizes.gangs, sizes.devices, sizes.preempts, sizes.configures)
     nodes = shown.prepared.nodes
 
-    def said(seen: Seen, nodes: Array, memory: Memory) -> Said:
+    def said(seen: Features, nodes: Array, memory: Memory) -> PolicyOutput:
         embedded = network.embed(shown.topology, nodes, seen)
-        return network.judge(seen, embedded, network.remember(memory, embedded.scene).hidden)
+        return network.score_actions(seen, embedded, network.remember(memory, embedded.scene).hidden)
 
-    def on(gang: Array, device: Array, background: Array) -> Parts:
-        return jax.tree.map(lambda x: x.at[device].get(mode="clip"), parts(shown, gang, background))
+    def on(gang: Array, device: Array, background: Array) -> EstimateParts:
+        return jax.tree.map(lambda x: x.at[device].get(mode="clip"), estimate_parts(shown, gang, background))
 
-    def each(background: Array) -> Parts:
+    def each(background: Array) -> EstimateParts:
         return jax.vmap(lambda gang, device: on(gang, device, background))(seen.gangs.number, seen.device)
 
     mean, deviation = shown.background, shown.background_std
     nothing = jax.tree.map(jnp.zeros_like, memory)
     blind = eqx.tree_at(lambda x: x.rows, seen, seen.rows.at[..., 1:].set(0))
     certain = eqx.tree_at(lambda x: x.rows, seen, seen.rows.at[..., -1].set(0))
-    return _Asked(
-        seen=seen,
-        said=said(seen, nodes, memory),
+    return _DecisionArrays(
+        features=seen,
+        output=said(seen, nodes, memory),
         prior=network.prior(seen) if sizes.prior else jnp.zeros(seen.allowed.shape),
         parts=each(mean),
-        low=each(jnp.maximum(mean - SURE * deviation, 0)).finish,
-        high=each(mean + SURE * deviation).finish,
+        low=each(jnp.maximum(mean - Z_95 * deviation, 0)).finish,
+        high=each(mean + Z_95 * deviation).finish,
         without={
             "the load of others": said(blind, nodes, memory).scores,
             "how sure that is": said(certain, nodes, memory).scores,
@@ -167,11 +169,11 @@ def _consider(policy: Learned, memory: Memory, shown: Observation, going: Array)
     )
 
 
-def _tell(a: _Asked, shown: Observation, scenario: Scenario) -> Explanation:
+def _explanation(a: _DecisionArrays, shown: Observation, scenario: Scenario) -> DecisionExplanation:
     """In words and plain numbers."""
     _, names = topology_arrays(scenario.topology)
-    seen, scores = a.seen, np.asarray(a.said.scores)
-    chances = np.exp(np.asarray(a.said.chances))
+    seen, scores = a.features, np.asarray(a.output.scores)
+    chances = np.exp(np.asarray(a.output.log_probs))
     prior = np.asarray(a.prior)
     pairs, count = seen.device.size, seen.device.shape[1]
     tasks = shown.workload.kernel.shape[1]
@@ -184,7 +186,7 @@ def _tell(a: _Asked, shown: Observation, scenario: Scenario) -> Explanation:
     def pair(index: int) -> Candidate:
         k, m = divmod(index, count)
         at = jax.tree.map(lambda x: float(x[k, m]), a.parts)
-        estimate = Estimate(
+        estimate = PlacementEstimate(
             finish_s=float(a.parts.finish[k, m]),
             low_s=float(a.low[k, m]),
             high_s=float(a.high[k, m]),
@@ -203,11 +205,11 @@ def _tell(a: _Asked, shown: Observation, scenario: Scenario) -> Explanation:
         x = index - pairs
         if index == scores.size - 1:
             return Candidate("wait", "", "", "", float(chances[index]))
-        action = "preempt" if bool(seen.asides.saves[x]) else "configure"
-        device = names.devices[int(seen.asides.device[x])]
-        return Candidate(action, *gang_names(int(seen.asides.gangs.number[x])), device, float(chances[index]))
+        action = "preempt" if bool(seen.other_actions.saves[x]) else "configure"
+        device = names.devices[int(seen.other_actions.device[x])]
+        return Candidate(action, *gang_names(int(seen.other_actions.gangs.number[x])), device, float(chances[index]))
 
-    order = [int(i) for i in np.argsort(-scores, kind="stable") if scores[i] > NEVER / 2]
+    order = [int(i) for i in np.argsort(-scores, kind="stable") if scores[i] > MASKED_SCORE / 2]
     candidates = tuple(pair(i) if i < pairs else other(i) for i in order)
     allowed = np.asarray(seen.allowed).reshape(-1)
     heuristic, moved = None, {}
@@ -220,7 +222,7 @@ def _tell(a: _Asked, shown: Observation, scenario: Scenario) -> Explanation:
                 name: float(lead - (np.asarray(x)[order[0]] - np.asarray(x)[best])) for name, x in a.without.items()
             }
     devices = {x.device for x in (candidates[0], heuristic) if x is not None and x.device}
-    return Explanation(
+    return DecisionExplanation(
         number=int(shown.core.decisions),
         time_s=float(shown.now.whole) + float(shown.now.part),
         candidates=candidates,
@@ -231,10 +233,10 @@ def _tell(a: _Asked, shown: Observation, scenario: Scenario) -> Explanation:
     )
 
 
-def _waiting(a: _Asked, name: Callable[[int], str], devices: tuple[str, ...]) -> str:
+def _waiting(a: _DecisionArrays, name: Callable[[int], str], devices: tuple[str, ...]) -> str:
     """Whether waiting is allowed, until when, and for whose sake."""
     hold = jax.tree.map(np.asarray, a.holding)
-    if not bool(a.seen.may_wait):
+    if not bool(a.features.may_wait):
         if not hold.overdue.any():
             return "may not wait: a gang is partly placed, or nothing is under way"
         who = int(np.flatnonzero(hold.overdue)[hold.gain_s[hold.overdue].argmin()])
@@ -253,10 +255,10 @@ def _waiting(a: _Asked, name: Callable[[int], str], devices: tuple[str, ...]) ->
     return f"may wait at most {hold.left_s[who]:.3g} s: {gain}"
 
 
-def _beliefs(shown: Observation, device: int, resources: tuple[str, ...]) -> tuple[Believed, ...]:
+def _beliefs(shown: Observation, device: int, resources: tuple[str, ...]) -> tuple[RowBelief, ...]:
     rows = [int(row) for row in np.asarray(shown.topology.route_row)[device] if int(row) < len(resources)]
     return tuple(
-        Believed(
+        RowBelief(
             resources[row],
             float(shown.own_load[row]),
             float(shown.background[row]),

@@ -26,13 +26,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from symphony.policies.board import Board
+from symphony.policies.partial_plan import PartialPlan
 from symphony.problem.errors import InputError
 from symphony.problem.speeds import PACKED, SPREAD
 
-HOW = ("none", "value", "optimistic", "disagreement", "random")
-LOOKED_AT = 24  # jobs a round, drawn
-TRIAL = 2  # rounds
+EXPLORATION_METHODS = ("none", "value", "optimistic", "disagreement", "random")
+JOBS_EXAMINED_PER_ROUND = 24  # jobs a round, drawn
+TRIAL_ROUNDS = 2  # rounds
 
 
 class Exploration(NamedTuple):
@@ -45,13 +45,13 @@ class Exploration(NamedTuple):
 
     def check(self) -> None:
         """Refuse words and numbers that mean nothing."""
-        if self.how not in HOW:
-            raise InputError(f"exploration is {self.how!r}", hint=f"write one of {', '.join(HOW)}")
+        if self.how not in EXPLORATION_METHODS:
+            raise InputError(f"exploration is {self.how!r}", hint=f"write one of {', '.join(EXPLORATION_METHODS)}")
         if not (self.kappa >= 0 and 0 <= self.epsilon <= 1 and 0 <= self.share <= 1):
             raise InputError(f"it says {self}", where="exploration", hint="kappa 0 or more, the others from 0 to 1")
 
 
-def explore(board: Board, by: Exploration, seed: int) -> list[int]:
+def explore(board: PartialPlan, by: Exploration, seed: int) -> list[int]:
     """Move a few jobs on a finished plan; the rows that were moved."""
     if by.how == "none" or not board.shares:
         return []
@@ -63,7 +63,7 @@ def explore(board: Board, by: Exploration, seed: int) -> list[int]:
     moved: list[int] = []
     least = (1 - by.epsilon) * float(board.value.sum())
     spent = 0.0  # what may be lost by those who have been moved
-    for row in rng.permutation(rows)[:LOOKED_AT] if rows else ():
+    for row in rng.permutation(rows)[:JOBS_EXAMINED_PER_ROUND] if rows else ():
         if len(moved) >= allowed:
             break
         (here,) = board.remove(int(row))
@@ -76,7 +76,7 @@ def explore(board: Board, by: Exploration, seed: int) -> list[int]:
 
 
 def _target(
-    board: Board, row: int, here: int, by: Exploration, rng: np.random.Generator, slack: float
+    board: PartialPlan, row: int, here: int, by: Exploration, rng: np.random.Generator, slack: float
 ) -> tuple[int, float]:
     """Where a row that has been taken off goes: `here` again, or where something may be learned; and what that risks.
 
@@ -99,7 +99,7 @@ def _target(
     return chosen, float(gain["b"][chosen] - gain["f"][chosen]) if chosen != here else 0.0
 
 
-def _try(board: Board, by: Exploration) -> list[int]:
+def _try(board: PartialPlan, by: Exploration) -> list[int]:
     """Put those who would learn most by it on GPUs of another kind that are empty; their rows."""
     trials = [trial for row in board.at for trial in _trials(board, row, by)]
     moved: list[int] = []
@@ -112,7 +112,7 @@ def _try(board: Board, by: Exploration) -> list[int]:
     return moved
 
 
-def _trials(board: Board, row: int, by: Exploration) -> list[tuple[float, int, int]]:
+def _trials(board: PartialPlan, row: int, by: Exploration) -> list[tuple[float, int, int]]:
     """What a row may try: seconds that it wins by it, the row, the kind of GPU."""
     p, devices = board.p, board.at[row]
     here, kernel = int(board.kind[devices[0]]), int(p.kernel[row])
@@ -121,7 +121,7 @@ def _trials(board: Board, row: int, by: Exploration) -> list[tuple[float, int, i
     place = np.where(p.workers[row] > board.widest, SPREAD, PACKED)
     doubt = p.unit_std[kernel, np.arange(len(place)), place]
     left_s = float(p.left[row] / p.rate[row, here])
-    stay_s = TRIAL * float(p.now_s) / max(1, int(p.windows))
+    stay_s = TRIAL_ROUNDS * float(p.now_s) / max(1, int(p.windows))
     at_home = int(board.kind[board.home[row]]) if board.home[row] >= 0 else -1
     found = []
     # What is doubted of both alike would be no news. Doubt here is small once the job has run here.
@@ -142,7 +142,7 @@ def expected_excess(mean: float, std: float) -> float:
     return std * math.exp(-z * z / 2) / math.sqrt(2 * math.pi) + mean * 0.5 * math.erfc(-z / math.sqrt(2))
 
 
-def _empty(board: Board, row: int, kind: int) -> tuple[int, ...]:
+def _empty(board: PartialPlan, row: int, kind: int) -> tuple[int, ...]:
     """GPUs of a kind for a row that nobody has been given: where it runs, if it does, else near one another."""
     home, count = board.seats.where(row), int(board.p.workers[row])
     empty = board.empty()

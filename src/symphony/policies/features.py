@@ -20,11 +20,20 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from symphony.baselines.graph_tables import (
+    DataEdges,
+    data_edges,
+    fixed_point,
+    gang_rows,
+    gang_seconds,
+    max_over_edges,
+    reading_gangs,
+    seconds_per_byte,
+)
 from symphony.baselines.preemptive import movable
-from symphony.baselines.tables import Links, gang_seconds, links, most, of_gang, readers, seconds_per_byte, settle
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.clock import Amount
-from symphony.scheduling.estimate import Parts, engine_s, harm, holders, parts, slowdown
+from symphony.scheduling.estimate import EstimateParts, engine_s, estimate_parts, harm, holders, slowdown
 from symphony.scheduling.holding import holding
 from symphony.scheduling.indexing import first, first_min, smallest, take
 from symphony.scheduling.policy import Observation, by_device, idle_devices
@@ -41,17 +50,27 @@ from symphony.scheduling.state import (
     WAITING,
 )
 
-ROW, DEVICE, GANG, PAIR, ASIDE, SCENE, NODE = 3, 12, 18, 13, 4, 8, 10  # numbers for each
-REGRET, QUEUE, FETCH, UNSURE = 0, 3, 4, 9  # where the prior finds what it weighs: of a pair, …
-FINISH, ALONE = 2, 6  # of a pair: when it would be done, and how long it runs alone, as logarithms
-SLOW, HARM = 8, 10  # of a pair: by how much others slow it, and it others, as logarithms
-PLAIN = (6, 7, 12)  # of a pair, what is no estimate: how long it runs alone, and whether the device is idle
+ROW_FEATURES, DEVICE_FEATURES, GANG_FEATURES, PAIR_FEATURES, OTHER_ACTION_FEATURES, SCENE_FEATURES, NODE_FEATURES = (
+    3,
+    12,
+    18,
+    13,
+    4,
+    8,
+    10,
+)  # numbers for each
+REGRET, QUEUE, FETCH, UNCERTAINTY = 0, 3, 4, 9  # where the prior finds what it weighs: of a pair, …
+LOG_FINISH, LOG_ISOLATED = 2, 6  # of a pair: when it would be done, and how long it runs alone, as logarithms
+LOG_SLOWDOWN, LOG_HARM = 8, 10  # of a pair: by how much others slow it, and it others, as logarithms
+NON_ESTIMATES = (6, 7, 12)  # of a pair, what is no estimate: how long it runs alone, and whether the device is idle
 REMAINING, CRITICAL = 0, 1  # … and of a gang
-CLOSELY = 64  # devices that are looked at closely for a gang: where there are more, a rough look picks so many
-LARGE = 8.0  # beyond which a logarithm tells nothing more
+MAX_DEVICES_PER_GANG = (
+    64  # devices that are looked at closely for a gang: where there are more, a rough look picks so many
+)
+MAX_LOG = 8.0  # beyond which a logarithm tells nothing more
 
 
-class Graphs(eqx.Module):
+class GraphTables(eqx.Module):
     """What can be told of graphs before the first decision. A graphs, T gangs each."""
 
     scale: Array  # f[]: typical isolated seconds of a gang
@@ -61,11 +80,11 @@ class Graphs(eqx.Module):
     choice: Array  # f[A, T]: log of how much longer the next kind takes
     tail: Array  # f[A, T]: seconds from the gang's start to the end of its graph, on fastest kinds
     bytes_s: Array  # f[A, T]: seconds that its inputs take over a middling link
-    links: Links
+    links: DataEdges
     nodes: Array  # f[A, T, NODE]
 
 
-class Looked(eqx.Module):
+class Candidates(eqx.Module):
     """Gangs that are looked at [K]."""
 
     number: Array  # i32, -1 = none
@@ -79,10 +98,10 @@ class Looked(eqx.Module):
         return self.number >= 0
 
 
-class Asides(eqx.Module):
+class OtherActions(eqx.Module):
     """Actions that place nothing [X]: first those that preempt, then those that configure."""
 
-    gangs: Looked  # to be preempted; to be configured for
+    gangs: Candidates  # to be preempted; to be configured for
     device: Array  # i32: that runs it; to be configured
     kernel: Array  # i32: of the gang
     saves: Array  # bool: it preempts
@@ -90,21 +109,21 @@ class Asides(eqx.Module):
     allowed: Array  # bool
 
 
-class Seen(eqx.Module):
+class Features(eqx.Module):
     """One decision, as the network sees it."""
 
     rows: Array  # f[R, ROW]
     devices: Array  # f[D, DEVICE]
-    gangs: Looked  # [K]
+    gangs: Candidates  # [K]
     pairs: Array  # f[K, M, PAIR]
     device: Array  # i32[K, M]
     allowed: Array  # bool[K, M]
-    asides: Asides
+    other_actions: OtherActions
     scene: Array  # f[SCENE]
     may_wait: Array  # bool[]
     wait_s: Array  # f[]: for how long at most
 
-    def bent(self, bend: Bend, factors: Array) -> Seen:
+    def perturbed(self, bend: FeatureJacobian, factors: Array) -> Features:
         """What would be seen if the filter's factors [F] were other by so much. Leading axes may be decisions."""
 
         def moved(name: str) -> Array:
@@ -117,7 +136,7 @@ class Seen(eqx.Module):
         return replace(self, rows=moved("rows"), pairs=moved("pairs"), scene=moved("scene"))
 
 
-class Bend(eqx.Module):
+class FeatureJacobian(eqx.Module):
     """By how much what is seen changes with each of the filter's factors."""
 
     rows: Array  # f[F, R, ROW]
@@ -125,46 +144,46 @@ class Bend(eqx.Module):
     scene: Array  # f[F, SCENE]
 
 
-def graphs(t: TopologyArrays, w: WorkloadArrays) -> Graphs:
+def graph_tables(t: TopologyArrays, w: WorkloadArrays) -> GraphTables:
     """Work out what is told of graphs."""
     tasks = w.kernel.shape[1]
     seconds = gang_seconds(t, w)
     there = jnp.arange(tasks) < jnp.asarray(w.gangs)[:, None]
     two = jnp.sort(seconds, axis=-1)[..., :2]
     best = jnp.where(there & jnp.isfinite(two[..., 0]), two[..., 0], 0)
-    choice = jnp.clip(jnp.log(two[..., -1] / jnp.maximum(best, 1e-12)), 0, LARGE)
+    choice = jnp.clip(jnp.log(two[..., -1] / jnp.maximum(best, 1e-12)), 0, MAX_LOG)
     scale = best.sum() / jnp.maximum(there.sum(), 1)
-    behind = jnp.clip(jnp.log(seconds / jnp.maximum(best, 1e-12)[..., None]), 0, LARGE)
+    behind = jnp.clip(jnp.log(seconds / jnp.maximum(best, 1e-12)[..., None]), 0, MAX_LOG)
     able = jnp.isfinite(seconds) & there[..., None]
     speed = jnp.where(able, behind, 0).sum(axis=(0, 1)) / jnp.maximum(able.sum(axis=(0, 1)), 1)
-    edges = links(t, w)
+    edges = data_edges(t, w)
 
     def upward(tail: Array) -> Array:
-        return best + most(edges.source, of_gang(tail, edges.target) + edges.seconds, tasks)
+        return best + max_over_edges(edges.source, gang_rows(tail, edges.target) + edges.seconds, tasks)
 
     def downward(head: Array) -> Array:
-        return most(edges.target, of_gang(head + best, edges.source) + edges.seconds, tasks)
+        return max_over_edges(edges.target, gang_rows(head + best, edges.source) + edges.seconds, tasks)
 
-    tail, head = settle(upward, best, tasks), settle(downward, jnp.zeros_like(best), tasks)
+    tail, head = fixed_point(upward, best, tasks), fixed_point(downward, jnp.zeros_like(best), tasks)
     children = jnp.diff(jnp.asarray(w.out_start))
-    size = jax.vmap(lambda at, x: jnp.zeros(tasks + 1).at[at].add(x, mode="drop")[:tasks])(readers(w), w.in_bytes)
+    size = jax.vmap(lambda at, x: jnp.zeros(tasks + 1).at[at].add(x, mode="drop")[:tasks])(reading_gangs(w), w.in_bytes)
     bytes_s = size * seconds_per_byte(t)
     nodes = jnp.stack(
         [
-            level(best, scale),
-            choice / LARGE,
-            level(tail, scale),
-            level(head, scale),
+            log_time(best, scale),
+            choice / MAX_LOG,
+            log_time(tail, scale),
+            log_time(head, scale),
             tail / jnp.maximum(tail.max(axis=1, keepdims=True), 1e-12),
             jnp.log1p(w.parents),
             jnp.log1p(children),
-            share(bytes_s, scale),
+            log1p_time(bytes_s, scale),
             jnp.log(jnp.maximum(w.workers, 1)),
             1.0 * w.preemptible,
         ],
         axis=-1,
     )
-    return Graphs(
+    return GraphTables(
         scale=scale,
         best=best,
         fastest=first(seconds == two[..., :1]),
@@ -177,17 +196,17 @@ def graphs(t: TopologyArrays, w: WorkloadArrays) -> Graphs:
     )
 
 
-def level(seconds: Array, scale: Array) -> Array:
+def log_time(seconds: Array, scale: Array) -> Array:
     """A time as a logarithm, for times that are never 0."""
-    return jnp.clip(jnp.log(jnp.maximum(seconds, 1e-12) / scale), -LARGE, LARGE)
+    return jnp.clip(jnp.log(jnp.maximum(seconds, 1e-12) / scale), -MAX_LOG, MAX_LOG)
 
 
-def share(seconds: Array, scale: Array) -> Array:
+def log1p_time(seconds: Array, scale: Array) -> Array:
     """A time as a logarithm that is 0 at 0."""
-    return jnp.minimum(jnp.log1p(jnp.maximum(seconds, 0) / scale), LARGE)
+    return jnp.minimum(jnp.log1p(jnp.maximum(seconds, 0) / scale), MAX_LOG)
 
 
-class Jobs(eqx.Module):
+class JobFeatures(eqx.Module):
     """Jobs in the system, by slot [S]."""
 
     there: Array  # bool
@@ -198,14 +217,14 @@ class Jobs(eqx.Module):
     unfinished: Array  # gangs that are
 
 
-def jobs(observation: Observation, g: Graphs) -> Jobs:
+def job_features(observation: Observation, g: GraphTables) -> JobFeatures:
     """What is left of each job."""
     core = observation.core
     status = core.status.reshape(core.job.shape[0], -1)
     open_ = (status != ABSENT) & (status != DONE) & (status != FINISHED)
     there = core.job >= 0
     graph = core.graph
-    return Jobs(
+    return JobFeatures(
         there=there,
         left_s=jnp.where(open_, g.best[graph], 0).sum(axis=1),
         path_s=jnp.where(open_, g.tail[graph], 0).max(axis=1),
@@ -215,7 +234,7 @@ def jobs(observation: Observation, g: Graphs) -> Jobs:
     )
 
 
-def shortlist(observation: Observation, g: Graphs, j: Jobs, count: int, overdue: Array) -> Array:
+def shortlist(observation: Observation, g: GraphTables, j: JobFeatures, count: int, overdue: Array) -> Array:
     """Gangs to look at [K], -1 = none: of the highest priority, each job's most critical first, shortest job first.
 
     If there are any that are `overdue` [G], the last is one of those, unless one comes before it anyway.
@@ -233,7 +252,7 @@ def shortlist(observation: Observation, g: Graphs, j: Jobs, count: int, overdue:
     return chosen.at[-1].set(jnp.where(missing, urgent, chosen[-1]))
 
 
-def look_at(observation: Observation, g: Graphs, j: Jobs, gang: Array) -> Looked:
+def candidate_features(observation: Observation, g: GraphTables, j: JobFeatures, gang: Array) -> Candidates:
     """Numbers about gangs [K]."""
     core, w = observation.core, observation.workload
     tasks = w.kernel.shape[1]
@@ -249,29 +268,29 @@ def look_at(observation: Observation, g: Graphs, j: Jobs, gang: Array) -> Looked
     there = gang >= 0
     shorter = ((path[:, None] > path) & there).sum(axis=1) / jnp.maximum(there.sum(), 1)
     columns = [
-        level(path, g.scale),  # REMAINING
+        log_time(path, g.scale),  # REMAINING
         tail / jnp.maximum(path, 1e-12),  # CRITICAL
-        level(best, g.scale),
-        of(g.choice) / LARGE,
-        level(tail, g.scale),
-        level(left, g.scale),
-        share(age, g.scale),
-        jnp.clip(jnp.log(jnp.maximum(age + path, 1e-12) / isolated), -LARGE, LARGE),
+        log_time(best, g.scale),
+        of(g.choice) / MAX_LOG,
+        log_time(tail, g.scale),
+        log_time(left, g.scale),
+        log1p_time(age, g.scale),
+        jnp.clip(jnp.log(jnp.maximum(age + path, 1e-12) / isolated), -MAX_LOG, MAX_LOG),
         shorter,
         jnp.log1p(take(j.ready, slot)),
         jnp.log1p(take(j.unfinished, slot)),
-        share(jnp.where(take(core.inputs_left, gang) > 0, of(g.bytes_s), 0), g.scale),
+        log1p_time(jnp.where(take(core.inputs_left, gang) > 0, of(g.bytes_s), 0), g.scale),
         jnp.log(jnp.maximum(take(core.workers, gang), 1)),
         take(core.placed, gang) / jnp.maximum(take(core.workers, gang), 1),
         1.0 * take(core.resumed, gang),
         1.0 * of(w.preemptible),
-        share(take(core.waiting_for, gang), jnp.ones(())),
+        log1p_time(take(core.waiting_for, gang), jnp.ones(())),
         jnp.log1p(jnp.asarray(w.out_start)[graph, index + 1] - jnp.asarray(w.out_start)[graph, index]),
     ]
-    return Looked(gang, graph, index, jnp.where(there[:, None], jnp.stack(columns, axis=-1), 0))
+    return Candidates(gang, graph, index, jnp.where(there[:, None], jnp.stack(columns, axis=-1), 0))
 
 
-def device_features(observation: Observation, g: Graphs, engine: Array) -> Array:
+def device_features(observation: Observation, g: GraphTables, engine: Array) -> Array:
     """Numbers about devices [D, DEVICE]."""
     core, t = observation.core, observation.topology
     slots = jnp.maximum(t.slots, 1)
@@ -283,23 +302,23 @@ def device_features(observation: Observation, g: Graphs, engine: Array) -> Array
     lanes = jnp.where((t.device_kind[:, None] == kinds) & core.up[:, None], t.slots[:, None], 0).sum(axis=0)
     asked = jnp.where(there, ready_s[:, None], 0).sum(axis=0) / jnp.maximum(lanes, 1)
     columns = [
-        share(observation.queue_s, g.scale),
-        share(observation.running_s / slots, g.scale),
-        share(engine, g.scale),
-        share(take(asked, t.device_kind), g.scale),
+        log1p_time(observation.queue_s, g.scale),
+        log1p_time(observation.running_s / slots, g.scale),
+        log1p_time(engine, g.scale),
+        log1p_time(take(asked, t.device_kind), g.scale),
         core.lanes_free / slots,
         jnp.log1p(core.queued / slots),
         jnp.log(slots),
         core.memory_free / jnp.maximum(memory, 1),
         1.0 * idle_devices(observation),
         1.0 * core.up,
-        share(take(t.kind_reconfigure, t.device_kind), g.scale),
+        log1p_time(take(t.kind_reconfigure, t.device_kind), g.scale),
         take(g.speed, t.device_kind),
     ]
     return jnp.where(core.up[:, None], jnp.stack(columns, axis=-1), 0)
 
 
-def likely(observation: Observation, gang: Array, able: Array, count: int) -> Array:
+def likely_devices(observation: Observation, gang: Array, able: Array, count: int) -> Array:
     """Devices where a gang may finish early, and those that hold its inputs [count], -1 = none: by a rough look.
 
     It leaves out transfers, and takes the busiest row of a device to slow all that runs there.
@@ -313,16 +332,16 @@ def likely(observation: Observation, gang: Array, able: Array, count: int) -> Ar
     return smallest(jnp.where(able, finish, jnp.inf), count)
 
 
-def pair_features(observation: Observation, g: Graphs, gang: Array, count: int) -> tuple[Array, Array, Array]:
+def pair_features(observation: Observation, g: GraphTables, gang: Array, count: int) -> tuple[Array, Array, Array]:
     """Devices to look at for each gang [K, M], which of them may take it, and numbers about the pairs [K, M, PAIR]."""
     there, deviation = observation.background, observation.background_std
-    closely = max(CLOSELY, count)
+    closely = max(MAX_DEVICES_PER_GANG, count)
     all_ = observation.core.up.shape[0] <= closely
 
     def of(gang: Array) -> tuple[Array, Array, Array]:
         able = observation.feasible(gang)
-        some = None if all_ else likely(observation, gang, able, closely)
-        p: Parts = parts(observation, gang, there, some)
+        some = None if all_ else likely_devices(observation, gang, able, closely)
+        p: EstimateParts = estimate_parts(observation, gang, there, some)
         able = able if some is None else (some >= 0) & take(able, some)
         at = smallest(jnp.where(able, p.finish, jnp.inf), count)
         p = jax.tree.map(lambda x: take(x, at), p)
@@ -335,17 +354,17 @@ def pair_features(observation: Observation, g: Graphs, gang: Array, count: int) 
         alone = jnp.where(allowed, p.run, jnp.inf)
         columns = [
             jnp.log1p(jnp.maximum(finish / jnp.maximum(least, 1e-12) - 1, 0)),  # REGRET
-            share(finish - least, g.scale),
-            level(finish, g.scale),
-            share(p.queue, g.scale),  # QUEUE
-            share(p.fetch, g.scale),  # FETCH
-            share(p.setup, g.scale),
-            level(alone, g.scale),
+            log1p_time(finish - least, g.scale),
+            log_time(finish, g.scale),
+            log1p_time(p.queue, g.scale),  # QUEUE
+            log1p_time(p.fetch, g.scale),  # FETCH
+            log1p_time(p.setup, g.scale),
+            log_time(alone, g.scale),
             jnp.log(alone / alone.min()),
             jnp.log(p.slow),
             jnp.log(unsure / p.slow),  # UNSURE
-            share(harm(observation, gang, there, device), jnp.ones(())),
-            share(p.exchange, g.scale),
+            log1p_time(harm(observation, gang, there, device), jnp.ones(())),
+            log1p_time(p.exchange, g.scale),
             1.0 * take(idle_devices(observation), device),
         ]
         return device, allowed, jnp.where(allowed[:, None], jnp.stack(columns, axis=-1), 0)
@@ -365,7 +384,7 @@ def worth_saving(observation: Observation) -> Array:
     return ran > observation.per_gang(w.checkpoint) + restore * (1 + core.resumed)
 
 
-def running(observation: Observation, g: Graphs, count: int) -> tuple[Array, Array]:
+def preemptible_gangs(observation: Observation, g: GraphTables, count: int) -> tuple[Array, Array]:
     """Running gangs that might be preempted [X], the most left to do first, and the seconds that they have left."""
     per_unit = observation.per_gang(g.best / jnp.maximum(jnp.asarray(observation.workload.units), 1e-12))
     left_s = observation.units_left * per_unit
@@ -375,7 +394,7 @@ def running(observation: Observation, g: Graphs, count: int) -> tuple[Array, Arr
     return gang, take(left_s, gang)
 
 
-def coming(observation: Observation, g: Graphs, count: int) -> tuple[Array, Array]:
+def upcoming_gangs(observation: Observation, g: GraphTables, count: int) -> tuple[Array, Array]:
     """Gangs that wait for one parent [X], most critical first, and a device to be configured for each; -1 = none.
 
     Only those that are fastest on a kind that takes time to configure, and that no slot of that kind is ready for.
@@ -400,12 +419,14 @@ def coming(observation: Observation, g: Graphs, count: int) -> tuple[Array, Arra
     return jnp.where(device_of >= 0, gang, -1), device_of
 
 
-def asides(observation: Observation, g: Graphs, j: Jobs, preempts: int, configures: int, allowed: Array) -> Asides:
+def other_actions(
+    observation: Observation, g: GraphTables, j: JobFeatures, preempts: int, configures: int, allowed: Array
+) -> OtherActions:
     """What could be done instead of placing a gang, if that is `allowed`."""
     core, t, w = observation.core, observation.topology, observation.workload
-    victim, left_s = running(observation, g, preempts)
-    next_, slot = coming(observation, g, configures)
-    gangs = look_at(observation, g, j, jnp.concatenate([victim, next_]))
+    victim, left_s = preemptible_gangs(observation, g, preempts)
+    next_, slot = upcoming_gangs(observation, g, configures)
+    gangs = candidate_features(observation, g, j, jnp.concatenate([victim, next_]))
     there = gangs.there & allowed
     device = jnp.concatenate([take(core.device, victim)[:, 0].astype(jnp.int32), slot])
     saves = jnp.arange(preempts + configures) < preempts
@@ -413,11 +434,11 @@ def asides(observation: Observation, g: Graphs, j: Jobs, preempts: int, configur
     setup = take(t.kind_reconfigure, take(t.device_kind, device))
     columns = [
         1.0 * saves,
-        share(jnp.concatenate([left_s, jnp.zeros(configures)]), g.scale),
-        share(jnp.where(saves, cost, setup), g.scale),
+        log1p_time(jnp.concatenate([left_s, jnp.zeros(configures)]), g.scale),
+        log1p_time(jnp.where(saves, cost, setup), g.scale),
         take(core.lanes_free, device) / jnp.maximum(take(t.slots, device), 1),
     ]
-    return Asides(
+    return OtherActions(
         gangs=gangs,
         device=device,
         kernel=jnp.asarray(w.kernel)[gangs.graph, gangs.task],
@@ -427,26 +448,29 @@ def asides(observation: Observation, g: Graphs, j: Jobs, preempts: int, configur
     )
 
 
-def bend(observation: Observation, *counts: int) -> Bend:
-    """How what is seen follows what is believed, along the slopes of the belief. `counts`: as for `see`."""
+def feature_jacobian(observation: Observation, *counts: int) -> FeatureJacobian:
+    """How what is seen follows what is believed, along the slopes of the belief.
+
+    `counts`: as for `extract_features`.
+    """
 
     def told(mean: Array, deviation: Array) -> tuple[Array, Array, Array]:
-        seen = see(replace(observation, background=mean, background_std=deviation), *counts)
+        seen = extract_features(replace(observation, background=mean, background_std=deviation), *counts)
         return seen.rows, seen.pairs, seen.scene
 
     def along(slope: Array) -> tuple[Array, Array, Array]:
         here = observation.background, observation.background_std
         return jax.jvp(told, here, (slope[:, 0], slope[:, 1]))[1]
 
-    return Bend(*jax.vmap(along)(jnp.asarray(observation.background_slope)))
+    return FeatureJacobian(*jax.vmap(along)(jnp.asarray(observation.background_slope)))
 
 
-def see(observation: Observation, gangs: int, devices: int, preempts: int, configures: int) -> Seen:
+def extract_features(observation: Observation, gangs: int, devices: int, preempts: int, configures: int) -> Features:
     """Everything that the network is told for one decision. `observation.prepared` holds the graphs."""
     core = observation.core
-    g: Graphs = observation.prepared.graphs
+    g: GraphTables = observation.prepared.graphs
     most = core.status.shape[0]
-    j = jobs(observation, g)
+    j = job_features(observation, g)
     hold = holding(observation)
     gang = shortlist(observation, g, j, min(gangs, most), hold.overdue)
     optional = hold.allowed & ~(core.status == PLACING).any()  # nothing need be placed now
@@ -458,21 +482,21 @@ def see(observation: Observation, gangs: int, devices: int, preempts: int, confi
             jnp.log1p(j.there.sum()),
             jnp.log1p(observation.candidates.sum()),
             jnp.log1p(busy.sum()),
-            share(j.left_s.sum() / jnp.maximum(observation.topology.slots.sum(), 1), g.scale),
-            share(jnp.where(j.there, j.path_s, 0).sum() / jnp.maximum(j.there.sum(), 1), g.scale),
+            log1p_time(j.left_s.sum() / jnp.maximum(observation.topology.slots.sum(), 1), g.scale),
+            log1p_time(jnp.where(j.there, j.path_s, 0).sum() / jnp.maximum(j.there.sum(), 1), g.scale),
             jnp.mean(1.0 * idle_devices(observation)),
             jnp.mean(observation.background),
             jnp.mean(observation.background_std),
         ]
     )
-    return Seen(
-        rows=jnp.minimum(jnp.log1p(rows), LARGE),
+    return Features(
+        rows=jnp.minimum(jnp.log1p(rows), MAX_LOG),
         devices=device_features(observation, g, engine_s(observation)),
-        gangs=look_at(observation, g, j, gang),
+        gangs=candidate_features(observation, g, j, gang),
         pairs=pairs,
         device=device,
         allowed=allowed,
-        asides=asides(observation, g, j, min(preempts, most), min(configures, most), optional),
+        other_actions=other_actions(observation, g, j, min(preempts, most), min(configures, most), optional),
         scene=scene,
         may_wait=(busy.any() & optional) | ~allowed.any(),
         wait_s=hold.wait_s,

@@ -2,11 +2,11 @@
 
 Speeds are drawn from what is believed, all together, so that jobs that have something in common are fast or slow
 together (`Beliefs.draws`), and with them what a job differs by from others of its kernel, given its own samples. In
-every draw the queue is rolled forward (`rolling.py`); bands hold the middle `share` of what came of it.
+every draw the queue is rolled forward (`queue_rollout.py`); bands hold the middle `share` of what came of it.
 
-Jobs that are yet to come take GPUs from those who are there. If it is said what has come of late (`Coming`), others
-like that are drawn: at the rate at which they came, for as long again at most. How long they go on is as unknown as it
-can be.
+Jobs that are yet to come take GPUs from those who are there. If it is said what has come of late (`RecentArrivals`),
+others like that are drawn: at the rate at which they came, for as long again at most. How long they go on is as unknown
+as it can be.
 
 Left out: jobs that come to share a GPU (those who do now are there), rounds (GPUs change hands at once, where a planner
 waits for the end of one), trials of other GPUs, failures, and that speeds may change.
@@ -21,14 +21,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from symphony.policies.beliefs import NOBODY, REPEAT, Beliefs, Query
-from symphony.policies.rolling import Others, Queue, Rolled, roll
-from symphony.problem.behind import Behind
+from symphony.policies.beliefs import JOB_LOG_STD, NO_NEIGHBOUR, Beliefs, SpeedQuery
+from symphony.policies.queue_rollout import FutureJobs, QueuedJobs, QueueOutcome, roll_out_queue
 from symphony.problem.errors import InputError
+from symphony.problem.evidence import SampleEvidence
 from symphony.problem.speeds import PACKED, SPREAD
 from symphony.problem.topology import Topology
 
-AT_MOST = 64  # jobs yet to come that are looked at
+MAX_FUTURE_JOBS = 64  # jobs yet to come that are looked at
 
 Signature = tuple[int, int, int, int]  # kernel, kind, spread, neighbour
 
@@ -68,7 +68,7 @@ class ClusterNow(NamedTuple):
         )
 
 
-class Coming(NamedTuple):
+class RecentArrivals(NamedTuple):
     """What has come of late, which says what is yet to come."""
 
     like: Sequence[JobNow]  # as they were when they came
@@ -84,7 +84,7 @@ class Band(NamedTuple):
     high: float
 
 
-class Loss(NamedTuple):
+class SpeedLoss(NamedTuple):
     """What a job keeps of its speed alone beside a neighbour."""
 
     job: int
@@ -101,8 +101,8 @@ class JobForecast:
     speed: Band  # units per second there, beside the neighbours that it has
     start_s: Band  # now, if it runs
     finish_s: Band
-    loses: tuple[Loss, ...]
-    behind: Behind
+    loses: tuple[SpeedLoss, ...]
+    evidence: SampleEvidence
 
 
 def forecast(
@@ -111,7 +111,7 @@ def forecast(
     cluster: ClusterNow,
     now_s: float,
     *,
-    coming: Coming | None = None,
+    coming: RecentArrivals | None = None,
     share: float = 0.8,
     draws: int = 64,
     seed: int = 0,
@@ -125,49 +125,49 @@ def forecast(
         raise InputError(f"jobs came for {coming.for_s!r} s, which means nothing", where="forecast", hint=hint)
     if not jobs:
         return []
-    drawn = _drawn(beliefs, jobs, cluster, now_s, coming, draws, np.random.default_rng(seed))
-    rolled = roll(drawn.queue, drawn.others, now_s)
-    counted = _Counted(beliefs, now_s)
-    return [_told(n, jobs, drawn, rolled, counted, share) for n in range(len(jobs))]
+    drawn = _draw_speeds(beliefs, jobs, cluster, now_s, coming, draws, np.random.default_rng(seed))
+    rolled = roll_out_queue(drawn.queue, drawn.others, now_s)
+    counted = _SampleCounts(beliefs, now_s)
+    return [_job_forecasts(n, jobs, drawn, rolled, counted, share) for n in range(len(jobs))]
 
 
 # ---------------------------------------------------------------------------------------------------------- draws
 
 
-class _Drawn(NamedTuple):
+class _SpeedDraws(NamedTuple):
     """Draws of all that is asked for: S of them, J jobs, Y kinds, P neighbours at most."""
 
-    queue: Queue
-    others: Others | None
+    queue: QueuedJobs
+    others: FutureJobs | None
     kept: np.ndarray  # f[S, J, P]
     spread: np.ndarray  # i[J, Y]: whether it would be spread there
     is_spread: np.ndarray  # i[J]: where it is
 
 
-class _Asked:
+class _SignatureTable:
     """Signatures whose speeds are drawn."""
 
     def __init__(self) -> None:
         self.rows: dict[Signature, int] = {}
 
-    def row(self, kernel: int, kind: int, spread: int, beside: int = NOBODY) -> int:
+    def row(self, kernel: int, kind: int, spread: int, beside: int = NO_NEIGHBOUR) -> int:
         """Where a signature is, which is added if it is not there."""
         return self.rows.setdefault((int(kernel), int(kind), int(spread), int(beside)), len(self.rows))
 
-    def query(self) -> Query:
+    def query(self) -> SpeedQuery:
         """All of them."""
-        return Query(*np.asarray(list(self.rows), int).reshape(-1, 4).T)
+        return SpeedQuery(*np.asarray(list(self.rows), int).reshape(-1, 4).T)
 
 
-def _drawn(
+def _draw_speeds(
     beliefs: Beliefs,
     jobs: Sequence[JobNow],
     cluster: ClusterNow,
     now_s: float,
-    coming: Coming | None,
+    coming: RecentArrivals | None,
     draws: int,
     rng: np.random.Generator,
-) -> _Drawn:
+) -> _SpeedDraws:
     d = beliefs.described
     kinds, count = d.unit_s.shape[1], len(jobs)
     kind, machine, up = (np.asarray(x) for x in cluster)
@@ -182,16 +182,16 @@ def _drawn(
     spread = ((workers[:, None] > _widest(cluster, kinds)) & runs[..., SPREAD]).astype(int)
     able = runs[..., PACKED] & (workers[:, None] <= gpus)
 
-    asked = _Asked()
+    asked = _SignatureTable()
     alone = np.asarray([[asked.row(k, y, s[y]) for y in range(kinds)] for k, s in zip(kernel, spread, strict=True)])
-    seated = _seated(jobs, kind, machine, runs, asked)
+    seated = _placements(jobs, kind, machine, runs, asked)
     able[np.flatnonzero(seated.at >= 0), seated.at[seated.at >= 0]] = True
     own = _own_samples(beliefs, {job.job for job in jobs}, now_s)
     for signatures in own.values():
         for signature in signatures:
             asked.row(*signature)
     log_s = beliefs.draws(asked.query(), now_s, draws, rng)
-    off = rng.normal(0.0, REPEAT, (draws, count))
+    off = rng.normal(0.0, JOB_LOG_STD, (draws, count))
     for n, job in enumerate(jobs):
         if job.job in own:  # what it differs by from its kernel, given its own samples
             rows = [asked.rows[signature] for signature in own[job.job]]
@@ -203,7 +203,7 @@ def _drawn(
     def rate(rows: np.ndarray, can: np.ndarray, off: np.ndarray) -> np.ndarray:  # [Y, S, C]
         return np.where(can.T[:, None], np.exp(-log_s[:, rows.T].swapaxes(0, 1) - off), 0.0)
 
-    queue = Queue(
+    queue = QueuedJobs(
         rate=rate(alone[:count], able[:count], off),
         here=np.exp(-log_s[:, seated.here] - off),
         at=seated.at,
@@ -222,13 +222,16 @@ def _drawn(
     )
     others = None
     if coming is not None and len(coming.like):
-        differs = rng.normal(0.0, REPEAT, (draws, len(coming.like)))
-        others = _others(coming, rate(alone[count:], able[count:], differs), now_s, rng)
-    return _Drawn(queue, others, kept, spread[:count], seated.is_spread)
+        differs = rng.normal(0.0, JOB_LOG_STD, (draws, len(coming.like)))
+        others = _future_jobs(coming, rate(alone[count:], able[count:], differs), now_s, rng)
+    return _SpeedDraws(queue, others, kept, spread[:count], seated.is_spread)
 
 
-class _Seated(NamedTuple):
-    """Where jobs are; rows are those of `_Asked`. Where there is no neighbour, both rows are the same: all is kept."""
+class _Placements(NamedTuple):
+    """Where jobs are; rows are those of `_SignatureTable`.
+
+    Where there is no neighbour, both rows are the same: all is kept.
+    """
 
     at: np.ndarray  # i[J]: kind, -1 = it waits
     is_spread: np.ndarray  # i[J]
@@ -239,7 +242,9 @@ class _Seated(NamedTuple):
     held: np.ndarray  # bool[D]
 
 
-def _seated(jobs: Sequence[JobNow], kind: np.ndarray, machine: np.ndarray, runs: np.ndarray, asked: _Asked) -> _Seated:
+def _placements(
+    jobs: Sequence[JobNow], kind: np.ndarray, machine: np.ndarray, runs: np.ndarray, asked: _SignatureTable
+) -> _Placements:
     on: dict[int, list[int]] = {}
     for n, job in enumerate(jobs):
         for device in job.devices:
@@ -259,10 +264,10 @@ def _seated(jobs: Sequence[JobNow], kind: np.ndarray, machine: np.ndarray, runs:
             together[n, p] = asked.row(job.kernel, at[n], 0, jobs[m].kernel)
     held = np.zeros(len(kind), bool)
     held[list(on)] = True
-    return _Seated(at, is_spread, here, neighbour, apart, together, held)
+    return _Placements(at, is_spread, here, neighbour, apart, together, held)
 
 
-def _others(coming: Coming, rate: np.ndarray, now_s: float, rng: np.random.Generator) -> Others:
+def _future_jobs(coming: RecentArrivals, rate: np.ndarray, now_s: float, rng: np.random.Generator) -> FutureJobs:
     """Jobs yet to come, drawn of those that have."""
     draws, like = rate.shape[1], coming.like
     # Silence speaks for an end. What it is weighed against: of so many that came, any might have been the last.
@@ -270,10 +275,10 @@ def _others(coming: Coming, rate: np.ndarray, now_s: float, rng: np.random.Gener
     going = rng.uniform(size=(draws, 1)) * (still + (1 - still) / (len(like) + 1)) <= still
     # They go on for more than k times as long again with a probability of 1 / (1 + k): nothing else is known.
     lasts_s = coming.for_s * np.minimum(1.0, 1 / rng.uniform(size=(draws, 1)) - 1)
-    comes_s = np.cumsum(rng.exponential(coming.for_s / len(like), (draws, AT_MOST)), axis=1)
+    comes_s = np.cumsum(rng.exponential(coming.for_s / len(like), (draws, MAX_FUTURE_JOBS)), axis=1)
     comes_s = np.where(going & (comes_s <= lasts_s), now_s + comes_s, np.inf)
     comes_s = comes_s[:, : max(1, int(np.isfinite(comes_s).sum(axis=1).max()))]
-    return Others(
+    return FutureJobs(
         comes_s=comes_s,
         like=rng.integers(0, len(like), comes_s.shape),
         rate=rate,
@@ -300,7 +305,7 @@ def _own_samples(
     found: dict[int, dict[Signature, tuple[float, float]]] = {}
     for s in beliefs.store.samples:
         if s.job in jobs and len(s.neighbours) <= 1:
-            place = (s.kernel, s.kind, int(s.spread), s.neighbours[0] if s.neighbours else NOBODY)
+            place = (s.kernel, s.kind, int(s.spread), s.neighbours[0] if s.neighbours else NO_NEIGHBOUR)
             mean, much = found.setdefault(s.job, {}).get(place, (0.0, 0.0))
             weight = max(0.5 ** ((now_s - s.at_s) / beliefs.half_life_s), 1e-9)
             found[s.job][place] = ((mean * much + s.log_s * weight) / (much + weight), much + weight)
@@ -310,7 +315,7 @@ def _own_samples(
 # -------------------------------------------------------------------------------------------------------- answers
 
 
-class _Counted:
+class _SampleCounts:
     """Samples, counted by signature, kernel and family, and when the newest of each was taken."""
 
     def __init__(self, beliefs: Beliefs, now_s: float) -> None:
@@ -322,12 +327,14 @@ class _Counted:
                 self.count[key] += 1
                 self.newest[key] = max(s.at_s, self.newest.get(key, -np.inf))
 
-    def behind(self, kernel: int, kind: int, neighbours: tuple[int, ...], spread: bool) -> Behind:
+    def evidence(self, kernel: int, kind: int, neighbours: tuple[int, ...], spread: bool) -> SampleEvidence:
         """What an estimate of this signature rests on."""
         keys = ((kernel, kind, neighbours, spread), ("kernel", kernel), ("family", int(self.family[kernel])))
         here, of_kernel, of_family = (self.count[key] for key in keys)
         newest = next((self.newest[key] for key in keys if self.count[key]), None)
-        return Behind(here, of_kernel - here, of_family - of_kernel, None if newest is None else self.now_s - newest)
+        return SampleEvidence(
+            here, of_kernel - here, of_family - of_kernel, None if newest is None else self.now_s - newest
+        )
 
 
 def _band(values: np.ndarray, share: float) -> Band:
@@ -337,8 +344,8 @@ def _band(values: np.ndarray, share: float) -> Band:
     return Band(*(float(x) for x in ranked[picked]))
 
 
-def _told(
-    n: int, jobs: Sequence[JobNow], drawn: _Drawn, rolled: Rolled, counted: _Counted, share: float
+def _job_forecasts(
+    n: int, jobs: Sequence[JobNow], drawn: _SpeedDraws, rolled: QueueOutcome, counted: _SampleCounts, share: float
 ) -> JobForecast:
     q, job = drawn.queue, jobs[n]
     runs = bool(job.devices)
@@ -356,6 +363,6 @@ def _told(
         speed=_band(speed, share),
         start_s=_band(rolled.start_s[:, n], share),
         finish_s=_band(rolled.finish_s[:, n], share),
-        loses=tuple(Loss(jobs[m].job, _band(drawn.kept[:, n, p], share)) for p, m in others),
-        behind=counted.behind(job.kernel, kind, tuple(sorted(jobs[m].kernel for _, m in others)), spread),
+        loses=tuple(SpeedLoss(jobs[m].job, _band(drawn.kept[:, n, p], share)) for p, m in others),
+        evidence=counted.evidence(job.kernel, kind, tuple(sorted(jobs[m].kernel for _, m in others)), spread),
     )

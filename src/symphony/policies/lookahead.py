@@ -17,20 +17,20 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.policies.features import Seen, jobs
-from symphony.policies.learned import NEVER, Learned, chosen
+from symphony.policies.features import Features, job_features
+from symphony.policies.learned import MASKED_SCORE, Learned, action_at
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.problem.errors import PolicyError
 from symphony.scheduling.indexing import smallest, take
 from symphony.scheduling.policy import Action, Observation, Policy
-from symphony.simulator import settle
+from symphony.simulator import instant_effects
 from symphony.simulator.contention import Bottleneck, ContentionModel
-from symphony.simulator.hypothesis import imagine, scenario_of, work_factors
+from symphony.simulator.hypothesis import sample_world, scenario_of, work_factors
 from symphony.simulator.rollout import Carry, finished, observe, step
 from symphony.simulator.world import World
 from symphony.telemetry.tuning import Tuning
 
-WIDER = 4  # so many times as many actions are looked through for distinct ones
+CANDIDATE_POOL_FACTOR = 4  # so many times as many actions are looked through for distinct ones
 
 
 class LookAhead(Policy):
@@ -96,7 +96,7 @@ class LookAhead(Policy):
         shown = replace(observation, prepared=observation.prepared[0])
         memory, said, _, _, seen = self.learned.consider(key, state, shown)
         index = distinct(said.scores, seen, self.candidates)
-        actions = jax.vmap(lambda index: chosen(seen, index))(jnp.maximum(index, 0))
+        actions = jax.vmap(lambda index: action_at(seen, index))(jnp.maximum(index, 0))
         costs = self.costs(key, memory, observation, actions)
         return memory, actions, jnp.where(index >= 0, costs, jnp.inf)
 
@@ -111,10 +111,10 @@ class LookAhead(Policy):
 
         def in_one(loads: Array, amounts: Array) -> Array:
             s = scenario_of(observation, work_factors(amounts, self.spread))
-            world = imagine(loads, observation, s, self.contention)
+            world = sample_world(loads, observation, s, self.contention)
 
             def after(action: Action) -> Array:
-                begun = Carry(settle.act(world, s, action, jnp.asarray(True))[0], state, prepared, key)
+                begun = Carry(instant_effects.act(world, s, action, jnp.asarray(True))[0], state, prepared, key)
                 carry, _ = jax.lax.while_loop(going, moved, (begun, jnp.asarray(0, jnp.int32)))
                 return cost(carry.world)
 
@@ -127,7 +127,7 @@ class LookAhead(Policy):
                 return step(carry, s, policy, self.contention, record=False)[0], steps + 1
 
             def cost(world: World) -> Array:
-                left = jobs(observe(world, s, False), graphs)
+                left = job_features(observe(world, s, False), graphs)
                 # Those who are not through have the rest of their longest path before them, at the least.
                 rest = jnp.where(left.there, left.age_s + left.path_s, 0).sum()
                 # Nothing was under way but a window that never ends: no time to compare with.
@@ -139,10 +139,12 @@ class LookAhead(Policy):
         return jax.vmap(in_one)(jax.random.split(loads, self.samples), jax.random.split(amounts, self.samples))
 
 
-def distinct(scores: Array, seen: Seen, count: int) -> Array:
+def distinct(scores: Array, seen: Features, count: int) -> Array:
     """Numbers of the best actions [C], -1 = none; of pairs that look alike, such as equal idle devices, the first."""
     many, each = seen.device.shape
-    order = smallest(jnp.where(scores > NEVER / 2, -scores, jnp.inf), min(count * WIDER, scores.shape[0]))
+    order = smallest(
+        jnp.where(scores > MASKED_SCORE / 2, -scores, jnp.inf), min(count * CANDIDATE_POOL_FACTOR, scores.shape[0])
+    )
     pair = jnp.minimum(order, many * each - 1)
     looks = jnp.concatenate([(pair // each)[:, None], take(seen.pairs.reshape(many * each, -1), pair)], axis=1)
     is_pair = (order >= 0) & (order < many * each)

@@ -25,24 +25,24 @@ import numpy as np
 import optax
 from jax import Array
 
-MEMBERS = 7
-FOLDS = 4
-WIDTH = 32
-STEPS = 250
-RATE = 1e-2
-DECAY = 1e-3  # of weights, for each step, times the rate
-PRIOR = 0.3  # scale of the random priors
-LEAST_STD, MOST_STD = 0.03, 2.0
-CAPACITY = 512  # samples that a fit looks at
-COVERED, MOST_COVERED = 0.9, 0.95
-FAMILIES = 64  # that are told apart
-AT_90 = 1.645  # deviations either way that hold 90% of a normal
-CALIBRATED = (0.5, 4.0)  # bounds on the stretch
-ENOUGH = 24  # samples, below which guesses stand as they are
-UNSEEN = 0.6  # deviation of a guess of whose kind nothing has been seen: what those of Gavel's jobs are off by
+ENSEMBLE_MEMBERS = 7
+CROSS_VALIDATION_FOLDS = 4
+HIDDEN_WIDTH = 32
+FIT_STEPS = 250
+FIT_LEARNING_RATE = 1e-2
+WEIGHT_DECAY = 1e-3  # of weights, for each step, times the rate
+PRIOR_NETWORK_SCALE = 0.3  # scale of the random priors
+MIN_STD, MAX_STD = 0.03, 2.0
+MAX_FIT_SAMPLES = 512  # samples that a fit looks at
+TARGET_COVERAGE, MAX_COVERAGE = 0.9, 0.95
+MAX_FAMILIES = 64  # that are told apart
+Z_90 = 1.645  # deviations either way that hold 90% of a normal
+CALIBRATION_BOUNDS = (0.5, 4.0)  # bounds on the stretch
+MIN_FIT_SAMPLES = 24  # samples, below which guesses stand as they are
+UNSEEN_STD = 0.6  # deviation of a guess of whose kind nothing has been seen: what those of Gavel's jobs are off by
 
 
-class Data(eqx.Module):
+class FitData(eqx.Module):
     """Samples to fit to, padded. `weight` 0 = none."""
 
     x: Array  # f[S, F]
@@ -59,7 +59,7 @@ class Ensemble(eqx.Module):
     seen: Array  # f[2, F]: least and largest inputs so far; beyond them members would say anything
     trust: Array  # f[]: share of what members say that holds for families they have not seen
     family: Array  # f[]: deviation by which families differ from one another beyond what members doubt
-    stretch: Array  # f[]: of all deviations
+    calibration: Array  # f[]: of all deviations
 
     def members(self, x: Array) -> tuple[Array, Array]:
         """Mean and deviation that each member gives for inputs [n, F]: [K, n] each."""
@@ -70,44 +70,44 @@ class Ensemble(eqx.Module):
         return _predict(self, x)
 
 
-def new(key: Array, features: int, members: int = MEMBERS) -> Ensemble:
+def untrained(key: Array, features: int, members: int = ENSEMBLE_MEMBERS) -> Ensemble:
     """Members that have seen nothing."""
     learned, frozen = (_networks(k, features, members) for k in jax.random.split(key))
     anything = jnp.outer(jnp.asarray([-jnp.inf, jnp.inf]), jnp.ones(features))
-    return Ensemble(learned, frozen, anything, jnp.zeros(()), jnp.asarray(UNSEEN), jnp.ones(()))
+    return Ensemble(learned, frozen, anything, jnp.zeros(()), jnp.asarray(UNSEEN_STD), jnp.ones(()))
 
 
-def data(
+def fit_data(
     x: np.ndarray,
     y: np.ndarray,
     age_s: np.ndarray,
     family: np.ndarray,
     half_life_s: float,
-    capacity: int = CAPACITY,
-) -> Data:
+    capacity: int = MAX_FIT_SAMPLES,
+) -> FitData:
     """The newest samples, padded to `capacity`; those a half-life old count half."""
     newest = np.argsort(age_s, kind="stable")[:capacity]
     count = len(newest)
     padded_x, rest = np.zeros((capacity, x.shape[1])), np.zeros((3, capacity))
     padded_x[:count] = x[newest]
     rest[:, :count] = y[newest], 0.5 ** (age_s[newest] / half_life_s), family[newest]
-    return Data(jnp.asarray(padded_x), jnp.asarray(rest[0]), jnp.asarray(rest[1]), jnp.asarray(rest[2], jnp.int32))
+    return FitData(jnp.asarray(padded_x), jnp.asarray(rest[0]), jnp.asarray(rest[1]), jnp.asarray(rest[2], jnp.int32))
 
 
-def fit(key: Array, ensemble: Ensemble, samples: Data) -> Ensemble:
+def fit(key: Array, ensemble: Ensemble, samples: FitData) -> Ensemble:
     """Fit all members anew, and calibrate. One program for all sizes of data."""
     return _fit(key, ensemble, samples)
 
 
 def _networks(key: Array, features: int, members: int) -> eqx.nn.MLP:
-    make = partial(eqx.nn.MLP, features, 2, WIDTH, 2, jax.nn.tanh)
+    make = partial(eqx.nn.MLP, features, 2, HIDDEN_WIDTH, 2, jax.nn.tanh)
     return eqx.filter_vmap(lambda k: make(key=k))(jax.random.split(key, members))
 
 
 def _answer(learned: eqx.nn.MLP, frozen: eqx.nn.MLP, x: Array) -> tuple[Array, Array]:
     mean, spread = learned(x)
-    mean = mean + PRIOR * jax.lax.stop_gradient(frozen(x)[0])
-    return mean, LEAST_STD + (MOST_STD - LEAST_STD) * jax.nn.sigmoid(spread - 2)
+    mean = mean + PRIOR_NETWORK_SCALE * jax.lax.stop_gradient(frozen(x)[0])
+    return mean, MIN_STD + (MAX_STD - MIN_STD) * jax.nn.sigmoid(spread - 2)
 
 
 @eqx.filter_jit
@@ -118,7 +118,7 @@ def _members(learned: eqx.nn.MLP, frozen: eqx.nn.MLP, x: Array) -> tuple[Array, 
     return eqx.filter_vmap(one)(learned, frozen)
 
 
-def _together(ensemble: Ensemble, x: Array) -> tuple[Array, Array]:
+def _mixture_moments(ensemble: Ensemble, x: Array) -> tuple[Array, Array]:
     """Mean and variance of the members' answers [n]."""
     mean, std = ensemble.members(x)
     return mean.mean(axis=0), mean.var(axis=0) + (std**2).mean(axis=0)
@@ -126,22 +126,24 @@ def _together(ensemble: Ensemble, x: Array) -> tuple[Array, Array]:
 
 @eqx.filter_jit
 def _predict(ensemble: Ensemble, x: Array) -> tuple[Array, Array]:
-    mean, variance = _together(ensemble, x)
+    mean, variance = _mixture_moments(ensemble, x)
     e = ensemble
-    return e.trust * mean, e.stretch * jnp.sqrt(e.trust**2 * variance + e.family**2)
+    return e.trust * mean, e.calibration * jnp.sqrt(e.trust**2 * variance + e.family**2)
 
 
 @eqx.filter_jit
-def _fit(key: Array, ensemble: Ensemble, samples: Data) -> Ensemble:
+def _fit(key: Array, ensemble: Ensemble, samples: FitData) -> Ensemble:
     k = jax.tree.leaves(eqx.filter(ensemble.learned, eqx.is_array))[0].shape[0]
-    groups = jnp.arange(FOLDS + 1)  # fold 0 leaves out nothing, fold f the families of number f - 1 modulo FOLDS
-    fold = samples.family % FOLDS + 1
+    groups = jnp.arange(
+        CROSS_VALIDATION_FOLDS + 1
+    )  # fold 0 leaves out nothing, fold f the families of number f - 1 modulo FOLDS
+    fold = samples.family % CROSS_VALIDATION_FOLDS + 1
     starts, draws = jax.random.split(key)
 
     def member(start: Array, draw: Array, frozen: eqx.nn.MLP, group: Array) -> eqx.nn.MLP:
-        network = eqx.nn.MLP(samples.x.shape[1], 2, WIDTH, 2, jax.nn.tanh, key=start)
+        network = eqx.nn.MLP(samples.x.shape[1], 2, HIDDEN_WIDTH, 2, jax.nn.tanh, key=start)
         weight = samples.weight * jax.random.poisson(draw, 1.0, samples.weight.shape) * (fold != group)
-        return _descend(network, frozen, samples, weight)
+        return _fit_member(network, frozen, samples, weight)
 
     keys = jax.random.split(starts, k), jax.random.split(draws, k)
     over_members = eqx.filter_vmap(member, in_axes=(0, 0, eqx.if_array(0), None))
@@ -152,37 +154,37 @@ def _fit(key: Array, ensemble: Ensemble, samples: Data) -> Ensemble:
 
     # What each sample is said to be by those who have not seen its family.
     mean, variance = jnp.zeros_like(samples.y), jnp.ones_like(samples.y)
-    for group in range(1, FOLDS + 1):
+    for group in range(1, CROSS_VALIDATION_FOLDS + 1):
         others = replace(ensemble, learned=fold_of(group), seen=_range(samples, fold != group))
-        unseen = _together(others, samples.x)
+        unseen = _mixture_moments(others, samples.x)
         mean, variance = (jnp.where(fold == group, new, old) for new, old in zip(unseen, (mean, variance), strict=True))
     # Families count alike, however many samples each has: what is to be foretold is a family.
-    every = jax.ops.segment_sum(samples.weight, samples.family % FAMILIES, FAMILIES)
-    w, y = samples.weight / jnp.maximum(every, 1e-6)[samples.family % FAMILIES], samples.y
+    every = jax.ops.segment_sum(samples.weight, samples.family % MAX_FAMILIES, MAX_FAMILIES)
+    w, y = samples.weight / jnp.maximum(every, 1e-6)[samples.family % MAX_FAMILIES], samples.y
     families = (every > 0).sum()
-    enough = (w > 0).sum() >= ENOUGH
+    enough = (w > 0).sum() >= MIN_FIT_SAMPLES
     trust = jnp.clip((w * mean * y).sum() / jnp.maximum((w * mean**2).sum(), 1e-6), 0.0, 1.0) * enough
     beyond = (w * ((y - trust * mean) ** 2 - trust**2 * variance)).sum() / jnp.maximum(w.sum(), 1e-6)
-    family = jnp.where(enough, jnp.sqrt(jnp.clip(beyond, 0.01, 1.0)), UNSEEN)
+    family = jnp.where(enough, jnp.sqrt(jnp.clip(beyond, 0.01, 1.0)), UNSEEN_STD)
     off = jnp.abs(y - trust * mean) / jnp.sqrt(trust**2 * variance + family**2)
     # One family more is to be covered than there are: so much more of these must be.
-    share = jnp.minimum(COVERED * (families + 1) / jnp.maximum(families, 1), MOST_COVERED)
-    stretch = jnp.where(enough, jnp.clip(_quantile(off, w, share) / AT_90, *CALIBRATED), 1.0)
+    share = jnp.minimum(TARGET_COVERAGE * (families + 1) / jnp.maximum(families, 1), MAX_COVERAGE)
+    stretch = jnp.where(enough, jnp.clip(_quantile(off, w, share) / Z_90, *CALIBRATION_BOUNDS), 1.0)
     return Ensemble(fold_of(0), ensemble.frozen, _range(samples, fold >= 0), trust, family, stretch)
 
 
-def _range(samples: Data, among: Array) -> Array:
+def _range(samples: FitData, among: Array) -> Array:
     """Least and largest inputs of some samples [2, F]."""
     real = ((samples.weight > 0) & among)[:, None]
     low, high = jnp.where(real, samples.x, jnp.inf).min(axis=0), jnp.where(real, samples.x, -jnp.inf).max(axis=0)
     return jnp.where(real.any(), jnp.stack([low, high]), 0.0)
 
 
-def _descend(network: eqx.nn.MLP, frozen: eqx.nn.MLP, samples: Data, weight: Array) -> eqx.nn.MLP:
+def _fit_member(network: eqx.nn.MLP, frozen: eqx.nn.MLP, samples: FitData, weight: Array) -> eqx.nn.MLP:
     """Adam on the likelihood of the samples."""
     arrays, rest = eqx.partition(network, eqx.is_array)
-    slower = optax.cosine_decay_schedule(RATE, STEPS)
-    descent = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(slower, weight_decay=DECAY))
+    slower = optax.cosine_decay_schedule(FIT_LEARNING_RATE, FIT_STEPS)
+    descent = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(slower, weight_decay=WEIGHT_DECAY))
     total = jnp.maximum(weight.sum(), 1e-6)
 
     def loss(arrays: Any) -> Array:
@@ -194,7 +196,7 @@ def _descend(network: eqx.nn.MLP, frozen: eqx.nn.MLP, samples: Data, weight: Arr
         updates, state = descent.update(jax.grad(loss)(arrays), state, arrays)
         return (optax.apply_updates(arrays, updates), state), None
 
-    (arrays, _), _ = jax.lax.scan(step, (arrays, descent.init(arrays)), None, length=STEPS)
+    (arrays, _), _ = jax.lax.scan(step, (arrays, descent.init(arrays)), None, length=FIT_STEPS)
     return eqx.combine(arrays, rest)
 
 

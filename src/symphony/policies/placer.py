@@ -3,9 +3,9 @@
 The action is that of Harmony (one job at a time, what cannot be is masked), on what the planner looks at: the gain of
 the plan's worth; and beside it what the planner does not weigh: how much of a kind is left, who is still to come,
 doubts, what the last rounds were off by. A small network adds to SHARP times the gain, so that it starts as a greedy
-planner and learns corrections. `training/placing.py` trains it; `Planner(placer=…)` runs it.
+planner and learns corrections. `training/placer_training.py` trains it; `Planner(placer=…)` runs it.
 
-What a job sees (`look`) is written once for NumPy and JAX: `xp` is either.
+What a job sees (`action_features`) is written once for NumPy and JAX: `xp` is either.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from symphony.policies.assignment import Choices, seat
-from symphony.policies.board import Board
+from symphony.policies.assignment import AssignmentChoices, assign_gpus
+from symphony.policies.partial_plan import PartialPlan
 
-FEATURES, WIDTH = 11, 32
-SHARP = 8.0  # of a gain that is all a job can have: how sure the untrained policy is
-NEVER = -1e9
+PLACER_FEATURES, PLACER_WIDTH = 11, 32
+UNTRAINED_SHARPNESS = 8.0  # of a gain that is all a job can have: how sure the untrained policy is
+MASKED_LOGIT = -1e9
 
 
-class Table(NamedTuple):
+class RoundInputs(NamedTuple):
     """A round before anybody is placed. J jobs in the order in which they are placed, Y kinds of GPU."""
 
     worth: Any  # f[J, Y]: of running there alone, less what moving costs; 0 = cannot
@@ -37,7 +37,7 @@ class Table(NamedTuple):
     urgency: Any  # f[J]: logarithm of the time that it has left
 
 
-class Taken(NamedTuple):
+class RoundAllocation(NamedTuple):
     """What has been given in a round so far."""
 
     free: Any  # f[Y]: GPUs
@@ -47,11 +47,11 @@ class Taken(NamedTuple):
 
 def network(key: Array) -> eqx.nn.MLP:
     """What is added to the gain of an action: nothing at first."""
-    made = eqx.nn.MLP(FEATURES, "scalar", WIDTH, 2, jax.nn.tanh, key=key)
+    made = eqx.nn.MLP(PLACER_FEATURES, "scalar", PLACER_WIDTH, 2, jax.nn.tanh, key=key)
     return eqx.tree_at(lambda m: (m.layers[-1].weight, m.layers[-1].bias), made, replace_fn=jnp.zeros_like)
 
 
-def look(xp: Any, t: Table, taken: Taken, j: Any) -> tuple[Any, Any, Any, Any]:
+def action_features(xp: Any, t: RoundInputs, taken: RoundAllocation, j: Any) -> tuple[Any, Any, Any, Any]:
     """Features [A, F], gains [A] and which are possible [A] of job j's actions, and its partner on each kind [Y].
 
     Actions: not now; alone on each kind; beside the one on each kind with whom the plan is worth most.
@@ -63,9 +63,9 @@ def look(xp: Any, t: Table, taken: Taken, j: Any) -> tuple[Any, Any, Any, Any]:
     joinable = (taken.kind[:, None] == xp.arange(kinds)) & ((taken.partner < 0) & (t.width == 1))[:, None]
     joinable &= (t.kept[j] > 0) & (t.kept[:, j] > 0) & (mine > 0) & single
     loses = (1 - t.kept[:, j]) * t.worth
-    beside = xp.where(joinable, t.kept[j] * mine - loses, NEVER)  # [J, Y]
+    beside = xp.where(joinable, t.kept[j] * mine - loses, MASKED_LOGIT)  # [J, Y]
     partner, shared = beside.argmax(axis=0), beside.max(axis=0)
-    able = xp.concatenate([xp.ones(1, bool), (mine > 0) & (t.width[j] <= taken.free), shared > NEVER / 2])
+    able = xp.concatenate([xp.ones(1, bool), (mine > 0) & (t.width[j] <= taken.free), shared > MASKED_LOGIT / 2])
     zero = xp.zeros(1)
     every = xp.arange(kinds)
     gain = xp.where(able, xp.concatenate([zero, mine, shared]), 0.0) / best
@@ -100,7 +100,7 @@ def look(xp: Any, t: Table, taken: Taken, j: Any) -> tuple[Any, Any, Any, Any]:
     return features, gain, able, partner
 
 
-def take(xp: Any, t: Table, taken: Taken, j: Any, action: Any, partner: Any) -> Taken:
+def apply_action(xp: Any, t: RoundInputs, taken: RoundAllocation, j: Any, action: Any, partner: Any) -> RoundAllocation:
     """What has been given after job j's action."""
     kinds = t.worth.shape[1]
     some, shares = action > 0, action > kinds
@@ -110,7 +110,7 @@ def take(xp: Any, t: Table, taken: Taken, j: Any, action: Any, partner: Any) -> 
     free = taken.free - xp.where((xp.arange(kinds) == kind) & some & ~shares, t.width[j], 0)
     placed = xp.where((rows == j) & some, kind, taken.kind)
     partners = xp.where((rows == j) & shares, other, xp.where((rows == other) & shares, j, taken.partner))
-    return Taken(free, placed, partners)
+    return RoundAllocation(free, placed, partners)
 
 
 class Placer:
@@ -125,9 +125,9 @@ class Placer:
         for weight, bias in self.layers[:-1]:
             x = np.tanh(x @ weight.T + bias)
         weight, bias = self.layers[-1]
-        return np.asarray(SHARP * gain + (x @ weight.T + bias)[:, 0])
+        return np.asarray(UNTRAINED_SHARPNESS * gain + (x @ weight.T + bias)[:, 0])
 
-    def assign(self, board: Board, rows: np.ndarray, residual: np.ndarray) -> dict[int, tuple[int, ...]]:
+    def assign(self, board: PartialPlan, rows: np.ndarray, residual: np.ndarray) -> dict[int, tuple[int, ...]]:
         """Devices for those of these rows that get any, of what is empty on the board; rows in order of placement."""
         p, empty = board.p, board.empty()
         kinds = p.rate.shape[1]
@@ -137,7 +137,7 @@ class Placer:
         kernel, number = p.kernel[rows], len(rows)
         two = board.shares and bool((board.room[empty] > 1).all())
         left = p.left[rows] / np.maximum(p.rate[rows].max(axis=1, initial=0.0), 1e-300)
-        table = Table(
+        table = RoundInputs(
             value,
             p.beside[kernel[:, None], kernel] * ~np.eye(number, dtype=bool)[..., None]
             if two
@@ -147,19 +147,19 @@ class Placer:
             residual[rows],
             np.log(np.maximum(left, 1.0) / 3600),
         )
-        taken = Taken(
+        taken = RoundAllocation(
             np.bincount(board.kind[empty], minlength=kinds).astype(float), np.full(number, -1), np.full(number, -1)
         )
         for j in range(number):
-            features, gain, able, partner = look(np, table, taken, j)
-            action = int(np.argmax(np.where(able, self.logits(features, gain), NEVER)))
-            taken = take(np, table, taken, j, action, partner)
+            features, gain, able, partner = action_features(np, table, taken, j)
+            action = int(np.argmax(np.where(able, self.logits(features, gain), MASKED_LOGIT)))
+            taken = apply_action(np, table, taken, j, action, partner)
         lead = [j for j in range(number) if taken.kind[j] >= 0 and not 0 <= taken.partner[j] < j]
         pairs = [(rows[j], rows[taken.partner[j]] if taken.partner[j] >= 0 else -1) for j in lead]
-        chosen = Choices(
+        chosen = AssignmentChoices(
             np.asarray(pairs, int).reshape(-1, 2),
             taken.kind[lead],
             p.workers[rows[lead]],
             value[lead, taken.kind[lead]],
         )
-        return seat(board, chosen, empty)
+        return assign_gpus(board, chosen, empty)

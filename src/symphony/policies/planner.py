@@ -2,8 +2,8 @@
 
 What a plan is worth is how fast it brings completions forward: the sum over jobs of speed times weight, each at the
 speed that is believed of it on its GPU beside its neighbours, relative to its best. A job weighs 1, for its own sake,
-and more the more others wait for what it occupies (`weights`). Where there are enough GPUs for all, that puts jobs
-where they gain most; where there are not, who is done soonest comes first.
+and more the more others wait for what it occupies (`progress_weights`). Where there are enough GPUs for all, that puts
+jobs where they gain most; where there are not, who is done soonest comes first.
 
 1. *Exactly*, up to EXACT jobs: an integer program (`assignment.py`). Those of higher priority, and of these the ones
    who have waited too long, are planned for first.
@@ -25,25 +25,34 @@ from __future__ import annotations
 import equinox as eqx
 import numpy as np
 
-from symphony.baselines.rounds import ABSENT, RUNS, WAITS, Picture, Plan, PlansOnHost, Seats, rows_of
+from symphony.baselines.round_planning import (
+    ABSENT,
+    RUNS,
+    WAITS,
+    HostPlanner,
+    PlanInputs,
+    RoundPlan,
+    SeatAllocation,
+    rows_of,
+)
 from symphony.policies.assignment import assign
-from symphony.policies.board import Board, widest
 from symphony.policies.exploration import Exploration, explore
+from symphony.policies.partial_plan import PartialPlan, widest
 from symphony.policies.placer import Placer
 from symphony.problem.errors import InputError
 
-EXACT = 128  # jobs in play, up to which plans are exact
-FORGETS = 0.3  # of a residual, a round
+MAX_EXACT_JOBS = 128  # jobs in play, up to which plans are exact
+RESIDUAL_DECAY = 0.3  # of a residual, a round
 
 
-def soonest_s(p: Picture) -> np.ndarray:
+def min_remaining_s(p: PlanInputs) -> np.ndarray:
     """Seconds that each row needs if it runs alone where it is fastest [M]; inf if it is not there, or runs nowhere."""
     best = p.rate.max(axis=1, initial=0.0)
     runs = (p.standing != ABSENT) & (best > 0)
     return np.where(runs, p.left / np.where(runs, best, 1.0), np.inf)
 
 
-def attainable(p: Picture) -> np.ndarray:
+def attainable_speeds(p: PlanInputs) -> np.ndarray:
     """Units per second that each row has alone on GPUs of a kind [M, Y]: packed only where a machine has so many."""
     if not len(p.unit_s):
         return np.asarray(p.rate)
@@ -52,13 +61,13 @@ def attainable(p: Picture) -> np.ndarray:
     return np.asarray(np.where(p.workers[:, None] > widest(p), p.rate * slower, p.rate))
 
 
-def weights(p: Picture) -> np.ndarray:
+def progress_weights(p: PlanInputs) -> np.ndarray:
     """What a second of progress of each row is worth, in seconds that jobs are done earlier [M].
 
     Its own second; and, when it is done, its GPUs are free a second earlier for those who are done later. They gain
     what they lack of their best speed now, shared among the GPUs that do the work. What all lack is taken to be equal.
     """
-    soonest = soonest_s(p)
+    soonest = min_remaining_s(p)
     runs = np.isfinite(soonest)
     number = max(1, int(runs.sum()))
     relative = p.rate[runs] / p.rate[runs].max(axis=1, keepdims=True, initial=0.0)
@@ -70,7 +79,7 @@ def weights(p: Picture) -> np.ndarray:
     return np.where(runs, 1 + p.workers * lacks * later / gpus, 0.0)
 
 
-class Planner(PlansOnHost):
+class Planner(HostPlanner):
     """Plans every round on what is believed of speeds."""
 
     patience_s: float = eqx.field(default=86_400.0, static=True)  # without a GPU, after which a job comes first
@@ -87,21 +96,21 @@ class Planner(PlansOnHost):
             raise InputError(f"caution is {self.caution!r}", where="Planner", hint="write a number, 0 or more")
 
     def sizes(self, kinds: int) -> tuple[int, int]:
-        """How long each row has gone without a GPU, and its `history`; how many jobs were moved to explore."""
+        """How long each row has gone without a GPU, and its `speed_residuals`; how many jobs were moved to explore."""
         return 1 if self.placer is None else 3, 1
 
-    def plan(self, picture: Picture) -> Plan:
+    def plan(self, picture: PlanInputs) -> RoundPlan:
         """Place all anew at the end of a round; in between, only those who wait."""
         # Whoever picks the best of hundreds of pairs picks those that are overestimated most.
         kept = picture.beside * np.exp(-self.caution * picture.beside_std)
-        p = picture._replace(rate=attainable(picture), beside=kept)
-        seats = Seats(p)
+        p = picture._replace(rate=attainable_speeds(picture), beside=kept)
+        seats = SeatAllocation(p)
         waited = p.book[:, 0]
         # The plan before may be of days ago, and clocks need not begin at 0: who has come since has waited no longer.
         waited[:] = np.where(p.standing == WAITS, waited + np.minimum(p.since_s, p.age_s), 0.0)
-        board = Board(p, seats, weights(p), self.horizon_s)
+        board = PartialPlan(p, seats, progress_weights(p), self.horizon_s)
         overdue = np.where(waited > self.patience_s, waited, 0.0)
-        soonest = soonest_s(p)
+        soonest = min_remaining_s(p)
         with np.errstate(invalid="ignore"):
             order = np.lexsort((p.job, soonest * np.maximum(p.workers, 1), -overdue, -p.priority))
         order = order[np.isin(p.standing[order], (WAITS, RUNS)) & np.isfinite(soonest[order])]
@@ -112,8 +121,8 @@ class Planner(PlansOnHost):
             for row, devices in seats.promised().items():
                 if np.isfinite(soonest[row]) and (board.room[list(devices)] > 0).all():
                     board.put(row, devices)
-        elif self.placer is not None or len(order) <= EXACT:
-            residual = history(p, seats) if self.placer is not None else np.zeros(0)
+        elif self.placer is not None or len(order) <= MAX_EXACT_JOBS:
+            residual = speed_residuals(p, seats) if self.placer is not None else np.zeros(0)
             for rows in _tiers(order, p.priority, overdue > 0):
                 made = assign(board, rows) if self.placer is None else self.placer.assign(board, rows, residual)
                 for row, devices in made.items():
@@ -122,14 +131,14 @@ class Planner(PlansOnHost):
             if row not in board.at and (devices := board.best_place(row)[0]):
                 board.put(row, devices)
         if p.boundary and self.exploration.how != "none":
-            board.believe(p._replace(beside=picture.beside))
+            board.use_beliefs(p._replace(beside=picture.beside))
             p.memo[0] += len(explore(board, self.exploration, int(p.seed)))
         for row, devices in board.at.items():
             seats.take([row], devices)
         return seats.plan([int(r) for r in order if int(r) in board.at], p.book, p.memo)
 
 
-def history(p: Picture, seats: Seats) -> np.ndarray:
+def speed_residuals(p: PlanInputs, seats: SeatAllocation) -> np.ndarray:
     """Logarithm of observed over believed speed of each row, of late [M]; kept in the book, beside what was left."""
     before, residual = p.book[:, 1], p.book[:, 2]
     for row in rows_of((p.standing == RUNS) & (before > p.left) & (p.ran_s > 0)):
@@ -139,7 +148,7 @@ def history(p: Picture, seats: Seats) -> np.ndarray:
         believed = p.rate[row, p.kind[here[0]]] * float(np.prod(kept)) * p.ran_s[row]
         if believed > 0:
             off = float(np.clip(np.log((before[row] - p.left[row]) / believed), -1, 1))
-            residual[row] += FORGETS * (off - residual[row])
+            residual[row] += RESIDUAL_DECAY * (off - residual[row])
     before[:] = p.left
     return residual
 

@@ -14,13 +14,13 @@ import jax
 from symphony.policies.learned import Learned, Network, Sizes
 from symphony.problem.errors import DataError, InputError
 
-FORMAT = "symphony.policy/1"
+POLICY_FORMAT = "symphony.policy/1"
 SUFFIX = ".policy"
 
 
 def save(path: str | Path, network: Network, card: Mapping[str, Any] | None = None) -> None:
     """Write a network, with a card: what it was trained on, what it scored."""
-    head = {"format": FORMAT, "sizes": asdict(network.sizes), "card": dict(card or {})}
+    head = {"format": POLICY_FORMAT, "sizes": asdict(network.sizes), "card": dict(card or {})}
     target = Path(path)
     partial = target.with_name(target.name + ".part")
     with partial.open("wb") as file:
@@ -41,7 +41,7 @@ def load(path: str | Path) -> tuple[Learned, dict[str, Any]]:
     try:
         with Path(path).open("rb") as file:
             head = json.loads(file.readline())
-            if not isinstance(head, dict) or head.get("format") != FORMAT:
+            if not isinstance(head, dict) or head.get("format") != POLICY_FORMAT:
                 raise ValueError("its first line does not say so")
             blank = eqx.filter_eval_shape(Network, jax.random.key(0), Sizes(**head["sizes"]))
             network = eqx.tree_deserialise_leaves(file, blank)

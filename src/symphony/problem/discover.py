@@ -30,14 +30,18 @@ from symphony.problem.units import show
 
 # Assumptions, each with its note when it is used.
 PCIE_PAYLOAD = 0.8  # share of a PCIe link's raw rate that large copies reach
-LINK = 12e9  # bytes/s of an accelerator's link: PCIe gen 3 x16
-NIC = 1.25e9  # bytes/s: 10 Gbit/s
-INTERCONNECT = 40e9  # bytes/s between sockets
-MEMORY_PER_CORE, MEMORY_LEAST, MEMORY_MOST = 5e9, 20e9, 200e9  # bytes/s of a socket's memory channels
-RECONFIGURE_S = 0.2
+DEFAULT_LINK = 12e9  # bytes/s of an accelerator's link: PCIe gen 3 x16
+DEFAULT_NIC = 1.25e9  # bytes/s: 10 Gbit/s
+DEFAULT_INTERCONNECT = 40e9  # bytes/s between sockets
+MEMORY_BANDWIDTH_PER_CORE, MIN_MEMORY_BANDWIDTH, MAX_MEMORY_BANDWIDTH = (
+    5e9,
+    20e9,
+    200e9,
+)  # bytes/s of a socket's memory channels
+DEFAULT_RECONFIGURE_S = 0.2
 
 # Bytes, and bytes/s of their own memory, of GPUs whose driver does not tell. Vendors' figures.
-_GPUS = {
+_GPU_MEMORY = {
     "k40": (12e9, 288e9),
     "k80": (12e9, 240e9),  # each of its two GPUs is a PCI device
     "p100": (16e9, 732e9),
@@ -87,7 +91,7 @@ def discover(root: Path = Path("/"), nvml: Any = None) -> Discovery:
             SocketSpec(
                 memory=bandwidth[index],
                 cache=socket.cache,
-                interconnect=INTERCONNECT if len(sockets) > 1 else None,
+                interconnect=DEFAULT_INTERCONNECT if len(sockets) > 1 else None,
                 devices=tuple(devices),
                 switch=tuple(
                     SwitchSpec(bandwidth=_link(host, upstream), devices=tuple(behind))
@@ -96,7 +100,7 @@ def discover(root: Path = Path("/"), nvml: Any = None) -> Discovery:
             )
         )
     if len(sockets) > 1:
-        host.note(f"the links between sockets are assumed to carry {show(INTERCONNECT, 'bytes/s')}")
+        host.note(f"the links between sockets are assumed to carry {show(DEFAULT_INTERCONNECT, 'bytes/s')}")
     name = re.sub(r"[^\w.-]", "", host.text("proc/sys/kernel/hostname")) or "machine"
     machine = MachineSpec(name=name, nic=_nic(host), peers=linked, socket=tuple(specs))
     cluster = ClusterSpec(name=name, device=kinds, machine=(machine,))
@@ -239,12 +243,17 @@ def _memory_bandwidth(host: _Host, sockets: list[_Socket]) -> list[float]:
     if total:
         host.note(f"memory bandwidth is what the modules in the DMI table promise: {channels}")
         return [_tidy(total / len(sockets))] * len(sockets)
-    each, least, most = (show(rate, "bytes/s") for rate in (MEMORY_PER_CORE, MEMORY_LEAST, MEMORY_MOST))
+    each, least, most = (
+        show(rate, "bytes/s") for rate in (MEMORY_BANDWIDTH_PER_CORE, MIN_MEMORY_BANDWIDTH, MAX_MEMORY_BANDWIDTH)
+    )
     host.note(
         f"memory bandwidth is assumed: {each} a core, from {least} to {most} a socket "
         "(the DMI table would tell more; reading it takes root)"
     )
-    return [min(max(MEMORY_PER_CORE * socket.cores, MEMORY_LEAST), MEMORY_MOST) for socket in sockets]
+    return [
+        min(max(MEMORY_BANDWIDTH_PER_CORE * socket.cores, MIN_MEMORY_BANDWIDTH), MAX_MEMORY_BANDWIDTH)
+        for socket in sockets
+    ]
 
 
 def _dmi_bandwidth(host: _Host) -> tuple[float, str]:
@@ -289,7 +298,7 @@ def _dmi_structures(table: bytes) -> Iterator[tuple[int, bytes, list[str]]]:
 
 
 @dataclass(frozen=True)
-class _Gpu:
+class _NvmlFacts:
     """What NVML tells of a GPU."""
 
     name: str
@@ -310,7 +319,7 @@ class _Card:
     switch: Path | None  # upstream port of the PCIe switch that it is behind
 
 
-def _cards(host: _Host, sockets: list[_Socket], gpus: dict[str, _Gpu]) -> list[_Card]:
+def _cards(host: _Host, sockets: list[_Socket], gpus: dict[str, _NvmlFacts]) -> list[_Card]:
     cards: dict[str, _Card] = {}  # slot -> card; a card's further functions are not further cards
     for folder in host.folders("sys/bus/pci/devices"):
         kind = _card_type(host, folder)
@@ -337,19 +346,21 @@ def _card_type(host: _Host, folder: Path) -> str:
         return "gpu"
     if code >> 8 == 0x1200:
         if vendor in _FPGA_MAKERS or (vendor == _INTEL and device in _INTEL_FPGAS):
-            host.note(f"reconfiguring an FPGA is assumed to take {show(RECONFIGURE_S, 'seconds')}, with one context")
+            host.note(
+                f"reconfiguring an FPGA is assumed to take {show(DEFAULT_RECONFIGURE_S, 'seconds')}, with one context"
+            )
             return "fpga"
         return "gpu" if vendor in (_NVIDIA, _AMD) else "accelerator"
     return ""
 
 
-def _card(host: _Host, sockets: list[_Socket], folder: Path, kind: str, gpu: _Gpu | None) -> _Card:
+def _card(host: _Host, sockets: list[_Socket], folder: Path, kind: str, gpu: _NvmlFacts | None) -> _Card:
     driver = host.text(Path("proc/driver/nvidia/gpus") / folder.name / "information")
     model = re.search(r"^Model:\s*(.*)$", driver, re.MULTILINE)
     told = gpu.name if gpu else model[1] if model else host.text(folder / "product_name")
     vendor, device = (int(host.number(folder / name) or 0) for name in ("vendor", "device"))
     name = _model(told) if told else _PCI_IDS.get(device, kind) if vendor == _NVIDIA else kind
-    usual = _GPUS.get(name, (None, None))
+    usual = _GPU_MEMORY.get(name, (None, None))
     memory = (gpu and gpu.memory) or host.number(folder / "mem_info_vram_total") or usual[0]
     device_memory = (gpu and gpu.device_memory) or usual[1]
     link = _link(host, folder) or (gpu and gpu.link)
@@ -359,14 +370,14 @@ def _card(host: _Host, sockets: list[_Socket], folder: Path, kind: str, gpu: _Gp
     if not device_memory:
         host.note(f"the bandwidth of {what}'s own memory is not known; contention for it is left out")
     if not link:
-        host.note(f"the PCIe link of {what} is not known; assumed to carry {show(LINK, 'bytes/s')}")
+        host.note(f"the PCIe link of {what} is not known; assumed to carry {show(DEFAULT_LINK, 'bytes/s')}")
     ports = _ports(folder)
     spec = _spec(
         type=kind,
         memory=_tidy(memory or 0),
-        reconfigure=RECONFIGURE_S if kind == "fpga" else 0,
+        reconfigure=DEFAULT_RECONFIGURE_S if kind == "fpga" else 0,
         device_memory=device_memory,
-        link=link or LINK,
+        link=link or DEFAULT_LINK,
         peer=gpu and gpu.peer,
     )
     switch = ports[1] if len(ports) >= 3 else None  # downstream port, upstream port, …, root port
@@ -435,7 +446,7 @@ def _load_nvml(host: _Host) -> Any:
     return pynvml
 
 
-def _nvidia_gpus(nvml: Any) -> dict[str, _Gpu]:
+def _nvidia_gpus(nvml: Any) -> dict[str, _NvmlFacts]:
     """What NVML tells, by PCI address."""
     if nvml is None:
         return {}
@@ -461,7 +472,7 @@ def _nvidia_gpus(nvml: Any) -> dict[str, _Gpu]:
         lanes = ask("nvmlDeviceGetMaxPcieLinkWidth", handle)
         peer, neighbours = _nvlinks(ask, handle)
         address = _address(pci.busId) if pci else f"nvml:{index}"
-        gpus[address] = _Gpu(
+        gpus[address] = _NvmlFacts(
             name=_decoded(ask("nvmlDeviceGetName", handle) or "gpu"),
             memory=memory.total if memory else None,
             device_memory=_tidy(bits / 8 * megahertz * 1e6 * 2) if bits and megahertz else None,
@@ -492,7 +503,7 @@ def _nvlinks(ask: Callable[..., Any], handle: Any) -> tuple[float, frozenset[str
     return total, frozenset(neighbours)
 
 
-def _linked(host: _Host, gpus: dict[str, _Gpu]) -> bool:
+def _linked(host: _Host, gpus: dict[str, _NvmlFacts]) -> bool:
     """Whether the GPUs with NVLinks all reach one another over them, if need be through others."""
     linked = {address: gpu.neighbours for address, gpu in gpus.items() if gpu.peer}
     if len(linked) < 2:
@@ -535,8 +546,8 @@ def _nic(host: _Host) -> float | None:
         for port in host.folders(f"sys/class/infiniband/{adapter.name}/ports"):
             speeds.append((host.number(port / "rate") or 0) * 1e9 / 8)
     if speeds and max(speeds) <= 0:
-        host.note(f"no network interface tells its speed; assumed to be {show(NIC, 'bytes/s')}")
-        return NIC
+        host.note(f"no network interface tells its speed; assumed to be {show(DEFAULT_NIC, 'bytes/s')}")
+        return DEFAULT_NIC
     if not speeds:
         host.note("there is no network interface")
     return max(speeds, default=None)

@@ -29,12 +29,12 @@ from __future__ import annotations
 
 from symphony.problem.texts import LONGEST_TEXT, readable
 
-LONGEST = 400  # of a message: input that is echoed may be of any length
+MAX_MESSAGE_CHARS = 400  # of a message: input that is echoed may be of any length
 
 
 def _cut(text: str) -> str:
     text = readable(text)
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 60]} … {text[-50:]}"
+    return text if len(text) <= MAX_MESSAGE_CHARS else f"{text[: MAX_MESSAGE_CHARS - 60]} … {text[-50:]}"
 
 
 class SymphonyWarning(UserWarning):

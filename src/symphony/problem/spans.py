@@ -8,13 +8,13 @@ from jax import Array
 
 from symphony.problem.topology import LOCAL, PEER
 
-_LEVELS = np.arange(1, 6, dtype=np.int32)  # what differing in home, switch, socket, machine, rack means
+_SPAN_LEVELS = np.arange(1, 6, dtype=np.int32)  # what differing in home, switch, socket, machine, rack means
 
 
 def distance(place_a: Array, place_b: Array) -> Array:
     """Distance between two places [..., 5]."""
     differ = place_a != place_b
-    return jnp.where(differ[..., 0], jnp.where(differ, _LEVELS, 0).max(axis=-1), LOCAL)
+    return jnp.where(differ[..., 0], jnp.where(differ, _SPAN_LEVELS, 0).max(axis=-1), LOCAL)
 
 
 def span(place_a: Array, peers_a: Array, place_b: Array, peers_b: Array) -> Array:
@@ -26,6 +26,6 @@ def span(place_a: Array, peers_a: Array, place_b: Array, peers_b: Array) -> Arra
 def gang_span(place: Array, peers: Array, member: Array) -> Array:
     """Span of a gang whose workers are at `place` [W, 5]; only `member` [W] counts, and the first always does."""
     differ = (place != place[0]) & member[:, None]
-    far = jnp.where(differ, _LEVELS, 0).max()
+    far = jnp.where(differ, _SPAN_LEVELS, 0).max()
     linked = ((peers == peers[0]) | ~member).all() & (peers[0] >= 0)
     return jnp.where(differ[:, 0].any(), jnp.where(linked, PEER, far), LOCAL)

@@ -19,7 +19,7 @@ from symphony.problem.topology import Topology
 from symphony.problem.workload import Workload
 
 PACKED, SPREAD = 0, 1  # a gang within one machine, and one over several
-LEAST = 1e-3  # of its speed alone, that a kernel keeps beside another
+MIN_KEPT_SPEED = 1e-3  # of its speed alone, that a kernel keeps beside another
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,9 @@ class BeliefArrays(eqx.Module):
     beside_std: Numeric  # f[N, N, Y]
 
 
-def check_speeds(speeds: Speeds, topology: Topology, workload: Workload, where: str, *, least: float = LEAST) -> None:
+def check_speeds(
+    speeds: Speeds, topology: Topology, workload: Workload, where: str, *, least: float = MIN_KEPT_SPEED
+) -> None:
     """Refuse unknown names, times that are not positive, and shares below `least` or beyond 1."""
     kernels, kinds = set(workload.kernel_index), {kind.name for kind in topology.kinds}
 

@@ -8,13 +8,13 @@ from numbers import Integral, Real
 
 from symphony.problem.errors import InputError
 
-_BYTES = {"b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "pb": 1e15}
-_BYTES |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
-_BITS = {"bit": 1 / 8, "kbit": 1e3 / 8, "mbit": 1e6 / 8, "gbit": 1e9 / 8, "tbit": 1e12 / 8}
+_BYTE_UNITS = {"b": 1, "kb": 1e3, "mb": 1e6, "gb": 1e9, "tb": 1e12, "pb": 1e15}
+_BYTE_UNITS |= {"kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40}
+_BIT_UNITS = {"bit": 1 / 8, "kbit": 1e3 / 8, "mbit": 1e6 / 8, "gbit": 1e9 / 8, "tbit": 1e12 / 8}
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_UNITS: dict[str, dict[str, float]] = {
-    "bytes": _BYTES | _BITS,
-    "bytes/s": {f"{u}/s": f for u, f in (_BYTES | _BITS).items()} | {"gbps": 1e9 / 8, "mbps": 1e6 / 8},
+_UNITS_BY_DIMENSION: dict[str, dict[str, float]] = {
+    "bytes": _BYTE_UNITS | _BIT_UNITS,
+    "bytes/s": {f"{u}/s": f for u, f in (_BYTE_UNITS | _BIT_UNITS).items()} | {"gbps": 1e9 / 8, "mbps": 1e6 / 8},
     "seconds": _SECONDS,
     "number": {},
 }
@@ -41,12 +41,12 @@ def parse(value: str | float, dimension: str, *, where: str = "") -> float:
     if isinstance(value, str):
         match = _QUANTITY.fullmatch(value)
         unit = match[2].lower() if match else ""
-        if not match or (unit and unit not in _UNITS[dimension]):
-            known = ", ".join(_UNITS[dimension]) or "none"
+        if not match or (unit and unit not in _UNITS_BY_DIMENSION[dimension]):
+            known = ", ".join(_UNITS_BY_DIMENSION[dimension]) or "none"
             raise InputError(
                 f"{value!r} is not a quantity in {dimension}", where=where, hint=f"{example} (units: {known})"
             )
-        value = float(match[1]) * (_UNITS[dimension][unit] if unit else 1.0)
+        value = float(match[1]) * (_UNITS_BY_DIMENSION[dimension][unit] if unit else 1.0)
     try:
         finite = math.isfinite(value)
     except OverflowError:
@@ -66,7 +66,7 @@ def show(value: float, dimension: str) -> str:
     if dimension in ("bytes", "bytes/s"):
         tail = "/s" if dimension == "bytes/s" else ""
         for unit in ("PB", "TB", "GB", "MB", "kB"):
-            if value >= _BYTES[unit.lower()]:
-                return f"{value / _BYTES[unit.lower()]:.4g} {unit}{tail}"
+            if value >= _BYTE_UNITS[unit.lower()]:
+                return f"{value / _BYTE_UNITS[unit.lower()]:.4g} {unit}{tail}"
         return f"{value:.4g} B{tail}"
     return f"{value:.4g}"

@@ -22,10 +22,10 @@ from symphony.engines.training_run import write_whole
 from symphony.problem.errors import InputError
 
 log = logging.getLogger("symphony.runtime")
-LONG = 60  # characters of a task's name that may be a folder's
+MAX_FOLDER_NAME_CHARS = 60  # characters of a task's name that may be a folder's
 
 
-class Checkpoints:
+class CheckpointFolders:
     """The folders of a cluster.
 
     `keep`: they stay when a job is over, until `remove`: somebody has to write down its end first. Without, all of them
@@ -43,7 +43,7 @@ class Checkpoints:
 
     def folder(self, job: int, task: str) -> Path:
         """That of a task."""
-        return self._found() / str(job) / safe(task)
+        return self._found() / str(job) / safe_folder_name(task)
 
     def prepare(self, folder: Path, attempt: str) -> None:
         """A new run of a task begins: the folder is its own from now on."""
@@ -61,7 +61,7 @@ class Checkpoints:
         except OSError as error:
             log.warning("%s: no checkpoint was asked for: %s", folder, error)
 
-    def over(self, job: int) -> None:
+    def job_over(self, job: int) -> None:
         """A job is over, and nothing of it runs."""
         if not self.keep:
             self.remove(job)
@@ -129,7 +129,7 @@ def within(given: Path, state: Path) -> Path:
     return given / f"symphony-{known.read_text().strip()}"
 
 
-def safe(name: str) -> str:
+def safe_folder_name(name: str) -> str:
     """A name for a folder: the task's own if it may be one."""
-    plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:LONG]
+    plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:MAX_FOLDER_NAME_CHARS]
     return plain if plain == name else f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from symphony.engines.engine import Engine, Function, Stored
-from symphony.engines.gangs import whole
+from symphony.engines.gangs import gang_engine
 from symphony.engines.local import LocalEngine
 from symphony.policies import named
 from symphony.problem import limits, topologies, units
@@ -24,21 +24,21 @@ from symphony.problem.extras import needs_extra
 from symphony.problem.runnable import check_graphs
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Kernel, Profile, Workload
-from symphony.runtime.books import Shapes, task_graph
-from symphony.runtime.checkpoints import Checkpoints
-from symphony.runtime.forecasts import Standing, TrainingForecast, forecasts
+from symphony.runtime.checkpoints import CheckpointFolders
+from symphony.runtime.forecasts import ClusterSnapshot, TrainingForecast, forecasts
 from symphony.runtime.graph import Graph, Submission, submission
-from symphony.runtime.jobs import Job, JobState, TaskRun, size_of
+from symphony.runtime.jobs import ClusterJob, JobState, TaskRun, size_of
 from symphony.runtime.kernels import RunnableKernel, code_of, digest
+from symphony.runtime.live_workload import Shapes, task_graph
 from symphony.runtime.loop import Loop
 from symphony.runtime.profiles import Profiles, default_path
-from symphony.runtime.rounds import ROUND_S, Rounds
+from symphony.runtime.rounds import ROUND_S, RoundLearner
 from symphony.runtime.scheduler import Scheduler, Statistics
-from symphony.runtime.speeds import Speeds
+from symphony.runtime.speed_beliefs import SpeedBeliefs
 from symphony.scheduling.policy import Policy
 
 DEFAULT_POLICY = "eft-belief"
-FUNCTIONS = 1_024  # that the engine keeps; beyond that, those of jobs that are over go
+MAX_CACHED_FUNCTIONS = 1_024  # that the engine keeps; beyond that, those of jobs that are over go
 
 
 class Cluster:
@@ -51,7 +51,7 @@ class Cluster:
         policy: Policy | str = DEFAULT_POLICY,
         profiles: str | Path | None = None,
         policy_timeout_s: float = 1.0,
-        checkpoints: Checkpoints | None = None,
+        checkpoints: CheckpointFolders | None = None,
         round_s: float = ROUND_S,
         at_once: int = Shapes.jobs,
         threads: bool = True,
@@ -66,8 +66,8 @@ class Cluster:
         chosen = named(policy) if isinstance(policy, str) else policy
         self._profiles = Profiles(default_path() if profiles is None else Path(profiles))
         topology, kept = engine.inventory(), self._profiles.path
-        speeds = Speeds(topology, None if kept is None else kept.with_name(f"{kept.stem}-training.json"))
-        self._rounds = Rounds(speeds, round_s, threads=threads)
+        speeds = SpeedBeliefs(topology, None if kept is None else kept.with_name(f"{kept.stem}-training.json"))
+        self._rounds = RoundLearner(speeds, round_s, threads=threads)
         shapes = Shapes(jobs=at_once)
         self._scheduler = Scheduler(
             topology, self._profiles, chosen, timeout_s=policy_timeout_s, shapes=shapes, speeds=speeds
@@ -77,10 +77,14 @@ class Cluster:
         self._open: list[JobState] = []
         self._closed = False
         self._lock = threading.Lock()
-        self._checkpoints = checkpoints or Checkpoints()
+        self._checkpoints = checkpoints or CheckpointFolders()
         functions = self._functions
         self._loop = Loop(
-            whole(engine), self._scheduler, lambda k, device: functions[k, device], self._checkpoints, self._rounds
+            gang_engine(engine),
+            self._scheduler,
+            lambda k, device: functions[k, device],
+            self._checkpoints,
+            self._rounds,
         )
         self._thread = threading.Thread(target=self._loop.run, name="symphony-loop", daemon=True) if threads else None
         if self._thread is not None:
@@ -139,16 +143,16 @@ class Cluster:
         """Have somebody told, by the loop's thread, that the engine or the scheduler has failed."""
         self._loop.failed = tell
 
-    def submit(self, graph: Graph, *, priority: int = 0) -> Job:
+    def submit(self, graph: Graph, *, priority: int = 0) -> ClusterJob:
         """Have a graph run. Refuses what cannot be sent and what no device can run; the rest is told by the job."""
         if not units.is_whole(priority, -limits.PRIORITY, limits.PRIORITY):
             raise WorkloadError(f"priority is {priority!r}", hint="write a whole number; larger is more urgent")
         sent = submission(graph)
         job = self.start(sent, next(self._numbers), priority)
-        return Job(job, self.cancel)
+        return ClusterJob(job, self.cancel)
 
     def start(
-        self, sent: Submission, number: int, priority: int, heard: Callable[[JobState], None] | None = None
+        self, sent: Submission, number: int, priority: int, on_end: Callable[[JobState], None] | None = None
     ) -> JobState:
         """Have a graph run that is bytes already; `heard` is told by the loop's thread when the job is over."""
         self.check(sent)
@@ -159,7 +163,7 @@ class Cluster:
                 self._send(call.kernel)
             arguments = self._put(sent)
             job = JobState(number, sent, arguments, priority)
-            job.heard = heard
+            job.heard = on_end
             self._open = [one for one in self._open if not one.over.is_set()]
             self._open.append(job)
             self._forget_functions()
@@ -182,7 +186,7 @@ class Cluster:
         """The task that an attempt of the engine runs. For the loop's thread."""
         return self._loop.attempt(number)
 
-    def workload(self, jobs: Sequence[Job], *, held: bool = True) -> Workload:
+    def workload(self, jobs: Sequence[ClusterJob], *, held: bool = True) -> Workload:
         """Jobs of this cluster that are over, as a workload for the simulator, with what has been learned by now.
 
         Times are those for which a slot is held: by kernels, by values being read and kept, and by our own handling.
@@ -232,7 +236,7 @@ class Cluster:
         They are made as if the planner decided; `policy="planner"` has it do so. Of one that waits for its inputs,
         nobody knows when it starts.
         """
-        found: Future[Standing] = Future()
+        found: Future[ClusterSnapshot] = Future()
         self._ask(lambda: found.set_result(self._loop.rounds.now(self._loop.down)))
         if self.closed:
             raise EngineError("the cluster is closed", hint="ask while jobs run")
@@ -297,7 +301,7 @@ class Cluster:
                 self._ask(partial(self._doubt, kernel, device, digest(code)))
 
     def _forget_functions(self) -> None:
-        if len(self._functions) > FUNCTIONS:
+        if len(self._functions) > MAX_CACHED_FUNCTIONS:
             used = {call.kernel for job in self._open for call in job.graph.calls}
             for kernel, device in [key for key in self._functions if key[0] not in used]:
                 self._engine.free(self._functions.pop((kernel, device)).code)
@@ -373,7 +377,7 @@ def _cluster(
             policy=policy,
             profiles=profiles,
             policy_timeout_s=policy_timeout_s,
-            checkpoints=Checkpoints(None if checkpoints is None else Path(checkpoints)),
+            checkpoints=CheckpointFolders(None if checkpoints is None else Path(checkpoints)),
             round_s=round_s,
         )
     except BaseException:

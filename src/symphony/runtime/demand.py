@@ -31,34 +31,36 @@ import numpy as np
 
 from symphony.problem.topology import Device, Topology
 from symphony.runtime.timing import (
-    CHANGED_STD,
-    DRIFT,
-    FREEDOM,
-    LEAST_NOISE,
+    CHANGED_CODE_STD,
+    LOG_TIME_DRIFT,
+    MIN_NOISE_STD,
+    NOISE_DEGREES_OF_FREEDOM,
     NOISE_RUNS,
     NOISE_STD,
     PRIOR_MEAN,
     PRIOR_STD,
 )
 
-LEVELS = np.array([0.0, *2.0 ** np.linspace(-6, 0, 49)])  # shares of the bandwidth
-EDGES = np.array([0.0, LEVELS[1] / 2, *np.sqrt(LEVELS[1:-1] * LEVELS[2:]), 1.0])  # of what each level stands for
-RULED_OUT = math.exp(-1.353)  # of the likelihood: beyond it 10% are, if it is the truth
-NOTHING = 0.5  # chance that a kernel asks for next to nothing, before it ever ran beside another
-LIKELY = 0.1  # chance of the same, below which it is believed to ask for something
-COUNTS = 0.5  # of what a run says: those that run side by side have met the same company, and the same disturbances
-FORGET = 0.002  # of the weights, with every run: kernels and inputs change
-CHANGED_SHARE = 0.1  # deviation that is added to counted traffic where the code is another
-LEAST_S = 1e-3  # runs that are shorter tell more of clocks than of memories
-SPREAD = np.sqrt(3.0) * np.array([-1.0, 0.0, 1.0])  # a normal in three points, and their weights
-POINTS = np.array([1.0, 4.0, 1.0]) / 6.0
-PIECES = 8  # of the time of a run: company comes and goes
-EIGHTHS = np.arange(PIECES + 1) / PIECES
-KEPT = 1024  # runs that have ended, and may have been beside those that have not
+SHARE_LEVELS = np.array([0.0, *2.0 ** np.linspace(-6, 0, 49)])  # shares of the bandwidth
+LEVEL_EDGES = np.array(
+    [0.0, SHARE_LEVELS[1] / 2, *np.sqrt(SHARE_LEVELS[1:-1] * SHARE_LEVELS[2:]), 1.0]
+)  # of what each level stands for
+MIN_LIKELIHOOD_RATIO = math.exp(-1.353)  # of the likelihood: beyond it 10% are, if it is the truth
+PRIOR_NO_DEMAND = 0.5  # chance that a kernel asks for next to nothing, before it ever ran beside another
+MAX_NO_DEMAND_PROBABILITY = 0.1  # chance of the same, below which it is believed to ask for something
+RUN_WEIGHT = 0.5  # of what a run says: those that run side by side have met the same company, and the same disturbances
+FORGETTING_RATE = 0.002  # of the weights, with every run: kernels and inputs change
+CHANGED_CODE_SHARE_STD = 0.1  # deviation that is added to counted traffic where the code is another
+MIN_RUN_S = 1e-3  # runs that are shorter tell more of clocks than of memories
+QUADRATURE_POINTS = np.sqrt(3.0) * np.array([-1.0, 0.0, 1.0])  # a normal in three points, and their weights
+QUADRATURE_WEIGHTS = np.array([1.0, 4.0, 1.0]) / 6.0
+RUN_PIECES = 8  # of the time of a run: company comes and goes
+PIECE_EDGES = np.arange(RUN_PIECES + 1) / RUN_PIECES
+MAX_PAST_RUNS = 1024  # runs that have ended, and may have been beside those that have not
 
 
 @dataclass(frozen=True)
-class Ran:
+class PastRun:
     """A run, as others met it."""
 
     kernel: str
@@ -68,17 +70,17 @@ class Ran:
     ended_s: float
     active: float = 1.0  # share of that time for which it had its processor; NaN = not known
 
-    def beside(self, other: Ran) -> float:
+    def beside(self, other: PastRun) -> float:
         """The share of our time during which the other ran, too. One that has not ended is taken to be as active."""
         both = min(self.ended_s, other.ended_s) - max(self.began_s, other.began_s)
         return max(both, 0.0) / max(self.ended_s - self.began_s, 1e-9) * self._activity(other)
 
-    def _activity(self, other: Ran) -> float:
+    def _activity(self, other: PastRun) -> float:
         return self.active if math.isnan(other.active) else other.active
 
-    def pieces(self, others: Sequence[Ran]) -> np.ndarray:
+    def pieces(self, others: Sequence[PastRun]) -> np.ndarray:
         """The same of each of the pieces of our time: other × piece."""
-        edges = self.began_s + EIGHTHS * (self.ended_s - self.began_s)
+        edges = self.began_s + PIECE_EDGES * (self.ended_s - self.began_s)
         began, ended, active = np.array([(x.began_s, x.ended_s, self._activity(x)) for x in others]).reshape(-1, 3).T
         both = np.minimum(edges[1:], ended[:, None]) - np.maximum(edges[:-1], began[:, None])
         return np.maximum(both, 0.0) / max(edges[1] - edges[0], 1e-9) * active[:, None]
@@ -101,13 +103,13 @@ class Load:
     def slows(self) -> tuple[np.ndarray, np.ndarray]:
         """Logarithm of the factor by which it slows a kernel of each share; its variance, by doubt of the others."""
         if not np.any(self.std):
-            return np.log(slowdown(LEVELS[:, None], self)), np.zeros(len(LEVELS))
-        log = np.log(slowdown(LEVELS[:, None, None], self, SPREAD[:, None]))
-        mean = log @ POINTS
-        return mean, np.maximum(log**2 @ POINTS - mean**2, 0.0)
+            return np.log(slowdown(SHARE_LEVELS[:, None], self)), np.zeros(len(SHARE_LEVELS))
+        log = np.log(slowdown(SHARE_LEVELS[:, None, None], self, QUADRATURE_POINTS[:, None]))
+        mean = log @ QUADRATURE_WEIGHTS
+        return mean, np.maximum(log**2 @ QUADRATURE_WEIGHTS - mean**2, 0.0)
 
 
-ALONE = Load()
+NO_LOAD = Load()
 
 
 def slowdown(share: np.ndarray, load: Load, off: float | np.ndarray = 0.0) -> np.ndarray:
@@ -119,15 +121,17 @@ def slowdown(share: np.ndarray, load: Load, off: float | np.ndarray = 0.0) -> np
     return 1 / np.mean(1 - load.part + load.part / beside, axis=-1)
 
 
-PRIOR = np.array([NOTHING, *[(1 - NOTHING) / (len(LEVELS) - 1)] * (len(LEVELS) - 1)])  # next to nothing, or any share
-SQUARES = LEVELS**2
+LEVEL_PRIOR = np.array(
+    [PRIOR_NO_DEMAND, *[(1 - PRIOR_NO_DEMAND) / (len(SHARE_LEVELS) - 1)] * (len(SHARE_LEVELS) - 1)]
+)  # next to nothing, or any share
+SQUARED_LEVELS = SHARE_LEVELS**2
 
 
 @lru_cache(maxsize=256)
 def _by_traffic(share: float, precision: float, least: bool) -> np.ndarray:
     """How well each level explains what was counted; none is sharper than the width that it stands for."""
-    off = np.where(least & (share < LEVELS), 0.0, LEVELS - share)
-    reasons = off**2 / (1 / precision + np.diff(EDGES) ** 2 / 12)
+    off = np.where(least & (share < SHARE_LEVELS), 0.0, SHARE_LEVELS - share)
+    reasons = off**2 / (1 / precision + np.diff(LEVEL_EDGES) ** 2 / 12)
     return np.exp(0.5 * (reasons.min() - reasons))
 
 
@@ -135,12 +139,12 @@ def _by_traffic(share: float, precision: float, least: bool) -> np.ndarray:
 class Demand:
     """Belief about the share of a memory's bandwidth that one kernel asks for, on one device kind."""
 
-    weights: np.ndarray = field(default_factory=PRIOR.copy)  # of LEVELS; given each, its time alone:
-    fixed: np.ndarray = field(default_factory=lambda: np.full(len(LEVELS), PRIOR_MEAN[0]))  # log seconds, mean …
-    slope: np.ndarray = field(default_factory=lambda: np.full(len(LEVELS), PRIOR_MEAN[1]))  # log seconds per byte
-    fixed_var: np.ndarray = field(default_factory=lambda: np.full(len(LEVELS), PRIOR_STD**2))  # … and covariance
-    both_cov: np.ndarray = field(default_factory=lambda: np.full(len(LEVELS), 0.0))
-    slope_var: np.ndarray = field(default_factory=lambda: np.full(len(LEVELS), PRIOR_STD**2))
+    weights: np.ndarray = field(default_factory=LEVEL_PRIOR.copy)  # of LEVELS; given each, its time alone:
+    fixed: np.ndarray = field(default_factory=lambda: np.full(len(SHARE_LEVELS), PRIOR_MEAN[0]))  # log seconds, mean …
+    slope: np.ndarray = field(default_factory=lambda: np.full(len(SHARE_LEVELS), PRIOR_MEAN[1]))  # log seconds per byte
+    fixed_var: np.ndarray = field(default_factory=lambda: np.full(len(SHARE_LEVELS), PRIOR_STD**2))  # … and covariance
+    both_cov: np.ndarray = field(default_factory=lambda: np.full(len(SHARE_LEVELS), 0.0))
+    slope_var: np.ndarray = field(default_factory=lambda: np.full(len(SHARE_LEVELS), PRIOR_STD**2))
     noise: float = NOISE_STD**2 * NOISE_RUNS  # sum of squares of what is left …
     weight: float = NOISE_RUNS  # … of so many runs
     runs: int = 0  # beside others
@@ -158,12 +162,12 @@ class Demand:
     @property
     def share(self) -> float:
         """What it asks for, on average over what is possible."""
-        return float(np.dot(self.believed, LEVELS))
+        return float(np.dot(self.believed, SHARE_LEVELS))
 
     @property
     def std(self) -> float:
         """How far off that may be."""
-        return math.sqrt(max(float(np.dot(self.believed, SQUARES)) - self.share**2, 0.0))
+        return math.sqrt(max(float(np.dot(self.believed, SQUARED_LEVELS)) - self.share**2, 0.0))
 
     @property
     def band(self) -> tuple[float, float]:
@@ -171,19 +175,19 @@ class Demand:
 
         What was believed before any run is not in it. Where nothing was ever slowed, all that would not have been are.
         """
-        explains = self.believed / PRIOR
-        [found] = np.nonzero(explains >= explains.max() * RULED_OUT)
-        return float(EDGES[found[0]]), float(EDGES[found[-1] + 1])
+        explains = self.believed / LEVEL_PRIOR
+        [found] = np.nonzero(explains >= explains.max() * MIN_LIKELIHOOD_RATIO)
+        return float(LEVEL_EDGES[found[0]]), float(LEVEL_EDGES[found[-1] + 1])
 
     @property
-    def told(self) -> float:
+    def reported_share(self) -> float:
         """What schedulers are told that it asks for: nothing, until it is likely that it asks for something."""
-        return self.share if self.believed[0] < LIKELY else 0.0
+        return self.share if self.believed[0] < MAX_NO_DEMAND_PROBABILITY else 0.0
 
     @property
-    def off(self) -> float:
+    def reported_share_std(self) -> float:
         """How far from that it may be."""
-        return math.hypot(self.std, self.share - self.told)
+        return math.hypot(self.std, self.share - self.reported_share)
 
     def slower(self, load: Load) -> tuple[float, float]:
         """By what factor such company slows it: mean of the logarithm, and its deviation."""
@@ -196,7 +200,7 @@ class Demand:
     def learn(self, size: float, seconds: float, load: Load) -> None:
         """Take in a run: how long it worked, and beside whom."""
         weights, fixed, slope = self.weights, self.fixed, self.slope
-        aa, ab, bb = self.fixed_var + DRIFT**2, self.both_cov, self.slope_var + DRIFT**2
+        aa, ab, bb = self.fixed_var + LOG_TIME_DRIFT**2, self.both_cov, self.slope_var + LOG_TIME_DRIFT**2
         slow, doubt = load.slows
         noise = self.noise / self.weight
         alone, rest = np.exp(fixed), np.exp(slope) * size
@@ -206,12 +210,18 @@ class Demand:
         far = off**2 / (known + noise)
         # Wild runs are believed less the wilder they are: Student's t for the weights, more noise for the times.
         # Doubt of the others is no sign against a share: it is the same in every run, and would be paid for each time.
-        likely = (1 + far / FREEDOM) ** (-(FREEDOM + 1) / 2) / np.sqrt(known - doubt + noise)
-        weights = weights * likely**COUNTS
-        wild = np.maximum((FREEDOM + far) / (FREEDOM + 1), 1.0) if self.weight > NOISE_RUNS else 1.0
+        likely = (1 + far / NOISE_DEGREES_OF_FREEDOM) ** (-(NOISE_DEGREES_OF_FREEDOM + 1) / 2) / np.sqrt(
+            known - doubt + noise
+        )
+        weights = weights * likely**RUN_WEIGHT
+        wild = (
+            np.maximum((NOISE_DEGREES_OF_FREEDOM + far) / (NOISE_DEGREES_OF_FREEDOM + 1), 1.0)
+            if self.weight > NOISE_RUNS
+            else 1.0
+        )
         total = known + noise * wild
         gain_a, gain_b = (aa * a + ab * b) / total, (ab * a + bb * b) / total
-        self.weights = (1 - FORGET) * weights / weights.sum() + FORGET * PRIOR
+        self.weights = (1 - FORGETTING_RATE) * weights / weights.sum() + FORGETTING_RATE * LEVEL_PRIOR
         self.fixed, self.slope = fixed + gain_a * off, slope + gain_b * off
         self.fixed_var = aa - gain_a**2 * total
         self.both_cov = ab - gain_a * gain_b * total
@@ -219,14 +229,14 @@ class Demand:
         if self.weight > NOISE_RUNS or (known < noise).all():  # before that, it is not the noise that is seen
             left = min(float(np.dot(self.weights, off**2 * noise / (known + noise))), 16 * noise)
             self.noise, self.weight = self.noise * 0.98 + left, self.weight * 0.98 + 1.0
-        self.noise = max(self.noise, LEAST_NOISE**2 * self.weight)
+        self.noise = max(self.noise, MIN_NOISE_STD**2 * self.weight)
         self.runs += bool(load)
 
     def doubt(self) -> None:
         """The code is another: what was learned is a hint only."""
-        self.fixed_var = self.fixed_var + CHANGED_STD**2
-        self.slope_var = self.slope_var + CHANGED_STD**2
-        self.counted = self.counted[0], self.counted[1] / (1 + self.counted[1] * CHANGED_SHARE**2)
+        self.fixed_var = self.fixed_var + CHANGED_CODE_STD**2
+        self.slope_var = self.slope_var + CHANGED_CODE_STD**2
+        self.counted = self.counted[0], self.counted[1] / (1 + self.counted[1] * CHANGED_CODE_SHARE_STD**2)
 
 
 def memory_row(topology: Topology, device: Device) -> str | None:
@@ -235,57 +245,57 @@ def memory_row(topology: Topology, device: Device) -> str | None:
     return next((hop.resource for hop in device.route if hop.resource in memories), None)
 
 
-class Company:
+class CoRunners:
     """Who ran beside whom, on devices that share a memory."""
 
     def __init__(self, topology: Topology) -> None:
         rows = [memory_row(topology, device) for device in topology.devices]
         self._near = [{n for n, other in enumerate(rows) if other == row and row is not None} for row in rows]
-        self._ended: deque[Ran] = deque(maxlen=KEPT)
+        self._ended: deque[PastRun] = deque(maxlen=MAX_PAST_RUNS)
 
-    def ended(self, ran: Ran) -> None:
+    def ended(self, ran: PastRun) -> None:
         """A run has ended; it is remembered for those that it met."""
         self._ended.append(ran)
 
-    def of(self, ran: Ran, running: Iterable[Ran]) -> list[tuple[Ran, float]]:
+    def of(self, ran: PastRun, running: Iterable[PastRun]) -> list[tuple[PastRun, float]]:
         """Those beside a run that has ended, with the share of its time."""
         near = self._near[ran.device]
         met = self._met(ran, running)
         return [(one, share) for one in met if one.device in near and (share := ran.beside(one)) > 0]
 
-    def since(self, began_s: float) -> list[Ran]:
+    def since(self, began_s: float) -> list[PastRun]:
         """Those that have ended since then, as far as they are remembered. Any thread may ask."""
         return list(takewhile(lambda one: one.ended_s > began_s, reversed(tuple(self._ended))))
 
-    def alone(self, ran: Ran, running: Iterable[Ran]) -> bool:
+    def alone(self, ran: PastRun, running: Iterable[PastRun]) -> bool:
         """Whether a run that has ended had its device for itself."""
         return not any(one.device == ran.device and ran.beside(one) > 0 for one in self._met(ran, running))
 
-    def _met(self, ran: Ran, running: Iterable[Ran]) -> list[Ran]:
+    def _met(self, ran: PastRun, running: Iterable[PastRun]) -> list[PastRun]:
         """Those that may have run at the same time, wherever."""
         ended = takewhile(lambda one: one.ended_s > ran.began_s, reversed(self._ended))
         return [*(one for one in ended if one is not ran), *running]
 
 
-def load_of(ran: Ran, company: Sequence[tuple[Ran, float]], known: Mapping[tuple[str, str], Demand]) -> Load:
+def load_of(ran: PastRun, company: Sequence[tuple[PastRun, float]], known: Mapping[tuple[str, str], Demand]) -> Load:
     """What company asked of the memory, as far as that is known."""
     if not company:
-        return ALONE
+        return NO_LOAD
     shares = ran.pieces([one for one, _ in company])
     part = np.minimum(shares.sum(axis=0), 1.0)
     runs: dict[tuple[str, str], list[int]] = {}
     for number, (one, _) in enumerate(company):
         runs.setdefault((one.kernel, one.kind), []).append(number)
-    same, mean, variance = np.zeros((3, PIECES))
+    same, mean, variance = np.zeros((3, RUN_PIECES))
     for name, numbers in runs.items():
         theirs = (shares[numbers].sum(axis=0) if len(numbers) > 1 else shares[numbers[0]]) / np.maximum(part, 1e-9)
         if name == (ran.kernel, ran.kind):
             same = theirs
         else:
-            asks = known.get(name) or UNKNOWN
+            asks = known.get(name) or UNKNOWN_DEMAND
             # What is not known of a kernel is so of all of its runs.
-            mean, variance = mean + theirs * asks.told, variance + (theirs * asks.off) ** 2
+            mean, variance = mean + theirs * asks.reported_share, variance + (theirs * asks.reported_share_std) ** 2
     return Load(part, same, mean, np.sqrt(variance))
 
 
-UNKNOWN = Demand()
+UNKNOWN_DEMAND = Demand()

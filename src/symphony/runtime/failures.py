@@ -9,8 +9,8 @@ from symphony.problem.errors import JobError, KernelError, KernelTimeoutError, W
 from symphony.runtime.jobs import TaskRun
 
 # What ends a process from outside: the kernel that it ran is not to blame.
-BLAMELESS = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT}
-HINTS = {
+EXTERNAL_SIGNALS = {signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT}
+FAILURE_HINTS = {
     RAISED: "the traceback below is from the process that ran it",
     UNSENDABLE: "return what can be pickled: arrays, numbers, plain containers of them",
     UNREADABLE: "what it uses must be importable where it runs",
@@ -19,7 +19,7 @@ HINTS = {
 
 def is_run_again(run: TaskRun, event: Failed) -> bool:
     """Whether a run that failed is no fault of the kernel's, and it may try once more."""
-    return event.why == DIED and event.signal in BLAMELESS and run.lost < run.kernel.options.retries
+    return event.why == DIED and event.signal in EXTERNAL_SIGNALS and run.lost < run.kernel.options.retries
 
 
 def error_of(run: TaskRun, event: Failed) -> JobError:
@@ -38,4 +38,4 @@ def error_of(run: TaskRun, event: Failed) -> JobError:
         return WorkerDiedError(f"kernel {name!r}: {event.message}", where=where, hint=hint)
     said = {RAISED: "raised", UNSENDABLE: "returned what cannot be sent:", UNREADABLE: "could not be read:"}
     text = f"kernel {name!r} {said[event.why]} {event.type}: {event.message}"
-    return KernelError(text, where=where, hint=HINTS[event.why], traceback=event.traceback)
+    return KernelError(text, where=where, hint=FAILURE_HINTS[event.why], traceback=event.traceback)

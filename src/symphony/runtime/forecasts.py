@@ -7,35 +7,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from symphony.policies.forecast import Band, ClusterNow, Coming, JobNow
+from symphony.policies.forecast import Band, ClusterNow, JobNow, RecentArrivals
 from symphony.policies.forecast import forecast as foretold
-from symphony.problem.behind import Behind
+from symphony.problem.evidence import SampleEvidence
 from symphony.problem.units import show
-from symphony.runtime.speeds import Kind, Speeds
+from symphony.runtime.speed_beliefs import JobKind, SpeedBeliefs
 
 
-class Trains(NamedTuple):
+class TrainingJobNow(NamedTuple):
     """A training job that runs or waits."""
 
     job: int
     task: str
-    kind: Kind
+    kind: JobKind
     now: JobNow  # as a forecast takes it, under its number in samples; its kernel is yet to be said
 
 
 @dataclass(frozen=True)
-class Standing:
+class ClusterSnapshot:
     """All of them at an instant, and what has come of late."""
 
     now_s: float
-    jobs: Sequence[Trains]
+    jobs: Sequence[TrainingJobNow]
     down: frozenset[int]  # devices
-    come: Sequence[Trains]
+    come: Sequence[TrainingJobNow]
     for_s: float  # in so many seconds, up to the last
     silent_s: float = 0.0  # since then
 
 
-class Lost(NamedTuple):
+class NeighbourLoss(NamedTuple):
     """What a job keeps of its speed beside another; 0 = somebody else's."""
 
     job: int
@@ -56,11 +56,11 @@ class TrainingForecast:
     speed: Band  # steps a second
     start_s: Band  # 0, if it runs
     finish_s: Band
-    loses: tuple[Lost, ...]
-    behind: Behind  # samples that the speed rests on
+    loses: tuple[NeighbourLoss, ...]
+    evidence: SampleEvidence  # samples that the speed rests on
 
 
-def forecasts(speeds: Speeds, now: Standing, share: float = 0.8) -> list[TrainingForecast]:
+def forecasts(speeds: SpeedBeliefs, now: ClusterSnapshot, share: float = 0.8) -> list[TrainingForecast]:
     """What they may expect, in their order. For the thread that learns."""
     topology, beliefs = speeds.topology, speeds.learner.beliefs
     every = [*now.jobs, *now.come]
@@ -69,7 +69,7 @@ def forecasts(speeds: Speeds, now: Standing, share: float = 0.8) -> list[Trainin
     jobs = [one.now._replace(kernel=numbers[one.kind]) for one in every]
     present, come = jobs[: len(now.jobs)], jobs[len(now.jobs) :]
     cluster = ClusterNow.of(topology, now.down)
-    coming = Coming(come, now.for_s, now.silent_s) if now.for_s > 0 else None
+    coming = RecentArrivals(come, now.for_s, now.silent_s) if now.for_s > 0 else None
     found = foretold(beliefs, present, cluster, now.now_s, coming=coming, share=share)
 
     named = {one.now.job: (one.job, one.task) for one in now.jobs}
@@ -88,14 +88,14 @@ def forecasts(speeds: Speeds, now: Standing, share: float = 0.8) -> list[Trainin
             speed=told.speed,
             start_s=later(told.start_s),
             finish_s=later(told.finish_s),
-            loses=tuple(Lost(*named[loss.job], loss.kept) for loss in told.loses),
-            behind=told.behind,
+            loses=tuple(NeighbourLoss(*named[loss.job], loss.kept) for loss in told.loses),
+            evidence=told.evidence,
         )
         for one, told in zip(now.jobs, found, strict=True)
     ]
 
 
-def told(one: TrainingForecast) -> str:
+def forecast_line(one: TrainingForecast) -> str:
     """For people, in a line."""
 
     def span(band: Band) -> str:
@@ -111,7 +111,7 @@ def told(one: TrainingForecast) -> str:
     for loss in one.loses:
         low, mid, high = (f"{max(1 - x, 0):.0%}" for x in (loss.kept.high, loss.kept.mid, loss.kept.low))
         said.append(f"loses {mid} ({low} to {high}) to {f'job {loss.job}' if loss.job else 'another user'}")
-    b = one.behind
+    b = one.evidence
     if b.newest_s is None:
         said.append("all of that a guess: nothing like it has been seen")
     else:

@@ -127,7 +127,7 @@ def graph(name: str = "graph") -> Graph:
 
 
 @dataclass(frozen=True)
-class Call:
+class SubmittedTask:
     """A task as it is submitted: what it is called with in bytes, and the tasks that it reads from."""
 
     name: str
@@ -142,7 +142,7 @@ class Submission:
     """A graph as it was when it was submitted."""
 
     name: str
-    calls: tuple[Call, ...]
+    calls: tuple[SubmittedTask, ...]
     outputs: tuple[int, ...]  # tasks whose values are the result
     names: tuple[str, ...]  # of those, or () if they are not named
 
@@ -183,7 +183,7 @@ def check_order(name: str, tasks: Sequence[str], reads: Sequence[Sequence[int]])
         )
 
 
-def _call(graph: Graph, task: TaskCall) -> Call:
+def _call(graph: Graph, task: TaskCall) -> SubmittedTask:
     where = f"graph {graph.name!r}: task {task.name!r}"
     reads: dict[int, int] = {}  # task -> persistent id
 
@@ -204,7 +204,7 @@ def _call(graph: Graph, task: TaskCall) -> Call:
             where=where,
             hint="pass what can be pickled (arrays, numbers, paths), and open files and connections in the kernel",
         ) from error
-    return Call(task.name, task.kernel, arguments, tuple(reads))
+    return SubmittedTask(task.name, task.kernel, arguments, tuple(reads))
 
 
 def _arguments(task: TaskCall) -> Iterator[tuple[str, Any]]:

@@ -17,7 +17,7 @@ from symphony.engines.engine import Pickled, Stored
 from symphony.engines.worker import unpickled
 from symphony.problem.errors import JobCancelledError, SymphonyError
 from symphony.runtime import report
-from symphony.runtime.graph import Call, Submission
+from symphony.runtime.graph import Submission, SubmittedTask
 from symphony.runtime.kernels import RunnableKernel
 from symphony.runtime.progress import Progress, Unread
 
@@ -52,7 +52,7 @@ class TaskRun:
 
     job: JobState
     index: int
-    call: Call
+    call: SubmittedTask
     arguments: Stored
     readers: int = 0  # tasks that have yet to read its value
     missing: int = 0  # inputs that have yet to be made
@@ -118,7 +118,7 @@ class JobState:
         return f"job {self.number} ({self.graph.name!r}), task {run.name!r}"
 
 
-class Job:
+class ClusterJob:
     """A graph that was submitted."""
 
     def __init__(self, state: JobState, cancel: Callable[[JobState], None]) -> None:
@@ -175,11 +175,11 @@ class Job:
 
     def explain(self) -> str:
         """What ran where, how long it waited and took, and what had been expected."""
-        return report.explain(report.story(self._state), time.monotonic())
+        return report.explain(report.job_history(self._state), time.monotonic())
 
     def trace(self, path: str | Path) -> None:
         """Write what ran where and when, for chrome://tracing or ui.perfetto.dev."""
-        Path(path).write_text(json.dumps(report.trace(report.story(self._state))))
+        Path(path).write_text(json.dumps(report.trace(report.job_history(self._state))))
 
 
 def cancelled(state: JobState) -> JobCancelledError:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, overload
 
 from symphony.engines.engine import Pickled
-from symphony.engines.training_run import EVERY_S, TrainingRun
+from symphony.engines.training_run import CHECKPOINT_INTERVAL_S, TrainingRun
 from symphony.engines.worker import pickled
 from symphony.problem import limits, units
 from symphony.problem.errors import WorkloadError
@@ -29,7 +29,7 @@ from symphony.runtime.training import Training
 
 
 @dataclass(frozen=True)
-class Options:
+class KernelOptions:
     """How a kernel is run."""
 
     timeout_s: float = math.inf  # of one call
@@ -70,7 +70,7 @@ class RunnableKernel(Protocol):
         ...
 
     @property
-    def options(self) -> Options:
+    def options(self) -> KernelOptions:
         """How it is run."""
         ...
 
@@ -86,7 +86,7 @@ class SentKernel:
 
     name: str
     key: str
-    options: Options
+    options: KernelOptions
     digests: tuple[tuple[str, str], ...]  # of the code, by device kind or type
     implementations: Mapping[str, Pickled] = field(compare=False, repr=False)
 
@@ -114,7 +114,7 @@ def digest(code: Pickled) -> str:
 class KernelFunction:
     """A named function with an implementation for each device kind or type. Called, it runs the first one here."""
 
-    def __init__(self, function: Callable[..., Any], device: str, name: str, options: Options) -> None:
+    def __init__(self, function: Callable[..., Any], device: str, name: str, options: KernelOptions) -> None:
         self.name = name
         self.key = f"{function.__module__}.{function.__qualname__}"  # under which its times are kept
         self.options = options
@@ -198,7 +198,7 @@ def kernel(
     def make(function: Callable[..., Any]) -> KernelFunction:
         if not callable(function) or not hasattr(function, "__qualname__"):
             raise WorkloadError(f"{function!r} is no function", hint="write @sy.kernel above a def")
-        options = Options(timeout_s, retries, preemptible, workers)
+        options = KernelOptions(timeout_s, retries, preemptible, workers)
         return KernelFunction(function, device, name or function.__name__, options)
 
     return make if function is None else make(function)
@@ -217,7 +217,7 @@ def training(
     operations: float = 0.0,
     checkpoint_s: float = 0.0,
     restore_s: float = 0.0,
-    every_s: float = EVERY_S,
+    every_s: float = CHECKPOINT_INTERVAL_S,
     timeout_s: float = math.inf,
     retries: int = 2,
 ) -> Callable[[Callable[..., Any]], KernelFunction]:
@@ -248,7 +248,7 @@ def training(
                 hint=f"write def {function.__name__}(job, …): steps, checkpoints and its rank are there",
             )
         numbers = (servers, batch, parameters, operations, checkpoint_s, restore_s, every_s)
-        options = Options(timeout_s, retries, True, workers, Training(steps, kind, *numbers))
+        options = KernelOptions(timeout_s, retries, True, workers, Training(steps, kind, *numbers))
         return KernelFunction(function, device, name or function.__name__, options)
 
     return make

@@ -34,11 +34,11 @@ from symphony.problem.errors import (
     SymphonyError,
 )
 from symphony.runtime import turn as happened
-from symphony.runtime.books import Shapes, problem_arrays
-from symphony.runtime.checkpoints import Checkpoints
-from symphony.runtime.counting import Counting
-from symphony.runtime.demand import Ran
+from symphony.runtime.background_load import BackgroundLoad, cpu_seconds
+from symphony.runtime.checkpoints import CheckpointFolders
+from symphony.runtime.demand import PastRun
 from symphony.runtime.failures import error_of, is_run_again
+from symphony.runtime.handling_time import HandlingTime
 from symphony.runtime.jobs import (
     CANCELLED,
     DONE,
@@ -52,20 +52,20 @@ from symphony.runtime.jobs import (
     value_of,
 )
 from symphony.runtime.kernels import RunnableKernel
-from symphony.runtime.lessons import Lessons
-from symphony.runtime.others import Others, cpu_seconds
-from symphony.runtime.own_time import OwnTime
-from symphony.runtime.rounds import Attendance, Rounds
-from symphony.runtime.saving import Saving
+from symphony.runtime.live_workload import Shapes, problem_arrays
+from symphony.runtime.machine_monitor import MachineMonitor
+from symphony.runtime.memory_counter import MemoryCounter
+from symphony.runtime.rounds import RoundLearner, TrainingJobTracker
+from symphony.runtime.run_learner import RunLearner
 from symphony.runtime.scheduler import Scheduler
-from symphony.runtime.traffic import Traffic
-from symphony.runtime.turn import AT_ONCE, Answer, Event
-from symphony.runtime.watching import Watch
+from symphony.runtime.traffic import TrafficAttribution
+from symphony.runtime.training_supervisor import TrainingSupervisor
+from symphony.runtime.turn import EVENTS_PER_TURN, SchedulerEvent, TurnCommands
 from symphony.telemetry import memory
 
 log = logging.getLogger("symphony.runtime")
-SHORT_S = 5e-3  # a kernel that is expected to take less may be sent ahead: one for each slot …
-AHEAD_S, AHEAD = 1e-3, 16  # … or as many as take so long, and no more than this
+SHORT_KERNEL_S = 5e-3  # a kernel that is expected to take less may be sent ahead: one for each slot …
+MAX_AHEAD_S, MAX_AHEAD_TASKS = 1e-3, 16  # … or as many as take so long, and no more than this
 
 
 class Loop:
@@ -76,8 +76,8 @@ class Loop:
         engine: Engine,
         scheduler: Scheduler,
         functions: Callable[[RunnableKernel, str], Function],
-        checkpoints: Checkpoints,
-        rounds: Rounds,
+        checkpoints: CheckpointFolders,
+        rounds: RoundLearner,
     ) -> None:
         self.engine, self.scheduler, self._functions = engine, scheduler, functions
         self.topology = engine.inventory()
@@ -98,22 +98,33 @@ class Loop:
         processes: Callable[[], dict[int, list[int]]] | None = getattr(engine, "processes", None)
         used_s = (lambda: cpu_seconds([os.getpid()], processes())) if processes else dict
         counted = memory.at_hand() if processes else None
-        traffic = Traffic(self.topology, self._met, scheduler.books.profiles, bool(counted and counted.least))
-        counting = Counting(self.topology, counted, traffic.window) if counted else None
-        self.others = Others(self.topology, used_s, self._ran_since, scheduler.policy.tuning, os.cpu_count(), traffic)
-        self._watch = Watch(self.topology, None if processes else [], self.others.window, counting)
-        self._lessons = Lessons(self.topology, scheduler, self._watch, self._running)
+        traffic = TrafficAttribution(
+            self.topology, self._met, scheduler.books.profiles, bool(counted and counted.least)
+        )
+        counting = MemoryCounter(self.topology, counted, traffic.window) if counted else None
+        self.others = BackgroundLoad(
+            self.topology, used_s, self._ran_since, scheduler.policy.tuning, os.cpu_count(), traffic
+        )
+        self._watch = MachineMonitor(self.topology, None if processes else [], self.others.window, counting)
+        self._lessons = RunLearner(self.topology, scheduler, self._watch, self._running)
         self._down: set[int] = set()
         self._trials: dict[tuple[str, int], TaskRun] = {}  # kernels on device kinds that they have never run on
-        self._events: deque[Event] = deque()  # for the core
-        self._early: dict[int, Event] = {}  # gangs that have finished, of which the core has not heard
+        self._events: deque[SchedulerEvent] = deque()  # for the core
+        self._early: dict[int, SchedulerEvent] = {}  # gangs that have finished, of which the core has not heard
         self._wakes_s = math.inf  # when the policy wants to be asked again
-        self._own_time = OwnTime(len(self._on))
+        self._own_time = HandlingTime(len(self._on))
         self._zero_s = time.monotonic()  # policies are told the time since then: they take theirs to have begun at 0
-        self.saving = Saving(engine, checkpoints, lambda run: scheduler.books.keep_running(run.job.row, run.index))
+        self.saving = TrainingSupervisor(
+            engine, checkpoints, lambda run: scheduler.books.forbid_preemption(run.job.row, run.index)
+        )
         rounds.done = self._post
-        self.rounds = Attendance(
-            rounds, checkpoints, scheduler, self._on, self._left_s, lambda: self._events.append(Event(happened.ROUND))
+        self.rounds = TrainingJobTracker(
+            rounds,
+            checkpoints,
+            scheduler,
+            self._on,
+            self._left_s,
+            lambda: self._events.append(SchedulerEvent(happened.ROUND)),
         )
 
     # --- what others ask for; each is run by the loop's own thread
@@ -125,7 +136,7 @@ class Loop:
 
     def cancel(self, job: JobState) -> None:
         """Give a job up."""
-        self._give_up(job, cancelled(job), CANCELLED)
+        self._abandon(job, cancelled(job), CANCELLED)
 
     def attempt(self, number: int) -> TaskRun | None:
         """The task that an attempt runs; None if it has ended."""
@@ -161,7 +172,7 @@ class Loop:
             self.step(3600.0)
         self._watch.close()
         self.rounds.close()
-        self._give_all_up(EngineError("the cluster was closed", hint="read results before it is closed"))
+        self._abandon_all(EngineError("the cluster was closed", hint="read results before it is closed"))
 
     def step(self, timeout_s: float) -> None:
         """A cycle; if that fails, it is the last one, and who waits for a job is told."""
@@ -170,41 +181,41 @@ class Loop:
         except Exception as error:
             log.exception("the loop has ended")
             self.closing = True
-            self._give_all_up(EngineError(f"the scheduler has ended: {type(error).__name__}: {error}"))
+            self._abandon_all(EngineError(f"the scheduler has ended: {type(error).__name__}: {error}"))
             self.failed()
 
     def cycle(self, timeout_s: float) -> None:
         """Hear what has happened, have the core decide what follows, and then learn from it."""
         wakes_in_s = max(self._wakes_s - time.monotonic(), 0.0)
         events = self.engine.poll(min(timeout_s, wakes_in_s, self.saving.wait_s(), self.rounds.wait_s()))
-        self._own_time.heard(time.monotonic())
+        self._own_time.events_received(time.monotonic())
         for event in events:
-            self._heard(event)
-        self.saving.look()
+            self._on_event(event)
+        self.saving.poll()
         while self.requests:
             self.requests.popleft()()
-        self.rounds.attend(time.monotonic())
+        self.rounds.update(time.monotonic())
         if not self._events and time.monotonic() >= self._wakes_s:
-            self._events.append(Event(happened.WOKEN))
+            self._events.append(SchedulerEvent(happened.WOKEN))
         while True:
             while self._events:
-                batch = [self._events.popleft() for _ in range(min(len(self._events), AT_ONCE))]
+                batch = [self._events.popleft() for _ in range(min(len(self._events), EVENTS_PER_TURN))]
                 began_s = time.monotonic()
                 answer = self.scheduler.turn(batch, began_s - self._zero_s, self.others.believed(began_s))
-                self._own_time.decided(answer.decisions, time.monotonic() - began_s)
+                self._own_time.turn_taken(answer.decisions, time.monotonic() - began_s)
                 self._wakes_s = began_s + answer.wake_s
                 self._early |= {batch[k].who: batch[k] for k in answer.early.nonzero()[0]}
                 self._carry_out(answer)
-            self._watch.attend(bool(self._attempts))
-            self._let_in()  # only now: gangs may get other numbers, and no event that waits must have an old one
+            self._watch.set_busy(bool(self._attempts))
+            self._admit_waiting()  # only now: gangs may get other numbers, and no event that waits must have an old one
             if not self._events:
                 break
-            self._own_time.heard(time.monotonic())  # of jobs: what letting them in took is theirs
+            self._own_time.events_received(time.monotonic())  # of jobs: what letting them in took is theirs
         self._lessons.learn()
 
     # --- jobs come
 
-    def _let_in(self) -> None:
+    def _admit_waiting(self) -> None:
         let_in = []
         while self._backlog and self.scheduler.books.free:
             job = self._backlog.popleft()
@@ -212,7 +223,7 @@ class Loop:
                 self._admit(job)
                 let_in.append(job)
             except SymphonyError as error:
-                self._give_up(job, error, FAILED)
+                self._abandon(job, error, FAILED)
         heard_s, now_s = self._own_time.heard_s, time.monotonic()
         for job in let_in:  # all are decided on when the last of them is there
             job.admitting_s = now_s - (job.submitted_s if job.heard_s == heard_s else heard_s)  # or of what made room
@@ -239,7 +250,7 @@ class Loop:
         job.admitted, self._arrivals = self._arrivals, self._arrivals + 1
         self._admitted[job.admitted] = job
         self.rounds.admitted(job)
-        self._events.append(Event(happened.ARRIVED, graph=job.row, priority=job.priority))
+        self._events.append(SchedulerEvent(happened.ARRIVED, graph=job.row, priority=job.priority))
 
     def _grow(self, room: Shapes) -> None:
         """Make room in the core; gangs get other numbers there."""
@@ -270,7 +281,7 @@ class Loop:
 
     # --- what the core answers
 
-    def _carry_out(self, answer: Answer) -> None:
+    def _carry_out(self, answer: TurnCommands) -> None:
         slot_of = {int(number): slot for slot, number in enumerate(answer.jobs) if number >= 0}
         for number, job in list(self._admitted.items()):
             if number in slot_of:
@@ -290,7 +301,7 @@ class Loop:
             if run is not None and run.number >= 0:
                 self.saving.stop(run)
 
-    def _begun(self, answer: Answer) -> Iterator[tuple[TaskRun, list[int], bool]]:
+    def _begun(self, answer: TurnCommands) -> Iterator[tuple[TaskRun, list[int], bool]]:
         """What the core has started and the engine does not have."""
         # One that a device has failed under may have started twice within this turn: it is where it started last.
         places = dict(zip(answer.started.tolist(), answer.devices.tolist(), strict=True))
@@ -305,12 +316,12 @@ class Loop:
                 continue  # over, and the core has heard so within this turn
             run.device = devices[0]
             if run.number < 0 and run.job.over.is_set():
-                self._tell_stopped(run)  # its job was given up in the same turn
+                self._report_stopped(run)  # its job was given up in the same turn
             elif run.number < 0:
                 yield run, [device for device in devices if device >= 0], False
 
     def _ahead(
-        self, answer: Answer, to_send: list[tuple[TaskRun, list[int], bool]]
+        self, answer: TurnCommands, to_send: list[tuple[TaskRun, list[int], bool]]
     ) -> Iterator[tuple[TaskRun, list[int], bool]]:
         """What may be sent ahead: the next of a queue, while everything on its device is short."""
         sent = [len(runs) for runs in self._on]
@@ -319,9 +330,11 @@ class Loop:
             sent[device] += 1
         if not any(sent):
             return
-        short = [all(self._seconds(run, device) < SHORT_S for run in runs) for device, runs in enumerate(self._on)]
+        short = [
+            all(self._seconds(run, device) < SHORT_KERNEL_S for run in runs) for device, runs in enumerate(self._on)
+        ]
         for run, device in new:
-            short[device] = short[device] and self._seconds(run, device) < SHORT_S
+            short[device] = short[device] and self._seconds(run, device) < SHORT_KERNEL_S
         if not any(short):
             return
         for gang, device in self.scheduler.queued():
@@ -331,13 +344,13 @@ class Loop:
             if found.number >= 0 or found.value is not None or found.kernel.options.workers > 1:
                 continue
             seconds = self._seconds(found, device)
-            room = min(max(AHEAD_S / seconds, 1.0), AHEAD)
-            short[device] = seconds < SHORT_S and sent[device] < self._slots[device] * (1 + room)
+            room = min(max(MAX_AHEAD_S / seconds, 1.0), MAX_AHEAD_TASKS)
+            short[device] = seconds < SHORT_KERNEL_S and sent[device] < self._slots[device] * (1 + room)
             if short[device]:
                 sent[device] += 1
                 yield found, [device], True
 
-    def _run_of(self, gang: int, answer: Answer) -> TaskRun | None:
+    def _run_of(self, gang: int, answer: TurnCommands) -> TaskRun | None:
         """The task of a gang; None if its job has left the core."""
         tasks = self.scheduler.books.shapes.tasks
         job = self._admitted.get(int(answer.jobs[gang // tasks]))
@@ -388,7 +401,7 @@ class Loop:
 
     # --- what the engine says
 
-    def _heard(self, event: EngineEvent) -> None:
+    def _on_event(self, event: EngineEvent) -> None:
         if isinstance(event, DeviceDown):
             self._device_down(event)
         elif isinstance(event, DeviceUp):
@@ -412,26 +425,26 @@ class Loop:
             attempt.ended = attempt.ended or "given up"
             if isinstance(event, Finished):
                 self.engine.free(event.value)
-            self._tell_stopped(run)
+            self._report_stopped(run)
             self._forget(run.job)
         elif isinstance(event, Finished):
             attempt.ended, attempt.cold = "done", event.cold
             self._lessons.ended(run, devices[0], event, self._own_time.held_s(run, devices[0], event))
             self._end_trial(run)
             run.value = event.value
-            self._tell_finished(run)
+            self._report_finished(run)
         elif isinstance(event, Stopped):
             attempt.ended = "stopped"
-            self._tell_stopped(run)
+            self._report_stopped(run)
         else:
             attempt.ended = event.message or event.why
             self._failed(run, event)
 
-    def _tell_finished(self, run: TaskRun) -> None:
+    def _report_finished(self, run: TaskRun) -> None:
         """Tell the core, and whoever waits for the value."""
         job, books = run.job, self.scheduler.books
         run.device = -1
-        self._events.append(Event(happened.FINISHED, self._gang(run)))
+        self._events.append(SchedulerEvent(happened.FINISHED, self._gang(run)))
         now = time.monotonic()
         for index in job.readers[run.index]:
             reader = job.runs[index]
@@ -453,12 +466,12 @@ class Loop:
         if not run.readers and run.index not in run.job.graph.outputs:
             self.engine.free(value_of(run))
 
-    def _tell_stopped(self, run: TaskRun) -> None:
+    def _report_stopped(self, run: TaskRun) -> None:
         """It has to be placed again, unless its job is given up; if the core has not started it, it still waits."""
         if run.device >= 0:
             run.device = -1
             self.rounds.stopped(run)
-            self._events.append(Event(happened.STOPPED, self._gang(run)))
+            self._events.append(SchedulerEvent(happened.STOPPED, self._gang(run)))
 
     def _gang(self, run: TaskRun) -> int:
         return run.job.slot * self.scheduler.books.shapes.tasks + run.index
@@ -467,16 +480,18 @@ class Loop:
         """Whether a kernel was on a device at some time since then. Any thread may ask."""
         return bool(self._on[device]) or self._left_s[device] >= since_s
 
-    def _met(self, since_s: float) -> list[Ran]:
+    def _met(self, since_s: float) -> list[PastRun]:
         """Runs that have ended since then, or have not. Any thread may ask."""
         return [*self._lessons.since(since_s), *self._running()]
 
-    def _running(self) -> Iterator[Ran]:
+    def _running(self) -> Iterator[PastRun]:
         """What the engine runs; of what was sent ahead nobody knows whether it has begun."""
         for device, runs in enumerate(self._on):
             sent = ((run.kernel.key, run.attempts[-1]) for run in tuple(runs))  # the loop may change it meanwhile
             yield from (
-                Ran(k, self._kind_name(device), device, a.sent_s, math.inf, math.nan) for k, a in sent if not a.ahead
+                PastRun(k, self._kind_name(device), device, a.sent_s, math.inf, math.nan)
+                for k, a in sent
+                if not a.ahead
             )
 
     def _end_trial(self, run: TaskRun) -> None:
@@ -485,13 +500,13 @@ class Loop:
 
     def _failed(self, run: TaskRun, event: Failed) -> None:
         self._end_trial(run)
-        self._tell_stopped(run)
+        self._report_stopped(run)
         if is_run_again(run, event):
             run.lost += 1
             log.warning("%s: %s; it is run again", run.job.where(run), event.message)
         else:
             run.job.cause = event.exception
-            self._give_up(run.job, error_of(run, event), FAILED)
+            self._abandon(run.job, error_of(run, event), FAILED)
 
     # --- devices
 
@@ -499,7 +514,7 @@ class Loop:
         self._down.add(event.device)
         kind = self._kind[event.device]
         log.warning("device %s is down: %s", self.topology.devices[event.device].name, event.why)
-        self._events.append(Event(happened.FAILED, event.device))
+        self._events.append(SchedulerEvent(happened.FAILED, event.device))
         all_down = self._all_down(kind)
         for job in list(self._admitted.values()):
             for run in job.runs if all_down else ():
@@ -512,18 +527,18 @@ class Loop:
                 for run in job.runs:
                     self._check_runnable(run)
             except InfeasibleError as error:
-                self._give_up(job, error, FAILED)
+                self._abandon(job, error, FAILED)
 
     def _device_up(self, device: int) -> None:
         """What may run there, and waits in a queue elsewhere, is placed again: it went there while this was away."""
         self._down.discard(device)
-        self._events.append(Event(happened.REPAIRED, device))
+        self._events.append(SchedulerEvent(happened.REPAIRED, device))
         books, jobs = self.scheduler.books, {job.slot: job for job in self._admitted.values()}
         for gang, _ in self.scheduler.queued():
             run = jobs[gang // books.shapes.tasks].runs[gang % books.shapes.tasks]
             sent_ahead = run.number >= 0 or run.value is not None  # the engine does not give it back
             if not sent_ahead and self._kind[device] in books.kinds_of(run.kernel):
-                self._events.append(Event(happened.RECALLED, gang))
+                self._events.append(SchedulerEvent(happened.RECALLED, gang))
 
     def _check_runnable(self, run: TaskRun) -> None:
         """Refuse a task for which too few devices are up."""
@@ -547,10 +562,10 @@ class Loop:
             job.error = error
         for index in set(job.graph.outputs):
             self.engine.free(value_of(job.runs[index]))
-        self.saving.over(job)
+        self.saving.job_over(job)
         self._close(job, FAILED if job.error else DONE)
 
-    def _give_up(self, job: JobState, error: SymphonyError, status: str) -> None:
+    def _abandon(self, job: JobState, error: SymphonyError, status: str) -> None:
         if job.over.is_set():
             return
         job.error = error
@@ -559,7 +574,7 @@ class Loop:
         if job.admitted in self._admitted:
             tasks = self.scheduler.books.shapes.tasks
             self._early = {gang: event for gang, event in self._early.items() if gang // tasks != job.slot}
-            self._events.append(Event(happened.DROPPED, job.slot))
+            self._events.append(SchedulerEvent(happened.DROPPED, job.slot))
         self._close(job, status)
         for run in job.runs:
             self._end_trial(run)
@@ -571,7 +586,7 @@ class Loop:
         """Free what a job that was given up has made, once nothing of it runs any more."""
         if any(run.number >= 0 for run in job.runs):
             return
-        self.saving.over(job)
+        self.saving.job_over(job)
         for run in job.runs:
             self.engine.free(run.arguments)
             if run.value is not None:
@@ -583,7 +598,7 @@ class Loop:
         if job.heard is not None:
             job.heard(job)
 
-    def _give_all_up(self, error: EngineError) -> None:
+    def _abandon_all(self, error: EngineError) -> None:
         while self.requests:
             self.requests.popleft()()
         for job in [*self._backlog, *self._admitted.values()]:

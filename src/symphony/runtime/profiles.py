@@ -1,5 +1,5 @@
 """What was learned of kernels by running them: how long they take (`timing.py`), what they ask of memory (`demand.py`),
-and what the machine told of itself meanwhile (`watching.py`).
+and what the machine told of itself meanwhile (`machine_monitor.py`).
 
 Kept as JSON in `$XDG_DATA_HOME/symphony` (`~/.local/share/…`).
 """
@@ -19,13 +19,13 @@ import numpy as np
 
 from symphony.problem.errors import DataError, SymphonyWarning
 from symphony.problem.units import show
-from symphony.runtime.demand import LEAST_S, LEVELS, Demand, Ran, load_of
-from symphony.runtime.seen import PCIE, Seen
+from symphony.runtime.demand import MIN_RUN_S, SHARE_LEVELS, Demand, PastRun, load_of
+from symphony.runtime.run_figures import PCIE_FIGURE, FigureStatistics
 from symphony.runtime.timing import Timing
 
-FORMAT = "symphony.profiles/1"
+PROFILES_FORMAT = "symphony.profiles/1"
 FIRST_RUNS = 3  # first runs of processes that tell enough where there are no others
-WRONG = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)  # what a bad file raises
+BAD_FILE_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)  # what a bad file raises
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class ProfileRow:
     memory_band: tuple[float, float]  # … and what the runs have not ruled out, at 90%
     beside: int  # runs beside others, which told
     counted: bool  # whether its traffic was counted
-    seen: Mapping[str, Seen]  # what the machine told of itself while it ran, by figure
+    seen: Mapping[str, FigureStatistics]  # what the machine told of itself while it ran, by figure
 
     @property
     def memory_shown(self) -> str:
@@ -53,8 +53,8 @@ class ProfileRow:
     @property
     def shown(self) -> str:
         """What the machine told, for people: bytes a second, or shares of the time."""
-        rates = {name: show(float(f"{x.mean:.3g}"), "bytes/s") for name, x in self.seen.items() if name == PCIE}
-        shares = {name: f"{x.mean:.0%}" for name, x in self.seen.items() if name != PCIE}
+        rates = {name: show(float(f"{x.mean:.3g}"), "bytes/s") for name, x in self.seen.items() if name == PCIE_FIGURE}
+        shares = {name: f"{x.mean:.0%}" for name, x in self.seen.items() if name != PCIE_FIGURE}
         return ", ".join(f"{name} {value}" for name, value in (rates | shares).items())
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class Profiles(Mapping[tuple[str, str], Timing]):
         self.path = path
         self._timings: dict[tuple[str, str], Timing] = {}
         self._demands: dict[tuple[str, str], Demand] = {}
-        self._seen: dict[tuple[str, str], dict[str, Seen]] = {}
+        self._seen: dict[tuple[str, str], dict[str, FigureStatistics]] = {}
         if path is not None:
             self._timings, self._demands, self._seen = _load(path)
 
@@ -84,7 +84,7 @@ class Profiles(Mapping[tuple[str, str], Timing]):
         made = cls()
         try:
             made._timings, made._demands, made._seen = _read(json.loads(path.read_bytes()))
-        except WRONG as error:
+        except BAD_FILE_ERRORS as error:
             raise DataError(
                 f"it holds no profiles of this version ({error})",
                 where=str(path),
@@ -116,25 +116,25 @@ class Profiles(Mapping[tuple[str, str], Timing]):
         asks = self._demands.setdefault((kernel, device), Demand())
         asks.counted, asks.least = (share, precision), least
 
-    def seen(self, kernel: str, device: str) -> Mapping[str, Seen]:
+    def seen(self, kernel: str, device: str) -> Mapping[str, FigureStatistics]:
         """What the machine told of itself while a kernel ran on a device kind, by figure."""
         return self._seen.get((kernel, device), {})
 
     def learn(
         self,
-        ran: Ran,
+        ran: PastRun,
         size: float,
         seconds: float,
         *,
         busy_s: float = math.nan,
         cold: bool = False,
-        company: Sequence[tuple[Ran, float]] = (),
+        company: Sequence[tuple[PastRun, float]] = (),
         seen: Mapping[str, float] | None = None,
     ) -> None:
         """Take in a run of so many seconds, in which the processor worked for `busy_s` (NaN = not known)."""
         for name, value in (seen or {}).items():
-            self._seen.setdefault((ran.kernel, ran.kind), {}).setdefault(name, Seen()).add(value)
-        if seconds < LEAST_S or cold:
+            self._seen.setdefault((ran.kernel, ran.kind), {}).setdefault(name, FigureStatistics()).add(value)
+        if seconds < MIN_RUN_S or cold:
             self.timing(ran.kernel, ran.kind).learn(size, seconds, shared=bool(company), cold=cold)
             return
         key = ran.kernel, ran.kind
@@ -143,7 +143,7 @@ class Profiles(Mapping[tuple[str, str], Timing]):
         longer, unsure = demand.slower(load)
         timing = self.timing(ran.kernel, ran.kind)
         timing.learn(size, seconds / math.exp(longer), shared=unsure > timing.noise_std)
-        demand.learn(size, seconds if math.isnan(busy_s) else max(busy_s, LEAST_S), load)
+        demand.learn(size, seconds if math.isnan(busy_s) else max(busy_s, MIN_RUN_S), load)
 
     def doubt(self, kernel: str, device: str, digest: str) -> None:
         """The code of a kernel is this; if it was another, what was learned is not as sure."""
@@ -187,7 +187,7 @@ class Profiles(Mapping[tuple[str, str], Timing]):
             {"kernel": kernel, "device": device, **{name: asdict(x) for name, x in [*figures.items()]}}
             for (kernel, device), figures in [*self._seen.items()]
         ]
-        return {"format": FORMAT, "timings": entries, "demands": demands, "seen": seen}
+        return {"format": PROFILES_FORMAT, "timings": entries, "demands": demands, "seen": seen}
 
     @classmethod
     def of(cls, content: dict[str, Any]) -> Profiles:
@@ -216,7 +216,9 @@ def default_path() -> Path:
     return Path(base).expanduser() / "symphony" / "profiles.json"
 
 
-Known = tuple[dict[tuple[str, str], Timing], dict[tuple[str, str], Demand], dict[tuple[str, str], dict[str, Seen]]]
+Known = tuple[
+    dict[tuple[str, str], Timing], dict[tuple[str, str], Demand], dict[tuple[str, str], dict[str, FigureStatistics]]
+]
 
 
 def _load(path: Path) -> Known:
@@ -225,14 +227,14 @@ def _load(path: Path) -> Known:
         return _read(json.loads(path.read_bytes()))
     except FileNotFoundError:
         return {}, {}, {}
-    except WRONG as error:
+    except BAD_FILE_ERRORS as error:
         text = f"{path} holds no profiles of this version ({error}); kernels are learned anew"
         warnings.warn(SymphonyWarning(text), stacklevel=2)
         return {}, {}, {}
 
 
 def _read(content: Any) -> Known:
-    if content["format"] != FORMAT:
+    if content["format"] != PROFILES_FORMAT:
         raise ValueError(f"its format is {content['format']!r}")
     timings, demands, seen = {}, {}, {}
     for entry in content["timings"]:
@@ -260,8 +262,8 @@ def _timing(fields: Mapping[str, Any]) -> Timing:
     return timing
 
 
-def _figure(fields: Mapping[str, Any]) -> Seen:
-    figure = Seen(**fields)
+def _figure(fields: Mapping[str, Any]) -> FigureStatistics:
+    figure = FigureStatistics(**fields)
     if not np.isfinite([figure.mean, figure.squares]).all() or figure.runs < 1:
         raise ValueError("a figure makes no sense")
     return figure
@@ -275,7 +277,7 @@ def _demand(fields: Mapping[str, Any]) -> Demand:
     given: dict[str, Any] = {name: np.asarray(x) if isinstance(x, list) else x for name, x in fields.items()}
     asks = Demand(**given)
     tables = [asks.weights, asks.fixed, asks.slope, asks.fixed_var, asks.both_cov, asks.slope_var]
-    if any(np.shape(table) != LEVELS.shape for table in tables):
+    if any(np.shape(table) != SHARE_LEVELS.shape for table in tables):
         raise ValueError("a belief about demands has another shape")
     if not np.isfinite(tables).all() or min(asks.weights) < 0 or sum(asks.weights) <= 0 or asks.weight <= 0:
         raise ValueError("a number of a demand makes no sense")

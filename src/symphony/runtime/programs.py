@@ -12,20 +12,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from symphony.baselines.rounds import PlansOnHost
+from symphony.baselines.round_planning import HostPlanner
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.problem.speeds import BeliefArrays
-from symphony.runtime.books import LEARNED, Books
-from symphony.runtime.others import UNKNOWN, Load
+from symphony.runtime.background_load import UNREAD_LOAD, RowLoads
+from symphony.runtime.live_workload import LEARNED_ARRAYS, LiveWorkload
 from symphony.runtime.packing import Packed, Packing
-from symphony.runtime.turn import Answer, Event, Told, heard, take_turn, told
+from symphony.runtime.turn import PackedInputs, SchedulerEvent, TurnCommands, pack_events, take_turn, unpack_events
 from symphony.scheduling import state
 from symphony.scheduling.policy import Policy
 from symphony.scheduling.state import QUEUED, Core
 
 # A turn is many small operations: what costs time is compiling them, and the older code generator takes half as long
 # for a program that is as fast.
-OPTIONS: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False, "xla_llvm_disable_expensive_passes": True}
+COMPILER_OPTIONS: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False, "xla_llvm_disable_expensive_passes": True}
 _lock = threading.Lock()
 _compiled: dict[Any, Any] = {}
 
@@ -42,21 +42,21 @@ def keep_programs(folder: Path) -> None:
 
 
 @dataclass
-class Result:
+class TurnResult:
     """What a turn leaves behind."""
 
     core: Packed
     policy_state: Any
-    answer: Answer
+    answer: TurnCommands
 
 
-class Program:
+class TurnProgram:
     """A policy's turns for books of one shape. Everything runs on the CPU: the accelerators are for kernels."""
 
-    def __init__(self, policy: Policy, books: Books, seed: int = 0) -> None:
+    def __init__(self, policy: Policy, books: LiveWorkload, seed: int = 0) -> None:
         self.policy = policy
         self._device = jax.devices("cpu")[0]
-        self._unknown = np.repeat(np.array(UNKNOWN, np.float32)[:, None], books.t.capacity.shape[0], axis=1)
+        self._unknown = np.repeat(np.array(UNREAD_LOAD, np.float32)[:, None], books.t.capacity.shape[0], axis=1)
         self._t = Packing.of(books.t)
         self._w = Packing.of(_fixed(books.w))
         self._core = Packing.of(state.empty(books.t, books.w, books.shapes.jobs))
@@ -73,11 +73,11 @@ class Program:
             self._topology: Packed = jax.device_put(self._t.pack(books.t), self._device)
             self._turn = self._compile(books)
 
-    def empty(self, books: Books) -> Packed:
+    def empty(self, books: LiveWorkload) -> Packed:
         """A core before its first event."""
         return jax.device_put(self._core.pack(state.empty(books.t, books.w, books.shapes.jobs)), self._device)
 
-    def begin(self, books: Books) -> Any:
+    def begin(self, books: LiveWorkload) -> Any:
         """The policy's state before its first decision."""
         with jax.default_device(self._device):
             # Strong types: a weakly typed leaf would make the second turn compile again.
@@ -103,40 +103,40 @@ class Program:
 
     def take(
         self,
-        books: Books,
+        books: LiveWorkload,
         core: Packed,
         policy_state: Any,
-        events: list[Event],
+        events: list[SchedulerEvent],
         now_s: float,
-        others: Load | None = None,
-    ) -> Result:
+        others: RowLoads | None = None,
+    ) -> TurnResult:
         """One turn. Changes nothing: who does not like the result has the core as it was."""
         with jax.default_device(self._device):
             self._read(books)
             known = (self._policy, self._topology, self._workload, books.learned, self._speeds(books))
             given = (core, policy_state, self._prepared, self._at(events, now_s, others), self._key)
             after, policy_state, answer = self._turn(*known, *given)
-        return Result(after, policy_state, Answer.of(np.asarray(answer), self._lanes, self._workers))
+        return TurnResult(after, policy_state, TurnCommands.of(np.asarray(answer), self._lanes, self._workers))
 
-    def _at(self, events: list[Event], now_s: float, others: Load | None = None) -> Told:
+    def _at(self, events: list[SchedulerEvent], now_s: float, others: RowLoads | None = None) -> PackedInputs:
         """What a turn is told. Of others, before anything was read: little, and not much of it."""
         load = self._unknown.copy()
         if others is not None:
             load[:, : len(others[0])] = others
-        return told(events, now_s, load)
+        return pack_events(events, now_s, load)
 
-    def _speeds(self, books: Books) -> BeliefArrays | None:
+    def _speeds(self, books: LiveWorkload) -> BeliefArrays | None:
         """Of training jobs, for policies that plan by them; others go by the mean, which is in the books."""
-        return books.told if isinstance(self.policy, PlansOnHost) else None
+        return books.believed if isinstance(self.policy, HostPlanner) else None
 
-    def _read(self, books: Books) -> None:
+    def _read(self, books: LiveWorkload) -> None:
         """Take over graphs that have changed."""
         if self._version != books.version:
             self._workload = jax.device_put(self._w.pack(_fixed(books.w)), self._device)
             self._prepared = self._prepare(self.policy, books.t, books.w)
             self._version = books.version
 
-    def _compile(self, books: Books) -> Any:
+    def _compile(self, books: LiveWorkload) -> Any:
         self._read(books)
         given = (self._policy, self._topology, self._workload, self.begin(books), self._prepared)
         forms = tuple(
@@ -148,7 +148,7 @@ class Program:
                 _compiled[key] = self._build(books)
             return _compiled[key]
 
-    def _build(self, books: Books) -> Any:
+    def _build(self, books: LiveWorkload) -> Any:
         t_form, w_form, core_form, policy_form, code = self._t, self._w, self._core, self._form, self._code
 
         def turn(
@@ -166,7 +166,10 @@ class Program:
             topology: TopologyArrays = t_form.unpack(t)
             fixed: WorkloadArrays = w_form.unpack(w)
             workload = eqx.tree_at(
-                lambda x: [getattr(x, name) for name in LEARNED], fixed, list(learned), is_leaf=lambda x: x is None
+                lambda x: [getattr(x, name) for name in LEARNED_ARRAYS],
+                fixed,
+                list(learned),
+                is_leaf=lambda x: x is None,
             )
             after, new, answer = take_turn(
                 eqx.combine(jax.tree.unflatten(policy_form, policy), code),
@@ -175,7 +178,7 @@ class Program:
                 core_form.unpack(core),
                 state,
                 prepared,
-                heard(moment),
+                unpack_events(moment),
                 key,
                 speeds,
             )
@@ -194,7 +197,7 @@ class Program:
             self._key,
         )
         try:
-            compiled = jax.jit(turn, compiler_options=OPTIONS)
+            compiled = jax.jit(turn, compiler_options=COMPILER_OPTIONS)
             jax.block_until_ready(compiled(*arguments))
         except jax.errors.JaxRuntimeError:  # another XLA, which does not have these options
             compiled = jax.jit(turn)
@@ -204,4 +207,4 @@ class Program:
 
 def _fixed(w: WorkloadArrays) -> WorkloadArrays:
     """Without what is learned, which travels by itself."""
-    return eqx.tree_at(lambda x: [getattr(x, name) for name in LEARNED], w, [None] * len(LEARNED))
+    return eqx.tree_at(lambda x: [getattr(x, name) for name in LEARNED_ARRAYS], w, [None] * len(LEARNED_ARRAYS))

@@ -20,8 +20,12 @@ if TYPE_CHECKING:
     from symphony.runtime.jobs import TaskRun
 
 log = logging.getLogger("symphony.runtime")
-LATELY_S, APART_S, MARKS = 30.0, 2.0, 3  # what counts for the speed: so long, in such parts; but so many at least
-BYTES = 1 << 16  # more is no progress file
+SPEED_WINDOW_S, MIN_MARK_GAP_S, MIN_MARKS = (
+    30.0,
+    2.0,
+    3,
+)  # what counts for the speed: so long, in such parts; but so many at least
+MAX_PROGRESS_BYTES = 1 << 16  # more is no progress file
 
 
 class Unread(Enum):
@@ -54,7 +58,7 @@ class Progress:
             return float("nan")
         (first_s, first), (last_s, last) = self.marks[0], self.marks[-1]
         took_s = (last_s - first_s) / (last - first)
-        late = self.heard_s - last_s > 2 * took_s + APART_S  # the next step should have come by now
+        late = self.heard_s - last_s > 2 * took_s + MIN_MARK_GAP_S  # the next step should have come by now
         return (last - first) / ((self.heard_s if late else last_s) - first_s)
 
 
@@ -62,7 +66,7 @@ def read(folder: Path, attempt: str, steps: int, before: Progress | None, now_s:
     """What the run of this attempt says, at a time of `time.monotonic`; `before`: what it said last."""
     try:
         with (folder / "progress").open("rb") as file:
-            told = json.loads(file.read(BYTES))
+            told = json.loads(file.read(MAX_PROGRESS_BYTES))
     except OSError:
         return Unread.ABSENT
     except (ValueError, RecursionError):
@@ -94,10 +98,10 @@ def _marks(before: tuple[tuple[float, int], ...], now_s: float, step: int) -> tu
     if before and (step == before[-1][1] or now_s <= before[-1][0]):
         return before
     kept = list(before)
-    if len(kept) > 1 and kept[-1][0] - kept[-2][0] < APART_S:
+    if len(kept) > 1 and kept[-1][0] - kept[-2][0] < MIN_MARK_GAP_S:
         kept.pop()
     kept.append((now_s, step))
-    return tuple(mark for k, mark in enumerate(kept) if mark[0] >= now_s - LATELY_S or k >= len(kept) - MARKS)
+    return tuple(mark for k, mark in enumerate(kept) if mark[0] >= now_s - SPEED_WINDOW_S or k >= len(kept) - MIN_MARKS)
 
 
 def refresh(run: TaskRun) -> None:
@@ -121,7 +125,7 @@ def saved_before(folder: Path, steps: int) -> int:
     """The step that runs before this one have saved, by what they said last; 0 if nobody knows."""
     try:
         with (folder / "progress").open("rb") as file:
-            saved = json.loads(file.read(BYTES))["saved"]
+            saved = json.loads(file.read(MAX_PROGRESS_BYTES))["saved"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return 0
     return saved if units.is_whole(saved, 0, steps) else 0

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from symphony.runtime.jobs import Attempt, JobState, TaskRun
 
 
-NOT_LET_IN = "waits until the job is let in"
-WENT = 5  # steps from which a training job went on, that are named
+WAITS_FOR_ADMISSION = "waits until the job is let in"
+MAX_SHOWN_RESUMES = 5  # steps from which a training job went on, that are named
 
 
 @dataclass(frozen=True)
-class TaskStory:
+class TaskHistory:
     """What became of a task. Times are on any one clock."""
 
     name: str
@@ -31,7 +31,7 @@ class TaskStory:
 
 
 @dataclass(frozen=True)
-class Story:
+class JobHistory:
     """What became of a job."""
 
     title: str
@@ -40,41 +40,41 @@ class Story:
     submitted_s: float
     ended_s: float  # NaN = it is not over
     error: str
-    tasks: Sequence[TaskStory]
+    tasks: Sequence[TaskHistory]
 
 
-def story(job: JobState) -> Story:
+def job_history(job: JobState) -> JobHistory:
     """That of a job of this process."""
     tasks = [
-        TaskStory(run.name, run.kernel.name, run.attempts, run.ready_s, run.trial >= 0, _waits(job, run), _steps(run))
+        TaskHistory(run.name, run.kernel.name, run.attempts, run.ready_s, run.trial >= 0, _waits(job, run), _steps(run))
         for run in job.runs
     ]
     title = f"job {job.number} ({job.graph.name!r})"
     error = job.error.message if job.error is not None else ""
-    return Story(title, job.graph.name, job.status, job.submitted_s, job.ended_s, error, tasks)
+    return JobHistory(title, job.graph.name, job.status, job.submitted_s, job.ended_s, error, tasks)
 
 
-def explain(told: Story, now_s: float) -> str:
+def explain(history: JobHistory, now_s: float) -> str:
     """One line for each run of each task, and why what waits does."""
-    over = math.isfinite(told.ended_s)
-    took = (told.ended_s if over else now_s) - told.submitted_s
-    lines = [f"{told.title}: {told.status} {'after' if over else 'for'} {_s(took)}"]
-    if told.error:
-        lines.append(f"  {told.error}")
-    width = max(len(task.name) for task in told.tasks)
-    for task in told.tasks:
+    over = math.isfinite(history.ended_s)
+    took = (history.ended_s if over else now_s) - history.submitted_s
+    lines = [f"{history.title}: {history.status} {'after' if over else 'for'} {_s(took)}"]
+    if history.error:
+        lines.append(f"  {history.error}")
+    width = max(len(task.name) for task in history.tasks)
+    for task in history.tasks:
         before_s = task.ready_s
         for attempt in task.attempts:
-            lines.append(f"  {task.name:<{width}}  {_told(task, attempt, before_s, now_s)}")
+            lines.append(f"  {task.name:<{width}}  {_attempt_line(task, attempt, before_s, now_s)}")
             before_s = max(before_s, _end_s(attempt))
         if not over and (not task.attempts or task.attempts[-1].ended not in ("", "done")):
             lines.append(f"  {task.name:<{width}}  {task.waits}")
         if task.steps and task.attempts:
-            lines.append(f"  {task.name:<{width}}  {_went(task)}")
+            lines.append(f"  {task.name:<{width}}  {_resumes_line(task)}")
     return "\n".join(lines)
 
 
-def _went(task: TaskStory) -> str:
+def _resumes_line(task: TaskHistory) -> str:
     """How often a training job was saved, stopped and went on, and from where."""
     said = [attempt.progress for attempt in task.attempts if attempt.progress is not None]
     step = said[-1].step if said else 0
@@ -84,8 +84,8 @@ def _went(task: TaskStory) -> str:
     stopped = sum(attempt.ended == "stopped" for attempt in task.attempts)
     lost = sum(attempt.ended not in ("", "done", "stopped") for attempt in task.attempts)
     later = [str(progress.began) for k, progress in enumerate(said) if k or progress.began]
-    often = f" {len(later)} times, the last ones" if len(later) > WENT else ""
-    went = f"; went on{often} from step {', '.join(later[-WENT:])}" if later else ""
+    often = f" {len(later)} times, the last ones" if len(later) > MAX_SHOWN_RESUMES else ""
+    went = f"; went on{often} from step {', '.join(later[-MAX_SHOWN_RESUMES:])}" if later else ""
     counts = {"saved": sum(progress.saves for progress in said), "stopped": stopped, "lost": lost}
     told = ", ".join(f"{what} {_times(count)}" for what, count in counts.items() if count)
     if not counts["saved"]:
@@ -108,7 +108,7 @@ def _end_s(attempt: Attempt) -> float:
     return end_s if math.isfinite(end_s) else -math.inf
 
 
-def _told(task: TaskStory, attempt: Attempt, before_s: float, now_s: float) -> str:
+def _attempt_line(task: TaskHistory, attempt: Attempt, before_s: float, now_s: float) -> str:
     """What became of a run, which could have begun at `before_s`."""
     expected = f"expected {_s(attempt.expected_s)}, times or over {math.exp(attempt.spread):.1f}"
     first = "; its first run there, to learn how long it takes" if task.trial else ""
@@ -124,7 +124,7 @@ def _told(task: TaskStory, attempt: Attempt, before_s: float, now_s: float) -> s
 
 def _waits(job: JobState, run: TaskRun) -> str:
     if job.row < 0:
-        return NOT_LET_IN
+        return WAITS_FOR_ADMISSION
     return waits_for([job.runs[source].name for source in run.call.reads if job.runs[source].value is None])
 
 
@@ -139,11 +139,11 @@ def _s(seconds: float) -> str:
     return show(float(f"{seconds:.3g}"), "seconds") if math.isfinite(seconds) else "?"
 
 
-def trace(told: Story) -> dict[str, Any]:
+def trace(history: JobHistory) -> dict[str, Any]:
     """A Chrome trace: a process for each device, a thread for each of its slots that was used."""
     runs = [
         (attempt.began_s, attempt.began_s + attempt.seconds, device, task, attempt)
-        for task in told.tasks
+        for task in history.tasks
         for attempt in task.attempts
         for device in attempt.devices
         if math.isfinite(attempt.began_s) and math.isfinite(attempt.seconds)
@@ -161,7 +161,7 @@ def trace(told: Story) -> dict[str, Any]:
                 "name": task.name,
                 "cat": task.kernel,
                 "ph": "X",
-                "ts": (began - told.submitted_s) * 1e6,
+                "ts": (began - history.submitted_s) * 1e6,
                 "dur": (ended - began) * 1e6,
                 "pid": list(devices).index(device) + 1,
                 "tid": slot + 1,
@@ -170,4 +170,4 @@ def trace(told: Story) -> dict[str, Any]:
         )
     for number, device in enumerate(devices, start=1):
         events.append({"name": "process_name", "ph": "M", "pid": number, "args": {"name": device}})
-    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"job": told.graph}}
+    return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"job": history.graph}}

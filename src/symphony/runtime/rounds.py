@@ -21,54 +21,60 @@ from typing import NamedTuple, TypeVar
 from symphony.policies.forecast import JobNow
 from symphony.problem import limits, units
 from symphony.problem.errors import EngineError, InputError
-from symphony.runtime.checkpoints import Checkpoints
-from symphony.runtime.forecasts import Standing, Trains
+from symphony.runtime.checkpoints import CheckpointFolders
+from symphony.runtime.forecasts import ClusterSnapshot, TrainingJobNow
 from symphony.runtime.jobs import JobState, TaskRun
 from symphony.runtime.progress import saved_before
 from symphony.runtime.scheduler import Scheduler
-from symphony.runtime.speeds import Kind, Seen, Speeds, Tables
+from symphony.runtime.speed_beliefs import BeliefTables, JobKind, RoundObservation, SpeedBeliefs
 
 log = logging.getLogger("symphony.runtime")
 ROUND_S = 360.0
-SHORT_S, SHORT = 30.0, 4  # of a round, while there is a kind of which nothing has been seen; so often for each at most
-LOGGED = 1_000  # entries that are kept
-LOOK_S = 1.0  # between looks at who is there
-COME, LATELY_S = 256, 86_400.0  # jobs that have come of late say what is yet to come: so many, no longer ago
+SHORT_ROUND_S, MAX_SHORT_ROUNDS = (
+    30.0,
+    4,
+)  # of a round, while there is a kind of which nothing has been seen; so often for each at most
+MAX_LOG_ENTRIES = 1_000  # entries that are kept
+JOB_SCAN_INTERVAL_S = 1.0  # between looks at who is there
+MAX_RECENT_ARRIVALS, RECENT_ARRIVALS_S = (
+    256,
+    86_400.0,
+)  # jobs that have come of late say what is yet to come: so many, no longer ago
 T = TypeVar("T")
 
 
-class Stand(NamedTuple):
+class JobPosition(NamedTuple):
     """Where a training job is at the end of a round."""
 
     job: int  # as samples have it
     attempt: int
-    kind: Kind
+    kind: JobKind
     device: int  # number of the device kind
     spread: bool  # over several machines
     near: frozenset[int]  # attempts on the same devices
-    neighbours: tuple[Kind, ...] | None  # what they are; None = not all of them are training jobs
+    neighbours: tuple[JobKind, ...] | None  # what they are; None = not all of them are training jobs
     since_s: float  # when something came to those devices, or left, for the last time
     step: float
     at_s: float  # when it had come to that step
 
 
-class Rounds:
+class RoundLearner:
     """Ends rounds. Used by the loop's thread, but for `ask`."""
 
-    def __init__(self, speeds: Speeds, round_s: float, *, threads: bool = True) -> None:
+    def __init__(self, speeds: SpeedBeliefs, round_s: float, *, threads: bool = True) -> None:
         if not units.is_number(round_s, 0.1, limits.SECONDS):
             raise InputError(f"round_s is {round_s!r}", hint="write seconds, 0.1 or more")
         self.speeds, self.round_s = speeds, round_s
         self.due_s = math.inf  # when the present round ends; inf = there is no training job
         self.done: Callable[[Callable[[], None]], None] = lambda then: then()  # has the loop's thread do something
-        self._before: dict[int, Stand] = {}  # at the end of the round before, by attempt
+        self._before: dict[int, JobPosition] = {}  # at the end of the round before, by attempt
         self._thread = ThreadPoolExecutor(1, "symphony-speeds") if threads else None
         self._late: Future | None = None
-        self._known: frozenset[Kind] = frozenset()  # kinds that the newest tables are of
-        self._sampled: frozenset[Kind] = frozenset()  # kinds of which there are samples
-        self._short: Counter[Kind] = Counter()  # rounds that were short for each
+        self._known: frozenset[JobKind] = frozenset()  # kinds that the newest tables are of
+        self._sampled: frozenset[JobKind] = frozenset()  # kinds of which there are samples
+        self._short: Counter[JobKind] = Counter()  # rounds that were short for each
 
-    def attend(self, kinds: Sequence[Kind], now_s: float, believe: Callable[[], None]) -> None:
+    def update(self, kinds: Sequence[JobKind], now_s: float, believe: Callable[[], None]) -> None:
         """Begin and end with the training jobs that there are; look up what is known of those who have just come."""
         if not kinds:
             self.due_s, self._before = math.inf, {}
@@ -77,7 +83,9 @@ class Rounds:
         elif kinds and self.due_s == math.inf:
             self.due_s = self._next_s(kinds, now_s)
 
-    def end(self, stands: Sequence[Stand], kinds: Sequence[Kind], now_s: float, then: Callable[[], None]) -> None:
+    def end(
+        self, stands: Sequence[JobPosition], kinds: Sequence[JobKind], now_s: float, then: Callable[[], None]
+    ) -> None:
         """A round is over; `then` is done when what it has shown is known."""
         seen, before = [], {}
         for stand in stands:
@@ -87,19 +95,21 @@ class Rounds:
             idle = calm and old is not None and stand.step <= old.step
             before[stand.attempt] = old if idle and old is not None else stand
             if old is not None and calm and not idle and stand.neighbours is not None:
-                seen.append(_seen(old, stand))
+                seen.append(_round_observation(old, stand))
         self._before, self.due_s = before, self._next_s(kinds, now_s)
         if not self._learn(seen, now_s, kinds, then):
             log.warning("what training jobs reported in this round is not used: the round before is still learned from")
             then()
 
-    def _next_s(self, kinds: Sequence[Kind], now_s: float) -> float:
+    def _next_s(self, kinds: Sequence[JobKind], now_s: float) -> float:
         """When the round ends that begins now."""
-        new = [kind for kind in kinds if kind not in self._sampled and self._short[kind] < SHORT]
+        new = [kind for kind in kinds if kind not in self._sampled and self._short[kind] < MAX_SHORT_ROUNDS]
         self._short.update(new)
-        return now_s + (min(SHORT_S, self.round_s) if new else self.round_s)
+        return now_s + (min(SHORT_ROUND_S, self.round_s) if new else self.round_s)
 
-    def _learn(self, seen: Sequence[Seen], now_s: float, kinds: Sequence[Kind], then: Callable[[], None]) -> bool:
+    def _learn(
+        self, seen: Sequence[RoundObservation], now_s: float, kinds: Sequence[JobKind], then: Callable[[], None]
+    ) -> bool:
         """Learn, and then have the loop's thread go by it; whether there was time for that."""
         if self._late is not None and not self._late.done():
             return False
@@ -118,7 +128,7 @@ class Rounds:
         self._late = self.ask(learn)
         return True
 
-    def _learned(self, seen: Sequence[Seen], now_s: float, kinds: Sequence[Kind]) -> Tables | None:
+    def _learned(self, seen: Sequence[RoundObservation], now_s: float, kinds: Sequence[JobKind]) -> BeliefTables | None:
         try:
             learner = self.speeds.learner
             told = len(learner.log)
@@ -130,7 +140,7 @@ class Rounds:
         self._sampled = frozenset(named[number] for number in {s.kernel for s in learner.beliefs.store.samples})
         for entry in learner.log[told:]:
             log.info("training jobs: %s: %s", entry.what, entry.why)
-        del learner.log[:-LOGGED], learner.errors[:-LOGGED]
+        del learner.log[:-MAX_LOG_ENTRIES], learner.errors[:-MAX_LOG_ENTRIES]
         return tables
 
     def ask(self, question: Callable[[], T]) -> Future[T]:
@@ -162,20 +172,20 @@ class Rounds:
             self._thread.shutdown(wait=True)
 
 
-def _seen(before: Stand, now: Stand) -> Seen:
+def _round_observation(before: JobPosition, now: JobPosition) -> RoundObservation:
     """What a job has done between two ends of rounds, with nothing changed around it."""
     near = now.neighbours or ()
     steps, seconds = now.step - before.step, now.at_s - before.at_s
-    return Seen(now.job, now.kind, now.device, near, now.spread, seconds, steps)
+    return RoundObservation(now.job, now.kind, now.device, near, now.spread, seconds, steps)
 
 
-class Attendance:
+class TrainingJobTracker:
     """The training jobs of a loop: where they are, what is left of them, and that their rounds end. For its thread."""
 
     def __init__(
         self,
-        rounds: Rounds,
-        checkpoints: Checkpoints,
+        rounds: RoundLearner,
+        checkpoints: CheckpointFolders,
         scheduler: Scheduler,
         on: Sequence[Collection[TaskRun]],
         left_s: Sequence[float],
@@ -188,7 +198,7 @@ class Attendance:
         self._kinds = [kind.name for kind in self._topology.kinds]
         self._runs: set[TaskRun] = set()  # training jobs that are let in and not over
         self._look_s = math.inf  # when somebody has to look who is there
-        self._come: deque[tuple[float, Trains]] = deque(maxlen=COME)
+        self._come: deque[tuple[float, TrainingJobNow]] = deque(maxlen=MAX_RECENT_ARRIVALS)
         # Samples are kept. Jobs that outlive a cluster have the same numbers in the next one; others' begin anew there.
         self._name = "" if checkpoints.keep else os.urandom(6).hex()
         self.close = rounds.close
@@ -203,30 +213,30 @@ class Attendance:
             if run.kernel.options.training is not None:
                 self._runs.add(run)
                 self._look_s = -math.inf
-                self._tell_left(run)  # it may have been saved before a restart
+                self._report_left(run)  # it may have been saved before a restart
                 self._come.append((time.monotonic(), self._trains(run, (), coming=True)))
 
     def stopped(self, run: TaskRun) -> None:
         """A run has ended before its job was done: it goes on from what it saved."""
         if run.kernel.options.training is not None:
-            self._tell_left(run)
+            self._report_left(run)
 
-    def attend(self, now_s: float) -> None:
+    def update(self, now_s: float) -> None:
         """Have a round end when it is time, as long as there are training jobs."""
         if now_s < min(self._look_s, self._rounds.due_s):
             return
         self._runs = {run for run in self._runs if run.value is None and not run.job.over.is_set()}
-        kinds = sorted({Kind.of(run.kernel) for run in self._runs})
-        self._rounds.attend(kinds, now_s, self._scheduler.believe)
-        self._look_s = now_s + LOOK_S if kinds else math.inf
+        kinds = sorted({JobKind.of(run.kernel) for run in self._runs})
+        self._rounds.update(kinds, now_s, self._scheduler.refresh_beliefs)
+        self._look_s = now_s + JOB_SCAN_INTERVAL_S if kinds else math.inf
         if now_s < self._rounds.due_s:
             return
         for run in self._runs:
-            self._tell_left(run)
-        stands = [stand for run in self._runs if (stand := self._stand(run)) is not None]
+            self._report_left(run)
+        stands = [stand for run in self._runs if (stand := self._position(run)) is not None]
         self._rounds.end(stands, kinds, now_s, self._end)
 
-    def now(self, down: frozenset[int]) -> Standing:
+    def now(self, down: frozenset[int]) -> ClusterSnapshot:
         """Where all of them are; `down`: devices that take no work."""
         now_s = time.monotonic()
         devices: dict[TaskRun, list[int]] = {run: [] for run in self._runs}
@@ -239,11 +249,11 @@ class Attendance:
             if run.value is None and not run.job.over.is_set():
                 jobs.append(self._trains(run, tuple(where)))
         jobs.sort(key=lambda one: (one.job, one.task))
-        come = [(at_s, one) for at_s, one in self._come if at_s >= now_s - LATELY_S]
+        come = [(at_s, one) for at_s, one in self._come if at_s >= now_s - RECENT_ARRIVALS_S]
         for_s, silent_s = (come[-1][0] - come[0][0], now_s - come[-1][0]) if come else (0.0, 0.0)
-        return Standing(now_s, jobs, down, [one for _, one in come], for_s, silent_s)
+        return ClusterSnapshot(now_s, jobs, down, [one for _, one in come], for_s, silent_s)
 
-    def _trains(self, run: TaskRun, devices: tuple[int, ...], *, coming: bool = False) -> Trains:
+    def _trains(self, run: TaskRun, devices: tuple[int, ...], *, coming: bool = False) -> TrainingJobNow:
         """A job on these devices; `coming`: as an example of what may come."""
         training, books = run.kernel.options.training, self._scheduler.books
         assert training is not None
@@ -261,13 +271,13 @@ class Attendance:
             # Nobody knows when there will be what it reads, and until then it can run nowhere.
             runs_on=frozenset() if run.missing and not coming else frozenset(books.kinds_of(run.kernel)),
         )
-        return Trains(run.job.number, run.name, Kind.of(run.kernel), now)
+        return TrainingJobNow(run.job.number, run.name, JobKind.of(run.kernel), now)
 
     def _end(self) -> None:
-        self._scheduler.believe()
+        self._scheduler.refresh_beliefs()
         self._ended()
 
-    def _tell_left(self, run: TaskRun) -> None:
+    def _report_left(self, run: TaskRun) -> None:
         training = run.kernel.options.training
         assert training is not None
         self._scheduler.books.steps_left(run.job.row, run.index, self._left(run, training.steps))
@@ -289,7 +299,7 @@ class Attendance:
         named = f"{self._name}/{run.job.number}/{run.name}"
         return int.from_bytes(hashlib.sha256(named.encode()).digest()[:6], "big")
 
-    def _stand(self, run: TaskRun) -> Stand | None:
+    def _position(self, run: TaskRun) -> JobPosition | None:
         """Where a job is; None if it does not run, or is yet to do its first step: how long that takes tells little.
 
         None, too, of a gang on devices of several kinds: how fast it is tells nothing of either.
@@ -304,14 +314,14 @@ class Attendance:
         if len({device.kind for device in here}) > 1:
             return None
         changed_s = [self._left_s[device] for device in devices] + [other.attempts[-1].sent_s for other in others]
-        return Stand(
+        return JobPosition(
             job=self._sampled(run),
             attempt=run.number,
-            kind=Kind.of(run.kernel),
+            kind=JobKind.of(run.kernel),
             device=self._kinds.index(here[0].kind),
             spread=len({device.machine for device in here}) > 1,
             near=frozenset(other.number for other in others),
-            neighbours=tuple(sorted(Kind.of(other.kernel) for other in others)) if trains else None,
+            neighbours=tuple(sorted(JobKind.of(other.kernel) for other in others)) if trains else None,
             since_s=max(changed_s),
             step=step,
             at_s=at_s,

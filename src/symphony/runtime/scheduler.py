@@ -18,21 +18,21 @@ import numpy as np
 from symphony.baselines import EftBelief
 from symphony.problem.errors import PolicyError
 from symphony.problem.topology import Topology
-from symphony.runtime.books import Books, Shapes, grown_core
-from symphony.runtime.others import Load
+from symphony.runtime.background_load import RowLoads
+from symphony.runtime.live_workload import LiveWorkload, Shapes, enlarged_core
 from symphony.runtime.packing import Packed
 from symphony.runtime.profiles import Profiles
-from symphony.runtime.programs import Program, Result
-from symphony.runtime.speeds import Speeds
-from symphony.runtime.timing import tame_mean
-from symphony.runtime.turn import AT_ONCE, Answer, Event
+from symphony.runtime.programs import TurnProgram, TurnResult
+from symphony.runtime.speed_beliefs import SpeedBeliefs
+from symphony.runtime.timing import clipped_mean
+from symphony.runtime.turn import EVENTS_PER_TURN, SchedulerEvent, TurnCommands
 from symphony.scheduling import state
 from symphony.scheduling.policy import Policy, check_instance
 
 log = logging.getLogger("symphony.runtime")
 HEURISTIC = EftBelief()
-KEPT = 4096  # latencies
-HANDLED = 256  # starts over which the time that they took us is averaged: how busy a machine is changes
+MAX_LATENCIES = 4096  # latencies
+HANDLING_AVERAGE_STARTS = 256  # starts over which the time that they took us is averaged: how busy a machine is changes
 
 
 @dataclass
@@ -43,9 +43,9 @@ class Statistics:
     decisions: int = 0
     refused: int = 0
     fallbacks: Counter[str] = field(default_factory=Counter)  # turns that the heuristic took, by reason
-    latency_s: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))  # of turns with decisions
+    latency_s: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_LATENCIES))  # of turns with decisions
     # From when something was heard until a kernel that it let start was sent, less one decision if there were any.
-    handling_s: deque[float] = field(default_factory=lambda: deque(maxlen=HANDLED))
+    handling_s: deque[float] = field(default_factory=lambda: deque(maxlen=HANDLING_AVERAGE_STARTS))
 
     def latency_quantile(self, share: float) -> float:
         """Seconds that a turn with decisions took, for this share of turns or less; NaN if there was none."""
@@ -54,7 +54,7 @@ class Statistics:
     @property
     def mean_handling_s(self) -> float:
         """Seconds for which a slot waits for us, beyond a decision; 0 before anything started."""
-        return tame_mean(tuple(self.handling_s.copy()))  # a copy: the loop may add to it meanwhile
+        return clipped_mean(tuple(self.handling_s.copy()))  # a copy: the loop may add to it meanwhile
 
 
 class Scheduler:
@@ -68,7 +68,7 @@ class Scheduler:
         *,
         timeout_s: float,
         shapes: Shapes | None = None,
-        speeds: Speeds | None = None,
+        speeds: SpeedBeliefs | None = None,
     ) -> None:
         check_instance(policy)
         if policy.cheats:
@@ -76,11 +76,11 @@ class Scheduler:
                 f"{policy.name} wants to see the true background, which no real machine shows",
                 hint='choose another policy, such as "eft-belief"',
             )
-        self.books = Books(topology, profiles, shapes or Shapes(), speeds)
+        self.books = LiveWorkload(topology, profiles, shapes or Shapes(), speeds)
         self.policy, self.timeout_s = policy, timeout_s
         self.statistics = Statistics()
         self._own = type(policy) is type(HEURISTIC)
-        self._programs: dict[bool, Program] = {}  # of the policy (True) and of the heuristic (False)
+        self._programs: dict[bool, TurnProgram] = {}  # of the policy (True) and of the heuristic (False)
         self._states: dict[bool, Any] = {}
         self._broken = ""  # why the policy is not asked any more
         self._late: Future | None = None  # a turn that was given up, and still runs
@@ -96,15 +96,15 @@ class Scheduler:
     def grow(self, shapes: Shapes) -> None:
         """Make room for something larger; compiles again."""
         before, old = self.books.shapes, self._any.unpacked(self._core)
-        self.books = self.books.grown(shapes)
+        self.books = self.books.enlarged(shapes)
         self._programs.clear()
         self._load()
         empty = state.empty(self.books.t, self.books.w, shapes.jobs)
-        self._core = self._any.packed(grown_core(old, empty, before, shapes))
+        self._core = self._any.packed(enlarged_core(old, empty, before, shapes))
 
-    def believe(self) -> None:
+    def refresh_beliefs(self) -> None:
         """Go by what is believed of training jobs now."""
-        self.books.believe()
+        self.books.refresh_beliefs()
 
     def allow(self, gang: int, kinds: int) -> None:
         """Change the device kinds (as bits) that may run a gang."""
@@ -112,9 +112,9 @@ class Scheduler:
         core.runs_on[gang] = kinds
         self._core = self._any.packed(core)
 
-    def turn(self, events: list[Event], now_s: float, others: Load | None = None) -> Answer:
-        """Take a turn, with at most `AT_ONCE` events; `others`: what is believed of their loads."""
-        assert len(events) <= AT_ONCE
+    def turn(self, events: list[SchedulerEvent], now_s: float, others: RowLoads | None = None) -> TurnCommands:
+        """Take a turn, with at most `EVENTS_PER_TURN` events; `others`: what is believed of their loads."""
+        assert len(events) <= EVENTS_PER_TURN
         began = time.perf_counter()
         result, by_policy = None, not self._own and not self._broken
         if by_policy:
@@ -137,7 +137,7 @@ class Scheduler:
         return self._any.queued(self._core)
 
     @property
-    def _any(self) -> Program:
+    def _any(self) -> TurnProgram:
         return next(iter(self._programs.values()))
 
     def _load(self) -> None:
@@ -151,17 +151,17 @@ class Scheduler:
                 self._fall_back("raised", self._broken)
         self._program(False)
 
-    def _program(self, policys: bool) -> Program:
+    def _program(self, policys: bool) -> TurnProgram:
         if policys not in self._programs:
-            program = Program(self.policy if policys else HEURISTIC, self.books)
+            program = TurnProgram(self.policy if policys else HEURISTIC, self.books)
             self._programs[policys] = program
             self._states.setdefault(policys, program.begin(self.books))
         return self._programs[policys]
 
-    def _take(self, policys: bool, events: list[Event], now_s: float, others: Load | None) -> Result:
+    def _take(self, policys: bool, events: list[SchedulerEvent], now_s: float, others: RowLoads | None) -> TurnResult:
         return self._program(policys).take(self.books, self._core, self._states[policys], events, now_s, others)
 
-    def _ask(self, events: list[Event], now_s: float, others: Load | None) -> Result | None:
+    def _ask(self, events: list[SchedulerEvent], now_s: float, others: RowLoads | None) -> TurnResult | None:
         """The policy's turn; None if it is not to be had."""
         if self._late is not None and not self._late.done():
             self.statistics.fallbacks["late"] += 1

@@ -13,12 +13,12 @@ from difflib import get_close_matches
 from typing import Any
 
 from symphony.problem.errors import WorkloadError
-from symphony.runtime.kernels import KernelFunction, Options
+from symphony.runtime.kernels import KernelFunction, KernelOptions
 
-IN_ORDER = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-BY_NAME = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-PLACE = ("rank", "size")  # what a worker of a gang is told
-LONG = 30  # characters of a default that is not shown
+POSITIONAL_KINDS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+KEYWORD_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+GANG_ARGUMENTS = ("rank", "size")  # what a worker of a gang is told
+MAX_SHOWN_DEFAULT_CHARS = 30  # characters of a default that is not shown
 
 Signatures = Mapping[str, inspect.Signature | None]  # of implementations, by device; None: it does not tell
 
@@ -33,7 +33,7 @@ def check(
 ) -> None:
     """Raise `WorkloadError`, naming the argument, unless every implementation can be called so."""
     handle = () if kernel.options.training is None else (None,)
-    place = dict.fromkeys(PLACE) if kernel.options.workers > 1 and not handle else {}
+    place = dict.fromkeys(GANG_ARGUMENTS) if kernel.options.workers > 1 and not handle else {}
     for device, signature in found.items():
         if signature is None:
             continue
@@ -60,35 +60,35 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
         return None
 
 
-def _own(signature: inspect.Signature, options: Options) -> inspect.Signature:
+def _own(signature: inspect.Signature, options: KernelOptions) -> inspect.Signature:
     """The arguments that are for whoever adds a task."""
     parameters = list(signature.parameters.values())
     if options.training is not None:
-        parameters = parameters[1:] if parameters and parameters[0].kind in IN_ORDER else parameters
+        parameters = parameters[1:] if parameters and parameters[0].kind in POSITIONAL_KINDS else parameters
     elif options.workers > 1:
         # What is behind rank or size can only be given by name: in order, it would be taken for these.
-        order = [one.name for one in parameters if one.kind in IN_ORDER]
-        behind = order[min((order.index(name) for name in PLACE if name in order), default=len(order)) :]
+        order = [one.name for one in parameters if one.kind in POSITIONAL_KINDS]
+        behind = order[min((order.index(name) for name in GANG_ARGUMENTS if name in order), default=len(order)) :]
         parameters = [
             one.replace(kind=inspect.Parameter.KEYWORD_ONLY) if one.name in behind else one
             for one in parameters
-            if one.name not in PLACE and not (behind and one.kind == inspect.Parameter.VAR_POSITIONAL)
+            if one.name not in GANG_ARGUMENTS and not (behind and one.kind == inspect.Parameter.VAR_POSITIONAL)
         ]
     return signature.replace(parameters=parameters)
 
 
 def _wrong(
-    signature: inspect.Signature, options: Options, args: Sequence[Any], kwargs: Mapping[str, Any]
+    signature: inspect.Signature, options: KernelOptions, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> tuple[str, str] | None:
     """What is wrong with a call, and a hint besides the signature where there is one; None: nothing of these."""
     own = list(_own(signature, options).parameters.values())
     kinds = {one.kind for one in own}
     any_more, any_name = (kind in kinds for kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD))
-    in_order, by_name = ([one.name for one in own if one.kind in kind] for kind in (IN_ORDER, BY_NAME))
+    in_order, by_name = ([one.name for one in own if one.kind in kind] for kind in (POSITIONAL_KINDS, KEYWORD_KINDS))
     if options.workers > 1 and options.training is None and not any_name:
-        untold = [name for name in PLACE if name not in signature.parameters]
+        untold = [name for name in GANG_ARGUMENTS if name not in signature.parameters]
         if untold:
-            hint = f"define it with {' and '.join(PLACE)}, which tell each worker who it is; then"
+            hint = f"define it with {' and '.join(GANG_ARGUMENTS)}, which tell each worker who it is; then"
             return f"it has {options.workers} workers, and no argument {untold[0]!r}", hint
     if len(args) > len(in_order) and not any_more:
         return f"it is given {len(args)} argument{'s' if len(args) > 1 else ''} in order, and takes {len(in_order)}", ""
@@ -102,7 +102,7 @@ def _wrong(
             return f"it has no argument {name!r}", f"did you mean {close[0]!r}?" if close else ""
     for one in own:
         given = one.name in in_order[: len(args)] or (one.name in kwargs and one.name in by_name)
-        if one.default is one.empty and one.kind in (*IN_ORDER, *BY_NAME) and not given:
+        if one.default is one.empty and one.kind in (*POSITIONAL_KINDS, *KEYWORD_KINDS) and not given:
             return f"argument {one.name!r} is missing", ""
     return None
 
@@ -123,7 +123,7 @@ class _Default:
 
     def __init__(self, value: Any) -> None:
         text = repr(value)
-        self._text = text if len(text) <= LONG else "…"
+        self._text = text if len(text) <= MAX_SHOWN_DEFAULT_CHARS else "…"
 
     def __repr__(self) -> str:
         return self._text

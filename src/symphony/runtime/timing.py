@@ -19,21 +19,24 @@ PRIOR_MEAN = (math.log(2e-3), math.log(1e-9))
 PRIOR_STD = 3.0
 NOISE_STD = 0.3  # of the logarithm of a time, before it is known better …
 NOISE_RUNS = 4.0  # … worth so many runs
-LEAST_NOISE = 0.02
-SHARED = 2.0  # factor on the noise of a run that had company on its machine
-COLD = 8.0  # of the first run in a process: it imports and compiles
-DRIFT = 0.02  # by which log times wander from run to run: what was learned long ago counts less
-AROUND = 20  # runs over which the time around them is averaged …
-WILD = 10.0  # … and that of each counts as no more than so many medians: somebody compiled
-FREEDOM = 4.0  # degrees of freedom of the noise: a wild run is believed less the wilder it is
-SHORTEST = 1e-7  # seconds: clocks tell no shorter times
-CHANGED_STD = 1.0  # by which a belief widens when the code of a kernel has changed …
-FAR, OFTEN = 25.0, 3  # … or when so many runs in a row were as far off as this, in squared deviations
+MIN_NOISE_STD = 0.02
+SHARED_NOISE_FACTOR = 2.0  # factor on the noise of a run that had company on its machine
+COLD_NOISE_FACTOR = 8.0  # of the first run in a process: it imports and compiles
+LOG_TIME_DRIFT = 0.02  # by which log times wander from run to run: what was learned long ago counts less
+AVERAGED_RUNS = 20  # runs over which the time around them is averaged …
+MAX_MEDIANS = 10.0  # … and that of each counts as no more than so many medians: somebody compiled
+NOISE_DEGREES_OF_FREEDOM = 4.0  # degrees of freedom of the noise: a wild run is believed less the wilder it is
+MIN_SECONDS = 1e-7  # seconds: clocks tell no shorter times
+CHANGED_CODE_STD = 1.0  # by which a belief widens when the code of a kernel has changed …
+OUTLIER_DISTANCE, OUTLIERS_BEFORE_RESET = (
+    25.0,
+    3,
+)  # … or when so many runs in a row were as far off as this, in squared deviations
 
 
-def tame_mean(seconds: Sequence[float]) -> float:
+def clipped_mean(seconds: Sequence[float]) -> float:
     """Mean of short times, without what is far beyond all others; 0 of none."""
-    return float(np.minimum(seconds, WILD * np.median(seconds)).mean()) if len(seconds) else 0.0
+    return float(np.minimum(seconds, MAX_MEDIANS * np.median(seconds)).mean()) if len(seconds) else 0.0
 
 
 @dataclass
@@ -55,7 +58,7 @@ class Timing:
     @property
     def noise_std(self) -> float:
         """Of the logarithm of a single time."""
-        return max(math.sqrt(self.noise / self.weight), LEAST_NOISE)
+        return max(math.sqrt(self.noise / self.weight), MIN_NOISE_STD)
 
     def _at(self, size: float) -> tuple[float, float, float]:
         """Log time of an input, and how much of the time is fixed and how much is not: its derivatives."""
@@ -84,19 +87,19 @@ class Timing:
 
     def learn(self, size: float, seconds: float, *, shared: bool = False, cold: bool = False) -> None:
         """Take in a run."""
-        seen = math.log(max(seconds, SHORTEST))
-        factor = (SHARED if shared else 1.0) * (COLD if cold else 1.0)
+        seen = math.log(max(seconds, MIN_SECONDS))
+        factor = (SHARED_NOISE_FACTOR if shared else 1.0) * (COLD_NOISE_FACTOR if cold else 1.0)
         noise = (self.noise_std * factor) ** 2
         before = list(self.mean)
         (aa, ab), (_, bb) = self.cov
-        aa, bb = aa + DRIFT**2, bb + DRIFT**2
+        aa, bb = aa + LOG_TIME_DRIFT**2, bb + LOG_TIME_DRIFT**2
         expected, a, b = self._at(size)
         surprise = (seen - expected) ** 2 / (a * a * aa + 2 * a * b * ab + b * b * bb + noise)
-        self.odd = self.odd + 1 if surprise > FAR else 0
-        if self.odd >= OFTEN:  # it is not the runs that are wrong
-            aa, bb, self.odd = aa + CHANGED_STD**2, bb + CHANGED_STD**2, 0
+        self.odd = self.odd + 1 if surprise > OUTLIER_DISTANCE else 0
+        if self.odd >= OUTLIERS_BEFORE_RESET:  # it is not the runs that are wrong
+            aa, bb, self.odd = aa + CHANGED_CODE_STD**2, bb + CHANGED_CODE_STD**2, 0
         elif self.warm or (cold and self.runs):  # the first run is news, however far off; so is the first warm one
-            noise *= max((FREEDOM + surprise) / (FREEDOM + 1.0), 1.0)
+            noise *= max((NOISE_DEGREES_OF_FREEDOM + surprise) / (NOISE_DEGREES_OF_FREEDOM + 1.0), 1.0)
         for _ in range(4):  # around where it ends up, not around where it began
             expected, a, b = self._at(size)
             towards = aa * a + ab * b, ab * a + bb * b
@@ -113,19 +116,19 @@ class Timing:
     @property
     def around_s(self) -> float:
         """Seconds that a run holds a slot beyond its own: for messages, values that are read and kept, and for us."""
-        return (1 - self.ahead) * tame_mean(self.around) + self.ahead * tame_mean(self.behind)
+        return (1 - self.ahead) * clipped_mean(self.around) + self.ahead * clipped_mean(self.behind)
 
     def learn_around(self, seconds: float, ahead: bool = False) -> None:
         """Take in for how long a slot was held by a run that was not running."""
         if ahead:
-            self.behind = [*self.behind[1 - AROUND :], seconds]
+            self.behind = [*self.behind[1 - AVERAGED_RUNS :], seconds]
         else:
-            self.around = [*self.around[1 - AROUND :], seconds]
-        self.ahead += (ahead - self.ahead) / min(len(self.around) + len(self.behind), AROUND)
+            self.around = [*self.around[1 - AVERAGED_RUNS :], seconds]
+        self.ahead += (ahead - self.ahead) / min(len(self.around) + len(self.behind), AVERAGED_RUNS)
 
     def doubt(self, digest: str) -> None:
         """The code is another than that of earlier runs: what they told is a hint only."""
         if self.runs and self.digest != digest:
             (aa, ab), (_, bb) = self.cov
-            self.cov = [[aa + CHANGED_STD**2, ab], [ab, bb + CHANGED_STD**2]]
+            self.cov = [[aa + CHANGED_CODE_STD**2, ab], [ab, bb + CHANGED_CODE_STD**2]]
         self.digest = digest

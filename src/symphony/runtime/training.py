@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from symphony.problem import limits, units
 from symphony.problem.errors import WorkloadError
 
-STEPS = 10**12  # at most
-NUMBERS = 1e18  # parameters and operations, at most: times that are guessed from them have to be numbers
+MAX_STEPS = 10**12  # at most
+MAX_MODEL_SIZE = 1e18  # parameters and operations, at most: times that are guessed from them have to be numbers
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class Training:
     every_s: float = 600.0  # between two checkpoints that nobody asked for
 
     def __post_init__(self) -> None:
-        if not units.is_whole(self.steps, 1, STEPS):
-            raise WorkloadError(f"steps is {self.steps!r}", hint=f"write a whole number from 1 to {STEPS:.0e}")
+        if not units.is_whole(self.steps, 1, MAX_STEPS):
+            raise WorkloadError(f"steps is {self.steps!r}", hint=f"write a whole number from 1 to {MAX_STEPS:.0e}")
         for name in ("servers", "batch"):
-            if not units.is_whole(getattr(self, name), 0, STEPS):
+            if not units.is_whole(getattr(self, name), 0, MAX_STEPS):
                 raise WorkloadError(f"{name} is {getattr(self, name)!r}", hint="write a whole number, 0 or more")
         for name in ("parameters", "operations", "checkpoint_s", "restore_s"):
-            value, most = getattr(self, name), limits.SECONDS if name.endswith("_s") else NUMBERS
+            value, most = getattr(self, name), limits.SECONDS if name.endswith("_s") else MAX_MODEL_SIZE
             if not units.is_number(value, 0, most):
                 raise WorkloadError(f"{name} is {value!r}", hint=f"write a number from 0 to {most:.0e}")
         if not units.is_number(self.every_s, 0, limits.SECONDS) or self.every_s == 0:

@@ -30,13 +30,13 @@ from symphony.scheduling.indexing import put, put_all, take
 from symphony.scheduling.policy import Observation, Policy
 from symphony.scheduling.state import ABSENT, DONE, RUNNING, SAVING, Core
 
-AT_ONCE = 32  # events that one turn takes in; more take several
+EVENTS_PER_TURN = 32  # events that one turn takes in; more take several
 # Kinds of events; a ROUND has ended, WOKEN: the time that the policy wanted to wait is over.
 ARRIVED, DROPPED, FINISHED, STOPPED, FAILED, REPAIRED, RECALLED, ROUND, WOKEN = range(9)
 
 
 @dataclass(frozen=True)
-class Event:
+class SchedulerEvent:
     """Something that has happened, in numbers."""
 
     kind: int
@@ -46,7 +46,7 @@ class Event:
     priority: int = 0
 
 
-class Moment(eqx.Module):
+class TurnInputs(eqx.Module):
     """What a turn is told."""
 
     kind: Array  # i32[B]
@@ -60,15 +60,23 @@ class Moment(eqx.Module):
     background_std: Array  # f[R]: … and its deviation
 
 
-FIELDS = 5  # of an event
-Told = tuple[np.ndarray, np.ndarray]  # a moment, as a program takes it: integers and floats
+EVENT_FIELDS = 5  # of an event
+PackedInputs = tuple[np.ndarray, np.ndarray]  # a moment, as a program takes it: integers and floats
 
 
-def told(events: Sequence[Event], now_s: float, others: np.ndarray) -> Told:
-    """A moment in two vectors, with at most `AT_ONCE` events; `others`: f[2, R], mean and deviation of their loads."""
-    whole = np.zeros(FIELDS * AT_ONCE + 2, np.int32)
+def pack_events(events: Sequence[SchedulerEvent], now_s: float, others: np.ndarray) -> PackedInputs:
+    """A moment in two vectors, with at most `EVENTS_PER_TURN` events; `others`: f[2, R], mean and deviation of their
+    loads.
+    """
+    whole = np.zeros(EVENT_FIELDS * EVENTS_PER_TURN + 2, np.int32)
     for k, event in enumerate(events):
-        whole[k : FIELDS * AT_ONCE : AT_ONCE] = event.kind, event.who, event.graph, event.home, event.priority
+        whole[k : EVENT_FIELDS * EVENTS_PER_TURN : EVENTS_PER_TURN] = (
+            event.kind,
+            event.who,
+            event.graph,
+            event.home,
+            event.priority,
+        )
     seconds = int(now_s)
     whole[-2:] = len(events), seconds
     part = np.empty(1 + others.size, np.float32)
@@ -76,18 +84,18 @@ def told(events: Sequence[Event], now_s: float, others: np.ndarray) -> Told:
     return whole, part
 
 
-def heard(moment: tuple[Array, Array]) -> Moment:
-    """The inverse of `told`, within a program."""
+def unpack_events(moment: tuple[Array, Array]) -> TurnInputs:
+    """The inverse of `pack_events`, within a program."""
     whole, part = moment
-    rows = whole[: FIELDS * AT_ONCE].reshape(FIELDS, AT_ONCE)
+    rows = whole[: EVENT_FIELDS * EVENTS_PER_TURN].reshape(EVENT_FIELDS, EVENTS_PER_TURN)
     background, deviation = part[1:].reshape(2, -1)
     kind, who, graph, home, priority = rows
     now = Amount(whole[-1], part[0])
-    return Moment(kind, who, graph, home, priority, whole[-2], now, background, deviation)
+    return TurnInputs(kind, who, graph, home, priority, whole[-2], now, background, deviation)
 
 
 @dataclass(frozen=True)
-class Answer:
+class TurnCommands:
     """What an engine is to be told, and what the turn says of itself."""
 
     started: np.ndarray  # i32[S]: gangs, in order; -1 fills up
@@ -101,11 +109,11 @@ class Answer:
     stuck: bool  # nothing runs, though a gang could be placed
 
     @classmethod
-    def of(cls, data: np.ndarray, lanes: int, workers: int) -> Answer:
+    def of(cls, data: np.ndarray, lanes: int, workers: int) -> TurnCommands:
         """From what a program gives."""
-        most = lanes + AT_ONCE
+        most = lanes + EVENTS_PER_TURN
         early = 2 * most
-        devices = early + AT_ONCE
+        devices = early + EVENTS_PER_TURN
         rest = devices + most * workers
         decisions, refused, stuck = data[rest : rest + 3].tolist()
         wake_s = float(data[rest + 3 : rest + 4].view(np.float32)[0])
@@ -115,10 +123,10 @@ class Answer:
         return cls(data[:most], places, data[most:early], is_early, jobs, wake_s, decisions, refused, bool(stuck))
 
 
-class _Turn(eqx.Module):
+class _TurnState(eqx.Module):
     core: Core
     policy_state: Any
-    told: Array  # i32: events so far
+    next_event: Array  # i32: events so far
     early: Array  # bool[B]
     started: Array  # i32[S]
     devices: Array  # i32[S, W]
@@ -132,26 +140,27 @@ def take_turn(
     core: Core,
     state: Any,
     prepared: Any,
-    moment: Moment,
+    moment: TurnInputs,
     key: Array,
     speeds: BeliefArrays | None = None,
 ) -> tuple[Core, Any, Array]:
     """Tell the core what has happened, and let the policy decide until nothing is left to do.
 
-    `speeds`: what is believed of training jobs. Returns the new core, the policy's state, and what `Answer.of` reads.
+    `speeds`: what is believed of training jobs. Returns the new core, the policy's state, and what `TurnCommands.of`
+    reads.
     """
     yes = jnp.asarray(True)
 
-    def leave(x: _Turn) -> _Turn:
+    def leave(x: _TurnState) -> _TurnState:
         return replace(x, core=instant.leave(x.core, t, w)[0])
 
-    def fetch(x: _Turn) -> _Turn:
+    def fetch(x: _TurnState) -> _TurnState:
         # Engines move inputs together with the kernel that reads them: what is wanted somewhere is as good as there.
         core, found = instant.next_fetch(x.core, t, w, x.core.fetches > 0)
         core = advance.inputs_there(core, found.gang, found.device, jnp.asarray(1), found.goes)
         return replace(x, core=advance.copy_made(core, found.parent, take(t.place, found.device)[0], found.goes))
 
-    def start(x: _Turn) -> _Turn:
+    def start(x: _TurnState) -> _TurnState:
         core, begun = instant.start(x.core, t, w, moment.now)
         # What is read back or set up first is part of the run: no engine says when that is over.
         lanes = take(core.lane, begun.gang)
@@ -160,7 +169,7 @@ def take_turn(
         started = put(x.started, at, begun.gang, begun.when)
         return replace(x, core=core, started=started, devices=put(x.devices, at, begun.devices, begun.when))
 
-    def decide(x: _Turn) -> _Turn:
+    def decide(x: _TurnState) -> _TurnState:
         drawn = jax.random.fold_in(key, x.core.decisions)
         state, action = policy.decide(drawn, x.policy_state, observe(x.core, t, w, moment, prepared, speeds))
         core, commands, _ = advance.apply(x.core, t, w, action, yes)
@@ -168,8 +177,8 @@ def take_turn(
         return replace(x, core=core, policy_state=state, saved=saved)
 
     def event(number: int) -> Any:
-        def happened(x: _Turn) -> _Turn:
-            k, core, early = x.told, advance.woken(x.core, yes), x.early
+        def happened(x: _TurnState) -> _TurnState:
+            k, core, early = x.next_event, advance.woken(x.core, yes), x.early
             who = moment.who[k]
             if number == ARRIVED:
                 job = Arrival(moment.graph[k], moment.home[k], moment.priority[k], moment.now)
@@ -191,38 +200,38 @@ def take_turn(
                 core = advance.gang_recalled(core, who, yes)
             elif number == ROUND:  # all may be planned anew
                 core = advance.window_ended(core, core.reading, core.own_reading, yes, yes)
-            return replace(x, core=core, told=k + 1, early=early)
+            return replace(x, core=core, next_event=k + 1, early=early)
 
         return happened
 
     parts = [leave, fetch, start, decide, *(event(number) for number in range(WOKEN + 1))]
 
-    def todo(x: _Turn) -> Array:
+    def todo(x: _TurnState) -> Array:
         """The next part, the first that has something to do; how many parts there are if none has."""
-        happens = jnp.where(x.told < moment.count, 4 + moment.kind[x.told], len(parts))
-        number = jnp.where(instant.wanted(x.core, t), 3, len(parts))
-        number = jnp.where(x.told < moment.count, happens, number)
+        happens = jnp.where(x.next_event < moment.count, 4 + moment.kind[x.next_event], len(parts))
+        number = jnp.where(instant.decision_wanted(x.core, t), 3, len(parts))
+        number = jnp.where(x.next_event < moment.count, happens, number)
         number = jnp.where(startable(x.core)[0].any(), 2, number)
         number = jnp.where((x.core.fetches > 0).any(), 1, number)
-        return jnp.where(instant.leaves(x.core), 0, number)
+        return jnp.where(instant.departure_pending(x.core), 0, number)
 
-    def step(x: tuple[_Turn, Array]) -> tuple[_Turn, Array]:
+    def step(x: tuple[_TurnState, Array]) -> tuple[_TurnState, Array]:
         after = jax.lax.switch(x[1], parts, x[0])
         return after, todo(after)
 
     # What had been sent ahead may start and finish within a turn: so many can start.
-    none = jnp.full(core.lane_holds.shape[0] + AT_ONCE, -1, jnp.int32)
+    none = jnp.full(core.lane_holds.shape[0] + EVENTS_PER_TURN, -1, jnp.int32)
     nowhere = jnp.full((none.shape[0], core.device.shape[1]), -1, jnp.int32)
     core = advance.time_moved(core, t, moment.now)
-    begin = _Turn(core, state, jnp.asarray(0, jnp.int32), jnp.zeros(AT_ONCE, bool), none, nowhere, none)
+    begin = _TurnState(core, state, jnp.asarray(0, jnp.int32), jnp.zeros(EVENTS_PER_TURN, bool), none, nowhere, none)
     end, _ = jax.lax.while_loop(lambda x: x[1] < len(parts), step, (begin, todo(begin)))
-    return end.core, end.policy_state, _answer(core, end, t)
+    return end.core, end.policy_state, _packed_commands(core, end, t)
 
 
-def _answer(before: Core, end: _Turn, t: TopologyArrays) -> Array:
-    """In the order of `Answer.of`."""
+def _packed_commands(before: Core, end: _TurnState, t: TopologyArrays) -> Array:
+    """In the order of `TurnCommands.of`."""
     core = end.core
-    stuck = (core.lane_holds < 0).all() & instant.wanted(replace(core, waited=jnp.asarray(False)), t)
+    stuck = (core.lane_holds < 0).all() & instant.decision_wanted(replace(core, waited=jnp.asarray(False)), t)
     said = jnp.stack([core.decisions - before.decisions, core.refused - before.refused, stuck.astype(jnp.int32)])
     wake_s = jnp.where(core.waited, core.wake_s, jnp.inf).astype(jnp.float32)
     wakes = jax.lax.bitcast_convert_type(wake_s, jnp.int32)[None]  # bits: the answer is one vector of integers
@@ -234,7 +243,7 @@ def observe(
     core: Core,
     t: TopologyArrays,
     w: WorkloadArrays,
-    moment: Moment,
+    moment: TurnInputs,
     prepared: Any,
     speeds: BeliefArrays | None = None,
 ) -> Observation:
@@ -251,5 +260,5 @@ def observe(
         true_background=None,
         units_left=jnp.where(absent, 0.0, per_gang(core, jnp.asarray(w.units))),  # the books have what is left
         prepared=prepared,
-        told=speeds,
+        believed=speeds,
     )

@@ -15,14 +15,14 @@ from jax import Array
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import GangFacts, candidates, facts, fits, memory_by_kind, open_to, seconds_by_kind
-from symphony.scheduling.indexing import BIG, add_all, first, first_min, once, put, put_all, take
+from symphony.scheduling.indexing import NO_INDEX, add_all, compute_once, first, first_min, put, put_all, take
 from symphony.scheduling.policy import PLACE, PREEMPT, RECONFIGURE, WAIT, Action
 from symphony.scheduling.state import (
     ABSENT,
-    COPIES,
     DONE,
     FINISHED,
     FREE,
+    MAX_COPIES,
     PLACING,
     QUEUED,
     READY,
@@ -66,7 +66,7 @@ def job_arrived(core: Core, w: WorkloadArrays, now: Amount, when: Array) -> Core
 def admit(core: Core, w: WorkloadArrays, job: Arrival, when: Array) -> Core:
     """A job takes the first free slot; there must be one. It has the number of jobs before it."""
     number = core.jobs_seen
-    slot, graph = once((first(core.job < 0), job.graph))
+    slot, graph = compute_once((first(core.job < 0), job.graph))
     tasks = w.kernel.shape[1]
     mine = ((jnp.arange(core.job.shape[0]) == slot) & when)[:, None]
 
@@ -156,9 +156,9 @@ def _leave_queues(core: Core, t: TopologyArrays, w: WorkloadArrays, f: GangFacts
     mine = (devices >= 0) & when
     waiting = (core.status == PLACING) | (core.status == QUEUED)
     here = (core.device[None, :, :] == devices[:, None, None]).any(axis=2) & waiting & mine[:, None]
-    key = jnp.where(here, core.sequence, BIG)
+    key = jnp.where(here, core.sequence, NO_INDEX)
     least, heads = first_min(key)
-    found = least < BIG
+    found = least < NO_INDEX
     heads = jnp.where(found, heads, -1)
     tasks = w.kernel.shape[1]
     graph, index = take(core.graph, heads // tasks), heads % tasks
@@ -168,7 +168,7 @@ def _leave_queues(core: Core, t: TopologyArrays, w: WorkloadArrays, f: GangFacts
     left = take(core.queued, devices) - 1
     # An empty queue holds 0 seconds exactly: what rounding left there goes.
     rest = jnp.where(left > 0, jnp.maximum(take(core.queued_s, devices) - seconds, 0), 0)
-    heads, needs, left, rest = once((heads, jnp.where(found, needs, 0), left, rest))
+    heads, needs, left, rest = compute_once((heads, jnp.where(found, needs, 0), left, rest))
     return replace(
         core,
         head=put_all(core.head, devices, heads, mine),
@@ -190,7 +190,7 @@ def start_gang(
     free = (t.lane_device[None, :] == devices[:, None]) & (core.lane_holds == FREE)[None, :]
     lane_count = core.lane_holds.shape[0]
     number = jnp.arange(lane_count, dtype=jnp.int32)
-    lanes = once(jnp.where(free, number + lane_count * other, BIG).min(axis=1) % lane_count)
+    lanes = compute_once(jnp.where(free, number + lane_count * other, NO_INDEX).min(axis=1) % lane_count)
     fresh = take(core.lane_kernel, lanes) != f.kernel
     setup = jnp.where(fresh, reconfigure, 0) + jnp.where(take(core.resumed, gang), w.restore[f.graph, f.index], 0)
     memory = take(memory_by_kind(w, f), kinds)
@@ -223,7 +223,7 @@ def gang_leaves(core: Core, t: TopologyArrays, w: WorkloadArrays, gang: Array, f
     over = done | take(core.dropped, f.slot)  # it will not be placed again
     unfetched = when & (devices[0] >= 0) & (take(core.inputs_left, gang) > 0)
     inputs = w.in_start[f.graph, f.index + 1] - w.in_start[f.graph, f.index]
-    output = jnp.where(jnp.arange(COPIES) == 0, take(t.place, devices[0])[0], -1)
+    output = jnp.where(jnp.arange(MAX_COPIES) == 0, take(t.place, devices[0])[0], -1)
     core = replace(
         core,
         status=put(core.status, gang, jnp.where(done, DONE, jnp.where(over, ABSENT, READY)), when),
@@ -287,7 +287,7 @@ def copy_made(core: Core, source: Array, memory: Array, when: Array) -> Core:
     copied, copies = take(core.copied, source), take(core.copies, source)
     # A neighbour that shares the memory may have fetched it meanwhile.
     known = when & (source >= 0) & ~(copies == memory).any()
-    row = jnp.where(jnp.arange(COPIES) == 1 + copied % (COPIES - 1), memory, copies)
+    row = jnp.where(jnp.arange(MAX_COPIES) == 1 + copied % (MAX_COPIES - 1), memory, copies)
     return replace(
         core,
         copies=put(core.copies, source, row, known),
@@ -392,7 +392,7 @@ def apply(
     configures &= (action.kernel >= 0) & (action.kernel < w.exchange.shape[0]) & runs
     waits = (action.kind == WAIT) & ~partly
     accepted = when & (places | saves | configures | waits)
-    places, saves, configures, accepted, f = once((places & when, saves & when, configures & when, accepted, f))
+    places, saves, configures, accepted, f = compute_once((places & when, saves & when, configures & when, accepted, f))
 
     core = place_worker(core, t, w, gang, f, device, places)
     lane = first(free)

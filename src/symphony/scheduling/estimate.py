@@ -16,9 +16,9 @@ from symphony.problem.topology import LOCAL, SPANS
 from symphony.scheduling.indexing import take
 from symphony.scheduling.instant import demand
 from symphony.scheduling.policy import Observation, by_device, idle_devices
-from symphony.scheduling.state import COPIES, FREE, PLACING, QUEUED
+from symphony.scheduling.state import FREE, MAX_COPIES, PLACING, QUEUED
 
-WAITING = 128  # gangs that wait for inputs and are looked at: more are rare, and would cost every decision
+MAX_WAITING_GANGS = 128  # gangs that wait for inputs and are looked at: more are rare, and would cost every decision
 
 
 def span_bandwidth(observation: Observation, background: Array | None) -> Array:
@@ -60,7 +60,7 @@ def _inputs(observation: Observation, gang: Array) -> tuple[Array, Array]:
         edges < end[..., None], w.in_bytes[graph[..., None], jnp.minimum(edges, w.in_source.shape[1] - 1)], 0
     )
     number = w.in_source[graph[..., None], jnp.minimum(edges, w.in_source.shape[1] - 1)]
-    home = jnp.where(jnp.arange(COPIES) == 0, take(core.home, slot)[..., None], -1)
+    home = jnp.where(jnp.arange(MAX_COPIES) == 0, take(core.home, slot)[..., None], -1)
     made = take(core.copies, slot[..., None] * tasks + number)
     return jnp.where((number >= 0)[..., None], made, home[..., None, :]), size
 
@@ -88,7 +88,7 @@ def engine_s(observation: Observation) -> Array:
     devices, gangs = core.up.shape[0], core.status.shape[0]
     waits = ((core.status == PLACING) | (core.status == QUEUED)) & (core.inputs_left > 0)
     # Few gangs wait for inputs, so that looking at those alone is much cheaper; -1 fills up.
-    some = jnp.nonzero(waits, size=min(gangs, WAITING), fill_value=-1)[0]
+    some = jnp.nonzero(waits, size=min(gangs, MAX_WAITING_GANGS), fill_value=-1)[0]
     copies, size = _inputs(observation, some)
     device = take(core.device, some)[:, 0]
     seconds = transfer_s(observation, copies, size, device[:, None], bandwidth).sum(axis=1)
@@ -149,7 +149,7 @@ def setup_s(observation: Observation, gang: Array) -> Array:
     return jnp.where(configured, 0, take(t.kind_reconfigure, t.device_kind))
 
 
-class Parts(eqx.Module):
+class EstimateParts(eqx.Module):
     """What an estimate is made of, on each device, in seconds [D]."""
 
     queue: Array  # until those ahead are done
@@ -165,15 +165,15 @@ class Parts(eqx.Module):
         return jnp.maximum(self.queue, self.fetch) + self.setup + self.run * self.slow + self.exchange
 
 
-def parts(
+def estimate_parts(
     observation: Observation, gang: Array, background: Array | None = None, devices: Array | None = None
-) -> Parts:
+) -> EstimateParts:
     """The estimate for a gang on each device, or on some, in parts. Without a background, contention is ignored."""
     bandwidth = span_bandwidth(observation, background)
     fetches = take(observation.core.inputs_left, gang) > 0
     run = _of(observation.seconds(gang), devices)
     fetch = _of(engine_s(observation), devices) + fetch_s(observation, gang, bandwidth, devices)
-    return Parts(
+    return EstimateParts(
         queue=_of(observation.queue_s, devices),
         fetch=jnp.where(fetches, fetch, 0),
         setup=_of(setup_s(observation, gang), devices),
@@ -185,4 +185,4 @@ def parts(
 
 def finish_s(observation: Observation, gang: Array, background: Array | None = None) -> Array:
     """Seconds from now until the gang would finish on each device [D]. Without a background, contention is ignored."""
-    return parts(observation, gang, background).finish
+    return estimate_parts(observation, gang, background).finish

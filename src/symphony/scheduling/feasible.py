@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
-from symphony.scheduling.indexing import once, take
+from symphony.scheduling.indexing import compute_once, take
 from symphony.scheduling.state import PLACING, QUEUED, READY, Core
 
 
@@ -57,7 +57,7 @@ def memory_by_kind(w: WorkloadArrays, f: GangFacts) -> Array:
 def enough_devices(core: Core, t: TopologyArrays) -> Array:
     """Whether as many devices are up that can run each gang as it has workers [G]."""
     kinds = jnp.arange(t.kind_memory.shape[0])
-    up = once((core.up[:, None] & (t.device_kind[:, None] == kinds)).sum(axis=0, dtype=jnp.int32))
+    up = compute_once((core.up[:, None] & (t.device_kind[:, None] == kinds)).sum(axis=0, dtype=jnp.int32))
     able = (core.runs_on[:, None] >> kinds) & 1
     return (able * up).sum(axis=1, dtype=jnp.int32) >= core.workers
 
@@ -87,7 +87,7 @@ def open_to(core: Core, t: TopologyArrays) -> Array:
     Inputs that are elsewhere and memory that is taken are left aside.
     """
     kinds = jnp.arange(t.kind_memory.shape[0])
-    open_ = once((open_devices(core)[:, None] & (t.device_kind[:, None] == kinds)).sum(axis=0, dtype=jnp.int32))
+    open_ = compute_once((open_devices(core)[:, None] & (t.device_kind[:, None] == kinds)).sum(axis=0, dtype=jnp.int32))
     able = (core.runs_on[:, None] >> kinds) & 1
     return (core.status == READY) & ((able * open_).sum(axis=1, dtype=jnp.int32) >= core.workers)
 
@@ -99,7 +99,7 @@ def startable(core: Core) -> tuple[Array, Array]:
     has workers.
     """
     able = core.up & (core.lanes_free > 0) & (core.memory_free >= core.head_needs)
-    head = once(jnp.where(able, core.head, -1))
+    head = compute_once(jnp.where(able, core.head, -1))
     if core.device.shape[1] == 1:
         together = jnp.ones(head.shape, core.workers.dtype)
     elif head.shape[0] <= 256:

@@ -14,12 +14,12 @@ from jax import Array
 from jax.typing import ArrayLike
 
 Tree = TypeVar("Tree")
-DENSE = 2048  # elements times updates below which a masked select is used
+MAX_DENSE_UPDATES = 2048  # elements times updates below which a masked select is used
 
-BIG = 2**31 - 1
+NO_INDEX = 2**31 - 1
 
 
-def once(x: Tree) -> Tree:
+def compute_once(x: Tree) -> Tree:
     """Values to be computed once. Without this, the GPU compiler copies the computation of a scalar into every element
     of every array that uses it (a whole search per element); on CPUs it does not, and the barrier only costs."""
     return x if jax.default_backend() == "cpu" else jax.lax.optimization_barrier(x)
@@ -33,7 +33,7 @@ def take(x: Array, index: Array) -> Array:
 def put(x: Array, index: Array, value: ArrayLike, when: ArrayLike = True) -> Array:
     """x with `value` at one index along the first axis, if `when`."""
     value = jnp.asarray(value, x.dtype)
-    if x.size > DENSE:
+    if x.size > MAX_DENSE_UPDATES:
         return x.at[jnp.where(when, index, x.shape[0])].set(value, mode="drop")
     hit = (jnp.arange(x.shape[0]) == index) & when
     return jnp.where(hit.reshape(hit.shape + (1,) * (x.ndim - 1)), value, x)
@@ -41,7 +41,7 @@ def put(x: Array, index: Array, value: ArrayLike, when: ArrayLike = True) -> Arr
 
 def put_all(x: Array, indices: Array, values: ArrayLike, when: Array) -> Array:
     """x with `values` at several distinct indices, each if its `when`."""
-    if x.size * indices.size > 4 * DENSE:
+    if x.size * indices.size > 4 * MAX_DENSE_UPDATES:
         return x.at[jnp.where(when, indices, x.shape[0])].set(values, mode="drop")
     values = jnp.broadcast_to(jnp.asarray(values, x.dtype), indices.shape + x.shape[1:])
     for k in range(indices.shape[0]):
@@ -51,7 +51,7 @@ def put_all(x: Array, indices: Array, values: ArrayLike, when: Array) -> Array:
 
 def add_all(x: Array, indices: Array, values: Array) -> Array:
     """x with `values` added at several indices, repeats added up (integers only: order must not matter)."""
-    if x.size * indices.size > 8 * DENSE or indices.size > 64:
+    if x.size * indices.size > 8 * MAX_DENSE_UPDATES or indices.size > 64:
         return x.at[indices].add(values, mode="drop")
     number = jnp.arange(x.shape[0])
     for k in range(indices.shape[0]):  # unrolled: a sum over the updates does not vectorise
@@ -61,7 +61,7 @@ def add_all(x: Array, indices: Array, values: Array) -> Array:
 
 def first(mask: Array) -> Array:
     """The lowest index where `mask` holds, or BIG."""
-    return jnp.where(mask, jnp.arange(mask.shape[-1], dtype=jnp.int32), BIG).min(axis=-1)
+    return jnp.where(mask, jnp.arange(mask.shape[-1], dtype=jnp.int32), NO_INDEX).min(axis=-1)
 
 
 def first_min(key: Array) -> tuple[Array, Array]:

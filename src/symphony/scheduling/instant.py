@@ -17,21 +17,21 @@ from symphony.problem.topology import LOCAL
 from symphony.scheduling import advance
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import GangFacts, candidates, facts, startable
-from symphony.scheduling.indexing import BIG, first, first_min, once, take
-from symphony.scheduling.state import COPIES, PLACING, QUEUED, Core
+from symphony.scheduling.indexing import NO_INDEX, compute_once, first, first_min, take
+from symphony.scheduling.state import MAX_COPIES, PLACING, QUEUED, Core
 
 
-def wanted(core: Core, t: TopologyArrays) -> Array:
+def decision_wanted(core: Core, t: TopologyArrays) -> Array:
     """Whether a decision is wanted."""
     return (candidates(core, t).any() | core.offered) & ~core.waited
 
 
-def leaves(core: Core) -> Array:
+def departure_pending(core: Core) -> Array:
     """Whether a gang is to leave, or children are to be told."""
     return core.leaving.any() | (core.releasing >= 0)
 
 
-class Leave(eqx.Module):
+class DepartedGang(eqx.Module):
     """A gang that left, as it was before."""
 
     when: Array  # bool: one did
@@ -44,21 +44,21 @@ class Leave(eqx.Module):
     completed: Array  # bool: that job is complete
 
 
-def leave(core: Core, t: TopologyArrays, w: WorkloadArrays) -> tuple[Core, Leave]:
+def leave(core: Core, t: TopologyArrays, w: WorkloadArrays) -> tuple[Core, DepartedGang]:
     """Take one leaving gang off its devices, and tell the next few children of a finished one."""
     when = core.leaving.any() & (core.releasing < 0)
     gang = jnp.where(when, first(core.leaving), 0)
     f = facts(core, w, gang)
     status, devices, lanes = take(core.status, gang), take(core.device, gang), take(core.lane, gang)
-    when, gang, f, status, devices, lanes = once((when, gang, f, status, devices, lanes))
+    when, gang, f, status, devices, lanes = compute_once((when, gang, f, status, devices, lanes))
     slot = jnp.where(when, f.slot, core.releasing // w.kernel.shape[1])
     before = core.jobs_done
     core = advance.gang_leaves(core, t, w, gang, f, when)
     core = advance.release_children(core, w)
-    return core, Leave(when, gang, f, status, devices, lanes, slot, core.jobs_done > before)
+    return core, DepartedGang(when, gang, f, status, devices, lanes, slot, core.jobs_done > before)
 
 
-class Fetch(eqx.Module):
+class NextFetch(eqx.Module):
     """The next input that a device has to fetch."""
 
     when: Array  # bool: an engine was idle, and had something to look for
@@ -71,14 +71,14 @@ class Fetch(eqx.Module):
     bytes: Array  # f
 
 
-def next_fetch(core: Core, t: TopologyArrays, w: WorkloadArrays, idle: Array) -> tuple[Core, Fetch]:
+def next_fetch(core: Core, t: TopologyArrays, w: WorkloadArrays, idle: Array) -> tuple[Core, NextFetch]:
     """The next input of the first gang at a device whose fetch engine is `idle` [D]; what lies there already is."""
     when = idle.any()
     device = jnp.where(when, first(idle), 0)
     wants = ((core.status == PLACING) | (core.status == QUEUED)) & (core.inputs_left > 0)
     wants &= (core.device[:, 0] == device) & when
-    gang = jnp.minimum(first_min(jnp.where(wants, core.sequence, BIG))[1], wants.shape[0] - 1)
-    when, device, gang = once((when, device, gang))
+    gang = jnp.minimum(first_min(jnp.where(wants, core.sequence, NO_INDEX))[1], wants.shape[0] - 1)
+    when, device, gang = compute_once((when, device, gang))
     f = facts(core, w, gang)
     memory = take(t.place, device)[0]
 
@@ -87,23 +87,23 @@ def next_fetch(core: Core, t: TopologyArrays, w: WorkloadArrays, idle: Array) ->
     edges = jnp.minimum(edges, w.in_source.shape[1] - 1)
     number, size = w.in_source[f.graph, edges], w.in_bytes[f.graph, edges]
     parent = jnp.where(number >= 0, f.slot * w.kernel.shape[1] + number, -1)
-    home = jnp.where(jnp.arange(COPIES) == 0, take(core.home, f.slot), -1)
+    home = jnp.where(jnp.arange(MAX_COPIES) == 0, take(core.home, f.slot), -1)
     copies = jnp.where((parent >= 0)[:, None], take(core.copies, parent), home)  # [fan, V]
-    far = jnp.where(copies >= 0, distance(take(t.place, copies), take(t.place, memory)), BIG // 8)
-    v = jnp.arange(COPIES)
-    age = jnp.where(v == 0, 0, 1 + (v - 1 - take(core.copied, parent)[:, None]) % (COPIES - 1))
-    _, nearest = first_min(far * COPIES + jnp.where(parent[:, None] >= 0, age, v))
+    far = jnp.where(copies >= 0, distance(take(t.place, copies), take(t.place, memory)), NO_INDEX // 8)
+    v = jnp.arange(MAX_COPIES)
+    age = jnp.where(v == 0, 0, 1 + (v - 1 - take(core.copied, parent)[:, None]) % (MAX_COPIES - 1))
+    _, nearest = first_min(far * MAX_COPIES + jnp.where(parent[:, None] >= 0, age, v))
 
     remote = present & (far.min(axis=1) > LOCAL) & (size > 0)
     skipped = jnp.minimum(first(remote), present.sum(dtype=jnp.int32))
     goes = when & remote.any()
     edge = jnp.minimum(skipped, w.fan - 1)
-    found = Fetch(when, goes, device, gang, skipped, parent[edge], copies[edge, nearest[edge]], size[edge])
-    found = once(found)
+    found = NextFetch(when, goes, device, gang, skipped, parent[edge], copies[edge, nearest[edge]], size[edge])
+    found = compute_once(found)
     return advance.inputs_there(core, gang, device, found.skipped, when), found
 
 
-class Start(eqx.Module):
+class StartedGang(eqx.Module):
     """A gang that started."""
 
     when: Array  # bool: one did
@@ -113,15 +113,15 @@ class Start(eqx.Module):
     setup: Array  # f[W]: seconds of set-up of its lanes
 
 
-def start(core: Core, t: TopologyArrays, w: WorkloadArrays, now: Amount) -> tuple[Core, Start]:
+def start(core: Core, t: TopologyArrays, w: WorkloadArrays, now: Amount) -> tuple[Core, StartedGang]:
     """Start the startable gang that was placed first."""
     able, heads = startable(core)
-    least, device = first_min(jnp.where(able, take(core.sequence, heads), BIG))
-    when = least < BIG
+    least, device = first_min(jnp.where(able, take(core.sequence, heads), NO_INDEX))
+    when = least < NO_INDEX
     gang = jnp.where(when, take(heads, device), 0)
-    when, gang, f, devices = once((when, gang, facts(core, w, gang), take(core.device, gang)))
+    when, gang, f, devices = compute_once((when, gang, facts(core, w, gang), take(core.device, gang)))
     core, setup = advance.start_gang(core, t, w, gang, f, now, when)
-    return core, Start(when, gang, f, devices, setup)
+    return core, StartedGang(when, gang, f, devices, setup)
 
 
 def demand(t: TopologyArrays, w: WorkloadArrays, kernel: Array, work: Array, devices: Array) -> Array:

@@ -14,7 +14,7 @@ from jax import Array
 
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.policy import Action, Observation, Policy
-from symphony.telemetry.tuning import FACTORS, Tuning
+from symphony.telemetry.tuning import FILTER_FACTORS, Tuning
 
 
 class OneOf(Policy):
@@ -34,7 +34,7 @@ class OneOf(Policy):
         given = [policy.tuning for policy in self.policies]
         if all(one is None for one in given):
             return None
-        factors = jnp.stack([jnp.zeros(FACTORS) if one is None else one.factors for one in given])
+        factors = jnp.stack([jnp.zeros(FILTER_FACTORS) if one is None else one.factors for one in given])
         return Tuning(factors[self.index])
 
     def init(self, topology: TopologyArrays) -> tuple[Any, ...]:

@@ -32,7 +32,7 @@ from symphony.problem.errors import PolicyError
 from symphony.problem.speeds import BeliefArrays
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import GangFacts, candidates, facts, fits, open_devices, per_gang, seconds_by_kind
-from symphony.scheduling.indexing import BIG, first, first_min, take
+from symphony.scheduling.indexing import NO_INDEX, first, first_min, take
 from symphony.scheduling.state import Core
 from symphony.telemetry.tuning import Tuning
 
@@ -98,7 +98,7 @@ class Observation(eqx.Module):
     units_left: Array  # f[G]: whole units (iterations) that each gang has yet to do, as it reports them itself
     prepared: Any  # what the policy's own `prepare` answered
     background_slope: Array | None = None  # f[F, R, 2]: of the two, by the factors of `tuning`; in training only
-    told: BeliefArrays | None = None  # speeds of kernels as they are believed, where they differ from profiles
+    believed: BeliefArrays | None = None  # speeds of kernels as they are believed, where they differ from profiles
 
     @property
     def load_mean(self) -> Array:
@@ -202,11 +202,11 @@ def pick_gang(observation: Observation, score: Array | None = None, among: Array
     tasks = observation.workload.kernel.shape[1]
     allowed = observation.candidates if among is None else observation.candidates & among
     priority = jnp.repeat(core.priority, tasks)
-    allowed &= priority == jnp.where(allowed, priority, -BIG).max()
+    allowed &= priority == jnp.where(allowed, priority, -NO_INDEX).max()
     if score is not None:
         allowed &= score == jnp.where(allowed, score, -jnp.inf).max()
-    least, gang = first_min(jnp.where(allowed, jnp.repeat(core.job, tasks), BIG))
-    return jnp.where(least < BIG, gang, -1)
+    least, gang = first_min(jnp.where(allowed, jnp.repeat(core.job, tasks), NO_INDEX))
+    return jnp.where(least < NO_INDEX, gang, -1)
 
 
 def best_device(observation: Observation, gang: Array, score: Array) -> Array:

@@ -15,7 +15,7 @@ from symphony.scheduling.clock import Amount
 
 # A gang's life. The order matters: statuses from PLACING to SAVING hold devices.
 ABSENT, WAITING, READY, PLACING, QUEUED, RUNNING, SAVING, FINISHED, SAVED, DONE = range(10)
-COPIES = 4
+MAX_COPIES = 4
 FREE, RECONFIGURING = -1, -2  # what a lane may hold beside a gang
 UNCONFIGURED = -1
 
@@ -116,7 +116,7 @@ def empty(topology: TopologyArrays, workload: WorkloadArrays, job_slots: int) ->
         inputs_left=shorts(g),
         resumed=bools(g),
         leaving=bools(g),
-        copies=shorts(g, COPIES, fill=-1),
+        copies=shorts(g, MAX_COPIES, fill=-1),
         copied=shorts(g),
         held=Amount(ints(g), floats(g)),
         up=jnp.asarray(t.exists),

@@ -37,11 +37,11 @@ from symphony.runtime import report
 from symphony.service import graphs, views
 from symphony.service.blobs import Upload, named_in
 from symphony.service.connections import TOKEN, Connections
-from symphony.service.guard import Guard, broken_database, refusal
-from symphony.service.job_logs import CURSOR
+from symphony.service.guard import RequestGuard, broken_database, refusal
+from symphony.service.job_logs import CURSOR_PATTERN
 from symphony.service.metrics import Metrics
 from symphony.service.service import Service
-from symphony.service.state import JobRecord
+from symphony.service.state import ServiceJob
 from symphony.service.tokens import ADMIN, READ, SUBMIT, Token, check_scope
 from symphony.service.wire import (
     KEY_HEADER,
@@ -49,29 +49,29 @@ from symphony.service.wire import (
     VERSION_HEADER,
     About,
     ClusterView,
-    Explanation,
+    ErrorView,
+    ExplanationView,
     Forecasts,
     JobDetail,
     JobList,
     JobView,
     Logs,
     Me,
-    Outcome,
-    Problem,
     ProfileFile,
     Refusal,
+    ResultView,
     Submit,
     TopologyFile,
 )
 
 log = logging.getLogger("symphony.service.http")
-LONGEST_WAIT_S = 60.0
+MAX_WAIT_S = 60.0
 # What there may be too little of, and what to do.
 EXHAUSTED = {errno.ENOSPC: "its disk is full: make room", errno.EDQUOT: "its disk quota is used up: make room"}
 EXHAUSTED |= dict.fromkeys((errno.EMFILE, errno.ENFILE), "try again in a moment; or allow more files (ulimit -n)")
-LOOK_S = 0.5  # between two looks for what a job has written, which no event tells of
-LARGE = 256 << 10  # bytes of a body from which on it is read by another thread
-WRONG: dict[int | str, dict[str, Any]] = {
+OUTPUT_POLL_S = 0.5  # between two looks for what a job has written, which no event tells of
+MIN_THREADED_BODY_BYTES = 256 << 10  # bytes of a body from which on it is read by another thread
+ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     code: {"model": Refusal, "description": text}
     for code, text in {
         400: "the protocol is another",
@@ -87,18 +87,18 @@ WRONG: dict[int | str, dict[str, Any]] = {
         503: "about to stop, not able to, or too much to do",
     }.items()
 }
-REFUSED = {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}}
+REFUSAL_CONTENT = {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}}
 # For routes that answer in another form when all is well.
-WRONG_TOO: dict[int | str, dict[str, Any]] = {
-    code: {"description": told["description"], "content": REFUSED} for code, told in WRONG.items()
+NON_JSON_ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
+    code: {"description": told["description"], "content": REFUSAL_CONTENT} for code, told in ERROR_RESPONSES.items()
 }
-SPOKEN = str(PROTOCOL)
-ONE: dict[str, Any] = {"enum": [SPOKEN]}
+PROTOCOL_TEXT = str(PROTOCOL)
+PROTOCOL_SCHEMA: dict[str, Any] = {"enum": [PROTOCOL_TEXT]}
 Number = Annotated[int, Path(ge=1, le=2**62)]
 DigestPath = Annotated[str, Path(pattern=r"^[0-9a-f]{64}$")]
 
 
-class Changes:
+class JobChanges:
     """Lets requests wait until something happens to a job."""
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class Changes:
 
     async def until(self, job: int, done: Callable[[], bool], seconds: float) -> None:
         """Until something is so, at most so long."""
-        deadline = time.monotonic() + min(seconds, LONGEST_WAIT_S)
+        deadline = time.monotonic() + min(seconds, MAX_WAIT_S)
         event = asyncio.Event()
         self._waiting.setdefault(job, set()).add(event)
         try:
@@ -140,7 +140,7 @@ class Changes:
 
 def make_app(service: Service, connections: Connections, hosts: frozenset[str]) -> FastAPI:
     """The application of a service, reached by some connections and under some names."""
-    changes, metrics = Changes(), Metrics(connections)
+    changes, metrics = JobChanges(), Metrics(connections)
     service.listeners.append(changes.tell)
 
     @asynccontextmanager
@@ -158,7 +158,7 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
         openapi_url="/v1/openapi.json",
     )
     bearer = HTTPBearer(auto_error=False, description="made by `symphony token create`")
-    app.add_middleware(Guard, service=service, metrics=metrics, hosts=hosts)
+    app.add_middleware(RequestGuard, service=service, metrics=metrics, hosts=hosts)
 
     # --- who asks
 
@@ -166,11 +166,11 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
         request: Request,
         given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)],
         spoken: Annotated[
-            str, Header(alias=VERSION_HEADER, description="of the client", json_schema_extra=ONE)
-        ] = SPOKEN,
+            str, Header(alias=VERSION_HEADER, description="of the client", json_schema_extra=PROTOCOL_SCHEMA)
+        ] = PROTOCOL_TEXT,
     ) -> Token:
-        del given  # for the schema: `Guard` has looked at it
-        if spoken != SPOKEN:
+        del given  # for the schema: `RequestGuard` has looked at it
+        if spoken != PROTOCOL_TEXT:
             raise VersionError(
                 f"the client speaks protocol {spoken[:20]}, this service {PROTOCOL}",
                 hint=f"install Symphony {version('symphony-scheduler')} on both sides",
@@ -212,24 +212,28 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
 
     @app.exception_handler(RequestValidationError)
     async def wrong(_: Request, error: RequestValidationError) -> JSONResponse:
-        return JSONResponse(Refusal(error=said_of(error.errors())).model_dump(mode="json"), 422)
+        return JSONResponse(Refusal(error=first_validation_error(error.errors())).model_dump(mode="json"), 422)
 
     @app.exception_handler(HTTPException)
     async def other(_: Request, error: HTTPException) -> JSONResponse:
         if isinstance(error.__cause__, SymphonyError):  # raised while a body was read
             return refusal(error.__cause__)
-        problem = Problem(kind="ServiceError", message=str(error.detail).lower(), hint="see /v1/openapi.json")
+        problem = ErrorView(kind="ServiceError", message=str(error.detail).lower(), hint="see /v1/openapi.json")
         body = Refusal(error=problem).model_dump(mode="json")
         return JSONResponse(body, error.status_code, dict(error.headers or {}))
 
     @app.exception_handler(Exception)
     async def broken(_: Request, error: Exception) -> JSONResponse:
-        problem = Problem(kind="ServiceError", message="the service failed to answer", hint="its log says why")
+        problem = ErrorView(kind="ServiceError", message="the service failed to answer", hint="its log says why")
         return JSONResponse(Refusal(error=problem).model_dump(mode="json"), 500)
 
     # --- jobs
 
-    @app.post("/v1/jobs", status_code=201, responses=WRONG | {200: {"model": JobView, "description": "it was there"}})
+    @app.post(
+        "/v1/jobs",
+        status_code=201,
+        responses=ERROR_RESPONSES | {200: {"model": JobView, "description": "it was there"}},
+    )
     async def submit(
         sent: Submit,
         request: Request,
@@ -240,7 +244,7 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
         """Submit a graph; it is accepted when this is answered."""
         began = time.perf_counter()
         body = await request.body()
-        if len(body) > LARGE or named_in(graphs.values(sent.graph)):
+        if len(body) > MIN_THREADED_BODY_BYTES or named_in(graphs.values(sent.graph)):
             future = await run_in_threadpool(service.submit, token, sent, body, key)
         else:
             future = service.submit(token, sent, body, key)
@@ -249,7 +253,7 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
         metrics.submit_s.add(time.perf_counter() - began)
         return view
 
-    @app.get("/v1/jobs", responses=WRONG)
+    @app.get("/v1/jobs", responses=ERROR_RESPONSES)
     async def jobs(
         token: Reader,
         status: Literal["", "waiting", "running", "done", "failed", "cancelled"] = "",
@@ -261,11 +265,11 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
         found = service.jobs(token, everybody=everybody, status=status, before=before, most=limit)
         return JobList(jobs=[service.running.view(job) for job in found])
 
-    @app.get("/v1/jobs/{number}", responses=WRONG)
+    @app.get("/v1/jobs/{number}", responses=ERROR_RESPONSES)
     async def job(
         number: Number,
         token: Reader,
-        wait_s: Annotated[float, Query(ge=0, le=LONGEST_WAIT_S, description="wait so long for a change")] = 0.0,
+        wait_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="wait so long for a change")] = 0.0,
         since: Annotated[int, Query(ge=0, le=2**62, description="a `change`; 0: wait until it is over")] = 0,
     ) -> JobView:
         """A job; with `wait_s`, when it is over, or has changed since `since`."""
@@ -274,34 +278,36 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
             await changes.until(number, lambda: found.over or (since > 0 and found.change > since), wait_s)
         return service.running.view(found)
 
-    @app.get("/v1/jobs/{number}/tasks", responses=WRONG)
+    @app.get("/v1/jobs/{number}/tasks", responses=ERROR_RESPONSES)
     async def tasks(number: Number, token: Reader) -> JobDetail:
         """A job with its tasks, and every run of each."""
         return await run_in_threadpool(views.detail, service, service.job(token, number))
 
-    @app.get("/v1/jobs/{number}/result", responses=WRONG)
-    async def result(number: Number, token: Reader) -> Outcome:
+    @app.get("/v1/jobs/{number}/result", responses=ERROR_RESPONSES)
+    async def result(number: Number, token: Reader) -> ResultView:
         """What a job results in: pickled values. Who did not submit it must not unpickle them: that runs its code."""
         return await run_in_threadpool(views.outcome, service, service.job(token, number))
 
-    @app.get("/v1/jobs/{number}/explain", responses=WRONG)
-    async def explain(number: Number, token: Reader) -> Explanation:
+    @app.get("/v1/jobs/{number}/explain", responses=ERROR_RESPONSES)
+    async def explain(number: Number, token: Reader) -> ExplanationView:
         """What ran where, how long it waited and took, and what had been expected."""
-        return Explanation(text=await run_in_threadpool(views.explanation, service, service.job(token, number)))
+        return ExplanationView(text=await run_in_threadpool(views.explanation, service, service.job(token, number)))
 
-    @app.get("/v1/jobs/{number}/trace", responses=WRONG)
+    @app.get("/v1/jobs/{number}/trace", responses=ERROR_RESPONSES)
     async def trace(number: Number, token: Reader) -> dict[str, Any]:
         """The same for chrome://tracing or ui.perfetto.dev."""
-        return report.trace(views.story(await run_in_threadpool(views.detail, service, service.job(token, number))))
+        return report.trace(
+            views.job_history(await run_in_threadpool(views.detail, service, service.job(token, number)))
+        )
 
-    @app.get("/v1/jobs/{number}/logs", responses=WRONG)
+    @app.get("/v1/jobs/{number}/logs", responses=ERROR_RESPONSES)
     async def logs(
         number: Number,
         token: Reader,
         after: Annotated[
-            str, Query(max_length=20_000, pattern=f"^({CURSOR.pattern})?$", description="`next` of an answer")
+            str, Query(max_length=20_000, pattern=f"^({CURSOR_PATTERN.pattern})?$", description="`next` of an answer")
         ] = "",
-        wait_s: Annotated[float, Query(ge=0, le=LONGEST_WAIT_S, description="wait so long for a line")] = 0.0,
+        wait_s: Annotated[float, Query(ge=0, le=MAX_WAIT_S, description="wait so long for a line")] = 0.0,
     ) -> Logs:
         """What happened to a job and what it has written so far, in order; `more`: ask again, there is more."""
         found, deadline = service.job(token, number), time.monotonic() + wait_s
@@ -311,16 +317,16 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
             left = deadline - time.monotonic()
             if page.lines or page.over or left <= 0:
                 return page
-            await changes.until(number, partial(_changed, found, seen), min(left, LOOK_S))
+            await changes.until(number, partial(_changed, found, seen), min(left, OUTPUT_POLL_S))
 
-    @app.post("/v1/jobs/{number}/cancel", responses=WRONG)
+    @app.post("/v1/jobs/{number}/cancel", responses=ERROR_RESPONSES)
     async def cancel(number: Number, token: Submitter) -> JobView:
         """Stop a job: what runs is killed, what waits never starts. Does nothing if it is over."""
         return await asyncio.wrap_future(service.cancel(token, number))
 
     # --- blobs
 
-    @app.head("/v1/blobs/{digest}", responses=WRONG)
+    @app.head("/v1/blobs/{digest}", responses=ERROR_RESPONSES)
     async def has_blob(digest: DigestPath, token: Submitter) -> Response:
         """Whether a blob is there, to be named in a job within the hour."""
         size = await run_in_threadpool(service.blob_size, token, digest)
@@ -329,7 +335,7 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
         await asyncio.wrap_future(service.keep_blob(token, digest, size))
         return Response()
 
-    @app.put("/v1/blobs/{digest}", responses=WRONG, openapi_extra=RAW)
+    @app.put("/v1/blobs/{digest}", responses=ERROR_RESPONSES, openapi_extra=RAW_BODY)
     async def put_blob(digest: DigestPath, request: Request, token: Submitter) -> Response:
         """Send bytes that have this SHA-256; they are kept for an hour, or as long as a job names them."""
         upload = Upload(service.blobs, digest, service.limits.blob_bytes, int(request.headers.get("content-length", 0)))
@@ -342,7 +348,7 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
         await asyncio.wrap_future(service.keep_blob(token, digest, upload.size))
         return Response(status_code=204)
 
-    @app.get("/v1/blobs/{digest}", responses=WRONG_TOO, response_class=FileResponse)
+    @app.get("/v1/blobs/{digest}", responses=NON_JSON_ERROR_RESPONSES, response_class=FileResponse)
     async def get_blob(digest: DigestPath, token: Reader) -> FileResponse:
         """Bytes of a result."""
         if await run_in_threadpool(service.blob_size, token, digest) < 0:
@@ -351,12 +357,12 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
 
     # --- the cluster
 
-    @app.get("/v1/cluster", responses=WRONG)
+    @app.get("/v1/cluster", responses=ERROR_RESPONSES)
     async def cluster(token: Reader) -> ClusterView:
         """Devices, what runs there, who waits, and how deciding goes."""
         return views.cluster(service, everybody=ADMIN in token.scopes, user=token.user)
 
-    @app.get("/v1/forecasts", responses=WRONG)
+    @app.get("/v1/forecasts", responses=ERROR_RESPONSES)
     async def forecasts(
         token: Reader,
         share: Annotated[float, Query(gt=0, lt=1, description="of what happens, to be within the bands")] = 0.8,
@@ -365,12 +371,12 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
         everybody = ADMIN in token.scopes
         return await run_in_threadpool(views.forecasts, service, everybody=everybody, user=token.user, share=share)
 
-    @app.get("/v1/topology", responses=WRONG)
+    @app.get("/v1/topology", responses=ERROR_RESPONSES)
     async def topology(token: Reader) -> TopologyFile:
         """The devices of the cluster, and what they share."""
         return TopologyFile(toml=topology_file.dumps(service.cluster.topology))
 
-    @app.get("/v1/profiles", responses=WRONG)
+    @app.get("/v1/profiles", responses=ERROR_RESPONSES)
     async def profiles(token: Reader) -> ProfileFile:
         """How long one's own kernels take, learned by running them."""
         content = service.cluster.profiles.content()
@@ -380,7 +386,7 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
                 content[part] = [one for one in content[part] if one["kernel"].startswith(mine)]
         return ProfileFile.model_validate(content)
 
-    @app.post("/v1/drain", responses=WRONG)
+    @app.post("/v1/drain", responses=ERROR_RESPONSES)
     async def drain(token: Admin) -> About:
         """Accept nothing new and let nothing in; what runs goes on. A restart ends it."""
         service.drain(0.0)
@@ -397,7 +403,7 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
             version=version("symphony-scheduler"), ready=ready, draining=service.draining, trouble=connections.trouble
         )
 
-    @app.get("/v1/me", responses=WRONG)
+    @app.get("/v1/me", responses=ERROR_RESPONSES)
     async def me(token: Annotated[Token, Depends(user)]) -> Me:
         """Whose token this is: a client runs no code of others."""
         return Me(user=token.user, scopes=sorted(token.scopes))
@@ -414,7 +420,7 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
         response.status_code = 200 if found.ready else 503
         return found
 
-    @app.get("/metrics", response_class=PlainTextResponse, responses=WRONG_TOO)
+    @app.get("/metrics", response_class=PlainTextResponse, responses=NON_JSON_ERROR_RESPONSES)
     async def figures(token: Reader) -> PlainTextResponse:
         """Figures for Prometheus."""
         text = await run_in_threadpool(metrics.text, service)
@@ -423,7 +429,7 @@ def make_app(service: Service, connections: Connections, hosts: frozenset[str]) 
     return app
 
 
-RAW = {
+RAW_BODY = {
     "requestBody": {
         "required": True,
         "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
@@ -431,13 +437,13 @@ RAW = {
 }
 
 
-def _changed(job: JobRecord, since: int) -> bool:
+def _changed(job: ServiceJob, since: int) -> bool:
     return job.change > since
 
 
-def said_of(errors: Any) -> Problem:
+def first_validation_error(errors: Any) -> ErrorView:
     """The first thing that is wrong with a message, and where."""
     first = errors[0] if errors else {"loc": (), "msg": "it is wrong"}
     place = ".".join(str(part) for part in first["loc"] if part != "body")
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    return Problem.of(InputError(f"{first['msg']}{more}", where=place, hint="see /v1/openapi.json"))
+    return ErrorView.of(InputError(f"{first['msg']}{more}", where=place, hint="see /v1/openapi.json"))

@@ -17,7 +17,7 @@ from typing import Any
 from symphony.engines.engine import Pickled
 from symphony.problem.errors import InputError, LimitError
 from symphony.problem.units import show
-from symphony.service.wire import INLINE, Content, Value
+from symphony.service.wire import MAX_INLINE_BYTES, Content, Value
 
 
 class Upload:
@@ -119,7 +119,7 @@ class Blobs:
 
         def content(data: Any) -> Content:
             size = memoryview(data).nbytes
-            if size <= INLINE:
+            if size <= MAX_INLINE_BYTES:
                 return Content.model_construct(inline=bytes(data), blob=None)
             digest = self.put(data)
             sizes[digest] = size

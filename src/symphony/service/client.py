@@ -45,16 +45,16 @@ from symphony.runtime.graph import Graph, Submission, submission
 from symphony.runtime.jobs import exception_of
 from symphony.runtime.kernels import RunnableKernel, code_of
 from symphony.service.wire import (
-    INLINE,
     KEY_HEADER,
+    MAX_INLINE_BYTES,
     PROTOCOL,
     PYTHON,
     VERSION_HEADER,
     About,
     ClusterView,
     Content,
-    Decisions,
-    Explanation,
+    DecisionsView,
+    ExplanationView,
     Forecasts,
     ForecastView,
     JobDetail,
@@ -63,9 +63,9 @@ from symphony.service.wire import (
     LogLine,
     Logs,
     Me,
-    Outcome,
     ProfileFile,
     Refusal,
+    ResultView,
     TopologyFile,
     Value,
 )
@@ -74,13 +74,13 @@ if TYPE_CHECKING:
     from symphony.runtime.profiles import Profiles
 
 M = TypeVar("M", bound=BaseModel)
-URL, TOKEN = "SYMPHONY_URL", "SYMPHONY_TOKEN"
-ADDRESS, OWN_TOKEN = "address", "token"  # files of a service, for whoever serves
+URL_VARIABLE, TOKEN_VARIABLE = "SYMPHONY_URL", "SYMPHONY_TOKEN"
+ADDRESS_FILE, TOKEN_FILE = "address", "token"  # files of a service, for whoever serves
 DEFAULT_PORT = 7733
 DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
-TRIES = 4  # of a request that is lost on the way
-PAUSE_S = 0.2  # before the second; doubled each time
-POLL_S = 30.0  # that a request waits for a job
+MAX_REQUEST_TRIES = 4  # of a request that is lost on the way
+FIRST_RETRY_S = 0.2  # before the second; doubled each time
+LONG_POLL_S = 30.0  # that a request waits for a job
 
 
 def default_folder() -> Path:
@@ -135,7 +135,7 @@ class RemoteJob:
         """Wait until it is over, at most so long; whether it is."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while self._view.ended_s is None:
-            left = POLL_S if deadline is None else min(deadline - time.monotonic(), POLL_S)
+            left = LONG_POLL_S if deadline is None else min(deadline - time.monotonic(), LONG_POLL_S)
             asked = {"wait_s": round(max(left, 0.0), 3)}
             self._view = self._cluster._get(f"/v1/jobs/{self.id}", JobView, asked)
             if self._view.ended_s is None and deadline is not None and time.monotonic() >= deadline:
@@ -154,7 +154,7 @@ class RemoteJob:
         if self._view.error is not None:
             raise self._view.error.error() from exception_of(self._view.error.cause if trusted else None)
         if not self._read:
-            found = self._cluster._get(f"/v1/jobs/{self.id}/result", Outcome)
+            found = self._cluster._get(f"/v1/jobs/{self.id}/result", ResultView)
             values = [self._value_of(value, trusted) for value in found.values]
             self._value = (
                 dict(zip(found.names, values, strict=True))
@@ -189,7 +189,7 @@ class RemoteJob:
 
     def explain(self) -> str:
         """What ran where, how long it waited and took, and what had been expected."""
-        return self._cluster._get(f"/v1/jobs/{self.id}/explain", Explanation).text
+        return self._cluster._get(f"/v1/jobs/{self.id}/explain", ExplanationView).text
 
     def logs(self, after: str = "") -> Logs:
         """What happened to it and what it wrote, in order; `after`: since an answer of which this was `next`."""
@@ -205,12 +205,12 @@ class RemoteJob:
     def follow(self, after: str = "") -> Iterator[LogLine]:
         """The same, line by line as they come, until it is over."""
         while True:
-            for page in self._pages(after, POLL_S):
+            for page in self._pages(after, LONG_POLL_S):
                 after = page.next
                 yield from page.lines
             if page.over:
                 return
-            time.sleep(PAUSE_S)  # lines that come one by one are asked for together
+            time.sleep(FIRST_RETRY_S)  # lines that come one by one are asked for together
 
     def _pages(self, after: str, wait_s: float = 0.0) -> Iterator[Logs]:
         more = True
@@ -219,7 +219,7 @@ class RemoteJob:
             after, more = page.next, page.more
             yield page
 
-    def wait_for_change(self, timeout_s: float = POLL_S) -> None:
+    def wait_for_change(self, timeout_s: float = LONG_POLL_S) -> None:
         """Wait until something happens to it, at most so long."""
         if self._view.ended_s is None:
             asked = {"wait_s": timeout_s, "since": self._view.change}
@@ -316,7 +316,7 @@ class RemoteCluster:
         return topology_file.loads(self._get("/v1/topology", TopologyFile).toml, where=self.url)
 
     @property
-    def statistics(self) -> Decisions:
+    def statistics(self) -> DecisionsView:
         """Turns, decisions, how long they took, and how often the heuristic stood in for the policy."""
         return self.state().decisions
 
@@ -366,7 +366,7 @@ class RemoteCluster:
 
     def _content(self, data: Any) -> dict[str, str]:
         view = memoryview(data).cast("B")
-        if view.nbytes <= INLINE:
+        if view.nbytes <= MAX_INLINE_BYTES:
             return {"inline": base64.b64encode(view).decode()}
         digest = hashlib.sha256(view).hexdigest()
         path = f"/v1/blobs/{digest}"
@@ -469,7 +469,7 @@ class RemoteCluster:
 
 
 def _pauses() -> Iterator[float]:
-    return (PAUSE_S * 2**attempt for attempt in range(TRIES - 1))
+    return (FIRST_RETRY_S * 2**attempt for attempt in range(MAX_REQUEST_TRIES - 1))
 
 
 def connect(
@@ -481,9 +481,9 @@ def connect(
     of other users' jobs are read as data only, but for users whom you `trust`: their code runs here, then.
     """
     folder = default_folder()
-    mine = (folder / ADDRESS).read_text().strip() if (folder / ADDRESS).is_file() else ""
-    url = url or os.environ.get(URL, "") or mine or DEFAULT_URL
-    token = token or os.environ.get(TOKEN, "")
+    mine = (folder / ADDRESS_FILE).read_text().strip() if (folder / ADDRESS_FILE).is_file() else ""
+    url = url or os.environ.get(URL_VARIABLE, "") or mine or DEFAULT_URL
+    token = token or os.environ.get(TOKEN_VARIABLE, "")
     if not token and url.rstrip("/") == mine:  # nobody else's service is shown it
-        token = (folder / OWN_TOKEN).read_text().strip()
+        token = (folder / TOKEN_FILE).read_text().strip()
     return RemoteCluster(url, token, timeout_s=timeout_s, trust=trust)

@@ -30,7 +30,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from symphony.problem.errors import BusyError
 from symphony.service.service import Patience
-from symphony.service.wire import Problem, Refusal
+from symphony.service.wire import ErrorView, Refusal
 
 log = logging.getLogger("symphony.service")
 ACCEPTS = 32  # at once, before what has come is read
@@ -40,7 +40,7 @@ DESCRIPTORS = 1 << 16  # that are asked for: programs that walk through all of t
 REPORT_S = 60.0  # between two lines about the same
 TOKEN = "symphony.token"  # in the scope of a request: whose it is
 FULL, ADDRESS, DESCRIPTOR = "connections", "address", "descriptors"  # why a connection is refused
-HINTS = {
+CONNECTION_HINTS = {
     FULL: "all are in use; --connections allows more",
     ADDRESS: "one address has half of all; --connections allows more",
     DESCRIPTOR: "file descriptors run out; allow more (ulimit -n), or fewer --connections",
@@ -64,7 +64,7 @@ class Connections:
         self.made: set[Connection] = set()
         self.leaving: set[Connection] = set()  # closed for others, and gone with the next turn of the loop
         self._open: WeakSet[_Peer] = WeakSet()
-        self._reports = {why: _Report() for why in HINTS}
+        self._reports = {why: _Report() for why in CONNECTION_HINTS}
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         # The kernel gives the lowest number that is free: a higher one than this means that only the reserve is left.
         self._highest = (1 << 30) if soft == resource.RLIM_INFINITY else soft - min(RESERVED, soft // 4)
@@ -85,7 +85,7 @@ class Connections:
         """Why connections were refused within the last minute; "" if none was."""
         now = time.monotonic()
         found = [why for why, one in self._reports.items() if now - one.last_s < REPORT_S]
-        return "; ".join(f"connections are refused: {HINTS[why]}" for why in found)
+        return "; ".join(f"connections are refused: {CONNECTION_HINTS[why]}" for why in found)
 
     # --- at the door
 
@@ -159,7 +159,7 @@ class Connections:
         """One line a minute, however many were refused."""
         report = self._reports[why]
         if report.count and now - report.told_s >= REPORT_S:
-            log.error("%d connections were refused: %s", report.count, HINTS[why])
+            log.error("%d connections were refused: %s", report.count, CONNECTION_HINTS[why])
             report.count, report.told_s = 0, now
 
     def _least_missed(self) -> Connection | None:
@@ -193,7 +193,7 @@ class Connections:
             if self._are_descriptors_short():
                 for _ in range(ACCEPTS):
                     self._close_idle()
-            for why in HINTS:
+            for why in CONNECTION_HINTS:
                 self._tell(why, now)
         except Exception:  # it would end the server
             log.exception("connections could not be looked after")
@@ -308,7 +308,7 @@ def is_loopback(host: str) -> bool:
 def _refusal() -> bytes:
     """An answer in the one form that errors have; the client tries again."""
     error = BusyError("the service has as many connections as it takes", hint="try again in a moment")
-    body = Refusal(error=Problem.of(error)).model_dump_json().encode()
+    body = Refusal(error=ErrorView.of(error)).model_dump_json().encode()
     head = ["HTTP/1.1 503 Service Unavailable", "content-type: application/json", f"content-length: {len(body)}"]
     head += ["retry-after: 1", "connection: close", "", ""]
     return "\r\n".join(head).encode() + body

@@ -26,8 +26,8 @@ from symphony.problem.extras import needs_extra
 from symphony.service import tables
 
 PYTHON_DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
-LOCK = 0x53796D70686F6E79  # of PostgreSQL's advisory locks: "Symphony"
-MIGRATING = Lock()  # Alembic keeps what it is at in module globals: one thread of a process at a time
+ADVISORY_LOCK = 0x53796D70686F6E79  # of PostgreSQL's advisory locks: "Symphony"
+MIGRATION_LOCK = Lock()  # Alembic keeps what it is at in module globals: one thread of a process at a time
 
 
 class LockHeldError(OSError):
@@ -48,7 +48,7 @@ def open_database(url: str, folder: Path) -> sa.Engine:
             with engine.connect() as connection:
                 current = _is_current(connection)
             if not current:
-                with only_one(engine, folder):
+                with lock_journal(engine, folder):
                     pass
     except BaseException:
         engine.dispose()
@@ -113,7 +113,7 @@ def _config() -> Config:
 
 def _is_current(connection: sa.Connection) -> bool:
     """Whether the tables are those that this version uses."""
-    with MIGRATING:
+    with MIGRATION_LOCK:
         head = ScriptDirectory.from_config(_config()).get_current_head()
         return MigrationContext.configure(connection).get_current_revision() == head
 
@@ -122,7 +122,7 @@ def _migrate(connection: sa.Connection) -> None:
     config = _config()
     config.attributes["connection"] = connection
     try:
-        with MIGRATING:
+        with MIGRATION_LOCK:
             command.upgrade(config, "head")
     except CommandError as error:
         raise ServiceError(
@@ -169,7 +169,7 @@ class Hold:
         connection = self.engine.connect()
         try:
             if not self._is_sqlite:
-                if not connection.scalar(sa.select(sa.func.pg_try_advisory_lock(LOCK))):
+                if not connection.scalar(sa.select(sa.func.pg_try_advisory_lock(ADVISORY_LOCK))):
                     self._refuse(connection)
                 connection.commit()
         except BaseException:
@@ -230,14 +230,14 @@ class Hold:
         with suppress(sa.exc.SQLAlchemyError):
             if not self._is_sqlite:
                 self._connection.rollback()
-                self._connection.scalar(sa.select(sa.func.pg_advisory_unlock(LOCK)))
+                self._connection.scalar(sa.select(sa.func.pg_advisory_unlock(ADVISORY_LOCK)))
         self._connection.invalidate()
         self._connection.close()
         self._connection = None
 
 
 @contextmanager
-def only_one(engine: sa.Engine, folder: Path) -> Iterator[Hold]:
+def lock_journal(engine: sa.Engine, folder: Path) -> Iterator[Hold]:
     """Two services with one journal would each overlook what the other does: the second is refused."""
     with files_locked(engine, folder):
         with database_errors(engine):

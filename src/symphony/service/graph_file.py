@@ -44,11 +44,11 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from symphony.problem.errors import InputError, SymphonyError, WorkloadError
 from symphony.runtime.graph import Graph, Handle
-from symphony.runtime.kernels import KernelFunction, Options
+from symphony.runtime.kernels import KernelFunction, KernelOptions
 from symphony.service.wire import TrainingSpec
 
-FROM = "from"
-SHORT = 100  # characters of a word that names what a command runs
+REFERENCE_KEY = "from"
+MAX_KERNEL_NAME_CHARS = 100  # characters of a word that names what a command runs
 EXAMPLES = {"name": 'name = "…"', "task": "[[task]]", "steps": "steps = 2000"}  # of what a file must have
 Word = Annotated[str, StringConstraints(min_length=1)]
 
@@ -217,15 +217,15 @@ def _wrong(error: ValidationError, read: Mapping[str, Any], path: Path) -> Workl
     return WorkloadError(f"{field}: {first['msg']}", where=where, hint="see docs/guides/service.md")
 
 
-def _options(task: _Task, where: str) -> Options:
+def _options(task: _Task, where: str) -> KernelOptions:
     try:
         trains = None if task.training is None else task.training.training()
-        return Options(task.timeout_s, task.retries, trains is not None, task.workers, trains)
+        return KernelOptions(task.timeout_s, task.retries, trains is not None, task.workers, trains)
     except WorkloadError as error:
         raise WorkloadError(error.message, where=where, hint=error.hint) from None
 
 
-def _kernel(function: Callable[..., Any], task: _Task, options: Options) -> KernelFunction:
+def _kernel(function: Callable[..., Any], task: _Task, options: KernelOptions) -> KernelFunction:
     kernel = KernelFunction(function, task.device, task.name, options)
     kernel.key = f"toml.{task.call or task.command[0]}"
     if options.training is not None and task.command:  # steps of one script tell nothing of another's
@@ -236,13 +236,17 @@ def _kernel(function: Callable[..., Any], task: _Task, options: Options) -> Kern
 
 def _short(word: str) -> str:
     """As it is, or its digest: some are whole programs."""
-    return word if len(word) <= SHORT and word.isprintable() else hashlib.sha256(word.encode()).hexdigest()[:12]
+    return (
+        word
+        if len(word) <= MAX_KERNEL_NAME_CHARS and word.isprintable()
+        else hashlib.sha256(word.encode()).hexdigest()[:12]
+    )
 
 
 def _filled(value: Any, made: Mapping[str, Handle], where: str) -> Any:
     """A value of the file, with handles where it refers to tasks."""
-    if isinstance(value, dict) and set(value) == {FROM}:
-        return _handle(value[FROM], made, where)
+    if isinstance(value, dict) and set(value) == {REFERENCE_KEY}:
+        return _handle(value[REFERENCE_KEY], made, where)
     if isinstance(value, dict):
         return {key: _filled(one, made, where) for key, one in value.items()}
     if isinstance(value, list | tuple):

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from symphony.engines.engine import Stored
 from symphony.problem import limits
 from symphony.problem.errors import VersionError, WorkloadError
-from symphony.runtime.graph import Call, Submission, check_order
-from symphony.runtime.kernels import Options, SentKernel, digest
+from symphony.runtime.graph import Submission, SubmittedTask, check_order
+from symphony.runtime.kernels import KernelOptions, SentKernel, digest
 from symphony.service.blobs import Blobs
 from symphony.service.wire import PYTHON, GraphSpec, KernelSpec, Submit, Value
 
@@ -78,7 +78,8 @@ def submission(graph: GraphSpec, user: str, blobs: Blobs) -> Submission:
     """The whole graph. Times of kernels are kept by user: two users' kernels of one name are two kernels."""
     kernels = [_kernel(kernel, user, blobs) for kernel in graph.kernels]
     calls = (
-        Call(task.name, kernels[task.kernel], blobs.found(task.arguments), tuple(task.reads)) for task in graph.tasks
+        SubmittedTask(task.name, kernels[task.kernel], blobs.found(task.arguments), tuple(task.reads))
+        for task in graph.tasks
     )
     return Submission(graph.name, tuple(calls), outputs(graph), tuple(graph.names))
 
@@ -87,26 +88,26 @@ def _kernel(spec: KernelSpec, user: str, blobs: Blobs) -> SentKernel:
     code = {device: blobs.found(value) for device, value in spec.implementations.items()}
     timeout_s = math.inf if spec.timeout_s is None else spec.timeout_s
     trains = None if spec.training is None else spec.training.training()
-    options = Options(timeout_s, spec.retries, spec.preemptible, spec.workers, trains)
+    options = KernelOptions(timeout_s, spec.retries, spec.preemptible, spec.workers, trains)
     digests = tuple((device, digest(one)) for device, one in code.items())
     return SentKernel(spec.name, f"{user}:{spec.key}", options, digests, code)
 
 
 @dataclass(frozen=True)
-class Rest:
+class RemainingGraph:
     """What is left of a graph."""
 
     graph: Submission
     tasks: tuple[int, ...]  # their numbers in the whole graph
 
 
-def needed(graph: Submission, done: Collection[int]) -> set[int]:
+def needed_values(graph: Submission, done: Collection[int]) -> set[int]:
     """Tasks that have finished, and whose values the others read."""
     return {source for index, call in enumerate(graph.calls) if index not in done for source in call.reads} & set(done)
 
 
-def rest(graph: Submission, done: Collection[int], made: Mapping[int, Stored]) -> Rest:
-    """The tasks that have yet to run; `made` are the values of `needed` tasks."""
+def remaining_graph(graph: Submission, done: Collection[int], made: Mapping[int, Stored]) -> RemainingGraph:
+    """The tasks that have yet to run; `made` are the values of `needed_values` tasks."""
     tasks = tuple(index for index in range(len(graph.calls)) if index not in done)
     new = {index: number for number, index in enumerate(tasks)}
     calls = []
@@ -114,6 +115,6 @@ def rest(graph: Submission, done: Collection[int], made: Mapping[int, Stored]) -
         call = graph.calls[index]
         held = {number: made[source] for number, source in enumerate(call.reads) if source in made}
         reads = tuple(new[source] for source in call.reads if source in new)
-        calls.append(Call(call.name, call.kernel, call.arguments, reads, held))
+        calls.append(SubmittedTask(call.name, call.kernel, call.arguments, reads, held))
     left = tuple(new[index] for index in graph.outputs if index in new)
-    return Rest(Submission(graph.name, tuple(calls), left, ()), tasks)
+    return RemainingGraph(Submission(graph.name, tuple(calls), left, ()), tasks)

@@ -36,8 +36,8 @@ from symphony.service.blobs import too_large
 from symphony.service.connections import TOKEN
 from symphony.service.metrics import Metrics
 from symphony.service.service import Patience, Service
-from symphony.service.tokens import NEW, Rates, Token
-from symphony.service.wire import PROTOCOL, VERSION_HEADER, Problem, Refusal
+from symphony.service.tokens import CREATE_TOKEN_HINT, RateLimiter, Token
+from symphony.service.wire import PROTOCOL, VERSION_HEADER, ErrorView, Refusal
 
 log = logging.getLogger("symphony.service.http")
 PUBLIC = {"/healthz", "/readyz", "/v1/about", "/v1/openapi.json"}  # what needs no token, and has no body
@@ -53,7 +53,7 @@ class HostError(InputError):
     """A request for somebody else."""
 
 
-class Guard:
+class RequestGuard:
     """Lets requests in, counts them, and says what they came to."""
 
     def __init__(self, app: ASGIApp, service: Service, metrics: Metrics, hosts: frozenset[str]) -> None:
@@ -61,7 +61,10 @@ class Guard:
         limits = service.limits
         self._hosts, self._wrong, self._most_wrong = hosts, 0, min(WRONG_AT_ONCE, limits.connections // 4)
         self._app, self._service, self._metrics = app, service, metrics
-        self._rates, self._under_way = Rates(limits.requests_per_s), UnderWay(limits.body_bytes, limits.connections)
+        self._rates, self._under_way = (
+            RateLimiter(limits.requests_per_s),
+            UnderWay(limits.body_bytes, limits.connections),
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -127,7 +130,7 @@ class Guard:
         """The token of a request."""
         scheme, _, given = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
         if scheme.lower() != "bearer" or not given.strip():
-            raise TokenError("a token is missing", hint="set SYMPHONY_TOKEN, or " + NEW)
+            raise TokenError("a token is missing", hint="set SYMPHONY_TOKEN, or " + CREATE_TOKEN_HINT)
         token = self._service.tokens.known(given.strip())
         if token is None:
             try:
@@ -136,7 +139,7 @@ class Guard:
                 raise broken_database(error) from None
         if token is None:
             await self._slow_down()
-            raise TokenError("invalid token", hint=NEW)
+            raise TokenError("invalid token", hint=CREATE_TOKEN_HINT)
         return token
 
     async def _slow_down(self) -> None:
@@ -239,7 +242,7 @@ def refusal(error: SymphonyError, status: int = 0) -> JSONResponse:
     headers = {"retry-after": str(max(round(error.retry_s), 1))} if isinstance(error, BusyError) else {}
     if status == 401:
         headers["www-authenticate"] = "Bearer"
-    return JSONResponse(Refusal(error=Problem.of(error)).model_dump(mode="json"), status, headers)
+    return JSONResponse(Refusal(error=ErrorView.of(error)).model_dump(mode="json"), status, headers)
 
 
 def broken_database(error: SQLAlchemyError) -> UnavailableError:

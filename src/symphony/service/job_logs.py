@@ -22,14 +22,14 @@ import sqlalchemy as sa
 from symphony.problem.errors import InputError
 from symphony.service import tables
 from symphony.service.journal import read_events
-from symphony.service.outputs import Outputs, Spot, Stream
-from symphony.service.state import BEGUN, BROKE, ENDED, FINISHED, Event, text_of
+from symphony.service.outputs import OutputPosition, Outputs, Stream
+from symphony.service.state import BEGUN, BROKE, ENDED, FINISHED, JournalEvent, text_of
 from symphony.service.wire import EVENT, MARK, OUTPUT, LogLine, Logs
 
-BYTES, LINES = 256 << 10, 4_096  # of one answer, about
-LOOKS = 4  # that are tried for one without an event in between
-CURSOR = re.compile(r"([0-9]{1,18})((?:_[0-9]{1,9}\.[0-9]{1,9}\.[0-9]{1,9}\.[0-9]{1,18})*)")
-ENDS = (FINISHED, BROKE)  # events after which a task writes nothing
+MAX_PAGE_BYTES, MAX_PAGE_LINES = 256 << 10, 4_096  # of one answer, about
+MAX_READ_ATTEMPTS = 4  # that are tried for one without an event in between
+CURSOR_PATTERN = re.compile(r"([0-9]{1,18})((?:_[0-9]{1,9}\.[0-9]{1,9}\.[0-9]{1,9}\.[0-9]{1,18})*)")
+FINAL_EVENTS = (FINISHED, BROKE)  # events after which a task writes nothing
 
 
 @dataclass
@@ -37,18 +37,18 @@ class Cursor:
     """Up to where somebody has read."""
 
     event: int = 0
-    spots: dict[tuple[int, int], Spot] = field(default_factory=dict)  # by task and rank
+    spots: dict[tuple[int, int], OutputPosition] = field(default_factory=dict)  # by task and rank
 
     @staticmethod
     def parse(text: str) -> Cursor:
         """As `str` writes it; "" is the beginning."""
-        found = CURSOR.fullmatch(text or "0")
+        found = CURSOR_PATTERN.fullmatch(text or "0")
         if found is None:
             raise InputError("after is none of ours", hint="give `next` of an answer, or nothing")
         spots = {}
         for one in filter(None, found[2].split("_")):
             task, rank, file, offset = map(int, one.split("."))
-            spots[task, rank] = Spot(file, offset)
+            spots[task, rank] = OutputPosition(file, offset)
         return Cursor(int(found[1]), spots)
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class _Item:
     at: float  # by which it is sorted
     line: LogLine
     event: int = 0
-    spot: tuple[tuple[int, int], Spot] | None = None
+    spot: tuple[tuple[int, int], OutputPosition] | None = None
     task: int = -1  # that has ended
 
 
@@ -73,7 +73,7 @@ def read(database: sa.Engine, outputs: Outputs, job: int, tasks: Mapping[str, tu
     # Nobody reads on where a task had ended, and cursors are short though graphs are long.
     gone = _ended(database, job, cursor.event)
     left = {folder: name for folder, (task, name) in tasks.items() if task not in gone}
-    for _ in range(LOOKS):
+    for _ in range(MAX_READ_ATTEMPTS):
         events = list(read_events(database, job, cursor.event))
         streams = outputs.streams(job, left)
         seen = events[-1].id if events else cursor.event
@@ -93,7 +93,7 @@ def _page(items: Iterator[_Item], cursor: Cursor) -> Logs:
     """As much as one answer takes."""
     event, spots, lines, size = cursor.event, dict(cursor.spots), list[LogLine](), 0
     for item in items:
-        if size >= BYTES or len(lines) >= LINES:
+        if size >= MAX_PAGE_BYTES or len(lines) >= MAX_PAGE_LINES:
             return Logs(lines=lines, next=str(Cursor(event, spots)), more=True)
         if item.spot is not None:
             spots[item.spot[0]] = item.spot[1]
@@ -105,20 +105,20 @@ def _page(items: Iterator[_Item], cursor: Cursor) -> Logs:
     return Logs(lines=lines, next=str(Cursor(event, spots)), more=False)
 
 
-def _happened(events: list[Event]) -> Iterator[_Item]:
+def _happened(events: list[JournalEvent]) -> Iterator[_Item]:
     """In the order of their numbers: clocks may be set back."""
     times = itertools.accumulate((event.at for event in events), max)
     for event, at in zip(events, times, strict=True):
         if event.kind == BEGUN:  # for the service, not for people: the job may still wait for a device
             continue
         line = LogLine(number=event.id, at_s=event.at, text=text_of(event), kind=EVENT)
-        yield _Item(at, line, event.id, task=event.task if event.kind in ENDS else -1)
+        yield _Item(at, line, event.id, task=event.task if event.kind in FINAL_EVENTS else -1)
 
 
 def _written(stream: Stream, task: int, cursor: Cursor, ends: Mapping[int, float], over: bool) -> Iterator[_Item]:
     """In the order in which it was written, and before the end of its task."""
     at, key = 0.0, (task, stream.rank)
-    for found in stream.lines(cursor.spots.get(key, Spot()), ended=over or task in ends):
+    for found in stream.lines(cursor.spots.get(key, OutputPosition()), ended=over or task in ends):
         at = max(at, found.at)
         line = LogLine(number=0, at_s=found.at, text=found.text, kind=OUTPUT, task=stream.task, rank=stream.rank)
         if found.mark:
@@ -129,7 +129,7 @@ def _written(stream: Stream, task: int, cursor: Cursor, ends: Mapping[int, float
 def _ended(database: sa.Engine, job: int, until: int) -> set[int]:
     """Tasks that had ended with some event."""
     rows = tables.events.c
-    ended = sa.select(rows.task).where(rows.job == job, rows.id <= until, rows.kind.in_(ENDS))
+    ended = sa.select(rows.task).where(rows.job == job, rows.id <= until, rows.kind.in_(FINAL_EVENTS))
     with database.connect() as connection:
         return set(connection.scalars(ended)) if until else set()
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from symphony.service import tables
-from symphony.service.state import ACCEPTED, FINISHED, LOST, STOPPED, Event, State, dumped
+from symphony.service.state import ACCEPTED, FINISHED, LOST, STOPPED, JournalEvent, State, dumped
 from symphony.service.wire import Value
 
 log = logging.getLogger("symphony.service")
@@ -40,14 +40,14 @@ class Damage(NamedTuple):
 
 
 @dataclass
-class Replay:
+class JournalReplay:
     """What a journal adds up to."""
 
     state: State = field(default_factory=State)
     damaged: list[Damage] = field(default_factory=list)
 
 
-def row_of(event: Event) -> dict[str, Any]:
+def row_of(event: JournalEvent) -> dict[str, Any]:
     """As it is kept."""
     row = event._asdict() | {"data": dumped(event.data)}
     return row | {"checksum": _checksum(*row.values())}
@@ -65,7 +65,7 @@ def _checksum(number: int, at: float, job: int, kind: str, task: int, seconds: f
 
 def read_events(
     database: sa.Engine, job: int | None = None, after: int = 0, damaged: list[Damage] | None = None
-) -> Iterator[Event]:
+) -> Iterator[JournalEvent]:
     """The events of a job, in order, `after` one of them; or those of all, as far as the state needs them.
 
     Those that are damaged are left out, and added to the list.
@@ -85,7 +85,7 @@ def read_events(
             except (TypeError, ValueError) as error:  # written before there were checksums
                 _note(damaged, Damage(number, of, f"its data cannot be read: {error}"))
                 continue
-            yield Event(number, at, of, kind, task, seconds, parsed, follows)
+            yield JournalEvent(number, at, of, kind, task, seconds, parsed, follows)
 
 
 def _note(damaged: list[Damage] | None, one: Damage) -> None:
@@ -95,7 +95,7 @@ def _note(damaged: list[Damage] | None, one: Damage) -> None:
         damaged.append(one)
 
 
-def replay(database: sa.Engine) -> Replay:
+def replay(database: sa.Engine) -> JournalReplay:
     """The state that all events give, and what is wrong with some."""
     collecting = gc.isenabled()
     gc.disable()  # a million small objects are made, and none of them is garbage
@@ -106,8 +106,8 @@ def replay(database: sa.Engine) -> Replay:
             gc.enable()
 
 
-def _replayed(database: sa.Engine) -> Replay:
-    found = Replay()
+def _replayed(database: sa.Engine) -> JournalReplay:
+    found = JournalReplay()
     state, damaged = found.state, found.damaged
     aside, last_job = _known(database)
     for event in read_events(database, damaged=damaged):

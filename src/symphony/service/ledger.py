@@ -29,24 +29,24 @@ from symphony.problem.errors import ServiceError, SymphonyError, UnavailableErro
 from symphony.service import journal, tables
 from symphony.service.database import Hold
 from symphony.service.journal import Damage, row_of
-from symphony.service.state import Event, State
+from symphony.service.state import JournalEvent, State
 
 log = logging.getLogger("symphony.service")
 T = TypeVar("T")
-MOST = 512  # commands in one transaction
+MAX_COMMANDS_PER_TRANSACTION = 512  # commands in one transaction
 RETRY_S = 0.5
-CLOSE_S = 10.0  # that a database which does not work may hold up the end
+MAX_CLOSE_WAIT_S = 10.0  # that a database which does not work may hold up the end
 MAX_UNSYNCED = 512  # events and statements that PostgreSQL may still lose: chosen, at most 32 MiB of values
 _INSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
 @dataclass
-class Entry:
+class Transaction:
     """What one transaction writes. Commands add to it."""
 
     state: State
     dialect: str
-    events: list[Event] = field(default_factory=list)
+    events: list[JournalEvent] = field(default_factory=list)
     rows: list[tuple[sa.Executable, Any]] = field(default_factory=list)
     durable: bool = False  # whether it has to survive a power cut
     check: bool = False  # also with nothing to write, ask whether this service still has the journal
@@ -58,7 +58,7 @@ class Entry:
         seconds = data.get("seconds", 0.0) * data.get("workers", 1)
         known = self.state.jobs.get(job)
         follows = known.change if known is not None else 0
-        event = Event(self.state.events + 1, time.time(), job, kind, task, float(seconds), data, follows)
+        event = JournalEvent(self.state.events + 1, time.time(), job, kind, task, float(seconds), data, follows)
         self.state.apply(event)
         self.events.append(event)
 
@@ -89,7 +89,7 @@ class Entry:
             self._last = what
 
 
-Command = Callable[[Entry], T]
+Command = Callable[[Transaction], T]
 
 
 class Ledger:
@@ -100,9 +100,11 @@ class Ledger:
         self.damaged: list[Damage] = []  # events that could not be read
         self.stuck = ""  # why the database does not take anything at present
         self.commit_s: deque[float] = deque(maxlen=1_024)  # of the last transactions
-        self.before_write: Callable[[Entry], None] = lambda entry: None  # adds what follows from a batch of commands
+        self.before_write: Callable[[Transaction], None] = lambda entry: (
+            None
+        )  # adds what follows from a batch of commands
         self._hold, self._settled, self._failed = hold, settled, failed
-        self._unsynced: list[Entry] = []  # transactions that PostgreSQL may still lose
+        self._unsynced: list[Transaction] = []  # transactions that PostgreSQL may still lose
         self._commands: queue.SimpleQueue[tuple[Command[Any], Future[Any]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="symphony-ledger", daemon=True)
         self._batch: list[tuple[Command[Any], Future[Any]] | None] = []  # that is being carried out
@@ -135,7 +137,7 @@ class Ledger:
             self._put(command, future)
         return future
 
-    def insist(self, command: Command[T]) -> Future[T]:
+    def post_required(self, command: Command[T]) -> Future[T]:
         """As `post`, for what has happened and cannot be refused."""
         future: Future[T] = Future()
         self._put(command, future)
@@ -153,7 +155,7 @@ class Ledger:
         if self._thread.ident is None:
             self._run()
         else:
-            self._thread.join(CLOSE_S)
+            self._thread.join(MAX_CLOSE_WAIT_S)
 
     @property
     def idle(self) -> bool:
@@ -190,9 +192,9 @@ class Ledger:
 
     def _turn(self) -> None:
         batch = self._batch = [self._commands.get()]
-        while len(batch) < MOST and not self._commands.empty():
+        while len(batch) < MAX_COMMANDS_PER_TRANSACTION and not self._commands.empty():
             batch.append(self._commands.get())
-        entry = Entry(self.state, self.engine.dialect.name)
+        entry = Transaction(self.state, self.engine.dialect.name)
         answers: list[tuple[Future[Any], Any, bool]] = []
         for command, future in (one for one in batch if one is not None):
             if not future.set_running_or_notify_cancel():
@@ -211,13 +213,13 @@ class Ledger:
             (future.set_result if well else future.set_exception)(answer)
         self._settled({event.job for event in entry.events})
 
-    def _write(self, entry: Entry) -> None:
+    def _write(self, entry: Transaction) -> None:
         """Until it is through."""
         began = time.perf_counter()
         entry.turn = self._hold.turn + 1
         unsynced = sum(one.size for one in self._unsynced)
         entry.durable |= unsynced + entry.size > MAX_UNSYNCED or (entry.check and unsynced > 0)
-        self.steadily(lambda: self._try(entry))
+        self.retry_until_done(lambda: self._try(entry))
         self._hold.turn = entry.turn
         if entry.durable:
             self._unsynced = []
@@ -225,7 +227,7 @@ class Ledger:
             self._unsynced.append(entry)
         self.commit_s.append(time.perf_counter() - began)
 
-    def steadily(self, use: Callable[[], T]) -> T:
+    def retry_until_done(self, use: Callable[[], T]) -> T:
         """Use the database or its disk, again and again until that works. For the ledger's own thread."""
         while True:
             try:
@@ -242,7 +244,7 @@ class Ledger:
             self.stuck = ""
         return answer
 
-    def _try(self, entry: Entry) -> None:
+    def _try(self, entry: Transaction) -> None:
         with self._hold.transaction(entry.durable) as connection:
             at = self._hold.advance(connection, entry.turn)
             if at >= entry.turn:

@@ -13,31 +13,31 @@ from collections.abc import Iterator, Mapping
 from starlette.types import Scope
 
 from symphony.runtime.jobs import RUNNING, WAITING
-from symphony.service.connections import HINTS, Connections
+from symphony.service.connections import CONNECTION_HINTS, Connections
 from symphony.service.service import Service
 from symphony.service.state import ACCEPTED, BROKE, FINISHED, LOST
 
-METHODS = {"GET", "HEAD", "POST", "PUT"}  # of our routes
-EDGES = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)  # seconds
+HTTP_METHODS = {"GET", "HEAD", "POST", "PUT"}  # of our routes
+BUCKET_EDGES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)  # seconds
 
 
 class Histogram:
     """How many took how long. Any thread may add."""
 
     def __init__(self) -> None:
-        self._counts, self._sum = [0] * (len(EDGES) + 1), 0.0
+        self._counts, self._sum = [0] * (len(BUCKET_EDGES_S) + 1), 0.0
         self._lock = threading.Lock()
 
     def add(self, seconds: float) -> None:
         """One more."""
         with self._lock:
-            self._counts[bisect.bisect_left(EDGES, seconds)] += 1
+            self._counts[bisect.bisect_left(BUCKET_EDGES_S, seconds)] += 1
             self._sum += seconds
 
     def lines(self, name: str) -> Iterator[str]:
         """As Prometheus wants it: each bucket with all that are below it."""
         total = 0
-        for edge, count in zip((*EDGES, math.inf), self._counts, strict=True):
+        for edge, count in zip((*BUCKET_EDGES_S, math.inf), self._counts, strict=True):
             total += count
             yield f'{name}_bucket{{le="{"+Inf" if edge == math.inf else edge}"}} {total}'
         yield f"{name}_sum {self._sum:.9g}"
@@ -54,7 +54,7 @@ class Metrics:
 
     def count(self, scope: Scope, status: int) -> None:
         """A request. Labels are of a fixed set, whatever clients invent: each is a row for ever."""
-        method = scope["method"] if scope["method"] in METHODS else "other"
+        method = scope["method"] if scope["method"] in HTTP_METHODS else "other"
         self._requests[method, getattr(scope.get("route"), "path", "other"), status] += 1
 
     def text(self, service: Service) -> str:
@@ -108,7 +108,7 @@ class Metrics:
                 "counter",
                 "Connections that were refused, by what there was too little of.",
                 "reason",
-                {why: self._connections.refused[why] for why in HINTS},
+                {why: self._connections.refused[why] for why in CONNECTION_HINTS},
             ),
             _gauge("descriptors", "File descriptors in use.", len(os.listdir("/proc/self/fd"))),
             _gauge("descriptors_most", "File descriptors allowed.", resource.getrlimit(resource.RLIMIT_NOFILE)[0]),

@@ -23,29 +23,32 @@ from typing import NamedTuple
 from symphony.engines import output
 from symphony.engines.engine import Output
 from symphony.problem.texts import readable
-from symphony.runtime.checkpoints import safe
+from symphony.runtime.checkpoints import safe_folder_name
 
 log = logging.getLogger("symphony.service")
-LONG = 16 << 10  # bytes of a line; what is longer is several
-FIRST, BLOCK = 1 << 10, 64 << 10  # bytes that are read at once: a graph may have many tasks, of which few are read on
-STAMPED = re.compile(rb"(\d{1,12}\.\d{6}) (.*)", re.DOTALL)
-NEW_RUN, DROPPED = "a new run begins", "what it wrote before this was dropped"
+MAX_LINE_BYTES = 16 << 10  # bytes of a line; what is longer is several
+FIRST_READ_BYTES, READ_BLOCK_BYTES = (
+    1 << 10,
+    64 << 10,
+)  # bytes that are read at once: a graph may have many tasks, of which few are read on
+TIMESTAMPED_LINE = re.compile(rb"(\d{1,12}\.\d{6}) (.*)", re.DOTALL)
+NEW_RUN_MARK, DROPPED_MARK = "a new run begins", "what it wrote before this was dropped"
 
 
-class Spot(NamedTuple):
+class OutputPosition(NamedTuple):
     """How far somebody has read: a file, by its number, and an offset in it."""
 
     file: int = 0
     offset: int = 0
 
 
-class Line(NamedTuple):
+class OutputLine(NamedTuple):
     """A line that a task wrote, or (a mark) what has to be known of those that follow."""
 
     at: float  # seconds since 1970, by the clock of the machine
     text: str
     mark: bool
-    then: Spot  # where to read on
+    then: OutputPosition  # where to read on
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,7 @@ class Stream:
     folder: Path
     files: tuple[tuple[int, int], ...]  # numbers and sizes
 
-    def lines(self, spot: Spot, *, ended: bool) -> Iterator[Line]:
+    def lines(self, spot: OutputPosition, *, ended: bool) -> Iterator[OutputLine]:
         """From a spot on. A line that has no end yet is left out, unless nothing more will come (`ended`)."""
         there = [number for number, _ in self.files]
         last = max(there, default=-1)
@@ -66,19 +69,19 @@ class Stream:
                 continue
             if number > spot.file:
                 if spot.file not in there:
-                    yield Line(self._began(number), DROPPED, True, Spot(number))
-                spot = Spot(number)
+                    yield OutputLine(self._began(number), DROPPED_MARK, True, OutputPosition(number))
+                spot = OutputPosition(number)
             try:
                 yield from self._read(spot, size, ended or number < last)
             except FileNotFoundError:  # just now: others follow
                 there.remove(number)
                 continue
-            spot = Spot(number + 1)  # where the next one is, if nothing was dropped
+            spot = OutputPosition(number + 1)  # where the next one is, if nothing was dropped
 
-    def _read(self, spot: Spot, size: int, ended: bool) -> Iterator[Line]:
+    def _read(self, spot: OutputPosition, size: int, ended: bool) -> Iterator[OutputLine]:
         """The rest of a file, up to a size."""
         number, offset = spot
-        at, rest, block = self._changed(number), b"", FIRST
+        at, rest, block = self._changed(number), b"", FIRST_READ_BYTES
         with open(self.folder / f"{self.rank}.{number}", "rb") as file:
             while offset + len(rest) < size:
                 file.seek(offset + len(rest))
@@ -91,28 +94,30 @@ class Stream:
                     at, text = _parted(line, at)
                     if begins:
                         for piece, left in _cut(text):
-                            yield Line(at, piece, False, Spot(number, offset - (left + 1 if left else 0)))
+                            yield OutputLine(
+                                at, piece, False, OutputPosition(number, offset - (left + 1 if left else 0))
+                            )
                     elif number and text.endswith(b" 0"):  # the first line of the first file of a run
-                        yield Line(at, NEW_RUN, True, Spot(number, offset))
+                        yield OutputLine(at, NEW_RUN_MARK, True, OutputPosition(number, offset))
                 begun, text = _parted(rest, at)
-                if offset and len(text) > LONG:
+                if offset and len(text) > MAX_LINE_BYTES:
                     at, base = begun, offset + len(rest) - len(text)
                     for piece, left in _cut(text):
                         if left:
                             offset = base + len(text) - left
-                            yield Line(at, piece, False, Spot(number, offset))
+                            yield OutputLine(at, piece, False, OutputPosition(number, offset))
                     rest = text[offset - base :]
-                block = BLOCK
+                block = READ_BLOCK_BYTES
         if offset and rest and ended:
             at, text = _parted(rest, at)
             for piece, left in _cut(text):
-                yield Line(at, piece, False, Spot(number, offset + len(rest) - left))
+                yield OutputLine(at, piece, False, OutputPosition(number, offset + len(rest) - left))
 
     def _began(self, number: int) -> float:
         """When a file was begun."""
         try:
             with open(self.folder / f"{self.rank}.{number}", "rb") as file:
-                return _parted(file.read(FIRST).partition(b"\n")[0], self._changed(number))[0]
+                return _parted(file.read(FIRST_READ_BYTES).partition(b"\n")[0], self._changed(number))[0]
         except OSError:
             return 0.0
 
@@ -126,7 +131,7 @@ class Stream:
 
 def _parted(line: bytes, otherwise: float) -> tuple[float, bytes]:
     """The time of a line, and what was written; one that has none is the rest of another."""
-    found = STAMPED.fullmatch(line)
+    found = TIMESTAMPED_LINE.fullmatch(line)
     return (float(found[1]), found[2]) if found is not None else (otherwise, line)
 
 
@@ -135,9 +140,9 @@ def _cut(text: bytes) -> Iterator[tuple[str, int]]:
 
     What is no UTF-8 is replaced, control characters are escaped.
     """
-    while len(text) > LONG:
-        at = LONG
-        while at > LONG - 4 and text[at] & 0xC0 == 0x80:  # within a character
+    while len(text) > MAX_LINE_BYTES:
+        at = MAX_LINE_BYTES
+        while at > MAX_LINE_BYTES - 4 and text[at] & 0xC0 == 0x80:  # within a character
             at -= 1
         yield _decoded(text[:at]), len(text) - at
         text = text[at:]
@@ -165,10 +170,12 @@ class Outputs:
         """Where an attempt at a task keeps what it writes."""
         if self._root is None:
             return None
-        return Output(f"{self._root}/{job}/{safe(task)}", f"{self._name}-{number}")
+        return Output(f"{self._root}/{job}/{safe_folder_name(task)}", f"{self._name}-{number}")
 
     def streams(self, job: int, tasks: Mapping[str, str]) -> list[Stream]:
-        """What some tasks of a job have written; `tasks` are their names, by those of their folders (`safe`)."""
+        """What some tasks of a job have written; `tasks` are their names, by those of their folders
+        (`safe_folder_name`).
+        """
         if self._root is None:
             return []
         folder = self._root / str(job)

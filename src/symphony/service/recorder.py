@@ -14,20 +14,20 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 from symphony.engines.engine import Engine, EngineEvent, Failed, Finished, Output, Stopped, Work
-from symphony.engines.gangs import whole
-from symphony.engines.passing import Passing
+from symphony.engines.gangs import gang_engine
+from symphony.engines.wrapper import EngineWrapper
 
 # None: there is nothing to wait for. In the future is what is heard instead, or None for the event itself.
 Record = Callable[[Finished | Failed | Stopped], Future[Failed | Stopped | None] | None]
 
 
-class Recorder(Passing):
+class JournalingEngine(EngineWrapper):
     """Passes everything on, and news only once it is kept."""
 
     whole_gangs = True  # what is journalled is how a task ended, not each of its workers
 
     def __init__(self, engine: Engine) -> None:
-        super().__init__(whole(engine))
+        super().__init__(gang_engine(engine))
         self.record: Record = lambda event: None
         self.output: Callable[[int], Output | None] = lambda number: None  # of an attempt
         self.user: Callable[[int], str] = lambda number: ""  # of an attempt

@@ -20,12 +20,12 @@ from symphony.problem.errors import InputError, ServiceError
 from symphony.runtime.jobs import DONE
 from symphony.service import tables
 from symphony.service.blobs import Blobs, named_in
-from symphony.service.database import Hold, database_errors, engine_of, files_locked, only_one, open_database
+from symphony.service.database import Hold, database_errors, engine_of, files_locked, lock_journal, open_database
 from symphony.service.journal import checksum, set_aside, value_of
-from symphony.service.ledger import Entry, Ledger
+from symphony.service.ledger import Ledger, Transaction
 from symphony.service.running import quarantine
 from symphony.service.service import forget_jobs
-from symphony.service.state import CANCEL, QUARANTINED, JobRecord
+from symphony.service.state import CANCEL, QUARANTINED, ServiceJob
 
 T = TypeVar("T")
 PROBED = 100_000  # rows that are looked for one by one where an end of a table cannot be read; chosen, takes seconds
@@ -36,7 +36,7 @@ def opened(url: str, folder: Path) -> Iterator[Ledger]:
     """The journal, replayed, under its lock: refused while a service runs."""
     engine = open_database(url, folder)
     try:
-        with only_one(engine, folder) as hold, database_errors(engine):
+        with lock_journal(engine, folder) as hold, database_errors(engine):
             yield _replayed(hold)
     finally:
         engine.dispose()
@@ -48,29 +48,29 @@ def _replayed(hold: Hold) -> Ledger:
     return ledger
 
 
-def _do(ledger: Ledger, command: Callable[[Entry], T]) -> T:
-    future = ledger.insist(command)
+def _do(ledger: Ledger, command: Callable[[Transaction], T]) -> T:
+    future = ledger.post_required(command)
     ledger.step()
     return future.result()
 
 
-def cancel(ledger: Ledger, numbers: list[int], by: str) -> list[JobRecord]:
+def cancel(ledger: Ledger, numbers: list[int], by: str) -> list[ServiceJob]:
     """Give jobs up; all of them, or none if one cannot be."""
     return _stop(ledger, numbers, lambda entry, job: entry.add(CANCEL, job.id, by=by))
 
 
-def quarantine_jobs(ledger: Ledger, numbers: list[int], by: str) -> list[JobRecord]:
+def quarantine_jobs(ledger: Ledger, numbers: list[int], by: str) -> list[ServiceJob]:
     """Have jobs fail with a reason instead of being run again; all of them, or none if one cannot be."""
 
-    def stop(entry: Entry, job: JobRecord) -> None:
+    def stop(entry: Transaction, job: ServiceJob) -> None:
         error = quarantine(job, f"{by} has asked for that, by symphony repair")
         entry.add(QUARANTINED, job.id, error=error.model_dump(mode="json", exclude_defaults=True))
 
     return _stop(ledger, numbers, stop)
 
 
-def _stop(ledger: Ledger, numbers: list[int], stop: Callable[[Entry, JobRecord], None]) -> list[JobRecord]:
-    def command(entry: Entry) -> list[JobRecord]:
+def _stop(ledger: Ledger, numbers: list[int], stop: Callable[[Transaction, ServiceJob], None]) -> list[ServiceJob]:
+    def command(entry: Transaction) -> list[ServiceJob]:
         jobs = [_open_job(ledger, number) for number in numbers]
         _set_aside(ledger, entry)
         entry.durable = True
@@ -81,7 +81,7 @@ def _stop(ledger: Ledger, numbers: list[int], stop: Callable[[Entry, JobRecord],
     return _do(ledger, command)
 
 
-def _open_job(ledger: Ledger, number: int) -> JobRecord:
+def _open_job(ledger: Ledger, number: int) -> ServiceJob:
     job = ledger.state.jobs.get(number)
     if job is None:
         raise InputError(f"there is no job {number}", hint="symphony repair list shows those that are not over")
@@ -90,7 +90,7 @@ def _open_job(ledger: Ledger, number: int) -> JobRecord:
     return job
 
 
-def _set_aside(ledger: Ledger, entry: Entry) -> None:
+def _set_aside(ledger: Ledger, entry: Transaction) -> None:
     """New events are given the numbers after those that can be read."""
     for statement in set_aside(ledger.damaged):
         entry.do(statement)

@@ -21,7 +21,7 @@ import sqlalchemy as sa
 from symphony.engines.engine import LOST as INPUT_LOST
 from symphony.engines.engine import Failed, Finished, Output, Stopped, Stored
 from symphony.problem.errors import EngineError, JobCancelledError, JobError, ServiceError, SymphonyError
-from symphony.runtime.checkpoints import Checkpoints
+from symphony.runtime.checkpoints import CheckpointFolders
 from symphony.runtime.cluster import Cluster
 from symphony.runtime.failures import error_of, is_run_again
 from symphony.runtime.graph import Submission
@@ -30,15 +30,15 @@ from symphony.runtime.progress import refresh, saved_before
 from symphony.service import graphs, tables
 from symphony.service.blobs import Blobs, named_in
 from symphony.service.journal import checksum, read_events, set_aside, value_of
-from symphony.service.ledger import Entry, Ledger
+from symphony.service.ledger import Ledger, Transaction
 from symphony.service.outputs import Outputs
-from symphony.service.recorder import Recorder, wall
-from symphony.service.shares import Line
-from symphony.service.state import BEGUN, BROKE, CANCEL, ENDED, FINISHED, LOST, RESTARTED, STOPPED, JobRecord
-from symphony.service.wire import JobView, Problem, Submit, TrainingView, Value, optional
+from symphony.service.recorder import JournalingEngine, wall
+from symphony.service.shares import FairQueue
+from symphony.service.state import BEGUN, BROKE, CANCEL, ENDED, FINISHED, LOST, RESTARTED, STOPPED, ServiceJob
+from symphony.service.wire import ErrorView, JobView, Submit, TrainingView, Value, optional
 
 log = logging.getLogger("symphony.service")
-FRESH = 256  # jobs that were just accepted, and need not be read again
+MAX_CACHED_GRAPHS = 256  # jobs that were just accepted, and need not be read again
 # Deaths of services, in a row and without any progress of the job, after which it is not run again. One may be a power
 # cut and two an operator in a hurry; a service that a job kills would otherwise die for ever.
 MAX_DEATHS = 3
@@ -46,7 +46,7 @@ AGAIN = "to run it again, submit it again"
 
 
 @dataclass(frozen=True)
-class Handed:
+class AdmittedJob:
     """A job in the hands of the cluster."""
 
     state: JobState
@@ -54,7 +54,7 @@ class Handed:
     held: list[tuple[Stored, int]]  # inputs given to the engine, and who made them: before a restart, or lost since
 
 
-class Running:
+class JobRunner:
     """Has a cluster run the jobs of a ledger."""
 
     def __init__(
@@ -63,24 +63,24 @@ class Running:
         database: sa.Engine,
         blobs: Blobs,
         outputs: Outputs,
-        checkpoints: Checkpoints,
+        checkpoints: CheckpointFolders,
         weights: Mapping[str, float],
         at_once: int,
     ) -> None:
         self._ledger, self._database, self._blobs, self._at_once = ledger, database, blobs, at_once
         self._outputs, self._checkpoints = outputs, checkpoints
-        self.line = Line(weights)
-        self.handed: dict[int, Handed] = {}
+        self.line = FairQueue(weights)
+        self.handed: dict[int, AdmittedJob] = {}
         self.fresh: dict[int, Submission] = {}
         self.paused = True  # let nothing in: there is no cluster yet
         self.failed: Callable[[], None] = lambda: None  # the cluster has ended by itself
         self.idle = threading.Event()
         self._to_cancel: list[JobState] = []
-        self._chosen: list[JobRecord] = []  # to be handed over once that is written down
+        self._chosen: list[ServiceJob] = []  # to be handed over once that is written down
         self._large: dict[int, dict[int, set[str]]] = {}  # jobs that need blobs, and those that their tasks have made
         self.before: dict[int, dict[int, int]] = {}  # steps of training jobs from before a restart, by job and task
 
-    def attach(self, cluster: Cluster, engine: Recorder) -> None:
+    def attach(self, cluster: Cluster, engine: JournalingEngine) -> None:
         """Begin to use a cluster, whose engine is this one."""
         self.cluster, self._engine = cluster, engine
         engine.record, engine.output, engine.user = self.record, self.output, self.user
@@ -90,7 +90,7 @@ class Running:
 
     # --- jobs come
 
-    def resume(self, entry: Entry, died: bool) -> None:
+    def resume(self, entry: Transaction, died: bool) -> None:
         """After a restart, end the jobs that cannot go on, and queue the others.
 
         `died`: the last service was not stopped by anybody.
@@ -105,9 +105,9 @@ class Running:
                 entry.add(RESTARTED, job.id, died=died, **saved)
             damage = next((one for one in self._ledger.damaged if one.job == job.id), None)
             if job.cancelled:
-                self.end(entry, job, CANCELLED, Problem.of(_cancelled(job)))
+                self.end(entry, job, CANCELLED, ErrorView.of(_cancelled(job)))
             elif job.broke is not None:
-                self.end(entry, job, FAILED, Problem.model_validate(job.broke))
+                self.end(entry, job, FAILED, ErrorView.model_validate(job.broke))
             elif damage is not None:
                 why = f"the journal is damaged, and what became of the job cannot be told: {damage}"
                 self.end(entry, job, FAILED, quarantine(job, why))
@@ -118,7 +118,7 @@ class Running:
                 self._check_made(entry, job)
                 self.line.join(job)
 
-    def _set_aside(self, entry: Entry) -> None:
+    def _set_aside(self, entry: Transaction) -> None:
         """What could not be read is named, and kept where the next start does not read it."""
         for one in self._ledger.damaged:
             known = one.job in self._ledger.state.jobs
@@ -126,7 +126,7 @@ class Running:
         for statement in set_aside(self._ledger.damaged):
             entry.do(statement)
 
-    def _stepped_before(self, job: JobRecord) -> dict[int, int]:
+    def _stepped_before(self, job: ServiceJob) -> dict[int, int]:
         """Steps that need not be done again: by the journal, of what is done, and by what the last run saved."""
         done = {e.task: e.data.get("step", 0) for e in read_events(self._database, job.id) if e.kind == FINISHED}
         return {
@@ -135,7 +135,7 @@ class Running:
             if steps
         }
 
-    def _check_made(self, entry: Entry, job: JobRecord) -> None:
+    def _check_made(self, entry: Transaction, job: ServiceJob) -> None:
         """A value that a power cut has spoilt, or that is damaged, has not been made."""
         rows, blobs = tables.outputs.c, tables.blobs.c
         values = self._values(job) if job.done else {}
@@ -152,15 +152,15 @@ class Running:
                 job.done.discard(task)
                 entry.do(sa.delete(tables.outputs).where(rows.job == job.id, rows.task == task))
 
-    def accepted(self, job: JobRecord, graph: Submission, blobs: bool) -> None:
+    def accepted(self, job: ServiceJob, graph: Submission, blobs: bool) -> None:
         """A new job waits; `blobs`: it needs some."""
         if blobs:
             self._large[job.id] = {}
-        if len(self.fresh) < FRESH:
+        if len(self.fresh) < MAX_CACHED_GRAPHS:
             self.fresh[job.id] = graph
         self.line.join(job)
 
-    def choose(self, entry: Entry) -> None:
+    def choose(self, entry: Transaction) -> None:
         """Let in as many as there is room for.
 
         That is written down before the cluster has them: should one of them kill the service, the next one knows which
@@ -174,7 +174,7 @@ class Running:
             entry.add(BEGUN, job.id)
             self._chosen.append(job)
 
-    def let_in(self) -> None:
+    def admit_waiting(self) -> None:
         """Hand over those that were chosen."""
         while self._to_cancel:
             self.cluster.cancel(self._to_cancel.pop())
@@ -184,20 +184,20 @@ class Running:
         if not self.line.under_way:
             self.idle.set()
 
-    def _hand_over(self, job: JobRecord) -> None:
+    def _hand_over(self, job: ServiceJob) -> None:
         """Give a job to the cluster, or what is left of it."""
         held: dict[int, Stored] = {}
         done = job.done or set()
         try:
             whole = self.fresh.pop(job.id, None) or self._read(job)
             if done:
-                made, wanted = self._values(job), graphs.needed(whole, done)
+                made, wanted = self._values(job), graphs.needed_values(whole, done)
                 held = {task: self._engine.put(self._blobs.found(made[task])) for task in wanted}
-            rest = graphs.rest(whole, done, held)
+            rest = graphs.remaining_graph(whole, done, held)
             if not rest.tasks:
-                self._ledger.insist(lambda entry: self.end(entry, job, DONE, None))
+                self._ledger.post_required(lambda entry: self.end(entry, job, DONE, None))
                 return
-            state = self.cluster.start(rest.graph, job.id, job.priority, self.heard)
+            state = self.cluster.start(rest.graph, job.id, job.priority, self.job_ended)
         except (SymphonyError, OSError) as error:
             for value in held.values():
                 self._engine.free(value)
@@ -205,19 +205,19 @@ class Running:
                 self.failed()
                 return
             known = error if isinstance(error, SymphonyError) else EngineError(f"its data cannot be read: {error}")
-            told = Problem.of(known)
-            self._ledger.insist(lambda entry: self.end(entry, job, FAILED, told))
+            told = ErrorView.of(known)
+            self._ledger.post_required(lambda entry: self.end(entry, job, FAILED, told))
             return
-        self.handed[job.id] = Handed(state, rest.tasks, [(value, task) for task, value in held.items()])
+        self.handed[job.id] = AdmittedJob(state, rest.tasks, [(value, task) for task, value in held.items()])
 
-    def _read(self, job: JobRecord) -> Submission:
+    def _read(self, job: ServiceJob) -> Submission:
         rows = tables.payloads.c
 
         def read() -> sa.Row | None:
             with self._database.connect() as connection:
                 return connection.execute(sa.select(rows.body, rows.checksum).where(rows.job == job.id)).first()
 
-        found = self._ledger.steadily(read)
+        found = self._ledger.retry_until_done(read)
         if found is None or found.body is None:
             raise ServiceError("what was submitted is not in the database", where=f"job {job.id}")
         try:
@@ -228,7 +228,7 @@ class Running:
             reason = str(error).splitlines()[0]
             raise ServiceError(f"what was submitted is damaged: {reason}", where=f"job {job.id}", hint=AGAIN) from None
 
-    def _values(self, job: JobRecord) -> dict[int, Value]:
+    def _values(self, job: ServiceJob) -> dict[int, Value]:
         """What its tasks have made."""
         rows = tables.outputs.c
 
@@ -241,7 +241,7 @@ class Running:
                 }
             return {task: value for task, value in found.items() if value is not None}
 
-        return self._ledger.steadily(read)
+        return self._ledger.retry_until_done(read)
 
     # --- jobs run; by the loop's thread
 
@@ -263,22 +263,22 @@ class Running:
         if isinstance(event, Stopped) and run.kernel.options.training is None:
             return None
         refresh(run)
-        data = _told(run, event)
+        data = _run_record(run, event)
         if isinstance(event, Stopped):
-            return self._ledger.insist(lambda entry: self._failed(entry, run, STOPPED, data))
+            return self._ledger.post_required(lambda entry: self._failed(entry, run, STOPPED, data))
         if isinstance(event, Finished):
             made = event
-            return self._ledger.insist(lambda entry: self._finished(entry, run, made, data))
+            return self._ledger.post_required(lambda entry: self._finished(entry, run, made, data))
         again = is_run_again(run, event)
         if not again:
-            data["error"] = _dump(Problem.of(error_of(run, event), event.exception))
+            data["error"] = _dump(ErrorView.of(error_of(run, event), event.exception))
         if event.why == INPUT_LOST and run.lost < run.kernel.options.retries:
             run.lost += 1
             number = event.number
-            return self._ledger.insist(lambda entry: self._given_again(entry, run, number, data))
-        return self._ledger.insist(lambda entry: self._failed(entry, run, LOST if again else BROKE, data))
+            return self._ledger.post_required(lambda entry: self._given_again(entry, run, number, data))
+        return self._ledger.post_required(lambda entry: self._failed(entry, run, LOST if again else BROKE, data))
 
-    def heard(self, state: JobState) -> None:
+    def job_ended(self, state: JobState) -> None:
         """A job is over."""
         self._engine.release(self._ledger.state.jobs[state.number].user, state.number)
         status, error = state.status, state.error
@@ -287,13 +287,15 @@ class Running:
                 self.failed()
                 return
             status, error = DONE, None  # a machine took a result along, after it was kept here
-        told = None if error is None else Problem.of(error, state.cause)
+        told = None if error is None else ErrorView.of(error, state.cause)
         job = self._ledger.state.jobs[state.number]
-        self._ledger.insist(lambda entry: self.end(entry, job, status, told))
+        self._ledger.post_required(lambda entry: self.end(entry, job, status, told))
 
     # --- what is entered
 
-    def _finished(self, entry: Entry, run: TaskRun, event: Finished, data: dict[str, Any]) -> Failed | Stopped | None:
+    def _finished(
+        self, entry: Transaction, run: TaskRun, event: Finished, data: dict[str, Any]
+    ) -> Failed | Stopped | None:
         job, value = self._ledger.state.jobs[run.job.number], event.value
         try:
             found = self._engine.get(value)
@@ -304,9 +306,9 @@ class Running:
                 run.lost += 1
                 return Stopped(event.number)
             failed = Failed(event.number, INPUT_LOST, error.message, event.began_s, event.seconds)
-            self._failed(entry, run, BROKE, {**data, "error": _dump(Problem.of(error_of(run, failed)))})
+            self._failed(entry, run, BROKE, {**data, "error": _dump(ErrorView.of(error_of(run, failed)))})
             return failed
-        kept, sizes = self._ledger.steadily(lambda: self._blobs.kept(found))
+        kept, sizes = self._ledger.retry_until_done(lambda: self._blobs.kept(found))
         task = self._entered(entry, run, FINISHED, {**data, "bytes": value.size})
         body = kept.model_dump_json().encode()
         entry.insert(tables.outputs, {"job": job.id, "task": task, "body": body, "checksum": checksum(body)})
@@ -319,11 +321,13 @@ class Running:
         )
         return None
 
-    def _failed(self, entry: Entry, run: TaskRun, kind: str, data: dict[str, Any]) -> Failed | Stopped | None:
+    def _failed(self, entry: Transaction, run: TaskRun, kind: str, data: dict[str, Any]) -> Failed | Stopped | None:
         self._entered(entry, run, kind, data)
         return None
 
-    def _given_again(self, entry: Entry, run: TaskRun, number: int, data: dict[str, Any]) -> Failed | Stopped | None:
+    def _given_again(
+        self, entry: Transaction, run: TaskRun, number: int, data: dict[str, Any]
+    ) -> Failed | Stopped | None:
         """A machine took along what a task reads: it is in the journal, and the task is run again with that."""
         handed, made = self.handed[run.job.number], self._values(self._ledger.state.jobs[run.job.number])
         held = dict(run.call.held)
@@ -344,12 +348,12 @@ class Running:
         log.warning("job %d: %s: what it reads was lost, and is read from the journal", run.job.number, run.name)
         return Stopped(number)
 
-    def _entered(self, entry: Entry, run: TaskRun, kind: str, data: dict[str, Any]) -> int:
+    def _entered(self, entry: Transaction, run: TaskRun, kind: str, data: dict[str, Any]) -> int:
         task = self.handed[run.job.number].tasks[run.index]
         entry.add(kind, run.job.number, task, **data)
         return task
 
-    def status(self, job: JobRecord) -> str:
+    def status(self, job: ServiceJob) -> str:
         """A job waits until one of its tasks has started, let in or not. Any thread may ask.
 
         From then on it is running, also while all of it is stopped for others or a service that was restarted has not
@@ -362,7 +366,7 @@ class Running:
         begun = begun or any(self.before.get(job.id, {}).values())
         return RUNNING if begun else WAITING
 
-    def view(self, job: JobRecord) -> JobView:
+    def view(self, job: ServiceJob) -> JobView:
         """A job in a line, with how far it is if it trains. Any thread may ask."""
         told = job.view().model_copy(update={"status": self.status(job)})
         if not job.steps or job.over:
@@ -373,7 +377,7 @@ class Running:
         trains = TrainingView(steps=job.steps, step=step, saved=saved, per_s=per_s or None, runs=runs)
         return told.model_copy(update={"training": trains})
 
-    def stepped(self, job: JobRecord) -> tuple[int, int, float]:
+    def stepped(self, job: ServiceJob) -> tuple[int, int, float]:
         """Steps of its training jobs that are done, those that are saved, and how many a second, lately.
 
         Any thread may ask.
@@ -389,7 +393,7 @@ class Running:
             per_s += now.per_s if run.number >= 0 and math.isfinite(now.per_s) else 0.0
         return sum(step for step, _ in told.values()), sum(saved for _, saved in told.values()), per_s
 
-    def cancel(self, entry: Entry, job: JobRecord, by: str) -> None:
+    def cancel(self, entry: Transaction, job: ServiceJob, by: str) -> None:
         """Somebody gives a job up."""
         if job.over or job.cancelled:
             return
@@ -397,11 +401,11 @@ class Running:
         entry.add(CANCEL, job.id, by=by)
         handed = self.handed.get(job.id)
         if handed is None:
-            self.end(entry, job, CANCELLED, Problem.of(_cancelled(job)))
+            self.end(entry, job, CANCELLED, ErrorView.of(_cancelled(job)))
         else:
             self._to_cancel.append(handed.state)  # when that is written down; its end follows
 
-    def end(self, entry: Entry, job: JobRecord, status: str, error: Problem | None) -> None:
+    def end(self, entry: Transaction, job: ServiceJob, status: str, error: ErrorView | None) -> None:
         """A job is over: only its result is kept."""
         if job.over:
             return
@@ -429,7 +433,7 @@ class Running:
 
 
 def steps_of(attempt: Attempt) -> dict[str, int]:
-    """What a run of a training job has said, as a `Run` has it."""
+    """What a run of a training job has said, as a `RunView` has it."""
     told = attempt.progress
     if told is None:
         return {}
@@ -449,20 +453,20 @@ def shape_of(database: sa.Engine, job: int) -> list[tuple[str, str, list[int], i
     return [(name, kernel, reads, steps[0] if steps else 0) for name, kernel, reads, *steps in found]
 
 
-def quarantine(job: JobRecord, why: str) -> Problem:
+def quarantine(job: ServiceJob, why: str) -> ErrorView:
     """How a job ends that is not to be run again by itself. A `JobError`, which clients of any version know."""
-    return Problem.of(JobError(f"it is quarantined: {why}", where=f"job {job.id} ({job.name!r})", hint=AGAIN))
+    return ErrorView.of(JobError(f"it is quarantined: {why}", where=f"job {job.id} ({job.name!r})", hint=AGAIN))
 
 
-def _cancelled(job: JobRecord) -> JobCancelledError:
+def _cancelled(job: ServiceJob) -> JobCancelledError:
     return JobCancelledError("it was cancelled", where=f"job {job.id} ({job.name!r})")
 
 
-def _dump(problem: Problem) -> dict[str, Any]:
+def _dump(problem: ErrorView) -> dict[str, Any]:
     return problem.model_dump(mode="json", exclude_defaults=True)
 
 
-def _told(run: TaskRun, event: Finished | Failed | Stopped) -> dict[str, Any]:
+def _run_record(run: TaskRun, event: Finished | Failed | Stopped) -> dict[str, Any]:
     """A run of a task, for explanations; times as seconds since 1970."""
     attempt = run.attempts[-1]
     if isinstance(event, Stopped):

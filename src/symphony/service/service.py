@@ -21,28 +21,28 @@ import sqlalchemy as sa
 
 from symphony.engines.engine import Engine
 from symphony.problem.errors import BusyError, InputError, ScopeError, UnavailableError, UnknownJobError
-from symphony.runtime.books import Shapes
-from symphony.runtime.checkpoints import Checkpoints, within
+from symphony.runtime.checkpoints import CheckpointFolders, within
 from symphony.runtime.cluster import DEFAULT_POLICY, Cluster
 from symphony.runtime.graph import Submission
+from symphony.runtime.live_workload import Shapes
 from symphony.runtime.rounds import ROUND_S
 from symphony.scheduling.policy import Policy
 from symphony.service import graphs, tables
 from symphony.service.blobs import Blobs, named_in
-from symphony.service.database import database_errors, only_one, open_database
+from symphony.service.database import database_errors, lock_journal, open_database
 from symphony.service.journal import checksum
-from symphony.service.ledger import Entry, Ledger
+from symphony.service.ledger import Ledger, Transaction
 from symphony.service.outputs import Outputs
-from symphony.service.recorder import Recorder
-from symphony.service.running import Running
-from symphony.service.state import ACCEPTED, JobRecord, State
+from symphony.service.recorder import JournalingEngine
+from symphony.service.running import JobRunner
+from symphony.service.state import ACCEPTED, ServiceJob, State
 from symphony.service.tokens import ADMIN, Token, Tokens
 from symphony.service.wire import JobView, Submit
 
 log = logging.getLogger("symphony.service")
-UPLOADED_S = 3_600.0  # for which a blob is kept that no job names
+UNUSED_BLOB_S = 3_600.0  # for which a blob is kept that no job names
 CHECK_S = 5.0  # how often a service without anything to write asks whether it still has its lock
-SWEEP_S, FORGET = 60.0, 20_000  # how often that is looked after, and jobs to forget at once
+SWEEP_INTERVAL_S, MAX_FORGOTTEN_JOBS = 60.0, 20_000  # how often that is looked after, and jobs to forget at once
 
 
 @dataclass(frozen=True)
@@ -99,21 +99,21 @@ class Service:
         self._check: Future[None] | None = None
         self.database = open_database(database, folder)
         root = None if checkpoints is None else within(checkpoints, folder)
-        self.checkpoints = Checkpoints(root or folder / "training", keep=True, shared=checkpoints is not None)
+        self.checkpoints = CheckpointFolders(root or folder / "training", keep=True, shared=checkpoints is not None)
         with ExitStack() as stack:
             stack.callback(self.database.dispose)
-            hold = stack.enter_context(only_one(self.database, folder))
+            hold = stack.enter_context(lock_journal(self.database, folder))
             self.blobs, self.tokens = Blobs(folder / "blobs"), Tokens(self.database)
             self.ledger = Ledger(hold, self._settled, self._fail)
             with database_errors(self.database):
                 self.ledger.replay()
                 died = not _was_stopped(self.database)
             self._drop_strays()
-            recorder = Recorder(engine())
+            recorder = JournalingEngine(engine())
             stack.callback(recorder.close)
             reached = root is not None or len(recorder.inventory().machines) == 1
             self.outputs = Outputs((root or folder) / "output" if reached else None)
-            self.running = Running(
+            self.running = JobRunner(
                 self.ledger,
                 self.database,
                 self.blobs,
@@ -137,7 +137,7 @@ class Service:
             )
             stack.callback(self.cluster.stop, wait=False)
             self.running.attach(self.cluster, recorder)
-            resumed = self.ledger.insist(lambda entry: self._resume(entry, died))
+            resumed = self.ledger.post_required(lambda entry: self._resume(entry, died))
             self.ledger.step()
             resumed.result()
             self.checkpoints.remove_strays(self.state.open)
@@ -156,14 +156,14 @@ class Service:
         """Take nothing new and let nothing in; wait until nothing runs, at most so long. Whether nothing does."""
         self.draining = self.running.paused = True
         self.cluster.save_training()  # what is not over then goes on from there
-        self.ledger.insist(_mark_stopped)  # whoever is waiting for an idle service hears of it, too
+        self.ledger.post_required(_mark_stopped)  # whoever is waiting for an idle service hears of it, too
         return self.running.idle.wait(timeout_s)
 
     def close(self) -> None:
         """Stop. What runs is run again by the next service with this journal."""
         self.draining = self.running.paused = self._closing = True
         if not self.failed.is_set():
-            self.ledger.insist(_mark_stopped)
+            self.ledger.post_required(_mark_stopped)
         self._stack.close()
 
     def check_lock(self) -> None:
@@ -172,9 +172,9 @@ class Service:
             return
         if self._check is None or self._check.done():
             self._checked = time.monotonic()
-            self._check = self.ledger.insist(_ask)
+            self._check = self.ledger.post_required(_ask)
 
-    def _resume(self, entry: Entry, died: bool) -> None:
+    def _resume(self, entry: Transaction, died: bool) -> None:
         self.running.resume(entry, died)
         entry.do(sa.update(tables.journal).values(stopped=False))
 
@@ -199,7 +199,7 @@ class Service:
         return self.ledger.post(lambda entry: self._accept(entry, token, sent, whole, body, key, named))
 
     def _accept(
-        self, entry: Entry, token: Token, sent: Submit, whole: Submission, body: bytes, key: str, named: set[str]
+        self, entry: Transaction, token: Token, sent: Submit, whole: Submission, body: bytes, key: str, named: set[str]
     ) -> tuple[JobView, bool]:
         state, graph, digest = self.state, sent.graph, hashlib.sha256(body).hexdigest()
         found = state.keys.get((token.user, key)) if key else None
@@ -242,26 +242,26 @@ class Service:
         """Give a job up. Does nothing if it is over."""
         job = self.job(token, number)
 
-        def command(entry: Entry) -> JobView:
+        def command(entry: Transaction) -> JobView:
             self.running.cancel(entry, job, token.user)
             return self.running.view(job)
 
         return self.ledger.post(command)
 
-    def job(self, token: Token, number: int) -> JobRecord:
+    def job(self, token: Token, number: int) -> ServiceJob:
         """A job of a user, or anybody's for an administrator. Of others' there is no trace."""
         found = self.state.jobs.get(number)
         if found is None or (found.user != token.user and ADMIN not in token.scopes):
             raise UnknownJobError(f"there is no job {number}", hint="symphony jobs lists yours")
         return found
 
-    def jobs(self, token: Token, *, everybody: bool, status: str, before: int, most: int) -> list[JobRecord]:
+    def jobs(self, token: Token, *, everybody: bool, status: str, before: int, most: int) -> list[ServiceJob]:
         """The newest jobs of a user, or of all; `before`: only older ones than this."""
         if everybody and ADMIN not in token.scopes:
             raise ScopeError("this token may not see everybody's jobs", hint="leave --all out")
         user = self.state.users.get(token.user)
         numbers = list(self.state.jobs) if everybody else list(user.jobs) if user is not None else []
-        found: list[JobRecord] = []
+        found: list[ServiceJob] = []
         for number in reversed(numbers):
             job = self.state.jobs.get(number)
             if job is None or (before and number >= before) or (status and self.running.status(job) != status):
@@ -276,7 +276,7 @@ class Service:
     def keep_blob(self, token: Token, digest: str, size: int) -> Future[None]:
         """A blob has come; its user may name it from now on."""
 
-        def keep(entry: Entry) -> None:
+        def keep(entry: Transaction) -> None:
             rows = tables.blobs.c
             entry.durable = True
             entry.do(sa.delete(tables.blobs).where(rows.user == token.user, rows.digest == digest))
@@ -300,7 +300,7 @@ class Service:
     # --- after every transaction, by the ledger's thread
 
     def _settled(self, jobs: set[int]) -> None:
-        self.running.let_in()
+        self.running.admit_waiting()
         for number in jobs:
             job = self.state.jobs.get(number)
             if job is not None and job.steps and job.over:
@@ -308,25 +308,25 @@ class Service:
         if jobs:
             for listener in self.listeners:
                 listener(jobs)
-        if time.monotonic() - self._swept > SWEEP_S:
+        if time.monotonic() - self._swept > SWEEP_INTERVAL_S:
             self._swept = time.monotonic()
             self.cluster.save()
             self.checkpoints.remove_strays(self.state.open)
             self._trim_outputs()
-            self.ledger.insist(self._sweep).add_done_callback(lambda gone: self._remove(gone.result()))
+            self.ledger.post_required(self._sweep).add_done_callback(lambda gone: self._remove(gone.result()))
 
     def _trim_outputs(self) -> None:
         known, over = set(self.state.jobs), self.state.jobs.keys() - self.state.open.keys()
         self.outputs.trim(known, over, self.state.last_job, self.limits.output_bytes)
 
-    def _sweep(self, entry: Entry) -> list[str]:
+    def _sweep(self, entry: Transaction) -> list[str]:
         """Forget jobs that ended long ago, and blobs that nobody names; which those are."""
         now = time.time()
         since = now - self.limits.keep_s
         forget_jobs(entry, since)
         blobs, used = tables.blobs.c, sa.select(tables.uses.c.digest)
         with self.database.connect() as connection:
-            young = sa.select(blobs.digest).where(blobs.at >= now - UPLOADED_S)
+            young = sa.select(blobs.digest).where(blobs.at >= now - UNUSED_BLOB_S)
             stale = sa.select(blobs.digest).where(blobs.digest.not_in(young), blobs.digest.not_in(used))
             gone = sorted(set(connection.scalars(stale)))
         for digest in gone:
@@ -338,7 +338,7 @@ class Service:
         with self.database.connect() as connection:
             known = set(connection.scalars(sa.select(tables.blobs.c.digest)))
         for digest, age_s in self.blobs.listed():
-            if digest not in known and age_s > UPLOADED_S:
+            if digest not in known and age_s > UNUSED_BLOB_S:
                 self.blobs.remove(digest)
 
     def _remove(self, digests: list[str]) -> None:
@@ -346,12 +346,12 @@ class Service:
             self.blobs.remove(digest)
 
 
-def forget_jobs(entry: Entry, since: float) -> list[int]:
+def forget_jobs(entry: Transaction, since: float) -> list[int]:
     """Jobs that ended before, and all that is kept of them; which those are."""
     state = entry.state
     old = [job for job in state.jobs.values() if job.ended_s is not None and job.ended_s < since]
     # The number of the next job follows from that of the last: that one stays.
-    numbers = [job.id for job in old if job.id != state.last_job][:FORGET]
+    numbers = [job.id for job in old if job.id != state.last_job][:MAX_FORGOTTEN_JOBS]
     for number in numbers:
         state.forget(state.jobs[number])
     for table in (tables.events, tables.payloads, tables.outputs, tables.uses) if numbers else ():
@@ -364,11 +364,11 @@ def _was_stopped(database: sa.Engine) -> bool:
         return bool(connection.scalar(sa.select(tables.journal.c.stopped)))
 
 
-def _mark_stopped(entry: Entry) -> None:
+def _mark_stopped(entry: Transaction) -> None:
     entry.do(sa.update(tables.journal).values(stopped=True))
 
 
-def _ask(entry: Entry) -> None:
+def _ask(entry: Transaction) -> None:
     entry.check = True
 
 

@@ -11,30 +11,30 @@ import heapq
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
-from symphony.service.state import JobRecord, State
+from symphony.service.state import ServiceJob, State
 
-EXPECTED_S = 1.0  # that a job is taken to use, before it has used anything: who has some under way is served later
+ASSUMED_JOB_S = 1.0  # that a job is taken to use, before it has used anything: who has some under way is served later
 
 
-class Line:
+class FairQueue:
     """The jobs that wait and those that are under way, by user and queue."""
 
     def __init__(self, weights: Mapping[str, float]) -> None:
         self._weights = weights  # shares of users, 1 if they have no other
         self._waiting: dict[tuple[str, str], list[tuple[int, int]]] = {}  # heaps of (-priority, job)
-        self.under_way: dict[int, JobRecord] = {}
+        self.under_way: dict[int, ServiceJob] = {}
 
-    def join(self, job: JobRecord) -> None:
+    def join(self, job: ServiceJob) -> None:
         """A job waits."""
         heapq.heappush(self._waiting.setdefault((job.user, job.queue), []), (-job.priority, job.id))
 
-    def leave(self, job: JobRecord) -> None:
+    def leave(self, job: ServiceJob) -> None:
         """A job is over."""
         self.under_way.pop(job.id, None)
 
     def next(
         self, state: State, now: float, used_s: Callable[[], Mapping[int, float]] = lambda: {}
-    ) -> JobRecord | None:
+    ) -> ServiceJob | None:
         """Let the next one in; None if none waits. Those that were cancelled meanwhile are left out.
 
         `used_s`: device-seconds of what runs, by job, which are not written down yet.
@@ -45,7 +45,7 @@ class Line:
         users: defaultdict[str, float] = defaultdict(float)
         queues: defaultdict[tuple[str, str], float] = defaultdict(float)
         for job in self.under_way.values():
-            seconds = max(used_by.get(job.id, 0.0), EXPECTED_S)
+            seconds = max(used_by.get(job.id, 0.0), ASSUMED_JOB_S)
             users[job.user] += seconds
             queues[job.user, job.queue] += seconds
         best: tuple[tuple[float, float, float, int], tuple[str, str]] | None = None

@@ -17,18 +17,18 @@ from typing import Any, NamedTuple
 
 from symphony.problem.units import show
 from symphony.runtime.jobs import WAITING
-from symphony.service.wire import JobView, Problem, TrainingView
+from symphony.service.wire import ErrorView, JobView, TrainingView
 
 ACCEPTED, FINISHED, LOST, BROKE, CANCEL, ENDED = "accepted", "finished", "lost", "broke", "cancel", "ended"
 STOPPED = "stopped"
 BEGUN = "begun"  # the job is about to be given to the cluster
 RESTARTED = "restarted"  # the service was, while the cluster had the job
 QUARANTINED = "quarantined"  # an operator has said that the job is not to run
-RUNS = (FINISHED, LOST, BROKE, STOPPED)  # how a run of a task ends
-HALF_LIFE_S = 3_600.0  # after which what a user has used counts half
+RUN_ENDINGS = (FINISHED, LOST, BROKE, STOPPED)  # how a run of a task ends
+USAGE_HALF_LIFE_S = 3_600.0  # after which what a user has used counts half
 
 
-class Event(NamedTuple):
+class JournalEvent(NamedTuple):
     """Something that happened to a job."""
 
     id: int
@@ -42,7 +42,7 @@ class Event(NamedTuple):
 
 
 @dataclass(slots=True)
-class JobRecord:
+class ServiceJob:
     """A job."""
 
     id: int
@@ -55,7 +55,7 @@ class JobRecord:
     names: tuple[str, ...]
     accepted_s: float
     key: str = ""  # of its submission
-    status: str = WAITING  # until it is over: whether it runs by then, no event says (`Running.status`)
+    status: str = WAITING  # until it is over: whether it runs by then, no event says (`JobRunner.status`)
     finished: int = 0
     done: set[int] | None = field(default_factory=set)  # tasks that have finished; None once the job is over
     broke: dict[str, Any] | None = None  # the error of a task that is not run again, or why it is quarantined
@@ -89,7 +89,7 @@ class JobRecord:
             accepted_s=self.accepted_s,
             ended_s=self.ended_s,
             seconds=self.seconds,
-            error=None if self.error is None else Problem.model_validate(self.error),
+            error=None if self.error is None else ErrorView.model_validate(self.error),
             change=self.change,
             training=TrainingView(steps=self.steps, step=self.step, saved=self.saved) if self.steps else None,
         )
@@ -104,7 +104,7 @@ class Usage:
 
     def now(self, at: float) -> float:
         """What it has come down to."""
-        return self.seconds * 0.5 ** (max(at - self.at, 0.0) / HALF_LIFE_S)
+        return self.seconds * 0.5 ** (max(at - self.at, 0.0) / USAGE_HALF_LIFE_S)
 
     def add(self, seconds: float, at: float) -> None:
         """Count some more."""
@@ -125,14 +125,14 @@ class State:
     """Everything that the journal says."""
 
     def __init__(self) -> None:
-        self.jobs: dict[int, JobRecord] = {}
-        self.open: dict[int, JobRecord] = {}
+        self.jobs: dict[int, ServiceJob] = {}
+        self.open: dict[int, ServiceJob] = {}
         self.users: dict[str, UserRecord] = {}
         self.keys: dict[tuple[str, str], tuple[int, str]] = {}  # idempotency: job and digest of what was submitted
         self.counts: Counter[str] = Counter()  # of events by kind, and of jobs that are over by status
         self.events, self.last_job = 0, 0
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: JournalEvent) -> None:
         """Take an event in."""
         self.events = event.id
         self.counts[event.kind] += 1
@@ -143,7 +143,7 @@ class State:
         if job is None:
             return  # forgotten since
         job.change = event.id
-        if event.kind in RUNS:
+        if event.kind in RUN_ENDINGS:
             self._used(job, event)
         if job.done is None:
             return  # over
@@ -162,10 +162,10 @@ class State:
         elif event.kind == ENDED:
             self._ended(job, event)
 
-    def _accepted(self, event: Event) -> None:
+    def _accepted(self, event: JournalEvent) -> None:
         data = event.data
         digest = data["digest"]
-        job = JobRecord(
+        job = ServiceJob(
             event.job,
             data["user"],
             data["name"],
@@ -188,19 +188,19 @@ class State:
         if job.key:
             self.keys[job.user, job.key] = job.id, digest
 
-    def _restarted(self, job: JobRecord, event: Event) -> None:
+    def _restarted(self, job: ServiceJob, event: JournalEvent) -> None:
         saved = event.data.get("saved", 0)
         if event.data["died"]:
             job.deaths = 1 if saved > job.saved else job.deaths + 1
         job.begun, job.saved = False, saved
 
-    def _used(self, job: JobRecord, event: Event) -> None:
+    def _used(self, job: ServiceJob, event: JournalEvent) -> None:
         job.seconds += event.seconds
         user = self.users[job.user]
         user.usage.add(event.seconds, event.at)
         user.queues[job.queue].add(event.seconds, event.at)
 
-    def _ended(self, job: JobRecord, event: Event) -> None:
+    def _ended(self, job: ServiceJob, event: JournalEvent) -> None:
         job.status, job.ended_s, job.error = event.data["status"], event.at, event.data.get("error")
         job.step, job.saved = event.data.get("step", 0), event.data.get("saved", 0)
         job.done = job.broke = None
@@ -208,14 +208,14 @@ class State:
         self.users[job.user].open -= 1
         self.counts[job.status] += 1
 
-    def forget(self, job: JobRecord) -> None:
+    def forget(self, job: ServiceJob) -> None:
         """A job that ended long ago, and its events."""
         del self.jobs[job.id]
         del self.users[job.user].jobs[job.id]
         self.keys.pop((job.user, job.key), None)
 
 
-def text_of(event: Event) -> str:
+def text_of(event: JournalEvent) -> str:
     """For people."""
     data = event.data
     if event.kind == ACCEPTED:

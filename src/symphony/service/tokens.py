@@ -19,7 +19,7 @@ import sqlalchemy as sa
 from symphony.problem import limits
 from symphony.problem.errors import BusyError, InputError, ScopeError, TokenError
 from symphony.service import tables
-from symphony.service.client import OWN_TOKEN
+from symphony.service.client import TOKEN_FILE
 
 SUBMIT, READ, ADMIN = "submit", "read", "admin"
 SCOPES = {
@@ -27,9 +27,9 @@ SCOPES = {
     READ: "see one's own jobs, and the cluster",
     ADMIN: "see and cancel everybody's jobs, drain the service",
 }
-FORM = re.compile(r"sy_([0-9a-f]{8})_([\w-]{43})")
-FRESH_S = 2.0  # for which a token that was looked up is believed
-NEW = "make one: symphony token create NAME"
+TOKEN_PATTERN = re.compile(r"sy_([0-9a-f]{8})_([\w-]{43})")
+TOKEN_CACHE_S = 2.0  # for which a token that was looked up is believed
+CREATE_TOKEN_HINT = "make one: symphony token create NAME"
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def revoke(database: sa.Engine, name: str) -> None:
 
 def own_token(database: sa.Engine, folder: Path, user: str) -> Path:
     """The file with the token of whoever serves, so that he can use his service without further ado."""
-    path = folder / OWN_TOKEN
+    path = folder / TOKEN_FILE
     if not path.exists() or Tokens(database).find(path.read_text().strip()) is None:
         path.touch(mode=0o600)
         path.chmod(0o600)
@@ -102,7 +102,7 @@ class Tokens:
 
     def known(self, text: str) -> Token | None:
         """The token, if it was looked up just now; costs nothing."""
-        form = FORM.fullmatch(text)
+        form = TOKEN_PATTERN.fullmatch(text)
         found = self._known.get(form[1]) if form else None
         if form is None or found is None or found[0] < time.monotonic() or found[2].expired:
             return None
@@ -110,7 +110,7 @@ class Tokens:
 
     def find(self, text: str) -> Token | None:
         """The token, if there is one and it has not expired."""
-        form = FORM.fullmatch(text)
+        form = TOKEN_PATTERN.fullmatch(text)
         if form is None:
             return None
         with self._database.connect() as connection:
@@ -119,11 +119,11 @@ class Tokens:
             return None
         token = _token(row)
         if token.expired:
-            raise TokenError("the token has expired", hint=NEW)
+            raise TokenError("the token has expired", hint=CREATE_TOKEN_HINT)
         with self._lock:
             now = time.monotonic()
             self._known = {name: one for name, one in self._known.items() if one[0] >= now}
-            self._known[token.id] = now + FRESH_S, row.secret, token
+            self._known[token.id] = now + TOKEN_CACHE_S, row.secret, token
         return token
 
 
@@ -134,7 +134,7 @@ def check_scope(token: Token, scope: str) -> None:
         raise ScopeError(f"this token may not {SCOPES[scope]}", hint=hint)
 
 
-class Rates:
+class RateLimiter:
     """How often each user may ask: so many requests a second, and two seconds' worth at once."""
 
     def __init__(self, per_s: float) -> None:

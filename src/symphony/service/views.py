@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from symphony.policies.forecast import Band
 from symphony.problem.errors import JobError, ServiceError, SymphonyError
 from symphony.runtime import report
-from symphony.runtime.checkpoints import safe
-from symphony.runtime.forecasts import TrainingForecast, told
+from symphony.runtime.checkpoints import safe_folder_name
+from symphony.runtime.forecasts import TrainingForecast, forecast_line
 from symphony.runtime.jobs import DONE, FAILED, RUNNING, WAITING, Attempt
 from symphony.runtime.progress import Progress
 from symphony.service import job_logs, tables
@@ -23,20 +23,20 @@ from symphony.service.journal import read_events, value_of
 from symphony.service.recorder import wall
 from symphony.service.running import AGAIN, shape_of, steps_of
 from symphony.service.service import Service
-from symphony.service.state import BROKE, FINISHED, RUNS, JobRecord
+from symphony.service.state import BROKE, FINISHED, RUN_ENDINGS, ServiceJob
 from symphony.service.wire import (
     BandView,
     ClusterView,
-    Decisions,
+    DecisionsView,
     DeviceView,
+    ErrorView,
     Forecasts,
     ForecastView,
     JobDetail,
     Logs,
     LossView,
-    Outcome,
-    Problem,
-    Run,
+    ResultView,
+    RunView,
     SamplesView,
     TaskView,
     TrainingView,
@@ -45,14 +45,14 @@ from symphony.service.wire import (
 )
 
 
-def detail(service: Service, job: JobRecord) -> JobDetail:
+def detail(service: Service, job: ServiceJob) -> JobDetail:
     """A job with all its tasks, and every run of each: those that have ended, and those that are under way."""
     tasks = shape_of(service.database, job.id)
-    runs: dict[int, list[Run]] = {}
+    runs: dict[int, list[RunView]] = {}
     status: dict[int, str] = {}
     for event in read_events(service.database, job.id):
-        if event.kind in RUNS:
-            runs.setdefault(event.task, []).append(Run.model_validate(event.data))
+        if event.kind in RUN_ENDINGS:
+            runs.setdefault(event.task, []).append(RunView.model_validate(event.data))
             status[event.task] = {FINISHED: DONE, BROKE: FAILED}.get(event.kind, WAITING)
     for task, run in _under_way(service, job):
         if status.get(task) != DONE:  # its end is written down, and the loop is about to hear of it
@@ -69,7 +69,9 @@ def detail(service: Service, job: JobRecord) -> JobDetail:
     return JobDetail(job=service.running.view(job), tasks=views)
 
 
-def _trained(steps: int, status: str, runs: Sequence[Run], live: Progress | None, before: int | None) -> TrainingView:
+def _trained(
+    steps: int, status: str, runs: Sequence[RunView], live: Progress | None, before: int | None
+) -> TrainingView:
     if live is not None and status != DONE:
         per_s = optional(live.per_s) if status == RUNNING else None
         return TrainingView(steps=steps, step=live.step, saved=live.saved, per_s=per_s, runs=status == RUNNING)
@@ -82,7 +84,7 @@ def _trained(steps: int, status: str, runs: Sequence[Run], live: Progress | None
     return TrainingView(steps=steps, step=said[-1].step if said else 0, saved=said[-1].saved_step if said else 0)
 
 
-def _under_way(service: Service, job: JobRecord) -> list[tuple[int, Run]]:
+def _under_way(service: Service, job: ServiceJob) -> list[tuple[int, RunView]]:
     handed = service.running.handed.get(job.id)
     if handed is None:
         return []
@@ -90,7 +92,7 @@ def _under_way(service: Service, job: JobRecord) -> list[tuple[int, Run]]:
     for run in handed.state.runs:
         if run.number >= 0 and run.attempts:
             a, trial = run.attempts[-1], run.trial >= 0
-            told = Run(
+            told = RunView(
                 device=a.device,
                 sent_s=wall(a.sent_s),
                 expected_s=a.expected_s,
@@ -102,17 +104,17 @@ def _under_way(service: Service, job: JobRecord) -> list[tuple[int, Run]]:
     return found
 
 
-def story(job: JobDetail, *, let_in: bool = True) -> report.Story:
+def job_history(job: JobDetail, *, let_in: bool = True) -> report.JobHistory:
     """A job as the reports of the runtime take it; times are seconds since 1970."""
     view, done = job.job, {k for k, task in enumerate(job.tasks) if task.status == DONE}
     tasks = []
     for task in job.tasks:
         missing = [job.tasks[source].name for source in task.reads if source not in done]
-        waits = report.waits_for(missing) if let_in else report.NOT_LET_IN
+        waits = report.waits_for(missing) if let_in else report.WAITS_FOR_ADMISSION
         ready = next((run.ready_s for run in reversed(task.runs) if run.ready_s is not None), math.nan)
         trial = any(run.trial for run in task.runs)
         tasks.append(
-            report.TaskStory(
+            report.TaskHistory(
                 task.name,
                 task.kernel,
                 [_attempt(run) for run in task.runs],
@@ -124,10 +126,12 @@ def story(job: JobDetail, *, let_in: bool = True) -> report.Story:
         )
     ended = math.nan if view.ended_s is None else view.ended_s
     error = view.error.message if view.error is not None else ""
-    return report.Story(f"job {view.id} ({view.name!r})", view.name, view.status, view.accepted_s, ended, error, tasks)
+    return report.JobHistory(
+        f"job {view.id} ({view.name!r})", view.name, view.status, view.accepted_s, ended, error, tasks
+    )
 
 
-def _attempt(run: Run) -> Attempt:
+def _attempt(run: RunView) -> Attempt:
     began = math.nan if run.began_s is None else run.began_s
     seconds = math.nan if run.seconds is None else run.seconds
     devices = tuple(run.device.split(", "))
@@ -137,16 +141,16 @@ def _attempt(run: Run) -> Attempt:
     return told
 
 
-def explanation(service: Service, job: JobRecord) -> str:
+def explanation(service: Service, job: ServiceJob) -> str:
     """Where everything ran, and why it took so long; of training jobs, what they may expect."""
     handed = service.running.handed.get(job.id)
     let_in = job.over or (handed is not None and handed.state.row >= 0)
-    text = report.explain(story(detail(service, job), let_in=let_in), time.time())
+    text = report.explain(job_history(detail(service, job), let_in=let_in), time.time())
     if not job.steps or job.over:
         return text
     mine = {number for number, one in list(service.state.jobs.items()) if one.user == job.user}
     try:
-        expected = [f"  {told(one)}" for one in _expected(service, mine) if one.job == job.id]
+        expected = [f"  {forecast_line(one)}" for one in _expected(service, mine) if one.job == job.id]
     except (SymphonyError, TimeoutError) as error:  # what has happened can be told all the same
         expected = [f"  what it may expect cannot be said: {error}"]
     return "\n".join([text, *expected])
@@ -168,7 +172,7 @@ def _expected(service: Service, known: Container[int], share: float = 0.8) -> li
 
 
 def _forecast(one: TrainingForecast) -> ForecastView:
-    b = one.behind
+    b = one.evidence
     return ForecastView(
         job=one.job,
         task=one.task,
@@ -188,7 +192,7 @@ def _band(band: Band) -> BandView:
     return BandView(low=optional(band.low), mid=optional(band.mid), high=optional(band.high))
 
 
-def logs(service: Service, job: JobRecord, after: str) -> Logs:
+def logs(service: Service, job: ServiceJob, after: str) -> Logs:
     """What happened to a job and what it wrote, after a cursor."""
     tasks, cursor = _folders(service.database, job.id), job_logs.Cursor.parse(after)
     if not tasks:  # the job is being written down: that it has none is not to be remembered
@@ -199,10 +203,10 @@ def logs(service: Service, job: JobRecord, after: str) -> Logs:
 @lru_cache(maxsize=64)
 def _folders(database: sa.Engine, job: int) -> dict[str, tuple[int, str]]:
     """Numbers and names of the tasks of a job, by the folders of what they write. Whoever follows asks often."""
-    return {safe(name): (task, name) for task, (name, *_) in enumerate(shape_of(database, job))}
+    return {safe_folder_name(name): (task, name) for task, (name, *_) in enumerate(shape_of(database, job))}
 
 
-def outcome(service: Service, job: JobRecord) -> Outcome:
+def outcome(service: Service, job: ServiceJob) -> ResultView:
     """What a job results in. Refuses one that is not done, with its error if it has one."""
     if job.error is not None:
         view = job.view().error
@@ -218,14 +222,14 @@ def outcome(service: Service, job: JobRecord) -> Outcome:
     whole = [value for value in wanted if value is not None]
     if len(whole) < len(wanted):
         lost = JobError("it was done, and its result is damaged or lost", where=f"job {job.id}", hint=AGAIN)
-        raise JobEnded(Problem.of(lost))
-    return Outcome(names=list(job.names), values=whole)
+        raise JobEnded(ErrorView.of(lost))
+    return ResultView(names=list(job.names), values=whole)
 
 
 class JobEnded(Exception):
     """A job without a result, and why."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: ErrorView) -> None:
         super().__init__(problem.message)
         self.problem = problem
 
@@ -277,10 +281,10 @@ def cluster(service: Service, *, everybody: bool, user: str) -> ClusterView:
     )
 
 
-def decisions(service: Service) -> Decisions:
+def decisions(service: Service) -> DecisionsView:
     """How deciding went so far."""
     found = service.cluster.statistics
-    return Decisions(
+    return DecisionsView(
         turns=found.turns,
         decisions=found.decisions,
         refused=found.refused,

@@ -13,14 +13,14 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from symphony.problem import errors, limits
-from symphony.problem.behind import Behind
 from symphony.problem.errors import SymphonyError
+from symphony.problem.evidence import SampleEvidence
 from symphony.problem.texts import readable
-from symphony.runtime.training import NUMBERS, STEPS, Training
+from symphony.runtime.training import MAX_MODEL_SIZE, MAX_STEPS, Training
 
 PROTOCOL = 1  # of these messages; client and service must have the same
 VERSION_HEADER, KEY_HEADER = "symphony-protocol", "idempotency-key"
-INLINE = 64 << 10  # bytes that may travel within a message; more goes by itself, under its digest
+MAX_INLINE_BYTES = 64 << 10  # bytes that may travel within a message; more goes by itself, under its digest
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # pickled functions are for one minor version
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
@@ -43,7 +43,7 @@ class Message(BaseModel):
 class Content(Message):
     """Bytes: here, or elsewhere under their SHA-256."""
 
-    inline: Base64Bytes | None = Field(None, max_length=INLINE)
+    inline: Base64Bytes | None = Field(None, max_length=MAX_INLINE_BYTES)
     blob: Digest | None = None
 
     @model_validator(mode="after")
@@ -63,12 +63,12 @@ class Value(Message):
 class TrainingSpec(Message):
     """What a training job says of itself."""
 
-    steps: Annotated[int, Field(strict=True, ge=1, le=STEPS)]
+    steps: Annotated[int, Field(strict=True, ge=1, le=MAX_STEPS)]
     kind: Annotated[str, StringConstraints(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")] = ""
     servers: int = Field(0, strict=True, ge=0, lt=limits.WORKERS_PER_GANG)
-    batch: int = Field(0, strict=True, ge=0, le=STEPS)
-    parameters: float = Field(0.0, ge=0, le=NUMBERS)
-    operations: float = Field(0.0, ge=0, le=NUMBERS)
+    batch: int = Field(0, strict=True, ge=0, le=MAX_STEPS)
+    parameters: float = Field(0.0, ge=0, le=MAX_MODEL_SIZE)
+    operations: float = Field(0.0, ge=0, le=MAX_MODEL_SIZE)
     checkpoint_s: float = Field(0.0, ge=0, le=limits.SECONDS)
     restore_s: float = Field(0.0, ge=0, le=limits.SECONDS)
     every_s: float = Field(600.0, gt=0, le=limits.SECONDS)
@@ -119,7 +119,7 @@ class Submit(Message):
     python: Annotated[str, StringConstraints(max_length=20)] = PYTHON
 
 
-class Problem(BaseModel):
+class ErrorView(BaseModel):
     """An error, as it travels: a class of `symphony.problem.errors` and what it says."""
 
     kind: Text
@@ -131,7 +131,7 @@ class Problem(BaseModel):
     cause: Base64Bytes | None = None  # the exception of a kernel, pickled; for the one who submitted it
 
     @classmethod
-    def of(cls, error: SymphonyError, cause: bytes | None = None) -> Problem:
+    def of(cls, error: SymphonyError, cause: bytes | None = None) -> ErrorView:
         """From an error."""
         extra = {name: getattr(error, name) for name in ("traceback", "signal") if hasattr(error, name)}
         told = cls(kind=type(error).__name__, message=error.message, hint=error.hint, where=error.where, **extra)
@@ -153,7 +153,7 @@ class Problem(BaseModel):
 class Refusal(BaseModel):
     """The body of every answer that is an error."""
 
-    error: Problem
+    error: ErrorView
 
 
 class About(BaseModel):
@@ -175,7 +175,7 @@ class Me(BaseModel):
     scopes: list[str]
 
 
-class Run(BaseModel):
+class RunView(BaseModel):
     """One run of a task. Times are seconds since 1970."""
 
     device: Text
@@ -248,10 +248,10 @@ class ForecastView(BaseModel):
     samples: SamplesView
 
     @property
-    def behind(self) -> Behind:
+    def behind(self) -> SampleEvidence:
         """The samples, as forecasts of a cluster of this process tell of them."""
         found = self.samples
-        return Behind(found.here, found.elsewhere, found.family, found.newest_s)
+        return SampleEvidence(found.here, found.elsewhere, found.family, found.newest_s)
 
 
 class Forecasts(BaseModel):
@@ -268,7 +268,7 @@ class TaskView(BaseModel):
     kernel: Text
     reads: list[int]
     status: str  # waiting, running, done, failed
-    runs: list[Run]
+    runs: list[RunView]
     training: TrainingView | None = None
 
 
@@ -286,7 +286,7 @@ class JobView(BaseModel):
     accepted_s: float
     ended_s: float | None
     seconds: float  # of devices, so far
-    error: Problem | None
+    error: ErrorView | None
     change: int  # grows with everything that happens to it
     training: TrainingView | None = None
 
@@ -304,14 +304,14 @@ class JobDetail(BaseModel):
     tasks: list[TaskView]
 
 
-class Outcome(BaseModel):
+class ResultView(BaseModel):
     """What a job that is done results in."""
 
     names: list[str]
     values: list[Value]
 
 
-class Explanation(BaseModel):
+class ExplanationView(BaseModel):
     """What ran where and why it took so long, as text."""
 
     text: Text
@@ -348,7 +348,7 @@ class DeviceView(BaseModel):
     up: bool = True  # whether it takes work
 
 
-class Decisions(BaseModel):
+class DecisionsView(BaseModel):
     """How deciding went."""
 
     turns: int
@@ -378,7 +378,7 @@ class ClusterView(BaseModel):
     running: int
     counts: dict[str, int]  # jobs that are over, by how they ended
     users: list[UserView]
-    decisions: Decisions
+    decisions: DecisionsView
     draining: bool
 
 

@@ -18,17 +18,17 @@ import numpy as np
 from jax import Array
 
 from symphony.scheduling.indexing import take
-from symphony.simulator.scenarios import ERRORS, ScenarioArrays
+from symphony.simulator.scenarios import READING_ERRORS, ScenarioArrays
 from symphony.telemetry import posterior
 from symphony.telemetry.posterior import Belief, Parameters, Window, Wiring
-from symphony.telemetry.tuning import FACTORS, Step, Tuning, tuned
+from symphony.telemetry.tuning import FILTER_FACTORS, FilterStep, Tuning, tuned
 
-SLICES = 24.0  # of a window
-READINGS = 2  # of each row in each window
-AT_ONCE = 8  # this part of all scenarios is read at once
-ONE = 0.01  # load below which nothing is told apart
+SLICES_PER_WINDOW = 24.0  # of a window
+READINGS_PER_WINDOW = 2  # of each row in each window
+READ_BATCHES = 8  # this part of all scenarios is read at once
+MIN_LOAD = 0.01  # load below which nothing is told apart
 OWN, OTHERS = 0, 1  # the free rates
-ACROSS, ALONG = 337, 101  # where in the list of errors that of a window and a reading stands
+WINDOW_STRIDE, READING_STRIDE = 337, 101  # where in the list of errors that of a window and a reading stands
 # total = own + others; own is read once, and is exact.
 WIRING = Wiring(
     loading=np.array([[1.0, 1.0], [1.0, 0.0]]),
@@ -64,8 +64,8 @@ def begin(s: ScenarioArrays, tuning: Tuning | None = None) -> Counters:
     return Counters(
         belief,
         jnp.zeros(rows),
-        jnp.zeros((s.late, rows, READINGS + 1)),
-        jnp.zeros((FACTORS if slopes else 0, rows, 2)),
+        jnp.zeros((s.late, rows, READINGS_PER_WINDOW + 1)),
+        jnp.zeros((FILTER_FACTORS if slopes else 0, rows, 2)),
         slopes.begin(belief) if slopes else None,
     )
 
@@ -86,7 +86,7 @@ class Settings(eqx.Module):
         return cls(*map(jnp.asarray, numbers))
 
 
-class Past(eqx.Module):
+class EndedWindow(eqx.Module):
     """A window that has ended."""
 
     number: Array  # i32[]
@@ -95,28 +95,31 @@ class Past(eqx.Module):
     own: Array  # f[R]: what of it was Symphony's own
 
 
-def read(counters: Counters, settings: Settings, past: Past, tuning: Tuning | None = None) -> Counters:
+def read(counters: Counters, settings: Settings, past: EndedWindow, tuning: Tuning | None = None) -> Counters:
     """After a window. A policy may have tuned the filter."""
     load = past.load
     shared = settings.counters > 0
     share = jnp.where(shared, jnp.minimum(1.0, settings.counters / settings.peers), 1.0)  # of the time, with a counter
-    slices = jnp.maximum(SLICES * share / READINGS, 0.5)
-    unseen = 1 / slices - 1 / SLICES
+    slices = jnp.maximum(SLICES_PER_WINDOW * share / READINGS_PER_WINDOW, 0.5)
+    unseen = 1 / slices - 1 / SLICES_PER_WINDOW
     wandered = jnp.maximum(past.square - load**2, 0.0)
     noise = (settings.noise * load) ** 2
-    variance = jnp.where(shared, (noise + wandered) * unseen, READINGS * noise)
-    number = jnp.arange(READINGS * load.shape[0]).reshape(load.shape[0], READINGS)
-    error = take(settings.error, (past.number * ACROSS + number * ALONG) % ERRORS) * jnp.sqrt(variance)[:, None]
+    variance = jnp.where(shared, (noise + wandered) * unseen, READINGS_PER_WINDOW * noise)
+    number = jnp.arange(READINGS_PER_WINDOW * load.shape[0]).reshape(load.shape[0], READINGS_PER_WINDOW)
+    error = (
+        take(settings.error, (past.number * WINDOW_STRIDE + number * READING_STRIDE) % READING_ERRORS)
+        * jnp.sqrt(variance)[:, None]
+    )
     readings = jnp.concatenate([jnp.maximum(load[:, None] + error, 0.0), past.own[:, None]], axis=1)
     arrives, late = readings, counters.late
     if late.shape[0]:
         late = jnp.concatenate([readings[None], late])
         arrives = jnp.take(late, settings.delay, axis=0)
         late = late[:-1]
-    counted = jnp.where(shared, slices, SLICES / (2 * READINGS))
-    ran = jnp.stack([counted, counted, jnp.full_like(load, SLICES)], axis=1)
+    counted = jnp.where(shared, slices, SLICES_PER_WINDOW / (2 * READINGS_PER_WINDOW))
+    ran = jnp.stack([counted, counted, jnp.full_like(load, SLICES_PER_WINDOW)], axis=1)
     come = past.number >= settings.delay  # before the first sample there is nothing to learn from
-    seen = Window(arrives, ran * come, jnp.full_like(ran, SLICES), jnp.full_like(load, ONE))
+    seen = Window(arrives, ran * come, jnp.full_like(ran, SLICES_PER_WINDOW), jnp.full_like(load, MIN_LOAD))
     wiring = jax.tree.map(lambda x: jnp.asarray(x, load.dtype), WIRING)
 
     def filtered(factors: Array | None, belief: Belief) -> Belief:
@@ -127,16 +130,16 @@ def read(counters: Counters, settings: Settings, past: Past, tuning: Tuning | No
     belief = filtered(factors, counters.belief)
     slope, carried = counters.slope, counters.carried
     if tuning is not None and tuning.slopes is not None:
-        step = Step(tuning.factors, counters.belief, belief, seen, past.number, filtered)
+        step = FilterStep(tuning.factors, counters.belief, belief, seen, past.number, filtered)
         carried, slope = tuning.slopes.after(carried, step)
     new, old = (belief, slope, carried), (counters.belief, counters.slope, counters.carried)
     belief, slope, carried = jax.tree.map(lambda new, old: jnp.where(come, new, old).astype(old.dtype), new, old)
-    return Counters(belief, arrives[:, :READINGS].mean(axis=1), late, slope, carried)
+    return Counters(belief, arrives[:, :READINGS_PER_WINDOW].mean(axis=1), late, slope, carried)
 
 
 @jax.custom_batching.custom_vmap
 def read_when(
-    when: Array, counters: Counters, settings: Settings, past: Past, tuning: Tuning | None = None
+    when: Array, counters: Counters, settings: Settings, past: EndedWindow, tuning: Tuning | None = None
 ) -> Counters:
     """After a window, if one has ended.
 
@@ -152,7 +155,7 @@ def _read_some(size: int, batched: Any, *given: Any) -> tuple[Counters, Any]:
         return x if along else jnp.broadcast_to(x, (size, *x.shape))
 
     when, counters, settings, past, tuning = jax.tree.map(spread, given, tuple(batched))
-    at_once = max(1, size // AT_ONCE)
+    at_once = max(1, size // READ_BATCHES)
 
     def some(state: tuple[Counters, Array]) -> tuple[Counters, Array]:
         counters, left = state
@@ -168,7 +171,7 @@ def _read_some(size: int, batched: Any, *given: Any) -> tuple[Counters, Any]:
 
 def believed(counters: Counters, s: ScenarioArrays, own: Array) -> tuple[Array, Array]:
     """Mean and deviation [R] of what others load each row with, given Symphony's own load in the last window."""
-    belief = posterior.ahead(jnp, counters.belief, jnp.broadcast_to(1.0 * s.delay, own.shape))
+    belief = posterior.predict(jnp, counters.belief, jnp.broadcast_to(1.0 * s.delay, own.shape))
     others = belief.mean[:, OTHERS]
     deviation = jnp.sqrt(jnp.maximum(belief.cov[:, OTHERS, OTHERS], 0.0))
     known = belief.read[:, OTHERS] > 0

@@ -27,14 +27,14 @@ from symphony.scheduling.indexing import take
 from symphony.scheduling.policy import Observation
 from symphony.simulator.contention import ContentionModel
 from symphony.simulator.counters import OTHERS
-from symphony.simulator.next_event import rates
-from symphony.simulator.scenarios import ERRORS, ScenarioArrays
-from symphony.simulator.settle import Pace, pace
+from symphony.simulator.instant_effects import GangPace, pace
+from symphony.simulator.next_event import progress_rates
+from symphony.simulator.scenarios import READING_ERRORS, ScenarioArrays
 from symphony.simulator.world import World, initial
 
-FACTORS = 127  # of work; a prime, so that gangs of different jobs have different ones
+WORK_FACTORS = 127  # of work; a prime, so that gangs of different jobs have different ones
 NEVER_S = 2.0**30
-LEAST_LEFT = 0.05  # of its work: what runs has not finished
+MIN_WORK_LEFT = 0.05  # of its work: what runs has not finished
 
 
 def scenario_of(observation: Observation, factors: Array) -> ScenarioArrays:
@@ -58,7 +58,7 @@ def scenario_of(observation: Observation, factors: Array) -> ScenarioArrays:
         work_noises=jnp.asarray(factors.shape[0], jnp.int32),
         work_noise=factors,
         counter_noise=jnp.zeros(()),
-        counter_error=jnp.zeros(ERRORS),
+        counter_error=jnp.zeros(READING_ERRORS),
         counters=jnp.zeros(()),
         delay=jnp.asarray(0, jnp.int32),
         corrected=jnp.asarray(True),
@@ -72,10 +72,10 @@ def scenario_of(observation: Observation, factors: Array) -> ScenarioArrays:
 
 def work_factors(key: Array, spread: Array) -> Array:
     """How much more work than their profiles say gangs may have; `spread` is that of the logarithm."""
-    return jnp.exp(spread * jax.random.normal(key, (FACTORS,)))
+    return jnp.exp(spread * jax.random.normal(key, (WORK_FACTORS,)))
 
 
-def imagine(key: Array, observation: Observation, s: ScenarioArrays, contention: ContentionModel) -> World:
+def sample_world(key: Array, observation: Observation, s: ScenarioArrays, contention: ContentionModel) -> World:
     """Draw a world that agrees with an observation, in the scenario that was made of it."""
     o, core, t = observation, observation.core, observation.topology
     drawn = o.background + o.background_std * jax.random.normal(key, o.background.shape)
@@ -119,7 +119,7 @@ def imagine(key: Array, observation: Observation, s: ScenarioArrays, contention:
     return replace(world, lane_left=_left(o, world, s, gang, contention))
 
 
-def _of_lane(o: Observation, s: ScenarioArrays, gang: Array, lane: Array) -> tuple[Pace, Array]:
+def _of_lane(o: Observation, s: ScenarioArrays, gang: Array, lane: Array) -> tuple[GangPace, Array]:
     """The pace of the gang on a lane, and which of its workers is there."""
     devices = take(o.core.device, gang)
     worker = jnp.argmax(take(o.core.lane, gang) == lane)
@@ -143,9 +143,11 @@ def _left(o: Observation, world: World, s: ScenarioArrays, gang: Array, contenti
     # A gang says how many whole units it has left: that of which it is in is half over, as far as anyone knows. A
     # kernel has one, and says nothing before it is done.
     counted = (said - 0.5) * world.pace_s
-    rate = rates(replace(world, core=replace(core, lane_setup=jnp.zeros_like(core.lane_setup))), s, contention).work
+    rate = progress_rates(
+        replace(world, core=replace(core, lane_setup=jnp.zeros_like(core.lane_setup))), s, contention
+    ).work
     whole = units * world.pace_s * factor
     spent = jnp.maximum(o.now.minus(core.lane_since), 0.0) * rate
-    left = jnp.where(units > 1, counted * factor, jnp.maximum(whole - spent, LEAST_LEFT * whole))
+    left = jnp.where(units > 1, counted * factor, jnp.maximum(whole - spent, MIN_WORK_LEFT * whole))
     left = jnp.where(core.lane_setup, jnp.minimum(said, units) * world.pace_s * factor, left)
     return Amount.of(jnp.where(core.lane_holds >= 0, left, 0.0))

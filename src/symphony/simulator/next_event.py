@@ -12,8 +12,8 @@ from symphony.problem.topology import SPANS
 from symphony.scheduling import advance, clock
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import candidates, per_gang
-from symphony.scheduling.indexing import first_min, once, put, take
-from symphony.scheduling.instant import wanted
+from symphony.scheduling.indexing import compute_once, first_min, put, take
+from symphony.scheduling.instant import decision_wanted
 from symphony.scheduling.state import Core
 from symphony.simulator.contention import LOAD_UNIT, ContentionModel
 from symphony.simulator.scenarios import ScenarioArrays
@@ -23,10 +23,10 @@ from symphony.simulator.world import IDLE, World
 EVENTS = ("finished", "set-up", "fetched", "arrival", "repair", "failure", "background", "window", "thought", "woken")
 EVENT_FINISHED, EVENT_SETUP, EVENT_FETCHED, EVENT_ARRIVAL, EVENT_REPAIR = range(5)
 EVENT_FAILURE, EVENT_BACKGROUND, EVENT_WINDOW, EVENT_THOUGHT, EVENT_WOKEN = range(5, 10)
-PATIENCE = 512  # events with nothing under way and a gang to place, after which a policy is said to have stalled
+MAX_IDLE_EVENTS = 512  # events with nothing under way and a gang to place, after which a policy is said to have stalled
 
 
-class Rates(eqx.Module):
+class ProgressRates(eqx.Module):
     """How fast everything goes at an instant."""
 
     work: Array  # f[L], isolated seconds per second of the gang on each lane; 0 if it makes no progress
@@ -35,7 +35,7 @@ class Rates(eqx.Module):
     own: Array  # f[R]
 
 
-class Event(eqx.Module):
+class SimulatedEvent(eqx.Module):
     """What happened."""
 
     kind: Array  # i32: index into EVENTS, -1 = time did not move
@@ -43,7 +43,7 @@ class Event(eqx.Module):
     device: Array  # i32, -1 = none
 
 
-def rates(world: World, s: ScenarioArrays, contention: ContentionModel) -> Rates:
+def progress_rates(world: World, s: ScenarioArrays, contention: ContentionModel) -> ProgressRates:
     """The one mechanism of contention, applied to all workers and transfers."""
     t, core = s.topology, world.core
     own = world.load * LOAD_UNIT
@@ -63,7 +63,7 @@ def rates(world: World, s: ScenarioArrays, contention: ContentionModel) -> Rates
         _pick(take(by_span, world.fetch_from), world.fetch_span),
         _pick(take(by_span, memory), world.fetch_span),
     )
-    return Rates(work, ends, total, own)
+    return ProgressRates(work, ends, total, own)
 
 
 def _slowed(world: World, s: ScenarioArrays) -> Array | float:
@@ -102,14 +102,16 @@ def _pick(table: Array, column: Array) -> Array:
     return jnp.where(jnp.arange(table.shape[1]) == column[:, None], table, 0).sum(axis=1)
 
 
-def advance_time(world: World, s: ScenarioArrays, contention: ContentionModel, when: Array) -> tuple[World, Event]:
+def advance_time(
+    world: World, s: ScenarioArrays, contention: ContentionModel, when: Array
+) -> tuple[World, SimulatedEvent]:
     """Move to the next event and carry it out, if `when`."""
     core, t, w = world.core, s.topology, s.workload
-    rate = rates(world, s, contention)
+    rate = progress_rates(world, s, contention)
     never = jnp.inf
 
     able = candidates(core, t).any()
-    thinks = (s.latency > 0) & wanted(core, t)
+    thinks = (s.latency > 0) & decision_wanted(core, t)
     thinking = jnp.where(thinks & (world.thinking < 0), s.latency, world.thinking)
 
     left = jnp.maximum(world.lane_left.total, 0)
@@ -140,7 +142,7 @@ def advance_time(world: World, s: ScenarioArrays, contention: ContentionModel, w
     # The clock has a finest step. Everything moves by what the clock really moved, or work would outrun time.
     now = world.now.plus(jnp.where(when, wait, 0.0))
     dt = now.minus(world.now)
-    dt, kind, gang, lane, fetcher, repaired, waits, thinking, rate = once(
+    dt, kind, gang, lane, fetcher, repaired, waits, thinking, rate = compute_once(
         (dt, kind, gang, lane, fetcher, repaired, waits, thinking, rate)
     )
 
@@ -182,7 +184,7 @@ def advance_time(world: World, s: ScenarioArrays, contention: ContentionModel, w
     failure = world.failure + is_kind(EVENT_FAILURE)
     gap = take(s.phase_gap, phase % jnp.maximum(s.phases, 1))
     lull = take(s.failure_gap, failure % jnp.maximum(s.failures, 1))
-    tenants, group, gap, lull = once((tenants, take(s.phase_group, step), gap, lull))
+    tenants, group, gap, lull = compute_once((tenants, take(s.phase_group, step), gap, lull))
     until = now.plus(take(s.failure_down, world.failure % jnp.maximum(s.failures, 1)))
     under_way = jnp.isfinite(waits[: EVENT_REPAIR + 1]).any() | (thinking >= 0)
     stuck = ~under_way & able
@@ -213,9 +215,9 @@ def advance_time(world: World, s: ScenarioArrays, contention: ContentionModel, w
         thought=(world.thought & ~when) | is_kind(EVENT_THOUGHT),
         events=world.events + when,
         idle_events=idle_events,
-        stalled=world.stalled | (idle_events > PATIENCE),
+        stalled=world.stalled | (idle_events > MAX_IDLE_EVENTS),
     )
     device = jnp.where(kind == EVENT_REPAIR, repaired, jnp.where(kind == EVENT_FAILURE, down_device, -1))
     device = jnp.where(kind == EVENT_FETCHED, fetcher, device)
     who = jnp.where(kind == EVENT_FINISHED, gang, jnp.where(kind == EVENT_FETCHED, take(world.fetch_gang, fetcher), -1))
-    return world, Event(jnp.where(when, kind, -1), jnp.where(when, who, -1), jnp.where(when, device, -1))
+    return world, SimulatedEvent(jnp.where(when, kind, -1), jnp.where(when, who, -1), jnp.where(when, device, -1))

@@ -44,7 +44,7 @@ class GangRecord:
     outcome: str = "finished"  # or "preempted", "failed"
 
     @property
-    def stretch(self) -> float:
+    def slowdown(self) -> float:
         """Run time without set-up, over the isolated run time on the same devices: what contention cost."""
         return (self.finish_s - self.start_s - self.setup_s) / self.isolated_s
 

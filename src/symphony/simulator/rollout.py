@@ -14,13 +14,13 @@ from jax import Array
 
 from symphony.problem.arrays import WorkloadArrays
 from symphony.scheduling.feasible import startable
-from symphony.scheduling.indexing import once, take
-from symphony.scheduling.instant import leaves, wanted
+from symphony.scheduling.indexing import compute_once, take
+from symphony.scheduling.instant import decision_wanted, departure_pending
 from symphony.scheduling.policy import Action, Observation, Policy, wait
-from symphony.simulator import counters, settle
+from symphony.simulator import counters, instant_effects
 from symphony.simulator.contention import LOAD_UNIT, ContentionModel
-from symphony.simulator.counters import Past, Settings, read_when
-from symphony.simulator.next_event import EVENT_WINDOW, Event, advance_time
+from symphony.simulator.counters import EndedWindow, Settings, read_when
+from symphony.simulator.next_event import EVENT_WINDOW, SimulatedEvent, advance_time
 from symphony.simulator.scenarios import ScenarioArrays, batch_axes, pick
 from symphony.simulator.world import World, initial
 from symphony.telemetry.tuning import Tuning
@@ -35,7 +35,7 @@ class Carry(eqx.Module):
     key: Array  # of the policy's own randomness
 
 
-class Log(eqx.Module):
+class StepLog(eqx.Module):
     """What happened in one step: a gang may leave, a decision be made, a gang start, and then time may move."""
 
     before: tuple[Array, Array]  # time of the first three: whole seconds, fraction
@@ -54,12 +54,12 @@ def begin(s: ScenarioArrays, policy: Policy, key: Array) -> Carry:
     """A run before its first step."""
     # Strong types: a weakly typed leaf would make the second call of `run_steps` compile again.
     world = initial(s, policy.tuning)
-    prepared = policy.prepare(s.topology, unannounced(s.workload))
+    prepared = policy.prepare(s.topology, without_arrivals(s.workload))
     carry = Carry(world, policy.init(s.topology), prepared, key)
     return jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), carry)
 
 
-def unannounced(w: WorkloadArrays) -> WorkloadArrays:
+def without_arrivals(w: WorkloadArrays) -> WorkloadArrays:
     """Kernels and graphs, without what would tell of jobs yet to arrive."""
     return replace(w, jobs=None, arrival_whole=None, arrival_part=None, graph=None, priority=None, home=None)
 
@@ -69,10 +69,10 @@ def finished(world: World, s: ScenarioArrays) -> Array:
     return (world.core.jobs_done >= s.workload.jobs) | world.stalled
 
 
-def asked(world: World, s: ScenarioArrays) -> Array:
+def decision_due(world: World, s: ScenarioArrays) -> Array:
     """Whether it is the policy's turn."""
     ready = (s.latency <= 0) | world.thought
-    return ~settle.unsettled(world) & wanted(world.core, s.topology) & ready & ~finished(world, s)
+    return ~instant_effects.unsettled(world) & decision_wanted(world.core, s.topology) & ready & ~finished(world, s)
 
 
 def observe(world: World, s: ScenarioArrays, cheats: bool, prepared: Any = None) -> Observation:
@@ -82,16 +82,16 @@ def observe(world: World, s: ScenarioArrays, cheats: bool, prepared: Any = None)
     return Observation(
         core=replace(core, reading=background + core.own_reading),
         topology=s.topology,
-        workload=unannounced(s.workload),
+        workload=without_arrivals(s.workload),
         now=world.now,
         own_load=world.load * LOAD_UNIT,
         background=background,
         background_std=deviation,
         true_background=world.background if cheats else None,
-        units_left=settle.units_left(world, s),
+        units_left=instant_effects.units_left(world, s),
         prepared=prepared,
         background_slope=counters.slope(world.counters, s),
-        told=s.told,
+        believed=s.believed,
     )
 
 
@@ -104,7 +104,7 @@ def step(
     alone: bool = False,
     key: Array | None = None,
     asks: bool = True,
-) -> tuple[Carry, Log | None]:
+) -> tuple[Carry, StepLog | None]:
     """A gang leaves, a decision is made, a fetch and a gang start, time moves: each if it can and its turn has come.
 
     Side by side with other scenarios, every part is computed and masked; `alone`, what is not needed is skipped. `key`
@@ -113,18 +113,18 @@ def step(
     """
     w = s.workload
     before = carry.world
-    world, left = _part(alone, leaves(before.core), settle.leave, before, s)
+    world, left = _part(alone, departure_pending(before.core), instant_effects.leave, before, s)
 
     def decide(world: World, s: ScenarioArrays) -> tuple[tuple[World, Any], tuple[Action, Array]]:
         drawn = decision_key(carry.key, world.core.decisions) if key is None else key
         shown = observe(world, s, policy.cheats, carry.prepared)
         state, action = policy.decide(drawn, carry.policy_state, shown)
-        when, action = once((_known(alone, decides), action))
+        when, action = compute_once((_known(alone, decides), action))
         state = jax.tree.map(lambda new, old: jnp.where(when, new, old), state, carry.policy_state)
-        world, accepted = settle.act(world, s, action, when)
+        world, accepted = instant_effects.act(world, s, action, when)
         return (world, state), (action, accepted)
 
-    decides = asked(world, s)
+    decides = decision_due(world, s)
     decided = world.core
     state, action, accepted = carry.policy_state, wait(), jnp.asarray(False)
     if asks:
@@ -141,7 +141,7 @@ def step(
     def name(core: Any, gang: Array, valid: Array) -> tuple[Array, Array]:
         return jnp.where(valid, take(core.job, gang // tasks), -1), jnp.where(valid, gang % tasks, -1)
 
-    log = Log(
+    log = StepLog(
         before=(before.now.whole, before.now.part),
         left=(*name(before.core, left.gang, left.gang >= 0), left.status),
         completed=jnp.where(left.completed, take(before.core.job, left.slot), -1),
@@ -173,21 +173,23 @@ class AfterDecision(eqx.Module):
 
     world: World
     started: World  # before time moved
-    start: settle.Start
-    event: Event
+    start: instant_effects.StartLog
+    event: SimulatedEvent
 
 
 def after_decision(
     world: World, s: ScenarioArrays, contention: ContentionModel, tuning: Tuning | None = None, alone: bool = False
 ) -> AfterDecision:
     """The rest of a step: a fetch ends, a fetch and a gang start, time moves; each if it can and its turn has come."""
-    world, _ = _part(alone, world.closing >= 0, settle.close_fetch, world, s)
-    world, _ = _part(alone, settle.fetchable(world).any(), settle.open_fetch, world, s)
-    world, start = _part(alone, startable(world.core)[0].any(), settle.start, world, s)
+    world, _ = _part(alone, world.closing >= 0, instant_effects.close_fetch, world, s)
+    world, _ = _part(alone, instant_effects.fetchable(world).any(), instant_effects.open_fetch, world, s)
+    world, start = _part(alone, startable(world.core)[0].any(), instant_effects.start, world, s)
     started = world
 
     ready = (s.latency <= 0) | world.thought
-    moves = once(~settle.unsettled(world) & ~(wanted(world.core, s.topology) & ready) & ~finished(world, s))
+    moves = compute_once(
+        ~instant_effects.unsettled(world) & ~(decision_wanted(world.core, s.topology) & ready) & ~finished(world, s)
+    )
     move = partial(advance_time, contention=contention, when=_known(alone, moves))
     world, event = _part(alone, moves, move, world, s)
     over = event.kind == EVENT_WINDOW
@@ -202,11 +204,11 @@ def between_decisions(
 
     A run of such steps does what a run of `step` does; what differs is where one ends and the next begins.
     """
-    when &= asked(world, s)
-    act = partial(settle.act, action=action, when=_known(alone, when))
+    when &= decision_due(world, s)
+    act = partial(instant_effects.act, action=action, when=_known(alone, when))
     world, _ = _part(alone, when, act, world, s)
     after = after_decision(world, s, contention, alone=alone)
-    world, _ = _part(alone, leaves(after.world.core), settle.leave, after.world, s)
+    world, _ = _part(alone, departure_pending(after.world.core), instant_effects.leave, after.world, s)
     return replace(after, world=world)
 
 
@@ -225,7 +227,7 @@ def until_decision(
         lambda carry: going(carry) & (carry.world.core.decisions < number), lambda carry: on(carry, True), carry
     )
     return jax.lax.while_loop(
-        lambda carry: going(carry) & ~asked(carry.world, s), lambda carry: on(carry, False), carry
+        lambda carry: going(carry) & ~decision_due(carry.world, s), lambda carry: on(carry, False), carry
     )
 
 
@@ -237,7 +239,7 @@ def decision_key(key: Array, number: Array) -> Array:
 def _read(world: World, s: ScenarioArrays, when: Array, tuning: Tuning | None) -> tuple[World, None]:
     """A window has ended: what counters say of it, and what follows."""
     core = world.core
-    past = Past(core.windows - 1, core.reading, world.square, core.own_reading)
+    past = EndedWindow(core.windows - 1, core.reading, world.square, core.own_reading)
     return replace(world, counters=read_when(when, world.counters, Settings.of(s), past, tuning)), None
 
 
@@ -266,15 +268,15 @@ def begin_batch(batch: ScenarioArrays, policy: Policy, keys: Array) -> Carry:
 
 def _run(
     batch: ScenarioArrays, carry: Carry, policy: Policy, contention: ContentionModel, steps: int, record: bool
-) -> tuple[Carry, Log | None, Array]:
+) -> tuple[Carry, StepLog | None, Array]:
     alone = batch.phases.shape[0] == 1
 
-    def one(s: ScenarioArrays, carry: Carry) -> tuple[Carry, Log | None, Array]:
+    def one(s: ScenarioArrays, carry: Carry) -> tuple[Carry, StepLog | None, Array]:
         # Keys are drawn all at once: a single draw takes as long as a step. A step makes one decision at most.
         first = carry.world.core.decisions
         keys = jax.vmap(partial(decision_key, carry.key))(first + jnp.arange(steps))
 
-        def body(carry: Carry, _: None) -> tuple[Carry, Log | None]:
+        def body(carry: Carry, _: None) -> tuple[Carry, StepLog | None]:
             key = keys[carry.world.core.decisions - first]
             return step(carry, s, policy, contention, record, alone, key)
 

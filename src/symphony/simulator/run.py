@@ -23,12 +23,12 @@ from symphony.simulator.contention import Bottleneck, ContentionModel
 from symphony.simulator.idleness import idle_ready_share
 from symphony.simulator.next_event import EVENT_ARRIVAL
 from symphony.simulator.records import GangRecord, JobRecord, RunRecord
-from symphony.simulator.rollout import Carry, Log, begin_batch, run_steps
+from symphony.simulator.rollout import Carry, StepLog, begin_batch, run_steps
 from symphony.simulator.scenarios import Scenario, ScenarioArrays, stack
 from symphony.simulator.world import World
 
-CHUNK = 1024  # steps between looks at the progress
-ALONE = 256  # gangs in the system from which on a CPU runs scenarios one by one
+STEPS_PER_CHUNK = 1024  # steps between looks at the progress
+MIN_GANGS_TO_RUN_SINGLY = 256  # gangs in the system from which on a CPU runs scenarios one by one
 MAX_STEPS_PER_JOB = 4_000_000  # a run that completes no job in so many is not getting anywhere
 
 Result = TypeVar("Result")
@@ -38,7 +38,7 @@ Result = TypeVar("Result")
 class Trace:
     """Everything that one run logged, in order, as NumPy columns; rows where nothing of a kind happened are -1."""
 
-    log: Log
+    log: StepLog
     carry: Carry  # of this run alone, at its end
 
     @property
@@ -126,14 +126,14 @@ def _run_each(
     def run(shard: int) -> list[Result]:
         part, part_keys = shards[shard]
         carry = begin_batch(part, policy, part_keys)
-        logs: list[Log] = []
+        logs: list[StepLog] = []
         completed, since = -1.0, 0
         while since < MAX_STEPS_PER_JOB:
-            carry, log, over = compiled(part, carry, policy, contention, CHUNK, record_log)
+            carry, log, over = compiled(part, carry, policy, contention, STEPS_PER_CHUNK, record_log)
             if record_log:
                 logs.append(jax.tree.map(np.asarray, log))
             done[shard] = float(np.asarray(carry.world.core.jobs_done).sum())
-            completed, since = done[shard], 0 if done[shard] > completed else since + CHUNK
+            completed, since = done[shard], 0 if done[shard] > completed else since + STEPS_PER_CHUNK
             if progress is not None:
                 progress(min(sum(done) / jobs, 1.0))
             if bool(np.all(over)):
@@ -180,7 +180,7 @@ def programs(batch: ScenarioArrays, size: int) -> int:
     they are not, one for each scenario, which skips the parts of a step that it does not need.
     """
     gangs = batch.job_slots * batch.workload.kernel.shape[-1]
-    return min(size, cores()) if jax.default_backend() != "cpu" or gangs < ALONE else size
+    return min(size, cores()) if jax.default_backend() != "cpu" or gangs < MIN_GANGS_TO_RUN_SINGLY else size
 
 
 def split(batch: ScenarioArrays, keys: jax.Array, size: int, parts: int) -> list[tuple[ScenarioArrays, jax.Array]]:
@@ -200,7 +200,7 @@ _programs: dict[Any, Any] = {}
 
 def _compiled(
     batch: ScenarioArrays, keys: jax.Array, policy: Policy, contention: ContentionModel, record_log: bool
-) -> Callable[..., tuple[Carry, Log, Any]]:
+) -> Callable[..., tuple[Carry, StepLog, Any]]:
     """The program for these shapes: compiled ahead, so that its time can be told apart from the run's."""
     carry = begin_batch(batch, policy, keys)
     leaves, structure = jax.tree.flatten((batch, carry, policy, contention))
@@ -208,7 +208,7 @@ def _compiled(
     described = tuple((x.shape, x.dtype) if eqx.is_array(x) else x for x in leaves)
     key = (structure, described, record_log)
     if key not in _programs:
-        _programs[key] = run_steps.lower(batch, carry, policy, contention, CHUNK, record_log).compile()
+        _programs[key] = run_steps.lower(batch, carry, policy, contention, STEPS_PER_CHUNK, record_log).compile()
     return _programs[key]
 
 
@@ -248,7 +248,7 @@ def record(scenario: Scenario, trace: Trace, policy: str, wall_s: float) -> RunR
     )
 
 
-def _outside(workload: Workload, log: Log, before: np.ndarray, after: np.ndarray) -> int:
+def _outside(workload: Workload, log: StepLog, before: np.ndarray, after: np.ndarray) -> int:
     """Jobs admitted later than they arrived, by more than a step of that length is rounded."""
     rows = log.event[0] == EVENT_ARRIVAL
     admitted, step = after[rows], after[rows] - before[rows]

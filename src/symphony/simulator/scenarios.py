@@ -69,9 +69,9 @@ class Disturbances:
 
 CALM = Disturbances(background=0.0, work_noise=0.0, counter_noise=0.0)
 TYPICAL_GANGS_PER_PHASE = 20.0
-SHORTEST_S = 1e-6
-ERRORS = 1021  # of readings, drawn beforehand; a prime, so that windows and rows meet them in ever new order
-FREEDOM = 4  # degrees of it: errors of readings have heavier tails than a normal
+MIN_PHASE_S = 1e-6
+READING_ERRORS = 1021  # of readings, drawn beforehand; a prime, so that windows and rows meet them in ever new order
+ERROR_DEGREES_OF_FREEDOM = 4  # degrees of it: errors of readings have heavier tails than a normal
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Scenario:
     disturbances: Disturbances
     job_slots: int = 16  # jobs in the system at once
     truth: Speeds | None = None  # how fast kernels really are; None = as their profiles say
-    told: Speeds | None = None  # what policies are told of that at first, beside profiles
+    believed: Speeds | None = None  # what policies are told of that at first, beside profiles
 
     def __post_init__(self) -> None:
         _check(self)
@@ -184,11 +184,11 @@ def _check_disturbances(d: Disturbances) -> None:
     for name in ("phase_s", "window_s"):
         value = getattr(d, name)
         _check_number("disturbances", name, value, above=True)
-        if value is not None and value < SHORTEST_S:
+        if value is not None and value < MIN_PHASE_S:
             raise InputError(
                 f"{name} is {value:g} s, shorter than the clock can tell apart",
                 where="disturbances",
-                hint=f"write {SHORTEST_S:g} or more, or None to scale it to the workload",
+                hint=f"write {MIN_PHASE_S:g} or more, or None to scale it to the workload",
             )
 
 
@@ -231,8 +231,8 @@ def _check(s: Scenario) -> None:
         _check_number(where, "a factor of work_noise", factor, limits.NOISE, above=True)
     if s.truth is not None:
         check_speeds(s.truth, s.topology, s.workload, f"{where}, truth")
-    if s.told is not None:
-        check_speeds(s.told, s.topology, s.workload, f"{where}, told", least=0.0)
+    if s.believed is not None:
+        check_speeds(s.believed, s.topology, s.workload, f"{where}, told", least=0.0)
 
 
 def _typical_gang_s(topology: Topology, workload: Workload) -> float:
@@ -278,7 +278,7 @@ class ScenarioArrays(eqx.Module):
     job_slots: int = eqx.field(static=True)
     late: int = eqx.field(static=True)  # windows for which readings are held back at most
     truth: SpeedArrays | None = None
-    told: BeliefArrays | None = None
+    believed: BeliefArrays | None = None
 
 
 def scenario_arrays(scenario: Scenario) -> ScenarioArrays:
@@ -329,13 +329,15 @@ def scenario_arrays(scenario: Scenario) -> ScenarioArrays:
         job_slots=s.job_slots,
         late=d.counter_delay,
         truth=None if s.truth is None else speed_arrays(s.truth, s.topology, s.workload),
-        told=None if s.told is None else belief_arrays(s.told, s.topology, s.workload),
+        believed=None if s.believed is None else belief_arrays(s.believed, s.topology, s.workload),
     )
 
 
 def _errors(seed: int) -> np.ndarray:
     """Errors of readings, in deviations: Student's t, to unit variance."""
-    return np.random.default_rng([seed, 2]).standard_t(FREEDOM, ERRORS) / np.sqrt(FREEDOM / (FREEDOM - 2))
+    return np.random.default_rng([seed, 2]).standard_t(ERROR_DEGREES_OF_FREEDOM, READING_ERRORS) / np.sqrt(
+        ERROR_DEGREES_OF_FREEDOM / (ERROR_DEGREES_OF_FREEDOM - 2)
+    )
 
 
 def batch_axes(batch: ScenarioArrays) -> ScenarioArrays:
@@ -349,9 +351,9 @@ def stack(scenarios: list[Scenario]) -> ScenarioArrays:
         raise InputError("there is no scenario to run", hint="draw at least one: sy.draw(topology, workload, seed)")
     if len({id(s.topology) for s in scenarios}) > 1 and len({s.topology for s in scenarios}) > 1:
         raise InputError("scenarios of one batch must share a topology", hint="run one batch for each topology")
-    for name in ("truth", "told"):
+    for name in ("truth", "believed"):
         if len({getattr(s, name) is None for s in scenarios}) > 1:
-            raise InputError(f"some scenarios of a batch have a {name} and some do not", hint="run them apart")
+            raise InputError(f"some scenarios of a batch have `{name}` speeds and some do not", hint="run them apart")
     return stack_arrays([scenario_arrays(s) for s in scenarios])
 
 

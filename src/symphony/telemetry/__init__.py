@@ -5,13 +5,13 @@ print(posterior["memory_bandwidth_read"].mean, posterior["memory_bandwidth_read"
 
 The files, in the order in which a count passes through them:
 
-    what there is     places → listings, perf_list, architectural → events → catalogue    (the CPU at hand: machine)
-    what it means     expressions → evaluating (plain), compiling (arrays)
+    what there is     listing_files → listings, perf_list, architectural → events → catalogue   (the CPU at hand:
+    machine) what it means     expressions → evaluating (plain), compiling (arrays)
     what must hold    linear → identities/, curated/ → gate
     what to count     bayes_net → planning
     what is read      samples ← sources/                                    (what perf calls events: naming)
     what follows      posterior (arrays) → reading, inference (names) → spans (sums) → rows (a topology's)
-    `symphony stat`   kinds, wanted, verdicts, feeding → stat → bands (plots); drawing (the net)
+    `symphony stat`   kinds, event_selection, verdicts, sample_feed → stat → interval_plots (plots); drawing (the net)
 """
 
 from symphony.telemetry.catalogue import add, at_hand, entries, load

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from symphony.telemetry.events import Catalogue, Event, Metric, Pmu
 
-NAME = "architectural"
+ARCHITECTURAL_NAME = "architectural"
 
 _HARDWARE = {
     "cycles": (0, "Cycles of the core while it is not halted."),
@@ -125,7 +125,7 @@ _METRICS = (
 )
 
 CATALOGUE = Catalogue(
-    NAME,
+    ARCHITECTURAL_NAME,
     events=(
         *(_generic(name, 0, config, "hardware", text) for name, (config, text) in _HARDWARE.items()),
         *_cache_events(),

@@ -17,7 +17,7 @@ from symphony.telemetry.identities import Identity
 from symphony.telemetry.posterior import Parameters, Wiring
 from symphony.telemetry.samples import Column, Floats
 
-EXACT = 0.02  # tolerance up to which an identity makes an event a sum of others
+MAX_EXACT_TOLERANCE = 0.02  # tolerance up to which an identity makes an event a sum of others
 INSTRUCTIONS = frozenset({"inst_retired.any", "instructions", "inst_retired", "ex_ret_instr", "pm_inst_cmpl", "ir"})
 
 Terms = Mapping[str, float]
@@ -67,7 +67,7 @@ def build(events: Iterable[str], identities: Iterable[Identity], parameters: Par
     inside = [identity for identity in identities if known.issuperset(identity.events)]
     equalities = sorted(
         (identity for identity in inside if identity.relation == "="),
-        key=lambda identity: (identity.slack > EXACT, len(identity.terms)),
+        key=lambda identity: (identity.slack > MAX_EXACT_TOLERANCE, len(identity.terms)),
     )
     made: dict[str, dict[str, float]] = {}  # events that are sums, by free ones
     slack: dict[str, float] = {}
@@ -76,7 +76,7 @@ def build(events: Iterable[str], identities: Iterable[Identity], parameters: Par
         terms = _substitute(dict(identity.terms), made)
         if not terms:
             continue  # it follows from others
-        if identity.slack > EXACT:
+        if identity.slack > MAX_EXACT_TOLERANCE:
             soft.append(identity)
             continue
         total = _total(terms, events)

@@ -19,17 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from symphony.problem.errors import DataError, InputError
-from symphony.telemetry import architectural, listings, machine, perf_list, places
+from symphony.telemetry import architectural, listing_files, listings, machine, perf_list
 from symphony.telemetry.events import Catalogue, Event, Metric, Pmu
 from symphony.telemetry.listings import Listing, MapLine
 
-FORMAT = 1
+CATALOGUE_FORMAT = 1
 _INDEX = "index.json"
-_AGAIN = "add it again: `symphony catalogue add PATH`"
+_ADD_AGAIN_HINT = "add it again: `symphony catalogue add PATH`"
 
 
 @dataclass(frozen=True)
-class Entry:
+class CatalogueEntry:
     """A catalogue in the cache, in short."""
 
     name: str
@@ -41,7 +41,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class _Index:
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[CatalogueEntry, ...] = ()
     lines: tuple[MapLine, ...] = ()
 
 
@@ -54,7 +54,7 @@ def folder() -> Path:
 # --- Adding ------------------------------------------------------------------------------------------------
 
 
-def add(path: str | Path) -> tuple[Entry, ...]:
+def add(path: str | Path) -> tuple[CatalogueEntry, ...]:
     """Reads listings and caches every catalogue in them; those of the same names are replaced.
 
     `path`: a kernel tree, a folder of its listings, an archive of either, Debian's linux-source package, or what
@@ -63,28 +63,32 @@ def add(path: str | Path) -> tuple[Entry, ...]:
     if str(path) == "-":
         return add_perf(sys.stdin.buffer.read(), source="standard input")
     place = Path(path).expanduser()
-    if place.is_file() and not places.is_archive(place):
+    if place.is_file() and not listing_files.is_archive(place):
         try:
             content = place.read_bytes()
         except OSError as error:
-            raise DataError(f"cannot be read: {error.strerror}", where=str(place), hint=places.HINT) from None
+            raise DataError(
+                f"cannot be read: {error.strerror}", where=str(place), hint=listing_files.LISTINGS_PATH_HINT
+            ) from None
         if not content.lstrip().startswith(b"["):
             raise DataError(
-                "this is neither an archive nor what `perf list --json` prints", where=str(place), hint=places.HINT
+                "this is neither an archive nor what `perf list --json` prints",
+                where=str(place),
+                hint=listing_files.LISTINGS_PATH_HINT,
             )
         return add_perf(content, source=str(place))
-    return _store(listings.read(places.read(place), source=str(place)))
+    return _store(listings.read(listing_files.read(place), source=str(place)))
 
 
-def add_perf(content: bytes | None = None, *, source: str = "perf list --json") -> tuple[Entry, ...]:
+def add_perf(content: bytes | None = None, *, source: str = "perf list --json") -> tuple[CatalogueEntry, ...]:
     """Caches what `perf list --json` printed, by default here and now, as the catalogue of this machine's CPU."""
     found = perf_list.read(perf_list.run() if content is None else content, where=source, source=source)
     cpuid = machine.cpuid()
-    lines = (MapLine(perf_list.NAME, re.escape(cpuid), perf_list.NAME),) if cpuid else ()
+    lines = (MapLine(perf_list.PERF_LIST_NAME, re.escape(cpuid), perf_list.PERF_LIST_NAME),) if cpuid else ()
     return _store(Listing((found,), lines))
 
 
-def _store(listing: Listing) -> tuple[Entry, ...]:
+def _store(listing: Listing) -> tuple[CatalogueEntry, ...]:
     try:
         before = _index()
     except DataError:
@@ -99,7 +103,7 @@ def _store(listing: Listing) -> tuple[Entry, ...]:
         for catalogue in listing.catalogues:
             _write(_file(catalogue.name), _packed(catalogue))
         index = _Index((*kept, *added), (*lines, *listing.lines))
-        _write(folder() / _INDEX, {"format": FORMAT, **asdict(index)})
+        _write(folder() / _INDEX, {"format": CATALOGUE_FORMAT, **asdict(index)})
     except OSError as error:
         raise DataError(
             f"cannot write there: {error.strerror or error}",
@@ -109,22 +113,22 @@ def _store(listing: Listing) -> tuple[Entry, ...]:
     return added
 
 
-def _entry(catalogue: Catalogue) -> Entry:
+def _entry(catalogue: Catalogue) -> CatalogueEntry:
     core = sum(event.core for event in catalogue.events)
-    return Entry(catalogue.name, core, len(catalogue.events) - core, len(catalogue.metrics), catalogue.source)
+    return CatalogueEntry(catalogue.name, core, len(catalogue.events) - core, len(catalogue.metrics), catalogue.source)
 
 
 # --- Finding -----------------------------------------------------------------------------------------------
 
 
-def entries() -> tuple[Entry, ...]:
+def entries() -> tuple[CatalogueEntry, ...]:
     """Every catalogue there is: those in the cache, by name, and the one that is built in."""
     return (*sorted(_index().entries, key=lambda entry: entry.name), _entry(architectural.CATALOGUE))
 
 
 def load(name: str) -> Catalogue:
     """The catalogue of a microarchitecture: `sapphirerapids`, or `x86/sapphirerapids` where that is not enough."""
-    if name.lower() == architectural.NAME:
+    if name.lower() == architectural.ARCHITECTURAL_NAME:
         return architectural.CATALOGUE
     known = [entry.name for entry in _index().entries]
     found = [full for full in known if f"/{full.lower()}".endswith(f"/{name.lower().strip('/')}")]
@@ -132,7 +136,7 @@ def load(name: str) -> Catalogue:
         raise InputError(f"{name} may mean {' or '.join(found)}", hint=f"write {found[0]}, for example")
     if not found:
         last = {full.rpartition("/")[2]: full for full in known}
-        close = get_close_matches(name.lower(), [*last, architectural.NAME], n=3)
+        close = get_close_matches(name.lower(), [*last, architectural.ARCHITECTURAL_NAME], n=3)
         more = "`symphony catalogue list` lists those that there are" if known else "none has been added yet"
         meant = f"did you mean {' or '.join(close)}? " if close else ""
         raise InputError(
@@ -151,12 +155,12 @@ def at_hand() -> Catalogue:
     """The catalogue of this machine's CPU; without one, perf's own list if it was added, else the architectural one."""
     known = {entry.name for entry in _index().entries}
     found = (name for name in _matching(machine.cpuid(), machine.architecture()) if name in known)
-    return load(next(found, architectural.NAME))
+    return load(next(found, architectural.ARCHITECTURAL_NAME))
 
 
 def _matching(cpuid: str, architecture: str) -> Iterator[str]:
     """The first line of the architecture's `mapfile.csv` that has a CPU, then perf's list if it is of this CPU."""
-    for wanted in (architecture, perf_list.NAME):
+    for wanted in (architecture, perf_list.PERF_LIST_NAME):
         lines = (line for line in _index().lines if line.architecture == wanted)
         yield from islice((line.name for line in lines if machine.matches(line.pattern, cpuid)), 1)
 
@@ -187,7 +191,7 @@ def _table(kind: type, rows: Iterable[Any]) -> dict[str, Any]:
 
 def _packed(catalogue: Catalogue) -> dict[str, Any]:
     return {
-        "format": FORMAT,
+        "format": CATALOGUE_FORMAT,
         "name": catalogue.name,
         "source": catalogue.source,
         "groups": dict(catalogue.groups),
@@ -204,14 +208,16 @@ def _read(file: Path) -> dict[str, Any]:
         raise FileNotFoundError(file) from None
     except (OSError, ValueError, RecursionError):
         raise _damaged(file) from None
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
+    if not isinstance(content, dict) or content.get("format") != CATALOGUE_FORMAT:
         raise _damaged(file)
     return content
 
 
 def _damaged(file: Path) -> DataError:
     return DataError(
-        "the cached catalogue cannot be read, or is of another version of Symphony", where=str(file), hint=_AGAIN
+        "the cached catalogue cannot be read, or is of another version of Symphony",
+        where=str(file),
+        hint=_ADD_AGAIN_HINT,
     )
 
 
@@ -245,7 +251,8 @@ def _index() -> _Index:
     try:
         content = _read(folder() / _INDEX)
         return _Index(
-            tuple(Entry(**entry) for entry in content["entries"]), tuple(MapLine(**line) for line in content["lines"])
+            tuple(CatalogueEntry(**entry) for entry in content["entries"]),
+            tuple(MapLine(**line) for line in content["lines"]),
         )
     except FileNotFoundError:
         return _Index()

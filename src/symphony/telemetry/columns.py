@@ -12,13 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from symphony.telemetry.naming import bare
-from symphony.telemetry.posterior import THREE
+from symphony.telemetry.posterior import RULE_OF_THREE
 from symphony.telemetry.reading import CLOCKS, Model, Reader
 from symphony.telemetry.samples import Column, Floats, Recording, Sample
 
-WHOLE = 1 - 1e-4  # share of the time from which a count counts as never interrupted
+MIN_UNINTERRUPTED_SHARE = 1 - 1e-4  # share of the time from which a count counts as never interrupted
 _EVEN = 0.5  # slices are not drawn at random but in turn, and half as far off (measured on simulated programs)
-LEAST, MOST_DOUBT = 6, 10.0  # windows from which a spread can be estimated, and the most that it widens intervals
+MIN_SPREAD_WINDOWS, MAX_DOUBT = (
+    6,
+    10.0,
+)  # windows from which a spread can be estimated, and the most that it widens intervals
 
 
 class Columns:
@@ -42,7 +45,7 @@ class Columns:
         running = np.where(np.isfinite(sample.running_s[at]), running, 0.0)
         return replace(sample, columns=self.nodes, count=sample.count[at] / scale, running_s=running, enabled_s=enabled)
 
-    def asleep(self, sample: Sample) -> bool:
+    def is_idle(self, sample: Sample) -> bool:
         """Whether what is counted did not run: nothing wanted a counter, and nothing happened."""
         return not (sample.enabled_s[~self._clocks] > 0).any()
 
@@ -105,7 +108,7 @@ def doubts(recording: Recording, model: Model) -> dict[str, float]:
     for event, own in _events(recording.columns).items():
         found[event] = 1.0
         count, slices, _ = _interrupted(recording, own, model)
-        if len(own) == 1 and len(count) >= LEAST:
+        if len(own) == 1 and len(count) >= MIN_SPREAD_WINDOWS:
             rate = count / slices
             middle = np.maximum(0.5 * (rate[1:] + rate[:-1]), 1e-30)
             change = float(np.median(np.abs(np.diff(rate)) / middle))  # jumps are few
@@ -113,35 +116,35 @@ def doubts(recording: Recording, model: Model) -> dict[str, float]:
             if often := _bursts(count, slices):
                 spread = max(spread, often.spread)
             few = 1 / math.sqrt(max(float(rate.mean()), 1e-30))  # of counts that are few, which readings allow for
-            found[event] = min(max(spread / math.hypot(float(model.parameters.spread), few), 1.0), MOST_DOUBT)
+            found[event] = min(max(spread / math.hypot(float(model.parameters.spread), few), 1.0), MAX_DOUBT)
     return found
 
 
-def silent(sample: Sample) -> dict[str, float]:
+def zero_count_std(sample: Sample) -> dict[str, float]:
     """Deviations of the counts of events that read nothing in the part of a window that was seen: rule of three."""
     found = {}
     for event, own in _events(sample.columns).items():
         count, running, enabled = sample.count[own], sample.running_s[own], float(sample.enabled_s[own].max())
         seen = float(running[count == 0].sum())
         if seen > 0 and not (count > 0).any():
-            found[event] = math.sqrt(THREE) * max(enabled / seen - 1, 0.0)
+            found[event] = math.sqrt(RULE_OF_THREE) * max(enabled / seen - 1, 0.0)
     return found
 
 
-def unseen(recording: Recording, model: Model) -> dict[str, Floats]:
+def unobserved_burst_std(recording: Recording, model: Model) -> dict[str, Floats]:
     """Deviations [K] of counts in windows that read nothing, by event: bursts may have come while nobody counted."""
     found: dict[str, Floats] = {}
     for event, own in _events(recording.columns).items():
         found[event] = np.zeros(len(recording))
         count, slices, seen = _interrupted(recording, own, model)
-        if len(count) >= LEAST and (often := _bursts(count, slices)):
+        if len(count) >= MIN_SPREAD_WINDOWS and (often := _bursts(count, slices)):
             rest = recording.enabled_s[seen][:, own].max(axis=1) / model.slice_s - slices
             expected = often.rate * np.maximum(rest, 0.0)
             found[event][seen] = np.where(count == 0, often.size * np.sqrt(often.alone * expected * (1 + expected)), 0)
     return found
 
 
-class _Often(NamedTuple):
+class _BurstRate(NamedTuple):
     """Bursts of about equal size that come by chance: so often, in a slice."""
 
     rate: float
@@ -154,7 +157,7 @@ class _Often(NamedTuple):
         return math.sqrt(self.alone / self.rate)
 
 
-def _bursts(count: Floats, slices: Floats) -> _Often | None:
+def _bursts(count: Floats, slices: Floats) -> _BurstRate | None:
     """What windows that read nothing tell of the others; None if all or none of them do."""
     silent = count == 0
     if silent.all() or not silent.any():
@@ -162,7 +165,7 @@ def _bursts(count: Floats, slices: Floats) -> _Often | None:
     rate = -math.log(float(silent.mean())) / float(slices.mean())
     after = silent[:-1].sum()
     alone = (silent[:-1] & ~silent[1:]).sum() / after / float((~silent).mean()) if after else 1.0
-    return _Often(rate, float(count.sum() / slices.sum()) / rate, min(float(alone), 1.0))
+    return _BurstRate(rate, float(count.sum() / slices.sum()) / rate, min(float(alone), 1.0))
 
 
 def _events(columns: Iterable[Column]) -> dict[str, list[int]]:
@@ -178,5 +181,5 @@ def _interrupted(recording: Recording, own: list[int], model: Model) -> tuple[Fl
     running, count = recording.running_s[:, own], recording.count[:, own]
     usable = (running > 0) & (count >= 0) & (count < np.inf)
     together = np.where(usable, running, 0.0).sum(axis=1)
-    seen = usable.any(axis=1) & (together < WHOLE * recording.enabled_s[:, own].max(axis=1))
+    seen = usable.any(axis=1) & (together < MIN_UNINTERRUPTED_SHARE * recording.enabled_s[:, own].max(axis=1))
     return np.where(usable, count, 0.0).sum(axis=1)[seen], together[seen] / model.slice_s, seen

@@ -83,7 +83,7 @@ def _less(xp: ModuleType, left: _Masked, right: _Masked) -> Array:
     return (left.value < right.value) & ~left.nan & ~right.nan
 
 
-_OPERATORS: dict[str, Callable[[ModuleType, _Masked, _Masked], _Masked]] = {
+_ARRAY_OPERATORS: dict[str, Callable[[ModuleType, _Masked, _Masked], _Masked]] = {
     "|": lambda xp, left, right: _logical(xp, left, right, decides=True),
     "&": lambda xp, left, right: _logical(xp, left, right, decides=False),
     "^": _differ,
@@ -127,7 +127,7 @@ class _Traced:
         return _pick(self.xp, (condition.value == 0) & ~condition.nan, otherwise, then)
 
     def binary(self, operator: str, left: _Masked, right: _Masked) -> _Masked:
-        return _OPERATORS[operator](self.xp, left, right)
+        return _ARRAY_OPERATORS[operator](self.xp, left, right)
 
 
 @dataclass(frozen=True)

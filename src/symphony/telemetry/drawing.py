@@ -9,18 +9,18 @@ from typing import Any, Literal
 
 from symphony.problem.errors import InputError
 from symphony.telemetry import bayes_net
+from symphony.telemetry.event_selection import TIME_EVENTS
 from symphony.telemetry.expressions import key
 from symphony.telemetry.gate import Verdict
 from symphony.telemetry.identities import Identity
 from symphony.telemetry.kinds import kind as who_counts
 from symphony.telemetry.reading import Model
-from symphony.telemetry.wanted import TIMES
 
 Kind = Literal["free", "plain", "derived", "sum", "link", "bound", "rejected", "metric", "row"]
 
-MOST = 400  # nodes: beyond, nobody can read anything
+MAX_NODES = 400  # nodes: beyond, nobody can read anything
 _CHARACTER, _ROW, _HEIGHT, _GAP, _MARGIN = 6.6, 24.0, 17.0, 70.0, 16.0  # pixels
-_PASSES = 12  # of putting nodes next to their neighbours
+_ORDERING_PASSES = 12  # of putting nodes next to their neighbours
 _STYLES: Mapping[Kind, tuple[str, str, str]] = {  # fill, border, what it is
     "free": ("#0072B2", "#0072B2", "counted"),
     "plain": ("#D9EEFA", "#56B4E9", "told by the kernel or a GPU"),
@@ -52,7 +52,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Graph:
+class NetDrawing:
     """Nodes in columns, and what leads where."""
 
     title: str
@@ -65,13 +65,13 @@ class Graph:
         return {"title": self.title, "nodes": nodes, "edges": [{"from": a, "to": b} for a, b in self.edges]}
 
 
-def graph(
+def net_drawing(
     model: Model,
     events: Sequence[str],
     metrics: Sequence[str] = (),
     known: Iterable[Verdict] = (),
     rows: Mapping[str, Sequence[str]] | None = None,
-) -> Graph:
+) -> NetDrawing:
     """The net of some events, and metrics made of them. Claims count as true unless a verdict says otherwise.
 
     `rows`: of a topology, each with the metrics and events whose sum is its use (`rows.told_by`).
@@ -112,13 +112,13 @@ def graph(
     for name, by in rows.items():
         nodes.append(Node(name, "row", last + 1, f"used by {' + '.join(by)}, as a share of its capacity"))
         edges += [(one, name) for one in by]
-    if len(nodes) > MOST:
+    if len(nodes) > MAX_NODES:
         raise InputError(f"{len(nodes)} nodes are too many for a picture", hint="narrow it down: --events 'l2_rqsts.*'")
-    return Graph(model.catalogue.name, tuple(nodes), tuple(edges))
+    return NetDrawing(model.catalogue.name, tuple(nodes), tuple(edges))
 
 
 def _needed(model: Model, metric: str) -> list[str]:
-    return [event for event in model.catalogue.needed([metric], platform=model.platform) if event not in TIMES]
+    return [event for event in model.catalogue.needed([metric], platform=model.platform) if event not in TIME_EVENTS]
 
 
 def _made(net: bayes_net.BayesNet, depth: Mapping[str, int]) -> dict[str, str]:
@@ -148,7 +148,7 @@ def _depths(net: bayes_net.BayesNet) -> dict[str, int]:
 # --- The picture -------------------------------------------------------------------------------------------
 
 
-def svg(drawn: Graph) -> str:
+def svg(drawn: NetDrawing) -> str:
     """The picture. Whoever points at an identity or a metric sees what it says."""
     columns = _columns(drawn)
     widths = [max(_width(node) for node in column) for column in columns]
@@ -182,7 +182,7 @@ def svg(drawn: Graph) -> str:
     )
 
 
-def _columns(drawn: Graph) -> list[list[Node]]:
+def _columns(drawn: NetDrawing) -> list[list[Node]]:
     """Nodes by column, each near those that it is connected to."""
     numbers = sorted({node.column for node in drawn.nodes})
     columns = [[node for node in drawn.nodes if node.column == number] for number in numbers]
@@ -190,7 +190,7 @@ def _columns(drawn: Graph) -> list[list[Node]]:
     for a, b in drawn.edges:
         near[a].append(b)
         near[b].append(a)
-    for step in range(_PASSES):
+    for step in range(_ORDERING_PASSES):
         height = {node.name: (row + 0.5) / len(column) for column in columns for row, node in enumerate(column)}
         for column in columns if step % 2 else columns[::-1]:
             column.sort(key=lambda node: _mean([height[other] for other in near[node.name]], height[node.name]))
@@ -235,7 +235,7 @@ def _edge(start: tuple[float, float, float], end: tuple[float, float, float], a:
     return f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.1"{dash}/>'
 
 
-def _legend(drawn: Graph, y: float) -> list[str]:
+def _legend(drawn: NetDrawing, y: float) -> list[str]:
     found, x = [], _MARGIN
     for kind, (fill, border, text) in _STYLES.items():
         if any(node.kind == kind for node in drawn.nodes):

@@ -14,7 +14,7 @@ from symphony.telemetry.expressions import key
 from symphony.telemetry.gate import Verdict
 from symphony.telemetry.reading import Model, Reader
 from symphony.telemetry.samples import Floats
-from symphony.telemetry.spans import Row, Span
+from symphony.telemetry.spans import Span, StatRow
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,10 +109,10 @@ class Posterior:
         return _side_by_side(names, [span.rows(names) for span in spans])
 
 
-def _side_by_side(names: Sequence[str], rows: Sequence[Sequence[Row]]) -> dict[str, Estimate]:
+def _side_by_side(names: Sequence[str], rows: Sequence[Sequence[StatRow]]) -> dict[str, Estimate]:
     """Rows of windows [K][names] side by side."""
 
-    def column(at: int, of: Callable[[Row], float]) -> Floats:
+    def column(at: int, of: Callable[[StatRow], float]) -> Floats:
         return np.array([of(row[at]) for row in rows], dtype=float)
 
     return {

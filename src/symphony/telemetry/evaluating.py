@@ -22,13 +22,13 @@ from typing import Protocol, TypeVar
 from symphony.problem.errors import InputError
 from symphony.telemetry.expressions import (
     Binary,
-    Choice,
+    Conditional,
     Constant,
     Expression,
     Name,
+    NameQuery,
     Negative,
     Number,
-    Query,
     key,
     names,
 )
@@ -75,17 +75,17 @@ def apply(tree: Expression, arithmetic: Arithmetic[V], metrics: Mapping[str, V],
                 return metrics[name] if name in metrics else arithmetic.event(name)
             case Constant(name):
                 return arithmetic.number(platform.constant(name))
-            case Query("source_count", name):
+            case NameQuery("source_count", name):
                 return arithmetic.sources(key(name))
-            case Query("has_event", name):
+            case NameQuery("has_event", name):
                 return arithmetic.present(key(name))
-            case Query(_, pattern):
+            case NameQuery(_, pattern):
                 return arithmetic.number(platform.is_cpu(pattern))
             case Negative(of):
                 return arithmetic.negative(value(of))
             case Binary(operator, left, right):
                 return arithmetic.binary(operator, value(left), value(right))
-            case Choice(then, condition, otherwise):
+            case Conditional(then, condition, otherwise):
                 return arithmetic.choose(value(then), value(condition), value(otherwise))
         raise TypeError(part)  # unreachable
 
@@ -138,7 +138,7 @@ class _Plain:
         return otherwise if condition == 0 else then
 
     def binary(self, operator: str, left: float, right: float) -> float:
-        return _OPERATORS[operator](left, right)
+        return _FLOAT_OPERATORS[operator](left, right)
 
 
 def _divide(left: float, right: float) -> float:
@@ -170,7 +170,7 @@ def _compare(holds: Callable[[float, float], bool]) -> Callable[[float, float], 
     return lambda left, right: math.nan if math.isnan(left) or math.isnan(right) else float(holds(left, right))
 
 
-_OPERATORS: dict[str, Callable[[float, float], float]] = {
+_FLOAT_OPERATORS: dict[str, Callable[[float, float], float]] = {
     "|": lambda left, right: _logical(left, right, decides=True),
     "&": lambda left, right: _logical(left, right, decides=False),
     "^": _differ,
@@ -214,7 +214,7 @@ def evaluate(
 
 
 @dataclass(frozen=True)
-class _Part:
+class _FoldedValue:
     """A constant, or (NaN) something that depends on counts: then `names` are those it takes."""
 
     value: float
@@ -232,38 +232,38 @@ class _Names:
     exists: Callable[[str], bool]
     _constants: _Plain = field(default_factory=lambda: _Plain({}, {}))
 
-    def number(self, value: float) -> _Part:
-        return _Part(value)
+    def number(self, value: float) -> _FoldedValue:
+        return _FoldedValue(value)
 
-    def event(self, name: str) -> _Part:
-        return _Part(math.nan, frozenset({name}))
+    def event(self, name: str) -> _FoldedValue:
+        return _FoldedValue(math.nan, frozenset({name}))
 
     sources = event
 
-    def present(self, name: str) -> _Part:
-        return _Part(float(self.exists(name)))
+    def present(self, name: str) -> _FoldedValue:
+        return _FoldedValue(float(self.exists(name)))
 
-    def negative(self, of: _Part) -> _Part:
-        return _Part(-of.value, of.names)
+    def negative(self, of: _FoldedValue) -> _FoldedValue:
+        return _FoldedValue(-of.value, of.names)
 
-    def choose(self, then: _Part, condition: _Part, otherwise: _Part) -> _Part:
+    def choose(self, then: _FoldedValue, condition: _FoldedValue, otherwise: _FoldedValue) -> _FoldedValue:
         if condition.fixed:
             return then if condition.value else otherwise
         if then.value == otherwise.value:  # and so constants
             return then
-        return _Part(math.nan, then.names | condition.names | otherwise.names)
+        return _FoldedValue(math.nan, then.names | condition.names | otherwise.names)
 
-    def binary(self, operator: str, left: _Part, right: _Part) -> _Part:
+    def binary(self, operator: str, left: _FoldedValue, right: _FoldedValue) -> _FoldedValue:
         if left.fixed and right.fixed:
-            return _Part(self._constants.binary(operator, left.value, right.value))
+            return _FoldedValue(self._constants.binary(operator, left.value, right.value))
         if operator in ("|", "&") and (left.fixed or right.fixed):
             known, other = (left, right) if left.fixed else (right, left)
-            return _Part(float(operator == "|")) if bool(known.value) is (operator == "|") else other
+            return _FoldedValue(float(operator == "|")) if bool(known.value) is (operator == "|") else other
         if operator in ("/", "%") and right.value == 0:
-            return _Part(math.nan)
+            return _FoldedValue(math.nan)
         if operator == "d_ratio" and right.value == 0:
-            return _Part(0.0)
-        return _Part(math.nan, left.names | right.names)
+            return _FoldedValue(0.0)
+        return _FoldedValue(math.nan, left.names | right.names)
 
 
 def needed(

@@ -26,8 +26,8 @@ from functools import lru_cache
 
 from symphony.problem.errors import InputError
 
-DEEPEST = 250  # levels of a tree: those who walk over it recurse
-NESTED = 50  # levels of brackets: the parser recurses, up to ten calls for each
+MAX_TREE_DEPTH = 250  # levels of a tree: those who walk over it recurse
+MAX_BRACKET_DEPTH = 50  # levels of brackets: the parser recurses, up to ten calls for each
 NOT_A_NUMBER = math.nan  # the one object that trees hold, so that equal trees are equal
 
 
@@ -53,7 +53,7 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class NameQuery:
     """A question about a name instead of its count."""
 
     function: str  # one of QUERIES
@@ -77,7 +77,7 @@ class Binary:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Conditional:
     """`then if condition else otherwise`."""
 
     then: Expression
@@ -85,15 +85,15 @@ class Choice:
     otherwise: Expression
 
 
-Expression = Number | Name | Constant | Query | Negative | Binary | Choice
+Expression = Number | Name | Constant | NameQuery | Negative | Binary | Conditional
 
 PRECEDENCE = {"|": 1, "^": 2, "&": 3, "<": 4, ">": 4, "+": 5, "-": 5, "*": 6, "/": 6, "%": 6}
-FUNCTIONS = ("min", "max", "d_ratio")
+BINARY_FUNCTIONS = ("min", "max", "d_ratio")
 QUERIES = ("source_count", "has_event", "strcmp_cpuid_str")
 _UNARY = 7  # binds tighter than any operator
-_KEYWORDS = frozenset({*FUNCTIONS, *QUERIES, "if", "else", "NaN"})
+_KEYWORDS = frozenset({*BINARY_FUNCTIONS, *QUERIES, "if", "else", "NaN"})
 
-_NUMBER = re.compile(r"(?:[0-9]+\.?[0-9]*|[0-9]*\.?[0-9]+)(?:e-?[0-9]+)?")
+_NUMBER_TOKEN = re.compile(r"(?:[0-9]+\.?[0-9]*|[0-9]*\.?[0-9]+)(?:e-?[0-9]+)?")
 _SYMBOL = re.compile(r"(?:\\[-,=]|[0-9a-zA-Z_.:@?])+")
 _CONSTANT = re.compile(r"#[0-9a-zA-Z_.\-]+")
 _ESCAPED = re.compile(r"\\(.)")
@@ -114,7 +114,7 @@ def _tokens(text: str) -> Iterator[_Token]:
             yield _Token("constant", constant[0], at)
             at = constant.end()
             continue
-        number, symbol = _NUMBER.match(text, at), _SYMBOL.match(text, at)
+        number, symbol = _NUMBER_TOKEN.match(text, at), _SYMBOL.match(text, at)
         if number and (not symbol or number.end() >= symbol.end()):
             yield _Token("number", number[0], at)
             at = number.end()
@@ -152,7 +152,7 @@ class _Parser:
             cases.append((last, condition))
             last = self.operators(0)
         for then, condition in reversed(cases):
-            last = Choice(then, condition, last)
+            last = Conditional(then, condition, last)
         return last
 
     def operators(self, above: int) -> Expression:
@@ -164,8 +164,8 @@ class _Parser:
 
     def leaf(self) -> Expression:
         self.depth += 1  # not lowered again on errors: they end the parse
-        if self.depth > NESTED:
-            raise self.wrong(f"no more than {NESTED} levels of brackets can be read")
+        if self.depth > MAX_BRACKET_DEPTH:
+            raise self.wrong(f"no more than {MAX_BRACKET_DEPTH} levels of brackets can be read")
         tree = self._leaf()
         self.depth -= 1
         return tree
@@ -189,7 +189,7 @@ class _Parser:
                 tree = self.choice()
                 self.take(")")
                 return tree
-            case function if function in FUNCTIONS:
+            case function if function in BINARY_FUNCTIONS:
                 self.take("(")
                 left = self.choice()
                 self.take(",")
@@ -200,7 +200,7 @@ class _Parser:
                 self.take("(")
                 name = self.take("name").text
                 self.take(")")
-                return Query(function, _unescaped(name))
+                return NameQuery(function, _unescaped(name))
         raise self.wrong("a number, a name or ( should stand here", token)
 
     def take(self, kind: str = "") -> _Token:
@@ -225,9 +225,10 @@ class _Parser:
 def parse(text: str) -> Expression:
     """The tree of an expression. Texts that perf cannot read are an `InputError` that says where."""
     tree = _Parser(text).whole()
-    if _depth(tree) > DEEPEST:
+    if _depth(tree) > MAX_TREE_DEPTH:
         raise InputError(
-            f"the expression has more than {DEEPEST} levels: {text}", hint="name parts of it as metrics of their own"
+            f"the expression has more than {MAX_TREE_DEPTH} levels: {text}",
+            hint="name parts of it as metrics of their own",
         )
     return tree
 
@@ -244,7 +245,7 @@ def children(tree: Expression) -> tuple[Expression, ...]:
             return (of,)
         case Binary(_, left, right):
             return left, right
-        case Choice(then, condition, otherwise):
+        case Conditional(then, condition, otherwise):
             return then, condition, otherwise
     return ()
 
@@ -264,7 +265,7 @@ def names(tree: Expression) -> tuple[str, ...]:
     for part in walk(tree):
         if isinstance(part, Name):
             found[part.text] = None
-        elif isinstance(part, Query) and part.function == "source_count":
+        elif isinstance(part, NameQuery) and part.function == "source_count":
             found[part.name] = None
     return tuple(found)
 
@@ -309,18 +310,18 @@ def _text(tree: Expression, above: int) -> str:
             return _escaped(text)
         case Constant(name):
             return name
-        case Query(function, name):
+        case NameQuery(function, name):
             return f"{function}({_escaped(name)})"
         case Negative(of):
             return f"-{_text(of, _UNARY)}"
-        case Binary(function, left, right) if function in FUNCTIONS:
+        case Binary(function, left, right) if function in BINARY_FUNCTIONS:
             # A choice inside a call gets brackets, without which perf cannot read it.
             return f"{function}({_text(left, 0)}, {_text(right, 0)})"
         case Binary(operator, left, right):
             rank = PRECEDENCE[operator]
             text = f"{_text(left, rank - 1)} {operator} {_text(right, rank)}"
             return f"({text})" if rank <= above else text
-        case Choice(then, condition, otherwise):
+        case Conditional(then, condition, otherwise):
             text = f"{_text(then, 0)} if {_text(condition, 0)} else {_text(otherwise, -1)}"
             return text if above < 0 else f"({text})"
     raise TypeError(tree)  # unreachable

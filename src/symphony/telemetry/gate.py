@@ -30,15 +30,15 @@ from symphony.telemetry.expressions import key
 from symphony.telemetry.identities import Identity
 from symphony.telemetry.samples import Column, Floats, Recording, Sample, record
 
-ALPHA = 0.01  # chance of rejecting any identity at all, if all are true
+IDENTITY_ALPHA = 0.01  # chance of rejecting any identity at all, if all are true
 JOINT_ALPHA = 1e-3  # and of finding a contradiction among those that are left
-LEAST_WINDOWS = 6  # in which all events were counted
-TOO_WIDE = 0.15  # half of the residual's 95% interval: beyond it nothing can be told
-_MOST_GLITCHES = 0.05  # of all windows: what is more frequent is no glitch
-_FAR = 8.0  # robust standard deviations
-_HUGE = 10.0  # times what all but a few windows are below
-_LARGEST = 2.0**64  # that a counter can hold
-_SAME = 0.01  # relative deviation of a window that is never absurd
+MIN_TESTED_WINDOWS = 6  # in which all events were counted
+MAX_HALF_WIDTH = 0.15  # half of the residual's 95% interval: beyond it nothing can be told
+_MAX_GLITCH_SHARE = 0.05  # of all windows: what is more frequent is no glitch
+_GLITCH_DEVIATIONS = 8.0  # robust standard deviations
+_GLITCH_FACTOR = 10.0  # times what all but a few windows are below
+_MAX_COUNT = 2.0**64  # that a counter can hold
+_MIN_GLITCH_DEVIATION = 0.01  # relative deviation of a window that is never absurd
 _BATCHES = 32  # at most
 _BLOCKS = 24  # in which residuals of different identities are compared
 
@@ -58,7 +58,7 @@ class Verdict:
     tested: bool = True
 
 
-def judge(identities: Iterable[Identity], recording: Recording) -> tuple[Verdict, ...]:
+def test_identities(identities: Iterable[Identity], recording: Recording) -> tuple[Verdict, ...]:
     """A verdict on each identity, in order."""
     identities = tuple(identities)
     columns = _columns(recording.columns)
@@ -158,10 +158,10 @@ def _test(one: Identity, recording: Recording, columns: dict[str, dict[int, int]
     if missing := [event for event in one.events if event not in columns]:
         return f"{', '.join(missing)} {'was' if len(missing) == 1 else 'were'} not counted"
     at, values, together = _values(one, recording, columns)
-    if len(at) < LEAST_WINDOWS:
-        return f"its events were counted in {len(at)} windows, and {LEAST_WINDOWS} are needed"
+    if len(at) < MIN_TESTED_WINDOWS:
+        return f"its events were counted in {len(at)} windows, and {MIN_TESTED_WINDOWS} are needed"
     terms = values * np.array([coefficient for _, coefficient in one.terms])
-    kept = ~absurd(terms, together)
+    kept = ~glitches(terms, together)
     sums, sizes = terms[kept].sum(axis=1), np.abs(terms[kept]).sum(axis=1) / 2
     if not sizes.sum() > 0:
         return "nothing was counted"
@@ -169,7 +169,7 @@ def _test(one: Identity, recording: Recording, columns: dict[str, dict[int, int]
     test = _Test(one, at[kept], sums, sizes, int((~kept).sum()), residual, deviation, freedom)
     half = test.half_width
     clear = one.relation == ">=" and residual > half
-    if half > TOO_WIDE and not clear and test.z < _FAR:
+    if half > MAX_HALF_WIDTH and not clear and test.z < _GLITCH_DEVIATIONS:
         return f"its residual is only known to ± {half:.0%}"
     return test
 
@@ -179,7 +179,7 @@ def _values(
 ) -> tuple[NDArray[np.int64], Floats, bool]:
     """Windows, what each event amounts to in them [n, E], and whether all were counted at the same times."""
     of = [columns[event] for event in one.events]
-    valid = (recording.count >= 0) & (recording.count <= _LARGEST) & (recording.running_s > 0)  # not where it is NaN
+    valid = (recording.count >= 0) & (recording.count <= _MAX_COUNT) & (recording.running_s > 0)  # not where it is NaN
     together = set.intersection(*(set(groups) for groups in of))
     if together:
         count = np.zeros((len(recording), len(of)))
@@ -207,14 +207,14 @@ def _merged(count: Floats, running: Floats, enabled: Floats) -> tuple[NDArray[np
         starts = np.arange(0, windows, length)
         together = [np.add.reduceat(part, starts, axis=0) if windows else part for part in (count, running, enabled)]
         whole: Mask = np.all(together[1] > 0, axis=1)
-        if not windows or whole.mean() >= 0.9 or windows // (2 * length) < LEAST_WINDOWS:
+        if not windows or whole.mean() >= 0.9 or windows // (2 * length) < MIN_TESTED_WINDOWS:
             at = np.flatnonzero(whole)
             scaled = together[0][at] * together[2][at] / together[1][at]
             return starts[at], scaled
         length *= 2
 
 
-def absurd(terms: Floats, together: bool) -> Mask:
+def glitches(terms: Floats, together: bool) -> Mask:
     """Windows with a reading that cannot be: few, and unlike all others. Terms [n, E] of an identity → [n].
 
     Where events were counted at different times, many a window is far off for no fault of a reading, and leaving out
@@ -223,18 +223,20 @@ def absurd(terms: Floats, together: bool) -> Mask:
     parts = np.abs(terms)
     sums, sizes = terms.sum(axis=1), parts.sum(axis=1) / 2
     counted = sizes > 0
-    if counted.sum() < LEAST_WINDOWS:
+    if counted.sum() < MIN_TESTED_WINDOWS:
         return np.zeros(len(terms), dtype=bool)
     ratios = sums[counted] / sizes[counted]
     middle = float(np.median(ratios))
     off = np.abs(sums - middle * sizes)
     # A burst makes total and part large alike; a reading gone wrong is large alone.
-    huge = parts > _HUGE * np.quantile(parts, 1 - _MOST_GLITCHES, axis=0)
+    huge = parts > _GLITCH_FACTOR * np.quantile(parts, 1 - _MAX_GLITCH_SHARE, axis=0)
     found = np.any(huge & (parts < 4 * off[:, None]), axis=1)
     if together:
         spread = 1.4826 * float(np.median(np.abs(ratios - middle)))
-        found |= off > _FAR * max(spread, _SAME) * (sizes + 0.2 * float(np.median(sizes[counted])))
-    return found if found.mean() <= _MOST_GLITCHES else np.zeros(len(terms), dtype=bool)
+        found |= off > _GLITCH_DEVIATIONS * max(spread, _MIN_GLITCH_DEVIATION) * (
+            sizes + 0.2 * float(np.median(sizes[counted]))
+        )
+    return found if found.mean() <= _MAX_GLITCH_SHARE else np.zeros(len(terms), dtype=bool)
 
 
 def estimate(sums: Floats, sizes: Floats) -> tuple[float, float, int]:
@@ -260,7 +262,7 @@ def _holm(tests: Sequence[_Test]) -> list[_Test]:
     """Those to reject, so that the chance of rejecting any true one is at most ALPHA."""
     found: list[_Test] = []
     for rank, test in enumerate(sorted(tests, key=lambda test: test.p)):
-        if test.p > ALPHA / (len(tests) - rank):
+        if test.p > IDENTITY_ALPHA / (len(tests) - rank):
             break
         found.append(test)
     return found
@@ -353,7 +355,7 @@ class Gate:
         windows = [replace(one, where="") for place in places for one in place.windows(self._identities, self.PAST)]
         if not windows:
             return tuple(_untested(one, "nothing was counted") for one in self._identities)
-        return judge(self._identities, record(windows)[""])
+        return test_identities(self._identities, record(windows)[""])
 
 
 @dataclass
@@ -396,7 +398,7 @@ def _cleaned(identities: Sequence[Identity], samples: Sequence[Sample]) -> Itera
         at, values, together = _values(one, recording, columns)
         terms = values * np.array([coefficient for _, coefficient in one.terms])
         own = sorted(column for event in one.events for column in columns[event].values())
-        for window in at[absurd(terms, together)]:
+        for window in at[glitches(terms, together)]:
             count[window, own] = np.nan
     return replace(recording, count=count).samples()
 

@@ -22,18 +22,28 @@ from numpy.typing import NDArray
 from symphony.problem.errors import InputError
 from symphony.telemetry import bayes_net, gate, posterior
 from symphony.telemetry.bayes_net import BayesNet
-from symphony.telemetry.columns import WHOLE, Columns, aligned, doubts, silent, stacked, unseen
+from symphony.telemetry.columns import (
+    MIN_UNINTERRUPTED_SHARE,
+    Columns,
+    aligned,
+    doubts,
+    stacked,
+    unobserved_burst_std,
+    zero_count_std,
+)
 from symphony.telemetry.estimates import Posterior
 from symphony.telemetry.gate import Verdict
-from symphony.telemetry.posterior import THREE, Belief, Window, Wiring
+from symphony.telemetry.posterior import RULE_OF_THREE, Belief, Window, Wiring
 from symphony.telemetry.reading import Model, Reader
 from symphony.telemetry.samples import Column, Floats, Recording, Sample
 from symphony.telemetry.spans import Part, Span, Tally
 
-AGAIN = 16  # windows that are gone through again when the net changes
-_DOUBT = 5.0  # standard deviations beyond which a count is not believed though it was never interrupted
-_EXACT = 1e-5  # relative error of one that is: what is inferred from several has to be able to disagree a little
-_BURSTS = 1.0  # relative deviation between slices of what the kernel counts itself, such as page faults
+REPLAYED_WINDOWS = 16  # windows that are gone through again when the net changes
+_MAX_COUNT_DEVIATIONS = 5.0  # standard deviations beyond which a count is not believed though it was never interrupted
+_EXACT_COUNT_ERROR = (
+    1e-5  # relative error of one that is: what is inferred from several has to be able to disagree a little
+)
+_KERNEL_COUNT_STD = 1.0  # relative deviation between slices of what the kernel counts itself, such as page faults
 
 
 class Tracker:
@@ -45,11 +55,11 @@ class Tracker:
         self.model = self.reader.model
         self._columns = Columns(self.reader, tuple(columns))
         self.lag = self.model.lag if self._columns.nodes else 0  # what is exact need not wait
-        self._events = _spoken_of(self._columns.nodes, self.reader.trusted)
+        self._events = _known_events(self._columns.nodes, self.reader.trusted)
         self._gate = gate.Gate(self.model.claims(self._events))
         self._windows, self._next_look = 0, 8
         self._found: tuple[Verdict, ...] = ()
-        self._recent: deque[Sample] = deque(maxlen=max(AGAIN, 1 + self.lag))
+        self._recent: deque[Sample] = deque(maxlen=max(REPLAYED_WINDOWS, 1 + self.lag))
         self._kept: list[tuple[Sample, Belief | None]] = []
         self._ever = np.zeros(len(columns), dtype=bool)  # columns that have been enabled at all
         self._belief: Belief
@@ -69,16 +79,16 @@ class Tracker:
         """Take in one window."""
         sample = aligned(sample, self._columns.all)
         self._ever |= sample.enabled_s > 0
-        if self._columns.nodes and not self._columns.asleep(sample):
+        if self._columns.nodes and not self._columns.is_idle(sample):
             self._gate.update(self._columns.of_pmu(sample))
             self._windows += 1
             if self._windows >= self._next_look:
                 self._next_look *= 2
-                self.look()
+                self.test_identities()
         self._recent.append(sample)
         self._take(sample)
 
-    def look(self) -> None:
+    def test_identities(self) -> None:
         """Test identities on all windows so far. `update` does it after 8, 16, 32, … windows."""
         if gate.accepted(self._found) != gate.accepted(new := self._verdicts()):
             self._use(new)
@@ -103,7 +113,7 @@ class Tracker:
 
     def _take(self, sample: Sample) -> None:
         belief = None
-        if self._columns.nodes and not self._columns.asleep(sample):
+        if self._columns.nodes and not self._columns.is_idle(sample):
             belief = self._belief = _step(self.model, self._wiring, self._belief, self._columns.of_pmu(sample))
         self._kept = [*self._kept, (sample, belief)][-1 - self.lag :]
 
@@ -111,7 +121,7 @@ class Tracker:
         return _named(self._columns, self._net, kept, self._ever, self._found)
 
     def _verdicts(self) -> tuple[Verdict, ...]:
-        return _together(self.reader.trusted, self._gate.verdicts())
+        return _merged_verdicts(self.reader.trusted, self._gate.verdicts())
 
     def _use(self, verdicts: tuple[Verdict, ...]) -> None:
         """Begin again with the identities that are accepted now, and with the last windows."""
@@ -141,10 +151,10 @@ def infer(
     reader = _reader(model, recording.columns, trusted)
     model, columns = reader.model, Columns(reader, recording.columns)
     samples = list(recording.samples())
-    awake = [sample for sample in samples if columns.nodes and not columns.asleep(sample)]
-    events = _spoken_of(columns.nodes, reader.trusted)
+    awake = [sample for sample in samples if columns.nodes and not columns.is_idle(sample)]
+    events = _known_events(columns.nodes, reader.trusted)
     pmu = stacked([columns.of_pmu(sample) for sample in awake], columns.nodes, recording)
-    verdicts = _together(reader.trusted, gate.judge(model.claims(events), pmu))
+    verdicts = _merged_verdicts(reader.trusted, gate.test_identities(model.claims(events), pmu))
     net = bayes_net.build(events, gate.accepted(verdicts), model.parameters)
     beliefs: list[Belief] = []
     if awake:
@@ -173,14 +183,14 @@ def _reader(model: Model | Reader, columns: Iterable[Column], trusted: Iterable[
 # --- Readings ----------------------------------------------------------------------------------------------
 
 
-def _spoken_of(columns: Iterable[Column], trusted: Iterable[Verdict]) -> tuple[str, ...]:
+def _known_events(columns: Iterable[Column], trusted: Iterable[Verdict]) -> tuple[str, ...]:
     """The events that are counted, and those that follow from them by what is known to hold."""
     counted = (column.event for column in columns)
     derived = (event for verdict in trusted if verdict.accepted for event in verdict.identity.events)
     return tuple(dict.fromkeys((*counted, *derived)))
 
 
-def _together(trusted: Iterable[Verdict], here: Iterable[Verdict]) -> tuple[Verdict, ...]:
+def _merged_verdicts(trusted: Iterable[Verdict], here: Iterable[Verdict]) -> tuple[Verdict, ...]:
     """Verdicts of an earlier run and of this one, which counts where it could test."""
     before = {verdict.identity.name: verdict for verdict in trusted}
     found = {verdict.identity.name: verdict for verdict in here}
@@ -221,7 +231,7 @@ def _forwards(model: Model, wiring: Wiring, pmu: Recording, later: Belief | None
 
 def _widened(model: Model, net: BayesNet, pmu: Recording, beliefs: Sequence[Belief]) -> list[Belief]:
     """Beliefs, less certain by what the whole recording shows."""
-    more, rest = doubts(pmu, model), unseen(pmu, model)
+    more, rest = doubts(pmu, model), unobserved_burst_std(pmu, model)
     wider = np.array([more.get(event, max(more.values())) for event in net.free])
     least = np.stack([rest.get(event, np.zeros(len(pmu))) for event in net.free], axis=-1)  # [K, N]
     least /= np.array([_longest(sample) for sample in pmu.samples()])[:, None]
@@ -247,7 +257,7 @@ def _step(model: Model, wiring: Wiring, belief: Belief, sample: Sample) -> Belie
     total = np.maximum(enabled / model.slice_s, 1e-6)
     window = Window(rate, slices, total, np.asarray(1 / max(longest, 1e-9)))
     if not slices.any():
-        return posterior.ahead(np, belief, np.asarray(1.0))
+        return posterior.predict(np, belief, np.asarray(1.0))
     return posterior.update(np, wiring, model.parameters, belief, window)
 
 
@@ -278,7 +288,7 @@ def _named(
         _tally_plain(span, columns, sample, ever)
         if belief is not None:
             _tally_inferred(span, columns, sample, net, belief)
-        elif columns.asleep(sample):
+        elif columns.is_idle(sample):
             for column, at in zip(columns.nodes, columns.modelled, strict=True):
                 if ever[at]:
                     span.tallies[column.event] = Tally(known_s=sample.duration_s)
@@ -288,18 +298,18 @@ def _named(
 
 def _tally_plain(span: Span, columns: Columns, sample: Sample, ever: NDArray[np.bool_]) -> None:
     """What software counted. Where it had to share a counter's time, the rest of the time was like it, about."""
-    asleep, slice_s = columns.asleep(sample), columns.reader.model.slice_s
+    asleep, slice_s = columns.is_idle(sample), columns.reader.model.slice_s
     for at in columns.plain:
         event, length = columns.all[at].event, sample.duration_s
         count, running, enabled = (float(of[at]) for of in (sample.count, sample.running_s, sample.enabled_s))
         tally = Tally(known_s=length, running_s=running, enabled_s=enabled, unit=sample.units.get(event, ""))
         if math.isfinite(count):
             tally.count = count
-            if 0 < running < WHOLE * enabled:
+            if 0 < running < MIN_UNINTERRUPTED_SHARE * enabled:
                 share, missing = slice_s / running - slice_s / enabled, enabled / running - 1
                 tally.count, tally.interrupted = count * enabled / running, 1
-                few = missing * max(tally.count, THREE * missing)
-                tally.variance = max(share * (_BURSTS * tally.count) ** 2, few)
+                few = missing * max(tally.count, RULE_OF_THREE * missing)
+                tally.variance = max(share * (_KERNEL_COUNT_STD * tally.count) ** 2, few)
         elif not (asleep and ever[at]):
             tally = Tally(missing_s=length, unit=tally.unit)
         span.tallies.setdefault(columns.reader.node(event), Tally()).add(tally)
@@ -316,14 +326,14 @@ def _tally_inferred(span: Span, columns: Columns, sample: Sample, net: BayesNet,
         tally = span.tallies.setdefault(column.event, Tally(unit=unit))
         tally.running_s += running
         tally.enabled_s = max(tally.enabled_s, enabled)
-        if 0 < WHOLE * enabled <= running and 0 <= count < np.inf:
+        if 0 < MIN_UNINTERRUPTED_SHARE * enabled <= running and 0 <= count < np.inf:
             whole.setdefault(column.event, float(count))
     believed = {event: count for event, count in whole.items() if _likely(net, mean, cov, event, count, longest)}
     for event in {column.event for column in columns.nodes}:
         tally = span.tallies[event]
         tally.interrupted, tally.count = int(event not in believed), believed.get(event, 0.0)
         tally.known_s, tally.missing_s = (length, 0.0) if tally.enabled_s else (0.0, length)
-    least = silent(pmu)
+    least = zero_count_std(pmu)
     cov = _at_least(cov, np.array([least.get(event, 0.0) / longest for event in net.free]) ** 2)
     mean, cov = _given(net, mean, cov, {event: count / longest for event, count in believed.items()})
     known = (1 - np.asarray(belief.read)) @ np.abs(net.loading).T == 0  # something was read of all that it is made of
@@ -333,7 +343,7 @@ def _tally_inferred(span: Span, columns: Columns, sample: Sample, net: BayesNet,
 def _likely(net: BayesNet, mean: Floats, cov: Floats, event: str, count: float, longest: float) -> bool:
     row = net.row(event)
     deviation = math.sqrt(max(float(row @ cov @ row), 0.0)) * longest
-    return abs(count - float(row @ mean) * longest) <= max(_DOUBT * deviation, 0.02 * count, 2.0)
+    return abs(count - float(row @ mean) * longest) <= max(_MAX_COUNT_DEVIATIONS * deviation, 0.02 * count, 2.0)
 
 
 def _given(net: BayesNet, mean: Floats, cov: Floats, rates: Mapping[str, float]) -> tuple[Floats, Floats]:
@@ -342,7 +352,7 @@ def _given(net: BayesNet, mean: Floats, cov: Floats, rates: Mapping[str, float])
         return mean, cov
     rows = np.stack([net.row(event) for event in rates])
     values = np.array(list(rates.values()))
-    noise = np.diag((_EXACT * np.maximum(values, 1.0)) ** 2)
+    noise = np.diag((_EXACT_COUNT_ERROR * np.maximum(values, 1.0)) ** 2)
     doubt = rows @ cov @ rows.T + noise
     size = np.sqrt(np.maximum(np.diagonal(doubt), 1e-300))  # rates may differ by many powers of ten
     gain = (

@@ -14,12 +14,12 @@ from symphony.telemetry import evaluating
 from symphony.telemetry.expressions import Binary, Expression, Number
 from symphony.telemetry.machine import Platform
 
-ONE = ""  # the name under which a constant stands in a sum
+CONSTANT_TERM = ""  # the name under which a constant stands in a sum
 OPAQUE = "?"  # what names of opaque quantities begin with
-_NOTHING = 1e-12  # relative size below which a coefficient is what rounding left
+_MIN_COEFFICIENT = 1e-12  # relative size below which a coefficient is what rounding left
 
 Sum = tuple[tuple[str, float], ...]  # name, coefficient; sorted, none zero
-UNIT: Sum = ((ONE, 1.0),)
+CONSTANT_ONE: Sum = ((CONSTANT_TERM, 1.0),)
 
 
 def total(*parts: tuple[Sum, float]) -> Sum:
@@ -31,7 +31,9 @@ def total(*parts: tuple[Sum, float]) -> Sum:
             term = factor * coefficient
             found[name] = found.get(name, 0.0) + term
             largest[name] = max(largest.get(name, 0.0), abs(term))
-    return tuple(sorted((name, value) for name, value in found.items() if abs(value) > _NOTHING * largest[name]))
+    return tuple(
+        sorted((name, value) for name, value in found.items() if abs(value) > _MIN_COEFFICIENT * largest[name])
+    )
 
 
 def ratio(a: Sum, b: Sum) -> float | None:
@@ -55,29 +57,29 @@ class Form:
         if not self.fractions:
             return 0.0
         bottom, top = self.fractions[0]
-        if len(self.fractions) == 1 and bottom == UNIT and len(top) == 1 and top[0][0] == ONE:
+        if len(self.fractions) == 1 and bottom == CONSTANT_ONE and len(top) == 1 and top[0][0] == CONSTANT_TERM:
             return top[0][1]
         return None
 
     @property
     def single(self) -> tuple[Sum, Sum] | None:
         """Top and bottom of the form as one fraction; None if it has several bottoms that are not constant."""
-        constant = dict(self.fractions).get(UNIT, ())
-        others = [(bottom, top) for bottom, top in self.fractions if bottom != UNIT]
+        constant = dict(self.fractions).get(CONSTANT_ONE, ())
+        others = [(bottom, top) for bottom, top in self.fractions if bottom != CONSTANT_ONE]
         if not others:
-            return constant, UNIT
-        if len(others) > 1 or any(name != ONE for name, _ in constant):
+            return constant, CONSTANT_ONE
+        if len(others) > 1 or any(name != CONSTANT_TERM for name, _ in constant):
             return None
         bottom, top = others[0]
         return total((top, 1.0), (bottom, constant[0][1] if constant else 0.0)), bottom
 
 
-def fraction(top: Sum, bottom: Sum = UNIT) -> Form:
+def fraction(top: Sum, bottom: Sum = CONSTANT_ONE) -> Form:
     """One sum over another."""
     if not top:
         return Form()
     if (constant := ratio(top, bottom)) is not None:
-        return Form(((UNIT, ((ONE, constant),)),))
+        return Form(((CONSTANT_ONE, ((CONSTANT_TERM, constant),)),))
     first = bottom[0][1]
     return Form(((total((bottom, 1 / first)), total((top, 1 / first))),))
 
@@ -87,17 +89,17 @@ def add(a: Form, b: Form, factor: float = 1.0) -> Form:
     tops = dict(a.fractions)
     for bottom, top in b.fractions:
         tops[bottom] = total((tops.get(bottom, ()), 1.0), (top, factor))
-    constant = tops.pop(UNIT, ())
+    constant = tops.pop(CONSTANT_ONE, ())
     for bottom, top in list(tops.items()):
         if (share := ratio(top, bottom)) is not None:  # a / (a + b) + b / (a + b) is 1
-            constant = total((constant, 1.0), (UNIT, share))
+            constant = total((constant, 1.0), (CONSTANT_ONE, share))
             del tops[bottom]
-    tops[UNIT] = constant
+    tops[CONSTANT_ONE] = constant
     return Form(tuple(sorted((bottom, top) for bottom, top in tops.items() if top)))
 
 
 @dataclass
-class Linear:
+class LinearArithmetic:
     """An arithmetic (`evaluating.Arithmetic`) whose values are forms.
 
     `max(x, 0)` counts as `x`: where counts are right it changes nothing. Every event is taken to exist.
@@ -108,7 +110,7 @@ class Linear:
     def number(self, value: float) -> Form:
         """A number; NaN (a constant of a machine that is not known) is like nothing else."""
         if math.isfinite(value):
-            return fraction(((ONE, value),)) if value else Form()
+            return fraction(((CONSTANT_TERM, value),)) if value else Form()
         return self._hidden(("unknown", len(self._opaque)))
 
     def event(self, name: str) -> Form:
@@ -166,9 +168,9 @@ class Linear:
         for a, b, c, d in ((top, below, other, beneath), (other, beneath, top, below)):
             if (factor := ratio(a, d)) is not None:  # (d / b) * (c / d)
                 return fraction(total((c, factor)), b)
-            if (factor := ratio(a, UNIT)) is not None and b == UNIT:  # a number
+            if (factor := ratio(a, CONSTANT_ONE)) is not None and b == CONSTANT_ONE:  # a number
                 return fraction(total((c, factor)), d)
-            if (factor := ratio(a, UNIT)) is not None and d == UNIT:  # (1 / b) * c
+            if (factor := ratio(a, CONSTANT_ONE)) is not None and d == CONSTANT_ONE:  # (1 / b) * c
                 return fraction(total((c, factor)), b)
         return self._hidden(("*", *sorted(((top, below), (other, beneath)))))
 
@@ -176,7 +178,7 @@ class Linear:
         if right.number == 0 or not right.fractions:
             return self.number(math.nan)
         if (whole := right.single) is None:
-            return self._product(left, fraction(UNIT, self._hidden(("sum", right)).fractions[0][1]))
+            return self._product(left, fraction(CONSTANT_ONE, self._hidden(("sum", right)).fractions[0][1]))
         top, bottom = whole
         result = Form()
         for below, over in left.fractions:
@@ -186,7 +188,7 @@ class Linear:
 
 def forms(definitions: evaluating.Definitions, platform: Platform) -> dict[str, Form]:
     """Every metric as a form, by key."""
-    arithmetic = Linear()
+    arithmetic = LinearArithmetic()
     found: dict[str, Form] = {}
     trees: dict[str, Expression] = {name: definitions[name] for name in definitions}
     for name in (*evaluating.in_order(trees.values(), definitions), *trees):

@@ -25,7 +25,7 @@ from symphony.telemetry.events import Catalogue, Event, Metric, Pmu
 from symphony.telemetry.expressions import parse
 
 MAPFILE = "mapfile.csv"
-_HINT = "take the listings from the kernel tree again, or give the folder of another microarchitecture alone"
+_LISTINGS_HINT = "take the listings from the kernel tree again, or give the folder of another microarchitecture alone"
 
 Record = dict[str, Any]
 
@@ -75,7 +75,7 @@ def _mapfile(architecture: str, content: bytes) -> Iterator[MapLine]:
             raise DataError(
                 f"the line should have four columns (CPU, version, folder, type), not {len(row)}",
                 where=f"{path}, line {number}",
-                hint=_HINT,
+                hint=_LISTINGS_HINT,
             )
         yield MapLine(architecture, row[0].strip(), f"{architecture}/{row[2].strip()}")
 
@@ -100,7 +100,7 @@ def _catalogue(name: str, files: Mapping[str, bytes], standard: Mapping[str, Rec
         if stem == "metricgroups":
             described = _json(path, content)
             if not isinstance(described, dict):
-                raise DataError("the file should hold one object: group, text", where=path, hint=_HINT)
+                raise DataError("the file should hold one object: group, text", where=path, hint=_LISTINGS_HINT)
             groups |= {group: str(text) for group, text in described.items()}
             continue
         for record, where in records(path, content):
@@ -125,21 +125,23 @@ def _json(path: str, content: bytes) -> Any:
         return json.loads(content)
     except json.JSONDecodeError as error:
         raise DataError(
-            f"the file is not JSON, or was cut short: {error.msg}", where=f"{path}, line {error.lineno}", hint=_HINT
+            f"the file is not JSON, or was cut short: {error.msg}",
+            where=f"{path}, line {error.lineno}",
+            hint=_LISTINGS_HINT,
         ) from None
     except (UnicodeDecodeError, RecursionError):
-        raise DataError("the file is not JSON", where=path, hint=_HINT) from None
+        raise DataError("the file is not JSON", where=path, hint=_LISTINGS_HINT) from None
 
 
 def records(path: str, content: bytes) -> Iterator[tuple[Record, str]]:
     """The records of a file, each with the place to name in errors."""
     found = _json(path, content)
     if not isinstance(found, list):
-        raise DataError("the file should hold a list of events or metrics", where=path, hint=_HINT)
+        raise DataError("the file should hold a list of events or metrics", where=path, hint=_LISTINGS_HINT)
     for number, record in enumerate(found, 1):
         where = f"{path}, record {number}"
         if not isinstance(record, dict):
-            raise DataError("the record should be an object", where=where, hint=_HINT)
+            raise DataError("the record should be an object", where=where, hint=_LISTINGS_HINT)
         name = record.get("EventName") or record.get("MetricName") or record.get("ArchStdEvent")
         yield record, f"{where} ({name})" if name else where
 
@@ -210,12 +212,14 @@ class Fields:
             try:
                 parse(text)
             except InputError as error:
-                raise DataError(f"{name}: {error.message}", where=self.where, hint=_HINT) from None
+                raise DataError(f"{name}: {error.message}", where=self.where, hint=_LISTINGS_HINT) from None
         return text
 
     def wrong(self, name: str, wanted: str) -> DataError:
         """The error to raise about a value."""
-        return DataError(f"{name} should be {wanted}, not {self.record.get(name)!r}", where=self.where, hint=_HINT)
+        return DataError(
+            f"{name} should be {wanted}, not {self.record.get(name)!r}", where=self.where, hint=_LISTINGS_HINT
+        )
 
 
 _SCALE = re.compile(r"([0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)(.*)", re.DOTALL)
@@ -306,7 +310,7 @@ def metric_of(fields: Fields) -> Metric:
     """The metric that a record describes; its expressions are checked."""
     expression = fields.expression("MetricExpr")
     if not expression:
-        raise DataError("the metric has no MetricExpr", where=fields.where, hint=_HINT)
+        raise DataError("the metric has no MetricExpr", where=fields.where, hint=_LISTINGS_HINT)
     scale, scale_unit = fields.scale()
     return Metric(
         name=fields.text("MetricName"),

@@ -131,13 +131,13 @@ def platform(root: Path = Path("/"), *, system_wide: bool = False) -> Platform:
     )
 
 
-def elsewhere() -> Platform:
+def unknown_platform() -> Platform:
     """The constants of a machine that is not at hand: numbers are not known, and what is off as a rule is off."""
     unknown: dict[str, Any] = dict.fromkeys(_NUMBERS, math.nan)
     return Platform(**unknown)
 
 
-def told(platform: Platform, constants: Iterable[str]) -> Platform:
+def with_constants(platform: Platform, constants: Iterable[str]) -> Platform:
     """A platform with some constants as they are told: "num_cpus_online=8"."""
     for text in constants:
         name, _, value = text.lower().removeprefix("#").partition("=")

@@ -18,14 +18,14 @@ from symphony.telemetry.events import Catalogue, Event, Metric
 from symphony.telemetry.reading import Model
 from symphony.telemetry.sources.perf import PerfSource
 
-LINE = 64.0  # bytes that a count stands for, unless the kernel says otherwise
+CACHE_LINE_BYTES = 64.0  # bytes that a count stands for, unless the kernel says otherwise
 BANDWIDTH = "memory_bandwidth_total"  # as `rows.toml` knows it, in MB/s
 NOT_COUNTED = "not counted, as the kernel offers no counters for it (a virtual machine?)"
-_BYTES = {"MiB": float(1 << 20), "KiB": 1024.0, "MB": 1e6, "Bytes": 1.0, "bytes": 1.0}
+_UNIT_BYTES = {"MiB": float(1 << 20), "KiB": 1024.0, "MB": 1e6, "Bytes": 1.0, "bytes": 1.0}
 
 
 @dataclass(frozen=True)
-class _Way:
+class _MemoryUnit:
     """A unit with counters, and what it has to be asked for."""
 
     device: str  # its name, or how those of several begin
@@ -35,19 +35,19 @@ class _Way:
 
 
 _AMD_DF = tuple(f"event=0x{code:x},umask=0x38" for code in range(0x07, 0x200, 0x40))  # eight channels, four counters
-_WAYS = (
-    _Way("uncore_imc", ("cas_count_read", "cas_count_write")),  # Intel, servers
-    _Way("uncore_imc_free_running", ("data_read", "data_write")),  # Intel, others
-    _Way("uncore_imc", ("data_reads", "data_writes")),  # … and older ones
-    _Way("amd_umc", ("event=0xa",)),  # Zen 4 and later
-    _Way("amd_df", _AMD_DF, ("AuthenticAMD-23-.+", "AuthenticAMD-25-[245]?[[:xdigit:]]")),  # Zen 1 to 3
-    _Way("armv8_pmuv3", ("ll_cache_miss_rd",), least=True),
-    _Way("cpu", ("cache-misses",), ("GenuineIntel-.+",), least=True),
+_MEMORY_UNITS = (
+    _MemoryUnit("uncore_imc", ("cas_count_read", "cas_count_write")),  # Intel, servers
+    _MemoryUnit("uncore_imc_free_running", ("data_read", "data_write")),  # Intel, others
+    _MemoryUnit("uncore_imc", ("data_reads", "data_writes")),  # … and older ones
+    _MemoryUnit("amd_umc", ("event=0xa",)),  # Zen 4 and later
+    _MemoryUnit("amd_df", _AMD_DF, ("AuthenticAMD-23-.+", "AuthenticAMD-25-[245]?[[:xdigit:]]")),  # Zen 1 to 3
+    _MemoryUnit("armv8_pmuv3", ("ll_cache_miss_rd",), least=True),
+    _MemoryUnit("cpu", ("cache-misses",), ("GenuineIntel-.+",), least=True),
 )
 
 
 @dataclass(frozen=True)
-class Counted:
+class MemoryEvents:
     """What is counted of memories. Counts are called `memory.0`, `memory.1`, …"""
 
     words: tuple[str, ...]  # as perf takes them
@@ -64,7 +64,7 @@ class Counted:
     def model(self) -> Model:
         """By which readings are understood: all that is known is what a count is worth."""
         events = tuple(Event(name, "memory", scale=self.scale, scale_unit=self.unit) for name in self.names)
-        each = self.scale * _BYTES[self.unit] if self.unit else LINE
+        each = self.scale * _UNIT_BYTES[self.unit] if self.unit else CACHE_LINE_BYTES
         metric = Metric(BANDWIDTH, f"{each!r} * ({' + '.join(self.names)}) / 1e6 / duration_time", scale_unit="MB/s")
         return Model(Catalogue("memory", events, (metric,)), identities=())
 
@@ -78,21 +78,21 @@ class Counted:
         return f"counted by {self.words[0].partition('/')[0]}, if perf is installed and permitted to{least}"
 
 
-def at_hand(root: Path = Path("/")) -> Counted | None:
+def at_hand(root: Path = Path("/")) -> MemoryEvents | None:
     """How this machine's memory traffic is counted; None if the kernel offers nothing for it, as in most guests."""
     devices = root / "sys/bus/event_source/devices"
     try:
         found = sorted(os.listdir(devices))
     except OSError:
         return None
-    for way in _WAYS:
+    for way in _MEMORY_UNITS:
         own = [name for name in found if name == way.device or name.removeprefix(f"{way.device}_").isdecimal()]
         if not own or (way.cpus and not any(machine.matches(cpu, machine.cpuid(root)) for cpu in way.cpus)):
             continue
         named = devices / own[0] / "events" / way.terms[0]
         if "=" in way.terms[0] or named.exists():
             words = (f"{way.device}/{term},name=memory.{number}/" for number, term in enumerate(way.terms))
-            return Counted(tuple(words), *_worth(named), way.least)
+            return MemoryEvents(tuple(words), *_worth(named), way.least)
     return None
 
 
@@ -103,4 +103,4 @@ def _worth(event: Path) -> tuple[float, str]:
         unit = event.with_name(f"{event.name}.unit").read_text(encoding="ascii").strip()
     except (OSError, ValueError):
         return 1.0, ""
-    return (scale, unit) if unit in _BYTES and 0 < scale < float("inf") else (1.0, "")
+    return (scale, unit) if unit in _UNIT_BYTES and 0 < scale < float("inf") else (1.0, "")

@@ -20,7 +20,7 @@ from symphony.telemetry import architectural
 from symphony.telemetry.events import Catalogue
 from symphony.telemetry.expressions import key
 
-SOFTWARE = frozenset(
+SOFTWARE_EVENTS = frozenset(
     {
         "alignment-faults",
         "bpf-output",
@@ -42,7 +42,7 @@ SOFTWARE = frozenset(
         "user_time",
     }
 )
-_SAME = {  # two names of one event, in `perf list`
+_SYNONYMS = {  # two names of one event, in `perf list`
     "branches": "branch-instructions",
     "cpu-cycles": "cycles",
     "cs": "context-switches",
@@ -51,15 +51,15 @@ _SAME = {  # two names of one event, in `perf list`
     "idle-cycles-frontend": "stalled-cycles-frontend",
     "migrations": "cpu-migrations",
 }
-WHOSE, HOW = "ukhGHIR", "pPSDWebX"  # modifiers, by what they say
-_MODIFIED = re.compile(rf"(.+?):([{WHOSE}{HOW}+]+)", re.IGNORECASE)
+PRIVILEGE_MODIFIERS, PRECISION_MODIFIERS = "ukhGHIR", "pPSDWebX"  # modifiers, by what they say
+_MODIFIED = re.compile(rf"(.+?):([{PRIVILEGE_MODIFIERS}{PRECISION_MODIFIERS}+]+)", re.IGNORECASE)
 _OF_PMU = re.compile(r"(cpu|cpu_core|cpu_atom)/([^/=,]+)/([a-zA-Z+]*)")
 _KINDS = ("cpu_core", "cpu_atom")  # of cores
-_CLOCKS = frozenset({"duration_time", "user_time", "system_time"})  # perf's own, which nothing modifies
+_PERF_CLOCKS = frozenset({"duration_time", "user_time", "system_time"})  # perf's own, which nothing modifies
 
 
 @dataclass(frozen=True)
-class Alike:
+class CommonScope:
     """What all events of a log have in common, and what therefore says nothing."""
 
     kind: str = ""  # of core
@@ -74,15 +74,15 @@ def bare(event: str) -> str:
 
 def is_software(event: str) -> bool:
     """Whether the kernel itself counts an event, so that no PMU is needed."""
-    return bare(event).lower() in SOFTWARE
+    return bare(event).lower() in SOFTWARE_EVENTS
 
 
-def node(catalogue: Catalogue, event: str, alike: Alike = Alike()) -> str:
+def node(catalogue: Catalogue, event: str, alike: CommonScope = CommonScope()) -> str:
     """The key of an event: its name, with what says what is counted unless all events of a log have that."""
     if catalogue.find(event) is not None:
         return key(event)  # what the listing has with its modifiers is an event by that name
     kind, name, whose = _parts(event)
-    common = alike.software if name.lower() in SOFTWARE else alike.whose
+    common = alike.software if name.lower() in SOFTWARE_EVENTS else alike.whose
     return _joined("" if kind == alike.kind else kind, name, "" if whose == common else whose)
 
 
@@ -94,12 +94,12 @@ def scope(catalogue: Catalogue, event: str) -> tuple[str, str]:
     return kind, whose
 
 
-def find_alike(catalogue: Catalogue, events: Iterable[str]) -> Alike:
+def common_scope(catalogue: Catalogue, events: Iterable[str]) -> CommonScope:
     """What some events have in common."""
     parts = [_parts(event) if catalogue.find(event) is None else ("", event, "") for event in events]
     own = [(kind, whose) for kind, name, whose in parts if _is_of_core(catalogue, name, whose)]
-    software = [whose for _, name, whose in parts if name.lower() in SOFTWARE - _CLOCKS]
-    return Alike(
+    software = [whose for _, name, whose in parts if name.lower() in SOFTWARE_EVENTS - _PERF_CLOCKS]
+    return CommonScope(
         _only(kind for kind, _ in own if kind), _only(whose for _, whose in own), _only(whose for whose in software)
     )
 
@@ -112,7 +112,7 @@ def _only(values: Iterable[str]) -> str:
 
 def _is_of_core(catalogue: Catalogue, name: str, whose: str) -> bool:
     """Whether it is an event of the core. Outside it nobody can tell whose events are, so no modifiers are missing."""
-    if name.lower() in SOFTWARE:
+    if name.lower() in SOFTWARE_EVENTS:
         return False
     listed = catalogue.find(name) or architectural.CATALOGUE.find(name)
     return listed.core if listed else bool(whose)
@@ -128,14 +128,14 @@ def _parts(event: str) -> tuple[str, str, str]:
         name, modifiers = found[1], found[2]
         if inside := _OF_PMU.fullmatch(name):
             kind, name = inside[1] if inside[1] in _KINDS else "", inside[2]
-    return kind, _SAME.get(name.lower(), name), _whose(modifiers)
+    return kind, _SYNONYMS.get(name.lower(), name), _privilege_modifiers(modifiers)
 
 
-def _whose(modifiers: str) -> str:
+def _privilege_modifiers(modifiers: str) -> str:
     """Those that say whose events are counted, each once and in order."""
     spelled = re.sub(r"\+(.)", lambda found: found[1].upper(), modifiers)
-    meant = {letter if letter in WHOSE else letter.upper() for letter in spelled}
-    return "".join(letter for letter in WHOSE if letter in meant)
+    meant = {letter if letter in PRIVILEGE_MODIFIERS else letter.upper() for letter in spelled}
+    return "".join(letter for letter in PRIVILEGE_MODIFIERS if letter in meant)
 
 
 def _joined(kind: str, name: str, whose: str) -> str:

@@ -10,10 +10,10 @@ from symphony.problem.errors import DataError
 from symphony.telemetry.events import Catalogue, Event, Metric
 from symphony.telemetry.listings import Fields, Record, event_of, metric_of, records
 
-NAME = "perf-list"
+PERF_LIST_NAME = "perf-list"
 _COMMAND = ("perf", "list", "--json")
-_HINT = "`perf list --json > events.json` makes such a file; perf 6.2 or later is needed"
-_NEWER = "perf 6.2 or later has it; or add a kernel tree: symphony catalogue add PATH"
+_PERF_LIST_HINT = "`perf list --json > events.json` makes such a file; perf 6.2 or later is needed"
+_NEWER_PERF_HINT = "perf 6.2 or later has it; or add a kernel tree: symphony catalogue add PATH"
 _KEYS = {
     "event": "EventCode",
     "umask": "UMask",
@@ -37,9 +37,9 @@ def run() -> bytes:
     except subprocess.CalledProcessError as error:
         said = (error.stderr or b"").decode("utf-8", errors="replace").strip().splitlines()
         why = f": {said[0].strip()}" if said else ""
-        raise DataError(f"this perf has no `list --json`{why}", hint=_NEWER) from None
+        raise DataError(f"this perf has no `list --json`{why}", hint=_NEWER_PERF_HINT) from None
     except (subprocess.SubprocessError, OSError) as error:
-        raise DataError(f"`perf list --json` does not run: {error}", hint=_NEWER) from None
+        raise DataError(f"`perf list --json` does not run: {error}", hint=_NEWER_PERF_HINT) from None
     return done.stdout
 
 
@@ -56,15 +56,17 @@ def read(content: bytes, *, where: str = "perf list --json", source: str = "") -
                 metric = replace(before, groups=tuple(dict.fromkeys((*before.groups, *metric.groups))))
             metrics[metric.name, metric.unit] = metric
         elif fields.text("EventName") and "tracepoint" not in fields.text("EventType").lower():
-            event = event_of(fields, NAME, topic=fields.text("Topic") or fields.text("EventType"))
+            event = event_of(fields, PERF_LIST_NAME, topic=fields.text("Topic") or fields.text("EventType"))
             events.setdefault((event.name.lower(), event.unit), event)
             alias = fields.text("EventAlias")
             if alias and "/" not in alias:
-                named = event_of(Fields({**fields.record, "EventName": alias}, place), NAME, topic=event.topic)
+                named = event_of(
+                    Fields({**fields.record, "EventName": alias}, place), PERF_LIST_NAME, topic=event.topic
+                )
                 events.setdefault((alias.lower(), named.unit), named)
     if not events:
-        raise DataError("there are no events in it", where=where, hint=_HINT)
-    return Catalogue(NAME, tuple(events.values()), tuple(metrics.values()), source=source)
+        raise DataError("there are no events in it", where=where, hint=_PERF_LIST_HINT)
+    return Catalogue(PERF_LIST_NAME, tuple(events.values()), tuple(metrics.values()), source=source)
 
 
 def _as_listed(record: Record) -> Record:

@@ -16,12 +16,12 @@ from symphony.telemetry.bayes_net import BayesNet
 from symphony.telemetry.events import Event, Pmu
 from symphony.telemetry.samples import Column
 
-REPEATS = 2  # times that each group stands in the turn
-_ANCHOR_PAYS = 6  # general counters from which one may be spent on an anchor
+GROUP_REPEATS = 2  # times that each group stands in the turn
+_MIN_COUNTERS_FOR_ANCHOR = 6  # general counters from which one may be spent on an anchor
 
 
 @dataclass(frozen=True)
-class Plan:
+class CounterSchedule:
     """Groups of events of one unit, in the order of their turns."""
 
     unit: str
@@ -46,8 +46,8 @@ def plan(
     pmu: Pmu,
     *,
     anchors: Sequence[str] = (),
-    repeats: int = REPEATS,
-) -> Plan:
+    repeats: int = GROUP_REPEATS,
+) -> CounterSchedule:
     """Groups for the wanted events of one unit: counted if free, else derived.
 
     `anchors` are offered: those that have a fixed counter are counted in every group, and the first of the others if
@@ -69,8 +69,8 @@ def plan(
         groups.append(group)
         waiting = [event for event in waiting if event not in group]
     if not groups and chosen:
-        return Plan(pmu.unit, (tuple(chosen),), tuple(chosen))
-    return Plan(pmu.unit, tuple(groups * (repeats if len(groups) > 1 else 1)), tuple(chosen))
+        return CounterSchedule(pmu.unit, (tuple(chosen),), tuple(chosen))
+    return CounterSchedule(pmu.unit, tuple(groups * (repeats if len(groups) > 1 else 1)), tuple(chosen))
 
 
 def _filled(
@@ -87,7 +87,7 @@ def _filled(
 def _anchors(offered: Sequence[str], needed: set[str], events: Mapping[str, Event], pmu: Pmu) -> list[str]:
     """Those of the offered that cost nothing, or little."""
     fixed = [event for event in offered if events[event].fixed is not None]
-    chosen = fixed or [event for event in offered[:1] if pmu.general >= _ANCHOR_PAYS]
+    chosen = fixed or [event for event in offered[:1] if pmu.general >= _MIN_COUNTERS_FOR_ANCHOR]
     while chosen and not pmu.holds([events[event] for event in chosen]):
         chosen.pop()
     everything = [events[event] for event in {*needed, *chosen}]

@@ -21,9 +21,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-THREE = (3 / 1.96) ** 2  # rule of three: where nothing was seen, up to 3 for each share like it are within 95%
-_LEAST = 0.05  # of what the readings say: rates are not taken to be usually less
-_TINY = 4  # sizes up to which sums are written out: on an accelerator, they become one with what is around them
+RULE_OF_THREE = (3 / 1.96) ** 2  # rule of three: where nothing was seen, up to 3 for each share like it are within 95%
+_MIN_LEVEL = 0.05  # of what the readings say: rates are not taken to be usually less
+_MAX_UNROLLED_SIZE = (
+    4  # sizes up to which sums are written out: on an accelerator, they become one with what is around them
+)
 Array = Any  # numpy.ndarray or jax.Array, as `xp` makes them
 
 
@@ -127,7 +129,7 @@ def update(xp: ModuleType, wiring: Wiring, parameters: Parameters, belief: Belie
     guess = _least_squares(xp, loading, y, known, xp.maximum(belief.level, one), one)
     mean = xp.where(first, guess, belief.mean)
     level = xp.where(belief.read > 0, belief.level, xp.abs(guess))
-    level = xp.maximum(xp.maximum(level, _LEAST * xp.abs(guess)), one)
+    level = xp.maximum(xp.maximum(level, _MIN_LEVEL * xp.abs(guess)), one)
     size = xp.maximum(_apply(xp.abs(loading), level), one)
     relative = loading * level[..., None, :] / size[..., :, None]
     y, one, mean = y / size, one / size, mean / level
@@ -148,7 +150,7 @@ def update(xp: ModuleType, wiring: Wiring, parameters: Parameters, belief: Belie
         both = (p.faith * spread + (parts - 1) * own) / (p.faith + parts - 1)
         sampling = p.inflation**2 * xp.where(several, both, spread) * unseen
         # Where no second reading shows how far slices differ, they differ at least as counts by chance do.
-        few = xp.where(several, 0.0, one * missing * xp.maximum(near, THREE * one * missing))
+        few = xp.where(several, 0.0, one * missing * xp.maximum(near, RULE_OF_THREE * one * missing))
         return xp.maximum(sampling, few) + (p.read_error * near) ** 2 + one * xp.maximum(near, one)
 
     def given(precision: Array, pulled: Array, trust: Array) -> tuple[Array, ...]:
@@ -225,7 +227,7 @@ def update(xp: ModuleType, wiring: Wiring, parameters: Parameters, belief: Belie
     )
 
 
-def ahead(xp: ModuleType, belief: Belief, windows: Array) -> Belief:
+def predict(xp: ModuleType, belief: Belief, windows: Array) -> Belief:
     """What is known of a window some windows later: the same mean, less certain."""
     step = windows[..., None] * (belief.innovation * belief.level) ** 2
     return belief._replace(cov=belief.cov + step[..., None] * xp.eye(step.shape[-1]), step=step)
@@ -336,7 +338,7 @@ def _least_squares(xp: ModuleType, loading: Array, y: Array, known: Array, level
 
 def _sum(terms: Array) -> Array:
     """Over the last axis."""
-    if 0 < terms.shape[-1] <= _TINY:
+    if 0 < terms.shape[-1] <= _MAX_UNROLLED_SIZE:
         total = terms[..., 0]
         for number in range(1, terms.shape[-1]):
             total = total + terms[..., number]
@@ -345,13 +347,13 @@ def _sum(terms: Array) -> Array:
 
 
 def _apply(matrix: Array, vector: Array) -> Array:
-    if max(matrix.shape[-2:]) <= _TINY:
+    if max(matrix.shape[-2:]) <= _MAX_UNROLLED_SIZE:
         return _sum(matrix * vector[..., None, :])
     return (matrix @ vector[..., None])[..., 0]
 
 
 def _product(xp: ModuleType, a: Array, b: Array) -> Array:
-    if max(*a.shape[-2:], *b.shape[-2:]) <= _TINY:
+    if max(*a.shape[-2:], *b.shape[-2:]) <= _MAX_UNROLLED_SIZE:
         return _sum(a[..., :, None, :] * _transpose(xp, b)[..., None, :, :])
     return xp.matmul(a, b)
 
@@ -362,7 +364,7 @@ def _transpose(xp: ModuleType, matrix: Array) -> Array:
 
 def _least(xp: ModuleType, table: Array) -> Array:
     """Over the last axis but one."""
-    if table.shape[-2] <= _TINY:
+    if table.shape[-2] <= _MAX_UNROLLED_SIZE:
         least = table[..., 0, :]
         for number in range(1, table.shape[-2]):
             least = xp.minimum(least, table[..., number, :])
@@ -378,7 +380,7 @@ def _middle(xp: ModuleType, values: Array) -> Array:
 
 
 def _diagonal(xp: ModuleType, matrix: Array) -> Array:
-    if matrix.shape[-1] <= _TINY:
+    if matrix.shape[-1] <= _MAX_UNROLLED_SIZE:
         return xp.stack([matrix[..., number, number] for number in range(matrix.shape[-1])], -1)
     return xp.diagonal(matrix, axis1=-2, axis2=-1)
 

@@ -15,7 +15,7 @@ from symphony.telemetry.gate import Verdict
 from symphony.telemetry.identities import Identity
 from symphony.telemetry.kinds import kind, unit
 from symphony.telemetry.machine import Platform
-from symphony.telemetry.naming import Alike
+from symphony.telemetry.naming import CommonScope
 from symphony.telemetry.posterior import Parameters
 
 SLICE_S = 0.004  # Linux's turn of a group (perf_event_mux_interval_ms)
@@ -33,7 +33,9 @@ class Model:
     parameters: Parameters = field(default_factory=Parameters)
     slice_s: float = SLICE_S
     lag: int = 2  # windows that a smoothed estimate waits for
-    alike: Alike | None = field(default=None, repr=False)  # what names of columns have in common; None: not known yet
+    common: CommonScope | None = field(
+        default=None, repr=False
+    )  # what names of columns have in common; None: not known yet
 
     def claims(self, events: Iterable[str]) -> tuple[Identity, ...]:
         """Identities between some events that are worth testing."""
@@ -44,13 +46,13 @@ class Model:
 
     def node(self, name: str) -> str:
         """The key of the event that a column counts, or that is asked for: with modifiers that tell it apart."""
-        return naming.node(self.catalogue, name, self.alike or Alike())
+        return naming.node(self.catalogue, name, self.common or CommonScope())
 
     def among(self, events: Iterable[str]) -> Model:
         """The model for columns of these events. If all are of `:u`, `cycles:u` is what is meant by `cycles`."""
-        if self.alike is not None:
+        if self.common is not None:
             return self
-        return replace(self, alike=naming.find_alike(self.catalogue, events))
+        return replace(self, common=naming.common_scope(self.catalogue, events))
 
 
 def model(

@@ -26,7 +26,7 @@ _SOCKET = re.compile(r"S(\d+)(?:-|$)")
 
 
 @dataclass(frozen=True)
-class Says:
+class RowMetric:
     """What speaks of a kind of row."""
 
     kind: str
@@ -53,7 +53,7 @@ def utilisations(topology: Topology, machine: str, beliefs: Mapping[str, Posteri
 def exact(topology: Topology, machine: str, rates: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """The same of one window whose events were all counted all the time: from their rates, by place and event."""
 
-    def used(says: Says) -> dict[str, Estimate]:
+    def used(says: RowMetric) -> dict[str, Estimate]:
         sums = {place: says.unit * sum(of.get(name, np.nan) for name in says.sum) for place, of in rates.items()}
         known = {place: np.full(1, x) for place, x in sums.items() if not np.isnan(x)}
         return {place: Estimate("", "", x, np.zeros(1), x, x) for place, x in known.items()}
@@ -61,7 +61,9 @@ def exact(topology: Topology, machine: str, rates: Mapping[str, Mapping[str, flo
     return {row: float(use.mean[0]) for row, use in _found(topology, machine, used).items()}
 
 
-def _found(topology: Topology, machine: str, known_of: Callable[[Says], Mapping[str, Estimate]]) -> dict[str, Estimate]:
+def _found(
+    topology: Topology, machine: str, known_of: Callable[[RowMetric], Mapping[str, Estimate]]
+) -> dict[str, Estimate]:
     rows = rows_of(topology, machine)
     found: dict[str, Estimate] = {}
     for says in _table():
@@ -74,7 +76,7 @@ def _found(topology: Topology, machine: str, known_of: Callable[[Says], Mapping[
     return found
 
 
-def told_by(topology: Topology, machine: str, catalogue: Catalogue) -> dict[str, tuple[str, ...]]:
+def metrics_by_row(topology: Topology, machine: str, catalogue: Catalogue) -> dict[str, tuple[str, ...]]:
     """The metrics or events whose sum is a row's use, by row, where all that the CPU, kernel and GPUs have is known."""
     found: dict[str, tuple[str, ...]] = {}
     rows, metrics = rows_of(topology, machine), catalogue.definitions()
@@ -96,7 +98,7 @@ def rows_of(topology: Topology, machine: str) -> list[Resource]:
     return rows
 
 
-def _devices(topology: Topology, rows: list[Resource], says: Says) -> list[Device]:
+def _devices(topology: Topology, rows: list[Resource], says: RowMetric) -> list[Device]:
     """Those whose work touches the rows, of the type that is spoken of."""
     types = {one.name: one.type for one in topology.kinds}
     here = {row.name for row in rows}
@@ -108,7 +110,7 @@ def _devices(topology: Topology, rows: list[Resource], says: Says) -> list[Devic
 
 
 def _meant(
-    topology: Topology, rows: list[Resource], says: Says, known: Mapping[str, Estimate]
+    topology: Topology, rows: list[Resource], says: RowMetric, known: Mapping[str, Estimate]
 ) -> Iterator[tuple[list[Resource], list[Estimate]]]:
     """Rows that are used together, and what places say of them."""
     devices = _devices(topology, rows, says)
@@ -143,7 +145,7 @@ def _sum(parts: list[Estimate]) -> Estimate:
     return Estimate("", "", mean, std, np.maximum(mean - 1.96 * std, 0), mean + 1.96 * std)
 
 
-def _used(says: Says, belief: Posterior) -> Estimate | None:
+def _used(says: RowMetric, belief: Posterior) -> Estimate | None:
     """What is used per second, in the unit of the capacity; None if the belief does not know."""
     parts: list[Estimate] = []
     for name in says.sum:
@@ -165,6 +167,6 @@ def _scaled(name: str, used: Estimate, whole: float) -> Estimate:
 
 
 @lru_cache(maxsize=1)
-def _table() -> tuple[Says, ...]:
+def _table() -> tuple[RowMetric, ...]:
     text = (resources.files("symphony.telemetry") / "rows.toml").read_text(encoding="utf-8")
-    return tuple(Says(**{**entry, "sum": tuple(entry["sum"])}) for entry in tomllib.loads(text)["row"])
+    return tuple(RowMetric(**{**entry, "sum": tuple(entry["sum"])}) for entry in tomllib.loads(text)["row"])

@@ -19,12 +19,12 @@ from symphony.telemetry.reading import SECONDS, TSC, Reader
 from symphony.telemetry.samples import Floats
 
 DRAWS = 256  # of a belief, for what is not linear in it
-_PASSES = 50  # over the bounds, at most
-_CLOSE = 1e-9  # to a bound: relative
+_MAX_BOUND_PASSES = 50  # over the bounds, at most
+_BOUND_TOLERANCE = 1e-9  # to a bound: relative
 
 
 @dataclass(frozen=True)
-class Row:
+class StatRow:
     """One line: an event's count, or a metric's value."""
 
     kind: str  # "event" or "metric"
@@ -136,11 +136,11 @@ class Span:
         for event, tally in other.tallies.items():
             self.tallies.setdefault(event, Tally()).add(tally)
 
-    def rows(self, events: Iterable[str], metrics: Sequence[str] = ()) -> list[Row]:
+    def rows(self, events: Iterable[str], metrics: Sequence[str] = ()) -> list[StatRow]:
         """Lines about some events and metrics."""
         return [*(self.event(event) for event in events), *self.metrics(tuple(metrics))]
 
-    def event(self, name: str) -> Row:
+    def event(self, name: str) -> StatRow:
         """The line of an event."""
         node = self.reader.node(name)
         tally = self.tallies.get(node)
@@ -149,7 +149,7 @@ class Span:
         counted = tally.share if tally else 0.0
         if tally and tally.whole and not tally.variance:
             value = tally.count * scale
-            return Row("event", name, unit, value, 0.0, value, value, counted)
+            return StatRow("event", name, unit, value, 0.0, value, value, counted)
         mean, std = self._inferred(node)
         if math.isnan(mean) and tally and self.reader.is_plain(name):
             mean, std = tally.estimate
@@ -157,7 +157,9 @@ class Span:
         low, high = max(mean - 1.96 * std, 0.0), mean + 1.96 * std
         if math.isnan(mean):
             low, high = 0.0, math.inf
-        return Row("event", name, unit, mean, std, low, high, counted, derived=tally is None and math.isfinite(mean))
+        return StatRow(
+            "event", name, unit, mean, std, low, high, counted, derived=tally is None and math.isfinite(mean)
+        )
 
     def _inferred(self, node: str) -> tuple[float, float]:
         """Mean and deviation of an event's count; what is missing of the time is made up for, and widens it."""
@@ -174,7 +176,7 @@ class Span:
         more = sum(part.enabled_s for part in self.parts) / known_s
         return mean * more, math.hypot(math.sqrt(variance) * more, slack * more, mean * (more - 1))
 
-    def metrics(self, metrics: tuple[str, ...]) -> list[Row]:
+    def metrics(self, metrics: tuple[str, ...]) -> list[StatRow]:
         """The lines of metrics, all from the same draws: what adds up in every draw adds up in the means."""
         if not metrics:
             return []
@@ -189,7 +191,7 @@ class Span:
             # and ratios are not negative, whatever a difference that is not well known would allow; if the mean is,
             # the metric does not mean what it says, and that is not hidden.
             low = max(min(low, mean), 0.0) if mean >= 0 else min(low, mean)
-            found.append(Row("metric", name, unit, mean, std, low, max(high, mean)))
+            found.append(StatRow("metric", name, unit, mean, std, low, max(high, mean)))
         return found
 
     def _draws(self) -> tuple[tuple[str, ...], Floats]:
@@ -219,11 +221,11 @@ def draws(net: BayesNet, mean: Floats, cov: Floats, seed: int = 0) -> Floats:
     free = np.maximum(mean + _normal(len(net.free), seed) @ _root(cov), 0)
     rows = [net.combined(bound) for bound in net.bounds]
     towards = [(row, cov @ row / max(float(row @ cov @ row), 1e-300)) for row in rows]
-    for _ in range(_PASSES):
+    for _ in range(_MAX_BOUND_PASSES):
         off = False
         for row, along in towards:  # by the least likely amount: what a bound takes from one it gives to another
             below = np.minimum(free @ row, 0)
-            if (below < -_CLOSE * (np.abs(free) @ np.abs(row))).any():
+            if (below < -_BOUND_TOLERANCE * (np.abs(free) @ np.abs(row))).any():
                 free, off = np.maximum(free - below[:, None] * along, 0), True
         if not off:
             break

@@ -1,8 +1,8 @@
 """A run of `symphony stat`: samples of several places, spans of what was asked for, and totals.
 
-A `Place` (a CPU, a socket, a program) takes samples and gives a `Span` for each window, `lag` windows later. Spans add
-up: to the intervals that are printed, and to the whole run, in memory that does not grow. The numbers are those of
-`inference`.
+A `PlaceTracker` (a CPU, a socket, a program) takes samples and gives a `Span` for each window, `lag` windows later.
+Spans add up: to the intervals that are printed, and to the whole run, in memory that does not grow. The numbers are
+those of `inference`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from symphony.telemetry.reading import Reader
 from symphony.telemetry.samples import Recording, Sample
 from symphony.telemetry.spans import Span
 
-MOST = 2e7  # covariances that are held at once
+MAX_COVARIANCES = 2e7  # covariances that are held at once
 
 
-class Place:
+class PlaceTracker:
     """Turns the samples of one place into spans, one for each window."""
 
     def __init__(self, reader: Reader, first: Sample) -> None:
@@ -48,11 +48,11 @@ class Place:
         """The windows that are left, as nothing will follow them."""
         if self._whole is None:
             yield from self._tracker.rest().spans
-            self._tracker.look()  # for whoever wants to know what the whole run says
+            self._tracker.test_identities()  # for whoever wants to know what the whole run says
 
     def spans(self, recording: Recording) -> Iterator[Span]:
         """The windows of a whole recording, each given all of them."""
-        if len(recording) * len(self._tracker.net.free) ** 2 > MOST:
+        if len(recording) * len(self._tracker.net.free) ** 2 > MAX_COVARIANCES:
             for sample in recording.samples():
                 yield from self.update(sample)
             return
@@ -60,12 +60,12 @@ class Place:
         yield from self._whole.spans
 
 
-class Run:
+class StatRun:
     """All places of a run: takes samples, gives spans of `every` windows, and keeps the totals."""
 
     def __init__(self, reader_of: Callable[[Sample], Reader], every: int = 1) -> None:
         self._reader_of, self._every = reader_of, every
-        self.places: dict[str, Place] = {}
+        self.places: dict[str, PlaceTracker] = {}
         self.totals: dict[str, Span] = {}
         self._open: dict[str, Span] = {}
 
@@ -77,7 +77,7 @@ class Run:
     def update(self, sample: Sample) -> Iterator[Span]:
         """Take in a window; gives the spans that are complete."""
         if sample.where not in self.places:
-            self.places[sample.where] = Place(self._reader_of(sample), sample)
+            self.places[sample.where] = PlaceTracker(self._reader_of(sample), sample)
         yield from self._take(self.places[sample.where].update(sample))
 
     def replay(self, recording: Recording) -> Iterator[Span]:
@@ -85,7 +85,7 @@ class Run:
         if not len(recording):
             return
         first = next(recording.samples())
-        self.places[recording.where] = Place(self._reader_of(first), first)
+        self.places[recording.where] = PlaceTracker(self._reader_of(first), first)
         yield from self._take(self.places[recording.where].spans(recording))
 
     def finish(self) -> Iterator[Span]:

@@ -17,21 +17,21 @@ from jax import Array
 
 from symphony.telemetry.posterior import Belief, Parameters, Window
 
-FACTORS = 3  # of the error of readings, of jumps, and of the degrees of freedom of errors
+FILTER_FACTORS = 3  # of the error of readings, of jumps, and of the degrees of freedom of errors
 
 
-class Slopes(Protocol):
+class BeliefSlopes(Protocol):
     """How much a belief changes with the factors. Called after every window, in training only."""
 
     def begin(self, belief: Belief) -> Any:
         """What it carries from window to window, before the first: a pytree of arrays."""
 
-    def after(self, carried: Any, step: Step) -> tuple[Any, Array]:
+    def after(self, carried: Any, step: FilterStep) -> tuple[Any, Array]:
         """What it carries on, and the slopes f[FACTORS, …, 2] of a belief's mean and deviation."""
 
 
 @dataclass(frozen=True)
-class Step:
+class FilterStep:
     """One step of the filter, for whoever asks how it depends on the factors."""
 
     factors: Array  # f[FACTORS]
@@ -46,7 +46,7 @@ class Tuning(eqx.Module):
     """Factors of a filter's parameters, as logarithms: 0 leaves them as they are."""
 
     factors: Array  # f[FACTORS]
-    slopes: Slopes | None = eqx.field(static=True, default=None)
+    slopes: BeliefSlopes | None = eqx.field(static=True, default=None)
 
 
 def tuned(factors: Array, p: Parameters) -> Parameters:

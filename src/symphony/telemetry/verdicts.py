@@ -18,8 +18,8 @@ from symphony.telemetry import catalogue
 from symphony.telemetry.gate import Verdict
 from symphony.telemetry.identities import Identity
 
-FORMAT = 2  # of 1, some were accepted untested that would have to be tested now
-ENOUGH = 50  # windows: what could not be tested in so many will not be in the next run, either
+VERDICTS_FORMAT = 2  # of 1, some were accepted untested that would have to be tested now
+WINDOWS_UNTIL_UNTESTABLE = 50  # windows: what could not be tested in so many will not be in the next run, either
 
 
 def file(name: str) -> Path:
@@ -31,7 +31,7 @@ def load(name: str) -> tuple[Verdict, ...]:
     """What was found on this CPU before; nothing if there is no such file, or none that can be read."""
     try:
         content = json.loads(file(name).read_bytes())
-        if content["format"] != FORMAT:
+        if content["format"] != VERDICTS_FORMAT:
             return ()
         return tuple(_verdict(entry) for entry in content["verdicts"])
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -40,13 +40,13 @@ def load(name: str) -> tuple[Verdict, ...]:
 
 def store(name: str, verdicts: Iterable[Verdict], windows: int) -> Path | None:
     """Add the verdicts of a run to those of earlier ones; returns the file, or None if there was nothing to add."""
-    found = {one.identity.name: one for one in verdicts if one.tested or windows >= ENOUGH}
+    found = {one.identity.name: one for one in verdicts if one.tested or windows >= WINDOWS_UNTIL_UNTESTABLE}
     before = {one.identity.name: one for one in load(name)}
     new = {which: one for which, one in found.items() if one.tested or which not in before}
     if not new:
         return None
     place = file(name)
-    content = {"format": FORMAT, "cpu": name, "verdicts": [_plain(one) for one in {**before, **new}.values()]}
+    content = {"format": VERDICTS_FORMAT, "cpu": name, "verdicts": [_plain(one) for one in {**before, **new}.values()]}
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         whole = place.with_name(f"{place.name}.{os.getpid()}.new")  # all or nothing: another may be reading

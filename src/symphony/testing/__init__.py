@@ -101,7 +101,7 @@ def _check_signature(policy: Policy, one: Scenario) -> None:
         )
 
 
-_ROUNDING = 1e-5  # shares are floats of 32 bits
+_SHARE_TOLERANCE = 1e-5  # shares are floats of 32 bits
 
 
 def check_contention_model(model: ContentionModel) -> None:
@@ -122,7 +122,7 @@ def check_contention_model(model: ContentionModel) -> None:
     expect(share.shape == loads.shape, f"share of loads {loads.shape} has shape {share.shape}", "answer for every load")
     expect(_in_range(share), "a share is not in (0, 1]", "use jnp.minimum(…, 1), and let it fall towards 0 slowly")
     expect(share[0] == 1, f"the share of an idle row is {share[0]:.3g}, not 1", "answer 1 where the load is 0")
-    rises = np.flatnonzero(np.diff(share) > _ROUNDING)
+    rises = np.flatnonzero(np.diff(share) > _SHARE_TOLERANCE)
     at = (
         f" (from {share[rises[0]]:.3g} to {share[rises[0] + 1]:.3g} at load {loads[rises[0]]:.3g})"
         if len(rises)
@@ -148,7 +148,7 @@ def check_contention_model(model: ContentionModel) -> None:
         return np.asarray(model.compose(jnp.asarray(shares, jnp.float32), jnp.asarray(mask)))
 
     expect(
-        np.allclose(again(np.where(used, rows, 0.01), used), composed, atol=_ROUNDING),
+        np.allclose(again(np.where(used, rows, 0.01), used), composed, atol=_SHARE_TOLERANCE),
         "compose looks at rows that are not used",
         "start from jnp.where(used, shares, 1)",
     )
@@ -162,18 +162,18 @@ def check_contention_model(model: ContentionModel) -> None:
         "do not slow down work that waits for nothing",
     )
     expect(
-        (composed <= scarcest + _ROUNDING).all(),
+        (composed <= scarcest + _SHARE_TOLERANCE).all(),
         "compose gives more than the scarcest used row does",
         "use jnp.minimum of your answer and the smallest used share",
     )
 
     expect(
-        np.allclose(again(rows[..., ::-1], used[..., ::-1]), composed, atol=_ROUNDING),
+        np.allclose(again(rows[..., ::-1], used[..., ::-1]), composed, atol=_SHARE_TOLERANCE),
         "compose depends on the order of rows",
         "treat all rows alike: their order is that of the topology's file",
     )
     expect(
-        (again(rows * 0.9, used) <= composed + _ROUNDING).all(),
+        (again(rows * 0.9, used) <= composed + _SHARE_TOLERANCE).all(),
         "compose rises when shares fall",
         "use a function that never falls with any share",
     )

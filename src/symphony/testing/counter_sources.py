@@ -11,7 +11,7 @@ import numpy as np
 from symphony.problem.errors import InputError
 from symphony.telemetry.samples import Column, CounterSource, Problem, Sample
 
-_ROUNDING = 1e-6  # seconds, and relative
+_TIME_TOLERANCE = 1e-6  # seconds, and relative
 
 
 class _Expect(Protocol):
@@ -44,7 +44,7 @@ def check_counter_source(source: CounterSource, most: int = 64) -> None:
         at = f"the sample of {sample.where!r} at {sample.start_s:.9g} s"
         end = ends.get(sample.where, -np.inf)
         expect(
-            sample.start_s >= end - _ROUNDING - abs(end if np.isfinite(end) else 0.0) * _ROUNDING,
+            sample.start_s >= end - _TIME_TOLERANCE - abs(end if np.isfinite(end) else 0.0) * _TIME_TOLERANCE,
             f"{at} begins before the one before it ended, at {end:.9g} s",
             "give the windows of a place in order of time, and leave out those of a clock that went back",
         )
@@ -101,7 +101,7 @@ def _check_sample(sample: Sample, expect: _Expect) -> None:
         "0 where a column had no counter",
     )
     expect(
-        (running <= enabled * (1 + _ROUNDING) + _ROUNDING).all(),
+        (running <= enabled * (1 + _TIME_TOLERANCE) + _TIME_TOLERANCE).all(),
         f"{at} has a column that ran for longer than it was enabled",
         "enabled_s is the time for which a counter was wanted, running_s for which there was one",
     )

@@ -32,8 +32,8 @@ from symphony.engines.worker import pickled, unpickled
 from symphony.problem.errors import InputError
 from symphony.problem.topology import Topology
 
-PATIENCE_S = 60.0  # for whatever the engine is asked to do
-MANY = 200  # pieces of work that are sent at once
+ENGINE_TIMEOUT_S = 60.0  # for whatever the engine is asked to do
+BURST_SIZE = 200  # pieces of work that are sent at once
 
 
 def check_engine(engine: Engine, device: int = 0) -> None:
@@ -46,7 +46,7 @@ def check_engine(engine: Engine, device: int = 0) -> None:
     engine is left open, with nothing under way.
     """
     where = f"engine {type(engine).__name__}"
-    with _told(where):
+    with _device_error(where):
         if not isinstance(engine, Engine):
             raise _Wrong("it lacks a method of sy.Engine", "give it all of them: see docs/guides/engines.md")
         check = _Check(engine, device)
@@ -68,7 +68,7 @@ class _Wrong(Exception):
 
 
 @contextmanager
-def _told(where: str) -> Iterator[None]:
+def _device_error(where: str) -> Iterator[None]:
     try:
         yield
     except _Wrong as wrong:
@@ -116,7 +116,7 @@ def _sleep(path: str = "", seconds: float = 3600.0) -> None:
     time.sleep(seconds)
 
 
-def _meet(folder: str, rank: int, size: int) -> bool:
+def _whole_gang_met(folder: str, rank: int, size: int) -> bool:
     """Whether all of a gang were there at the same time."""
     import pathlib
     import time
@@ -162,18 +162,18 @@ class _Check:
 
     def wait(self, *work: Work) -> list[Any]:
         """What became of some work."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + ENGINE_TIMEOUT_S
         while not all(one.number in self.ended for one in work):
             names = sorted({one.function.name for one in work if one.number not in self.ended})
             _expect(
                 time.monotonic() < deadline,
-                f"nothing was heard of {', '.join(names)} for {PATIENCE_S:.0f} s",
+                f"nothing was heard of {', '.join(names)} for {ENGINE_TIMEOUT_S:.0f} s",
                 "end every piece of work in one of Finished, Failed, Stopped",
             )
-            self.hear(0.1)
+            self.poll(0.1)
         return [self.ended[one.number] for one in work]
 
-    def hear(self, timeout_s: float) -> None:
+    def poll(self, timeout_s: float) -> None:
         for event in self.engine.poll(timeout_s):
             if not isinstance(event, Finished | Failed | Stopped):
                 continue
@@ -234,12 +234,12 @@ class _Check:
             self.engine.free(value)
 
     def order(self) -> None:
-        work = [self.work(_same, number) for number in range(MANY)]
+        work = [self.work(_same, number) for number in range(BURST_SIZE)]
         self.send(*work)
         known = {one.number for one in work} <= set(self.engine.under_way())
         _expect(known, "work that was just dispatched is not under way", "keep it in under_way until poll tells of it")
         found = [self.value(event) for event in self.wait(*work)]
-        _expect(found == list(range(MANY)), "values were mixed up", "keep each value with its number")
+        _expect(found == list(range(BURST_SIZE)), "values were mixed up", "keep each value with its number")
 
     def failures(self) -> None:
         raises, sends, dies = self.work(_raise, "of course"), self.work(_unsendable), self.work(_die)
@@ -266,9 +266,9 @@ class _Check:
             running = [self.work(_sleep, os.path.join(folder, str(number))) for number in range(slots)]
             waiting = self.work(_same, 1)
             self.send(*running, waiting)
-            deadline = time.monotonic() + PATIENCE_S
+            deadline = time.monotonic() + ENGINE_TIMEOUT_S
             while len(os.listdir(folder)) < slots and time.monotonic() < deadline:
-                self.hear(0.01)
+                self.poll(0.01)
             _expect(len(os.listdir(folder)) == slots, f"{slots} slots do not run {slots} at once", "start them all")
             _expect(waiting.number in self.under_way, "more work ran than there are slots", "let the rest wait")
             self.engine.cancel(waiting.number)
@@ -287,7 +287,7 @@ class _Check:
         if slots < 2:
             return
         with tempfile.TemporaryDirectory() as folder:
-            gang = [self.work(_meet, folder, gang=1, rank=rank, size=2) for rank in range(2)]
+            gang = [self.work(_whole_gang_met, folder, gang=1, rank=rank, size=2) for rank in range(2)]
             self.send(*gang)
             events = self.wait(*gang)
         untold = [event for event in events if isinstance(event, Failed) and event.type == "TypeError"]
@@ -312,8 +312,10 @@ class _Check:
     def wakes(self) -> None:
         self.engine.wake()
         began = time.monotonic()
-        _expect(self.engine.poll(PATIENCE_S) == [], "something happened that nobody asked for", "say what was asked")
-        _expect(time.monotonic() - began < PATIENCE_S / 2, "poll slept on after wake", "let wake end it")
+        _expect(
+            self.engine.poll(ENGINE_TIMEOUT_S) == [], "something happened that nobody asked for", "say what was asked"
+        )
+        _expect(time.monotonic() - began < ENGINE_TIMEOUT_S / 2, "poll slept on after wake", "let wake end it")
         _expect(not self.engine.under_way(), "what has ended is under way", "take it out of under_way when it ends")
 
     def _slots(self) -> int:

@@ -4,7 +4,7 @@ A run goes from window to window in the compiled simulator; in between, here: sp
 round in one place beside the same neighbours are reported, beliefs are conditioned on them, and what policies are told
 changes. Any policy can be run so, given the same reports: the heuristics as well.
 
-Policies that learn on these beliefs are trained in `placing.py`, on the ensemble's members.
+Policies that learn on these beliefs are trained in `placer_training.py`, on the ensemble's members.
 """
 
 from __future__ import annotations
@@ -17,34 +17,36 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from symphony.policies.beliefs import REPEAT, Beliefs, Described
-from symphony.policies.learning import Learner, Logged
-from symphony.policies.samples import Report
+from symphony.policies.belief_learner import BeliefLearner, LogEntry
+from symphony.policies.beliefs import JOB_LOG_STD, Beliefs, JobDescriptions
+from symphony.policies.speed_samples import SpeedReport
 from symphony.problem.errors import InputError
 from symphony.problem.speeds import BeliefArrays
 from symphony.problem.topology import Topology
 from symphony.scheduling.policy import Policy
 from symphony.scheduling.state import RUNNING
-from symphony.simulator import stretch
+from symphony.simulator import windowed_run
 from symphony.simulator.contention import Bottleneck
 from symphony.simulator.records import RunRecord
 from symphony.simulator.scenarios import Scenario, ScenarioArrays, scenario_arrays
-from symphony.simulator.stretch import Look
+from symphony.simulator.windowed_run import JobSnapshot
 
 
 @dataclass
-class Outcome:
+class ClosedLoopRun:
     """A run, and what was learned in it."""
 
     run: RunRecord
-    log: list[Logged]
+    log: list[LogEntry]
     samples: int
     aside: Counter[str]
     beliefs: Beliefs
     errors: list[tuple[float, float]] = field(default_factory=list)  # time, root mean square of a round's errors
 
 
-def reports(before: Look, after: Look, topology: Topology, lane_device: np.ndarray) -> list[Report]:
+def round_reports(
+    before: JobSnapshot, after: JobSnapshot, topology: Topology, lane_device: np.ndarray
+) -> list[SpeedReport]:
     """Of those who ran through the round in one place, beside the same neighbours and out of set-up."""
     kinds = {kind.name: index for index, kind in enumerate(topology.kinds)}
     began, ended = float(before.now_s), float(after.now_s)
@@ -62,7 +64,7 @@ def reports(before: Look, after: Look, topology: Topology, lane_device: np.ndarr
         others = [int(after.kernel[g]) for g in holds[np.isin(lane_device, devices)] if g >= 0 and g != gang]
         here = [topology.devices[d] for d in devices]
         made.append(
-            Report(
+            SpeedReport(
                 job=int(after.job[gang]),
                 kernel=int(after.kernel[gang]),
                 kind=kinds[here[0].kind],
@@ -79,47 +81,47 @@ def reports(before: Look, after: Look, topology: Topology, lane_device: np.ndarr
 def run(
     scenario: Scenario,
     policy: Policy,
-    described: Described,
+    described: JobDescriptions,
     *,
     learns: bool = True,
     half_life_s: float = 86_400.0,
-    noise: float = REPEAT,
+    noise: float = JOB_LOG_STD,
     name: str = "",
-    spoil: Callable[[Report], list[Report]] | None = None,
-    watch: Callable[[Look, Beliefs], bool] | None = None,
-) -> Outcome:
+    spoil: Callable[[SpeedReport], list[SpeedReport]] | None = None,
+    watch: Callable[[JobSnapshot, Beliefs], bool] | None = None,
+) -> ClosedLoopRun:
     """Run a scenario with a hidden truth from end to end.
 
     `learns` False: what is told at first stays. `noise`: of a round's report, beside what jobs differ by. `spoil` makes
     other reports of each, for tests of what bad ones do. `watch` is shown what is known at the end of each window, and
     the beliefs that stand then; where it answers False, the run ends there.
     """
-    if scenario.truth is None or scenario.told is None:
+    if scenario.truth is None or scenario.believed is None:
         raise InputError("the scenario has no truth apart from what is told", hint="draw it with measured_jobs.drawn")
     arrays = jax.device_put(scenario_arrays(scenario))
     beliefs = Beliefs(described, seed=scenario.seed, half_life_s=half_life_s)
     loop = _Loop(scenario, arrays, beliefs, noise, spoil)
     key = jax.random.fold_in(jax.random.key(scenario.seed), 1)
-    told = loop.padded(beliefs.start()) if learns else arrays.told
-    carry = stretch.start(arrays, policy, key)
-    s, carry = stretch.tell(arrays, carry, policy, told)
+    told = loop.padded(beliefs.start()) if learns else arrays.believed
+    carry = windowed_run.start(arrays, policy, key)
+    s, carry = windowed_run.with_beliefs(arrays, carry, policy, told)
     logs = []
-    seen = stretch.look(s, carry)
+    seen = windowed_run.snapshot(s, carry)
     while not bool(seen.over):
         window, there = jnp.asarray(int(seen.windows) + 1, jnp.int32), False
         while not there:
-            carry, log, reached = stretch.go_on(s, carry, policy, Bottleneck(), window)
+            carry, log, reached = windowed_run.run_to_window(s, carry, policy, Bottleneck(), window)
             logs.append(jax.tree.map(np.asarray, log))
             there = bool(reached)
-        before, seen = seen, jax.tree.map(np.asarray, stretch.look(s, carry))
+        before, seen = seen, jax.tree.map(np.asarray, windowed_run.snapshot(s, carry))
         if learns and not bool(seen.over):
             told = loop.learn(before, seen, told)
-            s, carry = stretch.tell(s, carry, policy, told)
+            s, carry = windowed_run.with_beliefs(s, carry, policy, told)
         if watch is not None and not watch(seen, beliefs):
             break
-    done = stretch.ended(scenario, carry, logs, name or policy.name)
+    done = windowed_run.run_record(scenario, carry, logs, name or policy.name)
     store, learner = beliefs.store, loop.learner
-    return Outcome(done, learner.log, len(store.samples), store.reasons, beliefs, learner.errors)
+    return ClosedLoopRun(done, learner.log, len(store.samples), store.reasons, beliefs, learner.errors)
 
 
 class _Loop:
@@ -131,9 +133,9 @@ class _Loop:
         arrays: ScenarioArrays,
         beliefs: Beliefs,
         noise: float,
-        spoil: Callable[[Report], list[Report]] | None,
+        spoil: Callable[[SpeedReport], list[SpeedReport]] | None,
     ) -> None:
-        self.topology, self.learner, self.noise, self.spoil = scenario.topology, Learner(beliefs), noise, spoil
+        self.topology, self.learner, self.noise, self.spoil = scenario.topology, BeliefLearner(beliefs), noise, spoil
         self.lane_device = np.asarray(arrays.topology.lane_device)
         self.shape = np.asarray(arrays.truth.beside).shape if arrays.truth is not None else ()
         self.rng = np.random.default_rng([scenario.seed, 5])
@@ -152,12 +154,12 @@ class _Loop:
             grown(told.beside_std, n, n, y),
         )
 
-    def learn(self, before: Look, after: Look, told: BeliefArrays) -> BeliefArrays:
+    def learn(self, before: JobSnapshot, after: JobSnapshot, told: BeliefArrays) -> BeliefArrays:
         """Take the reports of a round, refit if it is time, and say what is believed now."""
         placed = {int(after.job[g]) for g in np.asarray(after.holds) if g >= 0}
         made = [
             report._replace(units=report.units * float(np.exp(self.rng.normal(0, self.noise))))
-            for report in reports(before, after, self.topology, self.lane_device)
+            for report in round_reports(before, after, self.topology, self.lane_device)
         ]
         made = [bad for report in made for bad in self.spoil(report)] if self.spoil else made
         present = np.unique(np.asarray(after.kernel)[np.asarray(after.job) >= 0])

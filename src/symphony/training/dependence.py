@@ -8,17 +8,17 @@ from typing import NamedTuple
 
 from symphony.problem.errors import InputError
 
-Graph = tuple[tuple[int, ...], ...]  # parents of each variable, all of them before it
+ParentLists = tuple[tuple[int, ...], ...]  # parents of each variable, all of them before it
 
 
-class Ball(NamedTuple):
+class BayesBall(NamedTuple):
     """What a Bayes ball met (Shachter, 1998)."""
 
     tables: frozenset[int]  # variables whose own parameters the answer depends on
     linked: frozenset[int]  # variables that are not independent of the query, given what is known
 
 
-def bayes_ball(graph: Graph, query: Iterable[int], known: Iterable[int]) -> Ball:
+def bayes_ball(graph: ParentLists, query: Iterable[int], known: Iterable[int]) -> BayesBall:
     """Which variables matter to a query, given the known ones."""
     known = frozenset(known)
     children: list[list[int]] = [[] for _ in graph]
@@ -37,10 +37,10 @@ def bayes_ball(graph: Graph, query: Iterable[int], known: Iterable[int]) -> Ball
         if variable not in bottom and variable not in known:
             bottom.add(variable)
             coming += [(child, False) for child in children[variable]]
-    return Ball(frozenset(top), frozenset(bottom))
+    return BayesBall(frozenset(top), frozenset(bottom))
 
 
-def ancestors(graph: Graph, of: Iterable[int]) -> frozenset[int]:
+def ancestors(graph: ParentLists, of: Iterable[int]) -> frozenset[int]:
     """Some variables and all that they descend from."""
     found: set[int] = set()
     coming = list(of)
@@ -52,7 +52,7 @@ def ancestors(graph: Graph, of: Iterable[int]) -> frozenset[int]:
     return frozenset(found)
 
 
-def separating(graph: Graph, variables: Sequence[int], known: Iterable[int]) -> frozenset[int]:
+def separating(graph: ParentLists, variables: Sequence[int], known: Iterable[int]) -> frozenset[int]:
     """The fewest (then the earliest) further variables that, once known, make some variables independent."""
     known = frozenset(known)
     candidates = sorted(ancestors(graph, variables) - known)
@@ -64,7 +64,7 @@ def separating(graph: Graph, variables: Sequence[int], known: Iterable[int]) -> 
     raise AssertionError("variables that are all known are independent")
 
 
-def checked(graph: Graph) -> None:
+def checked(graph: ParentLists) -> None:
     """Complain of a graph whose variables do not come after their parents."""
     for variable, parents in enumerate(graph):
         if not all(0 <= parent < variable for parent in parents) or len(set(parents)) < len(parents):

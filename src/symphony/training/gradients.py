@@ -25,10 +25,20 @@ from jax import Array
 from jax.lax import stop_gradient
 
 from symphony.problem.errors import InputError
-from symphony.training.dependence import Graph, ancestors, bayes_ball, separating
-from symphony.training.nets import DiscreteNet, Draws, Evidence, Linear, LinearNet, Net, Query, mean_of, sum_over
+from symphony.training.dependence import ParentLists, ancestors, bayes_ball, separating
+from symphony.training.nets import (
+    DiscreteNet,
+    Draws,
+    Evidence,
+    LinearNet,
+    LinearParameters,
+    Net,
+    Query,
+    mean_of,
+    sum_over,
+)
 
-ROUNDS = 100  # of reweighting: far more than a fixed point of a few readings needs
+MAX_REWEIGHTINGS = 100  # of reweighting: far more than a fixed point of a few readings needs
 
 Belief = Callable[[Array, Any, Any, Query, Evidence, int], Array]
 Estimator = Callable[[Array, Any, Any, Query, Evidence, int], Any]  # returns a pytree as its third argument is
@@ -91,7 +101,9 @@ def covariance(key: Array, net: Net, parameters: Any, query: Query, evidence: Ev
     return _weighed(net, parameters, drawn, summed, draws, behind, weights)
 
 
-def implicit(key: Array, net: LinearNet, parameters: Linear, query: Query, evidence: Evidence, samples: int) -> Array:
+def implicit(
+    key: Array, net: LinearNet, parameters: LinearParameters, query: Query, evidence: Evidence, samples: int
+) -> Array:
     """The mean at which the filter's reweighting would settle, differentiated at that point. Draws no samples.
 
     Weights count the doubt about a value beside its residual, as in `telemetry.posterior`; this is the best Gaussian
@@ -101,7 +113,7 @@ def implicit(key: Array, net: LinearNet, parameters: Linear, query: Query, evide
 
 
 def implicit_map(
-    key: Array, net: LinearNet, parameters: Linear, query: Query, evidence: Evidence, samples: int
+    key: Array, net: LinearNet, parameters: LinearParameters, query: Query, evidence: Evidence, samples: int
 ) -> Array:
     """The most probable values instead of the mean, found by reweighting and differentiated there. Draws no samples."""
     return _settled(net, parameters, query, evidence, doubt=0.0)
@@ -186,7 +198,7 @@ def _agreeing(draws: Draws, known: Evidence, samples: int) -> Array:
     return agrees / jnp.maximum(agrees.sum(), 1.0)
 
 
-def _split(graph: Graph, query: Query, known: Iterable[int]) -> tuple[Query, Query, list[int]]:
+def _split(graph: ParentLists, query: Query, known: Iterable[int]) -> tuple[Query, Query, list[int]]:
     """The part of a query that must be drawn, the part that can be summed out (nothing known descends from it), and
     the variables that have to be there for both."""
     above = ancestors(graph, known)
@@ -206,7 +218,7 @@ def _weighed(
     return weights @ value + _only_gradient(stop_gradient(centred) @ score)
 
 
-def _settled(net: LinearNet, parameters: Linear, query: Query, evidence: Evidence, doubt: float) -> Array:
+def _settled(net: LinearNet, parameters: LinearParameters, query: Query, evidence: Evidence, doubt: float) -> Array:
     """Mean at the fixed point of Student-t weights, which one step of Newton's method makes differentiable."""
     if not isinstance(net, LinearNet):
         raise InputError(
@@ -220,20 +232,20 @@ def _settled(net: LinearNet, parameters: Linear, query: Query, evidence: Evidenc
     at, index = np.array([latent.index(v) for v in read], int), np.array(read, int)
     readings = jnp.stack([known[v + len(net.parents)] for v in read]) if read else jnp.zeros(0)
 
-    def solve(parameters: Linear, weights: Array) -> tuple[Array, Array]:
+    def solve(parameters: LinearParameters, weights: Array) -> tuple[Array, Array]:
         precision, pull = net.precision(parameters, latent)
         trust = weights * jnp.exp(-2 * parameters.spread[index])
         covariance = jnp.linalg.inv(precision.at[at, at].add(trust))
         return covariance @ pull.at[at].add(trust * readings), covariance
 
-    def reweigh(parameters: Linear, weights: Array) -> Array:
+    def reweigh(parameters: LinearParameters, weights: Array) -> Array:
         mean, covariance = solve(parameters, weights)
         rest = (readings - mean[at]) ** 2 + doubt * covariance[at, at]
         freedom = jnp.exp(parameters.freedom[index])
         return (freedom + 1) / (freedom + rest * jnp.exp(-2 * parameters.spread[index]))
 
     fixed = stop_gradient(parameters)
-    weights = jax.lax.fori_loop(0, ROUNDS, lambda _, w: reweigh(fixed, w), jnp.ones(len(read)))
+    weights = jax.lax.fori_loop(0, MAX_REWEIGHTINGS, lambda _, w: reweigh(fixed, w), jnp.ones(len(read)))
     slope = jnp.eye(len(read)) - jax.jacobian(lambda w: reweigh(fixed, w))(weights)
     weights += jnp.linalg.solve(slope, reweigh(parameters, weights) - weights)
     mean, _ = solve(parameters, weights)

@@ -16,10 +16,10 @@ import jax.numpy as jnp
 from jax import Array
 
 from symphony.problem.errors import InputError
-from symphony.training.dependence import Graph, ancestors, checked
+from symphony.training.dependence import ParentLists, ancestors, checked
 
-GRID = {1: 2001, 2: 301, 3: 91}  # points for each dimension, by the number of dimensions
-REACH = 8.0  # of the grid, in deviations
+GRID_POINTS = {1: 2001, 2: 301, 3: 91}  # points for each dimension, by the number of dimensions
+GRID_DEVIATIONS = 8.0  # of the grid, in deviations
 
 Query = Mapping[int, Any]  # what is asked of a variable; g is the sum over them. See the nets for what a value is
 Evidence = Mapping[int, Any]  # what is known of a variable
@@ -30,7 +30,7 @@ class Net(Protocol):
     """What the estimators that sample ask of a net."""
 
     @property
-    def graph(self) -> Graph:
+    def graph(self) -> ParentLists:
         """Parents of each variable; readings are variables, too."""
 
     def known(self, query: Query, evidence: Evidence) -> dict[int, Array]:
@@ -68,7 +68,7 @@ class Net(Protocol):
 class DiscreteNet:
     """Variables with a few states each. A query gives g for each state of a variable; evidence is a state."""
 
-    parents: Graph
+    parents: ParentLists
     sizes: tuple[int, ...]  # how many states
 
     def __post_init__(self) -> None:
@@ -80,7 +80,7 @@ class DiscreteNet:
             )
 
     @property
-    def graph(self) -> Graph:
+    def graph(self) -> ParentLists:
         """Parents of each variable."""
         return self.parents
 
@@ -192,7 +192,7 @@ class DiscreteNet:
         return jax.nn.log_softmax(parameters[variable])[tuple(draws[u] for u in self.parents[variable])]
 
 
-class Linear(NamedTuple):
+class LinearParameters(NamedTuple):
     """Parameters of a `LinearNet`. Scales and degrees of freedom are logarithms."""
 
     bias: Array  # f[V]
@@ -210,21 +210,21 @@ class LinearNet:
     that of variable v is number v + V.
     """
 
-    parents: Graph
+    parents: ParentLists
 
     def __post_init__(self) -> None:
         checked(self.parents)
 
     @property
-    def graph(self) -> Graph:
+    def graph(self) -> ParentLists:
         """Parents of each variable, then of each reading."""
         return (*self.parents, *((v,) for v in range(len(self.parents))))
 
-    def draw_parameters(self, key: Array, freedom: float = 4.0) -> Linear:
+    def draw_parameters(self, key: Array, freedom: float = 4.0) -> LinearParameters:
         """Weights and biases about 1, deviations about 0.5."""
         count = len(self.parents)
         keys = jax.random.split(key, 4 + count)
-        return Linear(
+        return LinearParameters(
             1.0 + 0.3 * jax.random.normal(keys[0], (count,)),
             tuple(
                 jax.random.normal(keys[4 + v], (len(parents),)) / math.sqrt(max(len(parents), 1))
@@ -243,7 +243,7 @@ class LinearNet:
     def sample(
         self,
         key: Array,
-        parameters: Linear,
+        parameters: LinearParameters,
         samples: int,
         known: Evidence | None = None,
         only: Iterable[int] | None = None,
@@ -262,7 +262,7 @@ class LinearNet:
                 draws[v] = draws[v - count] + jnp.exp(parameters.spread[v - count]) * error
         return draws
 
-    def log_density(self, parameters: Linear, draws: Draws, only: Iterable[int] | None = None) -> Array:
+    def log_density(self, parameters: LinearParameters, draws: Draws, only: Iterable[int] | None = None) -> Array:
         """log p of some variables and readings (all, if not said) given their parents, summed [S]."""
         count = len(self.parents)
         total = jnp.zeros(())
@@ -279,14 +279,14 @@ class LinearNet:
         """g [S]."""
         return sum((factor * draws[v] for v, factor in query.items()), jnp.zeros(()))
 
-    def expected(self, parameters: Linear, query: Query, draws: Draws) -> Array:
+    def expected(self, parameters: LinearParameters, query: Query, draws: Draws) -> Array:
         """g [S], in the mean over the variables asked for, given their parents."""
         return sum((factor * self._centre(parameters, draws, v) for v, factor in query.items()), jnp.zeros(()))
 
     def reparameterised(
         self,
         key: Array,
-        parameters: Linear,
+        parameters: LinearParameters,
         query: Query,
         known: Evidence,
         samples: int,
@@ -297,23 +297,23 @@ class LinearNet:
         draws = self.sample(key, parameters, samples, known, only)
         return self.value(query, draws), self.log_density(parameters, draws, known.keys() & set(only))
 
-    def exact(self, parameters: Linear, query: Query, known: Evidence, only: Iterable[int]) -> Array:
+    def exact(self, parameters: LinearParameters, query: Query, known: Evidence, only: Iterable[int]) -> Array:
         """E[g | known], integrated over a grid of the noise of up to three variables."""
         only = set(only)
         latent = sorted(v for v in only if v < len(self.parents))
-        if len(latent) > max(GRID):
+        if len(latent) > max(GRID_POINTS):
             raise InputError(
                 f"the query depends on {len(latent)} variables, too many for a grid",
-                hint=f"ask for what depends on {max(GRID)} at most, or use `pathwise` with many samples",
+                hint=f"ask for what depends on {max(GRID_POINTS)} at most, or use `pathwise` with many samples",
             )
-        points = jnp.linspace(-REACH, REACH, GRID[len(latent)])
+        points = jnp.linspace(-GRID_DEVIATIONS, GRID_DEVIATIONS, GRID_POINTS[len(latent)])
         grid = [axis.ravel() for axis in jnp.meshgrid(*[points] * len(latent))]
         draws = self._moved(parameters, dict(zip(latent, grid, strict=True)))
         draws |= {v: jnp.broadcast_to(reading, grid[0].shape) for v, reading in known.items()}
         log_weight = self.log_density(parameters, draws, known.keys() & only) - 0.5 * sum(axis**2 for axis in grid)
         return mean_of(log_weight, self.value(query, draws))
 
-    def precision(self, parameters: Linear, latent: Sequence[int]) -> tuple[Array, Array]:
+    def precision(self, parameters: LinearParameters, latent: Sequence[int]) -> tuple[Array, Array]:
         """Inverse covariance of variables before any reading [L, L], and that times their mean [L]."""
         place = {v: number for number, v in enumerate(latent)}
         rows = jnp.eye(len(latent))
@@ -324,11 +324,11 @@ class LinearNet:
         pulled = rows.T * jnp.exp(-2 * parameters.scale[index])
         return pulled @ rows, pulled @ parameters.bias[index]
 
-    def _centre(self, parameters: Linear, draws: Draws, variable: int) -> Array:
+    def _centre(self, parameters: LinearParameters, draws: Draws, variable: int) -> Array:
         parts = zip(parameters.weights[variable], self.parents[variable], strict=True)
         return sum((weight * draws[parent] for weight, parent in parts), parameters.bias[variable])
 
-    def _moved(self, parameters: Linear, noise: Draws) -> Draws:
+    def _moved(self, parameters: LinearParameters, noise: Draws) -> Draws:
         """Values of variables, from standard normal noise."""
         draws: Draws = {}
         for v in sorted(noise):

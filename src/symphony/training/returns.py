@@ -23,17 +23,17 @@ from symphony.problem.errors import InputError
 from symphony.training.rollouts import Decisions
 
 GROUP, CRITIC, BOTH = "group", "critic", "both"  # what is expected: the mean over runs, what the critic says, or both
-UNIT = 32.0  # gang times: in jobs times so long, what runs of a scenario cost differs by about one
+COST_SCALE = 32.0  # gang times: in jobs times so long, what runs of a scenario cost differs by about one
 
 
-class Worth(eqx.Module):
+class Advantages(eqx.Module):
     """Of decisions [B, N]; 0 where there is none."""
 
     advantage: Array  # to one unit of spread for each scenario
     target: Array  # what the critic should have said
 
 
-def worth(d: Decisions, unit_s: Array, group: int, memory: float = 1.0, baseline: str = BOTH) -> Worth:
+def advantages(d: Decisions, unit_s: Array, group: int, memory: float = 1.0, baseline: str = BOTH) -> Advantages:
     """Advantages and the critic's targets. Runs of a scenario follow one another, `group` of them.
 
     `unit_s` [B]: the typical time of a gang. `memory`: share of a later surprise that is put
@@ -44,7 +44,7 @@ def worth(d: Decisions, unit_s: Array, group: int, memory: float = 1.0, baseline
     runs = d.time.shape[0]
     kept = d.kept
     time = jnp.where(kept, d.time, d.end[:, None])
-    unit = UNIT * unit_s
+    unit = COST_SCALE * unit_s
     cost = jnp.where(kept, d.cost, d.total[:, None]) / unit[:, None]
     total = d.total / unit
     # At the end there is nothing left to say.
@@ -85,4 +85,4 @@ def worth(d: Decisions, unit_s: Array, group: int, memory: float = 1.0, baseline
     # Scenarios differ in length and load by orders of magnitude; each counts alike.
     square = (advantage**2).reshape(runs // group, -1).sum(axis=1)
     spread = jnp.sqrt(square / jnp.maximum(kept.reshape(runs // group, -1).sum(axis=1), 1))
-    return Worth(advantage / jnp.repeat(jnp.maximum(spread, 1e-12), group)[:, None], target)
+    return Advantages(advantage / jnp.repeat(jnp.maximum(spread, 1e-12), group)[:, None], target)

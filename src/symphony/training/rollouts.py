@@ -18,31 +18,31 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.policies.features import Bend, Seen, bend
-from symphony.policies.learned import Learned, Memory, chosen
+from symphony.policies.features import FeatureJacobian, Features, feature_jacobian
+from symphony.policies.learned import Learned, Memory, action_at
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.problem.errors import InputError
 from symphony.scheduling.policy import Action, Observation, Policy
 from symphony.scheduling.state import Core
 from symphony.simulator.contention import ContentionModel
-from symphony.simulator.rollout import asked, begin, finished, observe, step
+from symphony.simulator.rollout import begin, decision_due, finished, observe, step
 from symphony.simulator.scenarios import ScenarioArrays, batch_axes
 from symphony.simulator.world import World
 from symphony.telemetry.tuning import Tuning
 
-MOST = 0.5  # of the runs that go on: when so many have come to a decision, the policy is asked
+MIN_WAITING_SHARE = 0.5  # of the runs that go on: when so many have come to a decision, the policy is asked
 COMPLETION, SLOWDOWN, MAKESPAN = "completion", "slowdown", "makespan"
 
 
 class Decision(eqx.Module):
     """What led to a decision, and which it was."""
 
-    seen: Seen
+    features: Features
     memory: Memory  # before it
     action: Array  # i32
-    chance: Array  # f: logarithm of its probability
+    log_prob: Array  # f: logarithm of its probability
     value: Array  # f: what the critic thought
-    bend: Bend | None  # how what was seen follows the filter's factors, if that is learned, too
+    jacobian: FeatureJacobian | None  # how what was seen follows the filter's factors, if that is learned, too
 
 
 class Decisions(eqx.Module):
@@ -62,7 +62,7 @@ class Decisions(eqx.Module):
         return jnp.arange(self.time.shape[1]) < self.count[:, None]
 
 
-class Recorder(Policy):
+class RecordingPolicy(Policy):
     """Decides as the learned policy does, and keeps in its state what led to the last decision."""
 
     learned: Learned
@@ -84,9 +84,9 @@ class Recorder(Policy):
         """As the policy does."""
         before, _ = state
         memory, said, chance, index, seen = self.learned.consider(key, before, observation)
-        looks = self.learned.network.sizes.looks
-        along = None if observation.background_slope is None else bend(observation, *looks)
-        return (memory, Decision(seen, before, index, chance, said.value, along)), chosen(seen, index)
+        looks = self.learned.network.sizes.counts
+        along = None if observation.background_slope is None else feature_jacobian(observation, *looks)
+        return (memory, Decision(seen, before, index, chance, said.value, along)), action_at(seen, index)
 
 
 def rates(objective: str, s: ScenarioArrays, core: Core) -> Array:
@@ -115,7 +115,7 @@ def roll_out(
     `axis` names the axis of trainings that are mapped side by side: their loops end together. If each ended by itself,
     every step would copy all that is kept.
     """
-    recorder = Recorder(learned)
+    recorder = RecordingPolicy(learned)
     axes = batch_axes(batch)
 
     def started(s: ScenarioArrays, key: Array) -> Any:
@@ -149,7 +149,7 @@ def roll_out(
         return counted(lambda world, s: ~finished(world, s), carry)
 
     def most_wait(carry: Any) -> Array:
-        return counted(asked, carry) >= MOST * going(carry)
+        return counted(decision_due, carry) >= MIN_WAITING_SHARE * going(carry)
 
     def quiet(state: Any) -> Any:
         carry, total, steps, _ = state
@@ -184,7 +184,7 @@ def roll_out(
     return Decisions(made, time, cost, count, world.now.total, total, stay_s), world
 
 
-def _blank(s: ScenarioArrays, recorder: Recorder, carry: Any) -> Decision:
+def _blank(s: ScenarioArrays, recorder: RecordingPolicy, carry: Any) -> Decision:
     """What a decision looks like; only its shape matters."""
     shown = observe(carry.world, s, False, carry.prepared)
     state, _ = recorder.decide(carry.key, (carry.policy_state, None), shown)

@@ -26,30 +26,35 @@ from jax import Array
 from symphony.evaluation.compare import Draw, scenario, slots_for
 from symphony.lowering.family import workload as drawn
 from symphony.policies import SUFFIX, Learned, Network, Sizes, named, save
-from symphony.policies.features import graphs
+from symphony.policies.features import graph_tables
 from symphony.policies.learned import STANDARD
 from symphony.problem import topologies
 from symphony.problem.errors import DataError, InputError
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Workload
 from symphony.simulator.contention import Bottleneck, ContentionModel
-from symphony.simulator.rollout import unannounced
+from symphony.simulator.rollout import without_arrivals
 from symphony.simulator.run import run_traces
 from symphony.simulator.scenarios import Disturbances, Scenario, ScenarioArrays, pick, stack
-from symphony.telemetry.tuning import Slopes
+from symphony.telemetry.tuning import BeliefSlopes
 from symphony.training.beliefs import NONE, slopes
-from symphony.training.returns import worth
+from symphony.training.device_sharding import DeviceSharding
+from symphony.training.returns import advantages
 from symphony.training.rollouts import COMPLETION, roll_out
-from symphony.training.sharing import Sharing
-from symphony.training.update import PPO, Method, learn, lesson, optimiser, rate
+from symphony.training.update import PPO, Method, learn, optimiser, rate, training_batch
 
 RIVALS = ("eft-belief", "dmda", "tetris")  # the best of them on each validation scenario is what is compared with
-VALIDATION, POOL = 1_000_000, 2_000_000  # first seeds; those below a million are left to whoever compares
-STEPS = 32  # of a run for each decision that is kept, at most; side by side, most are spent waiting for others
+FIRST_VALIDATION_SEED, FIRST_POOL_SEED = (
+    1_000_000,
+    2_000_000,
+)  # first seeds; those below a million are left to whoever compares
+MAX_STEPS_PER_DECISION = (
+    32  # of a run for each decision that is kept, at most; side by side, most are spent waiting for others
+)
 
 
 @dataclass(frozen=True)
-class Course:
+class ScenarioDistribution:
     """What is trained on, with one cluster: each scenario has one of the workloads, in turn, and a drawn load."""
 
     topology: Topology
@@ -66,7 +71,7 @@ class Course:
         """The scenario of a seed."""
         which = self.workloads[seed % len(self.workloads)]
         if isinstance(which, str):
-            said = _said(which)
+            said = _spec_options(which)
             which = drawn(
                 which,
                 self.topology,
@@ -80,7 +85,7 @@ class Course:
 
 
 @dataclass(frozen=True, eq=False)
-class Drawn:
+class TrainingScenarios:
     """The scenarios of a course."""
 
     pool: ScenarioArrays  # to learn from
@@ -92,7 +97,7 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Size:
+class RoundSize:
     """How much is run and looked at in a round."""
 
     pool: int = 256  # scenarios to draw from, of each cluster
@@ -100,12 +105,12 @@ class Size:
     group: int = 16  # runs of each
     validation: int = 40  # scenarios of each cluster, to look how good it is
     every: int = 10  # rounds between looks
-    memory: float = 0.5  # see `returns.worth`
+    memory: float = 0.5  # see `returns.advantages`
     easy: int = 0  # rounds of a curriculum, from the least loaded quarter of the pool to all of it
 
 
 @dataclass(frozen=True)
-class Round:
+class TrainingRound:
     """What is told after a round."""
 
     number: int
@@ -117,10 +122,10 @@ class Round:
     against: float | None  # mean completion time over that of the best rival, on validation scenarios
 
 
-ROUND = Size()
+DEFAULT_SIZE = RoundSize()
 
 
-class Position(eqx.Module):
+class TrainingState(eqx.Module):
     """Where a training stands."""
 
     network: Network
@@ -139,7 +144,7 @@ def train(
     patience: int | None = None,
     start: Learned | None = None,
     sizes: Sizes = STANDARD,
-    size: Size = ROUND,
+    size: RoundSize = DEFAULT_SIZE,
     method: Method = PPO,
     objective: str = COMPLETION,
     telemetry_gradient: str = NONE,
@@ -148,16 +153,16 @@ def train(
     devices: Sequence[jax.Device] | None = None,
     contention: ContentionModel | None = None,
     rivals: Sequence[str] = RIVALS,
-    drawn_before: Sequence[Drawn] = (),
-    tell: Callable[[Round], None] | None = None,
+    drawn_before: Sequence[TrainingScenarios] = (),
+    tell: Callable[[TrainingRound], None] | None = None,
     look: Callable[[int, Network], None] | None = None,
-) -> tuple[Learned, list[Round]]:
+) -> tuple[Learned, list[TrainingRound]]:
     """Train a policy. Returns the weights that did best on validation scenarios, and what was told of each round.
 
     Rounds take the clusters in turn, and scenarios the workloads; families are drawn with a load between `loads` and so
-    many `jobs`, unless their specs say it (`alike`: then they have rounds of their own). It ends after so many `rounds`
-    or `minutes`, or `patience` looks at the validation scenarios that found nothing better; the best of the `rivals` on
-    each is what is compared with.
+    many `jobs`, unless their specs say it (`grouped_by_jobs`: then they have rounds of their own). It ends after so
+    many `rounds` or `minutes`, or `patience` looks at the validation scenarios that found nothing better; the best of
+    the `rivals` on each is what is compared with.
     `checkpoint` is a folder: where it holds a training of the same settings, that goes on. Whoever trains several times
     on the same scenarios, or on other scenarios on each cluster, gives what `draw` made (`drawn_before`; rounds take
     them in turn, and one may be there several times). With a `telemetry_gradient` the loss
@@ -170,34 +175,34 @@ def train(
     clusters = (topology,) if isinstance(topology, str | Topology) else tuple(topology)
     several = (workload,) if isinstance(workload, str | Workload) or callable(workload) else tuple(workload)
     courses = [
-        Course(topologies.topology(x) if isinstance(x, str) else x, some, loads, jobs, disturbances)
-        for some in alike(several)
+        ScenarioDistribution(topologies.topology(x) if isinstance(x, str) else x, some, loads, jobs, disturbances)
+        for some in grouped_by_jobs(several)
         for x in clusters
     ]
     contention = contention or Bottleneck()
     draws = list(drawn_before) or [draw(course, size, method, contention, rivals) for course in courses]
     kinds = list({id(x): x for x in draws}.values())
-    position = begun(start.network if start is not None else Network(jax.random.key(seed), sizes), method)
-    history: list[Round] = []
+    position = initial_state(start.network if start is not None else Network(jax.random.key(seed), sizes), method)
+    history: list[TrainingRound] = []
     best = (float("inf"), position.network)  # how good, and which
     folder = None if checkpoint is None else Path(checkpoint)
     begins = None if start is None else _digest(start.network)
     settings = _settings(courses, rounds, sizes, size, method, objective, telemetry_gradient, seed, begins)
     if folder is not None:
-        position, history, best = _resume(folder, settings, position, best)
-    sharing = Sharing(min(size.scenarios, size.pool) * size.group, devices)
-    position = sharing.everywhere(position)
+        position, history, best = _read_checkpoint(folder, settings, position, best)
+    sharing = DeviceSharding(min(size.scenarios, size.pool) * size.group, devices)
+    position = sharing.replicate(position)
 
     def lesson_of(number: int) -> tuple[Any, ...]:
         """What a round is called with, after where the training stands."""
         now = draws[number % len(draws)]
-        batch = sharing.out(pick(now.pool, taken(now, size, seed, number)))
+        batch = sharing.shard(pick(now.pool, round_scenarios(now, size, seed, number)))
         key = jax.random.fold_in(jax.random.key(seed), number)
         return batch, key, rate(method, number, rounds), contention, objective, now.keep, size, method, sloped
 
     def looked(network: Network) -> float:
         policy = Learned(network)
-        return float(np.mean([compared(kind, policy, contention).mean() for kind in kinds]))
+        return float(np.mean([compare_with_rivals(kind, policy, contention).mean() for kind in kinds]))
 
     with ThreadPoolExecutor(1) as beside:
         # Weights that are trained on are the best until something is better.
@@ -206,30 +211,30 @@ def train(
     if before is not None and start is not None:
         best = (before.result(), start.network)
     for number in range(len(history), rounds):
-        if time.perf_counter() - began > 60 * minutes or _tired(history, patience):
+        if time.perf_counter() - began > 60 * minutes or _out_of_patience(history, patience):
             break
         since = time.perf_counter()
         run = programs[kinds.index(draws[number % len(draws)])]
         position, figures = run(position, *lesson_of(number))
-        position = sharing.everywhere(position)  # where it is, as a rule
+        position = sharing.replicate(position)  # where it is, as a rule
         seen = {name: float(value) for name, value in figures.items()}
         against = None
         if (number + 1) % size.every == 0 or number + 1 == rounds:
-            against = looked(network := sharing.back(position.network))
+            against = looked(network := sharing.gather(position.network))
             if against < best[0]:
                 best = (against, network)
         passed = time.perf_counter() - since
-        history.append(after(history, passed, seen, against))
+        history.append(round_summary(history, passed, seen, against))
         if folder is not None and against is not None:
-            _keep(folder, settings, position, history, best)
+            _write_checkpoint(folder, settings, position, history, best)
         if look is not None and against is not None:
-            look(len(history), sharing.back(position.network))
+            look(len(history), sharing.gather(position.network))
         if tell is not None:
             tell(history[-1])
-    return Learned(best[1] if best[0] < float("inf") else sharing.back(position.network)), history
+    return Learned(best[1] if best[0] < float("inf") else sharing.gather(position.network)), history
 
 
-def alike(workloads: Sequence[str | Workload | Draw]) -> list[tuple[str | Workload | Draw, ...]]:
+def grouped_by_jobs(workloads: Sequence[str | Workload | Draw]) -> list[tuple[str | Workload | Draw, ...]]:
     """Workloads that run side by side: those whose specs say the same number of jobs, or do not say it.
 
     All runs of a round take as much memory and time as the largest: few jobs of many gangs beside many jobs of few
@@ -237,41 +242,45 @@ def alike(workloads: Sequence[str | Workload | Draw]) -> list[tuple[str | Worklo
     """
     found: dict[str | None, list[str | Workload | Draw]] = {}
     for which in workloads:
-        said = _said(which).get("jobs") if isinstance(which, str) else None
+        said = _spec_options(which).get("jobs") if isinstance(which, str) else None
         found.setdefault(said, []).append(which)
     return [tuple(some) for some in found.values()]
 
 
-def _said(spec: str) -> dict[str, str]:
+def _spec_options(spec: str) -> dict[str, str]:
     """What a family's spec says of its jobs and their load."""
     parts = [part.partition("=") for part in spec.partition("?")[2].split("&")]
     return {name: value for name, _, value in parts}
 
 
 def draw(
-    course: Course,
-    size: Size,
+    course: ScenarioDistribution,
+    size: RoundSize,
     method: Method,
     contention: ContentionModel,
     rivals: Sequence[str] = RIVALS,
     each: Callable[..., Iterable[Scenario]] = map,
-) -> Drawn:
+) -> TrainingScenarios:
     """Draw the scenarios of a course (by `each`: `map`, or that of a pool of processes), and run the rivals on those
     that are not learned from."""
-    pool = list(each(course.scenario, range(POOL, POOL + size.pool)))
-    order = np.argsort([course.load(POOL + number) for number in range(size.pool)], kind="stable")
-    held = list(each(course.scenario, range(VALIDATION, VALIDATION + size.validation)))
+    pool = list(each(course.scenario, range(FIRST_POOL_SEED, FIRST_POOL_SEED + size.pool)))
+    order = np.argsort([course.load(FIRST_POOL_SEED + number) for number in range(size.pool)], kind="stable")
+    held = list(each(course.scenario, range(FIRST_VALIDATION_SEED, FIRST_VALIDATION_SEED + size.validation)))
     gangs = max(sum(len(s.workload.graphs[job.graph].all_gangs) for job in s.workload.jobs) for s in pool)
     validation = stack(held)
-    best = np.min([_stay_s(held, validation, named(name), contention) for name in rivals], axis=0)
+    best = np.min([_mean_completion_s(held, validation, named(name), contention) for name in rivals], axis=0)
     # A third more than there are gangs: for those that are preempted, and for waiting.
-    return Drawn(stack(pool), held, validation, best, -(-int(1.3 * gangs) // method.unroll) * method.unroll, order)
+    return TrainingScenarios(
+        stack(pool), held, validation, best, -(-int(1.3 * gangs) // method.unroll) * method.unroll, order
+    )
 
 
-def after(history: Sequence[Round], seconds: float, figures: Mapping[str, float], against: float | None) -> Round:
+def round_summary(
+    history: Sequence[TrainingRound], seconds: float, figures: Mapping[str, float], against: float | None
+) -> TrainingRound:
     """What is told of the round that followed those, and took so long."""
     last = history[-1] if history else None
-    return Round(
+    return TrainingRound(
         number=len(history),
         seconds=(last.seconds if last else 0.0) + seconds,
         decisions=(last.decisions if last else 0) + int(figures["decisions"]),
@@ -282,72 +291,72 @@ def after(history: Sequence[Round], seconds: float, figures: Mapping[str, float]
     )
 
 
-def taken(now: Drawn, size: Size, seed: int, number: int) -> np.ndarray:
+def round_scenarios(now: TrainingScenarios, size: RoundSize, seed: int, number: int) -> np.ndarray:
     """Which scenarios of the pool a round runs [runs], each as often as a group is large."""
     many = min(size.scenarios, size.pool)
-    known = now.order[: _open(number, size)]
+    known = now.order[: _open_pool_size(number, size)]
     chosen = np.random.default_rng([seed, number, 4]).choice(known, many, replace=len(known) < many)
     return np.repeat(chosen, size.group)
 
 
-def begun(network: Network, method: Method) -> Position:
+def initial_state(network: Network, method: Method) -> TrainingState:
     """A training before its first round. Without weak types, which would make the second round compile again."""
-    position = Position(network, optimiser(method).init(eqx.filter(network, eqx.is_inexact_array)))
+    position = TrainingState(network, optimiser(method).init(eqx.filter(network, eqx.is_inexact_array)))
     return jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype) if eqx.is_array(x) else x, position)
 
 
-def compared(now: Drawn, policy: Learned, contention: ContentionModel) -> np.ndarray:
+def compare_with_rivals(now: TrainingScenarios, policy: Learned, contention: ContentionModel) -> np.ndarray:
     """Mean completion time over that of the best rival, on each validation scenario."""
-    return _stay_s(now.held, now.validation, policy, contention) / now.rivals
+    return _mean_completion_s(now.held, now.validation, policy, contention) / now.rivals
 
 
-def _open(number: int, size: Size) -> int:
+def _open_pool_size(number: int, size: RoundSize) -> int:
     """How many scenarios of the pool, the least loaded first, a round draws from."""
     if number >= size.easy:
         return size.pool
     return max(1, int(size.pool * (0.25 + 0.75 * number / size.easy)))
 
 
-def _tired(history: list[Round], patience: int | None) -> bool:
+def _out_of_patience(history: list[TrainingRound], patience: int | None) -> bool:
     """Whether that many looks have passed since the best."""
     looks = [told.against for told in history if told.against is not None]
     return patience is not None and len(looks) > patience and min(looks[-patience:]) > min(looks)
 
 
 def one_round(
-    position: Position,
+    position: TrainingState,
     batch: ScenarioArrays,
     key: Array,
     rate: Array,
     contention: ContentionModel,
     objective: str,
     keep: int,
-    size: Size,
+    size: RoundSize,
     method: Method,
-    sloped: Slopes | None,
+    sloped: BeliefSlopes | None,
     axis: str | None = None,
-) -> tuple[Position, dict[str, Array]]:
+) -> tuple[TrainingState, dict[str, Array]]:
     """Run, judge, learn. `axis`: of trainings side by side, see `roll_out`."""
     runs = batch.phases.shape[0]
     first, second = jax.random.split(key)
     keys = jax.random.split(first, runs)
     policy = Learned(position.network, draws=True, slopes=sloped)
-    decisions, _ = roll_out(batch, policy, keys, contention, objective, keep, STEPS * keep, axis)
+    decisions, _ = roll_out(batch, policy, keys, contention, objective, keep, MAX_STEPS_PER_DECISION * keep, axis)
     each = jax.tree.map(lambda x: x[:: size.group], batch.workload)
-    told = jax.vmap(lambda w: graphs(batch.topology, unannounced(w)))(each)
-    judged = worth(decisions, told.scale.repeat(size.group), size.group, size.memory, method.baseline)
-    stretches = lesson(decisions, judged.advantage, judged.target, method.unroll, size.group)
+    told = jax.vmap(lambda w: graph_tables(batch.topology, without_arrivals(w)))(each)
+    judged = advantages(decisions, told.scale.repeat(size.group), size.group, size.memory, method.baseline)
+    stretches = training_batch(decisions, judged.advantage, judged.target, method.unroll, size.group)
     network, state, figures = learn(
         position.network, position.optimiser, batch.topology, told, stretches, second, method, rate
     )
     figures |= {"decisions": decisions.count.sum(), "stay_s": decisions.stay_s.mean()}
-    return Position(network, state), figures
+    return TrainingState(network, state), figures
 
 
 _round: Any = eqx.filter_jit(one_round)  # compiled once for all rounds, and for all trainings of this shape
 
 
-def _compiled(calls: Sequence[tuple[Any, ...]]) -> list[Callable[..., tuple[Position, dict[str, Array]]]]:
+def _compiled(calls: Sequence[tuple[Any, ...]]) -> list[Callable[..., tuple[TrainingState, dict[str, Array]]]]:
     """A program for each call of a round. Several are compiled side by side: on an accelerator, each takes a minute."""
     forms = [str(jax.tree.map(lambda x: x.shape if eqx.is_array(x) else x, call)) for call in calls]
     several = dict(zip(forms, calls, strict=True))
@@ -359,14 +368,16 @@ def _compiled(calls: Sequence[tuple[Any, ...]]) -> list[Callable[..., tuple[Posi
     return [programs[form] for form in forms]
 
 
-def _stay_s(held: list[Scenario], batch: ScenarioArrays, policy: Any, contention: ContentionModel) -> np.ndarray:
+def _mean_completion_s(
+    held: list[Scenario], batch: ScenarioArrays, policy: Any, contention: ContentionModel
+) -> np.ndarray:
     """Mean completion time of each scenario."""
     traces, _ = run_traces(batch, held, policy, contention=contention, record_log=False)
     worlds = [trace.carry.world for trace in traces]
     return np.asarray([float(w.completion_sum.total) / max(int(w.core.jobs_done), 1) for w in worlds])
 
 
-def _settings(courses: list[Course], *others: Any) -> str:
+def _settings(courses: list[ScenarioDistribution], *others: Any) -> str:
     """What a training must have in common with one whose checkpoint it goes on from."""
     course = courses[0]
     what = [x if isinstance(x, str) else repr(x)[:200] for each in courses for x in each.workloads]
@@ -381,7 +392,9 @@ def _digest(network: Network) -> str:
     return hashlib.sha256(b"".join(np.asarray(x).tobytes() for x in leaves)).hexdigest()
 
 
-def _keep(folder: Path, settings: str, position: Position, history: list[Round], best: tuple[float, Network]) -> None:
+def _write_checkpoint(
+    folder: Path, settings: str, position: TrainingState, history: list[TrainingRound], best: tuple[float, Network]
+) -> None:
     """Write a checkpoint: all of it beside the old one, which then makes way."""
     folder.mkdir(parents=True, exist_ok=True)
     head = {"settings": settings, "best": best[0], "history": [asdict(x) for x in history]}
@@ -393,9 +406,9 @@ def _keep(folder: Path, settings: str, position: Position, history: list[Round],
     save(folder / f"best{SUFFIX}", best[1], {"against the best rival": best[0], "rounds": len(history)})
 
 
-def _resume(
-    folder: Path, settings: str, position: Position, best: tuple[float, Network]
-) -> tuple[Position, list[Round], tuple[float, Network]]:
+def _read_checkpoint(
+    folder: Path, settings: str, position: TrainingState, best: tuple[float, Network]
+) -> tuple[TrainingState, list[TrainingRound], tuple[float, Network]]:
     """What a checkpoint holds, or what is given if there is none."""
     path = folder / "training"
     if not path.exists():
@@ -414,4 +427,4 @@ def _resume(
             raise DataError(
                 f"it is no checkpoint ({error})", where=str(path), hint="remove it to start afresh"
             ) from None
-    return position, [Round(**x) for x in head["history"]], (head["best"], network)
+    return position, [TrainingRound(**x) for x in head["history"]], (head["best"], network)

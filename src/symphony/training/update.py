@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import optax
 from jax import Array
 
-from symphony.policies.features import Graphs
-from symphony.policies.learned import Memory, Network, Said
+from symphony.policies.features import GraphTables
+from symphony.policies.learned import Memory, Network, PolicyOutput
 from symphony.problem.arrays import TopologyArrays
 from symphony.training.returns import BOTH, CRITIC
 from symphony.training.rollouts import Decision, Decisions
@@ -39,7 +39,7 @@ PPO = Method()
 A2C = Method(rate=5e-3, epochs=1, clip=float("inf"), baseline=CRITIC)
 
 
-class Lesson(eqx.Module):
+class TrainingBatch(eqx.Module):
     """Stretches of runs to learn from [C], each of U decisions."""
 
     made: Decision  # [C, U]
@@ -49,7 +49,7 @@ class Lesson(eqx.Module):
     scenario: Array  # i32[C]: of which scenario
 
 
-def lesson(decisions: Decisions, advantage: Array, target: Array, unroll: int, group: int) -> Lesson:
+def training_batch(decisions: Decisions, advantage: Array, target: Array, unroll: int, group: int) -> TrainingBatch:
     """Runs, `group` of each scenario, cut into stretches."""
     runs, many = advantage.shape
 
@@ -57,15 +57,15 @@ def lesson(decisions: Decisions, advantage: Array, target: Array, unroll: int, g
         return x.reshape(-1, unroll, *x.shape[2:])
 
     made, kept, advantage, target = jax.tree.map(cut, (decisions.made, decisions.kept, advantage, target))
-    return Lesson(made, kept, advantage, target, (jnp.arange(runs) // group).repeat(many // unroll))
+    return TrainingBatch(made, kept, advantage, target, (jnp.arange(runs) // group).repeat(many // unroll))
 
 
-def replay(network: Network, t: TopologyArrays, factors: Array, nodes: Array, made: Decision) -> Said:
+def replay(network: Network, t: TopologyArrays, factors: Array, nodes: Array, made: Decision) -> PolicyOutput:
     """What the network says now to decisions in a row [U], with the memory that it had before the first.
 
     `factors` are those of the filter when they were made; what was seen is what the present ones would have shown.
     """
-    seen = made.seen if made.bend is None else made.seen.bent(made.bend, network.factors - factors)
+    seen = made.features if made.jacobian is None else made.features.perturbed(made.jacobian, network.factors - factors)
     embedded = network.embed(t, nodes, seen)
 
     def remember(memory: Memory, scene: Array) -> tuple[Memory, Array]:
@@ -73,11 +73,11 @@ def replay(network: Network, t: TopologyArrays, factors: Array, nodes: Array, ma
         return memory, memory.hidden
 
     _, hidden = jax.lax.scan(remember, jax.tree.map(lambda x: x[0], made.memory), embedded.scene)
-    return network.judge(seen, embedded, hidden)
+    return network.score_actions(seen, embedded, hidden)
 
 
 def loss(
-    network: Network, t: TopologyArrays, graphs: Graphs, lesson: Lesson, method: Method, factors: Array
+    network: Network, t: TopologyArrays, graphs: GraphTables, lesson: TrainingBatch, method: Method, factors: Array
 ) -> tuple[Array, dict[str, Array]]:
     """What is to be made small, and figures to watch. `factors`: of the filter, in those runs."""
     nodes = jax.vmap(network.encode)(graphs)[lesson.scenario]
@@ -88,9 +88,9 @@ def loss(
     def mean(x: Array) -> Array:
         return jnp.where(kept, x, 0).sum() / many
 
-    chance = jnp.take_along_axis(said.chances, made.action[..., None], axis=-1)[..., 0]
-    entropy = -(jnp.exp(said.chances) * said.chances).sum(axis=-1)
-    ratio = jnp.exp(jnp.where(kept, chance - made.chance, 0))
+    chance = jnp.take_along_axis(said.log_probs, made.action[..., None], axis=-1)[..., 0]
+    entropy = -(jnp.exp(said.log_probs) * said.log_probs).sum(axis=-1)
+    ratio = jnp.exp(jnp.where(kept, chance - made.log_prob, 0))
     clipped = jnp.clip(ratio, 1 - method.clip, 1 + method.clip)
     gain = mean(jnp.minimum(ratio * lesson.advantage, clipped * lesson.advantage))
     error = mean(optax.huber_loss(said.value, lesson.target))
@@ -117,8 +117,8 @@ def learn(
     network: Network,
     state: Any,
     t: TopologyArrays,
-    graphs: Graphs,
-    lesson: Lesson,
+    graphs: GraphTables,
+    lesson: TrainingBatch,
     key: Array,
     method: Method,
     rate: Array,

@@ -18,13 +18,13 @@ from symphony.engines.worker import pickled, unpickled
 pytest.importorskip("ray", reason="Ray is not installed: make install-dev")
 
 from symphony.engines.ray import actor
-from symphony.engines.ray.actor import Slot
+from symphony.engines.ray.actor import SlotActor
 
 
 @pytest.fixture
-def slot(monkeypatch: pytest.MonkeyPatch) -> Slot:
+def slot(monkeypatch: pytest.MonkeyPatch) -> SlotActor:
     monkeypatch.setattr(actor.sys, "path", list(actor.sys.path))
-    return Slot(("/not there",), "/not there", {})
+    return SlotActor(("/not there",), "/not there", {})
 
 
 def item(
@@ -42,7 +42,7 @@ def refer(value: Any) -> int | None:
     return 0 if isinstance(value, Input) else None
 
 
-def test_kernels_of_a_message_are_answered_in_order_and_fail_alone(slot: Slot) -> None:
+def test_kernels_of_a_message_are_answered_in_order_and_fail_alone(slot: SlotActor) -> None:
     def invert(x):
         return 1 / x
 
@@ -55,7 +55,7 @@ def test_kernels_of_a_message_are_answered_in_order_and_fail_alone(slot: Slot) -
     assert (second.step, second.type) == ("call", "ZeroDivisionError")
 
 
-def test_large_values_are_apart_and_read_by_place(slot: Slot) -> None:
+def test_large_values_are_apart_and_read_by_place(slot: SlotActor) -> None:
     def zeros(size):
         return np.zeros(size)
 
@@ -74,7 +74,7 @@ def test_large_values_are_apart_and_read_by_place(slot: Slot) -> None:
     assert unpickled(found.value[0], []) == 7_000  # type: ignore[union-attr]
 
 
-def test_a_job_does_not_find_what_the_one_before_it_changed(slot: Slot, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_does_not_find_what_the_one_before_it_changed(slot: SlotActor, monkeypatch: pytest.MonkeyPatch) -> None:
     def change():
         os.environ["LEFT_BEHIND"] = "yes"
 
@@ -88,7 +88,7 @@ def test_a_job_does_not_find_what_the_one_before_it_changed(slot: Slot, monkeypa
 
 
 def test_what_a_kernel_writes_is_kept_where_it_can_be_and_goes_to_rays_log_elsewhere(
-    slot: Slot, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    slot: SlotActor, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def talk(text):
         print(text)
@@ -102,7 +102,7 @@ def test_what_a_kernel_writes_is_kept_where_it_can_be_and_goes_to_rays_log_elsew
     assert sys.stdout is before
 
 
-def sizes(made: actor.Parts) -> list[tuple[int, int]]:
+def sizes(made: actor.ObjectParts) -> list[tuple[int, int]]:
     return [(n, len(head) + sum(memoryview(b).nbytes for b in buffers)) for n, (head, buffers) in enumerate(made)]
 
 
@@ -110,4 +110,4 @@ def test_the_last_words_of_a_process_are_in_its_log(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(os, "readlink", lambda _: str(tmp_path / "worker-own-1.err"))
     (tmp_path / "worker-ab-12.err").write_text(":job_id:1\n*** SIGBUS received at time=1 on cpu 0 ***\nmore\n")
     (tmp_path / "worker-ab-13.err").write_text("it said: *** SIGBUS received\n")
-    assert [actor._last_words(process) for process in (12, 13, 14)] == ["SIGBUS", "", ""]
+    assert [actor._signal_in_log(process) for process in (12, 13, 14)] == ["SIGBUS", "", ""]

@@ -62,10 +62,10 @@ def test_a_machine_that_goes_takes_its_work_along_and_may_come_back(nodes: Any, 
 def _as_soon_as_one_comes_up(monkeypatch: pytest.MonkeyPatch) -> RayEngine:
     """An engine that waits for its actors no longer than it takes one to start here: seconds, on a busy machine."""
     for seconds in (2.0, 6.0, 18.0):
-        monkeypatch.setattr("symphony.engines.ray.slots.START_S", seconds)
+        monkeypatch.setattr("symphony.engines.ray.slots.ACTOR_START_TIMEOUT_S", seconds)
         with suppress(sy.EngineError):
             return RayEngine()
-    monkeypatch.setattr("symphony.engines.ray.slots.START_S", 60.0)
+    monkeypatch.setattr("symphony.engines.ray.slots.ACTOR_START_TIMEOUT_S", 60.0)
     return RayEngine()
 
 
@@ -74,7 +74,7 @@ def test_a_device_whose_resources_others_hold_comes_up_when_they_let_go(
 ) -> None:
     only = machines.discovered({"m2": machines.machines()["m2"]})
     first = RayEngine(topology=only)
-    monkeypatch.setattr("symphony.engines.ray.slots.START_S", 2.0)
+    monkeypatch.setattr("symphony.engines.ray.slots.ACTOR_START_TIMEOUT_S", 2.0)
     try:
         with pytest.raises(sy.EngineError, match=r"no device came up.*does other work hold"):
             RayEngine(topology=only)

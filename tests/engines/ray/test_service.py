@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import symphony as sy
-from symphony.service.outputs import NEW_RUN
+from symphony.service.outputs import NEW_RUN_MARK
 from tests.cli.command import symphony
 from tests.service.places import SECONDS, wait_until
 from tests.service.serve_process import Serve
@@ -91,7 +91,7 @@ def test_what_runs_on_other_machines_is_heard_through_a_folder_that_all_reach(no
             os.kill(int(wrote()[1].split()[2]), signal.SIGKILL)
             job.result(SECONDS)
             steps = [text.split()[1] if text.startswith("step") else text for text in wrote()]
-            assert steps == ["1", "2", NEW_RUN, "3", "4"]
+            assert steps == ["1", "2", NEW_RUN_MARK, "3", "4"]
     finally:
         serving.process.kill()
 

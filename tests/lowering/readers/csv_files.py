@@ -7,7 +7,7 @@ import gzip
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from symphony.lowering.readers.reading import HEAD_BYTES, Collector, Format, Reading
+from symphony.lowering.readers.reading import HEAD_BYTES, Collector, FileContents, Format
 from symphony.problem.errors import SymphonyError
 
 
@@ -47,7 +47,7 @@ def check_cut(known: Format, path: Path, folder: Path, table: str, **options: ob
         short.write_bytes(whole[:cut])
         for strict in (False, True):
             reading = _attempt(known, short, strict, options)
-            if isinstance(reading, Reading):
+            if isinstance(reading, FileContents):
                 lines = [line for line in whole[:cut].decode().split("\n")[1:] if line]
                 left_out = [problem for problem in reading.problems if str(short) in problem.where]
                 assert len(reading.tables[table]) + len(left_out) == len(lines), (cut, strict)
@@ -72,7 +72,7 @@ def _cuts(whole: bytes) -> Iterator[int]:
     yield from (end // 3, end // 2, end - 40, end - 3, end - 1)
 
 
-def _attempt(known: Format, path: Path, strict: bool, options: dict[str, object]) -> Reading | SymphonyError:
+def _attempt(known: Format, path: Path, strict: bool, options: dict[str, object]) -> FileContents | SymphonyError:
     try:
         return known.read(path, Collector(strict=strict), **options)
     except SymphonyError as error:

@@ -6,14 +6,14 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from symphony.lowering.readers.reading import Collector, Reading, read_bytes
+from symphony.lowering.readers.reading import Collector, FileContents, read_bytes
 from symphony.problem.errors import DataError, SymphonyError
 
-Read = Callable[[Path, Collector], Reading]
+Read = Callable[[Path, Collector], FileContents]
 
 
 def try_all(read: Read, file: Path, *, ask: Path | None = None, times: int = 8) -> int:
-    """Read a file cut off and spoilt in many ways; anything but a `Reading` or a `SymphonyError` fails the test.
+    """Read a file cut off and spoilt in many ways; anything but a `FileContents` or a `SymphonyError` fails the test.
 
     `ask`: what is read, if that is the folder of the file. Gives how many of the damaged files were refused.
     """

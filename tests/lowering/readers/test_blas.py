@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from symphony.lowering.readers import blas
-from symphony.lowering.readers.reading import Collector, Reading, read_bytes, read_head
+from symphony.lowering.readers.reading import Collector, FileContents, read_bytes, read_head
 from symphony.problem.errors import DataError
 from tests.data import data
 from tests.lowering.readers.damaged import try_all, write
@@ -20,7 +20,7 @@ SMALL = "Size,runIndex,time(us)\n" + "".join(
 )
 
 
-def read(path: Path, *, strict: bool = True) -> Reading:
+def read(path: Path, *, strict: bool = True) -> FileContents:
     return blas.read(path, Collector(strict=strict))
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from symphony.lowering.readers import dagbench
-from symphony.lowering.readers.reading import Collector, Reading, read_head
+from symphony.lowering.readers.reading import Collector, FileContents, read_head
 from symphony.problem.errors import DataError
 from symphony.problem.runnable import check_graphs
 from symphony.problem.topology import RACK
@@ -43,7 +43,7 @@ SMALL: dict[str, Any] = {
 }
 
 
-def read(path: Path, *, strict: bool = True, **options: Any) -> Reading:
+def read(path: Path, *, strict: bool = True, **options: Any) -> FileContents:
     return dagbench.read(path, Collector(strict=strict), **options)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from symphony.lowering.readers.gavel import FORMATS, read_jobs, read_pairs, read_rates
+from symphony.lowering.readers.gavel import GAVEL_FORMATS, read_jobs, read_pairs, read_rates
 from symphony.lowering.readers.reading import Collector
 from symphony.problem.errors import DataError, WorkloadError
 from symphony.problem.runnable import check_feasible, critical_path_s
@@ -29,7 +29,7 @@ JOBS = "job,model,batch_size,total_steps,num_gpus,priority_weight,arrival_s"
 
 def test_rates() -> None:
     path = data("gavel", "isolated_throughput.csv")
-    assert sniffed(FORMATS, path) == ["gavel-rates"]
+    assert sniffed(GAVEL_FORMATS, path) == ["gavel-rates"]
     reading = read_rates(path, Collector())
     assert len(reading.tables["rates"]) == 492
     assert len(reading.kernels) == 26 + 3 * 19  # one GPU, and 2, 4, 8
@@ -81,7 +81,7 @@ def test_rates_of_spread_placements() -> None:
 
 def test_pairs() -> None:
     path = data("gavel", "colocated_pairs.csv")
-    assert sniffed(FORMATS, path) == ["gavel-pairs"]
+    assert sniffed(GAVEL_FORMATS, path) == ["gavel-pairs"]
     reading = read_pairs(path, Collector())
     pairs = reading.tables["pairs"]
     assert Counter(row["gpu"] for row in pairs) == {"v100": 279, "p100": 279, "k80": 279}
@@ -112,7 +112,7 @@ def test_a_pair_counts_once_and_its_mark_must_agree(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("name", "count"), TRACES.items())
 def test_job_lists(name: str, count: int) -> None:
     path = data("gavel", "traces", name)
-    assert sniffed(FORMATS, path) == ["gavel-jobs"]
+    assert sniffed(GAVEL_FORMATS, path) == ["gavel-jobs"]
     reading = read_jobs(path, Collector())
     assert len(reading.jobs) == len(reading.tables["jobs"]) == count
     rates = {
@@ -149,7 +149,7 @@ def test_a_job_of_the_published_case_takes_its_steps_over_its_rate() -> None:
 
 def test_gangs_that_nobody_measured_are_reported_or_scaled() -> None:
     path = data("gavel", "traces", PHILLY)
-    assert sniffed(FORMATS, path) == ["gavel-jobs"]
+    assert sniffed(GAVEL_FORMATS, path) == ["gavel-jobs"]
     with pytest.raises(DataError, match="line 43: Recommendation/512/x4 has no measured rate"):
         read_jobs(path, Collector())
     kept = read_jobs(path, Collector(strict=False))
@@ -236,4 +236,4 @@ def test_rates_that_are_not_there(tmp_path: Path) -> None:
 )
 def test_cut_files(tmp_path: Path, name: str, table: str, parts: tuple[str, ...]) -> None:
     options = {"rates": str(data("gavel", "isolated_throughput.csv"))} if name == "gavel-jobs" else {}
-    check_cut(by_name(FORMATS, name), data("gavel", *parts), tmp_path, table, **options)
+    check_cut(by_name(GAVEL_FORMATS, name), data("gavel", *parts), tmp_path, table, **options)

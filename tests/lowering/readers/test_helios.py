@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from symphony.lowering.readers.helios import FORMATS, read_sizes, read_state
+from symphony.lowering.readers.helios import HELIOS_FORMATS, read_sizes, read_state
 from symphony.lowering.readers.reading import Collector
 from symphony.problem.errors import DataError
 from tests.data import data
@@ -16,7 +16,7 @@ STATE = "vc,time,running_gpujob_num,pending_gpujob_num,total_gpu_num,running_gpu
 
 def test_state() -> None:
     path = data("helios", "earth_vc_state_10min.csv.gz")
-    assert sniffed(FORMATS, path) == ["helios-state"]
+    assert sniffed(HELIOS_FORMATS, path) == ["helios-state"]
     reading = read_state(path, Collector())
     rows = reading.tables["state"]
     assert len(rows) == len(records(path)) == 13 * 31 * 144  # virtual clusters, days of May, tenths of an hour
@@ -31,7 +31,7 @@ def test_state() -> None:
 
 def test_sizes() -> None:
     path = data("helios", "earth_gpus_per_vc_daily.csv")
-    assert sniffed(FORMATS, path) == ["helios-sizes"]
+    assert sniffed(HELIOS_FORMATS, path) == ["helios-sizes"]
     reading = read_sizes(path, Collector())
     rows = reading.tables["sizes"]
     assert len(rows) == 181
@@ -77,4 +77,4 @@ def test_an_empty_series_has_no_topology(tmp_path: Path) -> None:
     ],
 )
 def test_cut_files(tmp_path: Path, name: str, table: str, file: str) -> None:
-    check_cut(by_name(FORMATS, name), data("helios", file), tmp_path, table)
+    check_cut(by_name(HELIOS_FORMATS, name), data("helios", file), tmp_path, table)

@@ -3,17 +3,17 @@ from __future__ import annotations
 import pytest
 
 from symphony.lowering.readers.job_lists import (
-    Listed,
-    Saving,
-    Shape,
+    CheckpointCost,
+    JobShape,
+    ListedJob,
+    checkpoint_cost,
     gang_graph,
     gpu_cluster,
     lower,
     rate_kernel,
-    saving_options,
 )
 from symphony.lowering.readers.reading import Collector
-from symphony.lowering.readers.tables import Row
+from symphony.lowering.readers.tables import CsvRow
 from symphony.problem.build import DeviceSpec
 from symphony.problem.errors import DataError, WorkloadError
 from symphony.problem.workload import Kernel, Profile, Workload
@@ -21,27 +21,31 @@ from symphony.problem.workload import Kernel, Profile, Workload
 SECOND = Kernel("second", {"gpu": Profile(fixed_s=1.0)})
 
 
-def listed(line: int, arrival_s: float, workers: int, units: float) -> Listed:
-    return Listed(Row(line, [("line", line)]), f"jobs: line {line}", arrival_s, "second", workers, units)
+def listed(line: int, arrival_s: float, workers: int, units: float) -> ListedJob:
+    return ListedJob(CsvRow(line, [("line", line)]), f"jobs: line {line}", arrival_s, "second", workers, units)
 
 
 def test_names_of_shapes() -> None:
-    assert [str(Shape("A3C", None, 1)), str(Shape("LM", 5, 1)), str(Shape("LM", 5, 4))] == ["A3C", "LM/5", "LM/5/x4"]
+    assert [str(JobShape("A3C", None, 1)), str(JobShape("LM", 5, 1)), str(JobShape("LM", 5, 4))] == [
+        "A3C",
+        "LM/5",
+        "LM/5/x4",
+    ]
 
 
 def test_a_kernel_is_written_for_what_it_runs_on() -> None:
-    kernel = rate_kernel(Shape("LM", 5, 2), {"v100": 4.0, "k80": 0.0})
+    kernel = rate_kernel(JobShape("LM", 5, 2), {"v100": 4.0, "k80": 0.0})
     assert kernel is not None
     assert {device: profile.seconds(1.0) for device, profile in kernel.implementations.items()} == {"v100": 0.25}
     assert kernel.exchange_bytes == 0
-    assert rate_kernel(Shape("LM", 5, 2), {"k80": 0.0}) is None
-    assert rate_kernel(Shape("LM", 5, 2), {}) is None
+    assert rate_kernel(JobShape("LM", 5, 2), {"k80": 0.0}) is None
+    assert rate_kernel(JobShape("LM", 5, 2), {}) is None
 
 
 def test_like_jobs_share_a_graph_and_jobs_are_sorted() -> None:
     jobs = [listed(2, 5.0, 2, 10.0), listed(3, 0.0, 1, 10.0), listed(4, 5.0, 2, 10.0), listed(5, 1.0, 2, 7.0)]
     unused = Kernel("unused", {"gpu": Profile(fixed_s=1.0)})
-    made = lower(jobs, [SECOND, unused], Collector(), Saving(3.0, 4.0), unit="s")
+    made = lower(jobs, [SECOND, unused], Collector(), CheckpointCost(3.0, 4.0), unit="s")
     assert made.kernels == (SECOND,)
     assert [graph.name for graph in made.graphs] == ["second, 2 x 10 s", "second, 1 x 10 s", "second, 2 x 7 s"]
     assert [(job.arrival_s, job.graph) for job in made.jobs] == [(0.0, 1), (1.0, 2), (5.0, 0), (5.0, 0)]
@@ -65,10 +69,10 @@ def test_an_absurdly_long_job_is_a_bad_record() -> None:
 
 
 def test_the_options_of_saving() -> None:
-    assert saving_options("1.5", 2) == Saving(1.5, 2.0)
-    assert "1.5 s" in Saving(1.5, 2.0).note("chosen")
+    assert checkpoint_cost("1.5", 2) == CheckpointCost(1.5, 2.0)
+    assert "1.5 s" in CheckpointCost(1.5, 2.0).note("chosen")
     with pytest.raises(WorkloadError, match="option restore_s"):
-        saving_options(0, "-1")
+        checkpoint_cost(0, "-1")
 
 
 def test_a_plain_cluster() -> None:

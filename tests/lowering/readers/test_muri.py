@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from symphony.lowering.readers.muri import FORMATS, read_jobs, read_logs
+from symphony.lowering.readers.muri import MURI_FORMATS, read_jobs, read_logs
 from symphony.lowering.readers.reading import Collector
 from symphony.problem.errors import DataError
 from symphony.problem.runnable import check_feasible
@@ -23,7 +23,7 @@ HEADER = (
 @pytest.mark.parametrize(("file", "count"), LISTS.items())
 def test_job_lists_in_seconds(file: str, count: int) -> None:
     path = data("muri", file)
-    assert sniffed(FORMATS, path) == ["muri-jobs"]
+    assert sniffed(MURI_FORMATS, path) == ["muri-jobs"]
     reading = read_jobs(path, Collector())
     rows = records(path)
     assert len(reading.jobs) == len(rows) == count
@@ -75,7 +75,7 @@ def test_two_sets_of_times_are_two_kernels(tmp_path: Path) -> None:
 
 def test_logs() -> None:
     path = data("muri", "testbed64_jobs.csv.gz")
-    assert sniffed(FORMATS, path) == ["muri-logs"]
+    assert sniffed(MURI_FORMATS, path) == ["muri-logs"]
     rows = read_logs(path, Collector()).tables["logs"]
     assert Counter(row["policy"] for row in rows) == dict.fromkeys(("Muri-S", "SRSF", "SRTF", "tiresias"), 400)
     # Seconds here, milliseconds in the list of the same jobs.
@@ -107,4 +107,4 @@ def test_bad_records(tmp_path: Path) -> None:
     [("muri-logs", "logs", "testbed64_jobs.csv.gz"), *(("muri-jobs", "jobs", file) for file in LISTS)],
 )
 def test_cut_files(tmp_path: Path, name: str, table: str, file: str) -> None:
-    check_cut(by_name(FORMATS, name), data("muri", file), tmp_path, table)
+    check_cut(by_name(MURI_FORMATS, name), data("muri", file), tmp_path, table)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from symphony.lowering.readers.openb import FORMATS, read_machines, read_pods
+from symphony.lowering.readers.openb import OPENB_FORMATS, read_machines, read_pods
 from symphony.lowering.readers.reading import Collector
 from symphony.problem.errors import DataError, WorkloadError
 from symphony.problem.runnable import check_feasible
@@ -43,7 +43,7 @@ def pods(variant: str) -> Path:
 @pytest.mark.parametrize(("which", "machines"), [("all", 1523), ("gpu", 1213)])
 def test_machines(which: str, machines: int) -> None:
     path = data("openb", f"openb_node_list_{which}_node.csv.gz")
-    assert sniffed(FORMATS, path) == ["openb-machines"]
+    assert sniffed(OPENB_FORMATS, path) == ["openb-machines"]
     topology = read_machines(path, Collector()).topology
     assert topology is not None
     assert len(topology.machines) == machines
@@ -61,7 +61,7 @@ def test_machines(which: str, machines: int) -> None:
 def test_pods(variant: str, tmp_path: Path) -> None:
     count, unscheduled = TIMED[variant]
     path = pods(variant)
-    assert sniffed(FORMATS, path) == ["openb-pods"]
+    assert sniffed(OPENB_FORMATS, path) == ["openb-pods"]
     here = tmp_path / path.name  # away from the list of machines: the cluster is tested below
     here.write_bytes(path.read_bytes())
     reading = read_pods(here, Collector())
@@ -101,7 +101,7 @@ def test_the_default_list_runs_on_the_cluster_beside_it() -> None:
 @pytest.mark.parametrize("variant", UNTIMED)
 def test_pods_without_times(variant: str, tmp_path: Path) -> None:
     path = pods(variant)
-    assert sniffed(FORMATS, path) == ["openb-pods"]
+    assert sniffed(OPENB_FORMATS, path) == ["openb-pods"]
     here = tmp_path / path.name
     here.write_bytes(path.read_bytes())
     reading = read_pods(here, Collector())
@@ -196,9 +196,9 @@ def test_bad_machines(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("variant", ["default", "gpuspec33", "multigpu20"])
 def test_cut_pods(tmp_path: Path, variant: str) -> None:
-    check_cut(by_name(FORMATS, "openb-pods"), pods(variant), tmp_path, "pods")
+    check_cut(by_name(OPENB_FORMATS, "openb-pods"), pods(variant), tmp_path, "pods")
 
 
 def test_cut_machines(tmp_path: Path) -> None:
     path = data("openb", "openb_node_list_all_node.csv.gz")
-    check_cut(by_name(FORMATS, "openb-machines"), path, tmp_path, "machines")
+    check_cut(by_name(OPENB_FORMATS, "openb-machines"), path, tmp_path, "machines")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from symphony.lowering.readers.philly import FORMATS, WEEK_S, read_active, read_clusters, read_jobs
+from symphony.lowering.readers.philly import PHILLY_FORMATS, WEEK_S, read_active, read_clusters, read_jobs
 from symphony.lowering.readers.reading import Collector
 from symphony.problem.errors import DataError, WorkloadError
 from symphony.problem.workload import Workload
@@ -17,7 +17,7 @@ HEADER = "week,submit_s,duration_s,num_gpus,vc"
 
 def test_the_whole_trace_becomes_a_workload() -> None:
     path = data("philly", "jobs.csv.gz")
-    assert sniffed(FORMATS, path) == ["philly-jobs"]
+    assert sniffed(PHILLY_FORMATS, path) == ["philly-jobs"]
     reading = read_jobs(path, Collector())
     rows = records(path)
     assert len(reading.jobs) == len(reading.tables["jobs"]) == len(rows) == 63_699
@@ -45,14 +45,14 @@ def test_a_week_of_a_virtual_cluster() -> None:
 
 def test_machines_of_virtual_clusters() -> None:
     path = data("philly", "vc_nodes.csv")
-    assert sniffed(FORMATS, path) == ["philly-clusters"]
+    assert sniffed(PHILLY_FORMATS, path) == ["philly-clusters"]
     machines = read_clusters(path, Collector()).tables["machines"]
     assert (len(machines), sum(row["nodes"] for row in machines)) == (11, 352)
 
 
 def test_active_machines() -> None:
     path = data("philly", "active_nodes_10min.csv.gz")
-    assert sniffed(FORMATS, path) == ["philly-active"]
+    assert sniffed(PHILLY_FORMATS, path) == ["philly-active"]
     reading = read_active(path, Collector())
     active = reading.tables["active"]
     assert "total_nodes is not always the same: 174, 420, 552." in reading.notes
@@ -91,4 +91,4 @@ def test_bad_records(tmp_path: Path) -> None:
     ],
 )
 def test_cut_files(tmp_path: Path, name: str, table: str, file: str) -> None:
-    check_cut(by_name(FORMATS, name), data("philly", file), tmp_path, table)
+    check_cut(by_name(PHILLY_FORMATS, name), data("philly", file), tmp_path, table)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from symphony.lowering.readers.pollux import FORMATS, Steps, read_jobs, read_placements
+from symphony.lowering.readers.pollux import POLLUX_FORMATS, StepTimes, read_jobs, read_placements
 from symphony.lowering.readers.reading import Collector
-from symphony.lowering.readers.tables import Row
+from symphony.lowering.readers.tables import CsvRow
 from symphony.problem.errors import DataError, WorkloadError
 from symphony.problem.runnable import check_feasible
 from symphony.problem.workload import Workload
@@ -26,8 +26,8 @@ LISTS = {"0.5": 80, "1.0": 160, "1.5": 240, "2.0": 320, "realistic": 160}
 def test_tables(file: str) -> None:
     name, table, count = FILES[file]
     path = data("pollux", file)
-    assert sniffed(FORMATS, path) == [name]
-    reading = by_name(FORMATS, name).read(path, Collector())
+    assert sniffed(POLLUX_FORMATS, path) == [name]
+    reading = by_name(POLLUX_FORMATS, name).read(path, Collector())
     assert len(reading.tables[table]) == len(records(path)) == count
     assert reading.jobs == ()
 
@@ -44,7 +44,7 @@ def test_kernels_of_one_gpu() -> None:
 @pytest.mark.parametrize("load", LISTS)
 def test_job_lists(load: str) -> None:
     path = data("pollux", "workloads.csv.gz")
-    assert sniffed(FORMATS, path) == ["pollux-jobs"]
+    assert sniffed(POLLUX_FORMATS, path) == ["pollux-jobs"]
     rows = [row for row in records(path) if (row["load"], row["workload"]) == (load, "3")]
     reading = read_jobs(path, Collector(), load=load, workload="3")
     assert len(reading.jobs) == len(rows) == LISTS[load]
@@ -91,9 +91,9 @@ def test_lengths_by_hand() -> None:
     assert kernels["cifar10/128"] == pytest.approx(a + (128 - 91) / (129 - 91) * (b - a))
 
 
-def rows_of(*rows: tuple[int, int, int, float, float]) -> Steps:
+def rows_of(*rows: tuple[int, int, int, float, float]) -> StepTimes:
     keys = ("gpus", "nodes", "local_batch", "step_time_s", "sync_time_s")
-    return Steps(Row(2, [("model", "m"), *zip(keys, row, strict=True)]) for row in rows)
+    return StepTimes(CsvRow(2, [("model", "m"), *zip(keys, row, strict=True)]) for row in rows)
 
 
 def test_steps_come_from_the_fewest_machines_and_average_placements() -> None:
@@ -153,7 +153,7 @@ def test_bad_records(tmp_path: Path) -> None:
 @pytest.mark.parametrize("file", FILES)
 def test_cut_tables(tmp_path: Path, file: str) -> None:
     name, table, _ = FILES[file]
-    check_cut(by_name(FORMATS, name), data("pollux", file), tmp_path, table)
+    check_cut(by_name(POLLUX_FORMATS, name), data("pollux", file), tmp_path, table)
 
 
 def test_cut_job_lists(tmp_path: Path) -> None:
@@ -164,5 +164,5 @@ def test_cut_job_lists(tmp_path: Path) -> None:
     write(folder, lines[0], *(line for line in lines if line.split(",")[1] in packed), name="placements.csv")
     for file in ("scalability.csv", "statistical_efficiency.csv"):
         (folder / file).write_bytes(data("pollux", file).read_bytes())
-    known = by_name(FORMATS, "pollux-jobs")
+    known = by_name(POLLUX_FORMATS, "pollux-jobs")
     check_cut(known, data("pollux", "workloads.csv.gz"), tmp_path, "jobs", measured=str(folder))

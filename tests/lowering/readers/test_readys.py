@@ -9,7 +9,7 @@ import pytest
 
 from symphony.lowering.factorisations import cholesky_calls, lu_calls
 from symphony.lowering.readers import readys
-from symphony.lowering.readers.reading import Collector, Reading, read_bytes, read_head
+from symphony.lowering.readers.reading import Collector, FileContents, read_bytes, read_head
 from symphony.problem.errors import DataError
 from symphony.problem.workload import Job, Workload
 from tests.data import data
@@ -24,7 +24,7 @@ SMALL = """digraph dag {
 """
 
 
-def read(path: Path, *, strict: bool = True) -> Reading:
+def read(path: Path, *, strict: bool = True) -> FileContents:
     return readys.read(path, Collector(strict=strict))
 
 

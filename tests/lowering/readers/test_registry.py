@@ -11,7 +11,15 @@ import pytest
 
 from symphony.lowering import readers
 from symphony.lowering.family import file_options, reader_options
-from symphony.lowering.readers.reading import HEAD_BYTES, Collector, Format, Problem, Reading, read_bytes, read_head
+from symphony.lowering.readers.reading import (
+    HEAD_BYTES,
+    Collector,
+    FileContents,
+    Format,
+    SkippedRecord,
+    read_bytes,
+    read_head,
+)
 from symphony.problem.errors import DataError, InputError, WorkloadError
 from tests.data import data
 
@@ -122,14 +130,14 @@ def test_unknown_formats_and_options_are_answered_with_those_there_are(tmp_path:
         readers.read(path, week=3)
 
 
-def fussy(path: Path, collector: Collector, *, limit: int = 2, name: str | None = None) -> Reading:
+def fussy(path: Path, collector: Collector, *, limit: int = 2, name: str | None = None) -> FileContents:
     """A format whose lines are bad from `limit` on."""
     for number in range(1, 6):
         if number > limit:
             collector.bad(f"{path}: line {number}", "it is bad")
     if name:
         raise WorkloadError("it has no task", where=f"graph {name!r}", hint="add a task")
-    return Reading("fussy", str(path))
+    return FileContents("fussy", str(path))
 
 
 @pytest.fixture
@@ -146,7 +154,7 @@ def test_strict_refuses_the_first_bad_record_and_lenient_lists_all(fussy_file: P
         readers.read(fussy_file)
     assert "--keep-good" in caught.value.hint
     problems = readers.read(fussy_file, strict=False).problems
-    assert problems == tuple(Problem(f"{fussy_file}: line {n}", "it is bad") for n in (3, 4, 5))
+    assert problems == tuple(SkippedRecord(f"{fussy_file}: line {n}", "it is bad") for n in (3, 4, 5))
     assert readers.read(fussy_file, limit=9).problems == ()
     assert readers.options(readers.sniff(fussy_file)) == {"limit": 2, "name": None}
 

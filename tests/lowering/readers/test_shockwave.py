@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from symphony.lowering.readers.reading import Collector
-from symphony.lowering.readers.shockwave import FORMATS, read_jobs, read_rates
+from symphony.lowering.readers.shockwave import SHOCKWAVE_FORMATS, read_jobs, read_rates
 from symphony.problem.errors import DataError
 from symphony.problem.runnable import check_feasible
 from symphony.problem.workload import Workload
@@ -22,7 +22,7 @@ RESULTS = {
 
 def test_rates() -> None:
     path = data("shockwave", RATES)
-    assert sniffed(FORMATS, path) == ["shockwave-rates"]
+    assert sniffed(SHOCKWAVE_FORMATS, path) == ["shockwave-rates"]
     reading = read_rates(path, Collector())
     assert len(reading.tables["rates"]) == 83
     assert len(reading.kernels) == 77  # six rates are 0
@@ -36,7 +36,7 @@ def test_rates() -> None:
 @pytest.mark.parametrize(("jobs", "static", "off"), [(120, 4, 0), (220, 7, 203), (460, 19, 424), (900, 33, 827)])
 def test_job_lists(jobs: int, static: int, off: int) -> None:
     path = data("shockwave", "traces", f"dynamic_{jobs}jobs_100.csv")
-    assert sniffed(FORMATS, path) == ["shockwave-jobs"]
+    assert sniffed(SHOCKWAVE_FORMATS, path) == ["shockwave-jobs"]
     reading = read_jobs(path, Collector())
     rows = records(path)
     assert len(reading.jobs) == len(rows) == jobs
@@ -65,15 +65,17 @@ def test_job_lists(jobs: int, static: int, off: int) -> None:
 def test_results(file: str) -> None:
     name, table, count = RESULTS[file]
     path = data("shockwave", file)
-    assert sniffed(FORMATS, path) == [name]
-    reading = by_name(FORMATS, name).read(path, Collector())
+    assert sniffed(SHOCKWAVE_FORMATS, path) == [name]
+    reading = by_name(SHOCKWAVE_FORMATS, name).read(path, Collector())
     assert len(reading.tables[table]) == len(records(path)) == count
     assert (reading.jobs, reading.kernels) == ((), ())
 
 
 def test_the_measured_mean_is_that_of_the_summary() -> None:
-    runs = by_name(FORMATS, "shockwave-runs").read(data("shockwave", "testbed32_jobs.csv"), Collector())
-    summary = by_name(FORMATS, "shockwave-summary").read(data("shockwave", "testbed32_summary.csv"), Collector())
+    runs = by_name(SHOCKWAVE_FORMATS, "shockwave-runs").read(data("shockwave", "testbed32_jobs.csv"), Collector())
+    summary = by_name(SHOCKWAVE_FORMATS, "shockwave-summary").read(
+        data("shockwave", "testbed32_summary.csv"), Collector()
+    )
     for row in summary.tables["summary"]:
         times = [
             run["jct_s"] for run in runs.tables["runs"] if (run["policy"], run["mode"]) == (row["policy"], row["mode"])
@@ -116,4 +118,4 @@ def test_bad_jobs(tmp_path: Path) -> None:
 )
 def test_cut_files(tmp_path: Path, name: str, table: str, parts: tuple[str, ...]) -> None:
     options = {"rates": str(data("shockwave", RATES))} if name == "shockwave-jobs" else {}
-    check_cut(by_name(FORMATS, name), data("shockwave", *parts), tmp_path, table, **options)
+    check_cut(by_name(SHOCKWAVE_FORMATS, name), data("shockwave", *parts), tmp_path, table, **options)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from symphony.lowering.readers import socrates
-from symphony.lowering.readers.reading import Collector, Reading, read_bytes, read_head
+from symphony.lowering.readers.reading import Collector, FileContents, read_bytes, read_head
 from symphony.problem.errors import DataError
 from symphony.problem.runnable import check_graphs
 from symphony.problem.topology import SWITCH
@@ -44,7 +44,7 @@ comm_vol 1 2 5
 """
 
 
-def read(path: Path, *, strict: bool = True, **options: str) -> Reading:
+def read(path: Path, *, strict: bool = True, **options: str) -> FileContents:
     return socrates.read(path, Collector(strict=strict), **options)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from symphony.lowering.readers import starpu
-from symphony.lowering.readers.reading import Collector, Reading
+from symphony.lowering.readers.reading import Collector, FileContents
 from symphony.problem.errors import DataError, WorkloadError
 from symphony.problem.runnable import check_graphs, critical_path_s
 from symphony.problem.topology import LOCAL, MACHINE, SOCKET, SWITCH, Topology
@@ -20,15 +20,15 @@ from tests.lowering.readers.damaged import try_all, write
 MACHINES = ("attila", "hannibal", "mirage", "sirocco")
 
 
-def read(path: Path, *, strict: bool = True, **options: Any) -> Reading:
+def read(path: Path, *, strict: bool = True, **options: Any) -> FileContents:
     return starpu.read(path, Collector(strict=strict), **options)
 
 
-def machine(name: str) -> Reading:
+def machine(name: str) -> FileContents:
     return read(data("starpu-perfmodels"), machine=name)
 
 
-def built(reading: Reading) -> Topology:
+def built(reading: FileContents) -> Topology:
     assert reading.topology is not None
     return reading.topology
 

@@ -14,18 +14,18 @@ from hypothesis import given, settings
 
 from symphony.lowering import readers
 from symphony.lowering.readers import symphony_file
-from symphony.lowering.readers.reading import Reading
+from symphony.lowering.readers.reading import FileContents
 from symphony.problem.errors import DataError
 from symphony.problem.workload import Edge, Gang, Job, Kernel, Profile, Task, TaskGraph, Workload
 from symphony.simulator.scenarios import Scenario
 from tests.simulator.strategies import scenarios
 
 
-def reading_of(w: Workload) -> Reading:
-    return Reading("symphony", "x", w.kernels, w.graphs, w.jobs, homes=True, notes=("A note.",))
+def reading_of(w: Workload) -> FileContents:
+    return FileContents("symphony", "x", w.kernels, w.graphs, w.jobs, homes=True, notes=("A note.",))
 
 
-def content(r: Reading) -> tuple[Any, ...]:
+def content(r: FileContents) -> tuple[Any, ...]:
     return r.kernels, r.graphs, r.jobs, r.homes, r.notes, r.problems
 
 
@@ -38,7 +38,7 @@ def test_what_is_written_is_read_back_exactly(tmp_path_factory: pytest.TempPathF
     assert content(readers.read(path)) == content(given)
 
 
-EVERYTHING = Reading(
+EVERYTHING = FileContents(
     "symphony",
     "x",
     (
@@ -166,7 +166,7 @@ def test_jobs_still_mean_their_graphs_when_a_graph_before_is_left_out(tmp_path: 
 @pytest.mark.parametrize("share", [0.3, 0.6, 0.9, 0.99])
 def test_a_truncated_file_says_where_it_ends_and_its_good_records_can_be_kept(tmp_path: Path, share: float) -> None:
     graphs = tuple(TaskGraph(f"g{i}", (Task("t", "l"),)) for i in range(20))
-    whole = Reading("symphony", "x", EVERYTHING.kernels, graphs, tuple(Job(i, float(i)) for i in range(20)))
+    whole = FileContents("symphony", "x", EVERYTHING.kernels, graphs, tuple(Job(i, float(i)) for i in range(20)))
     text = symphony_file.dumps(whole)
     cut = text[: int(share * len(text))]
     path = tmp_path / "cut.json"

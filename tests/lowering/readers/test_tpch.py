@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from symphony.lowering.readers import tpch
-from symphony.lowering.readers.reading import Collector, Reading, read_bytes, read_head
+from symphony.lowering.readers.reading import Collector, FileContents, read_bytes, read_head
 from symphony.problem.errors import DataError
 from symphony.problem.workload import Job, Workload
 from tests.data import data
@@ -39,7 +39,7 @@ def folder(tmp_path: Path, stages: Any = STAGES, queries: str = QUERIES, key: st
     return tmp_path
 
 
-def read(path: Path, *, strict: bool = True, **options: Any) -> Reading:
+def read(path: Path, *, strict: bool = True, **options: Any) -> FileContents:
     return tpch.read(path, Collector(strict=strict), **options)
 
 
@@ -66,7 +66,7 @@ def test_the_real_files() -> None:
     assert len(raw) == 288
     for graph in reading.graphs:
         stages = raw[graph.name]
-        assert len(graph.tasks) == sum(min(stage["num_tasks"], tpch.WIDTH) for stage in stages)
+        assert len(graph.tasks) == sum(min(stage["num_tasks"], tpch.MAX_TASKS_PER_STAGE) for stage in stages)
         total = sum(stage["num_tasks"] * stage["average_runtime_ms"] for stage in stages) / 1e3
         assert sum(task.size for task in graph.tasks) == pytest.approx(total)
     Workload("tpch", reading.kernels, reading.graphs, (Job(0, 0.0),))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from symphony.lowering.readers import wfformat
-from symphony.lowering.readers.reading import Collector, Reading, read_bytes, read_head
+from symphony.lowering.readers.reading import Collector, FileContents, read_bytes, read_head
 from symphony.problem.errors import DataError
 from symphony.problem.workload import Job, Workload
 from tests.data import data
@@ -49,7 +49,7 @@ SMALL: dict[str, Any] = {
 }
 
 
-def read(path: Path, *, strict: bool = True) -> Reading:
+def read(path: Path, *, strict: bool = True) -> FileContents:
     return wfformat.read(path, Collector(strict=strict))
 
 

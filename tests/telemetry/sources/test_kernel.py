@@ -87,7 +87,7 @@ def amounts(sample: Sample) -> dict[str, float]:
 
 
 def test_every_file_says_what_it_should(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernel, "_TICKS", 100)
+    monkeypatch.setattr(kernel, "_CLOCK_TICKS_PER_S", 100)
     write(tmp_path, BEFORE)
     clock = Changing(tmp_path, AFTER)
     source = KernelSource(root=tmp_path, windows=1, pid=77, clock=clock, sleep=clock.sleep)

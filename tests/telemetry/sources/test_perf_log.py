@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from symphony.problem.errors import DataError
 from symphony.telemetry.samples import Column, Recording, record
-from symphony.telemetry.sources.perf_log import LONGEST, PerfLines, lines_of, read_perf
+from symphony.telemetry.sources.perf_log import MAX_LOG_LINE_BYTES, PerfLines, lines_of, read_perf
 from symphony.testing import check_counter_source
 from tests.telemetry.sources.logs import (
     COUNT,
@@ -250,9 +250,9 @@ def test_a_packed_file_that_is_cut_short_is_read_up_to_there(tmp_path: Path) -> 
 
 def test_a_line_without_end_is_not_held_in_memory(tmp_path: Path) -> None:
     path = tmp_path / "perf.log"
-    path.write_bytes(b"x" * (3 * LONGEST + 5) + b"\n" + line().encode())
+    path.write_bytes(b"x" * (3 * MAX_LOG_LINE_BYTES + 5) + b"\n" + line().encode())
     with path.open("rb") as file:
-        assert [len(text) for text in lines_of(file)] == [LONGEST, len(line())]
+        assert [len(text) for text in lines_of(file)] == [MAX_LOG_LINE_BYTES, len(line())]
     log = read_perf(path)
     assert log[""].count.tolist() == [[74.0]] and "line 1: not a line of perf stat" in said(log)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from symphony.telemetry.samples import Problem
-from symphony.telemetry.sources.problems import MOST, Problems
+from symphony.telemetry.sources.problems import MAX_PROBLEM_KINDS, Problems
 
 
 def test_the_first_of_each_kind_is_kept_and_the_rest_counted() -> None:
@@ -21,7 +21,10 @@ def test_the_first_of_each_kind_is_kept_and_the_rest_counted() -> None:
 
 def test_there_is_an_end_to_kinds() -> None:
     problems = Problems()
-    for line in range(3 * MOST):
+    for line in range(3 * MAX_PROBLEM_KINDS):
         problems.add(f"line {line}", f"garbage {line}")
-    assert len(problems) == MOST + 1
-    assert problems[-1].where == f"line {MOST}" and f"and {2 * MOST - 1} more" in problems[-1].what
+    assert len(problems) == MAX_PROBLEM_KINDS + 1
+    assert (
+        problems[-1].where == f"line {MAX_PROBLEM_KINDS}"
+        and f"and {2 * MAX_PROBLEM_KINDS - 1} more" in problems[-1].what
+    )

@@ -21,19 +21,19 @@ from typing import Any
 import ray
 
 from symphony.engines.messages import Portable
-from symphony.engines.output import Log
+from symphony.engines.output import OutputLog
 from symphony.engines.training_run import TrainingRun
-from symphony.engines.worker import INLINE, Kernels, Printed, Surroundings, answer
+from symphony.engines.worker import MAX_INLINE_VALUE_BYTES, Kernels, OutputRedirect, Surroundings, answer
 
-LAST_WORDS = 64 << 10  # bytes of a log that are looked at
+MAX_LOG_TAIL_BYTES = 64 << 10  # bytes of a log that are looked at
 
 # A value as it travels: its pickle, or which of the objects that came along has it, and where in it.
-Named = bytes | tuple[int, int]
+ValueReference = bytes | tuple[int, int]
 # What is in an object: pickles, each with its buffers.
-Parts = list[tuple[bytes, Sequence[Any]]]
+ObjectParts = list[tuple[bytes, Sequence[Any]]]
 
 
-class Slot:
+class SlotActor:
     """A slot of a device."""
 
     def __init__(self, path: Sequence[str], working: str, environment: Mapping[str, str]) -> None:
@@ -42,33 +42,33 @@ class Slot:
         if os.path.isdir(working):  # it is, on the machine of the one who asks
             os.chdir(working)
         self._kernels = Kernels(lambda: TrainingRun)
-        self._printed = Printed(lambda: Log)
+        self._printed = OutputRedirect(lambda: OutputLog)
         self._surroundings, self._job = Surroundings(), 0
 
     def hello(self, predecessor: int) -> tuple[int, float, str]:
         """Its process, its clock, and the signal that ended the process before it, if that left a word."""
-        return os.getpid(), time.monotonic(), _last_words(predecessor) if predecessor else ""
+        return os.getpid(), time.monotonic(), _signal_in_log(predecessor) if predecessor else ""
 
-    def run(self, message: bytes, *objects: Parts) -> bytes | tuple[bytes, Parts]:
+    def run(self, message: bytes, *objects: ObjectParts) -> bytes | tuple[bytes, ObjectParts]:
         """Run kernels, one after the other. What they made is in the answer; large values are behind it."""
         told, made = self._run(message, objects)
         return (told, made) if made else told
 
     @ray.method(num_returns=2)
-    def run_apart(self, message: bytes, *objects: Parts) -> tuple[bytes, Parts]:
+    def run_apart(self, message: bytes, *objects: ObjectParts) -> tuple[bytes, ObjectParts]:
         """The same, with large values as an object of their own, which stays where it was made."""
         return self._run(message, objects)
 
-    def _run(self, message: bytes, objects: Sequence[Parts]) -> tuple[bytes, Parts]:
-        made: Parts = []
+    def _run(self, message: bytes, objects: Sequence[ObjectParts]) -> tuple[bytes, ObjectParts]:
+        made: ObjectParts = []
 
-        def fetched(value: Named) -> tuple[bytes, Sequence[Any]]:
+        def fetched(value: ValueReference) -> tuple[bytes, Sequence[Any]]:
             return (value, ()) if isinstance(value, bytes) else objects[value[0]][value[1]]
 
         def kept(head: bytes, buffers: list[memoryview]) -> Portable:
             """The name of a large value is its place among them."""
             size = len(head) + sum(buffer.nbytes for buffer in buffers)
-            if not buffers and len(head) <= INLINE:
+            if not buffers and len(head) <= MAX_INLINE_VALUE_BYTES:
                 return head, None, (), size
             made.append((head, [pickle.PickleBuffer(buffer) for buffer in buffers]))
             return None, str(len(made) - 1), ((0, size),), size
@@ -84,7 +84,7 @@ class Slot:
         return b"".join(answers), made
 
 
-def _last_words(process: int) -> str:
+def _signal_in_log(process: int) -> str:
     """The name of the signal that ended a process of this machine, if its log has it; Ray does not tell.
 
     Those that nobody can catch, and a plain exit, leave none.
@@ -93,7 +93,7 @@ def _last_words(process: int) -> str:
         folder = os.path.dirname(os.readlink("/proc/self/fd/2"))
         [log] = glob.glob(os.path.join(glob.escape(folder), f"worker-*-{process}.err"))
         with open(log, "rb") as file:
-            file.seek(max(os.path.getsize(log) - LAST_WORDS, 0))
+            file.seek(max(os.path.getsize(log) - MAX_LOG_TAIL_BYTES, 0))
             found = re.findall(rb"^\*\*\* (SIG[A-Z]+) received", file.read(), re.MULTILINE)
     except (OSError, ValueError):  # no such log
         return ""

@@ -29,8 +29,8 @@ from ray.exceptions import ObjectLostError, OutOfMemoryError, RayActorError, Ray
 
 from symphony.engines.engine import (
     DIED,
+    FAILURE_BY_STAGE,
     LOST,
-    STEPS,
     TIMEOUT,
     UNSENDABLE,
     DeviceDown,
@@ -46,20 +46,23 @@ from symphony.engines.engine import (
 from symphony.engines.messages import Broke, Done, Malformed, read_answers
 from symphony.engines.ray import machines as nodes
 from symphony.engines.ray import values
-from symphony.engines.ray.actor import Parts
-from symphony.engines.ray.slots import LOOK_S, START_S, Call, Slot, slots, when_answered
-from symphony.engines.ray.values import Kept, first_line
+from symphony.engines.ray.actor import ObjectParts
+from symphony.engines.ray.slots import ACTOR_START_TIMEOUT_S, QUICK_POLL_S, ActorCall, DeviceSlot, slots, when_answered
+from symphony.engines.ray.values import RayValue, first_line
 from symphony.problem.errors import EngineError, InfeasibleError, SymphonyError
 from symphony.problem.topology import Topology
 
-TRIES = 3  # starts in a row that may fail before a device is down
-WATCH_S = 1.0  # between looks at which nodes are alive
-QUICK_S, CALLS = 5e-3, 16  # kernels that took less are quick; calls of quick ones go ahead, so long and so many in all
-CALL_S, TOGETHER = 1e-3, 16  # of quick kernels, what takes so long, and so many, go in one call
-MANY = 8  # actors with quick calls, from which on answers are taken of several at a time
-GRACE_S = 0.1  # for quick kernels to end by themselves, before their actor is killed
-LOAD = attrgetter("load")
-SILENT = (SymphonyError, RayError, OSError, RuntimeError)  # Ray does not answer, or names of nodes are unclear
+MAX_ACTOR_STARTS = 3  # starts in a row that may fail before a device is down
+NODE_POLL_S = 1.0  # between looks at which nodes are alive
+MAX_QUICK_KERNEL_S, MAX_PENDING_CALLS = (
+    5e-3,
+    16,
+)  # kernels that took less are quick; calls of quick ones go ahead, so long and so many in all
+MAX_BATCHED_CALL_S, MAX_KERNELS_PER_CALL = 1e-3, 16  # of quick kernels, what takes so long, and so many, go in one call
+MIN_ACTORS_TO_BATCH = 8  # actors with quick calls, from which on answers are taken of several at a time
+QUICK_STOP_GRACE_S = 0.1  # for quick kernels to end by themselves, before their actor is killed
+BY_LOAD = attrgetter("load")
+RAY_ERRORS = (SymphonyError, RayError, OSError, RuntimeError)  # Ray does not answer, or names of nodes are unclear
 
 
 class RayEngine:
@@ -69,11 +72,11 @@ class RayEngine:
     """
 
     def __init__(
-        self, address: str | None = None, topology: Topology | None = None, *, together: int = TOGETHER
+        self, address: str | None = None, topology: Topology | None = None, *, together: int = MAX_KERNELS_PER_CALL
     ) -> None:
         self._owns, self.notes = nodes.connect(address)  # `notes`: what the user should know
         self._closed = False
-        self._slots: list[Slot] = []
+        self._slots: list[DeviceSlot] = []
         self._ended = threading.Event()
         try:
             self._machines: dict[str, nodes.Machine] = nodes.machines()
@@ -85,7 +88,7 @@ class RayEngine:
             self._together = together
             self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # from Ray's threads to ours
             self._events: list[EngineEvent] = []
-            self._where: dict[int, Slot] = {}  # work that has not ended
+            self._where: dict[int, DeviceSlot] = {}  # work that has not ended
             self._gangs: dict[int, set[int]] = {}  # workers that have not started, and who starts with them
             self._alone: set[int] = set()  # work that may have ended an actor, and goes in a call of its own
             self._seconds: dict[tuple[str, int], float] = {}  # of a function on a device, last time; inf = not quick
@@ -121,15 +124,15 @@ class RayEngine:
     def dispatch(self, work: Sequence[Work]) -> None:
         """To the slot of its device with the least before it; workers of a gang to slots of their own."""
         self._check_gangs(work)
-        gangs: dict[int, dict[int, Slot]] = {}
-        touched: dict[Slot, None] = {}
+        gangs: dict[int, dict[int, DeviceSlot]] = {}
+        touched: dict[DeviceSlot, None] = {}
         for one in work:
             if one.device in self._down:
                 self._events.append(Stopped(one.number))
                 continue
             free = self._by_device[one.device]
             taken = gangs.setdefault(one.gang, {}) if one.gang >= 0 else {}
-            slot = min([slot for slot in free if slot not in taken.values()] if taken else free, key=LOAD)
+            slot = min([slot for slot in free if slot not in taken.values()] if taken else free, key=BY_LOAD)
             taken[one.number] = slot
             slot.load += 1
             slot.waiting.append(one)
@@ -152,7 +155,7 @@ class RayEngine:
             return
         slot.stopping[number] = ""
         if slot.calls[0].quick:
-            slot.kill_s = min(slot.kill_s, time.monotonic() + GRACE_S)
+            slot.kill_s = min(slot.kill_s, time.monotonic() + QUICK_STOP_GRACE_S)
         else:
             slot.kill()
 
@@ -168,7 +171,7 @@ class RayEngine:
         wait = 0.0 if self._events else max(min(timeout_s, deadline - time.monotonic()), 0.0)
         near = {slot.awaited.answer: slot for slot in self._slots if slot.near and slot.awaited}
         if near:
-            self._look(near, wait if self._news.empty() else 0.0)
+            self._wait_for_answers(near, wait if self._news.empty() else 0.0)
             wait = 0.0
         with suppress(queue.Empty):
             self._news.get(timeout=None if wait == math.inf else wait)()
@@ -177,7 +180,7 @@ class RayEngine:
         now = time.monotonic()
         for slot in self._slots:
             if now >= slot.deadline_s:
-                self._late(slot, now)
+                self._on_deadline(slot, now)
         events, self._events = self._events, []
         return events
 
@@ -187,7 +190,7 @@ class RayEngine:
 
     def wake(self) -> None:
         """By news of nothing."""
-        self._news.put(_nothing)
+        self._news.put(_no_op)
 
     def close(self) -> None:
         """Kill every actor; leave Ray, if it was entered for this."""
@@ -214,7 +217,7 @@ class RayEngine:
 
     # --- actors
 
-    def _start(self, slot: Slot) -> None:
+    def _start(self, slot: DeviceSlot) -> None:
         """Ask for an actor, if its machine is there; if not, it is asked for when it is back."""
         machine = self._machines.get(slot.machine)
         if machine is not None:
@@ -235,7 +238,7 @@ class RayEngine:
         self.notes += [f"{self._topology.devices[device].name} is down: {why}" for device, why in down.items()]
         self._events = heard
 
-    def _came(self, slot: Slot, generation: int, answer: Any) -> None:
+    def _came(self, slot: DeviceSlot, generation: int, answer: Any) -> None:
         """An actor is there, or will not be."""
         if generation != slot.generation:
             return
@@ -246,24 +249,24 @@ class RayEngine:
         slot.process, there_s, word = answer
         slot.clock = time.monotonic() - there_s
         slot.ready, slot.failures, slot.asked_s = True, 0, math.inf
-        self._tell_of_death(slot, word)
+        self._report_death(slot, word)
         if slot.device in self._down and all(other.ready for other in self._by_device[slot.device]):
             self._down.discard(slot.device)
             self._events.append(DeviceUp(slot.device))
         self._send(slot)
 
-    def _did_not_come(self, slot: Slot, error: BaseException) -> None:
+    def _did_not_come(self, slot: DeviceSlot, error: BaseException) -> None:
         slot.failures += 1
-        if slot.failures < TRIES:
+        if slot.failures < MAX_ACTOR_STARTS:
             self._start(slot)
         else:
             why = f"its actor did not start {slot.failures} times in a row; {first_line(error)}"
             self._give_up(slot.device, why)
 
-    def _late(self, slot: Slot, now: float) -> None:
+    def _on_deadline(self, slot: DeviceSlot, now: float) -> None:
         """An actor has not come up, or a kernel takes longer than it used to, than it may, or though it should stop."""
         if not slot.ready:
-            why = f"its actor has not come up within {START_S:.0f} s: does other work hold what it needs?"
+            why = f"its actor has not come up within {ACTOR_START_TIMEOUT_S:.0f} s: does other work hold what it needs?"
             self._give_up(slot.device, why)
             for other in self._by_device[slot.device]:
                 self._start(other)  # they stay asked for, and may yet come
@@ -278,7 +281,7 @@ class RayEngine:
             slot.stopping[first.work[0].number] = TIMEOUT
         slot.kill()
 
-    def _died(self, slot: Slot, error: BaseException) -> None:
+    def _died(self, slot: DeviceSlot, error: BaseException) -> None:
         """An actor has died: what it ran has failed, unless that was meant; what waited goes to the next one."""
         if self._machine_is_gone(slot):
             return
@@ -294,11 +297,11 @@ class RayEngine:
         slot.waiting.extendleft(reversed(work))
         self._end_stopping(slot, first.since)
         if isinstance(error, OutOfMemoryError):
-            self._tell_of_death(slot, "", first_line(error))
+            self._report_death(slot, "", first_line(error))
         slot.end()  # Ray may have lost sight of an actor that lives, and holds what the next one needs
         self._start(slot)
 
-    def _end_stopping(self, slot: Slot, since: float) -> None:
+    def _end_stopping(self, slot: DeviceSlot, since: float) -> None:
         """What was to stop, and is back with us, stops here."""
         for number, why in list(slot.stopping.items()):
             work = slot.remove(number)
@@ -307,7 +310,7 @@ class RayEngine:
                 self._forget(number)
                 self._events.append(_too_long(work, since) if why == TIMEOUT else Stopped(number))
 
-    def _tell_of_death(self, slot: Slot, word: str, text: str = "") -> None:
+    def _report_death(self, slot: DeviceSlot, word: str, text: str = "") -> None:
         """Say what became of the work with which an actor died. `word` is a signal's name, if it left one."""
         if slot.suspect is None:
             return
@@ -323,18 +326,18 @@ class RayEngine:
     def _watch(self) -> None:
         """In a thread of its own: say when nodes come and go."""
         before = {name: machine.node for name, machine in self._machines.items()}
-        while not self._ended.wait(WATCH_S):
-            with suppress(*SILENT):
+        while not self._ended.wait(NODE_POLL_S):
+            with suppress(*RAY_ERRORS):
                 found = nodes.machines()
                 now = {name: machine.node for name, machine in found.items()}
                 if now != before:
                     before = now
                     self._news.put(partial(self._machines_are, found))
 
-    def _machine_is_gone(self, slot: Slot) -> bool:
+    def _machine_is_gone(self, slot: DeviceSlot) -> bool:
         """Whether the node of a slot is dead, as far as Ray knows; then all has been told, and it may be back."""
         generation = slot.generation
-        with suppress(*SILENT):
+        with suppress(*RAY_ERRORS):
             self._machines_are(nodes.machines())
         return slot.generation != generation
 
@@ -347,9 +350,9 @@ class RayEngine:
                     if self._topology.devices[device].machine == name:
                         self._give_up(device, f"machine {name} is gone")
             if now is not None and name not in self._machines:
-                self._welcome(now)
+                self._machine_returned(now)
 
-    def _welcome(self, machine: nodes.Machine) -> None:
+    def _machine_returned(self, machine: nodes.Machine) -> None:
         """A machine is back. Its devices are up when their actors are."""
         with suppress(InfeasibleError):  # less of it came back than there was
             nodes.check_room(self._topology, machine)
@@ -372,9 +375,9 @@ class RayEngine:
 
     # --- work
 
-    def _send(self, slot: Slot) -> None:
+    def _send(self, slot: DeviceSlot) -> None:
         """Send what an actor may have now."""
-        while slot.open and slot.waiting and len(slot.calls) < CALLS:
+        while slot.open and slot.waiting and len(slot.calls) < MAX_PENDING_CALLS:
             first = slot.waiting[0]
             if first.number in self._gangs:
                 self._start_gang(self._gangs[first.number])
@@ -382,21 +385,21 @@ class RayEngine:
             if not self._is_clean(slot, first.user):
                 break
             seconds = self._seconds_of(first)
-            if slot.calls and seconds + slot.seconds >= QUICK_S:
+            if slot.calls and seconds + slot.seconds >= MAX_QUICK_KERNEL_S:
                 break
             work = [slot.waiting.popleft()]
             while slot.waiting and len(work) < self._together and slot.waiting[0].number not in self._gangs:
                 if slot.waiting[0].user != first.user:
                     break
                 more = self._seconds_of(slot.waiting[0])
-                if seconds + more > CALL_S:
+                if seconds + more > MAX_BATCHED_CALL_S:
                     break
                 seconds += more
                 work.append(slot.waiting.popleft())
             slot.send(work, seconds)
-        slot.wait(self._heard)
+        slot.wait(self._on_answer_in_ray_thread)
 
-    def _is_clean(self, slot: Slot, user: str) -> bool:
+    def _is_clean(self, slot: DeviceSlot, user: str) -> bool:
         """Whether an actor has run no other user's work. If it has, another takes its place once nothing runs there."""
         if slot.user in (None, user):
             slot.user = user
@@ -420,29 +423,29 @@ class RayEngine:
             for number, slot in members.items():
                 del self._gangs[number]
                 slot.send([slot.waiting.popleft()], math.inf)
-                slot.wait(self._heard)
+                slot.wait(self._on_answer_in_ray_thread)
 
-    def _look(self, near: Mapping[Any, Slot], timeout_s: float) -> None:
+    def _wait_for_answers(self, near: Mapping[Any, DeviceSlot], timeout_s: float) -> None:
         """Wait for the first of the answers that will be there in a moment; of many, take all that are there then."""
-        there, others = ray.wait([*near], num_returns=1, timeout=min(timeout_s, LOOK_S))
-        if there and len(others) >= MANY:
+        there, others = ray.wait([*near], num_returns=1, timeout=min(timeout_s, QUICK_POLL_S))
+        if there and len(others) >= MIN_ACTORS_TO_BATCH:
             there += ray.wait(others, num_returns=len(others), timeout=0)[0]
         for answer in there:
             slot = near[answer]
             awaited = slot.waited()
             self._take(slot, slot.answers(awaited))
 
-    def _heard(self, slot: Slot, generation: int, call: Call, answer: Any) -> None:
+    def _on_answer_in_ray_thread(self, slot: DeviceSlot, generation: int, call: ActorCall, answer: Any) -> None:
         """In one of Ray's threads: a call was answered."""
-        self._news.put(partial(self._answered, slot, generation, call, answer))
+        self._news.put(partial(self._on_answer, slot, generation, call, answer))
 
-    def _answered(self, slot: Slot, generation: int, call: Call, answer: Any) -> None:
+    def _on_answer(self, slot: DeviceSlot, generation: int, call: ActorCall, answer: Any) -> None:
         """In ours: it was the first one."""
         if generation == slot.generation and call is slot.awaited:
             slot.waited()
             self._take(slot, [answer])
 
-    def _take(self, slot: Slot, answers: Sequence[Any], careful: bool = False) -> None:
+    def _take(self, slot: DeviceSlot, answers: Sequence[Any], careful: bool = False) -> None:
         """Take in the answers of the first calls, and send what may be sent now."""
         for answer in answers:
             if isinstance(answer, RayActorError | OutOfMemoryError):
@@ -450,7 +453,7 @@ class RayEngine:
                 return
             call = slot.answered()
             if isinstance(answer, BaseException):
-                self._broke(slot, call, answer)
+                self._call_failed(slot, call, answer)
                 continue
             now = time.monotonic()
             try:
@@ -465,10 +468,10 @@ class RayEngine:
         if not slot.stopping:
             slot.kill_s = math.inf
         if careful:
-            slot.wait(self._heard, careful)
+            slot.wait(self._on_answer_in_ray_thread, careful)
         self._send(slot)
 
-    def _events_of(self, slot: Slot, call: Call, answer: Any, now: float) -> list[Finished | Failed]:
+    def _events_of(self, slot: DeviceSlot, call: ActorCall, answer: Any, now: float) -> list[Finished | Failed]:
         """What came of the kernels of a call. Raises `Malformed`: kernels may change what answers for them."""
         told, made = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, [])
         if not isinstance(told, bytes) or not isinstance(made, list):
@@ -477,29 +480,29 @@ class RayEngine:
         return [self._event(slot, call, *one, made, now) for one in zip(call.work, outcomes, strict=True)]
 
     def _event(
-        self, slot: Slot, call: Call, work: Work, outcome: Done | Broke, made: Parts, now: float
+        self, slot: DeviceSlot, call: ActorCall, work: Work, outcome: Done | Broke, made: ObjectParts, now: float
     ) -> Finished | Failed:
         """What came of a kernel, on our clock, and not outside of what we know."""
         seconds = min(max(outcome.seconds, 0.0), now - call.sent_s)
         began = min(max(outcome.began_s + slot.clock, call.sent_s), now - seconds)
         if isinstance(outcome, Broke):
-            why, rest = STEPS[outcome.step], (outcome.type, outcome.traceback, outcome.exception)
+            why, rest = FAILURE_BY_STAGE[outcome.step], (outcome.type, outcome.traceback, outcome.exception)
             return Failed(work.number, why, outcome.message, began, seconds, *rest)
         head, name, _, size = outcome.value
-        quick = head is not None and seconds < QUICK_S
+        quick = head is not None and seconds < MAX_QUICK_KERNEL_S
         if head is not None:
-            value = Stored(Kept(head), size)
+            value = Stored(RayValue(head), size)
         elif not (name or "").isdecimal() or len(name or "") > 4:
             raise Malformed(f"its value is at {name!r}")
         elif call.quick:  # it used to be small, and came with the answer
             value = values.put_part(made, int(name or ""))
         else:
-            value = Stored(Kept(None, call.made, int(name or "")), size)
+            value = Stored(RayValue(None, call.made, int(name or "")), size)
         self._seconds[work.function.digest, work.device] = seconds if quick else math.inf
         busy = outcome.busy_s if 0.0 <= outcome.busy_s < math.inf else math.nan
         return Finished(work.number, value, began, seconds, outcome.cold, busy)
 
-    def _distrust(self, slot: Slot, call: Call, wrong: str) -> None:
+    def _distrust(self, slot: DeviceSlot, call: ActorCall, wrong: str) -> None:
         """An actor has answered what it never would by itself: it is killed, and what it ran has failed."""
         waiting = slot.taken_back()
         slot.end()
@@ -517,7 +520,7 @@ class RayEngine:
         self._end_stopping(slot, call.since)
         self._start(slot)
 
-    def _broke(self, slot: Slot, call: Call, error: BaseException) -> None:
+    def _call_failed(self, slot: DeviceSlot, call: ActorCall, error: BaseException) -> None:
         """A call came to nothing, though its actor lives: what it was to be given is gone, or its answer too large."""
         slot.knows.clear()
         if len(call.work) > 1:
@@ -545,7 +548,7 @@ class RayEngine:
                 self._send(self._where[other])  # it need not wait for this one
 
 
-def _nothing() -> None:
+def _no_op() -> None:
     """News of nothing."""
 
 

@@ -17,7 +17,13 @@ import ray
 from ray._private import ray_constants
 
 from symphony.problem.build import CPU, ClusterSpec, DeviceSpec, MachineSpec, RackSpec, SocketSpec, build
-from symphony.problem.discover import LINK, MEMORY_LEAST, MEMORY_MOST, MEMORY_PER_CORE, NIC
+from symphony.problem.discover import (
+    DEFAULT_LINK,
+    DEFAULT_NIC,
+    MAX_MEMORY_BANDWIDTH,
+    MEMORY_BANDWIDTH_PER_CORE,
+    MIN_MEMORY_BANDWIDTH,
+)
 from symphony.problem.errors import EngineError, InfeasibleError, TopologyError
 from symphony.problem.topology import Topology
 
@@ -25,7 +31,7 @@ MACHINE_LABEL, RACK_LABEL, CPU_LABEL = "symphony.machine", "symphony.rack", "sym
 TYPE_LABEL, TYPE_RESOURCE = "ray.io/accelerator-type", "accelerator_type:"  # Ray's own
 ACCELERATORS = ("GPU", "TPU", "NPU", "HPU", "FPGA")  # resources that are devices; other words may mean anything
 LOCAL, LOOPBACK = "local", "127.0.0.1"
-PATIENCE_S = 5.0  # for somebody to answer at an address
+CONNECT_TIMEOUT_S = 5.0  # for somebody to answer at an address
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ def connect(address: str | None) -> tuple[bool, list[str]]:
     given = address or os.environ.get("RAY_ADDRESS")
     try:
         if given and given != LOCAL:
-            _knock(given)
+            _check_reachable(given)
             ray.init(given, logging_level="WARNING")
             return True, []
         with _on_loopback():  # Ray asks those who come for a token, unless RAY_AUTH_MODE says otherwise
@@ -67,13 +73,13 @@ def connect(address: str | None) -> tuple[bool, list[str]]:
     return True, [] if addresses == {LOOPBACK} else [f"Ray listens on all interfaces, not only at {LOOPBACK}"]
 
 
-def _knock(address: str) -> None:
+def _check_reachable(address: str) -> None:
     """Raise if nobody is there; Ray would wait for minutes."""
     host, colon, port = address.rpartition(":")
     if "://" in address:
         raise ValueError("a client of Ray cannot hold actors: run on a machine of the cluster")
     if colon:
-        socket.create_connection((host.strip("[]"), int(port)), PATIENCE_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
 
 
 @contextmanager
@@ -122,8 +128,10 @@ def discovered(found: Mapping[str, Machine]) -> Topology:
     racks: dict[str, list[MachineSpec]] = {}
     for machine in sorted(found.values(), key=lambda machine: machine.name):
         devices = _cpus(machine, kinds) + _accelerators(machine, kinds)
-        memory = min(max(MEMORY_PER_CORE * machine.slots("CPU"), MEMORY_LEAST), MEMORY_MOST)
-        spec = MachineSpec(name=machine.name, nic=NIC, socket=(SocketSpec(memory=memory, devices=tuple(devices)),))
+        memory = min(max(MEMORY_BANDWIDTH_PER_CORE * machine.slots("CPU"), MIN_MEMORY_BANDWIDTH), MAX_MEMORY_BANDWIDTH)
+        spec = MachineSpec(
+            name=machine.name, nic=DEFAULT_NIC, socket=(SocketSpec(memory=memory, devices=tuple(devices)),)
+        )
         racks.setdefault(machine.labels.get(RACK_LABEL, ""), []).append(spec)
     loose = racks.pop("", [])
     rows = tuple(RackSpec(name=name, machine=tuple(inside)) for name, inside in racks.items())
@@ -147,7 +155,7 @@ def _accelerators(machine: Machine, kinds: dict[str, DeviceSpec]) -> list[str]:
         model = machine.labels.get(TYPE_LABEL) or (told[0] if told else "")
         name = model.lower() if model and resource == "GPU" else type_name
         if count:
-            kinds.setdefault(name, DeviceSpec(type=type_name, link=LINK))
+            kinds.setdefault(name, DeviceSpec(type=type_name, link=DEFAULT_LINK))
         devices += [name] * count
     return devices
 

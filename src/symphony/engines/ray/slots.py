@@ -23,21 +23,21 @@ from symphony.engines import messages, output, training_run, worker
 from symphony.engines.engine import Stored, Work
 from symphony.engines.ray import actor as actors
 from symphony.engines.ray import machines
-from symphony.engines.ray.values import Kept
+from symphony.engines.ray.values import RayValue
 from symphony.problem.build import CPU
 from symphony.problem.topology import Topology
 
-START_S = 60.0  # for an actor to come up, before its device is taken to be down
-LOOK_S = 0.01  # quick kernels take less; if they do not, Ray is asked to say when they are done
+ACTOR_START_TIMEOUT_S = 60.0  # for an actor to come up, before its device is taken to be down
+QUICK_POLL_S = 0.01  # quick kernels take less; if they do not, Ray is asked to say when they are done
 
 # An actor's class goes to other machines whole, with what it uses.
 for _module in (worker, messages, training_run, output, actors):
     ray.cloudpickle.register_pickle_by_value(_module)
-ACTOR = ray.remote(actors.Slot)
+ACTOR = ray.remote(actors.SlotActor)
 
 
 @dataclass(eq=False)
-class Call:
+class ActorCall:
     """What was sent to an actor, and not answered yet."""
 
     work: list[Work]
@@ -59,7 +59,7 @@ class Call:
 
 
 @dataclass(eq=False)
-class Slot:
+class DeviceSlot:
     """One of the workers that a device runs at once."""
 
     device: int
@@ -78,9 +78,9 @@ class Slot:
     user: str | None = None  # whose work its actor has run; None = nobody's
     load: int = 0  # pieces of work that have not ended
     waiting: deque[Work] = field(default_factory=deque)
-    calls: deque[Call] = field(default_factory=deque)  # the first one runs
+    calls: deque[ActorCall] = field(default_factory=deque)  # the first one runs
     seconds: float = 0.0  # that they are expected to take
-    awaited: Call | None = None  # the one whose answer is waited for
+    awaited: ActorCall | None = None  # the one whose answer is waited for
     near: bool = False  # it will be there in a moment, and no thread of Ray's says so …
     look_s: float = math.inf  # … and if it is not there by then, one shall
     stopping: dict[int, str] = field(default_factory=dict)  # work that was sent and shall stop, and why
@@ -99,7 +99,7 @@ class Slot:
         if self.killed:
             return math.inf
         if not self.ready:
-            return self.asked_s + START_S
+            return self.asked_s + ACTOR_START_TIMEOUT_S
         return min(self.kill_s, self.look_s, self.calls[0].late_s if self.calls else math.inf)
 
     def start(self, node: str, namespace: str) -> Any:
@@ -125,8 +125,8 @@ class Slot:
         """Send work."""
         objects: dict[Any, int] = {}
 
-        def named(value: Stored) -> actors.Named:
-            kept: Kept = value.at
+        def named(value: Stored) -> actors.ValueReference:
+            kept: RayValue = value.at
             return kept.head if kept.head is not None else (objects.setdefault(kept.ref, len(objects)), kept.part)
 
         message = []
@@ -141,7 +141,7 @@ class Slot:
             kept = None if one.output is None else (one.output.folder, one.output.run)
             message.append((one.job, digest, code, named(one.arguments), inputs, (one.rank, one.size), resumes, kept))
         now = time.monotonic()
-        call = Call(work, seconds, now, math.inf if self.calls else now)
+        call = ActorCall(work, seconds, now, math.inf if self.calls else now)
         self.calls.append(call)
         self.seconds += seconds
         if call.quick:
@@ -158,26 +158,26 @@ class Slot:
         if self.awaited is None and self.calls:
             self.near = self.calls[0].quick and not careful
             self.awaited = self.calls[(len(self.calls) - 1) // 2 if self.near else 0]
-            self.look_s = time.monotonic() + LOOK_S if self.near else math.inf
+            self.look_s = time.monotonic() + QUICK_POLL_S if self.near else math.inf
             if not self.near:
                 when_answered(self.awaited.answer, partial(do, self, self.generation, self.awaited))
 
-    def waited(self) -> Call | None:
+    def waited(self) -> ActorCall | None:
         """Nothing is waited for any more; what was."""
         call, self.awaited, self.near, self.look_s = self.awaited, None, False, math.inf
         return call
 
-    def answers(self, until: Call | None = None) -> list[Any]:
+    def answers(self, until: ActorCall | None = None) -> list[Any]:
         """Those that are there, in the order of the calls; errors among them. Those until one of them are, or nearly:
         an actor answers in order."""
         refs = [call.answer for call in self.calls]
         if until is not None:
             with suppress(RayError):
-                return ray.get(refs[: self.calls.index(until) + 1], timeout=LOOK_S)
+                return ray.get(refs[: self.calls.index(until) + 1], timeout=QUICK_POLL_S)
         there = set(ray.wait(refs, num_returns=len(refs), timeout=0)[0])
         return [_answer(ref) for ref in takewhile(there.__contains__, refs)]
 
-    def answered(self) -> Call:
+    def answered(self) -> ActorCall:
         """The first call is over."""
         call = self.calls.popleft()
         if call is self.awaited:
@@ -232,7 +232,7 @@ class Slot:
             ray.kill(self.actor)
 
 
-def slots(topology: Topology, found: dict[str, machines.Machine]) -> Iterator[Slot]:
+def slots(topology: Topology, found: dict[str, machines.Machine]) -> Iterator[DeviceSlot]:
     """The slots of all devices."""
     for number, device in enumerate(topology.devices):
         kind = topology.kind_of[device.kind]
@@ -240,7 +240,7 @@ def slots(topology: Topology, found: dict[str, machines.Machine]) -> Iterator[Sl
         environment = {"JAX_PLATFORMS": "cpu", **worker.ONE_THREAD} if kind.type == CPU else own
         needs = machines.needs(topology, number, found[device.machine])
         for slot in range(kind.slots):
-            yield Slot(number, f"{device.name}/{slot}", device.machine, needs, environment)
+            yield DeviceSlot(number, f"{device.name}/{slot}", device.machine, needs, environment)
 
 
 def when_answered(ref: Any, then: Callable[[Any], None]) -> None:

@@ -12,12 +12,12 @@ from ray.exceptions import ObjectStoreFullError, OutOfDiskError, RayError
 
 from symphony.engines.engine import Pickled, Stored
 from symphony.engines.messages import MAX_BUFFERS, Malformed
-from symphony.engines.worker import INLINE
+from symphony.engines.worker import MAX_INLINE_VALUE_BYTES
 from symphony.problem.errors import EngineError
 
 
 @dataclass
-class Kept:
+class RayValue:
     """A value: its pickle if it is small, else the object that has it, and where in it."""
 
     head: bytes | None
@@ -27,11 +27,11 @@ class Kept:
 
 def put(value: Pickled) -> Stored:
     """Keep a value; its buffers go into the store as they are."""
-    if not value.buffers and len(value.head) <= INLINE:
-        return Stored(Kept(value.head), value.size)
+    if not value.buffers and len(value.head) <= MAX_INLINE_VALUE_BYTES:
+        return Stored(RayValue(value.head), value.size)
     parts = [(value.head, [pickle.PickleBuffer(buffer) for buffer in value.buffers])]
     try:
-        return Stored(Kept(None, ray.put(parts)), value.size)
+        return Stored(RayValue(None, ray.put(parts)), value.size)
     except (ObjectStoreFullError, OutOfDiskError) as error:
         raise OSError(errno.ENOSPC, f"Ray's object store is full: {first_line(error)}") from error
 
@@ -55,7 +55,7 @@ def _part(parts: Any, number: int) -> tuple[bytes, list[memoryview]]:
 
 def get(value: Stored) -> Pickled:
     """A value, copied: it outlives Ray."""
-    kept: Kept = value.at
+    kept: RayValue = value.at
     if kept.head is not None:
         return Pickled(kept.head)
     try:

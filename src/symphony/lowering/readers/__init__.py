@@ -1,7 +1,7 @@
 """Readers of public file formats: workflows, kernel timings, GPU-cluster traces. One module for each origin.
 
-A file's format is told by its content (`sniff`), or said by the caller. `read` gives a `Reading`; `lowering/trace.py`
-makes a workload of it.
+A file's format is told by its content (`sniff`), or said by the caller. `read` gives a `FileContents`;
+`lowering/trace.py` makes a workload of it.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from symphony.lowering.readers import (
     tpch,
     wfformat,
 )
-from symphony.lowering.readers.reading import Collector, Format, Reading, read_head
+from symphony.lowering.readers.reading import Collector, FileContents, Format, read_head
 from symphony.problem.errors import DataError, InputError
 
 FORMATS: tuple[Format, ...] = (
-    symphony_file.FORMAT,
+    symphony_file.SYMPHONY_FORMAT,
     # Data-flow graphs and kernel times.
-    wfformat.FORMAT,
-    tpch.FORMAT,
-    starpu.FORMAT,
-    blas.FORMAT,
-    socrates.FORMAT,
-    dagbench.FORMAT,
-    readys.FORMAT,
+    wfformat.WFCOMMONS_FORMAT,
+    tpch.TPCH_FORMAT,
+    starpu.STARPU_FORMAT,
+    blas.BLAS_FORMAT,
+    socrates.SOCRATES_FORMAT,
+    dagbench.DAGBENCH_FORMAT,
+    readys.READYS_FORMAT,
     # GPU clusters.
-    *gavel.FORMATS,
-    *pollux.FORMATS,
-    *shockwave.FORMATS,
-    *muri.FORMATS,
-    *philly.FORMATS,
-    *helios.FORMATS,
-    *openb.FORMATS,
+    *gavel.GAVEL_FORMATS,
+    *pollux.POLLUX_FORMATS,
+    *shockwave.SHOCKWAVE_FORMATS,
+    *muri.MURI_FORMATS,
+    *philly.PHILLY_FORMATS,
+    *helios.HELIOS_FORMATS,
+    *openb.OPENB_FORMATS,
 )
 
 
@@ -93,7 +93,7 @@ def sniff(path: str | Path) -> Format:
     )
 
 
-def read(path: str | Path, format: str | None = None, *, strict: bool = True, **options: Any) -> Reading:
+def read(path: str | Path, format: str | None = None, *, strict: bool = True, **options: Any) -> FileContents:
     """What a file holds. `strict`: the first bad record is an error; otherwise it is left out, and listed.
 
     `format`: name of the format; None: told by the content. `options`: what the format's reader takes.

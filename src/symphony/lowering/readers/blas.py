@@ -1,8 +1,8 @@
 """Repeated timings of BLAS and LAPACK tile kernels in CSV: one routine on one device in a file; or a folder of them.
 
-Columns: `Size,runIndex,time(us)` for a CPU, `Size,runIndex,GPU time(us),CPU time(us)` for a GPU, where the first time
-is the kernel alone and the second is what the host saw, transfers included. The routine and the device are told by the
-file's name, or the device by its folder's.
+Columns: `RoundSize,runIndex,time(us)` for a CPU, `RoundSize,runIndex,GPU time(us),CPU time(us)` for a GPU, where the
+first time is the kernel alone and the second is what the host saw, transfers included. The routine and the device are
+told by the file's name, or the device by its folder's.
 
 A kernel's size is the side of its tile in doubles. Its profile is affine in size to the power 2 or 3, whichever fits
 the means better over all devices; errors count relative to the mean, so that small tiles count as much as large ones.
@@ -19,18 +19,18 @@ from pathlib import Path
 import numpy as np
 
 from symphony.lowering.readers.parsing import BadRecord, any_under, of_format, parsed, record, whole
-from symphony.lowering.readers.reading import Collector, Format, Reading, read_text
+from symphony.lowering.readers.reading import Collector, FileContents, Format, read_text
 from symphony.problem.errors import DataError
 from symphony.problem.workload import Kernel, Profile
 
 EXPONENTS = (2, 3)
-_CPU = ["Size", "runIndex", "time(us)"]
-_GPU = ["Size", "runIndex", "GPU time(us)", "CPU time(us)"]
+_CPU_COLUMNS = ["Size", "runIndex", "time(us)"]
+_GPU_COLUMNS = ["Size", "runIndex", "GPU time(us)", "CPU time(us)"]
 _ROUTINE = re.compile(r"[sdcz][a-z]{3,6}(?=[-_.])")
 
 
 @dataclass(frozen=True)
-class Timing:
+class TileTiming:
     """The runs of one kernel on one device on one size of tile, without the first."""
 
     kernel: str
@@ -42,10 +42,10 @@ class Timing:
     host_mean_s: float | None = None  # a GPU's, as the host saw it: with transfers
 
 
-def read(path: Path, collector: Collector) -> Reading:
+def read(path: Path, collector: Collector) -> FileContents:
     """Read the timings of one routine on one device, or of every one in a folder."""
     files, others = of_format(path, sniff, ".csv")
-    timings: list[Timing] = []
+    timings: list[TileTiming] = []
     cold = 0
     for file in files:
         with record(collector, str(file)):
@@ -68,7 +68,7 @@ def read(path: Path, collector: Collector) -> Reading:
     ]
     if any(timing.device.endswith("-second") for timing in timings):
         notes.append("A second series of runs on a machine is kept apart, as a device of its own (…-second).")
-    return Reading(
+    return FileContents(
         "blas",
         str(path),
         tuple(fits.values()),
@@ -78,16 +78,16 @@ def read(path: Path, collector: Collector) -> Reading:
     )
 
 
-def _timings(file: Path, collector: Collector) -> tuple[list[Timing], int]:
+def _timings(file: Path, collector: Collector) -> tuple[list[TileTiming], int]:
     """A file's timings, and how many cold starts were left out of them."""
     kernel, device = _subject(file)
     lines = read_text(file).splitlines()
     header = [column.strip() for column in lines[0].split(",")] if lines else []
-    if header not in (_CPU, _GPU):
+    if header not in (_CPU_COLUMNS, _GPU_COLUMNS):
         raise DataError(
             f"the columns are {','.join(header)[:80]!r}",
             where=f"{file}: line 1",
-            hint=f"they should be {','.join(_CPU)}, or {','.join(_GPU)}",
+            hint=f"they should be {','.join(_CPU_COLUMNS)}, or {','.join(_GPU_COLUMNS)}",
         )
     runs: dict[int, list[list[float]]] = {}
     seen: set[tuple[int, int]] = set()
@@ -113,7 +113,7 @@ def _timings(file: Path, collector: Collector) -> tuple[list[Timing], int]:
         seconds = np.array(measured) * 1e-6
         mean, std = seconds.mean(axis=0), seconds.std(axis=0)
         host = float(mean[1]) if len(mean) > 1 else None
-        timings.append(Timing(kernel, device, size, len(measured), float(mean[0]), float(std[0]), host))
+        timings.append(TileTiming(kernel, device, size, len(measured), float(mean[0]), float(std[0]), host))
     return timings, cold
 
 
@@ -130,9 +130,9 @@ def _subject(file: Path) -> tuple[str, str]:
     return routine[0], "-".join(words) or file.absolute().parent.name.lower()
 
 
-def _kernel(name: str, timings: list[Timing]) -> tuple[Kernel, dict[str, float]]:
+def _kernel(name: str, timings: list[TileTiming]) -> tuple[Kernel, dict[str, float]]:
     """The affine fit of a kernel, and for each device its largest relative error."""
-    by_device: dict[str, list[Timing]] = {}
+    by_device: dict[str, list[TileTiming]] = {}
     for timing in timings:
         by_device.setdefault(timing.device, []).append(timing)
     best: tuple[float, Kernel, dict[str, float]] | None = None
@@ -171,7 +171,7 @@ def sniff(path: Path, head: bytes) -> bool:
     if path.is_dir():
         return any_under(path, sniff, ".csv")
     first = head.partition(b"\n")[0].decode("utf-8", "replace").strip().removeprefix("\ufeff")
-    return first.replace(" ", "") in (",".join(columns).replace(" ", "") for columns in (_CPU, _GPU))
+    return first.replace(" ", "") in (",".join(columns).replace(" ", "") for columns in (_CPU_COLUMNS, _GPU_COLUMNS))
 
 
-FORMAT = Format("blas", "repeated timings of BLAS and LAPACK tile kernels", sniff, read)
+BLAS_FORMAT = Format("blas", "repeated timings of BLAS and LAPACK tile kernels", sniff, read)

@@ -23,13 +23,13 @@ from symphony.lowering.readers.parsing import (
     table,
     text,
 )
-from symphony.lowering.readers.reading import Collector, Format, Reading, read_text
+from symphony.lowering.readers.reading import Collector, FileContents, Format, read_text
 from symphony.problem.errors import DataError
 from symphony.problem.topology import RACK, SPANS, Device, DeviceKind, Hop, Resource, Topology
 from symphony.problem.workload import Edge, Kernel, Profile, Task, TaskGraph
 
-UNIT_S = 1e-3
-_NUMBERED = re.compile(r"[_-]?\d+$")
+DEFAULT_UNIT_S = 1e-3
+_NUMBER_SUFFIX = re.compile(r"[_-]?\d+$")
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class _Machines:
     link: dict[tuple[str, str], float]
 
 
-def read(path: Path, collector: Collector, *, unit_s: float | str = UNIT_S) -> Reading:
+def read(path: Path, collector: Collector, *, unit_s: float | str = DEFAULT_UNIT_S) -> FileContents:
     """Read a graph and its machines, or every graph in a folder (and the machines, if they are the same for all)."""
     seconds = _unit(unit_s)
     files, others = of_format(path, sniff, ".json")
@@ -70,7 +70,7 @@ def read(path: Path, collector: Collector, *, unit_s: float | str = UNIT_S) -> R
         )
         notes.append(f"{missing} Times are those of a CPU of speed 1.")
     names = dict.fromkeys(task.kernel for graph in graphs for task in graph.tasks)
-    return Reading(
+    return FileContents(
         "dagbench",
         str(path),
         tuple(Kernel(name, profiles) for name in names),
@@ -189,7 +189,7 @@ def _metadata(file: Path, graph: TaskGraph, collector: Collector) -> dict[str, s
 
 def _category(name: str) -> str:
     """The kind of work that a task's name says: without the numbers at the end."""
-    shorter = _NUMBERED.sub("", name)
+    shorter = _NUMBER_SUFFIX.sub("", name)
     return _category(shorter) if shorter and shorter != name else shorter or name
 
 
@@ -210,4 +210,4 @@ def sniff(path: Path, head: bytes) -> bool:
     return head.lstrip()[:1] == b"{" and b'"task_graph"' in head and b'"cost"' in head
 
 
-FORMAT = Format("dagbench", "graphs from papers and measured traces (DAGBench)", sniff, read)
+DAGBENCH_FORMAT = Format("dagbench", "graphs from papers and measured traces (DAGBench)", sniff, read)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from symphony.lowering.readers.job_lists import Listed, Rates, Shape, lower, rate_kernel, saving_options
-from symphony.lowering.readers.reading import Collector, Format, Reading
+from symphony.lowering.readers.job_lists import JobShape, ListedJob, StepRates, checkpoint_cost, lower, rate_kernel
+from symphony.lowering.readers.reading import Collector, FileContents, Format
 from symphony.lowering.readers.tables import (
-    Row,
-    Table,
+    CsvRow,
+    CsvTable,
     any_text,
     beside,
     blank_or,
@@ -33,17 +33,17 @@ from symphony.problem.workload import Kernel
 
 PLACEMENTS = ("consolidated", "unconsolidated")
 UNMEASURED = ("refuse", "linear")
-_GPUS = whole(1, limits.WORKERS_PER_GANG)
-_RATES = {
+_GPU_COUNT = whole(1, limits.WORKERS_PER_GANG)
+_GAVEL_RATE_COLUMNS = {
     "gpu": text,
     "placement": one_of(*PLACEMENTS),
     "model": text,
     "batch_size": blank_or(whole(1)),
-    "num_gpus": _GPUS,
+    "num_gpus": _GPU_COUNT,
     "steps_per_s": rate,
 }
-_SECOND = {"steps_per_s_second_measurement": blank_or(rate)}
-_PAIRS = {
+_SECOND_RATE_COLUMN = {"steps_per_s_second_measurement": blank_or(rate)}
+_PAIR_COLUMNS = {
     "gpu": text,
     "model_a": text,
     "batch_a": blank_or(whole(1)),
@@ -55,12 +55,12 @@ _PAIRS = {
     "isolated_b": rate,
     "fits_together": one_of("0", "1"),
 }
-_JOBS = {
+_GAVEL_JOB_COLUMNS = {
     "job": text,
     "model": text,
     "batch_size": blank_or(whole(1)),
     "total_steps": whole(1),
-    "num_gpus": _GPUS,
+    "num_gpus": _GPU_COUNT,
     "priority_weight": number(),
     "arrival_s": number(),
 }
@@ -74,21 +74,21 @@ _RATE_NOTES = (
 )
 
 
-def shape_of(row: Row) -> Shape:
+def shape_of(row: CsvRow) -> JobShape:
     """What decides the rate of a row's job."""
-    return Shape(row["model"], row["batch_size"], row["num_gpus"])
+    return JobShape(row["model"], row["batch_size"], row["num_gpus"])
 
 
-def rates_of(rows: Iterable[Row], placement: str) -> Rates:
+def rates_of(rows: Iterable[CsvRow], placement: str) -> StepRates:
     """Rates of each shape on each GPU, from the rows of one placement."""
-    rates: dict[Shape, dict[str, float]] = {}
+    rates: dict[JobShape, dict[str, float]] = {}
     for row in rows:
         if row["placement"] == placement:
             rates.setdefault(shape_of(row), {})[row["gpu"]] = row["steps_per_s"]
     return rates
 
 
-def read_rates(path: Path, collector: Collector, *, placement: str = PLACEMENTS[0]) -> Reading:
+def read_rates(path: Path, collector: Collector, *, placement: str = PLACEMENTS[0]) -> FileContents:
     """Measured rates: kernels for the GPUs that they fit, from the rows of one placement; all rows as a table."""
     placement = word_option("placement", placement, PLACEMENTS)
     table = _rate_table(path, collector)
@@ -101,7 +101,7 @@ def read_rates(path: Path, collector: Collector, *, placement: str = PLACEMENTS[
     ]
     if unfit:
         notes.append(f"A rate of 0 means that it does not fit, so there is no implementation: {', '.join(unfit)}.")
-    return Reading(
+    return FileContents(
         "gavel-rates",
         str(path),
         kernels=tuple(kernel for kernel in kernels if kernel),
@@ -111,11 +111,11 @@ def read_rates(path: Path, collector: Collector, *, placement: str = PLACEMENTS[
     )
 
 
-def read_pairs(path: Path, collector: Collector) -> Reading:
+def read_pairs(path: Path, collector: Collector) -> FileContents:
     """Rates of two jobs on one GPU, together and alone: a table, one row for each pair."""
-    table = read_table(path, collector, _PAIRS)
+    table = read_table(path, collector, _PAIR_COLUMNS)
 
-    def good(row: Row) -> bool:
+    def good(row: CsvRow) -> bool:
         row["fits_together"] = row["fits_together"] == "1"
         runs = row["steps_per_s_a"] > 0 and row["steps_per_s_b"] > 0
         if row["fits_together"] != runs:
@@ -126,7 +126,7 @@ def read_pairs(path: Path, collector: Collector) -> Reading:
 
     table = unique(table.keep(good), collector, _pair)
     unfit = sum(not row["fits_together"] for row in table.rows)
-    return Reading(
+    return FileContents(
         "gavel-pairs",
         str(path),
         tables={"pairs": table.rows},
@@ -149,7 +149,7 @@ def read_jobs(
     vc: str | None = None,
     checkpoint_s: float | str = 0.0,
     restore_s: float | str = 0.0,
-) -> Reading:
+) -> FileContents:
     """A job list: gangs of `num_gpus` workers for `total_steps` steps, at the rates of another file.
 
     Gangs of a width that nobody measured are bad records, unless `unmeasured` is `linear`: then the rate of the widest
@@ -157,13 +157,13 @@ def read_jobs(
     """
     placement = word_option("placement", placement, PLACEMENTS)
     linear = word_option("unmeasured", unmeasured, UNMEASURED) == "linear"
-    saving = saving_options(checkpoint_s, restore_s)
+    saving = checkpoint_cost(checkpoint_s, restore_s)
     rates_path = beside(path, rates, path.absolute().parent.parent / "isolated_throughput.csv", "rates")
     measured = rates_of(_rate_table(rates_path, collector).rows, placement)
-    table = read_table(path, collector, _JOBS, extra={"vc": any_text})
+    table = read_table(path, collector, _GAVEL_JOB_COLUMNS, extra={"vc": any_text})
     several = len({row["vc"] for row in table.rows})
     table = select(table, "vc", vc)
-    kernels: dict[Shape, Kernel | None] = {}
+    kernels: dict[JobShape, Kernel | None] = {}
     listed = []
     for row in table.rows:
         shape = shape_of(row)
@@ -179,7 +179,7 @@ def read_jobs(
             collector.bad(table.where(row), f"{shape} {why}")
             continue
         steps = float(row["total_steps"])
-        listed.append(Listed(row, table.where(row), row["arrival_s"], str(shape), row["num_gpus"], steps))
+        listed.append(ListedJob(row, table.where(row), row["arrival_s"], str(shape), row["num_gpus"], steps))
     made = lower(listed, filter(None, kernels.values()), collector, saving, unit="steps")
     notes = [
         f"Rates are the {placement} ones of {rates_path.name}.",
@@ -193,7 +193,7 @@ def read_jobs(
     if guessed:
         names = ", ".join(guessed)
         notes.append(f"Not measured, so scaled from the widest gang that was: {names}.")
-    return Reading(
+    return FileContents(
         "gavel-jobs",
         str(path),
         made.kernels,
@@ -205,12 +205,12 @@ def read_jobs(
     )
 
 
-def _rate_table(path: Path, collector: Collector) -> Table:
-    table = read_table(path, collector, _RATES, extra=_SECOND)
+def _rate_table(path: Path, collector: Collector) -> CsvTable:
+    table = read_table(path, collector, _GAVEL_RATE_COLUMNS, extra=_SECOND_RATE_COLUMN)
     return unique(table, collector, lambda row: (row["gpu"], row["placement"], shape_of(row)))
 
 
-def _scaled(rates: Rates, shape: Shape) -> dict[str, float]:
+def _scaled(rates: StepRates, shape: JobShape) -> dict[str, float]:
     """Rates in proportion to those of the widest measured gang of the same model and batch that is narrower."""
     narrower = [s for s in rates if s[:2] == shape[:2] and s.gpus < shape.gpus]
     if not narrower:
@@ -219,13 +219,13 @@ def _scaled(rates: Rates, shape: Shape) -> dict[str, float]:
     return {gpu: steps * shape.gpus / widest.gpus for gpu, steps in rates[widest].items()}
 
 
-def _pair(row: Row) -> object:
+def _pair(row: CsvRow) -> object:
     """The same for a pair and for its mirror image."""
     a, b = (row["model_a"], row["batch_a"] or 0), (row["model_b"], row["batch_b"] or 0)
     return row["gpu"], min(a, b), max(a, b)
 
 
-FORMATS = (
+GAVEL_FORMATS = (
     Format(
         "gavel-rates",
         "Gavel: steps per second of training jobs on V100, P100 and K80",

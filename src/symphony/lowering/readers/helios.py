@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from symphony.lowering.readers.reading import Collector, Format, Reading, read_text
-from symphony.lowering.readers.tables import Row, has_columns, header_of, moment, read_table, text, unique, whole
+from symphony.lowering.readers.reading import Collector, FileContents, Format, read_text
+from symphony.lowering.readers.tables import CsvRow, has_columns, header_of, moment, read_table, text, unique, whole
 from symphony.problem.build import ClusterSpec, DeviceSpec, MachineSpec, RackSpec, SocketSpec, build
 from symphony.problem.errors import DataError
 from symphony.problem.topology import Topology
 
 GPUS_PER_MACHINE = 8
-_STATE = {
+_STATE_COLUMNS = {
     "vc": text,
     "time": moment,
     "running_gpujob_num": whole(),
@@ -23,17 +23,17 @@ _STATE = {
     "idle_gpu_num": whole(),
 }
 _NO_JOBS = "The file holds a series of states, not jobs: there is nothing to schedule in it."
-_CLUSTER = (
+_CLUSTER_NOTE = (
     f"The cluster is one rack for each virtual cluster, of machines with {GPUS_PER_MACHINE} GPUs (all sizes are "
     "multiples of that; the files do not say it, nor which GPU it is)."
 )
 
 
-def read_state(path: Path, collector: Collector) -> Reading:
+def read_state(path: Path, collector: Collector) -> FileContents:
     """Jobs and GPUs running, pending and idle in each virtual cluster, every tenth minute: a table."""
-    table = read_table(path, collector, _STATE)
+    table = read_table(path, collector, _STATE_COLUMNS)
 
-    def good(row: Row) -> bool:
+    def good(row: CsvRow) -> bool:
         held = row["running_gpu_num"] + row["idle_gpu_num"]
         if held != row["total_gpu_num"]:
             collector.bad(table.where(row), f"running and idle GPUs add up to {held}, not to {row['total_gpu_num']}")
@@ -43,22 +43,22 @@ def read_state(path: Path, collector: Collector) -> Reading:
     sizes: dict[str, int] = {}
     for row in table.rows:
         sizes[row["vc"]] = max(sizes.get(row["vc"], 0), row["total_gpu_num"])
-    return Reading(
+    return FileContents(
         "helios-state",
         str(path),
         topology=_topology(sizes),
         tables={"state": table.rows},
-        notes=(_NO_JOBS, _CLUSTER, "A virtual cluster has its largest size in the file.", *table.notes),
+        notes=(_NO_JOBS, _CLUSTER_NOTE, "A virtual cluster has its largest size in the file.", *table.notes),
         problems=tuple(collector.problems),
     )
 
 
-def read_sizes(path: Path, collector: Collector) -> Reading:
+def read_sizes(path: Path, collector: Collector) -> FileContents:
     """GPUs of each virtual cluster, day by day: a table, one column for each."""
     clusters = _clusters(path)
     table = read_table(path, collector, {"date": moment, **dict.fromkeys(clusters, whole()), "total": whole()})
 
-    def good(row: Row) -> bool:
+    def good(row: CsvRow) -> bool:
         held = sum(row[name] for name in clusters)
         if held != row["total"]:
             collector.bad(table.where(row), f"the virtual clusters add up to {held} GPUs, not to {row['total']}")
@@ -66,12 +66,17 @@ def read_sizes(path: Path, collector: Collector) -> Reading:
 
     table = unique(table.keep(good), collector, lambda row: row["date"])
     last = table.rows[-1] if table.rows else {}
-    return Reading(
+    return FileContents(
         "helios-sizes",
         str(path),
         topology=_topology({name: last.get(name, 0) for name in clusters}),
         tables={"sizes": table.rows},
-        notes=(_NO_JOBS, _CLUSTER, "Sizes change from day to day; the cluster is that of the last day.", *table.notes),
+        notes=(
+            _NO_JOBS,
+            _CLUSTER_NOTE,
+            "Sizes change from day to day; the cluster is that of the last day.",
+            *table.notes,
+        ),
         problems=tuple(collector.problems),
     )
 
@@ -113,7 +118,9 @@ def _looks_like_sizes(path: Path, head: bytes) -> bool:
     )
 
 
-FORMATS = (
-    Format("helios-state", "Helios: state of virtual clusters over time; no jobs", has_columns(*_STATE), read_state),
+HELIOS_FORMATS = (
+    Format(
+        "helios-state", "Helios: state of virtual clusters over time; no jobs", has_columns(*_STATE_COLUMNS), read_state
+    ),
     Format("helios-sizes", "Helios: GPUs of virtual clusters by day; no jobs", _looks_like_sizes, read_sizes),
 )

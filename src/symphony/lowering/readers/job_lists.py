@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from symphony.lowering.readers.reading import Collector
-from symphony.lowering.readers.tables import Row, number_option
+from symphony.lowering.readers.tables import CsvRow, number_option
 from symphony.problem import limits
 from symphony.problem.build import ClusterSpec, DeviceSpec, MachineSpec, SocketSpec, build
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Gang, Job, Kernel, Profile, Task, TaskGraph
 
-WHOLE: Mapping[str, float] = {"compute": 1.0}  # what a worker demands of a GPU where nobody has measured it
+WHOLE_GPU_DEMAND: Mapping[str, float] = {"compute": 1.0}  # what a worker demands of a GPU where nobody has measured it
 
 
-class Shape(NamedTuple):
+class JobShape(NamedTuple):
     """What decides how long a step takes on a kind of GPU."""
 
     model: str
@@ -27,13 +27,15 @@ class Shape(NamedTuple):
         return f"{self.model}{batch}" + (f"/x{self.gpus}" if self.gpus > 1 else "")
 
 
-Rates = Mapping[Shape, Mapping[str, float]]  # device kind or type -> steps per second of the whole gang; 0: it cannot
+StepRates = Mapping[
+    JobShape, Mapping[str, float]
+]  # device kind or type -> steps per second of the whole gang; 0: it cannot
 
 
-class Listed(NamedTuple):
+class ListedJob(NamedTuple):
     """A job of a list."""
 
-    row: Row
+    row: CsvRow
     where: str
     arrival_s: float
     kernel: str
@@ -41,7 +43,7 @@ class Listed(NamedTuple):
     units: float
 
 
-class Saving(NamedTuple):
+class CheckpointCost(NamedTuple):
     """What preempting a gang costs."""
 
     checkpoint_s: float
@@ -55,32 +57,39 @@ class Saving(NamedTuple):
         )
 
 
-class Lowered(NamedTuple):
+class LoweredJobs(NamedTuple):
     """A job list as a reading holds it. `rows` are those of `jobs`, in the same order."""
 
     kernels: tuple[Kernel, ...]
     graphs: tuple[TaskGraph, ...]
     jobs: tuple[Job, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[CsvRow, ...]
 
 
-def saving_options(checkpoint_s: object, restore_s: object) -> Saving:
+def checkpoint_cost(checkpoint_s: object, restore_s: object) -> CheckpointCost:
     """What the options of that name say."""
-    return Saving(number_option("checkpoint_s", checkpoint_s), number_option("restore_s", restore_s))
+    return CheckpointCost(number_option("checkpoint_s", checkpoint_s), number_option("restore_s", restore_s))
 
 
-def rate_kernel(shape: Shape, rates: Mapping[str, float]) -> Kernel | None:
+def rate_kernel(shape: JobShape, rates: Mapping[str, float]) -> Kernel | None:
     """A kernel whose unit of work is a step of the whole gang; None where it runs nowhere.
 
     The measured step holds the exchange between the workers, so the kernel has none of its own.
     """
-    profiles = {device: Profile(fixed_s=1.0 / steps, demand=WHOLE) for device, steps in rates.items() if steps}
+    profiles = {
+        device: Profile(fixed_s=1.0 / steps, demand=WHOLE_GPU_DEMAND) for device, steps in rates.items() if steps
+    }
     return Kernel(str(shape), profiles) if profiles else None
 
 
 def lower(
-    listed: Iterable[Listed], kernels: Iterable[Kernel], collector: Collector, saving: Saving | None, *, unit: str
-) -> Lowered:
+    listed: Iterable[ListedJob],
+    kernels: Iterable[Kernel],
+    collector: Collector,
+    saving: CheckpointCost | None,
+    *,
+    unit: str,
+) -> LoweredJobs:
     """One graph for all jobs that are alike, and the jobs by arrival. `saving` None: they cannot be preempted."""
     by_name = {kernel.name: kernel for kernel in kernels}
     slowest = {
@@ -89,7 +98,7 @@ def lower(
     }
     graphs: dict[tuple[str, int, float], TaskGraph] = {}
     index: dict[tuple[str, int, float], int] = {}
-    made: list[tuple[Job, Row]] = []
+    made: list[tuple[Job, CsvRow]] = []
     for job in listed:
         seconds = slowest[job.kernel] * job.units
         if seconds > limits.SECONDS:
@@ -102,7 +111,7 @@ def lower(
         made.append((Job(index[key], job.arrival_s), job.row))
     made.sort(key=lambda pair: pair[0].arrival_s)
     used = {kernel for kernel, _, _ in graphs}
-    return Lowered(
+    return LoweredJobs(
         tuple(kernel for name, kernel in by_name.items() if name in used),
         tuple(graphs.values()),
         tuple(job for job, _ in made),
@@ -110,7 +119,7 @@ def lower(
     )
 
 
-def gang_graph(kernel: str, workers: int, units: float, saving: Saving | None, *, unit: str) -> TaskGraph:
+def gang_graph(kernel: str, workers: int, units: float, saving: CheckpointCost | None, *, unit: str) -> TaskGraph:
     """A graph of one gang of like workers."""
     name = f"{kernel}, {workers} x {units:.10g} {unit}"
     tasks = tuple(Task(f"w{worker}", kernel, units=units) for worker in range(workers))

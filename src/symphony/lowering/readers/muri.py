@@ -11,34 +11,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from symphony.lowering.readers.job_lists import Listed, Shape, gpu_cluster, lower, saving_options
-from symphony.lowering.readers.reading import Collector, Format, Reading
-from symphony.lowering.readers.tables import Cell, Row, has_columns, number, read_table, text, unique, whole
+from symphony.lowering.readers.job_lists import JobShape, ListedJob, checkpoint_cost, gpu_cluster, lower
+from symphony.lowering.readers.reading import Collector, FileContents, Format
+from symphony.lowering.readers.tables import CellParser, CsvRow, has_columns, number, read_table, text, unique, whole
 from symphony.problem import limits
 from symphony.problem.build import DeviceSpec
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Kernel, Profile
 
-GPU = "v100"
+MURI_GPU = "v100"
 MACHINES, GPUS_PER_MACHINE = 8, 8
 _LINK, _NIC = 12e9, 12.5e9  # bytes/s: PCIe gen 3 x16, 100 Gbit/s
-_MS = number(0.0, limits.SECONDS * 1e3)
-_JOBS: Mapping[str, Cell] = {
+_MILLISECONDS = number(0.0, limits.SECONDS * 1e3)
+_MURI_JOB_COLUMNS: Mapping[str, CellParser] = {
     "job_id": text,
     "num_gpu": whole(1, limits.WORKERS_PER_GANG),
-    "submit_time": _MS,
+    "submit_time": _MILLISECONDS,
     "iterations": whole(1),
     "model_name": text,
     "batch_size": whole(1),
-    "duration": _MS,
-    "interval": _MS,
+    "duration": _MILLISECONDS,
+    "interval": _MILLISECONDS,
     "iteration_time": number(1e-3, limits.SECONDS * 1e3),
-    "resource_time_0": _MS,
-    "resource_time_1": _MS,
-    "resource_time_2": _MS,
+    "resource_time_0": _MILLISECONDS,
+    "resource_time_1": _MILLISECONDS,
+    "resource_time_2": _MILLISECONDS,
     "priority": whole(),
 }
-_LOGS: Mapping[str, Cell] = {
+_MURI_LOG_COLUMNS: Mapping[str, CellParser] = {
     "policy": text,
     "job_id": text,
     "num_gpu": whole(1, limits.WORKERS_PER_GANG),
@@ -53,24 +53,24 @@ _LOGS: Mapping[str, Cell] = {
 
 def read_jobs(
     path: Path, collector: Collector, *, checkpoint_s: float | str = 0.0, restore_s: float | str = 30.0
-) -> Reading:
+) -> FileContents:
     """A job list: gangs of `num_gpu` workers for `iterations` iterations, with the load of their three stages."""
-    saving = saving_options(checkpoint_s, restore_s)
-    table = unique(read_table(path, collector, _JOBS), collector, lambda row: row["job_id"])
-    kernels: dict[tuple[Shape, tuple[float, ...]], Kernel] = {}
-    variants: dict[Shape, int] = {}
+    saving = checkpoint_cost(checkpoint_s, restore_s)
+    table = unique(read_table(path, collector, _MURI_JOB_COLUMNS), collector, lambda row: row["job_id"])
+    kernels: dict[tuple[JobShape, tuple[float, ...]], Kernel] = {}
+    variants: dict[JobShape, int] = {}
     listed, apart, full = [], 0, set()
     for row in table.rows:
-        shape, times = Shape(row["model_name"], row["batch_size"], row["num_gpu"]), _times(row)
+        shape, times = JobShape(row["model_name"], row["batch_size"], row["num_gpu"]), _times(row)
         if (shape, times) not in kernels:
             variants[shape] = variants.get(shape, 0) + 1
             name = str(shape) if variants[shape] == 1 else f"{shape}#{variants[shape]}"
-            kernels[shape, times] = Kernel(name, {GPU: Profile(fixed_s=times[0] / 1e3, demand=_demand(times))})
+            kernels[shape, times] = Kernel(name, {MURI_GPU: Profile(fixed_s=times[0] / 1e3, demand=_demand(times))})
             if max(times[1:]) > times[0]:
                 full.add(name)
         kernel, iterations = kernels[shape, times].name, float(row["iterations"])
         apart += not 0.9 <= iterations * times[0] / (row["duration"] or 1.0) <= 1.1
-        listed.append(Listed(row, table.where(row), row["submit_time"] / 1e3, kernel, row["num_gpu"], iterations))
+        listed.append(ListedJob(row, table.where(row), row["submit_time"] / 1e3, kernel, row["num_gpu"], iterations))
     made = lower(listed, kernels.values(), collector, saving, unit="iterations")
     notes = [
         "Times in the file are milliseconds; here they are seconds, but those in the table of jobs are the file's own.",
@@ -87,7 +87,7 @@ def read_jobs(
     several = [str(shape) for shape, count in variants.items() if count > 1]
     if several:
         notes.append(f"Listed with several sets of times, so each has a kernel (name#2, …): {', '.join(several)}.")
-    return Reading(
+    return FileContents(
         "muri-jobs",
         str(path),
         made.kernels,
@@ -100,24 +100,28 @@ def read_jobs(
     )
 
 
-def read_logs(path: Path, collector: Collector) -> Reading:
+def read_logs(path: Path, collector: Collector) -> FileContents:
     """What became of the jobs of `testbed_trace.csv` under four policies: a table, in seconds."""
-    table = unique(read_table(path, collector, _LOGS), collector, lambda row: (row["policy"], row["job_id"]))
+    table = unique(
+        read_table(path, collector, _MURI_LOG_COLUMNS), collector, lambda row: (row["policy"], row["job_id"])
+    )
     notes = (
         "Times are seconds, unlike those of the job lists.",
         "The runs were fast-forwarded (iterations were measured, then time was skipped), hence makespans of a month.",
         *table.notes,
     )
-    return Reading("muri-logs", str(path), tables={"logs": table.rows}, notes=notes, problems=tuple(collector.problems))
+    return FileContents(
+        "muri-logs", str(path), tables={"logs": table.rows}, notes=notes, problems=tuple(collector.problems)
+    )
 
 
 def cluster() -> Topology:
     """The testbed: 8 machines of 8 V100."""
     v100 = DeviceSpec(type="gpu", memory=32e9, device_memory=900e9, link=_LINK)
-    return gpu_cluster("muri64", GPU, v100, machines=MACHINES, gpus=GPUS_PER_MACHINE, nic=_NIC)
+    return gpu_cluster("muri64", MURI_GPU, v100, machines=MACHINES, gpus=GPUS_PER_MACHINE, nic=_NIC)
 
 
-def _times(row: Row) -> tuple[float, ...]:
+def _times(row: CsvRow) -> tuple[float, ...]:
     """Milliseconds of an iteration and of its three stages."""
     return (row["iteration_time"], *(row[f"resource_time_{stage}"] for stage in range(3)))
 
@@ -128,7 +132,17 @@ def _demand(times: tuple[float, ...]) -> dict[str, float]:
     return {"link": of_input * _LINK, "compute": of_gpu, "nic": of_network * _NIC / GPUS_PER_MACHINE}
 
 
-FORMATS = (
-    Format("muri-jobs", "Muri: lists of training jobs with the times of their stages", has_columns(*_JOBS), read_jobs),
-    Format("muri-logs", "Muri: job logs of a testbed of 64 V100 under four policies", has_columns(*_LOGS), read_logs),
+MURI_FORMATS = (
+    Format(
+        "muri-jobs",
+        "Muri: lists of training jobs with the times of their stages",
+        has_columns(*_MURI_JOB_COLUMNS),
+        read_jobs,
+    ),
+    Format(
+        "muri-logs",
+        "Muri: job logs of a testbed of 64 V100 under four policies",
+        has_columns(*_MURI_LOG_COLUMNS),
+        read_logs,
+    ),
 )

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from symphony.lowering.readers.job_lists import Listed, gang_graph, lower
-from symphony.lowering.readers.reading import Collector, Format, Reading
+from symphony.lowering.readers.job_lists import ListedJob, gang_graph, lower
+from symphony.lowering.readers.reading import Collector, FileContents, Format
 from symphony.lowering.readers.tables import (
-    Cell,
-    Row,
-    Table,
+    CellParser,
+    CsvRow,
+    CsvTable,
     any_text,
     blank_or,
     has_columns,
@@ -34,7 +34,7 @@ MIB = 2**20
 GPU_PODS = 4  # that run on one GPU at once
 CORES_PER_POD = 8  # no pod without a GPU asks for less, so a CPU has a slot for as many
 # Bytes. What G2 and G3 are is not disclosed; a pod takes a share of whatever there is, so any number will do.
-_MEMORY: Mapping[str, float] = {
+_GPU_MEMORY_BYTES: Mapping[str, float] = {
     "P100": 16e9,
     "T4": 16e9,
     "V100M16": 16e9,
@@ -43,24 +43,24 @@ _MEMORY: Mapping[str, float] = {
     "G2": 32e9,
     "G3": 32e9,
 }
-_OTHER = 32e9
-_PODS: Mapping[str, Cell] = {
+_OTHER_GPU_MEMORY_BYTES = 32e9
+_PODS: Mapping[str, CellParser] = {
     "name": text,
     "cpu_milli": whole(0),
     "memory_mib": whole(0),
     "num_gpu": whole(0, limits.WORKERS_PER_GANG),
     "gpu_milli": whole(0, 1000),
 }
-_TIME = blank_or(number())
-_TIMES: Mapping[str, Cell] = {
+_OPTIONAL_TIME = blank_or(number())
+_TIMES: Mapping[str, CellParser] = {
     "gpu_spec": any_text,
     "qos": any_text,
     "pod_phase": any_text,
-    "creation_time": _TIME,
-    "deletion_time": _TIME,
-    "scheduled_time": _TIME,
+    "creation_time": _OPTIONAL_TIME,
+    "deletion_time": _OPTIONAL_TIME,
+    "scheduled_time": _OPTIONAL_TIME,
 }
-_MACHINES: Mapping[str, Cell] = {
+_MACHINES: Mapping[str, CellParser] = {
     "sn": text,
     "cpu_milli": whole(1),
     "memory_mib": whole(1),
@@ -69,14 +69,14 @@ _MACHINES: Mapping[str, Cell] = {
 }
 
 
-_ASSUMED = (
+_ASSUMPTION_NOTES = (
     "Pods take as long on any device: the trace has no rates. They cannot be preempted.",
     "A pod's share of a GPU is a load of its compute and a reservation of its memory; shares never exceed the whole.",
     "The cores and the host memory that a pod with GPUs asks for are not modelled, and its workers may be placed on "
     "several machines.",
     "Lists other than default are drawn from it, so they are no independent samples.",
 )
-_CLUSTER = (
+_CLUSTER_NOTES = (
     f"A GPU runs at most {GPU_PODS} pods at once, and a CPU one for every {CORES_PER_POD} cores (no pod without a GPU "
     "asks for less).",
     "G2 and G3 are undisclosed types; their memory is taken to be 32 GB, which matters to no pod of this trace.",
@@ -86,7 +86,7 @@ _CLUSTER = (
 
 def read_pods(
     path: Path, collector: Collector, *, machines: str | None = None, duration_s: float | str | None = None
-) -> Reading:
+) -> FileContents:
     """A list of pods. `duration_s`: the length of those whose length is not known.
 
     `machines`: the list of machines; without it, `openb_node_list_all_node.csv.gz` beside the pods, if that is there.
@@ -110,7 +110,7 @@ def read_pods(
         graphs = ()
         notes = ["The list has no times, so there are no jobs: duration_s= would make graphs of that length."]
     topology = _cluster_of(path, machines, collector)
-    return Reading(
+    return FileContents(
         "openb-pods",
         str(path),
         tuple(kernels.values()),
@@ -118,32 +118,32 @@ def read_pods(
         jobs,
         topology=topology,
         tables={"pods": rows},
-        notes=(*notes, *_ASSUMED, *(_CLUSTER if topology else ()), *table.notes),
+        notes=(*notes, *_ASSUMPTION_NOTES, *(_CLUSTER_NOTES if topology else ()), *table.notes),
         problems=tuple(collector.problems),
     )
 
 
-def read_machines(path: Path, collector: Collector) -> Reading:
+def read_machines(path: Path, collector: Collector) -> FileContents:
     """A list of machines: a topology."""
     table = unique(read_table(path, collector, _MACHINES), collector, lambda row: row["sn"])
 
-    def good(row: Row) -> bool:
+    def good(row: CsvRow) -> bool:
         if row["gpu"] and not row["model"]:
             collector.bad(table.where(row), f"it has {row['gpu']} GPUs and no model of them")
         return bool(row["model"] or not row["gpu"])
 
     table = table.keep(good)
-    return Reading(
+    return FileContents(
         "openb-machines",
         str(path),
         topology=_topology(table.rows) if table.rows else None,
         tables={"machines": table.rows},
-        notes=(*_CLUSTER, *table.notes),
+        notes=(*_CLUSTER_NOTES, *table.notes),
         problems=tuple(collector.problems),
     )
 
 
-def _arrivals(table: Table, length_s: float | None, collector: Collector) -> tuple[list[Listed], list[str]]:
+def _arrivals(table: CsvTable, length_s: float | None, collector: Collector) -> tuple[list[ListedJob], list[str]]:
     """The pods with their arrivals and lengths, and what was assumed of them."""
     listed, unscheduled, instant, unknown = [], 0, 0, 0
     for row in table.rows:
@@ -163,7 +163,7 @@ def _arrivals(table: Table, length_s: float | None, collector: Collector) -> tup
         unknown += deleted is None
         instant += not seconds
         workers = max(1, row["num_gpu"])
-        listed.append(Listed(row, table.where(row), created, _name(row), workers, seconds or 1.0))
+        listed.append(ListedJob(row, table.where(row), created, _name(row), workers, seconds or 1.0))
     notes = [
         "A pod arrives when it was created and takes as long as from scheduled_time to deletion_time.",
         f"Pods that were never scheduled ({unscheduled}) are kept, and take as long as from creation to deletion.",
@@ -175,7 +175,7 @@ def _arrivals(table: Table, length_s: float | None, collector: Collector) -> tup
     return listed, notes
 
 
-def _sound(table: Table, row: Row, collector: Collector) -> bool:
+def _sound(table: CsvTable, row: CsvRow, collector: Collector) -> bool:
     """Whether what a pod asks for makes sense."""
     wrong = ""
     if row["num_gpu"] and not row["gpu_milli"]:
@@ -189,18 +189,18 @@ def _sound(table: Table, row: Row, collector: Collector) -> bool:
     return not wrong
 
 
-def _allowed(row: Row) -> tuple[str, ...]:
+def _allowed(row: CsvRow) -> tuple[str, ...]:
     """The GPU types that a pod may run on, without repeats; () for any."""
     return tuple(dict.fromkeys(model for model in (row["gpu_spec"] or "").split("|") if model))
 
 
-def _name(row: Row) -> str:
+def _name(row: CsvRow) -> str:
     if not row["num_gpu"]:
         return f"cpu{row['cpu_milli'] / 1000:g}/{row['memory_mib']}MiB"
     return f"gpu{row['gpu_milli'] / 1000:g}" + "".join(f"/{model.lower()}" for model in _allowed(row))
 
 
-def _kernel(row: Row) -> Kernel:
+def _kernel(row: CsvRow) -> Kernel:
     """A second of a pod that asks for as much."""
     if not row["num_gpu"]:
         cores = {"compute": row["cpu_milli"] / 1000}
@@ -208,8 +208,10 @@ def _kernel(row: Row) -> Kernel:
     milli, allowed = row["gpu_milli"], _allowed(row)
     demand = {"compute": milli / 1000}
     profiles = {
-        model.lower(): Profile(fixed_s=1.0, demand=demand, memory=milli * _MEMORY.get(model, _OTHER) / 1000)
-        for model in allowed or _MEMORY
+        model.lower(): Profile(
+            fixed_s=1.0, demand=demand, memory=milli * _GPU_MEMORY_BYTES.get(model, _OTHER_GPU_MEMORY_BYTES) / 1000
+        )
+        for model in allowed or _GPU_MEMORY_BYTES
     }
     if not allowed:
         profiles["gpu"] = Profile(fixed_s=1.0, demand=demand)  # of other clusters: how much memory is not known
@@ -223,7 +225,7 @@ def _cluster_of(path: Path, machines: str | None, collector: Collector) -> Topol
     return read_machines(usual if machines is None else Path(machines), collector).topology
 
 
-def _topology(rows: tuple[Row, ...]) -> Topology:
+def _topology(rows: tuple[CsvRow, ...]) -> Topology:
     """Every machine has its CPU as one device, and its GPUs."""
     kinds: dict[str, DeviceKind] = {}
     resources: list[Resource] = []
@@ -239,13 +241,15 @@ def _topology(rows: tuple[Row, ...]) -> Topology:
         slots = max(1, min(int(cores) // CORES_PER_POD, limits.SLOTS_PER_DEVICE))
         add(f"{machine}/cpu", DeviceKind(f"cpu{cores:g}-{memory}MiB", "cpu", slots, memory * MIB), machine, cores)
         if row["gpu"]:
-            gpu = DeviceKind(row["model"].lower(), "gpu", GPU_PODS, _MEMORY.get(row["model"], _OTHER))
+            gpu = DeviceKind(
+                row["model"].lower(), "gpu", GPU_PODS, _GPU_MEMORY_BYTES.get(row["model"], _OTHER_GPU_MEMORY_BYTES)
+            )
             for number in range(row["gpu"]):
                 add(f"{machine}/{gpu.name}-{number}", gpu, machine, 1.0)
     return Topology("openb", tuple(kinds.values()), tuple(resources), tuple(devices))
 
 
-FORMATS = (
+OPENB_FORMATS = (
     Format("openb-pods", "Alibaba openb: pods with what they ask for, and when", has_columns(*_PODS), read_pods),
     Format("openb-machines", "Alibaba openb: machines with their GPUs", has_columns(*_MACHINES), read_machines),
 )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from symphony.lowering.readers.job_lists import WHOLE, Listed, lower, saving_options
-from symphony.lowering.readers.reading import Collector, Format, Reading
+from symphony.lowering.readers.job_lists import WHOLE_GPU_DEMAND, ListedJob, checkpoint_cost, lower
+from symphony.lowering.readers.reading import Collector, FileContents, Format
 from symphony.lowering.readers.tables import (
-    Row,
+    CsvRow,
     has_columns,
     moment,
     number,
@@ -21,7 +21,7 @@ from symphony.problem import limits
 from symphony.problem.workload import Kernel, Profile
 
 WEEK_S = 7 * 86400
-_JOBS = {
+_PHILLY_JOB_COLUMNS = {
     "week": whole(),
     "submit_s": number(),
     "duration_s": number(low=1e-3),
@@ -31,7 +31,7 @@ _JOBS = {
 _CLUSTERS = {"vc": text, "nodes": whole(1)}
 _ACTIVE = {"time": moment, "active_nodes": whole(), "total_nodes": whole()}
 # A second of training: the trace says how long jobs ran, not what they did.
-_KERNEL = Kernel("training", {"gpu": Profile(fixed_s=1.0, demand=WHOLE)})
+_SECOND_OF_TRAINING = Kernel("training", {"gpu": Profile(fixed_s=1.0, demand=WHOLE_GPU_DEMAND)})
 
 
 def read_jobs(
@@ -42,12 +42,12 @@ def read_jobs(
     vc: str | None = None,
     checkpoint_s: float | str = 10.0,
     restore_s: float | str = 30.0,
-) -> Reading:
+) -> FileContents:
     """Jobs: gangs of `num_gpus` workers that take `duration_s` on any GPU."""
-    saving = saving_options(checkpoint_s, restore_s)
-    table = read_table(path, collector, _JOBS)
+    saving = checkpoint_cost(checkpoint_s, restore_s)
+    table = read_table(path, collector, _PHILLY_JOB_COLUMNS)
 
-    def good(row: Row) -> bool:
+    def good(row: CsvRow) -> bool:
         expected = int(row["submit_s"] // WEEK_S)
         if row["week"] != expected:
             collector.bad(table.where(row), f"week is {row['week']}, but it was submitted in week {expected}")
@@ -56,17 +56,17 @@ def read_jobs(
     chosen = select(select(table.keep(good), "vc", vc), "week", week)
     start_s = 0 if week is None else min((row["week"] for row in chosen.rows), default=0) * WEEK_S
     listed = (
-        Listed(
+        ListedJob(
             row,
             chosen.where(row),
             row["submit_s"] - start_s,
-            _KERNEL.name,
+            _SECOND_OF_TRAINING.name,
             row["num_gpus"],
             row["duration_s"],
         )
         for row in chosen.rows
     )
-    made = lower(listed, [_KERNEL], collector, saving, unit="s")
+    made = lower(listed, [_SECOND_OF_TRAINING], collector, saving, unit="s")
     clock = "2017-09-04 00:00" if week is None else f"the start of week {week}"
     notes = (
         f"Arrivals count from {clock}.",
@@ -76,7 +76,7 @@ def read_jobs(
         saving.note("chosen"),
         *chosen.notes,
     )
-    return Reading(
+    return FileContents(
         "philly-jobs",
         str(path),
         made.kernels,
@@ -88,23 +88,23 @@ def read_jobs(
     )
 
 
-def read_clusters(path: Path, collector: Collector) -> Reading:
+def read_clusters(path: Path, collector: Collector) -> FileContents:
     """How many machines each virtual cluster has: a table."""
     table = unique(read_table(path, collector, _CLUSTERS), collector, lambda row: row["vc"])
     notes = (
         "Eleven of the trace's fifteen virtual clusters are listed, and not how many GPUs a machine has: no topology.",
         *table.notes,
     )
-    return Reading(
+    return FileContents(
         "philly-clusters", str(path), tables={"machines": table.rows}, notes=notes, problems=tuple(collector.problems)
     )
 
 
-def read_active(path: Path, collector: Collector) -> Reading:
+def read_active(path: Path, collector: Collector) -> FileContents:
     """How many machines were active, every tenth minute: a table."""
     table = read_table(path, collector, _ACTIVE)
 
-    def good(row: Row) -> bool:
+    def good(row: CsvRow) -> bool:
         if row["active_nodes"] > row["total_nodes"]:
             collector.bad(table.where(row), f"{row['active_nodes']} of {row['total_nodes']} machines are active")
         return bool(row["active_nodes"] <= row["total_nodes"])
@@ -114,7 +114,7 @@ def read_active(path: Path, collector: Collector) -> Reading:
     notes = ["It holds no jobs.", *table.notes]
     if len(totals) > 1:
         notes.append(f"total_nodes is not always the same: {', '.join(map(str, totals))}.")
-    return Reading(
+    return FileContents(
         "philly-active",
         str(path),
         tables={"active": table.rows},
@@ -123,8 +123,10 @@ def read_active(path: Path, collector: Collector) -> Reading:
     )
 
 
-FORMATS = (
-    Format("philly-jobs", "Philly: training jobs with arrivals and lengths", has_columns(*_JOBS), read_jobs),
+PHILLY_FORMATS = (
+    Format(
+        "philly-jobs", "Philly: training jobs with arrivals and lengths", has_columns(*_PHILLY_JOB_COLUMNS), read_jobs
+    ),
     Format("philly-clusters", "Philly: machines of the virtual clusters", has_columns(*_CLUSTERS), read_clusters),
     Format("philly-active", "Philly: active machines over time", has_columns(*_ACTIVE), read_active),
 )

@@ -14,12 +14,19 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from symphony.lowering.readers.job_lists import WHOLE, Listed, Shape, gpu_cluster, lower, saving_options
-from symphony.lowering.readers.reading import Collector, Format, Reading
+from symphony.lowering.readers.job_lists import (
+    WHOLE_GPU_DEMAND,
+    JobShape,
+    ListedJob,
+    checkpoint_cost,
+    gpu_cluster,
+    lower,
+)
+from symphony.lowering.readers.reading import Collector, FileContents, Format
 from symphony.lowering.readers.tables import (
-    Cell,
-    Row,
-    Table,
+    CellParser,
+    CsvRow,
+    CsvTable,
     beside,
     has_columns,
     number,
@@ -34,12 +41,18 @@ from symphony.problem.build import DeviceSpec
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Kernel, Profile
 
-GPU = "t4"
-_GPUS = whole(1, limits.WORKERS_PER_GANG)
-_STEP = {"local_batch": whole(1), "step_time_s": number(low=1e-6), "sync_time_s": number()}
-_PLACEMENTS: Mapping[str, Cell] = {"model": text, "placement": whole(1), "nodes": whole(1), "gpus": _GPUS, **_STEP}
-_SCALABILITY: Mapping[str, Cell] = {"model": text, "nodes": whole(1), "gpus": _GPUS, **_STEP}
-_EFFICIENCY: Mapping[str, Cell] = {
+POLLUX_GPU = "t4"
+_GPU_COUNT = whole(1, limits.WORKERS_PER_GANG)
+_STEP_COLUMNS = {"local_batch": whole(1), "step_time_s": number(low=1e-6), "sync_time_s": number()}
+_PLACEMENTS: Mapping[str, CellParser] = {
+    "model": text,
+    "placement": whole(1),
+    "nodes": whole(1),
+    "gpus": _GPU_COUNT,
+    **_STEP_COLUMNS,
+}
+_SCALABILITY: Mapping[str, CellParser] = {"model": text, "nodes": whole(1), "gpus": _GPU_COUNT, **_STEP_COLUMNS}
+_EFFICIENCY: Mapping[str, CellParser] = {
     "model": text,
     "batch_size": whole(1),
     "epoch": whole(),
@@ -49,16 +62,16 @@ _EFFICIENCY: Mapping[str, Cell] = {
     "grad_sqr": number(0.0, math.inf),
     "grad_var": number(0.0, math.inf),
 }
-_JOBS: Mapping[str, Cell] = {
+_POLLUX_JOB_COLUMNS: Mapping[str, CellParser] = {
     "load": text,
     "workload": text,
     "job": text,
     "submit_s": number(),
     "model": text,
-    "num_gpus": _GPUS,
+    "num_gpus": _GPU_COUNT,
     "batch_size": whole(1),
 }
-_RESULTS: Mapping[str, Cell] = {
+_RESULTS: Mapping[str, CellParser] = {
     "policy": text,
     "load": text,
     "workload": text,
@@ -69,22 +82,22 @@ _RESULTS: Mapping[str, Cell] = {
 _HELD_OUT = "One fifth of the placements is held out, so the authors' published numbers cannot be met exactly."
 
 
-class Step(NamedTuple):
+class StepTime(NamedTuple):
     """The time of a step, and the part of it that is exchange."""
 
     step_s: float
     sync_s: float
 
 
-class Steps:
+class StepTimes:
     """Measured step times by model, GPUs, machines and batch size per GPU."""
 
-    def __init__(self, rows: Iterable[Row]) -> None:
-        times: dict[tuple[str, int], dict[int, dict[int, list[Step]]]] = defaultdict(
+    def __init__(self, rows: Iterable[CsvRow]) -> None:
+        times: dict[tuple[str, int], dict[int, dict[int, list[StepTime]]]] = defaultdict(
             lambda: defaultdict(lambda: defaultdict(list))
         )
         for row in rows:
-            step = Step(row["step_time_s"], row["sync_time_s"])
+            step = StepTime(row["step_time_s"], row["sync_time_s"])
             times[row["model"], row["gpus"]][row["nodes"]][row["local_batch"]].append(step)
         self._times = times
 
@@ -113,35 +126,35 @@ def read_jobs(
     measured: str | None = None,
     checkpoint_s: float | str = 0.0,
     restore_s: float | str = 30.0,
-) -> Reading:
+) -> FileContents:
     """One of the job lists of a file. `measured`: the folder of the step times, usually the file's own."""
-    saving = saving_options(checkpoint_s, restore_s)
+    saving = checkpoint_cost(checkpoint_s, restore_s)
     folder = path.absolute().parent if measured is None else Path(measured)
     placements = _placements(beside(path, None, folder / "placements.csv", "measured"), collector)
     scalability = _scalability(beside(path, None, folder / "scalability.csv", "measured"), collector)
     efficiency = _efficiency(beside(path, None, folder / "statistical_efficiency.csv", "measured"), collector)
-    steps = Steps([*placements.rows, *scalability.rows])
+    steps = StepTimes([*placements.rows, *scalability.rows])
     last: dict[tuple[str, int], tuple[int, int]] = {}
     for row in efficiency.rows:
         key = (row["model"], row["batch_size"])
         last[key] = max(last.get(key, (-1, 0)), (row["epoch"], row["iteration"]))
-    whole_table = read_table(path, collector, _JOBS)
+    whole_table = read_table(path, collector, _POLLUX_JOB_COLUMNS)
     table = select(select(whole_table, "load", load), "workload", workload)
     listed, kernels, spread = [], {}, set()
     for row in table.rows:
         model, gpus, batch = row["model"], row["num_gpus"], row["batch_size"]
-        shape = Shape(model, batch, gpus)
+        shape = JobShape(model, batch, gpus)
         seconds = steps.step(model, gpus, batch)
         if seconds is None:
             collector.bad(table.where(row), f"no step of {model} on {gpus} GPUs was measured")
         elif (model, batch) not in last:
             collector.bad(table.where(row), f"no training of {model} with a batch of {batch} was recorded")
         else:
-            kernels[shape] = Kernel(str(shape), {GPU: Profile(fixed_s=seconds, demand=WHOLE)})
+            kernels[shape] = Kernel(str(shape), {POLLUX_GPU: Profile(fixed_s=seconds, demand=WHOLE_GPU_DEMAND)})
             if (steps.machines(model, gpus) or 0) > -(-gpus // 4):
                 spread.add(str(shape))
             iterations = float(last[model, batch][1])
-            listed.append(Listed(row, table.where(row), row["submit_s"], str(shape), gpus, iterations))
+            listed.append(ListedJob(row, table.where(row), row["submit_s"], str(shape), gpus, iterations))
     made = lower(listed, kernels.values(), collector, saving, unit="steps")
     notes = [
         f"The file holds {len({(row['load'], row['workload']) for row in whole_table.rows})} job lists; this is load "
@@ -157,7 +170,7 @@ def read_jobs(
     if spread:
         names = ", ".join(sorted(spread))
         notes.append(f"Measured on more machines than needed, for want of a packed placement: {names}.")
-    return Reading(
+    return FileContents(
         "pollux-jobs",
         str(path),
         made.kernels,
@@ -170,12 +183,13 @@ def read_jobs(
     )
 
 
-def read_placements(path: Path, collector: Collector) -> Reading:
+def read_placements(path: Path, collector: Collector) -> FileContents:
     """Step times by placement: kernels of one GPU for each model and batch size, and all rows as a table."""
     table = _placements(path, collector)
     kernels = tuple(
         Kernel(
-            str(Shape(row["model"], row["local_batch"], 1)), {GPU: Profile(fixed_s=row["step_time_s"], demand=WHOLE)}
+            str(JobShape(row["model"], row["local_batch"], 1)),
+            {POLLUX_GPU: Profile(fixed_s=row["step_time_s"], demand=WHOLE_GPU_DEMAND)},
         )
         for row in table.rows
         if row["gpus"] == 1
@@ -185,7 +199,7 @@ def read_placements(path: Path, collector: Collector) -> Reading:
         "Kernels are those of one GPU; what more GPUs do is in the table.",
         _HELD_OUT,
     )
-    return Reading(
+    return FileContents(
         "pollux-placements",
         str(path),
         kernels,
@@ -199,13 +213,13 @@ def read_placements(path: Path, collector: Collector) -> Reading:
 def cluster() -> Topology:
     """The cluster of the measurements: 16 g4dn.12xlarge, each with 4 T4 and 50 Gbit/s."""
     t4 = DeviceSpec(type="gpu", memory=16e9, device_memory=300e9, link=12e9)
-    return gpu_cluster("pollux64", GPU, t4, machines=16, gpus=4, nic=6.25e9)
+    return gpu_cluster("pollux64", POLLUX_GPU, t4, machines=16, gpus=4, nic=6.25e9)
 
 
-def _placements(path: Path, collector: Collector) -> Table:
+def _placements(path: Path, collector: Collector) -> CsvTable:
     table = read_table(path, collector, _PLACEMENTS)
 
-    def good(row: Row) -> bool:
+    def good(row: CsvRow) -> bool:
         digits = [int(digit) for digit in str(row["placement"])]
         agrees = len(digits) == row["nodes"] and sum(digits) == row["gpus"]
         if not agrees:
@@ -216,26 +230,26 @@ def _placements(path: Path, collector: Collector) -> Table:
     return unique(table.keep(good), collector, lambda row: (row["model"], row["placement"], row["local_batch"]))
 
 
-def _scalability(path: Path, collector: Collector) -> Table:
+def _scalability(path: Path, collector: Collector) -> CsvTable:
     table = read_table(path, collector, _SCALABILITY)
     return unique(table, collector, lambda row: (row["model"], row["nodes"], row["gpus"], row["local_batch"]))
 
 
-def _efficiency(path: Path, collector: Collector) -> Table:
+def _efficiency(path: Path, collector: Collector) -> CsvTable:
     table = read_table(path, collector, _EFFICIENCY)
     return unique(table, collector, lambda row: (row["model"], row["batch_size"], row["epoch"]))
 
 
-def _results(path: Path, collector: Collector) -> Table:
+def _results(path: Path, collector: Collector) -> CsvTable:
     table = read_table(path, collector, _RESULTS)
     return unique(table, collector, lambda row: (row["policy"], row["load"], row["workload"]))
 
 
-def _mean(steps: list[Step]) -> Step:
-    return Step(*(sum(column) / len(steps) for column in zip(*steps, strict=True)))
+def _mean(steps: list[StepTime]) -> StepTime:
+    return StepTime(*(sum(column) / len(steps) for column in zip(*steps, strict=True)))
 
 
-def _between(measured: Mapping[int, Step], local: float) -> Step:
+def _between(measured: Mapping[int, StepTime], local: float) -> StepTime:
     """The step at a batch size between measured ones; the least measured stands for smaller ones."""
     sizes = sorted(measured)
     above = min(bisect_left(sizes, local), len(sizes) - 1)
@@ -244,29 +258,34 @@ def _between(measured: Mapping[int, Step], local: float) -> Step:
     if sizes[above] <= local or local <= sizes[below]:
         return b if sizes[above] <= local else a
     share = (local - sizes[below]) / (sizes[above] - sizes[below])
-    return Step(*(x + share * (y - x) for x, y in zip(a, b, strict=True)))
+    return StepTime(*(x + share * (y - x) for x, y in zip(a, b, strict=True)))
 
 
 def _only_a_table(
     name: str,
     about: str,
     table: str,
-    columns: Mapping[str, Cell],
-    read_rows: Callable[[Path, Collector], Table],
+    columns: Mapping[str, CellParser],
+    read_rows: Callable[[Path, Collector], CsvTable],
     note: str,
 ) -> Format:
     """A file of measurements: a table and nothing else."""
 
-    def read(path: Path, collector: Collector) -> Reading:
+    def read(path: Path, collector: Collector) -> FileContents:
         found = read_rows(path, collector)
         problems = tuple(collector.problems)
-        return Reading(name, str(path), tables={table: found.rows}, notes=(note, *found.notes), problems=problems)
+        return FileContents(name, str(path), tables={table: found.rows}, notes=(note, *found.notes), problems=problems)
 
     return Format(name, about, has_columns(*columns, without=("placement",)), read)
 
 
-FORMATS = (
-    Format("pollux-jobs", "Pollux: lists of training jobs with their arrivals", has_columns(*_JOBS), read_jobs),
+POLLUX_FORMATS = (
+    Format(
+        "pollux-jobs",
+        "Pollux: lists of training jobs with their arrivals",
+        has_columns(*_POLLUX_JOB_COLUMNS),
+        read_jobs,
+    ),
     Format(
         "pollux-placements", "Pollux: step times on T4 GPUs by placement", has_columns(*_PLACEMENTS), read_placements
     ),

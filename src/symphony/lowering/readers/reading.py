@@ -1,7 +1,7 @@
 """What a reader makes of a file, and how it says what it could not make sense of.
 
 A reader never drops anything silently: a bad record is either an error that names file and position (`strict`), or a
-`Problem` beside the good records.
+`SkippedRecord` beside the good records.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HEAD_BYTES = 4096  # of the (decompressed) file, shown to every format to sniff
 
 
 @dataclass(frozen=True)
-class Problem:
+class SkippedRecord:
     """A record that was left out."""
 
     where: str  # file and position: "jobs.csv: line 17", "x.json: tasks[3]"
@@ -33,7 +33,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Reading:
+class FileContents:
     """What a file holds. Which fields are filled depends on the format: profiles, graphs, jobs or a cluster."""
 
     format: str
@@ -45,7 +45,7 @@ class Reading:
     topology: Topology | None = None  # the cluster that the file describes, if it does
     tables: dict[str, Any] = field(default_factory=dict)  # measured tables that are no profiles: pairs, placements, …
     notes: tuple[str, ...] = ()  # what was assumed, in whole sentences
-    problems: tuple[Problem, ...] = ()  # what was left out
+    problems: tuple[SkippedRecord, ...] = ()  # what was left out
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Format:
     name: str
     about: str
     sniff: Callable[[Path, bytes], bool]  # (path, first bytes) -> whether it looks like one
-    read: Callable[..., Reading]  # (path, collector, **options) -> Reading
+    read: Callable[..., FileContents]  # (path, collector, **options) -> Reading
 
 
 class Collector:
@@ -63,13 +63,13 @@ class Collector:
 
     def __init__(self, *, strict: bool = True) -> None:
         self.strict = strict
-        self.problems: list[Problem] = []
+        self.problems: list[SkippedRecord] = []
 
     def bad(self, where: str, what: str) -> None:
         """Report one record; raises `DataError` if strict."""
         if self.strict:
             raise DataError(what, where=where, hint="mend it, or keep the good records: --keep-good, or ?keep_good=1")
-        self.problems.append(Problem(where, what))
+        self.problems.append(SkippedRecord(where, what))
 
 
 _GZIP, _XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"

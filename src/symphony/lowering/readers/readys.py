@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from symphony.lowering.readers.parsing import BadRecord, any_under, bare_name, of_format, record
-from symphony.lowering.readers.reading import Collector, Format, Reading, read_text
+from symphony.lowering.readers.reading import Collector, FileContents, Format, read_text
 from symphony.problem.errors import DataError
 from symphony.problem.workload import Edge, Kernel, Profile, Task, TaskGraph
 
@@ -27,10 +27,10 @@ COSTS_MS: Mapping[str, tuple[float, float]] = {
 }
 _VERTEX = re.compile(r"(\w+)\s*\[([^\]]*)\]")
 _EDGE = re.compile(r"(\w+)\s*->\s*(\w+)\s*(?:\[[^\]]*\])?")
-_KERNEL = re.compile(r'(?:^|,)\s*kernel\s*=\s*"?(\w+)"?\s*(?:,|$)')
+_KERNEL_ATTRIBUTE = re.compile(r'(?:^|,)\s*kernel\s*=\s*"?(\w+)"?\s*(?:,|$)')
 
 
-def read(path: Path, collector: Collector) -> Reading:
+def read(path: Path, collector: Collector) -> FileContents:
     """Read a graph, or every one in a folder."""
     graphs = []
     files, others = of_format(path, sniff, ".txt", ".dot")
@@ -54,7 +54,7 @@ def read(path: Path, collector: Collector) -> Reading:
         "LU's lu, fwd, bdiv and bmod take as long as Cholesky's potrf, trsm, trsm and gemm.",
         "Edges carry no bytes: READYS has no transfer costs.",
     )
-    return Reading("readys", str(path), kernels, tuple(graphs), notes=notes, problems=tuple(collector.problems))
+    return FileContents("readys", str(path), kernels, tuple(graphs), notes=notes, problems=tuple(collector.problems))
 
 
 def _graph(file: Path, name: str, collector: Collector) -> TaskGraph:
@@ -67,7 +67,7 @@ def _graph(file: Path, name: str, collector: Collector) -> TaskGraph:
                 arrows.append((where, arrow[1], arrow[2]))
                 continue
             vertex = _VERTEX.fullmatch(statement)
-            kernel = vertex and _KERNEL.search(vertex[2])
+            kernel = vertex and _KERNEL_ATTRIBUTE.search(vertex[2])
             if not vertex or not kernel:
                 raise BadRecord(
                     f"it is neither a vertex with a kernel nor an edge: {' '.join(statement.split())[:60]!r}"
@@ -114,4 +114,4 @@ def sniff(path: Path, head: bytes) -> bool:
     return bool(re.match(rb"\s*digraph\s*\w*\s*\{", head)) and b"kernel=" in head
 
 
-FORMAT = Format("readys", "tiled factorisations with the fixed times of READYS", sniff, read)
+READYS_FORMAT = Format("readys", "tiled factorisations with the fixed times of READYS", sniff, read)

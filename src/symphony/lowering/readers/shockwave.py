@@ -8,11 +8,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from symphony.lowering.readers.gavel import shape_of
-from symphony.lowering.readers.job_lists import Listed, Shape, gpu_cluster, lower, rate_kernel, saving_options
-from symphony.lowering.readers.reading import Collector, Format, Reading
+from symphony.lowering.readers.job_lists import JobShape, ListedJob, checkpoint_cost, gpu_cluster, lower, rate_kernel
+from symphony.lowering.readers.reading import Collector, FileContents, Format
 from symphony.lowering.readers.tables import (
-    Cell,
-    Table,
+    CellParser,
+    CsvTable,
     beside,
     blank_or,
     has_columns,
@@ -28,14 +28,14 @@ from symphony.problem import limits
 from symphony.problem.build import DeviceSpec
 from symphony.problem.workload import Kernel
 
-_GPUS = whole(1, limits.WORKERS_PER_GANG)
-_RATES = {"model": text, "batch_size": blank_or(whole(1)), "num_gpus": _GPUS, "steps_per_s": rate}
-_JOBS = {
+_GPU_COUNT = whole(1, limits.WORKERS_PER_GANG)
+_SHOCKWAVE_RATE_COLUMNS = {"model": text, "batch_size": blank_or(whole(1)), "num_gpus": _GPU_COUNT, "steps_per_s": rate}
+_SHOCKWAVE_JOB_COLUMNS = {
     "job": text,
     "model": text,
     "batch_size": blank_or(whole(1)),
     "total_steps": whole(1),
-    "num_gpus": _GPUS,
+    "num_gpus": _GPU_COUNT,
     "adaptation": one_of("accordion", "gns", "static"),
     "priority_weight": number(),
     "duration_s": number(),
@@ -63,25 +63,25 @@ _TIMELINE = {
     "steps_per_s": rate,
     "batch_size": blank_or(whole(1)),
 }
-_CARD = "The files do not say which GPU the testbed has, so profiles are for any device of type gpu."
-_ERROR = (
+_UNKNOWN_GPU_NOTE = "The files do not say which GPU the testbed has, so profiles are for any device of type gpu."
+_SIMULATOR_ERROR_NOTE = (
     "The authors' own simulator errs by -8% to +9% in mean completion time and -4% to -9% in makespan: differences "
     "below about 10% mean little."
 )
 
 
-def read_rates(path: Path, collector: Collector) -> Reading:
+def read_rates(path: Path, collector: Collector) -> FileContents:
     """Rates measured on the testbed: kernels for any GPU."""
     table = _rate_table(path, collector)
     kernels = [rate_kernel(shape_of(row), {"gpu": row["steps_per_s"]}) for row in table.rows]
     unfit = [str(shape_of(row)) for row in table.rows if not row["steps_per_s"]]
     none = f"A rate of 0 means that it was not measured or does not fit; there is no kernel for {', '.join(unfit)}."
-    return Reading(
+    return FileContents(
         "shockwave-rates",
         str(path),
         kernels=tuple(kernel for kernel in kernels if kernel),
         tables={"rates": table.rows},
-        notes=(_CARD, *([none] if unfit else []), *table.notes),
+        notes=(_UNKNOWN_GPU_NOTE, *([none] if unfit else []), *table.notes),
         problems=tuple(collector.problems),
     )
 
@@ -93,13 +93,13 @@ def read_jobs(
     rates: str | None = None,
     checkpoint_s: float | str = 0.0,
     restore_s: float | str = 0.0,
-) -> Reading:
+) -> FileContents:
     """A job list: gangs of `num_gpus` workers for `total_steps` steps, at the rates of the testbed."""
-    saving = saving_options(checkpoint_s, restore_s)
+    saving = checkpoint_cost(checkpoint_s, restore_s)
     rates_path = beside(path, rates, path.absolute().parent.parent / "testbed32_isolated_throughput.csv", "rates")
     measured = {shape_of(row): {"gpu": row["steps_per_s"]} for row in _rate_table(rates_path, collector).rows}
-    table = read_table(path, collector, _JOBS)
-    kernels: dict[Shape, Kernel | None] = {}
+    table = read_table(path, collector, _SHOCKWAVE_JOB_COLUMNS)
+    kernels: dict[JobShape, Kernel | None] = {}
     listed, apart = [], 0
     for row in table.rows:
         shape = shape_of(row)
@@ -110,11 +110,11 @@ def read_jobs(
             continue
         steps = float(row["total_steps"])
         apart += not 0.9 <= steps / measured[shape]["gpu"] / (row["duration_s"] or 1.0) <= 1.1
-        listed.append(Listed(row, table.where(row), row["arrival_s"], str(shape), row["num_gpus"], steps))
+        listed.append(ListedJob(row, table.where(row), row["arrival_s"], str(shape), row["num_gpus"], steps))
     made = lower(listed, filter(None, kernels.values()), collector, saving, unit="steps")
     adapting = sum(row["adaptation"] != "static" for row in made.rows)
     notes = [
-        _CARD,
+        _UNKNOWN_GPU_NOTE,
         f"Jobs keep the batch size that they are listed with: {adapting} of {len(made.rows)} changed theirs on the way "
         "(adaptation in the table of jobs), and that is not modelled.",
         f"A job is as long as its steps at the rates of {rates_path.name}; the listed duration_s of {apart} jobs is "
@@ -122,9 +122,9 @@ def read_jobs(
         saving.note("usually nothing, as in the simulator that it grew from, Gavel's"),
         "The cluster is the testbed's 32 GPUs, taken to be four in a machine with 12.5 GB/s between machines.",
         "priority_weight is a share, not an urgency: it is kept in the table of jobs only.",
-        _ERROR,
+        _SIMULATOR_ERROR_NOTE,
     ]
-    return Reading(
+    return FileContents(
         "shockwave-jobs",
         str(path),
         made.kernels,
@@ -137,34 +137,39 @@ def read_jobs(
     )
 
 
-def _rate_table(path: Path, collector: Collector) -> Table:
-    return unique(read_table(path, collector, _RATES), collector, shape_of)
+def _rate_table(path: Path, collector: Collector) -> CsvTable:
+    return unique(read_table(path, collector, _SHOCKWAVE_RATE_COLUMNS), collector, shape_of)
 
 
-def _results(name: str, about: str, table: str, columns: dict[str, Cell], *key: str, note: str) -> Format:
+def _results(name: str, about: str, table: str, columns: dict[str, CellParser], *key: str, note: str) -> Format:
     """A file of results: a table and nothing else."""
 
-    def read(path: Path, collector: Collector) -> Reading:
+    def read(path: Path, collector: Collector) -> FileContents:
         read = unique(read_table(path, collector, columns), collector, lambda row: tuple(row[k] for k in key))
-        return Reading(
+        return FileContents(
             name,
             str(path),
             tables={table: read.rows},
-            notes=(note, _ERROR, *read.notes),
+            notes=(note, _SIMULATOR_ERROR_NOTE, *read.notes),
             problems=tuple(collector.problems),
         )
 
     return Format(name, about, has_columns(*columns), read)
 
 
-FORMATS = (
+SHOCKWAVE_FORMATS = (
     Format(
         "shockwave-rates",
         "Shockwave: steps per second of training jobs on the testbed",
-        has_columns(*_RATES, without=("gpu", "policy", "adaptation")),
+        has_columns(*_SHOCKWAVE_RATE_COLUMNS, without=("gpu", "policy", "adaptation")),
         read_rates,
     ),
-    Format("shockwave-jobs", "Shockwave: lists of training jobs with their arrivals", has_columns(*_JOBS), read_jobs),
+    Format(
+        "shockwave-jobs",
+        "Shockwave: lists of training jobs with their arrivals",
+        has_columns(*_SHOCKWAVE_JOB_COLUMNS),
+        read_jobs,
+    ),
     _results(
         "shockwave-runs",
         "Shockwave: completion times of 120 jobs on the testbed, measured and simulated",

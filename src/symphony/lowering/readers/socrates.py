@@ -17,12 +17,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from symphony.lowering.readers.parsing import BadRecord, any_under, bare_name, of_format, parsed, record, whole
-from symphony.lowering.readers.reading import Collector, Format, Reading, read_head, read_text
+from symphony.lowering.readers.reading import Collector, FileContents, Format, read_head, read_text
 from symphony.problem.errors import DataError
 from symphony.problem.topology import SPANS, SWITCH, Device, DeviceKind, Hop, Resource, Topology
 from symphony.problem.workload import Edge, Kernel, Profile, Task, TaskGraph
 
-_MEMORY = "mem"
+_MEMORY_TYPE = "mem"
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Element:
     points: tuple[tuple[float, float], ...] = ()  # operating points: (Hz, V)
 
 
-def read(path: Path, collector: Collector, *, soc: str = "") -> Reading:
+def read(path: Path, collector: Collector, *, soc: str = "") -> FileContents:
     """Read a SoC, a job or a folder of them. A job comes with the SoC of its folder; `soc` names one of several."""
     files, others = of_format(path, sniff, ".txt")
     jobs = [file for file in files if not _is_soc(file)]
@@ -68,7 +68,7 @@ def read(path: Path, collector: Collector, *, soc: str = "") -> Reading:
     lacking = sorted({task.kernel for graph in graphs for task in graph.tasks} - {kernel.name for kernel in kernels})
     if chip and lacking:
         notes.append(f"No element of {chip.name} supports {', '.join(lacking)}.")
-    return Reading(
+    return FileContents(
         "socrates",
         str(path),
         kernels,
@@ -145,7 +145,7 @@ def _soc(file: Path, collector: Collector) -> tuple[tuple[Element, ...], dict[tu
         if len(elements[number].functions) != count:
             found = len(elements[number].functions)
             collector.bad(where, f"{elements[number].name} has {found} good functions, not the {count} that it says")
-    if not any(element.type != _MEMORY for element in elements.values()):
+    if not any(element.type != _MEMORY_TYPE for element in elements.values()):
         raise DataError("it has no processing element", where=str(file), hint="get the whole file again")
     return tuple(elements.values()), bands
 
@@ -160,7 +160,7 @@ def _more(element: Element, words: list[str]) -> Element:
         )
     if words[0] in element.functions:
         raise BadRecord(f"function {words[0]} of {element.name} is given twice")
-    seconds = parsed(words[1], "execution time", above_zero=element.type != _MEMORY) * 1e-6
+    seconds = parsed(words[1], "execution time", above_zero=element.type != _MEMORY_TYPE) * 1e-6
     return replace(element, functions={**element.functions, words[0]: (seconds, parsed(words[2], "power"))})
 
 
@@ -168,8 +168,8 @@ def _lower(
     file: Path, elements: Iterable[Element], bands: dict[tuple[int, int], float]
 ) -> tuple[Topology, tuple[Kernel, ...]]:
     """Topology and kernels. Elements with the same functions and times are of one kind, called after the first."""
-    memories = {element.id for element in elements if element.type == _MEMORY}
-    working = [element for element in elements if element.type != _MEMORY]
+    memories = {element.id for element in elements if element.type == _MEMORY_TYPE}
+    working = [element for element in elements if element.type != _MEMORY_TYPE]
     kinds: dict[tuple[object, ...], DeviceKind] = {}
     implementations: dict[str, dict[str, Profile]] = {}
     resources, devices = [], []
@@ -276,4 +276,4 @@ def sniff(path: Path, head: bytes) -> bool:
     return _says(head, rb"add_new_resource\s+\S+\s+\S+\s+\d") or _says(head, rb"add_new_tasks\s+\d")
 
 
-FORMAT = Format("socrates", "systems on chip and their jobs (SoCRATES, DS3)", sniff, read)
+SOCRATES_FORMAT = Format("socrates", "systems on chip and their jobs (SoCRATES, DS3)", sniff, read)

@@ -27,7 +27,7 @@ from xml.etree import ElementTree
 
 from symphony.lowering.factorisations import Tile, cholesky_calls
 from symphony.lowering.readers.parsing import BadRecord, parsed, record, whole
-from symphony.lowering.readers.reading import Collector, Format, Reading, read_text
+from symphony.lowering.readers.reading import Collector, FileContents, Format, read_text
 from symphony.lowering.templates import Templates, check_size
 from symphony.problem.errors import DataError, WorkloadError
 from symphony.problem.topology import (
@@ -43,10 +43,10 @@ from symphony.problem.topology import (
 )
 from symphony.problem.workload import Edge, Kernel, Profile, Task, TaskGraph
 
-VERSION = "45"  # of the performance models
-CORE = "core"  # the device kind of a CPU core
-FLOAT = 4  # bytes: StarPU's chol_model_* kernels work on floats
-FASTER = 1.1  # a pair of GPUs this much faster than the slowest pair is behind one switch
+MODEL_VERSION = "45"  # of the performance models
+CPU_CORE_KIND = "core"  # the device kind of a CPU core
+FLOAT_BYTES = 4  # bytes: StarPU's chol_model_* kernels work on floats
+MIN_SWITCH_SPEEDUP = 1.1  # a pair of GPUs this much faster than the slowest pair is behind one switch
 # kernel of the factorisation -> tiles that its codelet touches; StarPU tells sizes apart by the bytes of all operands
 _CHOLESKY = {"potrf": 1, "trsm": 2, "syrk": 2, "gemm": 3}
 _TYPES = {"0": "cpu", "1": "cuda", "2": "opencl"}
@@ -72,7 +72,7 @@ class Measured:
         return f"{self.codelet}:{self.footprint}"
 
 
-def read(path: Path, collector: Collector, *, machine: str = "", cores: int | str = "") -> Reading:
+def read(path: Path, collector: Collector, *, machine: str = "", cores: int | str = "") -> FileContents:
     """Read a sampling folder: the profiles and the topology of one machine. `cores`: how many CPU cores run tasks."""
     folder = path if path.is_dir() else path.parent
     name = _machine(folder, machine)
@@ -95,7 +95,7 @@ def read(path: Path, collector: Collector, *, machine: str = "", cores: int | st
         notes.append("Whether rows are copies of others is not known: there is no kernel_times.csv that marks them.")
     if elsewhere:
         notes.append(f"{elsewhere} rows are of devices that the machine does not have; they are in the table only.")
-    return Reading(
+    return FileContents(
         "starpu",
         str(path),
         kernels,
@@ -106,7 +106,7 @@ def read(path: Path, collector: Collector, *, machine: str = "", cores: int | st
     )
 
 
-def cholesky_on(reading: Reading, tiles: int, tile: int = 960) -> Templates:
+def cholesky_on(reading: FileContents, tiles: int, tile: int = 960) -> Templates:
     """Tiled Cholesky of `tiles` by `tiles` tiles of `tile` by `tile` floats, timed as the machine's model says.
 
     The rows are those of chol_model_potrf, _trsm, _syrk and _gemm whose operands have the bytes of 1, 2, 2 and 3 tiles:
@@ -114,14 +114,14 @@ def cholesky_on(reading: Reading, tiles: int, tile: int = 960) -> Templates:
     begins on the home machine, in main memory.
     """
     check_size(1, tiles * (tiles + 1) * (tiles + 2) // 6, where=f"cholesky:{tiles}")
-    tile_bytes = float(FLOAT * tile * tile)
+    tile_bytes = float(FLOAT_BYTES * tile * tile)
     kernels = {}
     for name, operands in _CHOLESKY.items():
         wanted = f"chol_model_{name}", operands * tile_bytes
         row = next((row for row in reading.tables["rows"] if (row.codelet, row.data_bytes) == wanted), None)
         found = next((kernel for kernel in reading.kernels if row and kernel.name == row.kernel), None)
         if found is None:
-            sides = sorted({math.isqrt(int(row.data_bytes // FLOAT)) for row in _of(reading, "chol_model_potrf")})
+            sides = sorted({math.isqrt(int(row.data_bytes // FLOAT_BYTES)) for row in _of(reading, "chol_model_potrf")})
             raise WorkloadError(
                 f"{reading.source} has no time of {wanted[0]} for tiles of {tile} by {tile} floats",
                 hint=f"use a tile of {' or '.join(map(str, sides)) or 'another machine'}",
@@ -137,7 +137,7 @@ def cholesky_on(reading: Reading, tiles: int, tile: int = 960) -> Templates:
     return tuple(kernels[name] for name in used), (TaskGraph(f"cholesky:{tiles}", tuple(tasks), tuple(edges)),)
 
 
-def _of(reading: Reading, codelet: str) -> Iterator[Measured]:
+def _of(reading: FileContents, codelet: str) -> Iterator[Measured]:
     return (row for row in reading.tables["rows"] if row.codelet == codelet)
 
 
@@ -159,7 +159,7 @@ def _rows(folder: Path, machine: str, collector: Collector) -> list[Measured]:
     """Every row of every model of a machine, with the flags of kernel_times.csv if there is one."""
     flags = _flags(folder / "kernel_times.csv", machine, collector)
     rows: list[Measured] = []
-    for file in sorted((folder / "codelets" / VERSION).glob(f"*.{machine}")):
+    for file in sorted((folder / "codelets" / MODEL_VERSION).glob(f"*.{machine}")):
         with record(collector, str(file)):
             rows += _model(file, collector)
     return [replace(row, flag=flags.get((row.codelet, row.device, row.footprint), "")) for row in rows]
@@ -191,7 +191,7 @@ def _flags(file: Path, machine: str, collector: Collector) -> dict[tuple[str, st
                 raise BadRecord(f"it has {len(cells)} columns, not {len(columns)}")
             arch = cells[2].partition("_")[0]
             if cells[0] == machine and cells[-1]:
-                flags[cells[1], CORE if arch == "cpu0" else arch, cells[3]] = cells[-1]
+                flags[cells[1], CPU_CORE_KIND if arch == "cpu0" else arch, cells[3]] = cells[-1]
     return flags
 
 
@@ -219,7 +219,7 @@ class _Lines:
                 if found
                 else f"{what} is cut off",
                 where=self.where,
-                hint=f"get the file again; it must be a performance model of version {VERSION}",
+                hint=f"get the file again; it must be a performance model of version {MODEL_VERSION}",
             )
         return found
 
@@ -236,9 +236,9 @@ def _model(file: Path, collector: Collector) -> Iterator[Measured]:
     """The rows of one model file: codelet.machine."""
     codelet = file.name.rpartition(".")[0]
     lines = _Lines(file)
-    if lines.take("the version") != [VERSION]:
+    if lines.take("the version") != [MODEL_VERSION]:
         raise DataError(
-            f"it is no performance model of version {VERSION}", where=lines.where, hint="use another folder"
+            f"it is no performance model of version {MODEL_VERSION}", where=lines.where, hint="use another folder"
         )
     combinations = lines.count("the number of combinations")
     read = 0
@@ -250,7 +250,7 @@ def _model(file: Path, collector: Collector) -> Iterator[Measured]:
             kind = lines.take("the device type")[0]
             index, cores = lines.count("the device id"), lines.count("the number of cores")
             single = _TYPES.get(kind) == "cuda" or (_TYPES.get(kind) == "cpu" and cores == 1)
-            devices.append("other" if not single else CORE if _TYPES[kind] == "cpu" else f"cuda{index}")
+            devices.append("other" if not single else CPU_CORE_KIND if _TYPES[kind] == "cpu" else f"cuda{index}")
         device = devices[0] if len(devices) == 1 else "other"
         for _ in range(lines.count("the number of implementations")):
             entries = lines.count("the number of entries")
@@ -313,7 +313,7 @@ def _topology(folder: Path, machine: str, cores: int | str) -> tuple[Topology, l
         spans = [MACHINE, SOCKET] + [SWITCH] * any(pair in platform.through_host for pair in near)
         resources.append(Resource(f"{machine}/host", "switch", platform.host, machine))
         shared = (Hop(f"{machine}/host", tuple(spans)),)
-    devices, kinds = [], [DeviceKind(CORE, "cpu")] * (workers > 0)
+    devices, kinds = [], [DeviceKind(CPU_CORE_KIND, "cpu")] * (workers > 0)
 
     def row(name: str, kind: str, capacity: float, *spans: int) -> Hop:
         resources.append(Resource(name, kind, capacity, machine))
@@ -322,7 +322,7 @@ def _topology(folder: Path, machine: str, cores: int | str) -> tuple[Topology, l
     for index in range(workers):
         name = f"{machine}/core-{index}"
         route = (row(f"{name}/compute", "compute", 1.0),)
-        devices.append(Device(name, CORE, machine, machine, f"{machine}/cores", name, route, home=home))
+        devices.append(Device(name, CPU_CORE_KIND, machine, machine, f"{machine}/cores", name, route, home=home))
     for gpu in range(1, gpus + 1):
         kind, name = f"cuda{gpu - 1}", f"{machine}/cuda{gpu - 1}"
         kinds.append(DeviceKind(kind, "gpu", memory=platform.memory.get(kind, math.inf)))
@@ -358,7 +358,7 @@ def _groups(pairs: dict[tuple[int, int], float], gpus: int) -> dict[int, int]:
     group = {gpu: gpu for gpu in range(1, gpus + 1)}
     slowest = min(pairs.values(), default=0.0)
     for (a, b), rate in pairs.items():
-        if rate >= FASTER * slowest:
+        if rate >= MIN_SWITCH_SPEEDUP * slowest:
             low, high = sorted((group[a], group[b]))
             group = {gpu: low if first == high else first for gpu, first in group.items()}
     return group
@@ -436,7 +436,7 @@ def _platform(folder: Path, machine: str) -> _Platform:
 
 def sniff(path: Path, head: bytes) -> bool:
     """A folder with bus measurements and codelets."""
-    return path.is_dir() and any((path / "bus").glob("*.bandwidth")) and (path / "codelets" / VERSION).is_dir()
+    return path.is_dir() and any((path / "bus").glob("*.bandwidth")) and (path / "codelets" / MODEL_VERSION).is_dir()
 
 
-FORMAT = Format("starpu", "StarPU performance models and bus measurements", sniff, read)
+STARPU_FORMAT = Format("starpu", "StarPU performance models and bus measurements", sniff, read)

@@ -26,12 +26,12 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from symphony.lowering.readers.reading import Collector, Format, Reading, read_text
+from symphony.lowering.readers.reading import Collector, FileContents, Format, read_text
 from symphony.problem.errors import DataError, InputError
 from symphony.problem.workload import Edge, Gang, Job, Kernel, Profile, Task, TaskGraph, Workload
 
-NAME = "symphony"
-VERSION = "symphony-workload/1"
+SYMPHONY_FORMAT_NAME = "symphony"
+WORKLOAD_FILE_VERSION = "symphony-workload/1"
 _SECTIONS = ("kernels", "graphs", "jobs")
 _T = TypeVar("_T")
 
@@ -51,7 +51,7 @@ def sniff(path: Path, head: bytes) -> bool:
 # --- Writing -----------------------------------------------------------------------------------------------
 
 
-def write(reading: Reading, path: Path) -> None:
+def write(reading: FileContents, path: Path) -> None:
     """Write kernels, graphs and jobs of a reading, with its notes. Tables and topologies have files of their own."""
     data = dumps(reading).encode()
     try:
@@ -63,9 +63,9 @@ def write(reading: Reading, path: Path) -> None:
         ) from None
 
 
-def dumps(reading: Reading) -> str:
+def dumps(reading: FileContents) -> str:
     """The text of a workload file."""
-    head = {"format": VERSION, "source": reading.source, "notes": list(reading.notes)}
+    head = {"format": WORKLOAD_FILE_VERSION, "source": reading.source, "notes": list(reading.notes)}
     parts = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
     for section in _SECTIONS:
         records = (json.dumps(_plain(record), default=_number) for record in getattr(reading, section))
@@ -96,7 +96,7 @@ def _number(value: Any) -> Any:
 # --- Reading -----------------------------------------------------------------------------------------------
 
 
-def read(path: Path, collector: Collector) -> Reading:
+def read(path: Path, collector: Collector) -> FileContents:
     """Read a workload file; a bad record is named by its position, such as `graphs[3].tasks[0].size`."""
     document = _document(path, collector)
     for key in document.keys() - {"format", "source", "notes", *_SECTIONS}:
@@ -113,8 +113,8 @@ def read(path: Path, collector: Collector) -> Reading:
     jobs: list[Job] = []
     for _, job in _records(document, "jobs", lambda record: _job(record, jobs[-1:], place), path, collector):
         jobs.append(job)
-    return Reading(
-        format=NAME,
+    return FileContents(
+        format=SYMPHONY_FORMAT_NAME,
         source=str(path),
         kernels=tuple(kernels.values()),
         graphs=tuple(graphs.values()),
@@ -124,7 +124,7 @@ def read(path: Path, collector: Collector) -> Reading:
     )
 
 
-FORMAT = Format(NAME, f"Symphony's own workload files ({VERSION})", sniff, read)
+SYMPHONY_FORMAT = Format(SYMPHONY_FORMAT_NAME, f"Symphony's own workload files ({WORKLOAD_FILE_VERSION})", sniff, read)
 
 
 def _kernel(record: Any, known: Mapping[str, Kernel]) -> Kernel:
@@ -197,15 +197,15 @@ def _document(path: Path, collector: Collector) -> Mapping[str, Any]:
     if not isinstance(document, dict):
         raise DataError(f"it is {_shown(document)}", where=str(path), hint='a workload begins with {"format": …')
     version = document.get("format")
-    if version != VERSION:
-        raise DataError(f"its format is {version!r}", where=f"{path}: format", hint=f"write {VERSION!r}")
+    if version != WORKLOAD_FILE_VERSION:
+        raise DataError(f"its format is {version!r}", where=f"{path}: format", hint=f"write {WORKLOAD_FILE_VERSION!r}")
     return document
 
 
 def _good_part(text: str) -> dict[str, Any]:
     """The records of a damaged file, of each section up to the first that cannot be read."""
     decoder = json.JSONDecoder()
-    document: dict[str, Any] = {"format": VERSION} if f'"{VERSION}"' in text else {}
+    document: dict[str, Any] = {"format": WORKLOAD_FILE_VERSION} if f'"{WORKLOAD_FILE_VERSION}"' in text else {}
     for section in _SECTIONS:
         found: list[Any] = []
         separator = re.search(rf'"{section}"\s*:\s*\[\s*', text)

@@ -1,8 +1,8 @@
 """CSV files row by row, with the line of everything that is wrong.
 
 A reader names the columns that it needs and how to read a cell of each. A row that cannot be read is reported to the
-collector, so that `Table.seen` = rows kept + problems. A cell never holds a line break in these formats: a stray quote
-costs its own line and no other.
+collector, so that `CsvTable.seen` = rows kept + problems. A cell never holds a line break in these formats: a stray
+quote costs its own line and no other.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from symphony.lowering.readers.reading import Collector, read_text
 from symphony.problem import limits
 from symphony.problem.errors import DataError, WorkloadError
 
-Cell = Callable[[str], Any]  # makes a value of a cell, or raises ValueError saying what it should be
+CellParser = Callable[[str], Any]  # makes a value of a cell, or raises ValueError saying what it should be
 
 
-class Row(dict[str, Any]):
+class CsvRow(dict[str, Any]):
     """The values of one row by column, and the line it stands on."""
 
     def __init__(self, line: int, values: Iterable[tuple[str, Any]]) -> None:
@@ -31,26 +31,30 @@ class Row(dict[str, Any]):
 
 
 @dataclass(frozen=True)
-class Table:
+class CsvTable:
     """The good rows of a file."""
 
     path: Path
-    rows: tuple[Row, ...]
+    rows: tuple[CsvRow, ...]
     seen: int  # rows in the file, the bad ones included
     notes: tuple[str, ...] = ()
 
-    def where(self, row: Row) -> str:
+    def where(self, row: CsvRow) -> str:
         """File and line of a row, for messages."""
         return f"{self.path}: line {row.line}"
 
-    def keep(self, good: Callable[[Row], bool]) -> Table:
+    def keep(self, good: Callable[[CsvRow], bool]) -> CsvTable:
         """The table with the rows that pass; `good` has reported the others."""
         return replace(self, rows=tuple(row for row in self.rows if good(row)))
 
 
 def read_table(
-    path: Path, collector: Collector, columns: Mapping[str, Cell], *, extra: Mapping[str, Cell] | None = None
-) -> Table:
+    path: Path,
+    collector: Collector,
+    columns: Mapping[str, CellParser],
+    *,
+    extra: Mapping[str, CellParser] | None = None,
+) -> CsvTable:
     """Read the named columns of a CSV file. Those in `extra` may be absent: their values are None then."""
     lines = read_text(path).replace("\r\n", "\n").split("\n")
     header = _cells(lines[0], f"{path}: line 1")
@@ -86,10 +90,10 @@ def read_table(
         except (ValueError, DataError) as error:
             collector.bad(where, error.message if isinstance(error, DataError) else str(error))
             continue
-        rows.append(Row(number, values + absent))
+        rows.append(CsvRow(number, values + absent))
     cut = bool(lines[-1].strip())
     note = "The last line has no end: the file may be cut short, and the last cell with it."
-    return Table(path, tuple(rows), seen, (note,) if cut else ())
+    return CsvTable(path, tuple(rows), seen, (note,) if cut else ())
 
 
 def has_columns(*names: str, without: Iterable[str] = ()) -> Callable[[Path, bytes], bool]:
@@ -120,7 +124,7 @@ def text(cell: str) -> str:
     return cell
 
 
-def number(low: float = 0.0, high: float = limits.SECONDS) -> Cell:
+def number(low: float = 0.0, high: float = limits.SECONDS) -> CellParser:
     """A number between two others, both included."""
 
     def read(cell: str) -> float:
@@ -135,7 +139,7 @@ def number(low: float = 0.0, high: float = limits.SECONDS) -> Cell:
     return read
 
 
-def whole(low: int = 0, high: int = 10**9) -> Cell:
+def whole(low: int = 0, high: int = 10**9) -> CellParser:
     """A whole number between two others, both included."""
 
     def read(cell: str) -> int:
@@ -150,12 +154,12 @@ def whole(low: int = 0, high: int = 10**9) -> Cell:
     return read
 
 
-def blank_or(cell: Cell) -> Cell:
+def blank_or(cell: CellParser) -> CellParser:
     """None for a blank cell."""
     return lambda text: None if text == "" else cell(text)
 
 
-def one_of(*choices: str) -> Cell:
+def one_of(*choices: str) -> CellParser:
     """One of a few words."""
 
     def read(cell: str) -> str:
@@ -183,11 +187,11 @@ def moment(cell: str) -> str:
     return cell
 
 
-def unique(table: Table, collector: Collector, key: Callable[[Row], object]) -> Table:
+def unique(table: CsvTable, collector: Collector, key: Callable[[CsvRow], object]) -> CsvTable:
     """The table without rows whose key an earlier one has; each of them is reported."""
     first: dict[object, int] = {}
 
-    def good(row: Row) -> bool:
+    def good(row: CsvRow) -> bool:
         line = first.setdefault(key(row), row.line)
         if line != row.line:
             collector.bad(table.where(row), f"it repeats line {line}")
@@ -196,7 +200,7 @@ def unique(table: Table, collector: Collector, key: Callable[[Row], object]) -> 
     return table.keep(good)
 
 
-def select(table: Table, column: str, wanted: object) -> Table:
+def select(table: CsvTable, column: str, wanted: object) -> CsvTable:
     """The rows in which a column has the value that an option asks for; None asks for all."""
     if wanted is None:
         return table

@@ -18,12 +18,14 @@ from symphony.lowering.readers.parsing import (
     record,
     table,
 )
-from symphony.lowering.readers.reading import Collector, Format, Reading, read_text
+from symphony.lowering.readers.reading import Collector, FileContents, Format, read_text
 from symphony.problem import limits, units
 from symphony.problem.errors import DataError
 from symphony.problem.workload import Edge, Kernel, Profile, Task, TaskGraph
 
-WIDTH = 8  # tasks that a stage is made of at most: all read from all of the stage before, so edges go with its square
+MAX_TASKS_PER_STAGE = (
+    8  # tasks that a stage is made of at most: all read from all of the stage before, so edges go with its square
+)
 _ENTRY = re.compile(r"tpch_q(\d+)_(\w+?)_maxCores_(\d+)")
 Stages = dict[int, list[int]]  # stage -> the stages that read from it
 
@@ -35,8 +37,8 @@ def read(
     query: int | str = "",
     size: str = "",
     cores: int | str = "",
-    width: int | str = WIDTH,
-) -> Reading:
+    width: int | str = MAX_TASKS_PER_STAGE,
+) -> FileContents:
     """Read every entry, or those of a query ("1"), a size ("100g") or a cap on cores ("50")."""
     widest, asked = _width(width), (str(query), str(size), str(cores))
     folder = path if path.is_dir() else path.parent
@@ -75,7 +77,7 @@ def read(
     ]
     if passed:
         notes.append(f"{passed:,} entries were not asked for.")
-    return Reading(
+    return FileContents(
         "tpch",
         str(path),
         tuple(kernels.values()),
@@ -175,4 +177,4 @@ def sniff(path: Path, head: bytes) -> bool:
     return bool(re.match(rb'\s*\{\s*"tpch_q\d+_', head) or queries)
 
 
-FORMAT = Format("tpch", "TPC-H stage profiles of Spark", sniff, read)
+TPCH_FORMAT = Format("tpch", "TPC-H stage profiles of Spark", sniff, read)

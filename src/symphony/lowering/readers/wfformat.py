@@ -25,15 +25,15 @@ from symphony.lowering.readers.parsing import (
     table,
     text,
 )
-from symphony.lowering.readers.reading import Collector, Format, Reading
+from symphony.lowering.readers.reading import Collector, FileContents, Format
 from symphony.problem import limits
 from symphony.problem.workload import Edge, Kernel, Profile, Task, TaskGraph
 
 ZERO_RUNTIME_S = 0.5  # stands for a runtime of 0: the clock ticked in whole seconds, and rounded down half a one
-_NUMBERED = re.compile(r"(_(ID)?\d+)+$")
+_ID_SUFFIX = re.compile(r"(_(ID)?\d+)+$")
 
 
-def read(path: Path, collector: Collector) -> Reading:
+def read(path: Path, collector: Collector) -> FileContents:
     """Read a workflow execution, or every one in a folder."""
     memory: dict[str, float] = {}  # kernel -> the most bytes that a task of it used
     count: Counter[str] = Counter()
@@ -60,7 +60,7 @@ def read(path: Path, collector: Collector) -> Reading:
         )
     if count["undeclared"]:
         notes.append(f"{count['undeclared']:,} edges follow from files alone: their source is no declared parent.")
-    return Reading(
+    return FileContents(
         "wfformat", str(path), kernels, tuple(graphs), notes=tuple(notes), problems=tuple(collector.problems)
     )
 
@@ -169,7 +169,7 @@ def _edges(
 
 def _category(name: str) -> str:
     """The kind of work that a task's name says: its last part, without numbers at the end."""
-    return _NUMBERED.sub("", name.rpartition(".")[2]) or name
+    return _ID_SUFFIX.sub("", name.rpartition(".")[2]) or name
 
 
 def sniff(path: Path, head: bytes) -> bool:
@@ -179,4 +179,4 @@ def sniff(path: Path, head: bytes) -> bool:
     return head.lstrip()[:1] == b"{" and b'"schemaVersion"' in head and b'"workflow"' in head
 
 
-FORMAT = Format("wfformat", "workflow executions, WfFormat 1.5 (WfCommons)", sniff, read)
+WFCOMMONS_FORMAT = Format("wfformat", "workflow executions, WfFormat 1.5 (WfCommons)", sniff, read)

@@ -22,6 +22,7 @@ The rules, and what an identity's `source` says:
 
 from __future__ import annotations
 
+from symphony.telemetry.identities.curated_file import ROW, curated, read_curated
 from symphony.telemetry.identities.relations import (
     LEAST_TOLERANCE,
     STRUCTURAL,
@@ -34,7 +35,6 @@ from symphony.telemetry.identities.relations import (
 )
 from symphony.telemetry.identities.rows import from_topology
 from symphony.telemetry.identities.rules import everything, mine, mining
-from symphony.telemetry.identities.written import ROW, curated, read_curated
 
 __all__ = [
     "LEAST_TOLERANCE",

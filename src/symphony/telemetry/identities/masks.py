@@ -10,9 +10,9 @@ from itertools import combinations, pairwise, product
 
 from symphony.telemetry.events import Catalogue, Event
 from symphony.telemetry.expressions import key
+from symphony.telemetry.identities.cache import cached
 from symphony.telemetry.identities.names import is_total, only_fixed, words
 from symphony.telemetry.identities.relations import Identity, made
-from symphony.telemetry.identities.remembering import once
 
 _FULL = 0xFFFF  # a nibble as a set of 16 values: all of them
 _FREE_RUNNING = 0xFF  # the code of counters that nobody programs: their masks are but their numbers
@@ -25,7 +25,7 @@ UNION, LIKELY = "umask union", "likely union"  # sources: the second needs a tes
 
 
 @dataclass(frozen=True)
-class Family:
+class MaskFamily:
     """Events of one code that differ in their masks alone: what the bits mean, as all that are listed tell.
 
     Bits choose what is counted. Mostly each adds something ("union"). In some families one field of bits chooses the
@@ -42,7 +42,7 @@ class Family:
     countable: bool = True  # occurrences add up; cycles with at least n of them do not
 
     @classmethod
-    def of(cls, events: Sequence[Event]) -> Family:
+    def of(cls, events: Sequence[Event]) -> MaskFamily:
         """What the events of one code, all of them, tell about their masks."""
         values = [_values(events, shift) for shift in (0, 4)]
         low, high = (len(found) > 1 and _crossing(found) for found in values)
@@ -149,15 +149,17 @@ def _crossing(values: Iterable[int]) -> bool:
     return any(a & b not in (0, a, b) for a, b in combinations(values, 2))
 
 
-def families(catalogue: Catalogue, listed: Mapping[str, Event]) -> list[tuple[Family, dict[str, Event]]]:
+def families(catalogue: Catalogue, listed: Mapping[str, Event]) -> list[tuple[MaskFamily, dict[str, Event]]]:
     """Events by family, each with what is known of it from the whole listing."""
-    everyone: dict[object, list[Event]] = once(catalogue, "families", lambda: _by_family(catalogue.events))
+    everyone: dict[object, list[Event]] = cached(catalogue, "families", lambda: _by_family(catalogue.events))
     found: dict[object, dict[str, Event]] = {}
     for name, event in listed.items():
         if _has_mask(event):
             found.setdefault(_family_of(event), {})[name] = event
     several = [(of, members) for of, members in found.items() if len(members) > 1 and of in everyone]
-    return [(once(catalogue, ("family", of), partial(Family.of, everyone[of])), members) for of, members in several]
+    return [
+        (cached(catalogue, ("family", of), partial(MaskFamily.of, everyone[of])), members) for of, members in several
+    ]
 
 
 def _by_family(events: Iterable[Event]) -> dict[object, list[Event]]:
@@ -200,7 +202,7 @@ def _field(masks: set[int]) -> int:
         field = sum(bit for bit, chosen in zip(bits[1:], choice, strict=True) if chosen)
         if not all(mask & field and mask & ~field for mask in masks):
             continue
-        family = Family((False, False), field=field)
+        family = MaskFamily((False, False), field=field)
         splits = sum(1 for target in masks for _ in family.partitions(target, masks, False))
         if splits > most:
             best, most = field, splits

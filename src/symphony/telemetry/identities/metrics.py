@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from symphony.telemetry import linear
 from symphony.telemetry.events import Catalogue, Metric
 from symphony.telemetry.expressions import key
+from symphony.telemetry.identities.cache import cached
 from symphony.telemetry.identities.relations import Identity, Mined, Relation, Skipped, made
-from symphony.telemetry.identities.remembering import once
 from symphony.telemetry.machine import Platform
 
 _GROUP = "_group"
@@ -21,7 +21,7 @@ _NOT_COUNTED = frozenset({"duration_time", "tsc", "system_tsc_freq"})
 
 def of_metrics(catalogue: Catalogue, platform: Platform) -> Mined:
     """What metrics imply for the counts that they are made of."""
-    found: Mined = once(catalogue, ("metrics", platform), lambda: _from_metrics(catalogue, platform))
+    found: Mined = cached(catalogue, ("metrics", platform), lambda: _from_metrics(catalogue, platform))
     return found
 
 
@@ -64,7 +64,7 @@ def _parents(metrics: Sequence[Metric], forms: Mapping[str, linear.Form]) -> Ite
                     children.setdefault(parent, {})[key(metric.name)] = None
     for parent, inside in children.items():
         if len(inside) > 1:
-            whole = forms[parent] if parent else linear.fraction(linear.UNIT)
+            whole = forms[parent] if parent else linear.fraction(linear.CONSTANT_ONE)
             difference = linear.add(linear.Form(), whole, -1.0)
             for child in inside:
                 difference = linear.add(difference, forms[child])
@@ -78,7 +78,7 @@ def _bounded(metrics: Sequence[Metric], forms: Mapping[str, linear.Form]) -> Ite
         if _mixed(form):
             yield _Claim(form, "residual", f"{metric.name} is a difference, and not negative")
         elif metric.scale_unit == "%" or metric.scale_unit.startswith("percent"):
-            share = linear.add(linear.fraction(linear.UNIT), form, -metric.scale / 100)
+            share = linear.add(linear.fraction(linear.CONSTANT_ONE), form, -metric.scale / 100)
             if share.number is None and _mixed(share):
                 yield _Claim(share, "percentage", f"{metric.name} is at most 100%")
 
@@ -96,7 +96,7 @@ def _terms(catalogue: Catalogue, form: linear.Form) -> dict[str, float] | str:
     if any(value < 0 for _, value in bottom):
         return "its denominator may be negative"
     for name, _ in top:
-        if name == linear.ONE:
+        if name == linear.CONSTANT_TERM:
             return "it compares counts with a number"
         if name.startswith(linear.OPAQUE):
             return "it is not linear in counts"

@@ -32,12 +32,12 @@ def only_fixed(event: Event) -> bool:
 _TOTALS = frozenset({"all", "any", "total", "both", "count", "lookups", "references", "reference"}) | frozenset(
     {"accesses", "access", "requests", "request"}
 )
-_PAIRS = (
+_WORD_PAIRS = (
     (frozenset({"hit", "hits"}), frozenset({"miss", "misses"})),
     (frozenset({"rd", "read", "reads"}), frozenset({"wr", "write", "writes"})),
     (frozenset({"load", "loads"}), frozenset({"store", "stores"})),
 )
-_MANY = _PAIRS[2:]  # there are more kinds than the two, so that a total has to be called one
+_OPEN_WORD_PAIRS = _WORD_PAIRS[2:]  # there are more kinds than the two, so that a total has to be called one
 _WORDS = re.compile(r"[^._\-/]+")
 
 
@@ -56,7 +56,7 @@ def counterparts(listed: Mapping[str, Event]) -> Iterator[Identity]:
     for name, event in listed.items():
         stem = tuple(word for word in words(name) if word not in _TOTALS)
         plain.setdefault((event.unit, stem), []).append(name)
-    for pair in _PAIRS:
+    for pair in _WORD_PAIRS:
         halves: dict[tuple[str, tuple[str, ...]], dict[int, str]] = {}
         for name, event in listed.items():
             inside = words(name)
@@ -70,7 +70,7 @@ def counterparts(listed: Mapping[str, Event]) -> Iterator[Identity]:
             totals = [name for name in plain.get(of, ()) if _alike(listed, name, sides.values())]
             if len(sides) == 2 and totals:
                 whole = min(totals, key=lambda name: not is_total(name))
-                if pair in _MANY and not is_total(whole):
+                if pair in _OPEN_WORD_PAIRS and not is_total(whole):
                     continue
                 why = "names that differ in one word, and one that has neither"
                 yield from made({whole: 1.0, sides[0]: -1.0, sides[1]: -1.0}, "=", "hit + miss", why)

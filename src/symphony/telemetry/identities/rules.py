@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from symphony.problem.topology import Topology
 from symphony.telemetry.events import Catalogue, Event
 from symphony.telemetry.expressions import key
+from symphony.telemetry.identities.curated_file import curated
 from symphony.telemetry.identities.masks import cycle_bounds, families
 from symphony.telemetry.identities.metrics import of_metrics
 from symphony.telemetry.identities.names import aliases, counterparts
 from symphony.telemetry.identities.relations import Identity, Mined, independent
 from symphony.telemetry.identities.rows import from_topology
-from symphony.telemetry.identities.written import curated
 from symphony.telemetry.machine import Platform
 from symphony.telemetry.naming import scope
 

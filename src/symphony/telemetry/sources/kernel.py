@@ -26,9 +26,9 @@ from symphony.problem.errors import DataError, InputError
 from symphony.telemetry.samples import Problem, Sample
 from symphony.telemetry.sources.polling import Figure, Figures, Poller
 
-ABOUT = ("psi", "cgroup", "sched", "stat", "vm", "net")
-_LONGEST = 1 << 20  # bytes of a file
-_TICKS = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+FIGURE_GROUPS = ("psi", "cgroup", "sched", "stat", "vm", "net")
+_MAX_PROC_FILE_BYTES = 1 << 20  # bytes of a file
+_CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 _CPU_TIMES = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal")
 _VMSTAT = {
     "pgfault": "vm.page_faults",
@@ -69,15 +69,17 @@ class KernelSource:
         *,
         interval_s: float = 0.1,
         windows: int | None = None,
-        about: Collection[str] = ABOUT,
+        about: Collection[str] = FIGURE_GROUPS,
         cgroup: str | None = None,
         pid: int | None = None,
         root: Path = Path("/"),
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        if unknown := sorted(set(about) - set(ABOUT)):
-            raise InputError(f"the kernel tells nothing about {unknown[0]!r}", hint=f"use some of {', '.join(ABOUT)}")
+        if unknown := sorted(set(about) - set(FIGURE_GROUPS)):
+            raise InputError(
+                f"the kernel tells nothing about {unknown[0]!r}", hint=f"use some of {', '.join(FIGURE_GROUPS)}"
+            )
         self._root, self._about, self._cgroup, self._pid = root, about, cgroup, pid
         self._poller = Poller(self._read, interval_s, windows, clock, sleep)
 
@@ -106,7 +108,10 @@ class KernelSource:
         """The words of each line of a file; none if it cannot be read."""
         try:
             with (self._root / path).open("rb") as file:
-                return [line.split() for line in file.read(_LONGEST).decode("utf-8", errors="replace").splitlines()]
+                return [
+                    line.split()
+                    for line in file.read(_MAX_PROC_FILE_BYTES).decode("utf-8", errors="replace").splitlines()
+                ]
         except OSError:
             return []
 
@@ -160,7 +165,7 @@ class KernelSource:
         for words in self._lines(path):
             if words[:1] == ["cpu"]:
                 for name, text in zip(_CPU_TIMES, words[1:], strict=False):
-                    self._total(found, f"stat.{name}_us", text, path, 1e6 / _TICKS)
+                    self._total(found, f"stat.{name}_us", text, path, 1e6 / _CLOCK_TICKS_PER_S)
             elif words[:1] == ["ctxt"] and len(words) == 2:
                 self._total(found, "stat.context_switches", words[1], path)
             elif words[:1] == ["processes"] and len(words) == 2:

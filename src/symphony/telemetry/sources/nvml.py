@@ -31,12 +31,12 @@ from symphony.problem.extras import needs_extra
 from symphony.telemetry.samples import Problem, Sample
 from symphony.telemetry.sources.polling import Figure, Figures, Poller
 
-LEAST_S = 0.1  # between two samples of GPM
+MIN_GPM_INTERVAL_S = 0.1  # between two samples of GPM
 _WRAP = 2**32
 _MIB = float(1 << 20)
 _PERCENT_US = 1e4  # from per cent to microseconds in a second
 _MHZ = 1e6
-_CLOCKS = {"nvml.sm_cycles": 1, "nvml.memory_cycles": 2}
+_CLOCK_EVENTS = {"nvml.sm_cycles": 1, "nvml.memory_cycles": 2}
 _PCIE = {"nvml.pcie_transmit_bytes": 197, "nvml.pcie_receive_bytes": 198}  # numbers of fields
 _GPM = {  # numbers of metrics, and the scale from what they are given in to our unit in a second
     "gpm.active_us": (1, _PERCENT_US),
@@ -54,7 +54,7 @@ _FIELD_TYPES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal") 
 
 
 @dataclass
-class _Gpu:
+class _GpuState:
     handle: Any
     name: str
     link_bytes: float  # a second, at most
@@ -74,20 +74,21 @@ class NvmlSource:
     def __init__(
         self,
         *,
-        interval_s: float = LEAST_S,
+        interval_s: float = MIN_GPM_INTERVAL_S,
         windows: int | None = None,
         devices: Sequence[int] | None = None,
         library: Any = None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        if interval_s < LEAST_S:
+        if interval_s < MIN_GPM_INTERVAL_S:
             raise InputError(
-                f"an interval of {interval_s} s: GPUs are read at least {LEAST_S} s apart", hint="interval_s=0.1"
+                f"an interval of {interval_s} s: GPUs are read at least {MIN_GPM_INTERVAL_S} s apart",
+                hint="interval_s=0.1",
             )
         self._nvml = library if library is not None else _load()
         self._clock = clock
-        self._poller = Poller(self._read, interval_s, windows, clock, sleep, least_s=LEAST_S)
+        self._poller = Poller(self._read, interval_s, windows, clock, sleep, least_s=MIN_GPM_INTERVAL_S)
         try:
             self._nvml.nvmlInit()
             there = self._nvml.nvmlDeviceGetCount()
@@ -122,12 +123,12 @@ class NvmlSource:
         except (self._nvml.NVMLError, AttributeError):
             return None
 
-    def _open(self, number: int) -> _Gpu:
+    def _open(self, number: int) -> _GpuState:
         handle = self._nvml.nvmlDeviceGetHandleByIndex(number)
         generation = self._ask("nvmlDeviceGetMaxPcieLinkGeneration", handle)
         lanes = self._ask("nvmlDeviceGetMaxPcieLinkWidth", handle) or 16
         support = self._ask("nvmlGpmQueryDeviceSupport", handle)
-        gpu = _Gpu(
+        gpu = _GpuState(
             handle,
             f"GPU-{number}",
             lanes * _LINK_BYTES.get(generation, _LINK_BYTES[6]),
@@ -142,7 +143,7 @@ class NvmlSource:
     def _read(self) -> Figures:
         return {gpu.name: self._figures(gpu) for gpu in self._gpus}
 
-    def _figures(self, gpu: _Gpu) -> Mapping[str, Figure]:
+    def _figures(self, gpu: _GpuState) -> Mapping[str, Figure]:
         found: dict[str, Figure] = {}
 
         def put(event: str, value: float | None, kind: Any, scale: float = 1.0) -> None:
@@ -159,7 +160,7 @@ class NvmlSource:
             put("nvml.energy_mj", energy, "total")
         else:
             put("nvml.energy_mj", self._ask("nvmlDeviceGetPowerUsage", gpu.handle), "level")
-        for event, clock in _CLOCKS.items():
+        for event, clock in _CLOCK_EVENTS.items():
             put(event, self._ask("nvmlDeviceGetClockInfo", gpu.handle, clock), "level", _MHZ)
         metrics = self._gpm(gpu)
         for event, value in metrics.items():
@@ -168,7 +169,7 @@ class NvmlSource:
             put(event, value, "total")
         return found
 
-    def _gpm(self, gpu: _Gpu) -> dict[str, float]:
+    def _gpm(self, gpu: _GpuState) -> dict[str, float]:
         """Means since the last call, by event; none at the first."""
         if not gpu.gpm:
             return {}
@@ -198,7 +199,7 @@ class NvmlSource:
             if slot.nvmlReturn == 0 and math.isfinite(slot.value)
         }
 
-    def _pcie(self, gpu: _Gpu, metrics: Mapping[str, float]) -> dict[str, float]:
+    def _pcie(self, gpu: _GpuState, metrics: Mapping[str, float]) -> dict[str, float]:
         """Bytes since the first call, by event."""
         answer = self._ask("nvmlDeviceGetFieldValues", gpu.handle, list(_PCIE.values()))
         now_s = self._clock()
@@ -222,7 +223,7 @@ class NvmlSource:
                 gpu.bytes[event] = 0.0  # known again from here on
         return found
 
-    def _wraps(self, gpu: _Gpu, event: str, grown: int, passed_s: float, metrics: Mapping[str, float]) -> float:
+    def _wraps(self, gpu: _GpuState, event: str, grown: int, passed_s: float, metrics: Mapping[str, float]) -> float:
         """How often a counter of PCIe wrapped, beyond the once that shows."""
         rate = metrics.get(event.replace("nvml.", "gpm."), math.nan)
         if math.isfinite(rate):

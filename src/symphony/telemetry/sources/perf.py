@@ -29,10 +29,10 @@ from symphony.telemetry.samples import Problem, Sample
 from symphony.telemetry.sources.perf_log import PerfLines, lines_of
 from symphony.telemetry.sources.problems import Problems
 
-SHORTEST_MS = 1  # perf refuses less
-_PATIENCE_S = 5.0  # after an interrupt, before perf is ended the hard way
-_CLOCKS = {"cpu-clock", "task-clock"}
-NO_PMU = (
+MIN_INTERVAL_MS = 1  # perf refuses less
+_PERF_STOP_TIMEOUT_S = 5.0  # after an interrupt, before perf is ended the hard way
+_CPU_CLOCKS = {"cpu-clock", "task-clock"}
+NO_PMU_PROBLEM = (
     "this machine has no performance counters that perf can reach (a virtual machine?): "
     "hardware events are <not supported>, and unknown"
 )
@@ -65,7 +65,7 @@ class PerfSource:
     ) -> None:
         if not groups or not all(groups) or not all(event.strip() for group in groups for event in group):
             raise InputError("a group without events", hint='groups=[["cycles", "instructions"], ["cache-misses"]]')
-        if interval_ms < SHORTEST_MS:
+        if interval_ms < MIN_INTERVAL_MS:
             raise InputError(f"an interval of {interval_ms} ms", hint="interval_ms=100")
         if bool(pids) + bool(cpus or system_wide) > 1 or not (pids or cpus or system_wide or command):
             raise InputError(
@@ -80,7 +80,7 @@ class PerfSource:
         if command and shutil.which(command[0]) is None:
             raise InputError(f"there is no command {command[0]!r}", hint="give its path, or install it")
         self._groups, self._command, self._weak = [list(group) for group in groups], list(command), weak
-        if not any(bare(event) in _CLOCKS for group in groups for event in group):
+        if not any(bare(event) in _CPU_CLOCKS for group in groups for event in group):
             self._groups.append(["cpu-clock" if cpus or system_wide else "task-clock"])
         self._where = ["-p", ",".join(map(str, pids))] if pids else ["-C", cpus] if cpus else []
         self._where += ["-a"] if system_wide and not cpus else []
@@ -150,7 +150,7 @@ class PerfSource:
                     process.send_signal(ending)
                     process.send_signal(signal.SIGCONT)  # it may still be held back
                     with suppress(subprocess.TimeoutExpired):
-                        process.wait(_PATIENCE_S)
+                        process.wait(_PERF_STOP_TIMEOUT_S)
         self.exit_status = self._counted.returncode if self._counted else None
 
     def _options(self, figures: int, orders: int, answers: int) -> list[str]:
@@ -183,7 +183,7 @@ class PerfSource:
     def _look_for_pmu(self, sample: Sample) -> None:
         hardware = [at for at, column in enumerate(sample.columns) if not is_software(column.event)]
         if hardware and not np.any(sample.enabled_s[hardware]) and any("supported" in p.what for p in self.problems):
-            self._own.add("perf", NO_PMU)
+            self._own.add("perf", NO_PMU_PROBLEM)
 
 
 def _pipe(stack: ExitStack) -> tuple[IO[bytes], IO[bytes]]:

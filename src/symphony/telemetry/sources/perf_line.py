@@ -12,7 +12,7 @@ Form = Literal["json", "csv"]
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class PerfReading:
     """One line: an event in a window at a place."""
 
     line: int
@@ -31,10 +31,10 @@ class Unusable(Exception):
     """A line that holds no reading; `args[0]` says why, or is "" if that is as it should be."""
 
 
-_NUMBER = re.compile(r"[-+]?\d+(?:[.,]\d+)?(?:[eE][-+]?\d+)?")
-_MISSING = re.compile(r"<(not counted|not supported)>")
+_LOCALE_NUMBER = re.compile(r"[-+]?\d+(?:[.,]\d+)?(?:[eE][-+]?\d+)?")
+_MISSING_VALUE = re.compile(r"<(not counted|not supported)>")
 _PLACES = ("cpu", "core", "cluster", "cache", "die", "socket", "node", "thread")
-FOREIGN = "not a line of perf stat"
+NOT_PERF = "not a line of perf stat"
 TOTALS = "the totals of --summary are left out: the windows hold all of it"
 
 
@@ -45,7 +45,7 @@ class Parser:
         self._form: Form | None = "csv" if separator else form
         self._separator = separator
 
-    def reading(self, text: str, line: int) -> Reading:
+    def reading(self, text: str, line: int) -> PerfReading:
         """What a line says. One that does not belong there is `Unusable`."""
         looks_json = text.lstrip().startswith("{")
         if self._form is None:
@@ -55,7 +55,7 @@ class Parser:
                 return reading
             separator = _sniff_separator(text)
             if separator is None:
-                raise Unusable(_AMBIGUOUS if _COMMAS.search(text) else FOREIGN)
+                raise Unusable(_AMBIGUOUS if _COMMAS.search(text) else NOT_PERF)
             reading = _csv(text, separator, line)
             self._form, self._separator = "csv", separator
             return reading
@@ -69,21 +69,21 @@ class Parser:
             self._separator = _sniff_separator(text)
         other = _sniff_separator(text)
         if self._separator is None:
-            raise Unusable(_AMBIGUOUS if _COMMAS.search(text) else FOREIGN)
+            raise Unusable(_AMBIGUOUS if _COMMAS.search(text) else NOT_PERF)
         try:
             return _csv(text, self._separator, line)
         except Unusable as why:
-            if other not in (None, self._separator) and str(why).startswith(FOREIGN):
+            if other not in (None, self._separator) and str(why).startswith(NOT_PERF):
                 raise Unusable(f"fields with {other!r} between them in a log with {self._separator!r}") from None
             raise
 
 
 def _number(text: str) -> float:
     """A number as some locale writes it; perf groups no thousands where programs are to read it."""
-    return float(text.replace(",", ".")) if _NUMBER.fullmatch(text) else math.nan
+    return float(text.replace(",", ".")) if _LOCALE_NUMBER.fullmatch(text) else math.nan
 
 
-def _json(text: str, line: int) -> Reading:
+def _json(text: str, line: int) -> PerfReading:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -93,12 +93,12 @@ def _json(text: str, line: int) -> Reading:
         except (ValueError, RecursionError):
             only_metrics = text.startswith("{") and '{"metric-value"' in text
             raise Unusable(
-                "only metrics are in it: record without --metric-only" if only_metrics else FOREIGN
+                "only metrics are in it: record without --metric-only" if only_metrics else NOT_PERF
             ) from None
     if not isinstance(found, dict):
-        raise Unusable(FOREIGN)
+        raise Unusable(NOT_PERF)
     if "counter-value" not in found:
-        raise Unusable("" if "metric-value" in found or not found else FOREIGN)
+        raise Unusable("" if "metric-value" in found or not found else NOT_PERF)
     value, event = str(found["counter-value"]).strip(), found.get("event")
     if not isinstance(event, str) or not event.strip():
         raise Unusable("a count without the name of its event")
@@ -128,7 +128,7 @@ def _json(text: str, line: int) -> Reading:
 # A run time and a percentage stand side by side in every line, between the same separators.
 _TAIL = re.compile(r"(?P<sep>[^\w.+\-%<>/]{1,8}?)\d+(?P=sep)\d{1,3}(?P<point>[.,])\d\d(?=(?P=sep)|\s*$)")
 _COMMAS = re.compile(r",\d+,\d{1,3},\d\d(?:,|\s*$)")
-_TIME = re.compile(r"\d+[.,]\d{9}")
+_TIMESTAMP = re.compile(r"\d+[.,]\d{9}")
 _AMBIGUOUS = "commas stand both between fields and in numbers: record again with -x ';', or with LC_ALL=C"
 
 
@@ -137,11 +137,11 @@ def _sniff_separator(text: str) -> str | None:
     return found["sep"] if found and not (found["sep"] == "," and found["point"] == ",") else None
 
 
-def _csv(text: str, separator: str, line: int) -> Reading:
+def _csv(text: str, separator: str, line: int) -> PerfReading:
     fields = [part.strip() for part in text.strip("\r\n").lstrip(" ").split(separator)]
     if fields[0] == "summary":
         raise Unusable(TOTALS)
-    time_s = _number(fields.pop(0)) if _TIME.fullmatch(fields[0]) else None
+    time_s = _number(fields.pop(0)) if _TIMESTAMP.fullmatch(fields[0]) else None
     run = next(
         (
             at
@@ -154,10 +154,10 @@ def _csv(text: str, separator: str, line: int) -> Reading:
         if separator == "," and _COMMAS.search(text):
             raise Unusable(_AMBIGUOUS)
         # A second metric of the event above: nothing but the metric, after the place and its number of CPUs.
-        raise Unusable("" if len(fields) > 4 and not any(fields[2:-2]) else FOREIGN)
+        raise Unusable("" if len(fields) > 4 and not any(fields[2:-2]) else NOT_PERF)
 
     def is_value(at: int) -> bool:
-        return at < run and bool(_NUMBER.fullmatch(fields[at]) or _MISSING.fullmatch(fields[at]))
+        return at < run and bool(_LOCALE_NUMBER.fullmatch(fields[at]) or _MISSING_VALUE.fullmatch(fields[at]))
 
     at, place = 0, ""
     if not is_value(0):
@@ -165,7 +165,7 @@ def _csv(text: str, separator: str, line: int) -> Reading:
         if is_value(1) and fields[1].isdecimal() and is_value(2):
             at = 2  # after the number of CPUs that were added up
     if not is_value(at):
-        raise Unusable(FOREIGN)
+        raise Unusable(NOT_PERF)
     names = fields[at + 2 : run]
     if names and re.fullmatch(r"[\d.,]+%", names[-1]):
         names.pop()  # the spread of -r
@@ -200,9 +200,9 @@ def _reading(
     running_ns: float,
     percent: float,
     utilized: float,
-) -> Reading:
+) -> PerfReading:
     """A reading, if its numbers can be of a clock at all."""
-    missing = _MISSING.fullmatch(value)
+    missing = _MISSING_VALUE.fullmatch(value)
     scaled = math.nan if missing else _number(value)
     if not missing and math.isnan(scaled):
         raise Unusable(f"the count of {event[:60]} is {value[:40]!r}, which is no number")
@@ -212,7 +212,7 @@ def _reading(
         raise Unusable(f"the percentage of run time of {event[:60]} is impossible or missing")
     if time_s is not None and not 0 <= time_s < 1e10:
         raise Unusable(f"the time of {event[:60]} is impossible")
-    return Reading(
+    return PerfReading(
         line,
         time_s,
         where[:200],

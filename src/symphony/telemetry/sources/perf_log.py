@@ -35,15 +35,15 @@ import numpy as np
 from symphony.problem.errors import DataError, InputError
 from symphony.telemetry.samples import Column, Problem, Recording, Sample, record
 from symphony.telemetry.sources.perf_groups import Key, Window, given_groups, grouped
-from symphony.telemetry.sources.perf_line import FOREIGN, TOTALS, Form, Parser, Reading, Unusable
+from symphony.telemetry.sources.perf_line import NOT_PERF, TOTALS, Form, Parser, PerfReading, Unusable
 from symphony.telemetry.sources.perf_times import INEXACT, IS_CPU, Clock, elapsed, enabled_time, enabled_times
 from symphony.telemetry.sources.problems import Problems
 
-LONGEST = 1 << 16  # bytes of a line
-FASTEST = 1e12  # events in a second for which a counter ran: some hundred times what a core can do
-LATE = 1.5  # times the usual length from which a first window may be one whose beginning is lost
-MOST_CPUS = 1 << 16  # that a run time may be summed over
-_HINT = "such a file is written by: perf stat -I 100 -j -o perf.json -e EVENTS -- COMMAND"
+MAX_LOG_LINE_BYTES = 1 << 16  # bytes of a line
+MAX_EVENTS_PER_S = 1e12  # events in a second for which a counter ran: some hundred times what a core can do
+LATE_FIRST_WINDOW_FACTOR = 1.5  # times the usual length from which a first window may be one whose beginning is lost
+MAX_CPUS = 1 << 16  # that a run time may be summed over
+_PERF_LOG_HINT = "such a file is written by: perf stat -I 100 -j -o perf.json -e EVENTS -- COMMAND"
 
 
 class PerfLog(Mapping[str, Recording]):
@@ -101,10 +101,10 @@ def read_perf(
             recordings = record(lines.samples())
     except OSError as error:
         why = getattr(error, "strerror", None) or error
-        raise DataError(f"cannot be read: {why}", where=str(path), hint=_HINT) from None
+        raise DataError(f"cannot be read: {why}", where=str(path), hint=_PERF_LOG_HINT) from None
     if not any(np.isfinite(recording.count).any() for recording in recordings.values()):
         first = f"; {lines.problems[0]}" if lines.problems else ""
-        raise DataError(f"there is no count of perf stat in it{first}", where=str(path), hint=_HINT)
+        raise DataError(f"there is no count of perf stat in it{first}", where=str(path), hint=_PERF_LOG_HINT)
     return PerfLog(recordings, lines.problems, lines.units, lines.unsupported, timed=lines.timed)
 
 
@@ -122,10 +122,10 @@ def _opened(path: Path, stack: ExitStack) -> IO[bytes]:
 
 def lines_of(file: IO[bytes]) -> Iterator[bytes]:
     """The lines of a file, with their ends; of one that is too long, its beginning."""
-    while line := file.readline(LONGEST):
+    while line := file.readline(MAX_LOG_LINE_BYTES):
         yield line
-        while line and not line.endswith(b"\n") and len(line) == LONGEST:
-            line = file.readline(LONGEST)
+        while line and not line.endswith(b"\n") and len(line) == MAX_LOG_LINE_BYTES:
+            line = file.readline(MAX_LOG_LINE_BYTES)
 
 
 class PerfLines:
@@ -202,7 +202,7 @@ class PerfLines:
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             self._problem(number + 1, f"from here on it cannot be unpacked: {error}")
 
-    def _readings(self) -> Iterator[Reading | None]:
+    def _readings(self) -> Iterator[PerfReading | None]:
         """Readings; None where perf began anew."""
         ended = False  # whether any line had an end
         for number, raw in zip(count(1), self._readable(), strict=False):
@@ -221,7 +221,7 @@ class PerfLines:
                 what = str(why)
                 if cut_short:
                     self._problem(number, "the last line is cut short")
-                elif what.startswith(FOREIGN):
+                elif what.startswith(NOT_PERF):
                     self._problem(number, f"{what}: {text.strip()[:60]!r}", kind=what)
                 elif what:
                     self._problem(number, what)
@@ -232,7 +232,7 @@ class PerfLines:
 
     def _windows(self) -> Iterator[list[Window]]:
         """The places of each window, when its last line has come: that which was the last of the window before."""
-        held: list[Reading] = []
+        held: list[PerfReading] = []
         expected: list[tuple[str, str]] = []
         timed, ended = False, -1.0  # the time of a window that is complete
         for reading in self._readings():
@@ -258,10 +258,10 @@ class PerfLines:
         if held:
             yield from self._close(held)
 
-    def _close(self, readings: list[Reading]) -> Iterator[list[Window]]:
+    def _close(self, readings: list[PerfReading]) -> Iterator[list[Window]]:
         first = readings[0]
         self._decimals = self._decimals or any(one.percent % 1 for one in readings)
-        by_place: dict[str, list[Reading]] = {}
+        by_place: dict[str, list[PerfReading]] = {}
         for reading in readings:
             by_place.setdefault(reading.where, []).append(reading)
         if first.time_s is not None:
@@ -276,7 +276,7 @@ class PerfLines:
         if span and decoded:
             yield decoded
 
-    def _decode(self, where: str, start_s: float, duration_s: float, readings: list[Reading]) -> Window:
+    def _decode(self, where: str, start_s: float, duration_s: float, readings: list[PerfReading]) -> Window:
         window = Window(where, start_s, duration_s, readings[0].line)
         told = enabled_times(readings, duration_s if IS_CPU.fullmatch(where) else None, self._decimals)
         seen: Counter[str] = Counter()
@@ -297,7 +297,7 @@ class PerfLines:
             window.enabled_s.append(enabled)
         return window
 
-    def _is_usable(self, where: str, key: Key, reading: Reading, raw: float, duration_s: float) -> bool:
+    def _is_usable(self, where: str, key: Key, reading: PerfReading, raw: float, duration_s: float) -> bool:
         """Whether a count can be believed; if not, it is said why."""
         event, value = reading.event, reading.value
         if event not in self.units:
@@ -316,7 +316,7 @@ class PerfLines:
             what = f"the count of {event} is negative"
         elif not reading.running_s:
             what = f"{event} was counted for no time at all"
-        elif duration_s > 0 and reading.running_s > MOST_CPUS * duration_s:
+        elif duration_s > 0 and reading.running_s > MAX_CPUS * duration_s:
             what = f"the run time of {event} is impossibly long for its window"
         else:
             what = self._wrapped(where, key, reading, raw)
@@ -324,11 +324,11 @@ class PerfLines:
             self._problem(reading.line, what)
         return not what
 
-    def _wrapped(self, where: str, key: Key, reading: Reading, raw: float) -> str:
+    def _wrapped(self, where: str, key: Key, reading: PerfReading, raw: float) -> str:
         """Why a count is impossibly large, or "". A counter that goes back appears as little less than a power of 2."""
         largest, windows = self._largest.get((where, key), (0.0, 0))
         what = ""
-        if not math.isfinite(raw) or reading.value >= 2**64 or raw > FASTEST * reading.running_s:
+        if not math.isfinite(raw) or reading.value >= 2**64 or raw > MAX_EVENTS_PER_S * reading.running_s:
             what = f"the count of {reading.event} is impossibly large: a counter wrapped or went back"
         elif not reading.unit:
             for bits in (32, 48, 64):
@@ -357,7 +357,9 @@ class PerfLines:
         if first[0].duration_s > Clock.LONG * usual_s:
             self._problem(first[0].line, f"{begins} left out")
             del held[0]
-        elif first[0].duration_s > LATE * usual_s and 0 < enabled[0] < LATE * median(enabled[1:]):
+        elif first[0].duration_s > LATE_FIRST_WINDOW_FACTOR * usual_s and 0 < enabled[
+            0
+        ] < LATE_FIRST_WINDOW_FACTOR * median(enabled[1:]):
             self._problem(first[0].line, f"{begins} taken to be as long as the others")
             for place in first:
                 place.start_s, place.duration_s = place.start_s + place.duration_s - usual_s, usual_s

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from symphony.telemetry.naming import bare
-from symphony.telemetry.sources.perf_line import Reading
+from symphony.telemetry.sources.perf_line import PerfReading
 
 IS_CPU = re.compile(r"CPU\d+")
 _TOOLS = {"duration_time", "user_time", "system_time"}  # their run times are perf's own
@@ -53,7 +53,7 @@ class Clock:
         return (start, length) if length > 0 else None
 
 
-def elapsed(readings: list[Reading]) -> tuple[float, bool, str]:
+def elapsed(readings: list[PerfReading]) -> tuple[float, bool, str]:
     """How long the one window of a log without -I was, whether exactly, and a word on it if that is not certain."""
     for reading in readings:
         if bare(reading.event) == "duration_time" and reading.unit == "ns" and reading.value > 0:
@@ -69,7 +69,7 @@ def elapsed(readings: list[Reading]) -> tuple[float, bool, str]:
 # --- Enabled times -----------------------------------------------------------------------------------------
 
 
-def _bounds(reading: Reading, decimals: bool) -> tuple[float, float]:
+def _bounds(reading: PerfReading, decimals: bool) -> tuple[float, float]:
     """The least and the longest enabled time that a printed percentage allows."""
     if reading.percent >= 100:
         return reading.running_s, reading.running_s
@@ -77,7 +77,7 @@ def _bounds(reading: Reading, decimals: bool) -> tuple[float, float]:
     return reading.running_s / (high / 100), reading.running_s / (low / 100) if low > 0 else math.inf
 
 
-def enabled_times(readings: list[Reading], duration_s: float | None, decimals: bool) -> list[tuple[float, float]]:
+def enabled_times(readings: list[PerfReading], duration_s: float | None, decimals: bool) -> list[tuple[float, float]]:
     """What the readings of a place tell of its enabled time, each with its relative error, the best first.
 
     `duration_s`: of the window, where the place is a CPU, whose counters are enabled all the time.
@@ -97,7 +97,7 @@ def enabled_times(readings: list[Reading], duration_s: float | None, decimals: b
     return found
 
 
-def enabled_time(reading: Reading, told: Sequence[tuple[float, float]], decimals: bool) -> tuple[float, float]:
+def enabled_time(reading: PerfReading, told: Sequence[tuple[float, float]], decimals: bool) -> tuple[float, float]:
     """Seconds for which an event wanted a counter, and the relative error: the best that its percentage allows."""
     if reading.missing or not reading.running_s:
         # 100% of no time: it did not want a counter, because what is counted did not run.

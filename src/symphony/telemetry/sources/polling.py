@@ -21,7 +21,7 @@ from symphony.problem.errors import InputError
 from symphony.telemetry.samples import Column, Sample
 from symphony.telemetry.sources.problems import Problems
 
-_CLOSE = 16  # a total wraps from the last 16th of its range to the first; whatever else goes back was reset
+_WRAP_FRACTION = 16  # a total wraps from the last 16th of its range to the first; whatever else goes back was reset
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def difference(before: float, now: float) -> float:
     if now >= before:
         return now - before
     for top in (2**32, 2**64):
-        if top * (1 - 1 / _CLOSE) <= before < top and now <= top / _CLOSE:
+        if top * (1 - 1 / _WRAP_FRACTION) <= before < top and now <= top / _WRAP_FRACTION:
             return now - before + top
     return math.nan
 

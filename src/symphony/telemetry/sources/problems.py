@@ -10,7 +10,7 @@ from typing import overload
 
 from symphony.telemetry.samples import Problem
 
-MOST = 1000  # kinds that are kept apart; all further ones count as one
+MAX_PROBLEM_KINDS = 1000  # kinds that are kept apart; all further ones count as one
 _REST = "more kinds of problems, which are not listed"
 
 
@@ -23,7 +23,7 @@ class Problems(Sequence[Problem]):
     def add(self, where: str, what: str, *, kind: str = "") -> None:
         """Note a problem. Later ones of the same `kind` (by default: with the same text) are only counted."""
         kind = kind or what
-        if kind not in self._found and len(self._found) >= MOST:
+        if kind not in self._found and len(self._found) >= MAX_PROBLEM_KINDS:
             kind = what = _REST
         first, times = self._found.get(kind, (Problem(where, what), 0))
         self._found[kind] = (first, times + 1)

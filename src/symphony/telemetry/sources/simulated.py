@@ -16,7 +16,7 @@ from symphony.telemetry.samples import Column, Floats, Problem, Sample
 
 
 @dataclass(frozen=True, eq=False)
-class Simulated:
+class SimulatedSource:
     """A source whose truth is known."""
 
     events: tuple[str, ...]

@@ -1,0 +1,184 @@
+"""What a machine tells of itself while kernels run on it: pressure (PSI) of the whole, and of each GPU what NVML says.
+
+Both are read ten times a second, by threads that sleep while nothing runs. Each window is passed on to whoever wants to
+know what others do (`background_load.py`). What is remembered of a run is the mean of
+the windows that lie within it; of a short one, nothing.
+
+- Of a GPU that runs one kernel, all traffic is that kernel's: bytes over PCIe are what it asks of the link, and the
+  time for which anything computed is what it asks of the GPU, on which processes take turns. Where several run, nobody
+  knows whose it is: of a GPU with several slots, only runs that were alone on it tell.
+- Pressure is the share of time for which some task of the machine waited: for a processor, for pages to come back, for
+  a disk. It is nobody's in particular, and says nothing of a memory's bandwidth: a processor that waits for memory
+  counts as one that works. So it is shown beside a kernel, and no demand is made of it.
+
+Nothing is inferred: these figures are exact amounts over a window, not counters that take turns. The PMU's, which tell
+what passes through memories, are `memory_counter.py`'s.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+from symphony.problem.errors import SymphonyError
+from symphony.problem.topology import Topology
+from symphony.runtime.memory_counter import MemoryCounter
+from symphony.runtime.run_figures import GPU_BUSY_FIGURE, PCIE_FIGURE
+from symphony.telemetry.samples import CounterSource
+from symphony.telemetry.sources.kernel import KernelSource
+from symphony.telemetry.sources.nvml import NvmlSource
+
+log = logging.getLogger("symphony.runtime")
+INTERVAL_S = 0.1
+KERNEL_FIGURE_GROUPS = (
+    "psi",
+    "stat",
+    "net",
+)  # what is read of the kernel's figures; the last two are for `background_load.py`
+MAX_WINDOWS_PER_PLACE = 3_000  # windows of a place: five minutes
+MIN_WINDOWS_PER_RUN = 2  # windows, of which a run tells something
+MICRO = 1e-6
+# What is remembered, by what it is made of: the first whose events are all there. Amounts per second, times a unit.
+FigureSums = Mapping[str, list[tuple[tuple[str, ...], float]]]
+CPU_FIGURES: FigureSums = {
+    "cpu pressure": [(("psi.cpu.some_us",), MICRO)],
+    "memory pressure": [(("psi.memory.some_us",), MICRO)],
+    "io pressure": [(("psi.io.some_us",), MICRO)],
+}
+GPU_FIGURES: FigureSums = {
+    PCIE_FIGURE: [
+        (("gpm.pcie_transmit_bytes", "gpm.pcie_receive_bytes"), 1.0),
+        (("nvml.pcie_transmit_bytes", "nvml.pcie_receive_bytes"), 1.0),
+    ],
+    GPU_BUSY_FIGURE: [(("gpm.active_us",), MICRO), (("nvml.busy_us",), MICRO)],
+    "gpu busy": [(("gpm.sm_busy_us",), MICRO), (("nvml.busy_us",), MICRO)],
+    "gpu memory busy": [(("gpm.dram_busy_us",), MICRO), (("nvml.memory_busy_us",), MICRO)],
+}
+Opener = Callable[[Callable[[float], None]], CounterSource]  # given how to sleep
+WindowCallback = Callable[[str, float, float, Mapping[str, float]], None]  # place, beginning and end, rates by event
+
+
+@dataclass(frozen=True)
+class _FigureWindow:
+    began_s: float
+    ended_s: float
+    rates: Mapping[str, float] = field(default_factory=dict)  # by event, per second
+
+
+class MachineMonitor:
+    """Reads figures while something runs. `during` may be asked by one thread, while others read."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        openers: Sequence[Opener] | None = None,
+        told: WindowCallback = lambda *window: None,
+        counting: MemoryCounter | None = None,
+    ) -> None:
+        """`told` hears of every window, from the threads that read; GPUs have their numbers in the topology there.
+
+        `counting` is told of what this is told of.
+        """
+        self._told, self._counting = told, counting
+        gpus = [number for number, d in enumerate(topology.devices) if topology.kind_of[d.kind].type == "gpu"]
+        self._gpu = {device: f"GPU-{_visible(number)}" for number, device in enumerate(gpus)}
+        self._called = {"": "", **{f"GPU-{_visible(number)}": f"GPU-{number}" for number in range(len(gpus))}}
+        self._windows: dict[str, deque[_FigureWindow]] = {}
+        self._wanted = threading.Event()
+        self._closed = False
+        for opener in _openers(bool(gpus)) if openers is None else openers:
+            try:
+                source = opener(self._sleep)
+            except SymphonyError as error:
+                _log_once(f"{error.message}; {error.hint}")
+                continue
+            threading.Thread(target=self._read, args=(source,), name="symphony-watch", daemon=True).start()
+
+    def set_busy(self, busy: bool) -> None:
+        """Whether something runs: if not, nothing is read."""
+        if busy != self._wanted.is_set() and not self._closed:
+            (self._wanted.set if busy else self._wanted.clear)()
+        if self._counting is not None:
+            self._counting.set_busy(busy)
+
+    def during(self, device: int, began_s: float, ended_s: float, alone: bool = True) -> dict[str, float]:
+        """Means over a run on a device, which it had for itself or not, by figure; none of what nobody knows."""
+        place, figures = (self._gpu[device], GPU_FIGURES) if device in self._gpu else ("", CPU_FIGURES)
+        if (device in self._gpu and not alone) or ended_s - began_s < MIN_WINDOWS_PER_RUN * INTERVAL_S:
+            return {}
+        kept = tuple(self._windows.get(place, ()))  # a copy: others add to it
+        within = [one for one in kept if one.began_s >= began_s and one.ended_s <= ended_s]
+        if len(within) < MIN_WINDOWS_PER_RUN:
+            return {}
+        whole = sum(window.ended_s - window.began_s for window in within)
+        found = {}
+        for name, sums in figures.items():
+            for events, unit in sums:
+                parts = [(one.ended_s - one.began_s) * one.rates.get(e, float("nan")) for one in within for e in events]
+                if (total := sum(parts)) >= 0:  # not NaN: all were read
+                    found[name] = total * unit / whole
+                    break
+        return found
+
+    def close(self) -> None:
+        """Read no more."""
+        self._closed = True
+        self._wanted.set()
+        if self._counting is not None:
+            self._counting.close()
+
+    # --- threads
+
+    def _sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+        self._wanted.wait()
+        if self._closed:
+            raise _MonitorClosed
+
+    def _read(self, source: CounterSource) -> None:
+        try:
+            self._wanted.wait()
+            zero_s = time.monotonic()  # of the source's times
+            for sample in source.samples():
+                began_s = zero_s + sample.start_s
+                rates = {c.event: n / sample.duration_s for c, n in zip(sample.columns, sample.count, strict=True)}
+                kept = self._windows.setdefault(sample.where, deque(maxlen=MAX_WINDOWS_PER_PLACE))
+                kept.append(_FigureWindow(began_s, began_s + sample.duration_s, rates))
+                if sample.where in self._called:  # a GPU that we may not see is no row of ours
+                    self._told(self._called[sample.where], began_s, began_s + sample.duration_s, rates)
+        except _MonitorClosed:
+            return
+        except SymphonyError as error:
+            _log_once(f"{error.message}; {error.hint}")
+
+
+class _MonitorClosed(Exception):
+    """Nobody wants to know any more."""
+
+
+def _openers(gpus: bool) -> list[Opener]:
+    """The sources that this machine should have."""
+    found: list[Opener] = [lambda sleep: KernelSource(interval_s=INTERVAL_S, about=KERNEL_FIGURE_GROUPS, sleep=sleep)]
+    if not Path("/proc/pressure").is_dir():
+        _log_once("this system tells no pressure (/proc/pressure): profiles go without")
+    if gpus:
+        found.append(lambda sleep: NvmlSource(interval_s=INTERVAL_S, sleep=sleep))
+    return found
+
+
+def _visible(number: int) -> int:
+    """The number by which NVML knows a GPU, of those that we may see."""
+    given = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.isdecimal()]
+    return int(given[number]) if number < len(given) else number
+
+
+@lru_cache(maxsize=64)
+def _log_once(text: str) -> None:
+    log.warning("%s", text)

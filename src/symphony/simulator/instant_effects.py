@@ -1,0 +1,266 @@
+"""What the rules of an instant (`scheduling/instant.py`) do to the hidden world.
+
+Each function takes the world one small, bounded step further (one gang, one device), and says through its `when`
+whether there was anything to do. `docs/concepts/simulation.md` has the rules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import equinox as eqx
+import jax.numpy as jnp
+from jax import Array
+
+from symphony.problem.spans import gang_span, span
+from symphony.problem.speeds import PACKED, SPREAD
+from symphony.problem.topology import CLUSTER, RACK
+from symphony.scheduling import advance, instant
+from symphony.scheduling.clock import Amount
+from symphony.scheduling.feasible import GangFacts, facts, per_gang, startable
+from symphony.scheduling.indexing import add_all, compute_once, put, put_all, take
+from symphony.scheduling.policy import Action
+from symphony.scheduling.state import ABSENT, DONE, FINISHED, RUNNING, SAVED, Core
+from symphony.simulator.contention import MAX_BANDWIDTH, to_load
+from symphony.simulator.scenarios import ScenarioArrays
+from symphony.simulator.world import IDLE, World
+
+
+def fetchable(world: World) -> Array:
+    """Devices with inputs to fetch and an idle fetch engine [D]."""
+    return (world.core.fetches > 0) & (world.fetch_gang == IDLE)
+
+
+def unsettled(world: World) -> Array:
+    """Whether anything other than a decision must happen before time moves."""
+    core = world.core
+    return instant.departure_pending(core) | (world.closing >= 0) | fetchable(world).any() | startable(core)[0].any()
+
+
+class DepartureLog(eqx.Module):
+    """What `leave` did."""
+
+    gang: Array  # i32, -1 = nothing
+    status: Array  # i32: status it left with
+    slot: Array  # i32: job slot
+    completed: Array  # bool: its job is complete
+
+
+def leave(world: World, s: ScenarioArrays) -> tuple[World, DepartureLog]:
+    """Take one leaving gang off its devices, and tell the next few children of a finished one."""
+    t, w = s.topology, s.workload
+    core, left = instant.leave(world.core, t, w)
+    gang, f, status, devices, lanes = left.gang, left.facts, left.status, left.devices, left.lanes
+
+    held = left.when & (status >= RUNNING)
+    rows = take(t.route_row, devices)
+    burden = take(world.compute_load, lanes) + take(world.exchange_load, lanes)
+    burden = jnp.where(((lanes >= 0) & held)[:, None], burden, 0)
+    # A failure costs the work since the last periodic checkpoint.
+    failed = held & (status != FINISHED) & (status != SAVED)
+    every = w.checkpoint_units[f.graph, f.index]
+    total = _true_units(s, world.core, f.slot, f.index, f.units)
+    seconds = Amount(take(world.lane_left.whole, lanes[0]), take(world.lane_left.part, lanes[0])).total
+    units = seconds / take(world.pace_s, lanes[0])
+    kept = jnp.where(jnp.isfinite(every), jnp.floor((total - units) / every) * every, 0)
+    reset = Amount.of(jnp.where(failed, total - kept, units))
+    fetching = left.when & (take(world.fetch_gang, devices[0]) == gang) & (devices[0] >= 0)
+    rows, burden, held, reset, fetching = compute_once((rows, burden, held, reset, fetching))
+
+    arrival = Amount(take(core.arrived.whole, left.slot), take(core.arrived.part, left.slot))
+    spent = jnp.where(left.completed, world.now.minus(arrival), 0)
+    isolated = w.isolated[take(core.graph, left.slot)]
+    return (
+        replace(
+            world,
+            core=core,
+            load=add_all(world.load, rows.reshape(-1), -burden.reshape(-1)),
+            setup_s=put_all(world.setup_s, lanes, 0.0, held & (lanes >= 0)),
+            left=Amount(
+                put(world.left.whole, gang, reset.whole, held),
+                put(world.left.part, gang, reset.part, held),
+            ),
+            closing=jnp.where(fetching, devices[0], world.closing),
+            arrived=world.arrived & ~fetching,
+            completion_sum=world.completion_sum.plus(spent),
+            slowdown_sum=world.slowdown_sum.plus(spent / isolated),
+        ),
+        DepartureLog(jnp.where(left.when, gang, -1), status, left.slot, left.completed),
+    )
+
+
+def _true_units(s: ScenarioArrays, core: Core, slot: Array, index: Array, units: Array) -> Array:
+    """Units of work that a gang really has."""
+    number = take(core.job, slot)
+    return units * take(s.work_noise, (31 * number + index) % s.work_noises)
+
+
+def units_left(world: World, s: ScenarioArrays) -> Array:
+    """Whole units that each gang would say it has yet to do [G]: a kernel says 1 until it is done."""
+    core, w = world.core, s.workload
+    gangs, tasks = core.status.shape[0], w.kernel.shape[1]
+    number = jnp.arange(gangs)
+    slot, index = number // tasks, number % tasks
+    units = per_gang(core, w.units)
+    true = _true_units(s, core, slot, index, units)
+    lane = core.lane[:, 0]
+    left = jnp.where(core.resumed, world.left.total, true)
+    left = jnp.where(lane >= 0, take(world.lane_left.total / world.pace_s, lane), left)
+    # The noise makes a unit longer or shorter; how many there are is known.
+    said = jnp.ceil(left / true * units * (1 - 8 * jnp.finfo(left.dtype).eps))
+    return jnp.where((core.status == ABSENT) | (core.status == DONE), 0, said)
+
+
+def act(world: World, s: ScenarioArrays, action: Action, when: Array) -> tuple[World, Array]:
+    """Carry out a policy's action. Also returns whether it was accepted."""
+    t, w = s.topology, s.workload
+    core, commands, accepted = advance.apply(world.core, t, w, action, when)
+    f = facts(core, w, commands.save)
+    lanes = take(core.lane, commands.save)
+    setup_s = put_all(world.setup_s, lanes, w.checkpoint[f.graph, f.index], (commands.save >= 0) & (lanes >= 0))
+    lane = commands.reconfigure
+    seconds = take(t.kind_reconfigure, take(t.device_kind, take(t.lane_device, lane)))
+    return replace(
+        world,
+        core=core,
+        setup_s=put(setup_s, lane, seconds, lane >= 0),
+        events=world.events + when,
+        thought=world.thought & (~when | action.more),
+    ), accepted
+
+
+def close_fetch(world: World, s: ScenarioArrays) -> tuple[World, None]:
+    """Take a transfer that is over off the rows it crossed."""
+    t = s.topology
+    device = world.closing
+    when = device >= 0
+    source, memory = take(world.fetch_from, device), take(t.place, device)[0]
+    rows = jnp.concatenate([take(t.route_row, source), take(t.route_row, memory)])
+    burden = jnp.concatenate([take(world.fetch_out, device), take(world.fetch_in, device)])
+    gang, parent, memory, rows, burden = compute_once(
+        (take(world.fetch_gang, device), take(world.fetch_parent, device), memory, rows, burden)
+    )
+    core = advance.inputs_there(world.core, gang, device, jnp.asarray(1), when & world.arrived)
+    core = advance.copy_made(core, parent, memory, when & world.arrived)
+    return replace(
+        world,
+        core=core,
+        load=add_all(world.load, rows, jnp.where(when, -burden, 0)),
+        fetch_gang=put(world.fetch_gang, device, IDLE, when),
+        closing=jnp.full_like(device, -1),
+    ), None
+
+
+def open_fetch(world: World, s: ScenarioArrays) -> tuple[World, None]:
+    """Start fetching the next input of the first gang whose engine is idle; what lies there already takes no time."""
+    t = s.topology
+    core, fetch = instant.next_fetch(world.core, t, s.workload, fetchable(world))
+    device, goes, source = fetch.device, fetch.goes, fetch.source
+    memory = take(t.place, device)[0]
+    reach = span(take(t.place, source), take(t.peers, source), take(t.place, memory), take(t.peers, memory))
+    bandwidth = jnp.minimum(take(t.span_bandwidth, source)[reach], take(t.span_bandwidth, memory)[reach])
+    bandwidth = jnp.minimum(bandwidth, MAX_BANDWIDTH)
+
+    def burden(end: Array) -> tuple[Array, Array]:
+        crossed = (take(t.route_spans, end) >> reach) & 1 > 0
+        rows = take(t.route_row, end)
+        return rows, jnp.where(crossed & goes, to_load(bandwidth / take(t.capacity, rows)), 0)
+
+    (out_rows, out), (in_rows, into) = burden(source), burden(memory)
+    # A row that both ends cross (say, the link between two sockets) is loaded once.
+    into = jnp.where(((in_rows[:, None] == out_rows) & (out > 0)).any(axis=1), 0, into)
+    rows = jnp.concatenate([out_rows, in_rows])
+    rows, out, into, reach, bandwidth = compute_once((rows, out, into, reach, bandwidth))
+    return replace(
+        world,
+        core=core,
+        load=add_all(world.load, rows, jnp.concatenate([out, into])),
+        fetch_gang=put(world.fetch_gang, device, fetch.gang, goes),
+        fetch_parent=put(world.fetch_parent, device, fetch.parent, goes),
+        fetch_from=put(world.fetch_from, device, source, goes),
+        fetch_span=put(world.fetch_span, device, reach, goes),
+        fetch_left=put(world.fetch_left, device, fetch.bytes / bandwidth + t.latency[reach], goes),
+        fetch_out=put(world.fetch_out, device, out, goes),
+        fetch_in=put(world.fetch_in, device, into, goes),
+    ), None
+
+
+class GangPace(eqx.Module):
+    """How fast a gang goes on its devices, alone, and what its workers load their rows with."""
+
+    unit_s: Array  # f[W]: isolated seconds of a unit
+    exchange_s: Array  # f: seconds of exchange in a unit, uncontended
+    pace_s: Array  # f: isolated seconds of a unit of the gang, exchange included
+    span: Array  # i32: how far the exchange goes
+    compute_load: Array  # i32[W, H]
+    exchange_load: Array  # i32[W, H]
+
+
+def pace(s: ScenarioArrays, f: GangFacts, devices: Array, mine: Array) -> GangPace:
+    """That of a gang on devices [W], -1 = none; only workers that are `mine` load anything."""
+    t, w = s.topology, s.workload
+    member = devices >= 0
+    kinds = take(t.device_kind, devices)
+    reach = gang_span(take(t.place, devices), take(t.peers, devices), member)
+    unit_s = w.time_fixed[f.kernel, kinds] + w.time_work[f.kernel, kinds] * f.work
+    if s.truth is not None:
+        spread = jnp.where((reach == RACK) | (reach == CLUSTER), SPREAD, PACKED)
+        true_s = jnp.asarray(s.truth.unit_s)[f.kernel, kinds, spread]
+        unit_s = jnp.where(true_s > 0, true_s * f.work, unit_s)
+    slowest = jnp.where(member, unit_s, 0).max()
+    bandwidth = jnp.where(member, take(t.span_bandwidth, devices)[:, reach], jnp.inf).min()
+    exchange = jnp.where((f.workers > 1) & jnp.isfinite(bandwidth), w.exchange[f.kernel], 0)
+    exchange_s = exchange / bandwidth
+
+    capacity = take(t.capacity, take(t.route_row, devices))
+    demand = instant.demand(t, w, f.kernel, f.work, devices)
+    crossed = (take(t.route_spans, devices) >> reach) & 1 > 0
+    active = mine[:, None]
+    compute_load = jnp.where(active, to_load(demand), 0)
+    exchange_load = jnp.where(active & crossed, to_load(exchange / (slowest + exchange_s) / capacity), 0)
+    return GangPace(unit_s, exchange_s, slowest + exchange_s, reach, compute_load, exchange_load)
+
+
+class StartLog(eqx.Module):
+    """What `start` did."""
+
+    gang: Array  # i32, -1 = nothing
+    isolated_s: Array  # f: seconds that all its work would take on these devices, alone
+    setup_s: Array  # f
+
+
+def start(world: World, s: ScenarioArrays) -> tuple[World, StartLog]:
+    """Start the startable gang that was placed first."""
+    t, w = s.topology, s.workload
+    core, started = instant.start(world.core, t, w, world.now)
+    gang, f, devices, setup = started.gang, started.facts, started.devices, started.setup
+    member = devices >= 0
+    lanes = take(core.lane, gang)
+    mine = member & started.when
+
+    p = pace(s, f, devices, mine)
+    rows = take(t.route_row, devices)
+    # A gang that starts for the first time gets its true amount of work; later, what it has left.
+    before = Amount(take(world.left.whole, gang), take(world.left.part, gang)).total
+    units = _true_units(s, core, f.slot, f.index, f.units)
+    seconds = Amount.of(jnp.where(take(core.resumed, gang), before, units) * p.pace_s)
+    seconds, setup, rows, p = compute_once((seconds, setup, rows, p))
+    return (
+        replace(
+            world,
+            core=core,
+            lane_left=Amount(
+                put_all(world.lane_left.whole, lanes, seconds.whole, mine),
+                put_all(world.lane_left.part, lanes, seconds.part, mine),
+            ),
+            pace_s=put_all(world.pace_s, lanes, p.pace_s, mine),
+            setup_s=put_all(world.setup_s, lanes, setup, mine),
+            compute_load=put_all(world.compute_load, lanes, p.compute_load, mine),
+            exchange_load=put_all(world.exchange_load, lanes, p.exchange_load, mine),
+            unit_s=put_all(world.unit_s, lanes, p.unit_s, mine),
+            exchange_s=put_all(world.exchange_s, lanes, p.exchange_s, mine),
+            span=put_all(world.span, lanes, p.span, mine),
+            load=add_all(world.load, rows.reshape(-1), (p.compute_load + p.exchange_load).reshape(-1)),
+        ),
+        StartLog(jnp.where(started.when, gang, -1), units * p.pace_s, jnp.where(mine, setup, 0).max()),
+    )

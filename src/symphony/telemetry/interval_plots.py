@@ -1,0 +1,96 @@
+"""Means and 95% bands over time, as a picture: one panel for each event or metric, one colour for each place."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, ScalarFormatter
+
+from symphony.problem.errors import InputError
+from symphony.telemetry.spans import Span, StatRow
+
+IMAGE_SUFFIXES = (".svg", ".png", ".pdf")
+MAX_PANELS = 24  # panels
+_PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933", "#777777")
+
+
+@dataclass
+class IntervalPlots:
+    """What was printed, kept to be drawn."""
+
+    start_s: list[float] = field(default_factory=list)
+    end_s: list[float] = field(default_factory=list)
+    rows: list[dict[str, StatRow]] = field(default_factory=list)
+    where: list[str] = field(default_factory=list)
+
+    def add(self, span: Span, rows: Sequence[StatRow]) -> None:
+        """One more span."""
+        self.start_s.append(span.start_s)
+        self.end_s.append(span.end_s)
+        self.where.append(span.where)
+        self.rows.append({row.name: row for row in rows})
+
+    def figure(self) -> Figure:
+        """The picture. Events are drawn as rates, so that windows of unlike length compare."""
+        names = list(dict.fromkeys(name for rows in self.rows for name, row in rows.items() if _known(row)))[
+            :MAX_PANELS
+        ]
+        columns = 1 if len(names) <= 4 else 2
+        height = max(1, math.ceil(len(names) / columns))
+        figure = Figure(figsize=(6.4 * columns, 0.6 + 1.7 * height), layout="constrained")
+        axes = figure.subplots(height, columns, squeeze=False, sharex=True).ravel()
+        places = list(dict.fromkeys(self.where))
+        for ax, name in zip(axes, names, strict=False):
+            self._panel(ax, name, places)
+        for ax in axes[len(names) :]:
+            ax.axis("off")
+        for ax in axes[max(0, len(names) - columns) : len(names)]:
+            ax.set_xlabel("time, s")
+        if len(places) > 1:
+            lines = {line.get_label(): line for ax in axes[: len(names)] for line in ax.get_lines()}
+            figure.legend(lines.values(), lines.keys(), loc="outside upper center", ncols=min(8, len(places)))
+        return figure
+
+    def _panel(self, ax: Axes, name: str, places: Sequence[str]) -> None:
+        kind, unit = next((rows[name].kind, rows[name].unit) for rows in self.rows if name in rows)
+        for number, place in enumerate(places):
+            times: list[float] = []
+            lower: list[float] = []
+            mean: list[float] = []
+            upper: list[float] = []
+            for start, end, where, rows in zip(self.start_s, self.end_s, self.where, self.rows, strict=True):
+                row = rows.get(name)
+                if where != place or row is None or end <= start:
+                    continue
+                per = end - start if kind == "event" else 1.0
+                shown = (row.lower / per, row.value / per, row.upper / per) if _known(row) else (math.nan,) * 3
+                for values, value in zip((lower, mean, upper), shown, strict=True):
+                    values += [value, value]
+                times += [start, end]
+            if times:
+                colour = _PALETTE[number % len(_PALETTE)]
+                ax.fill_between(times, lower, upper, color=colour, alpha=0.25, linewidth=0)
+                ax.plot(times, mean, color=colour, linewidth=1.2, label=place or "all")
+        shown_unit = (f"{unit}/s" if unit else "per second") if kind == "event" else unit
+        ax.set_title(f"{name}, {shown_unit}" if shown_unit else name, fontsize=9, loc="left")
+        ax.set_ylim(bottom=0)
+        ax.yaxis.set_major_formatter(EngFormatter(sep="") if kind == "event" else ScalarFormatter())
+        for side in ("top", "right"):
+            ax.spines[side].set_visible(False)
+
+
+def check(file: Path) -> None:
+    """Whether a picture can be written there, before anything is counted for it."""
+    if file.suffix.lower() not in IMAGE_SUFFIXES:
+        raise InputError(f"--plot {file} is no picture", hint=f"name a file that ends with {', '.join(IMAGE_SUFFIXES)}")
+    if file.is_dir() or not file.parent.is_dir():
+        raise InputError(f"--plot {file} cannot be written", hint="name a file in a folder that exists")
+
+
+def _known(row: StatRow) -> bool:
+    return math.isfinite(row.value) and math.isfinite(row.upper)

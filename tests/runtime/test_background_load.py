@@ -1,0 +1,190 @@
+"""What others do with this machine's shared parts, as far as it can be told."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import symphony as sy
+from symphony.runtime.background_load import BELIEF_CACHE_S, MAX_WINDOW_S, UNREAD_LOAD, BackgroundLoad, cpu_seconds
+from symphony.telemetry.tuning import FILTER_FACTORS, Tuning
+from tests.runtime.machines import machine
+from tests.runtime.test_machine_monitor import gpus
+from tests.waiting import wait_until
+
+CPU = ("stat.user_us", "stat.nice_us", "stat.system_us")
+COMPUTE, MEMORY = "cpu/compute", "memory"
+
+
+def busy(cores: float) -> dict[str, float]:
+    """What the kernel's files say where so many cores are busy, with users' work and its own."""
+    return dict(zip(CPU, (0.7e6 * cores, 0.0, 0.3e6 * cores), strict=True))
+
+
+class Machine:
+    """Windows of 100 ms, one after another."""
+
+    def __init__(self, topology: sy.Topology, **given: object) -> None:
+        self.now_s, self.used_s = 100.0, 0.0
+        self.more_s: dict[int, float] = {}  # CPU time of other processes of ours
+        self.others = BackgroundLoad(topology, lambda: {1: self.used_s, **self.more_s}, **given)  # type: ignore[arg-type]
+        self.window(busy(0.0))  # the first one tells nothing of processors: nobody knows what we had used before
+
+    def window(self, rates: dict[str, float], ours: float = 0.0, where: str = "", seconds: float = 0.1) -> None:
+        self.used_s += ours * seconds
+        self.others.window(where, self.now_s, self.now_s + seconds, rates)
+        self.now_s += seconds
+
+    def load(self, row: str) -> tuple[float, float]:
+        return self.others.by_row(self.now_s)[row]
+
+
+def test_of_what_was_never_read_little_is_known() -> None:
+    others = BackgroundLoad(machine())
+    mean, deviation = others.believed(0.0)
+    assert mean.tolist() == [UNREAD_LOAD[0]] * 2 and deviation.tolist() == [UNREAD_LOAD[1]] * 2
+    assert others.by_row(0.0) == {}
+
+
+def test_what_is_busy_and_not_ours_is_others() -> None:
+    here = Machine(machine(slots=4))
+    for _ in range(30):
+        here.window(busy(3.0), ours=1.0)
+    mean, deviation = here.load(COMPUTE)
+    assert mean == pytest.approx(0.5, abs=0.02) and deviation < 0.2
+    assert MEMORY not in here.others.by_row(here.now_s)  # nothing speaks of it
+    assert here.others.believed(here.now_s)[1][1] == UNREAD_LOAD[1]
+
+
+def test_of_more_cpus_than_the_topology_has_cores_others_have_a_share() -> None:
+    here = Machine(machine(slots=2), cpus=60)
+    for _ in range(30):
+        here.window(busy(31.0), ours=1.0)
+    assert here.load(COMPUTE)[0] == pytest.approx(0.5, abs=0.02)
+
+
+def test_our_own_work_is_not_taken_for_others() -> None:
+    here = Machine(machine(slots=4))
+    for _ in range(30):
+        here.window(busy(3.0), ours=3.05)  # both are read in steps of 10 ms
+    assert here.load(COMPUTE)[0] < 0.02
+
+
+def test_a_tenant_that_comes_is_soon_seen() -> None:
+    here = Machine(machine(slots=4))
+    noise = np.random.default_rng(0).normal(0, 0.1, 100)
+    for off in noise[:50]:
+        here.window(busy(1.0 + max(off, -0.9)), ours=1.0)
+    before = here.load(COMPUTE)[0]
+    for off in noise[50:55]:
+        here.window(busy(3.0 + off), ours=1.0)
+    assert before < 0.05 and here.load(COMPUTE)[0] == pytest.approx(0.5, abs=0.1)
+
+
+def test_what_was_read_long_ago_is_less_sure() -> None:
+    here = Machine(machine(slots=4))
+    for _ in range(30):
+        here.window(busy(3.0), ours=1.0)
+    mean, fresh = here.load(COMPUTE)
+    here.now_s += 60.0
+    assert here.load(COMPUTE)[0] == mean and here.load(COMPUTE)[1] > 2 * fresh
+
+
+@pytest.mark.parametrize("seconds", [0.0, 2 * MAX_WINDOW_S])
+def test_a_window_that_was_cut_tells_nothing(seconds: float) -> None:
+    here = Machine(machine())
+    here.window(busy(2.0), seconds=seconds)
+    assert here.others.by_row(here.now_s) == {}
+
+
+def test_a_process_that_has_gone_takes_its_time_with_it() -> None:
+    here = Machine(machine())
+    here.used_s = 50.0
+    here.window(busy(1.0))
+    here.used_s = 3.0
+    here.window(busy(1.0), ours=0.0)
+    for _ in range(30):
+        here.window(busy(1.0), ours=1.0)
+    assert here.load(COMPUTE)[0] < 0.05
+
+
+def test_what_we_used_before_the_first_window_is_not_in_it() -> None:
+    used_s = {1: 0.0}
+    others = BackgroundLoad(machine(slots=4), used_s.copy)
+    used_s[1] = 40.0  # programs were compiled before the first kernel ran
+    for number in range(5):
+        used_s[1] += 0.1
+        others.window("", number * 0.1, (number + 1) * 0.1, busy(3.0))
+    assert others.by_row(0.5)[COMPUTE][0] == pytest.approx(0.5, abs=0.02)
+
+
+def test_a_young_process_that_goes_does_not_make_ours_others() -> None:
+    here = Machine(machine(slots=4))
+    here.more_s[2] = 0.3
+    for _ in range(30):
+        here.window(busy(4.0), ours=4.0)
+    del here.more_s[2]  # less than what the rest uses meanwhile
+    here.window(busy(4.0), ours=4.0)
+    assert here.load(COMPUTE)[0] < 0.01
+
+
+def test_of_a_gpu_only_windows_tell_in_which_we_left_it_alone() -> None:
+    on: set[int] = {1}
+    here = Machine(gpus(), ran=lambda device, since_s: device in on)
+    told = {"nvml.busy_us": 0.6e6, "nvml.pcie_transmit_bytes": 3e8, "nvml.pcie_receive_bytes": 1e8}
+    for _ in range(20):
+        for gpu in ("GPU-0", "GPU-1"):
+            here.window(told, where=gpu)
+    rows = here.others.by_row(here.now_s)
+    assert set(rows) == {"here/big-1/compute", "here/big-1/link"}
+    assert rows["here/big-1/compute"][0] == pytest.approx(0.6, abs=0.02)
+    assert rows["here/big-1/link"][0] == pytest.approx(0.4, abs=0.02)
+
+
+@pytest.mark.parametrize(("event", "told"), [("nvml.busy_us", False), ("gpm.sm_busy_us", True)])
+def test_what_nvml_says_by_itself_may_be_of_our_kernel_before(event: str, told: bool) -> None:
+    here = Machine(gpus(), ran=lambda device, since_s: since_s <= 100.0)  # the last one left then
+    while here.now_s < 100.6:
+        here.window({event: 0.9e6}, where="GPU-0")
+    assert bool(here.others.by_row(here.now_s)) is told
+    while here.now_s < 102.0:
+        here.window({event: 0.9e6}, where="GPU-0")
+    assert here.load("here/big-0/compute")[0] == pytest.approx(0.9, abs=0.02)
+
+
+def test_a_figure_without_bounds_leaves_the_belief_as_it_was() -> None:
+    here = Machine(gpus())
+    for rate in (0.5e6, 0.5e6, float("inf")):
+        here.window({"gpm.sm_busy_us": rate}, where="GPU-0")
+    assert here.load("here/big-0/compute")[0] == pytest.approx(0.5, abs=0.02)
+
+
+def test_a_policy_may_have_tuned_the_filter() -> None:
+    plain, tuned = (Machine(machine(slots=4), tuning=t) for t in (None, Tuning(jnp.full(FILTER_FACTORS, 1.0))))
+    for here in (plain, tuned):
+        for _ in range(20):
+            here.window(busy(3.0), ours=1.0)
+    assert plain.load(COMPUTE)[1] != tuned.load(COMPUTE)[1]
+
+
+def test_what_was_said_is_said_again_for_a_moment() -> None:
+    here = Machine(machine(slots=4))
+    here.window(busy(3.0))
+    first = here.others.believed(here.now_s)
+    assert here.others.believed(here.now_s + BELIEF_CACHE_S / 2) is first
+    assert here.others.believed(here.now_s + 2 * BELIEF_CACHE_S) is not first
+
+
+def test_processes_have_used_so_much() -> None:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as child:
+        try:
+            wait_until(lambda: cpu_seconds([child.pid])[child.pid] >= 0.2)
+        finally:
+            child.kill()  # else a failure would wait for it for ever
+    assert cpu_seconds([child.pid]) == {}
+    assert cpu_seconds([os.getpid(), child.pid])[os.getpid()] > 0.0

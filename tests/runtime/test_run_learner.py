@@ -1,0 +1,89 @@
+"""What runs teach is learned: at once if it is news, else when what follows from it is under way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import symphony as sy
+from symphony.engines.engine import Work
+from symphony.runtime.cluster import Cluster
+from symphony.runtime.run_learner import RUNS_BEFORE_REFRESH
+from tests.engines.by_hand import ByHand
+from tests.runtime.machines import machine
+
+
+@sy.kernel
+def alone(*_):
+    return None
+
+
+class Noting(ByHand):
+    """Notes how much was known of a kernel when the next was sent."""
+
+    def __init__(self) -> None:
+        super().__init__(machine(slots=1))
+        self.cluster: Any = None
+        self.known: list[int] = []
+
+    def dispatch(self, work: Sequence[Work]) -> None:
+        self.known.append(self.cluster.profiles.timing(alone.key, "small").runs)
+        super().dispatch(work)
+
+
+def chain(count: int) -> sy.Graph:
+    graph, last = sy.graph("chain"), None
+    for _ in range(count):
+        last = graph.task(alone, last)
+    return graph
+
+
+def test_first_runs_are_known_before_the_next_is_decided_on_and_others_afterwards(tmp_path: Path) -> None:
+    engine = Noting()
+    engine.cluster = cluster = Cluster(engine, profiles=tmp_path / "p.json", threads=False)
+    cluster.submit(chain(RUNS_BEFORE_REFRESH + 3))
+    cluster.step()
+    for number in range(RUNS_BEFORE_REFRESH + 2):
+        engine.news = [engine.finished(number)]
+        cluster.step()
+        assert cluster.profiles.timing(alone.key, "small").runs == number + 1  # by the end, all is learned
+    assert engine.known == [*range(RUNS_BEFORE_REFRESH + 1), RUNS_BEFORE_REFRESH, RUNS_BEFORE_REFRESH + 1]
+    cluster.close(wait=False)
+
+
+def test_runs_that_end_at_once_were_beside_one_another(tmp_path: Path) -> None:
+    """Whoever is learned from first has met the other, too; and nobody has met himself."""
+    engine = ByHand(machine(slots=2))
+    cluster = Cluster(engine, profiles=tmp_path / "p.json", threads=False)
+    timing = cluster.profiles.timing(alone.key, "small")
+    for _ in range(RUNS_BEFORE_REFRESH):
+        timing.learn(0.0, 1.0)
+    for count in (1, 2):
+        graph = sy.graph("wide")
+        for _ in range(count):
+            graph.task(alone)
+        cluster.submit(graph)
+        cluster.step()
+        began_s = 10.0 * count
+        sent = [work.number for work in engine.sent[-count:]]
+        engine.news = [replace(engine.finished(number), began_s=began_s) for number in sent]
+        cluster.step()
+        assert cluster.profiles.demand(alone.key, "small").runs == (0 if count == 1 else 2)  # beside others
+    cluster.close(wait=False)
+
+
+def test_who_counts_traffic_is_told_of_runs_that_have_ended_and_of_those_that_have_not(tmp_path: Path) -> None:
+    engine = ByHand(machine(slots=1))
+    cluster = Cluster(engine, profiles=tmp_path / "p.json", threads=False)
+    cluster.submit(chain(2))
+    cluster.step()
+    engine.news = [replace(engine.finished(0), began_s=10.0, seconds=1.0)]
+    cluster.step()
+    ended, running = cluster._loop._met(10.5)
+    assert (ended.kernel, ended.began_s, ended.ended_s) == (alone.key, 10.0, 11.0)
+    assert running.kernel == alone.key and math.isinf(running.ended_s)
+    assert len(cluster._loop._met(11.5)) == 1
+    cluster.close(wait=False)
