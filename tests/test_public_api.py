@@ -147,7 +147,7 @@ PUBLIC_IN = {
         "Tetris",
         "Tiresias",
     ],
-    "envs": ["SCENARIOS", "Features", "FunctionalEnv", "GymnasiumEnv", "Params", "State", "make"],
+    "envs": ["SCENARIOS", "EnvFeatures", "EnvState", "FunctionalEnv", "GymnasiumEnv", "Params", "make"],
     "telemetry": [
         "Catalogue",
         "Column",

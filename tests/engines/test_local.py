@@ -568,3 +568,24 @@ def test_a_first_call_is_cold_if_it_imports_something(driver: Driver) -> None:
     assert [event.cold for event in driver.run(*work)] == [False, True]
     work = [driver.work(imports, name, device=1, user="ann", job=3) for name in ("os", "wave")]
     assert [event.cold for event in driver.run(*work)] == [False, False]  # only the first of its process
+
+
+def test_spare_processes_are_kept_for_jobs_to_come_and_one_that_is_killed_is_not_used(driver: Driver) -> None:
+    driver.run(driver.work(os.getpid, device=1, job=1), driver.work(os.getpid, device=1, job=2))
+    assert not driver.engine._spare  # one's own jobs share processes
+    for job in range(4):
+        [event] = driver.run(driver.work(os.getpid, device=1, user="ann", job=job))
+        assert isinstance(event, Finished)
+    deadline = time.monotonic() + SECONDS
+    while not driver.engine._spare or not all(one.ready for one in driver.engine._spare):
+        assert time.monotonic() < deadline
+        driver.engine.poll(0.01)
+    assert len(driver.engine._spare) == 3  # as many as there are slots
+    spare = [one.pid for one in driver.engine._spare]
+    os.kill(spare[0], signal.SIGKILL)
+    while spare[0] in [one.pid for one in driver.engine._spare]:
+        assert time.monotonic() < deadline
+        driver.engine.poll(0.01)
+    work = [driver.work(os.getpid, device=1, user="ann", job=job) for job in range(10, 13)]
+    pids = [driver.value(event) for event in driver.run(*work)]
+    assert len(set(pids)) == 3 and spare[0] not in pids and set(pids) & set(spare)

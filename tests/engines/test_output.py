@@ -138,9 +138,9 @@ def run(script: str, folder: str) -> int:
 
 BEGIN = """
 import os, signal, threading
-from output import Log
+from output import OutputLog
 
-log = Log(sys.argv[2], "a")
+log = OutputLog(sys.argv[2], "a")
 """
 TALK = """
 def talk(who):

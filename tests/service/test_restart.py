@@ -45,12 +45,12 @@ def test_killing_a_service_loses_nothing_and_repeats_nothing(tmp_path: Path) -> 
     serving = Serve(state, "--checkpoints", str(shared))
     with serving.connect() as ann:
         training = ann.submit(one(count, str(notes))).id
+        wait_until(lambda: (told := ann.job(training).view().training) is not None and told.step == 34)
         numbers = [ann.submit(ladder(ran, f"job{k}", steps)).id for k in range(jobs)]
         cancelled = ann.submit(one(sleep))
         cancelled.cancel()
         wait_until(lambda: ran.exists() and len(ran.read_text().splitlines()) >= 10)
         accepted = ann.submit(one(add, 40, 2)).id
-        wait_until(lambda: (told := ann.job(training).view().training) is not None and told.step == 34)
     serving.kill()
     [folder] = shared.iterdir()
     (folder / "999" / "train-0").mkdir(parents=True)  # of a job that nobody knows of

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from symphony.telemetry import gate
 from symphony.telemetry.events import Catalogue, Event
-from symphony.telemetry.gate import Gate, Verdict, accepted, test_identities
+from symphony.telemetry.gate import Gate, Verdict, accepted, check_identities
 from symphony.telemetry.identities import Identity, everything
 from symphony.telemetry.samples import Column, Recording
 from tests.data import data
@@ -85,7 +85,7 @@ def test_the_error_knows_that_windows_remember() -> None:
 
 def test_standard_errors_are_right() -> None:
     """Residuals of true identities, over their standard errors, are of size 1."""
-    verdicts = [verdict for seed in range(20) for verdict in test_identities(TRUE, run(seed))]
+    verdicts = [verdict for seed in range(20) for verdict in check_identities(TRUE, run(seed))]
     z = np.array([verdict.residual / verdict.deviation for verdict in verdicts if verdict.deviation > 1e-6])
     assert len(z) > 150 and 0.8 < np.std(z) < 1.25 and np.mean(np.abs(z) > 2) < 0.1
 
@@ -94,20 +94,20 @@ def test_standard_errors_are_right() -> None:
 
 
 def test_true_ones_pass() -> None:
-    verdicts = [verdict for seed in range(20) for verdict in test_identities(TRUE, run(seed))]
+    verdicts = [verdict for seed in range(20) for verdict in check_identities(TRUE, run(seed))]
     assert np.mean([verdict.accepted for verdict in verdicts]) >= 0.99
 
 
 @pytest.mark.parametrize("shares", [(1.1, 0.9), (1.25, 1.25), (0.7, 1.5)])
 def test_two_corrupted_ones_among_ten_are_named(shares: tuple[float, float]) -> None:
     runs = range(8)
-    named = [rejected(test_identities(corrupted(*shares), run(seed, windows=600))) for seed in runs]
+    named = [rejected(check_identities(corrupted(*shares), run(seed, windows=600))) for seed in runs]
     assert [seed for seed in runs if named[seed] == list(CORRUPTED)] == list(runs)
 
 
 def test_a_replaced_event_is_named() -> None:
     identities = [*TRUE[:4], total(4, part="b5"), *TRUE[5:]]
-    verdicts = test_identities(identities, run(3))
+    verdicts = check_identities(identities, run(3))
     assert rejected(verdicts) == [4]
     assert verdicts[4].reason.startswith("off by") and abs(verdicts[4].z) > 3
 
@@ -115,7 +115,7 @@ def test_a_replaced_event_is_named() -> None:
 def test_in_one_group_little_is_enough() -> None:
     groups = [[f"t{at}", f"a{at}", f"b{at}"] for at in range(10)]
     recording = take_turns(world(0, 20), groups)
-    verdicts = test_identities(corrupted(1.05, 0.95), recording)
+    verdicts = check_identities(corrupted(1.05, 0.95), recording)
     assert rejected(verdicts) == list(CORRUPTED)
     assert verdicts[0].residual == pytest.approx(0, abs=1e-12)
 
@@ -130,7 +130,7 @@ def test_what_they_share_with_a_wrong_one_does_not_harm_true_ones() -> None:
         Identity("parts", (("u", 1.0), ("a0", -1.0), ("b0", -1.0), ("a1", -1.0), ("b1", -1.0)), tolerance=0.01),
     ]
     names = ["u", "t0", "a1", "b0", "t1", "a0", "b1"]
-    verdicts = test_identities(sums, take_turns(truth, [names[:3], names[3:5], names[5:]]))
+    verdicts = check_identities(sums, take_turns(truth, [names[:3], names[3:5], names[5:]]))
     assert rejected(verdicts) == [3]
 
 
@@ -140,8 +140,8 @@ def test_of_two_that_contradict_one_another_one_goes() -> None:
     outcomes = []
     for seed in range(20):
         recording = take_turns(world(seed, 30), [["t0"], ["a0", "b0"]], turn=6)
-        if all(test_identities([one], recording)[0].accepted for one in (TRUE[0], wrong)):
-            verdicts = test_identities([TRUE[0], wrong], recording)
+        if all(check_identities([one], recording)[0].accepted for one in (TRUE[0], wrong)):
+            verdicts = check_identities([TRUE[0], wrong], recording)
             outcomes.append(rejected(verdicts))
             for at in rejected(verdicts):
                 assert f"contradicts {verdicts[1 - at].identity.name}" in verdicts[at].reason
@@ -152,7 +152,7 @@ def test_of_two_that_contradict_one_another_one_goes() -> None:
 def test_bounds() -> None:
     right = Identity("t0 >= a0", (("t0", 1.0), ("a0", -1.0)), ">=", "bound", "", 0.01)
     wrong = Identity("a0 >= t0", (("a0", 1.0), ("t0", -1.0)), ">=", "bound", "", 0.01)
-    first, second = test_identities([right, wrong], run(1))
+    first, second = check_identities([right, wrong], run(1))
     assert first.accepted and first.residual > 0 and first.z == 0
     assert not second.accepted and second.residual < 0
 
@@ -160,11 +160,11 @@ def test_bounds() -> None:
 def test_reasons_are_in_terms_that_people_know() -> None:
     """Of a sum, the residual with half of its 95% interval, and what was allowed; of a bound, one side as a share."""
     recording = run(0, 200)
-    (verdict,) = test_identities([TRUE[0]], recording)
+    (verdict,) = check_identities([TRUE[0]], recording)
     residual, half, allowed = map(float, re.findall(r"([-+\d.]+)%", verdict.reason))
     assert residual == pytest.approx(100 * verdict.residual, abs=0.01) and allowed == 1.0
     assert 1.9 * verdict.deviation < half / 100 < 3 * verdict.deviation
-    (verdict,) = test_identities(
+    (verdict,) = check_identities(
         [Identity("t0 >= a0", (("t0", 1.0), ("a0", -1.0)), ">=", "bound", "", 0.01)], recording
     )
     truth = world(0, 200)
@@ -177,12 +177,12 @@ def test_tolerances() -> None:
     truth = world(4, 100)
     recording = take_turns(truth, [["t0", "a0", "b0"]])
     loose = replace(total(0, 1.02), tolerance=0.05)
-    (verdict,) = test_identities([loose], recording)
+    (verdict,) = check_identities([loose], recording)
     assert verdict.accepted and verdict.z == 0 and verdict.identity.tolerance == 0.05
-    (verdict,) = test_identities([replace(total(0, 1.02), tolerance=0.0)], recording)
+    (verdict,) = check_identities([replace(total(0, 1.02), tolerance=0.0)], recording)
     assert not verdict.accepted
     # Noise alone teaches nothing.
-    assert {verdict.identity.tolerance for verdict in test_identities(TRUE, run(0, turn=3)) if verdict.accepted} == {
+    assert {verdict.identity.tolerance for verdict in check_identities(TRUE, run(0, turn=3)) if verdict.accepted} == {
         0.01
     }
 
@@ -192,7 +192,7 @@ def test_tolerances() -> None:
 
 def test_what_is_not_counted() -> None:
     recording = take_turns(world(0, 50), [["t0", "a0"]])
-    by_name, wired = test_identities([TRUE[0], total(0, source="umask union")], recording)
+    by_name, wired = check_identities([TRUE[0], total(0, source="umask union")], recording)
     assert not by_name.tested and not by_name.accepted and "b0 was not counted" in by_name.reason
     assert not wired.tested and wired.accepted and math.isnan(wired.residual)
     assert accepted([by_name, wired]) == (total(0, source="umask union"),)
@@ -203,18 +203,18 @@ def test_too_few_windows(windows: int) -> None:
     recording = take_turns(world(0, 10), [["t0", "a0", "b0"]])
     arrays = ("start_s", "duration_s", "count", "running_s", "enabled_s")
     short = replace(recording, **{name: getattr(recording, name)[:windows] for name in arrays})
-    (verdict,) = test_identities(TRUE[:1], short)
+    (verdict,) = check_identities(TRUE[:1], short)
     assert not verdict.tested and "windows" in verdict.reason
 
 
 def test_nothing_counted_proves_nothing() -> None:
     recording = take_turns({name: np.zeros(240) for name in ("t0", "a0", "b0")}, [["t0", "a0"], ["b0"]])
-    (verdict,) = test_identities(TRUE[:1], recording)
+    (verdict,) = check_identities(TRUE[:1], recording)
     assert not verdict.tested and not verdict.accepted and "nothing was counted" in verdict.reason
 
 
 def test_too_noisy_to_tell() -> None:
-    verdicts = test_identities(TRUE, run(1, windows=60, turn=12))
+    verdicts = check_identities(TRUE, run(1, windows=60, turn=12))
     untested = [verdict for verdict in verdicts if not verdict.tested]
     assert untested and all("only known to" in verdict.reason for verdict in untested)
 
@@ -236,7 +236,7 @@ def spoilt(recording: Recording, how: str, share: float) -> Recording:
 
 @pytest.mark.parametrize(("how", "share"), [("wrapped", 0.004), ("huge", 0.004), ("zero", 0.004), ("unknown", 0.1)])
 def test_bad_readings(how: str, share: float) -> None:
-    verdicts = [test_identities(corrupted(1.3, 0.6), spoilt(run(seed, 300), how, share)) for seed in range(6)]
+    verdicts = [check_identities(corrupted(1.3, 0.6), spoilt(run(seed, 300), how, share)) for seed in range(6)]
     right = [found[at].accepted for found in verdicts for at in range(10) if at not in CORRUPTED]
     wrong = [found[at].accepted for found in verdicts for at in CORRUPTED]
     assert np.mean(right) >= 0.95 and not any(wrong)
@@ -246,17 +246,17 @@ def test_absurd_windows_in_one_group() -> None:
     recording = take_turns(world(0, 100), [["t0", "a0", "b0"]])
     count = recording.count.copy()
     count[17, 0] *= 3
-    (verdict,) = test_identities(TRUE[:1], replace(recording, count=count))
+    (verdict,) = check_identities(TRUE[:1], replace(recording, count=count))
     assert verdict.accepted and verdict.residual == pytest.approx(0, abs=1e-9) and "1 absurd" in verdict.reason
     count[::3, 0] *= 3  # too many to be accidents
-    assert not test_identities(TRUE[:1], replace(recording, count=count))[0].accepted
+    assert not check_identities(TRUE[:1], replace(recording, count=count))[0].accepted
 
 
 def test_groups_that_take_turns_by_windows() -> None:
     """No window has all events: several are taken together."""
     recording = run(0, 1200, size=15, turn=12)
     assert np.isnan(recording.count).mean() == 0.5
-    verdicts = test_identities(corrupted(1.5, 0.5), recording)
+    verdicts = check_identities(corrupted(1.5, 0.5), recording)
     assert all(verdict.tested for verdict in verdicts)
     assert rejected(verdicts) == list(CORRUPTED)
 
@@ -264,7 +264,7 @@ def test_groups_that_take_turns_by_windows() -> None:
 def test_an_event_in_several_groups() -> None:
     """Where one group has all the events, it alone is compared."""
     groups = [["t0", "a0"], ["a0", "b0"], ["t0", "a0", "b0"]]
-    (verdict,) = test_identities(TRUE[:1], take_turns(world(0, 50), groups))
+    (verdict,) = check_identities(TRUE[:1], take_turns(world(0, 50), groups))
     assert verdict.residual == pytest.approx(0, abs=1e-12)
 
 
@@ -279,7 +279,7 @@ def test_whatever_is_read_there_is_a_verdict(read: list[tuple[float, ...]], grou
     live = Gate([TRUE[0], bound])
     for sample in recording.samples():
         live.update(sample)
-    for verdict in (*test_identities([TRUE[0], bound, TRUE[1]], recording), *live.verdicts()):
+    for verdict in (*check_identities([TRUE[0], bound, TRUE[1]], recording), *live.verdicts()):
         assert verdict.reason
         assert verdict.tested is math.isfinite(verdict.residual) is math.isfinite(verdict.deviation)
         if verdict.accepted:
@@ -296,7 +296,7 @@ def test_the_live_gate_says_the_same() -> None:
     for sample in recording.samples():
         live.update(sample)
     assert [verdict.residual for verdict in live.verdicts()] == [
-        verdict.residual for verdict in test_identities(corrupted(1.3, 0.6), recording)
+        verdict.residual for verdict in check_identities(corrupted(1.3, 0.6), recording)
     ]
 
 
@@ -357,7 +357,7 @@ def test_callgrind(program: str) -> None:
     wrong = Identity("d = dr + dlmw", (("d", 1.0), ("dr", -1.0), ("dlmw", -1.0)), "=", "hit + miss", "", 0.01)
     names = list(np.random.default_rng(1).permutation(list(truth)))
     groups = [names[at : at + 4] for at in range(0, len(names), 4)]
-    *verdicts, last = test_identities([*identities, wrong], take_turns(truth, groups))
+    *verdicts, last = check_identities([*identities, wrong], take_turns(truth, groups))
     assert len(verdicts) == 12
     assert not [verdict for verdict in verdicts if verdict.tested and not verdict.accepted]
     assert sum(verdict.tested for verdict in verdicts) >= 9

@@ -63,7 +63,7 @@ def test_a_wrong_identity_is_named_and_not_used() -> None:
 def test_verdicts_of_an_earlier_run_let_sums_go_uncounted() -> None:
     names, truth = machine()
     full = record(SimulatedSource(names, truth, groups()).samples())[""]
-    verdicts = gate.test_identities([SLOTS], full)
+    verdicts = gate.check_identities([SLOTS], full)
     assert verdicts[0].accepted
     parts = tuple(("instructions", *PARTS[at : at + 2]) for at in (0, 2)) * 2
     source = SimulatedSource(names, truth, parts)

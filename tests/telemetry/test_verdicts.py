@@ -28,7 +28,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_they_come_back_as_they_were() -> None:
-    found = gate.test_identities(Model(DEMO).claims(EVENTS), recording())
+    found = gate.check_identities(Model(DEMO).claims(EVENTS), recording())
     assert verdicts.store("x86/demo", found, windows=40)
     assert verdicts.load("x86/demo") == tuple(one for one in found if one.tested)
     assert verdicts.load("x86/other") == ()

@@ -8,20 +8,20 @@ import sys
 
 PLACES = """
 import jax, numpy as np
-from symphony.training.sharing import Sharing
+from symphony.training.device_sharding import DeviceSharding
 from tests.training.test_train import COURSE, stack
 
 batch, (first, *_) = stack([COURSE.scenario(number) for number in range(6)]), jax.devices()
 for runs, count in ((6, 3), (4, 4), (5, 1)):
-    assert Sharing(runs).count == count
-shared = Sharing(6).out(batch)
+    assert DeviceSharding(runs).count == count
+shared = DeviceSharding(6).shard(batch)
 for leaf, before in zip(jax.tree.leaves(shared.workload), jax.tree.leaves(batch.workload), strict=True):
     assert [len(x.data) for x in leaf.addressable_shards] == [2, 2, 2]
     np.testing.assert_array_equal(leaf, before)
-for leaf in jax.tree.leaves((shared.topology, Sharing(6).everywhere(batch))):
+for leaf in jax.tree.leaves((shared.topology, DeviceSharding(6).replicate(batch))):
     assert len(leaf.sharding.device_set) == 3 and leaf.sharding.is_fully_replicated
-assert {x for leaf in jax.tree.leaves(Sharing(6).back(shared)) for x in leaf.devices()} == {first}
-assert Sharing(6, jax.devices()[:2]).count == 2
+assert {x for leaf in jax.tree.leaves(DeviceSharding(6).gather(shared)) for x in leaf.devices()} == {first}
+assert DeviceSharding(6, jax.devices()[:2]).count == 2
 """
 
 

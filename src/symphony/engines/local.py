@@ -50,10 +50,9 @@ from symphony.problem.topology import Topology
 
 CPU, GPU = "cpu", "gpu"
 PROCESS_START_TIMEOUT_S = 120.0  # for a process to come up: with a GPU, JAX has to load its driver
-MAX_FAILED_STARTS, MAX_KILLED_STARTS = (
-    3,
-    20,
-)  # starts in a row that may fail, or be killed from outside, before a device is down
+MAX_FAILED_STARTS = 3  # in a row, before a device is down …
+MAX_KILLED_STARTS = 20  # … or that were killed from outside
+MAX_SPARE = 8  # processes that are forked before they are needed
 PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0  # before a process is asked for again that could not be forked; doubled each time
 
 
@@ -61,7 +60,8 @@ PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0  # before a process is asked for again that
 class _Worker:
     """A process, and our ends of the pipes to it."""
 
-    slot: _Slot
+    server: ForkServer
+    slot: _Slot | None  # None = it is a spare one
     name: str  # never used twice: names of the files that it makes begin with it
     read: int
     write: int
@@ -112,6 +112,7 @@ class LocalEngine:
         self._folder = _folder()
         self._files = itertools.count()  # of values that were put; any thread may take the next
         self._workers = itertools.count()
+        self._spare: list[_Worker] = []  # forked before they are needed
         self._leaving: set[_Worker] = set()  # those that others have taken the place of, and that have not ended
         self._selector = selectors.DefaultSelector()
         self._wake_read, self._wake_write = os.pipe()
@@ -142,10 +143,10 @@ class LocalEngine:
     def processes(self) -> dict[int, list[int]]:
         """Those that run kernels at present, by the one that forked them and waits for them. Any thread may ask."""
         found: dict[int, list[int]] = {slot.server.pid: [] for slot in self._slots}
-        workers = [*(slot.worker for slot in self._slots), *self._leaving.copy()]
+        workers = [*(slot.worker for slot in self._slots), *self._spare.copy(), *self._leaving.copy()]
         for worker in workers:
             if worker is not None and worker.pid:
-                found.setdefault(worker.slot.server.pid, []).append(worker.pid)
+                found.setdefault(worker.server.pid, []).append(worker.pid)
         return found
 
     def put(self, value: Pickled) -> Stored:
@@ -241,9 +242,9 @@ class LocalEngine:
             return
         self._closed = True
         atexit.unregister(self.close)
-        for slot in self._slots:
-            if slot.worker is not None:
-                self._close_worker(slot.worker)
+        for worker in [*self._spare, *(slot.worker for slot in self._slots)]:
+            if worker is not None:
+                self._close_worker(worker)
         for server in {slot.server for slot in self._slots}:
             self._end_server(server)
         self._selector.close()
@@ -254,24 +255,45 @@ class LocalEngine:
     # --- processes
 
     def _start(self, slot: _Slot) -> None:
-        """Ask for a process."""
+        """Give a slot a process: a spare one, or one that is forked now."""
         slot.again_s, slot.sent, slot.since, slot.stopped = math.inf, 0, math.inf, None
-        if slot.server.socket is None:
-            self._selector.register(slot.server.start(), selectors.EVENT_READ, slot.server)
+        spare = next((one for one in self._spare if one.server is slot.server and one.ready), None)
+        if spare is None:
+            self._fork(slot.server, slot)
+            return
+        self._spare.remove(spare)
+        slot.worker, spare.slot = spare, slot
+        spare.outbox += process.framed(("pin", slot.cpus))
+        self._flush(spare)
+        self._send(slot)
+
+    def _stock(self, server: ForkServer) -> None:
+        """Have as many spare processes as there are slots; none of an accelerator, whose memory they would take."""
+        slots = [slot for slot in self._slots if slot.server is server and not slot.accelerator]
+        for _ in range(min(len(slots), MAX_SPARE) - sum(one.server is server for one in self._spare)):
+            self._fork(server, None)
+
+    def _fork(self, server: ForkServer, slot: _Slot | None) -> None:
+        """Ask for a process."""
+        if server.socket is None:
+            self._selector.register(server.start(), selectors.EVENT_READ, server)
         (read_here, write_there), (read_there, write_here) = os.pipe(), os.pipe()
         os.set_blocking(read_here, False)
         os.set_blocking(write_here, False)
-        worker = _Worker(slot, f"w{next(self._workers)}", read_here, write_here, time.monotonic())
-        slot.worker = worker
+        worker = _Worker(server, slot, f"w{next(self._workers)}", read_here, write_here, time.monotonic())
+        if slot is None:
+            self._spare.append(worker)
+        else:
+            slot.worker = worker
         self._selector.register(worker.read, selectors.EVENT_READ, worker)
-        asked = slot.server.fork(read_there, write_there, worker)
+        asked = server.fork(read_there, write_there, worker)
         os.close(read_there)
         os.close(write_there)
         if not asked:
             self._not_forked(worker)
             return
-        hello = (tuple(sys.path), os.getcwd(), self._folder, worker.name, slot.cpus, slot.accelerator)
-        worker.outbox += process.framed(("begin", *hello))
+        hello = (tuple(sys.path), os.getcwd(), self._folder, worker.name, slot.accelerator if slot else "")
+        worker.outbox += process.framed(("pin", slot.cpus if slot else ())) + process.framed(("begin", *hello))
         self._flush(worker)
 
     def _answered(self, server: ForkServer) -> None:
@@ -296,7 +318,7 @@ class LocalEngine:
         """End a fork server, with what it has forked and we have no more use for."""
         if server.socket is not None:
             self._selector.unregister(server.socket)
-        mine = [worker for worker in self._leaving if worker.slot.server is server]
+        mine = [worker for worker in self._leaving if worker.server is server]
         for worker in mine:
             self._close_worker(worker)
         server.end(worker.pid for worker in mine)
@@ -308,14 +330,16 @@ class LocalEngine:
             self._selector.register(worker.watch, selectors.EVENT_READ, worker)
         if worker.doomed or worker.read < 0:
             self._kill(worker)
-        elif worker.ready and worker.slot.worker is worker:
+        elif worker.slot is not None and worker.slot.worker is worker:
             self._send(worker.slot)
 
     def _not_forked(self, worker: _Worker) -> None:
         """The system has no room for a process at present, or the server has ended just now."""
         slot = worker.slot
         self._close_worker(worker)
-        if slot.worker is not worker:
+        if worker in self._spare:
+            self._spare.remove(worker)
+        if slot is None or slot.worker is not worker:
             return
         slot.worker, slot.failures = None, slot.failures + 1
         if slot.failures >= MAX_KILLED_STARTS:
@@ -331,6 +355,7 @@ class LocalEngine:
         self._unlink(worker)
         self._kill(worker)
         self._start(slot)
+        self._stock(slot.server)
 
     def _kill(self, worker: _Worker) -> None:
         """End a process, with those that it has started. Its end is heard of."""
@@ -371,7 +396,7 @@ class LocalEngine:
         if not worker.wrong:
             self._receive(worker, to_the_end=True)
         self._close_worker(worker)
-        if not worker.slot.server.reap(worker.pid, worker):
+        if not worker.server.reap(worker.pid, worker):
             self._reaped(worker, UNKNOWN)
 
     def _come_up(self, topology: Topology) -> Topology:
@@ -405,7 +430,9 @@ class LocalEngine:
         """A process has ended: what it ran has failed, unless that was meant; what waited goes to the next one."""
         self._leaving.discard(worker)
         slot = worker.slot
-        if slot.worker is not worker:
+        if worker in self._spare:
+            self._spare.remove(worker)
+        if slot is None or slot.worker is not worker:
             return
         slot.worker = None
         if slot.sent > 0 and worker.up and slot.work:
@@ -531,7 +558,7 @@ class LocalEngine:
         if isinstance(message, messages.Ready):
             self._ready(worker, message.problem)
             return
-        if not slot.sent or slot.worker is not worker:
+        if slot is None or not slot.sent or slot.worker is not worker:
             raise Malformed(f"it answers attempt {number}, and runs none")
         if number != slot.work[0].number:
             raise Malformed(f"it answers attempt {number} instead of {slot.work[0].number}, which it runs")
@@ -555,6 +582,8 @@ class LocalEngine:
         if worker.up:
             raise Malformed("it says for the second time that it is ready")
         worker.up, slot = True, worker.slot
+        if slot is None:
+            return
         if problem:
             self._give_up(slot.device, f"JAX finds no {slot.accelerator}: {problem}")
         elif slot.worker is worker:

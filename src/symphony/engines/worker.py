@@ -494,22 +494,19 @@ class _Process:
                 self.waiting.append(message)
             elif message[0] == "drop":
                 self.dropped.add(message[1])
+            elif message[0] == "pin":
+                with contextlib.suppress(OSError):  # CPUs that were taken away: work goes on without
+                    os.sched_setaffinity(0, message[1] or os.sched_getaffinity(0))
             else:
                 self.begin(*message[1:])
 
-    def begin(
-        self, path: Sequence[str], working: str, folder: str, name: str, cpus: Sequence[int], accelerator: str
-    ) -> None:
-        """Become a worker of a device; names of the files that it makes begin with `name`."""
+    def begin(self, path: Sequence[str], working: str, folder: str, name: str, accelerator: str) -> None:
+        """Become a worker; names of the files that it makes begin with `name`."""
         sys.path[:] = path
         self.folder = folder
         self.names = (f"{name}-{number}" for number in itertools.count())
-        try:
+        with contextlib.suppress(OSError):  # a folder that is gone: work goes on without
             os.chdir(working)
-            if cpus:
-                os.sched_setaffinity(0, cpus)
-        except OSError:  # a folder that is gone, CPUs that were taken away: work goes on without
-            pass
         self.say(ready(_accelerator(accelerator)))
 
     def run(

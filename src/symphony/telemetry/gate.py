@@ -58,7 +58,7 @@ class Verdict:
     tested: bool = True
 
 
-def test_identities(identities: Iterable[Identity], recording: Recording) -> tuple[Verdict, ...]:
+def check_identities(identities: Iterable[Identity], recording: Recording) -> tuple[Verdict, ...]:
     """A verdict on each identity, in order."""
     identities = tuple(identities)
     columns = _columns(recording.columns)
@@ -355,7 +355,7 @@ class Gate:
         windows = [replace(one, where="") for place in places for one in place.windows(self._identities, self.PAST)]
         if not windows:
             return tuple(_untested(one, "nothing was counted") for one in self._identities)
-        return test_identities(self._identities, record(windows)[""])
+        return check_identities(self._identities, record(windows)[""])
 
 
 @dataclass

@@ -84,11 +84,11 @@ class Tracker:
             self._windows += 1
             if self._windows >= self._next_look:
                 self._next_look *= 2
-                self.test_identities()
+                self.check_identities()
         self._recent.append(sample)
         self._take(sample)
 
-    def test_identities(self) -> None:
+    def check_identities(self) -> None:
         """Test identities on all windows so far. `update` does it after 8, 16, 32, … windows."""
         if gate.accepted(self._found) != gate.accepted(new := self._verdicts()):
             self._use(new)
@@ -154,7 +154,7 @@ def infer(
     awake = [sample for sample in samples if columns.nodes and not columns.is_idle(sample)]
     events = _known_events(columns.nodes, reader.trusted)
     pmu = stacked([columns.of_pmu(sample) for sample in awake], columns.nodes, recording)
-    verdicts = _merged_verdicts(reader.trusted, gate.test_identities(model.claims(events), pmu))
+    verdicts = _merged_verdicts(reader.trusted, gate.check_identities(model.claims(events), pmu))
     net = bayes_net.build(events, gate.accepted(verdicts), model.parameters)
     beliefs: list[Belief] = []
     if awake:

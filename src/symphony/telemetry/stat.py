@@ -48,7 +48,7 @@ class PlaceTracker:
         """The windows that are left, as nothing will follow them."""
         if self._whole is None:
             yield from self._tracker.rest().spans
-            self._tracker.test_identities()  # for whoever wants to know what the whole run says
+            self._tracker.check_identities()  # for whoever wants to know what the whole run says
 
     def spans(self, recording: Recording) -> Iterator[Span]:
         """The windows of a whole recording, each given all of them."""

@@ -47,8 +47,11 @@ def check_engine(engine: Engine, device: int = 0) -> None:
     """
     where = f"engine {type(engine).__name__}"
     with _device_error(where):
-        if not isinstance(engine, Engine):
-            raise _Wrong("it lacks a method of sy.Engine", "give it all of them: see docs/guides/engines.md")
+        # Not isinstance: from Python 3.12 on, that does not see what a wrapper passes on by `__getattr__`.
+        methods = [name for name, member in vars(Engine).items() if callable(member) and not name.startswith("_")]
+        missing = [name for name in methods if not callable(getattr(engine, name, None))]
+        if missing:
+            raise _Wrong(f"it lacks {', '.join(missing)} of sy.Engine", "give it all: see docs/guides/engines.md")
         check = _Check(engine, device)
         for one in (
             check.inventory,
