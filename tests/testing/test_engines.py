@@ -94,5 +94,5 @@ def test_what_is_wrong_is_said(broken: dict[str, Any], said: str, monkeypatch: p
 
 
 def test_what_is_no_engine_is_said_to_be_none() -> None:
-    with pytest.raises(sy.InputError, match="lacks a method"):
+    with pytest.raises(sy.InputError, match="lacks inventory, put"):
         sy.testing.check_engine(object())  # type: ignore[arg-type]
