@@ -13,6 +13,8 @@ import warnings
 from operator import attrgetter
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 import symphony as sy
@@ -332,22 +334,24 @@ def test_the_policy_in_the_docstring_keeps_its_contract() -> None:
 
 
 def test_a_plug_in_contention_model_changes_the_outcome() -> None:
-    """`ContentionModel` is an extension point: both that are shipped, and one of ones own, are taken by `simulate`."""
+    """`ContentionModel` is an extension point: `simulate` takes one of ones own. One program serves both."""
 
-    class Free(sy.ContentionModel):
-        """Nothing ever contends."""
+    class Partial(sy.ContentionModel):
+        """So much of the contention that `Bottleneck` has."""
+
+        part: jax.Array
 
         def share(self, load):
-            """All of it."""
-            return load * 0 + 1
+            """Between all of it and an equal part."""
+            return 1 - self.part * (1 - sy.Bottleneck().share(load))
 
         def compose(self, shares, used):
-            """All of it."""
-            return shares[..., 0] * 0 + 1
+            """The smallest."""
+            return sy.Bottleneck().compose(shares, used)
 
     scenario = cheap_scenario()
     free, shared = (
-        sy.simulate([scenario], sy.baselines.Fifo(), contention=model)[0] for model in (Free(), sy.Bottleneck())
+        sy.simulate([scenario], sy.baselines.Fifo(), contention=Partial(jnp.asarray(part)))[0] for part in (0.0, 1.0)
     )
     assert max(stay.slowdown for stay in free.gangs if stay.outcome == "finished") == pytest.approx(1.0, rel=1e-4)
     assert max(stay.slowdown for stay in shared.gangs if stay.outcome == "finished") > 1.05
