@@ -153,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> sy.Report:
     """Train, then compare on seeds that were not trained on."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--scenario", default="machine/layered:8?jobs=12&load=0.9", help="a name, or TOPOLOGY/WORKLOAD")
-    parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--scenarios", type=int, default=8, help="in a round")
     parser.add_argument("--group", type=int, default=8, help="runs of each")
     parser.add_argument("--bank", type=int, default=256, help="scenarios to train on, in all")
