@@ -209,7 +209,7 @@ def cleaner(case: Case, counters: int, **errors: Any) -> Result:
 
 def audit(case: Case, counters: int, claims: Sequence[Identity], **errors: Any) -> tuple[gate.Verdict, ...]:
     """A run in which everything is counted, to see which identities hold."""
-    return gate.test_identities(claims, read(case, in_turn(case, case.wanted, counters), **errors))
+    return gate.check_identities(claims, read(case, in_turn(case, case.wanted, counters), **errors))
 
 
 def counted(case: Case, counters: int, identities: Sequence[Identity], repeats: int) -> list[tuple[str, ...]]:

@@ -93,7 +93,7 @@ def test_everything_is_counted_until_it_is_known_what_holds() -> None:
     first = lay_out(MODEL, nodes, pmu_device="cpu")
     assert first.audit and not first.derived
     assert {event for group in first.groups for event in group} == {*nodes, "inst_retired.any"}
-    verdicts = gate.test_identities(MODEL.claims(nodes), recording(100))
+    verdicts = gate.check_identities(MODEL.claims(nodes), recording(100))
     second = lay_out(MODEL, nodes, verdicts, pmu_device="cpu")
     assert not second.audit and second.derived == ("top.slots",)
     assert not any("top.slots" in group for group in second.groups)
