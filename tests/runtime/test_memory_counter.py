@@ -213,8 +213,8 @@ def test_the_real_perf_counts_while_something_runs_and_then_ends() -> None:
 def test_perf_ends_with_a_process_that_is_killed() -> None:
     program = f"""
 import os
-from symphony.telemetry.memory import Counted
-source = Counted({FAULTS.words!r}).source(100)
+from symphony.telemetry.memory import MemoryEvents
+source = MemoryEvents({FAULTS.words!r}).source(100)
 for sample in source.samples():
     print(source._process.pid, os.getpgid(source._process.pid) == os.getpgid(0), flush=True)
 """

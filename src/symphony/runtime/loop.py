@@ -308,6 +308,8 @@ class Loop:
         for gang, devices in places.items():
             if gang < 0:
                 return
+            if not self._down.isdisjoint(devices):
+                continue  # the device failed under it within this turn: the core has placed it again, or will
             if gang in self._early:
                 self._events.append(self._early.pop(gang))
                 continue
@@ -326,6 +328,7 @@ class Loop:
         """What may be sent ahead: the next of a queue, while everything on its device is short."""
         sent = [len(runs) for runs in self._on]
         new = [(run, device) for run, devices, _ in to_send for device in devices]
+        begins = {id(run) for run, _ in new}
         for _, device in new:
             sent[device] += 1
         if not any(sent):
@@ -339,7 +342,7 @@ class Loop:
             return
         for gang, device in self.scheduler.queued():
             found = self._run_of(gang, answer)
-            if not short[device] or found is None or found.job.over.is_set():
+            if not short[device] or found is None or id(found) in begins or found.job.over.is_set():
                 continue
             if found.number >= 0 or found.value is not None or found.kernel.options.workers > 1:
                 continue

@@ -253,7 +253,7 @@ def test_an_actor_that_answers_what_is_wrong_is_replaced_and_its_work_has_failed
     def change(answer):
         import gc
 
-        [slot] = [one for one in gc.get_objects() if type(one).__name__ == "Slot" and hasattr(one, "_kernels")]
+        [slot] = [one for one in gc.get_objects() if type(one).__name__ == "SlotActor" and hasattr(one, "_kernels")]
         type(slot)._run = lambda self, message, objects: answer
         return os.getpid()
 
