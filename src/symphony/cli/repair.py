@@ -50,7 +50,7 @@ def list_(
     with repair.opened(database, folder) as ledger:
         jobs = list((ledger.state.jobs if every else ledger.state.open).values())
     if as_json:
-        print_json([_told(job) for job in jobs])
+        print_json([_job_row(job) for job in jobs])
         return
     table = Table(box=None, pad_edge=False)
     for name in ("job", "user", "name", "status", "tasks", "deaths", "accepted"):
@@ -140,7 +140,7 @@ def compact(
 
 def _print_stopped(jobs: list[ServiceJob], as_json: bool) -> None:
     if as_json:
-        print_json([_told(job) for job in jobs])
+        print_json([_job_row(job) for job in jobs])
         return
     for job in jobs:
         typer.echo(f"job {job.id} ({job.name}): {_status(job)} with the next start")
@@ -150,7 +150,7 @@ def _status(job: ServiceJob) -> str:
     return job.status if job.over else "cancelled" if job.cancelled else "failed" if job.broke else "open"
 
 
-def _told(job: ServiceJob) -> dict[str, Any]:
+def _job_row(job: ServiceJob) -> dict[str, Any]:
     return {
         "id": job.id,
         "user": job.user,
