@@ -39,7 +39,7 @@ SMALL = ("layered:16?jobs=1", "fork-join:16?jobs=1", "layered:20?jobs=1&ccr=1", 
 NODE = Path(__file__).parent / "node.toml"
 SIZE = RoundSize(pool=160, scenarios=32, every=32)
 ONE_SIZE = replace(SIZE, pool=96, validation=24)
-SOFT = Sizes(sharpness=0.3)  # see "What the parts are worth" in docs/benchmarks.md
+SOFT = Sizes(sharpness=0.3)  # see docs/lab/ablation.md
 RIVALS = ("eft-belief", "dmdas", "heft")  # of one graph
 
 
