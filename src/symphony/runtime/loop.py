@@ -35,7 +35,6 @@ from symphony.problem.errors import (
 )
 from symphony.runtime import turn as happened
 from symphony.runtime.background_load import BackgroundLoad, cpu_seconds
-from symphony.runtime.checkpoints import CheckpointFolders
 from symphony.runtime.demand import PastRun
 from symphony.runtime.failures import error_of, is_run_again
 from symphony.runtime.handling_time import HandlingTime
@@ -55,13 +54,14 @@ from symphony.runtime.kernels import RunnableKernel
 from symphony.runtime.live_workload import Shapes, problem_arrays
 from symphony.runtime.machine_monitor import MachineMonitor
 from symphony.runtime.memory_counter import MemoryCounter
-from symphony.runtime.rounds import RoundLearner, TrainingJobTracker
 from symphony.runtime.run_learner import RunLearner
 from symphony.runtime.scheduler import Scheduler
 from symphony.runtime.traffic import TrafficAttribution
-from symphony.runtime.training_supervisor import TrainingSupervisor
 from symphony.runtime.turn import EVENTS_PER_TURN, SchedulerEvent, TurnCommands
 from symphony.telemetry import memory
+from symphony.training_jobs.live.checkpoints import CheckpointFolders
+from symphony.training_jobs.live.rounds import RoundLearner, TrainingJobTracker
+from symphony.training_jobs.live.supervisor import TrainingSupervisor
 
 log = logging.getLogger("symphony.runtime")
 SHORT_KERNEL_S = 5e-3  # a kernel that is expected to take less may be sent ahead: one for each slot …
