@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 from symphony.engines import exactly_once, gangs
-from symphony.runtime import jobs, loop, scheduler
+from symphony.runtime import jobs, loop, machine_observer, scheduler
 from symphony.service import blobs, journal, ledger, recorder, running, service
 from symphony.training_jobs.live import supervisor
 
@@ -18,6 +18,7 @@ WHO_ASKS: tuple[Any, ...] = (
     exactly_once,
     jobs,
     loop,
+    machine_observer,
     supervisor,
     scheduler,
     blobs,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import itertools
 import threading
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -132,7 +131,7 @@ class Cluster:
 
         While nothing runs, nothing is read, and what was read becomes less sure.
         """
-        return self._loop.others.by_row(time.monotonic())
+        return self._loop.observer.loads_by_row()
 
     @property
     def closed(self) -> bool:
