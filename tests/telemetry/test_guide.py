@@ -1,7 +1,8 @@
-"""The guide's snippets run, and say what it says."""
+"""The snippets of the guide and of the page on identities run, and print what the pages say."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -50,3 +51,17 @@ def test_the_example_says_what_the_guide_says() -> None:
     for ours_line, theirs_line in zip(ours, theirs, strict=True):
         a, b = ([float(n.replace(",", "")) for n in numbers.findall(line)] for line in (ours_line, theirs_line))
         assert a[:1] == pytest.approx(b[:1], rel=0.05, abs=1), ours_line
+
+
+def test_the_snippet_about_identities_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    catalogue.add(data("pmu-events", "x86", "sapphirerapids"))
+    counts = {"l2_rqsts.all_rfo": 1000, "l2_rqsts.rfo_hit": 600, "l2_rqsts.rfo_miss": 400}
+    lines = [
+        {"interval": (window + 1) / 10, "counter-value": f"{count * (window + 1)}.000000", "unit": "", "event": event}
+        | {"event-runtime": 100_000_000, "pcnt-running": 100.0}
+        for window in range(20)
+        for event, count in counts.items()
+    ]
+    Path("perf.json").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    assert run_snippets(GUIDE.parents[1] / "concepts" / "identities.md") == 1
+    assert capsys.readouterr().out.startswith("l2_rqsts.all_rfo = rfo_miss + rfo_hit\nTrue l2_rqsts.all_rfo")
