@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.common import keep
-from symphony.learning.parallel_seeds import train_seeds
+from benchmarks.train_seeds import train_seeds
 from symphony.learning.train import RoundSize, ScenarioDistribution, TrainingRound, TrainingScenarios, draw
 from symphony.learning.update import A2C, PPO, Method
 from symphony.policies.learned import STANDARD, Sizes

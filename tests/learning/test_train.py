@@ -13,9 +13,9 @@ import numpy as np
 import optax
 import pytest
 
+from benchmarks.train_seeds import train_seeds
 from symphony.learning import train as training
 from symphony.learning.beliefs import NONE, slopes
-from symphony.learning.parallel_seeds import train_seeds
 from symphony.learning.returns import GROUP, advantages
 from symphony.learning.rollouts import roll_out
 from symphony.learning.train import RoundSize, ScenarioDistribution, TrainingRound, draw, train
