@@ -8,7 +8,7 @@ these edges are all the dependencies there are.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -37,59 +37,52 @@ class TileOperation:
         return f"{self.kernel}({','.join(map(str, self.index))})"
 
 
+def _a(i: int, j: int) -> Tile:
+    return ("A", i, j)
+
+
+def _v(i: int, j: int) -> Tile:
+    return ("V", i, j)
+
+
 def cholesky_calls(n: int) -> Iterator[TileOperation]:
     """A = L·Lᵀ, lower half, n by n tiles."""
-
-    def a(i: int, j: int) -> Tile:
-        return ("A", i, j)
-
     for k in range(n):
-        yield TileOperation("potrf", (k,), (a(k, k),), (a(k, k),))
+        yield TileOperation("potrf", (k,), (_a(k, k),), (_a(k, k),))
         for i in range(k + 1, n):
-            yield TileOperation("trsm", (i, k), (a(k, k), a(i, k)), (a(i, k),))
+            yield TileOperation("trsm", (i, k), (_a(k, k), _a(i, k)), (_a(i, k),))
         for i in range(k + 1, n):
-            yield TileOperation("syrk", (i, k), (a(i, k), a(i, i)), (a(i, i),))
+            yield TileOperation("syrk", (i, k), (_a(i, k), _a(i, i)), (_a(i, i),))
             for j in range(k + 1, i):
-                yield TileOperation("gemm", (i, j, k), (a(i, k), a(j, k), a(i, j)), (a(i, j),))
+                yield TileOperation("gemm", (i, j, k), (_a(i, k), _a(j, k), _a(i, j)), (_a(i, j),))
 
 
 def lu_calls(n: int) -> Iterator[TileOperation]:
     """A = L·U without pivoting."""
-
-    def a(i: int, j: int) -> Tile:
-        return ("A", i, j)
-
     for k in range(n):
-        yield TileOperation("getrf", (k,), (a(k, k),), (a(k, k),))
+        yield TileOperation("getrf", (k,), (_a(k, k),), (_a(k, k),))
         for i in range(k + 1, n):
-            yield TileOperation("trsm", (k, i, k), (a(k, k), a(k, i)), (a(k, i),))
-            yield TileOperation("trsm", (i, k, k), (a(k, k), a(i, k)), (a(i, k),))
+            yield TileOperation("trsm", (k, i, k), (_a(k, k), _a(k, i)), (_a(k, i),))
+            yield TileOperation("trsm", (i, k, k), (_a(k, k), _a(i, k)), (_a(i, k),))
         for i in range(k + 1, n):
             for j in range(k + 1, n):
-                yield TileOperation("gemm", (i, j, k), (a(i, k), a(k, j), a(i, j)), (a(i, j),))
+                yield TileOperation("gemm", (i, j, k), (_a(i, k), _a(k, j), _a(i, j)), (_a(i, j),))
 
 
 def qr_calls(n: int) -> Iterator[TileOperation]:
     """A = Q·R, each panel reduced from top to bottom.
 
-    A diagonal tile holds reflectors V and part of R, which go different ways: those who apply V need not
-    wait until R is final. The small triangular factors travel with V.
+    A diagonal tile holds reflectors V and part of R, which are separate tiles here: calls that apply V need not
+    wait until R is final. The small triangular factors are transferred with V.
     """
-
-    def a(i: int, j: int) -> Tile:
-        return ("A", i, j)
-
-    def v(i: int, j: int) -> Tile:
-        return ("V", i, j)
-
     for k in range(n):
-        yield TileOperation("geqrt", (k,), (a(k, k),), (a(k, k), v(k, k)))
+        yield TileOperation("geqrt", (k,), (_a(k, k),), (_a(k, k), _v(k, k)))
         for j in range(k + 1, n):
-            yield TileOperation("unmqr", (j, k), (v(k, k), a(k, j)), (a(k, j),))
+            yield TileOperation("unmqr", (j, k), (_v(k, k), _a(k, j)), (_a(k, j),))
         for i in range(k + 1, n):
-            yield TileOperation("tsqrt", (i, k), (a(k, k), a(i, k)), (a(k, k), v(i, k)))
+            yield TileOperation("tsqrt", (i, k), (_a(k, k), _a(i, k)), (_a(k, k), _v(i, k)))
             for j in range(k + 1, n):
-                yield TileOperation("tsmqr", (i, j, k), (v(i, k), a(k, j), a(i, j)), (a(k, j), a(i, j)))
+                yield TileOperation("tsmqr", (i, j, k), (_v(i, k), _a(k, j), _a(i, j)), (_a(k, j), _a(i, j)))
 
 
 ALGORITHMS: Mapping[str, tuple[Callable[[int], Iterator[TileOperation]], Callable[[int], int]]] = {
@@ -131,15 +124,22 @@ def factorisation(rng: np.random.Generator, topology: Topology, *, algorithm: st
     """The graph of a factorisation of `tiles` by `tiles` tiles, each of `tile` by `tile` doubles."""
     calls, count = ALGORITHMS[algorithm]
     check_size(1, count(tiles), where=f"{algorithm}:{tiles}")
-    size, tile_bytes = tile / DEFAULT_TILE, 8.0 * tile * tile
+    tasks, edges = tasks_and_edges(calls(tiles), tile / DEFAULT_TILE, 8.0 * tile * tile)
+    graph = TaskGraph(f"{algorithm}:{tiles}", tasks, edges)
+    return tuple(_kernel(name, tile) for name in dict.fromkeys(task.kernel for task in tasks)), (graph,)
+
+
+def tasks_and_edges(
+    calls: Iterable[TileOperation], size: float, tile_bytes: float
+) -> tuple[tuple[Task, ...], tuple[Edge, ...]]:
+    """A task of `size` for each call, and an edge of `tile_bytes` for each tile that it reads."""
     writer: dict[Tile, str] = {}
     tasks, edges = [], []
-    for call in calls(tiles):
+    for call in calls:
         tasks.append(Task(call.name, call.kernel, size))
         edges += [Edge(writer.get(read), call.name, tile_bytes) for read in call.reads]
         writer |= dict.fromkeys(call.writes, call.name)
-    graph = TaskGraph(f"{algorithm}:{tiles}", tuple(tasks), tuple(edges))
-    return tuple(_kernel(name, tile) for name in dict.fromkeys(task.kernel for task in tasks)), (graph,)
+    return tuple(tasks), tuple(edges)
 
 
 def _kernel(name: str, tile: int) -> Kernel:

@@ -1,8 +1,10 @@
-"""Text that others wrote (exceptions, output, names), as it may be shown, logged, journalled and sent."""
+"""Text for messages: text from outside (exceptions, output, names) made safe to show, and suggestions for typos."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 LONGEST_TEXT = 64 << 10  # characters of a text of several lines, such as a traceback
 # Lone surrogates, which UTF-8 cannot encode; control characters but newline and tab, which terminals obey; line and
@@ -26,3 +28,9 @@ def readable(text: str, longest: int | None = None) -> str:
 def _escaped(found: re.Match[str]) -> str:
     code = ord(found[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The beginning of a hint, with a space at its end, that suggests the closest known word; "" if none is close."""
+    close = get_close_matches(word, list(known), n=1)
+    return f"did you mean {close[0]!r}? " if close else ""

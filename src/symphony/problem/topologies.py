@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import cache, lru_cache
 from importlib import resources
 from pathlib import Path
@@ -19,6 +18,7 @@ from symphony.problem.build import (
     build,
 )
 from symphony.problem.errors import TopologyError
+from symphony.problem.texts import did_you_mean
 from symphony.problem.topology import Topology
 
 FAT_TREE = "fat-tree"
@@ -52,11 +52,10 @@ def topology(name_or_path: str | Path) -> Topology:
         there = False
     if there or path.suffix or path.name != name:
         return topology_file.read(path)
-    close = get_close_matches(family, [known.partition(":")[0] for known in BUILT_IN], n=1)
-    meant = f"did you mean {close[0]!r}? " if close else ""
+    meant = did_you_mean(family, [known.partition(":")[0] for known in BUILT_IN])
     raise TopologyError(
         f"unknown topology {name!r}",
-        hint=f"{meant}The built-in ones are {', '.join(BUILT_IN)}; anything else is the path of a .toml file",
+        hint=f"{meant}the built-in topologies are {', '.join(BUILT_IN)}; anything else is the path of a .toml file",
     )
 
 
