@@ -40,7 +40,6 @@ from symphony.baselines.gavel import (
     MaxSumThroughput,
     max_sum,
 )
-from symphony.baselines.round_planning import PlanInputs
 from symphony.baselines.simple import Fifo
 from symphony.baselines.starpu import Dm, Dmda, Dmdas, Heteroprio
 from symphony.lowering import readers
@@ -56,6 +55,7 @@ from symphony.scheduling.policy import Action, Observation, Policy, best_device,
 from symphony.simulator.records import RunRecord
 from symphony.simulator.run import simulate
 from symphony.simulator.scenarios import CALM, Scenario, draw
+from symphony.training_jobs.round_planning import PlanInputs
 
 Figures = dict[str, Any]
 TARGET = 0.10  # how far off a figure may be

@@ -15,15 +15,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from symphony.learning.train import RIVALS as MANY_RIVALS
+from symphony.learning.train import RoundSize, ScenarioDistribution, TrainingRound, TrainingScenarios, draw, train
+from symphony.learning.update import PPO
 from symphony.oracle.provable import four_devices
 from symphony.policies import Learned, Network, Sizes, load, save
 from symphony.policies.weights import mean
 from symphony.problem.topologies import topology
 from symphony.simulator.contention import Bottleneck
 from symphony.simulator.scenarios import CALM
-from symphony.training.train import RIVALS as MANY_RIVALS
-from symphony.training.train import RoundSize, ScenarioDistribution, TrainingRound, TrainingScenarios, draw, train
-from symphony.training.update import PPO
 from tests.compiling import compile_quickly
 
 MANY = (

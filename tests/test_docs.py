@@ -63,7 +63,7 @@ def test_every_page_of_docs_is_in_the_index() -> None:
 
 
 def test_readme_snippets_run(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_snippets(ROOT / "README.md") == 2
+    assert run_snippets(ROOT / "README.md") == 1
     out = capsys.readouterr().out
     assert "The mean completion time of eft-belief is" in out
     assert "99th percentile of slow-down" in out
