@@ -28,6 +28,7 @@ from rich.table import Table
 from scipy.stats import kendalltau, spearmanr
 
 from benchmarks.common import arguments, data, keep
+from benchmarks.starpu_cholesky import cholesky_on
 from symphony.baselines.allox import AlloX
 from symphony.baselines.earliest_finish import Heft
 from symphony.baselines.gavel import (
@@ -44,7 +45,6 @@ from symphony.baselines.simple import Fifo
 from symphony.baselines.starpu import Dm, Dmda, Dmdas, Heteroprio
 from symphony.lowering import readers
 from symphony.lowering.readers.reading import Collector, FileContents
-from symphony.lowering.readers.starpu import cholesky_on
 from symphony.lowering.readers.tables import number, read_table, text, whole
 from symphony.problem.arrays import TopologyArrays
 from symphony.problem.topologies import topology as built_in

@@ -1,9 +1,8 @@
 """Tiled dense factorisations: Cholesky, LU without pivoting, and QR with a flat tree.
 
-The sequential algorithm is written down as a list of calls, each with the tiles that it reads and writes; a
-tile that a call reads comes from the call that wrote it last, or, if none did, from the job's home machine.
-No tile is overwritten by a call that does not read it, and none that is still to be read by another, so
-these edges are all the dependencies there are.
+The sequential algorithm is a list of calls, each with the tiles that it reads and writes. A tile that a call reads
+comes from the call that wrote it last or, if none did, from the job's home machine. No call overwrites a tile that it
+does not read or that another call has still to read, so these edges are all dependencies.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ class TileOperation:
 
     kernel: str
     index: tuple[int, ...]
-    reads: tuple[Tile, ...]  # those that it updates included
+    reads: tuple[Tile, ...]  # including those that it updates
     writes: tuple[Tile, ...]
 
     @property
     def name(self) -> str:
-        """The task's name, such as gemm(3,1,0)."""
+        """Such as gemm(3,1,0)."""
         return f"{self.kernel}({','.join(map(str, self.index))})"
 
 
@@ -86,15 +85,15 @@ def qr_calls(n: int) -> Iterator[TileOperation]:
 
 
 ALGORITHMS: Mapping[str, tuple[Callable[[int], Iterator[TileOperation]], Callable[[int], int]]] = {
-    # name: (calls, how many there are)
+    # name: (calls, number of calls)
     "cholesky": (cholesky_calls, lambda n: n * (n + 1) * (n + 2) // 6),
     "lu": (lu_calls, lambda n: n * (n + 1) * (2 * n + 1) // 6),
     "qr": (qr_calls, lambda n: n * (n + 1) * (2 * n + 1) // 6),
 }
 
-# kernel: (ms on one core of a Xeon, ms on a V100, whether a GPU's peak rate decides), for a tile of 960
-# doubles. Chosen, of the size of public timings on a Broadwell core and a V100: products run a hundred
-# times faster on the GPU, factoring a tile, a chain of short steps, only nine times or less.
+# kernel: (ms on one core of a Xeon, ms on a V100, whether it is bound by a GPU's peak rate), for a tile of 960 doubles.
+# Chosen near public timings on a Broadwell core and a V100: products run a hundred times faster on the GPU; the
+# factorisation of a tile, a chain of short steps, at most nine times.
 _KERNEL_MS: Mapping[str, tuple[float, float, bool]] = {
     "gemm": (37.0, 0.37, True),
     "syrk": (19.0, 0.35, True),
@@ -106,8 +105,7 @@ _KERNEL_MS: Mapping[str, tuple[float, float, bool]] = {
     "unmqr": (42.0, 0.95, True),
     "tsmqr": (80.0, 1.3, True),
 }
-# Time relative to the V100's: where its peak rate decides, and where latency does (chosen from the vendors'
-# peak rates).
+# Time relative to the V100's: of kernels bound by the peak rate, and by latency (chosen from the vendors' peak rates).
 _GPU_TIME_FACTORS: Mapping[str, tuple[float, float]] = {
     "k40": (4.6, 1.9),
     "k80": (4.2, 2.0),
@@ -116,8 +114,8 @@ _GPU_TIME_FACTORS: Mapping[str, tuple[float, float]] = {
     "a100": (0.5, 0.9),
 }
 _CPU_TIME_FACTORS: Mapping[str, float] = {"power8": 1.6, "xeon": 1.0}  # time relative to the Xeon's (chosen)
-_TYPICAL_KIND = {"cpu": "xeon", "gpu": "p100"}  # what a kind that is not listed is taken for
-_GPU_LAUNCH_S = 2e-5  # of a GPU's time, whatever the size of the tile
+_TYPICAL_KIND = {"cpu": "xeon", "gpu": "p100"}  # the profile that any other kind of the type gets
+_GPU_LAUNCH_S = 2e-5  # part of a GPU's time that does not depend on the size of the tile
 
 
 def factorisation(rng: np.random.Generator, topology: Topology, *, algorithm: str, tiles: int, tile: int) -> Templates:
@@ -143,9 +141,9 @@ def tasks_and_edges(
 
 
 def _kernel(name: str, tile: int) -> Kernel:
-    """A tile kernel, cubic in the side of the tile. What it demands is that of the usual tile."""
+    """A tile kernel, cubic in the side of the tile. Its demands are those for the default tile."""
     cpu_ms, gpu_ms, by_peak = _KERNEL_MS[name]
-    touched = 3 * 8.0 * DEFAULT_TILE**2  # bytes of three operands; each is read once and, some of it, again
+    touched = 3 * 8.0 * DEFAULT_TILE**2  # bytes of three operands
     footprint = 3 * 8.0 * tile**2
     implementations = {}
     for kind, slower in _CPU_TIME_FACTORS.items():

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.starpu_cholesky import cholesky_on
 from symphony.lowering import readers
 from symphony.lowering.readers import starpu
 from symphony.lowering.readers.reading import FileContents
@@ -16,7 +17,7 @@ from symphony.problem.errors import DataError, WorkloadError
 from symphony.problem.runnable import check_graphs, critical_path_s
 from symphony.problem.topology import LOCAL, MACHINE, SOCKET, SWITCH, Topology
 from tests.data import data
-from tests.lowering.readers.damaged import try_all, write
+from tests.lowering.readers.damaged import try_all
 
 MACHINES = ("attila", "hannibal", "mirage", "sirocco")
 
@@ -56,11 +57,7 @@ def test_rows_are_those_of_the_table(name: str) -> None:
         row = rows.pop((line["codelet"], "core" if arch == "cpu0" else arch, line["footprint"]))
         assert row.mean_s * 1e6 == pytest.approx(float(line["mean_us"]))
         assert row.std_s * 1e6 == pytest.approx(float(line["stddev_us"]))
-        assert (row.data_bytes, row.samples, row.flag) == (
-            float(line["data_bytes"]),
-            int(line["n_samples"]),
-            line["flag"],
-        )
+        assert (row.data_bytes, row.samples) == (float(line["data_bytes"]), int(line["n_samples"]))
     # The table lacks one row of the models: it was separated by blanks instead of a tab.
     left = [("starpu_sgemm_gemm", "cuda1", "2eaa41c6")] if name == "mirage" else []
     assert list(rows) == left
@@ -68,16 +65,14 @@ def test_rows_are_those_of_the_table(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "cores", "gpus", "kernels", "flagged"),
-    [("attila", 9, 3, 57, 12), ("hannibal", 5, 3, 8, 3), ("mirage", 9, 3, 120, 23), ("sirocco", 20, 4, 71, 28)],
+    ("name", "cores", "gpus", "kernels"),
+    [("attila", 9, 3, 57), ("hannibal", 5, 3, 8), ("mirage", 9, 3, 120), ("sirocco", 20, 4, 71)],
 )
-def test_machines(name: str, cores: int, gpus: int, kernels: int, flagged: int) -> None:
+def test_machines(name: str, cores: int, gpus: int, kernels: int) -> None:
     reading = machine(name)
     counts = built(reading).kind_counts
     assert counts == {"core": cores, **{f"cuda{gpu}": 1 for gpu in range(gpus)}}
     assert len(reading.kernels) == kernels
-    assert any(f"{flagged} rows are not measurements of their own" in note for note in reading.notes)
-    assert sum(bool(row.flag) for row in reading.tables["rows"]) == flagged
 
 
 def test_the_pcie_tree_of_mirage() -> None:
@@ -119,7 +114,7 @@ def test_everything_shares_the_host_link_of_sirocco() -> None:
 )
 def test_cholesky(name: str, times: list[tuple[float, float]]) -> None:
     reading = machine(name)
-    kernels, (graph,) = starpu.cholesky_on(reading, 10)
+    kernels, (graph,) = cholesky_on(reading, 10)
     assert [kernel.name for kernel in kernels] == ["potrf", "trsm", "syrk", "gemm"]
     for kernel, pair in zip(kernels, times, strict=True):
         found = [kernel.implementations[kind].seconds(1.0) * 1e6 for kind in ("core", "cuda0")]
@@ -135,7 +130,7 @@ def test_cholesky(name: str, times: list[tuple[float, float]]) -> None:
 
 def test_tiles_that_nobody_measured() -> None:
     with pytest.raises(WorkloadError, match=r"960 by 960|tiles of 100 by 100 floats[\s\S]*use a tile of 32 or 320"):
-        starpu.cholesky_on(machine("mirage"), 4, tile=100)
+        cholesky_on(machine("mirage"), 4, tile=100)
 
 
 def test_choosing_a_machine(tmp_path: Path) -> None:
@@ -159,13 +154,12 @@ def test_sniffing(tmp_path: Path) -> None:
     assert not starpu.STARPU_FORMAT.sniff(data("starpu-perfmodels", "kernel_times.csv"), b"machine,codelet")
 
 
-def test_without_platform_and_flags(tmp_path: Path) -> None:
+def test_without_a_platform_description(tmp_path: Path) -> None:
     folder = part(tmp_path)
     (folder / "bus" / "mirage.platform.v4.xml").unlink()
     reading = read(folder)
     assert not any(row.name.endswith("/host") for row in built(reading).resources)
     assert any("No link is shared" in note for note in reading.notes)
-    assert any("no kernel_times.csv" in note for note in reading.notes)
 
 
 @pytest.mark.parametrize(
@@ -205,17 +199,8 @@ def test_a_bad_entry_is_left_out_alone(entry: str, tmp_path: Path) -> None:
     assert [problem.where for problem in reading.problems] == [f"{path}: line 41"]
 
 
-def test_a_bad_table_of_flags(tmp_path: Path) -> None:
-    folder = part(tmp_path)
-    write(folder / "kernel_times.csv", "machine,codelet\n")
-    with pytest.raises(DataError, match=r"kernel_times\.csv: line 1"):
-        read(folder)
-
-
 def test_damage(tmp_path: Path) -> None:
     folder = part(tmp_path)
     for file in ("codelets/45/chol_model_trsm.mirage", "bus/mirage.bandwidth", "bus/mirage.config"):
         assert try_all("starpu", folder / file, ask=folder) > 5
     try_all("starpu", folder / "bus" / "mirage.platform.v4.xml", ask=folder)
-    shutil.copy(data("starpu-perfmodels", "kernel_times.csv"), folder)
-    try_all("starpu", folder / "kernel_times.csv", ask=folder)

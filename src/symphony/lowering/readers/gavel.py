@@ -10,58 +10,45 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
+from symphony.lowering.readers import tables
 from symphony.lowering.readers.job_lists import JobShape, ListedJob, StepRates, checkpoint_cost, lower, rate_kernel
 from symphony.lowering.readers.reading import Collector, FileContents, Format
-from symphony.lowering.readers.tables import (
-    CsvRow,
-    CsvTable,
-    any_text,
-    blank_or,
-    companion,
-    has_columns,
-    number,
-    one_of,
-    option_value,
-    rate,
-    read_table,
-    text,
-    whole,
-)
+from symphony.lowering.readers.tables import CsvRow, CsvTable
 from symphony.problem import limits
 from symphony.problem.workload import Kernel
 
 PLACEMENTS = ("consolidated", "unconsolidated")
 UNMEASURED = ("refuse", "linear")
-_GPU_COUNT = whole(1, limits.WORKERS_PER_GANG)
+_GPU_COUNT = tables.whole(1, limits.WORKERS_PER_GANG)
 _GAVEL_RATE_COLUMNS = {
-    "gpu": text,
-    "placement": one_of(*PLACEMENTS),
-    "model": text,
-    "batch_size": blank_or(whole(1)),
+    "gpu": tables.text,
+    "placement": tables.one_of(*PLACEMENTS),
+    "model": tables.text,
+    "batch_size": tables.blank_or(tables.whole(1)),
     "num_gpus": _GPU_COUNT,
-    "steps_per_s": rate,
+    "steps_per_s": tables.rate,
 }
-_SECOND_RATE_COLUMN = {"steps_per_s_second_measurement": blank_or(rate)}
+_SECOND_RATE_COLUMN = {"steps_per_s_second_measurement": tables.blank_or(tables.rate)}
 _PAIR_COLUMNS = {
-    "gpu": text,
-    "model_a": text,
-    "batch_a": blank_or(whole(1)),
-    "model_b": text,
-    "batch_b": blank_or(whole(1)),
-    "steps_per_s_a": rate,
-    "steps_per_s_b": rate,
-    "isolated_a": rate,
-    "isolated_b": rate,
-    "fits_together": one_of("0", "1"),
+    "gpu": tables.text,
+    "model_a": tables.text,
+    "batch_a": tables.blank_or(tables.whole(1)),
+    "model_b": tables.text,
+    "batch_b": tables.blank_or(tables.whole(1)),
+    "steps_per_s_a": tables.rate,
+    "steps_per_s_b": tables.rate,
+    "isolated_a": tables.rate,
+    "isolated_b": tables.rate,
+    "fits_together": tables.one_of("0", "1"),
 }
 _GAVEL_JOB_COLUMNS = {
-    "job": text,
-    "model": text,
-    "batch_size": blank_or(whole(1)),
-    "total_steps": whole(1),
+    "job": tables.text,
+    "model": tables.text,
+    "batch_size": tables.blank_or(tables.whole(1)),
+    "total_steps": tables.whole(1),
     "num_gpus": _GPU_COUNT,
-    "priority_weight": number(),
-    "arrival_s": number(),
+    "priority_weight": tables.number(),
+    "arrival_s": tables.number(),
 }
 _RATE_NOTES = (
     "The time of a step is that of the whole gang, measured on that many GPUs, exchange between workers included.",
@@ -88,7 +75,7 @@ def rates_of(rows: Iterable[CsvRow], placement: str) -> StepRates:
 
 def read_rates(path: Path, collector: Collector, *, placement: str = PLACEMENTS[0]) -> FileContents:
     """Kernels from the rates of one placement; the table `rates` has all rows."""
-    placement = option_value("placement", placement, one_of(*PLACEMENTS))
+    placement = tables.option_value("placement", placement, tables.one_of(*PLACEMENTS))
     table = _rate_table(path, collector)
     rates = rates_of(table.rows, placement)
     kernels = [rate_kernel(shape, on) for shape, on in rates.items()]
@@ -121,7 +108,7 @@ def read_pairs(path: Path, collector: Collector) -> FileContents:
         a, b = (row["model_a"], row["batch_a"] or 0), (row["model_b"], row["batch_b"] or 0)
         return row["gpu"], min(a, b), max(a, b)
 
-    table = read_table(path, collector, _PAIR_COLUMNS).checked(collector, contradiction).unique(collector, pair)
+    table = tables.read_table(path, collector, _PAIR_COLUMNS).checked(collector, contradiction).unique(collector, pair)
     unfit = sum(not row["fits_together"] for row in table.rows)
     notes = (
         "Pairs were measured on one GPU only. A pair is one observation: its mirror image is refused as a repeat.",
@@ -146,13 +133,13 @@ def read_jobs(
     A gang of a width that was not measured is a bad record, unless `unmeasured` is `linear`: then the rate of the
     widest measured gang is scaled.
     """
-    placement = option_value("placement", placement, one_of(*PLACEMENTS))
-    linear = option_value("unmeasured", unmeasured, one_of(*UNMEASURED)) == "linear"
+    placement = tables.option_value("placement", placement, tables.one_of(*PLACEMENTS))
+    linear = tables.option_value("unmeasured", unmeasured, tables.one_of(*UNMEASURED)) == "linear"
     preemption = checkpoint_cost(checkpoint_s, restore_s)
     usual = path.absolute().parent.parent / "isolated_throughput.csv"
-    rates_path = companion(path, rates, usual, hint="write rates=PATH of that file")
+    rates_path = tables.companion(path, rates, usual, hint="write rates=PATH of that file")
     measured = rates_of(_rate_table(rates_path, collector).rows, placement)
-    table = read_table(path, collector, _GAVEL_JOB_COLUMNS, optional={"vc": any_text})
+    table = tables.read_table(path, collector, _GAVEL_JOB_COLUMNS, optional={"vc": tables.any_text})
     clusters = len({row["vc"] for row in table.rows})
     table = table.select("vc", vc)
     kernels: dict[JobShape, Kernel | None] = {}
@@ -184,7 +171,7 @@ def read_jobs(
 
 
 def _rate_table(path: Path, collector: Collector) -> CsvTable:
-    table = read_table(path, collector, _GAVEL_RATE_COLUMNS, optional=_SECOND_RATE_COLUMN)
+    table = tables.read_table(path, collector, _GAVEL_RATE_COLUMNS, optional=_SECOND_RATE_COLUMN)
     return table.unique(collector, lambda row: (row["gpu"], row["placement"], shape_of(row)))
 
 
@@ -201,19 +188,19 @@ GAVEL_FORMATS = (
     Format(
         "gavel-rates",
         "Gavel: steps per second of training jobs on V100, P100 and K80",
-        has_columns(*_GAVEL_RATE_COLUMNS),
+        tables.has_columns(*_GAVEL_RATE_COLUMNS),
         read_rates,
     ),
     Format(
         "gavel-pairs",
         "Gavel: rates of two training jobs that share a GPU",
-        has_columns("gpu", "model_a", "batch_a", "model_b", "batch_b", "fits_together"),
+        tables.has_columns("gpu", "model_a", "batch_a", "model_b", "batch_b", "fits_together"),
         read_pairs,
     ),
     Format(
         "gavel-jobs",
         "Gavel: lists of training jobs with their arrivals",
-        has_columns("model", "batch_size", "total_steps", "num_gpus", "arrival_s", without=("adaptation",)),
+        tables.has_columns("model", "batch_size", "total_steps", "num_gpus", "arrival_s", without=("adaptation",)),
         read_jobs,
     ),
 )

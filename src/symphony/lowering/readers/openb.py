@@ -11,21 +11,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from symphony.lowering.readers import tables
 from symphony.lowering.readers.job_lists import ListedJob, gang_graph, lower
 from symphony.lowering.readers.reading import Collector, FileContents, Format
-from symphony.lowering.readers.tables import (
-    CellParser,
-    CsvRow,
-    CsvTable,
-    any_text,
-    blank_or,
-    has_columns,
-    number,
-    option_value,
-    read_table,
-    text,
-    whole,
-)
+from symphony.lowering.readers.tables import CellParser, CsvRow, CsvTable
 from symphony.problem import limits
 from symphony.problem.topology import Device, DeviceKind, Hop, Resource, Topology
 from symphony.problem.workload import Kernel, Profile
@@ -45,27 +34,27 @@ _GPU_MEMORY_BYTES: Mapping[str, float] = {
 }
 _OTHER_GPU_MEMORY_BYTES = 32e9
 _PODS: Mapping[str, CellParser] = {
-    "name": text,
-    "cpu_milli": whole(0),
-    "memory_mib": whole(0),
-    "num_gpu": whole(0, limits.WORKERS_PER_GANG),
-    "gpu_milli": whole(0, 1000),
+    "name": tables.text,
+    "cpu_milli": tables.whole(0),
+    "memory_mib": tables.whole(0),
+    "num_gpu": tables.whole(0, limits.WORKERS_PER_GANG),
+    "gpu_milli": tables.whole(0, 1000),
 }
-_OPTIONAL_TIME = blank_or(number())
+_OPTIONAL_TIME = tables.blank_or(tables.number())
 _TIMES: Mapping[str, CellParser] = {
-    "gpu_spec": any_text,
-    "qos": any_text,
-    "pod_phase": any_text,
+    "gpu_spec": tables.any_text,
+    "qos": tables.any_text,
+    "pod_phase": tables.any_text,
     "creation_time": _OPTIONAL_TIME,
     "deletion_time": _OPTIONAL_TIME,
     "scheduled_time": _OPTIONAL_TIME,
 }
 _MACHINES: Mapping[str, CellParser] = {
-    "sn": text,
-    "cpu_milli": whole(1),
-    "memory_mib": whole(1),
-    "gpu": whole(0, 64),
-    "model": any_text,
+    "sn": tables.text,
+    "cpu_milli": tables.whole(1),
+    "memory_mib": tables.whole(1),
+    "gpu": tables.whole(0, 64),
+    "model": tables.any_text,
 }
 
 
@@ -91,8 +80,8 @@ def read_pods(
 
     `machines`: the list of machines; None: `openb_node_list_all_node.csv.gz` in the same folder, if it is there.
     """
-    length_s = None if duration_s is None else option_value("duration_s", duration_s, number(1.0))
-    table = read_table(path, collector, _PODS, optional=_TIMES)
+    length_s = None if duration_s is None else tables.option_value("duration_s", duration_s, tables.number(1.0))
+    table = tables.read_table(path, collector, _PODS, optional=_TIMES)
     table = table.checked(collector, _contradiction).unique(collector, lambda row: row["name"])
     kernels = tuple({_name(row): _kernel(row) for row in table.rows}.values())
     if any(row["creation_time"] is not None for row in table.rows):
@@ -117,7 +106,7 @@ def read_machines(path: Path, collector: Collector) -> FileContents:
     def no_model(row: CsvRow) -> str:
         return f"it has {row['gpu']} GPUs and no model of them" if row["gpu"] and not row["model"] else ""
 
-    table = read_table(path, collector, _MACHINES).unique(collector, lambda row: row["sn"])
+    table = tables.read_table(path, collector, _MACHINES).unique(collector, lambda row: row["sn"])
     table = table.checked(collector, no_model)
     return FileContents(
         topology=_topology(table.rows) if table.rows else None,
@@ -234,6 +223,6 @@ def _topology(rows: tuple[CsvRow, ...]) -> Topology:
 
 
 OPENB_FORMATS = (
-    Format("openb-pods", "Alibaba openb: pods with their requests and times", has_columns(*_PODS), read_pods),
-    Format("openb-machines", "Alibaba openb: machines with their GPUs", has_columns(*_MACHINES), read_machines),
+    Format("openb-pods", "Alibaba openb: pods with their requests and times", tables.has_columns(*_PODS), read_pods),
+    Format("openb-machines", "Alibaba openb: machines with their GPUs", tables.has_columns(*_MACHINES), read_machines),
 )

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from symphony.lowering.readers import tables
 from symphony.lowering.readers.job_lists import (
     WHOLE_GPU_DEMAND,
     JobShape,
@@ -24,17 +25,7 @@ from symphony.lowering.readers.job_lists import (
     lower,
 )
 from symphony.lowering.readers.reading import Collector, FileContents, Format
-from symphony.lowering.readers.tables import (
-    CellParser,
-    CsvRow,
-    CsvTable,
-    companion,
-    has_columns,
-    number,
-    read_table,
-    text,
-    whole,
-)
+from symphony.lowering.readers.tables import CellParser, CsvRow, CsvTable
 from symphony.problem import limits
 from symphony.problem.build import DeviceSpec
 from symphony.problem.topology import Topology
@@ -42,34 +33,34 @@ from symphony.problem.workload import Kernel, Profile
 
 POLLUX_GPU = "t4"
 GPUS_PER_NODE = 4
-_GPU_COUNT = whole(1, limits.WORKERS_PER_GANG)
-_STEP_COLUMNS = {"local_batch": whole(1), "step_time_s": number(low=1e-6), "sync_time_s": number()}
+_GPU_COUNT = tables.whole(1, limits.WORKERS_PER_GANG)
+_STEP_COLUMNS = {"local_batch": tables.whole(1), "step_time_s": tables.number(low=1e-6), "sync_time_s": tables.number()}
 _PLACEMENTS: Mapping[str, CellParser] = {
-    "model": text,
-    "placement": whole(1),
-    "nodes": whole(1),
+    "model": tables.text,
+    "placement": tables.whole(1),
+    "nodes": tables.whole(1),
     "gpus": _GPU_COUNT,
     **_STEP_COLUMNS,
 }
-_SCALABILITY: Mapping[str, CellParser] = {"model": text, "nodes": whole(1), "gpus": _GPU_COUNT, **_STEP_COLUMNS}
+_SCALABILITY = {column: parse for column, parse in _PLACEMENTS.items() if column != "placement"}
 _EFFICIENCY: Mapping[str, CellParser] = {
-    "model": text,
-    "batch_size": whole(1),
-    "epoch": whole(),
-    "progress": number(),
-    "iteration": whole(1),
-    "metric": number(-1e9, 1e9),
-    "grad_sqr": number(0.0, math.inf),
-    "grad_var": number(0.0, math.inf),
+    "model": tables.text,
+    "batch_size": tables.whole(1),
+    "epoch": tables.whole(),
+    "progress": tables.number(),
+    "iteration": tables.whole(1),
+    "metric": tables.number(-1e9, 1e9),
+    "grad_sqr": tables.number(0.0, math.inf),
+    "grad_var": tables.number(0.0, math.inf),
 }
 _POLLUX_JOB_COLUMNS: Mapping[str, CellParser] = {
-    "load": text,
-    "workload": text,
-    "job": text,
-    "submit_s": number(),
-    "model": text,
+    "load": tables.text,
+    "workload": tables.text,
+    "job": tables.text,
+    "submit_s": tables.number(),
+    "model": tables.text,
     "num_gpus": _GPU_COUNT,
-    "batch_size": whole(1),
+    "batch_size": tables.whole(1),
 }
 _TABLES = "placements.csv, scalability.csv and statistical_efficiency.csv"
 
@@ -125,7 +116,7 @@ def read_jobs(
     for row in _efficiency(path, folder, collector).rows:
         key = (row["model"], row["batch_size"])
         last[key] = max(last.get(key, (-1, 0)), (row["epoch"], row["iteration"]))
-    all_lists = read_table(path, collector, _POLLUX_JOB_COLUMNS)
+    all_lists = tables.read_table(path, collector, _POLLUX_JOB_COLUMNS)
     table = all_lists.select("load", load).select("workload", workload)
     listed, kernels, spread = [], {}, set()
     for row in table.rows:
@@ -169,7 +160,7 @@ def cluster() -> Topology:
 
 def _measured(path: Path, folder: Path, name: str, collector: Collector, columns: Mapping[str, CellParser]) -> CsvTable:
     hint = f"write measured=PATH of the folder that holds {_TABLES}"
-    return read_table(companion(path, None, folder / name, hint=hint), collector, columns)
+    return tables.read_table(tables.companion(path, None, folder / name, hint=hint), collector, columns)
 
 
 def _placements(path: Path, folder: Path, collector: Collector) -> CsvTable:
@@ -210,5 +201,8 @@ def _between(measured: Mapping[int, StepTime], local: float) -> StepTime:
 
 
 POLLUX_FORMAT = Format(
-    "pollux-jobs", "Pollux: lists of training jobs with their arrivals", has_columns(*_POLLUX_JOB_COLUMNS), read_jobs
+    "pollux-jobs",
+    "Pollux: lists of training jobs with their arrivals",
+    tables.has_columns(*_POLLUX_JOB_COLUMNS),
+    read_jobs,
 )

@@ -8,36 +8,31 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from symphony.lowering.readers import tables
 from symphony.lowering.readers.gavel import shape_of
 from symphony.lowering.readers.job_lists import JobShape, ListedJob, checkpoint_cost, gpu_cluster, lower, rate_kernel
 from symphony.lowering.readers.reading import Collector, FileContents, Format
-from symphony.lowering.readers.tables import (
-    blank_or,
-    companion,
-    has_columns,
-    number,
-    one_of,
-    rate,
-    read_table,
-    text,
-    whole,
-)
 from symphony.problem import limits
 from symphony.problem.build import DeviceSpec
 from symphony.problem.workload import Kernel
 
-_GPU_COUNT = whole(1, limits.WORKERS_PER_GANG)
-_SHOCKWAVE_RATE_COLUMNS = {"model": text, "batch_size": blank_or(whole(1)), "num_gpus": _GPU_COUNT, "steps_per_s": rate}
-_SHOCKWAVE_JOB_COLUMNS = {
-    "job": text,
-    "model": text,
-    "batch_size": blank_or(whole(1)),
-    "total_steps": whole(1),
+_GPU_COUNT = tables.whole(1, limits.WORKERS_PER_GANG)
+_SHOCKWAVE_RATE_COLUMNS = {
+    "model": tables.text,
+    "batch_size": tables.blank_or(tables.whole(1)),
     "num_gpus": _GPU_COUNT,
-    "adaptation": one_of("accordion", "gns", "static"),
-    "priority_weight": number(),
-    "duration_s": number(),
-    "arrival_s": number(),
+    "steps_per_s": tables.rate,
+}
+_SHOCKWAVE_JOB_COLUMNS = {
+    "job": tables.text,
+    "model": tables.text,
+    "batch_size": tables.blank_or(tables.whole(1)),
+    "total_steps": tables.whole(1),
+    "num_gpus": _GPU_COUNT,
+    "adaptation": tables.one_of("accordion", "gns", "static"),
+    "priority_weight": tables.number(),
+    "duration_s": tables.number(),
+    "arrival_s": tables.number(),
 }
 
 
@@ -52,10 +47,10 @@ def read_jobs(
     """A job list: gangs of `num_gpus` workers for `total_steps` steps, at the rates of the testbed."""
     preemption = checkpoint_cost(checkpoint_s, restore_s)
     usual = path.absolute().parent.parent / "testbed32_isolated_throughput.csv"
-    rates_path = companion(path, rates, usual, hint="write rates=PATH of that file")
-    rate_table = read_table(rates_path, collector, _SHOCKWAVE_RATE_COLUMNS).unique(collector, shape_of)
+    rates_path = tables.companion(path, rates, usual, hint="write rates=PATH of that file")
+    rate_table = tables.read_table(rates_path, collector, _SHOCKWAVE_RATE_COLUMNS).unique(collector, shape_of)
     measured = {shape_of(row): row["steps_per_s"] for row in rate_table.rows}
-    table = read_table(path, collector, _SHOCKWAVE_JOB_COLUMNS)
+    table = tables.read_table(path, collector, _SHOCKWAVE_JOB_COLUMNS)
     kernels: dict[JobShape, Kernel | None] = {}
     listed, apart = [], 0
     for row in table.rows:
@@ -90,6 +85,6 @@ def read_jobs(
 SHOCKWAVE_FORMAT = Format(
     "shockwave-jobs",
     "Shockwave: lists of training jobs with their arrivals",
-    has_columns(*_SHOCKWAVE_JOB_COLUMNS),
+    tables.has_columns(*_SHOCKWAVE_JOB_COLUMNS),
     read_jobs,
 )

@@ -1,7 +1,6 @@
 """StarPU's performance models: a sampling folder, with kernel times in codelets/45 and PCIe measurements in bus.
 
 For one machine of the folder, measured kernel times become profiles, and the bandwidth and latency matrices a topology.
-`cholesky_on` makes the tiled Cholesky factorisation that StarPU's own simulations run.
 
 The topology of a machine, so that a run compares with StarPU's:
 
@@ -18,19 +17,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, harmonic_mean
 from xml.etree import ElementTree
 
-from symphony.lowering.factorisations import cholesky_calls, tasks_and_edges
 from symphony.lowering.readers.parsing import DOWNLOAD_HINT, BadRecord, number_from, record, whole_from
 from symphony.lowering.readers.reading import Collector, FileContents, Format, read_text
-from symphony.lowering.readers.tables import any_text, option_value, read_table, whole
-from symphony.lowering.templates import Templates, check_size
-from symphony.problem.errors import DataError, WorkloadError
+from symphony.lowering.readers.tables import option_value, whole
+from symphony.problem.errors import DataError
 from symphony.problem.topology import (
     DEFAULT_LATENCY_S,
     MACHINE,
@@ -42,14 +38,11 @@ from symphony.problem.topology import (
     Resource,
     Topology,
 )
-from symphony.problem.workload import Kernel, Profile, TaskGraph
+from symphony.problem.workload import Kernel, Profile
 
 MODEL_VERSION = "45"  # of the performance models
 CPU_CORE_KIND = "core"  # the device kind of a CPU core
-FLOAT_BYTES = 4  # bytes: StarPU's chol_model_* kernels work on floats
 MIN_SWITCH_SPEEDUP = 1.1  # a pair of GPUs this much faster than the slowest pair is behind one switch
-# kernel of the factorisation -> operands of its codelet, in tiles; StarPU identifies sizes by the bytes of all operands
-_CHOLESKY = {"potrf": 1, "trsm": 2, "syrk": 2, "gemm": 3}
 _TYPES = {"0": "cpu", "1": "cuda", "2": "opencl"}
 
 
@@ -65,7 +58,6 @@ class Measured:
     mean_s: float
     std_s: float
     samples: int
-    flag: str = ""  # why it is not a measurement of its own: "half_of_gemm", "copied_across_devices", …
 
     @property
     def kernel(self) -> str:
@@ -84,50 +76,15 @@ def read(path: Path, collector: Collector, *, machine: str = "", cores: int | st
     topology, about = _topology(folder, name, cores)
     kinds = {kind.name for kind in topology.kinds}
     kernels = _kernels(rows, kinds)
-    flags = Counter(row.flag for row in rows if row.flag)
     elsewhere = sum(row.device not in kinds for row in rows)
     notes = [
         f"{name} has {len(rows):,} rows; a kernel is a codelet on one size of data, with the mean time of its row.",
+        "In StarPU's own samples, chol_model_syrk is half of chol_model_gemm, not a measurement of its own.",
         *about,
     ]
-    if flags:
-        listed = ", ".join(f"{count} {flag}" for flag, count in flags.items())
-        notes.append(
-            f"{sum(flags.values())} rows are not measurements of their own ({listed}); they are kept as profiles."
-        )
-    else:
-        notes.append("Whether rows are copies of others is not known: there is no kernel_times.csv that marks them.")
     if elsewhere:
         notes.append(f"{elsewhere} rows are of devices that the machine does not have; they are in the table only.")
     return FileContents(kernels=kernels, topology=topology, tables={"rows": tuple(rows)}, notes=tuple(notes))
-
-
-def cholesky_on(contents: FileContents, tiles: int, tile: int = 960) -> Templates:
-    """Tiled Cholesky of `tiles` by `tiles` tiles of `tile` by `tile` floats, with the times of the machine's model.
-
-    The times are those of chol_model_potrf, _trsm, _syrk and _gemm on operands with the bytes of 1, 2, 2 and 3 tiles,
-    as in StarPU's example. On every machine, syrk is half of gemm; StarPU uses it so. The matrix starts on the home
-    machine, in main memory.
-    """
-    check_size(1, tiles * (tiles + 1) * (tiles + 2) // 6, where=f"cholesky:{tiles}")
-    tile_bytes = float(FLOAT_BYTES * tile * tile)
-    rows: tuple[Measured, ...] = contents.tables["rows"]
-    by_name = {kernel.name: kernel for kernel in contents.kernels}
-    kernels = {}
-    for name, operands in _CHOLESKY.items():
-        codelet = f"chol_model_{name}"
-        row = next((row for row in rows if (row.codelet, row.data_bytes) == (codelet, operands * tile_bytes)), None)
-        if row is None or row.kernel not in by_name:
-            measured = {row.data_bytes for row in rows if row.codelet == "chol_model_potrf"}
-            sides = sorted({math.isqrt(int(size // FLOAT_BYTES)) for size in measured})
-            raise WorkloadError(
-                f"{contents.source} has no time of {codelet} for tiles of {tile} by {tile} floats",
-                hint=f"use a tile of {' or '.join(map(str, sides)) or 'another machine'}",
-            )
-        kernels[name] = replace(by_name[row.kernel], name=name)
-    tasks, edges = tasks_and_edges(cholesky_calls(tiles), 1.0, tile_bytes)
-    used = dict.fromkeys(task.kernel for task in tasks)
-    return tuple(kernels[name] for name in used), (TaskGraph(f"cholesky:{tiles}", tasks, edges),)
 
 
 def _kernels(rows: Iterable[Measured], kinds: set[str]) -> tuple[Kernel, ...]:
@@ -145,26 +102,11 @@ def _kernels(rows: Iterable[Measured], kinds: set[str]) -> tuple[Kernel, ...]:
 
 
 def _rows(folder: Path, machine: str, collector: Collector) -> list[Measured]:
-    """Every row of every model of a machine, with the flags of kernel_times.csv if there is one."""
-    flags = _flags(folder / "kernel_times.csv", machine, collector)
     rows: list[Measured] = []
     for file in sorted((folder / "codelets" / MODEL_VERSION).glob(f"*.{machine}")):
         with record(collector, str(file)):
             rows += _model(file, collector)
-    return [replace(row, flag=flags.get((row.codelet, row.device, row.footprint), "")) for row in rows]
-
-
-def _flags(file: Path, machine: str, collector: Collector) -> dict[tuple[str, str, str], str]:
-    """(codelet, device, footprint) -> why the row is not a measurement of its own; other rows are absent."""
-    if not file.is_file():
-        return {}
-    columns = dict.fromkeys(("machine", "codelet", "arch", "footprint", "flag"), any_text)
-    flags = {}
-    for row in read_table(file, collector, columns).rows:
-        arch = row["arch"].partition("_")[0]
-        if row["machine"] == machine and row["flag"]:
-            flags[row["codelet"], CPU_CORE_KIND if arch == "cpu0" else arch, row["footprint"]] = row["flag"]
-    return flags
+    return rows
 
 
 class _Lines:
