@@ -6,16 +6,16 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-LONGEST_TEXT = 64 << 10  # characters of a text of several lines, such as a traceback
-# Lone surrogates, which UTF-8 cannot encode; control characters but newline and tab, which terminals obey; line and
-# paragraph separators; and what changes the direction of writing, by which a text can pose as another.
+LONGEST_TEXT = 64 << 10  # characters of a multi-line text, such as a traceback
+# Lone surrogates, which UTF-8 cannot encode; control characters except newline and tab, which terminals execute; line
+# and paragraph separators; and characters that change the direction of writing, which can disguise a text.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def readable(text: str, longest: int | None = None) -> str:
     """`text` with unsafe characters as backslash escapes, and at most `longest` characters (40 or more).
 
-    A text that is cut ends in "… (N more characters)". Applying it twice changes nothing.
+    A text that is cut ends in "… (N more characters)". Idempotent.
     """
     if _UNSAFE.search(text) is not None:
         text = _UNSAFE.sub(_escaped, text)
@@ -25,8 +25,8 @@ def readable(text: str, longest: int | None = None) -> str:
     return f"{text[:kept]}… ({len(text) - kept} more characters)"
 
 
-def _escaped(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 

@@ -114,7 +114,7 @@ DAMAGES: list[tuple[Damage, str, str, tuple[int, int, int]]] = [
     (lambda d: d["graphs"][1]["tasks"][0].update(size=10**400), "graphs[1].tasks[0].size", "too large", (1, 1, 2)),
     (lambda d: d["graphs"][1]["tasks"][0].update(size=1e300), "graphs[1]", "time on 'cpu'", (1, 1, 2)),
     (lambda d: d["graphs"][1]["tasks"][0].update(kernel="l"), "graphs[1].tasks[0].kernel", "no kernel 'l'", (1, 1, 2)),
-    (lambda d: d["graphs"][1]["edges"][0].update(target="z"), "graphs[1]", "'z', which is no task", (1, 1, 2)),
+    (lambda d: d["graphs"][1]["edges"][0].update(target="z"), "graphs[1]", "'z', which is not a task", (1, 1, 2)),
     (lambda d: d["kernels"].append(d["kernels"][0]), "kernels[1].name", "defined twice", (1, 2, 3)),
     (lambda d: d["kernels"].append({"name": "m", "implementations": {}}), "kernels[1]", "no implementation", (1, 2, 3)),
     (
