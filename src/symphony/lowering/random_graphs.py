@@ -102,7 +102,7 @@ def random_graphs(
     on their best devices. `heterogeneity`: standard deviation of the logarithm of a kernel's times across device kinds.
     """
     check_size(graphs, tasks, where=shape)
-    pool = _pool(rng, topology, kernels, heterogeneity)
+    pool = random_kernels(rng, topology, kernels, heterogeneity)
     best_s = {kernel.name: _best_seconds(topology, kernel) for kernel in pool}
     bandwidth = _typical_bandwidth(rng, topology)
     made = []
@@ -127,8 +127,10 @@ def _around(rng: np.random.Generator, median: float, count: int) -> np.ndarray:
     return median * rng.lognormal(0.0, _LOG_SPREAD, count)
 
 
-def _pool(rng: np.random.Generator, topology: Topology, count: int, heterogeneity: float) -> tuple[Kernel, ...]:
-    """Random kernels, each implemented for most device types that are present, and every kind of those types."""
+def random_kernels(
+    rng: np.random.Generator, topology: Topology, count: int, heterogeneity: float
+) -> tuple[Kernel, ...]:
+    """Kernels, each implemented for most device types that are present, and every kind of those types."""
     present = [topology.kind_of[kind] for kind, number in topology.kind_counts.items() if number]
     rows = _rows(topology)
     types = list(dict.fromkeys(kind.type for kind in present))

@@ -14,7 +14,7 @@ import numpy as np
 
 from symphony.lowering.arrivals import PROCESSES, Times
 from symphony.lowering.capacity import jobs_per_second
-from symphony.lowering.random_graphs import random_graphs
+from symphony.lowering.random_graphs import random_kernels
 from symphony.lowering.readers.reading import FileContents, SkippedRecord
 from symphony.problem.errors import InfeasibleError, WorkloadError
 from symphony.problem.runnable import check_graphs
@@ -249,17 +249,7 @@ def _factors(
     core = DeviceKind("the CPU that was measured", "any", cores)
     bare = [core, *(DeviceKind(kind.name, "any", kind.slots) for kind in kinds)]
     devices = tuple(Device(f"d{i}", kind.name, "m", "r", "s", "w", ()) for i, kind in enumerate(bare))
-    drawn, _ = random_graphs(
-        rng,
-        Topology("bare", tuple(bare), (), devices),
-        shape="layered",
-        graphs=1,
-        tasks=1,
-        degree=1,
-        ccr=0.0,
-        heterogeneity=heterogeneity,
-        kernels=count,
-    )
+    drawn = random_kernels(rng, Topology("bare", tuple(bare), (), devices), count, heterogeneity)
     times = [{kind: profile.per_work_s for kind, profile in kernel.implementations.items()} for kernel in drawn]
     return [{kind.name: time[kind.name] / time[core.name] for kind in kinds} for time in times]
 

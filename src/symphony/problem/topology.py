@@ -178,9 +178,7 @@ def _check(t: Topology) -> None:
         where = f"{t.name}: resource {resource.name!r}"
         if resource.kind not in RESOURCE_KINDS:
             raise TopologyError(
-                f"unknown resource kind {resource.kind!r}",
-                where=where,
-                hint=f"use one of {', '.join(RESOURCE_KINDS)}",
+                f"unknown resource kind {resource.kind!r}", where=where, hint=f"use one of {', '.join(RESOURCE_KINDS)}"
             )
         if not units.is_number(resource.capacity) or not 0 < resource.capacity < math.inf:
             raise TopologyError(
@@ -190,9 +188,7 @@ def _check(t: Topology) -> None:
         where = f"{t.name}: device {device.name!r}"
         if device.kind not in kinds:
             raise TopologyError(
-                f"unknown device kind {device.kind!r}",
-                where=where,
-                hint=f"define it, or use one of {sorted(kinds)}",
+                f"unknown device kind {device.kind!r}", where=where, hint=f"define it, or use one of {sorted(kinds)}"
             )
         limits.check("route length", len(device.route), limits.ROUTE, where=where)
         for hop in device.route:
@@ -208,7 +204,5 @@ def _check(t: Topology) -> None:
             raise TopologyError(f"its home {device.home!r} is not a device", where=where, hint="name a device, or none")
     if len(t.latency_s) != len(SPANS) or not all(units.is_number(latency, 0, 1e3) for latency in t.latency_s):
         raise TopologyError(
-            f"latency_s is {t.latency_s}",
-            where=t.name,
-            hint=f"give {len(SPANS)} seconds, one for each of {SPANS}",
+            f"latency_s is {t.latency_s}", where=t.name, hint=f"give {len(SPANS)} seconds, one for each of {SPANS}"
         )

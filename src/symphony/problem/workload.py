@@ -8,6 +8,7 @@ that exchange data after every unit of work (an iteration). Both are one type, a
 
 from __future__ import annotations
 
+import heapq
 import math
 import sys
 from collections.abc import Iterable, Mapping
@@ -73,9 +74,7 @@ class Kernel:
             for kind, amount in [*profile.demand.items(), *profile.demand_per_work.items()]:
                 if kind not in RESOURCE_KINDS:
                     raise WorkloadError(
-                        f"unknown resource kind {kind!r}",
-                        where=at,
-                        hint=f"use one of {', '.join(RESOURCE_KINDS)}",
+                        f"unknown resource kind {kind!r}", where=at, hint=f"use one of {', '.join(RESOURCE_KINDS)}"
                     )
                 _check_number(at, f"demand of {kind}", amount)
 
@@ -191,8 +190,6 @@ class Workload:
 
 def topological_order(count: int, edges: Iterable[tuple[int, int]]) -> tuple[int, ...]:
     """Indices 0 … count-1, sources before targets, the lowest index first; shorter than `count` if there is a cycle."""
-    import heapq
-
     children: list[list[int]] = [[] for _ in range(count)]
     waiting = [0] * count
     for source, target in edges:
@@ -249,18 +246,14 @@ def _check_graph(g: TaskGraph) -> None:
         _check_number(at, "restore_s", gang.restore_s, limits.SECONDS)
         if not units.is_number(gang.checkpoint_units) or gang.checkpoint_units == 0:
             raise WorkloadError(
-                f"checkpoint_units is {gang.checkpoint_units!r}",
-                where=at,
-                hint="write a number above 0, or infinity",
+                f"checkpoint_units is {gang.checkpoint_units!r}", where=at, hint="write a number above 0, or infinity"
             )
         for name in gang.tasks:
             if name not in tasks:
                 raise WorkloadError(f"it names {name!r}, which is not a task", where=at, hint="add the task")
             if name in member:
                 raise WorkloadError(
-                    f"task {name!r} is in gang {member[name]!r} too",
-                    where=at,
-                    hint="a task is in one gang only",
+                    f"task {name!r} is in gang {member[name]!r} too", where=at, hint="a task is in one gang only"
                 )
             member[name] = gang.name
         first = tasks[gang.tasks[0]]
