@@ -104,10 +104,10 @@ def test_where_it_leaves_the_heuristic_it_says_what_moved_it(told) -> None:
     assert moved  # otherwise this shows nothing
     for explanation in moved:
         assert set(explanation.moved) == {
-            "the load of others",
-            "how sure that is",
-            "the task graph",
-            "what happened before",
+            "load by others",
+            "uncertainty of that load",
+            "task graph",
+            "earlier decisions",
         }
         assert any(abs(share) > 1e-4 for share in explanation.moved.values())
         best = max(x.estimate.heuristic for x in explanation.candidates if x.estimate)

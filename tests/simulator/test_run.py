@@ -247,7 +247,7 @@ def test_names_seeds_and_counts_of_a_record(batch: list[RunRecord]) -> None:
 
 
 def test_nothing_to_run_is_said() -> None:
-    with pytest.raises(InputError, match="there is no scenario"):
+    with pytest.raises(InputError, match="no scenario is given"):
         simulate([], Fifo())
 
 

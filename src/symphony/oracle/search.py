@@ -59,7 +59,7 @@ def _run(s: ScenarioArrays, scripts: Script, contention: ContentionModel, most: 
     def move(state: _State, script: Script) -> _State:
         carry, log = step(state.carry, s, script, contention, record=True)
         assert log is not None
-        now = log.before[0] + log.before[1]
+        now = log.before.total
         (job, gang, *_), (left_job, left_gang, _) = log.started, log.left
         return _State(
             carry,
