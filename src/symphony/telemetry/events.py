@@ -8,18 +8,17 @@ its own.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from functools import cached_property
-from types import ModuleType
 from typing import NoReturn
 
-import jax.numpy as jnp
+import numpy as np
 
 from symphony.problem.errors import InputError
 from symphony.telemetry import evaluating
-from symphony.telemetry.compiling import Compiled, compile_expressions
+from symphony.telemetry.evaluating import Compiled, compile_expressions
 from symphony.telemetry.expressions import Expression, key, parse
 from symphony.telemetry.machine import Platform
 
@@ -170,11 +169,6 @@ class Catalogue:
     def __repr__(self) -> str:
         return f"<Catalogue {self.name}: {len(self.events)} events, {len(self.metrics)} metrics>"
 
-    @property
-    def architecture(self) -> str:
-        """The name's first part: x86, arm64, powerpc, …"""
-        return self.name.partition("/")[0]
-
     @cached_property
     def _events(self) -> dict[str, list[Event]]:
         found: dict[str, list[Event]] = {}
@@ -232,64 +226,32 @@ class Catalogue:
         """The metrics by key of their names, as expressions that refer to one another, for those of a unit."""
         return _Definitions(self, unit)
 
-    def needed(
-        self,
-        metrics: Iterable[str],
-        *,
-        platform: Platform | None = None,
-        exists: Callable[[str], bool] | None = None,
-        unit: str = "",
-    ) -> tuple[str, ...]:
-        """Keys of the events that must be counted for some metrics, those of the kernel included.
-
-        `exists` answers `has_event`; by default what is listed exists.
-        """
+    def needed(self, metrics: Iterable[str], *, platform: Platform | None = None) -> tuple[str, ...]:
+        """Keys of the events that must be counted for some metrics, including those that the kernel counts."""
         return evaluating.needed(
-            [self._wanted(name, unit).tree for name in metrics],
-            definitions=self.definitions(unit),
+            [self._wanted(name, "").tree for name in metrics],
+            definitions=self.definitions(),
             platform=platform,
-            exists=exists or (lambda name: self.resolve(name) is not None),
+            exists=lambda name: self.resolve(name) is not None,
         )
 
-    def evaluate(
-        self,
-        metric: str,
-        counts: Mapping[str, float],
-        *,
-        platform: Platform | None = None,
-        sources: Mapping[str, float] | None = None,
-        unit: str = "",
-    ) -> float:
-        """The value of a metric, scaled, given counts of events; NaN if some that it needs is missing."""
-        found = self._wanted(metric, unit)
-        value = evaluating.evaluate(
-            found.tree, counts, definitions=self.definitions(unit), platform=platform, sources=sources
-        )
-        return value * found.scale
+    def evaluate(self, metric: str, counts: Mapping[str, float], *, platform: Platform | None = None) -> float:
+        """The scaled value of a metric, given counts of events; NaN if a count that it needs is missing."""
+        compiled = self.compile([metric], platform=platform, inputs=tuple(counts))
+        return float(compiled(np.array(list(counts.values()), float))[0])
 
     def compile(
-        self,
-        metrics: Iterable[str],
-        *,
-        platform: Platform | None = None,
-        sources: Mapping[str, float] | None = None,
-        inputs: tuple[str, ...] | None = None,
-        unit: str = "",
-        xp: ModuleType = jnp,
+        self, metrics: Iterable[str], *, platform: Platform | None = None, inputs: tuple[str, ...] | None = None
     ) -> Compiled:
-        """Some metrics, scaled, as one function of counts, of JAX or (`xp=numpy`) NumPy."""
-        wanted = {name: self._wanted(name, unit) for name in metrics}
-        if inputs is None:
-            inputs = self.needed(wanted, platform=platform, unit=unit)
-        raw = compile_expressions(
-            {name: metric.tree for name, metric in wanted.items()},
-            definitions=self.definitions(unit),
+        """Scaled metrics as one NumPy function of counts, whose last axis are the events `inputs`."""
+        chosen = {name: self._wanted(name, "") for name in metrics}
+        return compile_expressions(
+            {name: metric.tree for name, metric in chosen.items()},
+            definitions=self.definitions(),
             platform=platform,
-            sources=sources,
-            inputs=inputs,
-            xp=xp,
+            inputs=self.needed(chosen, platform=platform) if inputs is None else inputs,
+            scales={name: metric.scale for name, metric in chosen.items()},
         )
-        return raw.scaled([metric.scale for metric in wanted.values()])
 
     def _wanted(self, name: str, unit: str) -> Metric:
         """The metric of a unit if it has one of that name, else that of any."""

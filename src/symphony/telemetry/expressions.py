@@ -90,14 +90,12 @@ Expression = Number | Name | Constant | NameQuery | Negative | Binary | Conditio
 PRECEDENCE = {"|": 1, "^": 2, "&": 3, "<": 4, ">": 4, "+": 5, "-": 5, "*": 6, "/": 6, "%": 6}
 BINARY_FUNCTIONS = ("min", "max", "d_ratio")
 QUERIES = ("source_count", "has_event", "strcmp_cpuid_str")
-_UNARY = 7  # binds tighter than any operator
 _KEYWORDS = frozenset({*BINARY_FUNCTIONS, *QUERIES, "if", "else", "NaN"})
 
 _NUMBER_TOKEN = re.compile(r"(?:[0-9]+\.?[0-9]*|[0-9]*\.?[0-9]+)(?:e-?[0-9]+)?")
 _SYMBOL = re.compile(r"(?:\\[-,=]|[0-9a-zA-Z_.:@?])+")
 _CONSTANT = re.compile(r"#[0-9a-zA-Z_.\-]+")
 _ESCAPED = re.compile(r"\\(.)")
-_TO_ESCAPE = re.compile(r"[-,=]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,11 +231,6 @@ def parse(text: str) -> Expression:
     return tree
 
 
-def unparse(tree: Expression) -> str:
-    """An expression as text: `parse` makes the same tree of it."""
-    return _text(tree, -1)
-
-
 def children(tree: Expression) -> tuple[Expression, ...]:
     """The parts that an expression is made of."""
     match tree:
@@ -270,11 +263,6 @@ def names(tree: Expression) -> tuple[str, ...]:
     return tuple(found)
 
 
-def with_parameter(text: str, value: int) -> str:
-    """The expression with a number in place of `?`: the chip or core of POWER's nest metrics."""
-    return text.replace("?", str(value))
-
-
 def key(name: str) -> str:
     """The form in which names are compared: lower case, `/` for `@`."""
     return name.lower().replace("@", "/")
@@ -284,44 +272,8 @@ def _unescaped(text: str) -> str:
     return _ESCAPED.sub(r"\1", text)
 
 
-def _escaped(text: str) -> str:
-    return _TO_ESCAPE.sub(lambda found: "\\" + found[0], text)
-
-
 def _depth(tree: Expression) -> int:
     level, deepest = [tree], 0
     while level:
         level, deepest = [child for part in level for child in children(part)], deepest + 1
     return deepest
-
-
-def _number(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    return f"{value:.0f}" if value == int(value) and value < 1e16 else repr(value).replace("e+", "e")
-
-
-def _text(tree: Expression, above: int) -> str:
-    """An expression with brackets around it if it binds no tighter than what is around it (`above`)."""
-    match tree:
-        case Number(value):
-            return _number(value)
-        case Name(text):
-            return _escaped(text)
-        case Constant(name):
-            return name
-        case NameQuery(function, name):
-            return f"{function}({_escaped(name)})"
-        case Negative(of):
-            return f"-{_text(of, _UNARY)}"
-        case Binary(function, left, right) if function in BINARY_FUNCTIONS:
-            # A choice inside a call gets brackets, without which perf cannot read it.
-            return f"{function}({_text(left, 0)}, {_text(right, 0)})"
-        case Binary(operator, left, right):
-            rank = PRECEDENCE[operator]
-            text = f"{_text(left, rank - 1)} {operator} {_text(right, rank)}"
-            return f"({text})" if rank <= above else text
-        case Conditional(then, condition, otherwise):
-            text = f"{_text(then, 0)} if {_text(condition, 0)} else {_text(otherwise, -1)}"
-            return text if above < 0 else f"({text})"
-    raise TypeError(tree)  # unreachable

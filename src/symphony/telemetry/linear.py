@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass, field
 
 from symphony.telemetry import evaluating
-from symphony.telemetry.expressions import Binary, Expression, Number
+from symphony.telemetry.expressions import Expression
 from symphony.telemetry.machine import Platform
 
 CONSTANT_TERM = ""  # the name under which a constant stands in a sum
@@ -139,7 +139,7 @@ class LinearArithmetic:
         """An operator, as far as the result is linear."""
         a, b = left.number, right.number
         if a is not None and b is not None:
-            return self.number(evaluating.evaluate(Binary(operator, Number(a), Number(b)), {}))
+            return self.number(evaluating.constant(operator, a, b))
         match operator:
             case "+":
                 return add(left, right)

@@ -6,10 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-import numpy as np
-
 from symphony.telemetry import catalogue, identities, machine, naming
-from symphony.telemetry.compiling import Compiled
+from symphony.telemetry.evaluating import Compiled
 from symphony.telemetry.events import Catalogue
 from symphony.telemetry.gate import Verdict
 from symphony.telemetry.identities import Identity
@@ -103,4 +101,4 @@ class Reader:
     def compiled(self, metrics: tuple[str, ...], inputs: tuple[str, ...]) -> Compiled:
         """Metrics as a function of counts."""
         model = self.model
-        return model.catalogue.compile(metrics, platform=model.platform, inputs=inputs, xp=np)
+        return model.catalogue.compile(metrics, platform=model.platform, inputs=inputs)

@@ -16,40 +16,27 @@ The rules, and what an identity's `source` says:
     residual         a metric that is a difference, and would mean nothing if it were negative
     percentage       a metric in per cent is at most 100
     bound            a mask that includes another; cycles with at least n of something, n times
-    topology         traffic of links behind a shared one
     curated: …       a line of that file
 """
 
 from __future__ import annotations
 
-from symphony.telemetry.identities.curated_file import ROW, curated, read_curated
+from symphony.telemetry.identities.curated_file import curated, read_curated
 from symphony.telemetry.identities.relations import (
-    LEAST_TOLERANCE,
-    STRUCTURAL,
     Identity,
-    Mined,
     Relation,
-    Skipped,
     identity,
     independent,
 )
-from symphony.telemetry.identities.rows import from_topology
-from symphony.telemetry.identities.rules import everything, mine, mining
+from symphony.telemetry.identities.rules import everything, mine
 
 __all__ = [
-    "LEAST_TOLERANCE",
-    "ROW",
-    "STRUCTURAL",
     "Identity",
-    "Mined",
     "Relation",
-    "Skipped",
     "curated",
     "everything",
-    "from_topology",
     "identity",
     "independent",
     "mine",
-    "mining",
     "read_curated",
 ]

@@ -18,24 +18,19 @@ from symphony.telemetry.expressions import key, names, parse
 from symphony.telemetry.identities.relations import Identity, Relation, identity
 from symphony.telemetry.machine import Platform
 
-ROW = "bytes:"  # "bytes:memory" is what crosses the memory row of the place that is measured
-
 
 def curated(catalogue: Catalogue, events: Sequence[str] | None = None) -> tuple[Identity, ...]:
     """The lines of `curated/*.toml` that are about some events (default: all that the catalogue knows)."""
     if events is None:
         used = {key(name) for metric in catalogue.metrics for name in names(metric.tree)}
         inside = {key(event.name) for event in catalogue.events} | used
-        rows = True
     else:
-        inside, rows = {key(name) for name in events}, False
-    found = []
-    for line in _lines():
-        if re.fullmatch(line.catalogues, catalogue.name) and all(
-            event in inside or (rows and event.startswith(ROW)) for event in line.identity.events
-        ):
-            found.append(line.identity)
-    return tuple(found)
+        inside = {key(name) for name in events}
+    return tuple(
+        line.identity
+        for line in _lines()
+        if re.fullmatch(line.catalogues, catalogue.name) and inside.issuperset(line.identity.events)
+    )
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,8 @@ from itertools import combinations, pairwise, product
 
 from symphony.telemetry.events import Catalogue, Event
 from symphony.telemetry.expressions import key
-from symphony.telemetry.identities.cache import cached
 from symphony.telemetry.identities.names import is_total, only_fixed, words
-from symphony.telemetry.identities.relations import Identity, made
+from symphony.telemetry.identities.relations import Identity, cached, made
 
 _FULL = 0xFFFF  # a nibble as a set of 16 values: all of them
 _FREE_RUNNING = 0xFF  # the code of counters that nobody programs: their masks are but their numbers

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from symphony.telemetry.events import Catalogue
 
 Relation = Literal["=", ">="]
 LEAST_TOLERANCE = 1e-4  # of any identity: counters are not read at one instant
-STRUCTURAL = frozenset({"alias", "umask union", "topology"})  # follow from how counters are wired, not from names
+STRUCTURAL = frozenset({"alias", "umask union"})  # follow from how counters are wired, not from names
 
 
 @dataclass(frozen=True)
@@ -37,28 +40,6 @@ class Identity:
         """The tolerance, never zero."""
         return max(self.tolerance, LEAST_TOLERANCE)
 
-    def residual(self, counts: Mapping[str, float]) -> float:
-        """What the sum is for some counts, relative to half of all that enters it; 0 where nothing was counted."""
-        parts = [coefficient * counts[event] for event, coefficient in self.terms]
-        size = sum(map(abs, parts)) / 2
-        return sum(parts) / size if size else 0.0
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """A relation that a rule pointed at and that is not one between counts."""
-
-    what: str
-    why: str
-
-
-@dataclass(frozen=True)
-class Mined:
-    """What the rules found."""
-
-    identities: tuple[Identity, ...]
-    skipped: tuple[Skipped, ...] = ()
-
 
 _TOLERANCES = {
     "alias": 1e-3,
@@ -71,8 +52,19 @@ _TOLERANCES = {
     "residual": 2e-2,
     "percentage": 2e-2,
     "bound": 1e-2,
-    "topology": 1e-2,
 }
+
+_cached: dict[tuple[int, object], Any] = {}
+
+
+def cached(catalogue: Catalogue, what: object, compute: Callable[[], Any]) -> Any:
+    """The result of `compute` for a whole catalogue, computed once and kept as long as the catalogue exists."""
+    at = (id(catalogue), what)
+    if at not in _cached:
+        _cached[at] = compute()
+        weakref.finalize(catalogue, _cached.pop, at, None)
+    return _cached[at]
+
 
 # --- Making one --------------------------------------------------------------------------------------------
 

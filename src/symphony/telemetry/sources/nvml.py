@@ -14,8 +14,6 @@ Events, all of them amounts over the window (amount / duration is the mean):
 - `nvml.pcie_transmit_bytes`, `nvml.pcie_receive_bytes`: the same from counters of 32 bits. How often they wrapped in a
   window follows from the ones above; without those, from how fast the link can be, or it is not known.
 - `nvml.memory_used_byte_s`, `nvml.energy_mj`, `nvml.sm_cycles`, `nvml.memory_cycles`.
-
-`python -m symphony.telemetry.sources.nvml` prints three samples while JAX multiplies matrices.
 """
 
 from __future__ import annotations
@@ -242,55 +240,3 @@ def _load() -> Any:
     with needs_extra("nvidia", "reading NVIDIA's GPUs", DataError):
         import pynvml
     return pynvml
-
-
-def main() -> None:
-    """Print three samples of the GPUs while JAX multiplies matrices."""
-    from threading import Event, Thread
-
-    stop = Event()
-    work = Thread(target=_multiply, args=(stop,), daemon=True)
-    work.start()
-    time.sleep(5.0)  # until it is compiled
-    source = NvmlSource(interval_s=0.5, windows=3)
-    try:
-        for sample in source.samples():
-            print(f"{sample.where}  {sample.start_s:.2f} s + {sample.duration_s:.2f} s")
-            for column, count in zip(sample.columns, sample.count, strict=True):
-                print(f"  {column.event:28} {_shown(column.event, count / sample.duration_s)}")
-    finally:
-        stop.set()
-        work.join(timeout=30)
-    for problem in source.problems:
-        print(problem)
-
-
-def _multiply(stop: Any) -> None:
-    import jax
-    import jax.numpy as jnp
-
-    matrix = jnp.ones((4096, 4096), jnp.bfloat16)
-    multiply = jax.jit(lambda x: (x @ matrix) / 4096)
-    product = matrix
-    while not stop.is_set():
-        for _ in range(16):
-            product = multiply(product)
-        product.block_until_ready()
-
-
-def _shown(event: str, rate: float) -> str:
-    """A rate, in the unit that people use for it."""
-    for end, scale, unit in (
-        ("byte_s", 1e-9, "GB"),
-        ("bytes", 1e-9, "GB/s"),
-        ("_us", 1e-4, "%"),
-        ("_mj", 1e-3, "W"),
-        ("cycles", 1e-6, "MHz"),
-    ):
-        if event.endswith(end):
-            return f"{rate * scale:10.2f} {unit}"
-    return f"{rate:10.2f} /s"
-
-
-if __name__ == "__main__":
-    main()
