@@ -10,7 +10,7 @@ from symphony.problem.errors import InputError
 from symphony.telemetry import architectural, event_selection, gate
 from symphony.telemetry.event_selection import core_device, default_selection, expand, lay_out, select_events, split
 from symphony.telemetry.events import Catalogue, Event, Metric, Pmu
-from symphony.telemetry.kinds import kind
+from symphony.telemetry.naming import kind
 from symphony.telemetry.reading import Model
 from tests.telemetry.demo import DEMO, PARTS, SHARES, recording
 

@@ -23,10 +23,9 @@ from symphony.problem.errors import InputError, SymphonyError
 from symphony.telemetry import architectural, event_selection, machine, reading, verdicts
 from symphony.telemetry.event_selection import CounterLayout, EventSelection
 from symphony.telemetry.expressions import key
-from symphony.telemetry.kinds import kind
-from symphony.telemetry.naming import CommonScope, bare
+from symphony.telemetry.naming import CommonScope, bare, kind
 from symphony.telemetry.reading import Model, Reader
-from symphony.telemetry.sample_feed import CommandLead, IdleLead, Lead, RenamedSource, SampleFeed
+from symphony.telemetry.sample_feed import CommandLead, IdleLead, Lead, SampleFeed
 from symphony.telemetry.samples import CounterSource, Sample
 from symphony.telemetry.sources import KernelSource, NvmlSource, PerfSource, Replay, read_perf
 from symphony.telemetry.stat import StatRun
@@ -376,7 +375,7 @@ def _feed(
                 leads.append(PerfSource(groups, command=target.command, interval_ms=step_ms, **where))  # type: ignore[arg-type]
     feed = SampleFeed([*leads, CommandLead(target.command) if target.command else IdleLead()], note=lines.note)
     pid = target.pids[0] if target.pids else None
-    kernel = RenamedSource(KernelSource(interval_s=step_ms / 1e3, pid=pid, sleep=feed.pause), MACHINE_PLACE)
+    kernel = KernelSource(interval_s=step_ms / 1e3, pid=pid, sleep=feed.pause, where=MACHINE_PLACE)
     gpus = [gpu for gpu in (_gpus(feed, step_ms, lines if chosen.of("gpu") else None),) if gpu]
     feed.others = [
         *([kernel] if without or chosen.of("kernel") else []),

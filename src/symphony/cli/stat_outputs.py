@@ -10,7 +10,7 @@ from symphony.cli import prometheus
 from symphony.cli.stat_lines import Lines
 from symphony.telemetry import verdicts
 from symphony.telemetry.event_selection import EventSelection
-from symphony.telemetry.kinds import Kind
+from symphony.telemetry.naming import Kind
 from symphony.telemetry.reading import Model, Reader
 from symphony.telemetry.spans import Span, StatRow
 from symphony.telemetry.stat import StatRun

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ MIN_SPREAD_WINDOWS, MAX_DOUBT = (
     6,
     10.0,
 )  # windows from which a spread can be estimated, and the most that it widens intervals
+Readings = TypeVar("Readings", Sample, Recording)
 
 
 class Columns:
@@ -34,20 +35,21 @@ class Columns:
         self.nodes = _nodes(reader, [columns[at] for at in self.modelled])
         self._clocks = np.array([bare(column.event).lower() in CLOCKS for column in columns], dtype=bool)
 
-    def of_pmu(self, sample: Sample) -> Sample:
-        """What a sample has of the PMU, by keys, in plain counts."""
-        at, units = self.modelled, sample.units
+    def of_pmu(self, readings: Readings) -> Readings:
+        """The columns of the PMU, by keys of their events, in plain counts."""
+        at, units = self.modelled, readings.units
         events = [self.all[number].event for number in at]
         scale = np.array([self.reader.scale(event, units.get(event, "")) for event in events])
-        running, enabled = sample.running_s[at], sample.enabled_s[at]
-        # Nothing has a counter for longer than it wants one, or for ever: such a time says nothing.
-        running = np.where(enabled > 0, np.minimum(running, enabled), running)
-        running = np.where(np.isfinite(sample.running_s[at]), running, 0.0)
-        return replace(sample, columns=self.nodes, count=sample.count[at] / scale, running_s=running, enabled_s=enabled)
+        running, enabled = readings.running_s[..., at], readings.enabled_s[..., at]
+        # A run time beyond the enabled time is an error of the source; one that is not finite is unknown.
+        bounded = np.where(enabled > 0, np.minimum(running, enabled), running)
+        running = np.where(np.isfinite(running), bounded, 0.0)
+        count = readings.count[..., at] / scale
+        return replace(readings, columns=self.nodes, count=count, running_s=running, enabled_s=enabled)
 
-    def is_idle(self, sample: Sample) -> bool:
-        """Whether what is counted did not run: nothing wanted a counter, and nothing happened."""
-        return not (sample.enabled_s[~self._clocks] > 0).any()
+    def is_idle(self, readings: Sample | Recording) -> NDArray[np.bool_]:
+        """Whether the counted program did not run in a window: no column was enabled. [K] for a recording."""
+        return ~(readings.enabled_s[..., ~self._clocks] > 0).any(axis=-1)
 
 
 def _nodes(reader: Reader, columns: Sequence[Column]) -> tuple[Column, ...]:
@@ -58,42 +60,6 @@ def _nodes(reader: Reader, columns: Sequence[Column]) -> tuple[Column, ...]:
         named = replace(column, event=reader.node(column.event))
         found[replace(named, group=next(spare)) if named in found else named] = None
     return tuple(found)
-
-
-def stacked(samples: Sequence[Sample], columns: tuple[Column, ...], like: Recording) -> Recording:
-    """Samples with the same columns, of which there may be none."""
-
-    def stack(of: Callable[[Sample], Floats]) -> Floats:
-        return np.array([of(sample) for sample in samples]).reshape(len(samples), len(columns))
-
-    return Recording(
-        like.where,
-        columns,
-        np.array([sample.start_s for sample in samples]),
-        np.array([sample.duration_s for sample in samples]),
-        stack(lambda sample: sample.count),
-        stack(lambda sample: sample.running_s),
-        stack(lambda sample: sample.enabled_s),
-    )
-
-
-def aligned(sample: Sample, columns: tuple[Column, ...]) -> Sample:
-    """A sample with the columns of its place's first."""
-    if sample.columns == columns:
-        return sample
-    at = {column: number for number, column in enumerate(sample.columns)}
-    have = [at.get(column) for column in columns]
-
-    def pick(values: Floats, missing: float) -> Floats:
-        return np.array([missing if place is None else values[place] for place in have])
-
-    return replace(
-        sample,
-        columns=columns,
-        count=pick(sample.count, np.nan),
-        running_s=pick(sample.running_s, 0.0),
-        enabled_s=pick(sample.enabled_s, 0.0),
-    )
 
 
 def doubts(recording: Recording, model: Model) -> dict[str, float]:

@@ -13,7 +13,7 @@ from symphony.telemetry.event_selection import TIME_EVENTS
 from symphony.telemetry.expressions import key
 from symphony.telemetry.gate import Verdict
 from symphony.telemetry.identities import Identity
-from symphony.telemetry.kinds import kind as who_counts
+from symphony.telemetry.naming import kind as who_counts
 from symphony.telemetry.reading import Model
 
 Kind = Literal["free", "plain", "derived", "sum", "link", "bound", "rejected", "metric", "row"]

@@ -14,8 +14,7 @@ from symphony.telemetry.bayes_net import BayesNet
 from symphony.telemetry.events import Catalogue, Event
 from symphony.telemetry.expressions import key
 from symphony.telemetry.gate import Verdict, accepted
-from symphony.telemetry.kinds import Kind, kind
-from symphony.telemetry.naming import bare
+from symphony.telemetry.naming import Kind, bare, kind
 from symphony.telemetry.planning import plan
 from symphony.telemetry.reading import Model
 

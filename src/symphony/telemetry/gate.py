@@ -28,7 +28,7 @@ from scipy.special import fdtrc, stdtr, stdtrit
 
 from symphony.telemetry.expressions import key
 from symphony.telemetry.identities import Identity
-from symphony.telemetry.samples import Column, Floats, Recording, Sample, record
+from symphony.telemetry.samples import Column, Floats, Recording, Sample, stack
 
 IDENTITY_ALPHA = 0.01  # chance of rejecting any identity at all, if all are true
 JOINT_ALPHA = 1e-3  # and of finding a contradiction among those that are left
@@ -352,10 +352,10 @@ class Gate:
     def verdicts(self) -> tuple[Verdict, ...]:
         """What all windows so far say, whichever place they are of."""
         places = self._places.values()
-        windows = [replace(one, where="") for place in places for one in place.windows(self._identities, self.PAST)]
+        windows = [one for place in places for one in place.windows(self._identities, self.PAST)]
         if not windows:
             return tuple(_untested(one, "nothing was counted") for one in self._identities)
-        return check_identities(self._identities, record(windows)[""])
+        return check_identities(self._identities, stack(windows))
 
 
 @dataclass
@@ -389,7 +389,7 @@ class _Place:
 
 def _cleaned(identities: Sequence[Identity], samples: Sequence[Sample]) -> Iterable[Sample]:
     """Windows whose absurd readings are unknown ones, as far as identities show them."""
-    recording = record(replace(sample, where="") for sample in samples)[""]
+    recording = stack(samples)
     columns = _columns(recording.columns)
     count = recording.count.copy()
     for one in identities:
@@ -406,8 +406,7 @@ def _cleaned(identities: Sequence[Identity], samples: Sequence[Sample]) -> Itera
 def _sum(a: Sample, b: Sample) -> Sample:
     """Two windows as one. Time in which nothing is known of a column was not spent counting it."""
     if a.columns != b.columns:
-        stacked = record([replace(a, where=""), replace(b, where="")])[""]
-        a, b = stacked.samples()
+        a, b = stack([a, b]).samples()
     counts, running = np.array([a.count, b.count]), np.array([a.running_s, b.running_s])
     known = np.isfinite(counts)
     total = np.where(known.any(axis=0), np.where(known, counts, 0.0).sum(axis=0), np.nan)

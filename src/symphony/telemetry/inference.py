@@ -25,9 +25,7 @@ from symphony.telemetry.bayes_net import BayesNet
 from symphony.telemetry.columns import (
     MIN_UNINTERRUPTED_SHARE,
     Columns,
-    aligned,
     doubts,
-    stacked,
     unobserved_burst_std,
     zero_count_std,
 )
@@ -35,7 +33,7 @@ from symphony.telemetry.estimates import Posterior
 from symphony.telemetry.gate import Verdict
 from symphony.telemetry.posterior import RULE_OF_THREE, Belief, Window, Wiring
 from symphony.telemetry.reading import Model, Reader
-from symphony.telemetry.samples import Column, Floats, Recording, Sample
+from symphony.telemetry.samples import Column, Floats, Recording, Sample, stack
 from symphony.telemetry.spans import Part, Span, Tally
 
 REPLAYED_WINDOWS = 16  # windows that are gone through again when the net changes
@@ -77,7 +75,8 @@ class Tracker:
 
     def update(self, sample: Sample) -> None:
         """Take in one window."""
-        sample = aligned(sample, self._columns.all)
+        if sample.columns != self._columns.all:
+            (sample,) = stack([sample], self._columns.all).samples()
         self._ever |= sample.enabled_s > 0
         if self._columns.nodes and not self._columns.is_idle(sample):
             self._gate.update(self._columns.of_pmu(sample))
@@ -150,22 +149,21 @@ def infer(
     recording = _one(readings, where)
     reader = _reader(model, recording.columns, trusted)
     model, columns = reader.model, Columns(reader, recording.columns)
-    samples = list(recording.samples())
-    awake = [sample for sample in samples if columns.nodes and not columns.is_idle(sample)]
+    awake = ~columns.is_idle(recording) & bool(columns.nodes)
     events = _known_events(columns.nodes, reader.trusted)
-    pmu = stacked([columns.of_pmu(sample) for sample in awake], columns.nodes, recording)
+    pmu = columns.of_pmu(recording).windows(awake)
     verdicts = _merged_verdicts(reader.trusted, gate.check_identities(model.claims(events), pmu))
     net = bayes_net.build(events, gate.accepted(verdicts), model.parameters)
     beliefs: list[Belief] = []
-    if awake:
+    if len(pmu):
         wiring = net.wiring(columns.nodes)
         beliefs = _forwards(model, wiring, pmu)
         if smooth and wiring.anchor.shape[0]:
             beliefs = _forwards(model, wiring, pmu, beliefs[-1])
         beliefs = posterior.smooth(np, beliefs) if smooth else beliefs
         beliefs = _widened(model, net, pmu, beliefs)
-    found = dict(zip(map(id, awake), beliefs, strict=True))
-    kept = [(sample, found.get(id(sample))) for sample in samples]
+    following = iter(beliefs)
+    kept = [(sample, next(following) if ran else None) for sample, ran in zip(recording.samples(), awake, strict=True)]
     return _named(columns, net, kept, np.any(recording.enabled_s > 0, axis=0), verdicts)
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from symphony.telemetry import architectural
 from symphony.telemetry.events import Catalogue
@@ -57,6 +58,13 @@ _OF_PMU = re.compile(r"(cpu|cpu_core|cpu_atom)/([^/=,]+)/([a-zA-Z+]*)")
 _KINDS = ("cpu_core", "cpu_atom")  # of cores
 _PERF_CLOCKS = frozenset({"duration_time", "user_time", "system_time"})  # perf's own, which nothing modifies
 
+Kind = Literal["hardware", "software", "kernel", "gpu"]
+
+_KERNEL_PREFIXES = ("psi.", "cgroup.", "sched.", "process.", "stat.", "vm.", "net.")
+_GPU_PREFIXES = ("nvml.", "gpm.")
+_UNIT_SUFFIXES = {"_us": "us", "_ns": "ns", "_byte_s": "byte s", "_bytes": "bytes", "_mj": "mJ"}
+_TRACEPOINT = re.compile(rf"[\w-]+:(?![{PRIVILEGE_MODIFIERS}{PRECISION_MODIFIERS}]+$)[\w-]+")  # not event:modifiers
+
 
 @dataclass(frozen=True)
 class CommonScope:
@@ -75,6 +83,23 @@ def bare(event: str) -> str:
 def is_software(event: str) -> bool:
     """Whether the kernel itself counts an event, so that no PMU is needed."""
     return bare(event).lower() in SOFTWARE_EVENTS
+
+
+def kind(name: str) -> Kind:
+    """Who counts an event."""
+    plain = key(name)
+    if plain.startswith(_KERNEL_PREFIXES):
+        return "kernel"
+    if plain.startswith(_GPU_PREFIXES):
+        return "gpu"
+    return "software" if is_software(plain) or _TRACEPOINT.fullmatch(name.strip()) else "hardware"
+
+
+def unit(name: str) -> str:
+    """In what the kernel and the GPUs give a figure, by the end of its name; "" for plain counts."""
+    if kind(name) not in ("kernel", "gpu"):
+        return ""
+    return next((unit for end, unit in _UNIT_SUFFIXES.items() if key(name).endswith(end)), "")
 
 
 def node(catalogue: Catalogue, event: str, alike: CommonScope = CommonScope()) -> str:

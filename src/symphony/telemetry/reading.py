@@ -11,9 +11,8 @@ from symphony.telemetry.evaluating import Compiled
 from symphony.telemetry.events import Catalogue
 from symphony.telemetry.gate import Verdict
 from symphony.telemetry.identities import Identity
-from symphony.telemetry.kinds import kind, unit
 from symphony.telemetry.machine import Platform
-from symphony.telemetry.naming import CommonScope
+from symphony.telemetry.naming import CommonScope, kind, unit
 from symphony.telemetry.posterior import Parameters
 
 SLICE_S = 0.004  # Linux's turn of a group (perf_event_mux_interval_ms)

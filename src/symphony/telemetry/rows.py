@@ -20,7 +20,7 @@ from symphony.problem.topology import Device, Resource, Topology
 from symphony.telemetry.estimates import Estimate, Posterior
 from symphony.telemetry.events import Catalogue
 from symphony.telemetry.expressions import key
-from symphony.telemetry.kinds import kind
+from symphony.telemetry.naming import kind
 
 _SOCKET = re.compile(r"S(\d+)(?:-|$)")
 

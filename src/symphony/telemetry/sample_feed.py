@@ -10,7 +10,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 
@@ -178,23 +177,6 @@ class SampleFeed:
                 self._waiting -= 1
                 if item is self:
                     self._stopping.set()
-
-
-class RenamedSource:
-    """A source whose places get another name."""
-
-    def __init__(self, source: CounterSource, where: str) -> None:
-        self._source, self._where = source, where
-
-    @property
-    def problems(self) -> Sequence[Problem]:
-        """Those of the source."""
-        return self._source.problems
-
-    def samples(self) -> Iterator[Sample]:
-        """The source's, renamed."""
-        for sample in self._source.samples():
-            yield replace(sample, where=self._where)
 
 
 class _FeedStopped(Exception):

@@ -7,7 +7,7 @@ one in each group: that is how a group that is counted part of the time is tied 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -89,6 +89,11 @@ class Recording:
         """Counts scaled up to whole windows, as Linux does it [K, C]."""
         return _scaled(self.count, self.running_s, self.enabled_s)
 
+    def windows(self, chosen: NDArray[np.bool_]) -> Recording:
+        """The recording of some windows [K]."""
+        arrays = ("start_s", "duration_s", "count", "running_s", "enabled_s")
+        return replace(self, **{name: getattr(self, name)[chosen] for name in arrays})
+
     def samples(self) -> Iterator[Sample]:
         """The windows one by one."""
         for k in range(len(self)):
@@ -105,28 +110,27 @@ class Recording:
 
 
 def record(samples: Iterable[Sample]) -> dict[str, Recording]:
-    """Stack samples by place. A column that a window lacks is unknown there."""
+    """Stack the samples of each place. A column that a window lacks is unknown there."""
     by_place: dict[str, list[Sample]] = {}
     for sample in samples:
         by_place.setdefault(sample.where, []).append(sample)
-    return {where: _stack(where, found) for where, found in by_place.items()}
+    return {where: stack(found) for where, found in by_place.items()}
 
 
-def _scaled(count: Floats, running_s: Floats, enabled_s: Floats) -> Floats:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(running_s > 0, count * (enabled_s / running_s), np.nan)
-
-
-def _stack(where: str, samples: list[Sample]) -> Recording:
-    columns = tuple(dict.fromkeys(column for sample in samples for column in sample.columns))
+def stack(samples: Sequence[Sample], columns: tuple[Column, ...] | None = None) -> Recording:
+    """Samples as one recording of the first one's place; by default with all columns that any of them has."""
+    columns = columns or tuple(dict.fromkeys(column for sample in samples for column in sample.columns))
     at = {column: c for c, column in enumerate(columns)}
     shape = (len(samples), len(columns))
     count, running, enabled = np.full(shape, np.nan), np.zeros(shape), np.zeros(shape)
     for k, sample in enumerate(samples):
-        into = [at[column] for column in sample.columns]
-        count[k, into], running[k, into], enabled[k, into] = sample.count, sample.running_s, sample.enabled_s
+        own = [c for c, column in enumerate(sample.columns) if column in at]
+        into = [at[sample.columns[c]] for c in own]
+        count[k, into] = sample.count[own]
+        running[k, into] = sample.running_s[own]
+        enabled[k, into] = sample.enabled_s[own]
     return Recording(
-        where,
+        samples[0].where,
         columns,
         np.array([sample.start_s for sample in samples]),
         np.array([sample.duration_s for sample in samples]),
@@ -135,3 +139,8 @@ def _stack(where: str, samples: list[Sample]) -> Recording:
         enabled,
         {event: unit for sample in samples for event, unit in sample.units.items()},
     )
+
+
+def _scaled(count: Floats, running_s: Floats, enabled_s: Floats) -> Floats:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.where(running_s > 0, count * (enabled_s / running_s), np.nan)

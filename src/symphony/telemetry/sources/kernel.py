@@ -72,6 +72,7 @@ class KernelSource:
         about: Collection[str] = FIGURE_GROUPS,
         cgroup: str | None = None,
         pid: int | None = None,
+        where: str = "",
         root: Path = Path("/"),
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -80,7 +81,7 @@ class KernelSource:
             raise InputError(
                 f"the kernel tells nothing about {unknown[0]!r}", hint=f"use some of {', '.join(FIGURE_GROUPS)}"
             )
-        self._root, self._about, self._cgroup, self._pid = root, about, cgroup, pid
+        self._root, self._about, self._cgroup, self._pid, self._where = root, about, cgroup, pid, where
         self._poller = Poller(self._read, interval_s, windows, clock, sleep)
 
     @property
@@ -90,7 +91,7 @@ class KernelSource:
 
     def samples(self) -> Iterator[Sample]:
         """A sample for each window, all of one place: this machine."""
-        if not self._read()[""]:
+        if not self._read()[self._where]:
             raise DataError(
                 "the kernel tells nothing here", where=str(self._root / "proc"), hint="mount /proc, or use Linux"
             )
@@ -102,7 +103,7 @@ class KernelSource:
         for about, part in zip(("psi", "cgroup", "cgroup", "sched", "stat", "vm", "net"), parts, strict=True):
             for event, figure in part().items() if about in self._about else ():
                 found.setdefault(event, figure)  # cgroup v2 before v1, event by event: many machines have both
-        return {"": found}
+        return {self._where: found}
 
     def _lines(self, path: str) -> list[list[str]]:
         """The words of each line of a file; none if it cannot be read."""
