@@ -170,3 +170,10 @@ def test_what_the_checks_above_read() -> None:
     assert imports("from symphony.problem.errors import InputError") == {"symphony.problem.errors"}
     assert package("symphony.cli.compare") == "cli" and package("symphony") == ""
     assert sum(len(used) for used in USES.values()) > 200
+
+
+def test_commands_use_counters_through_their_entrance() -> None:
+    """`symphony.telemetry.counters` is what commands and `sy.telemetry` import, and nothing else of the package."""
+    used = {name for module in MODULES if package(module) == "cli" for name in USES[module]}
+    used |= USES["symphony.telemetry"]
+    assert {name for name in used if package(name) == "telemetry"} == {"symphony.telemetry.counters"}

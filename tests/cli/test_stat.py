@@ -119,7 +119,7 @@ def test_the_first_run_counts_everything_and_the_second_what_is_free(perf: Calla
     assert [one["used"] for one in again if one["kind"] == "identity"] == [True]
     audited = run("--audit", "-M", "TopdownL1", "--", "true")
     assert any("name=top.slots/" in group for group in perf())
-    assert "1 of 1 identities hold; remembered in" in audited.stderr
+    assert "1 of 1 identities hold; the verdicts are stored in" in audited.stderr
 
 
 def test_groups_fit_the_counters_and_are_counted_twice(perf: Callable[[], list[str]]) -> None:

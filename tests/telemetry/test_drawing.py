@@ -81,7 +81,7 @@ def test_the_use_of_rows_hangs_on_metrics_and_on_what_the_kernel_tells() -> None
         "host/memory": ("FRONT",),
         "host/s1": ("top.back",),
     }
-    drawn = net_drawing(MODEL, (), ("front",), rows=rows)
+    drawn = net_drawing(MODEL, (), ("front",), row_sums=rows)
     kinds = {node.name: (node.kind, node.column) for node in drawn.nodes}
     last = max(column for _, column in kinds.values())
     assert all(kinds[row] == ("row", last) for row in rows)

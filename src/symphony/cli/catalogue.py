@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,11 +17,9 @@ from symphony.cli import terminal
 from symphony.problem import topologies
 from symphony.problem.discover import discover
 from symphony.problem.errors import InputError
-from symphony.telemetry import architectural, drawing, event_selection, machine, reading, rows, verdicts
-from symphony.telemetry import catalogue as catalogues
-from symphony.telemetry.catalogue import CatalogueEntry
-from symphony.telemetry.events import Catalogue, Event, Metric
-from symphony.telemetry.expressions import key
+from symphony.problem.topology import Topology
+from symphony.telemetry import counters
+from symphony.telemetry.counters import Catalogue, CatalogueEntry, Event, Metric
 
 app = typer.Typer(help="See what CPUs can count: events and metrics from the kernel's listings.", no_args_is_help=True)
 
@@ -50,25 +47,26 @@ def add(
     added: list[CatalogueEntry] = []
     for path in paths or ():
         if as_json or path == "-" or Path(path).is_dir():
-            added += catalogues.add(path)
+            added += counters.add(path)
         else:
             with console.status(f"reading {escape(path)}"):  # a package takes a quarter of a minute
-                added += catalogues.add(path)
+                added += counters.add(path)
     if perf:
-        added += catalogues.add_perf()
+        added += counters.add_perf()
     if as_json:
         _print_json([asdict(entry) for entry in added])
         return
     console.print(_summary(added))
-    if cpu := machine.cpuid():
-        console.print(_for_cpu(cpu), soft_wrap=True)
+    cpu, catalogue = counters.this_cpu()
+    if cpu:
+        console.print(_for_cpu(cpu, catalogue), soft_wrap=True)
 
 
 @app.command("list")
 def list_(as_json: Json = False) -> None:
     """List the catalogues that there are."""
-    entries = catalogues.entries()
-    mine = catalogues.at_hand().name
+    entries = counters.entries()
+    mine = counters.at_hand().name
     if as_json:
         _print_json([{**asdict(entry), "this_cpu": entry.name == mine} for entry in entries])
         return
@@ -107,11 +105,9 @@ def show(
 
     PATTERN is a part of a name, or a whole one with * and ?; '*' lists all.
     """
-    found = catalogues.load(name) if name else catalogues.at_hand()
-    chosen = [event for event in found.events if events is not None and _fits(events, event.name)]
-    computed = [
-        metric for metric in found.metrics if metrics is not None and _fits(metrics, metric.name, *metric.groups)
-    ]
+    found = counters.load(name) if name else counters.at_hand()
+    chosen = found.events_like(events) if events is not None else []
+    computed = found.metrics_like(metrics) if metrics is not None else []
     if as_json:
         whole = events is None and metrics is None
         _print_json(_as_json(found, found.events if whole else chosen, found.metrics if whole else computed))
@@ -162,24 +158,13 @@ def graph_(
         raise InputError("no file for the picture", hint="symphony catalogue graph -o net.svg, or --json")
     if output is not None and output.suffix.lower() != ".svg":
         raise InputError(f"-o {output}: the picture is an SVG", hint=f"-o {output.with_suffix('.svg')}")
-    model = reading.model(name)
-    chosen: tuple[str, ...] = ()
-    if events is not None:
-        chosen = tuple(dict.fromkeys(key(e.name) for e in model.catalogue.events if _fits(events, e.name)))
-        if not chosen:
-            raise InputError(f"{model.catalogue.name} has no event with {events!r} in its name", hint="--events 'l2*'")
-    if events is None and metrics is None:
-        model, usual = event_selection.default_selection(model)
-        computed = usual.metrics
-    else:
-        computed = _metrics(model.catalogue, event_selection.split([metrics] if metrics else []))
     if topology is None and name is None and events is None and metrics is None:
         topology = HERE
-    used, untold = _rows(model.catalogue, topology, machine_name)
-    drawn = drawing.net_drawing(model, chosen, computed, verdicts.load(model.catalogue.name), used)
+    wanted = None if metrics is None else counters.split_names([metrics])
+    drawn, uncovered = counters.draw(name, events, wanted, _machine(topology, machine_name))
     if output is not None:
         try:
-            output.write_text(drawing.svg(drawn), encoding="utf-8")
+            output.write_text(counters.svg(drawn), encoding="utf-8")
         except OSError as error:
             raise InputError(
                 f"-o {output} cannot be written: {error.strerror or error}", hint="name a file in a folder that exists"
@@ -190,46 +175,21 @@ def graph_(
         free, derived = (sum(node.kind == kind for node in drawn.nodes) for kind in ("free", "derived"))
         console = terminal.console()
         console.print(f"{output}: {free} events to count, {derived} derived", markup=False, soft_wrap=True)
-        if untold:
-            console.print(f"[yellow]note[/]: nothing tells of {escape(', '.join(untold))}", soft_wrap=True)
+        if uncovered:
+            console.print(f"[yellow]note[/]: no counter shows {escape(', '.join(uncovered))}", soft_wrap=True)
 
 
-def _rows(
-    found: Catalogue, topology: str | None, machine_name: str | None
-) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """Rows of a machine with what tells of them, and those of which nothing does."""
+def _machine(topology: str | None, machine_name: str | None) -> tuple[Topology, str] | None:
+    """The topology, and which of its machines to draw."""
     if topology is None:
         if machine_name is not None:
             raise InputError("--machine without --topology", hint=f"--topology {HERE}, or a name or a file")
-        return {}, []
+        return None
     cluster = discover().topology if topology == HERE else topologies.topology(topology)
-    chosen = machine_name or cluster.devices[0].machine
-    told = rows.metrics_by_row(cluster, chosen, found)
-    return told, [row.name for row in rows.rows_of(cluster, chosen) if row.name not in told]
-
-
-def _metrics(found: Catalogue, patterns: Sequence[str]) -> tuple[str, ...]:
-    """Metrics by name or group, or by patterns of them."""
-    names: list[str] = []
-    for pattern in patterns:
-        if not any(special in pattern for special in "*?["):
-            names.append(pattern)
-            continue
-        fitting = [metric.name for metric in found.metrics if _fits(pattern, metric.name, *metric.groups)]
-        if not fitting:
-            raise InputError(f"{found.name} has no metric that fits {pattern!r}", hint="--metrics 'tma_*'")
-        names += fitting
-    return event_selection.expand(found, names)
+    return cluster, machine_name or cluster.devices[0].machine
 
 
 # --- Tables ------------------------------------------------------------------------------------------------
-
-
-def _fits(pattern: str, *names: str) -> bool:
-    wanted = pattern.lower()
-    if any(special in wanted for special in "*?["):
-        return any(fnmatchcase(name.lower(), wanted) for name in names)
-    return any(wanted in name.lower() for name in names)
 
 
 def _summary(added: Sequence[CatalogueEntry]) -> str:
@@ -238,18 +198,17 @@ def _summary(added: Sequence[CatalogueEntry]) -> str:
     return f"[green]added[/] {what}: {events:,} events, {metrics:,} metrics"
 
 
-def _for_cpu(cpu: str) -> str:
-    name = catalogues.matching(cpu, machine.architecture())
+def _for_cpu(cpu: str, name: str | None) -> str:
     if name is None:
         return f"[yellow]note[/]: none of them is for this machine's CPU ({escape(cpu)})"
-    if name not in {entry.name for entry in catalogues.entries()}:
+    if name not in {entry.name for entry in counters.entries()}:
         return f"[yellow]note[/]: this machine's CPU ({escape(cpu)}) is {escape(name)}, which has not been added"
     return f"this machine's CPU is {escape(name)}"
 
 
 def _describe(found: Catalogue, console: Console) -> None:
     console.print(f"[bold]{escape(found.name)}[/]  from {escape(found.source)}", soft_wrap=True)
-    if found is architectural.CATALOGUE:
+    if found.name == counters.ARCHITECTURAL_NAME:
         console.print(
             "[yellow]note[/]: these are the events that Linux has on every CPU. For those of this one, "
             "[bold]symphony catalogue add PATH[/].",

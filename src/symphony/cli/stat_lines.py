@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import IO, Any
 
 from rich.console import Console
 from rich.text import Text
 
-from symphony.telemetry.bayes_net import BayesNet
-from symphony.telemetry.gate import Verdict
-from symphony.telemetry.samples import Problem
-from symphony.telemetry.spans import Span, StatRow
+from symphony.telemetry.counters import Problem, Span, StatRow, Verdict
 
 NOT_COUNTED, NOT_SUPPORTED = "<not counted>", "<not supported>"
 _MAX_PRINTED_PROBLEMS = 5  # that are printed one by one
@@ -130,9 +127,8 @@ class Lines:
         cpu: str,
         groups: Sequence[Sequence[str]],
         derived: Sequence[str],
-        net: BayesNet | None,
         verdicts: Sequence[Verdict],
-        where: str = "",
+        used: Container[str],
     ) -> None:
         """Which events were counted together, which follow from them, and by what."""
         if not self.for_people:
@@ -140,7 +136,7 @@ class Lines:
                 self._explained({"kind": "group", "events": list(group)})
             self._explained({"kind": "derived", "events": list(derived)})
             for one in verdicts:
-                self._explained({"kind": "identity", "used": _used(one, net), **verdict_json(one)})
+                self._explained({"kind": "identity", "used": _is_used(one, used), **verdict_json(one)})
             return
         out = self._console
         if not groups:
@@ -153,10 +149,10 @@ class Lines:
         for number, group in enumerate(groups, 1):
             out.print(f"   {number}. {', '.join(group)}", markup=False)
         out.print(f" Derived: {', '.join(derived) or 'nothing'}", markup=False)
-        used = [one for one in verdicts if _used(one, net)]
-        idle = [one for one in verdicts if one.accepted and one not in used]
+        in_use = [one for one in verdicts if _is_used(one, used)]
+        idle = [one for one in verdicts if one.accepted and one not in in_use]
         for title, some in (
-            ("Used", used),
+            ("Used", in_use),
             ("Accepted, but say nothing that others do not", idle),
             ("Rejected or not tested", [one for one in verdicts if not one.accepted]),
         ):
@@ -264,6 +260,5 @@ def verdict_json(one: Verdict) -> dict[str, Any]:
     }
 
 
-def _used(one: Verdict, net: BayesNet | None) -> bool:
-    names = {i.name for i in (*net.exact, *net.soft, *net.bounds)} if net else set()
-    return one.accepted and one.identity.name in names
+def _is_used(one: Verdict, used: Container[str]) -> bool:
+    return one.accepted and one.identity.name in used

@@ -151,6 +151,12 @@ def matching(cpuid: str, architecture: str) -> str | None:
     return next(iter(_matching(cpuid, architecture)), None)
 
 
+def this_cpu() -> tuple[str, str | None]:
+    """The id of this machine's CPU ("" if unknown), and the name of its catalogue, whether or not it has been added."""
+    cpuid = machine.cpuid()
+    return cpuid, matching(cpuid, machine.architecture()) if cpuid else None
+
+
 def at_hand() -> Catalogue:
     """The catalogue of this machine's CPU; without one, perf's own list if it was added, else the architectural one."""
     known = {entry.name for entry in _index().entries}

@@ -8,8 +8,10 @@ from html import escape
 from typing import Any, Literal
 
 from symphony.problem.errors import InputError
-from symphony.telemetry import bayes_net
-from symphony.telemetry.event_selection import TIME_EVENTS
+from symphony.problem.topology import Topology
+from symphony.telemetry import bayes_net, reading, rows, verdicts
+from symphony.telemetry.event_selection import TIME_EVENTS, default_selection, expand
+from symphony.telemetry.events import Catalogue, is_pattern
 from symphony.telemetry.expressions import key
 from symphony.telemetry.gate import Verdict
 from symphony.telemetry.identities import Identity
@@ -65,21 +67,59 @@ class NetDrawing:
         return {"title": self.title, "nodes": nodes, "edges": [{"from": a, "to": b} for a, b in self.edges]}
 
 
+def draw(
+    catalogue: str | None = None,
+    events: str | None = None,
+    metrics: Sequence[str] | None = None,
+    rows_of: tuple[Topology, str] | None = None,
+) -> tuple[NetDrawing, list[str]]:
+    """The network of a catalogue (default: this CPU's), and the rows whose use no counter shows.
+
+    `events`: a pattern of names; `metrics`: names, groups or patterns; without both, those that `symphony stat` shows
+    by default. `rows_of`: a topology and one of its machines, whose resource rows are drawn as well.
+    """
+    model = reading.model(catalogue)
+    chosen: tuple[str, ...] = ()
+    if events is not None:
+        chosen = tuple(dict.fromkeys(key(event.name) for event in model.catalogue.events_like(events)))
+        if not chosen:
+            raise InputError(f"{model.catalogue.name} has no event with {events!r} in its name", hint="--events 'l2*'")
+    if events is None and metrics is None:
+        model, default = default_selection(model)
+        computed = default.metrics
+    else:
+        computed = _expanded(model.catalogue, metrics or ())
+    used = rows.metrics_by_row(*rows_of, model.catalogue) if rows_of else {}
+    unknown = [row.name for row in rows.rows_of(*rows_of) if row.name not in used] if rows_of else []
+    return net_drawing(model, chosen, computed, verdicts.load(model.catalogue.name), used), unknown
+
+
+def _expanded(catalogue: Catalogue, patterns: Sequence[str]) -> tuple[str, ...]:
+    """Metrics by name, group or pattern."""
+    names: list[str] = []
+    for pattern in patterns:
+        fitting = [metric.name for metric in catalogue.metrics_like(pattern)] if is_pattern(pattern) else [pattern]
+        if not fitting:
+            raise InputError(f"{catalogue.name} has no metric that matches {pattern!r}", hint="--metrics 'tma_*'")
+        names += fitting
+    return expand(catalogue, names)
+
+
 def net_drawing(
     model: Model,
     events: Sequence[str],
     metrics: Sequence[str] = (),
     known: Iterable[Verdict] = (),
-    rows: Mapping[str, Sequence[str]] | None = None,
+    row_sums: Mapping[str, Sequence[str]] | None = None,
 ) -> NetDrawing:
-    """The net of some events, and metrics made of them. Claims count as true unless a verdict says otherwise.
+    """The network of some events, and metrics of them. Identities are taken to hold unless a verdict rejects them.
 
-    `rows`: of a topology, each with the metrics and events whose sum is its use (`rows.told_by`).
+    `row_sums`: rows of a topology, each with the metrics and events whose sum is its use (`rows.metrics_by_row`).
     """
     rejected = {verdict.identity.name for verdict in known if verdict.tested and not verdict.accepted}
     own = {key(metric.name): metric.name for metric in model.catalogue.metrics}
-    rows = {row: [own.get(key(name), name) for name in by] for row, by in (rows or {}).items()}
-    told = dict.fromkeys(name for by in rows.values() for name in by)
+    used_by = {row: [own.get(key(name), name) for name in by] for row, by in (row_sums or {}).items()}
+    told = dict.fromkeys(name for by in used_by.values() for name in by)
     needed = {name: _needed(model, name) for name in dict.fromkeys([*metrics, *(n for n in told if key(n) in own)])}
     plain = [name for name in told if name not in needed and who_counts(name) != "hardware"]
     counted = [name for name in told if name not in needed and name not in plain]
@@ -109,7 +149,7 @@ def net_drawing(
         nodes.append(Node(name, "metric", last, listed.description or listed.expression))
         edges += [(event, name) for event in some]
     nodes += [Node(name, "plain", last) for name in plain]  # they make nothing but rows, so they stand next to these
-    for name, by in rows.items():
+    for name, by in used_by.items():
         nodes.append(Node(name, "row", last + 1, f"used by {' + '.join(by)}, as a share of its capacity"))
         edges += [(one, name) for one in by]
     if len(nodes) > MAX_NODES:

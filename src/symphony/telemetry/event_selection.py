@@ -14,7 +14,7 @@ from symphony.telemetry.bayes_net import BayesNet
 from symphony.telemetry.events import Catalogue, Event
 from symphony.telemetry.expressions import key
 from symphony.telemetry.gate import Verdict, accepted
-from symphony.telemetry.naming import Kind, bare, kind
+from symphony.telemetry.naming import CounterKind, bare, kind
 from symphony.telemetry.planning import plan
 from symphony.telemetry.reading import Model
 
@@ -56,7 +56,7 @@ _FIRST_TOPDOWN_COUNTER = 100  # its parts count as fixed counters from here on
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 
 
-def split(lists: Iterable[str]) -> tuple[str, ...]:
+def split_names(lists: Iterable[str]) -> tuple[str, ...]:
     """The names in lists as perf takes them: `a,b`, `{a,b}:W`, `cpu/event=0x3c,umask=0/`."""
     found: list[str] = []
     for text in lists:
@@ -87,7 +87,7 @@ class EventSelection:
     plain: tuple[str, ...] = ()  # software events, of perf
     spelled: Mapping[str, str] = field(default_factory=dict)  # nodes that perf takes in capitals only: `cycles:G`
 
-    def of(self, *kinds: Kind) -> tuple[str, ...]:
+    def of(self, *kinds: CounterKind) -> tuple[str, ...]:
         """The events that some count."""
         return tuple(event for event in self.events if kind(event) in kinds)
 

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import NoReturn
 
@@ -197,6 +198,14 @@ class Catalogue:
         found = [metric for metric in self._metrics.get(key(name), []) if unit in (None, metric.unit)]
         return found[0] if found else self._unknown("metric", name, self._metrics)
 
+    def events_like(self, pattern: str) -> list[Event]:
+        """Events whose names contain a text, or match a pattern with `*` and `?`."""
+        return [event for event in self.events if _like(pattern, event.name)]
+
+    def metrics_like(self, pattern: str) -> list[Metric]:
+        """Metrics whose names, or the names of whose groups, contain a text or match a pattern."""
+        return [metric for metric in self.metrics if _like(pattern, metric.name, *metric.groups)]
+
     def pmu(self, unit: str = "") -> Pmu:
         """The counters of a unit. Where the listing does not say, four are assumed."""
         wanted = "" if unit == "core" else unit
@@ -286,6 +295,18 @@ class _Definitions(Mapping[str, Expression]):
 
     def __len__(self) -> int:
         return len(self._catalogue._metrics)
+
+
+def is_pattern(text: str) -> bool:
+    """Whether a text has the special characters of a shell pattern."""
+    return any(special in text for special in "*?[")
+
+
+def _like(pattern: str, *names: str) -> bool:
+    wanted = pattern.lower()
+    if is_pattern(wanted):
+        return any(fnmatchcase(name.lower(), wanted) for name in names)
+    return any(wanted in name.lower() for name in names)
 
 
 def _changed(event: Event, name: str, terms: Iterable[str]) -> Event:

@@ -58,7 +58,7 @@ _OF_PMU = re.compile(r"(cpu|cpu_core|cpu_atom)/([^/=,]+)/([a-zA-Z+]*)")
 _KINDS = ("cpu_core", "cpu_atom")  # of cores
 _PERF_CLOCKS = frozenset({"duration_time", "user_time", "system_time"})  # perf's own, which nothing modifies
 
-Kind = Literal["hardware", "software", "kernel", "gpu"]
+CounterKind = Literal["hardware", "software", "kernel", "gpu"]
 
 _KERNEL_PREFIXES = ("psi.", "cgroup.", "sched.", "process.", "stat.", "vm.", "net.")
 _GPU_PREFIXES = ("nvml.", "gpm.")
@@ -85,7 +85,7 @@ def is_software(event: str) -> bool:
     return bare(event).lower() in SOFTWARE_EVENTS
 
 
-def kind(name: str) -> Kind:
+def kind(name: str) -> CounterKind:
     """Who counts an event."""
     plain = key(name)
     if plain.startswith(_KERNEL_PREFIXES):
