@@ -14,6 +14,7 @@ from symphony.telemetry.event_selection import (
     expand,
     lay_out,
     select_events,
+    split_names,
 )
 from symphony.telemetry.events import Catalogue, Event, Metric, Pmu
 from symphony.telemetry.naming import kind

@@ -13,13 +13,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
+from symphony import telemetry
 from symphony.cli import terminal
 from symphony.problem import topologies
 from symphony.problem.discover import discover
 from symphony.problem.errors import InputError
 from symphony.problem.topology import Topology
-from symphony.telemetry import counters
-from symphony.telemetry.counters import Catalogue, CatalogueEntry, Event, Metric
+from symphony.telemetry import Catalogue, CatalogueEntry, Event, Metric
 
 app = typer.Typer(help="See what CPUs can count: events and metrics from the kernel's listings.", no_args_is_help=True)
 
@@ -47,17 +47,17 @@ def add(
     added: list[CatalogueEntry] = []
     for path in paths or ():
         if as_json or path == "-" or Path(path).is_dir():
-            added += counters.add(path)
+            added += telemetry.add(path)
         else:
             with console.status(f"reading {escape(path)}"):  # a package takes a quarter of a minute
-                added += counters.add(path)
+                added += telemetry.add(path)
     if perf:
-        added += counters.add_perf()
+        added += telemetry.add_perf()
     if as_json:
         _print_json([asdict(entry) for entry in added])
         return
     console.print(_summary(added))
-    cpu, catalogue = counters.this_cpu()
+    cpu, catalogue = telemetry.this_cpu()
     if cpu:
         console.print(_for_cpu(cpu, catalogue), soft_wrap=True)
 
@@ -65,8 +65,8 @@ def add(
 @app.command("list")
 def list_(as_json: Json = False) -> None:
     """List the catalogues that there are."""
-    entries = counters.entries()
-    mine = counters.at_hand().name
+    entries = telemetry.entries()
+    mine = telemetry.at_hand().name
     if as_json:
         _print_json([{**asdict(entry), "this_cpu": entry.name == mine} for entry in entries])
         return
@@ -105,7 +105,7 @@ def show(
 
     PATTERN is a part of a name, or a whole one with * and ?; '*' lists all.
     """
-    found = counters.load(name) if name else counters.at_hand()
+    found = telemetry.load(name) if name else telemetry.at_hand()
     chosen = found.events_like(events) if events is not None else []
     computed = found.metrics_like(metrics) if metrics is not None else []
     if as_json:
@@ -160,11 +160,11 @@ def graph_(
         raise InputError(f"-o {output}: the picture is an SVG", hint=f"-o {output.with_suffix('.svg')}")
     if topology is None and name is None and events is None and metrics is None:
         topology = HERE
-    wanted = None if metrics is None else counters.split_names([metrics])
-    drawn, uncovered = counters.draw(name, events, wanted, _machine(topology, machine_name))
+    wanted = None if metrics is None else telemetry.split_names([metrics])
+    drawn, uncovered = telemetry.draw(name, events, wanted, _machine(topology, machine_name))
     if output is not None:
         try:
-            output.write_text(counters.svg(drawn), encoding="utf-8")
+            output.write_text(telemetry.svg(drawn), encoding="utf-8")
         except OSError as error:
             raise InputError(
                 f"-o {output} cannot be written: {error.strerror or error}", hint="name a file in a folder that exists"
@@ -201,14 +201,14 @@ def _summary(added: Sequence[CatalogueEntry]) -> str:
 def _for_cpu(cpu: str, name: str | None) -> str:
     if name is None:
         return f"[yellow]note[/]: none of them is for this machine's CPU ({escape(cpu)})"
-    if name not in {entry.name for entry in counters.entries()}:
+    if name not in {entry.name for entry in telemetry.entries()}:
         return f"[yellow]note[/]: this machine's CPU ({escape(cpu)}) is {escape(name)}, which has not been added"
     return f"this machine's CPU is {escape(name)}"
 
 
 def _describe(found: Catalogue, console: Console) -> None:
     console.print(f"[bold]{escape(found.name)}[/]  from {escape(found.source)}", soft_wrap=True)
-    if found.name == counters.ARCHITECTURAL_NAME:
+    if found.name == telemetry.ARCHITECTURAL_NAME:
         console.print(
             "[yellow]note[/]: these are the events that Linux has on every CPU. For those of this one, "
             "[bold]symphony catalogue add PATH[/].",

@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock, Thread
 
 from symphony.problem.errors import InputError
-from symphony.telemetry.counters import Span, StatRow
+from symphony.telemetry import Span, StatRow
 
 _HELP = {
     "event": "Events in a second",

@@ -12,12 +12,12 @@ from typing import IO, Annotated
 
 import typer
 
+from symphony import telemetry
 from symphony.cli import prometheus
 from symphony.cli.stat_lines import Lines
 from symphony.cli.stat_outputs import StatOutputs
 from symphony.problem.errors import InputError
-from symphony.telemetry import counters as telemetry
-from symphony.telemetry.counters import StatRequest, StatTarget
+from symphony.telemetry import StatRequest, StatTarget
 
 SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]}
 
@@ -109,7 +109,7 @@ def stat(
         raise InputError("--counters beside --replay", hint="leave it out: a log has been counted already")
     if as_json and separator is not None:
         raise InputError("both -j and -x", hint="choose one of them")
-    plots = telemetry.interval_plots(plot) if plot else None
+    plots = telemetry.new_plots(plot) if plot else None
     model = telemetry.stat_model(cpu, constants or (), core_wide=system_wide or bool(cpus), here=replay is None)
     split = telemetry.split_names
     request = StatRequest(split(events or ()), split(metrics or ()), counters, audit, explain, interval)

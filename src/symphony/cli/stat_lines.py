@@ -11,7 +11,7 @@ from typing import IO, Any
 from rich.console import Console
 from rich.text import Text
 
-from symphony.telemetry.counters import Problem, Span, StatRow, Verdict
+from symphony.telemetry import Problem, Span, StatRow, Verdict
 
 NOT_COUNTED, NOT_SUPPORTED = "<not counted>", "<not supported>"
 _MAX_PRINTED_PROBLEMS = 5  # that are printed one by one

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from symphony.cli import prometheus
 from symphony.cli.stat_lines import Lines
-from symphony.telemetry.counters import MACHINE_PLACE, CounterKind, EventSelection, Problem, Span, StatRow, Verdict
-
-if TYPE_CHECKING:
-    from symphony.telemetry.counters import IntervalPlots
+from symphony.telemetry import MACHINE_PLACE, CounterKind, EventSelection, Problem, Span, StatRow, Verdict
 
 GPU_PLACE_PREFIX = "GPU-"
 CPU_COUNTER_KINDS: tuple[CounterKind, ...] = ("hardware", "software")  # at all places but the machine and GPUs
 COUNTER_KINDS: tuple[tuple[CounterKind, ...], ...] = (CPU_COUNTER_KINDS, ("kernel",), ("gpu",))
+
+
+class SpanSink(Protocol):
+    """Keeps spans and their rows, for a plot."""
+
+    def add(self, span: Span, rows: Sequence[StatRow]) -> None: ...
 
 
 @dataclass
@@ -26,7 +29,7 @@ class StatOutputs:
     in_intervals: bool
     named: bool  # whether events or metrics were named: they are reported even if nothing counts them
     wanted: EventSelection = field(default_factory=lambda: EventSelection(()))
-    plots: IntervalPlots | None = None
+    plots: SpanSink | None = None
     page: prometheus.Page | None = None
     _has_header: bool = False
 

@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from symphony.telemetry.samples import CounterSource, Problem, Sample
 from symphony.telemetry.sources import KernelSource, NvmlSource, PerfSource, Replay, read_perf
 from symphony.telemetry.spans import Span
 from symphony.telemetry.stat import StatRun
+
+if TYPE_CHECKING:
+    from symphony.telemetry.interval_plots import IntervalPlots
 
 SAMPLING_MS = 100
 CPUS_AT_ONCE = 32  # CPUs whose counts can be inferred one by one within a window of SAMPLING_MS
@@ -126,6 +129,14 @@ def stat_model(cpu: str | None, constants: Iterable[str], *, core_wide: bool, he
     here = here or len(named) < len(tuple(constants))
     platform = machine.platform(system_wide=core_wide) if here else machine.unknown_platform()
     return reading.model(cpu, platform=machine.with_constants(platform, named))
+
+
+def new_plots(file: Path) -> IntervalPlots:
+    """An empty plot of intervals; raises `InputError` if it could not be saved to the file."""
+    from symphony.telemetry import interval_plots  # importing matplotlib takes a second
+
+    interval_plots.check(file)
+    return interval_plots.IntervalPlots()
 
 
 # --- Counting ----------------------------------------------------------------------------------------------

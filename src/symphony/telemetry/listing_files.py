@@ -153,25 +153,7 @@ def _package(file: IO[bytes]) -> Iterator[tuple[str, bytes]]:
         if name.startswith("data.tar"):
             if name.endswith(".zst"):
                 raise ValueError("its content is compressed with zstd; unpack it with dpkg-deb -x")
-            yield from _archive(io.BufferedReader(_FileSlice(file, size)))
+            yield from _archive(io.BytesIO(file.read(size)))
             return
         file.seek(start + size + size % 2)
     raise ValueError("the package has no data.tar")
-
-
-class _FileSlice(io.RawIOBase):
-    """The next bytes of a file, and no more."""
-
-    def __init__(self, file: IO[bytes], size: int) -> None:
-        self._file, self._left = file, size
-
-    def readable(self) -> bool:
-        """It is for nothing else."""
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        """As any raw file."""
-        content = self._file.read(min(len(buffer), self._left))
-        buffer[: len(content)] = content
-        self._left -= len(content)
-        return len(content)

@@ -96,6 +96,11 @@ def at_hand(root: Path = Path("/")) -> MemoryEvents | None:
     return None
 
 
+def memory_traffic() -> str:
+    """How this machine's memory traffic is counted in real runs, as a phrase."""
+    return str(at_hand() or NOT_COUNTED)
+
+
 def _worth(event: Path) -> tuple[float, str]:
     """What the kernel says that a count is worth, and in which unit; nothing if it does not, or in one of its own."""
     try:
