@@ -354,7 +354,7 @@ def test_a_log_does_not_have_this_machines_constants(tmp_path: Path) -> None:
     told = run(*asked, "--constant", "num_cpus_online=4")
     assert lines(told.stdout)[0]["value"] == pytest.approx(2.0, rel=1e-3) and "constant" not in told.stdout
     assert lines(run(*asked, "--constant", "here").stdout)[0]["value"] > 0
-    for wrong, said in (("cpus=4", "no constant is called 'cpus'"), ("slots=many", "no value")):
+    for wrong, said in (("cpus=4", "there is no constant 'cpus'"), ("slots=many", "no value")):
         with pytest.raises(InputError, match=said):
             run(*asked, "--constant", wrong)
 
@@ -442,7 +442,7 @@ def test_one_window_is_nothing_to_serve(log: Path) -> None:
         (["-e", "top.bak", "--", "true"], "x86/demo has no event top.bak", "did you mean top.back"),
         (["-M", "topdownL2", "--", "true"], "has no metric topdownL2", "did you mean topdownl1"),
         ([], "nothing to count", "-- CMD"),
-        (["-e", "{a,b", "-a"], "no list of events", "'{a,b},c'"),
+        (["-e", "{a,b", "-a"], "not a list of events", "'{a,b},c'"),
         (["-p", "abc"], "no process numbers", "-p 4711"),
         (["-p", "999999999"], "no process 999999999", "ps -e"),
         (["-p", "1", "-a"], "-p beside", "choose"),
@@ -455,7 +455,7 @@ def test_one_window_is_nothing_to_serve(log: Path) -> None:
         (["--", "no-such-command"], "no command 'no-such-command'", "path"),
         (["-j", "-x", ",", "--", "true"], "both -j and -x", "choose"),
         (["--replay", "log", "--", "true"], "--replay counts nothing", "leave out"),
-        (["--plot", "bands.txt", "--", "true"], "is no picture", ".svg"),
+        (["--plot", "bands.txt", "--", "true"], "is not the name of a picture", ".svg"),
         (["--plot", "no/bands.svg", "--", "true"], "cannot be written", "folder"),
         (["-o", "no/out", "--", "true"], "-o no/out cannot be written", "folder"),
         (["--cpu", "deno", "--", "true"], "no catalogue deno", "did you mean demo"),

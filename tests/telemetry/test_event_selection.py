@@ -30,7 +30,7 @@ def test_lists_as_perf_takes_them() -> None:
     assert split_names(["{cpu/a,b/,c}", " d , e "]) == ("cpu/a,b/", "c", "d", "e")
     assert split_names([]) == split_names([""]) == ()
     for wrong in ("{a", "a}", "{{a}}", "cpu/a"):
-        with pytest.raises(InputError, match="no list of events"):
+        with pytest.raises(InputError, match="not a list of events"):
             split_names([wrong])
 
 

@@ -247,7 +247,7 @@ def test_absurd_windows_in_one_group() -> None:
     count = recording.count.copy()
     count[17, 0] *= 3
     (verdict,) = check_identities(TRUE[:1], replace(recording, count=count))
-    assert verdict.accepted and verdict.residual == pytest.approx(0, abs=1e-9) and "1 absurd" in verdict.reason
+    assert verdict.accepted and verdict.residual == pytest.approx(0, abs=1e-9) and "1 outlier" in verdict.reason
     count[::3, 0] *= 3  # too many to be accidents
     assert not check_identities(TRUE[:1], replace(recording, count=count))[0].accepted
 

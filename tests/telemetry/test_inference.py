@@ -190,7 +190,7 @@ def test_several_places_need_a_name() -> None:
     both = {"CPU0": recording, "CPU1": replace(recording, where="CPU1")}
     with pytest.raises(InputError, match="'CPU0', 'CPU1'"):
         infer(model(), both)
-    with pytest.raises(InputError, match="no readings of 'CPU9'") as caught:
+    with pytest.raises(InputError, match="no place 'CPU9'") as caught:
         infer(model(), both, where="CPU9")
     assert "'CPU0', 'CPU1'" in caught.value.hint
     assert infer(model(), both, where="CPU1").where == "CPU1"

@@ -88,5 +88,5 @@ def test_a_commands_status() -> None:
     feed.others = [Given(sample("a"))]
     next(iter(feed))
     assert list(feed.rest()) == [] and long.exit_status == -15
-    with pytest.raises(InputError, match="does not start"):
+    with pytest.raises(InputError, match="cannot be started"):
         list(SampleFeed([CommandLead(["/no/such/command"])]))

@@ -1,4 +1,4 @@
-"""A net as a picture, in columns: free events, the identities that make others of them, metrics, and rows' use."""
+"""A network of counts as a picture, in columns: free events, identities, derived events, metrics, and rows' use."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from symphony.telemetry.reading import Model
 
 Kind = Literal["free", "plain", "derived", "sum", "link", "bound", "rejected", "metric", "row"]
 
-MAX_NODES = 400  # nodes: beyond, nobody can read anything
+MAX_NODES = 400  # nodes that fit a readable picture
 _CHARACTER, _ROW, _HEIGHT, _GAP, _MARGIN = 6.6, 24.0, 17.0, 70.0, 16.0  # pixels
-_ORDERING_PASSES = 12  # of putting nodes next to their neighbours
-_STYLES: Mapping[Kind, tuple[str, str, str]] = {  # fill, border, what it is
+_ORDERING_PASSES = 12  # of the barycentre heuristic that places nodes next to their neighbours
+_STYLES: Mapping[Kind, tuple[str, str, str]] = {  # fill, border, legend
     "free": ("#0072B2", "#0072B2", "counted"),
-    "plain": ("#D9EEFA", "#56B4E9", "told by the kernel or a GPU"),
+    "plain": ("#D9EEFA", "#56B4E9", "counter of the kernel or a GPU"),
     "derived": ("#FFFFFF", "#0072B2", "derived"),
-    "sum": ("#E8E8E8", "#888888", "identity that derives"),
-    "link": ("#FFF3D6", "#E69F00", "identity that holds about"),
+    "sum": ("#E8E8E8", "#888888", "identity that defines a sum"),
+    "link": ("#FFF3D6", "#E69F00", "approximate identity"),
     "bound": ("#FFFFFF", "#999999", "bound"),
-    "rejected": ("#FFFFFF", "#C1121F", "rejected here"),
+    "rejected": ("#FFFFFF", "#C1121F", "rejected on this CPU"),
     "metric": ("#009E73", "#009E73", "metric"),
     "row": ("#6A4C93", "#6A4C93", "use of a row"),
 }
@@ -43,11 +43,10 @@ class Node:
     name: str
     kind: Kind
     column: int
-    about: str = ""  # for whoever points at it
+    about: str = ""  # tooltip
 
     @property
     def label(self) -> str:
-        """What is written into it."""
         if self.kind in ("sum", "link", "bound", "rejected"):
             return {"bound": "≥", "link": "≈"}.get(self.kind, "=" if " = " in self.name else "≥")
         return self.name
@@ -55,14 +54,13 @@ class Node:
 
 @dataclass(frozen=True)
 class NetDrawing:
-    """Nodes in columns, and what leads where."""
+    """Nodes in columns, and edges between them."""
 
     title: str
     nodes: tuple[Node, ...]
     edges: tuple[tuple[str, str], ...]  # names
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
         nodes = [{"name": n.name, "kind": n.kind, "column": n.column, "about": n.about} for n in self.nodes]
         return {"title": self.title, "nodes": nodes, "edges": [{"from": a, "to": b} for a, b in self.edges]}
 
@@ -148,12 +146,14 @@ def net_drawing(
         listed = model.catalogue.metric(name)
         nodes.append(Node(name, "metric", last, listed.description or listed.expression))
         edges += [(event, name) for event in some]
-    nodes += [Node(name, "plain", last) for name in plain]  # they make nothing but rows, so they stand next to these
+    nodes += [Node(name, "plain", last) for name in plain]  # only rows depend on them, so they are drawn next to those
     for name, by in used_by.items():
         nodes.append(Node(name, "row", last + 1, f"used by {' + '.join(by)}, as a share of its capacity"))
         edges += [(one, name) for one in by]
     if len(nodes) > MAX_NODES:
-        raise InputError(f"{len(nodes)} nodes are too many for a picture", hint="narrow it down: --events 'l2_rqsts.*'")
+        raise InputError(
+            f"{len(nodes)} nodes are too many for a readable picture", hint="select fewer: --events 'l2_rqsts.*'"
+        )
     return NetDrawing(model.catalogue.name, tuple(nodes), tuple(edges))
 
 
@@ -162,7 +162,7 @@ def _needed(model: Model, metric: str) -> list[str]:
 
 
 def _made(net: bayes_net.BayesNet, depth: Mapping[str, int]) -> dict[str, str]:
-    """For each identity that derives an event, which one: of those that it has, the last that nothing else derives."""
+    """The event that each exact identity defines: the deepest one that no other identity defines."""
     found: dict[str, str] = {}
     for one in net.exact:
         free = [event for event in one.events if depth[event] and event not in found.values()]
@@ -172,7 +172,7 @@ def _made(net: bayes_net.BayesNet, depth: Mapping[str, int]) -> dict[str, str]:
 
 
 def _depths(net: bayes_net.BayesNet) -> dict[str, int]:
-    """How many identities lie between an event and free ones: 0 for those."""
+    """The number of identities between an event and the free events; 0 for free events."""
     depth = dict.fromkeys(net.free, 0)
     waiting = [one for one in net.exact]
     while waiting:
@@ -189,11 +189,11 @@ def _depths(net: bayes_net.BayesNet) -> dict[str, int]:
 
 
 def svg(drawn: NetDrawing) -> str:
-    """The picture. Whoever points at an identity or a metric sees what it says."""
+    """The picture; tooltips state identities and metrics."""
     columns = _columns(drawn)
     widths = [max(_width(node) for node in column) for column in columns]
     tallest = max(len(column) for column in columns)
-    gap = max(_GAP, 6.0 * tallest)  # many edges need room to part
+    gap = max(_GAP, 6.0 * tallest)  # room for many edges
     lefts = [_MARGIN + sum(widths[:at]) + gap * at for at in range(len(columns))]
     top = 2 * _MARGIN + 14
     boxes: dict[str, tuple[float, float, float]] = {}  # left, middle, width
@@ -223,7 +223,7 @@ def svg(drawn: NetDrawing) -> str:
 
 
 def _columns(drawn: NetDrawing) -> list[list[Node]]:
-    """Nodes by column, each near those that it is connected to."""
+    """Nodes by column, each near its neighbours."""
     numbers = sorted({node.column for node in drawn.nodes})
     columns = [[node for node in drawn.nodes if node.column == number] for number in numbers]
     near: dict[str, list[str]] = {node.name: [] for node in drawn.nodes}

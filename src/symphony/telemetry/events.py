@@ -1,8 +1,7 @@
-"""What a CPU can count: events, the counters that can hold them, and the metrics made of them.
+"""What a CPU can count: events, the counters that can hold them, and the metrics computed from them.
 
-Names are compared without regard to case everywhere. An event belongs to a *unit*: the core ("", or "cpu_core" and
-"cpu_atom" where there are two kinds of core) or some part outside it ("CHA", "iMC", "L3PMC"), each with counters of
-its own.
+Names are compared without regard to case. An event belongs to a *unit*: the core ("", or "cpu_core" and "cpu_atom" on
+hybrid CPUs) or a part outside it ("CHA", "iMC", "L3PMC"), each with its own counters.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ CORE_UNITS = frozenset({"", "core", "cpu_core", "cpu_atom"})
 _REFERENCE = re.compile(r"([^/]+?)(?:/([^/]*)/)?(?:(?:(?<=/)|:)([ukhpPGHSDIWebR]+))?")
 _FLAGS = {"edge": "edge", "inv": "invert", "any": "any_thread"}
 _INTEGER = re.compile(r"0x[0-9a-fA-F]+|[1-9][0-9]*|0")
-# Registers beside the counters that events share, by the term that sets them: how many values there can be at once.
+# Registers that events share, by the term that sets them: how many different values they can hold at once.
 # Intel has one MSR each for the front end's and the latency's threshold (0x3f7, 0x3f6), two for off-core responses
 # (0x1a6, 0x1a7), and one filter in each caching agent.
 _REGISTERS = {"frontend": 1, "ldlat": 1, "offcore_rsp": 2, "config1": 1}
-# Listings give these the codes of the fixed counters; the kernel knows them by those of the general ones.
+# Listings give these the codes of the fixed counters; the kernel uses the codes of the general ones.
 _FIXED_EVENTS = {
     "inst_retired.any": "event=0xc0",
     "cpu_clk_unhalted.thread": "event=0x3c",
@@ -48,18 +47,18 @@ class Event:
 
     name: str
     unit: str = ""
-    codes: tuple[int, ...] = ()  # event select; two mean either of two off-core registers
+    codes: tuple[int, ...] = ()  # event select; two codes mean either of two off-core registers
     umask: int = 0
-    cmask: int = 0  # count cycles in which at least so many happen
-    invert: bool = False  # … at most so many
-    edge: bool = False  # count beginnings
+    cmask: int = 0  # count cycles with at least so many events
+    invert: bool = False  # … with fewer
+    edge: bool = False  # count transitions from 0
     any_thread: bool = False  # of all hardware threads of the core
     counters: tuple[int, ...] = ()  # general counters that can hold it; () = all
     fixed: int | None = None  # or the fixed counter that can; -1 = one that the listing does not number
-    terms: tuple[tuple[str, str], ...] = ()  # what else perf needs to select it, in perf's own words
-    scale: float = 1.0  # a count is worth this many …
-    scale_unit: str = ""  # … of these
-    per_package: bool = False  # the same count is read by every core of a package
+    terms: tuple[tuple[str, str], ...] = ()  # further terms of perf's event syntax
+    scale: float = 1.0  # one count stands for so many …
+    scale_unit: str = ""  # … of this unit
+    per_package: bool = False  # one counter for all cores of a package
     deprecated: bool = False
     errata: str = ""
     topic: str = ""
@@ -67,12 +66,11 @@ class Event:
 
     @property
     def core(self) -> bool:
-        """Whether the core counts it."""
         return self.unit in CORE_UNITS
 
     @property
     def perf_terms(self) -> str:
-        """What stands between the slashes of `perf stat -e cpu/…/`."""
+        """The text between the slashes of `perf stat -e cpu/…/`."""
         name = self.name.lower().partition(":")[0]
         if name in _FIXED_EVENTS:
             return _FIXED_EVENTS[name]
@@ -92,17 +90,16 @@ class Metric:
     expression: str
     unit: str = ""
     groups: tuple[str, ...] = ()
-    scale: float = 1.0  # the expression's value is multiplied by this …
-    scale_unit: str = ""  # … and is then in these
-    threshold: str = ""  # an expression that is true where the value deserves attention
-    constraint: str = ""  # NO_GROUP_EVENTS and kin: how its events may be grouped
-    no_group: tuple[str, ...] = ()  # for these groups its events are not counted together
-    aggregation: str = ""  # PerChip, PerCore: what `?` in the expression runs over
+    scale: float = 1.0  # factor of the expression's value …
+    scale_unit: str = ""  # … which gives this unit
+    threshold: str = ""  # an expression that is true if the value deserves attention
+    constraint: str = ""  # how its events may be grouped: NO_GROUP_EVENTS, …
+    no_group: tuple[str, ...] = ()  # groups of metrics in which its events are not counted together
+    aggregation: str = ""  # PerChip, PerCore: the range of `?` in the expression
     description: str = ""
 
     @property
     def tree(self) -> Expression:
-        """The expression, parsed."""
         return parse(self.expression)
 
 
@@ -113,7 +110,7 @@ class Pmu:
     unit: str
     general: int
     fixed: int = 0
-    assumed: bool = False  # the listing does not say
+    assumed: bool = False  # not stated in the listing
 
     def places(self, event: Event) -> tuple[str, ...]:
         """The counters that can hold an event: "0", "1", … and "fixed 0", …"""
@@ -122,18 +119,19 @@ class Pmu:
             return tuple(str(counter) for counter in general if counter < self.general)
         if event.fixed < 0:
             return tuple(f"fixed {counter}" for counter in range(max(1, self.fixed)))
-        # One that is listed for a fixed counter alone is held by no other.
+        # An event that is listed for a fixed counter only can use no other.
         also = [str(counter) for counter in event.counters if counter < self.general]
         return (f"fixed {event.fixed}", *also)
 
     def holds(self, events: Sequence[Event]) -> bool:
-        """Whether the unit can count these events all at once."""
+        """Whether the unit can count these events at the same time."""
         return self.placement(events) is not None
 
     def placement(self, events: Sequence[Event]) -> tuple[str, ...] | None:
-        """A counter for each of these events, no two the same; None if there is no such choice.
+        """A counter for each of these events, no two the same; None if there is no such assignment.
 
-        Events that need different values in one register cannot be counted at once, however many counters are free.
+        Events that need different values in one register cannot be counted at the same time, however many counters are
+        free.
         """
         for register, size in _REGISTERS.items():
             if len({value for event in events for term, value in event.terms if term == register}) > size:
@@ -158,13 +156,13 @@ class Pmu:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """All that a microarchitecture can count, and what can be computed from it."""
+    """The events, metrics and counters of a microarchitecture."""
 
     name: str  # as in the kernel tree: "x86/sapphirerapids", "arm64/arm/neoverse-n1"
     events: tuple[Event, ...]
     metrics: tuple[Metric, ...] = ()
     pmus: tuple[Pmu, ...] = ()
-    groups: Mapping[str, str] = field(default_factory=dict)  # what groups of metrics are about
+    groups: Mapping[str, str] = field(default_factory=dict)  # descriptions of groups of metrics
     source: str = ""  # where it was read from
 
     def __repr__(self) -> str:
@@ -185,7 +183,7 @@ class Catalogue:
         return found
 
     def event(self, name: str, unit: str | None = None) -> Event:
-        """The event of a name; where several units have one, the core's or that of `unit`."""
+        """The event of a name; if several units have one, the core's or that of `unit`."""
         found = [event for event in self._events.get(key(name), []) if unit in (None, event.unit)]
         return min(found, key=lambda event: not event.core) if found else self._unknown("event", name, self._events)
 
@@ -194,7 +192,7 @@ class Catalogue:
         return self.event(name) if key(name) in self._events else None
 
     def metric(self, name: str, unit: str | None = None) -> Metric:
-        """The metric of a name; where there are several, the first, or that of `unit`."""
+        """The metric of a name; if there are several, the first, or that of `unit`."""
         found = [metric for metric in self._metrics.get(key(name), []) if unit in (None, metric.unit)]
         return found[0] if found else self._unknown("metric", name, self._metrics)
 
@@ -207,13 +205,13 @@ class Catalogue:
         return [metric for metric in self.metrics if _like(pattern, metric.name, *metric.groups)]
 
     def pmu(self, unit: str = "") -> Pmu:
-        """The counters of a unit. Where the listing does not say, four are assumed."""
+        """The counters of a unit; four are assumed if the listing does not state them."""
         wanted = "" if unit == "core" else unit
         found = (pmu for pmu in self.pmus if pmu.unit.lower() == wanted.lower())
         return next(found, Pmu(unit, general=4, assumed=True))
 
     def resolve(self, name: str) -> Event | None:
-        """The event that a name in an expression means, with the terms it adds; None if it is the kernel's own.
+        """The event that a name in an expression means, with changed fields; None if it is not in the listing.
 
         `cpu@EVENT,cmask=1,edge@` and `EVENT@thresh=1@` are events with changed fields, `EVENT:k` has a modifier.
         """
@@ -232,7 +230,7 @@ class Catalogue:
         return _changed(event, name, [*terms, f"modifiers={modifiers}"] if modifiers else terms)
 
     def definitions(self, unit: str = "") -> evaluating.Definitions:
-        """The metrics by key of their names, as expressions that refer to one another, for those of a unit."""
+        """The metrics by key, as expressions that refer to one another; `unit`'s own take precedence."""
         return _Definitions(self, unit)
 
     def needed(self, metrics: Iterable[str], *, platform: Platform | None = None) -> tuple[str, ...]:
@@ -263,7 +261,7 @@ class Catalogue:
         )
 
     def _wanted(self, name: str, unit: str) -> Metric:
-        """The metric of a unit if it has one of that name, else that of any."""
+        """The metric of a unit if it has one of that name, else that of any unit."""
         own = [metric for metric in self._metrics.get(key(name), []) if metric.unit == unit]
         return own[0] if own else self.metric(name)
 
@@ -277,7 +275,7 @@ class Catalogue:
 
 
 class _Definitions(Mapping[str, Expression]):
-    """A catalogue's metrics as expressions, parsed when they are asked for."""
+    """A catalogue's metrics as expressions, parsed when they are looked up."""
 
     def __init__(self, catalogue: Catalogue, unit: str) -> None:
         self._catalogue, self._unit = catalogue, unit

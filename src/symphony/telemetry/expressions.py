@@ -1,8 +1,8 @@
-"""Metric expressions, as the listings write them: text to tree and back.
+"""Metric expressions of the kernel's listings: from text to tree.
 
 The grammar is perf's. Loosest first:
 
-    choice      a if condition else b        (chains to the right; perf wants brackets inside calls, we do not)
+    choice      a if condition else b        (right-associative; perf requires brackets inside calls, Symphony does not)
     |  ^  &     logical: 0 or 1
     <  >
     +  -
@@ -11,9 +11,9 @@ The grammar is perf's. Loosest first:
     leaf        number, NaN, name, #constant, (choice), min(a, b), max(a, b), d_ratio(a, b),
                 source_count(name), has_event(name), strcmp_cpuid_str(id)
 
-Characters that belong to nothing are skipped. In names `\\-`, `\\,` and `\\=` stand for the plain character and `@` for
-`/`; a `?` is replaced by a number that is known when the metric is used. The longest token wins, so `1e9` is a number
-and `1e9x` a name.
+Other characters are skipped. In names `\\-`, `\\,` and `\\=` stand for the plain character and `@` for `/`; a `?`
+stands for a number that is known when the metric is used. The longest token wins, so `1e9` is a number and `1e9x` a
+name.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from functools import lru_cache
 
 from symphony.problem.errors import InputError
 
-MAX_TREE_DEPTH = 250  # levels of a tree: those who walk over it recurse
-MAX_BRACKET_DEPTH = 50  # levels of brackets: the parser recurses, up to ten calls for each
-NOT_A_NUMBER = math.nan  # the one object that trees hold, so that equal trees are equal
+MAX_TREE_DEPTH = 250  # levels of a tree: functions on trees recurse
+MAX_BRACKET_DEPTH = 50  # levels of brackets: the parser recurses, up to ten calls for each level
+NOT_A_NUMBER = math.nan  # the one NaN object of all trees, so that equal trees compare equal
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number as written; NaN is one."""
+    """A number; NaN is one."""
 
     value: float
 
@@ -47,14 +47,14 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A fact about the machine: `#SMT_on`, `#num_packages`, …"""
+    """A constant of the machine: `#SMT_on`, `#num_packages`, …"""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class NameQuery:
-    """A question about a name instead of its count."""
+    """A property of an event instead of its count."""
 
     function: str  # one of QUERIES
     name: str
@@ -69,7 +69,7 @@ class Negative:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """An operator, or a function, of two values."""
+    """An operator or function of two values."""
 
     operator: str  # one of PRECEDENCE or FUNCTIONS
     left: Expression
@@ -140,7 +140,7 @@ class _Parser:
         return tree
 
     def choice(self) -> Expression:
-        # A loop, since chains of choices may be long: `a if p else b if q else c`.
+        # A loop, because chains of choices may be long: `a if p else b if q else c`.
         cases: list[tuple[Expression, Expression]] = []
         last = self.operators(0)
         while self.token.kind == "if":
@@ -161,7 +161,7 @@ class _Parser:
         return left
 
     def leaf(self) -> Expression:
-        self.depth += 1  # not lowered again on errors: they end the parse
+        self.depth += 1  # not decremented on errors, which end the parse
         if self.depth > MAX_BRACKET_DEPTH:
             raise self.wrong(f"no more than {MAX_BRACKET_DEPTH} levels of brackets can be read")
         tree = self._leaf()
@@ -221,18 +221,17 @@ class _Parser:
 
 @lru_cache(maxsize=1 << 15)
 def parse(text: str) -> Expression:
-    """The tree of an expression. Texts that perf cannot read are an `InputError` that says where."""
+    """The tree of an expression; raises `InputError` with the position if perf could not read the text."""
     tree = _Parser(text).whole()
     if _depth(tree) > MAX_TREE_DEPTH:
         raise InputError(
             f"the expression has more than {MAX_TREE_DEPTH} levels: {text}",
-            hint="name parts of it as metrics of their own",
+            hint="define parts of it as separate metrics",
         )
     return tree
 
 
 def children(tree: Expression) -> tuple[Expression, ...]:
-    """The parts that an expression is made of."""
     match tree:
         case Negative(of):
             return (of,)
@@ -244,7 +243,7 @@ def children(tree: Expression) -> tuple[Expression, ...]:
 
 
 def walk(tree: Expression) -> Iterator[Expression]:
-    """Every part of an expression, itself first."""
+    """Every subexpression, the whole first."""
     stack = [tree]
     while stack:
         part = stack.pop()
@@ -253,7 +252,7 @@ def walk(tree: Expression) -> Iterator[Expression]:
 
 
 def names(tree: Expression) -> tuple[str, ...]:
-    """Events and metrics whose counts (or number of sources) an expression uses, each once, in order."""
+    """Names whose counts (or number of sources) an expression uses, each once, in order."""
     found: dict[str, None] = {}
     for part in walk(tree):
         if isinstance(part, Name):

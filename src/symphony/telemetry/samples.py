@@ -1,7 +1,17 @@
-"""What counters said: one `Sample` for each place and window of time, whoever read it.
+"""Counter readings of one place and window, whichever source they come from.
 
-A *column* is an event in a group of events that are counted at the same times. The same event may have several columns,
-one in each group: that is how a group that is counted part of the time is tied to what is counted all of it.
+A reading has four forms on its way from a source to a printed row:
+
+1. what the source reads: a line of perf (`sources.perf_line.PerfReading`), or a number that was polled
+   (`sources.polling.Figure`);
+2. `Sample`: counts and times of one place and window. A `Recording` is a stack of samples with the same fields;
+3. `spans.Span`: the belief about the counts of a span of time. Spans add up to intervals and whole runs;
+4. `spans.StatRow`: the row of one event or metric. An `Estimate` holds the rows of all windows as arrays.
+
+The filter's `posterior.Window` and `posterior.Belief` are the argument and the state of one call, inside `inference`.
+
+A *column* is an event in a group of events that are counted at the same times. An event may have several columns, one
+in each group: they relate a group that is counted part of the time to the events that are always counted.
 """
 
 from __future__ import annotations
@@ -18,7 +28,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """An event, in the group with which it shares its time on the counters."""
+    """An event, in the group that shares its time on the counters."""
 
     event: str
     group: int = 0
@@ -26,26 +36,26 @@ class Column:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sample:
-    """Readings of one place over one window."""
+    """The readings of one place over one window."""
 
-    where: str  # "CPU3", "S0", "GPU-1", a program; "" if there is only one
+    where: str  # "CPU3", "S0", "GPU-1"; "" if there is only one place
     start_s: float
     duration_s: float
     columns: tuple[Column, ...]
-    count: Floats  # [C] counted while the column had a counter, not scaled up; NaN where nothing is known
-    running_s: Floats  # [C] seconds for which it had one; summed over CPUs where counts are
-    enabled_s: Floats  # [C] seconds for which it wanted one; 0 where what is counted did not run
-    units: Mapping[str, str] = field(default_factory=dict)  # in which counts are, by event; of those not in it: none
+    count: Floats  # [C] events while the column had a counter, not scaled up; NaN if unknown
+    running_s: Floats  # [C] seconds with a counter; summed over CPUs if counts are
+    enabled_s: Floats  # [C] seconds for which the column was enabled; 0 if the counted program did not run
+    units: Mapping[str, str] = field(default_factory=dict)  # units of counts by event; plain counts have none
 
     @property
     def scaled(self) -> Floats:
-        """Counts scaled up to the whole window, as Linux does it [C]."""
+        """Counts scaled up to the whole window, as Linux does [C]."""
         return _scaled(self.count, self.running_s, self.enabled_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something in a source that could not be used, and where it stands."""
+    """Something in a source that could not be used, and where it is."""
 
     where: str  # "perf.json, line 12"
     what: str
@@ -56,10 +66,10 @@ class Problem:
 
 @runtime_checkable
 class CounterSource(Protocol):
-    """Where readings come from. `samples` yields them in order of time for each place, and may never end."""
+    """A source of readings. `samples` yields them in order of time for each place, and may never end."""
 
     def samples(self) -> Iterator[Sample]:
-        """The readings, as they come."""
+        """The readings, as they arrive."""
         ...
 
     @property
@@ -70,7 +80,7 @@ class CounterSource(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recording:
-    """The samples of one place, as arrays: windows in the first axis, columns in the last."""
+    """The samples of one place, stacked: windows are the first axis, columns the last."""
 
     where: str
     columns: tuple[Column, ...]
@@ -79,14 +89,14 @@ class Recording:
     count: Floats  # [K, C]
     running_s: Floats  # [K, C]
     enabled_s: Floats  # [K, C]
-    units: Mapping[str, str] = field(default_factory=dict)  # in which counts are, by event
+    units: Mapping[str, str] = field(default_factory=dict)  # units of counts by event
 
     def __len__(self) -> int:
         return len(self.start_s)
 
     @property
     def scaled(self) -> Floats:
-        """Counts scaled up to whole windows, as Linux does it [K, C]."""
+        """Counts scaled up to whole windows, as Linux does [K, C]."""
         return _scaled(self.count, self.running_s, self.enabled_s)
 
     def windows(self, chosen: NDArray[np.bool_]) -> Recording:

@@ -246,7 +246,7 @@ def test_no_gpus() -> None:
         raise library.NVMLError("Driver Not Loaded")
 
     library.nvmlInit = fail  # type: ignore[method-assign]
-    with pytest.raises(DataError, match="no NVIDIA driver answers: Driver Not Loaded"):
+    with pytest.raises(DataError, match="the NVIDIA driver does not respond: Driver Not Loaded"):
         source(library)
 
 

@@ -1,4 +1,4 @@
-"""The lines of `curated/*.toml`: what no listing states."""
+"""Curated identities: the lines of `curated/*.toml`, which no listing states."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from symphony.telemetry.machine import Platform
 
 
 def curated(catalogue: Catalogue, events: Sequence[str] | None = None) -> tuple[Identity, ...]:
-    """The lines of `curated/*.toml` that are about some events (default: all that the catalogue knows)."""
+    """Curated identities between some events (default: all that the catalogue has or its metrics use)."""
     if events is None:
         used = {key(name) for metric in catalogue.metrics for name in names(metric.tree)}
         inside = {key(event.name) for event in catalogue.events} | used
@@ -50,7 +50,7 @@ def _lines() -> tuple[_Line, ...]:
 
 
 def read_curated(text: str, file: str) -> list[_Line]:
-    """The lines of a curated file. Placeholders (`{x}`) stand for each of the values listed under their names."""
+    """The lines of a curated file. Placeholders (`{x}`) are replaced by each of the values under their names."""
     hint = 'write [[identity]] with says = "total = part + part" and why = "…", as in the other files'
     try:
         content = tomllib.loads(text)
@@ -61,15 +61,15 @@ def read_curated(text: str, file: str) -> list[_Line]:
                 says = str(entry["says"])
                 for name, value in zip(choices, values, strict=True):
                     says = says.replace(f"{{{name}}}", value)
-                found.append(_Line(content["catalogues"], _says(says, entry, file)))
+                found.append(_Line(content["catalogues"], _identity(says, entry, file)))
     except (tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"it is not a list of identities: {error}", where=file, hint=hint) from None
+        raise DataError(f"the file is not a list of identities: {error}", where=file, hint=hint) from None
     except InputError as error:
         raise DataError(error.message, where=file, hint=hint) from None
     return found
 
 
-def _says(says: str, entry: Mapping[str, Any], file: str) -> Identity:
+def _identity(says: str, entry: Mapping[str, Any], file: str) -> Identity:
     relation: Relation = ">=" if ">=" in says else "="
     left, _, right = says.partition(relation)
     form = evaluating.apply(parse(f"({left}) - ({right})"), linear.LinearArithmetic(), {}, Platform())

@@ -1,4 +1,4 @@
-"""Metrics: what they imply for the counts that they are made of."""
+"""What metrics imply for the counts that they are made of."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from symphony.telemetry.machine import Platform
 
 _GROUP = "_group"
 _LEVEL = re.compile(r"(?:topdown|pipeline)l([0-9]+)", re.IGNORECASE)
-_DISJOINT = 2  # below this level of the top-down method children may overlap, and are estimates
+_DISJOINT = 2  # below this level of the top-down method, children are estimates and may overlap
 _NOT_COUNTED = frozenset({"duration_time", "tsc", "system_tsc_freq"})
 
 
@@ -37,7 +37,7 @@ def _from_metrics(catalogue: Catalogue, platform: Platform) -> tuple[Identity, .
 
 @dataclass(frozen=True)
 class _Claim:
-    """A form that a rule says is 0, or at least 0."""
+    """A form that is 0, or at least 0, according to a rule."""
 
     form: linear.Form
     source: str
@@ -45,7 +45,7 @@ class _Claim:
 
 
 def _parents(metrics: Sequence[Metric], forms: Mapping[str, linear.Form]) -> Iterator[_Claim]:
-    """Children of a metric, by the names of their groups, less the metric; those of the first level, less 1."""
+    """Children of a metric, by the names of their groups, minus the metric; those of the first level, minus 1."""
     children: dict[str, dict[str, None]] = {}
     for metric in metrics:
         levels = {int(found[1]): group for group in metric.groups if (found := _LEVEL.fullmatch(group))}

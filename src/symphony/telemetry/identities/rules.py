@@ -1,4 +1,4 @@
-"""All rules together: what a listing tells, with what people wrote down."""
+"""All rules together."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def mine(
 
 
 def _wanted(catalogue: Catalogue, events: Sequence[str] | None) -> dict[str, Event | None]:
-    """Events by key; None for the kernel's own. Where several units have a name, it means the core's."""
+    """Events by key; None for events that are not listed. If several units have a name, it means the core's."""
     if events is None:
         return {key(event.name): event for event in catalogue.events if catalogue.event(event.name) is event}
     return {key(name): catalogue.resolve(name) for name in events}
@@ -47,5 +47,5 @@ def _wanted(catalogue: Catalogue, events: Sequence[str] | None) -> dict[str, Eve
 def everything(
     catalogue: Catalogue, events: Sequence[str] | None = None, *, platform: Platform | None = None
 ) -> tuple[Identity, ...]:
-    """Mined and curated, without those that others imply."""
+    """Mined and curated identities, without those that others imply."""
     return independent((*mine(catalogue, events, platform=platform), *curated(catalogue, events)))

@@ -1,18 +1,18 @@
-"""What `perf stat` wrote: `-j` (JSON lines) or `-x SEP` (fields with a separator), with `-I` or as one window.
+"""Logs of `perf stat`: `-j` (JSON lines) or `-x SEP` (fields with a separator), with `-I` or as one window.
 
     log = read_perf("perf.json")
     log["CPU0"].count, log.units["task-clock"], log.problems
 
-perf prints counts that are scaled up already, and the time for which an event had a counter, which is not. Samples hold
-what was counted: the printed count times running over enabled time. `Sample.scaled` is what perf printed. The enabled
-time is not printed but follows from the percentage of it that is run time. That is rounded to two decimals, and since
-Linux 5.19 cut down to a whole number first ("25.00" is anything from 25 to 26), so events of the same window and place
-are taken together: one that is always counted tells the time exactly.
+perf prints scaled counts, and the time for which an event had a counter. Samples hold raw counts: the printed count
+times running over enabled time (`Sample.scaled` is the printed one). The enabled time is not printed but follows from
+the percentage of it that is run time. The percentage has two decimals, but since Linux 5.19 it is truncated to a whole
+number first ("25.00" is anything from 25 to 26). So the events of a window and place are combined: an event that is
+always counted gives the exact time.
 
-Counts are in the unit that perf prints them in (`PerfLog.units`): milliseconds for `task-clock`, "" for plain counts.
+Counts are in the unit that perf prints (`PerfLog.units`): milliseconds for `task-clock`, "" for plain counts.
 
-Nothing in a log makes reading fail but that it holds nothing at all. Whatever cannot be used is a `Problem` with the
-number of its line, and its count is NaN.
+Reading fails only if a log has no count at all. Whatever cannot be used is a `Problem` with the number of its line, and
+its count is NaN.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from symphony.telemetry.sources.perf_line import NOT_PERF, TOTALS, Form, Parser,
 from symphony.telemetry.sources.perf_times import INEXACT, IS_CPU, Clock, elapsed, enabled_time, enabled_times
 from symphony.telemetry.sources.problems import Problems
 
-MAX_LOG_LINE_BYTES = 1 << 16  # bytes of a line
-MAX_EVENTS_PER_S = 1e12  # events in a second for which a counter ran: some hundred times what a core can do
-LATE_FIRST_WINDOW_FACTOR = 1.5  # times the usual length from which a first window may be one whose beginning is lost
-MAX_CPUS = 1 << 16  # that a run time may be summed over
-_PERF_LOG_HINT = "such a file is written by: perf stat -I 100 -j -o perf.json -e EVENTS -- COMMAND"
+MAX_LOG_LINE_BYTES = 1 << 16
+MAX_EVENTS_PER_S = 1e12  # per second with a counter: some hundred times the maximum of a core
+LATE_FIRST_WINDOW_FACTOR = 1.5  # times the usual length: the log's beginning may be lost
+MAX_CPUS = 1 << 16  # over which a run time may be summed
+_PERF_LOG_HINT = "write a log with: perf stat -I 100 -j -o perf.json -e EVENTS -- COMMAND"
 
 
 class PerfLog(dict[str, Recording]):
@@ -69,9 +69,9 @@ def read_perf(
     separator: str | None = None,
     known: Callable[[str], bool] | None = None,
 ) -> PerfLog:
-    """Read a file that `perf stat -j` or `perf stat -x` wrote, compressed by gzip or not; "-" is standard input.
+    """Read a log of `perf stat -j` or `perf stat -x`, compressed by gzip or not; "-" is standard input.
 
-    `known` says whether a catalogue has an event.
+    `known` returns whether a catalogue has an event.
     """
     path = Path(path)
     try:
@@ -101,7 +101,7 @@ def _opened(path: Path, stack: ExitStack) -> IO[bytes]:
 
 
 def lines_of(file: IO[bytes]) -> Iterator[bytes]:
-    """The lines of a file, with their ends; of one that is too long, its beginning."""
+    """The lines of a file, with their line ends; of a line that is too long, its beginning."""
     while line := file.readline(MAX_LOG_LINE_BYTES):
         yield line
         while line and not line.endswith(b"\n") and len(line) == MAX_LOG_LINE_BYTES:
@@ -109,10 +109,10 @@ def lines_of(file: IO[bytes]) -> Iterator[bytes]:
 
 
 class PerfLines:
-    """Lines of `perf stat -j` or `-x`, as they come, as a counter source.
+    """Lines of `perf stat -j` or `-x`, as they arrive, as a counter source.
 
-    `groups`: the events that perf was told to count together; without it, columns with equal run times are a group, as
-    far as the first `look_ahead` windows tell (None: all). Samples begin to come after so many windows.
+    `groups`: the events that perf was asked to count together. Columns with equal run times in the first `look_ahead`
+    windows (None: all) are a group. Samples are yielded after so many windows.
     """
 
     def __init__(
@@ -129,9 +129,7 @@ class PerfLines:
         if form not in (None, "json", "csv"):
             raise InputError(f"there is no form {form!r} of perf's output", hint='form="json" or form="csv"')
         if separator == "" or (separator and form == "json"):
-            raise InputError(
-                "a separator is of one or more characters, and of CSV", hint='separator=";", without form="json"'
-            )
+            raise InputError("a separator must not be empty, and needs CSV", hint='separator=";", without form="json"')
         if look_ahead is not None and look_ahead < 1:
             raise InputError(f"look_ahead is {look_ahead}", hint="1 or more windows, or None for all")
         self._lines, self._name = lines, name
@@ -141,19 +139,19 @@ class PerfLines:
         self._problems = Problems()
         self.units: dict[str, str] = {}
         self.unsupported: set[str] = set()  # events that the machine cannot count
-        self.timed = True  # whether windows are as long as the log says, and not only about
+        self.timed = True  # whether the durations of windows are exact
         self._clock = Clock()
-        self._decimals = False  # whether percentages have any: perf from before 5.19
+        self._decimals = False  # whether percentages have decimals: perf before 5.19
         self._largest: dict[tuple[str, Column], tuple[float, int]] = {}  # by place and column: value, windows
         self._first_line = 0
 
     @property
     def problems(self) -> Sequence[Problem]:
-        """What could not be used so far; the first of each kind names its line."""
+        """What could not be used so far; the first problem of each kind names its line."""
         return self._problems
 
     def samples(self) -> Iterator[Sample]:
-        """The windows as they end, each place by itself."""
+        """The windows as they end, a sample for each place."""
         groups: dict[Column, int] | None = None
         pending: list[list[Sample]] = []
         for window in self._windows():
@@ -174,18 +172,18 @@ class PerfLines:
     # --- From lines to readings
 
     def _readable(self) -> Iterator[str | bytes]:
-        """Lines, up to where a file that is packed is damaged or ends too early."""
+        """Lines, up to the point where a compressed file is damaged or truncated."""
         number = 0
         try:
             for raw in self._lines:
                 number += 1
                 yield raw
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            self._problem(number + 1, f"from here on it cannot be unpacked: {error}")
+            self._problem(number + 1, f"the rest cannot be decompressed: {error}")
 
     def _readings(self) -> Iterator[PerfReading | None]:
-        """Readings; None where perf began anew."""
-        ended = False  # whether any line had an end
+        """Readings; None where another run of perf begins."""
+        ended = False  # whether any line had a line end
         for number, raw in zip(count(1), self._readable(), strict=False):
             text = raw.decode("utf-8", errors="replace") if isinstance(raw, bytes) else raw
             cut_short = ended and not text.endswith("\n")
@@ -212,10 +210,10 @@ class PerfLines:
     # --- From readings to windows
 
     def _windows(self) -> Iterator[list[Sample]]:
-        """The places of each window, when its last line has come: that which was the last of the window before."""
+        """The samples of each window, as soon as it has all lines of the previous window."""
         held: list[PerfReading] = []
         expected: list[tuple[str, str]] = []
-        timed, ended = False, -1.0  # the time of a window that is complete
+        timed, ended = False, -1.0  # the time of the last complete window
         for reading in self._readings():
             if held and (reading is None or reading.time_s != held[0].time_s):
                 expected = [(one.where, one.event) for one in held]
@@ -229,8 +227,8 @@ class PerfLines:
                 continue
             timed = timed or reading.time_s is not None
             if reading.time_s == ended:
-                self._problem(reading.line, "the clock stands still: a line at the time of a window that was complete")
-                expected.append((reading.where, reading.event))  # or the window before lacked it
+                self._problem(reading.line, "the clock stands still: a line belongs to a window that was complete")
+                expected.append((reading.where, reading.event))  # or the previous window lacked it
                 continue
             held.append(reading)
             if len(held) == len(expected) and timed and [(one.where, one.event) for one in held] == expected:
@@ -277,18 +275,18 @@ class PerfLines:
         return Sample(where, start_s, duration_s, tuple(columns), count, running_s, enabled_s, self.units)
 
     def _is_usable(self, where: str, column: Column, reading: PerfReading, raw: float, duration_s: float) -> bool:
-        """Whether a count can be believed; if not, it is said why."""
+        """Whether a count is plausible; if not, a problem states why."""
         event, value = reading.event, reading.value
         if event not in self.units:
             self.units[event] = reading.unit
             if self._known and not self._known(event):
-                self._problem(reading.line, f"{event} is in no catalogue: it is read, but nothing is known of it")
+                self._problem(reading.line, f"{event} is not in the catalogue: it is counted without any identity")
         what = ""
         if reading.missing:
             if reading.missing == "not supported":
                 self.unsupported.add(event)
             idle = reading.missing == "not counted" and reading.percent >= 100
-            what = f"{event} was {reading.missing}{': what is counted did not run' if idle else ''}"
+            what = f"{event} was {reading.missing}{': the counted program did not run' if idle else ''}"
         elif reading.unit != self.units[event]:
             what = f"the unit of {event} changes from {self.units[event]!r} to {reading.unit!r}"
         elif value < 0:
@@ -304,7 +302,7 @@ class PerfLines:
         return not what
 
     def _wrapped(self, where: str, column: Column, reading: PerfReading, raw: float) -> str:
-        """Why a count is impossibly large, or "". A counter that goes back appears as little less than a power of 2."""
+        """Why a count is implausibly large, or "". A counter that decreased reads slightly less than a power of 2."""
         largest, windows = self._largest.get((where, column), (0.0, 0))
         what = ""
         if not math.isfinite(raw) or reading.value >= 2**64 or raw > MAX_EVENTS_PER_S * reading.running_s:
@@ -312,7 +310,7 @@ class PerfLines:
         elif not reading.unit:
             for bits in (32, 48, 64):
                 near = 0.99 * 2**bits < max(raw, reading.value) and raw < 2**bits
-                # So large a number is common for 32 bits, unless all others were far smaller.
+                # Counts near 2^32 are common, so all others must be far smaller.
                 if near and (bits > 32 or (windows >= 3 and largest < raw / 100)):
                     what = f"the count of {reading.event} is close to 2^{bits}: a counter wrapped or went back"
         if not what:
