@@ -1,4 +1,4 @@
-"""`symphony catalogue`: what CPUs can count, from the kernel's listings."""
+"""`symphony catalogue`: events and metrics of CPUs, from the kernel's listings."""
 
 from __future__ import annotations
 
@@ -13,17 +13,31 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from symphony import telemetry
 from symphony.cli import terminal
 from symphony.problem import topologies
 from symphony.problem.discover import discover
 from symphony.problem.errors import InputError
 from symphony.problem.topology import Topology
-from symphony.telemetry import Catalogue, CatalogueEntry, Event, Metric
+from symphony.telemetry import (
+    ARCHITECTURAL_NAME,
+    Catalogue,
+    CatalogueEntry,
+    Event,
+    Metric,
+    add_perf,
+    at_hand,
+    draw,
+    entries,
+    load,
+    split_names,
+    svg,
+    this_cpu,
+)
+from symphony.telemetry import add as add_listings
 
 app = typer.Typer(help="See what CPUs can count: events and metrics from the kernel's listings.", no_args_is_help=True)
 
-HERE = "here"  # the topology of this machine, as it is discovered
+HERE = "here"  # the discovered topology of this machine
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 
@@ -34,78 +48,79 @@ def add(
         typer.Argument(
             metavar="PATH...",
             help="A kernel tree, its folder tools/perf/pmu-events/arch or one inside it, an archive, Debian's "
-            "linux-source package, or a file that `perf list --json` wrote (-: standard input).",
+            "linux-source package, or output of `perf list --json` (-: standard input).",
         ),
     ] = None,
-    perf: Annotated[bool, typer.Option("--perf", help="Run `perf list --json` and add what it prints.")] = False,
+    perf: Annotated[bool, typer.Option("--perf", help="Run `perf list --json` and add its output.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Read listings and keep them in your cache folder, for the other commands."""
+    """Read listings into your cache folder, for the other commands."""
     if not paths and not perf:
         raise InputError("nothing to add", hint="type symphony catalogue add PATH, or --perf for this machine's events")
     console = terminal.console()
     added: list[CatalogueEntry] = []
     for path in paths or ():
         if as_json or path == "-" or Path(path).is_dir():
-            added += telemetry.add(path)
+            added += add_listings(path)
         else:
             with console.status(f"reading {escape(path)}"):  # a package takes a quarter of a minute
-                added += telemetry.add(path)
+                added += add_listings(path)
     if perf:
-        added += telemetry.add_perf()
+        added += add_perf()
     if as_json:
         _print_json([asdict(entry) for entry in added])
         return
     console.print(_summary(added))
-    cpu, catalogue = telemetry.this_cpu()
+    cpu, catalogue = this_cpu()
     if cpu:
         console.print(_for_cpu(cpu, catalogue), soft_wrap=True)
 
 
 @app.command("list")
 def list_(as_json: Json = False) -> None:
-    """List the catalogues that there are."""
-    entries = telemetry.entries()
-    mine = telemetry.at_hand().name
+    """List the catalogues."""
+    known = entries()
+    mine = at_hand().name
     if as_json:
-        _print_json([{**asdict(entry), "this_cpu": entry.name == mine} for entry in entries])
+        _print_json([{**asdict(entry), "this_cpu": entry.name == mine} for entry in known])
         return
     table = Table(box=None)
     for column in ("", "name"):
         table.add_column(column, no_wrap=True)
     for column in ("core events", "other events", "metrics"):
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("from", overflow="ellipsis")  # the only one that gives way
-    for entry in entries:
+    table.add_column("from", overflow="ellipsis")  # the only column that may be shortened
+    for entry in known:
         mark = "[green]*[/]" if entry.name == mine else ""
         counts = (f"{count:,}" for count in (entry.core, entry.other, entry.metrics))
         table.add_row(mark, f"[bold]{escape(entry.name)}[/]", *counts, escape(entry.source))
     console = terminal.console()
     console.print(table)
     console.print("\n[green]*[/] is for this machine's CPU.", end=" ")
-    if len(entries) == 1:
-        console.print("[bold]symphony catalogue add PATH[/] adds those of a kernel tree.", end="")
+    if len(known) == 1:
+        console.print("[bold]symphony catalogue add PATH[/] adds the catalogues of a kernel tree.", end="")
     console.print()
 
 
 @app.command()
 def show(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="A catalogue; without, that of this machine's CPU.")
+        str | None, typer.Argument(metavar="NAME", help="A catalogue; by default that of this machine's CPU.")
     ] = None,
     events: Annotated[
-        str | None, typer.Option("--events", metavar="PATTERN", help="List the events whose names have this in them.")
+        str | None, typer.Option("--events", metavar="PATTERN", help="List the events whose names contain PATTERN.")
     ] = None,
     metrics: Annotated[
-        str | None, typer.Option("--metrics", metavar="PATTERN", help="List the metrics, likewise, or of this group.")
+        str | None,
+        typer.Option("--metrics", metavar="PATTERN", help="List the metrics whose names or groups contain PATTERN."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show a catalogue: what it counts with, and its events and metrics.
+    """Show a catalogue: its counters, events and metrics.
 
-    PATTERN is a part of a name, or a whole one with * and ?; '*' lists all.
+    PATTERN is a part of a name, or a pattern for the whole name with * and ?; '*' lists all.
     """
-    found = telemetry.load(name) if name else telemetry.at_hand()
+    found = load(name) if name else at_hand()
     chosen = found.events_like(events) if events is not None else []
     computed = found.metrics_like(metrics) if metrics is not None else []
     if as_json:
@@ -127,29 +142,30 @@ def show(
 @app.command("graph")
 def graph_(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="A catalogue; without, that of this machine's CPU.")
+        str | None, typer.Argument(metavar="NAME", help="A catalogue; by default that of this machine's CPU.")
     ] = None,
     events: Annotated[
-        str | None, typer.Option("--events", metavar="PATTERN", help="Events whose names have this in them.")
+        str | None, typer.Option("--events", metavar="PATTERN", help="Events whose names contain PATTERN.")
     ] = None,
     metrics: Annotated[
         str | None,
-        typer.Option("--metrics", metavar="METRICS", help="Metrics, or groups of them, with commas; * and ? too."),
+        typer.Option(
+            "--metrics", metavar="METRICS", help="Metrics or groups, separated by commas; * and ? are allowed."
+        ),
     ] = None,
     topology: Annotated[
         str | None,
         typer.Option(
-            "--topology", "-t", metavar="NAME|FILE", help="Draw the use of its rows, too; `here`: this machine's."
+            "--topology", "-t", metavar="NAME|FILE", help="Draw the use of its rows as well; `here`: this machine."
         ),
     ] = None,
     machine_name: Annotated[
-        str | None, typer.Option("--machine", metavar="NAME", help="Of the topology: whose rows. By default its first.")
+        str | None, typer.Option("--machine", metavar="NAME", help="The machine of the topology. By default its first.")
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE.svg", help="The picture.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Draw how events hang together: which are counted, which follow from them, what metrics are made of them, and
-    which rows of a topology they tell of.
+    """Draw the network of counts: counted events, derived events, metrics, and rows of a topology.
 
     Without --events and --metrics: the events of the metrics that `symphony stat` shows by default, and, for this
     machine's CPU, this machine's rows.
@@ -160,11 +176,11 @@ def graph_(
         raise InputError(f"-o {output}: the picture is an SVG", hint=f"-o {output.with_suffix('.svg')}")
     if topology is None and name is None and events is None and metrics is None:
         topology = HERE
-    wanted = None if metrics is None else telemetry.split_names([metrics])
-    drawn, uncovered = telemetry.draw(name, events, wanted, _machine(topology, machine_name))
+    wanted = None if metrics is None else split_names([metrics])
+    drawn, uncovered = draw(name, events, wanted, _machine(topology, machine_name))
     if output is not None:
         try:
-            output.write_text(telemetry.svg(drawn), encoding="utf-8")
+            output.write_text(svg(drawn), encoding="utf-8")
         except OSError as error:
             raise InputError(
                 f"-o {output} cannot be written: {error.strerror or error}", hint="name a file in a folder that exists"
@@ -201,14 +217,14 @@ def _summary(added: Sequence[CatalogueEntry]) -> str:
 def _for_cpu(cpu: str, name: str | None) -> str:
     if name is None:
         return f"[yellow]note[/]: none of them is for this machine's CPU ({escape(cpu)})"
-    if name not in {entry.name for entry in telemetry.entries()}:
+    if name not in {entry.name for entry in entries()}:
         return f"[yellow]note[/]: this machine's CPU ({escape(cpu)}) is {escape(name)}, which has not been added"
     return f"this machine's CPU is {escape(name)}"
 
 
 def _describe(found: Catalogue, console: Console) -> None:
     console.print(f"[bold]{escape(found.name)}[/]  from {escape(found.source)}", soft_wrap=True)
-    if found.name == telemetry.ARCHITECTURAL_NAME:
+    if found.name == ARCHITECTURAL_NAME:
         console.print(
             "[yellow]note[/]: these are the events that Linux has on every CPU. For those of this one, "
             "[bold]symphony catalogue add PATH[/].",
@@ -229,7 +245,7 @@ def _describe(found: Catalogue, console: Console) -> None:
         )
     console.print(table)
     if any(found.pmu(unit).assumed for unit in units):
-        console.print("≈ the listing does not say: assumed.")
+        console.print("≈ assumed: not stated in the listing.")
 
 
 def _event_table(events: Iterable[Event]) -> Table:
@@ -262,7 +278,7 @@ def _print_table(console: Console, table: Table, rows: int, otherwise: str) -> N
 
 
 def _units(found: Catalogue) -> list[str]:
-    """Those that events or metrics belong to, the core first."""
+    """Units of events or metrics, the core first."""
     units = {*(event.unit for event in found.events), *(metric.unit for metric in found.metrics)}
     return sorted(units, key=lambda unit: (unit != "", unit.lower()))
 

@@ -1,4 +1,4 @@
-"""`symphony stat`: what `perf stat` counts, with error bars, from few counters or from a log."""
+"""`symphony stat`: `perf stat` with error bars, from few counters or from a log. Options and their checks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from typing import IO, Annotated
 
 import typer
 
-from symphony import telemetry
 from symphony.cli import prometheus
 from symphony.cli.stat_lines import Lines
 from symphony.cli.stat_outputs import StatOutputs
 from symphony.problem.errors import InputError
-from symphony.telemetry import StatRequest, StatTarget
+from symphony.telemetry import StatRequest, StatTarget, count, new_plots, split_names, stat_model
+from symphony.telemetry import replay as replay_log
 
 SETTINGS = {"allow_interspersed_args": False, "help_option_names": ["-h", "--help"]}
 
@@ -29,11 +29,15 @@ def stat(
     *,
     events: Annotated[
         list[str] | None,
-        typer.Option("-e", "--event", metavar="EVENTS", help="Events, with commas; {…} is accepted. Repeatable."),
+        typer.Option(
+            "-e", "--event", metavar="EVENTS", help="Events, separated by commas; {…} is accepted. Repeatable."
+        ),
     ] = None,
     metrics: Annotated[
         list[str] | None,
-        typer.Option("-M", "--metrics", metavar="METRICS", help="Metrics, or groups of them, with commas. Repeatable."),
+        typer.Option(
+            "-M", "--metrics", metavar="METRICS", help="Metrics or groups of metrics, separated by commas. Repeatable."
+        ),
     ] = None,
     interval: Annotated[
         int | None,
@@ -42,40 +46,43 @@ def stat(
             "--interval-print",
             metavar="MS",
             min=1,
-            help="Print every so many milliseconds. An estimate is printed two windows (of at most 100 ms) late, when "
-            "what followed has been taken into account; the last ones at the end.",
+            help="Print every MS milliseconds. Estimates use the windows that follow, so they are printed two windows "
+            "(of at most 100 ms) late; the last ones at the end.",
         ),
     ] = None,
     system_wide: Annotated[bool, typer.Option("-a", "--all-cpus", help="Count all CPUs.")] = False,
     cpus: Annotated[str, typer.Option("-C", "--cpu-list", metavar="CPUS", help="Count these CPUs: 0-3,8.")] = "",
-    pids: Annotated[str, typer.Option("-p", "--pid", metavar="PID", help="Count these processes, with commas.")] = "",
-    per_cpu: Annotated[bool, typer.Option("-A", "--no-aggr", help="Tell CPUs apart (with -a or -C).")] = False,
+    pids: Annotated[str, typer.Option("-p", "--pid", metavar="PID", help="Count these processes: 4711,4712.")] = "",
+    per_cpu: Annotated[
+        bool, typer.Option("-A", "--no-aggr", help="Report each CPU separately (with -a or -C).")
+    ] = False,
     as_json: Annotated[bool, typer.Option("-j", "--json", help="A JSON object on each line.")] = False,
     separator: Annotated[
-        str | None, typer.Option("-x", "--field-separator", metavar="SEP", help="Fields with this between them.")
+        str | None, typer.Option("-x", "--field-separator", metavar="SEP", help="Fields separated by SEP.")
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Write there, not to standard error (--replay: output)."),
+        typer.Option("-o", "--output", metavar="FILE", help="Write to FILE, not to standard error (--replay: output)."),
     ] = None,
     cpu: Annotated[
-        str | None, typer.Option("--cpu", metavar="NAME", help="The catalogue; by default that of this machine's CPU.")
+        str | None, typer.Option("--cpu", metavar="NAME", help="The CPU's catalogue; by default this machine's.")
     ] = None,
     counters: Annotated[
-        int | None, typer.Option("--counters", metavar="N", min=1, help="Use so many of the core's general counters.")
+        int | None, typer.Option("--counters", metavar="N", min=1, help="Use N of the core's general counters.")
     ] = None,
     audit: Annotated[
-        bool, typer.Option("--audit", help="Count sums, too, to see which identities hold here, and remember it.")
+        bool, typer.Option("--audit", help="Count sums as well, test which identities hold, and store the verdicts.")
     ] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Say what was counted together, what is derived, and by which identities.")
+        bool,
+        typer.Option("--explain", help="List what was counted together, what is derived, and by which identities."),
     ] = False,
     replay: Annotated[
         Path | None,
         typer.Option(
             "--replay",
             metavar="FILE",
-            help="Correct what `perf stat -I … -j` or `-x` wrote (-: standard input); needs no perf.",
+            help="Correct a log of `perf stat -I … -j` or `-x` (-: standard input); needs no perf.",
         ),
     ] = None,
     constants: Annotated[
@@ -83,25 +90,29 @@ def stat(
         typer.Option(
             "--constant",
             metavar="NAME=VALUE",
-            help="A constant of metrics, such as num_cpus_online=8. --replay knows none but these; `here`: all of this "
-            "machine's. Repeatable.",
+            help="A constant of metrics, such as num_cpus_online=8. --replay uses only these; `here`: all constants of "
+            "this machine. Repeatable.",
         ),
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="FILE", help="Draw means and 95% bands over time (.svg, .png).")
+        Path | None, typer.Option("--plot", metavar="FILE", help="Plot means and 95% bands over time (.svg, .png).")
     ] = None,
     port: Annotated[
         int | None,
         typer.Option(
-            "--prometheus", metavar="PORT", min=0, max=65535, help="Serve the newest on loopback; 0: any free port."
+            "--prometheus",
+            metavar="PORT",
+            min=0,
+            max=65535,
+            help="Serve the latest values on loopback; 0: any free port.",
         ),
     ] = None,
 ) -> None:
     """Count events like `perf stat`, with 95% intervals.
 
-    More events than the CPU has counters take turns, and are scaled up: that is wrong by tens of per cent where a
-    program changes what it does. Here, counts are inferred from all readings together, with what is known about the
-    CPU's events: what is a sum of others is not counted, and parts add up to their totals. Groups are chosen for that.
+    If there are more events than counters, Linux counts them in turn and scales the counts up. That is wrong by tens of
+    per cent if the program changes its behaviour. Here, counts are inferred from all readings together and from
+    identities between the CPU's events: sums of other events are not counted, and parts add up to their totals.
     """
     target = StatTarget(tuple(command or ()), system_wide, _cpus(cpus), _process_numbers(pids), per_cpu)
     _check(target, replay is not None)
@@ -109,10 +120,9 @@ def stat(
         raise InputError("--counters beside --replay", hint="leave it out: a log has been counted already")
     if as_json and separator is not None:
         raise InputError("both -j and -x", hint="choose one of them")
-    plots = telemetry.new_plots(plot) if plot else None
-    model = telemetry.stat_model(cpu, constants or (), core_wide=system_wide or bool(cpus), here=replay is None)
-    split = telemetry.split_names
-    request = StatRequest(split(events or ()), split(metrics or ()), counters, audit, explain, interval)
+    plots = new_plots(plot) if plot else None
+    model = stat_model(cpu, constants or (), core_wide=system_wide or bool(cpus), here=replay is None)
+    request = StatRequest(split_names(events or ()), split_names(metrics or ()), counters, audit, explain, interval)
     with ExitStack() as stack:
         lines = Lines(_open(output, stack, sys.stdout if replay else sys.stderr), as_json=as_json, separator=separator)
         outputs = StatOutputs(lines, interval is not None, request.named, plots=plots)
@@ -121,9 +131,9 @@ def stat(
             lines.note(f"serving http://127.0.0.1:{stack.enter_context(prometheus.serve(outputs.page, port))}/metrics")
         status = 0
         if replay:
-            telemetry.replay(model, request, replay, outputs)
+            replay_log(model, request, replay, outputs)
         else:
-            status = telemetry.count(model, request, target, outputs)
+            status = count(model, request, target, outputs)
         if plot and plots is not None:
             plots.figure().savefig(plot, dpi=150)
     raise typer.Exit(status)
@@ -141,14 +151,14 @@ def _open(output: Path | None, stack: ExitStack, otherwise: IO[str]) -> IO[str]:
 
 
 def _cpus(text: str) -> str:
-    """A list of CPUs, all of which there are."""
+    """Checks a list of CPUs, all of which must exist."""
     for part in text.split(",") if text else ():
         found = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part, re.ASCII)
         if not found or int(found[2] or found[1]) < int(found[1]):
-            raise InputError(f"-C {text!r} is no list of CPUs", hint="-C 0-3,8")
+            raise InputError(f"-C {text!r} is not a list of CPUs", hint="-C 0-3,8")
         last = int(found[2] or found[1])
         if not Path(f"/sys/devices/system/cpu/cpu{last}").exists() and last >= (os.cpu_count() or 1):
-            raise InputError(f"there is no CPU {last}", hint="`lscpu -e` lists those that there are")
+            raise InputError(f"there is no CPU {last}", hint="`lscpu -e` lists the CPUs")
     return text
 
 
@@ -156,23 +166,23 @@ def _process_numbers(pids: str) -> tuple[int, ...]:
     words = [word.strip() for word in pids.split(",") if pids]
     for word in words:
         if not (word.isascii() and word.isdecimal()):
-            raise InputError(f"-p {pids!r} are no process numbers", hint="-p 4711,4712")
+            raise InputError(f"-p {pids!r} is not a list of process numbers", hint="-p 4711,4712")
         if not Path("/proc", word).exists():
-            raise InputError(f"there is no process {word}", hint="`ps -e` lists the numbers of those that run")
+            raise InputError(f"there is no process {word}", hint="`ps -e` lists the running processes")
     return tuple(map(int, words))
 
 
 def _check(target: StatTarget, replaying: bool) -> None:
-    """Whether it is clear what to count."""
+    """Checks that there is exactly one target."""
     if replaying:
         if target != StatTarget():
-            raise InputError("--replay counts nothing", hint="leave out the command, -a, -A, -C and -p")
+            raise InputError("--replay reads a log and counts nothing", hint="leave out the command, -a, -A, -C and -p")
         return
     if target.pids and (target.command or not target.task):
         raise InputError("-p beside a command, -a or -C", hint="choose one of them")
     if not (target.command or target.pids or not target.task):
         raise InputError("nothing to count", hint="symphony stat -- CMD, or -a for all CPUs, or -p PID")
     if target.per_cpu and target.task:
-        raise InputError("-A tells CPUs apart, and none is counted", hint="add -a, or -C 0-3")
+        raise InputError("-A needs CPUs to count", hint="add -a, or -C 0-3")
     if target.command and shutil.which(target.command[0]) is None:
         raise InputError(f"there is no command {target.command[0]!r}", hint="give its path, or install it")

@@ -15,13 +15,13 @@ from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
-from symphony import telemetry
 from symphony.cli import terminal
 from symphony.problem import discover as discovery
 from symphony.problem import topologies, topology_file
 from symphony.problem.errors import SymphonyError
 from symphony.problem.topology import RESOURCE_KINDS, SPANS, Device, Topology
 from symphony.problem.units import show as quantity
+from symphony.telemetry import memory_traffic
 
 app = typer.Typer(help="Look at clusters, check their files, describe this machine.", no_args_is_help=True)
 
@@ -90,7 +90,7 @@ def discover(
 ) -> None:
     """Describe this machine: sockets, caches, PCIe tree, accelerators, network interface."""
     found = discovery.discover()
-    lines = [*found.notes, f"memory traffic in real runs: {telemetry.memory_traffic()}"]
+    lines = [*found.notes, f"memory traffic in real runs: {memory_traffic()}"]
     if output:
         notes = "\n".join(f"- {note}" for note in lines)
         comment = f"Found by `symphony topology discover`. To be corrected where you know better:\n{notes}"
