@@ -21,7 +21,7 @@ from symphony.problem import topologies, topology_file
 from symphony.problem.errors import SymphonyError
 from symphony.problem.topology import RESOURCE_KINDS, SPANS, Device, Topology
 from symphony.problem.units import show as quantity
-from symphony.telemetry import memory
+from symphony.telemetry import memory_traffic
 
 app = typer.Typer(help="Look at clusters, check their files, describe this machine.", no_args_is_help=True)
 
@@ -90,7 +90,7 @@ def discover(
 ) -> None:
     """Describe this machine: sockets, caches, PCIe tree, accelerators, network interface."""
     found = discovery.discover()
-    lines = [*found.notes, f"memory traffic in real runs: {memory.at_hand() or memory.NOT_COUNTED}"]
+    lines = [*found.notes, f"memory traffic in real runs: {memory_traffic()}"]
     if output:
         notes = "\n".join(f"- {note}" for note in lines)
         comment = f"Found by `symphony topology discover`. To be corrected where you know better:\n{notes}"
