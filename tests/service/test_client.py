@@ -154,7 +154,7 @@ def test_a_job_waits_until_one_of_its_tasks_has_started_though_it_was_let_in(
     busy = [ann.submit(one(hold, str(tmp_path / "go"))) for _ in range(2)]
     wait_until(lambda: all(job.status == "running" for job in busy))
     waits = ann.submit(one(hold, str(tmp_path / "go")))
-    handed = here.service.running.handed
+    handed = here.service.running.admitted
     wait_until(lambda: waits.id in handed and handed[waits.id].state.slot >= 0)  # the core has it
     assert waits.status == "waiting" and "hold-0  waits for a device" in waits.explain()
     assert waits.explain().startswith(f"job {waits.id} ('hold'): waiting for")

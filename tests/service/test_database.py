@@ -67,7 +67,7 @@ def test_databases_are_opened_side_by_side(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(sy.InputError, match="file cannot be made: File exists") as refused:
+    with pytest.raises(sy.InputError, match="file cannot be created: File exists") as refused:
         open_database("", tmp_path / "file")
     assert "--state" in refused.value.hint
 

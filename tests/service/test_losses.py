@@ -33,13 +33,13 @@ class Forgetful(LocalEngine):
 
     def _doubted(self, event: EngineEvent) -> EngineEvent:
         if isinstance(event, Finished) and self.no_inputs and self.no_inputs.pop(0):
-            return Failed(event.number, LOST, "an input is gone, with the machine that kept it")
+            return Failed(event.number, LOST, "an input was lost with the machine that stored it")
         return event
 
     def get(self, value: Stored) -> Pickled:
         """A value, unless it is gone."""
         if self.no_value and self.no_value.pop(0):
-            raise EngineError("a value is gone, with the machine that kept it")
+            raise EngineError("a value was lost with the machine that stored it")
         return super().get(value)
 
 

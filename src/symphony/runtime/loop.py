@@ -94,10 +94,10 @@ class Loop:
         kinds = [kind.name for kind in self.topology.kinds]
         self._kind = [kinds.index(device.kind) for device in self.topology.devices]
         self._left_s = [-math.inf] * len(self._on)  # when the last run left each device
-        # An engine that has processes here: what this machine tells of itself is of its devices.
-        processes: Callable[[], dict[int, list[int]]] | None = getattr(engine, "processes", None)
-        used_s = (lambda: cpu_seconds([os.getpid()], processes())) if processes else dict
-        counted = memory.at_hand() if processes else None
+        # Only if the engine has processes on this machine do measurements of this machine describe its devices.
+        is_local = engine.processes() is not None
+        used_s = (lambda: cpu_seconds([os.getpid()], engine.processes())) if is_local else dict
+        counted = memory.at_hand() if is_local else None
         traffic = TrafficAttribution(
             self.topology, self._met, scheduler.books.profiles, bool(counted and counted.least)
         )
@@ -105,7 +105,7 @@ class Loop:
         self.others = BackgroundLoad(
             self.topology, used_s, self._ran_since, scheduler.policy.tuning, os.cpu_count(), traffic
         )
-        self._watch = MachineMonitor(self.topology, None if processes else [], self.others.window, counting)
+        self._watch = MachineMonitor(self.topology, None if is_local else [], self.others.window, counting)
         self._lessons = RunLearner(self.topology, scheduler, self._watch, self._running)
         self._down: set[int] = set()
         self._trials: dict[tuple[str, int], TaskRun] = {}  # kernels on device kinds that they have never run on

@@ -38,7 +38,7 @@ class Driver:
     def until(self, holds: Callable[[], object]) -> None:
         deadline = time.monotonic() + SECONDS
         while not holds():
-            assert time.monotonic() < deadline, "nothing was heard of it"
+            assert time.monotonic() < deadline, "no event arrived"
             for event in self.engine.poll(0.02):
                 if isinstance(event, DeviceDown | DeviceUp):
                     self.devices.append(event)

@@ -65,7 +65,7 @@ def test_a_device_that_is_no_cpu_takes_the_resource_that_is_called_as_its_type(d
         other = Driver(engine)
         [event] = other.run(other.work(where, device=0))
         assert other.value(event)[0] == machines.machines()["m1"].node
-        with pytest.raises(sy.EngineError, match="no device came up"), pytest.MonkeyPatch.context() as patch:
+        with pytest.raises(sy.EngineError, match="no device could be started"), pytest.MonkeyPatch.context() as patch:
             patch.setattr("symphony.engines.ray.slots.ACTOR_START_TIMEOUT_S", 1.0)
             RayEngine(topology=replace(here, devices=(only,)))  # there is one of it, and it is taken
 

@@ -76,7 +76,7 @@ def test_a_device_whose_resources_others_hold_comes_up_when_they_let_go(
     first = RayEngine(topology=only)
     monkeypatch.setattr("symphony.engines.ray.slots.ACTOR_START_TIMEOUT_S", 2.0)
     try:
-        with pytest.raises(sy.EngineError, match=r"no device came up.*does other work hold"):
+        with pytest.raises(sy.EngineError, match=r"no device could be started.*other work may hold"):
             RayEngine(topology=only)
         second = _as_soon_as_one_comes_up(monkeypatch)
         try:
