@@ -351,7 +351,7 @@ def test_a_log_is_read_in_parts_and_cursors_stay_short(served: Place, monkeypatc
         pages = list(job._pages(""))
         assert [line for page in pages for line in page.lines] == whole.lines
         assert len(pages) == -(-len(whole.lines) // 3) and pages[-1].next == whole.next
-        assert max(len(Cursor.parse(page.next).spots) for page in pages) == 1  # only of what has not ended
+        assert max(len(Cursor.parse(page.next).positions) for page in pages) == 1  # only of what has not ended
 
 
 def test_the_command_shows_lines_as_they_come(served: Place, tmp_path: Path) -> None:

@@ -58,10 +58,10 @@ def test_what_an_engine_has_lost_is_read_from_the_journal_or_made_again(tmp_path
         assert ran.read_text().splitlines() == ["made", "made", "kept", "again", "again"]
 
         engine.no_inputs = [False, True, True, True]  # as often as that, it has failed
-        with pytest.raises(sy.WorkerDiedError, match="an input is gone"):
+        with pytest.raises(sy.WorkerDiedError, match="an input was lost"):
             ann.submit(graph).result(SECONDS)
         engine.no_value = [True, True, True]  # so has what is gone whenever it was made
-        with pytest.raises(sy.WorkerDiedError, match="a value is gone"):
+        with pytest.raises(sy.WorkerDiedError, match="a value was lost"):
             ann.submit(one(note, str(ran), "never")).result(SECONDS)
         assert ran.read_text().splitlines()[5:] == ["again"] * 3 + ["never"] * 3
         assert not found.service.failed.is_set()

@@ -43,7 +43,7 @@ def test_jobs_are_cancelled_and_quarantined_and_end_with_the_next_start(state: P
         assert [job.id for job in repair.cancel(ledger, [2], "ann")] == [2]
         assert [job.id for job in repair.quarantine_jobs(ledger, [3], "ann")] == [3]
     here = Handmade(state)
-    assert here.job(2).status == "cancelled" and "ann has asked for that" in here.message(3)
+    assert here.job(2).status == "cancelled" and "ann requested it" in here.message(3)
     assert not here.engine.sent
     here.service.close()
 

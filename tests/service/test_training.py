@@ -248,7 +248,7 @@ def test_steps_are_those_of_all_that_trains_in_a_graph_whoever_runs_them() -> No
     accepted = {"user": "ann", "name": "g", "queue": "", "priority": 0, "tasks": 4, "outputs": [0], "names": []}
     kept = State()
     kept.apply(JournalEvent(1, 0.0, 1, ACCEPTED, -1, 0.0, {**accepted, "key": "", "digest": "", "steps": 45}))
-    running = SimpleNamespace(handed={1: AdmittedJob(state, (1, 2, 3), [])}, before={1: {0: 14, 2: 3, 3: 5}})
+    running = SimpleNamespace(admitted={1: AdmittedJob(state, (1, 2, 3), [])}, steps_before={1: {0: 14, 2: 3, 3: 5}})
     assert JobRunner.stepped(running, kept.jobs[1]) == (14 + 8 + 6 + 5, 14 + 8 + 4 + 5, 0.5)
     running.admitted.clear()
     assert JobRunner.stepped(running, kept.jobs[1]) == (14 + 3 + 5, 14 + 3 + 5, 0.0)

@@ -68,8 +68,6 @@ class _Reader(pickle.Unpickler):
 
 
 class _Function:
-    """A function whose attributes a pickle cannot change."""
-
     __slots__ = ("_call",)
     _call: Callable[..., Any]
 

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any, Protocol, runtime_checkable
 
+from symphony.problem.errors import TopologyError
 from symphony.problem.texts import LONGEST_TEXT, readable
 from symphony.problem.topology import Topology
 
@@ -102,6 +103,11 @@ class Work:
     output: Output | None = None  # if set, the engine stores the standard streams there, if it can
     user: str = ""  # owner, if several users share the engine: no process runs work of two users …
     job: int = 0  # … and no job sees what another job changed in its process
+
+    def plain_options(self) -> tuple[tuple[int, int], tuple | None, tuple | None]:
+        """Plain values for messages to workers: rank and size, arguments of `TrainingRun`, arguments of `OutputLog`."""
+        resumes = None if self.resumes is None else astuple(self.resumes)
+        return (self.rank, self.size), resumes, None if self.output is None else astuple(self.output)
 
 
 @dataclass(frozen=True)
@@ -216,3 +222,14 @@ class Engine(Protocol):
     def release(self, user: str, job: int) -> None:
         """A job has finished: end whatever it left running in worker processes."""
         return
+
+
+def refuse_reconfigurable(topology: Topology, engine: str) -> None:
+    """Refuse devices, such as FPGAs, that must be configured for a kernel, which our engines do not support."""
+    for kind in topology.kinds:
+        if kind.reconfigurable:
+            raise TopologyError(
+                f"{kind.name!r} must be configured for a kernel, which the {engine} engine does not support",
+                where=topology.name,
+                hint="remove such devices from the topology",
+            )

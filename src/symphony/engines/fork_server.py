@@ -47,7 +47,6 @@ class ForkServer:
         return 0 if self._child is None else self._child.pid
 
     def start(self) -> socket.socket:
-        """Start the process; the socket on which it answers."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._child = subprocess.Popen(
@@ -66,7 +65,7 @@ class ForkServer:
         return self._ask(FORK, 0, requester, [read, write])
 
     def reap(self, pid: int, requester: Any) -> bool:
-        """Ask how a process has ended; whether that could be asked for."""
+        """Ask for the exit status of a process; False if the request could not be sent."""
         return self._ask(REAP, pid, requester, [])
 
     def _ask(self, what: bytes, number: int, requester: Any, descriptors: list[int]) -> bool:
@@ -119,7 +118,6 @@ class ForkServer:
 
 
 def main(control: socket.socket) -> None:
-    """Serve requests until the engine closes the socket."""
     worker = _load_worker()
     for name in SHARED:
         with contextlib.suppress(Exception):  # a kernel that needs the module raises a better error

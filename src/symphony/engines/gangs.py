@@ -19,17 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from symphony.engines.engine import (
-    RAISED,
-    DeviceDown,
-    DeviceUp,
-    Engine,
-    EngineEvent,
-    Failed,
-    Finished,
-    Stopped,
-    Work,
-)
+from symphony.engines.engine import RAISED, DeviceDown, DeviceUp, Engine, EngineEvent, Failed, Finished, Stopped, Work
 from symphony.engines.exactly_once import ExactlyOnceEngine
 from symphony.engines.wrapper import EngineWrapper
 
@@ -39,8 +29,6 @@ FIRST_MEMBER_NUMBER = 1 << 40  # numbers of workers other than rank 0; scheduler
 
 @dataclass(eq=False)
 class _Gang:
-    """A gang that is under way."""
-
     number: int
     devices: tuple[int, ...]
     members: dict[int, int]  # ranks of the workers that have not ended, by their numbers
@@ -50,8 +38,6 @@ class _Gang:
 
 
 class GangEngine(EngineWrapper):
-    """Adds whole gangs to an engine that runs single workers."""
-
     whole_gangs = True
 
     def __init__(self, engine: Engine) -> None:

@@ -23,7 +23,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Collection, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from symphony.engines import messages
@@ -41,6 +41,7 @@ from symphony.engines.engine import (
     Stopped,
     Stored,
     Work,
+    refuse_reconfigurable,
 )
 from symphony.engines.fork_server import FORK, UNKNOWN, ForkServer
 from symphony.engines.messages import Malformed, Message
@@ -59,8 +60,6 @@ PAUSE_S, LONGEST_PAUSE_S = 0.05, 1.0  # exponential back-off after a fork that f
 
 @dataclass(eq=False)
 class _Worker:
-    """A worker process, and the engine's ends of its pipes."""
-
     server: ForkServer
     slot: _Slot | None  # None = it is a spare
     name: str  # never reused; prefix of the names of the files that it writes
@@ -85,8 +84,6 @@ class _Worker:
 
 @dataclass(eq=False)
 class _Slot:
-    """A slot of a device, and its current worker."""
-
     device: int
     cpus: tuple[int, ...]
     accelerator: str
@@ -367,7 +364,6 @@ class LocalEngine(Engine):
             worker.read = worker.write = -1
 
     def _close_worker(self, worker: _Worker) -> None:
-        """Kill a worker without waiting for its end."""
         self._close_pipes(worker)
         if worker.watch >= 0:
             self._selector.unregister(worker.watch)
@@ -486,9 +482,7 @@ class LocalEngine(Engine):
             worker.knows.add(work.function.digest)
             code = None if known else work.function.code.at
             inputs = tuple(value.at for value in self._without_large_inputs(work.inputs))
-            resumes = None if work.resumes is None else astuple(work.resumes)
-            output = None if work.output is None else (work.output.folder, work.output.run)
-            rest = (work.function.digest, code, work.arguments.at, inputs, (work.rank, work.size), resumes, output)
+            rest = (work.function.digest, code, work.arguments.at, inputs, *work.plain_options())
             worker.outbox += process.framed(("run", work.number, -1 if work.user else work.job, *rest))
         self._flush(worker)
 
@@ -674,13 +668,7 @@ def _check(topology: Topology) -> None:
         raise TopologyError(
             f"it has {len(topology.machines)} machines", where=topology.name, hint="run locally on one: sy.discover()"
         )
-    for kind in topology.kinds:
-        if kind.reconfigurable:
-            raise TopologyError(
-                f"{kind.name!r} must be configured for a kernel, which the local engine cannot do",
-                where=topology.name,
-                hint="leave such devices out of the topology",
-            )
+    refuse_reconfigurable(topology, "local")
 
 
 def _slots(topology: Topology) -> list[_Slot]:

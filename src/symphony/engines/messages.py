@@ -69,8 +69,6 @@ class Broke(NamedTuple):
 
 
 class Dropped(NamedTuple):
-    """The worker did not start work, as requested."""
-
     number: int
 
 
@@ -121,8 +119,6 @@ def _cut(text: str, most: int, end: bool = False) -> bytes:
 
 
 class Inbox:
-    """Splits a byte stream into messages."""
-
     def __init__(self) -> None:
         self.rest = b""  # an incomplete message
 

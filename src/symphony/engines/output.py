@@ -25,8 +25,6 @@ OUTPUT_CHUNK_BYTES = 64 << 10  # written at once
 
 
 class OutputLog:
-    """The log files of one worker, for one run."""
-
     def __init__(self, folder: str, run: str, rank: int = 0) -> None:
         """`run` names the run, in a word. No file is created before the first write."""
         self._folder, self._run, self._rank = folder, run, rank
@@ -86,7 +84,6 @@ class OutputLog:
         return status.st_size >= most or not status.st_nlink
 
     def _open(self) -> None:
-        """Create the next file, and remove the oldest ones beyond the bounds."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1

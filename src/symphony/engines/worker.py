@@ -217,8 +217,6 @@ def check_spans(spans: Sequence[tuple[int, int]], status: os.stat_result) -> Non
 
 
 class Kernels:
-    """The functions sent to a process. Calls them."""
-
     def __init__(self, handles: Callable[[], Callable[..., Any]]) -> None:
         """`handles` returns the class of the first argument of training functions (`TrainingRun`)."""
         self._handles = handles
@@ -325,7 +323,6 @@ class Surroundings:
         self._limits = {one: resource.getrlimit(one)[0] for one in _LIMITS}
 
     def restore(self) -> None:
-        """Undo what a job has changed, as far as possible."""
         with contextlib.suppress(OSError):
             os.chdir(self._folder)
         if dict(os.environ) != self._environment:
@@ -365,8 +362,6 @@ def framed(message: tuple) -> bytes:
 
 
 class Inbox:
-    """Splits the byte stream of the engine into messages."""
-
     def __init__(self) -> None:
         self._rest = b""
 
@@ -528,7 +523,6 @@ class _Process:
 
 
 def answer(number: int, outcome: tuple) -> bytes:
-    """The outcome of `Kernels.run` as a message."""
     kind, *rest = outcome
     return (done if kind == "done" else failed)(number, *rest)
 
@@ -572,7 +566,6 @@ def _moved(descriptor: int) -> int:
 
 
 def main(read: int, write: int) -> None:
-    """Run work until the engine ends."""
     process = _Process(_moved(read), _moved(write))
     threading.Thread(target=_watch, args=(process.read,), daemon=True).start()
     incoming = select.poll()

@@ -25,13 +25,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from symphony.problem import topology_file
-from symphony.problem.errors import (
-    InputError,
-    SymphonyError,
-    UnavailableError,
-    UnknownJobError,
-    VersionError,
-)
+from symphony.problem.errors import InputError, SymphonyError, UnavailableError, UnknownJobError, VersionError
 from symphony.problem.texts import readable
 from symphony.runtime import report
 from symphony.service import graphs, views, wire
@@ -89,7 +83,6 @@ class JobChanges:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def begin(self) -> None:
-        """Use the running event loop."""
         self._loop = asyncio.get_running_loop()
 
     def notify(self, jobs: set[int]) -> None:

@@ -41,7 +41,6 @@ class Upload:
         self._file.write(data)
 
     def end(self) -> None:
-        """Store the blob if its digest is right."""
         if self._sum.hexdigest() != self._digest:
             raise InputError("the bytes do not have this SHA-256", where=self._digest, hint="send them again")
         self._file.flush()
@@ -57,8 +56,6 @@ class Upload:
 
 
 class Blobs:
-    """A folder of blobs."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -84,7 +81,6 @@ class Blobs:
             return memoryview(mmap.mmap(file.fileno(), length, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE))
 
     def place(self, part: str, digest: str) -> None:
-        """Rename a complete temporary file."""
         path = self.path(digest)
         path.parent.mkdir(exist_ok=True, mode=0o700)
         os.replace(part, path)

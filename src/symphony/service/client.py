@@ -60,7 +60,6 @@ LONG_POLL_S = 30.0  # for which a request waits for a job
 
 
 def default_folder() -> Path:
-    """The default folder of a service of this user."""
     base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
     return Path(base).expanduser() / "symphony" / "service"
 
@@ -360,12 +359,9 @@ class RemoteCluster:
         return self._user
 
     def _trusts(self, user: str) -> bool:
-        """Whether to unpickle results of jobs of this user."""
         return user in self._trust or user == self.user
 
     def _value(self, value: wire.Value) -> tuple[bytes, list[Any]]:
-        """Its pickle stream and buffers."""
-
         def data(content: wire.Content) -> Any:
             if content.blob is None:
                 return content.inline

@@ -173,7 +173,6 @@ class Connections:
         return len(self.made) < len(self._open) or any(one.is_unread for one in self.made if one.idle)
 
     def _close_idle(self) -> bool:
-        """Close an idle connection; whether there was one."""
         connection = self._closable()
         if connection is None:
             return False
@@ -234,8 +233,6 @@ class Listener(socket.socket):
 
 
 class Connection(H11Protocol):
-    """The protocol of one connection."""
-
     def __init__(self, connections: Connections, **options: Any) -> None:
         super().__init__(**options)
         self._all = connections
@@ -290,15 +287,12 @@ class Connection(H11Protocol):
 
 @dataclass
 class _Report:
-    """Refused connections, for one reason."""
-
     count: int = 0  # since the last log line
     logged_s: float = -REPORT_S
     last_s: float = -REPORT_S
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is reachable only from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -75,7 +75,6 @@ def engine_of(url: str, folder: Path) -> sa.Engine:
 
 @contextmanager
 def database_errors(engine: sa.Engine) -> Iterator[None]:
-    """Turn errors of the database into `ServiceError`."""
     try:
         yield
     except sa.exc.SQLAlchemyError as error:
@@ -110,7 +109,6 @@ def _config() -> Config:
 
 
 def _is_current(connection: sa.Connection) -> bool:
-    """Whether the tables have the schema of this version."""
     with MIGRATION_LOCK:
         head = ScriptDirectory.from_config(_config()).get_current_head()
         return MigrationContext.configure(connection).get_current_revision() == head

@@ -52,7 +52,6 @@ def outputs(graph: GraphSpec) -> tuple[int, ...]:
 
 
 def values(graph: GraphSpec) -> Iterator[Value]:
-    """All pickled values of a graph."""
     for kernel in graph.kernels:
         yield from kernel.implementations.values()
     for task in graph.tasks:
@@ -68,7 +67,6 @@ def shape(graph: GraphSpec) -> list[tuple[str, str, list[int], int]]:
 
 
 def steps(graph: GraphSpec) -> int:
-    """The steps of all its training tasks."""
     return sum(_steps(graph.kernels[task.kernel]) for task in graph.tasks)
 
 

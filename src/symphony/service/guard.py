@@ -165,7 +165,6 @@ class Body:
         self._seen, self._waited_s = 0, 0.0
 
     def check_length(self) -> None:
-        """Refuse a body whose declared length is too large."""
         if self.length > self._most:
             raise too_large(self._most, self._option)
 
@@ -232,7 +231,6 @@ def _take(counts: Counter[str], key: str, amount: int) -> None:
 
 
 def refusal(error: SymphonyError, status: int = 0) -> JSONResponse:
-    """The response for an error."""
     status = status or status_of(error)
     headers = {"retry-after": str(max(round(error.retry_s), 1))} if isinstance(error, BusyError) else {}
     if status == 401:
@@ -241,13 +239,11 @@ def refusal(error: SymphonyError, status: int = 0) -> JSONResponse:
 
 
 def broken_database(error: SQLAlchemyError) -> UnavailableError:
-    """Log an error of the database; the error for the client."""
     log.error("the database failed: %s", error)
     return UnavailableError("the database failed", hint="try again later")
 
 
 def status_of(error: SymphonyError) -> int:
-    """The HTTP status of an error."""
     kinds: list[tuple[type[SymphonyError], int]] = [
         (ScopeError, 403),
         (TokenError, 401),

@@ -34,8 +34,6 @@ FINAL_EVENTS = (FINISHED, BROKE)  # events after which a task writes nothing
 
 @dataclass
 class Cursor:
-    """A position in the log."""
-
     event: int = 0
     positions: dict[tuple[int, int], OutputPosition] = field(default_factory=dict)  # by task and rank
 
@@ -128,7 +126,6 @@ def _written(stream: Stream, task: int, cursor: Cursor, ends: Mapping[int, float
 
 
 def _ended(database: sa.Engine, job: int, until: int) -> set[int]:
-    """Tasks that had ended by event `until`."""
     rows = tables.events.c
     ended = sa.select(rows.task).where(rows.job == job, rows.id <= until, rows.kind.in_(FINAL_EVENTS))
     with database.connect() as connection:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from symphony.service import tables
-from symphony.service.state import ACCEPTED, FINISHED, LOST, STOPPED, JournalEvent, State, dumped
+from symphony.service.state import ACCEPTED, FINISHED, LOST, STOPPED, JournalEvent, State
 from symphony.service.wire import Value
 
 log = logging.getLogger("symphony.service")
@@ -46,8 +46,7 @@ class JournalReplay:
 
 
 def row_of(event: JournalEvent) -> dict[str, Any]:
-    """An event as a row of `tables.events`."""
-    row = event._asdict() | {"data": dumped(event.data)}
+    row = event._asdict() | {"data": json.dumps(event.data, separators=(",", ":"))}
     return row | {"checksum": _checksum(*row.values())}
 
 
@@ -149,6 +148,15 @@ def set_aside(damaged: list[Damage]) -> Iterator[sa.Executable]:
             kept = sa.select(*(rows[name] for name in COLUMNS), sa.literal(one.why), sa.literal(time.time()))
             yield sa.insert(tables.damaged_events).from_select(columns, kept.where(rows.id == one.id))
             yield sa.delete(tables.events).where(rows.id == one.id)
+
+
+def read_values(database: sa.Engine, job: int) -> dict[int, Value]:
+    """The undamaged values of the tasks of a job, by task."""
+    rows = tables.outputs.c
+    with database.connect() as connection:
+        stored = connection.execute(sa.select(rows.task, rows.body, rows.checksum).where(rows.job == job))
+        values = {task: value_of(body, known, f"task {task} of job {job}") for task, body, known in stored}
+    return {task: value for task, value in values.items() if value is not None}
 
 
 def value_of(body: bytes, stored: int | None, where: str) -> Value | None:

@@ -75,7 +75,6 @@ class Transaction:
 
     @property
     def size(self) -> int:
-        """Number of events and statements."""
         return len(self.events) + sum(len(values or ()) or 1 for _, values in self.rows)
 
     def _many(self, statement: sa.Executable, what: str, rows: tuple[dict[str, Any], ...]) -> None:
@@ -107,7 +106,6 @@ class Ledger:
         self._stop = self._ended = False
 
     def replay(self) -> None:
-        """Rebuild the state from the journal."""
         found = journal.replay(self.engine)
         self.state, self.damaged = found.state, found.damaged
 
@@ -151,7 +149,6 @@ class Ledger:
 
     @property
     def idle(self) -> bool:
-        """Whether no command is pending."""
         return self._commands.empty()
 
     def step(self) -> None:

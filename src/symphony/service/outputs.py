@@ -78,7 +78,6 @@ class Stream:
             position = OutputPosition(number + 1)  # the next file, if none was dropped
 
     def _read(self, position: OutputPosition, size: int, ended: bool) -> Iterator[OutputLine]:
-        """The rest of a file, up to `size`."""
         number, offset = position
         at, rest, block = self._changed(number), b"", FIRST_READ_BYTES
         with open(self.folder / f"{self.rank}.{number}", "rb") as file:

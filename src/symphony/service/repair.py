@@ -163,8 +163,6 @@ def _size(engine: sa.Engine) -> int:
 
 @dataclass
 class Salvaged:
-    """What a new journal was made from."""
-
     kept: Path  # the old journal
     rows: dict[str, int] = field(default_factory=dict)  # copied, by table
     unreadable: dict[str, int] = field(default_factory=dict)  # ranges of rows that could not be read, by table

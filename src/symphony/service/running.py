@@ -29,7 +29,7 @@ from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, WAITING, Att
 from symphony.runtime.progress import refresh, saved_before
 from symphony.service import graphs, tables
 from symphony.service.blobs import Blobs, named_in
-from symphony.service.journal import checksum, read_events, set_aside, value_of
+from symphony.service.journal import checksum, read_events, read_values, set_aside
 from symphony.service.ledger import Ledger, Transaction
 from symphony.service.outputs import Outputs
 from symphony.service.recorder import JournalingEngine, wall
@@ -47,8 +47,6 @@ AGAIN = "to run it again, submit it again"
 
 @dataclass(frozen=True)
 class AdmittedJob:
-    """A job that the cluster has."""
-
     state: JobState
     tasks: tuple[int, ...]  # indices in the whole graph of the tasks that the cluster was given
     held: list[
@@ -57,8 +55,6 @@ class AdmittedJob:
 
 
 class JobRunner:
-    """Runs the jobs of a ledger on a cluster."""
-
     def __init__(
         self,
         ledger: Ledger,
@@ -224,29 +220,15 @@ class JobRunner:
             raise ServiceError(f"the submitted graph is damaged: {reason}", where=f"job {job.id}", hint=AGAIN) from None
 
     def _values(self, job: ServiceJob) -> dict[int, Value]:
-        """The undamaged values of its finished tasks, by task."""
-        rows = tables.outputs.c
-
-        def read() -> dict[int, Value]:
-            with self._database.connect() as connection:
-                wanted = sa.select(rows.task, rows.body, rows.checksum).where(rows.job == job.id)
-                found = {
-                    task: value_of(body, known, f"task {task} of job {job.id}")
-                    for task, body, known in connection.execute(wanted)
-                }
-            return {task: value for task, value in found.items() if value is not None}
-
-        return self._ledger.retry_until_done(read)
+        return self._ledger.retry_until_done(lambda: read_values(self._database, job.id))
 
     # --- called by the loop's thread
 
     def output(self, number: int) -> Output | None:
-        """Where an attempt stores its output."""
         run = self.cluster.attempt(number)
         return None if run is None else self._outputs.of(run.job.number, run.name, number)
 
     def user(self, number: int) -> str:
-        """The owner of an attempt."""
         run = self.cluster.attempt(number)
         return "" if run is None else self._ledger.state.jobs[run.job.number].user
 
@@ -274,7 +256,6 @@ class JobRunner:
         return self._ledger.post_required(lambda entry: self._failed(entry, run, LOST if again else BROKE, data))
 
     def job_ended(self, state: JobState) -> None:
-        """The cluster has ended a job."""
         self._engine.release(self._ledger.state.jobs[state.number].user, state.number)
         status, error = state.status, state.error
         if isinstance(error, EngineError):

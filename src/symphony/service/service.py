@@ -15,7 +15,6 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -227,7 +226,8 @@ class Service:
             )
         job = state.last_job + 1
         entry.durable = True
-        entry.insert(tables.payloads, _payload(job, sent, body))
+        shape = json.dumps(graphs.shape(graph))
+        entry.insert(tables.payloads, {"job": job, "shape": shape, "body": body, "checksum": checksum(body)})
         entry.insert(tables.uses, *({"job": job, "digest": name} for name in named))
         entry.add(
             ACCEPTED,
@@ -247,7 +247,6 @@ class Service:
         return state.jobs[job].view(), True
 
     def cancel(self, token: Token, number: int) -> Future[JobView]:
-        """Cancel a job. Does nothing if it has ended."""
         job = self.job(token, number)
 
         def command(entry: Transaction) -> JobView:
@@ -321,7 +320,7 @@ class Service:
             self.cluster.save()
             self.checkpoints.remove_strays(self.state.open)
             self._trim_outputs()
-            self.ledger.post_required(self._sweep).add_done_callback(self._remove)
+            self.ledger.post_required(self._sweep).add_done_callback(lambda swept: self._remove(swept.result()))
 
     def _trim_outputs(self) -> None:
         known, ended = set(self.state.jobs), self.state.jobs.keys() - self.state.open.keys()
@@ -349,8 +348,8 @@ class Service:
             if digest not in known and age_s > UNUSED_BLOB_S:
                 self.blobs.remove(digest)
 
-    def _remove(self, swept: Future[list[str]]) -> None:
-        for digest in swept.result():
+    def _remove(self, digests: list[str]) -> None:
+        for digest in digests:
             self.blobs.remove(digest)
 
 
@@ -378,7 +377,3 @@ def _mark_stopped(entry: Transaction) -> None:
 
 def _check_only(entry: Transaction) -> None:
     entry.check = True
-
-
-def _payload(job: int, sent: Submit, body: bytes) -> dict[str, Any]:
-    return {"job": job, "shape": json.dumps(graphs.shape(sent.graph)), "body": body, "checksum": checksum(body)}

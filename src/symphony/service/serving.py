@@ -55,7 +55,6 @@ class Server:
         return f"http://{name}:{self.port}"
 
     def close(self) -> None:
-        """Shut down gracefully."""
         self._server.should_exit = True
         self._thread.join()
         self._socket.close()
@@ -63,7 +62,6 @@ class Server:
 
 
 def names(host: str) -> frozenset[str]:
-    """The host names of a service at this address."""
     return frozenset(one.lower() for one in ("localhost", host, socket.gethostname()))
 
 

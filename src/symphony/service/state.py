@@ -10,7 +10,6 @@ accepted ─► begun ─► finished, lost, broke, stopped (of tasks; several, 
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -29,8 +28,6 @@ USAGE_HALF_LIFE_S = 3_600.0  # of past usage in fair shares
 
 
 class JournalEvent(NamedTuple):
-    """Something that happened to a job, as journalled."""
-
     id: int
     at: float
     job: int
@@ -114,8 +111,6 @@ class UserRecord:
 
 
 class State:
-    """The replay of a journal."""
-
     def __init__(self) -> None:
         self.jobs: dict[int, ServiceJob] = {}
         self.open: dict[int, ServiceJob] = {}
@@ -236,8 +231,3 @@ def text_of(event: JournalEvent) -> str:
 
 def _time(seconds: float) -> str:
     return show(float(f"{seconds:.3g}"), "seconds")
-
-
-def dumped(data: dict[str, Any]) -> str:
-    """Event data as stored in the journal."""
-    return json.dumps(data, separators=(",", ":"))

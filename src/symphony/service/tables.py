@@ -30,15 +30,7 @@ damaged_events = Table(
     "damaged_events",
     metadata,
     Column("number", Integer, primary_key=True),
-    Column("id", BigInteger, nullable=True),
-    Column("at", Double, nullable=True),
-    Column("job", BigInteger, nullable=True),
-    Column("kind", String(16), nullable=True),
-    Column("task", Integer, nullable=True),
-    Column("seconds", Double, nullable=True),
-    Column("data", Text, nullable=True),
-    Column("follows", BigInteger, nullable=True),
-    Column("checksum", BigInteger, nullable=True),
+    *(Column(column.name, column.type, nullable=True) for column in events.columns),
     Column("why", Text, nullable=False),
     Column("found", Double, nullable=False),  # when, seconds since 1970
 )

@@ -73,7 +73,6 @@ def listed(database: sa.Engine) -> list[Token]:
 
 
 def revoke(database: sa.Engine, name: str) -> None:
-    """Delete a token, by its id."""
     with database.begin() as connection:
         gone = connection.execute(sa.delete(tables.tokens).where(tables.tokens.c.id == name)).rowcount
     if not gone:

@@ -18,8 +18,8 @@ from symphony.runtime.checkpoints import safe_folder_name
 from symphony.runtime.forecasts import TrainingForecast, forecast_line
 from symphony.runtime.jobs import DONE, FAILED, RUNNING, WAITING, Attempt
 from symphony.runtime.progress import Progress
-from symphony.service import job_logs, tables, wire
-from symphony.service.journal import read_events, value_of
+from symphony.service import job_logs, wire
+from symphony.service.journal import read_events, read_values
 from symphony.service.recorder import wall
 from symphony.service.running import AGAIN, shape_of, steps_of
 from symphony.service.service import Service
@@ -195,16 +195,11 @@ def outcome(service: Service, job: ServiceJob) -> wire.ResultView:
         raise JobEnded(view)
     if job.status != DONE:
         raise ServiceError("it has not finished yet", where=f"job {job.id}", hint="wait for it: ?wait_s=30")
-    rows = tables.outputs.c
-    with service.database.connect() as connection:
-        found = connection.execute(sa.select(rows.task, rows.body, rows.checksum).where(rows.job == job.id))
-        values = {task: value_of(body, known, f"task {task} of job {job.id}") for task, body, known in found}
-    wanted = [values.get(task) for task in job.outputs]
-    whole = [value for value in wanted if value is not None]
-    if len(whole) < len(wanted):
+    values = read_values(service.database, job.id)
+    if not values.keys() >= set(job.outputs):
         lost = JobError("it has finished, but its result is damaged or lost", where=f"job {job.id}", hint=AGAIN)
         raise JobEnded(wire.ErrorView.of(lost))
-    return wire.ResultView(names=list(job.names), values=whole)
+    return wire.ResultView(names=list(job.names), values=[values[task] for task in job.outputs])
 
 
 class JobEnded(Exception):

@@ -289,8 +289,6 @@ class ExplanationView(BaseModel):
 
 
 class LogLine(BaseModel):
-    """An event of a job, or a line of output."""
-
     number: int  # of the event; 0 for output
     at_s: float
     text: Text

@@ -68,8 +68,7 @@ def _check_signature(policy: Policy, instance: Scenario) -> None:
         carry = jax.eval_shape(lambda key: begin(arrays, policy, key), jax.random.key(0))
     except Exception as error:
         raise PolicyError(
-            f"{policy.name}.init failed: {type(error).__name__}: {error}",
-            hint="return a pytree of JAX arrays, or None",
+            f"{policy.name}.init failed: {type(error).__name__}: {error}", hint="return a pytree of JAX arrays, or None"
         ) from error
 
     def decide(carry: Carry) -> tuple[Any, Any]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import ray
 from ray._private import ray_constants
 
+from symphony.engines.engine import refuse_reconfigurable
 from symphony.problem.build import CPU, ClusterSpec, DeviceSpec, MachineSpec, RackSpec, SocketSpec, build
 from symphony.problem.discover import (
     DEFAULT_LINK,
@@ -36,15 +37,12 @@ CONNECT_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True)
 class Machine:
-    """A node of Ray that is alive."""
-
     name: str
     node: str  # Ray's node id
     resources: Mapping[str, float]
     labels: Mapping[str, str]
 
     def slots(self, resource: str) -> int:
-        """The amount of a resource, rounded down."""
         return int(self.resources.get(resource, 0.0))
 
 
@@ -168,13 +166,7 @@ def needs(topology: Topology, device: int, machine: Machine) -> dict[str, float]
 
 def check(topology: Topology, found: Mapping[str, Machine]) -> None:
     """Refuse a topology that Ray does not have; its actors would stay pending."""
-    for kind in topology.kinds:
-        if kind.reconfigurable:
-            raise TopologyError(
-                f"{kind.name!r} must be configured for a kernel, which the Ray engine cannot do",
-                where=topology.name,
-                hint="leave such devices out of the topology",
-            )
+    refuse_reconfigurable(topology, "Ray")
     for name in topology.machines:
         if name not in found:
             raise TopologyError(

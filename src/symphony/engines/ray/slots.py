@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
 from typing import Any
@@ -133,11 +133,7 @@ class DeviceSlot:
                 self.knows.add(digest)
                 code = reference(one.function.code)
             inputs = tuple(map(reference, one.inputs)) if one.inputs else ()
-            resumes = None if one.resumes is None else astuple(one.resumes)
-            kept = None if one.output is None else (one.output.folder, one.output.run)
-            message.append(
-                (one.job, digest, code, reference(one.arguments), inputs, (one.rank, one.size), resumes, kept)
-            )
+            message.append((one.job, digest, code, reference(one.arguments), inputs, *one.plain_options()))
         now = time.monotonic()
         call = ActorCall(work, seconds, now, math.inf if self.calls else now)
         self.calls.append(call)
@@ -186,7 +182,6 @@ class DeviceSlot:
         return call
 
     def kill(self) -> None:
-        """Kill the actor; the pending calls then fail."""
         if not self.killed:
             self.killed = True
             self._kill()

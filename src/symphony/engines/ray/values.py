@@ -26,7 +26,6 @@ class RayValue:
 
 
 def put(value: Pickled) -> Stored:
-    """Store a value; its buffers go into the object store without a copy."""
     if not value.buffers and len(value.head) <= MAX_INLINE_VALUE_BYTES:
         return Stored(RayValue(value.head), value.size)
     parts = [(value.head, [pickle.PickleBuffer(buffer) for buffer in value.buffers])]
@@ -53,7 +52,6 @@ def _part(parts: Any, number: int) -> tuple[bytes, list[memoryview]]:
 
 
 def get(value: Stored) -> Pickled:
-    """A copy of a value: it outlives Ray."""
     kept: RayValue = value.at
     if kept.head is not None:
         return Pickled(kept.head)
@@ -69,7 +67,6 @@ def get(value: Stored) -> Pickled:
 
 
 def free(value: Stored) -> None:
-    """Release a value: Ray deletes objects without references."""
     value.at.head = value.at.ref = None
 
 
