@@ -66,9 +66,8 @@ class Connections:
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         # The kernel assigns the lowest free descriptor: one above this means that only the reserve is left.
         self._highest = (1 << 30) if soft == resource.RLIM_INFINITY else soft - min(RESERVED, soft // 4)
-        self._spare = os.open(
-            os.devnull, os.O_RDONLY
-        )  # closed to accept and refuse a connection when no other descriptor is free
+        # Closed to accept and refuse a connection when no other descriptor is free.
+        self._spare = os.open(os.devnull, os.O_RDONLY)
         self._pause_until_s = 0.0
 
     def close(self) -> None:

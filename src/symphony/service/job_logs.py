@@ -98,7 +98,7 @@ def _page(items: Iterator[_Item], cursor: Cursor) -> Logs:
             positions[item.position[0]] = item.position[1]
         event = item.event or event
         if item.task >= 0:
-            positions = {key: spot for key, spot in positions.items() if key[0] != item.task}
+            positions = {key: position for key, position in positions.items() if key[0] != item.task}
         lines.append(item.line)
         size += len(item.line.text)
     return Logs(lines=lines, next=str(Cursor(event, positions)), more=False)

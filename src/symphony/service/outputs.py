@@ -26,10 +26,7 @@ from symphony.runtime.checkpoints import safe_folder_name
 
 log = logging.getLogger("symphony.service")
 MAX_LINE_BYTES = 16 << 10  # longer lines are split
-FIRST_READ_BYTES, READ_BLOCK_BYTES = (
-    1 << 10,
-    64 << 10,
-)  # a small first block: a page may need only a few lines of a task
+FIRST_READ_BYTES, READ_BLOCK_BYTES = 1 << 10, 64 << 10  # first block small: a page may need few lines of a task
 TIMESTAMPED_LINE = re.compile(rb"(\d{1,12}\.\d{6}) (.*)", re.DOTALL)
 NEW_RUN_MARK, DROPPED_MARK = "a new run begins", "earlier output was dropped"
 

@@ -13,7 +13,7 @@ from tests.waiting import SECONDS
 
 
 class Driver:
-    """An engine, work for it, and what it has said."""
+    """An engine, work for it, and the events that it has reported."""
 
     def __init__(self, engine: Any) -> None:
         self.engine, self.number = engine, 0

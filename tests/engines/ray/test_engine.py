@@ -187,7 +187,7 @@ def test_a_death_is_told_of_with_its_signal(driver: Driver) -> None:
     assert (crashed.why, crashed.signal) == (DIED, signal.SIGSEGV) and "SIGSEGV" in crashed.message
     assert driver.value(after) == 8
     [exited] = driver.run(driver.work(os._exit, 3))  # leaves no word, as what is killed for want of memory
-    assert (exited.why, exited.signal) == (DIED, signal.SIGKILL) and "without a word" in exited.message
+    assert (exited.why, exited.signal) == (DIED, signal.SIGKILL) and "ended unexpectedly" in exited.message
 
 
 # --- gangs

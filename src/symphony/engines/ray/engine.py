@@ -86,9 +86,7 @@ class RayEngine(Engine):
             self._by_device = [[slot for slot in self._slots if slot.device == d] for d in self._devices]
             self.namespace = f"symphony-{uuid.uuid4().hex[:8]}"  # of the actors, which are named after their devices
             self._together = together
-            self._inbox: queue.SimpleQueue[Callable[[], None]] = (
-                queue.SimpleQueue()
-            )  # from Ray's threads to the polling thread
+            self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # from Ray's threads to `poll`
             self._events: list[EngineEvent] = []
             self._where: dict[int, DeviceSlot] = {}  # slots of the work that has not ended
             self._gangs: dict[int, set[int]] = {}  # by worker that has not started: all numbers of its gang
