@@ -252,12 +252,16 @@ def files_locked(engine: sa.Engine, folder: Path) -> Iterator[None]:
         if engine.dialect.name == "sqlite":
             paths.append(Path(f"{engine.url.database}.lock"))  # for the journal
         for path in paths:
-            file = stack.enter_context(path.open("w"))
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise _taken(str(path.parent)) from None
+            _lock(path, stack)
         yield
+
+
+def _lock(path: Path, stack: ExitStack) -> None:
+    file = stack.enter_context(path.open("w"))
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise _taken(str(path.parent)) from None
 
 
 def _taken(where: str) -> ServiceError:
