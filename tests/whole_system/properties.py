@@ -92,9 +92,9 @@ def queues_end_empty(world: World) -> Iterator[str]:
     assert world.service is not None
     running, loop = world.service.running, world.service.cluster._loop
     kept = {
-        "line": running.line.under_way,
-        "handed": running.handed,
-        "fresh": running.fresh,
+        "queue": running.queue.under_way,
+        "admitted": running.admitted,
+        "cached_graphs": running.cached_graphs,
         "large": running._large,
         "backlog": loop._backlog,
         "attempts": loop._attempts,
