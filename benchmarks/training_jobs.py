@@ -30,6 +30,7 @@ from rich.table import Table as Printed
 
 from benchmarks.common import before, data, gather, in_parts, parser
 from benchmarks.fidelity import GAVEL, MEASURED, ROUND_S, SLOTS, mean_completion_s, under_way
+from benchmarks.training_bound import bound_s
 from symphony import baselines
 from symphony.baselines.round_planning import WAITS, PlanInputs
 from symphony.evaluation.metrics import metrics
@@ -37,7 +38,6 @@ from symphony.lowering import readers
 from symphony.lowering.ground_truth import DOUBTFUL_MODELS, MeasuredSpeeds, measured
 from symphony.lowering.measured_jobs import MeasuredJobs, drawn, listed, sharable
 from symphony.lowering.training_features import estimate_kept_speed, estimate_step_s, gpu_features, job_features
-from symphony.oracle.training_bound import bound_s
 from symphony.policies import performance_model
 from symphony.policies.beliefs import NO_NEIGHBOUR, JobDescriptions, SpeedQuery
 from symphony.policies.exploration import EXPLORATION_METHODS, Exploration

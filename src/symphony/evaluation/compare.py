@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 
 import jax.numpy as jnp
 
 from symphony.evaluation.report import Report, ScenarioMeta
-from symphony.lowering import family
 from symphony.oracle.scenario_planner import ScenarioPlanner
 from symphony.policies import named
-from symphony.problem import limits, topologies
+from symphony.problem import topologies
 from symphony.problem.errors import InputError, SymphonyWarning
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Workload
@@ -22,10 +20,8 @@ from symphony.scheduling.policy import Policy, check_instance
 from symphony.simulator.contention import ContentionModel
 from symphony.simulator.records import RunRecord
 from symphony.simulator.run import simulate
-from symphony.simulator.scenarios import Disturbances, Scenario, draw, stack
-
-Draw = Callable[[Topology, int], Workload]  # a workload family: topology and seed -> workload
-GANGS_AT_ONCE = 2048  # job slots are chosen so that about so many gangs fit
+from symphony.simulator.scenario_source import Draw, chosen_seeds, scenario
+from symphony.simulator.scenarios import Disturbances, Scenario, stack
 
 
 def compare(
@@ -99,49 +95,6 @@ def chosen_policies(policies: Mapping[str, Policy] | Iterable[str]) -> dict[str,
     for name, policy in chosen.items():
         check_instance(policy, name)
     return chosen
-
-
-def chosen_seeds(seeds: Iterable[int]) -> list[int]:
-    """Distinct seeds, checked before a list of absurd length is made."""
-    if not isinstance(seeds, Iterable):
-        raise InputError(f"seeds are {seeds!r}", hint=f"give several, for example range({seeds})")
-    if isinstance(seeds, Sized):
-        limits.check("number of seeds", len(seeds), limits.SEEDS)
-    numbers = list(dict.fromkeys(int(seed) for seed in itertools.islice(seeds, limits.SEEDS + 1)))
-    limits.check("number of seeds", len(numbers), limits.SEEDS)
-    if not numbers or min(numbers) < 0:
-        raise InputError(f"seeds are {numbers[:5]}", hint="give at least one seed, 0 or more")
-    return numbers
-
-
-def scenario(
-    topology: Topology,
-    workload: Workload | Draw | str,
-    seed: int,
-    disturbances: Disturbances | None = None,
-    job_slots: int | None = None,
-) -> Scenario:
-    """One scenario, its workload drawn with the same seed as its disturbances."""
-    if isinstance(workload, str):
-        drawn = family.workload(workload, topology, seed)
-    elif isinstance(workload, Workload):
-        drawn = workload
-    elif callable(workload):
-        drawn = workload(topology, seed)
-    else:
-        drawn = workload
-    if not isinstance(drawn, Workload):
-        raise InputError(
-            f"the workload is {type(drawn).__name__}",
-            hint="give a spec such as 'eeg', a sy.Workload, or a function of topology and seed that returns one",
-        )
-    return draw(topology, drawn, seed, disturbances or Disturbances(), job_slots=job_slots or slots_for(drawn))
-
-
-def slots_for(workload: Workload) -> int:
-    """How many jobs may be in the system at once: enough not to matter, few enough to simulate fast."""
-    largest = max(len(graph.all_gangs) for graph in workload.graphs)
-    return limits.bucket(min(len(workload.jobs), max(16, min(256, GANGS_AT_ONCE // largest))))
 
 
 def _warn_of_full_slots(runs: list[RunRecord], scenarios: list[Scenario]) -> None:

@@ -7,15 +7,14 @@ unlike devices without contention, where the best possible makespan can be prove
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.text import Text
 
-from symphony.evaluation.compare import scenario
 from symphony.evaluation.metrics import METRICS
 from symphony.evaluation.report import Printable
 from symphony.evaluation.statistics import IntervalEstimate, paired
@@ -25,6 +24,7 @@ from symphony.oracle.oracle import Oracle
 from symphony.oracle.provable import four_devices
 from symphony.policies import named
 from symphony.simulator.run import simulate
+from symphony.simulator.scenario_source import scenario
 from symphony.simulator.scenarios import CALM
 
 FIRST_HELD_OUT_SEED = 500_000  # the first that is held out; training draws from two million on
@@ -100,11 +100,9 @@ class Scorecard:
         seeds = len(self.survey.cells[0].seeds)
         return Printable(f"{self.policy}: {seeds} held-out seeds", header, rows, [], list(self.survey.skipped))
 
-    def to_json(self, path: str | Path) -> None:
-        """Write every line, and the ratios to the oracle."""
-        lines = [{**asdict(score), "met": score.met} for score in self.scores]
-        text = json.dumps({"policy": self.policy, "command": self.command, "scores": lines, "oracle": self.oracle})
-        Path(path).write_text(text)
+    def as_json(self) -> dict[str, Any]:
+        scores = [{**asdict(score), "met": score.met} for score in self.scores]
+        return {"policy": self.policy, "command": self.command, "scores": scores, "oracle": dict(self.oracle)}
 
 
 def evaluate(

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.text import Text
 
-from symphony.evaluation.compare import chosen_policies, chosen_seeds, scenario
+from symphony.evaluation.compare import chosen_policies
 from symphony.evaluation.metrics import METRICS, metrics
 from symphony.evaluation.report import DAGGER, Printable
 from symphony.evaluation.statistics import Paired, holm, paired
@@ -36,6 +36,7 @@ from symphony.scheduling.one_of import OneOf
 from symphony.scheduling.policy import Policy
 from symphony.simulator.records import RunRecord
 from symphony.simulator.run import simulate
+from symphony.simulator.scenario_source import chosen_seeds, scenario
 from symphony.simulator.scenarios import Disturbances, Scenario, stack
 
 SURVEY_FORMAT = "symphony.survey/1"
@@ -51,15 +52,6 @@ class SurveyWorkload:
 
     def __str__(self) -> str:
         return f"{self.workload}@{self.topology}"
-
-    @staticmethod
-    def of(spec: str, default: str) -> SurveyWorkload:
-        """From a spec; without @, on the default topology."""
-        workload, at, cluster = spec.rpartition("@")
-        place = SurveyWorkload(workload, cluster) if at else SurveyWorkload(spec, default)
-        if not place.workload or not place.topology:
-            raise InputError(f"{spec!r} names no workload", hint="write WORKLOAD or WORKLOAD@TOPOLOGY")
-        return place
 
 
 @dataclass(frozen=True)

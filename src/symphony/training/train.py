@@ -23,7 +23,6 @@ import jax
 import numpy as np
 from jax import Array
 
-from symphony.evaluation.compare import Draw, scenario, slots_for
 from symphony.lowering.family import workload as drawn
 from symphony.policies import SUFFIX, Learned, Network, Sizes, named, save
 from symphony.policies.features import graph_tables
@@ -35,6 +34,7 @@ from symphony.problem.workload import Workload
 from symphony.simulator.contention import Bottleneck, ContentionModel
 from symphony.simulator.rollout import without_arrivals
 from symphony.simulator.run import run_traces
+from symphony.simulator.scenario_source import Draw, scenario, slots_for
 from symphony.simulator.scenarios import Disturbances, Scenario, ScenarioArrays, pick, stack
 from symphony.telemetry.tuning import BeliefSlopes
 from symphony.training.beliefs import NONE, slopes
