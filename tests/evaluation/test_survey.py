@@ -163,7 +163,7 @@ def test_nothing_to_run_is_an_error(tmp_path: Path) -> None:
         survey([], PLACES, tmp_path)
     with pytest.raises(InputError, match="no workload"):
         survey(["fifo"], [], tmp_path)
-    with pytest.raises(InputError, match="nothing could be run"):
+    with pytest.raises(InputError, match="no workload could be run"):
         survey(["fifo"], [SurveyWorkload("variant-calling", "gpu24")], tmp_path)
     with pytest.raises(InputError, match="no-such"):
         survey(["fifo"], [SurveyWorkload("eeg", "no-such")], tmp_path)

@@ -68,6 +68,8 @@ def compare(
     from symphony.evaluation.survey import SurveyWorkload, survey
     from symphony.simulator.scenarios import Disturbances
 
+    if report is not None:
+        report.mkdir(parents=True, exist_ok=True)
     console = terminal.console(stderr=as_json)
     disturbances = Disturbances(
         background=background, counter_noise=counter_noise, failures_per_day=failures_per_day, latency_s=latency_s
@@ -96,7 +98,6 @@ def compare(
             )
         else:
             assert report is not None  # `_check` has refused it
-            report.mkdir(parents=True, exist_ok=True)
             result = survey(
                 chosen,
                 [SurveyWorkload(*place) for place in places],
@@ -163,8 +164,9 @@ def _check(
         options.check_policy(name)
     if metric:
         options.check_choice("metric", metric, METRICS)
-    options.check_file(output)
     options.check_folder(report)
+    if output is not None and output.parent != report:  # a folder that will be created
+        options.check_file(output)
     if len(places) > 1 and report is None:
         raise InputError(
             "several workloads need a folder for their results",

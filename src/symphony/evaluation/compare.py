@@ -9,7 +9,7 @@ from dataclasses import asdict
 import jax.numpy as jnp
 
 from symphony.evaluation.report import Report, ScenarioMeta
-from symphony.oracle.scenario_planner import ScenarioPlanner
+from symphony.oracle.oracle import ScenarioPlanner
 from symphony.policies import named
 from symphony.problem import topologies
 from symphony.problem.errors import InputError, SymphonyWarning
@@ -41,23 +41,23 @@ def compare(
 
     `policies` maps names to policies or planners (`sy.Oracle`), or lists names of built-in ones. `workload` is a spec
     such as "variant-calling?load=0.8", a function of topology and seed, or one fixed workload (then seeds vary the
-    disturbances only). `progress` is told a policy's name and the share of its jobs that are complete.
+    disturbances only). `progress` is called with a policy's name and the share of its jobs that have finished.
     """
     cluster = topologies.topology(topology) if isinstance(topology, str) else topology
     deciding, planning = split_planners(policies)
     chosen: dict[str, Policy | ScenarioPlanner] = {**deciding, **planning}
     numbers = chosen_seeds(seeds)
     if baseline is not None and baseline not in chosen:
-        raise InputError(f"the baseline {baseline!r} is not compared", hint=f"choose of {', '.join(chosen)}")
+        raise InputError(f"the baseline {baseline!r} is not compared", hint=f"choose one of {', '.join(chosen)}")
     scenarios = [scenario(cluster, workload, seed, disturbances, job_slots) for seed in numbers]
     batch = stack(scenarios) if deciding else None
     runs: list[RunRecord] = []
     for index, name in enumerate(deciding):
-        tell = (lambda share, name=name: progress(name, share)) if progress else None
-        one = OneOf(tuple(deciding.values()), jnp.asarray(index, jnp.int32))
-        runs += simulate(scenarios, one, name=name, contention=contention, progress=tell, batch=batch)
+        report_share = (lambda share, name=name: progress(name, share)) if progress else None
+        policy = OneOf(tuple(deciding.values()), jnp.asarray(index, jnp.int32))
+        runs += simulate(scenarios, policy, name=name, contention=contention, progress=report_share, batch=batch)
     for name, planner in planning.items():
-        # A plan is for one scenario only, and planning takes far longer than running it.
+        # A plan is for one scenario only, and planning takes far longer than simulating it.
         for number, each in enumerate(scenarios, start=1):
             runs += simulate([each], planner.plan(each, contention), name=name, contention=contention)
             if progress:
@@ -75,7 +75,7 @@ def compare(
 def split_planners(
     policies: Mapping[str, Policy | ScenarioPlanner] | Iterable[str],
 ) -> tuple[dict[str, Policy], dict[str, ScenarioPlanner]]:
-    """Policies, and planners, by name; in tables, planners come last."""
+    """Policies and planners by name, separately."""
     if not isinstance(policies, Mapping):
         return chosen_policies(policies), {}
     planning = {
@@ -86,7 +86,7 @@ def split_planners(
 
 
 def chosen_policies(policies: Mapping[str, Policy] | Iterable[str]) -> dict[str, Policy]:
-    """Policies by name, from a mapping or from names of built-in ones."""
+    """Policies by name, from a mapping or from the names of built-in ones."""
     if isinstance(policies, str) or not isinstance(policies, Mapping | Iterable):
         raise InputError(f"policies are {policies!r}", hint="give a list of names, or a mapping of names to policies")
     chosen = dict(policies) if isinstance(policies, Mapping) else {name: named(name) for name in policies}
@@ -102,7 +102,7 @@ def _warn_of_full_slots(runs: list[RunRecord], scenarios: list[Scenario]) -> Non
     if full:
         warnings.warn(
             f"under {', '.join(full)} all {scenarios[0].job_slots} job slots were taken at times, and jobs waited "
-            "outside, where policies cannot see them; raise job_slots (--job-slots), or lower the load",
+            "outside, where policies cannot see them; raise job_slots (--job-slots) or lower the load",
             SymphonyWarning,
             stacklevel=3,
         )
@@ -115,7 +115,7 @@ def _call(
     seeds: list[int],
     disturbances: Disturbances | None,
 ) -> str:
-    """The call that made a report, for readers."""
+    """The call that made a report."""
     what = workload if isinstance(workload, str) else getattr(workload, "name", getattr(workload, "__name__", "…"))
     extra = f", disturbances={asdict(disturbances)}" if disturbances else ""
     return (

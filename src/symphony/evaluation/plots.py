@@ -27,10 +27,7 @@ if TYPE_CHECKING:
 # Distinguishable with any colour vision (after Okabe and Ito, without the yellow, which is too pale on white).
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933", "#777777")
 # There are often more kernels than colours: the same again, paler.
-KERNEL_PALETTE = (
-    *PALETTE,
-    *(to_hex(((1 + r) / 2, (1 + g) / 2, (1 + b) / 2)) for r, g, b in map(to_rgb, PALETTE)),
-)
+KERNEL_PALETTE = (*PALETTE, *(to_hex(((1 + r) / 2, (1 + g) / 2, (1 + b) / 2)) for r, g, b in map(to_rgb, PALETTE)))
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))  # once the palette is used up
 LOSS_COLOURS = ("#0072B2", "#8CC5E3", "#F3C06B", "#D55E00")
 LOSS_TITLES = ("isolated speed", "slowed ≤ 10%", "10 to 20%", "over 20%")
@@ -108,15 +105,7 @@ def loss_classes(report: Report) -> Figure:
     left = np.zeros(len(policies))
     for name, colour in zip(LOSS_CLASSES, LOSS_COLOURS, strict=True):
         shares = np.nan_to_num([report.mean(policy, name) for policy in policies])
-        ax.barh(
-            range(len(policies)),
-            shares,
-            left=left,
-            color=colour,
-            height=0.68,
-            edgecolor="white",
-            linewidth=0.8,
-        )
+        ax.barh(range(len(policies)), shares, left=left, color=colour, height=0.68, edgecolor="white", linewidth=0.8)
         for row, (start, share) in enumerate(zip(left, shares, strict=True)):
             if share >= 0.05:
                 ink = "white" if colour in (LOSS_COLOURS[0], LOSS_COLOURS[3]) else _INK
@@ -339,13 +328,7 @@ def _style(ax: Axes) -> None:
 def _title(ax: Axes, title: str, subtitle: str) -> None:
     ax.set_title(title, loc="left", fontsize=11, fontweight="bold", color=_INK, pad=18)
     ax.annotate(
-        subtitle,
-        (0, 1),
-        (0, 5),
-        xycoords="axes fraction",
-        textcoords="offset points",
-        fontsize=8,
-        color="#666666",
+        subtitle, (0, 1), (0, 5), xycoords="axes fraction", textcoords="offset points", fontsize=8, color="#666666"
     )
 
 
