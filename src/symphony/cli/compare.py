@@ -79,10 +79,9 @@ def compare(
     result: Report | Survey
     with (
         warnings.catch_warnings(record=True) as caught,
-        terminal.progress_bar(console, quiet=quiet, width=16) as bars,
+        terminal.progress_bar(console, quiet=quiet, width=16) as show_progress,
     ):
         warnings.simplefilter("always", SymphonyWarning)
-        bar = bars.add_task("compiling", total=1.0)
         if len(places) == 1:
             result = run_comparison(
                 chosen,
@@ -92,9 +91,7 @@ def compare(
                 disturbances=disturbances,
                 job_slots=job_slots or None,
                 command=command,
-                progress=lambda name, share: bars.update(
-                    bar, description=name, completed=(chosen.index(name) + share) / len(chosen)
-                ),
+                progress=lambda name, share: show_progress(name, (chosen.index(name) + share) / len(chosen)),
             )
         else:
             assert report is not None  # `_check` has refused it
@@ -107,7 +104,7 @@ def compare(
                 job_slots=job_slots or None,
                 command=command,
                 suits=lambda name, scenario: name not in FOR_TRAINING or scenario.workload.preemptible,
-                progress=lambda what, share: bars.update(bar, description=what, completed=share),
+                progress=show_progress,
             )
     written = []
     # Records first: nothing that follows may lose them.
@@ -152,12 +149,7 @@ def _third_of_jobs(name: str) -> str:
 
 
 def _check(
-    policies: list[str],
-    places: list[tuple[str, str]],
-    seed: int,
-    metric: str,
-    output: Path | None,
-    report: Path | None,
+    policies: list[str], places: list[tuple[str, str]], seed: int, metric: str, output: Path | None, report: Path | None
 ) -> None:
     """Refuse every argument that could not be run, shown or written: a comparison may take an hour."""
     for name in policies:

@@ -29,15 +29,14 @@ def evaluate(
     from symphony.evaluation.scorecard import evaluate as run_evaluation
 
     console = terminal.console(stderr=as_json)
-    with terminal.progress_bar(console, quiet=quiet, width=40) as bars:
-        bar = bars.add_task("compiling", total=1.0)
+    with terminal.progress_bar(console, quiet=quiet, width=40) as show_progress:
         card = run_evaluation(
             weights,
             output,
             seeds=seeds,
             instances=instances,
             command=shlex.join(["symphony", *sys.argv[1:]]),
-            progress=lambda what, share: bars.update(bar, description=what, completed=share),
+            progress=show_progress,
         )
     if as_json:
         terminal.print_json(card.as_json())

@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from symphony.cli import options, terminal
-from symphony.cli.remote import Key, Url, connect
+from symphony.cli.remote import Key, Url
 from symphony.problem.defaults import SHIPPED
+from symphony.service.client import connect
 
 
 def explain(

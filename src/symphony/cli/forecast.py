@@ -13,8 +13,9 @@ import typer
 
 from symphony.cli import options, terminal
 from symphony.cli.forecast_table import show, time
-from symphony.cli.remote import Key, Url, connect
+from symphony.cli.remote import Key, Url
 from symphony.problem.errors import InputError
+from symphony.service.client import connect
 
 FORECAST_FORMAT = "symphony.forecast/1"
 

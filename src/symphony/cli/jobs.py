@@ -13,10 +13,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from symphony.cli import options, terminal
-from symphony.cli.remote import AsJson, Key, Number, Url, ago, connect, plain_table, print_json
+from symphony.cli.options import AsJson
+from symphony.cli.remote import Key, Number, Url, ago, plain_table
+from symphony.cli.terminal import print_json
 from symphony.problem.errors import InputError
 from symphony.problem.units import show
-from symphony.service.client import RemoteJob
+from symphony.service.client import RemoteJob, connect
 from symphony.service.graph_file import load
 from symphony.service.wire import EVENT, OUTPUT, JobView, LogLine, TrainingView
 
@@ -71,29 +73,30 @@ def jobs(
 
 
 def table(found: Sequence[JobView], everybody: bool) -> Table:
-    """One row for each job. Columns for queues, priorities and steps appear if some job has one."""
+    """One row for each of one or more jobs. Columns for queues, priorities and steps appear if some job has one."""
+    rows = [
+        {
+            "job": str(job.id),
+            "name": escape(job.name),
+            "user": escape(job.user) if everybody else "",
+            "queue": escape(job.queue),
+            "priority": str(job.priority),
+            "status": f"[{COLOURS[job.status]}]{job.status}[/]",
+            "tasks": f"{job.finished}/{job.tasks}",
+            "steps": _steps(job.training, job.status),
+            "submitted": f"{ago(job.accepted_s)} ago",
+            "took": show(float(f"{(job.ended_s or time.time()) - job.accepted_s:.3g}"), "seconds"),
+        }
+        for job in found
+    ]
+    empty = {"user": "", "queue": "", "priority": "0", "steps": ""}
+    columns = [name for name in rows[0] if any(row[name] != empty.get(name) for row in rows)]
     made = Table(box=None, pad_edge=False)
-    trains = any(one.training is not None for one in found)
-    queues, urgent = any(one.queue for one in found), any(one.priority for one in found)
-    names = ["job", "name", "user", "queue", "priority", "status", "tasks", "steps", "submitted", "took"]
-    shown = {"user": everybody, "queue": queues, "priority": urgent, "steps": trains}
-    for name in (name for name in names if shown.get(name, True)):
+    for name in columns:
         right, long = name in ("job", "priority", "tasks", "took"), name in ("name", "user", "queue", "steps")
         made.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=not long)
-    for one in found:
-        took = (one.ended_s or time.time()) - one.accepted_s
-        made.add_row(
-            str(one.id),
-            escape(one.name),
-            *([escape(one.user)] if everybody else []),
-            *([escape(one.queue)] if queues else []),
-            *([str(one.priority)] if urgent else []),
-            f"[{COLOURS[one.status]}]{one.status}[/]",
-            f"{one.finished}/{one.tasks}",
-            *([_steps(one.training, one.status)] if trains else []),
-            f"{ago(one.accepted_s)} ago",
-            show(float(f"{took:.3g}"), "seconds"),
-        )
+    for row in rows:
+        made.add_row(*(row[name] for name in columns))
     return made
 
 

@@ -45,12 +45,11 @@ def oracle(
     console = terminal.console(stderr=as_json)
     planner = Oracle(time_limit, objective, seed=seed)  # type: ignore[arg-type]  # checked above
     drawn = scenario(find_topology(topology), workload, seed, Disturbances() if disturbed else CALM)
-    with terminal.progress_bar(console, quiet=quiet, width=40) as bars:
-        bar = bars.add_task("compiling", total=1.0)
+    with terminal.progress_bar(console, quiet=quiet, width=40) as update:
 
         def show_progress(phase: str, share: float, value_s: float, bound_s: float) -> None:
             values = f"{phase}: {units.show(value_s, 'seconds')}, bound {units.show(bound_s, 'seconds')}"
-            bars.update(bar, description=values if value_s < float("inf") else phase, completed=share)
+            update(values if value_s < float("inf") else phase, share)
 
         solution = planner.solve(drawn, progress=show_progress)
     content = _as_json(solution, topology, workload, seed)

@@ -59,12 +59,10 @@ def plan(
 
     source = {"topology": topology, "workload": workload, "seed": seed, "arrivals": arrivals}
     console = terminal.console(stderr=as_json)
-    with terminal.progress_bar(console, quiet=quiet, width=30) as bars:
-        bar = bars.add_task("compiling", total=1.0)
+    with terminal.progress_bar(console, quiet=quiet, width=30) as update:
 
         def show_progress(phase: str, share: float, value_s: float) -> None:
-            value = f"{phase}: {units.show(value_s, 'seconds')}" if value_s < float("inf") else phase
-            bars.update(bar, description=value, completed=share)
+            update(f"{phase}: {units.show(value_s, 'seconds')}" if value_s < float("inf") else phase, share)
 
         planned = planning.plan(
             _scenario(source),

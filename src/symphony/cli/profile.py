@@ -14,10 +14,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from symphony.cli import options, terminal
-from symphony.cli.remote import AsJson, Key, Url, connect, plain_table, print_json
+from symphony.cli.options import AsJson
+from symphony.cli.remote import Key, Url, plain_table
+from symphony.cli.terminal import print_json
 from symphony.problem.units import show
 from symphony.runtime.profiles import ProfileRow, Profiles, default_path
-from symphony.service.client import URL_VARIABLE
+from symphony.service.client import URL_VARIABLE, connect
 
 
 def profile(

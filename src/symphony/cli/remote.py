@@ -9,10 +9,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from symphony.cli.options import AsJson
-from symphony.cli.terminal import print_json
 from symphony.problem.errors import InputError
-from symphony.service.client import RemoteCluster, connect, default_folder
+from symphony.service.client import default_folder
 
 Url = Annotated[str, typer.Option("--url", help="Address of the service (SYMPHONY_URL).")]
 Key = Annotated[
@@ -23,21 +21,6 @@ State = Annotated[Path | None, typer.Option("--state", help="Folder for journal,
 Database = Annotated[
     str,
     typer.Option("--database", envvar="SYMPHONY_DATABASE", help="postgresql://…, instead of SQLite in that folder."),
-]
-
-__all__ = [
-    "AsJson",
-    "Database",
-    "Key",
-    "Number",
-    "RemoteCluster",
-    "State",
-    "Url",
-    "ago",
-    "connect",
-    "plain_table",
-    "print_json",
-    "service_folder",
 ]
 
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from symphony.cli import options, terminal
-from symphony.cli.remote import Database, State, print_json
+from symphony.cli.remote import Database, State
+from symphony.cli.terminal import print_json
 from symphony.problem import topologies
 from symphony.problem.errors import InputError
 from symphony.problem.extras import needs_extra

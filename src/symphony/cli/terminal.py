@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
@@ -16,11 +18,14 @@ def console(*, stderr: bool = False) -> Console:
     return Console(stderr=stderr, highlight=False, emoji=False)
 
 
-def progress_bar(console: Console, *, quiet: bool, width: int) -> Progress:
-    """A bar that disappears at the end. Its description has `width` columns."""
-    description = TextColumn(f"{{task.description:>{width}}}")
-    columns = (description, BarColumn(), TextColumn("{task.percentage:3.0f}%"), TimeElapsedColumn())
-    return Progress(*columns, console=console, disable=quiet, transient=True)
+@contextmanager
+def progress_bar(console: Console, *, quiet: bool, width: int) -> Iterator[Callable[[str, float], None]]:
+    """A bar that disappears at the end. The function updates its text, of `width` columns, and the share done."""
+    text = TextColumn(f"{{task.description:>{width}}}")
+    columns = (text, BarColumn(), TextColumn("{task.percentage:3.0f}%"), TimeElapsedColumn())
+    with Progress(*columns, console=console, disable=quiet, transient=True) as bars:
+        bar = bars.add_task("compiling", total=1.0)
+        yield lambda description, share: bars.update(bar, description=description, completed=share)
 
 
 def print_json(value: Any) -> None:

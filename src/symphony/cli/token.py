@@ -9,7 +9,9 @@ import typer
 from rich.markup import escape
 
 from symphony.cli import terminal
-from symphony.cli.remote import AsJson, Database, State, plain_table, print_json, service_folder
+from symphony.cli.options import AsJson
+from symphony.cli.remote import Database, State, plain_table, service_folder
+from symphony.cli.terminal import print_json
 from symphony.problem.extras import needs_extra
 from symphony.service.client import default_folder
 

@@ -14,8 +14,11 @@ from rich.text import Text
 
 from symphony.cli import terminal
 from symphony.cli.jobs import table as job_table
-from symphony.cli.remote import AsJson, Key, RemoteCluster, Url, connect, plain_table, print_json
+from symphony.cli.options import AsJson
+from symphony.cli.remote import Key, Url, plain_table
+from symphony.cli.terminal import print_json
 from symphony.problem.units import show
+from symphony.service.client import RemoteCluster, connect
 from symphony.service.wire import ClusterView, DecisionsView
 
 BAR_COLUMNS = 20
@@ -50,7 +53,8 @@ def top(
 def screen(cluster: RemoteCluster) -> Group:
     state = cluster.state()
     jobs = cluster.jobs(limit=SHOWN_JOBS)
-    return Group(_head(cluster.url, state), "", _devices(state), "", _users(state), "", job_table(jobs, everybody=True))
+    listed = job_table(jobs, everybody=True) if jobs else "no jobs"
+    return Group(_head(cluster.url, state), "", _devices(state), "", _users(state), "", listed)
 
 
 def _head(url: str, state: ClusterView) -> Text:

@@ -59,8 +59,7 @@ def show(
 
 @app.command()
 def validate(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Topology files.")],
-    as_json: AsJson = False,
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Topology files.")], as_json: AsJson = False
 ) -> None:
     """Check topology files and report the error of each."""
     console = terminal.console()

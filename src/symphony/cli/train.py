@@ -70,12 +70,10 @@ def train(
     start = load(begin)[0] if begin else None
     on_cpu = training.RoundSize(pool=48, scenarios=8, group=8, validation=20, every=5)
     on_gpu = training.RoundSize(pool=160, scenarios=128)
-    with terminal.progress_bar(console, quiet=quiet, width=60) as bars:
-        bar = bars.add_task("drawing scenarios, compiling", total=rounds)
+    with terminal.progress_bar(console, quiet=quiet, width=60) as update:
 
         def show_round(done: TrainingRound) -> None:
-            line = f"{done.rate:,.0f} decisions/s, entropy {done.entropy:.2f}"
-            bars.update(bar, description=line, completed=done.number + 1)
+            update(f"{done.rate:,.0f} decisions/s, entropy {done.entropy:.2f}", (done.number + 1) / rounds)
             if done.against is not None:
                 line = f"round {done.number + 1:>4}  {done.seconds:7.0f} s  {_verdict(done.against)}"
                 console.print(line, soft_wrap=True)

@@ -48,9 +48,8 @@ def list_families(as_json: AsJson = False) -> None:
         ]
         print_json({"families": content, "files": {"options": _as_json(file_options())}})
         return
-    table = Table(title="Workload families", title_justify="left", box=box.SIMPLE, padding=(0, 1, 1, 0))
-    table.add_column("spec", style="bold", no_wrap=True)
-    table.add_column("what it is, and the defaults of its options")
+    table = _titled("Workload families", "spec", "what it is, and the defaults of its options")
+    table.padding = (0, 1, 1, 0)
     meaning: dict[tuple[str, str, str], None] = {}
     for one in found:
         defaults = " ".join(f"{key}={one.values[key]}" for key in (*one.own, "jobs"))
@@ -59,10 +58,7 @@ def list_families(as_json: AsJson = False) -> None:
     common = " ".join(f"{key}={option.default}" for key, option in found[0].common.items() if key != "jobs")
     table.add_row("all of them", f"[dim]{common}[/]")
     table.add_row("path of a file", "a part of a file in one of the formats that `symphony workload formats` lists")
-    glossary = Table(title="Options", title_justify="left", box=box.SIMPLE)
-    glossary.add_column("option", style="bold", no_wrap=True)
-    glossary.add_column("what it is")
-    glossary.add_column("values", style="dim")
+    glossary = _titled("Options", "option", "what it is", "values")
     for key, about, allowed in sorted(meaning):
         glossary.add_row(key, escape(about), escape(allowed))
     console = terminal.console()
@@ -77,24 +73,24 @@ def formats(as_json: AsJson = False) -> None:
         known = [{"name": f.name, "about": f.about, "options": _reader_defaults(f)} for f in readers.FORMATS]
         print_json({"formats": known, "options": _as_json(file_options())})
         return
-    table = Table(title="File formats", title_justify="left", box=box.SIMPLE)
-    table.add_column("format", style="bold", no_wrap=True)
-    table.add_column("what it is")
-    table.add_column("options of its own", style="dim")
-    for known_format in readers.FORMATS:
-        own = " ".join(
-            f"{key}={'' if value is None else value}" for key, value in _reader_defaults(known_format).items()
-        )
-        table.add_row(known_format.name, escape(known_format.about), escape(own))
-    options = Table(title="Options of every file", title_justify="left", box=box.SIMPLE)
-    options.add_column("option", style="bold", no_wrap=True)
-    options.add_column("what it is")
-    options.add_column("values", style="dim")
+    table = _titled("File formats", "format", "what it is", "options of its own")
+    for format in readers.FORMATS:
+        own = (f"{key}={'' if value is None else value}" for key, value in _reader_defaults(format).items())
+        table.add_row(format.name, escape(format.about), escape(" ".join(own)))
+    common = _titled("Options of every file", "option", "what it is", "values")
     for key, option in file_options().items():
-        options.add_row(key, escape(option.about), "see above" if key == "format" else escape(option.allowed))
+        common.add_row(key, escape(option.about), "see above" if key == "format" else escape(option.allowed))
     console = terminal.console()
-    console.print(table, options)
+    console.print(table, common)
     console.print("For example: symphony workload show 'jobs.csv?jobs=50&load=0.7' --topology gpu24")
+
+
+def _titled(title: str, *columns: str) -> Table:
+    """A table whose first column is bold, and whose third is dim."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE)
+    for name, style in zip(columns, ("bold", "", "dim"), strict=False):
+        table.add_column(name, style=style, no_wrap=style == "bold")
+    return table
 
 
 @app.command()
@@ -320,9 +316,7 @@ def _as_json(options: Mapping[str, Option]) -> dict[str, Any]:
 
 def _counts(s: Summary, seed: int) -> Table:
     table = Table(
-        title=f"{escape(s.workload)} on {escape(s.topology)}, seed {seed}",
-        title_justify="left",
-        show_header=False,
+        title=f"{escape(s.workload)} on {escape(s.topology)}, seed {seed}", title_justify="left", show_header=False
     )
     table.add_column()
     table.add_column(justify="right")

@@ -106,6 +106,7 @@ class Report:
         return np.array([self.metrics_of[policy, seed].get(metric, math.nan) for seed in self.seeds])
 
     def mean(self, policy: str, metric: str) -> float:
+        """Over the seeds."""
         return float(np.mean(self.values(policy, metric)))
 
     def paired(self, policy: str, metric: str, relative_to: str | None = None) -> Paired:

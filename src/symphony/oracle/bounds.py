@@ -206,15 +206,8 @@ def _forced_s(i: Instance, gang: int, number: int) -> float:
     if sources & targets or x.bytes <= 0:
         return 0.0
     # Another gang may have fetched a copy, so any memory may be the source of the last transfer.
-    every = range(len(i.bandwidth))
-    smallest = (
-        min((y.bytes for y in _readers(i, x.source) if y.bytes > 0), default=x.bytes) if x.source >= 0 else x.bytes
-    )
-    return min(i.transfer_s(smallest, a, b) for a in every for b in targets if a != b)
-
-
-def _readers(i: Instance, source: int) -> list:
-    return [x for child in i.children[source] for x in i.inputs[child] if x.source == source]
+    every, size = range(len(i.bandwidth)), i.least_bytes(x)
+    return min(i.transfer_s(size, a, b) for a in every for b in targets if a != b)
 
 
 def _bus_s(i: Instance) -> float:

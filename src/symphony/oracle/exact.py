@@ -47,7 +47,6 @@ class SolverSettings:
     """Parameters of CP-SAT. Two different settings must agree before a plan is called optimal."""
 
     seed: int = 0
-    linearization: int = 1  # linearization_level
     symmetry: int = 2  # symmetry_level
     probing: int = 2  # cp_model_probing_level
     workers: int = 2
@@ -295,7 +294,7 @@ class ExactModel:
             solver.parameters.max_deterministic_time = setting.deterministic_s
         solver.parameters.num_workers = setting.workers
         solver.parameters.random_seed = setting.seed
-        solver.parameters.linearization_level = setting.linearization
+        solver.parameters.linearization_level = 1
         solver.parameters.symmetry_level = setting.symmetry
         solver.parameters.cp_model_probing_level = setting.probing
         self.model.clear_hints()
