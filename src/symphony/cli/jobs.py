@@ -65,14 +65,14 @@ def jobs(
     if status:
         options.check_choice("status", status, COLOURS)
     with connect(url, token=token) as cluster:
-        found = cluster.jobs(status=status, limit=limit, everybody=everybody)
+        listed = cluster.jobs(status=status, limit=limit, everybody=everybody)
     if as_json:
-        print_json([one.model_dump(mode="json") for one in found])
+        print_json([job.model_dump(mode="json") for job in listed])
     else:
-        terminal.console().print(table(found, everybody) if found else "no jobs")
+        terminal.console().print(table(listed, everybody) if listed else "no jobs")
 
 
-def table(found: Sequence[JobView], everybody: bool) -> Table:
+def table(jobs: Sequence[JobView], everybody: bool) -> Table:
     """One row for each of one or more jobs. Columns for queues, priorities and steps appear if some job has one."""
     rows = [
         {
@@ -87,7 +87,7 @@ def table(found: Sequence[JobView], everybody: bool) -> Table:
             "submitted": f"{ago(job.accepted_s)} ago",
             "took": show(float(f"{(job.ended_s or time.time()) - job.accepted_s:.3g}"), "seconds"),
         }
-        for job in found
+        for job in jobs
     ]
     empty = {"user": "", "queue": "", "priority": "0", "steps": ""}
     columns = [name for name in rows[0] if any(row[name] != empty.get(name) for row in rows)]
@@ -114,17 +114,17 @@ def _steps(training: TrainingView | None, status: str) -> str:
 def job(number: Number, *, url: Url = "", token: Key = "", as_json: AsJson = False) -> None:
     """Show a job and its tasks."""
     with connect(url, token=token) as cluster:
-        found = cluster.job(number).detail()
+        detail = cluster.job(number).detail()
     if as_json:
-        print_json(found.model_dump(mode="json"))
+        print_json(detail.model_dump(mode="json"))
         return
     console = terminal.console()
-    console.print(table([found.job], everybody=True))
-    if found.job.error is not None:
-        console.print(f"[red]{escape(str(found.job.error.error()))}[/]", soft_wrap=True)
-    steps = ["steps"] if found.job.training is not None else []
+    console.print(table([detail.job], everybody=True))
+    if detail.job.error is not None:
+        console.print(f"[red]{escape(str(detail.job.error.error()))}[/]", soft_wrap=True)
+    steps = ["steps"] if detail.job.training is not None else []
     made = plain_table("task", "kernel", "status", "device", *steps, "took", right=("took",))
-    for task in found.tasks:
+    for task in detail.tasks:
         last = task.runs[-1] if task.runs else None
         took = show(float(f"{last.seconds:.3g}"), "seconds") if last is not None and last.seconds is not None else ""
         made.add_row(
@@ -154,11 +154,11 @@ def result(
 
 
 def _print_result(job: RemoteJob, as_json: bool) -> None:
-    found = job.result()
+    value = job.result()
     if as_json:
-        print_json({"job": job.view().model_dump(mode="json"), "result": _plain(found)})
+        print_json({"job": job.view().model_dump(mode="json"), "result": _plain(value)})
     else:
-        typer.echo(str(found).rstrip("\n"))
+        typer.echo(str(value).rstrip("\n"))
 
 
 def logs(
@@ -171,8 +171,8 @@ def logs(
 ) -> None:
     """Print the events of a job and the output of its tasks."""
     with connect(url, token=token) as cluster:
-        found = cluster.job(number)
-        for line in found.follow() if follow else found.logs().lines:
+        job = cluster.job(number)
+        for line in job.follow() if follow else job.logs().lines:
             typer.echo(line.model_dump_json() if as_json else _log_text(line))
 
 
@@ -187,10 +187,10 @@ def _log_text(line: LogLine) -> str:
 def cancel(number: Number, *, url: Url = "", token: Key = "", as_json: AsJson = False) -> None:
     """Cancel a job: running tasks are killed, waiting tasks never start."""
     with connect(url, token=token) as cluster:
-        found = cluster.job(number)
-        found.cancel()
-        found.wait(10.0)
-        view = found.view()
+        job = cluster.job(number)
+        job.cancel()
+        job.wait(10.0)
+        view = job.view()
     if as_json:
         print_json(view.model_dump(mode="json"))
     else:

@@ -147,8 +147,8 @@ def keep_private(folder: Path) -> None:
 
 
 def _warn_of_password(database: str) -> None:
-    found = re.search(r"://[^/@:]*:([^@/]+)@", database)
-    if found is not None and any(found[1] in word for word in sys.argv):
+    password = re.search(r"://[^/@:]*:([^@/]+)@", database)
+    if password is not None and any(password[1] in word for word in sys.argv):
         log.warning(
             "all users of this machine can see the database's password in the list of processes; "
             "put the address into SYMPHONY_DATABASE instead of --database"

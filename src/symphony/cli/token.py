@@ -61,14 +61,14 @@ def list_(*, state: State = None, database: Database = "", as_json: AsJson = Fal
     opened = _open(state, database)
     from symphony.service import tokens
 
-    found = tokens.listed(opened)
+    listed = tokens.listed(opened)
     if as_json:
-        print_json([_token_row(one) for one in found])
+        print_json([_token_row(entry) for entry in listed])
         return
     table = plain_table("token", "user", "scopes", "priority", "created", "expires")
-    for one in found:
-        expires = "never" if one.expires is None else "expired" if one.expired else _day(one.expires)
-        row = (one.id, escape(one.user), " ".join(one.scopes), str(one.priority), _day(one.created), expires)
+    for entry in listed:
+        expires = "never" if entry.expires is None else "expired" if entry.expired else _day(entry.expires)
+        row = (entry.id, escape(entry.user), " ".join(entry.scopes), str(entry.priority), _day(entry.created), expires)
         table.add_row(*row)
     terminal.console().print(table)
 
@@ -92,14 +92,14 @@ def revoke(
         typer.echo(f"revoked {name}")
 
 
-def _token_row(one: Token) -> dict[str, Any]:
+def _token_row(entry: Token) -> dict[str, Any]:
     return {
-        "id": one.id,
-        "user": one.user,
-        "scopes": one.scopes,
-        "priority": one.priority,
-        "created_s": one.created,
-        "expires_s": one.expires,
+        "id": entry.id,
+        "user": entry.user,
+        "scopes": entry.scopes,
+        "priority": entry.priority,
+        "created_s": entry.created,
+        "expires_s": entry.expires,
     }
 
 

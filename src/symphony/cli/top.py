@@ -36,7 +36,7 @@ def top(
     """Watch devices, users and jobs of a service."""
     with connect(url, token=token) as cluster:
         if as_json:
-            jobs = [one.model_dump(mode="json") for one in cluster.jobs(limit=SHOWN_JOBS)]
+            jobs = [job.model_dump(mode="json") for job in cluster.jobs(limit=SHOWN_JOBS)]
             print_json({**cluster.state().model_dump(mode="json"), "jobs": jobs})
             return
         console = terminal.console()

@@ -47,14 +47,14 @@ def show(
     devices: Annotated[bool, typer.Option("--devices", help="List every device with its route.")] = False,
 ) -> None:
     """Draw a topology: its devices and the capacities of its shared resources."""
-    found = topologies.topology(topology)
+    cluster = topologies.topology(topology)
     if as_json:
-        print_json(_as_json(found, devices=devices))
+        print_json(_as_json(cluster, devices=devices))
         return
     console = terminal.console()
-    _draw(found, console)
+    _draw(cluster, console)
     if devices:
-        console.print(_device_table(found))
+        console.print(_device_table(cluster))
 
 
 @app.command()
@@ -89,17 +89,17 @@ def discover(
     options.check_file(output)
     from symphony.telemetry import memory  # with JAX
 
-    found = discovery.discover()
-    lines = [*found.notes, f"memory traffic in real runs: {memory.at_hand() or memory.NOT_COUNTED}"]
+    machine = discovery.discover()
+    lines = [*machine.notes, f"memory traffic in real runs: {memory.at_hand() or memory.NOT_COUNTED}"]
     if output:
         notes = "\n".join(f"- {note}" for note in lines)
         comment = f"Written by `symphony topology discover`. Correct it where it is wrong:\n{notes}"
-        topology_file.write(found.cluster, output, comment=comment)
+        topology_file.write(machine.cluster, output, comment=comment)
     if as_json:
-        print_json({**_as_json(found.topology, devices=True), "notes": lines})
+        print_json({**_as_json(machine.topology, devices=True), "notes": lines})
         return
     console = terminal.console()
-    _draw(found.topology, console)
+    _draw(machine.topology, console)
     for note in lines:
         console.print(f"[yellow]note[/]: {escape(note)}", soft_wrap=True)
     if output:
@@ -249,9 +249,9 @@ def _resource_kinds(topology: Topology) -> list[dict[str, Any]]:
     for row in topology.resources:
         sizes.setdefault(row.kind, []).append(row.capacity)
     return [
-        {"kind": kind, "rows": len(found), "unit": unit, "least": min(found), "most": max(found)}
+        {"kind": kind, "rows": len(capacities), "unit": unit, "least": min(capacities), "most": max(capacities)}
         for kind, (unit, _) in RESOURCE_KINDS.items()
-        if (found := sizes.get(kind))
+        if (capacities := sizes.get(kind))
     ]
 
 

@@ -41,21 +41,22 @@ MAX_LISTED_PROBLEMS = 10  # further ones are counted
 @app.command("list")
 def list_families(as_json: AsJson = False) -> None:
     """List the workload families and their options."""
-    found = [family(name) for name in names()]
+    families = [family(name) for name in names()]
     if as_json:
         content = [
-            {"name": one.name, "about": one.about, "size": one.size, "options": _as_json(one.options)} for one in found
+            {"name": entry.name, "about": entry.about, "size": entry.size, "options": _as_json(entry.options)}
+            for entry in families
         ]
         print_json({"families": content, "files": {"options": _as_json(file_options())}})
         return
     table = _titled("Workload families", "spec", "what it is, and the defaults of its options")
     table.padding = (0, 1, 1, 0)
     meaning: dict[tuple[str, str, str], None] = {}
-    for one in found:
-        defaults = " ".join(f"{key}={one.values[key]}" for key in (*one.own, "jobs"))
-        table.add_row(f"{one.name}:{one.size}", f"{escape(one.about)}\n[dim]{defaults}[/]")
-        meaning |= {(key, option.about, option.allowed): None for key, option in one.options.items()}
-    common = " ".join(f"{key}={option.default}" for key, option in found[0].common.items() if key != "jobs")
+    for entry in families:
+        defaults = " ".join(f"{key}={entry.values[key]}" for key in (*entry.own, "jobs"))
+        table.add_row(f"{entry.name}:{entry.size}", f"{escape(entry.about)}\n[dim]{defaults}[/]")
+        meaning |= {(key, option.about, option.allowed): None for key, option in entry.options.items()}
+    common = " ".join(f"{key}={option.default}" for key, option in families[0].common.items() if key != "jobs")
     table.add_row("all of them", f"[dim]{common}[/]")
     table.add_row("path of a file", "a part of a file in one of the formats that `symphony workload formats` lists")
     glossary = _titled("Options", "option", "what it is", "values")
@@ -161,14 +162,14 @@ def convert(
         raise InputError("no file is named", where="convert", hint="write -o workload.json.gz")
     options.check_file(output)
     options.check_file(topology_out)
-    found = _all_of(source, format, keep_good)
+    contents = _all_of(source, format, keep_good)
     if topology_out is not None:
-        if found.topology is None:
-            raise InputError("it describes no cluster", where=found.source, hint="omit --topology-out")
-        topology_file.write(found.topology, topology_out, comment=f"The cluster that {found.source} describes.")
+        if contents.topology is None:
+            raise InputError("it describes no cluster", where=contents.source, hint="omit --topology-out")
+        topology_file.write(contents.topology, topology_out, comment=f"The cluster that {contents.source} describes.")
     if output is not None:
-        _write_workload(found, output)
-    _report_written(found, output, topology_out, as_json=as_json)
+        _write_workload(contents, output)
+    _report_written(contents, output, topology_out, as_json=as_json)
 
 
 @app.command()
@@ -190,7 +191,7 @@ def sample(
     if topology is not None:
         made = drawn(_with_options(source, format, keep_good), find_topology(topology), seed, jobs=jobs)
         workload = made.workload
-        found = FileContents(
+        contents = FileContents(
             symphony_file.SYMPHONY_FORMAT_NAME,
             source,
             workload.kernels,
@@ -201,13 +202,13 @@ def sample(
             problems=made.problems,
         )
     elif is_path(source.partition("?")[0]):
-        found = trace.sample(_all_of(source, format, keep_good), jobs, seed)
+        contents = trace.sample(_all_of(source, format, keep_good), jobs, seed)
     else:
         raise InputError(
             f"there is no file {source!r}", where="sample", hint="to draw from a family, add --topology paper"
         )
-    _write_workload(found, output)
-    _report_written(found, output, as_json=as_json)
+    _write_workload(contents, output)
+    _report_written(contents, output, as_json=as_json)
 
 
 def _cluster(name: str | None, of_file: FileContents | None) -> Topology:
@@ -228,33 +229,41 @@ def _with_options(spec: str, format: str | None, keep_good: bool) -> str:
 def _all_of(spec: str, format: str | None, keep_good: bool) -> FileContents:
     """The whole contents of a file. Options that choose a part of it, or change it, are refused."""
     full = _with_options(spec, format, keep_good)
-    found = reading(full)
+    contents = reading(full)
     chosen = [key for key in family(full).values if key in file_options() and key not in ("format", "keep_good")]
     if chosen:
         raise InputError(
-            f"convert has no option {chosen[0]}", where=found.source, hint=f"omit {chosen[0]}, or use `sample`"
+            f"convert has no option {chosen[0]}", where=contents.source, hint=f"omit {chosen[0]}, or use `sample`"
         )
-    return found
+    return contents
 
 
-def _write_workload(found: FileContents, path: Path) -> None:
-    if not found.graphs and not found.kernels:
-        raise InputError("it has no kernels, graphs or jobs to write", where=found.source, hint="see `show`")
-    symphony_file.write(found, path)
+def _write_workload(contents: FileContents, path: Path) -> None:
+    if not contents.graphs and not contents.kernels:
+        raise InputError("it has no kernels, graphs or jobs to write", where=contents.source, hint="see `show`")
+    symphony_file.write(contents, path)
 
 
-def _report_written(found: FileContents, output: Path | None, cluster: Path | None = None, *, as_json: bool) -> None:
-    counts = {"kernels": len(found.kernels), "graphs": len(found.graphs), "jobs": len(found.jobs)}
-    remarks = _remarks(found.notes, found.problems)
+def _report_written(contents: FileContents, output: Path | None, cluster: Path | None = None, *, as_json: bool) -> None:
+    counts = {"kernels": len(contents.kernels), "graphs": len(contents.graphs), "jobs": len(contents.jobs)}
+    remarks = _remarks(contents.notes, contents.problems)
     if as_json:
         files = [str(path) for path in (output, cluster) if path]
-        content = {"source": found.source, "format": found.format, **counts, "tables": list(found.tables), **remarks}
+        content = {
+            "source": contents.source,
+            "format": contents.format,
+            **counts,
+            "tables": list(contents.tables),
+            **remarks,
+        }
         print_json({"written": files, **content})
         return
     console = terminal.console()
-    _print_remarks(console, found.notes, found.problems)
-    if found.tables:
-        console.print(f"[yellow]note[/]: Tables are not part of a workload: {', '.join(found.tables)}.", soft_wrap=True)
+    _print_remarks(console, contents.notes, contents.problems)
+    if contents.tables:
+        console.print(
+            f"[yellow]note[/]: Tables are not part of a workload: {', '.join(contents.tables)}.", soft_wrap=True
+        )
     if output is not None:
         held = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
         console.print(f"wrote {escape(str(output))} ({held})", soft_wrap=True)
@@ -262,32 +271,32 @@ def _report_written(found: FileContents, output: Path | None, cluster: Path | No
         console.print(f"wrote {escape(str(cluster))}", soft_wrap=True)
 
 
-def _show_tables(found: FileContents, *, as_json: bool) -> None:
+def _show_tables(contents: FileContents, *, as_json: bool) -> None:
     """Show a file without graphs: the kernels that it has times for, and its tables."""
-    rows = {name: len(table) for name, table in found.tables.items()}
-    kernels = [{"name": kernel.name, "implementations": list(kernel.implementations)} for kernel in found.kernels]
+    rows = {name: len(table) for name, table in contents.tables.items()}
+    kernels = [{"name": kernel.name, "implementations": list(kernel.implementations)} for kernel in contents.kernels]
     if as_json:
-        content = {"source": found.source, "format": found.format, "kernels": kernels, "tables": rows}
-        print_json({**content, **_remarks(found.notes, found.problems)})
+        content = {"source": contents.source, "format": contents.format, "kernels": kernels, "tables": rows}
+        print_json({**content, **_remarks(contents.notes, contents.problems)})
         return
     console = terminal.console()
-    console.print(f"{escape(found.source)} ({found.format}) has no graphs and no jobs.", soft_wrap=True)
-    if found.kernels:
+    console.print(f"{escape(contents.source)} ({contents.format}) has no graphs and no jobs.", soft_wrap=True)
+    if contents.kernels:
         table = Table(title="Kernels: isolated seconds of a task of size 1", title_justify="left", box=None)
         table.add_column("kernel", no_wrap=True)
-        devices = list(dict.fromkeys(name for kernel in found.kernels for name in kernel.implementations))
+        devices = list(dict.fromkeys(name for kernel in contents.kernels for name in kernel.implementations))
         for device in devices:
             table.add_column(escape(device), justify="right")
-        for kernel in found.kernels:
+        for kernel in contents.kernels:
             seconds = {name: profile.seconds(1.0) for name, profile in kernel.implementations.items()}
             best = min(seconds.values())
             table.add_row(escape(kernel.name), *(_time(seconds.get(device), best) for device in devices))
         console.print(table)
     for name, count in rows.items():
         console.print(f"table {escape(name)}: {count:,} rows")
-    if found.topology is not None:
+    if contents.topology is not None:
         console.print("It describes a cluster; `symphony workload convert … --topology-out FILE` writes that.")
-    _print_remarks(console, found.notes, found.problems)
+    _print_remarks(console, contents.notes, contents.problems)
 
 
 def _remarks(notes: Sequence[str], problems: Sequence[SkippedRecord]) -> dict[str, Any]:

@@ -97,10 +97,10 @@ def spread(i: Instance) -> Spread:
     each[row, np.arange(length)] = 1.0
     cost = np.zeros(length + 1)
     cost[length] = 1.0
-    found = linprog(cost, A_ub=fits, b_ub=np.zeros(len(kinds)), A_eq=each, b_eq=count)
-    price = np.maximum(-found.ineqlin.marginals, 0.0)
+    solution = linprog(cost, A_ub=fits, b_ub=np.zeros(len(kinds)), A_eq=each, b_eq=count)
+    price = np.maximum(-solution.ineqlin.marginals, 0.0)
     share = np.zeros_like(table)
-    share[row, kind] = found.x[:length] / count[row]
+    share[row, kind] = solution.x[:length] / count[row]
     return Spread(seconds, capacity, share[row_of.reshape(-1)], price / max(float(price @ capacity), 1e-300))
 
 
@@ -162,7 +162,7 @@ def path_and_area(i: Instance) -> float:
     limit = np.concatenate([-s.capacity * first / scale, np.zeros(gangs), -i.arrival_s / scale, np.zeros(len(before))])
     cost = np.zeros(last + 1)
     cost[last] = 1.0
-    found = linprog(
+    solution = linprog(
         cost,
         A_ub=coo_array((values, (rows, columns)), shape=(len(limit), last + 1)),
         b_ub=limit,
@@ -170,7 +170,7 @@ def path_and_area(i: Instance) -> float:
         b_eq=np.ones(gangs),
         method="highs-ipm" if gangs > MIN_GANGS_INTERIOR_POINT else "highs",
     )
-    return float(found.fun) * scale * (1 - SOLVER_TOLERANCE) if found.success else 0.0
+    return float(solution.fun) * scale * (1 - SOLVER_TOLERANCE) if solution.success else 0.0
 
 
 def shortest_first(arrival: np.ndarray, work: np.ndarray) -> np.ndarray:
