@@ -93,7 +93,7 @@ def queues_end_empty(world: World) -> Iterator[str]:
     running, loop = world.service.running, world.service.cluster._loop
     kept = {
         "queue": running.queue.under_way,
-        "admitted": running.admitted,
+        "admitted by the service": running.admitted,
         "cached_graphs": running.cached_graphs,
         "large": running._large,
         "backlog": loop._backlog,
@@ -102,7 +102,7 @@ def queues_end_empty(world: World) -> Iterator[str]:
         "trials": loop._trials,
         "events": loop._events,
         "requests": loop.requests,
-        "admitted": loop._admitted,
+        "admitted by the loop": loop._admitted,
         "on devices": [runs for runs in loop._occupancy.on if runs],
     }
     yield from (f"{name}: {what}" for name, what in kept.items() if what)

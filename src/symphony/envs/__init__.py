@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from symphony.envs.functional import EnvFeatures, EnvState, FunctionalEnv, Params
 from symphony.envs.named import FIRST_TRAINING_SEED, SCENARIOS, scenario_source
-from symphony.evaluation.compare import Draw
 from symphony.problem.extras import needs_extra
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Workload
+from symphony.simulator.scenario_source import Draw
 from symphony.simulator.scenarios import Disturbances
 
 if TYPE_CHECKING:

@@ -21,11 +21,11 @@ from gymnasium import spaces
 
 from symphony.envs.functional import EnvFeatures, EnvState, FunctionalEnv, Params
 from symphony.envs.named import FIRST_TRAINING_SEED, scenario_source
-from symphony.evaluation.compare import Draw
 from symphony.problem import limits
 from symphony.problem.errors import InputError
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Workload
+from symphony.simulator.scenario_source import Draw
 from symphony.simulator.scenarios import Disturbances
 
 BOUND = 32.0  # of features, which are shares and clipped logarithms

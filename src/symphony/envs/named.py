@@ -9,11 +9,11 @@ from difflib import get_close_matches
 import jax
 import numpy as np
 
-from symphony.evaluation.compare import Draw, chosen_seeds, scenario
 from symphony.problem import topologies
 from symphony.problem.errors import InputError
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Workload
+from symphony.simulator.scenario_source import Draw, chosen_seeds, scenario
 from symphony.simulator.scenarios import Disturbances, Scenario, ScenarioArrays, scenario_arrays, stack_arrays
 
 FIRST_TRAINING_SEED = 1_000_000  # this project evaluates on seeds below it

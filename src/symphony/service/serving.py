@@ -12,7 +12,7 @@ from types import FrameType
 
 import uvicorn
 
-from symphony.problem.errors import InputError
+from symphony.service.address import bind
 from symphony.service.app import make_app
 from symphony.service.connections import ACCEPTS, Connection, Connections, Listener
 from symphony.service.service import Service
@@ -23,7 +23,7 @@ log = logging.getLogger("symphony.service")
 class Server:
     def __init__(self, service: Service, host: str, port: int) -> None:
         self.connections = Connections(service.limits.connections, service.limits.patience)
-        self._socket = bound(host, port)
+        self._socket = bind(host, port, Listener)
         self._socket.connections = self.connections
         self.host, self.port = host, self._socket.getsockname()[1]
         config = uvicorn.Config(
@@ -63,20 +63,6 @@ class Server:
 
 def names(host: str) -> frozenset[str]:
     return frozenset(one.lower() for one in ("localhost", host, socket.gethostname()))
-
-
-def bound(host: str, port: int) -> Listener:
-    """A listening socket; port 0 is any free one."""
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        # With an explicit protocol: only then does asyncio set TCP_NODELAY.
-        listener = Listener(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        return listener
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{host}:{port} cannot be used: {reason}", hint="--port 0 takes a free one") from None
 
 
 def serve(service: Service, host: str, port: int, *, drain_s: float, ready: Callable[[str], None]) -> int:

@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from symphony.evaluation.compare import scenario
 from symphony.problem.errors import InputError, PolicyError
 from symphony.problem.topologies import topology
 from symphony.scheduling.policy import Action, Policy, check_instance
 from symphony.simulator.contention import ContentionModel
 from symphony.simulator.rollout import Carry, begin, observe
 from symphony.simulator.run import simulate
+from symphony.simulator.scenario_source import scenario
 from symphony.simulator.scenarios import Disturbances, Scenario, scenario_arrays
 from symphony.testing.counter_sources import check_counter_source
 from symphony.testing.engines import check_engine
