@@ -61,10 +61,10 @@ def train(
 
     import jax
 
+    from symphony.learning import train as training
     from symphony.policies import SUFFIX, load, save
     from symphony.policies.learned import PRESETS
     from symphony.problem import topologies
-    from symphony.training import train as training
 
     console = terminal.console(stderr=as_json)
     start = load(begin)[0] if begin else None

@@ -6,7 +6,7 @@ one scenario a masked select over the whole array is cheaper, and fuses. Long ar
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,9 @@ from jaxtyping import Bool, Float, Int
 Tree = TypeVar("Tree")
 MAX_DENSE_UPDATES = 2048  # elements times updates below which a masked select is used
 NO_INDEX = 2**31 - 1
-BoolScalar, IntScalar, FloatScalar = Bool[Array, ""], Int[Array, ""], Float[Array, ""]
+BoolScalar: TypeAlias = Bool[Array, ""]
+IntScalar: TypeAlias = Int[Array, ""]
+FloatScalar: TypeAlias = Float[Array, ""]
 
 
 def compute_once(x: Tree) -> Tree:
