@@ -93,7 +93,7 @@ def queues_end_empty(world: World) -> Iterator[str]:
     running, loop = world.service.running, world.service.cluster._loop
     kept = {
         "queue": running.queue.under_way,
-        "admitted": running.admitted,
+        "admitted jobs": running.admitted,
         "cached_graphs": running.cached_graphs,
         "large": running._large,
         "backlog": loop._backlog,
