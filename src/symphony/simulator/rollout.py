@@ -197,16 +197,20 @@ def after_decision(
     return AfterDecision(world, started, start, event)
 
 
-def between_decisions(
-    world: World, s: ScenarioArrays, contention: ContentionModel, action: Action, when: Array, alone: bool = False
-) -> AfterDecision:
-    """A step that begins with its decision's action, if `when`, and ends where the next decision may be made.
-
-    A run of such steps does what a run of `step` does; what differs is where one ends and the next begins.
-    """
+def act_if_due(world: World, s: ScenarioArrays, action: Action, when: Array, alone: bool = False) -> World:
+    """Carry out an action if `when` and if it is the policy's turn."""
     when &= decision_due(world, s)
     act = partial(instant_effects.act, action=action, when=_known(alone, when))
-    world, _ = _part(alone, when, act, world, s)
+    return _part(alone, when, act, world, s)[0]
+
+
+def between_decisions(
+    world: World, s: ScenarioArrays, contention: ContentionModel, alone: bool = False
+) -> AfterDecision:
+    """A step without a decision, which ends where the next decision may be made.
+
+    `act_if_due`, then such steps, do what a run of `step` does; what differs is where one ends and the next begins.
+    """
     after = after_decision(world, s, contention, alone=alone)
     world, _ = _part(alone, departure_pending(after.world.core), instant_effects.leave, after.world, s)
     return replace(after, world=world)
