@@ -12,6 +12,7 @@ import random
 import shutil
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,8 @@ class Answer:
         if isinstance(body, dict | list):
             body = json.dumps(body)
             named.setdefault("content-type", "application/json")
-        connection.request(method, path, body, named, encode_chunked=not isinstance(body, str | bytes | None))
+        with suppress(BrokenPipeError):  # a body that is refused before all of it was sent
+            connection.request(method, path, body, named, encode_chunked=not isinstance(body, str | bytes | None))
         answer = connection.getresponse()
         self.status, self.headers, self.body = answer.status, answer.headers, answer.read()
         connection.close()
