@@ -38,6 +38,7 @@ from symphony.simulator.contention import Bottleneck
 from symphony.simulator.rollout import _OPTIONS, begin_batch, run_steps
 
 JOBS = 3_000  # of a scenario: enough not to run out
+MODES = {"micro_steps=1": 1, "whole decisions": None}
 Program = Callable[[], int]  # runs on for a while; returns the decisions that were made
 
 
@@ -160,15 +161,14 @@ def main() -> None:
         made = partial(make, features=isinstance(policy, DrawingPolicy), **source)  # type: ignore[arg-type]
         for size in sizes:
             steps = 1024 if size == 1 else 128 if size <= 64 else 32
-            env, params = made(micro_steps=1)
+            _, params = made()
             params = replace(params, scenarios=longer(params.scenarios, JOBS))
-            programs = {
-                "bare": bare(params, policy, size, steps),
-                "micro_steps=1": through(env, params, policy, size, steps),
-            }
-            if not args.quick:
-                whole, _ = made(micro_steps=None)
-                programs["whole decisions"] = through(whole, params, policy, size, max(steps // 4, 1))
+            programs = {"bare": bare(params, policy, size, steps)}
+            for label, micro_steps in MODES.items():
+                if args.quick and (micro_steps is None) != (size == 1):
+                    continue  # only what the guide recommends for this size
+                env, _ = made(micro_steps=micro_steps)
+                programs[label] = through(env, params, policy, size, steps if micro_steps else max(steps // 4, 1))
             rates = take_turns(programs, 5.0 if args.quick else 20.0)
             for label, rate in rates.items():
                 share = statistics.median(a / b for a, b in zip(rate, rates["bare"], strict=True))
