@@ -249,7 +249,7 @@ def test_reset_takes_any_scenario_and_equal_keys_take_the_same() -> None:
 def test_a_step_is_compiled_once() -> None:
     """A state that comes out of a step has the types of one that comes out of a reset."""
     env, params = small(micro_steps=None)
-    reset, step = programs(env)
+    reset, step = jax.jit(env.reset_to), jax.jit(env.step_env)  # others may call those of `programs` otherwise
     obs, state = reset(0, params)
     for _ in range(2):
         obs, state, *_ = step(KEY, state, first_allowed(obs), params)
