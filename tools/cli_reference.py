@@ -15,7 +15,7 @@ from typing import Any
 from symphony import cli
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "cli.md"
-COMMON = 4  # an option with the same help in so many commands is described once, at the top
+COMMON = 3  # an option with the same help in so many commands is described once, at the top
 LINE_WIDTH = 118
 WIDEST_NAME = 26  # a longer name has its text on the next line
 GUIDES = {
@@ -40,6 +40,7 @@ tools.cli_reference` makes this page from it.
 - `python -m symphony` is the same as `symphony`. `-h` is the same as `--help`.
 - After `symphony --install-completion`, the tab key completes commands and options.
 - An error is two lines on standard error: what is wrong, and what to type. The exit status is then 2.
+- `[…]` at the end of a line is the default, or with `$` the environment variable. Defaults of 0 and "off" are left out.
 - Ctrl-C exits with 130. `symphony stat` exits with the status of its command.
 
 A *topology* is a built-in name (`machine`, `paper`, `gpu24`, `fat-tree:N`) or the path of a
@@ -79,15 +80,15 @@ def argument_name(parameter: Any) -> str:
     return name if parameter.required else f"[{name}]"
 
 
-def describe(parameter: Any) -> str:
-    """The help of an option or argument, its default and its environment variable."""
-    text = " ".join((parameter.help or "").split())
+def help_text(parameter: Any) -> str:
+    return " ".join((parameter.help or "").split())
+
+
+def default_text(parameter: Any) -> str:
+    """The default and the environment variable, in brackets, or nothing."""
     default = parameter.default
-    if not (callable(default) or default is None or default is False or default in ("", ()) or "[default" in text):
-        text += f" [default: {default}]"
-    if parameter.envvar:
-        text += f" [environment: {parameter.envvar}]"
-    return text.strip()
+    known = not (callable(default) or default is None or default in (False, "", ()))
+    return (f" [{default}]" if known else "") + (f" [${parameter.envvar}]" if parameter.envvar else "")
 
 
 def definitions(rows: list[tuple[str, str]]) -> list[str]:
@@ -105,22 +106,27 @@ def definitions(rows: list[tuple[str, str]]) -> list[str]:
 def command_section(name: str, command: Any, common: set[tuple[str, str]]) -> list[str]:
     """What a command does, and its options."""
     arguments = [argument_name(one) for one in command.params if not is_option(one)]
-    rows = [(option_names(one), describe(one)) for one in command.params]
-    own = [row for row in rows if row not in common]
-    shared = [label for label, text in rows if (label, text) in common]
-    lines = [inspect.cleandoc(command.help or ""), "", "```text", " ".join(["symphony", name, *arguments])]
+    own, shared = [], []
+    for one in command.params:
+        label = option_names(one)
+        if (label, help_text(one)) not in common:
+            own.append((label, help_text(one) + default_text(one)))
+        elif is_option(one):
+            shared.append(label.partition(",")[0] + ("" if one.envvar else default_text(one)))
+    lines = [inspect.cleandoc(command.help or ""), "", "```text"]
+    if arguments or " " in name:
+        lines.append(" ".join(["symphony", name, *arguments]))
     lines += definitions(own) if own else []
-    lines += [f"also: {', '.join(label.split(',')[0] for label in shared)}"] if shared else []
+    lines += [f"also: {', '.join(shared)}"] if shared else []
     return [*lines, "```", ""]
 
 
 def page() -> str:
     """The text of docs/reference/cli.md."""
     found = commands()
-    uses = Counter(
-        (option_names(one), describe(one)) for command in found.values() for one in command.params if is_option(one)
-    )
-    common = {option for option, count in uses.items() if count >= COMMON}
+    uses = Counter((option_names(one), help_text(one)) for command in found.values() for one in command.params)
+    common = {row for row, count in uses.items() if count >= COMMON}
+    # Where an option is common with several texts, the most frequent one is shown.
     described = {label: text for (label, text), count in reversed(uses.most_common()) if count >= COMMON}
     lines = [HEAD, "## Common options", "", "```text", *definitions(sorted(described.items())), "```", ""]
     for top, summary in cli.COMMANDS.items():
@@ -129,7 +135,7 @@ def page() -> str:
         if list(inner) != [top]:
             lines += [summary, ""]
         if top in GUIDES:
-            lines += [f"Guide: [{GUIDES[top].partition('.')[0]}](../guides/{GUIDES[top]}).", ""]
+            lines += [f"[Guide](../guides/{GUIDES[top]}).", ""]
         for name, command in inner.items():
             lines += command_section(name, command, common)
     return "\n".join(lines).rstrip() + "\n"
