@@ -28,13 +28,13 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.common import keep
+from benchmarks.train_seeds import train_seeds
+from symphony.learning.train import RoundSize, ScenarioDistribution, TrainingRound, TrainingScenarios, draw
+from symphony.learning.update import A2C, PPO, Method
 from symphony.policies.learned import STANDARD, Sizes
 from symphony.problem.topologies import topology
 from symphony.simulator.contention import Bottleneck
 from symphony.simulator.scenarios import Disturbances
-from symphony.training.parallel_seeds import train_seeds
-from symphony.training.train import RoundSize, ScenarioDistribution, TrainingRound, TrainingScenarios, draw
-from symphony.training.update import A2C, PPO, Method
 from tests.compiling import compile_quickly
 
 WORKLOADS = ("variant-calling:1", "layered", "eeg", "intrusion:20")

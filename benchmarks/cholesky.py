@@ -7,7 +7,7 @@ graph, made from the profiles in so many seconds and followed in the same runs: 
 before. What a file holds of other policies stays.
 
 Unfair to the learned policy: it has seen neither machine, nor graphs of such a size. Unfair to StarPU: its `dmdas` runs
-in its simulator, ours in ours, and they are up to 12% apart (docs/concepts/fidelity.md); so the ratio is to ours.
+in its simulator, ours in ours, and they are up to 12% apart (docs/lab/fidelity-starpu.md); so the ratio is to ours.
 Unfair to all that decide as they go: a plan has seconds to think, and the simulator to try things in.
 """
 

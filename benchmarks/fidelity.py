@@ -8,7 +8,7 @@ Unfair to ours: the policies are ours as well, so that a difference may be a pol
 priorities are set by the application (ours are upward ranks), and its simulator charges for buffers, submission and
 queueing, which ours does not have. Unfair to the others: their figures are of one run each, and such runs are touchy:
 a change of 1% in the times of kernels moves a makespan by several per cent, and Gavel's FIFO hangs on where one job
-goes. And this is no blind test: what was learnt by comparing is listed in docs/concepts/fidelity.md.
+goes. And this is no blind test: what was learnt by comparing is listed in docs/lab/fidelity-lessons.md.
 """
 
 from __future__ import annotations
@@ -40,7 +40,6 @@ from symphony.baselines.gavel import (
     MaxSumThroughput,
     max_sum,
 )
-from symphony.baselines.round_planning import PlanInputs
 from symphony.baselines.simple import Fifo
 from symphony.baselines.starpu import Dm, Dmda, Dmdas, Heteroprio
 from symphony.lowering import readers
@@ -55,6 +54,7 @@ from symphony.scheduling.policy import Action, Observation, Policy, best_device,
 from symphony.simulator.records import RunRecord
 from symphony.simulator.run import simulate
 from symphony.simulator.scenarios import CALM, Scenario, draw
+from symphony.training_jobs.round_planning import PlanInputs
 
 Figures = dict[str, Any]
 TARGET = 0.10  # how far off a figure may be

@@ -27,12 +27,12 @@ from rich.table import Table
 
 from benchmarks.common import before, gather, in_parts, parser
 from benchmarks.training_jobs import Figures, planner, slots_for, unknown_case
-from symphony.policies.beliefs import Beliefs
-from symphony.policies.forecast import Band, JobForecast, JobNow
-from symphony.policies.initial_beliefs import describe_jobs
 from symphony.simulator.windowed_run import JobSnapshot
-from symphony.training.closed_loop import run
-from symphony.training.run_forecasts import RunForecaster, actual_times
+from symphony.training_jobs.beliefs import Beliefs
+from symphony.training_jobs.closed_loop import run
+from symphony.training_jobs.forecast import Band, JobForecast, JobNow
+from symphony.training_jobs.initial_beliefs import describe_jobs
+from symphony.training_jobs.run_forecasts import RunForecaster, actual_times
 
 SECTION = "forecasts"
 LOADS = (2.0, 4.0)

@@ -32,9 +32,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.common import arguments, keep
-from symphony.training import gradients
-from symphony.training.gradients import METHODS, Belief, cosine, gradient
-from symphony.training.nets import DiscreteNet, LinearNet
+from symphony.learning import gradients
+from symphony.learning.gradients import METHODS, Belief, cosine, gradient
+from symphony.learning.nets import DiscreteNet, LinearNet
 
 Figures = list[dict[str, Any]]
 Case = tuple[DiscreteNet, dict[int, int], dict[int, int]]  # a net, the state asked for and those known, by variable

@@ -31,10 +31,10 @@ from rich.console import Console
 
 from benchmarks.common import before, gather, in_parts, parser
 from benchmarks.training_jobs import OURS, Figures, by_load, figures, planner, unknown_case
-from symphony.policies.initial_beliefs import describe_jobs
-from symphony.policies.placer import Placer, network
-from symphony.training import placer_training
-from symphony.training.closed_loop import run
+from symphony.training_jobs import placer_training
+from symphony.training_jobs.closed_loop import run
+from symphony.training_jobs.initial_beliefs import describe_jobs
+from symphony.training_jobs.placer import Placer, network
 
 SECTIONS = ("collect", "train", "policies")
 COLLECTED = 1_000  # the seed of the list that samples are collected on

@@ -29,16 +29,16 @@ import symphony as sy
 from benchmarks.common import before, gather, in_parts, parser
 from benchmarks.training_jobs import ROUNDS, Figures, tables
 from symphony.engines.local import LocalEngine
-from symphony.lowering.measured_jobs import CHECKPOINT_COST, MeasuredJobs, drawn
 from symphony.policies import named
-from symphony.policies.initial_beliefs import describe_jobs
 from symphony.problem.speeds import PACKED
 from symphony.problem.topologies import topology
 from symphony.problem.topology import Topology
 from symphony.runtime.cluster import Cluster
 from symphony.runtime.graph import Graph
 from symphony.simulator.scenarios import Scenario, draw
-from symphony.training.closed_loop import run
+from symphony.training_jobs.closed_loop import run
+from symphony.training_jobs.initial_beliefs import describe_jobs
+from symphony.training_jobs.measured_jobs import CHECKPOINT_COST, MeasuredJobs, drawn
 
 SECTION = "training_service"
 SCALE = 60.0

@@ -37,13 +37,13 @@ from benchmarks.training_jobs import (
     slots_for,
     unknown_case,
 )
-from symphony.lowering.measured_jobs import MeasuredJobs
-from symphony.policies.exploration import EXPLORATION_METHODS
-from symphony.policies.initial_beliefs import describe_jobs
-from symphony.policies.speed_samples import SpeedReport
 from symphony.simulator.records import RunRecord
 from symphony.simulator.scenarios import Failure, Scenario
-from symphony.training.closed_loop import ClosedLoopRun, run
+from symphony.training_jobs.closed_loop import ClosedLoopRun, run
+from symphony.training_jobs.exploration import EXPLORATION_METHODS
+from symphony.training_jobs.initial_beliefs import describe_jobs
+from symphony.training_jobs.measured_jobs import MeasuredJobs
+from symphony.training_jobs.speed_samples import SpeedReport
 
 SECTIONS = ("families", "mix", "lost", "added", "samples")
 OLD, NEW = ("LM", "ResNet-18", "A3C"), ("Transformer", "ResNet-50", "CycleGAN")

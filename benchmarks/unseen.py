@@ -22,11 +22,7 @@ from rich.table import Table
 from benchmarks.common import keep, parser
 from symphony.evaluation.scorecard import FIRST_HELD_OUT_SEED
 from symphony.evaluation.statistics import paired
-from symphony.policies import SHIPPED, Learned, named, save
-from symphony.problem.topologies import topology
-from symphony.simulator.contention import Bottleneck
-from symphony.simulator.scenarios import stack
-from symphony.training.train import (
+from symphony.learning.train import (
     RoundSize,
     ScenarioDistribution,
     TrainingRound,
@@ -35,7 +31,11 @@ from symphony.training.train import (
     draw,
     train,
 )
-from symphony.training.update import PPO
+from symphony.learning.update import PPO
+from symphony.policies import SHIPPED, Learned, named, save
+from symphony.problem.topologies import topology
+from symphony.simulator.contention import Bottleneck
+from symphony.simulator.scenarios import stack
 from tests.compiling import compile_quickly
 
 RIVAL = "eft-belief"

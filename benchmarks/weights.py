@@ -15,15 +15,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from symphony.learning.train import RIVALS as MANY_RIVALS
+from symphony.learning.train import RoundSize, ScenarioDistribution, TrainingRound, TrainingScenarios, draw, train
+from symphony.learning.update import PPO
 from symphony.oracle.provable import four_devices
 from symphony.policies import Learned, Network, Sizes, load, save
 from symphony.policies.weights import mean
 from symphony.problem.topologies import topology
 from symphony.simulator.contention import Bottleneck
 from symphony.simulator.scenarios import CALM
-from symphony.training.train import RIVALS as MANY_RIVALS
-from symphony.training.train import RoundSize, ScenarioDistribution, TrainingRound, TrainingScenarios, draw, train
-from symphony.training.update import PPO
 from tests.compiling import compile_quickly
 
 MANY = (
@@ -39,7 +39,7 @@ SMALL = ("layered:16?jobs=1", "fork-join:16?jobs=1", "layered:20?jobs=1&ccr=1", 
 NODE = Path(__file__).parent / "node.toml"
 SIZE = RoundSize(pool=160, scenarios=32, every=32)
 ONE_SIZE = replace(SIZE, pool=96, validation=24)
-SOFT = Sizes(sharpness=0.3)  # see "What the parts are worth" in docs/benchmarks.md
+SOFT = Sizes(sharpness=0.3)  # see docs/lab/ablation.md
 RIVALS = ("eft-belief", "dmdas", "heft")  # of one graph
 
 

@@ -22,7 +22,6 @@ from pathlib import Path
 import cloudpickle
 
 import symphony as sy
-from symphony.engines import training_run
 from symphony.engines.engine import (
     DIED,
     RAISED,
@@ -36,6 +35,7 @@ from symphony.engines.engine import (
     Stored,
     Work,
 )
+from symphony.training_jobs import training_run
 
 cloudpickle.register_pickle_by_value(training_run)  # a child need not import Symphony
 CHILD = """

@@ -268,11 +268,11 @@ def test_training_is_the_decorator_whatever_was_loaded_before() -> None:
     code = """
 import sys
 
-for first in ("import symphony.training.returns", "import symphony", "sy.train", "sy.training"):
+for first in ("import symphony.learning.returns", "import symphony", "sy.train", "sy.training"):
     for name in [name for name in sys.modules if name.split(".")[0] == "symphony"]:
         del sys.modules[name]
     names = {}
-    exec(f"import symphony as sy; {first}; import symphony.training.train", names)
+    exec(f"import symphony as sy; {first}; import symphony.learning.train", names)
     print(first, "|", names["sy"].training.__module__, names["sy"].train.__name__)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -16,7 +16,7 @@ from scipy.special import expit
 from scipy.stats import spearmanr
 
 from benchmarks.common import data, table
-from symphony.lowering.training_jobs import training
+from symphony.lowering.training_family import training
 from symphony.problem.topologies import topology
 from symphony.simulator.contention import Bottleneck
 

@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from symphony.evaluation.compare import compare
     from symphony.evaluation.metrics import METRICS
     from symphony.evaluation.report import Report
+    from symphony.learning.train import train
     from symphony.lowering.family import workload
     from symphony.oracle.oracle import Oracle
     from symphony.oracle.planning import Planned, plan
@@ -79,11 +80,6 @@ if TYPE_CHECKING:
     from symphony.simulator.records import GangRecord, JobRecord, RunRecord
     from symphony.simulator.run import simulate
     from symphony.simulator.scenarios import CALM, Disturbances, Scenario, draw
-    from symphony.training.train import train
-
-# Loaded now, so that loading one of its modules later does not take the name from `sy.training`.
-import_module("symphony.training")
-globals().pop("training", None)  # there is none when this is loaded again
 
 # Where each name is. A module is loaded when one of its names is first asked for: what only talks to a service, or
 # only has kernels to submit, does without JAX, which takes seconds. Type checkers read the same above.
@@ -93,6 +89,7 @@ _MODULES = {
     "evaluation.compare": "compare",
     "evaluation.metrics": "METRICS",
     "evaluation.report": "Report",
+    "learning.train": "train",
     "lowering.family": "workload",
     "oracle.oracle": "Oracle",
     "oracle.planning": "Planned plan",
@@ -109,7 +106,6 @@ _MODULES = {
     "simulator.records": "GangRecord JobRecord RunRecord",
     "simulator.run": "simulate",
     "simulator.scenarios": "CALM Disturbances Scenario draw",
-    "training.train": "train",
 }
 _NAMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 _PACKAGES = [
@@ -117,6 +113,7 @@ _PACKAGES = [
     "engines",
     "envs",
     "evaluation",
+    "learning",
     "lowering",
     "oracle",
     "policies",
@@ -127,6 +124,7 @@ _PACKAGES = [
     "simulator",
     "telemetry",
     "testing",
+    "training_jobs",
 ]
 
 # Modules of JAX import one another in circles: threads that load it at once find halves of it. Whoever holds this waits

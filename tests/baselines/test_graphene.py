@@ -6,8 +6,8 @@ import jax
 import numpy as np
 
 from symphony.baselines import Graphene, graphene
-from symphony.baselines.graph_tables import data_edges
 from symphony.problem.workload import Edge, Job, Kernel, Profile, Task, TaskGraph, Workload
+from symphony.scheduling.graph_tables import data_edges
 from tests.baselines.test_packing import server
 from tests.scheduling.by_hand import Books, decision
 

@@ -6,15 +6,16 @@ import jax
 import numpy as np
 import pytest
 
-from symphony.baselines import Drf, Tetris, graph_tables, packing
+from symphony.baselines import Drf, Tetris, packing
 from symphony.problem.topology import Device, DeviceKind, Hop, Resource, Topology
 from symphony.problem.workload import Job, Kernel, Profile, Task, TaskGraph, Workload
+from symphony.scheduling.graph_tables import gang_seconds as gang_seconds_of
 from symphony.scheduling.policy import PLACE, WAIT, Policy, place
 from tests.scheduling.by_hand import Books, decision
 
 # As a whole: every operation by itself would be a program.
 dominant_share, may_go = jax.jit(packing.dominant_share), jax.jit(packing.placeable_gangs)
-openings, gang_seconds = jax.jit(packing.free_placements), jax.jit(graph_tables.gang_seconds)
+openings, gang_seconds = jax.jit(packing.free_placements), jax.jit(gang_seconds_of)
 
 
 def server(cores: float, memory: float, count: int = 1) -> Topology:

@@ -1,4 +1,4 @@
-"""`symphony forecast`: what it refuses before the work. (Its work: `tests/training/test_closed_loop.py`.)"""
+"""`symphony forecast`: what it refuses before the work. (Its work: `tests/training_jobs/test_closed_loop.py`.)"""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ import typer
 from typer.testing import CliRunner
 
 from symphony.cli import train as command
+from symphony.learning.train import TrainingRound
 from symphony.policies import Learned, Network, Sizes, load
 from symphony.problem.errors import InputError
-from symphony.training.train import TrainingRound
 
 POLICY = Learned(Network(jax.random.key(0), Sizes(width=8, memory=8)))
 HISTORY = [TrainingRound(0, 1.0, 100, 100.0, 2.0, 1.0, 1.1), TrainingRound(1, 2.0, 200, 100.0, 2.0, 0.9, 0.93)]

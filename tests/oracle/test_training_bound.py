@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from symphony.lowering.ground_truth import measured
-from symphony.lowering.measured_jobs import drawn, sharable
 from symphony.oracle.training_bound import TrueJobs, bound_s, gpu_uses, interval_edges, solve, true_jobs
 from symphony.problem.errors import InputError
 from symphony.problem.speeds import SPREAD
 from symphony.problem.topologies import topology
 from symphony.simulator.scenarios import CALM, draw
+from symphony.training_jobs.ground_truth import measured
+from symphony.training_jobs.measured_jobs import drawn, sharable
 from tests.data import data
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from symphony.baselines.round_planning import RUNS, WAITS, PlanInputs
 from symphony.scheduling.state import FREE
+from symphony.training_jobs.round_planning import RUNS, WAITS, PlanInputs
 
 
 def picture(

@@ -294,7 +294,7 @@ def test_what_the_machine_tells_while_a_kernel_runs_is_kept_with_its_times(clust
     job = cluster.submit(one(long, str(tmp_path / "running"), str(tmp_path / "go")))
     wait_until((tmp_path / "running").exists)
     began_s = time.monotonic()
-    wait_until(lambda: cluster._loop._watch.during(0, began_s, time.monotonic()))
+    wait_until(lambda: cluster._loop.observer.monitor.during(0, began_s, time.monotonic()))
     (tmp_path / "go").touch()
     job.result(SECONDS)
     seen = cluster.profiles.seen(long.key, "small")

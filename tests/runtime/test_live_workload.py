@@ -24,8 +24,8 @@ from symphony.runtime.live_workload import (
 )
 from symphony.runtime.profiles import Profiles
 from symphony.runtime.run_figures import GPU_BUSY_FIGURE, PCIE_FIGURE
-from symphony.runtime.speed_beliefs import JobKind, RoundObservation
 from symphony.scheduling import state
+from symphony.training_jobs.live.speed_beliefs import JobKind, RoundObservation
 from tests.runtime.machines import machine
 
 SHAPES = Shapes(jobs=3, tasks=8, edges=8, kernels=4)

@@ -67,7 +67,7 @@ def nothing_left(cluster: sy.Cluster) -> None:
     assert (core.job < 0).all() and core.lanes_free[: len(slots)].tolist() == slots
     assert (core.lane_holds < 0).all() and not core.queued.any() and not core.leaving.any()
     assert len(loop.scheduler.books.free) == loop.scheduler.books.shapes.jobs
-    assert not loop._early and not loop._attempts and not any(loop._on) and not loop._trials
+    assert not loop._early and not loop._attempts and not any(loop._occupancy.on) and not loop._trials
     engine = cluster._engine
     assert not engine._where and not any(slot.work for slot in engine._slots)
     assert {name for name in os.listdir(engine._folder)} == {"owner"}  # small functions need no file
@@ -81,7 +81,7 @@ def test_every_turn_is_told_what_others_do(cluster: sy.Cluster, monkeypatch: pyt
         told.append(others)
         return turn(events, now_s, others)
 
-    monkeypatch.setattr(loop.others, "believed", lambda now_s: load)
+    monkeypatch.setattr(loop.observer, "loads", lambda now_s: load)
     monkeypatch.setattr(loop.scheduler, "turn", heard)
     graph, _ = grown(0)
     cluster.submit(graph).result(SECONDS)

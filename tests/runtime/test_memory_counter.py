@@ -256,7 +256,7 @@ def test_a_real_run_learns_by_counting_who_causes_what(tmp_path: Path, monkeypat
                 cluster.submit(graph).result()
         mean, deviation = cluster.others["memory"]
         [many, few] = (cluster.profiles.demand(kernel.key, "small").counted for kernel in (faults, spins))
-        process = cluster._loop._watch._counting
+        process = cluster._loop.observer.monitor._counting
         assert process is not None and process.alive
     assert 0 <= mean < 0.5 and deviation < 0.5
     assert many[1] > 0 and few[1] > 0 and many[0] > 3 * few[0]
@@ -270,5 +270,5 @@ def test_a_run_on_a_machine_that_cannot_count_goes_without(tmp_path: Path, monke
         graph = sy.graph("one")
         graph.task(spins, 0.3)
         cluster.submit(graph).result()
-        assert cluster._loop._watch._counting is None and "memory" not in cluster.others
+        assert cluster._loop.observer.monitor._counting is None and "memory" not in cluster.others
     assert not [thread for thread in threading.enumerate() if thread.name == "symphony-count"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from symphony.runtime.jobs import Attempt
-from symphony.runtime.progress import Progress
 from symphony.runtime.report import JobHistory, TaskHistory, explain
+from symphony.training_jobs.live.progress import Progress
 
 
 def attempt(began_s: float, seconds: float, ended: str, *, steps: tuple[int, int, int] | None = None) -> Attempt:

@@ -82,8 +82,8 @@ def test_who_counts_traffic_is_told_of_runs_that_have_ended_and_of_those_that_ha
     cluster.step()
     engine.news = [replace(engine.finished(0), began_s=10.0, seconds=1.0)]
     cluster.step()
-    ended, running = cluster._loop._met(10.5)
+    ended, running = cluster._loop.observer.runs_since(10.5)
     assert (ended.kernel, ended.began_s, ended.ended_s) == (alone.key, 10.0, 11.0)
     assert running.kernel == alone.key and math.isinf(running.ended_s)
-    assert len(cluster._loop._met(11.5)) == 1
+    assert len(cluster._loop.observer.runs_since(11.5)) == 1
     cluster.close(wait=False)

@@ -19,11 +19,11 @@ from symphony.runtime.kernels import KernelFunction, KernelOptions
 from symphony.runtime.live_workload import Shapes, problem_arrays
 from symphony.runtime.profiles import Profiles
 from symphony.runtime.scheduler import HEURISTIC, Scheduler
-from symphony.runtime.speed_beliefs import JobKind
-from symphony.runtime.training import Training
 from symphony.runtime.turn import SchedulerEvent, TurnCommands
 from symphony.scheduling.policy import choose
 from symphony.scheduling.state import DONE, QUEUED, READY, RUNNING
+from symphony.training_jobs.live.speed_beliefs import JobKind
+from symphony.training_jobs.options import Training
 from tests.runtime.machines import machine
 
 SHAPES = Shapes(jobs=2, tasks=4, edges=4, kernels=2)  # small ones, shared by all tests: programs are compiled once

@@ -21,9 +21,6 @@ import symphony as sy
 from symphony.engines.engine import Stored
 from symphony.runtime.graph import submission
 from symphony.runtime.jobs import JobState
-from symphony.runtime.progress import Progress
-from symphony.runtime.speed_beliefs import JobKind
-from symphony.runtime.training import Training
 from symphony.service import graphs, tables
 from symphony.service.graph_file import load
 from symphony.service.journal import read_events
@@ -31,6 +28,9 @@ from symphony.service.running import AdmittedJob, JobRunner
 from symphony.service.service import Limits
 from symphony.service.state import ACCEPTED, ENDED, JournalEvent, State
 from symphony.service.wire import KernelSpec, Submit, TrainingSpec
+from symphony.training_jobs.live.progress import Progress
+from symphony.training_jobs.live.speed_beliefs import JobKind
+from symphony.training_jobs.options import Training
 from tests.cli.command import symphony_here
 from tests.service.kernels import count, one, wait_for
 from tests.service.places import SECONDS, Place, place, wait_until

@@ -8,8 +8,9 @@ from typing import Any
 from unittest import mock
 
 from symphony.engines import exactly_once, gangs
-from symphony.runtime import jobs, loop, scheduler, training_supervisor
+from symphony.runtime import jobs, loop, machine_observer, scheduler
 from symphony.service import blobs, journal, ledger, recorder, running, service
+from symphony.training_jobs.live import supervisor
 
 # All that look at a clock. One that is missing here shows: equal seeds do not give equal journals any more.
 WHO_ASKS: tuple[Any, ...] = (
@@ -17,7 +18,8 @@ WHO_ASKS: tuple[Any, ...] = (
     exactly_once,
     jobs,
     loop,
-    training_supervisor,
+    machine_observer,
+    supervisor,
     scheduler,
     blobs,
     journal,

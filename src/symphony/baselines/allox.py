@@ -18,7 +18,7 @@ from __future__ import annotations
 import equinox as eqx
 import numpy as np
 
-from symphony.baselines.round_planning import WAITS, HostPlanner, PlanInputs, RoundPlan, SeatAllocation
+from symphony.training_jobs.round_planning import WAITS, HostPlanner, PlanInputs, RoundPlan, SeatAllocation
 
 UNMATCHABLE_S = 1e15  # seconds: what cannot run is matched only if nothing else is left
 

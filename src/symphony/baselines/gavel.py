@@ -51,7 +51,9 @@ from jax import Array
 from scipy.sparse import coo_matrix, csr_matrix, hstack, vstack
 
 from symphony.baselines.preemptive import place_or_preempt
-from symphony.baselines.round_planning import (
+from symphony.problem.arrays import TopologyArrays
+from symphony.scheduling.policy import Action, Observation, Policy
+from symphony.training_jobs.round_planning import (
     ABSENT,
     RUNS,
     WAITS,
@@ -61,8 +63,6 @@ from symphony.baselines.round_planning import (
     SeatAllocation,
     rows_of,
 )
-from symphony.problem.arrays import TopologyArrays
-from symphony.scheduling.policy import Action, Observation, Policy
 
 SLACK = 1e-3  # by which an optimum may be missed when ties are broken
 MAX_OPTIONS_FOR_CENTRE = 160  # options up to which the centre of the optimal set is worked out

@@ -20,7 +20,6 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.baselines.graph_tables import DataEdges, data_edges, fixed_point, gang_rows, gang_seconds, max_over_edges
 from symphony.baselines.packing import (
     alignment_scores,
     free_placements,
@@ -30,6 +29,7 @@ from symphony.baselines.packing import (
     shortest_first,
 )
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.scheduling.graph_tables import DataEdges, data_edges, fixed_point, gang_rows, gang_seconds, max_over_edges
 from symphony.scheduling.indexing import first
 from symphony.scheduling.policy import Action, Observation, Policy, pick_gang
 

@@ -20,10 +20,10 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.baselines.graph_tables import count_by_kind, gang_seconds, seconds_now, worthwhile_kinds
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.problem.speeds import MIN_KEPT_SPEED
 from symphony.scheduling.estimate import needs
+from symphony.scheduling.graph_tables import count_by_kind, gang_seconds, seconds_now, worthwhile_kinds
 from symphony.scheduling.indexing import take
 from symphony.scheduling.policy import (
     Action,

@@ -23,7 +23,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.baselines.graph_tables import (
+from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.scheduling.estimate import finish_s
+from symphony.scheduling.graph_tables import (
     DataEdges,
     data_edges,
     device_mean,
@@ -33,8 +35,6 @@ from symphony.baselines.graph_tables import (
     gang_seconds,
     max_over_edges,
 )
-from symphony.problem.arrays import TopologyArrays, WorkloadArrays
-from symphony.scheduling.estimate import finish_s
 from symphony.scheduling.indexing import take
 from symphony.scheduling.policy import Action, Observation, Policy, best_device, pick_gang, place
 

@@ -27,8 +27,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.baselines.graph_tables import count_by_kind, gang_seconds, seconds_now, worthwhile_kinds
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.scheduling.graph_tables import count_by_kind, gang_seconds, seconds_now, worthwhile_kinds
 from symphony.scheduling.indexing import first, first_min, take
 from symphony.scheduling.policy import Action, Observation, Policy, best_device, idle_devices, pick_gang, place
 from symphony.scheduling.state import ABSENT, DONE, PLACING, QUEUED, RUNNING

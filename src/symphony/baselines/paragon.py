@@ -24,8 +24,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.baselines.graph_tables import count_by_kind, devices_by_kind, seconds_now, worthwhile_kinds
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.scheduling.graph_tables import count_by_kind, devices_by_kind, seconds_now, worthwhile_kinds
 from symphony.scheduling.indexing import first, take
 from symphony.scheduling.policy import Action, Observation, Policy, best_device, idle_devices, pick_gang, place
 from symphony.scheduling.state import PLACING

@@ -24,11 +24,11 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from symphony.baselines.graph_tables import unit_seconds
 from symphony.problem.arrays import TopologyArrays
 from symphony.problem.errors import LimitError
 from symphony.problem.spans import distance
 from symphony.scheduling.clock import Amount
+from symphony.scheduling.graph_tables import unit_seconds
 from symphony.scheduling.indexing import NO_INDEX, first, first_min, take
 from symphony.scheduling.policy import (
     Action,
@@ -36,6 +36,7 @@ from symphony.scheduling.policy import (
     Policy,
     choose,
     idle_devices,
+    movable,
     pick_gang,
     place,
     preempt,
@@ -49,13 +50,6 @@ MAX_TRACKED_JOBS = 512  # in the system at once, whose service is remembered
 def remaining_s(observation: Observation) -> Array:
     """Isolated seconds that each gang has left on its fastest device kind [G]."""
     return observation.units_left * unit_seconds(observation).min(axis=1)
-
-
-def movable(observation: Observation) -> Array:
-    """Running gangs that may be preempted now [G]."""
-    core = observation.core
-    in_setup = (take(core.lane_setup, core.lane) & (core.lane >= 0)).any(axis=1)
-    return (core.status == RUNNING) & observation.per_gang(observation.workload.preemptible) & ~in_setup
 
 
 def compact_device(observation: Observation, gang: Array) -> Array:

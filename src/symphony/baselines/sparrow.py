@@ -19,8 +19,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.baselines.graph_tables import devices_by_kind
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.scheduling.graph_tables import devices_by_kind
 from symphony.scheduling.indexing import NO_INDEX, first_min, take
 from symphony.scheduling.policy import Action, Observation, Policy, best_device, idle_devices, pick_gang, place
 from symphony.scheduling.state import PLACING, QUEUED, READY

@@ -32,9 +32,9 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.baselines.graph_tables import count_by_kind, devices_by_kind, gang_seconds, seconds_now, worthwhile_kinds
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.estimate import exchange_s, setup_s, span_bandwidth, transfer_s
+from symphony.scheduling.graph_tables import count_by_kind, devices_by_kind, gang_seconds, seconds_now, worthwhile_kinds
 from symphony.scheduling.indexing import first, put, take
 from symphony.scheduling.policy import Action, Observation, Policy, best_device, pick_gang, place
 from symphony.scheduling.state import MAX_COPIES, PLACING, QUEUED, READY

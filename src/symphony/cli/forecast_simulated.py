@@ -11,19 +11,19 @@ from rich.console import Console
 
 from symphony.cli import terminal
 from symphony.cli.forecast_table import time, within
-from symphony.lowering import measured_spec
-from symphony.lowering.measured_jobs import MeasuredJobs, sharable
-from symphony.policies.beliefs import Beliefs
-from symphony.policies.forecast import Band, JobForecast, JobNow
-from symphony.policies.initial_beliefs import describe_jobs
-from symphony.policies.planner import Planner
 from symphony.problem import topologies
 from symphony.problem.errors import InputError
 from symphony.problem.limits import bucket
 from symphony.simulator.scenarios import CALM, Scenario, draw
 from symphony.simulator.windowed_run import JobSnapshot
-from symphony.training.closed_loop import run
-from symphony.training.run_forecasts import ActualTimes, RunForecaster, actual_times
+from symphony.training_jobs import measured_spec
+from symphony.training_jobs.beliefs import Beliefs
+from symphony.training_jobs.closed_loop import run
+from symphony.training_jobs.forecast import Band, JobForecast, JobNow
+from symphony.training_jobs.initial_beliefs import describe_jobs
+from symphony.training_jobs.measured_jobs import MeasuredJobs, sharable
+from symphony.training_jobs.planner import Planner
+from symphony.training_jobs.run_forecasts import ActualTimes, RunForecaster, actual_times
 
 ROUND_S = 360.0  # of the planner
 FORECAST_WORK_NOISE = 0.06  # what drawn jobs differ by from others of their kernel

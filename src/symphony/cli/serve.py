@@ -22,8 +22,8 @@ from symphony.problem.extras import needs_extra
 from symphony.runtime.cluster import DEFAULT_POLICY, ray_engine
 from symphony.runtime.live_workload import Shapes
 from symphony.runtime.programs import keep_programs
-from symphony.runtime.rounds import ROUND_S
 from symphony.service.client import ADDRESS_FILE, DEFAULT_PORT, default_folder
+from symphony.training_jobs.live.rounds import ROUND_S
 
 log = logging.getLogger("symphony.service")
 Ray = Annotated[

@@ -14,13 +14,13 @@ import numpy as np
 import typer
 
 from symphony.cli import terminal
+from symphony.learning.beliefs import NONE
+from symphony.learning.train import RIVALS, RoundSize, TrainingRound
+from symphony.learning.train import train as run_training
 from symphony.policies import SUFFIX, load, save
 from symphony.policies.learned import PRESETS
 from symphony.problem import topologies
 from symphony.problem.errors import InputError
-from symphony.training.beliefs import NONE
-from symphony.training.train import RIVALS, RoundSize, TrainingRound
-from symphony.training.train import train as run_training
 
 ON_CPU = RoundSize(pool=48, scenarios=8, group=8, validation=20, every=5)
 ON_GPU = RoundSize(pool=160, scenarios=128)

@@ -26,6 +26,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from symphony.envs.named import ScenarioSource
+from symphony.learning.rollouts import COMPLETION, MAKESPAN, SLOWDOWN, rates
 from symphony.policies.features import GraphTables, extract_features, graph_tables
 from symphony.policies.learned import STANDARD, action_at
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
@@ -36,7 +37,6 @@ from symphony.simulator.contention import Bottleneck, ContentionModel
 from symphony.simulator.rollout import between_decisions, decision_due, finished, observe, without_arrivals
 from symphony.simulator.scenarios import ScenarioArrays, pick
 from symphony.simulator.world import World, initial
-from symphony.training.rollouts import COMPLETION, MAKESPAN, SLOWDOWN, rates
 
 ENV_OBJECTIVES = (COMPLETION, SLOWDOWN, MAKESPAN)
 RESETS_AT_ONCE = 32  # 1/32 of the environments of a batch are reset together: few end in the same step

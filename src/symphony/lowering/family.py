@@ -26,7 +26,7 @@ from symphony.lowering.random_graphs import random_graphs
 from symphony.lowering.readers.reading import FileContents
 from symphony.lowering.templates import Templates
 from symphony.lowering.trace import DrawnWorkload
-from symphony.lowering.training_jobs import mixed, training
+from symphony.lowering.training_family import mixed, training
 from symphony.problem import limits
 from symphony.problem.errors import SymphonyWarning, WorkloadError
 from symphony.problem.runnable import check_graphs

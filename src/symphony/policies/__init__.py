@@ -16,18 +16,18 @@ from pathlib import Path
 from symphony.baselines import EftBelief
 from symphony.baselines import named as baseline
 from symphony.policies.batched import Batched
-from symphony.policies.beliefs import Beliefs
 from symphony.policies.explain import DecisionExplanation, explain
-from symphony.policies.exploration import Exploration
-from symphony.policies.forecast import ClusterNow, JobForecast, JobNow, RecentArrivals, forecast
 from symphony.policies.late_binding import LateBinding
 from symphony.policies.learned import Learned, Network, Sizes
 from symphony.policies.lookahead import LookAhead
-from symphony.policies.planner import Planner
 from symphony.policies.weights import SUFFIX, load, save
 from symphony.problem.defaults import SHIPPED
 from symphony.problem.errors import PolicyError
 from symphony.scheduling.policy import Policy
+from symphony.training_jobs.beliefs import Beliefs
+from symphony.training_jobs.exploration import Exploration
+from symphony.training_jobs.forecast import ClusterNow, JobForecast, JobNow, RecentArrivals, forecast
+from symphony.training_jobs.planner import Planner
 
 __all__ = [
     "LATE_BINDING",

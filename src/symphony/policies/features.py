@@ -20,7 +20,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.baselines.graph_tables import (
+from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.scheduling.clock import Amount
+from symphony.scheduling.estimate import EstimateParts, engine_s, estimate_parts, harm, holders, slowdown
+from symphony.scheduling.graph_tables import (
     DataEdges,
     data_edges,
     fixed_point,
@@ -30,13 +33,9 @@ from symphony.baselines.graph_tables import (
     reading_gangs,
     seconds_per_byte,
 )
-from symphony.baselines.preemptive import movable
-from symphony.problem.arrays import TopologyArrays, WorkloadArrays
-from symphony.scheduling.clock import Amount
-from symphony.scheduling.estimate import EstimateParts, engine_s, estimate_parts, harm, holders, slowdown
 from symphony.scheduling.holding import holding
 from symphony.scheduling.indexing import first, first_min, smallest, take
-from symphony.scheduling.policy import Observation, by_device, idle_devices
+from symphony.scheduling.policy import Observation, by_device, idle_devices, movable
 from symphony.scheduling.state import (
     ABSENT,
     DONE,

@@ -1,4 +1,4 @@
-"""What an estimate of a speed rests on: `policies/forecast.py` counts it, and clients of a service are told of it."""
+"""What an estimate of a speed rests on: `training_jobs/forecast.py` counts it; clients of a service get it."""
 
 from __future__ import annotations
 

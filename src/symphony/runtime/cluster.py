@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import itertools
 import threading
-import time
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -24,18 +23,18 @@ from symphony.problem.extras import needs_extra
 from symphony.problem.runnable import check_graphs
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Kernel, Profile, Workload
-from symphony.runtime.checkpoints import CheckpointFolders
-from symphony.runtime.forecasts import ClusterSnapshot, TrainingForecast, forecasts
 from symphony.runtime.graph import Graph, Submission, submission
 from symphony.runtime.jobs import ClusterJob, JobState, TaskRun, size_of
 from symphony.runtime.kernels import RunnableKernel, code_of, digest
 from symphony.runtime.live_workload import Shapes, task_graph
 from symphony.runtime.loop import Loop
 from symphony.runtime.profiles import Profiles, default_path
-from symphony.runtime.rounds import ROUND_S, RoundLearner
 from symphony.runtime.scheduler import Scheduler, Statistics
-from symphony.runtime.speed_beliefs import SpeedBeliefs
 from symphony.scheduling.policy import Policy
+from symphony.training_jobs.live.checkpoints import CheckpointFolders
+from symphony.training_jobs.live.forecasts import ClusterSnapshot, TrainingForecast, forecasts
+from symphony.training_jobs.live.rounds import ROUND_S, RoundLearner
+from symphony.training_jobs.live.speed_beliefs import SpeedBeliefs
 
 DEFAULT_POLICY = "eft-belief"
 MAX_CACHED_FUNCTIONS = 1_024  # that the engine keeps; beyond that, those of jobs that are over go
@@ -132,7 +131,7 @@ class Cluster:
 
         While nothing runs, nothing is read, and what was read becomes less sure.
         """
-        return self._loop.others.by_row(time.monotonic())
+        return self._loop.observer.loads_by_row()
 
     @property
     def closed(self) -> bool:

@@ -19,7 +19,7 @@ from symphony.problem.errors import JobCancelledError, SymphonyError
 from symphony.runtime import report
 from symphony.runtime.graph import Submission, SubmittedTask
 from symphony.runtime.kernels import RunnableKernel
-from symphony.runtime.progress import Progress, Unread
+from symphony.training_jobs.live.progress import Progress, Unread
 
 WAITING, RUNNING, DONE, FAILED, CANCELLED = "waiting", "running", "done", "failed", "cancelled"
 

@@ -21,11 +21,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, overload
 
 from symphony.engines.engine import Pickled
-from symphony.engines.training_run import CHECKPOINT_INTERVAL_S, TrainingRun
 from symphony.engines.worker import pickled
 from symphony.problem import limits, units
 from symphony.problem.errors import WorkloadError
-from symphony.runtime.training import Training
+from symphony.training_jobs.options import Training
+from symphony.training_jobs.training_run import CHECKPOINT_INTERVAL_S, TrainingRun
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,8 @@ from symphony.runtime.graph import Submission
 from symphony.runtime.kernels import RunnableKernel
 from symphony.runtime.profiles import Profiles
 from symphony.runtime.run_figures import GPU_BUSY_FIGURE, PCIE_FIGURE
-from symphony.runtime.speed_beliefs import SpeedBeliefs
 from symphony.scheduling.state import Core
+from symphony.training_jobs.live.speed_beliefs import SpeedBeliefs
 
 # A worker asks for a core, or for the whole of an accelerator until it was seen to use less of it; what it asks of
 # memory is learned.

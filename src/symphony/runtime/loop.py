@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 import logging
 import math
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -34,9 +33,6 @@ from symphony.problem.errors import (
     SymphonyError,
 )
 from symphony.runtime import turn as happened
-from symphony.runtime.background_load import BackgroundLoad, cpu_seconds
-from symphony.runtime.checkpoints import CheckpointFolders
-from symphony.runtime.demand import PastRun
 from symphony.runtime.failures import error_of, is_run_again
 from symphony.runtime.handling_time import HandlingTime
 from symphony.runtime.jobs import (
@@ -53,15 +49,12 @@ from symphony.runtime.jobs import (
 )
 from symphony.runtime.kernels import RunnableKernel
 from symphony.runtime.live_workload import Shapes, problem_arrays
-from symphony.runtime.machine_monitor import MachineMonitor
-from symphony.runtime.memory_counter import MemoryCounter
-from symphony.runtime.rounds import RoundLearner, TrainingJobTracker
-from symphony.runtime.run_learner import RunLearner
+from symphony.runtime.machine_observer import DeviceOccupancy, MachineObserver
 from symphony.runtime.scheduler import Scheduler
-from symphony.runtime.traffic import TrafficAttribution
-from symphony.runtime.training_supervisor import TrainingSupervisor
 from symphony.runtime.turn import EVENTS_PER_TURN, SchedulerEvent, TurnCommands
-from symphony.telemetry import memory
+from symphony.training_jobs.live.checkpoints import CheckpointFolders
+from symphony.training_jobs.live.rounds import RoundLearner, TrainingJobTracker
+from symphony.training_jobs.live.supervisor import TrainingSupervisor
 
 log = logging.getLogger("symphony.runtime")
 SHORT_KERNEL_S = 5e-3  # a kernel that is expected to take less may be sent ahead: one for each slot …
@@ -89,30 +82,17 @@ class Loop:
         self._arrivals = 0
         self._attempts: dict[int, TaskRun] = {}  # under way
         self._numbers = itertools.count()
-        self._on: list[set[TaskRun]] = [set() for _ in self.topology.devices]
+        self._occupancy = DeviceOccupancy(self.topology)
         self._slots = [self.topology.kind_of[device.kind].slots for device in self.topology.devices]
         kinds = [kind.name for kind in self.topology.kinds]
         self._kind = [kinds.index(device.kind) for device in self.topology.devices]
-        self._left_s = [-math.inf] * len(self._on)  # when the last run left each device
-        # An engine that has processes here: what this machine tells of itself is of its devices.
-        processes: Callable[[], dict[int, list[int]]] | None = getattr(engine, "processes", None)
-        used_s = (lambda: cpu_seconds([os.getpid()], processes())) if processes else dict
-        counted = memory.at_hand() if processes else None
-        traffic = TrafficAttribution(
-            self.topology, self._met, scheduler.books.profiles, bool(counted and counted.least)
-        )
-        counting = MemoryCounter(self.topology, counted, traffic.window) if counted else None
-        self.others = BackgroundLoad(
-            self.topology, used_s, self._ran_since, scheduler.policy.tuning, os.cpu_count(), traffic
-        )
-        self._watch = MachineMonitor(self.topology, None if processes else [], self.others.window, counting)
-        self._lessons = RunLearner(self.topology, scheduler, self._watch, self._running)
+        self.observer = MachineObserver(engine, scheduler, self._occupancy)
         self._down: set[int] = set()
         self._trials: dict[tuple[str, int], TaskRun] = {}  # kernels on device kinds that they have never run on
         self._events: deque[SchedulerEvent] = deque()  # for the core
         self._early: dict[int, SchedulerEvent] = {}  # gangs that have finished, of which the core has not heard
         self._wakes_s = math.inf  # when the policy wants to be asked again
-        self._own_time = HandlingTime(len(self._on))
+        self._own_time = HandlingTime(len(self.topology.devices))
         self._zero_s = time.monotonic()  # policies are told the time since then: they take theirs to have begun at 0
         self.saving = TrainingSupervisor(
             engine, checkpoints, lambda run: scheduler.books.forbid_preemption(run.job.row, run.index)
@@ -122,8 +102,8 @@ class Loop:
             rounds,
             checkpoints,
             scheduler,
-            self._on,
-            self._left_s,
+            self._occupancy.on,
+            self._occupancy.left_s,
             lambda: self._events.append(SchedulerEvent(happened.ROUND)),
         )
 
@@ -170,7 +150,7 @@ class Loop:
         """Until it is told to close."""
         while not self.closing:
             self.step(3600.0)
-        self._watch.close()
+        self.observer.close()
         self.rounds.close()
         self._abandon_all(EngineError("the cluster was closed", hint="read results before it is closed"))
 
@@ -201,17 +181,17 @@ class Loop:
             while self._events:
                 batch = [self._events.popleft() for _ in range(min(len(self._events), EVENTS_PER_TURN))]
                 began_s = time.monotonic()
-                answer = self.scheduler.turn(batch, began_s - self._zero_s, self.others.believed(began_s))
+                answer = self.scheduler.turn(batch, began_s - self._zero_s, self.observer.loads(began_s))
                 self._own_time.turn_taken(answer.decisions, time.monotonic() - began_s)
                 self._wakes_s = began_s + answer.wake_s
                 self._early |= {batch[k].who: batch[k] for k in answer.early.nonzero()[0]}
                 self._carry_out(answer)
-            self._watch.set_busy(bool(self._attempts))
+            self.observer.set_busy(bool(self._attempts))
             self._admit_waiting()  # only now: gangs may get other numbers, and no event that waits must have an old one
             if not self._events:
                 break
             self._own_time.events_received(time.monotonic())  # of jobs: what letting them in took is theirs
-        self._lessons.learn()
+        self.observer.learn()
 
     # --- jobs come
 
@@ -326,7 +306,7 @@ class Loop:
         self, answer: TurnCommands, to_send: list[tuple[TaskRun, list[int], bool]]
     ) -> Iterator[tuple[TaskRun, list[int], bool]]:
         """What may be sent ahead: the next of a queue, while everything on its device is short."""
-        sent = [len(runs) for runs in self._on]
+        sent = [len(runs) for runs in self._occupancy.on]
         new = [(run, device) for run, devices, _ in to_send for device in devices]
         begins = {id(run) for run, _ in new}
         for _, device in new:
@@ -334,7 +314,8 @@ class Loop:
         if not any(sent):
             return
         short = [
-            all(self._seconds(run, device) < SHORT_KERNEL_S for run in runs) for device, runs in enumerate(self._on)
+            all(self._seconds(run, device) < SHORT_KERNEL_S for run in runs)
+            for device, runs in enumerate(self._occupancy.on)
         ]
         for run, device in new:
             short[device] = short[device] and self._seconds(run, device) < SHORT_KERNEL_S
@@ -376,8 +357,7 @@ class Loop:
         run.number = next(self._numbers)
         run.job.began()
         self._attempts[run.number] = run
-        for each in devices:
-            self._on[each].add(run)
+        self._occupancy.add(run, devices)
         named = tuple(self.topology.devices[each].name for each in devices)
         sent_s = time.monotonic()
         expected = (
@@ -417,10 +397,7 @@ class Loop:
 
     def _ended(self, run: TaskRun, event: Finished | Failed | Stopped) -> None:
         attempt = run.attempts[-1]
-        devices = [number for number, runs in enumerate(self._on) if run in runs]
-        for device in devices:
-            self._left_s[device] = time.monotonic()  # before it leaves: other threads ask whether one was there
-            self._on[device].discard(run)
+        devices = self._occupancy.remove(run)
         run.number = -1
         if not isinstance(event, Stopped):
             attempt.began_s, attempt.seconds = event.began_s, event.seconds
@@ -432,7 +409,7 @@ class Loop:
             self._forget(run.job)
         elif isinstance(event, Finished):
             attempt.ended, attempt.cold = "done", event.cold
-            self._lessons.ended(run, devices[0], event, self._own_time.held_s(run, devices[0], event))
+            self.observer.finished(run, devices[0], event, self._own_time.held_s(run, devices[0], event))
             self._end_trial(run)
             run.value = event.value
             self._report_finished(run)
@@ -478,24 +455,6 @@ class Loop:
 
     def _gang(self, run: TaskRun) -> int:
         return run.job.slot * self.scheduler.books.shapes.tasks + run.index
-
-    def _ran_since(self, device: int, since_s: float) -> bool:
-        """Whether a kernel was on a device at some time since then. Any thread may ask."""
-        return bool(self._on[device]) or self._left_s[device] >= since_s
-
-    def _met(self, since_s: float) -> list[PastRun]:
-        """Runs that have ended since then, or have not. Any thread may ask."""
-        return [*self._lessons.since(since_s), *self._running()]
-
-    def _running(self) -> Iterator[PastRun]:
-        """What the engine runs; of what was sent ahead nobody knows whether it has begun."""
-        for device, runs in enumerate(self._on):
-            sent = ((run.kernel.key, run.attempts[-1]) for run in tuple(runs))  # the loop may change it meanwhile
-            yield from (
-                PastRun(k, self._kind_name(device), device, a.sent_s, math.inf, math.nan)
-                for k, a in sent
-                if not a.ahead
-            )
 
     def _end_trial(self, run: TaskRun) -> None:
         if self._trials.get((run.kernel.key, run.trial)) is run:

@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from symphony.baselines.round_planning import HostPlanner
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.problem.speeds import BeliefArrays
 from symphony.runtime.background_load import UNREAD_LOAD, RowLoads
@@ -22,6 +21,7 @@ from symphony.runtime.turn import PackedInputs, SchedulerEvent, TurnCommands, pa
 from symphony.scheduling import state
 from symphony.scheduling.policy import Policy
 from symphony.scheduling.state import QUEUED, Core
+from symphony.training_jobs.round_planning import HostPlanner
 
 # A turn is many small operations: what costs time is compiling them, and the older code generator takes half as long
 # for a program that is as fast.

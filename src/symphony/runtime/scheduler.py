@@ -23,11 +23,11 @@ from symphony.runtime.live_workload import LiveWorkload, Shapes, enlarged_core
 from symphony.runtime.packing import Packed
 from symphony.runtime.profiles import Profiles
 from symphony.runtime.programs import TurnProgram, TurnResult
-from symphony.runtime.speed_beliefs import SpeedBeliefs
 from symphony.runtime.timing import clipped_mean
 from symphony.runtime.turn import EVENTS_PER_TURN, SchedulerEvent, TurnCommands
 from symphony.scheduling import state
 from symphony.scheduling.policy import Policy, check_instance
+from symphony.training_jobs.live.speed_beliefs import SpeedBeliefs
 
 log = logging.getLogger("symphony.runtime")
 HEURISTIC = EftBelief()

@@ -33,7 +33,7 @@ from symphony.problem.speeds import BeliefArrays
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import GangFacts, candidates, facts, fits, open_devices, per_gang, seconds_by_kind
 from symphony.scheduling.indexing import NO_INDEX, first, first_min, take
-from symphony.scheduling.state import Core
+from symphony.scheduling.state import RUNNING, Core
 from symphony.telemetry.tuning import Tuning
 
 PLACE, PREEMPT, RECONFIGURE, WAIT = range(4)
@@ -226,3 +226,10 @@ def best_feasible(observation: Observation, device_score: Array, gang_score: Arr
 def idle_devices(observation: Observation) -> Array:
     """Devices with a free slot and an empty queue [D]."""
     return open_devices(observation.core)
+
+
+def movable(observation: Observation) -> Array:
+    """Running gangs that may be preempted now [G]."""
+    core = observation.core
+    in_setup = (take(core.lane_setup, core.lane) & (core.lane >= 0)).any(axis=1)
+    return (core.status == RUNNING) & observation.per_gang(observation.workload.preemptible) & ~in_setup

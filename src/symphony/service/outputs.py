@@ -23,7 +23,7 @@ from typing import NamedTuple
 from symphony.engines import output
 from symphony.engines.engine import Output
 from symphony.problem.texts import readable
-from symphony.runtime.checkpoints import safe_folder_name
+from symphony.training_jobs.live.checkpoints import safe_folder_name
 
 log = logging.getLogger("symphony.service")
 MAX_LINE_BYTES = 16 << 10  # bytes of a line; what is longer is several

@@ -21,12 +21,10 @@ import sqlalchemy as sa
 from symphony.engines.engine import LOST as INPUT_LOST
 from symphony.engines.engine import Failed, Finished, Output, Stopped, Stored
 from symphony.problem.errors import EngineError, JobCancelledError, JobError, ServiceError, SymphonyError
-from symphony.runtime.checkpoints import CheckpointFolders
 from symphony.runtime.cluster import Cluster
 from symphony.runtime.failures import error_of, is_run_again
 from symphony.runtime.graph import Submission
 from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, WAITING, Attempt, JobState, TaskRun
-from symphony.runtime.progress import refresh, saved_before
 from symphony.service import graphs, tables
 from symphony.service.blobs import Blobs, named_in
 from symphony.service.journal import checksum, read_events, set_aside, value_of
@@ -36,6 +34,8 @@ from symphony.service.recorder import JournalingEngine, wall
 from symphony.service.shares import FairQueue
 from symphony.service.state import BEGUN, BROKE, CANCEL, ENDED, FINISHED, LOST, RESTARTED, STOPPED, ServiceJob
 from symphony.service.wire import ErrorView, JobView, Submit, TrainingView, Value, optional
+from symphony.training_jobs.live.checkpoints import CheckpointFolders
+from symphony.training_jobs.live.progress import refresh, saved_before
 
 log = logging.getLogger("symphony.service")
 MAX_CACHED_GRAPHS = 256  # jobs that were just accepted, and need not be read again

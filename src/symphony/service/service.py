@@ -21,11 +21,9 @@ import sqlalchemy as sa
 
 from symphony.engines.engine import Engine
 from symphony.problem.errors import BusyError, InputError, ScopeError, UnavailableError, UnknownJobError
-from symphony.runtime.checkpoints import CheckpointFolders, within
 from symphony.runtime.cluster import DEFAULT_POLICY, Cluster
 from symphony.runtime.graph import Submission
 from symphony.runtime.live_workload import Shapes
-from symphony.runtime.rounds import ROUND_S
 from symphony.scheduling.policy import Policy
 from symphony.service import graphs, tables
 from symphony.service.blobs import Blobs, named_in
@@ -38,6 +36,8 @@ from symphony.service.running import JobRunner
 from symphony.service.state import ACCEPTED, ServiceJob, State
 from symphony.service.tokens import ADMIN, Token, Tokens
 from symphony.service.wire import JobView, Submit
+from symphony.training_jobs.live.checkpoints import CheckpointFolders, within
+from symphony.training_jobs.live.rounds import ROUND_S
 
 log = logging.getLogger("symphony.service")
 UNUSED_BLOB_S = 3_600.0  # for which a blob is kept that no job names

@@ -11,13 +11,9 @@ from functools import lru_cache
 
 import sqlalchemy as sa
 
-from symphony.policies.forecast import Band
 from symphony.problem.errors import JobError, ServiceError, SymphonyError
 from symphony.runtime import report
-from symphony.runtime.checkpoints import safe_folder_name
-from symphony.runtime.forecasts import TrainingForecast, forecast_line
 from symphony.runtime.jobs import DONE, FAILED, RUNNING, WAITING, Attempt
-from symphony.runtime.progress import Progress
 from symphony.service import job_logs, tables
 from symphony.service.journal import read_events, value_of
 from symphony.service.recorder import wall
@@ -43,6 +39,10 @@ from symphony.service.wire import (
     UserView,
     optional,
 )
+from symphony.training_jobs.forecast import Band
+from symphony.training_jobs.live.checkpoints import safe_folder_name
+from symphony.training_jobs.live.forecasts import TrainingForecast, forecast_line
+from symphony.training_jobs.live.progress import Progress
 
 
 def detail(service: Service, job: ServiceJob) -> JobDetail:

@@ -16,7 +16,7 @@ from symphony.problem import errors, limits
 from symphony.problem.errors import SymphonyError
 from symphony.problem.evidence import SampleEvidence
 from symphony.problem.texts import readable
-from symphony.runtime.training import MAX_MODEL_SIZE, MAX_STEPS, Training
+from symphony.training_jobs.options import MAX_MODEL_SIZE, MAX_STEPS, Training
 
 PROTOCOL = 1  # of these messages; client and service must have the same
 VERSION_HEADER, KEY_HEADER = "symphony-protocol", "idempotency-key"

@@ -22,8 +22,8 @@ import ray
 
 from symphony.engines.messages import Portable
 from symphony.engines.output import OutputLog
-from symphony.engines.training_run import TrainingRun
 from symphony.engines.worker import MAX_INLINE_VALUE_BYTES, Kernels, OutputRedirect, Surroundings, answer
+from symphony.training_jobs.training_run import TrainingRun
 
 MAX_LOG_TAIL_BYTES = 64 << 10  # bytes of a log that are looked at
 

@@ -19,13 +19,14 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from symphony.engines import messages, output, training_run, worker
+from symphony.engines import messages, output, worker
 from symphony.engines.engine import Stored, Work
 from symphony.engines.ray import actor as actors
 from symphony.engines.ray import machines
 from symphony.engines.ray.values import RayValue
 from symphony.problem.build import CPU
 from symphony.problem.topology import Topology
+from symphony.training_jobs import training_run
 
 ACTOR_START_TIMEOUT_S = 60.0  # for an actor to come up, before its device is taken to be down
 QUICK_POLL_S = 0.01  # quick kernels take less; if they do not, Ray is asked to say when they are done

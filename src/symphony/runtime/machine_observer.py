@@ -1,0 +1,97 @@
+"""Everything the loop learns from the machine: load caused by others, and what finished runs say about kernels.
+
+sources (kernel, NVML, perf) ──► machine_monitor, memory_counter ──► background_load, traffic ──► policies
+finished runs ──► run_learner ──► profiles
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator
+
+from symphony.engines.engine import Engine, Finished
+from symphony.problem.topology import Topology
+from symphony.runtime.background_load import BackgroundLoad, RowLoads, cpu_seconds
+from symphony.runtime.demand import PastRun
+from symphony.runtime.jobs import TaskRun
+from symphony.runtime.machine_monitor import MachineMonitor
+from symphony.runtime.memory_counter import MemoryCounter
+from symphony.runtime.run_learner import RunLearner
+from symphony.runtime.scheduler import Scheduler
+from symphony.runtime.traffic import TrafficAttribution
+from symphony.telemetry import memory
+
+
+class DeviceOccupancy:
+    """Which runs are on which device. Changed by the loop's thread only; `running` and `ran_since` from any thread."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._kinds = [device.kind for device in topology.devices]
+        self.on: list[set[TaskRun]] = [set() for _ in topology.devices]
+        self.left_s = [-math.inf] * len(self.on)  # when the last run left each device
+
+    def add(self, run: TaskRun, devices: list[int]) -> None:
+        for device in devices:
+            self.on[device].add(run)
+
+    def remove(self, run: TaskRun) -> list[int]:
+        """Take a run off its devices, and return them."""
+        devices = [number for number, runs in enumerate(self.on) if run in runs]
+        for device in devices:
+            self.left_s[device] = time.monotonic()  # before it leaves: other threads call `ran_since` meanwhile
+            self.on[device].discard(run)
+        return devices
+
+    def ran_since(self, device: int, since_s: float) -> bool:
+        return bool(self.on[device]) or self.left_s[device] >= since_s
+
+    def running(self) -> Iterator[PastRun]:
+        """Runs that the engine has begun. Those sent ahead are left out: they may still wait in the engine."""
+        for device, runs in enumerate(self.on):
+            for run in tuple(runs):
+                attempt = run.attempts[-1]
+                if not attempt.ahead:
+                    yield PastRun(run.kernel.key, self._kinds[device], device, attempt.sent_s, math.inf, math.nan)
+
+
+class MachineObserver:
+    """Owns the threads that read counters. Methods are for the loop's thread, except `loads_by_row`."""
+
+    def __init__(self, engine: Engine, scheduler: Scheduler, occupancy: DeviceOccupancy) -> None:
+        topology = engine.inventory()
+        self._occupancy = occupancy
+        # Counters of this machine describe the cluster's devices only if the engine has its processes here.
+        processes = getattr(engine, "processes", None)
+        counted = memory.at_hand() if processes else None
+        partial = bool(counted and counted.least)
+        traffic = TrafficAttribution(topology, self.runs_since, scheduler.books.profiles, partial)
+        self.background = BackgroundLoad(
+            topology,
+            (lambda: cpu_seconds([os.getpid()], processes())) if processes else dict,
+            occupancy.ran_since,
+            scheduler.policy.tuning,
+            os.cpu_count(),
+            traffic,
+        )
+        counter = MemoryCounter(topology, counted, traffic.window) if counted else None
+        self.monitor = MachineMonitor(topology, None if processes else [], self.background.window, counter)
+        self._learner = RunLearner(topology, scheduler, self.monitor, occupancy.running)
+        self.set_busy, self.learn = self.monitor.set_busy, self._learner.learn
+        self.close = self.monitor.close
+
+    def loads(self, now_s: float) -> RowLoads:
+        """Mean and standard deviation of the load that others put on each row."""
+        return self.background.believed(now_s)
+
+    def loads_by_row(self) -> dict[str, tuple[float, float]]:
+        return self.background.by_row(time.monotonic())
+
+    def finished(self, run: TaskRun, device: int, event: Finished, held_s: float) -> None:
+        """A run has finished. `held_s`: seconds for which its slot was occupied beyond the kernel's own time."""
+        self._learner.ended(run, device, event, held_s)
+
+    def runs_since(self, since_s: float) -> list[PastRun]:
+        """Runs that finished after `since_s`, and those that still run. From any thread."""
+        return [*self._learner.since(since_s), *self._occupancy.running()]

@@ -1,0 +1,363 @@
+"""Runs to learn from, steps that improve, and whole trainings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from inspect import signature
+from pathlib import Path
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from benchmarks.train_seeds import train_seeds
+from symphony.learning import train as training
+from symphony.learning.beliefs import NONE, slopes
+from symphony.learning.returns import GROUP, advantages
+from symphony.learning.rollouts import roll_out
+from symphony.learning.train import RoundSize, ScenarioDistribution, TrainingRound, draw, train
+from symphony.learning.update import Method, learn, loss, optimiser, rate, replay, training_batch
+from symphony.policies import Learned, Network, Sizes
+from symphony.policies.features import graph_tables
+from symphony.problem.errors import InputError
+from symphony.simulator.contention import Bottleneck
+from symphony.simulator.rollout import begin_batch, run_steps
+from symphony.simulator.scenarios import Disturbances, stack
+from tests.learning.test_device_sharding import on_devices
+from tests.scheduling.by_hand import chain, cluster, dot, work
+
+SIZES = Sizes(gangs=4, devices=3, width=8, memory=8)
+METHOD = Method(unroll=8, pieces=4, epochs=1)
+RIVALS = ("eft-belief",)  # each of the others would be a program more
+
+
+def small(topology, seed):
+    """A handful of jobs that come at once."""
+    units = 1.0 + seed % 3
+    return work(chain(), dot("any", units=units), chain("cpu only"), dot("any"), dot("cpu only"))
+
+
+ROUGH = Disturbances(window_s=0.3, phase_s=0.6, background=1.5, counter_noise=0.5)
+COURSE = ScenarioDistribution(cluster(), (small,), (0.5, 1.0), 24, ROUGH)
+WHAT = {"topology": cluster(), "workload": small, "disturbances": ROUGH}
+WHOLE = {"rounds": 3, "size": RoundSize(pool=2, scenarios=2, group=2, validation=2, every=1), "seed": 5}
+WHOLE |= {"sizes": SIZES, "method": METHOD, "rivals": RIVALS}
+WHOLE |= {"telemetry_gradient": "sampled"}  # what is true of a training is true with and without it
+
+
+def noting(run, what):
+    """A round, and a list of something about the batch of each."""
+    met = []
+
+    def noted(position, batch, *others):
+        met.append(what(batch))
+        return run(position, batch, *others)
+
+    return noted, met
+
+
+@pytest.fixture(scope="module")
+def rolled():
+    """Two scenarios, twice each: the batch, the network, the decisions, and the worlds at the end."""
+    scenarios = [COURSE.scenario(number) for number in (0, 1)]
+    batch = stack([s for s in scenarios for _ in range(2)])
+    network = Network(jax.random.key(0), SIZES)
+    keys = jax.random.split(jax.random.key(1), 4)
+    run = eqx.filter_jit(
+        lambda net: roll_out(batch, Learned(net, draws=True), keys, Bottleneck(), "completion", 16, 400)
+    )
+    decisions, worlds = run(network)
+    return batch, network, decisions, worlds
+
+
+def test_runs_end_and_cost_the_time_that_jobs_were_in_the_system(rolled) -> None:
+    _, _, decisions, worlds = rolled
+    assert worlds.core.jobs_done.tolist() == [5, 5, 5, 5] and not worlds.core.refused.any()
+    assert decisions.count.tolist() == worlds.core.decisions.tolist()
+    np.testing.assert_allclose(decisions.total, worlds.completion_sum.total, rtol=1e-4)
+    np.testing.assert_allclose(decisions.stay_s, decisions.total / 5, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_asking_the_policy_only_in_every_few_steps_changes_nothing(rolled) -> None:
+    batch, network, decisions, worlds = rolled
+    policy, keys = Learned(network, draws=True), jax.random.split(jax.random.key(1), 4)
+    carry, _, over = run_steps(batch, begin_batch(batch, policy, keys), policy, Bottleneck(), 400, False)
+    assert over.all()
+    assert carry.world.core.decisions.tolist() == decisions.count.tolist()
+    np.testing.assert_allclose(carry.world.completion_sum.total, worlds.completion_sum.total, rtol=1e-5)
+
+
+def test_decisions_are_kept_in_order_with_what_the_run_had_cost(rolled) -> None:
+    _, _, decisions, _ = rolled
+    for run in range(4):
+        count = int(decisions.count[run])
+        time, cost = np.asarray(decisions.time[run, :count]), np.asarray(decisions.cost[run, :count])
+        assert (np.diff(time) >= 0).all() and (np.diff(cost) >= 0).all()
+        assert cost[0] == 0.0 and cost[-1] <= float(decisions.total[run])
+
+
+def told(batch):
+    """What is told of the graphs of each run."""
+    return jax.vmap(lambda w: graph_tables(batch.topology, w))(batch.workload)
+
+
+def test_replaying_decisions_says_what_was_said_when_they_were_made(rolled) -> None:
+    """From the middle of a run as well: the memory before each decision is kept."""
+    batch, network, decisions, _ = rolled
+    nodes = eqx.filter_jit(lambda n: jax.vmap(n.encode)(told(batch)))(network)
+    for run, first in ((0, 0), (3, 2)):
+        count = int(decisions.count[run])
+        made = jax.tree.map(lambda x, r=run, f=first, c=count: x[r, f:c], decisions.made)
+        said = eqx.filter_jit(replay)(network, batch.topology, network.factors, nodes[run], made)
+        chance = jnp.take_along_axis(said.log_probs, made.action[:, None], axis=1)[:, 0]
+        np.testing.assert_allclose(chance, made.log_prob, atol=2e-5)
+        np.testing.assert_allclose(said.value, made.value, atol=2e-5)
+
+
+def test_the_first_step_follows_the_policy_gradient(rolled) -> None:
+    """Before anything has changed, the slope of the loss is that of −mean(advantage · log-probability)."""
+    batch, network, decisions, _ = rolled
+    every_run = eqx.filter_jit(told)(batch)
+    graphs_of = jax.tree.map(lambda x: x[::2], every_run)  # two runs of each scenario
+    judged = eqx.filter_jit(advantages)(decisions, every_run.scale, 2, baseline=GROUP)
+    stretches = training_batch(decisions, judged.advantage, judged.target, 8, 2)
+    bare = replace(METHOD, entropy=0.0, value=0.0)
+    factors = network.factors
+    slope = eqx.filter_jit(eqx.filter_grad(lambda n: loss(n, batch.topology, graphs_of, stretches, bare, factors)[0]))(
+        network
+    )
+
+    def plain(network: Network) -> jax.Array:
+        nodes = jax.vmap(network.encode)(jax.tree.map(lambda x: x[stretches.scenario], graphs_of))
+        said = jax.vmap(lambda n, m: replay(network, batch.topology, factors, n, m))(nodes, stretches.made)
+        chance = jnp.take_along_axis(said.log_probs, stretches.made.action[..., None], axis=-1)[..., 0]
+        return -jnp.where(stretches.kept, chance * stretches.advantage, 0).sum() / stretches.kept.sum()
+
+    expected = eqx.filter_jit(eqx.filter_grad(plain))(network)
+    for one, other in zip(jax.tree.leaves(slope), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    assert sum(float(jnp.abs(x).sum()) for x in jax.tree.leaves(slope)) > 0
+    # These runs were not asked how beliefs follow the filter, so the filter stays as it is.
+    assert signature(train).parameters["telemetry_gradient"].default == NONE and slopes(NONE) is None
+    assert decisions.made.jacobian is None and (np.asarray(slope.factors) == 0).all()
+
+
+def test_the_rate_of_learning_falls_to_a_tenth_with_the_rounds() -> None:
+    found = [float(rate(METHOD, number, 100)) / METHOD.rate for number in (0, 50, 100)]
+    np.testing.assert_allclose(found, [1.0, 0.55, 0.1], rtol=1e-5)
+
+
+def test_stretches_in_which_nothing_was_decided_take_no_step(rolled) -> None:
+    """Four at a time: of eight stretches, none, four, or five are filled, wherever they lie."""
+    batch, network, decisions, _ = rolled
+    every_run = eqx.filter_jit(told)(batch)
+    graphs_of = jax.tree.map(lambda x: x[::2], every_run)
+    judged = eqx.filter_jit(advantages)(decisions, every_run.scale, 2, baseline=GROUP)
+    eight = training_batch(decisions, judged.advantage, judged.target, 8, 2)
+    full = np.flatnonzero(np.asarray(eight.kept.any(axis=1)))[:5]
+    state = optimiser(METHOD).init(eqx.filter(network, eqx.is_inexact_array))
+    learns = eqx.filter_jit(learn)
+
+    def after(which: list[int], filled: int, speed: float = 1e-3) -> tuple[int, list[np.ndarray]]:
+        some = jax.tree.map(lambda x: x[jnp.asarray(which)], eight)
+        kept = some.kept & jnp.asarray([at in full[:filled] for at in which])[:, None]
+        args = (batch.topology, graphs_of, replace(some, kept=kept), jax.random.key(2), METHOD, jnp.asarray(speed))
+        learned, left, figures = learns(network, state, *args)
+        assert all(np.isfinite(x) for x in figures.values())
+        return int(optax.tree.get(left, "count")), jax.tree.leaves(eqx.filter(learned, eqx.is_array))
+
+    order = list(range(8))
+    assert len(full) == 5 and after(order, 5)[0] == 2
+    (one, first), (same, last) = after(order, 4), after(order[::-1], 4)
+    assert one == same == 1
+    before = jax.tree.leaves(eqx.filter(network, eqx.is_array))
+    assert any((x != y).any() for x, y in zip(first, before, strict=True))
+    for x, y in zip(first, last, strict=True):
+        np.testing.assert_allclose(x, y, atol=1e-5)
+    for x, y, z in zip(after(order, 4, 5e-4)[1], first, before, strict=True):
+        np.testing.assert_allclose(x - z, (y - z) / 2, atol=1e-6)  # half the rate, half the step
+    none, untouched = after(order, 0)
+    assert none == 0 and all((x == y).all() for x, y in zip(untouched, before, strict=True))
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A short training, and the folder of its checkpoint."""
+    folder = tmp_path_factory.mktemp("whole")
+    policy, history = train(**WHAT, checkpoint=folder, **WHOLE)
+    return WHOLE, folder, policy, history
+
+
+def test_a_training_tells_of_every_round(whole) -> None:
+    _, folder, _, history = whole
+    assert [x.number for x in history] == [0, 1, 2]
+    assert all(x.against is not None and x.against > 0 for x in history)
+    assert history[-1].decisions >= 3 * 4 * 7  # seven gangs in each of four runs
+    assert (folder / "best.policy").exists()
+
+
+def test_the_loss_reaches_the_filter_when_asked_to(whole) -> None:
+    """And not otherwise: test_the_first_step_follows_the_policy_gradient, and the next."""
+    _, _, policy, _ = whole
+    assert float(jnp.abs(policy.network.factors).max()) > 0
+
+
+@pytest.mark.slow
+def test_a_training_leaves_the_filter_alone_unless_asked(whole) -> None:
+    settings, _, _, history = whole
+    policy, told = train(**WHAT, **{**settings, "telemetry_gradient": NONE, "rounds": 1})
+    assert (np.asarray(policy.network.factors) == 0).all()
+    assert told[0].decisions == history[0].decisions and told[0].stay_s == pytest.approx(history[0].stay_s, rel=1e-3)
+
+
+def test_a_training_that_was_cut_off_ends_with_the_same_numbers(whole, tmp_path: Path) -> None:
+    settings, _, policy, history = whole
+
+    class Killed(Exception):
+        pass
+
+    def kill(told) -> None:
+        if told.number == 1:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(**WHAT, checkpoint=tmp_path, tell=kill, **settings)
+    again, later = train(**WHAT, checkpoint=tmp_path, **settings)
+    assert [x.against for x in later] == [x.against for x in history]
+    for one, other in zip(jax.tree.leaves(policy), jax.tree.leaves(again), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_checkpoint_of_other_settings_is_refused(whole) -> None:
+    settings, folder, policy, _ = whole
+    for other in ({"seed": 6}, {"start": policy}):
+        with pytest.raises(InputError, match="other settings"):
+            train(**WHAT, checkpoint=folder, **{**settings, **other})
+
+
+TWO = """
+import equinox as eqx, jax
+from tests.learning.test_train import WHAT, WHOLE, noting, train, training
+
+training._round, met = noting(training._round, lambda batch: len(batch.phases.sharding.device_set))
+policy, history = train(**WHAT, **WHOLE)
+assert met == [2] * WHOLE["rounds"]
+assert {len(x.devices()) for x in jax.tree.leaves(eqx.filter(policy, eqx.is_array))} == {1}
+print(",".join(str(x.decisions) for x in history))
+eqx.tree_serialise_leaves("{file}", policy)
+"""
+
+
+def test_two_devices_learn_what_one_learns(whole, tmp_path: Path) -> None:
+    _, _, policy, history = whole
+    file = tmp_path / "two"
+    told = on_devices(2, TWO.replace("{file}", str(file)))
+    assert told.strip() == ",".join(str(x.decisions) for x in history)
+    networks = (
+        Network(jax.random.key(WHOLE["seed"]), SIZES), policy.network, eqx.tree_deserialise_leaves(file, policy).network
+    )  # fmt: skip
+    begun, one, two = (
+        np.concatenate([np.ravel(x) for x in jax.tree.leaves(eqx.filter(z, eqx.is_inexact_array))]) for z in networks
+    )
+    assert np.linalg.norm(two - one) < 0.05 * np.linalg.norm(one - begun)
+
+
+def test_rounds_take_the_clusters_in_turn(whole, monkeypatch) -> None:
+    settings, _, _, _ = whole
+    rows = tuple(replace(x, capacity=x.capacity / 2) for x in cluster().resources)
+    clusters = [cluster(), replace(cluster(), name="slower", resources=rows)]
+    noted, met = noting(training._round, lambda batch: float(np.asarray(batch.topology.capacity)[0]))
+    monkeypatch.setattr(training, "_round", noted)
+    _, history = train(**{**WHAT, "topology": clusters}, **settings)
+    assert met == [met[0], met[0] / 2, met[0]]
+    assert all(x.against is not None for x in history)
+
+
+@pytest.mark.parametrize("before, kept", [(0.5, True), (0.9, False)])
+def test_what_is_trained_on_is_the_answer_unless_something_was_better(whole, monkeypatch, before, kept) -> None:
+    settings, _, policy, _ = whole
+    looks = iter([before, 0.8, 0.7, 0.6])
+    monkeypatch.setattr(training, "compare_with_rivals", lambda *_: np.asarray([next(looks)]))
+    again, history = train(**WHAT, start=policy, **settings)
+    assert [x.against for x in history] == [0.8, 0.7, 0.6]
+    same = [np.array_equal(x, y) for x, y in zip(jax.tree.leaves(policy), jax.tree.leaves(again), strict=True)]
+    assert all(same) == kept
+
+
+@pytest.mark.slow
+def test_rounds_of_several_forms_have_a_program_each(whole) -> None:
+    """In turn, one of them twice; the first round is that of a training by itself."""
+    settings, _, _, alone = whole
+    size = settings["size"]
+    few = replace(COURSE, workloads=(lambda topology, seed: work(chain(), dot("any")),))
+    many, other = (draw(course, size, METHOD, Bottleneck(), ("eft-belief",)) for course in (COURSE, few))
+    _, history = train(**WHAT, **settings, drawn_before=[many, other, many])
+    decisions = np.diff([0, *(x.decisions for x in history)])
+    assert decisions[0] == alone[0].decisions and decisions[1] < decisions[0] / 2 < decisions[2]
+    np.testing.assert_allclose(history[0].stay_s, alone[0].stay_s, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_trainings_side_by_side_go_as_each_would_by_itself(whole) -> None:
+    settings, _, _, alone = whole
+    size = settings["size"]
+    asked = {"telemetry_gradient": settings["telemetry_gradient"]}
+    drawn = draw(COURSE, size, METHOD, Bottleneck(), RIVALS)
+    told: list[int] = []
+    policies, both = train_seeds(
+        drawn,
+        (5, 6),
+        rounds=2,
+        size=size,
+        sizes=SIZES,
+        method=METHOD,
+        **asked,
+        tell=lambda history: told.append(len(history[0])),
+    )
+    assert told == [1, 2] and len(policies) == 2
+    # The second round runs with what the first has learned.
+    assert [x.decisions for x in both[0]] == [x.decisions for x in alone[:2]]
+    np.testing.assert_allclose([x.stay_s for x in both[0]], [x.stay_s for x in alone[:2]], rtol=1e-3)
+    np.testing.assert_allclose(both[0][0].entropy, alone[0].entropy, rtol=1e-3)
+    assert both[0][0].stay_s != both[1][0].stay_s
+
+
+def test_patience_ends_when_that_many_looks_were_no_better() -> None:
+    def told(*against: float | None) -> list[TrainingRound]:
+        return [TrainingRound(n, 1.0, 1, 1.0, 1.0, 1.0, x) for n, x in enumerate(against)]
+
+    assert not training._out_of_patience(told(1.0, None, 1.1), None)
+    assert not training._out_of_patience(told(1.0, None, 1.1), 2)
+    assert training._out_of_patience(told(1.0, None, 1.1, 1.2), 2)
+    assert not training._out_of_patience(told(1.0, 1.1, 0.9, 1.2), 2)
+    assert not training._out_of_patience([], 1)
+
+
+def test_a_curriculum_begins_with_little_load_and_ends_with_all() -> None:
+    size = RoundSize(pool=100, easy=10)
+    opened = [training._open_pool_size(number, size) for number in range(12)]
+    assert opened[0] == 25 and opened[5] == 62 and opened[10:] == [100, 100]
+    assert opened == sorted(opened)
+    assert training._open_pool_size(0, RoundSize(pool=100)) == 100
+    drawn = training.draw(COURSE, RoundSize(pool=6, validation=2), METHOD, Bottleneck(), RIVALS)
+    loads = [COURSE.load(training.FIRST_POOL_SEED + int(number)) for number in drawn.order]
+    assert loads == sorted(loads) and sorted(drawn.order.tolist()) == list(range(6))
+
+
+def test_workloads_of_as_many_jobs_run_side_by_side() -> None:
+    large = ["cholesky:12?jobs=1", "layered:150?graphs=1&jobs=1"]
+    assert training.grouped_by_jobs(["eeg", large[0], "layered?ccr=1", small, large[1], "eeg?jobs=3"]) == [
+        ("eeg", "layered?ccr=1", small),
+        tuple(large),
+        ("eeg?jobs=3",),
+    ]
+
+
+def test_loads_and_jobs_are_drawn_unless_the_spec_says_them() -> None:
+    course = ScenarioDistribution(cluster(), ("layered?jobs=3", "fork-join"), (0.5, 1.0), 5)
+    assert len(course.scenario(0).workload.jobs) == 3
+    assert len(course.scenario(1).workload.jobs) == 5
