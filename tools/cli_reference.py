@@ -16,7 +16,7 @@ from symphony import cli
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "cli.md"
 COMMON = 3  # an option with the same help in so many commands is described once, at the top
-LINE_WIDTH = 118
+LINE_WIDTH = 114
 WIDEST_NAME = 26  # a longer name has its text on the next line
 GUIDES = {
     "compare": "comparing.md",
@@ -103,6 +103,10 @@ def definitions(rows: list[tuple[str, str]]) -> list[str]:
     return lines
 
 
+def code_block(lines: list[str]) -> list[str]:
+    return [f"    {line}".rstrip() for line in lines]
+
+
 def command_section(name: str, command: Any, common: set[tuple[str, str]]) -> list[str]:
     """What a command does, and its options."""
     arguments = [argument_name(one) for one in command.params if not is_option(one)]
@@ -113,12 +117,12 @@ def command_section(name: str, command: Any, common: set[tuple[str, str]]) -> li
             own.append((label, help_text(one) + default_text(one)))
         elif is_option(one):
             shared.append(label.partition(",")[0] + ("" if one.envvar else default_text(one)))
-    lines = [inspect.cleandoc(command.help or ""), "", "```text"]
+    lines = []
     if arguments or " " in name:
         lines.append(" ".join(["symphony", name, *arguments]))
     lines += definitions(own) if own else []
     lines += [f"also: {', '.join(shared)}"] if shared else []
-    return [*lines, "```", ""]
+    return [inspect.cleandoc(command.help or "").partition("\n\n")[0], "", *code_block(lines), ""]
 
 
 def page() -> str:
@@ -128,7 +132,7 @@ def page() -> str:
     common = {row for row, count in uses.items() if count >= COMMON}
     # Where an option is common with several texts, the most frequent one is shown.
     described = {label: text for (label, text), count in reversed(uses.most_common()) if count >= COMMON}
-    lines = [HEAD, "## Common options", "", "```text", *definitions(sorted(described.items())), "```", ""]
+    lines = [HEAD, "## Common options", "", *code_block(definitions(sorted(described.items()))), ""]
     for top, summary in cli.COMMANDS.items():
         lines += [f"## symphony {top}", ""]
         inner = {name: command for name, command in found.items() if name.partition(" ")[0] == top}
