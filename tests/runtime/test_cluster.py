@@ -516,7 +516,7 @@ def test_a_task_that_no_device_can_run_is_refused_at_once(cluster: sy.Cluster) -
     def elsewhere():
         return None
 
-    with pytest.raises(sy.InfeasibleError, match="written for tpu"):
+    with pytest.raises(sy.InfeasibleError, match="implemented for tpu"):
         cluster.submit(one(elsewhere))
     assert still_well(cluster)
 

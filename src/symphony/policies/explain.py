@@ -21,7 +21,6 @@ from jax import Array
 
 from symphony.policies.features import Features, extract_features
 from symphony.policies.learned import MASKED_SCORE, Learned, Memory, PolicyOutput
-from symphony.problem.arrays import topology_arrays
 from symphony.problem.errors import InputError
 from symphony.scheduling.estimate import EstimateParts, estimate_parts
 from symphony.scheduling.holding import Holding, holding
@@ -171,7 +170,8 @@ def _evaluate_decision(policy: Learned, memory: Memory, shown: Observation, goin
 
 def _explanation(a: _DecisionArrays, shown: Observation, scenario: Scenario) -> DecisionExplanation:
     """In words and plain numbers."""
-    _, names = topology_arrays(scenario.topology)
+    device_names = tuple(device.name for device in scenario.topology.devices)
+    row_names = tuple(row.name for row in scenario.topology.resources)
     seen, scores = a.features, np.asarray(a.output.scores)
     chances = np.exp(np.asarray(a.output.log_probs))
     prior = np.asarray(a.prior)
@@ -198,7 +198,7 @@ def _explanation(a: _DecisionArrays, shown: Observation, scenario: Scenario) -> 
             heuristic=float(prior[k, m]),
             network=float(scores[index] - prior[k, m]),
         )
-        device = names.devices[int(seen.device[k, m])]
+        device = device_names[int(seen.device[k, m])]
         return Candidate("place", *gang_names(int(seen.gangs.number[k])), device, float(chances[index]), estimate)
 
     def other(index: int) -> Candidate:
@@ -206,7 +206,7 @@ def _explanation(a: _DecisionArrays, shown: Observation, scenario: Scenario) -> 
         if index == scores.size - 1:
             return Candidate("wait", "", "", "", float(chances[index]))
         action = "preempt" if bool(seen.other_actions.saves[x]) else "configure"
-        device = names.devices[int(seen.other_actions.device[x])]
+        device = device_names[int(seen.other_actions.device[x])]
         return Candidate(action, *gang_names(int(seen.other_actions.gangs.number[x])), device, float(chances[index]))
 
     order = [int(i) for i in np.argsort(-scores, kind="stable") if scores[i] > MASKED_SCORE / 2]
@@ -227,9 +227,9 @@ def _explanation(a: _DecisionArrays, shown: Observation, scenario: Scenario) -> 
         time_s=float(shown.now.whole) + float(shown.now.part),
         candidates=candidates,
         heuristic=heuristic,
-        beliefs={name: _beliefs(shown, names.devices.index(name), names.resources) for name in sorted(devices)},
+        beliefs={name: _beliefs(shown, device_names.index(name), row_names) for name in sorted(devices)},
         moved=moved,
-        waiting=_waiting(a, lambda gang: " ".join(gang_names(gang)), names.devices),
+        waiting=_waiting(a, lambda gang: " ".join(gang_names(gang)), device_names),
     )
 
 

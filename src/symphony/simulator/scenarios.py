@@ -284,10 +284,9 @@ class ScenarioArrays(eqx.Module):
 def scenario_arrays(scenario: Scenario) -> ScenarioArrays:
     """The array form of one scenario, on the host."""
     s = scenario
-    topology, names = topology_arrays(s.topology)
-    workload, _ = workload_arrays(s.topology, s.workload)
-    group_of = {name: index for index, name in enumerate(names.groups)}
-    device_of = {name: index for index, name in enumerate(names.devices)}
+    topology, workload = topology_arrays(s.topology), workload_arrays(s.topology, s.workload)
+    group_of = {row.group: int(group) for row, group in zip(s.topology.resources, topology.row_group, strict=False)}
+    device_of = {device.name: index for index, device in enumerate(s.topology.devices)}
     x, f, m = (limits.bucket(max(1, len(items))) for items in (s.phases, s.failures, s.work_noise))
     phase_gap, phase_group = np.full(x, 1.0), np.zeros(x, np.int32)
     phase_load = np.zeros((x, VOID_KIND + 1))
