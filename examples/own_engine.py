@@ -68,7 +68,7 @@ with open(sys.argv[1] + ".out", "wb") as file:
 """
 
 
-class OneShot:
+class OneShot(sy.Engine):
     """A process for every piece of work."""
 
     def __init__(self, topology: sy.Topology) -> None:

@@ -83,7 +83,7 @@ def test_files_are_written(tmp_path: Path) -> None:
         (["eeg", "--seed", "-3"], WorkloadError, "seed"),
         (["eeg", "--graph", "99"], InputError, "no graph 99"),
         (["variant-calling", "-t", "gpu24"], InfeasibleError, "IndelRealignment"),
-        (["eeg", "--svg", "no/such/folder/x.svg"], InputError, "cannot write"),
+        (["eeg", "--svg", "no/such/folder/x.svg"], InputError, "cannot be written"),
     ],
 )
 def test_bad_input_is_an_error_with_a_hint(arguments: list[str], error: type[SymphonyError], message: str) -> None:
@@ -227,12 +227,12 @@ def test_sample_freezes_one_draw_of_a_family(tmp_path: Path) -> None:
         (["show", "{}?jobs=31", "-t", "machine"], WorkloadError, "there are 30 jobs"),
         (["show", "{}", "--format", "wformat"], InputError, "unknown format 'wformat'"),
         (["show", "{}", "--format", "readys"], DataError, "t.json"),
-        (["convert", "{}"], InputError, "nowhere to write"),
+        (["convert", "{}"], InputError, "no file is named"),
         (["convert", "{}", "--topology-out", "x.toml"], InputError, "describes no cluster"),
-        (["convert", "{}?jobs=3", "-o", "x.json"], InputError, "jobs has no meaning here"),
+        (["convert", "{}?jobs=3", "-o", "x.json"], InputError, "convert has no option jobs"),
         (["convert", "eeg", "-o", "x.json"], WorkloadError, "is a family"),
-        (["convert", "{}", "-o", "no/such/x.json"], DataError, "cannot write"),
-        (["sample", "eeg", "-o", "x.json", "--jobs", "3"], InputError, "is no file"),
+        (["convert", "{}", "-o", "no/such/x.json"], InputError, "cannot be written"),
+        (["sample", "eeg", "-o", "x.json", "--jobs", "3"], InputError, "there is no file"),
         (["sample", "{}", "-o", "x.json", "--jobs", "31"], WorkloadError, "there are 30 jobs"),
     ],
 )

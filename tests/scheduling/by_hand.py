@@ -136,7 +136,7 @@ class Books:
 
     def arrive(self) -> None:
         """The next job arrives."""
-        self.core = _arrive(self.core, self.w, self.now, YES)
+        self.core = _arrive(self.core, self.w, YES)
 
     def pass_time(self, seconds: float) -> None:
         """Time goes by; nothing else happens."""
