@@ -17,7 +17,9 @@ from jaxtyping import Bool, Float, Int
 Tree = TypeVar("Tree")
 MAX_DENSE_UPDATES = 2048  # elements times updates below which a masked select is used
 NO_INDEX = 2**31 - 1
-BoolScalar, IntScalar, FloatScalar = Bool[Array, ""], Int[Array, ""], Float[Array, ""]
+BoolScalar = Bool[Array, ""]
+IntScalar = Int[Array, ""]
+FloatScalar = Float[Array, ""]
 
 
 def compute_once(x: Tree) -> Tree:
