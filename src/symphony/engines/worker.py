@@ -366,15 +366,15 @@ class Inbox:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[tuple]:
-        data, at, found = self._rest + data, 0, []
+        data, at, messages = self._rest + data, 0, []
         while len(data) - at >= 4:
             end = at + 4 + int.from_bytes(data[at : at + 4], "little")
             if end > len(data):
                 break
-            found.append(marshal.loads(data[at + 4 : end]))
+            messages.append(marshal.loads(data[at + 4 : end]))
             at = end
         self._rest = data[at:]
-        return found
+        return messages
 
 
 # --- the process -------------------------------------------------------------------------------------------
