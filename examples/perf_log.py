@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from symphony.telemetry.sources.simulated import SimulatedSource
-
-SLICES = 20 * 25  # of 4 ms: 20 windows of 100 ms
+WINDOW_S = 0.1
+SLICES_PER_WINDOW = 25
+SLICES = 20 * SLICES_PER_WINDOW
 SLICES_PER_PHASE = 5
 CYCLES_PER_SLICE = 1e7 * np.array([0.2, 1.0, 3.0])  # in each of three phases
 SLOT_SHARES = np.array([[2, 1, 6, 3], [5, 2, 2, 3], [1, 0.5, 0.5, 10]]) / 12  # front end, wrong path, back end, retired
@@ -40,18 +40,20 @@ def true_counts() -> dict[str, NDArray[np.float64]]:
 
 
 def write(path: str | Path) -> None:
-    """Write the log: pairs of events take turns on two counters."""
+    """Write the log: pairs of events take turns on two counters, a slice each."""
     truth = true_counts()
-    events = tuple(truth)
-    source = SimulatedSource(events, np.stack(list(truth.values()), axis=1), (events[:2], events[2:4], events[4:]))
     with Path(path).open("w", encoding="utf-8") as log:
-        for sample in source.samples():
-            clock = ("cpu-clock", sample.duration_s * 1e3, "msec", sample.duration_s)
-            counts = zip(events, sample.scaled, [""] * len(events), sample.running_s, strict=True)
-            for event, value, unit, running_s in (clock, *counts):
-                line = {"interval": round(sample.start_s + sample.duration_s, 9), "counter-value": f"{value:.6f}"}
+        for window in range(SLICES // SLICES_PER_WINDOW):
+            slices = SLICES_PER_WINDOW * window + np.arange(SLICES_PER_WINDOW)
+            readings = [("cpu-clock", 1e3 * WINDOW_S, "msec", WINDOW_S)]
+            for number, (event, counts) in enumerate(truth.items()):
+                own = slices[slices % 3 == number // 2]  # in which the event's pair has the counters
+                running_s = WINDOW_S * len(own) / SLICES_PER_WINDOW
+                readings.append((event, counts[own].sum() * WINDOW_S / running_s, "", running_s))
+            for event, value, unit, running_s in readings:
+                line = {"interval": round(WINDOW_S * (window + 1), 9), "counter-value": f"{value:.6f}"}
                 line |= {"unit": unit, "event": event, "event-runtime": round(running_s * 1e9)}
-                print(json.dumps(line | {"pcnt-running": round(100 * running_s / sample.duration_s, 2)}), file=log)
+                print(json.dumps(line | {"pcnt-running": round(100 * running_s / WINDOW_S, 2)}), file=log)
 
 
 if __name__ == "__main__":

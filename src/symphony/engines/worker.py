@@ -34,13 +34,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 
-def _sibling_module(name: str) -> Any:
-    """Load a module from the folder of this file: Symphony need not be importable here."""
+def _sibling_module(name: str, folder: str = ".") -> Any:
+    """Load a module from a folder, relative to that of this file: Symphony need not be importable here."""
     qualified = f"symphony_{name}"
     if qualified not in sys.modules:
         import importlib.util
 
-        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
+        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), folder, f"{name}.py")
         spec = importlib.util.spec_from_file_location(qualified, path)
         assert spec is not None and spec.loader is not None
         sys.modules[qualified] = importlib.util.module_from_spec(spec)
@@ -461,7 +461,7 @@ class _Process:
         self.inbox = Inbox()
         self.waiting: deque[tuple] = deque()  # received work
         self.dropped: set[int] = set()
-        self.kernels = Kernels(lambda: _sibling_module("training_run").TrainingRun)
+        self.kernels = Kernels(lambda: _sibling_module("training_run", "../training_jobs").TrainingRun)
         self.folder = ""
         self.printed = OutputRedirect(lambda: _sibling_module("output").OutputLog)
         self.names: Iterator[str] = iter(())  # of files for values
