@@ -3,7 +3,7 @@
 The action is that of Harmony (one job at a time, what cannot be is masked), on what the planner looks at: the gain of
 the plan's worth; and beside it what the planner does not weigh: how much of a kind is left, who is still to come,
 doubts, what the last rounds were off by. A small network adds to SHARP times the gain, so that it starts as a greedy
-planner and learns corrections. `training_jobs/placer_training.py` trains it; `Planner(placer=…)` runs it.
+planner and learns corrections. `benchmarks/placer_training.py` trains it; `Planner(placer=…)` runs it.
 
 What a job sees (`action_features`) is written once for NumPy and JAX: `xp` is either.
 """
