@@ -39,9 +39,8 @@ from symphony.service.wire import (
     UserView,
     optional,
 )
-from symphony.training_jobs.forecast import Band
+from symphony.training_jobs.job_forecast import Band, JobForecast, forecast_line
 from symphony.training_jobs.live.checkpoints import safe_folder_name
-from symphony.training_jobs.live.forecasts import TrainingForecast, forecast_line
 from symphony.training_jobs.live.progress import Progress
 
 
@@ -163,7 +162,7 @@ def forecasts(service: Service, *, everybody: bool, user: str, share: float) -> 
     return Forecasts(share=share, forecasts=found)
 
 
-def _expected(service: Service, known: Container[int], share: float = 0.8) -> list[TrainingForecast]:
+def _expected(service: Service, known: Container[int], share: float = 0.8) -> list[JobForecast]:
     """Of all training jobs, naming only those that are `known`."""
     return [
         replace(one, loses=tuple(loss if loss.job in known else loss._replace(job=0, task="") for loss in one.loses))
@@ -171,7 +170,7 @@ def _expected(service: Service, known: Container[int], share: float = 0.8) -> li
     ]
 
 
-def _forecast(one: TrainingForecast) -> ForecastView:
+def _forecast(one: JobForecast) -> ForecastView:
     b = one.evidence
     return ForecastView(
         job=one.job,

@@ -14,8 +14,8 @@ from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, 
 
 from symphony.problem import errors, limits
 from symphony.problem.errors import SymphonyError
-from symphony.problem.evidence import SampleEvidence
 from symphony.problem.texts import readable
+from symphony.training_jobs.job_forecast import SampleEvidence
 from symphony.training_jobs.options import MAX_MODEL_SIZE, MAX_STEPS, Training
 
 PROTOCOL = 1  # of these messages; client and service must have the same
@@ -248,10 +248,10 @@ class ForecastView(BaseModel):
     samples: SamplesView
 
     @property
-    def behind(self) -> SampleEvidence:
-        """The samples, as forecasts of a cluster of this process tell of them."""
-        found = self.samples
-        return SampleEvidence(found.here, found.elsewhere, found.family, found.newest_s)
+    def evidence(self) -> SampleEvidence:
+        """The samples, with the names that `JobForecast` gives them."""
+        samples = self.samples
+        return SampleEvidence(samples.here, samples.elsewhere, samples.family, samples.newest_s)
 
 
 class Forecasts(BaseModel):

@@ -197,7 +197,7 @@ class TrainingJobTracker:
         self._kinds = [kind.name for kind in self._topology.kinds]
         self._runs: set[LiveRun] = set()  # training jobs that are let in and not over
         self._look_s = math.inf  # when somebody has to look who is there
-        self._come: deque[tuple[float, TrainingJobNow]] = deque(maxlen=MAX_RECENT_ARRIVALS)
+        self._arrived: deque[tuple[float, TrainingJobNow]] = deque(maxlen=MAX_RECENT_ARRIVALS)
         # Samples are kept. Jobs that outlive a cluster have the same numbers in the next one; others' begin anew there.
         self._name = "" if checkpoints.keep else os.urandom(6).hex()
         self.close = rounds.close
@@ -213,7 +213,7 @@ class TrainingJobTracker:
                 self._runs.add(run)
                 self._look_s = -math.inf
                 self._report_left(run)  # it may have been saved before a restart
-                self._come.append((time.monotonic(), self._trains(run, (), coming=True)))
+                self._arrived.append((time.monotonic(), self._trains(run, (), coming=True)))
 
     def stopped(self, run: LiveRun) -> None:
         """A run has ended before its job was done: it goes on from what it saved."""
@@ -247,8 +247,8 @@ class TrainingJobTracker:
         for run, where in devices.items():
             if run.value is None and not run.job.over.is_set():
                 jobs.append(self._trains(run, tuple(where)))
-        jobs.sort(key=lambda one: (one.job, one.task))
-        come = [(at_s, one) for at_s, one in self._come if at_s >= now_s - RECENT_ARRIVALS_S]
+        jobs.sort(key=lambda one: (one.job, one.now.task))
+        come = [(at_s, one) for at_s, one in self._arrived if at_s >= now_s - RECENT_ARRIVALS_S]
         for_s, silent_s = (come[-1][0] - come[0][0], now_s - come[-1][0]) if come else (0.0, 0.0)
         return ClusterSnapshot(now_s, jobs, down, [one for _, one in come], for_s, silent_s)
 
@@ -269,8 +269,9 @@ class TrainingJobTracker:
             waited_s=0.0 if run.attempts or math.isnan(run.ready_s) else max(time.monotonic() - run.ready_s, 0.0),
             # Nobody knows when there will be what it reads, and until then it can run nowhere.
             runs_on=frozenset() if run.missing and not coming else frozenset(books.kinds_of(run.kernel)),
+            task=run.name,
         )
-        return TrainingJobNow(run.job.number, run.name, JobKind.of(run.kernel), now)
+        return TrainingJobNow(run.job.number, JobKind.of(run.kernel), now)
 
     def _end(self) -> None:
         self._scheduler.refresh_beliefs()

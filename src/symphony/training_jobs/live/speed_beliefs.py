@@ -27,8 +27,8 @@ from symphony.problem.speeds import PACKED, BeliefArrays, SpeedArrays
 from symphony.problem.topology import DeviceKind, Topology
 from symphony.training_jobs.belief_learner import BeliefLearner
 from symphony.training_jobs.beliefs import Beliefs, JobDescriptions
-from symphony.training_jobs.initial_beliefs import EXPECTED_CROWDING
 from symphony.training_jobs.job_features import (
+    EXPECTED_CROWDING,
     GPUS,
     JOB_FEATURES,
     MODELS,
@@ -188,7 +188,7 @@ class SpeedBeliefs:
         ]
         before = initial_tables(learner.beliefs.described)
         placed = {one.job for one in seen}
-        told = learner.learn(reports, now_s=now_s, placed=placed, kernels=numbers, told=before)
+        told = learner.learn(reports, now_s=now_s, placed=placed, kernels=numbers, before=before)
         if told is not before:  # else there was nothing to tell, or what came out is not to be used
             pairs = (numbers[:, None], numbers)
             mean = SpeedArrays(told.mean.unit_s[numbers], told.mean.beside[pairs], told.mean.crowding)
