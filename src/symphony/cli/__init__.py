@@ -21,7 +21,7 @@ COMMANDS = {
     "compare": "Run policies on the same scenarios; print, and write, who does how much better, and how sure that is.",
     "evaluate": "Run a policy against its aims on held-out scenarios. The same command goes on where it was stopped.",
     "explain": "Say why: of a job that a service runs or ran (ID), or of one decision of the learned policy.",
-    "forecast": "Forecast speed, start and finish of each training job: of a simulated cluster, or (--live) of a service.",
+    "forecast": "Forecast speed, start and finish of training jobs: of a simulated cluster, or (--live) of a service.",
     "oracle": "Plan one scenario with everything known; print the best value, what it is called, and lower bounds.",
     "plan": "Draw many schedules from the learned policy, improve the best, and say how far from optimal it is.",
     "train": "Train a policy on scenarios of a cluster and its work. The same command goes on where it was stopped.",

@@ -40,7 +40,7 @@ def forecast(
     url: Url = "",
     token: Key = "",
 ) -> None:
-    """Forecast speed, start and finish of each training job: of a simulated cluster, or (--live) of a service.
+    """Forecast speed, start and finish of training jobs: of a simulated cluster, or (--live) of a service.
 
     In the simulation, jobs of unknown speed run under the planner up to an instant.
     """
