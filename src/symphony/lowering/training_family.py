@@ -20,13 +20,13 @@ class _Model(NamedTuple):
 
     gradient: float  # bytes
     memory: float  # bytes of device memory
-    k80: float  # seconds of an iteration
+    k80: float  # seconds per iteration
     p100: float
     v100: float
     a100: float
     compute: float
     device_memory: float
-    input: float  # bytes read from the host for an iteration
+    input: float  # bytes read from the host per iteration
 
 
 # Seconds on K80 (one of the two GPUs of a board), P100 and V100: rates measured for Gavel (MIT licence; one GPU, batch
@@ -55,8 +55,8 @@ _TYPICAL_TRAINING_GPU = {"k40": "k80", "gpu": "p100"}  # other kind or type -> t
 
 # An all-reduce over n workers sends 2 (n - 1) / n of the gradient; this is for n = 4.
 _ALL_REDUCE_PER_GRADIENT = 1.5
-_CHECKPOINT_PER_GRADIENT = 3.0  # bytes of a checkpoint over those of the gradient: weights and two moments
-_STORAGE_BYTES_PER_S = 0.5e9  # bytes/s to storage
+_CHECKPOINT_PER_GRADIENT = 3.0  # bytes of a checkpoint over bytes of the gradient: weights and two moments
+_STORAGE_BYTES_PER_S = 0.5e9
 _CHECKPOINT_EVERY_S = 600.0
 
 # Philly's trace: most jobs use one GPU, the median is 18 minutes, the standard deviation of the logarithm 2; wider jobs
@@ -70,7 +70,7 @@ def training(
 ) -> Templates:
     """One gang per job, with at most `workers` workers, and at most as many as there are GPUs with enough memory.
 
-    `minutes`: median time of a job of one worker on a V100; `spread`: standard deviation of its logarithm.
+    `minutes`: median time of a job of one worker on a V100; `spread`: standard deviation of its log.
     """
     check_size(graphs, workers, where="training")
     kernels = {name: _kernel(name, model) for name, model in _MODELS.items()}
@@ -79,7 +79,7 @@ def training(
     if not names:
         present = ", ".join(kind for kind, devices in topology.kind_counts.items() if devices)
         raise InfeasibleError(
-            f"no device of {topology.name!r} can train a model: there is {present}",
+            f"no device of {topology.name!r} can train a model; its devices are {present}",
             where="training",
             hint="use a topology with GPUs, such as gpu24",
         )
