@@ -4,13 +4,13 @@
     obs, state = env.reset(key, params)
     obs, state, reward, done, info = env.step(key, state, action, params)
 
-`params` holds scenarios, drawn beforehand; `reset` takes one of them at random. `step` begins a new episode where one
-has ended, `step_env` does not.
+`params` holds scenarios, drawn beforehand; `reset` picks one at random. `step` starts a new episode automatically when
+one has ended, `step_env` does not.
 
-A step of the environment is one step of the simulator (`micro_steps=1`), so that environments side by side never wait
-for one another. Where no decision is due, `obs.decision` is false, the mask allows only to wait, and the action is
-ignored. With `micro_steps=None`, a step carries out the action of one decision and runs to the next one, or until all
-jobs are complete: best for one environment alone. Side by side, all then wait for the one that takes longest.
+A step of the environment is one step of the simulator (`micro_steps=1`), so that the environments of a batch never wait
+for one another. Where no decision is due, `obs.decision` is false, the mask allows only waiting, and the action is
+ignored. With `micro_steps=None`, a step carries out the action of one decision and runs to the next decision, or until
+all jobs are complete: best for a single environment; in a batch, all wait for the one that takes longest.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ class FunctionalEnv:
     def step_env(
         self, key: Array, state: EnvState, action: Array | Action, params: Params
     ) -> tuple[Any, EnvState, Array, Array, dict[str, Array]]:
-        """Carry out an action and run on; observation, state, reward, whether the episode is over, info.
+        """Carry out an action and step the simulator. Returns observation, state, reward, done, info.
 
         The number of an action that the mask forbids is refused: the first that it allows is carried out instead. A
         `sy.Action` that the rules forbid acts as a wait. An episode that is over stays as it is.
@@ -210,7 +210,7 @@ class FunctionalEnv:
         return obs, state, made.reward, made.done, info
 
     def needs_action(self, state: EnvState, params: Params) -> Array:
-        """Whether a decision is due; where it is not, the next action is ignored. As `obs.decision`."""
+        """Whether a decision is due (`obs.decision`). If not, the next action is ignored."""
         return decision_due(state.episode.world, _whole(state.episode.scenario, params))
 
     def observation(self, state: EnvState, params: Params) -> Observation:
@@ -330,7 +330,7 @@ def _micro_step(env: FunctionalEnv, run: _Run, params: Params, alone: bool) -> t
     if env.objective == MAKESPAN:
         rate = jnp.asarray(1.0)
     else:
-        # Jobs that are there while time passes; one that arrives at the end of it is not.
+        # Jobs present while time passes, without one that arrives at the end of it.
         there = before.core.job >= 0
         rate = jnp.where(there, rates(env.objective, s, before.core), 0).sum() / s.workload.jobs
     cost = rate * world.now.minus(before.now)
@@ -344,14 +344,13 @@ def _micro_step(env: FunctionalEnv, run: _Run, params: Params, alone: bool) -> t
 
 
 def _runner(env: FunctionalEnv, again: bool) -> Any:
-    """A function `(episode, owed, action, acts, key, params) -> (outcome, owed, episode)`. It acts if `acts`.
+    """A function `(episode, owed, action, acts, key, params) -> (outcome, owed, episode)`; it acts if `acts`.
 
-    By itself, a scenario skips the parts of a step that have nothing to do. Side by side, the loop ends when all have
-    come to a decision; those that have stay where they are. Where an episode is over, another begins if `again`.
+    A single environment skips the parts of a step that have nothing to do. In a batch, the loop ends when a decision is
+    due in all environments; those that get there earlier wait. After an episode has ended, another starts if `again`.
     """
 
     def begun(episode: Episode, owed: Array, action: Action, acts: Array, params: Params, alone: bool) -> _Run:
-        """The action is carried out."""
         world = act_if_due(episode.world, _whole(episode.scenario, params), action, acts, alone)
         episode = replace(episode, world=world)
         return _Run(episode, owed, jnp.asarray(False), _info(world), jnp.zeros_like(owed))
@@ -364,7 +363,7 @@ def _runner(env: FunctionalEnv, again: bool) -> Any:
         return jax.lax.fori_loop(0, env.micro_steps, lambda _, run: move(run), run)
 
     def waits_alone(run: _Run, params: Params) -> Array:
-        """Whether an episode is on its way to a decision, or is over and has to begin anew."""
+        """Whether no decision is due yet, or a new episode must start."""
         s = _whole(run.episode.scenario, params)
         over = finished(run.episode.world, s)
         return ~decision_due(run.episode.world, s) & (~over | ~run.done if again else ~over)
@@ -381,7 +380,7 @@ def _runner(env: FunctionalEnv, again: bool) -> Any:
             run, over = _micro_step(env, run, params, alone=True)
             if not again:
                 return run
-            # A loop that is mostly not entered: it leaves what it is given in place, where a condition would copy it.
+            # A loop that is rarely entered: `cond` would copy its operands.
             return jax.lax.while_loop(
                 lambda run: over & ~run.done,
                 lambda run: replace(
@@ -399,7 +398,7 @@ def _runner(env: FunctionalEnv, again: bool) -> Any:
     @one.def_vmap
     def many(size: int, batched: Any, *given: Any) -> Any:
         if any(jax.tree.leaves(batched[-1])):
-            raise InputError("environments side by side share their params", hint="use in_axes=None for params")
+            raise InputError("a batch of environments shares its params", hint="use in_axes=None for params")
         params = given[-1]
         episode, owed, action, acts, key = (
             jax.tree.map(lambda x, along: x if along else jnp.broadcast_to(x, (size, *jnp.shape(x))), x, along)
@@ -412,7 +411,7 @@ def _runner(env: FunctionalEnv, again: bool) -> Any:
             return fresh(run, over & ~run.done) if again else run
 
         def fresh(run: _Run, over: Array) -> _Run:
-            """Few end at once: they are picked out, and begin anew by themselves."""
+            """Start new episodes, a few environments at a time: few end in the same step."""
             info = jax.vmap(_info)(run.episode.world)
             info = jax.tree.map(lambda old, new: jnp.where(over, new, old), run.info, info)
 
@@ -426,7 +425,8 @@ def _runner(env: FunctionalEnv, again: bool) -> Any:
             episode, _ = jax.lax.while_loop(lambda carry: carry[1].any(), some, (run.episode, over))
             return replace(run, episode=episode, done=run.done | over, info=info)
 
-        run = jax.vmap(lambda *one: begun(*one, params, alone=False))(episode, owed, action, acts)
+        begin = jax.vmap(lambda episode, owed, action, acts: begun(episode, owed, action, acts, params, alone=False))
+        run = begin(episode, owed, action, acts)
         run = looped(run, move, lambda run: jax.vmap(lambda run: waits_alone(run, params))(run).any())
         made = jax.vmap(lambda run: ended(run, params))(run)
         return made, jax.tree.map(lambda _: True, made)
