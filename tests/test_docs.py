@@ -225,7 +225,7 @@ def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
         return shipped, []
 
     monkeypatch.setattr(sy, "train", train)
-    monkeypatch.setattr(import_module("symphony.cli.train"), "run_training", train)
+    monkeypatch.setattr(import_module("symphony.learning.train"), "train", train)
     few_seeds(monkeypatch)
 
 
