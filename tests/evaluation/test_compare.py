@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from symphony.baselines import Fifo, Random
-from symphony.evaluation.compare import compare, scenario, slots_for
+from symphony.evaluation.compare import compare
 from symphony.evaluation.report import Report
 from symphony.problem import limits
 from symphony.problem.errors import (
@@ -28,6 +28,7 @@ from symphony.problem.topologies import topology
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Job, Task, TaskGraph, Workload
 from symphony.simulator import run as runs
+from symphony.simulator.scenario_source import scenario, slots_for
 from symphony.simulator.scenarios import CALM, Disturbances
 from tests.scheduling.by_hand import chain, cluster, dot, work
 

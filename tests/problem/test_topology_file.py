@@ -207,7 +207,7 @@ def test_line_ends_of_other_systems(tmp_path: Path) -> None:
         ('memory = "128 GB"', f"memory = 1{'0' * 400}", "6: device.xeon.memory", "too large", "smaller"),
         ('memory = "128 GB"', "memory = 128 GB", "6", "not TOML", 'in quotes: "16 GB"'),
         ('type = "gpu"\n', "", "8: device.v100.type", "'type' is missing", 'write type = "gpu"'),
-        ('uplink = "50 GB/s"', 'uplink = "0 GB/s"', "17: rack[0].uplink", "no capacity", "leave the key out"),
+        ('uplink = "50 GB/s"', 'uplink = "0 GB/s"', "17: rack[0].uplink", "not a capacity", "leave the key out"),
         ("count = 4", "count = 4.5", "27: rack[0].machine[1].count", "4.5 should be a whole", "count = 2"),
         ("peers = true", "peers = 1", "29: rack[0].machine[1].peers", "1 should be true or false", "true"),
         (

@@ -6,17 +6,16 @@ Of a simulated one, what then happened, too.
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from symphony.cli import terminal
+from symphony.cli import options, terminal
 from symphony.cli.forecast_table import show, time
-from symphony.cli.remote import Key, Url, connect
+from symphony.cli.remote import Key, Url
 from symphony.problem.errors import InputError
+from symphony.service.client import connect
 
 FORECAST_FORMAT = "symphony.forecast/1"
 
@@ -34,8 +33,9 @@ def forecast(
     share: Annotated[float, typer.Option(help="Of what happens, that bands are to hold.")] = 0.8,
     check: Annotated[bool, typer.Option("--check", help="Run on, and show beside it what happened.")] = False,
     tables: Annotated[Path | None, typer.Option(help="Folder of Gavel's tables, if not $SYMPHONY_DATA/gavel.")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write it as JSON ('-': stdout).")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+    output: options.Output = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
     live: Annotated[bool, typer.Option("--live", help="Of the training jobs that a service runs, instead.")] = False,
     url: Url = "",
     token: Key = "",
@@ -44,35 +44,32 @@ def forecast(
 
     In the simulated one, jobs of unknown speed run under the planner up to an instant.
     """
-    to_stdout = str(json_file) == "-"
-    if json_file is not None and not to_stdout and (json_file.is_dir() or not json_file.parent.is_dir()):
-        raise InputError(f"--json {json_file} cannot be written", hint="name a file in a folder that exists")
+    options.check_file(output)
     if not 0 < share < 1:
         raise InputError(f"--share is {share:g}", hint="write a number between 0 and 1, such as 0.8")
     if live:
-        _live(url, token, share, json_file)
+        _live(url, token, share, output, as_json)
         return
     from symphony.cli.forecast_simulated import simulated  # with JAX, which jobs of a service do without
 
-    console = terminal.console(stderr=to_stdout)
+    console = terminal.console(stderr=as_json)
     asked = {"topology": topology, "workload": workload, "seed": seed, "share": share}
     told = simulated(console, topology, workload, seed, share, tables=tables, at=at, check=check, quiet=quiet)
     title = f"{workload} on {topology}, seed {seed}: at {time(told['at_s'])}, bands of {share:.0%}"
-    _write(console, {"format": FORECAST_FORMAT, **asked, **told}, title, json_file)
+    _write({"format": FORECAST_FORMAT, **asked, **told}, title, output, as_json)
 
 
-def _write(console: Console, said: dict[str, Any], title: str, json_file: Path | None) -> None:
-    """As a table, and into a file; only the latter, if that is standard output."""
-    if json_file is not None:
-        text = json.dumps(said, indent=1)
-        if str(json_file) == "-":
-            sys.stdout.write(text + "\n")
-            return
-        json_file.write_text(text)
-    show(console, said, title)
+def _write(content: dict[str, Any], title: str, output: Path | None, as_json: bool) -> None:
+    """Print a table, or JSON; and write a file."""
+    if output is not None:
+        output.write_text(json.dumps(content, indent=1))
+    if as_json:
+        terminal.print_json(content)
+    else:
+        show(terminal.console(), content, title)
 
 
-def _live(url: str, token: str, share: float, json_file: Path | None) -> None:
+def _live(url: str, token: str, share: float, output: Path | None, as_json: bool) -> None:
     """Of the jobs of a service."""
     with connect(url, token=token) as cluster:
         found, where = cluster.forecasts(share), cluster.url
@@ -88,8 +85,7 @@ def _live(url: str, token: str, share: float, json_file: Path | None) -> None:
             | {"units_left": content.pop("steps_left"), "samples": behind}
         )
     said = {"format": FORECAST_FORMAT, "service": where, "share": share, "at_s": 0.0, "jobs": jobs}
-    console = terminal.console(stderr=str(json_file) == "-")
-    if not jobs and json_file is None:
-        console.print("no training job runs or waits there")
+    if not jobs and output is None and not as_json:
+        terminal.console().print("no training job runs or waits there")
         return
-    _write(console, said, f"training jobs of {where}, bands of {share:.0%}", json_file)
+    _write(said, f"training jobs of {where}, bands of {share:.0%}", output, as_json)

@@ -73,13 +73,12 @@ def _run(
     """The forecast at the end of the first round from then on; and what happened, if the run is to go on."""
     outlook = RunForecaster(scenario)
     told: list[_ForecastAtInstant] = []
-    with terminal.progress_bar(console, quiet=quiet, width=30) as bars:
-        bar = bars.add_task("compiling", total=1.0)
+    with terminal.progress_bar(console, quiet=quiet, width=30) as update:
 
         def watch(look: JobSnapshot, beliefs: Beliefs) -> bool:
             outlook.observe(look)
             now_s = float(look.now_s)
-            bars.update(bar, description=f"at {time(now_s)}", completed=min(1.0, now_s / max(at_s, 1.0)))
+            update(f"at {time(now_s)}", min(1.0, now_s / max(at_s, 1.0)))
             if not told and now_s >= at_s and not bool(look.over):
                 found = outlook.forecast(look, beliefs, share=share, seed=scenario.seed)
                 told.append(_ForecastAtInstant(look, outlook.jobs(look), found))

@@ -4,13 +4,13 @@
     obs, state = env.reset(key, params)
     obs, state, reward, done, info = env.step(key, state, action, params)
 
-`params` holds scenarios, drawn beforehand; `reset` takes one of them at random. A step carries out the action of one
-decision and runs the simulator until the next decision is wanted or all jobs are complete. `step` then begins a new
-episode by itself, `step_env` does not.
+`params` holds scenarios, drawn beforehand; `reset` picks one at random. A step carries out the action of one decision
+and runs the simulator until the next decision is due or all jobs are complete. `step` then starts a new episode
+automatically, `step_env` does not.
 
-Side by side, all wait for the one that takes longest to its next decision. With `micro_steps=n` they do not: a step of
-the environment is then n steps of the simulator, and an environment that has not come to a decision says so
-(`obs.decision`) and ignores the action.
+In a batch, all environments wait for the one that needs longest to its next decision. With `micro_steps=n` they do not:
+a step of the environment is then n steps of the simulator; where no decision is due, `obs.decision` is false and the
+action is ignored.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, Int
 
 from symphony.envs.named import ScenarioSource
 from symphony.learning.rollouts import COMPLETION, MAKESPAN, SLOWDOWN, rates
@@ -31,7 +32,7 @@ from symphony.policies.features import GraphTables, extract_features, graph_tabl
 from symphony.policies.learned import STANDARD, action_at
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.problem.errors import InputError
-from symphony.scheduling.indexing import first, take
+from symphony.scheduling.indexing import BoolScalar, FloatScalar, first, take
 from symphony.scheduling.policy import Action, Observation, Policy, wait
 from symphony.simulator.contention import Bottleneck, ContentionModel
 from symphony.simulator.rollout import between_decisions, decision_due, finished, observe, without_arrivals
@@ -43,72 +44,73 @@ RESETS_AT_ONCE = 32  # 1/32 of the environments of a batch are reset together: f
 
 
 class Tables(eqx.Module):
-    """What is worked out of the graphs of a scenario before its first decision."""
+    """Computed from the graphs of a scenario before its first decision."""
 
     graphs: GraphTables
 
 
 class Params(eqx.Module):
-    """Scenarios to take episodes from."""
+    """The scenarios of episodes."""
 
-    scenarios: ScenarioArrays  # [N], on one topology
-    tables: Tables | None  # [N]; None without features
+    scenarios: ScenarioArrays  # a batch on one topology
+    tables: Tables | None  # of each scenario; None without features
 
     @property
     def size(self) -> int:
-        """How many scenarios there are."""
+        """Number of scenarios."""
         return self.scenarios.phases.shape[0]
 
 
 class EnvFeatures(eqx.Module):
-    """A decision as numbers of fixed shape. Times are logarithms, relative to the typical time of a gang.
+    """The observation of a decision, with fixed shapes. Times are logarithms, relative to the typical time of a gang.
 
-    K gangs that may be placed, M devices for each, X other actions (preempt a gang, configure an FPGA), R resource
-    rows, D devices. What each number is: `symphony/policies/features.py`.
+    Candidates are gangs that may be placed, choices the devices for each, others further actions (preempt a gang,
+    configure an FPGA). Actions are candidates * choices pairs, others, and to wait. The columns are enumerations of
+    `symphony/policies/features.py`.
     """
 
-    rows: Array  # f[R, 3]: own load, believed background load and its deviation
-    devices: Array  # f[D, 12]
-    gangs: Array  # f[K, 18]
-    pairs: Array  # f[K, M, 13]: gang k on the m-th of its devices
-    device: Array  # i32[K, M]: which device that is, -1 = none
-    others: Array  # f[X, 4]
-    scene: Array  # f[8]: the whole system
-    action_mask: Array  # bool[K * M + X + 1]: which actions are allowed; the last is to wait
-    decision: Array  # bool[]: an action is wanted; if not, it is ignored, and the mask allows to wait only
+    rows: Float[Array, "rows row_columns"]
+    devices: Float[Array, "devices device_columns"]
+    gangs: Float[Array, "candidates gang_columns"]
+    pairs: Float[Array, "candidates choices pair_columns"]
+    device: Int[Array, "candidates choices"]  # -1 = none
+    others: Float[Array, "others other_columns"]
+    scene: Float[Array, " scene_columns"]  # of the whole system
+    action_mask: Bool[Array, " actions"]
+    decision: BoolScalar  # a decision is due; if not, the action is ignored, and the mask only allows to wait
 
 
 class Episode(eqx.Module):
-    """A scenario, and how far it has been run."""
+    """A scenario, and the state of its simulation."""
 
     world: World
-    scenario: ScenarioArrays  # without its topology, which `Params` has
+    scenario: ScenarioArrays  # without its topology, which is in `Params`
     tables: Tables | None
 
 
 class EnvState(eqx.Module):
-    """An episode under way, at a decision."""
+    """An episode at a decision."""
 
     episode: Episode
-    actions: Action | None  # [K * M + X + 1]: what the numbers of actions stand for
-    mask: Array | None  # bool[K * M + X + 1]
-    owed: Array  # f[]: cost that is not in a reward yet
+    actions: Action | None  # [actions], by index
+    mask: Bool[Array, " actions"] | None
+    owed: FloatScalar  # cost that is not in a reward yet
 
 
 class Outcome(eqx.Module):
-    """What a step came to."""
+    """Result of a step."""
 
-    reward: Array  # f[]
-    done: Array  # bool[]
+    reward: FloatScalar
+    done: BoolScalar
     info: dict[str, Array]
 
 
 class FunctionalEnv:
-    """Pure functions of keys, states, actions and scenarios. Make one with `sy.envs.make`.
+    """Pure functions of keys, states, actions and scenarios. Made by `sy.envs.make`.
 
-    An action is a number, or a `sy.Action`. `objective`: the rewards of an episode sum to minus the mean completion
+    An action is an index, or a `sy.Action`. `objective`: the rewards of an episode sum to minus the mean completion
     time in seconds ("completion"), minus the mean slow-down ("slowdown"), or minus the makespan in seconds
-    ("makespan"). `features=False`: observations are None, and actions have no numbers; for those who look at
+    ("makespan"). With `features=False` observations are None and actions have no indices; use
     `observation(state, params)` instead, as policies do.
     """
 
@@ -144,50 +146,49 @@ class FunctionalEnv:
 
     @property
     def name(self) -> str:
-        """Topology and workload."""
         return self.source.name
 
     @property
     def num_actions(self) -> int:
-        """How many actions have a number: pairs of a gang and a device, then other actions, and at last to wait."""
+        """Number of actions: pairs of a gang and a device, then other actions, then to wait."""
         gangs, devices, preempts, configures = self.counts
         return gangs * devices + preempts + configures + 1
 
     def params(self, seeds: Iterable[int]) -> Params:
-        """Scenarios of these seeds. Equal seeds are equal scenarios, here and in `sy.compare`."""
+        """Scenarios of these seeds. Equal seeds give equal scenarios, here and in `sy.compare`."""
         return self.params_of(self.source.stack(seeds))
 
     def params_of(self, scenarios: ScenarioArrays) -> Params:
-        """Scenarios that have been drawn, as one batch."""
+        """As `params`, for scenarios drawn already."""
         tables = _tables(scenarios.topology, without_arrivals(scenarios.workload)) if self.features else None
         return Params(scenarios, tables)
 
     def reset(self, key: Array, params: Params) -> tuple[Any, EnvState]:
-        """Begin an episode on one of the scenarios, each as likely as the others."""
+        """Start an episode on a uniformly random scenario."""
         return self.reset_to(_drawn(key, params), params)
 
     def reset_to(self, number: Array, params: Params) -> tuple[Any, EnvState]:
-        """Begin an episode on the scenario of that number in `params`; from here on, it depends on actions only."""
+        """Start an episode on the scenario with this index in `params`; the rest depends on actions only."""
         episode = self._beginning(number, params)
         if self.micro_steps is not None:
             return self._observed(episode, jnp.zeros(()), params)
-        nothing, key = jnp.asarray(False), jax.random.key(0)  # no action, and no episode after this one
-        made, _, episode = self._run[False](episode, jnp.zeros(()), wait(), nothing, key, params)
-        return self._observed(episode, -made.reward, params)
+        acts, key = jnp.asarray(False), jax.random.key(0)  # no action, and no episode after this one
+        outcome, _, episode = self._run[False](episode, jnp.zeros(()), wait(), acts, key, params)
+        return self._observed(episode, -outcome.reward, params)
 
     def step(
         self, key: Array, state: EnvState, action: Array | Action, params: Params
     ) -> tuple[Any, EnvState, Array, Array, dict[str, Array]]:
-        """As `step_env`; but where an episode has ended, state and observation are the first of a new one."""
+        """As `step_env`, with automatic reset: after an episode has ended, state and observation are of a new one."""
         return self._stepped(key, state, action, params, again=True)
 
     def step_env(
         self, key: Array, state: EnvState, action: Array | Action, params: Params
     ) -> tuple[Any, EnvState, Array, Array, dict[str, Array]]:
-        """Carry out an action, run to the next decision; observation, state, reward, whether the episode is over, info.
+        """Carry out an action and run to the next decision. Returns observation, state, reward, done, info.
 
-        The number of an action that the mask forbids is refused: the first that it allows is carried out instead. A
-        `sy.Action` that the rules forbid acts as a wait. An episode that is over stays as it is.
+        An index that the mask forbids is refused: the first allowed action is carried out instead. An infeasible
+        `sy.Action` acts as a wait. An episode that has ended does not change.
         """
         return self._stepped(key, state, action, params, again=False)
 
@@ -197,20 +198,20 @@ class FunctionalEnv:
         refused = jnp.asarray(False)
         if not isinstance(action, Action):
             if state.mask is None:
-                raise InputError("the action is a number", hint="give a sy.Action, or make(…, features=True)")
+                raise InputError("the action is an index", hint="give a sy.Action, or make(…, features=True)")
             refused = ~take(state.mask, action)
             number = jnp.where(refused, first(state.mask), action)
             action = jax.tree.map(lambda x: take(x, number), state.actions)
         before = state.episode.world.core
-        made, owed, episode = self._run[again](state.episode, state.owed, action, jnp.asarray(True), key, params)
-        decided = made.info["decisions"] > before.decisions
-        broken = made.info["refused"] > before.refused
-        info = {**made.info, "decided": decided, "refused": broken | (refused & decided)}
+        outcome, owed, episode = self._run[again](state.episode, state.owed, action, jnp.asarray(True), key, params)
+        decided = outcome.info["decisions"] > before.decisions
+        infeasible = outcome.info["refused"] > before.refused
+        info = {**outcome.info, "decided": decided, "refused": infeasible | (refused & decided)}
         obs, state = self._observed(episode, owed, params)
-        return obs, state, made.reward, made.done, info
+        return obs, state, outcome.reward, outcome.done, info
 
     def observation(self, state: EnvState, params: Params) -> Observation:
-        """What policies are shown at this point. `prepared` is what `EnvFeatures` are made with, not a policy's own."""
+        """What policies are shown at this point. `prepared` is the environment's `Tables`, not a policy's own."""
         return self._shown(state.episode, params)
 
     def _beginning(self, number: Array, params: Params) -> Episode:
@@ -224,46 +225,40 @@ class FunctionalEnv:
         return observe(episode.world, _whole(episode.scenario, params), False, episode.tables)
 
     def _observed(self, episode: Episode, owed: Array, params: Params) -> tuple[Any, EnvState]:
-        """The observation, and the state with the actions that it offers."""
         if not self.features:
             return None, EnvState(episode, None, None, owed)
         features, actions = look(self._shown(episode, params), self.counts)
-        wanted = decision_due(episode.world, _whole(episode.scenario, params))
+        due = decision_due(episode.world, _whole(episode.scenario, params))
         only_wait = jnp.arange(self.num_actions) == self.num_actions - 1
-        mask = jnp.where(wanted, features.action_mask, only_wait)
-        return replace(features, action_mask=mask, decision=wanted), EnvState(episode, actions, mask, owed)
+        mask = jnp.where(due, features.action_mask, only_wait)
+        return replace(features, action_mask=mask, decision=due), EnvState(episode, actions, mask, owed)
 
     def policy(self, agent: Callable[[EnvFeatures], Array]) -> AgentPolicy:
-        """An agent as a policy, for `sy.compare` and wherever else policies are taken.
+        """An agent as a `sy.Policy`, for `sy.compare` and others.
 
-        It answers a score for each action; the best of those that are allowed is carried out. It must be a pytree,
-        such as an Equinox module.
+        `agent` returns a score for each action; the allowed action with the highest score is carried out. It must be a
+        pytree, such as an Equinox module.
         """
         return AgentPolicy(agent, self.counts)
 
 
 class AgentPolicy(Policy):
-    """Carries out the allowed action that an agent scores highest."""
+    """The allowed action with an agent's highest score."""
 
     agent: Any
     counts: tuple[int, int, int, int] = eqx.field(static=True)
 
-    def init(self, topology: TopologyArrays) -> None:
-        """Nothing is remembered."""
-
     def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> Tables:
-        """What features are made with."""
         return Tables(graph_tables(topology, workload))
 
     def decide(self, key: Array, state: None, observation: Observation) -> tuple[None, Action]:
-        """The best that is allowed."""
         features, actions = look(observation, self.counts)
         best = jnp.where(features.action_mask, self.agent(features), -jnp.inf).argmax()
         return None, jax.tree.map(lambda x: take(x, best), actions)
 
 
 def look(observation: Observation, counts: tuple[int, int, int, int]) -> tuple[EnvFeatures, Action]:
-    """A decision as numbers, and the actions that numbers stand for. `observation.prepared` holds the tables."""
+    """The features of a decision, and the actions by index. `observation.prepared` holds the tables."""
     seen = extract_features(observation, *counts)
     mask = jnp.concatenate([seen.allowed.reshape(-1), seen.other_actions.allowed, seen.may_wait[None]])
     features = EnvFeatures(
@@ -282,7 +277,6 @@ def look(observation: Observation, counts: tuple[int, int, int, int]) -> tuple[E
 
 @jax.jit
 def _tables(topology: TopologyArrays, workload: WorkloadArrays) -> Tables:
-    """Of each of several workloads."""
     return Tables(jax.vmap(lambda w: graph_tables(topology, w))(workload))
 
 
@@ -295,12 +289,11 @@ def _whole(s: ScenarioArrays, params: Params) -> ScenarioArrays:
 
 
 def _info(world: World) -> dict[str, Array]:
-    """How an episode stands."""
     jobs = world.core.jobs_done
     return {
         "decisions": world.core.decisions,
         "refused": world.core.refused,
-        "stalled": world.stalled,  # it ended because the policy waited for ever: never with numbers of actions
+        "stalled": world.stalled,  # it ended because the policy waited for ever: never with indices of actions
         "time_s": world.now.total,
         "jobs_done": jobs,
         "mean_completion_s": world.completion_sum.total / jnp.maximum(jobs, 1),  # of these
@@ -309,42 +302,42 @@ def _info(world: World) -> dict[str, Array]:
 
 
 class _Run(eqx.Module):
-    """What a step carries from one step of the simulator to the next."""
+    """State of a step of the environment between steps of the simulator."""
 
     episode: Episode
     outcome: Outcome  # of the episode that the action belongs to
-    owed: Array  # f[]: cost of the one that began after it
+    owed: FloatScalar  # cost of the episode after it
 
 
 def _micro_step(
-    env: FunctionalEnv, run: _Run, action: Action, acts: Array, params: Params, alone: bool
-) -> tuple[_Run, Array]:
+    env: FunctionalEnv, run: _Run, action: Action, acts: BoolScalar, params: Params, alone: bool
+) -> tuple[_Run, BoolScalar]:
     """One step of the simulator; also returns whether the episode ended in it."""
     s = _whole(run.episode.scenario, params)
     after = between_decisions(run.episode.world, s, env.contention, action, acts, alone)
     world, before, was = after.world, after.started, run.outcome
-    # Jobs that are there while time passes; one that arrives at the end of it is not.
-    there = before.core.job >= 0
+    # Jobs present while time passes, without one that arrives at the end of it.
+    present = before.core.job >= 0
     if env.objective == MAKESPAN:
         rate = jnp.asarray(1.0)
     else:
-        rate = jnp.where(there, rates(env.objective, s, before.core), 0).sum() / s.workload.jobs
+        rate = jnp.where(present, rates(env.objective, s, before.core), 0).sum() / s.workload.jobs
     cost = rate * world.now.minus(before.now)
-    over = finished(world, s)
+    ended = finished(world, s)
     outcome = Outcome(
         reward=was.reward - jnp.where(was.done, 0, cost),
-        done=was.done | over,
+        done=was.done | ended,
         info=jax.tree.map(lambda old, new: jnp.where(was.done, old, new), was.info, _info(world)),
     )
     owed = run.owed + jnp.where(was.done, cost, 0)
-    return _Run(replace(run.episode, world=world), outcome, owed), over & ~was.done
+    return _Run(replace(run.episode, world=world), outcome, owed), ended & ~was.done
 
 
 def _runner(env: FunctionalEnv, again: bool) -> Any:
-    """A function `(episode, owed, action, acts, key, params) -> (outcome, owed, episode)`. It acts if `acts`.
+    """A function `(episode, owed, action, acts, key, params) -> (outcome, owed, episode)`; it acts if `acts`.
 
-    By itself, a scenario skips the parts of a step that have nothing to do. Side by side, the loop ends when all have
-    come to a decision; those that have stay where they are. Where an episode is over, another begins if `again`.
+    A single environment skips the parts of a step that have nothing to do. In a batch, the loop ends when a decision is
+    due in all environments; those that get there earlier wait. After an episode has ended, another starts if `again`.
     """
 
     def looped(run: _Run, acts: Array, move: Any, waits: Any) -> tuple[Outcome, Array, Episode]:
@@ -374,7 +367,7 @@ def _runner(env: FunctionalEnv, again: bool) -> Any:
             run, over = _micro_step(env, run, action, acts, params, alone=True)
             if not again:
                 return run
-            # A loop that is mostly not entered: it leaves what it is given in place, where a condition would copy it.
+            # A loop that is seldom entered: it works in place, where a condition would copy its operands.
             fresh = jax.lax.while_loop(
                 lambda carry: carry[0],
                 lambda _: (jnp.asarray(False), env._beginning(_drawn(key, params), params)),
@@ -385,13 +378,13 @@ def _runner(env: FunctionalEnv, again: bool) -> Any:
         return looped(started(episode, owed), acts, move, lambda run: waits_alone(run, params))
 
     @one.def_vmap
-    def many(size: int, batched: Any, *given: Any) -> Any:
+    def many(size: int, batched: Any, *arguments: Any) -> Any:
         if any(jax.tree.leaves(batched[-1])):
-            raise InputError("environments side by side share their params", hint="use in_axes=None for params")
-        params = given[-1]
+            raise InputError("environments of a batch share their params", hint="use in_axes=None for params")
+        params = arguments[-1]
         episode, owed, action, acts, key = (
             jax.tree.map(lambda x, along: x if along else jnp.broadcast_to(x, (size, *jnp.shape(x))), x, along)
-            for x, along in zip(given[:-1], batched[:-1], strict=True)
+            for x, along in zip(arguments[:-1], batched[:-1], strict=True)
         )
         together = max(1, size // RESETS_AT_ONCE)
 
@@ -401,7 +394,7 @@ def _runner(env: FunctionalEnv, again: bool) -> Any:
             return replace(run, episode=fresh(run.episode, over)) if again else run
 
         def fresh(episode: Episode, over: Array) -> Episode:
-            """Few end at once: they are picked out, and begin anew by themselves."""
+            """Few episodes end at once: only these are gathered and reset."""
 
             def some(carry: tuple[Episode, Array]) -> tuple[Episode, Array]:
                 episode, left = carry
@@ -413,7 +406,7 @@ def _runner(env: FunctionalEnv, again: bool) -> Any:
             return jax.lax.while_loop(lambda carry: carry[1].any(), some, (episode, over))[0]
 
         run = jax.vmap(started)(episode, owed)
-        made = looped(run, acts, move, lambda run: jax.vmap(lambda run: waits_alone(run, params))(run).any())
-        return made, jax.tree.map(lambda _: True, made)
+        result = looped(run, acts, move, lambda run: jax.vmap(lambda run: waits_alone(run, params))(run).any())
+        return result, jax.tree.map(lambda _: True, result)
 
     return one

@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 
 class SampleEvidence(NamedTuple):
-    """Samples that an estimate rests on."""
+    """Numbers of samples."""
 
-    signature: int  # of this kernel, on this kind of GPU, packed or spread alike, beside the same neighbours
-    kernel: int  # of this kernel elsewhere
-    family: int  # of others of its family
-    newest_s: float | None  # age of the newest of the nearest sort that there is
+    signature: int  # of this kernel, on this kind of GPU, equally packed or spread, beside the same neighbours
+    kernel: int  # of this kernel in other circumstances
+    family: int  # of other kernels of its family
+    newest_s: float | None  # age of the newest sample of the closest of these three sorts; None: there is no sample
 
     @property
     def guess_only(self) -> bool:
-        """Whether nothing like it has been seen."""
+        """Whether there is no sample at all."""
         return self.newest_s is None

@@ -1,7 +1,7 @@
-"""Utilisation of a topology's resource rows: what the scheduler wants to know, from what counters say.
+"""Utilisation of a topology's resource rows, from counters.
 
-Which metric or event speaks of which kind of row is in `rows.toml`, once for all CPUs. A row that nothing speaks of is
-left out: nothing is known of it.
+`rows.toml` lists which metrics or events measure which kind of row, for all CPUs. Rows that no counter measures are
+left out.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from symphony.problem.topology import Device, Resource, Topology
 from symphony.telemetry.estimates import Estimate, Posterior
 from symphony.telemetry.events import Catalogue
 from symphony.telemetry.expressions import key
-from symphony.telemetry.kinds import kind
+from symphony.telemetry.naming import kind
 
 _SOCKET = re.compile(r"S(\d+)(?:-|$)")
 
 
 @dataclass(frozen=True)
 class RowMetric:
-    """What speaks of a kind of row."""
+    """The metrics or events that measure a kind of row."""
 
     kind: str
     sum: tuple[str, ...]  # metrics or events
     unit: float = 1.0
-    type: str = ""  # of the device whose row it is; "" = any
-    where: str = ""  # beginning of the place's name, followed by the number of the device
-    share: bool = False  # what is said is a share of the capacity
+    type: str = ""  # of the row's device; "" = any
+    where: str = ""  # prefix of the place's name, before the number of the device
+    share: bool = False  # the value is a share of the capacity
 
 
 def utilisations(topology: Topology, machine: str, beliefs: Mapping[str, Posterior]) -> dict[str, Estimate]:
     """Use of a machine's rows as a share of their capacity, from beliefs about its places, window by window.
 
-    Rows of one kind that nothing tells apart, such as the memories of two sockets, are taken to be used alike. Places
-    that perf calls by sockets (`S0`, `S1-D0`) speak of those sockets' rows; what others say is added up.
+    Rows of one kind that no counter separates, such as the memories of two sockets, are assumed to be used equally.
+    Places that perf names by sockets (`S0`, `S1-D0`) measure the rows of those sockets; other places are added up.
     """
     return _found(
         topology,
@@ -51,7 +51,7 @@ def utilisations(topology: Topology, machine: str, beliefs: Mapping[str, Posteri
 
 
 def exact(topology: Topology, machine: str, rates: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """The same of one window whose events were all counted all the time: from their rates, by place and event."""
+    """The same for one window whose events were counted all the time: from rates by place and event."""
 
     def used(says: RowMetric) -> dict[str, Estimate]:
         sums = {place: says.unit * sum(of.get(name, np.nan) for name in says.sum) for place, of in rates.items()}
@@ -77,7 +77,7 @@ def _found(
 
 
 def metrics_by_row(topology: Topology, machine: str, catalogue: Catalogue) -> dict[str, tuple[str, ...]]:
-    """The metrics or events whose sum is a row's use, by row, where all that the CPU, kernel and GPUs have is known."""
+    """The metrics or events whose sum is a row's use, by row, as far as the catalogue, kernel and GPUs have them."""
     found: dict[str, tuple[str, ...]] = {}
     rows, metrics = rows_of(topology, machine), catalogue.definitions()
     for says in _table():
@@ -90,7 +90,7 @@ def metrics_by_row(topology: Topology, machine: str, catalogue: Catalogue) -> di
 
 
 def rows_of(topology: Topology, machine: str) -> list[Resource]:
-    """The rows of a machine, of which there must be some."""
+    """The rows of a machine; raises `InputError` if there is no such machine."""
     rows = [row for row in topology.resources if row.group == machine]
     if not rows:
         machines = sorted({row.group for row in topology.resources})
@@ -99,7 +99,7 @@ def rows_of(topology: Topology, machine: str) -> list[Resource]:
 
 
 def _devices(topology: Topology, rows: list[Resource], says: RowMetric) -> list[Device]:
-    """Those whose work touches the rows, of the type that is spoken of."""
+    """Devices whose work uses the rows, of the type that the metric measures."""
     types = {one.name: one.type for one in topology.kinds}
     here = {row.name for row in rows}
     return [
@@ -112,7 +112,7 @@ def _devices(topology: Topology, rows: list[Resource], says: RowMetric) -> list[
 def _meant(
     topology: Topology, rows: list[Resource], says: RowMetric, known: Mapping[str, Estimate]
 ) -> Iterator[tuple[list[Resource], list[Estimate]]]:
-    """Rows that are used together, and what places say of them."""
+    """Rows that share a measurement, and the estimates of the places that measure them."""
     devices = _devices(topology, rows, says)
     if says.where:
         for number, device in enumerate(devices):
@@ -137,16 +137,16 @@ def _meant(
 
 
 def _sum(parts: list[Estimate]) -> Estimate:
-    """What places use together. Their errors have nothing to do with one another."""
+    """The total use of several places, whose errors are independent."""
     if len({len(part.mean) for part in parts}) > 1:
-        raise InputError("the places have different numbers of windows", hint="give beliefs about the same time")
+        raise InputError("the places have different numbers of windows", hint="pass beliefs about the same time")
     mean = np.sum([part.mean for part in parts], axis=0)
     std = np.sqrt(np.sum([part.std**2 for part in parts], axis=0))
     return Estimate("", "", mean, std, np.maximum(mean - 1.96 * std, 0), mean + 1.96 * std)
 
 
 def _used(says: RowMetric, belief: Posterior) -> Estimate | None:
-    """What is used per second, in the unit of the capacity; None if the belief does not know."""
+    """Use per second in the unit of the capacity; None if the belief has no estimate."""
     parts: list[Estimate] = []
     for name in says.sum:
         try:
