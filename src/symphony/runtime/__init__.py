@@ -1,6 +1,6 @@
 """Real runs: kernels and graphs of Python functions, and the loop that schedules them on an engine.
 
 kernels ─► graph ─► submission ─────┐
-timing, demand ─► profiles ─► books ┼─► turn (packing, programs) ─► scheduler ─► loop ─► cluster
+timing, demand ─► profiles ─► workload ┼─► turn (packing, programs) ─► scheduler ─► loop ─► cluster
                            engine ──┘
 """

@@ -161,20 +161,20 @@ class Cluster:
                 self._send(call.kernel)
             arguments = self._put(sent)
             job = JobState(number, sent, arguments, priority)
-            job.heard = on_end
+            job.on_end = on_end
             self._open = [one for one in self._open if not one.over.is_set()]
             self._open.append(job)
             self._forget_functions()
-            self._ask(lambda: self._loop.submit(job))
+            self._loop.post(lambda: self._loop.submit(job))
         return job
 
     def cancel(self, job: JobState) -> None:
         """Cancel a job. No-op if it has finished."""
-        self._ask(lambda: self._loop.cancel(job))
+        self._loop.post(lambda: self._loop.cancel(job))
 
     def save_training(self) -> None:
         """Ask all running training jobs to write a checkpoint."""
-        self._ask(self._loop.saving.ask_all)
+        self._loop.post(self._loop.saving.ask_all)
 
     def step(self) -> None:
         """One cycle of the loop, for clusters without a loop thread."""
@@ -197,8 +197,9 @@ class Cluster:
         first = min(state.submitted_s for state in states)
         sizes = [[size_of(run) for run in state.runs] for state in states]
         arrivals = [x.submitted_s - first + (x.admitting_s if held else 0.0) for x in states]
-        given = zip([state.graph for state in states], sizes, arrivals, strict=True)
-        return self._scheduler.books.workload(list(given), self.statistics.mean_handling_s if held else None)
+        submitted = list(zip([state.graph for state in states], sizes, arrivals, strict=True))
+        handling_s = self.statistics.mean_handling_s if held else None
+        return self._scheduler.workload.simulator_workload(submitted, handling_s)
 
     def close(self, wait: bool = True) -> None:
         """Close the cluster, with `wait` after all jobs have finished. Learned profiles are saved."""
@@ -220,7 +221,7 @@ class Cluster:
         def end() -> None:
             self._loop.closing = True
 
-        self._ask(end)
+        self._loop.post(end)
         if self._thread is not None:
             self._thread.join()
         else:
@@ -235,7 +236,7 @@ class Cluster:
         unknown.
         """
         found: Future[ClusterSnapshot] = Future()
-        self._ask(lambda: found.set_result(self._loop.rounds.now(self._loop.down)))
+        self._loop.post(lambda: found.set_result(self._loop.rounds.now(self._loop.down)))
         if self.closed:
             raise EngineError("the cluster is closed", hint="ask while jobs run")
         if self._thread is None:
@@ -248,11 +249,6 @@ class Cluster:
         """Save the learned profiles and speeds."""
         self._profiles.save()
         self._rounds.ask(self._rounds.speeds.save)
-
-    def _ask(self, request: Callable[[], None]) -> None:
-        """Queue a function for the loop's thread."""
-        self._loop.requests.append(request)
-        self._engine.wake()
 
     def _put(self, graph: Submission) -> list[Stored]:
         """Store the arguments of all tasks in the engine, or none."""
@@ -296,7 +292,7 @@ class Cluster:
             if (kernel, device) not in self._functions:
                 code = code_of(kernel, device)
                 self._functions[kernel, device] = Function(kernel.name, digest(code), self._engine.put(code))
-                self._ask(partial(self._doubt, kernel, device, digest(code)))
+                self._loop.post(partial(self._doubt, kernel, device, digest(code)))
 
     def _forget_functions(self) -> None:
         if len(self._functions) > MAX_CACHED_FUNCTIONS:

@@ -30,7 +30,7 @@ from pathlib import Path
 from symphony.problem.errors import SymphonyError
 from symphony.problem.topology import Topology
 from symphony.runtime.memory_counter import MemoryCounter
-from symphony.runtime.run_figures import GPU_BUSY_FIGURE, PCIE_FIGURE
+from symphony.runtime.profiles import GPU_BUSY_FIGURE, PCIE_FIGURE
 from symphony.telemetry.samples import CounterSource
 from symphony.telemetry.sources.kernel import KernelSource
 from symphony.telemetry.sources.nvml import NvmlSource

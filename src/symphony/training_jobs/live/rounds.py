@@ -254,7 +254,7 @@ class TrainingJobTracker:
 
     def _trains(self, run: LiveRun, devices: tuple[int, ...], *, coming: bool = False) -> TrainingJobNow:
         """A job on these devices; `coming`: as an example of what may come."""
-        training, books = run.kernel.options.training, self._scheduler.books
+        training, workload = run.kernel.options.training, self._scheduler.workload
         assert training is not None
         now = JobNow(
             job=self._sampled(run),
@@ -268,7 +268,7 @@ class TrainingJobTracker:
             has_run=bool(run.attempts),
             waited_s=0.0 if run.attempts or math.isnan(run.ready_s) else max(time.monotonic() - run.ready_s, 0.0),
             # Nobody knows when there will be what it reads, and until then it can run nowhere.
-            runs_on=frozenset() if run.missing and not coming else frozenset(books.kinds_of(run.kernel)),
+            runs_on=frozenset() if run.missing and not coming else frozenset(workload.kinds_of(run.kernel)),
         )
         return TrainingJobNow(run.job.number, run.name, JobKind.of(run.kernel), now)
 
@@ -279,7 +279,7 @@ class TrainingJobTracker:
     def _report_left(self, run: LiveRun) -> None:
         training = run.kernel.options.training
         assert training is not None
-        self._scheduler.books.steps_left(run.job.row, run.index, self._left(run, training.steps))
+        self._scheduler.workload.steps_left(run.job.row, run.index, self._left(run, training.steps))
 
     def _left(self, run: LiveRun, steps: int) -> float:
         """What a job has to do, from where it is or would go on."""
