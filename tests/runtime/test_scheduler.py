@@ -280,7 +280,7 @@ def test_a_policy_that_is_in_time_decides_and_keeps_its_state() -> None:
 
 
 def test_policies_that_cheat_are_refused() -> None:
-    with pytest.raises(sy.PolicyError, match="no real machine shows"):
+    with pytest.raises(sy.PolicyError, match="which real machines do not show"):
         Scheduler(machine(), Profiles(), sy.baselines.EftExact(), timeout_s=1.0, shapes=SHAPES)
 
 
