@@ -30,8 +30,9 @@ from benchmarks.training_jobs import Figures, planner, slots_for, unknown_case
 from symphony.simulator.windowed_run import JobSnapshot
 from symphony.training_jobs.beliefs import Beliefs
 from symphony.training_jobs.closed_loop import run
-from symphony.training_jobs.forecast import Band, JobForecast, JobNow
-from symphony.training_jobs.initial_beliefs import describe_jobs
+from symphony.training_jobs.forecast import JobNow
+from symphony.training_jobs.job_forecast import Band, JobForecast
+from symphony.training_jobs.measured_jobs import describe_jobs
 from symphony.training_jobs.run_forecasts import RunForecaster, actual_times
 
 SECTION = "forecasts"

@@ -31,10 +31,10 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.belief_gradients import estimators
+from benchmarks.belief_gradients.estimators import METHODS, Belief, cosine, gradient
+from benchmarks.belief_gradients.nets import DiscreteNet, LinearNet
 from benchmarks.common import arguments, keep
-from symphony.learning import gradients
-from symphony.learning.gradients import METHODS, Belief, cosine, gradient
-from symphony.learning.nets import DiscreteNet, LinearNet
 
 Figures = list[dict[str, Any]]
 Case = tuple[DiscreteNet, dict[int, int], dict[int, int]]  # a net, the state asked for and those known, by variable
@@ -101,7 +101,7 @@ def measured(
         return jax.vmap(lambda key: flat(gradient(belief)(key, net, parameters, query, evidence, samples)))(keys)
 
     def reference(parameters: Any, evidence: Any) -> jax.Array:
-        return flat(gradient(gradients.exact)(jax.random.key(0), net, parameters, query, evidence, 0))
+        return flat(gradient(estimators.exact)(jax.random.key(0), net, parameters, query, evidence, 0))
 
     exact, _ = batched(reference)  # [N, P]
     length = np.linalg.norm(exact, axis=-1)
@@ -150,7 +150,7 @@ def printed(lengths: Sequence[int], nets: int) -> Figures:
                 parameters = net.draw_parameters(key)
                 limit, exact = (
                     gradient(belief)(key, net, parameters, query, known, 0)
-                    for belief in (gradients.literal_limit, gradients.exact)
+                    for belief in (estimators.literal_limit, estimators.exact)
                 )
                 return cosine(limit[:-1], exact[:-1]), cosine(limit, exact)
 
@@ -273,7 +273,7 @@ def main() -> None:
         lambda: [
             {"heat": heat, **row}
             for heat in heats
-            for row in on_case(plate(10, 4), {"pathwise": partial(gradients.pathwise, heat=heat)}, 1024, nets, repeats)
+            for row in on_case(plate(10, 4), {"pathwise": partial(estimators.pathwise, heat=heat)}, 1024, nets, repeats)
         ],
     )
     section(

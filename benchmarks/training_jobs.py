@@ -29,6 +29,7 @@ from rich.console import Console
 from rich.table import Table as Printed
 
 from benchmarks.common import before, data, gather, in_parts, parser
+from benchmarks.exploration import EXPLORATION_METHODS
 from benchmarks.fidelity import GAVEL, MEASURED, ROUND_S, SLOTS, mean_completion_s, under_way
 from benchmarks.training_bound import bound_s
 from symphony import baselines
@@ -41,11 +42,10 @@ from symphony.simulator.scenarios import CALM, Scenario, draw
 from symphony.training_jobs import performance_model
 from symphony.training_jobs.beliefs import NO_NEIGHBOUR, JobDescriptions, SpeedQuery
 from symphony.training_jobs.closed_loop import ClosedLoopRun, run
-from symphony.training_jobs.exploration import EXPLORATION_METHODS, Exploration
+from symphony.training_jobs.exploration import Exploration
 from symphony.training_jobs.ground_truth import DOUBTFUL_MODELS, MeasuredSpeeds, measured
-from symphony.training_jobs.initial_beliefs import describe_jobs
 from symphony.training_jobs.job_features import estimate_kept_speed, estimate_step_s, gpu_features, job_features
-from symphony.training_jobs.measured_jobs import MeasuredJobs, drawn, listed, sharable
+from symphony.training_jobs.measured_jobs import MeasuredJobs, describe_jobs, drawn, listed, sharable
 from symphony.training_jobs.planner import Planner
 from symphony.training_jobs.round_planning import WAITS, PlanInputs
 from tests.compiling import compile_quickly

@@ -29,11 +29,11 @@ import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
 
+from benchmarks import placer_training
 from benchmarks.common import before, gather, in_parts, parser
 from benchmarks.training_jobs import OURS, Figures, by_load, figures, planner, unknown_case
-from symphony.training_jobs import placer_training
 from symphony.training_jobs.closed_loop import run
-from symphony.training_jobs.initial_beliefs import describe_jobs
+from symphony.training_jobs.measured_jobs import describe_jobs
 from symphony.training_jobs.placer import Placer, network
 
 SECTIONS = ("collect", "train", "policies")

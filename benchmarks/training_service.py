@@ -37,8 +37,7 @@ from symphony.runtime.cluster import Cluster
 from symphony.runtime.graph import Graph
 from symphony.simulator.scenarios import Scenario, draw
 from symphony.training_jobs.closed_loop import run
-from symphony.training_jobs.initial_beliefs import describe_jobs
-from symphony.training_jobs.measured_jobs import CHECKPOINT_COST, MeasuredJobs, drawn
+from symphony.training_jobs.measured_jobs import CHECKPOINT_COST, MeasuredJobs, describe_jobs, drawn
 
 SECTION = "training_service"
 SCALE = 60.0

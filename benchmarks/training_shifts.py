@@ -26,6 +26,7 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks.common import before, gather, in_parts, parser
+from benchmarks.exploration import EXPLORATION_METHODS
 from benchmarks.training_jobs import (
     OURS,
     TRUTH,
@@ -40,9 +41,7 @@ from benchmarks.training_jobs import (
 from symphony.simulator.records import RunRecord
 from symphony.simulator.scenarios import Failure, Scenario
 from symphony.training_jobs.closed_loop import ClosedLoopRun, run
-from symphony.training_jobs.exploration import EXPLORATION_METHODS
-from symphony.training_jobs.initial_beliefs import describe_jobs
-from symphony.training_jobs.measured_jobs import MeasuredJobs
+from symphony.training_jobs.measured_jobs import MeasuredJobs, describe_jobs
 from symphony.training_jobs.speed_samples import SpeedReport
 
 SECTIONS = ("families", "mix", "lost", "added", "samples")

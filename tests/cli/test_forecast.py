@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from symphony.cli.forecast_table import times, within
+from symphony.training_jobs.job_forecast import Band
 from tests.cli.command import symphony_here
 
 
@@ -16,10 +18,10 @@ def test_mistakes_are_found_before_the_work(tmp_path: Path) -> None:
 
 
 def test_times_are_bands_from_now_on() -> None:
-    band = {"low": 160.0, "mid": 7300.0, "high": 10_900.0}
+    band = Band(160.0, 7300.0, 10_900.0)
     assert times(band, 100.0) == "2 h (0.0167 to 3)"
-    assert times(band | {"high": None}, 100.0) == "2 h (0.0167 to never)"
-    assert times({"low": 130.0, "mid": None, "high": None}, 100.0) == "30 s or never"
-    assert times(dict.fromkeys(band, None), 100.0) == "never"
-    assert times({"low": 100.0, "mid": 864_100.0, "high": 8.64e9 + 100}, 100.0) == "10 d (0 to 100,000)"
-    assert within(band, 160.0) and within(band | {"high": None}, 1e9) and not within(band, 100.0)
+    assert times(band._replace(high=math.inf), 100.0) == "2 h (0.0167 to never)"
+    assert times(Band(130.0, math.inf, math.inf), 100.0) == "30 s or never"
+    assert times(Band(math.inf, math.inf, math.inf), 100.0) == "never"
+    assert times(Band(100.0, 864_100.0, 8.64e9 + 100), 100.0) == "10 d (0 to 100,000)"
+    assert within(band, 160.0) and within(band._replace(high=math.inf), 1e9) and not within(band, 100.0)

@@ -34,7 +34,7 @@ def test_tokens_are_made_listed_and_revoked_and_their_secrets_are_nowhere(tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("token", "create", "a b"), "no name of a user"),
+        (("token", "create", "a b"), "not a valid user name"),
         (("token", "create", "ann", "--scope", "root"), "no scope root"),
         (("token", "create", "ann", "--days", "-1"), "cannot expire"),
         (("serve", "--host", "0.0.0.0", "--port", "0"), "no user there has a token"),
@@ -42,7 +42,7 @@ def test_tokens_are_made_listed_and_revoked_and_their_secrets_are_nowhere(tmp_pa
         (("serve", "--share", "ann"), "--share 'ann'"),
         (("serve", "--policy", "hefft"), "did you mean 'heft'"),
         (("serve", "--host", "no.such.host.invalid"), "no.such.host.invalid:7733 cannot be used"),
-        (("serve", "--port", "0", "--database", "oracle://x"), "no database for a service"),
+        (("serve", "--port", "0", "--database", "oracle://x"), "databases are not supported"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path: Path, arguments: tuple[str, ...], text: str) -> None:

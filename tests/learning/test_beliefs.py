@@ -8,9 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from benchmarks.belief_gradients.estimators import METHODS, cosine, exact
+from benchmarks.belief_gradients.nets import LinearNet, LinearParameters
 from symphony.learning import train as training
-from symphony.learning.beliefs import NET, FilterTangents, SampledSlopes, evidence, of_row, slopes, window_net
-from symphony.learning.gradients import cosine, exact
+from symphony.learning.beliefs import (
+    ESTIMATORS,
+    FilterTangents,
+    SampledSlopes,
+    WindowModel,
+    evidence,
+    slopes,
+    window_model,
+)
 from symphony.policies import Learned, Network
 from symphony.problem.errors import InputError
 from symphony.scheduling.one_of import OneOf
@@ -21,6 +30,7 @@ from tests.learning.test_train import SIZES, small
 from tests.scheduling.by_hand import cluster
 from tests.simulator.test_counters import arrays
 
+NET = LinearNet(((),))  # a load and its reading
 ROWS = 3
 LOADS = np.array([[0.5, 0.2, 1.0], [0.6, 0.2, 1.0], [1.6, 0.2, 0.1], [1.5, 0.3, 0.1], [1.4, 0.3, 0.2]])
 
@@ -68,15 +78,34 @@ def test_slopes_through_the_filter_are_those_of_its_answer() -> None:
         np.testing.assert_allclose(found, wanted, atol=1e-4)
 
 
-@pytest.mark.parametrize("method", ["covariance", "pathwise"])
+def as_net(model: WindowModel) -> LinearParameters:
+    """The parameters of `NET` that say the same as a model."""
+    mean, *scales = (x[None] for x in model)
+    return LinearParameters(mean, (jnp.zeros(0),), *(jnp.log(x) for x in scales))
+
+
+@pytest.mark.parametrize("method", list(ESTIMATORS))
+def test_estimators_are_the_general_ones_on_a_net_of_one_variable(method: str) -> None:
+    key, reading = jax.random.key(1), jnp.asarray(1.4)
+    model = WindowModel(*(jnp.asarray(x) for x in (1.0, 0.5, 0.3, 4.0)))
+
+    def general(model: WindowModel) -> jax.Array:
+        return METHODS[method](key, NET, as_net(model), {0: 1.0}, {0: reading}, 64)
+
+    wanted = jax.value_and_grad(general)(model)
+    found = jax.value_and_grad(lambda model: ESTIMATORS[method](key, model, reading, 64))(model)
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4), found, wanted)
+
+
+@pytest.mark.parametrize("method", list(ESTIMATORS))
 def test_slopes_by_sampling_are_those_of_the_last_window(method: str) -> None:
     """Against the same net on a grid."""
 
     class Exactly(SampledSlopes):
         def after(self, carried, step):
             def belief(factors: jax.Array, row: jax.Array) -> jax.Array:
-                net = of_row(window_net(factors, step), row)
-                return exact(jax.random.key(0), NET, net, {0: 1.0}, {0: evidence(step)[row]}, 0)
+                parameters = as_net(jax.tree.map(lambda x: x[row], window_model(factors, step)))
+                return exact(jax.random.key(0), NET, parameters, {0: 1.0}, {0: evidence(step)[row]}, 0)
 
             found = jax.lax.map(lambda row: jax.grad(belief)(step.factors, row), jnp.arange(step.after.mean.shape[0]))
             return None, jnp.stack([found.T, 0 * found.T], axis=-1)

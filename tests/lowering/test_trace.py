@@ -23,7 +23,6 @@ from symphony.problem.topologies import topology
 from symphony.problem.workload import Gang, Job, Kernel, Profile, Task, TaskGraph
 from tests.data import data
 from tests.lowering.small import cluster
-from tests.test_docs import ROOT, run_snippets
 
 GPUS = cluster({"gpu": 4})
 
@@ -351,21 +350,3 @@ def test_a_compressed_file_that_is_damaged_is_refused(list_file: Path) -> None:
     list_file.write_bytes(gzip.compress(b"\0\1\2" * 999))
     with pytest.raises(DataError, match="binary data in none of the formats"):
         workload(str(list_file), GPUS, 0)
-
-
-def test_the_guide_runs_and_its_example_of_a_file_is_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    guide = ROOT / "docs" / "guides" / "traces.md"
-    assert run_snippets(guide) == 1
-    assert "60 jobs in eeg.json.gz, told to be symphony" in capsys.readouterr().out
-    example = tmp_path / "example.json"
-    example.write_text(
-        guide.read_text(encoding="utf-8").partition("```json\n")[2].partition("```")[0], encoding="utf-8"
-    )
-    found = readers.read(example)
-    assert found.jobs == (Job(0, 12.5, 1, 3),) and found.graphs[0].all_gangs[0].preemptible
-
-
-def test_the_guide_names_every_format() -> None:
-    guide = (ROOT / "docs" / "guides" / "traces.md").read_text(encoding="utf-8")
-    for known in readers.FORMATS:
-        assert f"`{known.name}`" in guide or f"`{known.name.partition('-')[0]}-…`" in guide, known.name

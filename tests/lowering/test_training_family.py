@@ -70,7 +70,7 @@ def test_a_model_is_left_out_where_no_gpu_holds_it() -> None:
 
 
 def test_without_gpus_there_is_no_training() -> None:
-    with pytest.raises(InfeasibleError, match="there is cpu") as caught:
+    with pytest.raises(InfeasibleError, match="its devices are cpu") as caught:
         draw(cluster({"cpu": 4}))
     assert "GPU" in caught.value.hint
 

@@ -127,11 +127,11 @@ def test_beliefs_are_those_about_the_route_of_the_device(told) -> None:
 
 
 def test_a_decision_that_is_never_made_is_named(policy) -> None:
-    with pytest.raises(InputError, match="over before decision 100000"):
+    with pytest.raises(InputError, match="ends before decision 100000"):
         explain(policy, cheap_scenario(), 100_000)
-    with pytest.raises(InputError, match="number -1"):
+    with pytest.raises(InputError, match="decision is -1"):
         explain(policy, cheap_scenario(), -1)
-    with pytest.raises(InputError, match="no learned policy"):
+    with pytest.raises(InputError, match="not a learned policy"):
         explain(named("heft"), cheap_scenario())
 
 

@@ -49,7 +49,7 @@ def test_one_is_told_of_ones_own_jobs_and_of_others_only_what_they_cost(
         assert 0 < one.finish_s.low < one.finish_s.mid < one.finish_s.high and one.start_s.high == 0
         assert [loss.job for loss in one.loses] == [0] and not one.loses[0].task  # somebody is beside it
         assert one.samples.newest_s is None  # no round has ended
-        assert one.behind.guess_only and one.behind.signature == 0  # the same names as of a cluster of this process
+        assert one.evidence.guess_only and one.evidence.signature == 0  # the same names as of a cluster of this process
         [half] = ann.forecasts(share=0.5)
         assert half.finish_s.high is not None and half.finish_s.high < one.finish_s.high
         text = mine.explain()
@@ -67,4 +67,4 @@ def test_one_is_told_of_ones_own_jobs_and_of_others_only_what_they_cost(
         mine.result(60.0)
         other.result(60.0)
         assert ann.forecasts() == [] and "expected to end" not in mine.explain()
-        assert "no training job" in symphony_here("forecast", "--live", folder=tmp_path).stdout
+        assert "no training jobs" in symphony_here("forecast", "--live", folder=tmp_path).stdout

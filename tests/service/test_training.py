@@ -244,7 +244,7 @@ def test_steps_are_those_of_all_that_trains_in_a_graph_whoever_runs_them() -> No
     state = JobState(1, submission(graph), [Stored("", 1)] * 3, 0)
     done, runs, _ = state.runs
     done.value, done.progress = Stored("", 1), Progress("", 0, 8, 3)  # it returned after 8 steps
-    runs.number, runs.progress = 5, Progress("", 2, 6, 4, marks=((0.0, 2), (8.0, 6)), heard_s=8.0)
+    runs.number, runs.progress = 5, Progress("", 2, 6, 4, marks=((0.0, 2), (8.0, 6)), read_s=8.0)
     accepted = {"user": "ann", "name": "g", "queue": "", "priority": 0, "tasks": 4, "outputs": [0], "names": []}
     kept = State()
     kept.apply(JournalEvent(1, 0.0, 1, ACCEPTED, -1, 0.0, {**accepted, "key": "", "digest": "", "steps": 45}))

@@ -8,8 +8,8 @@ import pytest
 from symphony.problem.errors import InputError
 from symphony.telemetry.inference import Tracker, infer
 from symphony.telemetry.reading import Model
-from symphony.telemetry.sources.simulated import SimulatedSource
 from tests.telemetry import demo
+from tests.telemetry.simulated import SimulatedSource
 from tests.telemetry.topdown import PARTS, SLOTS, model, reading
 
 

@@ -17,9 +17,8 @@ from symphony.telemetry.inference import Tracker, infer
 from symphony.telemetry.machine import Platform
 from symphony.telemetry.reading import Model, Reader
 from symphony.telemetry.samples import Column, Sample, record
-from symphony.telemetry.sources.simulated import SimulatedSource
 from symphony.telemetry.stat import StatRun
-from tests.telemetry.programs import phases
+from tests.telemetry.simulated import SimulatedSource, phases
 from tests.telemetry.test_bayes_net import total
 from tests.telemetry.topdown import CPU, PARTS, SLOTS, groups, machine, model, reading, steady
 

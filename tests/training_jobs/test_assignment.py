@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import subprocess
+import sys
 from itertools import product
 
 import numpy as np
 import pytest
 
-from symphony.training_jobs.assignment import assign, best, choices
+from symphony.training_jobs.assignment import STRAY_PREFIX, assign, best, choices, without_stray_lines
 from symphony.training_jobs.partial_plan import PartialPlan
 from symphony.training_jobs.planner import Planner, progress_weights
 from symphony.training_jobs.round_planning import PlanInputs, SeatAllocation
@@ -90,3 +94,39 @@ def test_equal_questions_have_equal_answers() -> None:
 def test_nothing_is_assigned_where_nobody_fits() -> None:
     p = picture([100.0], [[1.0]], [0], workers=[2])
     assert assign(board_of(p), everyone(p)) == {}
+
+
+# --- output of the solver
+
+posix = pytest.mark.skipif(os.name != "posix", reason="nothing is done elsewhere")
+
+
+@posix
+def test_stray_lines_of_c_are_dropped_and_all_else_arrives_in_order(capfd: pytest.CaptureFixture[str]) -> None:
+    library = ctypes.CDLL(None)
+    library.puts(b"before")
+    with without_stray_lines():
+        library.puts(STRAY_PREFIX + b"transformNewIntegerFeasibleSolution tmpSolver.run();")
+        library.puts(b"within")
+        os.write(1, b"another thread\n")
+    library.puts(b"after")
+    library.fflush(None)
+    out = capfd.readouterr().out
+    assert sorted(out.split("\n")) == sorted(["before", "another thread", "within", "after", ""])
+    assert out.startswith("before") and out.endswith("after\n")
+
+
+@posix
+def test_what_goes_wrong_inside_leaves_stdout_as_it_was(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ZeroDivisionError), without_stray_lines():
+        os.write(1, b"said\n")
+        _ = 1 // 0
+    os.write(1, b"heard\n")
+    assert capfd.readouterr().out == "said\nheard\n"
+
+
+@posix
+def test_without_a_stdout_nothing_is_done() -> None:
+    code = "import os; os.close(1)\nfrom symphony.training_jobs.assignment import without_stray_lines\n"
+    code += "with without_stray_lines(): pass"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -41,9 +41,9 @@ def test_errors_that_are_off_for_long_are_drift_and_noise_is_not() -> None:
 def test_a_round_moves_beliefs_and_says_what_it_put_aside(begun: tuple[BeliefLearner, BeliefArrays]) -> None:
     learner, told = begun
     reports = [report(7, 6.0, 100.0), report(8, 6.0, 100.0)]
-    new = learner.learn(reports, now_s=100.0, placed={7}, kernels=KERNELS, told=told)
+    new = learner.learn(reports, now_s=100.0, placed={7}, kernels=KERNELS, before=told)
     assert new.mean.unit_s[0, 0, 0] == pytest.approx(6.0, rel=0.05)
-    assert [(entry.what, entry.why) for entry in learner.log] == [("put aside", "never placed: job 8, 10 units")]
+    assert [(entry.what, entry.why) for entry in learner.log] == [("rejected", "never placed: job 8, 10 units")]
     assert learner.errors[0] == (100.0, pytest.approx(np.log(3.0)))
 
 
@@ -53,5 +53,5 @@ def test_beliefs_that_are_no_numbers_are_not_told(
     learner, told = begun
     wrong = BeliefArrays(told.mean, np.full_like(told.unit_std, np.nan), told.beside_std)
     monkeypatch.setattr(learner.beliefs, "tables", lambda *_: wrong)
-    assert learner.learn([], now_s=100.0, placed=set(), kernels=KERNELS, told=told) is told
+    assert learner.learn([], now_s=100.0, placed=set(), kernels=KERNELS, before=told) is told
     assert [entry.what for entry in learner.log] == ["fallback"]

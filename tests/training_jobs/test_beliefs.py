@@ -1,4 +1,4 @@
-"""Tables of beliefs: what one sample says of others, and what is put aside."""
+"""Tables of beliefs: what one sample says of others, and what is rejected."""
 
 from __future__ import annotations
 

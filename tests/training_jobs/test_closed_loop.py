@@ -16,8 +16,7 @@ from symphony.simulator.scenarios import CALM, Scenario, draw
 from symphony.simulator.windowed_run import JobSnapshot
 from symphony.training_jobs.closed_loop import round_reports, run
 from symphony.training_jobs.ground_truth import measured
-from symphony.training_jobs.initial_beliefs import describe_jobs
-from symphony.training_jobs.measured_jobs import MeasuredJobs, drawn, sharable
+from symphony.training_jobs.measured_jobs import MeasuredJobs, describe_jobs, drawn, sharable
 from symphony.training_jobs.planner import Planner
 from symphony.training_jobs.speed_samples import SpeedReport
 from tests.cli.command import symphony_here
@@ -76,7 +75,7 @@ def test_in_the_loop_beliefs_come_near_the_truth_and_every_job_is_done(case: tup
     scenario, made = case
     out = run(scenario, Planner(rows=16), describe_jobs(made, CLUSTER))
     assert sorted(job.job for job in out.run.jobs) == list(range(12)) and out.run.refused == 0
-    assert out.samples > 30 and not out.aside
+    assert out.samples > 30 and not out.rejected
     early, late = (np.mean([error for _, error in part]) for part in (out.errors[:3], out.errors[-10:]))
     assert late < 0.6 * early
     assert all(entry.why for entry in out.log)
@@ -90,10 +89,10 @@ def test_bad_reports_are_put_aside_and_jobs_are_done_all_the_same(case: tuple[Sc
                 r._replace(job=999), r._replace(ended_s=r.ended_s + 1e6)]  # fmt: skip
 
     out = run(scenario, Planner(rows=16), describe_jobs(made, CLUSTER), spoil=spoil)
-    assert set(out.aside) == {"duplicate", "zero", "not a number", "never placed", "clock"}
-    assert len(set(out.aside.values())) == 1 and out.aside["zero"] == out.samples
+    assert set(out.rejected) == {"duplicate", "zero", "not a number", "never placed", "clock"}
+    assert len(set(out.rejected.values())) == 1 and out.rejected["zero"] == out.samples
     assert len(out.run.jobs) == 12
-    assert sum(entry.what == "put aside" for entry in out.log) == sum(out.aside.values())
+    assert sum(entry.what == "rejected" for entry in out.log) == sum(out.rejected.values())
 
 
 def test_a_forecast_may_be_had_on_the_way_and_checked_at_the_end(tmp_path: Path) -> None:
@@ -123,5 +122,5 @@ def test_a_forecast_may_be_had_on_the_way_and_checked_at_the_end(tmp_path: Path)
 
 def test_a_scenario_without_a_truth_is_refused(case: tuple[Scenario, MeasuredJobs]) -> None:
     scenario, made = case
-    with pytest.raises(InputError, match="truth"):
+    with pytest.raises(InputError, match="true speeds"):
         run(replace(scenario, truth=None), Planner(), describe_jobs(made, CLUSTER))

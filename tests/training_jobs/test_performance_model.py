@@ -71,6 +71,6 @@ def test_old_samples_give_way_to_new_ones_that_contradict_them() -> None:
 
 def test_fits_of_any_number_of_samples_share_a_program() -> None:
     x, y, family = world(np.random.default_rng(4), 5, 3)
-    before = pm._fit._cached._cache_size()
+    before = pm.fit._cached._cache_size()
     fit(x[:7], y[:7], np.zeros(7), family[:7])
-    assert pm._fit._cached._cache_size() == before
+    assert pm.fit._cached._cache_size() == before

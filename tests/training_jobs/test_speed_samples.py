@@ -1,4 +1,4 @@
-"""Reports of speeds: taken, or put aside with a reason."""
+"""Reports of speeds: accepted, or rejected with a reason."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_what_cannot_be_is_put_aside_with_its_reason(change: dict, how: dict, re
     report = GOOD._replace(**change)
     assert add(store, report, **how) == reason and reason in REJECTION_REASONS
     assert not store.samples and store.reasons[reason] == 1
-    assert store.aside[0] == (report, reason)
+    assert store.rejected[0] == (report, reason)
 
 
 def test_the_same_report_twice_counts_once() -> None:

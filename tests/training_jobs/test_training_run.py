@@ -151,9 +151,9 @@ def test_a_run_that_was_given_up_does_not_write_over_its_successor(tmp_path: Pat
     old = run(tmp_path)
     old.reached(4)
     run(tmp_path, "b")
-    with pytest.raises(RuntimeError, match="given up"):
+    with pytest.raises(RuntimeError, match="abandoned"):
         old.save("stale")
-    with pytest.raises(RuntimeError, match="given up"):
+    with pytest.raises(RuntimeError, match="abandoned"):
         old.saved(4)
     assert not list(tmp_path.glob("checkpoint-*"))
 

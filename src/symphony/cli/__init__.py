@@ -21,7 +21,7 @@ COMMANDS = {
     "compare": "Run policies on the same scenarios and compare them, with 95% confidence intervals.",
     "evaluate": "Run a policy on held-out scenarios and compare it with its targets. Resumes where it was stopped.",
     "explain": "Explain why a job of a service (ID) took so long, or one decision of the learned policy.",
-    "forecast": "Say what each training job may expect: of a simulated cluster, or (--live) of a service.",
+    "forecast": "Forecast speed, start and finish of training jobs: of a simulated cluster, or (--live) of a service.",
     "oracle": "Plan one scenario with full knowledge; print the best value found, its label and lower bounds.",
     "plan": "Sample schedules from the learned policy, improve the best, and print its distance to the lower bound.",
     "train": "Train a policy for a cluster and its workloads. Resumes where it was stopped.",

@@ -104,8 +104,8 @@ class LocalEngine(Engine):
     def __init__(self, topology: Topology | None = None) -> None:
         if not sys.platform.startswith("linux"):
             raise EngineError(f"the local engine needs Linux; this is {sys.platform}", hint="run it in a container")
-        found = discover().topology if topology is None else topology
-        _check(found)
+        described = discover().topology if topology is None else topology
+        _check(described)
         self._folder = _folder()
         self._files = itertools.count()  # numbers of files for values; used by several threads
         self._workers = itertools.count()
@@ -122,11 +122,11 @@ class LocalEngine(Engine):
         self._closed = False
         self.notes: list[str] = []
         atexit.register(self.close)
-        self._slots = _slots(found)
+        self._slots = _slots(described)
         try:
             for slot in self._slots:
                 self._start(slot)
-            self._topology = self._wait_for_workers(found)
+            self._topology = self._wait_for_workers(described)
         except BaseException:
             self.close()
             raise
@@ -137,12 +137,12 @@ class LocalEngine(Engine):
 
     def processes(self) -> dict[int, list[int]]:
         """Pids of the workers, by the pid of the fork server that forked them. Thread-safe."""
-        found: dict[int, list[int]] = {slot.server.pid: [] for slot in self._slots}
+        by_server: dict[int, list[int]] = {slot.server.pid: [] for slot in self._slots}
         workers = [*(slot.worker for slot in self._slots), *self._spare.copy(), *self._leaving.copy()]
         for worker in workers:
             if worker is not None and worker.pid:
-                found.setdefault(worker.server.pid, []).append(worker.pid)
-        return found
+                by_server.setdefault(worker.server.pid, []).append(worker.pid)
+        return by_server
 
     def put(self, value: Pickled) -> Stored:
         """Store a value: a small one inline, a large one in a file in shared memory. Thread-safe."""

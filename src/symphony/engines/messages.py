@@ -215,8 +215,8 @@ _READERS: dict[int, Callable[[int, bytes, int, int], Message]] = {
 def read_answers(data: bytes, count: int) -> Sequence[Done | Broke]:
     """Parse exactly `count` answers, numbered from 0 in order."""
     inbox = Inbox()
-    found = list(inbox.feed(data))
-    answers = [one for one in found if isinstance(one, Done | Broke)]
-    if inbox.rest or len(answers) != len(found) or [one.number for one in answers] != list(range(count)):
-        raise Malformed(f"it has answers for {len(found)} kernels, expected {count}")
+    messages = list(inbox.feed(data))
+    answers = [one for one in messages if isinstance(one, Done | Broke)]
+    if inbox.rest or len(answers) != len(messages) or [one.number for one in answers] != list(range(count)):
+        raise Malformed(f"it has answers for {len(messages)} kernels, expected {count}")
     return answers

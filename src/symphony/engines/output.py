@@ -123,7 +123,7 @@ class OutputLog:
 
 def files(folder: str) -> dict[int, list[tuple[int, int]]]:
     """Numbers and sizes of the files in a folder, oldest first, by rank."""
-    found: dict[int, list[tuple[int, int]]] = {}
+    by_rank: dict[int, list[tuple[int, int]]] = {}
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             rank, _, number = entry.name.partition(".")
@@ -131,5 +131,5 @@ def files(folder: str) -> dict[int, list[tuple[int, int]]]:
                 with contextlib.suppress(OSError):  # removed just now
                     if not entry.is_file(follow_symlinks=False):  # a job may have made a pipe: reading would block
                         continue
-                    found.setdefault(int(rank), []).append((int(number), entry.stat().st_size))
-    return {rank: sorted(numbers) for rank, numbers in sorted(found.items())}
+                    by_rank.setdefault(int(rank), []).append((int(number), entry.stat().st_size))
+    return {rank: sorted(numbers) for rank, numbers in sorted(by_rank.items())}

@@ -34,13 +34,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 
-def _sibling_module(name: str) -> Any:
-    """Load a module from the folder of this file: Symphony need not be importable here."""
+def _sibling_module(name: str, folder: str = ".") -> Any:
+    """Load a module from a folder, relative to that of this file: Symphony need not be importable here."""
     qualified = f"symphony_{name}"
     if qualified not in sys.modules:
         import importlib.util
 
-        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
+        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), folder, f"{name}.py")
         spec = importlib.util.spec_from_file_location(qualified, path)
         assert spec is not None and spec.loader is not None
         sys.modules[qualified] = importlib.util.module_from_spec(spec)
@@ -366,15 +366,15 @@ class Inbox:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[tuple]:
-        data, at, found = self._rest + data, 0, []
+        data, at, messages = self._rest + data, 0, []
         while len(data) - at >= 4:
             end = at + 4 + int.from_bytes(data[at : at + 4], "little")
             if end > len(data):
                 break
-            found.append(marshal.loads(data[at + 4 : end]))
+            messages.append(marshal.loads(data[at + 4 : end]))
             at = end
         self._rest = data[at:]
-        return found
+        return messages
 
 
 # --- the process -------------------------------------------------------------------------------------------
@@ -461,7 +461,7 @@ class _Process:
         self.inbox = Inbox()
         self.waiting: deque[tuple] = deque()  # received work
         self.dropped: set[int] = set()
-        self.kernels = Kernels(lambda: _sibling_module("training_run").TrainingRun)
+        self.kernels = Kernels(lambda: _sibling_module("training_run", "../training_jobs").TrainingRun)
         self.folder = ""
         self.printed = OutputRedirect(lambda: _sibling_module("output").OutputLog)
         self.names: Iterator[str] = iter(())  # of files for values

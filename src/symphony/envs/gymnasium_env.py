@@ -57,7 +57,7 @@ class GymnasiumEnv(gymnasium.Env[Any, np.int64]):
                 raise InputError(f"a Gymnasium environment takes no {name!r}", hint="sy.envs.make does")
         self.render_mode = render_mode
         source = scenario_source(scenario, topology, workload, disturbances, job_slots)
-        self.functional = FunctionalEnv(source, **options)
+        self.functional = FunctionalEnv(source, micro_steps=None, **options)
         self._reset, self._step = jax.jit(self.functional.reset_to), jax.jit(self.functional.step_env)
         self._params: Params | None = None
         self._state: EnvState | None = None

@@ -1,1 +1,1 @@
-"""Training of policies: rollouts, returns, updates; gradients of beliefs by the parameters of a Bayesian network."""
+"""Training of policies: rollouts, returns, updates; gradients of beliefs by the factors of the telemetry filter."""

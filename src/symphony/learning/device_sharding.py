@@ -1,7 +1,7 @@
-"""Several accelerators: the runs of a round are shared out among them, and the weights are on all.
+"""Several accelerators: the runs of a round are divided among them, and the weights are replicated.
 
-The compiler divides the program of a round by where its arguments are, and adds what has to be summed up; so nothing
-else knows of it. Numbers are those of one accelerator but for the order of sums.
+The compiler partitions the program of a round by the sharding of its arguments and adds the reductions, so no other
+code depends on this. Results equal those of one accelerator up to the order of sums.
 """
 
 from __future__ import annotations
@@ -21,28 +21,29 @@ Tree = TypeVar("Tree")
 
 
 class DeviceSharding:
-    """Who computes the runs of a round: as many devices (of all that this process has) as can have equally many."""
+    """The devices for the runs of a round: as many of this process's devices as can have equal numbers of runs."""
 
     def __init__(self, runs: int, devices: Sequence[jax.Device] | None = None) -> None:
-        found = list(devices or jax.local_devices())
-        self.count = max(number for number in range(1, len(found) + 1) if runs % number == 0)
-        mesh = Mesh(np.asarray(found[: self.count]), ("runs",))
-        self._some, self._all = NamedSharding(mesh, PartitionSpec("runs")), NamedSharding(mesh, PartitionSpec())
-        self._first = SingleDeviceSharding(found[0])
+        available = list(devices or jax.local_devices())
+        self.count = max(number for number in range(1, len(available) + 1) if runs % number == 0)
+        mesh = Mesh(np.asarray(available[: self.count]), ("runs",))
+        self._by_run = NamedSharding(mesh, PartitionSpec("runs"))
+        self._replicated = NamedSharding(mesh, PartitionSpec())
+        self._first = SingleDeviceSharding(available[0])
 
     def shard(self, batch: ScenarioArrays) -> ScenarioArrays:
-        """To each its runs, and the topology to all."""
+        """Divide the runs of a batch; the topology is replicated."""
         if self.count == 1:
             return batch
-        runs = jax.device_put(replace(batch, topology=None), self._some)
-        return replace(runs, topology=jax.device_put(batch.topology, self._all))
+        runs = jax.device_put(replace(batch, topology=None), self._by_run)
+        return replace(runs, topology=jax.device_put(batch.topology, self._replicated))
 
     def replicate(self, tree: Tree) -> Tree:
-        """To all, whole."""
-        return tree if self.count == 1 else _put(tree, self._all)
+        """Copy a tree to all devices."""
+        return tree if self.count == 1 else _put(tree, self._replicated)
 
     def gather(self, tree: Tree) -> Tree:
-        """What is everywhere, on the first alone: for what one computes."""
+        """A replicated tree on the first device only."""
         return tree if self.count == 1 else _put(tree, self._first)
 
 

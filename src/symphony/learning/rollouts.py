@@ -1,9 +1,8 @@
-"""Runs to learn from: many scenarios side by side, and of each run only its decisions.
+"""Runs to learn from: many scenarios in parallel, of which only the decisions are kept.
 
-B runs, N decisions kept of each. A run takes several steps for every decision; what led to a decision is written into
-its place when it is made, so that what is kept does not grow with the steps. The network costs more than the rest of a
-step, and side by side it is computed for all runs if one needs it; so runs that have come to a decision wait for the
-others, and it is asked when most have.
+B runs, N decisions kept of each. A run takes several steps for every decision. The inputs of a decision are stored when
+it is made, so that memory does not grow with the steps. The network costs more than the rest of a step, and under
+`vmap` it runs for all runs if one needs it. So runs that have reached a decision wait until most others have too.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ from symphony.simulator.scenarios import ScenarioArrays, batch_axes
 from symphony.simulator.world import World
 from symphony.telemetry.tuning import Tuning
 
-MIN_WAITING_SHARE = 0.5  # of the runs that go on: when so many have come to a decision, the policy is asked
+MIN_WAITING_SHARE = 0.5  # of the unfinished runs: when so many wait for a decision, the policy is called
 COMPLETION, SLOWDOWN, MAKESPAN = "completion", "slowdown", "makespan"
 
 
 class Decision(eqx.Module):
-    """What led to a decision, and which it was."""
+    """Inputs and outcome of a decision."""
 
     features: Features
     memory: Memory  # before it
     action: Array  # i32
-    log_prob: Array  # f: logarithm of its probability
-    value: Array  # f: what the critic thought
-    jacobian: FeatureJacobian | None  # how what was seen follows the filter's factors, if that is learned, too
+    log_prob: Array  # f: of the action
+    value: Array  # f: of the critic
+    jacobian: FeatureJacobian | None  # of the features by the filter's factors, if these are trained too
 
 
 class Decisions(eqx.Module):
@@ -50,47 +49,46 @@ class Decisions(eqx.Module):
 
     made: Decision
     time: Array  # f: seconds since the start
-    cost: Array  # f: what the run had cost until then
-    count: Array  # i32[B]: decisions made; those beyond N are not kept
-    end: Array  # f[B]: seconds at the end …
-    total: Array  # f[B]: … and what the whole run cost
-    stay_s: Array  # f[B]: seconds that a job spent in the system, on average
+    cost: Array  # f: of the run until then
+    count: Array  # i32[B]: decisions kept
+    end: Array  # f[B]: seconds at the end of the run
+    total: Array  # f[B]: cost of the whole run
+    stay_s: Array  # f[B]: mean completion time of a job
 
     @property
     def kept(self) -> Array:
-        """Which places hold a decision [B, N]."""
+        """Which entries hold a decision [B, N]."""
         return jnp.arange(self.time.shape[1]) < self.count[:, None]
 
 
 class RecordingPolicy(Policy):
-    """Decides as the learned policy does, and keeps in its state what led to the last decision."""
+    """Decides as the learned policy does, and keeps the last decision in its state."""
 
     learned: Learned
 
     @property
     def tuning(self) -> Tuning:
-        """The policy's."""
         return self.learned.tuning
 
     def init(self, topology: TopologyArrays) -> Memory:
-        """That of the policy; what a decision looks like is not known yet."""
+        """The policy's state, without a decision yet: its shapes depend on the scenario."""
         return self.learned.init(topology)
 
     def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> Any:
-        """As the policy does."""
         return self.learned.prepare(topology, workload)
 
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
-        """As the policy does."""
+        """The policy's action; the state is its memory and the decision."""
         before, _ = state
-        memory, said, chance, index, seen = self.learned.consider(key, before, observation)
-        looks = self.learned.network.sizes.counts
-        along = None if observation.background_slope is None else feature_jacobian(observation, *looks)
-        return (memory, Decision(seen, before, index, chance, said.value, along)), action_at(seen, index)
+        memory, output, log_prob, index, features = self.learned.consider(key, before, observation)
+        counts = self.learned.network.sizes.counts
+        jacobian = None if observation.background_slope is None else feature_jacobian(observation, *counts)
+        decision = Decision(features, before, index, log_prob, output.value, jacobian)
+        return (memory, decision), action_at(features, index)
 
 
 def rates(objective: str, s: ScenarioArrays, core: Core) -> Array:
-    """What a second costs for each job in the system, by slot [S]."""
+    """Cost per second of each job in the system, by job slot [S]."""
     if objective == COMPLETION:
         return jnp.ones(core.job.shape)
     if objective == SLOWDOWN:
@@ -110,18 +108,18 @@ def roll_out(
     most_steps: int,
     axis: str | None = None,
 ) -> tuple[Decisions, World]:
-    """Run every scenario of a batch to its end, or for so many steps. Also returns how the worlds were left.
+    """Run every scenario of a batch to its end, or for `most_steps`; also returns the final worlds.
 
-    `axis` names the axis of trainings that are mapped side by side: their loops end together. If each ended by itself,
-    every step would copy all that is kept.
+    `axis` names the axis over which several trainings are mapped, so that their loops end together. If each ended by
+    itself, every step would copy all decisions.
     """
     recorder = RecordingPolicy(learned)
     axes = batch_axes(batch)
 
     def started(s: ScenarioArrays, key: Array) -> Any:
         carry = begin(s, recorder, key)
-        shown = jax.eval_shape(lambda: _blank(s, recorder, carry))
-        blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shown)
+        shape = jax.eval_shape(lambda: _decision_shape(s, recorder, carry))
+        blank = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shape)
         return replace(carry, policy_state=(carry.policy_state, blank))
 
     carry = jax.vmap(started, in_axes=(axes, 0))(batch, keys)
@@ -145,13 +143,13 @@ def roll_out(
         number = jax.vmap(what, in_axes=(0, axes))(carry.world, batch).sum()
         return number if axis is None else jax.lax.psum(number, axis)
 
-    def going(carry: Any) -> Array:
+    def unfinished(carry: Any) -> Array:
         return counted(lambda world, s: ~finished(world, s), carry)
 
     def most_wait(carry: Any) -> Array:
-        return counted(decision_due, carry) >= MIN_WAITING_SHARE * going(carry)
+        return counted(decision_due, carry) >= MIN_WAITING_SHARE * unfinished(carry)
 
-    def quiet(state: Any) -> Any:
+    def without_policy(state: Any) -> Any:
         carry, total, steps, _ = state
         carry, spent = all_moved(carry, asks=False)
         return carry, total + spent, steps + 1, most_wait(carry)
@@ -159,7 +157,7 @@ def roll_out(
     def body(state: Any) -> Any:
         carry, made, time, cost, total, steps = state
         carry, total, steps, _ = jax.lax.while_loop(
-            lambda state: ~state[-1] & (state[-2] < most_steps), quiet, (carry, total, steps, most_wait(carry))
+            lambda state: ~state[-1] & (state[-2] < most_steps), without_policy, (carry, total, steps, most_wait(carry))
         )
         before = carry.world
         carry, spent = all_moved(carry, asks=True)
@@ -176,7 +174,7 @@ def roll_out(
 
     start = (carry, made, empty, empty, jnp.zeros(runs), 0)
     carry, made, time, cost, total, _ = jax.lax.while_loop(
-        lambda state: (going(state[0]) > 0) & (state[-1] < most_steps), body, start
+        lambda state: (unfinished(state[0]) > 0) & (state[-1] < most_steps), body, start
     )
     world = carry.world
     count = jnp.minimum(world.core.decisions, keep)
@@ -184,8 +182,8 @@ def roll_out(
     return Decisions(made, time, cost, count, world.now.total, total, stay_s), world
 
 
-def _blank(s: ScenarioArrays, recorder: RecordingPolicy, carry: Any) -> Decision:
-    """What a decision looks like; only its shape matters."""
-    shown = observe(carry.world, s, False, carry.prepared)
-    state, _ = recorder.decide(carry.key, (carry.policy_state, None), shown)
+def _decision_shape(s: ScenarioArrays, recorder: RecordingPolicy, carry: Any) -> Decision:
+    """A decision, of which only the shape is used."""
+    observation = observe(carry.world, s, False, carry.prepared)
+    state, _ = recorder.decide(carry.key, (carry.policy_state, None), observation)
     return state[1]

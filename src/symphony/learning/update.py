@@ -1,4 +1,4 @@
-"""One round of learning: from the decisions of many runs to better weights."""
+"""One round of learning: weights are updated from the decisions of many runs (PPO)."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from symphony.problem.arrays import TopologyArrays
 
 @dataclass(frozen=True)
 class Method:
-    """How weights are changed. The default is PPO (Schulman et al., 2017), against the group's mean and the critic."""
+    """Settings of the update. The default is PPO (Schulman et al., 2017)."""
 
-    rate: float = 3e-3  # of learning, at first; it falls to a tenth
-    epochs: int = 2  # times that each run is learned from
-    unroll: int = 32  # decisions through which the memory is followed back
-    pieces: int = 512  # stretches of so many decisions, in one step
+    rate: float = 3e-3  # initial learning rate; decays to a tenth
+    epochs: int = 2  # passes over the runs of a round
+    unroll: int = 32  # length of a segment: decisions of backpropagation through the memory
+    pieces: int = 512  # segments per gradient step
     clip: float = 0.2  # of the ratio of probabilities
-    entropy: float = 0.002
+    entropy: float = 0.002  # weight of the bonus
     value: float = 0.5  # weight of the critic's loss
-    norm: float = 0.5  # of the gradient, at most
-    baseline: str = BOTH  # what is expected of a decision: see `returns`
+    norm: float = 0.5  # largest norm of the gradient
+    baseline: str = BOTH  # see `returns`
 
 
 PPO = Method()
@@ -40,17 +40,17 @@ A2C = Method(rate=5e-3, epochs=1, clip=float("inf"), baseline=CRITIC)
 
 
 class TrainingBatch(eqx.Module):
-    """Stretches of runs to learn from [C], each of U decisions."""
+    """C segments of runs, of U decisions each."""
 
     made: Decision  # [C, U]
     kept: Array  # bool[C, U]
     advantage: Array  # f[C, U]
-    target: Array  # f[C, U]: of the critic
-    scenario: Array  # i32[C]: of which scenario
+    target: Array  # f[C, U]: for the critic
+    scenario: Array  # i32[C]
 
 
 def training_batch(decisions: Decisions, advantage: Array, target: Array, unroll: int, group: int) -> TrainingBatch:
-    """Runs, `group` of each scenario, cut into stretches."""
+    """Cut runs, `group` of each scenario, into segments."""
     runs, many = advantage.shape
 
     def cut(x: Array) -> Array:
@@ -61,39 +61,41 @@ def training_batch(decisions: Decisions, advantage: Array, target: Array, unroll
 
 
 def replay(network: Network, t: TopologyArrays, factors: Array, nodes: Array, made: Decision) -> PolicyOutput:
-    """What the network says now to decisions in a row [U], with the memory that it had before the first.
+    """Outputs of the present network for consecutive decisions [U], from the memory before the first.
 
-    `factors` are those of the filter when they were made; what was seen is what the present ones would have shown.
+    `factors`: of the filter when the decisions were made. Features are extrapolated to the present factors.
     """
-    seen = made.features if made.jacobian is None else made.features.perturbed(made.jacobian, network.factors - factors)
-    embedded = network.embed(t, nodes, seen)
+    features = made.features
+    if made.jacobian is not None:
+        features = features.perturbed(made.jacobian, network.factors - factors)
+    embedded = network.embed(t, nodes, features)
 
     def remember(memory: Memory, scene: Array) -> tuple[Memory, Array]:
         memory = network.remember(memory, scene)
         return memory, memory.hidden
 
     _, hidden = jax.lax.scan(remember, jax.tree.map(lambda x: x[0], made.memory), embedded.scene)
-    return network.score_actions(seen, embedded, hidden)
+    return network.score_actions(features, embedded, hidden)
 
 
 def loss(
-    network: Network, t: TopologyArrays, graphs: GraphTables, lesson: TrainingBatch, method: Method, factors: Array
+    network: Network, t: TopologyArrays, graphs: GraphTables, batch: TrainingBatch, method: Method, factors: Array
 ) -> tuple[Array, dict[str, Array]]:
-    """What is to be made small, and figures to watch. `factors`: of the filter, in those runs."""
-    nodes = jax.vmap(network.encode)(graphs)[lesson.scenario]
-    said = jax.vmap(jax.checkpoint(partial(replay, network, t, factors)))(nodes, lesson.made)
-    made, kept = lesson.made, lesson.kept
+    """The loss, and figures for the log. `factors`: of the filter in those runs."""
+    nodes = jax.vmap(network.encode)(graphs)[batch.scenario]
+    output = jax.vmap(jax.checkpoint(partial(replay, network, t, factors)))(nodes, batch.made)
+    made, kept = batch.made, batch.kept
     many = jnp.maximum(kept.sum(), 1)
 
     def mean(x: Array) -> Array:
         return jnp.where(kept, x, 0).sum() / many
 
-    chance = jnp.take_along_axis(said.log_probs, made.action[..., None], axis=-1)[..., 0]
-    entropy = -(jnp.exp(said.log_probs) * said.log_probs).sum(axis=-1)
-    ratio = jnp.exp(jnp.where(kept, chance - made.log_prob, 0))
+    log_prob = jnp.take_along_axis(output.log_probs, made.action[..., None], axis=-1)[..., 0]
+    entropy = -(jnp.exp(output.log_probs) * output.log_probs).sum(axis=-1)
+    ratio = jnp.exp(jnp.where(kept, log_prob - made.log_prob, 0))
     clipped = jnp.clip(ratio, 1 - method.clip, 1 + method.clip)
-    gain = mean(jnp.minimum(ratio * lesson.advantage, clipped * lesson.advantage))
-    error = mean(optax.huber_loss(said.value, lesson.target))
+    gain = mean(jnp.minimum(ratio * batch.advantage, clipped * batch.advantage))
+    error = mean(optax.huber_loss(output.value, batch.target))
     figures = {
         "entropy": mean(entropy),
         "clipped": mean(1.0 * (jnp.abs(ratio - 1) > method.clip)),
@@ -104,12 +106,12 @@ def loss(
 
 
 def optimiser(method: Method) -> optax.GradientTransformation:
-    """Adam, for a rate of one."""
+    """Adam with a learning rate of 1, which `learn` scales."""
     return optax.chain(optax.clip_by_global_norm(method.norm), optax.adam(1.0))
 
 
 def rate(method: Method, number: int, rounds: int) -> Array:
-    """Of learning, in one of so many rounds: it falls to a tenth."""
+    """The learning rate in a round: cosine decay to a tenth."""
     return jnp.asarray(optax.cosine_decay_schedule(method.rate, rounds, alpha=0.1)(number))
 
 
@@ -118,33 +120,34 @@ def learn(
     state: Any,
     t: TopologyArrays,
     graphs: GraphTables,
-    lesson: TrainingBatch,
+    batch: TrainingBatch,
     key: Array,
     method: Method,
     rate: Array,
 ) -> tuple[Network, Any, dict[str, Array]]:
-    """Several passes over the stretches, some of them at a time, in random order. `graphs`: of each scenario.
+    """Several passes over the segments, in random minibatches. `graphs`: of each scenario.
 
-    Stretches in which nothing was decided, a third of them where runs differ in length, take no time.
+    Segments without decisions (a third, if runs differ in length) are skipped.
     """
-    count = lesson.advantage.shape[0]
+    count = batch.advantage.shape[0]
     each = min(method.pieces, count)
     factors = network.factors
     optimise = optimiser(method)
-    filled = lesson.kept.any(axis=1)
-    many = -(-filled.sum() // each)  # steps of a pass
+    filled = batch.kept.any(axis=1)
+    many = -(-filled.sum() // each)  # steps per pass
 
     def order(key: Array) -> Array:
-        """The filled ones in random order; then others, and again, to a whole number of steps."""
-        mixed = jax.random.permutation(key, count)
-        mixed = mixed[jnp.argsort(~filled[mixed], stable=True)]
-        return jnp.resize(mixed, (-(-count // each), each))
+        """Filled segments in random order, then the others, repeated to a whole number of steps."""
+        shuffled = jax.random.permutation(key, count)
+        shuffled = shuffled[jnp.argsort(~filled[shuffled], stable=True)]
+        return jnp.resize(shuffled, (-(-count // each), each))
 
     def step(network: Network, state: Any, which: Array) -> tuple[Network, Any, dict[str, Array]]:
-        some = jax.tree.map(lambda x: x[which], lesson)
-        (_, figures), slope = eqx.filter_value_and_grad(loss, has_aux=True)(network, t, graphs, some, method, factors)
-        changes, state = optimise.update(slope, state, eqx.filter(network, eqx.is_inexact_array))
-        figures["slope"] = optax.tree.norm(slope)
+        some = jax.tree.map(lambda x: x[which], batch)
+        differentiated = eqx.filter_value_and_grad(loss, has_aux=True)
+        (_, figures), gradient = differentiated(network, t, graphs, some, method, factors)
+        changes, state = optimise.update(gradient, state, eqx.filter(network, eqx.is_inexact_array))
+        figures["slope"] = optax.tree.norm(gradient)
         return eqx.apply_updates(network, jax.tree.map(lambda x: rate * x, changes)), state, figures
 
     orders = jnp.stack([order(k) for k in jax.random.split(key, method.epochs)])

@@ -76,7 +76,7 @@ _KERNELS: Mapping[str, _KernelCosts] = {
 
 # Speeds of other GPUs relative to a K80: the K40 from PairHMM's published range, the rest chosen.
 _GPU_SPEEDS: Mapping[str, float] = {"k40": 7.75 / 14.5, "k80": 1.0, "p100": 1.8, "v100": 2.7, "a100": 4.5}
-# Bandwidths of their memories, in bytes/s. (A K80 is one or two GPUs; a kernel asks for what one has.)
+# Bandwidths of their memories, in bytes/s. (A K80 board has two GPUs; this is for one.)
 _GPU_MEMORY_BANDWIDTH: Mapping[str, float] = {
     "k40": 288e9,
     "k80": 240e9,

@@ -63,9 +63,10 @@ def jobs_per_second(
 def _demand(graphs: Sequence[TaskGraph], weights: Sequence[float]) -> dict[tuple[str, float, int], float]:
     """Worker-units of each (kernel, size, workers of the gang) in a mean job."""
     demand: dict[tuple[str, float, int], float] = defaultdict(float)
+    total = sum(weights)
     for graph, weight in zip(graphs, weights, strict=True):
         for gang, task in first_tasks(graph):
-            demand[task.kernel, task.size, len(gang.tasks)] += weight / sum(weights) * len(gang.tasks) * task.units
+            demand[task.kernel, task.size, len(gang.tasks)] += weight / total * len(gang.tasks) * task.units
     return demand
 
 

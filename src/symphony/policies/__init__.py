@@ -3,10 +3,7 @@
 features ─► encoders ─► learned ─► batched, lookahead, explain
 Weights are in files; `symphony.policy` is part of the package.
 
-For training jobs with unknown speeds:
-speed_samples ─► performance_model ─► beliefs ─► partial_plan, exploration ─► planner
-                                         └─► queue_rollout ─► forecast
-initial_beliefs: priors. belief_learner: updates after the reports of a round.
+The planner and the forecasts of training jobs are in `symphony.training_jobs`.
 """
 
 from __future__ import annotations
@@ -26,7 +23,8 @@ from symphony.problem.errors import PolicyError
 from symphony.scheduling.policy import Policy
 from symphony.training_jobs.beliefs import Beliefs
 from symphony.training_jobs.exploration import Exploration
-from symphony.training_jobs.forecast import ClusterNow, JobForecast, JobNow, RecentArrivals, forecast
+from symphony.training_jobs.forecast import ClusterNow, JobNow, RecentArrivals, forecast
+from symphony.training_jobs.job_forecast import JobForecast
 from symphony.training_jobs.planner import Planner
 
 __all__ = [

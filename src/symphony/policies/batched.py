@@ -77,7 +77,7 @@ class Batched(Policy):
             later = eqx.tree_at(lambda p: p.next, plan, plan.next + 1)
             return (memory, later), with_more(place(gang, device), later.next < later.end)
 
-        def evaluate(_: None) -> tuple[tuple[Memory, PendingPlacements], Action]:
+        def evaluate(_none: None) -> tuple[tuple[Memory, PendingPlacements], Action]:
             new, output, _, index, seen = self.learned.consider(key, memory, observation)
             pending = self._plan(output.scores, index, seen, observation)
             return (new, pending), with_more(action_at(seen, index), pending.end > pending.next)

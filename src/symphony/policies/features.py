@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from enum import IntEnum
+from typing import TypeVar
 
 import equinox as eqx
 import jax
@@ -78,9 +79,10 @@ NodeColumn = IntEnum(
     "ISOLATED NEXT_KIND TAIL HEAD CRITICAL PARENTS CHILDREN INPUTS WORKERS PREEMPTIBLE",
     start=0,
 )
+Column = TypeVar("Column", bound=IntEnum)
 
 
-def stack_columns(columns: Mapping[IntEnum, Array]) -> Float[Array, "*shape columns"]:
+def stack_columns(columns: Mapping[Column, Array]) -> Float[Array, "*shape columns"]:
     """Features as one array, with the columns of an enumeration along the last axis."""
     (kind,) = {type(column) for column in columns}
     return jnp.stack([columns[column] for column in kind], axis=-1)

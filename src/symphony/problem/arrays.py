@@ -19,7 +19,7 @@ import numpy as np
 
 from symphony.problem import limits
 from symphony.problem.runnable import check_feasible, critical_path_s, first_tasks, profile_on
-from symphony.problem.topology import RESOURCE_KINDS, SPANS, DeviceKind, Topology
+from symphony.problem.topology import LOCAL, MACHINE, RACK, RESOURCE_KINDS, SOCKET, SPANS, SWITCH, DeviceKind, Topology
 from symphony.problem.workload import Workload
 
 KIND_INDEX = {kind: index for index, kind in enumerate(RESOURCE_KINDS)}
@@ -36,7 +36,7 @@ class TopologyArrays(eqx.Module):
     device_kind: Numeric  # i32[D]
     exists: Numeric  # bool[D]
     slots: Numeric  # i32[D]
-    place: Numeric  # i32[D, 5]: home device, then numbers of switch, socket, machine, rack
+    place: Numeric  # i32[D, 5]; column LOCAL: home device; SWITCH, SOCKET, MACHINE, RACK: numbers of these
     peers: Numeric  # i32[D], -1 = no peer links
     route_row: Numeric  # i32[D, H]
     route_kind: Numeric  # i32[D, H]: kind of that row
@@ -151,7 +151,7 @@ def topology_arrays(topology: Topology) -> TopologyArrays:
     span_bandwidth = np.where(crossed, capacity[route_row][:, :, None], np.inf).min(axis=1)
 
     place = np.zeros((d, 5), np.int32)
-    place[: len(t.devices), 0] = [device_of[device.home or device.name] for device in t.devices]
+    place[: len(t.devices), LOCAL] = [device_of[device.home or device.name] for device in t.devices]
     # A socket's key includes its machine, so that equal names on two machines are two sockets.
     levels: tuple[list, ...] = (
         [(x.rack, x.machine, x.socket, x.switch) for x in t.devices],
@@ -159,8 +159,8 @@ def topology_arrays(topology: Topology) -> TopologyArrays:
         [(x.rack, x.machine) for x in t.devices],
         [(x.rack,) for x in t.devices],
     )
-    for level, keys in enumerate(levels, start=1):
-        place[: len(t.devices), level] = _numbers(keys)
+    for column, keys in zip((SWITCH, SOCKET, MACHINE, RACK), levels, strict=True):
+        place[: len(t.devices), column] = _numbers(keys)
     peers = np.full(d, -1, np.int32)
     linked = [index for index, device in enumerate(t.devices) if device.peers]
     peers[linked] = _numbers([t.devices[index].peers for index in linked])

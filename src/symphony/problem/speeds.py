@@ -37,7 +37,7 @@ class Speeds:
 class SpeedArrays(eqx.Module):
     """N kernels, Y device kinds."""
 
-    unit_s: Numeric  # f[N, Y, 2]: packed, spread; 0 = as the profile says
+    unit_s: Numeric  # f[N, Y, 2]: packed, spread; 0 = that of the profile
     beside: Numeric  # f[N, N, Y]: in (0, 1]; in beliefs 0 = must not share
     crowding: Numeric  # f[]
 

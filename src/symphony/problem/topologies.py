@@ -66,7 +66,7 @@ def _shipped(name: str) -> Topology:
 
 
 def _devices(name: str, size: str) -> int:
-    """The number of devices that `fat-tree:N` asks for."""
+    """N of `fat-tree:N`."""
     hint = f"write {FAT_TREE}:N with N from 1 to {limits.DEVICES:,}, such as {FAT_TREE}:64"
     try:
         number = float(size)

@@ -29,7 +29,7 @@ RESOURCE_KINDS: Mapping[str, tuple[str, str]] = {
     "link": ("bytes/s", "an accelerator's own PCIe link"),
     "switch": ("bytes/s", "uplink of a PCIe switch"),
     "interconnect": ("bytes/s", "socket to socket"),
-    "peer": ("bytes/s", "direct device-to-device link (NVLink and kin)"),
+    "peer": ("bytes/s", "direct device-to-device link (such as NVLink)"),
     "nic": ("bytes/s", "a machine's network interface"),
     "uplink": ("bytes/s", "top-of-rack uplink"),
 }

@@ -31,8 +31,9 @@ from symphony.runtime.loop import Loop
 from symphony.runtime.profiles import Profiles, default_path
 from symphony.runtime.scheduler import Scheduler, Statistics
 from symphony.scheduling.policy import Policy
+from symphony.training_jobs.job_forecast import JobForecast
 from symphony.training_jobs.live.checkpoints import CheckpointFolders
-from symphony.training_jobs.live.forecasts import ClusterSnapshot, TrainingForecast, forecasts
+from symphony.training_jobs.live.forecasts import ClusterSnapshot, forecasts
 from symphony.training_jobs.live.rounds import ROUND_S, RoundLearner
 from symphony.training_jobs.live.speed_beliefs import SpeedBeliefs
 
@@ -229,7 +230,7 @@ class Cluster:
         self._scheduler.close()
         self._profiles.save()
 
-    def forecasts(self, share: float = 0.8, timeout_s: float = 60.0) -> list[TrainingForecast]:
+    def forecasts(self, share: float = 0.8, timeout_s: float = 60.0) -> list[JobForecast]:
         """Forecasts of all admitted training jobs: speed, start and end, with bands that hold with probability `share`.
 
         Forecasts assume that the planner decides (`policy="planner"`). The start of a job whose inputs are not ready is

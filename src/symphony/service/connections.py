@@ -82,8 +82,8 @@ class Connections:
     def trouble(self) -> str:
         """Why connections were refused within the last minute; "" if none was."""
         now = time.monotonic()
-        reasons = [why for why, report in self._reports.items() if now - report.last_s < REPORT_S]
-        return "; ".join(f"connections are refused: {CONNECTION_HINTS[why]}" for why in reasons)
+        reasons = [reason for reason, report in self._reports.items() if now - report.last_s < REPORT_S]
+        return "; ".join(f"connections are refused: {CONNECTION_HINTS[reason]}" for reason in reasons)
 
     # --- accepting
 
@@ -103,11 +103,11 @@ class Connections:
                 continue
             peer = _Peer(new.family, new.type, new.proto, fileno=new.detach())
             peer.address, peer.forget = str(address[0]), self._open.discard
-            why = self._refusal_reason(peer)
-            if not why:
+            reason = self._refusal_reason(peer)
+            if not reason:
                 self._open.add(peer)
                 return peer, address
-            self._refuse(peer, why)
+            self._refuse(peer, reason)
         raise BlockingIOError
 
     def _refusal_reason(self, peer: _Peer) -> str:
@@ -122,12 +122,12 @@ class Connections:
                 return ADDRESS
         return ""
 
-    def _refuse(self, peer: socket.socket, why: str) -> None:
+    def _refuse(self, peer: socket.socket, reason: str) -> None:
         with contextlib.suppress(OSError):  # the client may have disconnected
             peer.setblocking(False)
             peer.send(REFUSAL)
         peer.close()
-        self._count(why)
+        self._count(reason)
 
     def _refuse_without_descriptor(self, accept: Callable[[], tuple[socket.socket, Any]], error: OSError) -> None:
         """Refuse with the spare descriptor: a connection that stays pending would keep the event loop busy."""
@@ -148,17 +148,17 @@ class Connections:
             with contextlib.suppress(OSError):
                 self._spare = os.open(os.devnull, os.O_RDONLY)
 
-    def _count(self, why: str) -> None:
-        self.refused[why] += 1
-        report, now = self._reports[why], time.monotonic()
+    def _count(self, reason: str) -> None:
+        self.refused[reason] += 1
+        report, now = self._reports[reason], time.monotonic()
         report.count += 1
         report.last_s = now
-        self._log_refusals(why, now)
+        self._log_refusals(reason, now)
 
-    def _log_refusals(self, why: str, now: float) -> None:
-        report = self._reports[why]
+    def _log_refusals(self, reason: str, now: float) -> None:
+        report = self._reports[reason]
         if report.count and now - report.logged_s >= REPORT_S:
-            log.error("%d connections were refused: %s", report.count, CONNECTION_HINTS[why])
+            log.error("%d connections were refused: %s", report.count, CONNECTION_HINTS[reason])
             report.count, report.logged_s = 0, now
 
     def _closable(self) -> Connection | None:
@@ -191,8 +191,8 @@ class Connections:
             if self._are_descriptors_short():
                 for _ in range(ACCEPTS):
                     self._close_idle()
-            for why in CONNECTION_HINTS:
-                self._log_refusals(why, now)
+            for reason in CONNECTION_HINTS:
+                self._log_refusals(reason, now)
         except Exception:  # would end the server
             log.exception("connections could not be checked")
 

@@ -214,12 +214,12 @@ class Hold:
         mine = sa.update(tables.journal).where(rows.epoch == self.epoch)
         if connection.execute(mine.where(rows.turn == turn - 1).values(turn=turn)).rowcount:
             return turn - 1
-        found = connection.execute(sa.select(rows.epoch, rows.turn)).first()
-        if found is None or found.epoch != self.epoch:
+        row = connection.execute(sa.select(rows.epoch, rows.turn)).first()
+        if row is None or row.epoch != self.epoch:
             raise taken_over(self.engine.url.render_as_string(hide_password=True))
-        if found.turn < turn:
+        if row.turn < turn:
             connection.execute(mine.values(turn=turn))
-        return int(found.turn)
+        return int(row.turn)
 
     def close(self) -> None:
         """Release the lock explicitly: PostgreSQL would notice the closed connection only later."""

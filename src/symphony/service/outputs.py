@@ -173,9 +173,9 @@ class Outputs:
         except OSError:  # it has no output
             return []
         return [
-            Stream(tasks[name], rank, folder / name, tuple(found))
+            Stream(tasks[name], rank, folder / name, tuple(files))
             for name in present
-            for rank, found in output.files(str(folder / name)).items()
+            for rank, files in output.files(str(folder / name)).items()
         ]
 
     def trim(self, known: Collection[int], ended: Collection[int], newest: int, most: int) -> None:
@@ -197,7 +197,7 @@ class Outputs:
 
 def trim(root: Path, known: Collection[int], ended: Collection[int], newest: int, most: int) -> None:
     """As `Outputs.trim`, in this thread."""
-    found = []
+    tasks = []
     for job in root.iterdir():
         if not job.name.isdecimal():
             continue
@@ -210,9 +210,9 @@ def trim(root: Path, known: Collection[int], ended: Collection[int], newest: int
             except OSError:  # being written: try again next time
                 continue
             changed = max((one.st_mtime for one in files), default=0.0)
-            found.append((changed, sum(one.st_size for one in files), task))
-    total = sum(size for _, size, _ in found)
-    for _, size, path in sorted(found):
+            tasks.append((changed, sum(one.st_size for one in files), task))
+    total = sum(size for _, size, _ in tasks)
+    for _, size, path in sorted(tasks):
         if total <= most:
             break
         if int(path.parent.name) in ended:

@@ -185,18 +185,18 @@ def salvage(url: str, folder: Path) -> Salvaged:
         for path in (new, Path(f"{new}-wal"), Path(f"{new}-shm")):
             path.unlink(missing_ok=True)
         made = engine_of(f"sqlite:///{new}", folder)
-        found = Salvaged(old.with_name(f"{old.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}"))
+        result = Salvaged(old.with_name(f"{old.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}"))
         try:
             with closing(Hold(made)) as hold:
-                _copy(old, new, found)
+                _copy(old, new, result)
                 ledger = _replayed(hold)
-                found.damaged = [str(one) for one in ledger.damaged]
+                result.damaged = [str(one) for one in ledger.damaged]
                 hold.epoch, hold.turn = _position(made)
                 _run(ledger, lambda entry: _set_aside(ledger, entry))
         finally:
             made.dispose()
-        _swap(old, new, found.kept)
-    return found
+        _swap(old, new, result.kept)
+    return result
 
 
 def _position(engine: sa.Engine) -> tuple[int, int]:
@@ -205,28 +205,30 @@ def _position(engine: sa.Engine) -> tuple[int, int]:
         return epoch, turn
 
 
-def _copy(old: Path, new: Path, found: Salvaged) -> None:
+def _copy(old: Path, new: Path, result: Salvaged) -> None:
     with closing(sqlite3.connect(new, isolation_level=None)) as connection:
         try:
             connection.execute("ATTACH ? AS old", (str(old),))
-            there = {name for (name,) in connection.execute("SELECT name FROM old.sqlite_master WHERE type = 'table'")}
+            existing = {
+                name for (name,) in connection.execute("SELECT name FROM old.sqlite_master WHERE type = 'table'")
+            }
         except sqlite3.DatabaseError as error:
             raise ServiceError(
                 f"it is not readable: {error}", where=str(old), hint="restore it from a backup"
             ) from None
         for table in tables.metadata.sorted_tables:
-            if table.name not in there:
+            if table.name not in existing:
                 continue  # written by an old version
-            known = {row[1] for row in connection.execute(f"PRAGMA old.table_info({table.name})")}
-            columns = ", ".join(f'"{column.name}"' for column in table.columns if column.name in known)
+            present = {row[1] for row in connection.execute(f"PRAGMA old.table_info({table.name})")}
+            columns = ", ".join(f'"{column.name}"' for column in table.columns if column.name in present)
             if table.name == "journal":
                 _copy_position(connection)
                 continue
             copied = _Table(connection, table.name, columns)
             copied.copy()
-            found.rows[table.name] = connection.execute(f"SELECT count(*) FROM main.{table.name}").fetchone()[0]
+            result.rows[table.name] = connection.execute(f"SELECT count(*) FROM main.{table.name}").fetchone()[0]
             if copied.unreadable:
-                found.unreadable[table.name] = copied.unreadable
+                result.unreadable[table.name] = copied.unreadable
 
 
 def _copy_position(connection: sqlite3.Connection) -> None:

@@ -208,13 +208,13 @@ class JobRunner:
             with self._database.connect() as connection:
                 return connection.execute(sa.select(rows.body, rows.checksum).where(rows.job == job.id)).first()
 
-        found = self._ledger.retry_until_done(read)
-        if found is None or found.body is None:
+        row = self._ledger.retry_until_done(read)
+        if row is None or row.body is None:
             raise ServiceError("the submitted graph is missing from the database", where=f"job {job.id}", hint=AGAIN)
         try:
-            if found.checksum not in (None, checksum(found.body)):
+            if row.checksum not in (None, checksum(row.body)):
                 raise ValueError("its checksum is wrong")
-            return graphs.submission(Submit.model_validate_json(found.body).graph, job.user, self._blobs)
+            return graphs.submission(Submit.model_validate_json(row.body).graph, job.user, self._blobs)
         except (TypeError, ValueError) as error:
             reason = str(error).splitlines()[0]
             raise ServiceError(f"the submitted graph is damaged: {reason}", where=f"job {job.id}", hint=AGAIN) from None

@@ -208,14 +208,14 @@ class Service:
         self, entry: Transaction, token: Token, sent: Submit, whole: Submission, body: bytes, key: str, named: set[str]
     ) -> tuple[JobView, bool]:
         state, graph, digest = self.state, sent.graph, hashlib.sha256(body).hexdigest()
-        found = state.keys.get((token.user, key)) if key else None
-        if found is not None:
-            if found[1] != digest:
+        previous = state.keys.get((token.user, key)) if key else None
+        if previous is not None:
+            if previous[1] != digest:
                 raise InputError(
-                    f"job {found[0]} was submitted with the same key, but is another job",
+                    f"job {previous[0]} was submitted with the same key, but is another job",
                     hint="use a new idempotency-key",
                 )
-            return self.running.view(state.jobs[found[0]]), False
+            return self.running.view(state.jobs[previous[0]]), False
         if self.draining:
             raise UnavailableError("the service is stopping and accepts no new jobs", hint="try again later")
         user = state.users.get(token.user)
@@ -257,10 +257,10 @@ class Service:
 
     def job(self, token: Token, number: int) -> ServiceJob:
         """A job of this user, or any job for an administrator. Jobs of others look as if they did not exist."""
-        found = self.state.jobs.get(number)
-        if found is None or (found.user != token.user and ADMIN not in token.scopes):
+        job = self.state.jobs.get(number)
+        if job is None or (job.user != token.user and ADMIN not in token.scopes):
             raise UnknownJobError(f"there is no job {number}", hint="symphony jobs lists yours")
-        return found
+        return job
 
     def jobs(self, token: Token, *, everybody: bool, status: str, before: int, most: int) -> list[ServiceJob]:
         """The newest jobs of this user, or of everybody; only those with numbers below `before`, if that is not 0."""
@@ -268,15 +268,15 @@ class Service:
             raise ScopeError("this token may not list the jobs of all users", hint="omit --all")
         user = self.state.users.get(token.user)
         numbers = list(self.state.jobs) if everybody else list(user.jobs) if user is not None else []
-        found: list[ServiceJob] = []
+        page: list[ServiceJob] = []
         for number in reversed(numbers):
             job = self.state.jobs.get(number)
             if job is None or (before and number >= before) or (status and self.running.status(job) != status):
                 continue
-            found.append(job)
-            if len(found) == most:
+            page.append(job)
+            if len(page) == most:
                 break
-        return found
+        return page
 
     # --- blobs
 

@@ -20,9 +20,8 @@ from symphony.service.recorder import wall
 from symphony.service.running import AGAIN, shape_of, steps_of
 from symphony.service.service import Service
 from symphony.service.state import BROKE, FINISHED, RUN_ENDINGS, ServiceJob
-from symphony.training_jobs.forecast import Band
+from symphony.training_jobs.job_forecast import Band, JobForecast, forecast_line
 from symphony.training_jobs.live.checkpoints import safe_folder_name
-from symphony.training_jobs.live.forecasts import TrainingForecast, forecast_line
 from symphony.training_jobs.live.progress import Progress
 
 
@@ -144,7 +143,7 @@ def forecasts(service: Service, *, everybody: bool, user: str, share: float) -> 
     return wire.Forecasts(share=share, forecasts=found)
 
 
-def _expected(service: Service, known: Container[int], share: float = 0.8) -> list[TrainingForecast]:
+def _expected(service: Service, known: Container[int], share: float = 0.8) -> list[JobForecast]:
     """Forecasts of all training jobs; the names of jobs that are not `known` are hidden."""
     return [
         replace(one, loses=tuple(loss if loss.job in known else loss._replace(job=0, task="") for loss in one.loses))
@@ -152,7 +151,7 @@ def _expected(service: Service, known: Container[int], share: float = 0.8) -> li
     ]
 
 
-def _forecast(one: TrainingForecast) -> wire.ForecastView:
+def _forecast(one: JobForecast) -> wire.ForecastView:
     b = one.evidence
     return wire.ForecastView(
         job=one.job,

@@ -14,8 +14,8 @@ from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, 
 
 from symphony.problem import errors, limits
 from symphony.problem.errors import SymphonyError
-from symphony.problem.evidence import SampleEvidence
 from symphony.problem.texts import readable
+from symphony.training_jobs.job_forecast import SampleEvidence
 from symphony.training_jobs.options import MAX_MODEL_SIZE, MAX_STEPS, Training
 
 PROTOCOL = 1  # version; client and service must have the same
@@ -234,7 +234,8 @@ class ForecastView(BaseModel):
     samples: SamplesView
 
     @property
-    def behind(self) -> SampleEvidence:
+    def evidence(self) -> SampleEvidence:
+        """The samples, with the names that `JobForecast` gives them."""
         samples = self.samples
         return SampleEvidence(samples.here, samples.elsewhere, samples.family, samples.newest_s)
 

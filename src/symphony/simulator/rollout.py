@@ -237,16 +237,20 @@ def after_decision(
     return AfterDecision(world, started, start, event)
 
 
-def between_decisions(
-    world: World, s: ScenarioArrays, contention: ContentionModel, action: Action, when: Array, alone: bool = False
-) -> AfterDecision:
-    """A step that begins with an action, if `when`, and ends where the next decision may be due.
-
-    A sequence of such steps equals a sequence of `step`, cut at another point.
-    """
+def act_if_due(world: World, s: ScenarioArrays, action: Action, when: Array, alone: bool = False) -> World:
+    """Carry out an action if `when` and if a decision is due."""
     when &= decision_due(world, s)
     act = partial(instant_effects.act, action=action, when=_mask(alone, when))
-    world, _ = _part(alone, when, act, world, s)
+    return _part(alone, when, act, world, s)[0]
+
+
+def between_decisions(
+    world: World, s: ScenarioArrays, contention: ContentionModel, alone: bool = False
+) -> AfterDecision:
+    """A step without a decision, which ends where the next decision may be due.
+
+    `act_if_due` followed by such steps equals a sequence of `step`, cut at another point.
+    """
     after = after_decision(world, s, contention, alone=alone)
     world, _ = _part(alone, departure_pending(after.world.core), instant_effects.leave, after.world, s)
     return replace(after, world=world)

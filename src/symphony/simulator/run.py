@@ -267,8 +267,8 @@ def _stays(scenario: Scenario, trace: Trace, before: np.ndarray, after: np.ndarr
     log, workload = trace.log, scenario.workload
     decision, started, left = log.decision, log.started, log.left
     parents: list[list[list[int]]] = [[[] for _ in graph.all_gangs] for graph in workload.graphs]
-    for graph, inputs in zip(workload.graphs, parents, strict=True):
-        for source, target, _ in graph.gang_edges:
+    for task_graph, inputs in zip(workload.graphs, parents, strict=True):
+        for source, target, _ in task_graph.gang_edges:
             if source >= 0:
                 inputs[target].append(source)
     ready: dict[tuple[int, int], float] = {}  # when a gang that had left early could be placed again

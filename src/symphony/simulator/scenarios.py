@@ -242,28 +242,28 @@ def calm(scenario: Scenario) -> Scenario:
 
 
 class ScenarioArrays(eqx.Module):
-    """A scenario as arrays: NumPy on the host, JAX in programs. Phases and failures are cyclic lists."""
+    """A scenario, or a batch, as arrays: NumPy on the host, JAX in programs. Phases and failures are cyclic lists."""
 
     topology: TopologyArrays | Any  # None while a batch is being stacked
     workload: WorkloadArrays
-    phases: Int[Numeric, ""]
-    phase_gap: Float[Numeric, " phases"]
-    phase_group: Int[Numeric, " phases"]
-    phase_load: Float[Numeric, "phases resources"]
-    failures: Int[Numeric, ""]
-    failure_gap: Float[Numeric, " failures"]
-    failure_device: Int[Numeric, " failures"]
-    failure_down: Float[Numeric, " failures"]
-    work_noises: Int[Numeric, ""]
-    work_noise: Float[Numeric, " factors"]
-    counter_noise: Float[Numeric, ""]
-    counter_error: Float[Numeric, " errors"]  # in standard deviations
-    counters: Float[Numeric, ""]  # of a machine; 0 = one for each row
-    delay: Int[Numeric, ""]  # windows by which readings are delayed
-    corrected: Bool[Numeric, ""]
-    window: Float[Numeric, ""]  # seconds
-    latency: Float[Numeric, ""]  # seconds
-    offer: Bool[Numeric, ""]
+    phases: Int[Numeric, "*batch"]
+    phase_gap: Float[Numeric, "*batch phases"]
+    phase_group: Int[Numeric, "*batch phases"]
+    phase_load: Float[Numeric, "*batch phases resources"]
+    failures: Int[Numeric, "*batch"]
+    failure_gap: Float[Numeric, "*batch failures"]
+    failure_device: Int[Numeric, "*batch failures"]
+    failure_down: Float[Numeric, "*batch failures"]
+    work_noises: Int[Numeric, "*batch"]
+    work_noise: Float[Numeric, "*batch factors"]
+    counter_noise: Float[Numeric, "*batch"]
+    counter_error: Float[Numeric, "*batch errors"]  # in standard deviations
+    counters: Float[Numeric, "*batch"]  # of a machine; 0 = one for each row
+    delay: Int[Numeric, "*batch"]  # windows by which readings are delayed
+    corrected: Bool[Numeric, "*batch"]
+    window: Float[Numeric, "*batch"]  # seconds
+    latency: Float[Numeric, "*batch"]  # seconds
+    offer: Bool[Numeric, "*batch"]
     job_slots: int = eqx.field(static=True)
     late: int = eqx.field(static=True)  # maximal delay of readings in the batch, in windows
     truth: SpeedArrays | None = None

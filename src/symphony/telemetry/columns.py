@@ -47,7 +47,7 @@ class Columns:
 
     def is_idle(self, readings: Sample | Recording) -> NDArray[np.bool_]:
         """Whether the counted program did not run in a window: no column was enabled. [K] for a recording."""
-        return ~(readings.enabled_s[..., ~self._clocks] > 0).any(axis=-1)
+        return np.asarray(~(readings.enabled_s[..., ~self._clocks] > 0).any(axis=-1))
 
 
 def _nodes(reader: Reader, columns: Sequence[Column]) -> tuple[Column, ...]:

@@ -117,10 +117,12 @@ def net_drawing(
     rejected = {verdict.identity.name for verdict in known if verdict.tested and not verdict.accepted}
     own = {key(metric.name): metric.name for metric in model.catalogue.metrics}
     used_by = {row: [own.get(key(name), name) for name in by] for row, by in (row_sums or {}).items()}
-    told = dict.fromkeys(name for by in used_by.values() for name in by)
-    needed = {name: _needed(model, name) for name in dict.fromkeys([*metrics, *(n for n in told if key(n) in own)])}
-    plain = [name for name in told if name not in needed and who_counts(name) != "hardware"]
-    counted = [name for name in told if name not in needed and name not in plain]
+    row_inputs = dict.fromkeys(name for by in used_by.values() for name in by)
+    needed = {
+        name: _needed(model, name) for name in dict.fromkeys([*metrics, *(n for n in row_inputs if key(n) in own)])
+    }
+    plain = [name for name in row_inputs if name not in needed and who_counts(name) != "hardware"]
+    counted = [name for name in row_inputs if name not in needed and name not in plain]
     everything = dict.fromkeys([*events, *counted, *(event for some in needed.values() for event in some)])
     claims = model.claims(tuple(everything))
     net = bayes_net.build(everything, [claim for claim in claims if claim.name not in rejected])

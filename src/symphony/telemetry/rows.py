@@ -46,15 +46,15 @@ def utilisations(topology: Topology, machine: str, beliefs: Mapping[str, Posteri
     return _found(
         topology,
         machine,
-        lambda says: {place: x for place, belief in beliefs.items() if (x := _used(says, belief)) is not None},
+        lambda metric: {place: x for place, belief in beliefs.items() if (x := _used(metric, belief)) is not None},
     )
 
 
 def exact(topology: Topology, machine: str, rates: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     """The same for one window whose events were counted all the time: from rates by place and event."""
 
-    def used(says: RowMetric) -> dict[str, Estimate]:
-        sums = {place: says.unit * sum(of.get(name, np.nan) for name in says.sum) for place, of in rates.items()}
+    def used(metric: RowMetric) -> dict[str, Estimate]:
+        sums = {place: metric.unit * sum(of.get(name, np.nan) for name in metric.sum) for place, of in rates.items()}
         known = {place: np.full(1, x) for place, x in sums.items() if not np.isnan(x)}
         return {place: Estimate("", "", x, np.zeros(1), x, x) for place, x in known.items()}
 
@@ -66,12 +66,12 @@ def _found(
 ) -> dict[str, Estimate]:
     rows = rows_of(topology, machine)
     found: dict[str, Estimate] = {}
-    for says in _table():
-        for meant, parts in _meant(topology, rows, says, known_of(says)):
-            fresh = [row for row in meant if row.name not in found]
+    for metric in _table():
+        for measured, parts in _measured(topology, rows, metric, known_of(metric)):
+            fresh = [row for row in measured if row.name not in found]
             if fresh and parts:
                 used = _sum(parts)
-                whole = 1.0 if says.share else sum(row.capacity for row in meant)
+                whole = 1.0 if metric.share else sum(row.capacity for row in measured)
                 found |= {row.name: _scaled(row.name, used, whole) for row in fresh}
     return found
 
@@ -80,12 +80,12 @@ def metrics_by_row(topology: Topology, machine: str, catalogue: Catalogue) -> di
     """The metrics or events whose sum is a row's use, by row, as far as the catalogue, kernel and GPUs have them."""
     found: dict[str, tuple[str, ...]] = {}
     rows, metrics = rows_of(topology, machine), catalogue.definitions()
-    for says in _table():
-        if all(kind(name) in ("kernel", "gpu") or key(name) in metrics or catalogue.find(name) for name in says.sum):
-            crossed = {hop.resource for device in _devices(topology, rows, says) for hop in device.route}
+    for metric in _table():
+        if all(kind(name) in ("kernel", "gpu") or key(name) in metrics or catalogue.find(name) for name in metric.sum):
+            crossed = {hop.resource for device in _devices(topology, rows, metric) for hop in device.route}
             for row in rows:
-                if row.kind == says.kind and row.name in crossed:
-                    found.setdefault(row.name, says.sum)
+                if row.kind == metric.kind and row.name in crossed:
+                    found.setdefault(row.name, metric.sum)
     return found
 
 
@@ -98,41 +98,41 @@ def rows_of(topology: Topology, machine: str) -> list[Resource]:
     return rows
 
 
-def _devices(topology: Topology, rows: list[Resource], says: RowMetric) -> list[Device]:
+def _devices(topology: Topology, rows: list[Resource], metric: RowMetric) -> list[Device]:
     """Devices whose work uses the rows, of the type that the metric measures."""
     types = {one.name: one.type for one in topology.kinds}
     here = {row.name for row in rows}
     return [
         device
         for device in topology.devices
-        if (not says.type or types[device.kind] == says.type) and any(hop.resource in here for hop in device.route)
+        if (not metric.type or types[device.kind] == metric.type) and any(hop.resource in here for hop in device.route)
     ]
 
 
-def _meant(
-    topology: Topology, rows: list[Resource], says: RowMetric, known: Mapping[str, Estimate]
+def _measured(
+    topology: Topology, rows: list[Resource], metric: RowMetric, known: Mapping[str, Estimate]
 ) -> Iterator[tuple[list[Resource], list[Estimate]]]:
     """Rows that share a measurement, and the estimates of the places that measure them."""
-    devices = _devices(topology, rows, says)
-    if says.where:
+    devices = _devices(topology, rows, metric)
+    if metric.where:
         for number, device in enumerate(devices):
             own = {hop.resource for hop in device.route}
-            said = [known[place] for place in (f"{says.where}{number}",) if place in known]
-            yield [row for row in rows if row.kind == says.kind and row.name in own], said
+            estimates = [known[place] for place in (f"{metric.where}{number}",) if place in known]
+            yield [row for row in rows if row.kind == metric.kind and row.name in own], estimates
         return
     sockets = list(dict.fromkeys(device.socket for device in devices))
     of: dict[str, set[int]] = {}  # row → sockets that use it
     for device in devices:
         for hop in device.route:
             of.setdefault(hop.resource, set()).add(sockets.index(device.socket))
-    crossed = [row for row in rows if row.kind == says.kind and row.name in of]
+    crossed = [row for row in rows if row.kind == metric.kind and row.name in of]
     numbers = {place: int(found[1]) for place in known if (found := _SOCKET.match(place))}
     if not numbers or len(numbers) < len(known) or max(numbers.values()) >= len(sockets):
         yield crossed, list(known.values())
         return
     for number in range(len(sockets)):
-        said = [known[place] for place, socket in numbers.items() if socket == number]
-        yield [row for row in crossed if of[row.name] == {number}], said
+        estimates = [known[place] for place, socket in numbers.items() if socket == number]
+        yield [row for row in crossed if of[row.name] == {number}], estimates
     yield [row for row in crossed if len(of[row.name]) > 1], list(known.values())
 
 
@@ -145,10 +145,10 @@ def _sum(parts: list[Estimate]) -> Estimate:
     return Estimate("", "", mean, std, np.maximum(mean - 1.96 * std, 0), mean + 1.96 * std)
 
 
-def _used(says: RowMetric, belief: Posterior) -> Estimate | None:
+def _used(metric: RowMetric, belief: Posterior) -> Estimate | None:
     """Use per second in the unit of the capacity; None if the belief has no estimate."""
     parts: list[Estimate] = []
-    for name in says.sum:
+    for name in metric.sum:
         try:
             part = belief[name]
         except InputError:
@@ -157,7 +157,7 @@ def _used(says: RowMetric, belief: Posterior) -> Estimate | None:
             return None
         counted = belief.is_event(name)
         per_second = 1 / belief.duration_s if counted else np.ones(len(belief))
-        per_second = per_second * says.unit
+        per_second = per_second * metric.unit
         parts.append(replace(part, mean=part.mean * per_second, std=part.std * per_second))
     return _sum(parts)
 

@@ -2,9 +2,10 @@
 
 options           what a user says about a job          training_run     what a run does: steps, checkpoints
 ground_truth ──► measured_jobs ──► measured_spec        true speeds, and workloads drawn from them
-speed_samples ──► performance_model ──► beliefs ◄── belief_learner, initial_beliefs, job_features
-beliefs ──► round_planning, planner (assignment | placer, exploration) ──► who runs where in the next round
-beliefs ──► queue_rollout ──► forecast                  speed, start and end of each job, with bands
+speed_samples ──► beliefs ◄── performance_model         posterior of speeds ◄── belief_learner: after every round
+job_features ──► measured_jobs, live                    first estimates of speeds, from which beliefs start
+beliefs ──► round_planning, planner                     assignment of the next round, by
+            partial_plan ──► assignment | placer, exploration
+beliefs ──► queue_rollout ──► forecast ──► job_forecast speed, start and finish of each job, with bands
 closed_loop, run_forecasts                              all of it in the simulator; `live/`: in real runs
-placer_training                                         training of the learned placer
 """

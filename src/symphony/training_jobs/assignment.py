@@ -1,39 +1,45 @@
-"""The plan that is worth most, exactly: an integer program over who has GPUs of which kind, alone or beside whom.
+"""The plan of highest value, by an integer program: which job gets GPUs of which kind, alone or sharing.
 
-Greedy plans let jobs of one GPU take what a gang of four would need, and never take it back. Here all are weighed
-against all. GPUs of a kind are alike in the program, so that it stays small; afterwards `assign_gpus` says which GPU is
-whose: who runs on one of that kind stays, and gangs of several are put on one machine where that displaces fewest.
+A greedy plan gives single GPUs away that a gang of four would need, and never takes them back; the program weighs all
+jobs against each other. GPUs of one kind are interchangeable in it, so that it stays small. `assign_gpus` then chooses
+the GPUs: jobs that already run on that kind stay, and a gang goes to one machine, where it displaces the fewest jobs.
 
-Two who together keep no more than one GPU's work are never put on it: whichever is worth more had better be alone.
+Two jobs that together keep no more than the work of one GPU never share it: one of them alone is worth more.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
 from typing import NamedTuple
 
 import numpy as np
 
 from symphony.training_jobs.partial_plan import PartialPlan
-from symphony.training_jobs.quiet_highs import without_stray_lines
 
-MAX_PARTNERS = 12  # of a job on a kind of GPU, the best: more change next to nothing
-MAX_SEARCH_NODES = (
-    200  # of the search, at most: a number of nodes and not of seconds, so that equal questions have equal answers
-)
-RELATIVE_GAP = 1e-3  # relative, at which a plan is good enough
+MAX_PARTNERS = 12  # the best of a job on a kind of GPU; more change next to nothing
+MAX_SEARCH_NODES = 200  # not seconds, so that the result does not depend on the machine's speed
+RELATIVE_GAP = 1e-3  # at which the search stops
+STDOUT = 1
+STRAY_PREFIX = b"HighsMipSolverData::"
+_one_at_a_time = Lock()
 
 
 class AssignmentChoices(NamedTuple):
-    """C ways in which one row, or two that share, may have GPUs of a kind."""
+    """C ways to give GPUs of a kind to one row, or to two that share."""
 
-    rows: np.ndarray  # i[C, 2], -1 = nobody
+    rows: np.ndarray  # i[C, 2], -1 = none
     kind: np.ndarray  # i[C]
     width: np.ndarray  # i[C]: GPUs
     worth: np.ndarray  # f[C]
 
 
 def assign(board: PartialPlan, rows: np.ndarray) -> dict[int, tuple[int, ...]]:
-    """Devices for those of these rows that get any, of what is empty on the board."""
+    """Empty devices for rows; rows that get none are missing from the result."""
     empty = board.empty()
     kinds = board.p.rate.shape[1]
     gpus = np.bincount(board.kind[empty], minlength=kinds)
@@ -42,7 +48,7 @@ def assign(board: PartialPlan, rows: np.ndarray) -> dict[int, tuple[int, ...]]:
 
 
 def choices(board: PartialPlan, rows: np.ndarray, gpus: np.ndarray, for_two: np.ndarray) -> AssignmentChoices:
-    """All that rows may be given; `gpus` [Y] are empty, and two may share one of the kinds `for_two` [Y]."""
+    """All choices for rows. `gpus` [Y]: empty GPUs; `for_two` [Y]: kinds that two rows may share."""
     p = board.p
     home = board.home[rows]
     settled = np.where(home >= 0, board.kind[home], -1)[:, None] == np.arange(len(gpus))  # [R, Y]
@@ -59,7 +65,7 @@ def choices(board: PartialPlan, rows: np.ndarray, gpus: np.ndarray, for_two: np.
         fits = ~board.alone[rows] & able[:, k]
         pair = fits[:, None] & fits & (kept > 0) & (kept.T > 0) & (kept + kept.T > 1)
         each = kept * stays[:, k, None]
-        # Of two who are each on a GPU of that kind, one has to come over.
+        # If both already run, on different GPUs of that kind, one of them has to move.
         apart = settled[:, k, None] & settled[:, k] & (home[:, None] != home)
         moving = board.lost[rows] * value[:, k]
         worth = np.where(pair, each + each.T - apart * np.minimum(moving[:, None], moving), -np.inf)
@@ -73,36 +79,36 @@ def choices(board: PartialPlan, rows: np.ndarray, gpus: np.ndarray, for_two: np.
 
 
 def best(c: AssignmentChoices, gpus: np.ndarray) -> AssignmentChoices:
-    """Those that are worth most together: each row at most once, no more GPUs than there are."""
+    """The choices of highest total value: each row at most once, no more GPUs than there are."""
     from scipy.optimize import Bounds, LinearConstraint, milp  # takes a third of a second to import
     from scipy.sparse import coo_array
 
     if not len(c.kind):
         return c
-    names, number = np.unique(c.rows, return_inverse=True)
-    number = number.reshape(c.rows.shape)
+    names, index = np.unique(c.rows, return_inverse=True)
+    index = index.reshape(c.rows.shape)
     column = np.arange(len(c.kind))
     two = c.rows[:, 1] >= 0
-    line = np.concatenate([number[:, 0], number[two, 1], len(names) + c.kind])
+    line = np.concatenate([index[:, 0], index[two, 1], len(names) + c.kind])
     entry = np.concatenate([np.ones(len(column) + int(two.sum())), c.width])
     matrix = coo_array(
         (entry, (line, np.concatenate([column, column[two], column]))), (len(names) + len(gpus), len(column))
     )
     limits = LinearConstraint(matrix.tocsr(), -np.inf, np.concatenate([np.ones(len(names)), gpus]))
     with without_stray_lines():
-        found = milp(
+        solution = milp(
             -c.worth / c.worth.max(),
             integrality=np.ones(len(column)),
             bounds=Bounds(0, 1),
             constraints=limits,
             options={"mip_rel_gap": RELATIVE_GAP, "node_limit": MAX_SEARCH_NODES, "presolve": False},
         )
-    chosen = found.x > 0.5 if found.x is not None else np.zeros(len(column), bool)
+    chosen = solution.x > 0.5 if solution.x is not None else np.zeros(len(column), bool)
     return AssignmentChoices(*(part[chosen] for part in c))
 
 
 def assign_gpus(board: PartialPlan, c: AssignmentChoices, empty: np.ndarray) -> dict[int, tuple[int, ...]]:
-    """Which GPU is whose. `empty`: devices that may be given."""
+    """The GPUs of each row, chosen from the devices `empty`."""
     free = np.zeros(len(board.kind), bool)
     free[empty] = True
     at: dict[int, tuple[int, ...]] = {}
@@ -112,7 +118,7 @@ def assign_gpus(board: PartialPlan, c: AssignmentChoices, empty: np.ndarray) -> 
         at.update({int(row): devices for row in c.rows[index] if row >= 0})
 
     def at_home(index: int) -> tuple[int, ...]:
-        """Where one of those who are meant is already."""
+        """The devices of the right kind that one of the rows already holds."""
         for row in c.rows[index]:
             here = board.seats.where(int(row)) if row >= 0 and board.home[row] >= 0 else ()
             if here and free[list(here)].all() and board.kind[here[0]] == c.kind[index]:
@@ -135,14 +141,45 @@ def assign_gpus(board: PartialPlan, c: AssignmentChoices, empty: np.ndarray) -> 
 
 
 def nearby_devices(board: PartialPlan, able: np.ndarray, count: int, claimed: np.ndarray) -> tuple[int, ...]:
-    """So many of the devices that are able: on one machine if they can be, where fewest are `claimed` by others."""
+    """`count` of the devices `able`: on one machine if possible, where the fewest are `claimed` by other rows."""
     machine = board.p.machine[able]
     order = np.lexsort((able, claimed[able], machine))
     able, machine = able[order], machine[order]
-    place = np.arange(len(able)) - np.searchsorted(machine, machine)  # of a device among those of its machine
+    place = np.arange(len(able)) - np.searchsorted(machine, machine)  # rank of a device on its machine
     displaced = np.bincount(machine, claimed[able] & (place < count))[machine]
     room = np.bincount(machine)[machine]
-    # One machine before several; then whom it displaces; then the machine with just enough, or with the most.
+    # One machine before several; then the fewest displaced rows; then the machine with just enough, or with the most.
     fits = room >= count
     ranked = np.lexsort((place, machine, np.where(fits, room, -room), displaced, ~fits))
     return tuple(int(device) for device in able[ranked[:count]])
+
+
+@contextmanager
+def without_stray_lines() -> Iterator[None]:
+    """Keep the debug lines of the HiGHS solver off stdout; its options do not silence them.
+
+    Output goes to a temporary file meanwhile; all other lines are copied to stdout afterwards. One solver at a time,
+    because a process has one stdout. Does nothing without a stdout, or where there is no POSIX.
+    """
+    with _one_at_a_time:
+        try:
+            original = os.dup(STDOUT) if os.name == "posix" else -1
+        except OSError:
+            original = -1
+        if original < 0:
+            yield
+            return
+        library = ctypes.CDLL(None)  # to flush the buffer of C's stdout
+        with tempfile.TemporaryFile() as file:
+            library.fflush(None)
+            os.dup2(file.fileno(), STDOUT)
+            try:
+                yield
+            finally:
+                library.fflush(None)
+                os.dup2(original, STDOUT)
+                os.close(original)
+                file.seek(0)
+                others = b"".join(line for line in file if not line.startswith(STRAY_PREFIX))
+                while others:
+                    others = others[os.write(STDOUT, others) :]

@@ -1,10 +1,7 @@
-"""The closed loop: collect what jobs report, learn from it, place, round after round, as it would be in service.
+"""The closed loop in the simulator: jobs report speeds, the posterior is updated, the policy plans; round after round.
 
-A run goes from window to window in the compiled simulator; in between, here: speeds of those who ran through the last
-round in one place beside the same neighbours are reported, beliefs are conditioned on them, and what policies are told
-changes. Any policy can be run so, given the same reports: the heuristics as well.
-
-Policies that learn on these beliefs are trained in `placer_training.py`, on the ensemble's members.
+The compiled simulator runs from window to window. In between, jobs that ran through the last round in one place beside
+the same neighbours report their progress, and the policy's beliefs are updated. Any policy can run in this loop.
 """
 
 from __future__ import annotations
@@ -34,20 +31,20 @@ from symphony.training_jobs.speed_samples import SpeedReport
 
 @dataclass
 class ClosedLoopRun:
-    """A run, and what was learned in it."""
+    """A run and the state of the learner at its end."""
 
     run: RunRecord
     log: list[LogEntry]
     samples: int
-    aside: Counter[str]
+    rejected: Counter[str]  # reports, by reason
     beliefs: Beliefs
-    errors: list[tuple[float, float]] = field(default_factory=list)  # time, root mean square of a round's errors
+    errors: list[tuple[float, float]] = field(default_factory=list)  # time, RMS error of the round
 
 
 def round_reports(
     before: JobSnapshot, after: JobSnapshot, topology: Topology, lane_device: np.ndarray
 ) -> list[SpeedReport]:
-    """Of those who ran through the round in one place, beside the same neighbours and out of set-up."""
+    """Reports of jobs that ran through the round on the same devices beside the same neighbours, without set-up."""
     kinds = {kind.name: index for index, kind in enumerate(topology.kinds)}
     began, ended = float(before.now_s), float(after.now_s)
     holds, was = np.asarray(after.holds), np.asarray(before.holds)
@@ -90,33 +87,33 @@ def run(
     spoil: Callable[[SpeedReport], list[SpeedReport]] | None = None,
     watch: Callable[[JobSnapshot, Beliefs], bool] | None = None,
 ) -> ClosedLoopRun:
-    """Run a scenario with a hidden truth from end to end.
+    """Run a scenario with hidden true speeds from start to end.
 
-    `learns` False: what is told at first stays. `noise`: of a round's report, beside what jobs differ by. `spoil` makes
-    other reports of each, for tests of what bad ones do. `watch` is shown what is known at the end of each window, and
-    the beliefs that stand then; where it answers False, the run ends there.
+    `learns` False: the initial beliefs stay. `noise`: deviation of the log of a report. `spoil` replaces each report,
+    for tests of bad ones. `watch` is called at the end of each window with the observable state and the beliefs; the
+    run ends when it returns False.
     """
     if scenario.truth is None or scenario.believed is None:
-        raise InputError("the scenario has no truth apart from what is told", hint="draw it with measured_jobs.drawn")
+        raise InputError("the scenario has no true speeds apart from the believed ones", hint="use measured_jobs.drawn")
     arrays = jax.device_put(scenario_arrays(scenario))
     beliefs = Beliefs(described, seed=scenario.seed, half_life_s=half_life_s)
     loop = _Loop(scenario, arrays, beliefs, noise, spoil)
     key = jax.random.fold_in(jax.random.key(scenario.seed), 1)
-    told = loop.padded(beliefs.start()) if learns else arrays.believed
+    believed = loop.padded(beliefs.start()) if learns else arrays.believed
     carry = windowed_run.start(arrays, policy, key)
-    s, carry = windowed_run.with_beliefs(arrays, carry, policy, told)
+    s, carry = windowed_run.with_beliefs(arrays, carry, policy, believed)
     logs = []
     seen = windowed_run.snapshot(s, carry)
     while not bool(seen.over):
-        window, there = jnp.asarray(int(seen.windows) + 1, jnp.int32), False
-        while not there:
-            carry, log, reached = windowed_run.run_to_window(s, carry, policy, Bottleneck(), window)
+        window, reached = jnp.asarray(int(seen.windows) + 1, jnp.int32), False
+        while not reached:
+            carry, log, at_window = windowed_run.run_to_window(s, carry, policy, Bottleneck(), window)
             logs.append(jax.tree.map(np.asarray, log))
-            there = bool(reached)
+            reached = bool(at_window)
         before, seen = seen, jax.tree.map(np.asarray, windowed_run.snapshot(s, carry))
         if learns and not bool(seen.over):
-            told = loop.learn(before, seen, told)
-            s, carry = windowed_run.with_beliefs(s, carry, policy, told)
+            believed = loop.learn(before, seen, believed)
+            s, carry = windowed_run.with_beliefs(s, carry, policy, believed)
         if watch is not None and not watch(seen, beliefs):
             break
     done = windowed_run.run_record(scenario, carry, logs, name or policy.name)
@@ -125,7 +122,7 @@ def run(
 
 
 class _Loop:
-    """What goes on between two windows."""
+    """What happens between two windows."""
 
     def __init__(
         self,
@@ -140,22 +137,22 @@ class _Loop:
         self.shape = np.asarray(arrays.truth.beside).shape if arrays.truth is not None else ()
         self.rng = np.random.default_rng([scenario.seed, 5])
 
-    def padded(self, told: BeliefArrays) -> BeliefArrays:
-        """The same, of the size that the scenario's arrays have."""
+    def padded(self, believed: BeliefArrays) -> BeliefArrays:
+        """Padded to the size of the scenario's arrays, on the device."""
         n, _, y = self.shape
 
         def grown(x: np.ndarray, *shape: int) -> jax.Array:
             return jax.device_put(np.pad(x, [(0, to - size) for to, size in zip(shape, x.shape, strict=True)]))
 
-        mean = told.mean
+        mean = believed.mean
         return BeliefArrays(
             type(mean)(grown(mean.unit_s, n, y, 2), grown(mean.beside, n, n, y), jnp.asarray(mean.crowding)),
-            grown(told.unit_std, n, y, 2),
-            grown(told.beside_std, n, n, y),
+            grown(believed.unit_std, n, y, 2),
+            grown(believed.beside_std, n, n, y),
         )
 
-    def learn(self, before: JobSnapshot, after: JobSnapshot, told: BeliefArrays) -> BeliefArrays:
-        """Take the reports of a round, refit if it is time, and say what is believed now."""
+    def learn(self, before: JobSnapshot, after: JobSnapshot, believed: BeliefArrays) -> BeliefArrays:
+        """Learn from the reports of a round; returns the new beliefs."""
         placed = {int(after.job[g]) for g in np.asarray(after.holds) if g >= 0}
         made = [
             report._replace(units=report.units * float(np.exp(self.rng.normal(0, self.noise))))
@@ -163,16 +160,16 @@ class _Loop:
         ]
         made = [bad for report in made for bad in self.spoil(report)] if self.spoil else made
         present = np.unique(np.asarray(after.kernel)[np.asarray(after.job) >= 0])
-        small = self._cut(told)
-        new = self.learner.learn(made, now_s=float(after.now_s), placed=placed, kernels=present, told=small)
-        return told if new is small else self.padded(new)
+        small = self._cut(believed)
+        new = self.learner.learn(made, now_s=float(after.now_s), placed=placed, kernels=present, before=small)
+        return believed if new is small else self.padded(new)
 
-    def _cut(self, told: BeliefArrays) -> BeliefArrays:
+    def _cut(self, believed: BeliefArrays) -> BeliefArrays:
         """Without padding, on the host."""
         n, y = self.learner.beliefs.described.unit_s.shape[:2]
-        mean = told.mean
+        mean = believed.mean
         return BeliefArrays(
             type(mean)(np.asarray(mean.unit_s)[:n, :y], np.asarray(mean.beside)[:n, :n, :y], mean.crowding),
-            np.asarray(told.unit_std)[:n, :y],
-            np.asarray(told.beside_std)[:n, :n, :y],
+            np.asarray(believed.unit_std)[:n, :y],
+            np.asarray(believed.beside_std)[:n, :n, :y],
         )

@@ -1,23 +1,22 @@
-"""How fast training jobs really are, alone and beside one another: from measured tables, and nothing else.
+"""True speeds of training jobs, alone and sharing a GPU, from measured tables.
 
-Gavel's tables hold what was measured of 83 jobs (a model with a batch size, on one to eight GPUs): rates alone, packed
-into a machine and spread over several, and rates of pairs on one GPU. Pollux's, Shockwave's and Muri's
-clusters have one kind of GPU and no pairs, so that they add nothing to these questions; `benchmarks/contention` uses
-Pollux's placements to judge the rule for exchange.
+Gavel's tables hold measurements of 83 jobs (a model and batch size on one to eight GPUs): rates alone, packed on one
+machine or spread over several, and rates of pairs on one GPU. The clusters of Pollux, Shockwave and Muri have one kind
+of GPU and no pairs, so they add nothing here; `benchmarks/contention` uses Pollux's placements to judge the rule for
+exchange.
 
-What the tables do not say, and what is made of it:
+What the tables do not contain:
 
-- *Pairs that were not published* (a fifth is held out) are composed of what each of the two does to others and suffers
-  from others on that GPU: a log-additive fit, its error in the median 10 to 20%. They are counted
-  (`MeasuredSpeeds.composed`).
-- *Pairs that do not fit together* must not share. If they do all the same, each goes at a twentieth of its speed.
-- *Jobs of several GPUs* were never measured sharing one: their footprint is the whole memory, so that nothing can.
-- *Three and more on a GPU*: what each neighbour costs is added up (docs/concepts/simulation.md).
-- *Recommendation* was measured twice with results up to twelve times apart. It is in the tables, because Gavel's own
-  simulations use it, and in no drawn workload.
+- *Unpublished pairs* (a fifth is held out) are composed from what each job causes and suffers on that GPU: a
+  log-additive fit with a median error of 10 to 20%. `MeasuredSpeeds.composed` lists them.
+- *Pairs that do not fit in memory* must not share. If they do, each runs at a twentieth of its speed.
+- *Jobs of several GPUs* were never measured sharing. They are given the whole memory, so that nothing can share.
+- *Three or more on a GPU*: the costs of the neighbours are added (docs/concepts/simulation.md).
+- *Recommendation* was measured twice, with results up to twelve times apart. It is in the tables, because Gavel's
+  simulations use it, but in no drawn workload.
 
-`scenario_speeds` makes a truth of the tables that nobody can know by heart: every scenario has its own errors of rates
-and pairs, its own sensitivities, and its own cost of crowding.
+`scenario_speeds` perturbs the tables for each scenario (rates, pairs, sensitivities, cost of crowding), so that no
+policy can know them by heart.
 """
 
 from __future__ import annotations
@@ -36,38 +35,36 @@ from symphony.problem.speeds import Speeds
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Kernel, Profile
 
-REPEAT_LOG_STD = 0.06  # two measurements of one rate differ by this much; the spread of the logarithm
-SENSITIVITY_LOG_STD = 0.15  # spread of what a job suffers, and of what it does, from scenario to scenario
-MAX_CROWDING = 0.3  # the most that every neighbour after the first may cost
-THRASHING_SPEED = 0.05  # speed of those who do not fit together
+REPEAT_LOG_STD = 0.06  # deviation of the log of repeated measurements of one rate
+SENSITIVITY_LOG_STD = 0.15  # deviation, between scenarios, of the log of what a job suffers and causes
+MAX_CROWDING = 0.3  # largest cost of every neighbour after the first
+THRASHING_SPEED = 0.05  # relative speed of jobs that do not fit together
 DOUBTFUL_MODELS = frozenset({"Recommendation"})
-PAIR_FIT_RIDGE = 1.0  # of the fit that composes pairs, in measurements
+PAIR_FIT_RIDGE = 1.0  # regularisation of the fit that composes pairs, in measurements
 
 Pair = tuple[JobShape, JobShape, str]
 
 
 @dataclass(frozen=True)
 class MeasuredSpeeds:
-    """What was measured. GPUs are device kinds."""
+    """Measured speeds. GPUs are device kinds."""
 
     rates: Mapping[tuple[JobShape, str], tuple[float, float]]  # steps per second: packed, spread
-    kept: Mapping[Pair, float]  # of its speed beside the other; both orders of every pair of one-GPU jobs that fits
-    unfit: frozenset[Pair]  # they do not fit together
-    composed: frozenset[Pair]  # not measured: composed of others
+    kept: Mapping[Pair, float]  # share of the speed beside the other; both orders of every pair that fits
+    unfit: frozenset[Pair]  # do not fit together
+    composed: frozenset[Pair]  # not measured but composed
 
     @property
     def shapes(self) -> tuple[JobShape, ...]:
-        """Every job that was measured."""
         return tuple(dict.fromkeys(shape for shape, _ in self.rates))
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """The kinds of GPU."""
         return tuple(dict.fromkeys(gpu for _, gpu in self.rates))
 
 
 def measured(folder: Path) -> MeasuredSpeeds:
-    """Gavel's tables, from the folder that holds them."""
+    """Gavel's tables in a folder."""
     rates = readers.read(folder / "isolated_throughput.csv", "gavel-rates").tables["rates"]
     pairs = readers.read(folder / "colocated_pairs.csv", "gavel-pairs").tables["pairs"]
     packed, spread = (rates_of(rates, placement) for placement in PLACEMENTS)
@@ -88,14 +85,14 @@ def measured(folder: Path) -> MeasuredSpeeds:
             share = row[f"steps_per_s_{side}"] / row[f"isolated_{side}"]
             kept[one, other, row["gpu"]] = float(np.clip(share, THRASHING_SPEED, 1.0))
     if not both or not kept:
-        raise DataError("it holds no rates or no pairs", where=str(folder), hint="name the folder of Gavel's tables")
+        raise DataError("there are no rates or no pairs", where=str(folder), hint="name the folder of Gavel's tables")
     known = MeasuredSpeeds(both, kept, frozenset(unfit), frozenset())
     filled = with_composed_pairs(known)
     return replace(known, kept=kept | filled, composed=frozenset(filled))
 
 
 def with_composed_pairs(table: MeasuredSpeeds) -> dict[Pair, float]:
-    """The pairs that are missing: log kept = what all keep + what one suffers + what the other does, GPU by GPU."""
+    """The missing pairs, by a fit for each GPU: log kept = mean + what one suffers + what the other causes."""
     found: dict[Pair, float] = {}
     for gpu in table.gpus:
         jobs = [shape for shape in table.shapes if shape.gpus == 1 and (shape, gpu) in table.rates]
@@ -118,7 +115,7 @@ def with_composed_pairs(table: MeasuredSpeeds) -> dict[Pair, float]:
 
 
 def as_measured(table: MeasuredSpeeds, shapes: Iterable[JobShape]) -> Speeds:
-    """The truth of the tables, as they are."""
+    """True speeds that equal the tables."""
     wanted = set(shapes)
     unit_s = {
         (str(shape), gpu): (1 / packed, 1 / spread)
@@ -131,7 +128,7 @@ def as_measured(table: MeasuredSpeeds, shapes: Iterable[JobShape]) -> Speeds:
 
 
 def scenario_speeds(truth: Speeds, seed: int, *, strength: float = 1.0) -> Speeds:
-    """The truth of one scenario. `strength`: of all that is drawn; 0 = the tables as they are."""
+    """True speeds of one scenario. `strength` scales all perturbations; 0 = `truth` unchanged."""
     rng = np.random.default_rng([seed, 3])
     names = sorted({kernel for kernel, _ in truth.unit_s})
     suffers, does = (
@@ -147,7 +144,7 @@ def scenario_speeds(truth: Speeds, seed: int, *, strength: float = 1.0) -> Speed
         unit_s[place] = (packed * slower, spread * slower * (repeat() if spread != packed else 1.0))
     beside = {}
     for (one, other, kind), kept in truth.beside.items():
-        # A power keeps shares between 0 and 1: who loses nothing loses nothing in any scenario.
+        # A power keeps shares between 0 and 1; a job that loses nothing loses nothing in any scenario.
         power = np.exp(suffers[one] + does[other]) * repeat()
         beside[one, other, kind] = (
             float(np.clip(kept**power, THRASHING_SPEED, 1.0)) if kept > THRASHING_SPEED else THRASHING_SPEED
@@ -156,15 +153,16 @@ def scenario_speeds(truth: Speeds, seed: int, *, strength: float = 1.0) -> Speed
 
 
 def believed_speeds(speeds: Speeds, never: Iterable[Pair]) -> Speeds:
-    """What policies are told: these speeds, and that these pairs must not share."""
-    forbidden = {(str(a), str(b), gpu): 0.0 for a, b, gpu in never}
-    return replace(speeds, beside=dict(speeds.beside) | {pair: 0.0 for pair in forbidden if pair in speeds.beside})
+    """Speeds as policies believe them: the same, except that the pairs `never` must not share."""
+    forbidden = {(str(a), str(b), gpu) for a, b, gpu in never}
+    return replace(speeds, beside=dict(speeds.beside) | {pair: 0.0 for pair in forbidden & speeds.beside.keys()})
 
 
 def kernel_of(shape: JobShape, topology: Topology, seconds: Mapping[str, float]) -> Kernel:
-    """A job as a kernel: `seconds` of a step by device kind are what its profile says, which may be a guess.
+    """A job as a kernel, with the `seconds` of a step on each device kind as its profile.
 
-    It demands nothing of any row: what sharing costs is the truth's to say. Gangs of several fill their GPUs.
+    It puts no load on any row, because the true speeds contain the cost of sharing. Gangs of several workers take the
+    whole memory of their GPUs.
     """
     memory = {kind.name: kind.memory for kind in topology.kinds}
     part = 1.0 if shape.gpus > 1 else 1 / 16

@@ -1,8 +1,8 @@
-"""What is known of a training job before it has run: numbers that a model's description gives, and a first guess.
+"""Numeric features of a training job and of a GPU, and a first estimate of the time of a step.
 
-A learner is shown these numbers and never a name, so that it has something to say of models that it has not seen. The
-guess is a roofline with a floor: operations over what a GPU reaches, not less than launching its kernels or feeding it
-takes. It is off by a factor of two as often as not; what it is for is to be corrected.
+A learner sees these numbers and never a name, so that it can predict models that it has not seen. The estimate is a
+roofline with a floor: operations over the GPU's attained throughput, at least the time to launch the kernels or to feed
+the GPU. It is often off by a factor of two, and is there to be corrected by samples.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from symphony.lowering.readers.job_lists import JobShape
 
 
 class ModelDescription(NamedTuple):
-    """What a model's description says of it."""
+    """Size and cost of a model."""
 
     parameters: float
-    operations: float  # floating-point operations of a sample, forth and back
-    launches: float  # kernels launched in a step, whatever the batch
-    host_s: float  # seconds of a host's core for a sample: decoding, environments
-    usual_batch: int  # where a list names none
+    operations: float  # floating-point operations per sample, forward and backward
+    launches: float  # kernels launched per step, for any batch
+    host_s: float  # seconds of a host core per sample: decoding, environments
+    usual_batch: int  # if a list gives none
 
 
 # From the models' papers and Gavel's scripts; operations and launches are rounded, host times chosen.
@@ -33,12 +33,12 @@ MODELS: Mapping[str, ModelDescription] = {
     "LM": ModelDescription(13.6e6, 1.5e9, 500, 1e-6, 40),  # Wikitext-2, 35 words a sample
     "Recommendation": ModelDescription(2.4e6, 15e6, 60, 5e-5, 2048),  # ML-20M, an autoencoder
     "CycleGAN": ModelDescription(28e6, 6e11, 1500, 5e-3, 1),
-    "A3C": ModelDescription(0.6e6, 2e8, 400, 2.5e-2, 4),  # Pong; the environment is the host's
+    "A3C": ModelDescription(0.6e6, 2e8, 400, 2.5e-2, 4),  # Pong; the environment runs on the host
 }
 
 
 class JobNumbers(NamedTuple):
-    """A job in numbers, whatever it is called."""
+    """A job without its name."""
 
     model: ModelDescription
     batch: int
@@ -46,12 +46,12 @@ class JobNumbers(NamedTuple):
 
 
 class Gpu(NamedTuple):
-    """What a GPU's data sheet says of it."""
+    """Data sheet of a GPU."""
 
     operations: float  # floating-point operations per second, single precision
     bandwidth: float  # bytes per second of its memory
-    launch_s: float  # of a kernel, by a host of its time
-    filled: float  # how busy it is kept at least by a process: before Volta, processes take turns
+    launch_s: float  # to launch a kernel, on a host of its time
+    filled: float  # least utilisation by one process; before Volta, processes are time-sliced
 
 
 GPUS: Mapping[str, Gpu] = {
@@ -64,19 +64,17 @@ GPUS: Mapping[str, Gpu] = {
     "l4": Gpu(30.3e12, 300e9, 0.9e-5, 0.5),
     "h100": Gpu(67e12, 3350e9, 0.8e-5, 0.5),
     "h200": Gpu(67e12, 4800e9, 0.8e-5, 0.5),
-    "gpu": Gpu(10e12, 500e9, 1.4e-5, 0.5),  # one that is not known …
-    "cpu": Gpu(5e10, 1e10, 1e-6, 1.0),  # … and a core, or whatever else
+    "gpu": Gpu(10e12, 500e9, 1.4e-5, 0.5),  # an unknown GPU …
+    "cpu": Gpu(5e10, 1e10, 1e-6, 1.0),  # … and a CPU core, or any other device
 }
-REACHED_SHARE_OF_PEAK = 0.3  # of the operations on the data sheet
-ALL_REDUCE_BYTES_PER_S = (
-    10e9,
-    1.25e9,
-)  # bytes per second that an all-reduce reaches within a machine, and between machines
+REACHED_SHARE_OF_PEAK = 0.3  # attained share of the data sheet's operations per second
+ALL_REDUCE_BYTES_PER_S = (10e9, 1.25e9)  # attained by an all-reduce within a machine, and between machines
+EXPECTED_CROWDING = 0.15  # cost of every neighbour after the first; not measured
 JOB_FEATURES, GPU_FEATURES = 6, 3
 
 
 def numbers(job: JobShape | JobNumbers) -> JobNumbers:
-    """A job in numbers."""
+    """The numbers of a job, by the name of its model."""
     if isinstance(job, JobNumbers):
         return job
     model = MODELS[job.model]
@@ -84,7 +82,7 @@ def numbers(job: JobShape | JobNumbers) -> JobNumbers:
 
 
 def job_features(job: JobShape | JobNumbers) -> np.ndarray:
-    """Logarithms of a job's numbers, about 0 and of about unit size [JOB_FEATURES]."""
+    """Logarithms of a job's numbers, roughly standardised [JOB_FEATURES]."""
     model, batch, gpus = numbers(job)
     step = model.operations * batch
     raw = [
@@ -105,26 +103,27 @@ def gpu_features(gpu: str) -> np.ndarray:
 
 
 def estimate_step_s(job: JobShape | JobNumbers, gpu: str, *, spread: bool = False) -> float:
-    """Seconds for each step of a gang, the analytic prior. Gavel counts the steps of all workers together."""
+    """Estimated seconds per step. As in Gavel, steps of all workers are counted together."""
     n = numbers(job)
-    compute, floor = _parts(n, gpu)
-    step = compute + max(floor, n.model.host_s * n.batch * GPUS[gpu].launch_s / GPUS["v100"].launch_s)
+    compute, launch = _parts(n, gpu)
+    step = compute + max(launch, n.model.host_s * n.batch * GPUS[gpu].launch_s / GPUS["v100"].launch_s)
     exchange = 8 * n.model.parameters * (n.gpus - 1) / n.gpus  # bytes: both ways, single precision
     return (step + exchange / ALL_REDUCE_BYTES_PER_S[spread]) / n.gpus
 
 
 def estimate_kept_speed(job: JobShape | JobNumbers, other: JobShape | JobNumbers, gpu: str) -> float:
-    """What a job keeps of its speed beside another on one GPU: they share the time that either keeps it busy."""
+    """Estimated share of its speed that a job keeps beside another on one GPU, which they share by utilisation."""
     return 1 / max(1.0, busy(job, gpu) + busy(other, gpu))
 
 
 def busy(job: JobShape | JobNumbers, gpu: str) -> float:
-    """Share of the time for which a job keeps a GPU busy."""
+    """Estimated utilisation of a GPU by a job."""
     n = numbers(job)
     compute, _ = _parts(n, gpu)
     return max(GPUS[gpu].filled, compute / estimate_step_s(n, gpu))
 
 
 def _parts(n: JobNumbers, gpu: str) -> tuple[float, float]:
+    """Seconds of a step that are spent computing, and launching kernels."""
     g = GPUS[gpu]
     return n.model.operations * n.batch / (REACHED_SHARE_OF_PEAK * g.operations), n.model.launches * g.launch_s

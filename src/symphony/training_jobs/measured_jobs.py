@@ -1,7 +1,7 @@
-"""Workloads of training jobs whose speeds were measured: listed or drawn, with the truth and what is told of it.
+"""Workloads of training jobs with measured speeds, listed or drawn: true speeds, and what policies believe at first.
 
-Of a *list*, all that was measured is told: its speeds are those that its authors' scheduler had. *Drawn* jobs have a
-hidden truth of their own, and what is told at first is a guess from their descriptions (`training_features`).
+For a *list*, policies know all measured speeds, as its authors' scheduler did. *Drawn* jobs have hidden true speeds;
+policies start from estimates by the jobs' descriptions (`job_features.py`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from symphony.problem.errors import InfeasibleError, WorkloadError
 from symphony.problem.speeds import Speeds
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Job, Kernel, TaskGraph, Workload
+from symphony.training_jobs.beliefs import JobDescriptions
 from symphony.training_jobs.ground_truth import (
     DOUBTFUL_MODELS,
     MeasuredSpeeds,
@@ -26,18 +27,22 @@ from symphony.training_jobs.ground_truth import (
     kernel_of,
     scenario_speeds,
 )
-from symphony.training_jobs.job_features import estimate_kept_speed, estimate_step_s
+from symphony.training_jobs.job_features import (
+    EXPECTED_CROWDING,
+    estimate_kept_speed,
+    estimate_step_s,
+    gpu_features,
+    job_features,
+)
 
-# Philly's jobs: the logarithm's spread is 2, cut so that a run ends. The shares of widths are those of `training`.
+# In Philly's trace the log of the length has a deviation of 2; here it is cut so that a run ends.
 LENGTH_LOG_SPREAD, MIN_LENGTH_FACTOR, MAX_LENGTH_FACTOR = 1.4, 0.05, 30.0
-WIDTHS = {1: 0.75, 2: 0.10, 4: 0.15}
-CHECKPOINT_COST = CheckpointCost(
-    checkpoint_s=20.0, restore_s=40.0
-)  # chosen; Gavel's paper has 2% of a round of six minutes
+WIDTHS = {1: 0.75, 2: 0.10, 4: 0.15}  # as in the family `training`
+CHECKPOINT_COST = CheckpointCost(checkpoint_s=20.0, restore_s=40.0)  # chosen; Gavel's paper: 2% of a six-minute round
 
 
 class MeasuredJobs(NamedTuple):
-    """Jobs, the shapes of their kernels, how fast those really are, and what policies are told of that at first."""
+    """A workload, its true speeds, and the speeds that policies believe at first."""
 
     workload: Workload
     shapes: tuple[JobShape, ...]  # of the workload's kernels, in order
@@ -46,18 +51,18 @@ class MeasuredJobs(NamedTuple):
 
 
 def sharable(topology: Topology, slots: int = 2) -> Topology:
-    """The same cluster, where so many jobs may share a device."""
+    """The same cluster with so many slots on each device."""
     return replace(topology, kinds=tuple(replace(kind, slots=slots) for kind in topology.kinds))
 
 
 def listed(
     reading: FileContents, table: MeasuredSpeeds, topology: Topology, jobs: Sequence[Job] | None = None
 ) -> MeasuredJobs:
-    """A job list with its measured speeds, all of them told; pairs that were not measured must not share."""
+    """A job list with its measured speeds, all known to policies; pairs that were not measured must not share."""
     by_name = {str(shape): shape for shape in table.shapes}
     missing = [kernel.name for kernel in reading.kernels if kernel.name not in by_name]
     if missing:
-        raise WorkloadError(f"{missing[0]} was not measured", where=reading.source, hint="leave its jobs out")
+        raise WorkloadError(f"no speeds were measured for {missing[0]}", where=reading.source, hint="remove its jobs")
     shapes = tuple(by_name[kernel.name] for kernel in reading.kernels)
     truth = as_measured(table, shapes)
     kernels = tuple(kernel_of(shape, topology, _seconds(shape, truth, topology)) for shape in shapes)
@@ -76,21 +81,21 @@ def drawn(
     models: Sequence[Iterable[str]] = (),
     widths: bool = True,
 ) -> MeasuredJobs:
-    """Jobs of measured shapes with a truth of their own.
+    """Jobs of measured shapes, with true speeds drawn for this seed.
 
-    `load`: of what the cluster sustains if every job is alone on the GPU that it gets; `hours`: median time of a job on
-    the GPU that suits it best. `models`: those to draw from, in as many equal stretches of the list as there are
-    entries, so that what comes may change on the way; all that are not doubtful if there is none.
+    `load`: relative to what the cluster sustains without sharing; `hours`: median time of a job on its best GPU.
+    `models`: each entry names the models of one of equally long parts of the list, so that the mix may shift; by
+    default, all models but the doubtful ones. `widths`: False = jobs of one GPU only.
     """
     present = {kind for kind, count in topology.kind_counts.items() if count}
     known = {shape.model for shape in table.shapes} - DOUBTFUL_MODELS
     stretches = [sorted(set(some)) for some in models] or [sorted(known)]
     for name in {name for some in stretches for name in some} - {shape.model for shape in table.shapes}:
-        raise WorkloadError(f"no {name!r} was measured", where="models", hint=f"use {', '.join(sorted(known))}")
+        raise WorkloadError(f"no speeds of {name!r}", where="models", hint=f"use {', '.join(sorted(known))}")
     rng = np.random.default_rng([seed, 4])
     able = [shape for shape in table.shapes if any((shape, gpu) in table.rates for gpu in present)]
     picked = [_pick(rng, able, stretches[n * len(stretches) // jobs], topology, widths) for n in range(jobs)]
-    # Every job that might have been drawn is a kernel, so that all seeds are of one size and share a program.
+    # All shapes that may be drawn become kernels, so that all seeds have one size and share a compiled program.
     every = {name for some in stretches for name in some}
     shapes = tuple(s for s in able if s.model in every and (s.gpus in WIDTHS if widths else s.gpus == 1))
     truth = scenario_speeds(as_measured(table, shapes), seed)
@@ -113,25 +118,45 @@ def drawn(
     best = [min(_seconds(shape, truth, topology).values()) for shape in picked]
     graphs: list[TaskGraph] = []
     index: dict[tuple[str, float], int] = {}
+    graph_of: list[int] = []
     for shape, seconds, unit in zip(picked, lengths, best, strict=True):
         units = float(max(1, round(seconds / unit)))
         if (str(shape), units) not in index:
             index[str(shape), units] = len(graphs)
             graphs.append(gang_graph(str(shape), shape.gpus, units, CHECKPOINT_COST, unit="steps"))
+        graph_of.append(index[str(shape), units])
     rate = load * _capacity(picked, truth, topology) / float(np.mean(lengths * [shape.gpus for shape in picked]))
     arrivals = np.cumsum(rng.exponential(1 / rate, jobs))
-    listed_jobs = tuple(
-        Job(index[str(shape), float(max(1, round(seconds / unit)))], float(at))
-        for shape, seconds, unit, at in zip(picked, lengths, best, arrivals, strict=True)
-    )
+    listed_jobs = tuple(Job(graph, float(at)) for graph, at in zip(graph_of, arrivals, strict=True))
     workload = Workload(f"measured:{seed}", tuple(kernels), tuple(graphs), listed_jobs)
     return MeasuredJobs(workload, shapes, truth, believed_speeds(Speeds(guesses, beside), table.unfit))
+
+
+def describe_jobs(jobs: MeasuredJobs, topology: Topology) -> JobDescriptions:
+    """Features and initial estimates of a workload's kernels on the device kinds of a cluster."""
+    kinds = [kind.name for kind in topology.kinds]
+    index = jobs.workload.kernel_index
+    models = sorted({shape.model for shape in jobs.shapes})
+    count = len(jobs.shapes)
+    unit_s, kept = np.zeros((count, len(kinds), 2)), np.ones((count, count, len(kinds)))
+    for (kernel, kind), seconds in jobs.believed.unit_s.items():
+        unit_s[index[kernel], kinds.index(kind)] = seconds
+    for (kernel, other, kind), share in jobs.believed.beside.items():
+        kept[index[kernel], index[other], kinds.index(kind)] = share
+    return JobDescriptions(
+        features=np.stack([job_features(shape) for shape in jobs.shapes]),
+        kinds=np.stack([gpu_features(kind) for kind in kinds]),
+        family=np.asarray([models.index(shape.model) for shape in jobs.shapes]),
+        unit_s=unit_s,
+        kept=kept,
+        crowding=EXPECTED_CROWDING,
+    )
 
 
 def _pick(
     rng: np.random.Generator, able: Sequence[JobShape], models: Sequence[str], t: Topology, wide: bool
 ) -> JobShape:
-    """A model, then a width, then a batch size."""
+    """Draw a model, then a width, then a batch size."""
     model = models[int(rng.integers(len(models)))]
     most = max(t.kind_counts.values())
     offered = sorted({s.gpus for s in able if s.model == model and s.gpus in WIDTHS and s.gpus <= most})
@@ -145,13 +170,13 @@ def _pick(
 
 
 def _seconds(shape: JobShape, truth: Speeds, topology: Topology) -> dict[str, float]:
-    """Seconds of a step on each kind of GPU that is there and that it fits."""
+    """True seconds per step on each kind of GPU that is present and can run it."""
     kinds = [kind for kind, count in topology.kind_counts.items() if count]
     return {kind: truth.unit_s[str(shape), kind][0] for kind in kinds if (str(shape), kind) in truth.unit_s}
 
 
 def _capacity(picked: Sequence[JobShape], truth: Speeds, topology: Topology) -> float:
-    """GPUs of the cluster, each counted as what a job keeps there of its speed on the kind that suits it best."""
+    """GPUs of the cluster, each counted as the mean speed of jobs there relative to their best kind."""
     total = 0.0
     for kind, count in topology.kind_counts.items():
         kept = []

@@ -1,7 +1,7 @@
-"""Workloads of measured training jobs by name: `measured:48?load=2`, or a list of Gavel's, `jobs.csv?jobs=60`.
+"""Workloads of measured training jobs by name: `measured:48?load=2`, or one of Gavel's job lists, `jobs.csv?jobs=60`.
 
-They are apart from the families (`family.py`): what is true of their speeds and what is told of it are two things, so
-that they need a run that knows both (`training_jobs/closed_loop.py`); and Gavel's tables do not come with the package.
+They are not families (`family.py`): they need a run that knows both true and believed speeds (`closed_loop.py`), and
+Gavel's tables, which do not come with the package.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from symphony.training_jobs.measured_jobs import MeasuredJobs, drawn, listed
 MEASURED_NAME = "measured"
 DRAWN_OPTIONS = {
     "jobs": Option(48, "jobs that arrive", 1, 1000),
-    "load": Option(2.0, "arrival rate over the rate that the cluster sustains if nobody shares", 0.01, 100),
-    "hours": Option(1.0, "median time of a job on the GPU that suits it best", 0.001, 1000),
+    "load": Option(2.0, "arrival rate over the rate that the cluster sustains without sharing", 0.01, 100),
+    "hours": Option(1.0, "median time of a job on its best GPU", 0.001, 1000),
 }
-LIST_OPTIONS = {"jobs": Option(60, "jobs of the list, the first", 1, 1000)}
+LIST_OPTIONS = {"jobs": Option(60, "number of jobs, from the start of the list", 1, 1000)}
 DATA_VARIABLE, GAVEL_FOLDER = "SYMPHONY_DATA", "gavel"
 
 
 def tables(folder: Path | None = None) -> MeasuredSpeeds:
-    """Gavel's, from a folder, or from that of the shared data."""
+    """Gavel's tables in a folder; by default $SYMPHONY_DATA/gavel."""
     root = os.environ.get(DATA_VARIABLE, "")
-    found = folder or (Path(root) / GAVEL_FOLDER if root else None)
-    if found is None or not (found / "isolated_throughput.csv").is_file():
-        where = f"{found} does not hold them" if found else "it is not said where they are"
-        hint = f"name their folder (--tables), or set {DATA_VARIABLE} to the folder that holds {GAVEL_FOLDER}"
-        raise DataError(f"measured jobs need Gavel's tables, and {where}", hint=hint)
-    return measured(found)
+    path = folder or (Path(root) / GAVEL_FOLDER if root else None)
+    if path is None or not (path / "isolated_throughput.csv").is_file():
+        problem = f"{path} does not contain them" if path else "no folder is given"
+        hint = f"give their folder with --tables, or set {DATA_VARIABLE} to the folder that contains {GAVEL_FOLDER}"
+        raise DataError(f"measured jobs need Gavel's tables, and {problem}", hint=hint)
+    return measured(path)
 
 
 def workload(spec: str, topology: Topology, seed: int, folder: Path | None = None) -> MeasuredJobs:
-    """The jobs that a spec says, with the truth of their speeds and what is told of it. `folder`: of Gavel's tables."""
+    """The jobs of a spec, with true and believed speeds. `folder`: of Gavel's tables."""
     head, _, query = spec.partition("?")
     name, colon, size = head.partition(":")
     drawing = name == MEASURED_NAME
@@ -48,16 +48,15 @@ def workload(spec: str, topology: Topology, seed: int, folder: Path | None = Non
         raise WorkloadError(
             f"{head!r} is neither {MEASURED_NAME!r} nor a file",
             where=f"workload {spec!r}",
-            hint=f"write {MEASURED_NAME}:48?load=2, or the path of a list of Gavel's jobs",
+            hint=f"write {MEASURED_NAME}:48?load=2, or the path of one of Gavel's job lists",
         )
-    given = dict(part.partition("=")[::2] for part in query.split("&")) if query else {}
+    settings = dict(part.partition("=")[::2] for part in query.split("&")) if query else {}
     if drawing and colon:
-        given["jobs"] = size
-    values = _values(given, DRAWN_OPTIONS if drawing else LIST_OPTIONS, spec)
+        settings["jobs"] = size
+    values = _values(settings, DRAWN_OPTIONS if drawing else LIST_OPTIONS, spec)
     for kind in (kind.name for kind in topology.kinds if kind.name not in GPUS):
-        raise InfeasibleError(
-            f"nothing is known of {kind!r}", where=f"topology {topology.name!r}", hint=f"use gpu24: {', '.join(GPUS)}"
-        )
+        where, hint = f"topology {topology.name!r}", f"use gpu24, or another topology of {', '.join(GPUS)}"
+        raise InfeasibleError(f"no data on the device kind {kind!r}", where=where, hint=hint)
     table = tables(folder)
     if drawing:
         jobs, load, hours = int(values["jobs"]), float(values["load"]), float(values["hours"])
@@ -69,12 +68,12 @@ def workload(spec: str, topology: Topology, seed: int, folder: Path | None = Non
     return made._replace(workload=replace(made.workload, jobs=jobs_from_0))
 
 
-def _values(given: dict[str, str], options: dict[str, Option], spec: str) -> dict[str, Value]:
+def _values(settings: dict[str, str], options: dict[str, Option], spec: str) -> dict[str, Value]:
     values: dict[str, Value] = {key: option.default for key, option in options.items()}
-    for key, text in given.items():
+    for key, text in settings.items():
         if key not in options:
             hint = f"the options are {', '.join(options)}"
-            raise WorkloadError(f"it has no option {key!r}", where=f"workload {spec!r}", hint=hint)
+            raise WorkloadError(f"there is no option {key!r}", where=f"workload {spec!r}", hint=hint)
         value = options[key].read(text)
         if value is None:
             hint = f"write {key}={options[key].default}, or another value: {options[key].allowed}"

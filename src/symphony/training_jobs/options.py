@@ -1,7 +1,7 @@
-"""Training jobs: what is known of one before it runs.
+"""What a user says about a training job before it runs.
 
-A training job is a kernel that goes in steps, is stopped and goes on from what it saved last. Its steps are alike, so
-that its speed can be measured while it runs; jobs of one kind are alike, so that what one has shown counts for others.
+A training job is a kernel that repeats a step, can be stopped, and resumes from its last checkpoint. Its steps are
+alike, so that its speed can be measured while it runs; jobs of one kind are alike, so that they share samples.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from dataclasses import dataclass
 from symphony.problem import limits, units
 from symphony.problem.errors import WorkloadError
 
-MAX_STEPS = 10**12  # at most
-MAX_MODEL_SIZE = 1e18  # parameters and operations, at most: times that are guessed from them have to be numbers
+MAX_STEPS = 10**12
+MAX_MODEL_SIZE = 1e18  # parameters, operations: estimates of times have to stay finite
 
 
 @dataclass(frozen=True)
 class Training:
-    """What a training job says of itself. Numbers that are 0 are not known."""
+    """Description of a training job. 0 = unknown."""
 
-    steps: int  # of the whole gang, in all
-    kind: str = ""  # jobs of one kind are equally fast where they run alike; "" = as the kernel is called
-    servers: int = 0  # of the workers, the last ones: parameter servers. 0: workers exchange gradients themselves
-    batch: int = 0  # samples that a worker takes in a step
+    steps: int  # of the whole gang, in total
+    kind: str = ""  # jobs of one kind have equal speeds in equal placements; "" = the kernel's name
+    servers: int = 0  # the last workers are parameter servers; 0 = workers exchange gradients themselves
+    batch: int = 0  # samples per worker and step
     parameters: float = 0.0
-    operations: float = 0.0  # floating-point, of a sample, forth and back
-    checkpoint_s: float = 0.0  # what saving takes …
-    restore_s: float = 0.0  # … and reading it back
-    every_s: float = 600.0  # between two checkpoints that nobody asked for
+    operations: float = 0.0  # floating-point, per sample, forward and backward
+    checkpoint_s: float = 0.0  # to write a checkpoint …
+    restore_s: float = 0.0  # … and to read it back
+    every_s: float = 600.0  # between checkpoints that the scheduler did not request
 
     def __post_init__(self) -> None:
         if not units.is_whole(self.steps, 1, MAX_STEPS):

@@ -1,15 +1,15 @@
-"""A model of speeds that knows where it is unsure: an ensemble of small networks on top of an analytic guess.
+"""A speed model with calibrated uncertainty: an ensemble of small networks that correct an analytic estimate.
 
-A member says how many times longer a unit takes than was guessed, as a mean and a deviation of the logarithm. Members
-differ in three ways: each has a second network that is never trained (a *random prior*), which is added to its answer
-and which only data can argue it out of; each weighs the samples by draws of its own (the bootstrap); each starts
-elsewhere. Where there are samples they agree; elsewhere they do not, and that is the doubt. Old samples count less.
+A member predicts the log of the time of a unit over its estimate, as a mean and a deviation. Members differ in three
+ways: each adds an untrained *random prior* network (Osband et al., 2018), weighs the samples by its own bootstrap
+draws, and has its own initial weights. They agree where there are samples and disagree elsewhere. Old samples have less
+weight.
 
-Doubt is *calibrated*. Four more ensembles are fitted in the same compiled program, each without a quarter of the job
-families. What they say of those shows how far members can be trusted on a family that they have not seen (`trust`), how
-far families are apart beyond that (`family`), and how much deviations must be stretched so that 90% intervals hold 90%.
+The uncertainty is *calibrated*. Four more ensembles are fitted in the same compiled program, each without a quarter of
+the job families. Their predictions for the families left out determine how far the members' mean holds for a new family
+(`trust`), the deviation between families (`family`), and the factor that makes 90% intervals hold 90%.
 
-Inputs are numbers (`features`), never names. All samples are padded to one size, so that fitting compiles once.
+Inputs are numbers (`job_features.py`), never names. Samples are padded to one size, so that fitting compiles once.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ CROSS_VALIDATION_FOLDS = 4
 HIDDEN_WIDTH = 32
 FIT_STEPS = 250
 FIT_LEARNING_RATE = 1e-2
-WEIGHT_DECAY = 1e-3  # of weights, for each step, times the rate
-PRIOR_NETWORK_SCALE = 0.3  # scale of the random priors
+WEIGHT_DECAY = 1e-3  # per step, times the learning rate
+PRIOR_NETWORK_SCALE = 0.3
 MIN_STD, MAX_STD = 0.03, 2.0
-MAX_FIT_SAMPLES = 512  # samples that a fit looks at
+MAX_FIT_SAMPLES = 512  # the newest
 TARGET_COVERAGE, MAX_COVERAGE = 0.9, 0.95
-MAX_FAMILIES = 64  # that are told apart
-Z_90 = 1.645  # deviations either way that hold 90% of a normal
-CALIBRATION_BOUNDS = (0.5, 4.0)  # bounds on the stretch
-MIN_FIT_SAMPLES = 24  # samples, below which guesses stand as they are
-UNSEEN_STD = 0.6  # deviation of a guess of whose kind nothing has been seen: what those of Gavel's jobs are off by
+MAX_FAMILIES = 64  # distinguished; family numbers are taken modulo this
+Z_90 = 1.645  # a normal variable is within so many deviations with 90%
+CALIBRATION_BOUNDS = (0.5, 4.0)  # of the factor on deviations
+MIN_FIT_SAMPLES = 24  # with fewer, the analytic estimates are used unchanged
+UNSEEN_STD = 0.6  # deviation of the log of an estimate without samples: the error on Gavel's jobs
 
 
 class FitData(eqx.Module):
-    """Samples to fit to, padded. `weight` 0 = none."""
+    """Padded samples; padding has weight 0."""
 
     x: Array  # f[S, F]
-    y: Array  # f[S]: log of seconds, observed over guessed
+    y: Array  # f[S]: log(observed / estimated seconds)
     weight: Array  # f[S]
-    family: Array  # i32[S]: which samples are left out together
+    family: Array  # i32[S]: left out together in cross-validation
 
 
 class Ensemble(eqx.Module):
-    """The members, stacked."""
+    """K stacked members and their calibration."""
 
     learned: eqx.nn.MLP  # [K, …]
-    frozen: eqx.nn.MLP  # [K, …]
-    seen: Array  # f[2, F]: least and largest inputs so far; beyond them members would say anything
-    trust: Array  # f[]: share of what members say that holds for families they have not seen
-    family: Array  # f[]: deviation by which families differ from one another beyond what members doubt
-    calibration: Array  # f[]: of all deviations
+    frozen: eqx.nn.MLP  # [K, …]: random priors
+    seen: Array  # f[2, F]: range of the inputs so far, to which inputs are clipped
+    trust: Array  # f[]: factor on the mean for families without samples
+    family: Array  # f[]: deviation between families beyond that of the members
+    calibration: Array  # f[]: factor on all deviations
 
     def members(self, x: Array) -> tuple[Array, Array]:
-        """Mean and deviation that each member gives for inputs [n, F]: [K, n] each."""
+        """Mean and deviation of each member for inputs [n, F]: [K, n] each."""
         return _members(self.learned, self.frozen, jnp.clip(x, *self.seen))
 
     def predict(self, x: Array) -> tuple[Array, Array]:
@@ -71,7 +71,7 @@ class Ensemble(eqx.Module):
 
 
 def untrained(key: Array, features: int, members: int = ENSEMBLE_MEMBERS) -> Ensemble:
-    """Members that have seen nothing."""
+    """Members before any sample."""
     learned, frozen = (_networks(k, features, members) for k in jax.random.split(key))
     anything = jnp.outer(jnp.asarray([-jnp.inf, jnp.inf]), jnp.ones(features))
     return Ensemble(learned, frozen, anything, jnp.zeros(()), jnp.asarray(UNSEEN_STD), jnp.ones(()))
@@ -85,7 +85,7 @@ def fit_data(
     half_life_s: float,
     capacity: int = MAX_FIT_SAMPLES,
 ) -> FitData:
-    """The newest samples, padded to `capacity`; those a half-life old count half."""
+    """The newest samples, padded to `capacity`; weights halve with every half-life of age."""
     newest = np.argsort(age_s, kind="stable")[:capacity]
     count = len(newest)
     padded_x, rest = np.zeros((capacity, x.shape[1])), np.zeros((3, capacity))
@@ -94,17 +94,12 @@ def fit_data(
     return FitData(jnp.asarray(padded_x), jnp.asarray(rest[0]), jnp.asarray(rest[1]), jnp.asarray(rest[2], jnp.int32))
 
 
-def fit(key: Array, ensemble: Ensemble, samples: FitData) -> Ensemble:
-    """Fit all members anew, and calibrate. One program for all sizes of data."""
-    return _fit(key, ensemble, samples)
-
-
 def _networks(key: Array, features: int, members: int) -> eqx.nn.MLP:
     make = partial(eqx.nn.MLP, features, 2, HIDDEN_WIDTH, 2, jax.nn.tanh)
     return eqx.filter_vmap(lambda k: make(key=k))(jax.random.split(key, members))
 
 
-def _answer(learned: eqx.nn.MLP, frozen: eqx.nn.MLP, x: Array) -> tuple[Array, Array]:
+def _member_output(learned: eqx.nn.MLP, frozen: eqx.nn.MLP, x: Array) -> tuple[Array, Array]:
     mean, spread = learned(x)
     mean = mean + PRIOR_NETWORK_SCALE * jax.lax.stop_gradient(frozen(x)[0])
     return mean, MIN_STD + (MAX_STD - MIN_STD) * jax.nn.sigmoid(spread - 2)
@@ -113,7 +108,7 @@ def _answer(learned: eqx.nn.MLP, frozen: eqx.nn.MLP, x: Array) -> tuple[Array, A
 @eqx.filter_jit
 def _members(learned: eqx.nn.MLP, frozen: eqx.nn.MLP, x: Array) -> tuple[Array, Array]:
     def one(a: eqx.nn.MLP, b: eqx.nn.MLP) -> tuple[Array, Array]:
-        return jax.vmap(lambda row: _answer(a, b, row))(x)
+        return jax.vmap(lambda row: _member_output(a, b, row))(x)
 
     return eqx.filter_vmap(one)(learned, frozen)
 
@@ -132,11 +127,10 @@ def _predict(ensemble: Ensemble, x: Array) -> tuple[Array, Array]:
 
 
 @eqx.filter_jit
-def _fit(key: Array, ensemble: Ensemble, samples: FitData) -> Ensemble:
+def fit(key: Array, ensemble: Ensemble, samples: FitData) -> Ensemble:
+    """Fit all members from new initial weights, and calibrate. One compiled program for all numbers of samples."""
     k = jax.tree.leaves(eqx.filter(ensemble.learned, eqx.is_array))[0].shape[0]
-    groups = jnp.arange(
-        CROSS_VALIDATION_FOLDS + 1
-    )  # fold 0 leaves out nothing, fold f the families of number f - 1 modulo FOLDS
+    groups = jnp.arange(CROSS_VALIDATION_FOLDS + 1)  # 0 leaves nothing out, f the families f - 1 modulo the folds
     fold = samples.family % CROSS_VALIDATION_FOLDS + 1
     starts, draws = jax.random.split(key)
 
@@ -152,13 +146,13 @@ def _fit(key: Array, ensemble: Ensemble, samples: FitData) -> Ensemble:
     def fold_of(number: int) -> eqx.nn.MLP:
         return jax.tree.map(lambda leaf: leaf[number] if eqx.is_array(leaf) else leaf, all_folds)
 
-    # What each sample is said to be by those who have not seen its family.
+    # Predictions for each sample by the ensemble that was fitted without its family.
     mean, variance = jnp.zeros_like(samples.y), jnp.ones_like(samples.y)
     for group in range(1, CROSS_VALIDATION_FOLDS + 1):
         others = replace(ensemble, learned=fold_of(group), seen=_range(samples, fold != group))
         unseen = _mixture_moments(others, samples.x)
         mean, variance = (jnp.where(fold == group, new, old) for new, old in zip(unseen, (mean, variance), strict=True))
-    # Families count alike, however many samples each has: what is to be foretold is a family.
+    # All families have equal weight, because the question is how well a new family is predicted.
     every = jax.ops.segment_sum(samples.weight, samples.family % MAX_FAMILIES, MAX_FAMILIES)
     w, y = samples.weight / jnp.maximum(every, 1e-6)[samples.family % MAX_FAMILIES], samples.y
     families = (every > 0).sum()
@@ -167,28 +161,28 @@ def _fit(key: Array, ensemble: Ensemble, samples: FitData) -> Ensemble:
     beyond = (w * ((y - trust * mean) ** 2 - trust**2 * variance)).sum() / jnp.maximum(w.sum(), 1e-6)
     family = jnp.where(enough, jnp.sqrt(jnp.clip(beyond, 0.01, 1.0)), UNSEEN_STD)
     off = jnp.abs(y - trust * mean) / jnp.sqrt(trust**2 * variance + family**2)
-    # One family more is to be covered than there are: so much more of these must be.
+    # Finite-sample correction: the interval has to cover one more family than there are.
     share = jnp.minimum(TARGET_COVERAGE * (families + 1) / jnp.maximum(families, 1), MAX_COVERAGE)
     stretch = jnp.where(enough, jnp.clip(_quantile(off, w, share) / Z_90, *CALIBRATION_BOUNDS), 1.0)
     return Ensemble(fold_of(0), ensemble.frozen, _range(samples, fold >= 0), trust, family, stretch)
 
 
 def _range(samples: FitData, among: Array) -> Array:
-    """Least and largest inputs of some samples [2, F]."""
+    """Smallest and largest inputs of some samples [2, F]."""
     real = ((samples.weight > 0) & among)[:, None]
     low, high = jnp.where(real, samples.x, jnp.inf).min(axis=0), jnp.where(real, samples.x, -jnp.inf).max(axis=0)
     return jnp.where(real.any(), jnp.stack([low, high]), 0.0)
 
 
 def _fit_member(network: eqx.nn.MLP, frozen: eqx.nn.MLP, samples: FitData, weight: Array) -> eqx.nn.MLP:
-    """Adam on the likelihood of the samples."""
+    """Maximise the likelihood of the samples with AdamW."""
     arrays, rest = eqx.partition(network, eqx.is_array)
     slower = optax.cosine_decay_schedule(FIT_LEARNING_RATE, FIT_STEPS)
     descent = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(slower, weight_decay=WEIGHT_DECAY))
     total = jnp.maximum(weight.sum(), 1e-6)
 
     def loss(arrays: Any) -> Array:
-        mean, std = jax.vmap(lambda row: _answer(eqx.combine(arrays, rest), frozen, row))(samples.x)
+        mean, std = jax.vmap(lambda row: _member_output(eqx.combine(arrays, rest), frozen, row))(samples.x)
         return (weight * (0.5 * ((samples.y - mean) / std) ** 2 + jnp.log(std))).sum() / total
 
     def step(carry: tuple[Any, Any], _: None) -> tuple[tuple[Any, Any], None]:
@@ -201,7 +195,7 @@ def _fit_member(network: eqx.nn.MLP, frozen: eqx.nn.MLP, samples: FitData, weigh
 
 
 def _quantile(values: Array, weight: Array, share: Array) -> Array:
-    """The value that a share of the weight is below."""
+    """The weighted quantile."""
     order = jnp.argsort(jnp.where(weight > 0, values, jnp.inf))
     reached = jnp.cumsum(weight[order]) >= share * weight.sum()
     return values[order][jnp.argmax(reached)]

@@ -1,11 +1,11 @@
-"""A learned choice of who runs where in a round: job after job, alone on a kind of GPU, beside another, or not now.
+"""A learned alternative to the integer program: job after job, alone on a kind of GPU, beside another job, or not now.
 
-The action is that of Harmony (one job at a time, what cannot be is masked), on what the planner looks at: the gain of
-the plan's worth; and beside it what the planner does not weigh: how much of a kind is left, who is still to come,
-doubts, what the last rounds were off by. A small network adds to SHARP times the gain, so that it starts as a greedy
-planner and learns corrections. `training_jobs/placer_training.py` trains it; `Planner(placer=…)` runs it.
+The actions are those of Harmony (one job at a time, infeasible actions masked). The inputs are the planner's gain in
+value, and what the planner does not weigh: how much of a kind is left, the jobs still to be placed, uncertainty, and
+recent errors of predictions. A small network adds to UNTRAINED_SHARPNESS times the gain, so that it starts as a greedy
+planner and learns corrections. `benchmarks/placer_training.py` trains it; `Planner(placer=…)` uses it.
 
-What a job sees (`action_features`) is written once for NumPy and JAX: `xp` is either.
+`action_features` and `apply_action` are written once for NumPy and JAX: `xp` is either.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ from symphony.training_jobs.assignment import AssignmentChoices, assign_gpus
 from symphony.training_jobs.partial_plan import PartialPlan
 
 PLACER_FEATURES, PLACER_WIDTH = 11, 32
-UNTRAINED_SHARPNESS = 8.0  # of a gain that is all a job can have: how sure the untrained policy is
+UNTRAINED_SHARPNESS = 8.0  # logit of a job's largest possible gain before training
 MASKED_LOGIT = -1e9
 
 
 class RoundInputs(NamedTuple):
-    """A round before anybody is placed. J jobs in the order in which they are placed, Y kinds of GPU."""
+    """A round before the first placement. J jobs in the order of placement, Y kinds of GPU."""
 
-    worth: Any  # f[J, Y]: of running there alone, less what moving costs; 0 = cannot
-    kept: Any  # f[J, J, Y]: of its speed, beside another; 0 = they must not share
+    worth: Any  # f[J, Y]: value of running there alone, less the cost of moving; 0 = cannot
+    kept: Any  # f[J, J, Y]: share of its speed beside another; 0 = must not share
     width: Any  # i[J]; 0 = no job
-    doubt: Any  # f[J, Y]: deviation of the logarithm of its speed
-    residual: Any  # f[J]: logarithm of observed over believed speed, of late
-    urgency: Any  # f[J]: logarithm of the time that it has left
+    doubt: Any  # f[J, Y]: deviation of its log speed
+    residual: Any  # f[J]: recent log(observed / believed speed)
+    urgency: Any  # f[J]: log of its remaining time
 
 
 class RoundAllocation(NamedTuple):
-    """What has been given in a round so far."""
+    """Placements of a round so far."""
 
-    free: Any  # f[Y]: GPUs
+    free: Any  # f[Y]: GPUs left
     kind: Any  # i[J], -1 = none
     partner: Any  # i[J], -1 = alone
 
 
 def network(key: Array) -> eqx.nn.MLP:
-    """What is added to the gain of an action: nothing at first."""
+    """The network that corrects the gain of an action; its output is 0 at first."""
     made = eqx.nn.MLP(PLACER_FEATURES, "scalar", PLACER_WIDTH, 2, jax.nn.tanh, key=key)
     return eqx.tree_at(lambda m: (m.layers[-1].weight, m.layers[-1].bias), made, replace_fn=jnp.zeros_like)
 
 
 def action_features(xp: Any, t: RoundInputs, taken: RoundAllocation, j: Any) -> tuple[Any, Any, Any, Any]:
-    """Features [A, F], gains [A] and which are possible [A] of job j's actions, and its partner on each kind [Y].
+    """Features [A, F], gains [A] and feasibility [A] of job j's actions, and its best partner on each kind [Y].
 
-    Actions: not now; alone on each kind; beside the one on each kind with whom the plan is worth most.
+    Actions: not now; alone on each kind; beside the best partner on each kind.
     """
     number, kinds = t.worth.shape
     mine = t.worth[j]
@@ -101,7 +101,7 @@ def action_features(xp: Any, t: RoundInputs, taken: RoundAllocation, j: Any) -> 
 
 
 def apply_action(xp: Any, t: RoundInputs, taken: RoundAllocation, j: Any, action: Any, partner: Any) -> RoundAllocation:
-    """What has been given after job j's action."""
+    """Placements after job j's action."""
     kinds = t.worth.shape[1]
     some, shares = action > 0, action > kinds
     kind = (action - 1) % kinds
@@ -114,13 +114,13 @@ def apply_action(xp: Any, t: RoundInputs, taken: RoundAllocation, j: Any, action
 
 
 class Placer:
-    """Trained weights, on the host. It takes the place of the exact plan; the most likely action is taken."""
+    """Trained weights on the host; takes the most likely action."""
 
     def __init__(self, trained: eqx.nn.MLP) -> None:
         self.layers = [(np.asarray(layer.weight), np.asarray(layer.bias)) for layer in trained.layers]
 
     def logits(self, features: np.ndarray, gain: np.ndarray) -> np.ndarray:
-        """Of actions, from their features [A, F] and gains [A]."""
+        """Logits of actions, from their features [A, F] and gains [A]."""
         x = features
         for weight, bias in self.layers[:-1]:
             x = np.tanh(x @ weight.T + bias)
@@ -128,7 +128,7 @@ class Placer:
         return np.asarray(UNTRAINED_SHARPNESS * gain + (x @ weight.T + bias)[:, 0])
 
     def assign(self, board: PartialPlan, rows: np.ndarray, residual: np.ndarray) -> dict[int, tuple[int, ...]]:
-        """Devices for those of these rows that get any, of what is empty on the board; rows in order of placement."""
+        """Empty devices for rows, in this order; rows that get none are missing from the result."""
         p, empty = board.p, board.empty()
         kinds = p.rate.shape[1]
         home = board.home[rows]

@@ -1,23 +1,22 @@
-"""A planner for training jobs: who runs in the next round, on which GPUs, beside whom, so that jobs are done early.
+"""A planner for training jobs: which jobs run in the next round, on which GPUs, sharing with which others.
 
-What a plan is worth is how fast it brings completions forward: the sum over jobs of speed times weight, each at the
-speed that is believed of it on its GPU beside its neighbours, relative to its best. A job weighs 1, for its own sake,
-and more the more others wait for what it occupies (`progress_weights`). Where there are enough GPUs for all, that puts
-jobs where they gain most; where there are not, who is done soonest comes first.
+The value of a plan is the rate at which it brings completions forward: the sum over jobs of weight times speed, at the
+believed speed on that GPU beside those neighbours, relative to the job's best. A job weighs 1, and more the more other
+jobs wait for the GPUs it occupies (`progress_weights`). With enough GPUs for all, jobs go where they gain most;
+otherwise the job that finishes soonest comes first.
 
-1. *Exactly*, up to EXACT jobs: an integer program (`assignment.py`). Those of higher priority, and of these the ones
-   who have waited too long, are planned for first.
-2. *Greedily*, for who is left over, between rounds, and where there are more jobs: those who are done soonest for the
-   GPUs that they take come first. Each goes where the plan is worth most with it, alone or beside another.
-3. *Exploration*: a few jobs try where they may be faster than is believed (`exploration.py`).
+1. *Exactly*, up to MAX_EXACT_JOBS jobs: an integer program (`assignment.py`). Jobs of higher priority are planned
+   first, and among these the jobs that have waited longer than `patience_s`.
+2. *Greedily*, for the remaining jobs, between rounds, and with more jobs: in the order of remaining GPU time, each job
+   goes where it adds most value, alone or beside another.
+3. *Exploration*: a few jobs try GPUs where they may be faster than believed (`exploration.py`).
 
-Moving a running job costs its checkpoint: a job elsewhere counts for less, by that time over the time that it is likely
-to stay (`horizon_s`). Between rounds nobody is moved but those who are on their way; what falls idle goes to those who
-wait.
+Moving a running job costs its checkpoint: a job elsewhere is worth less, by that time over the time that it is likely
+to stay (`horizon_s`). Between rounds no running job is moved; devices that become free go to waiting jobs.
 
-Beliefs are those that the scenario tells (`Observation.told`); sharing counts as some deviations worse than it is
-believed to be, so that doubtful pairs are left alone (`caution`). Where none are told, profiles count, and no GPU is
-shared. Gangs of several workers have their GPUs to themselves.
+Speeds are those of `Observation.believed`. Sharing counts as `caution` deviations worse than believed, so that
+uncertain pairs do not share. Without beliefs, speeds are those of the profiles, and no GPU is shared. Gangs of several
+workers never share.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ import numpy as np
 from symphony.problem.errors import InputError
 from symphony.training_jobs.assignment import assign
 from symphony.training_jobs.exploration import Exploration, explore
-from symphony.training_jobs.partial_plan import PartialPlan, widest
+from symphony.training_jobs.partial_plan import PartialPlan, largest_machine
 from symphony.training_jobs.placer import Placer
 from symphony.training_jobs.round_planning import (
     ABSENT,
@@ -41,37 +40,38 @@ from symphony.training_jobs.round_planning import (
     rows_of,
 )
 
-MAX_EXACT_JOBS = 128  # jobs in play, up to which plans are exact
-RESIDUAL_DECAY = 0.3  # of a residual, a round
+MAX_EXACT_JOBS = 128  # up to which plans are exact
+RESIDUAL_DECAY = 0.3  # weight of the newest round in the moving average of residuals
 
 
 def min_remaining_s(p: PlanInputs) -> np.ndarray:
-    """Seconds that each row needs if it runs alone where it is fastest [M]; inf if it is not there, or runs nowhere."""
+    """Seconds that each row needs alone on its fastest kind [M]; inf if it is absent or runs nowhere."""
     best = p.rate.max(axis=1, initial=0.0)
     runs = (p.standing != ABSENT) & (best > 0)
     return np.where(runs, p.left / np.where(runs, best, 1.0), np.inf)
 
 
 def attainable_speeds(p: PlanInputs) -> np.ndarray:
-    """Units per second that each row has alone on GPUs of a kind [M, Y]: packed only where a machine has so many."""
+    """Units/s of each row alone on GPUs of a kind [M, Y]; spread where no machine is large enough."""
     if not len(p.unit_s):
         return np.asarray(p.rate)
     packed, spread = np.moveaxis(p.unit_s[p.kernel], -1, 0)
     slower = np.where((packed > 0) & (spread > 0), packed / np.where(spread > 0, spread, 1.0), 1.0)
-    return np.asarray(np.where(p.workers[:, None] > widest(p), p.rate * slower, p.rate))
+    widest = largest_machine(p.machine[p.up], p.kind[p.up], p.rate.shape[1])
+    return np.asarray(np.where(p.workers[:, None] > widest, p.rate * slower, p.rate))
 
 
 def progress_weights(p: PlanInputs) -> np.ndarray:
-    """What a second of progress of each row is worth, in seconds that jobs are done earlier [M].
+    """The value of one second of progress of each row: by how many seconds it brings completions forward [M].
 
-    Its own second; and, when it is done, its GPUs are free a second earlier for those who are done later. They gain
-    what they lack of their best speed now, shared among the GPUs that do the work. What all lack is taken to be equal.
+    One second of its own; and its GPUs become free a second earlier for the jobs that finish later. These gain the
+    fraction of their best speed that they lack now (taken to be equal for all), divided by the GPUs at work.
     """
     soonest = min_remaining_s(p)
     runs = np.isfinite(soonest)
     number = max(1, int(runs.sum()))
     relative = p.rate[runs] / p.rate[runs].max(axis=1, keepdims=True, initial=0.0)
-    # GPUs of the cluster, each counted as what a job keeps there of its best speed.
+    # GPUs of the cluster, each counted as the relative speed of jobs there.
     gpus = max(1.0, float(relative.mean(axis=0)[p.kind[p.up]].sum())) if runs.any() else 1.0
     lacks = max(0.0, 1 - gpus / float(max(1, p.workers[runs].sum())))
     later = np.empty(len(soonest))
@@ -80,33 +80,33 @@ def progress_weights(p: PlanInputs) -> np.ndarray:
 
 
 class Planner(HostPlanner):
-    """Plans every round on what is believed of speeds."""
+    """Plans every round by the believed speeds."""
 
-    patience_s: float = eqx.field(default=86_400.0, static=True)  # without a GPU, after which a job comes first
-    # `caution` and the way to explore were chosen on the tuning seeds of `benchmarks.training_jobs`.
-    horizon_s: float = eqx.field(default=1800.0, static=True)  # how long a job is likely to stay where it is put
-    caution: float = eqx.field(default=4.0, static=True)  # deviations below what is believed, at which sharing counts
+    patience_s: float = eqx.field(default=86_400.0, static=True)  # waiting time after which a job comes first
+    # `caution` and `exploration` were chosen on the tuning seeds of `benchmarks.training_jobs`.
+    horizon_s: float = eqx.field(default=1800.0, static=True)  # how long a job is likely to stay on its devices
+    caution: float = eqx.field(default=4.0, static=True)  # deviations below belief, at which sharing counts
     exploration: Exploration = eqx.field(default=Exploration("value"), static=True)
-    placer: Placer | None = eqx.field(default=None, static=True)  # chooses in place of the integer program
+    placer: Placer | None = eqx.field(default=None, static=True)  # replaces the integer program
 
     def __check_init__(self) -> None:
-        """Refuse settings that mean nothing."""
+        """Raise InputError for settings out of range."""
         self.exploration.check()
         if not self.caution >= 0:
             raise InputError(f"caution is {self.caution!r}", where="Planner", hint="write a number, 0 or more")
 
     def sizes(self, kinds: int) -> tuple[int, int]:
-        """How long each row has gone without a GPU, and its `speed_residuals`; how many jobs were moved to explore."""
+        """Columns of the book: waiting time (and `speed_residuals`); of the memo: number of trials so far."""
         return 1 if self.placer is None else 3, 1
 
-    def plan(self, picture: PlanInputs) -> RoundPlan:
-        """Place all anew at the end of a round; in between, only those who wait."""
-        # Whoever picks the best of hundreds of pairs picks those that are overestimated most.
-        kept = picture.beside * np.exp(-self.caution * picture.beside_std)
-        p = picture._replace(rate=attainable_speeds(picture), beside=kept)
+    def plan(self, inputs: PlanInputs) -> RoundPlan:
+        """Place all jobs at the end of a round; in between, only waiting ones."""
+        # The best of hundreds of pairs is likely to be one whose speed is overestimated.
+        kept = inputs.beside * np.exp(-self.caution * inputs.beside_std)
+        p = inputs._replace(rate=attainable_speeds(inputs), beside=kept)
         seats = SeatAllocation(p)
         waited = p.book[:, 0]
-        # The plan before may be of days ago, and clocks need not begin at 0: who has come since has waited no longer.
+        # The previous plan may be days old, so the waiting time since then is bounded by the age of the job.
         waited[:] = np.where(p.standing == WAITS, waited + np.minimum(p.since_s, p.age_s), 0.0)
         board = PartialPlan(p, seats, progress_weights(p), self.horizon_s)
         overdue = np.where(waited > self.patience_s, waited, 0.0)
@@ -117,7 +117,7 @@ class Planner(HostPlanner):
         if not p.boundary:
             for row in rows_of(p.standing == RUNS):
                 board.put(row, seats.where(row))
-            # Who was preempted to be moved waits while it is saved, and is to go where it was meant to.
+            # A job that was preempted to be moved waits while it is saved. Its devices are reserved.
             for row, devices in seats.promised().items():
                 if np.isfinite(soonest[row]) and (board.room[list(devices)] > 0).all():
                     board.put(row, devices)
@@ -131,7 +131,7 @@ class Planner(HostPlanner):
             if row not in board.at and (devices := board.best_place(row)[0]):
                 board.put(row, devices)
         if p.boundary and self.exploration.how != "none":
-            board.use_beliefs(p._replace(beside=picture.beside))
+            board.use_beliefs(p._replace(beside=inputs.beside))
             p.memo[0] += len(explore(board, self.exploration, int(p.seed)))
         for row, devices in board.at.items():
             seats.take([row], devices)
@@ -139,7 +139,7 @@ class Planner(HostPlanner):
 
 
 def speed_residuals(p: PlanInputs, seats: SeatAllocation) -> np.ndarray:
-    """Logarithm of observed over believed speed of each row, of late [M]; kept in the book, beside what was left."""
+    """Moving average of log(observed / believed speed) of each row [M], kept in the book with the units left."""
     before, residual = p.book[:, 1], p.book[:, 2]
     for row in rows_of((p.standing == RUNS) & (before > p.left) & (p.ran_s > 0)):
         here = seats.where(row)
@@ -154,6 +154,6 @@ def speed_residuals(p: PlanInputs, seats: SeatAllocation) -> np.ndarray:
 
 
 def _tiers(order: np.ndarray, priority: np.ndarray, overdue: np.ndarray) -> list[np.ndarray]:
-    """Rows in this order, in groups of which the first has whatever it wants."""
+    """Rows in this order, in groups; each group is planned before the next."""
     rank = 2 * priority[order] + overdue[order]
     return [order[rank == r] for r in sorted(set(rank.tolist()), reverse=True)]

@@ -1,14 +1,14 @@
-"""Policies that plan: a function on the host says who has which devices, and decisions carry the plan out.
+"""Policies that plan on the host: a NumPy function assigns devices, and the policy's decisions carry the plan out.
 
-Some schedulers solve a linear program or a matching. A subclass of `HostPlanner` is given a `PlanInputs` of the cluster
-and of the gangs in play, in NumPy, and answers who is to hold which devices; this file asks for a plan when one is due,
-has those preempted that run elsewhere, and places the others. A plan is due when time has moved and devices are free
-for somebody who waits, and at the end of a *round*: a counter window of the scenario. Where the scenario offers
-decisions at the end of windows (`Disturbances(window_s=360, offer_at_windows=True)`), every round is planned; where it
-does not, those at whose end somebody waits.
+Some schedulers solve a linear program or a matching. A subclass of `HostPlanner` gets `PlanInputs` (the cluster and the
+gangs that run or wait) and returns a `RoundPlan`. This file requests a plan when one is due, preempts gangs that run
+elsewhere, and places the others. A plan is due when time has passed and devices are free while a gang waits, and at the
+end of a *round*: a counter window of the scenario. If the scenario offers decisions at the end of windows
+(`Disturbances(window_s=360, offer_at_windows=True)`), every round is planned; otherwise only those at whose end a gang
+waits.
 
-The plan is made in a host callback: no JAX runs in it, so that it may be called from several threads. A batch of
-scenarios makes one call a step, which plans for those that need it (about 0.4 ms, and what the plan itself takes).
+The plan is made in a host callback. No JAX runs in it, so several threads may call it. A batch of scenarios makes one
+call per step, which plans for the scenarios that need it (about 0.4 ms plus the time of the plan itself).
 """
 
 from __future__ import annotations
@@ -44,67 +44,67 @@ from symphony.scheduling.policy import (
 )
 from symphony.scheduling.state import FREE, PLACING, READY, RUNNING, SAVING
 
-MAX_PLANNED_GANGS = 256  # gangs in play that a plan looks at
-ABSENT, WAITS, RUNS, FIXED = range(4)  # a row's standing: RUNS may be preempted; FIXED may not, or is queued
+MAX_PLANNED_GANGS = 256  # rows of a plan
+ABSENT, WAITS, RUNS, FIXED = range(4)  # standing of a row. RUNS may be preempted; FIXED may not, or is queued
 
 
 class PlanInputs(NamedTuple):
-    """What a plan is made of. M rows, one for each gang in play; L lanes; D devices; Y kinds. NumPy on the host."""
+    """Inputs of a plan. M rows, one for each gang that runs or waits; L lanes; D devices; Y kinds; N kernels."""
 
-    boundary: Any  # bool[]: a round has ended
-    seed: Any  # u32[]: randomness for this plan
+    boundary: Any  # bool[]: a round has just ended
+    seed: Any  # u32[]
     windows: Any  # i32[]: rounds so far
     now_s: Any  # f[]
-    since_s: Any  # f[]: since the plan before
+    since_s: Any  # f[]: since the previous plan
     gang: Any  # i32[M], -1 = no gang
-    job: Any  # i32[M]: its job's number
+    job: Any  # i32[M]: number of its job
     kernel: Any  # i32[M]
     priority: Any  # i32[M]
     workers: Any  # i32[M]
     standing: Any  # i32[M]
     left: Any  # f[M]: units
-    age_s: Any  # f[M]: since its job arrived
-    ran_s: Any  # f[M]: how long it has run since the plan before
-    rate: Any  # f[M, Y]: units per second in isolation; 0 = cannot run there
-    moving_s: Any  # f[M]: what a checkpoint and reading it back take
-    need: Any  # f[M, Y, H]: load of a worker on the rows of a device's route; H = 0 unless the policy packs
-    beside: Any  # f[N, N, Y]: what kernels keep of their speed beside one another, as it is believed; N = 0: not known
-    beside_std: Any  # f[N, N, Y]: deviation of its logarithm
-    unit_s: Any  # f[N, Y, 2]: seconds of a unit, packed and spread, as they are believed; N = 0: as profiles say
-    unit_std: Any  # f[N, Y, 2]: deviation of its logarithm
-    crowding: Any  # f[]: what every neighbour after the first costs on top
-    holder: Any  # i32[L]: gang that holds it, or what else it is held by (negative)
+    age_s: Any  # f[M]: since the arrival of its job
+    ran_s: Any  # f[M]: running time since the previous plan
+    rate: Any  # f[M, Y]: units/s in isolation; 0 = cannot run there
+    moving_s: Any  # f[M]: to write a checkpoint and read it back
+    need: Any  # f[M, Y, H]: load of a worker on the resources of a device's route; H = 0 unless the policy packs
+    beside: Any  # f[N, N, Y]: believed share of the speed beside another kernel; N = 0: unknown
+    beside_std: Any  # f[N, N, Y]: deviation of its log
+    unit_s: Any  # f[N, Y, 2]: believed seconds per unit, packed and spread; N = 0: as in the profiles
+    unit_std: Any  # f[N, Y, 2]: deviation of its log
+    crowding: Any  # f[]: further cost of every neighbour after the first
+    holder: Any  # i32[L]: gang that holds it; negative = free, or held otherwise
     queued: Any  # i32[D]: workers in the queue
     up: Any  # bool[D]
     kind: Any  # i32[D]
     machine: Any  # i32[D]
     lane_device: Any  # i32[L]
     lane_exists: Any  # bool[L]
-    # the plan before
+    # the previous plan
     old_gang: Any  # i32[M]
     old_job: Any  # i32[M]
     old_plan: Any  # i32[L]
-    book: Any  # f[M, C]: the policy's own, row by row; on the host, already of the present rows
-    memo: Any  # f[N]: the policy's own
+    book: Any  # f[M, C]: state of the policy for each row; in `plan`, already in the order of the present rows
+    memo: Any  # f[K]: state of the policy
 
 
 class RoundPlan(NamedTuple):
-    """Who is to hold which lanes, in which order they are placed, and what the policy wants to remember."""
+    """The row of each lane, the order of placement, and the policy's new state."""
 
-    lanes: Any  # i32[L]: row, -1 = nobody
-    stay: Any  # bool[M]: runs where it is to be
-    rank: Any  # i32[M]: order of placement; BIG = not placed
+    lanes: Any  # i32[L]: row, -1 = none
+    stay: Any  # bool[M]: already runs on its devices
+    rank: Any  # i32[M]: order of placement; NO_INDEX = not placed
     book: Any  # f[M, C]
-    memo: Any  # f[N]
+    memo: Any  # f[K]
 
 
 def rows_of(mask: np.ndarray) -> list[int]:
-    """Where a mask holds."""
+    """Indices at which a mask is true."""
     return [int(row) for row in np.flatnonzero(mask)]
 
 
 class SeatAllocation:
-    """Lanes that a plan may give out. A seat is one lane, or a pair of lanes of one device if the policy packs."""
+    """Seats that a plan may assign. A seat is one lane, or a pair of lanes of one device if `paired`."""
 
     def __init__(self, p: PlanInputs, *, paired: bool = False) -> None:
         self.p = p
@@ -114,7 +114,7 @@ class SeatAllocation:
         free = (p.holder == FREE) | ((self.holder >= 0) & leaves[self.holder])
         free &= p.lane_exists & p.up[p.lane_device]
         self.lanes = np.bincount(p.lane_device[free], minlength=len(p.kind)) - p.queued
-        self.share = 2 if paired else 1  # lanes that a seat has, where a device has as many
+        self.share = 2 if paired else 1  # lanes per seat, on devices that have enough
         self.free = np.where(self.lanes == 1, 1, np.maximum(self.lanes, 0) // self.share)
         slots = np.bincount(p.lane_device[p.lane_exists], minlength=len(p.kind))
         self.all = np.where(slots == 1, 1, slots // self.share)
@@ -127,15 +127,15 @@ class SeatAllocation:
         return np.bincount(self.p.kind, seats, minlength=self.p.rate.shape[1])
 
     def devices(self) -> np.ndarray:
-        """Devices of each kind that are up [Y]; workers of a gang need as many, however many seats each has."""
+        """Devices of each kind that are up [Y]: a limit on the workers of a gang, each on its own device."""
         return np.bincount(self.p.kind[self.p.up & (self.all > 0)], minlength=self.p.rate.shape[1])
 
     def where(self, row: int) -> tuple[int, ...]:
-        """Devices on which a row's gang runs."""
+        """Devices that a row holds."""
         return tuple(int(d) for d in self.p.lane_device[self.holder == row])
 
     def take(self, rows: Sequence[int], devices: Sequence[int]) -> bool:
-        """Give a seat on each of the devices to these rows (two: a pair that shares it), if all are free."""
+        """Assign a seat on each of the devices to one row, or to two that share it; returns whether all were free."""
         if len(devices) == 0 or any(self.free[d] < 1 for d in devices):
             return False
         for device in devices:
@@ -145,7 +145,7 @@ class SeatAllocation:
         return True
 
     def find(self, count: int, kinds: Sequence[int], *, whole: bool = False) -> tuple[int, ...]:
-        """Free devices of these kinds on the fewest machines, or (); `whole` = with room for a pair."""
+        """`count` free devices of these kinds on few machines, or (); `whole` = with room for a pair."""
         able = (self.free > 0) & np.isin(self.p.kind, kinds)
         if whole:
             able &= self.lanes >= self.share
@@ -154,16 +154,16 @@ class SeatAllocation:
             return ()
         machines = self.p.machine[devices]
         alike = np.bincount(machines)[machines]
-        # The machine that fits best: just enough devices, else the most; an emptier device of it before others.
+        # The machine with just enough devices, else the one with the most; on it, emptier devices first.
         fit = np.where(alike >= count, alike - count, NO_INDEX - alike)
         order = np.lexsort((devices, -self.free[devices], machines, fit))
         return tuple(int(d) for d in devices[order[:count]])
 
     def plan(self, order: Sequence[int], book: np.ndarray, memo: np.ndarray) -> RoundPlan:
-        """The plan that what was given makes; rows are placed in this order."""
+        """The plan of the assigned seats; rows are placed in this order."""
         p = self.p
         lanes = np.full(len(p.holder), -1, np.int32)
-        # Who cannot be moved now, because it is restoring, is not to be moved the moment it could.
+        # A gang that cannot be moved now (it is restoring, say) must not be moved as soon as it can be.
         stay, rank = np.asarray(p.standing == FIXED), np.full(len(p.gang), NO_INDEX, np.int32)
         room: dict[int, list[int]] = {device: [] for device in range(len(p.kind))}
         for lane in self.open:
@@ -178,23 +178,23 @@ class SeatAllocation:
         return RoundPlan(lanes, stay, rank, book, memo)
 
     def keep(self) -> None:
-        """Let everybody run on, and keep for those who wait what the plan before gave them."""
+        """Assign running rows their devices, and waiting rows those of the previous plan."""
         for row in rows_of(self.p.standing == RUNS):
             self.take([row], self.where(row))
         for row, devices in self.promised().items():
             self.take([row], devices)
 
     def promised(self) -> dict[int, tuple[int, ...]]:
-        """Devices that the plan before gave those who wait: they may have been preempted to move there."""
+        """Devices that the previous plan assigned to waiting rows, which may have been preempted to move there."""
         p = self.p
-        before = {(int(g), int(j)): row for row, (g, j) in enumerate(zip(p.old_gang, p.old_job, strict=True))}
-        found = {}
+        old_row = {(int(g), int(j)): row for row, (g, j) in enumerate(zip(p.old_gang, p.old_job, strict=True))}
+        promised = {}
         for row in rows_of(p.standing == WAITS):
-            old = before.get((int(p.gang[row]), int(p.job[row])), -1)
+            old = old_row.get((int(p.gang[row]), int(p.job[row])), -1)
             devices = tuple(int(d) for d in p.lane_device[p.old_plan == old]) if old >= 0 else ()
             if len(devices) == p.workers[row]:
-                found[row] = devices
-        return found
+                promised[row] = devices
+        return promised
 
 
 class RoundState(eqx.Module):
@@ -212,30 +212,30 @@ class RoundState(eqx.Module):
 
 
 class HostPlanner(Policy):
-    """Carries out plans. Subclasses say what they remember, and plan."""
+    """Carries out plans. Subclasses define the size of their state, and plan."""
 
     rows: int = eqx.field(default=MAX_PLANNED_GANGS, static=True)
 
     @property
     def preempts(self) -> bool:
-        """Whether the end of a round asks for a plan even if nothing is free."""
+        """Whether a plan is due at the end of a round even if no device is free."""
         return True
 
     @property
     def packs(self) -> bool:
-        """Whether plans need to know what loads gangs cause."""
+        """Whether `PlanInputs.need` is filled in."""
         return False
 
     @abstractmethod
     def sizes(self, kinds: int) -> tuple[int, int]:
-        """Columns of its book, and numbers in its memo."""
+        """Columns of the book, and length of the memo."""
 
     @abstractmethod
-    def plan(self, picture: PlanInputs) -> RoundPlan:
-        """Who is to hold which devices. NumPy in, NumPy out."""
+    def plan(self, inputs: PlanInputs) -> RoundPlan:
+        """Assign devices. NumPy in, NumPy out."""
 
     def init(self, topology: TopologyArrays) -> RoundState:
-        """No plan yet."""
+        """The state before the first plan."""
         columns, numbers = self.sizes(topology.kind_memory.shape[0])
         nobody = jnp.full(self.rows, -1, jnp.int32)
         return RoundState(
@@ -251,11 +251,11 @@ class HostPlanner(Policy):
         )
 
     def decide(self, key: Array, state: RoundState, observation: Observation) -> tuple[RoundState, Action]:
-        """Plan if a plan is due; then carry it out, one action at a time."""
+        """Plan if a plan is due; then return the next action of the plan."""
         core = observation.core
         tasks = observation.workload.kernel.shape[1]
-        playing = (core.status >= READY) & (core.status <= SAVING)
-        gang = jnp.nonzero(playing, size=self.rows, fill_value=-1)[0].astype(jnp.int32)
+        present = (core.status >= READY) & (core.status <= SAVING)
+        gang = jnp.nonzero(present, size=self.rows, fill_value=-1)[0].astype(jnp.int32)
         job = jnp.where(gang >= 0, take(core.job, gang // tasks), -1)
         partly = (core.status == PLACING).any()
         boundary = core.windows != state.windows
@@ -265,13 +265,13 @@ class HostPlanner(Policy):
         due &= ~partly
 
         def planned(state: RoundState) -> RoundState:
-            picture = self._plan_inputs(key, state, observation, gang, job, boundary)
+            inputs = self._plan_inputs(key, state, observation, gang, job, boundary)
             shapes = jax.tree.map(
                 lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype),
                 RoundPlan(state.lanes, state.stay, state.rank, state.book, state.memo),
             )
-            # Under vmap both sides of the condition run, so the callback is told whether it is needed.
-            made = jax.pure_callback(partial(_plan_all, self.plan), shapes, due, picture, vmap_method="broadcast_all")
+            # Under vmap both branches run, so the callback gets `due`.
+            made = jax.pure_callback(partial(_plan_all, self.plan), shapes, due, inputs, vmap_method="broadcast_all")
             return RoundState(
                 gang, job, made.lanes, made.stay, made.rank, made.book, made.memo, observation.now, core.windows
             )
@@ -300,7 +300,7 @@ class HostPlanner(Policy):
             fix, per = w.demand_fixed[kernel], w.demand_work[kernel]  # [M, Y, Q]
             demand = fix[:, kinds[:, None], rows] + work[:, None, None] * per[:, kinds[:, None], rows]
             need = demand / t.capacity[t.route_row[of_kind]]
-        told = observation.believed or _no_beliefs(need.shape[1])
+        believed = observation.believed or _no_beliefs(need.shape[1])
         return PlanInputs(
             boundary=boundary,
             seed=jax.random.bits(key),
@@ -319,11 +319,11 @@ class HostPlanner(Policy):
             rate=1 / take(unit_seconds(observation), gang),
             moving_s=jnp.asarray(w.checkpoint + w.restore)[take(core.graph, slot), gang % tasks],
             need=need,
-            beside=told.mean.beside,
-            beside_std=told.beside_std,
-            unit_s=told.mean.unit_s,
-            unit_std=told.unit_std,
-            crowding=told.mean.crowding,
+            beside=believed.mean.beside,
+            beside_std=believed.beside_std,
+            unit_s=believed.mean.unit_s,
+            unit_std=believed.unit_std,
+            crowding=believed.mean.crowding,
             holder=core.lane_holds,
             queued=core.queued,
             up=core.up,
@@ -345,50 +345,49 @@ def _no_beliefs(kinds: int) -> BeliefArrays:
 
 
 def _carry_out(state: RoundState, observation: Observation, partly: Array) -> Action:
-    """The next action that the plan asks for; wait if there is none."""
+    """The next action of the plan; wait if there is none."""
     core, t = observation.core, observation.topology
     tasks = observation.workload.kernel.shape[1]
     valid = (state.gang >= 0) & (take(core.job, state.gang // tasks) == state.job)
-    # Who has started since the plan was made is where the plan wants it.
+    # Gangs that started after the plan was made are where the plan wants them.
     lane = take(core.lane[:, 0], state.gang)
     older = state.at.minus(Amount(take(core.lane_since.whole, lane), take(core.lane_since.part, lane))) > 0
-    off = valid & take(movable(observation), state.gang) & older & ~state.stay
+    misplaced = valid & take(movable(observation), state.gang) & older & ~state.stay
     ready = valid & take(observation.candidates, state.gang)
     least, row = first_min(jnp.where(ready, state.rank, NO_INDEX))
     gang = jnp.where(partly, pick_gang(observation), take(state.gang, row))
     row = jnp.where(partly, first(state.gang == gang), row)
-    meant = jnp.zeros(core.up.shape, bool).at[t.lane_device].max(state.lanes == row)
+    planned = jnp.zeros(core.up.shape, bool).at[t.lane_device].max(state.lanes == row)
     feasible = observation.feasible(gang)
     left = take(core.workers, gang) - take(core.placed, gang)
-    go = (least < NO_INDEX) & ((meant & feasible).sum() >= left)
-    device = best_device(observation, gang, 2.0 * meant + idle_devices(observation))
-    calm = choose(go, place(gang, device), wait())
-    return choose(partly, place(gang, device), choose(off.any(), preempt(take(state.gang, first(off))), calm))
+    go = (least < NO_INDEX) & ((planned & feasible).sum() >= left)
+    device = best_device(observation, gang, 2.0 * planned + idle_devices(observation))
+    otherwise = choose(go, place(gang, device), wait())
+    preempted = preempt(take(state.gang, first(misplaced)))
+    return choose(partly, place(gang, device), choose(misplaced.any(), preempted, otherwise))
 
 
-def _plan_all(plan: Any, due: Any, picture: PlanInputs) -> RoundPlan:
-    """Plans for a batch of scenarios (or one), on the host; where none is due, the answer is not looked at."""
+def _plan_all(plan: Any, due: Any, inputs: PlanInputs) -> RoundPlan:
+    """Plans for one scenario or a batch, on the host; where none is due, the result is not used."""
     due = np.asarray(due)
     leading = due.ndim
-    every = [np.asarray(x).reshape(due.size, *np.shape(x)[leading:]) for x in picture]
-    rows, lanes = every[PlanInputs._fields.index("gang")].shape[-1], every[PlanInputs._fields.index("holder")].shape[-1]
-    book, memo = every[-2], every[-1]
-    answers = RoundPlan(
-        np.full((due.size, lanes), -1, np.int32),
-        np.zeros((due.size, rows), bool),
-        np.full((due.size, rows), NO_INDEX, np.int32),
-        book.copy(),
-        memo.copy(),
+    batch = PlanInputs(*(np.asarray(x).reshape(due.size, *np.shape(x)[leading:]) for x in inputs))
+    plans = RoundPlan(
+        lanes=np.full(batch.holder.shape, -1, np.int32),
+        stay=np.zeros(batch.gang.shape, bool),
+        rank=np.full(batch.gang.shape, NO_INDEX, np.int32),
+        book=batch.book.copy(),
+        memo=batch.memo.copy(),
     )
     for index in np.flatnonzero(due):
-        made = plan(_present(PlanInputs(*(x[index] for x in every))))
-        for all_of, one in zip(answers, made, strict=True):
+        made = plan(_in_present_order(PlanInputs(*(x[index] for x in batch))))
+        for all_of, one in zip(plans, made, strict=True):
             all_of[index] = one
-    return RoundPlan(*(x.reshape(*due.shape, *x.shape[1:]) for x in answers))
+    return RoundPlan(*(x.reshape(*due.shape, *x.shape[1:]) for x in plans))
 
 
-def _present(p: PlanInputs) -> PlanInputs:
-    """The same, its book in the order of the present rows (those of newcomers are 0), rates finite."""
+def _in_present_order(p: PlanInputs) -> PlanInputs:
+    """With the book in the order of the present rows (0 for new ones), and finite rates."""
     old = {(int(g), int(j)): row for row, (g, j) in enumerate(zip(p.old_gang, p.old_job, strict=True)) if g >= 0}
     source = np.asarray([old.get((int(g), int(j)), -1) for g, j in zip(p.gang, p.job, strict=True)])
     book = np.where((source >= 0)[:, None], p.book[source], 0.0)

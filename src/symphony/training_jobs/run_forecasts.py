@@ -1,8 +1,7 @@
-"""What the jobs of a run in the closed loop may expect, and what then happened to them.
+"""Forecasts for the jobs of a simulated run in the closed loop, and the times that actually followed.
 
-The loop shows what is known at the end of every window (`closed_loop.run(watch=…)`); here that becomes what a forecast
-is made of: who runs where, who waits, and what has come so far. Nothing that policies do not know is looked at. All
-devices are taken to be up.
+`closed_loop.run(watch=…)` passes on the observable state at the end of every window; `RunForecaster` turns it into the
+inputs of a forecast. It uses nothing that is hidden from policies. All devices count as up.
 """
 
 from __future__ import annotations
@@ -16,20 +15,21 @@ from symphony.simulator.records import RunRecord
 from symphony.simulator.scenarios import Scenario
 from symphony.simulator.windowed_run import JobSnapshot
 from symphony.training_jobs.beliefs import Beliefs
-from symphony.training_jobs.forecast import ClusterNow, JobForecast, JobNow, RecentArrivals, forecast
+from symphony.training_jobs.forecast import ClusterNow, JobNow, RecentArrivals, forecast
+from symphony.training_jobs.job_forecast import JobForecast
 
-TIME_TOLERANCE_S = 1e-3  # instants of a run are rounded
+TIME_TOLERANCE_S = 1e-3  # times of a run are rounded
 
 
 class ActualTimes(NamedTuple):
-    """What became of a job after a forecast."""
+    """Start and finish of a job after a forecast."""
 
-    start_s: float  # when it was next given GPUs; then, if it never was again
+    start_s: float  # when it next got GPUs; the time of the forecast if it never did
     finish_s: float
 
 
 class RunForecaster:
-    """Follows a run, and says what its jobs may expect."""
+    """Follows a run and forecasts its jobs."""
 
     def __init__(self, scenario: Scenario) -> None:
         self.scenario = scenario
@@ -39,20 +39,20 @@ class RunForecaster:
         self.lane_device = np.repeat(np.arange(len(devices)), [slots[device.kind] for device in devices])
         self._held_s: dict[int, float] = {}
 
-    def observe(self, look: JobSnapshot) -> None:
-        """Take note of who has GPUs. To be called at the end of every window."""
-        holds = np.asarray(look.holds)
-        self._held_s |= {int(look.job[gang]): float(look.now_s) for gang in np.unique(holds[holds >= 0])}
+    def observe(self, snapshot: JobSnapshot) -> None:
+        """Record which jobs hold GPUs. Call it at the end of every window."""
+        holds = np.asarray(snapshot.holds)
+        self._held_s |= {int(snapshot.job[gang]): float(snapshot.now_s) for gang in np.unique(holds[holds >= 0])}
 
-    def jobs(self, look: JobSnapshot) -> list[JobNow]:
-        """Who runs and who waits. One who is being saved waits."""
-        found = []
-        now_s, status = float(look.now_s), np.asarray(look.status)
-        for gang in np.flatnonzero((np.asarray(look.job) >= 0) & (status >= READY) & (status <= SAVING)):
-            number, left = int(look.job[gang]), float(look.units_left[gang])
-            lanes = np.flatnonzero(np.asarray(look.holds)[: len(self.lane_device)] == gang)
-            new = self._as_it_came(number)
-            found.append(
+    def jobs(self, snapshot: JobSnapshot) -> list[JobNow]:
+        """Jobs that run or wait; a job that is being saved waits."""
+        jobs = []
+        now_s, status = float(snapshot.now_s), np.asarray(snapshot.status)
+        for gang in np.flatnonzero((np.asarray(snapshot.job) >= 0) & (status >= READY) & (status <= SAVING)):
+            number, left = int(snapshot.job[gang]), float(snapshot.units_left[gang])
+            lanes = np.flatnonzero(np.asarray(snapshot.holds)[: len(self.lane_device)] == gang)
+            new = self._at_arrival(number)
+            jobs.append(
                 new._replace(
                     left=left,
                     devices=tuple(int(d) for d in self.lane_device[lanes]) if status[gang] == RUNNING else (),
@@ -60,25 +60,25 @@ class RunForecaster:
                     waited_s=now_s - self._held_s.get(number, self.scenario.workload.jobs[number].arrival_s),
                 )
             )
-        return found
+        return jobs
 
     def coming(self, now_s: float) -> RecentArrivals | None:
-        """What has come so far; None if nothing has."""
-        came = [(job.arrival_s, n) for n, job in enumerate(self.scenario.workload.jobs) if job.arrival_s <= now_s]
-        if not came or max(came)[0] <= 0:
+        """All arrivals so far; None if there are none."""
+        arrived = [(job.arrival_s, n) for n, job in enumerate(self.scenario.workload.jobs) if job.arrival_s <= now_s]
+        if not arrived or max(arrived)[0] <= 0:
             return None
-        last_s = max(came)[0]
-        return RecentArrivals([self._as_it_came(n) for _, n in came], last_s, now_s - last_s)
+        last_s = max(arrived)[0]
+        return RecentArrivals([self._at_arrival(n) for _, n in arrived], last_s, now_s - last_s)
 
     def forecast(
-        self, look: JobSnapshot, beliefs: Beliefs, *, others: bool = True, share: float = 0.8, seed: int = 0
+        self, snapshot: JobSnapshot, beliefs: Beliefs, *, others: bool = True, share: float = 0.8, seed: int = 0
     ) -> list[JobForecast]:
-        """What each job may expect; `others`: as long as jobs go on coming as they did."""
-        now_s = float(look.now_s)
+        """Forecasts of all jobs. `others`: draw future arrivals like those so far."""
+        now_s = float(snapshot.now_s)
         coming = self.coming(now_s) if others else None
-        return forecast(beliefs, self.jobs(look), self.cluster, now_s, coming=coming, share=share, seed=seed)
+        return forecast(beliefs, self.jobs(snapshot), self.cluster, now_s, coming=coming, share=share, seed=seed)
 
-    def _as_it_came(self, number: int) -> JobNow:
+    def _at_arrival(self, number: int) -> JobNow:
         work = self.scenario.workload
         job = work.jobs[number]
         gang, task = work.graphs[job.graph].all_gangs[0], work.graphs[job.graph].tasks[0]
@@ -90,11 +90,12 @@ class RunForecaster:
             priority=job.priority,
             saving_s=gang.checkpoint_s,
             restoring_s=gang.restore_s,
+            task=task.kernel,
         )
 
 
 def actual_times(run: RunRecord, now_s: float) -> dict[int, ActualTimes]:
-    """What became of every job after an instant."""
+    """Next start and finish of every job after an instant."""
     start_s: dict[int, float] = {}
     for stay in sorted(run.gangs, key=lambda stay: stay.start_s):
         if stay.start_s > now_s - TIME_TOLERANCE_S:

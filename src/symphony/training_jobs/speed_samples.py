@@ -1,7 +1,7 @@
-"""Observed speeds of jobs: what is kept of them, and what is put aside with a reason.
+"""Observed speeds of jobs: accepted samples, and reports that were rejected with a reason.
 
-A report says that a job did so many units between two instants, in one place with the same neighbours all the time. A
-model that is fitted to a bad report is worse than none, so that what cannot be is put aside: never used, never lost.
+A report says how many units a job did between two instants, on the same devices and beside the same neighbours all the
+time. A model fitted to bad reports is worse than none, so impossible and implausible ones are rejected, and kept apart.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import math
 from collections import Counter, deque
 from typing import NamedTuple
 
-MAX_REJECTED_REPORTS = 1_000  # reports that were put aside, the newest
-IMPLAUSIBLE_LOG_ERROR = math.log(10.0)  # further than this from what is believed …
-IMPLAUSIBLE_DEVIATIONS = 6.0  # … and than so many deviations: put aside
-CONFIRMATIONS = 3  # in a row of one job, after which what was implausible is news
-MAX_REPORT_AGE_S = 3_600.0  # how old a report may be when it comes
+MAX_REJECTED_REPORTS = 1_000  # kept: the newest
+IMPLAUSIBLE_LOG_ERROR = math.log(10.0)  # a report is implausible if it is further than this from the prediction …
+IMPLAUSIBLE_DEVIATIONS = 6.0  # … and than so many deviations
+CONFIRMATIONS = 3  # implausible reports of one job in a row, after which they are accepted
+MAX_REPORT_AGE_S = 3_600.0
 REJECTION_REASONS = ("zero", "not a number", "never placed", "duplicate", "late", "clock", "implausible")
 
 
 class SpeedReport(NamedTuple):
-    """What a job says it did. Kernels and kinds are indices."""
+    """Progress of a job in a round. Kernels and kinds are indices."""
 
     job: int
     kernel: int
@@ -32,33 +32,33 @@ class SpeedReport(NamedTuple):
 
 
 class SpeedSample(NamedTuple):
-    """A report that is believed."""
+    """An accepted report."""
 
     job: int
     kernel: int
     kind: int
     neighbours: tuple[int, ...]
     spread: bool
-    log_s: float  # logarithm of the seconds of a unit
+    log_s: float  # log of the seconds per unit
     at_s: float
 
 
 class SampleStore:
-    """Samples by age, and what was put aside."""
+    """Samples in the order of arrival, and rejected reports."""
 
     def __init__(self, capacity: int = 20_000) -> None:
         self.samples: deque[SpeedSample] = deque(maxlen=capacity)
-        self.aside: deque[tuple[SpeedReport, str]] = deque(maxlen=MAX_REJECTED_REPORTS)
+        self.rejected: deque[tuple[SpeedReport, str]] = deque(maxlen=MAX_REJECTED_REPORTS)
         self.reasons: Counter[str] = Counter()
-        self._heard: deque[tuple[int, float]] = deque(maxlen=capacity)
-        self._seen: set[tuple[int, float]] = set()
-        self._odd: Counter[int] = Counter()
+        self._recent: deque[tuple[int, float]] = deque(maxlen=capacity)  # job and end of accepted reports
+        self._seen: set[tuple[int, float]] = set()  # the same
+        self._implausible: Counter[int] = Counter()  # reports in a row, by job
 
     def add(self, report: SpeedReport, *, now_s: float, placed: bool, mean: float, std: float) -> str:
-        """Take a report, or put it aside: the reason, or "". `mean`, `std`: what is believed of its log seconds."""
-        reason = self._wrong(report, now_s, placed, mean, std)
+        """Accept or reject a report; returns the reason, or "". `mean`, `std`: predicted log seconds per unit."""
+        reason = self._rejection(report, now_s, placed, mean, std)
         if reason:
-            self.aside.append((report, reason))
+            self.rejected.append((report, reason))
             self.reasons[reason] += 1
             return reason
         r = report
@@ -68,12 +68,12 @@ class SampleStore:
         return ""
 
     def _remember(self, key: tuple[int, float]) -> None:
-        if len(self._heard) == self._heard.maxlen:
-            self._seen.discard(self._heard[0])
-        self._heard.append(key)
+        if len(self._recent) == self._recent.maxlen:
+            self._seen.discard(self._recent[0])
+        self._recent.append(key)
         self._seen.add(key)
 
-    def _wrong(self, r: SpeedReport, now_s: float, placed: bool, mean: float, std: float) -> str:
+    def _rejection(self, r: SpeedReport, now_s: float, placed: bool, mean: float, std: float) -> str:
         if not all(math.isfinite(x) for x in (r.began_s, r.ended_s, r.units)):
             return "not a number"
         if not placed:
@@ -88,9 +88,9 @@ class SampleStore:
             return "late"
         off = abs(math.log((r.ended_s - r.began_s) / r.units) - mean)
         if off > max(IMPLAUSIBLE_LOG_ERROR, IMPLAUSIBLE_DEVIATIONS * std):
-            self._odd[r.job] += 1
-            if self._odd[r.job] < CONFIRMATIONS:
+            self._implausible[r.job] += 1
+            if self._implausible[r.job] < CONFIRMATIONS:
                 return "implausible"
         else:
-            self._odd.pop(r.job, None)
+            self._implausible.pop(r.job, None)
         return ""

@@ -80,7 +80,7 @@ def test_a_device_whose_resources_others_hold_comes_up_when_they_let_go(
             RayEngine(topology=only)
         second = _as_soon_as_one_comes_up(monkeypatch)
         try:
-            assert any("is down: its actor has not come up" in note for note in second.notes)
+            assert any("is down: its actor did not start" in note for note in second.notes)
             driver = Driver(second)
             first.close()
             driver.until(lambda: DeviceUp(1) in driver.devices)

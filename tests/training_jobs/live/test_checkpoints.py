@@ -127,6 +127,6 @@ def test_where_nothing_can_be_written_the_run_will_say_so(tmp_path: Path, caplog
 def test_a_folder_in_which_nothing_can_be_kept_is_refused_at_once(tmp_path: Path) -> None:
     file = tmp_path / "taken"
     file.write_text("")
-    with pytest.raises(InputError, match=f"checkpoints cannot be kept in {file}: File exists") as refused:
+    with pytest.raises(InputError, match=f"checkpoints cannot be written to {file}: File exists") as refused:
         CheckpointFolders(file)
     assert "name a folder that can be written" in refused.value.hint

@@ -8,16 +8,9 @@ from typing import Any
 import pytest
 
 import symphony as sy
-from symphony.problem.evidence import SampleEvidence
-from symphony.training_jobs.forecast import Band, JobNow
-from symphony.training_jobs.live.forecasts import (
-    ClusterSnapshot,
-    NeighbourLoss,
-    TrainingForecast,
-    TrainingJobNow,
-    forecast_line,
-    forecasts,
-)
+from symphony.training_jobs.forecast import JobNow
+from symphony.training_jobs.job_forecast import Band, JobForecast, SampleEvidence, SpeedLoss, forecast_line
+from symphony.training_jobs.live.forecasts import ClusterSnapshot, TrainingJobNow, forecasts
 from symphony.training_jobs.live.speed_beliefs import JobKind, RoundObservation, SpeedBeliefs
 
 GPUS = sy.topology("gpu24")
@@ -30,8 +23,8 @@ A, B = JobKind("a", 0, 0.0, 0.0, 1, 0), JobKind("b", 0, 0.0, 0.0, 1, 0)
 def trains(
     job: int, kind: JobKind = A, left: float = 1000.0, *devices: int, on: frozenset[int] = ALL
 ) -> TrainingJobNow:
-    now = JobNow(job, -1, left, 1, 0, devices, 1.0, 1.0, bool(devices), 0.0, on)
-    return TrainingJobNow(job, "train", kind, now)
+    now = JobNow(job, -1, left, 1, 0, devices, 1.0, 1.0, bool(devices), 0.0, on, "train")
+    return TrainingJobNow(job, kind, now)
 
 
 def but(one: TrainingJobNow, **other: Any) -> TrainingJobNow:
@@ -94,7 +87,7 @@ def test_what_a_job_has_shown_itself_counts_most(speeds: SpeedBeliefs) -> None:
 
 def test_two_tasks_of_a_job_are_told_apart(speeds: SpeedBeliefs) -> None:
     first = ON["v100"][0]
-    one, two = trains(21, A, 1000.0, first), but(trains(21, B, 1000.0, first)._replace(task="other"), job=99)
+    one, two = trains(21, A, 1000.0, first), but(trains(21, B, 1000.0, first), job=99, task="other")
     mine, other = forecasts(speeds, now(one, two))
     assert [loss.task for loss in mine.loses] == ["other"] and [loss.task for loss in other.loses] == ["train"]
 
@@ -102,7 +95,7 @@ def test_two_tasks_of_a_job_are_told_apart(speeds: SpeedBeliefs) -> None:
 def test_where_no_device_is_up_nothing_is_to_be_expected(speeds: SpeedBeliefs) -> None:
     [one] = forecasts(speeds, now(trains(12), down=frozenset(range(len(GPUS.devices)))))
     assert math.isinf(one.start_s.mid) and math.isinf(one.finish_s.mid)
-    assert "nobody knows when" in forecast_line(one)
+    assert "at an unknown time" in forecast_line(one)
 
 
 def test_what_a_job_has_shown_itself_counts_for_it_and_for_no_other() -> None:
@@ -141,12 +134,12 @@ def test_a_job_that_nobody_has_seen_is_a_guess() -> None:
 
 
 def test_it_is_told_in_a_line() -> None:
-    one = TrainingForecast(
-        7, "train", False, (), "v100", 100.0, Band(0.4, 0.5, 0.6), Band(10.0, 20.0, 30.0), Band(170.0, 220.0, math.inf),
-        (NeighbourLoss(0, "", Band(0.7, 0.8, 0.9)),), SampleEvidence(3, 2, 1, 60.0),
+    one = JobForecast(
+        7, "train", False, (), "v100", 1, 100.0, Band(0.4, 0.5, 0.6), Band(10.0, 20.0, 30.0),
+        Band(170.0, 220.0, math.inf), (SpeedLoss(0, "", Band(0.7, 0.8, 0.9)),), SampleEvidence(3, 2, 1, 60.0),
     )  # fmt: skip
     assert forecast_line(one) == (
         "train  expected to end in 3.667 min (2.833 min to any time); to start in 20 s (10 s to 30 s) on v100; "
-        "0.5 steps a second (0.4 to 0.6); loses 20% (10% to 30%) to another user; "
-        "by 3 samples there, 2 elsewhere, 1 of its family, the newest 60 s old"
+        "0.5 steps/s (0.4 to 0.6); loses 20% (10% to 30%) to another user; "
+        "based on 3 samples there, 2 elsewhere, 1 of its family, the newest 60 s old"
     )

@@ -82,7 +82,7 @@ def test_what_was_seen_is_told_and_the_scale_of_the_unknown_is_known_everywhere(
     s, a = SpeedBeliefs(GPUS), kind("a")
     guess = s.learn([], 1000.0, [a])
     found = s.learn([seen(job, a, 50.0) for job in range(3)], 2000.0, [a])
-    assert not s.learner.log  # hundreds of times the guess, and nothing was put aside
+    assert not s.learner.log  # hundreds of times the guess, and nothing was rejected
     assert step_s(found, a, V100) == pytest.approx(50.0, rel=0.05)
     ratio = step_s(guess, a, K80) / step_s(guess, a, V100)
     assert step_s(found, a, K80) == pytest.approx(50.0 * ratio, rel=0.3)

@@ -184,8 +184,5 @@ def _looks_like_dagbench(head: bytes) -> bool:
 
 
 DAGBENCH_FORMAT = Format(
-    "dagbench",
-    "graphs from papers and measured traces (DAGBench)",
-    file_or_folder(_looks_like_dagbench, ".json"),
-    read,
+    "dagbench", "graphs from papers and measured traces (DAGBench)", file_or_folder(_looks_like_dagbench, ".json"), read
 )

@@ -111,9 +111,17 @@ def read_jobs(
     """One of the job lists of a file. `measured`: the folder of the step times; None: the folder of the file."""
     preemption = checkpoint_cost(checkpoint_s, restore_s)
     folder = path.absolute().parent if measured is None else Path(measured)
-    steps = StepTimes([*_placements(path, folder, collector).rows, *_scalability(path, folder, collector).rows])
+    placements = _measured(path, folder, "placements.csv", collector, _PLACEMENTS).checked(collector, _contradiction)
+    placements = placements.unique(collector, lambda row: (row["model"], row["placement"], row["local_batch"]))
+    scalability = _measured(path, folder, "scalability.csv", collector, _SCALABILITY)
+    scalability = scalability.unique(
+        collector, lambda row: (row["model"], row["nodes"], row["gpus"], row["local_batch"])
+    )
+    efficiency = _measured(path, folder, "statistical_efficiency.csv", collector, _EFFICIENCY)
+    efficiency = efficiency.unique(collector, lambda row: (row["model"], row["batch_size"], row["epoch"]))
+    steps = StepTimes([*placements.rows, *scalability.rows])
     last: dict[tuple[str, int], tuple[int, int]] = {}  # (model, batch) -> last epoch, iterations until then
-    for row in _efficiency(path, folder, collector).rows:
+    for row in efficiency.rows:
         key = (row["model"], row["batch_size"])
         last[key] = max(last.get(key, (-1, 0)), (row["epoch"], row["iteration"]))
     all_lists = tables.read_table(path, collector, _POLLUX_JOB_COLUMNS)
@@ -163,25 +171,12 @@ def _measured(path: Path, folder: Path, name: str, collector: Collector, columns
     return tables.read_table(tables.companion(path, None, folder / name, hint=hint), collector, columns)
 
 
-def _placements(path: Path, folder: Path, collector: Collector) -> CsvTable:
-    def contradiction(row: CsvRow) -> str:
-        digits = [int(digit) for digit in str(row["placement"])]  # GPUs on each machine: 31 is 3 on one, 1 on another
-        if len(digits) == row["nodes"] and sum(digits) == row["gpus"]:
-            return ""
-        return f"placement {row['placement']} is not {row['gpus']} GPUs on {row['nodes']} machines"
-
-    table = _measured(path, folder, "placements.csv", collector, _PLACEMENTS).checked(collector, contradiction)
-    return table.unique(collector, lambda row: (row["model"], row["placement"], row["local_batch"]))
-
-
-def _scalability(path: Path, folder: Path, collector: Collector) -> CsvTable:
-    table = _measured(path, folder, "scalability.csv", collector, _SCALABILITY)
-    return table.unique(collector, lambda row: (row["model"], row["nodes"], row["gpus"], row["local_batch"]))
-
-
-def _efficiency(path: Path, folder: Path, collector: Collector) -> CsvTable:
-    table = _measured(path, folder, "statistical_efficiency.csv", collector, _EFFICIENCY)
-    return table.unique(collector, lambda row: (row["model"], row["batch_size"], row["epoch"]))
+def _contradiction(row: CsvRow) -> str:
+    """What is wrong with a placement, which has a digit for each machine: 31 is 3 GPUs on one and 1 on another."""
+    digits = [int(digit) for digit in str(row["placement"])]
+    if len(digits) == row["nodes"] and sum(digits) == row["gpus"]:
+        return ""
+    return f"placement {row['placement']} is not {row['gpus']} GPUs on {row['nodes']} machines"
 
 
 def _mean(steps: list[StepTime]) -> StepTime:

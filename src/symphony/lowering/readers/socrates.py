@@ -287,8 +287,5 @@ def _looks_like_socrates(head: bytes) -> bool:
 
 
 SOCRATES_FORMAT = Format(
-    "socrates",
-    "systems on chip and their jobs (SoCRATES, DS3)",
-    file_or_folder(_looks_like_socrates, ".txt"),
-    read,
+    "socrates", "systems on chip and their jobs (SoCRATES, DS3)", file_or_folder(_looks_like_socrates, ".txt"), read
 )

@@ -174,8 +174,5 @@ def _looks_like_wfformat(head: bytes) -> bool:
 
 
 WFCOMMONS_FORMAT = Format(
-    "wfformat",
-    "workflow executions, WfFormat 1.5 (WfCommons)",
-    file_or_folder(_looks_like_wfformat, ".json"),
-    read,
+    "wfformat", "workflow executions, WfFormat 1.5 (WfCommons)", file_or_folder(_looks_like_wfformat, ".json"), read
 )

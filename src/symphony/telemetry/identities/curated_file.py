@@ -82,5 +82,5 @@ def _identity(says: str, entry: Mapping[str, Any], file: str) -> Identity:
     source, why = f"curated: {file}", str(entry["why"])
     found = identity(sorted_terms, relation, source, why, float(entry.get("tolerance", 0.01)))
     if found is None:
-        raise InputError(f"{says!r} says nothing", hint="write a total on one side and its parts on the other")
+        raise InputError(f"{says!r} relates nothing", hint="write a total on one side and its parts on the other")
     return found

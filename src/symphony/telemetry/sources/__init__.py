@@ -4,8 +4,7 @@
 - `perf`: runs `perf stat`;
 - `kernel`: pressure, cgroups, scheduler and network from /proc and /sys, on any Linux;
 - `nvml`: NVIDIA's GPUs;
-- `replay`: recordings as a source;
-- `simulated`: multiplexed readings of known counts.
+- `replay`: recordings as a source.
 
 `problems` and `polling` are shared. `perf_log` is made of `perf_line` (one line), `perf_times` (enabled times) and
 `perf_groups` (groups of events).

@@ -1,12 +1,11 @@
-"""Folders of training jobs: one for each task, for as long as its job is not over.
+"""Folders of training jobs: one for each task, until its job has ended.
 
-<root>/<job>/<task>/        what is in it: `training_jobs/training_run.py`
+<root>/<job>/<task>/        contents: see `training_jobs/training_run.py`
 """
 
 from __future__ import annotations
 
 import atexit
-import contextlib
 import hashlib
 import logging
 import os
@@ -22,57 +21,57 @@ from symphony.problem.errors import InputError
 from symphony.training_jobs.training_run import write_whole
 
 log = logging.getLogger("symphony.runtime")
-MAX_FOLDER_NAME_CHARS = 60  # characters of a task's name that may be a folder's
+MAX_FOLDER_NAME_CHARS = 60
 
 
 class CheckpointFolders:
     """The folders of a cluster.
 
-    `keep`: they stay when a job is over, until `remove`: somebody has to write down its end first. Without, all of them
-    are in a new folder, in `root` or where the system keeps such, and go with the cluster.
+    `keep`: a folder stays after the end of its job until `remove`, so that the end can be recorded first. Otherwise all
+    folders are in a new temporary folder, in `root` if given, which is removed with the cluster. `shared`: whether all
+    machines can access the folders; by default, if `root` is given.
     """
 
     def __init__(self, root: Path | None = None, *, keep: bool = False, shared: bool | None = None) -> None:
-        if root is not None and not keep:  # a service comes up on a full disk, too, and its runs say so
-            _try(root)
+        if root is not None and not keep:  # a service must start on a full disk too; its runs report the problem
+            _check_writable(root)
         self._parent, self.keep = root, keep
         self._root = root if keep else None
         self._lock = threading.Lock()
-        # Whether all machines reach them: they do, if somebody has said where they are.
         self.shared = root is not None if shared is None else shared
 
     def folder(self, job: int, task: str) -> Path:
-        """That of a task."""
-        return self._found() / str(job) / safe_folder_name(task)
+        """The folder of a task."""
+        return self._root_folder() / str(job) / safe_folder_name(task)
 
     def prepare(self, folder: Path, attempt: str) -> None:
-        """A new run of a task begins: the folder is its own from now on."""
+        """Make the folder belong to a new run of its task."""
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "save").unlink(missing_ok=True)
             write_whole(folder / "attempt", attempt)
-        except OSError as error:  # the run will say so, too, where it can be read by the one who asked
+        except OSError as error:  # the run fails with the same problem, which its user sees
             log.warning("%s: %s", folder, error)
 
-    def ask(self, folder: Path, question: int) -> None:
-        """Ask the run there for a checkpoint."""
+    def ask(self, folder: Path, request: int) -> None:
+        """Request a checkpoint from the run in a folder."""
         try:
-            write_whole(folder / "save", str(question))
+            write_whole(folder / "save", str(request))
         except OSError as error:
-            log.warning("%s: no checkpoint was asked for: %s", folder, error)
+            log.warning("%s: the checkpoint request could not be written: %s", folder, error)
 
     def job_over(self, job: int) -> None:
-        """A job is over, and nothing of it runs."""
+        """A job has ended, and none of its tasks runs."""
         if not self.keep:
             self.remove(job)
 
     def remove(self, job: int) -> None:
-        """All of a job, by and by: to remove a large file takes a while."""
+        """Remove the folders of a job in the background, because removing large files takes time."""
         if self._root is not None:
             threading.Thread(target=_remove, args=(self._root / str(job),), daemon=True).start()
 
     def remove_strays(self, jobs: Collection[int]) -> None:
-        """All but those of these jobs."""
+        """Remove the folders of all other jobs."""
         if self._root is None or not self._root.is_dir():
             return
         for path in self._root.iterdir():
@@ -80,56 +79,55 @@ class CheckpointFolders:
                 shutil.rmtree(path, ignore_errors=True)
 
     def close(self) -> None:
-        """The cluster is gone."""
+        """Remove the temporary folder."""
         with self._lock:
             if self._root is not None and not self.keep:
                 atexit.unregister(self.close)
                 _remove(self._root)
                 self._root = None
 
-    def _found(self) -> Path:
+    def _root_folder(self) -> Path:
         with self._lock:
             if self._root is None:
                 atexit.register(self.close)
                 if self._parent is None:
                     self._root = scratch(Path(tempfile.gettempdir()), "symphony-training")
-                else:  # others' may be of other machines: nobody here knows whether those live
+                else:  # not `scratch`: it removes folders of dead processes, and those here may be of other machines
                     self._root = Path(tempfile.mkdtemp(prefix="symphony-training-", dir=self._parent))
             return self._root
 
 
-def _try(folder: Path) -> None:
-    """Refuse a folder in which nothing can be kept."""
+def _check_writable(folder: Path) -> None:
+    """Raise InputError if no file can be written in a folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise InputError(
-            f"checkpoints cannot be kept in {folder}: {error.strerror}",
-            hint="name a folder that can be written, on a disk with room",
+            f"checkpoints cannot be written to {folder}: {error.strerror}",
+            hint="name a writable folder, on a disk with free space",
         ) from None
 
 
 def _remove(folder: Path) -> None:
-    """A run that was just killed may still have made a file meanwhile; what is left after that is a stray."""
+    """Remove a folder; tried again, because a run that was just killed may have written a file meanwhile."""
     for _ in range(3):
         shutil.rmtree(folder, ignore_errors=True)
         if not folder.exists():
             return
 
 
-def within(given: Path, state: Path) -> Path:
-    """The folder of a service with this state within one that others may use, too: the same after every start."""
-    known = state / "checkpoints"
-    with contextlib.suppress(FileNotFoundError):
-        return given / f"symphony-{known.read_text().strip()}"
-    state.mkdir(parents=True, exist_ok=True)
-    write_whole(known, os.urandom(8).hex())
-    return given / f"symphony-{known.read_text().strip()}"
+def within(shared: Path, state: Path) -> Path:
+    """The folder of one service inside a shared one. Its name is kept in the state folder."""
+    name = state / "checkpoints"
+    if not name.exists():
+        state.mkdir(parents=True, exist_ok=True)
+        write_whole(name, os.urandom(8).hex())
+    return shared / f"symphony-{name.read_text().strip()}"
 
 
 def safe_folder_name(name: str) -> str:
-    """A name for a folder: the task's own if it may be one."""
+    """The name of a task's folder: the task's name if it is valid, else a similar one with a hash."""
     plain = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:MAX_FOLDER_NAME_CHARS]
     return plain if plain == name else f"{plain}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"

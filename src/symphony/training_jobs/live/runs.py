@@ -1,4 +1,4 @@
-"""What this package needs from the runtime: a task that runs, its job, its kernel and the scheduler, as protocols.
+"""Protocols of what this package needs from the runtime: a task, its job, its kernel, and the scheduler.
 
 `runtime/jobs.py` and `runtime/scheduler.py` implement them. Only the loop's thread changes their attributes.
 """
@@ -15,7 +15,7 @@ from symphony.training_jobs.options import Training
 
 class LiveOptions(Protocol):
     @property
-    def training(self) -> Training | None: ...  # None: not a training job
+    def training(self) -> Training | None: ...  # None = not a training job
 
     @property
     def workers(self) -> int: ...
@@ -44,7 +44,7 @@ class LiveJob(Protocol):
     def priority(self) -> int: ...
 
     @property
-    def row(self) -> int: ...  # of the workload's arrays
+    def row(self) -> int: ...  # in the arrays of the workload
 
     @property
     def over(self) -> threading.Event: ...
@@ -56,7 +56,7 @@ class LiveJob(Protocol):
 
 
 class LiveRun(Protocol):
-    """One task. `number`: the attempt that runs now, -1 = none. `missing`: inputs that do not exist yet."""
+    """A task. `number`: the attempt that runs now, -1 = none. `missing`: number of inputs that do not exist yet."""
 
     @property
     def job(self) -> LiveJob: ...
@@ -86,10 +86,10 @@ class LiveRun(Protocol):
     def attempts(self) -> Sequence[LiveAttempt]: ...
 
     folder: str  # for checkpoints
-    token: str  # the present attempt's name in that folder
+    token: str  # name of the present attempt in that folder
     progress: Progress | None
-    unread: Unread | None
-    lost: int
+    unread: Unread | None  # why the last read gave no progress
+    lost: int  # failures in a row without progress
 
 
 class LiveWorkloadView(Protocol):

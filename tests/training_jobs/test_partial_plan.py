@@ -1,12 +1,12 @@
-"""Which GPUs stand for others: the first that is empty, and the one whose job is worth least."""
+"""Representatives of equivalent GPUs: the first empty one, and the one whose job is worth least."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from benchmarks.exploration import with_one_more
 from symphony.training_jobs import planner
-from symphony.training_jobs.gpu_occupancy import EMPTY_GPU, UNSHARABLE_GPU, GpuOccupancy
-from symphony.training_jobs.partial_plan import PartialPlan
+from symphony.training_jobs.partial_plan import EMPTY_GPU, UNSHARABLE_GPU, GpuOccupancy, PartialPlan
 from symphony.training_jobs.planner import Planner, progress_weights
 from symphony.training_jobs.round_planning import SeatAllocation
 from tests.policies.pictures import picture
@@ -56,7 +56,7 @@ def test_a_greedy_plan_finds_the_place_that_a_look_at_all_gpus_finds(monkeypatch
     p = p._replace(kernel=np.arange(30) % 4)
     board = PartialPlan(p, SeatAllocation(p), progress_weights(p), 1800.0)
     for row in range(30):
-        gain = board.with_one_more(row) - board.value
+        gain = with_one_more(board, row) - board.value
         devices, found = board.best_place(row)
         assert np.isclose(found, max(0.0, gain.max()))
         if devices:

@@ -8,11 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from symphony.problem.errors import InputError
-from symphony.training_jobs import placer_training
-from symphony.training_jobs.beliefs import Beliefs, JobDescriptions
-from symphony.training_jobs.placer import network
-from symphony.training_jobs.placer_training import (
+from benchmarks import placer_training
+from benchmarks.placer_training import (
     DISCOUNT,
     ROUND_S,
     JobLists,
@@ -23,6 +20,9 @@ from symphony.training_jobs.placer_training import (
     speed_worlds,
     train,
 )
+from symphony.problem.errors import InputError
+from symphony.training_jobs.beliefs import Beliefs, JobDescriptions
+from symphony.training_jobs.placer import network
 
 
 def small(members: int = 2) -> SpeedWorlds:

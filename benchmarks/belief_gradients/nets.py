@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from symphony.learning.dependence import ParentLists, ancestors, checked
+from benchmarks.belief_gradients.dependence import ParentLists, ancestors, checked
 from symphony.problem.errors import InputError
 
 GRID_POINTS = {1: 2001, 2: 301, 3: 91}  # points for each dimension, by the number of dimensions

@@ -24,8 +24,8 @@ import numpy as np
 from jax import Array
 from jax.lax import stop_gradient
 
-from symphony.learning.dependence import ParentLists, ancestors, bayes_ball, separating
-from symphony.learning.nets import (
+from benchmarks.belief_gradients.dependence import ParentLists, ancestors, bayes_ball, separating
+from benchmarks.belief_gradients.nets import (
     DiscreteNet,
     Draws,
     Evidence,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from symphony.learning.dependence import ParentLists, bayes_ball, separating
+from benchmarks.belief_gradients.dependence import ParentLists, bayes_ball, separating
 
 
 def test_bayes_ball_by_hand() -> None:

@@ -12,12 +12,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from symphony.learning import gradients
-from symphony.learning.dependence import bayes_ball
-from symphony.learning.gradients import METHODS, cosine, gradient
-from symphony.learning.nets import DiscreteNet, LinearNet, LinearParameters
+from benchmarks.belief_gradients import estimators
+from benchmarks.belief_gradients.dependence import bayes_ball
+from benchmarks.belief_gradients.estimators import METHODS, cosine, gradient
+from benchmarks.belief_gradients.nets import DiscreteNet, LinearNet, LinearParameters
 from symphony.problem.errors import InputError
-from tests.learning.test_dependence import some_graph
+from tests.benchmarks.test_dependence import some_graph
 from tests.test_docs import run_snippets
 
 KEY = jax.random.key(0)
@@ -244,7 +244,7 @@ def test_relaxed_states_are_biased_the_less_the_colder() -> None:
 
     def bias(heat: float) -> float:
         def belief(parameters: Any) -> jax.Array:
-            return gradients.pathwise(KEY, net, parameters, asked(query), {}, 100_000, heat=heat)
+            return estimators.pathwise(KEY, net, parameters, asked(query), {}, 100_000, heat=heat)
 
         return float(np.linalg.norm(flat(jax.jit(jax.grad(belief))(parameters)) - wanted) / np.linalg.norm(wanted))
 
