@@ -78,7 +78,7 @@ def test_a_handle_is_no_value() -> None:
 
 @pytest.mark.parametrize("wrong", [len, 3, "align"])
 def test_only_kernels_make_tasks(wrong) -> None:
-    with pytest.raises(sy.WorkloadError, match="no kernel") as caught:
+    with pytest.raises(sy.WorkloadError, match="is not a kernel") as caught:
         sy.graph("g").task(wrong)
     assert "@sy.kernel" in caught.value.hint
 
@@ -96,7 +96,7 @@ def test_outputs_must_be_handles_and_have_names_of_their_own() -> None:
     graph = sy.graph("g")
     handle = graph.task(join)
     graph.output("a", handle)
-    with pytest.raises(sy.WorkloadError, match="named twice"):
+    with pytest.raises(sy.WorkloadError, match="name is used twice"):
         graph.output("a", handle)
     with pytest.raises(sy.WorkloadError, match="is not a handle"):
         graph.output("b", 3)  # type: ignore[arg-type]

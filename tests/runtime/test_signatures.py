@@ -54,7 +54,7 @@ def test_what_fits_is_taken() -> None:
     graph.task(anything, 1, 2, x=3)
     some = sy.kernel(lambda first, *rest, last, **named: None)
     graph.task(some, 1, 2, 3, last=4, more=5)
-    with pytest.raises(sy.WorkloadError, match="missing a required .*argument: 'last'"):
+    with pytest.raises(sy.WorkloadError, match=r"missing a required .*argument: 'last'"):
         graph.task(some, 1, 2)
     assert len(graph.tasks) == 5
 
@@ -122,7 +122,7 @@ def test_what_is_behind_rank_and_size_is_given_by_name() -> None:
     with pytest.raises(sy.WorkloadError, match="too many positional arguments") as refused:
         graph.task(meet, 1, "x")
     assert refused.value.hint == "write graph.task(meet, group, *, folder)"
-    with pytest.raises(sy.WorkloadError, match="missing a required .*argument: 'folder'"):
+    with pytest.raises(sy.WorkloadError, match=r"missing a required .*argument: 'folder'"):
         graph.task(meet, 1)
 
 

@@ -200,7 +200,7 @@ def _call(graph: Graph, task: TaskCall) -> SubmittedTask:
         raise WorkloadError(
             f"{which} cannot be sent to another process: {type(error).__name__}: {error}",
             where=where,
-            hint="pass values that can be pickled (arrays, numbers, paths), and open files and connections in the kernel",
+            hint="pass values that can be pickled (arrays, numbers, paths); open files and connections in the kernel",
         ) from error
     return SubmittedTask(task.name, task.kernel, arguments, tuple(reads))
 

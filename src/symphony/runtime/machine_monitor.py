@@ -1,11 +1,11 @@
 """What a machine tells of itself while kernels run on it: pressure (PSI) of the whole, and of each GPU what NVML says.
 
 Both are read ten times a second, by threads that sleep while nothing runs. Each window is passed to
-`background_load.py`. What is remembered of a run is the mean of the windows that lie within it; of a short one, nothing.
+`background_load.py`. What is remembered of a run is the mean of the windows within it; of a short run, nothing.
 
 - Of a GPU that runs one kernel, all traffic is that kernel's: bytes over PCIe are what it asks of the link, and the
-  time for which anything computed is what it asks of the GPU, on which processes take turns. Where several run, the parts
-  are unknown: of a GPU with several slots, only runs that were alone on it tell.
+  time for which anything computed is what it asks of the GPU, on which processes take turns. Where several run, the
+  parts are unknown: of a GPU with several slots, only runs that were alone on it tell.
 - Pressure is the share of time for which some task of the machine waited: for a processor, for pages to come back, for
   a disk. It belongs to no single process, and says nothing of a memory's bandwidth: a processor that waits for memory
   counts as one that works. So it is shown beside a kernel, and no demand is made of it.
@@ -108,7 +108,7 @@ class MachineMonitor:
             self._counting.set_busy(busy)
 
     def during(self, device: int, began_s: float, ended_s: float, alone: bool = True) -> dict[str, float]:
-        """Means over a run on a device, by figure; without figures that are unknown. `alone`: no other run was there."""
+        """Means over a run on a device, by figure; without unknown figures. `alone`: no other run was there."""
         place, figures = (self._gpu[device], GPU_FIGURES) if device in self._gpu else ("", CPU_FIGURES)
         if (device in self._gpu and not alone) or ended_s - began_s < MIN_WINDOWS_PER_RUN * INTERVAL_S:
             return {}

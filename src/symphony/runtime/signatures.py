@@ -84,9 +84,8 @@ def _problem(
     if workers > 1 and lacking and not any_name:
         hint = f"define it with {' and '.join(GANG_ARGUMENTS)}, which identify each worker; then "
         return f"it has {workers} workers, and no argument {lacking[0]!r}", hint
-    close = [
-        match for name in kwargs if name not in own.parameters for match in get_close_matches(name, own.parameters)
-    ]
+    unknown = [name for name in kwargs if name not in own.parameters]
+    close = [match for name in unknown for match in get_close_matches(name, own.parameters, n=1)]
     hint = f"did you mean {close[0]!r}? " if close else ""
     try:
         own.bind(*args, **{name: value for name, value in kwargs.items() if workers == 1 or name not in GANG_ARGUMENTS})

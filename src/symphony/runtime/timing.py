@@ -98,9 +98,7 @@ class Timing:
         self.odd = self.odd + 1 if surprise > OUTLIER_DISTANCE else 0
         if self.odd >= OUTLIERS_BEFORE_RESET:  # it is not the runs that are wrong
             aa, bb, self.odd = aa + CHANGED_CODE_STD**2, bb + CHANGED_CODE_STD**2, 0
-        elif self.warm or (
-            cold and self.runs
-        ):  # not the first run, nor the first warm one: these count fully, however far off
+        elif self.warm or (cold and self.runs):  # but the first run, and the first warm one, count fully
             noise *= max((NOISE_DEGREES_OF_FREEDOM + surprise) / (NOISE_DEGREES_OF_FREEDOM + 1.0), 1.0)
         for _ in range(4):  # around where it ends up, not around where it began
             expected, a, b = self._at(size)
