@@ -261,7 +261,7 @@ def test_the_books_say_what_is_left_of_a_job_wherever_it_is(tmp_path: Path) -> N
     folder.mkdir(parents=True)
     (folder / "progress").write_text('{"saved": 400}')
     [run] = place.job(3, ())
-    left = place.scheduler.books.w.units
+    left = place.scheduler.workload.w.units
     assert left[3, 0] == 600  # of what was saved before a restart
     for step, saved in ((500, 450), (600, 580)):
         place.runs(run, (0,), 0.0, ((90.0, step),), saved)
