@@ -20,13 +20,13 @@ from rich.table import Table
 
 from benchmarks.common import arguments, keep, machine
 from symphony.baselines import BASELINES, FOR_TRAINING, Fifo
-from symphony.evaluation.compare import scenario
 from symphony.policies import SHIPPED, named
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.problem.topologies import topology
 from symphony.scheduling.policy import Action, Observation, Policy, wait
 from symphony.simulator.contention import Bottleneck
 from symphony.simulator.rollout import begin_batch, observe, run_steps, without_arrivals
+from symphony.simulator.scenario_source import scenario
 from symphony.simulator.scenarios import ScenarioArrays, pick, stack
 
 CASES = {

@@ -4,7 +4,8 @@ The same policy decides the same scenarios (those of `benchmarks.simulator`: 32 
 the simulator's own loop, and from outside, through the environment: observation out, action in, reward. Counted are
 decisions. Programs take turns, a short run each, so that whatever else the machine does slows all alike; the share is
 the median over turns, and a second is one of CPU time. Everything runs as one program, on both sides. `features`: an
-agent draws among the allowed actions by scores that need all features, as a policy and through the environment.
+agent draws among the allowed actions by scores that need all features, as a policy and through the environment. Alone,
+the policy is asked only where an action is needed, as in the simulator; side by side it is always asked, on both sides.
 
 What is unfair: episodes do not end while they are measured, so no environment is reset. The bare simulator keeps no log
 here.
@@ -32,11 +33,12 @@ from symphony.baselines import EftBelief, ShortestQueue
 from symphony.envs import EnvFeatures, FunctionalEnv, Params, make
 from symphony.envs.functional import AgentPolicy, look
 from symphony.policies.learned import STANDARD
-from symphony.scheduling.policy import Action, Observation, Policy
+from symphony.scheduling.policy import Action, Observation, Policy, wait
 from symphony.simulator.contention import Bottleneck
 from symphony.simulator.rollout import _OPTIONS, begin_batch, run_steps
 
 JOBS = 3_000  # of a scenario: enough not to run out
+MODES = {"micro_steps=1": 1, "whole decisions": None}
 Program = Callable[[], int]  # runs on for a while; returns the decisions that were made
 
 
@@ -79,9 +81,17 @@ def bare(params: Params, policy: Policy, size: int, steps: int) -> Program:
 def through(env: FunctionalEnv, params: Params, policy: Policy, size: int, steps: int) -> Program:
     """The same from outside: a policy that sees what policies see, or one that draws among the allowed actions."""
 
+    def decide(state: Any, key: Array) -> Action:
+        return policy.decide(key, None, env.observation(state, params))[1]
+
     def one(carry: Any, key: Array) -> tuple[Any, Array]:
         obs, state = carry
-        action = drawn(key, obs) if env.features else policy.decide(key, None, env.observation(state, params))[1]
+        if env.features:
+            action = drawn(key, obs)
+        elif size == 1:
+            action = jax.lax.cond(env.needs_action(state, params), lambda: decide(state, key), wait)
+        else:
+            action = decide(state, key)
         obs, state, _, done, info = env.step(key, state, action, params)
         return (obs, state), info["decided"] & ~done
 
@@ -151,14 +161,14 @@ def main() -> None:
         made = partial(make, features=isinstance(policy, DrawingPolicy), **source)  # type: ignore[arg-type]
         for size in sizes:
             steps = 1024 if size == 1 else 128 if size <= 64 else 32
-            env, params = made(micro_steps=1)
+            _, params = made()
             params = replace(params, scenarios=longer(params.scenarios, JOBS))
-            programs = {
-                "bare": bare(params, policy, size, steps),
-                "micro_steps=1": through(env, params, policy, size, steps),
-            }
-            if not args.quick:
-                programs["whole decisions"] = through(made()[0], params, policy, size, max(steps // 4, 1))
+            programs = {"bare": bare(params, policy, size, steps)}
+            for label, micro_steps in MODES.items():
+                if args.quick and micro_steps is None:
+                    continue
+                env, _ = made(micro_steps=micro_steps)
+                programs[label] = through(env, params, policy, size, steps if micro_steps else max(steps // 4, 1))
             rates = take_turns(programs, 5.0 if args.quick else 20.0)
             for label, rate in rates.items():
                 share = statistics.median(a / b for a, b in zip(rate, rates["bare"], strict=True))

@@ -28,6 +28,7 @@ from rich.table import Table
 from scipy.stats import kendalltau, spearmanr
 
 from benchmarks.common import arguments, data, keep
+from benchmarks.starpu_cholesky import cholesky_on
 from symphony.baselines.allox import AlloX
 from symphony.baselines.earliest_finish import Heft
 from symphony.baselines.gavel import (
@@ -43,8 +44,8 @@ from symphony.baselines.gavel import (
 from symphony.baselines.simple import Fifo
 from symphony.baselines.starpu import Dm, Dmda, Dmdas, Heteroprio
 from symphony.lowering import readers
-from symphony.lowering.readers.reading import FileContents
-from symphony.lowering.readers.starpu import cholesky_on
+from symphony.lowering.readers.reading import Collector, FileContents
+from symphony.lowering.readers.tables import number, read_table, text, whole
 from symphony.problem.arrays import TopologyArrays
 from symphony.problem.topologies import topology as built_in
 from symphony.problem.topology import MACHINE, SOCKET, SWITCH, Topology
@@ -380,8 +381,11 @@ def shockwave(quick: bool) -> Iterator[Figures]:
 
     What a restart costs follows from the GPU time that the testbed used beyond the authors' simulator.
     """
-    summary = readers.read(data("shockwave", "testbed32_summary.csv"), "shockwave-summary").tables["summary"]
-    jobs = readers.read(data("shockwave", "testbed32_jobs.csv"), "shockwave-runs").tables["runs"]
+    run = {"policy": text, "mode": text}
+    totals = {**run, "makespan_s": number(), "avg_jct_s": number(), "cluster_utilization": number(0, 1)}
+    summary = read_table(data("shockwave", "testbed32_summary.csv"), Collector(), totals).rows
+    times = {**run, "job_position": whole(), "jct_s": number()}
+    jobs = read_table(data("shockwave", "testbed32_jobs.csv"), Collector(), times).rows
     listed = testbed_case()
     devices = len(listed.topology.devices)
     for name, policy in TESTBED.items():

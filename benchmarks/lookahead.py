@@ -75,7 +75,7 @@ def main() -> None:
     assert isinstance(learned, Learned)
     found: dict[str, list[dict[str, Any]]] = {}
     seeds = list(SEEDS[:3] if chosen.quick else SEEDS)
-    for name in chosen.only:
+    for name in chosen.only[:1] if chosen.quick else chosen.only:
         scenarios = [scenario(WORKLOADS[name], seed) for seed in seeds]
         found[name] = []
         for policy, budget, made in budgets(learned, chosen.quick):
@@ -89,7 +89,7 @@ def budgets(learned: Learned, quick: bool) -> Iterator[tuple[str, dict[str, floa
     yield SHIPPED, {}, ahead(learned, SHAPES[0], 0.0)
     yield "eft-belief", {}, EftBelief()
     for shape in SHAPES[:1] if quick else SHAPES:
-        for horizon in HORIZONS[shape]:
+        for horizon in HORIZONS[shape][:2] if quick else HORIZONS[shape]:
             budget = {"candidates": shape[0], "samples": shape[1], "horizon": horizon}
             yield "look-ahead", budget, ahead(learned, shape, horizon)
 

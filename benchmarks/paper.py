@@ -31,7 +31,7 @@ from rich.table import Table
 
 from benchmarks.common import keep
 from benchmarks.decisions import STEPS, cost, middle
-from symphony.evaluation.compare import compare, scenario
+from symphony.evaluation.compare import compare
 from symphony.evaluation.metrics import LOSS_CLASSES
 from symphony.evaluation.scorecard import FIRST_HELD_OUT_SEED, PROVABLE_GRAPHS
 from symphony.oracle.oracle import Oracle
@@ -40,6 +40,7 @@ from symphony.policies import named
 from symphony.scheduling.one_of import OneOf
 from symphony.simulator.counters import EndedWindow, Settings, read
 from symphony.simulator.run import simulate
+from symphony.simulator.scenario_source import scenario
 from symphony.simulator.scenarios import CALM, Disturbances
 from tests.compiling import compile_quickly
 

@@ -42,8 +42,8 @@ from symphony.telemetry.inference import infer
 from symphony.telemetry.planning import plan
 from symphony.telemetry.reading import Model
 from symphony.telemetry.samples import Floats, Recording, record
-from symphony.telemetry.sources.simulated import SimulatedSource, phases
 from tests.compiling import compile_quickly
+from tests.telemetry.simulated import SimulatedSource, phases
 
 PROGRAMS = ("python", "xz", "sort")
 RAW = ("ir", "dr", "dw", "i1mr", "d1mr", "d1mw", "ilmr", "dlmr", "dlmw", "bc", "bcm", "bi", "bim")  # callgrind's

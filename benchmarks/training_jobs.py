@@ -31,10 +31,10 @@ from rich.table import Table as Printed
 from benchmarks.common import before, data, gather, in_parts, parser
 from benchmarks.exploration import EXPLORATION_METHODS
 from benchmarks.fidelity import GAVEL, MEASURED, ROUND_S, SLOTS, mean_completion_s, under_way
+from benchmarks.training_bound import bound_s
 from symphony import baselines
 from symphony.evaluation.metrics import metrics
 from symphony.lowering import readers
-from symphony.oracle.training_bound import bound_s
 from symphony.problem.topologies import topology
 from symphony.scheduling.state import FREE
 from symphony.simulator.run import simulate

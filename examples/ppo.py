@@ -172,6 +172,7 @@ def main(arguments: Sequence[str] | None = None) -> sy.Report:
         gangs=8,
         preempts=0,
         configures=0,
+        micro_steps=None,  # all steps are kept in memory: only those with a decision
     )
     print(f"{env.name}: {env.num_actions} actions; compiling takes a while", flush=True)
     agent = train(env, params, options)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +16,9 @@ compile_quickly()
 share_programs()
 
 CHUNK = 64  # steps: tests run a hundred or so, and without optimisation the rest of a long chunk takes seconds
-MOST_BYTES = 3 << 30  # of one process, from which on compiled programs are dropped between modules
+# Of one process, from which on compiled programs are dropped between modules. To drop them takes seconds, and modules
+# share some of them: on a machine with much memory, they stay.
+MAX_BYTES = max(3 << 30, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4)
 
 
 def pytest_collection_finish() -> None:
@@ -31,16 +34,29 @@ def pytest_collection_finish() -> None:
 def _forget_programs() -> Iterator[None]:
     """Compiled programs stay in memory for good: hundreds of simulators would take more than a small machine has."""
     yield
+    if _resident_bytes() < MAX_BYTES:
+        return
+    _return_free_memory()
+    if _resident_bytes() < MAX_BYTES:
+        return
     import jax
 
     from symphony.simulator import run
 
-    pages = int(Path("/proc/self/statm").read_text().split()[1]) if Path("/proc/self/statm").exists() else 0
-    if pages * 4096 > MOST_BYTES:
-        run._programs.clear()
-        jax.clear_caches()
-        gc.collect()
-        # What is free stays with the process unless it is given back, and every later module would begin from nothing.
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
-        if trim is not None:
-            trim(0)
+    run._programs.clear()
+    jax.clear_caches()
+    gc.collect()
+    _return_free_memory()
+
+
+def _resident_bytes() -> int:
+    """Memory that this process has; 0 where the system does not say it."""
+    file = Path("/proc/self/statm")
+    return int(file.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if file.exists() else 0
+
+
+def _return_free_memory() -> None:
+    """What is free stays with the process unless it is given back."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
+    if trim is not None:
+        trim(0)

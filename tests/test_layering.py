@@ -174,3 +174,9 @@ def test_what_the_checks_above_read() -> None:
     assert imports("from symphony.problem.errors import InputError") == {"symphony.problem.errors"}
     assert package("symphony.cli.compare") == "cli" and package("symphony") == ""
     assert sum(len(used) for used in USES.values()) > 200
+
+
+def test_commands_use_counters_through_one_entrance() -> None:
+    """`symphony.telemetry` itself; none of them imports a module inside it."""
+    used = {name for module in MODULES if package(module) == "cli" for name in USES[module]}
+    assert {name for name in used if package(name) == "telemetry"} == {"symphony.telemetry"}

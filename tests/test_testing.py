@@ -47,13 +47,13 @@ SHARES = {
     "rises with the load (from": lambda load: jnp.where((load > 2) & (load < 3), 0.2, 1 / jnp.maximum(load, 1)),
     "could not be traced": lambda load: 1.0 if load[0] < 1 else 1 / load,
     "has shape ()": lambda load: 1 / jnp.maximum(load, 1).max(),
-    "answers int32": lambda load: jnp.ones_like(load, dtype=jnp.int32),
-    "differently to equal questions": lambda load: 1 / jnp.maximum(load, 1) ** (1 + next(calls)),
+    "returns int32": lambda load: jnp.ones_like(load, dtype=jnp.int32),
+    "different results for equal arguments": lambda load: 1 / jnp.maximum(load, 1) ** (1 + next(calls)),
 }
 COMPOSITIONS = {
     "not 1 where no row is used": lambda shares, used: where(used, shares).min(axis=-1) * 0.9,
     "not 1 where every used row has": lambda shares, used: where(used, shares).min(axis=-1) * 0.99 ** used.sum(axis=-1),
-    "more than the scarcest": lambda shares, used: where(used, shares).mean(axis=-1),
+    "exceeds the smallest used share": lambda shares, used: where(used, shares).mean(axis=-1),
     "rows that are not used": lambda shares, used: jnp.where(
         used.any(axis=-1), jnp.broadcast_to(shares, used.shape).prod(axis=-1), 1
     ),

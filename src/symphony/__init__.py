@@ -1,11 +1,11 @@
-"""Symphony: a scheduler for clusters of unlike processors whose shared parts are contended.
+"""Symphony: a scheduler for heterogeneous clusters with contention for shared resources.
 
 import symphony as sy
 
 report = sy.compare(["fifo", "heft", "eft-belief"], topology="paper", workload="variant-calling", seeds=range(20))
 print(report.summary())
 
-with sy.local() as cluster:                     # this machine, as it is
+with sy.local() as cluster:                     # this machine
     graph = sy.graph("sample-17")
     graph.task(call_variants, graph.task(align, "reads.fq"))        # functions with a @sy.kernel decorator
     print(cluster.submit(graph).result())
@@ -81,8 +81,8 @@ if TYPE_CHECKING:
     from symphony.simulator.run import simulate
     from symphony.simulator.scenarios import CALM, Disturbances, Scenario, draw
 
-# Where each name is. A module is loaded when one of its names is first asked for: what only talks to a service, or
-# only has kernels to submit, does without JAX, which takes seconds. Type checkers read the same above.
+# The module of each public name. A module is imported when one of its names is first used: a client of a service needs
+# no JAX, which takes seconds to import. Type checkers read the imports above.
 _MODULES = {
     "engines.engine": "Engine",
     "engines.local": "LocalEngine",
@@ -127,11 +127,11 @@ _PACKAGES = [
     "training_jobs",
 ]
 
-# Modules of JAX import one another in circles: threads that load it at once find halves of it. Whoever holds this waits
-# for other imports, so nothing of ours that is imported may ask for a name of this module.
+# The modules of JAX import one another in cycles: threads that import it at once see it half-initialised. A thread that
+# holds this lock waits for other imports, so no module of Symphony may use a name of this module while it is imported.
 _LOADING = RLock()
 
-if not TYPE_CHECKING:  # a checker would take any name for one that is there
+if not TYPE_CHECKING:  # a checker would accept any name
 
     def __getattr__(name: str) -> Any:
         if name not in _NAMES and name not in _PACKAGES:
@@ -139,8 +139,8 @@ if not TYPE_CHECKING:  # a checker would take any name for one that is there
         with _LOADING:
             if name in _PACKAGES:
                 return import_module(f"{__name__}.{name}")
-            found = globals()[name] = getattr(import_module(f"{__name__}.{_NAMES[name]}"), name)
-        return found
+            value = globals()[name] = getattr(import_module(f"{__name__}.{_NAMES[name]}"), name)
+        return value
 
 
 def __dir__() -> list[str]:

@@ -39,8 +39,8 @@ P1, P2, P3 = range(3)
 def arrays(workload: Workload):
     topology = processors(3)
     return (
-        jax.device_put(topology_arrays(topology)[0]),
-        jax.device_put(workload_arrays(topology, workload)[0]),
+        jax.device_put(topology_arrays(topology)),
+        jax.device_put(workload_arrays(topology, workload)),
     )
 
 

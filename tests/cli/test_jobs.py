@@ -59,10 +59,12 @@ def test_a_graph_is_submitted_and_looked_at(folder: Path) -> None:
     assert json.loads(symphony_here("job", number, "--json", folder=folder).stdout)["tasks"][0]["status"] == "done"
     assert symphony_here("logs", number, "--follow", folder=folder).stdout.splitlines()[-1].endswith("done")
     assert "double-0  on here/cpu" in symphony_here("explain", number, folder=folder).stdout
-    assert json.loads(symphony_here("explain", number, "--json", "-", folder=folder).stdout)["text"]
+    assert json.loads(symphony_here("explain", number, "--json", folder=folder).stdout)["text"]
     assert symphony_here("result", number, folder=folder).stdout == "42\n"
     symphony_here("trace", number, "-o", "x.json", folder=folder)
     assert json.loads((folder / "x.json").read_text())["traceEvents"]
+    assert json.loads(symphony_here("trace", number, "--json", folder=folder).stdout)["traceEvents"]
+    assert "no file is named" in symphony_here("trace", number, folder=folder).stderr
     assert json.loads(symphony_here("cancel", number, "--json", folder=folder).stdout)["status"] == "done"
 
 
@@ -143,7 +145,7 @@ def test_profiles_are_shown_and_exported(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("file", [".", "nowhere/x.json"])
-@pytest.mark.parametrize("command", ["trace {} -o", "explain {} --json", "profile -o"])
+@pytest.mark.parametrize("command", ["trace {} -o", "explain {} -o", "profile -o"])
 def test_a_file_that_cannot_be_written_is_an_error_and_no_traceback(command: str, file: str, folder: Path) -> None:
     number = symphony_here("submit", "graph.py", folder=folder).stdout.strip()
     failed = symphony_here(*command.format(number).split(), file, folder=folder)

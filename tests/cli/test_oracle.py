@@ -60,18 +60,19 @@ def test_value_label_checks_bounds_and_baselines_are_printed(asked: list[Oracle]
     for word in ("optimal among plans that move one input", "two configurations agree", "critical path", "-50.0%"):
         assert word in said
     assert "heft" in said and "+25.0%" in said
-    assert asked == [Oracle(5.0, "makespan", 2, 3)]
+    assert asked == [Oracle(5.0, "makespan", seed=3)]
 
 
 def test_what_was_found_is_written(tmp_path: Path) -> None:
-    run("--json", str(tmp_path / "found.json"), "--quiet")
+    run("-o", str(tmp_path / "found.json"), "--quiet")
     found = json.loads((tmp_path / "found.json").read_text())
+    assert json.loads(run("--json", "--quiet")) == found
     assert found["label"] == "optimal" and found["bounds_s"]["area"] == 1.5
     assert found["plan"] == [{"job": 0, "gang": 0, "devices": [1], "start_s": 0.0, "finish_s": 2.0}]
 
 
 def test_mistakes_are_found_before_the_work(asked: list[Oracle], tmp_path: Path) -> None:
-    for arguments in (("--objective", "p99"), ("--json", str(tmp_path / "no" / "f.json")), ("--time-limit", "0")):
+    for arguments in (("--objective", "p99"), ("-o", str(tmp_path / "no" / "f.json")), ("--time-limit", "0")):
         with pytest.raises(InputError):
             run(*arguments)
     assert asked == []

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from symphony.cli import plan as command
+from symphony.oracle import planning
 from symphony.oracle.bounds import lower_bounds
 from symphony.oracle.instance import instance
 from symphony.oracle.planning import Planned
@@ -58,7 +58,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
         seen.append({"scenario": scenario, **arguments})
         return by_hand(scenario, **arguments)
 
-    monkeypatch.setattr(command, "make_plan", make)
+    monkeypatch.setattr(planning, "plan", make)
     return seen
 
 
@@ -67,14 +67,14 @@ def test_a_plan_is_printed_drawn_and_written_and_its_file_can_be_followed(
 ) -> None:
     done = symphony_here(*WORK, "--samples", "4", "-o", "plan.json", "--plot", "plots", folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    for word in ("followed in the simulator", "best of 4 samples", "heft", "bound: critical path", "+"):
+    for word in ("the plan, in the simulator", "best of 4 samples", "heft", "bound: critical path", "+"):
         assert word in done.stdout
     assert (tmp_path / "plots" / "schedule.png").stat().st_size and (tmp_path / "plots" / "curve.png").stat().st_size
     assert {job.arrival_s for job in asked[0]["scenario"].workload.jobs} == {0.0}  # all known, all there
     said = json.loads((tmp_path / "plan.json").read_text())
     assert [point["samples"] for point in said["curve"]] == [1, 2, 4]
     checked = symphony_here("plan", "--check", "plan.json", folder=tmp_path)
-    assert checked.returncode == 0 and "as it says" in checked.stdout
+    assert checked.returncode == 0 and "as it claims" in checked.stdout
     (tmp_path / "plan.json").write_text(json.dumps(said | {"value_s": 0.5 * said["value_s"]}))
     checked = symphony_here("plan", "--check", "plan.json", folder=tmp_path)
     assert checked.returncode == 2 and "hint" in checked.stderr
@@ -88,7 +88,14 @@ def test_json_goes_to_stdout_alone_and_arrivals_can_be_kept(tmp_path: Path, aske
 
 
 def test_mistakes_are_found_before_the_work(tmp_path: Path, asked: list[dict[str, Any]]) -> None:
-    for wrong in (("--objective", "p99"), ("-o", "no/plan.json"), ("--check", "none.json")):
+    for *wrong, message in (
+        ("--objective", "p99", "unknown objective 'p99'"),
+        ("-o", "no/plan.json", "there is no directory no"),
+        ("--check", "none.json", "there is no such file"),
+        ("-p", "heft", "'heft' is not a learned policy"),
+        ("--seconds", "0", "--seconds is 0"),
+        ("-t", "machin", "did you mean 'machine'"),
+    ):
         done = symphony_here(*WORK, *wrong, folder=tmp_path)
-        assert done.returncode == 2 and "hint" in done.stderr
+        assert done.returncode == 2 and message in done.stderr and "hint" in done.stderr
     assert asked == []

@@ -50,14 +50,14 @@ def test_a_journal_is_checked_salvaged_and_compacted(folder: Path) -> None:
     assert found.returncode == 0 and "set aside: event" in found.stdout and "the old journal is" in found.stdout
     assert len(list((folder / "s").glob("journal.sqlite.damaged-*"))) == 1
     found = symphony_here("repair", "compact", "--days", "0", "--state", "s", folder=folder)
-    assert found.returncode == 0 and found.stdout.startswith("1 jobs forgotten; ")
+    assert found.returncode == 0 and found.stdout.startswith("1 jobs deleted; ")
     left = symphony_here("repair", "list", "--all", "--state", "s", "--json", folder=folder)
     assert [one["id"] for one in json.loads(left.stdout)] == [2, 3]
 
 
 def test_without_a_journal_or_beside_a_service_nothing_is_done(tmp_path: Path) -> None:
     found = symphony_here("repair", "list", "--state", "s", folder=tmp_path)
-    assert found.returncode == 2 and "no service's folder 's'" in found.stderr and not (tmp_path / "s").exists()
+    assert found.returncode == 2 and "no state folder 's'" in found.stderr and not (tmp_path / "s").exists()
     here = Handmade(tmp_path / "s")
     for command in (("list",), ("check",), ("salvage",), ("compact",), ("cancel", "1")):
         found = symphony_here("repair", *command, "--state", "s", folder=tmp_path)

@@ -119,7 +119,7 @@ def test_the_first_run_counts_everything_and_the_second_what_is_free(perf: Calla
     assert [one["used"] for one in again if one["kind"] == "identity"] == [True]
     audited = run("--audit", "-M", "TopdownL1", "--", "true")
     assert any("name=top.slots/" in group for group in perf())
-    assert "1 of 1 identities hold; remembered in" in audited.stderr
+    assert "1 of 1 identities hold; the verdicts are stored in" in audited.stderr
 
 
 def test_groups_fit_the_counters_and_are_counted_twice(perf: Callable[[], list[str]]) -> None:
@@ -354,7 +354,7 @@ def test_a_log_does_not_have_this_machines_constants(tmp_path: Path) -> None:
     told = run(*asked, "--constant", "num_cpus_online=4")
     assert lines(told.stdout)[0]["value"] == pytest.approx(2.0, rel=1e-3) and "constant" not in told.stdout
     assert lines(run(*asked, "--constant", "here").stdout)[0]["value"] > 0
-    for wrong, said in (("cpus=4", "no constant is called 'cpus'"), ("slots=many", "no value")):
+    for wrong, said in (("cpus=4", "there is no constant 'cpus'"), ("slots=many", "no value")):
         with pytest.raises(InputError, match=said):
             run(*asked, "--constant", wrong)
 
@@ -442,20 +442,20 @@ def test_one_window_is_nothing_to_serve(log: Path) -> None:
         (["-e", "top.bak", "--", "true"], "x86/demo has no event top.bak", "did you mean top.back"),
         (["-M", "topdownL2", "--", "true"], "has no metric topdownL2", "did you mean topdownl1"),
         ([], "nothing to count", "-- CMD"),
-        (["-e", "{a,b", "-a"], "no list of events", "'{a,b},c'"),
-        (["-p", "abc"], "no process numbers", "-p 4711"),
+        (["-e", "{a,b", "-a"], "not a list of events", "'{a,b},c'"),
+        (["-p", "abc"], "not a list of process numbers", "-p 4711"),
         (["-p", "999999999"], "no process 999999999", "ps -e"),
         (["-p", "1", "-a"], "-p beside", "choose"),
-        (["-A", "--", "true"], "-A tells CPUs apart", "add -a"),
-        (["-C", "x"], "-C 'x' is no list of CPUs", "-C 0-3,8"),
-        (["-C", "0,3-1"], "is no list of CPUs", "-C 0-3,8"),
+        (["-A", "--", "true"], "-A needs CPUs", "add -a"),
+        (["-C", "x"], "-C 'x' is not a list of CPUs", "-C 0-3,8"),
+        (["-C", "0,3-1"], "is not a list of CPUs", "-C 0-3,8"),
         (["-C", "0-99999"], "there is no CPU 99999", "lscpu"),
         (["-M", "ipc", "--", "true"], "has no metric ipc", "--cpu architectural"),
         (["--replay", "log", "--counters", "2"], "--counters beside --replay", "leave it out"),
         (["--", "no-such-command"], "no command 'no-such-command'", "path"),
         (["-j", "-x", ",", "--", "true"], "both -j and -x", "choose"),
-        (["--replay", "log", "--", "true"], "--replay counts nothing", "leave out"),
-        (["--plot", "bands.txt", "--", "true"], "is no picture", ".svg"),
+        (["--replay", "log", "--", "true"], "--replay reads a log", "leave out"),
+        (["--plot", "bands.txt", "--", "true"], "is not the name of a picture", ".svg"),
         (["--plot", "no/bands.svg", "--", "true"], "cannot be written", "folder"),
         (["-o", "no/out", "--", "true"], "-o no/out cannot be written", "folder"),
         (["--cpu", "deno", "--", "true"], "no catalogue deno", "did you mean demo"),

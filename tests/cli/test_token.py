@@ -34,13 +34,15 @@ def test_tokens_are_made_listed_and_revoked_and_their_secrets_are_nowhere(tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("token", "create", "a b"), "no name of a user"),
+        (("token", "create", "a b"), "not a valid user name"),
         (("token", "create", "ann", "--scope", "root"), "no scope root"),
         (("token", "create", "ann", "--days", "-1"), "cannot expire"),
-        (("serve", "--host", "0.0.0.0"), "nobody there has a token"),
-        (("serve", "--log-format", "xml"), "--log-format 'xml'"),
+        (("serve", "--host", "0.0.0.0", "--port", "0"), "no user there has a token"),
+        (("serve", "--log-format", "xml"), "unknown --log-format 'xml'"),
         (("serve", "--share", "ann"), "--share 'ann'"),
-        (("serve", "--database", "oracle://x"), "no database for a service"),
+        (("serve", "--policy", "hefft"), "did you mean 'heft'"),
+        (("serve", "--host", "no.such.host.invalid"), "no.such.host.invalid:7733 cannot be used"),
+        (("serve", "--port", "0", "--database", "oracle://x"), "databases are not supported"),
     ],
 )
 def test_what_is_wrong_is_said(tmp_path: Path, arguments: tuple[str, ...], text: str) -> None:
@@ -61,7 +63,7 @@ def test_the_token_of_whoever_serves_is_his_alone(tmp_path: Path) -> None:
 def test_tokens_are_listed_and_revoked_where_there_is_a_service(tmp_path: Path) -> None:
     for command in (("list",), ("revoke", "x")):
         found = symphony_here("token", *command, "--state", "s", folder=tmp_path)
-        assert found.returncode == 2 and "no service's folder 's'" in found.stderr and not (tmp_path / "s").exists()
+        assert found.returncode == 2 and "no state folder 's'" in found.stderr and not (tmp_path / "s").exists()
     symphony_here("token", "create", "ann", "--state", "s", folder=tmp_path)
     found = symphony_here("token", "revoke", "x", "--state", "s", folder=tmp_path)
     assert found.returncode == 2 and "no token 'x'" in found.stderr

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from symphony.cli.topology import app
 from symphony.problem import topologies, topology_file
-from symphony.problem.errors import TopologyError
+from symphony.problem.errors import InputError, TopologyError
 from symphony.problem.topology import Topology
 
 GUIDE = (Path(__file__).parents[2] / "docs/guides/topologies.md").read_text(encoding="utf-8")
@@ -132,7 +132,7 @@ def test_discover_as_json_is_nothing_else(tmp_path: Path) -> None:
 
 
 def test_discover_into_a_place_that_cannot_be_written(tmp_path: Path) -> None:
-    with pytest.raises(TopologyError, match="it cannot be written"):
+    with pytest.raises(InputError, match="it cannot be written"):
         run("discover", "-o", str(tmp_path / "no" / "such" / "folder.toml"))
 
 

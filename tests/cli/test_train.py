@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib import import_module
 from pathlib import Path
 
 import jax
@@ -33,13 +34,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict:
             options["tell"](told)
         return POLICY, HISTORY
 
-    monkeypatch.setattr(command, "run_training", run)
+    monkeypatch.setattr(import_module("symphony.learning.train"), "train", run)
     return seen
 
 
 def test_it_tells_how_good_it_is_and_writes_weights_card_curve_and_history(asked: dict, tmp_path: Path) -> None:
-    out, told = tmp_path / "trained", tmp_path / "told.json"
-    words = ["-t", "machine", "-w", "layered", "-w", "eeg", "-o", str(out), "--json", str(told), "--rounds", "2", "-q"]
+    out = tmp_path / "trained"
+    words = ["-t", "machine", "-w", "layered", "-w", "eeg", "-o", str(out), "--rounds", "2", "-q"]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
     assert "10.0% more" in result.output and "7.0% less" in result.output
@@ -48,12 +49,13 @@ def test_it_tells_how_good_it_is_and_writes_weights_card_curve_and_history(asked
     assert policy.network.sizes == POLICY.network.sizes
     assert card["against"] == 0.93 and card["decisions"] == 200 and card["workloads"] == ["layered", "eeg"]
     assert (out / "curve.png").stat().st_size > 1000
-    assert [x["against"] for x in json.loads(told.read_text())["history"]] == [1.1, 0.93]
+    result = CliRunner().invoke(app, ["-o", str(tmp_path / "again"), "--json", "-q"])
+    assert [x["against"] for x in json.loads(result.stdout)["history"]] == [1.1, 0.93]
 
 
 def test_what_cannot_be_written_is_found_before_training(asked: dict, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for words in (["-o", str(tmp_path / "file")], ["--json", str(tmp_path / "none" / "x.json")]):
+    for words in (["-o", str(tmp_path / "file")], ["-w", "layerd"], ["--sizes", "huge"]):
         result = CliRunner().invoke(app, words)
         assert isinstance(result.exception, InputError)
     assert not asked

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -82,7 +83,7 @@ def test_files_are_written(tmp_path: Path) -> None:
         (["eeg", "--seed", "-3"], WorkloadError, "seed"),
         (["eeg", "--graph", "99"], InputError, "no graph 99"),
         (["variant-calling", "-t", "gpu24"], InfeasibleError, "IndelRealignment"),
-        (["eeg", "--svg", "no/such/folder/x.svg"], InputError, "cannot write"),
+        (["eeg", "--svg", "no/such/folder/x.svg"], InputError, "cannot be written"),
     ],
 )
 def test_bad_input_is_an_error_with_a_hint(arguments: list[str], error: type[SymphonyError], message: str) -> None:
@@ -226,12 +227,12 @@ def test_sample_freezes_one_draw_of_a_family(tmp_path: Path) -> None:
         (["show", "{}?jobs=31", "-t", "machine"], WorkloadError, "there are 30 jobs"),
         (["show", "{}", "--format", "wformat"], InputError, "unknown format 'wformat'"),
         (["show", "{}", "--format", "readys"], DataError, "t.json"),
-        (["convert", "{}"], InputError, "nowhere to write"),
+        (["convert", "{}"], InputError, "no file is named"),
         (["convert", "{}", "--topology-out", "x.toml"], InputError, "describes no cluster"),
-        (["convert", "{}?jobs=3", "-o", "x.json"], InputError, "jobs has no meaning here"),
+        (["convert", "{}?jobs=3", "-o", "x.json"], InputError, "convert has no option jobs"),
         (["convert", "eeg", "-o", "x.json"], WorkloadError, "is a family"),
-        (["convert", "{}", "-o", "no/such/x.json"], DataError, "cannot write"),
-        (["sample", "eeg", "-o", "x.json", "--jobs", "3"], InputError, "is no file"),
+        (["convert", "{}", "-o", "no/such/x.json"], InputError, "cannot be written"),
+        (["sample", "eeg", "-o", "x.json", "--jobs", "3"], InputError, "there is no file"),
         (["sample", "{}", "-o", "x.json", "--jobs", "31"], WorkloadError, "there are 30 jobs"),
     ],
 )
@@ -243,3 +244,34 @@ def test_bad_files_and_options_are_errors_with_a_hint(
     assert isinstance(result.exception, error), result.exception
     assert message in str(result.exception) and result.exception.hint
     assert not list(trace.parent.glob("x.*"))
+
+
+def test_a_socrates_job_without_its_soc_says_what_to_write(tmp_path: Path) -> None:
+    job = tmp_path / "job.txt"
+    job.write_text("add_new_tasks 1\nfft 0\n", encoding="utf-8")
+    for arguments in ((), ("--keep-good",)):
+        with pytest.raises(DataError, match="no SoC file beside the job") as caught:
+            CliRunner().invoke(app, ["show", str(job), *arguments], catch_exceptions=False)
+        assert str(job) in caught.value.where and "soc=PATH" in caught.value.hint
+    soc = tmp_path / "chips" / "ds3.txt"
+    soc.parent.mkdir()
+    soc.write_text("add_new_resource CPU P1 0 1 1 performance\npower_profile 1000 0.1\nfft 12\n", encoding="utf-8")
+    assert "fft" in shown("show", f"{job}?soc={soc}", "--keep-good")
+
+
+def test_a_malformed_entry_of_starpu_is_left_out_with_its_file_and_line(tmp_path: Path) -> None:
+    source, folder = data("starpu-perfmodels"), tmp_path / "sampling"
+    for part, pattern in (("bus", "mirage.*"), ("codelets/45", "chol_model_*.mirage")):
+        (folder / part).mkdir(parents=True)
+        for file in (source / part).glob(pattern):
+            shutil.copy(file, folder / part)
+    path = folder / "codelets" / "45" / "chol_model_gemm.mirage"
+    path.write_text(path.read_text().replace("8.778020e+04", "", 1))
+    with pytest.raises(DataError, match="an entry has 8 columns") as caught:
+        CliRunner().invoke(app, ["show", str(folder)], catch_exceptions=False)
+    assert caught.value.where == f"{path}: line 41" and "--keep-good" in caught.value.hint
+    content = json.loads(shown("show", str(folder), "--keep-good", "--json"))
+    assert [problem["where"] for problem in content["problems"]] == [f"{path}: line 41"]
+    whole = json.loads(shown("show", f"{source}?machine=mirage", "--json"))
+    names = {kernel["name"] for kernel in content["kernels"]}
+    assert names == {kernel["name"] for kernel in whole["kernels"] if kernel["name"].startswith("chol_model_")}

@@ -74,7 +74,7 @@ def test_by_default_the_scenarios_have_unlike_devices_gangs_fpgas_failures_and_t
 
 def test_actions_against_the_rules(cheap: list[Scenario]) -> None:
     error = refusal(of(BreaksRules), cheap)
-    assert "actions against the rules" in error.message and "seed 3" in error.message
+    assert "were not allowed" in error.message and "seed 3" in error.message
     assert "observation.feasible(gang)" in error.hint
 
 
@@ -175,7 +175,7 @@ class LooksAhead(Fine):
         (VectorGang(), "an action whose gang is int32(1,)", "integer scalar"),
         (FloatMore(), "an action whose more is float32()", "boolean"),
         (WholeSeconds(), "an action whose seconds is int32()", "float"),
-        (BareNumbers(), "answered tuple, not an Action", "sy.place"),
+        (BareNumbers(), "returned tuple, not an Action", "sy.place"),
         (Shrinks(), "changed the structure of its state", "same tree"),
         (Widens(), "changed the structure of its state", "dtypes"),
         (PythonIf(), "could not be traced: TracerBoolConversionError", "no Python `if`"),

@@ -1,4 +1,4 @@
-"""An engine whose news a test writes by hand."""
+"""An engine whose events a test writes by hand."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import itertools
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from symphony.engines.engine import EngineEvent, Finished, Pickled, Stored, Work
+from symphony.engines.engine import Engine, EngineEvent, Finished, Pickled, Stored, Work
 from symphony.engines.worker import pickled
 from symphony.problem.topology import Topology
 
 
-class ByHand:
-    """Runs nothing: it keeps what it was told, and says what it is to say."""
+class ByHand(Engine):
+    """Runs nothing: it records calls, and reports the events that a test has queued."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
@@ -21,7 +21,7 @@ class ByHand:
         self.sent: list[Work] = []
         self.stopped: list[int] = []  # cancelled or preempted
         self.news: list[EngineEvent] = []
-        self.lost: set[int] = set()  # work of which it knows nothing any more
+        self.lost: set[int] = set()  # work missing from `under_way`
 
     def inventory(self) -> Topology:
         return self._topology

@@ -254,7 +254,7 @@ def test_no_device_at_all_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path:
     broken = tmp_path / "broken.py"
     broken.write_text("raise SystemExit(1)")
     monkeypatch.setattr(fork_server, "__file__", str(broken))
-    with pytest.raises(sy.EngineError, match="no device came up"):
+    with pytest.raises(sy.EngineError, match="no device could be started"):
         LocalEngine(machine(slots=1))
 
 
@@ -360,11 +360,20 @@ WRONG = {
     "marshal": (len(marshal.dumps(("done",))).to_bytes(4, "little") + marshal.dumps(("done",)) * 4, "it begins with"),
     "a huge length": (struct.pack(messages.HEADER, b"sy", messages.DONE, 0, 2**32 - 1, 1), "4,294,967,295 bytes"),
     "an unknown kind": (struct.pack(messages.HEADER, b"sy", 77, 0, 0, 1), "it begins with"),
-    "another attempt": (messages.done(10**9, 0.0, 0.0, False, (b"x", None, (), 1), 0.0), "attempt 1000000000 instead"),
-    "ready again": (messages.ready(""), "for the second time"),
-    "not begun": (messages.dropped(1), "though it was to"),
-    "a file of others": (messages.done(1, 0.0, 0.0, False, (None, "../x", ((0, 1),), 1), 0.0), "not one of its own"),
-    "no such file": (messages.done(1, 0.0, 0.0, False, (None, "w2-9", ((0, 1),), 1), 0.0), "cannot be read|its own"),
+    "another attempt": (
+        messages.done(10**9, 0.0, 0.0, False, (b"x", None, (), 1), 0.0),
+        "1000000000, but runs 1",
+    ),
+    "ready again": (messages.ready(""), "twice that it is ready"),
+    "not begun": (messages.dropped(1), "which it was to run"),
+    "a file of others": (
+        messages.done(1, 0.0, 0.0, False, (None, "../x", ((0, 1),), 1), 0.0),
+        "did not write",
+    ),
+    "no such file": (
+        messages.done(1, 0.0, 0.0, False, (None, "w2-9", ((0, 1),), 1), 0.0),
+        "cannot be read|not write",
+    ),
 }
 
 

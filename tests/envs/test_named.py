@@ -8,7 +8,7 @@ import pytest
 
 import symphony as sy
 from symphony.envs.named import SCENARIOS, ScenarioSource, parts_of, scenario_source
-from symphony.evaluation.compare import scenario
+from symphony.simulator.scenario_source import scenario
 
 
 @pytest.mark.parametrize(

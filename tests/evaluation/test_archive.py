@@ -103,10 +103,10 @@ def test_a_file_that_is_not_ours_is_refused_with_a_hint(contents: Contents, tmp_
     save(contents, tmp_path / "newer.json")
     cases = {
         tmp_path / "absent.json": "cannot be read",
-        tmp_path / "list.json": "no report",
-        tmp_path / "text.json": "no whole JSON",
-        tmp_path / "binary.json": "no whole JSON",
-        tmp_path / "half.json.gz": "no whole JSON",
+        tmp_path / "list.json": "not a report",
+        tmp_path / "text.json": "not a complete JSON",
+        tmp_path / "binary.json": "not a complete JSON",
+        tmp_path / "half.json.gz": "not a complete JSON",
         edited(tmp_path / "part.json", runs=[{"policy": "fifo"}]): "missing or malformed",
         edited(tmp_path / "newer.json", version=REPORT_VERSION + 1): f"version {REPORT_VERSION + 1}",
     }

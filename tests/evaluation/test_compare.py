@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from symphony.baselines import Fifo, Random
-from symphony.evaluation.compare import compare, scenario, slots_for
+from symphony.evaluation.compare import compare
 from symphony.evaluation.report import Report
 from symphony.problem import limits
 from symphony.problem.errors import (
@@ -24,9 +24,8 @@ from symphony.problem.errors import (
     SymphonyWarning,
     TopologyError,
 )
-from symphony.problem.topologies import topology
 from symphony.problem.topology import Topology
-from symphony.problem.workload import Job, Task, TaskGraph, Workload
+from symphony.problem.workload import Job, Workload
 from symphony.simulator import run as runs
 from symphony.simulator.scenarios import CALM, Disturbances
 from tests.scheduling.by_hand import chain, cluster, dot, work
@@ -160,24 +159,6 @@ def test_full_job_slots_are_warned_of_and_counted() -> None:
         warnings.simplefilter("error", SymphonyWarning)
         result = compare(BOTH, workload=few_jobs(gap_s=100.0), **options)
     assert all(run.jobs_outside == 0 for run in result.runs)
-
-
-def test_job_slots_are_enough_not_to_matter_and_few_enough_to_be_fast() -> None:
-    assert slots_for(few_jobs(3)) == 3
-    assert slots_for(few_jobs(100)) == 128
-    assert slots_for(few_jobs(5000)) == 256
-    tasks = tuple(Task(f"t{i}", "any") for i in range(1000))
-    long = replace(few_jobs(100), graphs=(TaskGraph("long", tasks), TaskGraph("other", tasks[:1])))
-    assert slots_for(long) == 16
-    assert scenario(cluster(), few_jobs(100), 0).job_slots == 128
-    assert scenario(cluster(), few_jobs(100), 0, job_slots=7).job_slots == 7
-
-
-def test_seeds_draw_workload_and_disturbances_alike() -> None:
-    machine = topology("machine")
-    one, same, other = (scenario(machine, "eeg?jobs=2", seed) for seed in (1, 1, 2))
-    assert one == same
-    assert one.workload != other.workload and one.phases != other.phases
 
 
 # -------------------------------------------------------------------- bad input

@@ -69,7 +69,7 @@ def test_a_fair_comparison_says_so(report: Report) -> None:
         for seed, meta in report.scenarios.items()
     }
     fair = changed(report, lambda r: {"scenarios": charged, "cheats": set()})
-    assert fair.unfairness() == "Every policy sees the same, on the same seeds."
+    assert fair.unfairness() == "Every policy has the same information, on the same seeds."
 
 
 def test_the_summary_has_every_policy_in_order_and_marks_the_cheat(report: Report) -> None:
@@ -147,7 +147,7 @@ def test_write_makes_the_page_the_plots_and_the_records(report: Report, tmp_path
 
 def test_write_into_a_file_is_an_error_of_input(report: Report, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="no such directory can be made"):
+    with pytest.raises(InputError, match="it cannot be created"):
         report.write(tmp_path / "file")
 
 
@@ -165,7 +165,7 @@ def test_runs_that_do_not_pair_up_are_refused(report: Report) -> None:
         "there is no run": lambda r: {"runs": []},
         "'fifo' has 2 runs of seed 0": lambda r: {"runs": [*r.runs, r.runs[0]]},
         "'eft-exact' has no run of seed 5": lambda r: {"runs": r.runs[:-1]},
-        "no scenario is given for seed 3": lambda r: {"scenarios": {s: r.scenarios[s] for s in (0, 1, 2, 4, 5)}},
+        "there is no scenario for seed 3": lambda r: {"scenarios": {s: r.scenarios[s] for s in (0, 1, 2, 4, 5)}},
     }
     for message, change in cases.items():
         with pytest.raises(InputError, match=message) as caught:

@@ -110,7 +110,7 @@ def test_a_verdict_follows_the_metric_s_direction() -> None:
 
 
 def test_unequal_numbers_of_seeds_are_refused() -> None:
-    with pytest.raises(InputError, match=r"2 values are to be paired with 3(.|\n)*same seeds"):
+    with pytest.raises(InputError, match=r"2 values cannot be paired with 3(.|\n)*same seeds"):
         paired([1, 2], [1, 2, 3])
     with pytest.raises(InputError, match="at least one"):
         paired([], [])

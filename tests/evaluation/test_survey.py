@@ -15,11 +15,11 @@ import pytest
 from symphony.baselines import Dmda, Fifo
 from symphony.evaluation import survey as surveys
 from symphony.evaluation import survey_page
-from symphony.evaluation.compare import scenario
 from symphony.evaluation.survey import Cell, Survey, SurveyWorkload, survey
 from symphony.problem.errors import InputError
 from symphony.problem.topologies import topology
 from symphony.scheduling.one_of import OneOf
+from symphony.simulator.scenario_source import scenario
 
 SPEC = "layered?jobs=3&tasks=3&graphs=2"
 PLACES = [
@@ -51,14 +51,6 @@ def made() -> Survey:
         ["c@machine: it cannot run"],
         "symphony compare <all>",
     )
-
-
-def test_places_are_written_with_an_at_sign() -> None:
-    assert SurveyWorkload.of("training?jobs=3@gpu24", "paper") == SurveyWorkload("training?jobs=3", "gpu24")
-    assert SurveyWorkload.of("eeg", "paper") == SurveyWorkload("eeg", "paper")
-    assert str(SurveyWorkload.of("eeg", "paper")) == "eeg@paper"
-    with pytest.raises(InputError, match="names no workload"):
-        SurveyWorkload.of("@gpu24", "paper")
 
 
 def test_a_cheat_is_ranked_but_cannot_win() -> None:
@@ -171,7 +163,7 @@ def test_nothing_to_run_is_an_error(tmp_path: Path) -> None:
         survey([], PLACES, tmp_path)
     with pytest.raises(InputError, match="no workload"):
         survey(["fifo"], [], tmp_path)
-    with pytest.raises(InputError, match="nothing could be run"):
+    with pytest.raises(InputError, match="no workload could be run"):
         survey(["fifo"], [SurveyWorkload("variant-calling", "gpu24")], tmp_path)
     with pytest.raises(InputError, match="no-such"):
         survey(["fifo"], [SurveyWorkload("eeg", "no-such")], tmp_path)

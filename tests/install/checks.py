@@ -198,6 +198,8 @@ def commands(quick: bool) -> Iterator[str]:
 
 EXAMPLES = {
     "compare_policies": Check("--policies fifo,heft --seeds 2 --jobs 4"),
+    "own_engine": Check(""),
+    "perf_log": Check("--output perf.json"),
     "own_policy": Check("--topology machine --workload layered:4?jobs=4 --seeds 2"),
     "ppo": Check(
         "--scenario machine/layered:4?jobs=2 --rounds 1 --scenarios 2 --group 2 --bank 2 --steps 12 --batches 2"

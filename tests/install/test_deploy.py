@@ -83,7 +83,7 @@ def test_the_citation_is_of_this_version() -> None:
     text = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert f"\nversion: {project()['version']}\n" in text
     assert f"\nlicense: {project()['license']}\n" in text
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     titles = re.findall(r"^  - type: .*\n    title: \"(.*)\"", text, re.MULTILINE)
     assert len(titles) == 2 and all(title in readme for title in titles)
 

@@ -119,7 +119,7 @@ def test_a_spec_sets_sizes_and_options_and_arguments_win() -> None:
         ("eeg?load=nan", "load is 'nan'", "load=0.7"),
         ("eeg?load=inf", "load is 'inf'", "load=0.7"),
         ("eeg?arrivals=often", "'often'", "poisson, bursty, diurnal, batch"),
-        ("eeg?load", "'load' is no option", "option=value"),
+        ("eeg?load", "'load' is not an option", "option=value"),
         ("eeg?jobs=1&jobs=2", "jobs is given twice", "leave one"),
         ("layered:8?tasks=9", "tasks is given twice", "leave one"),
     ],

@@ -11,8 +11,7 @@ from symphony.evaluation.compare import compare
 from symphony.oracle import oracle as module
 from symphony.oracle.exact import ExactModel, SolverResult
 from symphony.oracle.instance import ONE_AT_A_TIME, instance
-from symphony.oracle.oracle import Oracle, Solution
-from symphony.oracle.scenario_planner import ScenarioPlanner
+from symphony.oracle.oracle import Oracle, ScenarioPlanner, Solution
 from symphony.problem.errors import InputError, SymphonyWarning
 from symphony.simulator.scenarios import CALM, Phase
 from tests.oracle.small import by_trying_everything, scenario, unlike, work

@@ -96,7 +96,7 @@ def test_a_plan_for_something_else_is_refused(said: dict[str, Any], planned: Pla
         ([*rows, other], "no such gang"),
         ([rows[0] | {"devices": ["gpu9"]}, *rows[1:]], "no device"),
         ([rows[0] | {"devices": ["d0", "d1"]}, *rows[1:]], "cannot run"),
-        ([{"job": 0}], "lacks"),
+        ([{"job": 0}], "is missing"),
     ):
         with pytest.raises(InputError, match=words):
             plan_file.follow(said | {"gangs": gangs}, planned.scenario)
@@ -114,7 +114,7 @@ def test_a_file_that_is_no_plan_is_refused(tmp_path: Path) -> None:
 
 def test_mistakes_are_found_before_the_work() -> None:
     drawn = scenario(0)
-    with pytest.raises(InputError, match="does not learn"):
+    with pytest.raises(InputError, match="is not a learned policy"):
         plan(drawn, policy="heft")
     with pytest.raises(InputError, match="objective"):
         plan(drawn, policy=TINY, objective="p99")  # type: ignore[arg-type]

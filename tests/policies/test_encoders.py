@@ -10,7 +10,7 @@ import pytest
 
 from symphony.policies import encoders
 from symphony.policies.encoders import Dense, GraphEncoder, TopologyEncoder, to_devices, to_rows
-from symphony.policies.features import DEVICE_FEATURES, ROW_FEATURES, graph_tables
+from symphony.policies.features import DeviceColumn, RowColumn, graph_tables
 from tests.scheduling.by_hand import Books, chain, dot, work
 
 
@@ -42,7 +42,7 @@ def test_means_along_routes_are_the_same_by_matrix_and_by_index(books: Books, mo
 def test_a_busy_row_is_heard_of_by_the_devices_that_share_it_and_by_their_neighbours(books: Books) -> None:
     t = books.t
     encoder = eqx.filter_jit(TopologyEncoder(jax.random.key(1), 8))
-    rows, devices = jnp.zeros((t.capacity.shape[0], ROW_FEATURES)), jnp.zeros((t.exists.shape[0], DEVICE_FEATURES))
+    rows, devices = jnp.zeros((t.capacity.shape[0], len(RowColumn))), jnp.zeros((t.exists.shape[0], len(DeviceColumn)))
     calm = encoder(t, rows, devices)
     busy = encoder(t, rows.at[2, 1].set(3.0), devices)  # the GPU's own link
     moved = np.abs(np.asarray(busy - calm)).max(axis=1) > 1e-6

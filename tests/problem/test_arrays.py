@@ -20,13 +20,12 @@ from symphony.problem.arrays import (
     WorkloadArrays,
     split_seconds,
     topology_arrays,
-    topology_from_arrays,
     workload_arrays,
-    workload_from_arrays,
 )
 from symphony.problem.topologies import topology
 from symphony.problem.topology import LOCAL, PEER, RACK, Device, DeviceKind, Hop, Resource, Topology
 from symphony.problem.workload import Edge, Gang, Job, Kernel, Profile, Task, TaskGraph, Workload
+from tests.problem.from_arrays import topology_from_arrays, workload_from_arrays
 from tests.simulator.strategies import random_scenario
 
 BUILT_IN = ("machine", "paper", "gpu24", "fat-tree:70")
@@ -38,22 +37,23 @@ SEEDS = st.integers(0, 2**31 - 1)
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_built_in_topologies_come_back(name: str) -> None:
-    assert topology_from_arrays(*topology_arrays(topology(name))) == topology(name)
+    made = topology(name)
+    assert topology_from_arrays(topology_arrays(made), made) == made
 
 
 @given(SEEDS)
 @settings(max_examples=50, deadline=None)
 def test_random_topologies_come_back(seed: int) -> None:
     made = random_scenario(seed).topology
-    assert topology_from_arrays(*topology_arrays(made)) == made
+    assert topology_from_arrays(topology_arrays(made), made) == made
 
 
 def test_equal_names_on_two_machines_stay_two_parts() -> None:
     kind = DeviceKind("cpu", "cpu")
     devices = tuple(Device(f"d{i}", "cpu", f"m{i % 2}", f"r{i // 2}", "socket", "switch", ()) for i in range(4))
     made = Topology("t", (kind,), (), devices)
-    arrays, names = topology_arrays(made)
-    assert topology_from_arrays(arrays, names) == made
+    arrays = topology_arrays(made)
+    assert topology_from_arrays(arrays, made) == made
     assert len(set(arrays.place[:4, 2])) == 4
 
 
@@ -91,21 +91,21 @@ def close(a: Workload, b: Workload) -> None:
 @settings(max_examples=50, deadline=None)
 def test_random_workloads_come_back(seed: int) -> None:
     scenario = random_scenario(seed)
-    arrays, names = workload_arrays(scenario.topology, scenario.workload)
-    close(workload_from_arrays(arrays, names), as_arrays_hold_it(scenario.workload, scenario.topology))
+    cluster, drawn = scenario.topology, scenario.workload
+    close(workload_from_arrays(workload_arrays(cluster, drawn), cluster, drawn), as_arrays_hold_it(drawn, cluster))
 
 
 @pytest.mark.parametrize(("name", "where"), [("variant-calling", "paper"), ("training", "gpu24"), ("lu:4", "machine")])
 def test_families_come_back(name: str, where: str) -> None:
     cluster = topology(where)
     drawn = family_workload(f"{name}?jobs=5", cluster, 3)
-    close(workload_from_arrays(*workload_arrays(cluster, drawn)), as_arrays_hold_it(drawn, cluster))
+    close(workload_from_arrays(workload_arrays(cluster, drawn), cluster, drawn), as_arrays_hold_it(drawn, cluster))
 
 
 def test_what_came_back_has_the_same_arrays() -> None:
     scenario = random_scenario(3)
-    arrays, names = workload_arrays(scenario.topology, scenario.workload)
-    again, _ = workload_arrays(scenario.topology, workload_from_arrays(arrays, names))
+    arrays = workload_arrays(scenario.topology, scenario.workload)
+    again = workload_arrays(scenario.topology, workload_from_arrays(arrays, scenario.topology, scenario.workload))
     for field, ours in vars(arrays).items():
         if field != "home":  # comes back as the number of a device, and is read as that of a machine
             np.testing.assert_array_equal(ours, getattr(again, field), err_msg=field)
@@ -126,7 +126,7 @@ def cluster() -> Topology:
 
 
 def test_padded_devices_rows_and_slots(cluster: Topology) -> None:
-    a, _ = topology_arrays(cluster)
+    a = topology_arrays(cluster)
     assert a.exists.tolist() == [True] * 5 + [False]
     assert a.slots.tolist() == [2, 2, 2, 1, 1, 0]
     assert a.lane_device.tolist() == [0, 0, 1, 1, 2, 2, 3, 4]
@@ -144,7 +144,7 @@ def test_padded_devices_rows_and_slots(cluster: Topology) -> None:
 
 
 def test_padded_slots_do_not_exist(cluster: Topology) -> None:
-    a, _ = topology_arrays(replace(cluster, devices=(*cluster.devices[:2], cluster.devices[3])))
+    a = topology_arrays(replace(cluster, devices=(*cluster.devices[:2], cluster.devices[3])))
     assert a.lane_device.tolist() == [0, 0, 1, 1, 2, 2]  # the last is padding, and points at the last device
     assert a.lane_exists.tolist() == [True] * 5 + [False]
 
@@ -174,7 +174,7 @@ def example() -> Workload:
 
 
 def test_kernels_graphs_and_jobs_by_hand(cluster: Topology) -> None:
-    a, _ = workload_arrays(cluster, example())
+    a = workload_arrays(cluster, example())
     assert a.time_fixed.tolist() == [[1.0, np.inf], [4.0, 1.0]]
     assert a.time_work.tolist() == [[2.0, 0.0], [0.0, 0.0]]
     assert a.demand_fixed[0, 0, KIND_INDEX["memory"]] == 5.0 and a.demand_work[0, 0, KIND_INDEX["nic"]] == 3.0
@@ -207,7 +207,7 @@ def test_kernels_graphs_and_jobs_by_hand(cluster: Topology) -> None:
 
 def test_critical_path_and_upward_rank_by_hand(cluster: Topology) -> None:
     """a: 1 + 2·4 = 9 s on a CPU. b, c: 1 s on a GPU, (3·4 + 2·1)/5 on average. d: both workers on GPUs, 3 units."""
-    a, _ = workload_arrays(cluster, example())
+    a = workload_arrays(cluster, example())
     assert a.isolated.tolist() == pytest.approx([9.0 + 1.0 + 3.0, 3.0])
     bandwidth = 25.0  # the median of the rows that carry data
     d = 3 * 14 / 5
@@ -219,7 +219,7 @@ def test_critical_path_and_upward_rank_by_hand(cluster: Topology) -> None:
 
 def test_padded_jobs_never_arrive(cluster: Topology) -> None:
     w = example()
-    a, _ = workload_arrays(cluster, replace(w, jobs=tuple(replace(w.jobs[0], arrival_s=float(i)) for i in range(5))))
+    a = workload_arrays(cluster, replace(w, jobs=tuple(replace(w.jobs[0], arrival_s=float(i)) for i in range(5))))
     assert a.arrival_whole.tolist() == [0, 1, 2, 3, 4, np.iinfo(np.int32).max]
     assert int(a.jobs) == 5
 
@@ -227,7 +227,7 @@ def test_padded_jobs_never_arrive(cluster: Topology) -> None:
 def test_padded_kernels_run_nowhere(cluster: Topology) -> None:
     w = example()
     more = tuple(Kernel(f"more{i}", {"cpu": Profile(1.0)}) for i in range(3))
-    a, _ = workload_arrays(cluster, replace(w, kernels=(*w.kernels, *more)))
+    a = workload_arrays(cluster, replace(w, kernels=(*w.kernels, *more)))
     assert a.time_fixed.shape == (6, 2)
     assert np.isinf(a.time_fixed[5]).all()
 
@@ -235,7 +235,7 @@ def test_padded_kernels_run_nowhere(cluster: Topology) -> None:
 def test_a_footprint_too_large_for_a_kind_does_not_run_on_it(cluster: Topology) -> None:
     kernel = Kernel("k", {"cpu": Profile(1.0, memory=1500.0), "gpu": Profile(1.0, memory=1500.0)})
     w = Workload("w", (kernel,), (TaskGraph("g", (Task("a", "k"),)),), (Job(0, 0.0),))
-    a, _ = workload_arrays(cluster, w)
+    a = workload_arrays(cluster, w)
     assert a.runs_on.tolist() == [[0b01]]
 
 
@@ -246,7 +246,7 @@ def test_problems_of_one_bucket_have_equal_shapes() -> None:
         return [*map(np.shape, jax.tree.leaves(arrays)), (arrays.max_workers, arrays.fan)]
 
     machine = topology("machine")
-    a, b = (workload_arrays(machine, family_workload(f"layered?jobs={n}&tasks=8", machine, n))[0] for n in (13, 16))
+    a, b = (workload_arrays(machine, family_workload(f"layered?jobs={n}&tasks=8", machine, n)) for n in (13, 16))
     assert limits.bucket(13) == limits.bucket(16)
     assert shapes(a) == shapes(b)
 
@@ -268,7 +268,7 @@ def all_pairs(place: jax.Array, peers: jax.Array) -> tuple[jax.Array, jax.Array]
 
 
 def check_pairs(t: Topology, size: int) -> None:
-    a, _ = topology_arrays(t)
+    a = topology_arrays(t)
     place, peers = np.zeros((size, 5), np.int32), np.full(size, -1, np.int32)
     count = len(t.devices)
     place[:count], peers[:count] = a.place[:count], a.peers[:count]
@@ -301,7 +301,7 @@ def widest(t: Topology, gang: list[Device]) -> int:
 @settings(max_examples=80, deadline=None)
 def test_the_span_of_a_gang_is_its_widest_pair(seed: int, data: st.DataObject) -> None:
     t = random_scenario(seed).topology
-    a, _ = topology_arrays(t)
+    a = topology_arrays(t)
     numbers = st.integers(0, len(t.devices) - 1)
     chosen = data.draw(st.lists(numbers, min_size=1, max_size=6, unique=True))
     padding = data.draw(st.lists(numbers, min_size=6 - len(chosen), max_size=6 - len(chosen)))

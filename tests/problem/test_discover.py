@@ -165,7 +165,7 @@ def test_links_that_are_not_told_are_assumed(tree: Tree) -> None:
     assert rows(found)["box/nic"] == DEFAULT_NIC
     assert "box/s1/sw0" not in rows(found)
     assert noted(found, "the PCIe link of v100 at 0000:83:00.0 is not known")
-    assert noted(found, "no network interface tells its speed")
+    assert noted(found, "no network interface states its speed")
 
 
 def test_offline_cpus_and_caches_of_several_core_groups(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_memory_without_a_cpu_is_left_out(tree: Tree) -> None:
     tree.put("sys/devices/system/node/node2", cpulist="", meminfo="Node 2 MemTotal: 28000000 kB")
     found = discover(tree.root)
     assert found.topology.kind_of["xeon"].memory == pytest.approx(50_000_000 * 1024, rel=1e-3)
-    assert noted(found, "node2 have no CPU")
+    assert noted(found, "node2 belong to no CPU")
 
 
 def test_integrated_virtual_and_emulated_adapters_are_no_accelerators(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_fat_tree_of_ten_thousand() -> None:
             "xyz",
             TopologyError,
             "unknown topology 'xyz'",
-            "The built-in ones are machine, paper, gpu24, fat-tree:N",
+            "the built-in topologies are machine, paper, gpu24, fat-tree:N",
         ),
         ("", TopologyError, "", "toml"),
         ("cellar.toml", TopologyError, "there is no such file", "TOML"),

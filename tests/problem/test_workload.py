@@ -115,10 +115,10 @@ def test_gangs_can_close_a_cycle_that_tasks_do_not() -> None:
     [
         ({"tasks": ()}, "it has no task", "graph 'g'", "add a task"),
         ({"tasks": (*CHAIN, CHAIN[0])}, "task 'a' is defined twice", "graph 'g'", "rename"),
-        ({"edges": (Edge("a", "z"),)}, "an edge names 'z', which is no task", "graph 'g'", "add the task"),
-        ({"edges": (Edge("z", "a"),)}, "an edge names 'z', which is no task", "graph 'g'", "add the task"),
+        ({"edges": (Edge("a", "z"),)}, "an edge names 'z', which is not a task", "graph 'g'", "add the task"),
+        ({"edges": (Edge("z", "a"),)}, "an edge names 'z', which is not a task", "graph 'g'", "add the task"),
         ({"gangs": (Gang("x", ()),)}, "it has no task", "gang 'x'", "name its tasks"),
-        ({"gangs": (Gang("x", ("z",)),)}, "it names 'z', which is no task", "gang 'x'", "add the task"),
+        ({"gangs": (Gang("x", ("z",)),)}, "it names 'z', which is not a task", "gang 'x'", "add the task"),
         ({"gangs": (Gang("x", ("a", "b")), Gang("y", ("b",)))}, "task 'b' is in gang 'x' too", "gang 'y'", "one gang"),
         ({"gangs": (Gang("x", ("a", "a")),)}, "task 'a' is in gang 'x' too", "gang 'x'", "one gang"),
         (
@@ -217,7 +217,7 @@ def test_a_size_that_leaves_no_work_takes_no_time() -> None:
 @pytest.mark.parametrize(
     ("kernel", "task", "message"),
     [
-        (Kernel("k", {"cpu": Profile(1.0)}, exponent=5.0), Task("a", "k", 1e300), "beyond all numbers"),
+        (Kernel("k", {"cpu": Profile(1.0)}, exponent=5.0), Task("a", "k", 1e300), "is too large"),
         (Kernel("k", {"cpu": Profile(1e9)}), Task("a", "k", units=2.0), "time on 'cpu' in seconds is 2,000,000,000"),
         (Kernel("k", {"cpu": Profile(1.0, 1.0)}), Task("a", "k", 1e12), "time on 'cpu' in seconds"),
     ],

@@ -425,7 +425,7 @@ def test_a_kernel_that_is_killed_every_time_fails(cluster: sy.Cluster) -> None:
 
         os.kill(os.getpid(), signal.SIGKILL)
 
-    with pytest.raises(sy.WorkerDiedError, match=r"SIGKILL for the 2\. time") as caught:
+    with pytest.raises(sy.WorkerDiedError, match=r"SIGKILL \(2 times\)") as caught:
         cluster.submit(one(too_much)).result(SECONDS)
     assert "enough memory" in caught.value.hint
     assert still_well(cluster)
@@ -516,7 +516,7 @@ def test_a_task_that_no_device_can_run_is_refused_at_once(cluster: sy.Cluster) -
     def elsewhere():
         return None
 
-    with pytest.raises(sy.InfeasibleError, match="written for tpu"):
+    with pytest.raises(sy.InfeasibleError, match="implemented for tpu"):
         cluster.submit(one(elsewhere))
     assert still_well(cluster)
 

@@ -59,7 +59,7 @@ def test_a_row_is_what_the_arrays_of_its_graph_are() -> None:
     sizes = [call.arguments.size for call in graph.calls]
     kernels, lowered = found.lowered(graph, sizes)
     row = add(found, graph)
-    alone = workload_arrays(found.topology, Workload("w", kernels, (lowered,), (Job(0, 0.0),)))[0]
+    alone = workload_arrays(found.topology, Workload("w", kernels, (lowered,), (Job(0, 0.0),)))
     for name, table in vars(found.w).items():
         if name in JOB_ARRAYS or name in KERNEL_ARRAYS or not isinstance(table, np.ndarray):
             continue
@@ -191,7 +191,7 @@ def test_steps_of_training_jobs_and_what_is_believed_of_them_stay_when_rooms_gro
 
 
 def test_a_graph_that_no_device_can_run_is_refused_in_words() -> None:
-    with pytest.raises(sy.InfeasibleError, match=r"kernel 'far'.* written for tpu"):
+    with pytest.raises(sy.InfeasibleError, match=r"kernel 'far'.* implemented for tpu"):
         add(books(), chain(kernel("far", "tpu")))
 
 

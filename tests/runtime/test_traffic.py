@@ -19,8 +19,8 @@ from symphony.runtime.profiles import Profiles
 from symphony.runtime.traffic import MAX_TRACKED_KERNELS, TrafficAttribution, truncate_positive
 from symphony.simulator.scenarios import Disturbances, draw
 from symphony.telemetry.memory import MemoryEvents
-from symphony.telemetry.sources.simulated import SimulatedSource
 from tests.runtime.machines import machine
+from tests.telemetry.simulated import SimulatedSource
 
 LENGTH_S, SLICE_S = 0.1, 0.004
 NINETY = 1.645  # deviations to each side, of a normal

@@ -60,7 +60,7 @@ def by_instants(trace: Any) -> list[tuple[float, tuple[int, int, int, int], list
 
 def test_the_runtime_starts_what_the_simulator_starts() -> None:
     topology, policy = machine(others=2), Patient(sy.baselines.EftStatic())
-    t = jax.device_put(topology_arrays(topology)[0])
+    t = jax.device_put(topology_arrays(topology))
     none = np.zeros((2, *t.capacity.shape), np.float32)
     key = jax.random.key(0)
     turn = jax.jit(lambda w, core, moment: take_turn(policy, t, w, core, None, None, unpack_events(moment), key))
@@ -70,7 +70,7 @@ def test_the_runtime_starts_what_the_simulator_starts() -> None:
     woken = 0
     for seed, (scenario, trace) in enumerate(zip(scenarios, traces, strict=True)):
         work = scenario.workload
-        w = workload_arrays(topology, work)[0]
+        w = workload_arrays(topology, work)
         w = jax.device_put(replace(w, fan=4, **dict.fromkeys(JOB_ARRAYS)))
         core = jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), state.empty(t, w, SLOTS))
         instants = by_instants(trace)

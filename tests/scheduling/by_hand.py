@@ -126,8 +126,8 @@ class Books:
         self.topology = topology or cluster()
         self.workload = workload
         jobs = len(workload.jobs)
-        self.t = jax.device_put(topology_arrays(self.topology)[0])
-        self.w = jax.device_put(workload_arrays(self.topology, workload)[0])
+        self.t = jax.device_put(topology_arrays(self.topology))
+        self.w = jax.device_put(workload_arrays(self.topology, workload))
         self.tasks = self.w.kernel.shape[1]
         self.core = _empty(self.t, self.w, jobs)
         self.now = Amount.of(jnp.asarray(0.0, jnp.float32))  # of one type, as after time has passed: one program
@@ -136,7 +136,7 @@ class Books:
 
     def arrive(self) -> None:
         """The next job arrives."""
-        self.core = _arrive(self.core, self.w, self.now, YES)
+        self.core = _arrive(self.core, self.w, YES)
 
     def pass_time(self, seconds: float) -> None:
         """Time goes by; nothing else happens."""

@@ -438,7 +438,7 @@ def test_nothing_happens_where_it_is_not_to() -> None:
     no, zero, core, t, w = jnp.asarray(False), jnp.asarray(0), books.core, books.t, books.w
     f = books.facts(0)
     calls = {
-        "job_arrived": lambda: advance.job_arrived(core, w, books.now, no),
+        "job_arrived": lambda: advance.job_arrived(core, w, no),
         "job_dropped": lambda: advance.job_dropped(core, w, zero, no),
         "gang_stopped": lambda: advance.gang_stopped(core, zero, no),
         "gang_recalled": lambda: advance.gang_recalled(core, zero, no),

@@ -134,8 +134,8 @@ def test_idle_connections_make_room_and_those_with_requests_stay(here: Place, tm
                 (tmp_path / "go").touch()
                 assert {one.recv(12) for one in (*waiting, *others)} == {b"HTTP/1.1 200"}
     assert here.server.connections.refused["connections"] >= 1
+    wait_until(lambda: not len(here.server.connections))  # the server has seen that they are closed
     assert "--connections" in health(here.server.url)["trouble"]
-    wait_until(lambda: not len(here.server.connections))
 
 
 def test_a_user_cannot_take_all_connections(here: Place, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_a_module_has_a_graph_or_a_function_that_makes_one(cluster: sy.Cluster, 
 @pytest.mark.parametrize(
     ("name", "arguments", "text"),
     [
-        (":nothing", {}, "has no 'nothing'"),
+        (":nothing", {}, "does not define 'nothing'"),
         (":number", {}, "takes no arguments"),
         (":ready", {"x": 1}, "takes no arguments"),
         (":wrong", {}, "ValueError: no"),
@@ -116,13 +116,13 @@ def test_toml_lists_commands_and_functions(cluster: sy.Cluster, tmp_path: Path) 
     ("content", "text"),
     [
         ("name = ", "Invalid value"),
-        ("name = 'g'", "it has no 'task'"),
-        ("name = 'g'\n[[task]]\nname = 'a'", "no command and no call"),
+        ("name = 'g'", "'task' is missing"),
+        ("name = 'g'\n[[task]]\nname = 'a'", "it needs a command or a call"),
         ("name = 'g'\n[[task]]\nname = 'a'\ncall = 'nowhere'", "call"),
-        ("name = 'g'\n[[task]]\nname = 'a'\ncomand = ['x']", "task 'a': there is no field 'comand'"),
+        ("name = 'g'\n[[task]]\nname = 'a'\ncomand = ['x']", "task 'a': unknown field 'comand'"),
         ("name = 'g'\n[[task]]\nname = 'a'\ncommand = [{from = 'b'}]", "no task 'b' above"),
         ("name = 'g'\n[[task]]\nname = 'a'\ncommand = ['x']\n[outputs]\ny = 'b'", "no task 'b' above"),
-        ("name = 'g'\n" + "[[task]]\nname = 'a'\ncommand = ['x']\n" * 2, "taken"),
+        ("name = 'g'\n" + "[[task]]\nname = 'a'\ncommand = ['x']\n" * 2, "same name"),
     ],
 )
 def test_toml_that_is_wrong_is_told_of(tmp_path: Path, content: str, text: str) -> None:
@@ -135,13 +135,13 @@ def test_toml_that_is_wrong_is_told_of(tmp_path: Path, content: str, text: str) 
 @pytest.mark.parametrize(
     ("content", "text", "hint"),
     [
-        ("[task.training]\nstep = 9", "task 'a', training: there is no field 'step'", "did you mean 'steps'?"),
-        ("[task.training]\nkind = 'x'", "task 'a', training: it has no 'steps'", "write steps = 2000"),
+        ("[task.training]\nstep = 9", "task 'a', training: unknown field 'step'", "did you mean 'steps'?"),
+        ("[task.training]\nkind = 'x'", "task 'a', training: 'steps' is missing", "write steps = 2000"),
         ("[task.training]\nsteps = 'x'", "task 'a', training: steps: Input should be a valid integer", ""),
-        ("[task.training]\nsteps = 9\ncpus = 2", "there is no field 'cpus'", "fields are steps, kind, servers"),
-        ("[task.trainig]\nsteps = 9", "task 'a': there is no field 'trainig'", "did you mean 'training'?"),
-        ("steps = 9", "task 'a': there is no field 'steps'", "write it below [task.training]"),
-        ("[training]\nsteps = 9", "g.toml: there is no field 'training'", "write [task.training]"),
+        ("[task.training]\nsteps = 9\ncpus = 2", "unknown field 'cpus'", "fields are steps, kind, servers"),
+        ("[task.trainig]\nsteps = 9", "task 'a': unknown field 'trainig'", "did you mean 'training'?"),
+        ("steps = 9", "task 'a': unknown field 'steps'", "write it below [task.training]"),
+        ("[training]\nsteps = 9", "g.toml: unknown field 'training'", "write [task.training]"),
     ],
 )
 def test_what_is_wrong_with_a_training_job_is_named_and_what_to_write(
@@ -156,7 +156,7 @@ def test_what_is_wrong_with_a_training_job_is_named_and_what_to_write(
 
 def test_other_files_are_no_graphs(tmp_path: Path) -> None:
     (tmp_path / "g.txt").touch()
-    with pytest.raises(sy.InputError, match="is no graph"):
+    with pytest.raises(sy.InputError, match="not a graph file"):
         load(str(tmp_path / "g.txt"), {})
     with pytest.raises(sy.InputError, match="there is no file"):
         load("nowhere.py", {})

@@ -137,7 +137,7 @@ def test_a_training_job_is_heard_while_it_runs_and_through_all_of_its_runs(serve
         follows = Following(again.job(job.id))
         wait_until(lambda: "| step 2" in shown(follows.lines))
         assert job.view().status == "running" and shown(follows.lines)[1:] == ["| step 1", "| step 2"]
-        [run] = served.service.running.handed[job.id].state.runs
+        [run] = served.service.running.admitted[job.id].state.runs
         loop = served.service.cluster._loop
         served.service.cluster._ask(lambda: loop.saving.stop(run))  # as when a policy preempts it
         wait_until(lambda: "| step 4" in shown(follows.lines))
@@ -190,7 +190,7 @@ def test_what_was_written_outlives_the_service_and_whoever_follows_goes_on(tmp_p
         with serving.connect() as ann:
             job = ann.job(job.id)
             wait_until(lambda: "step 4" in wrote(job))
-            died = "the service died, and has been started again"
+            died = "the service crashed and was started again"
             assert [died, f"--- {NEW_RUN_MARK}", "| step 3", "| step 4"] == shown(job.logs(before.next).lines)
             assert shown(job.logs().lines)[1:3] == ["| step 1", "| step 2"]
     finally:
@@ -351,7 +351,7 @@ def test_a_log_is_read_in_parts_and_cursors_stay_short(served: Place, monkeypatc
         pages = list(job._pages(""))
         assert [line for page in pages for line in page.lines] == whole.lines
         assert len(pages) == -(-len(whole.lines) // 3) and pages[-1].next == whole.next
-        assert max(len(Cursor.parse(page.next).spots) for page in pages) == 1  # only of what has not ended
+        assert max(len(Cursor.parse(page.next).positions) for page in pages) == 1  # only of what has not ended
 
 
 def test_the_command_shows_lines_as_they_come(served: Place, tmp_path: Path) -> None:
@@ -499,4 +499,4 @@ def test_times_are_in_units_that_people_read(seconds: float, said: str) -> None:
     data = {"name": "train-0", "device": "here/cpu", "seconds": seconds}
     finished, stopped = (text_of(JournalEvent(1, 0.0, 1, kind, 0, seconds, data)) for kind in (FINISHED, STOPPED))
     assert finished == f"train-0: done on here/cpu in {said}"
-    assert stopped == f"train-0: stopped on here/cpu after {said}; it goes on from step 0"
+    assert stopped == f"train-0: stopped on here/cpu after {said}; it resumes from step 0"

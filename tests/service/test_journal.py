@@ -142,7 +142,7 @@ def test_a_job_whose_submission_is_damaged_fails_and_the_others_go_on(three: Pat
     change(three, "UPDATE payloads SET body = substr(body, 5) WHERE job = 2")
     here = Handmade(three)
     error = here.job(2).error
-    assert error is not None and "what was submitted is damaged" in error["message"]
+    assert error is not None and "the submitted graph is damaged" in error["message"]
     assert not here.job(3).over
     here.service.close()
 

@@ -50,14 +50,14 @@ def test_lines_that_differ_only_in_values_are_bounded_and_counted(monkeypatch: p
     assert [text for text in written if "refused" in text] == [
         "refused 0",
         "refused 1",
-        "refused 2 (more like this are left out for a minute)",
+        "refused 2 (more like this are dropped for a minute)",
     ]
     assert written[-1] == "served 99" and len(written) == 103
     at[0] = 61.0
     say("refused %d", 7)
     say("refused %d", 8)
     say("another line")
-    assert written[-3:] == ["refused 7 (97 more like this were left out)", "refused 8", "another line"]
+    assert written[-3:] == ["refused 7 (97 more like this were dropped)", "refused 8", "another line"]
 
 
 def test_lines_that_are_all_different_take_no_memory_without_bound() -> None:

@@ -33,13 +33,13 @@ class Forgetful(LocalEngine):
 
     def _doubted(self, event: EngineEvent) -> EngineEvent:
         if isinstance(event, Finished) and self.no_inputs and self.no_inputs.pop(0):
-            return Failed(event.number, LOST, "an input is gone, with the machine that kept it")
+            return Failed(event.number, LOST, "an input was lost with the machine that stored it")
         return event
 
     def get(self, value: Stored) -> Pickled:
         """A value, unless it is gone."""
         if self.no_value and self.no_value.pop(0):
-            raise EngineError("a value is gone, with the machine that kept it")
+            raise EngineError("a value was lost with the machine that stored it")
         return super().get(value)
 
 
@@ -58,10 +58,10 @@ def test_what_an_engine_has_lost_is_read_from_the_journal_or_made_again(tmp_path
         assert ran.read_text().splitlines() == ["made", "made", "kept", "again", "again"]
 
         engine.no_inputs = [False, True, True, True]  # as often as that, it has failed
-        with pytest.raises(sy.WorkerDiedError, match="an input is gone"):
+        with pytest.raises(sy.WorkerDiedError, match="an input was lost"):
             ann.submit(graph).result(SECONDS)
         engine.no_value = [True, True, True]  # so has what is gone whenever it was made
-        with pytest.raises(sy.WorkerDiedError, match="a value is gone"):
+        with pytest.raises(sy.WorkerDiedError, match="a value was lost"):
             ann.submit(one(note, str(ran), "never")).result(SECONDS)
         assert ran.read_text().splitlines()[5:] == ["again"] * 3 + ["never"] * 3
         assert not found.service.failed.is_set()

@@ -35,7 +35,7 @@ def lines(
     found = []
     for line in itertools.islice(stream.lines(spot, ended=ended), most):
         found.append(f"<{line.text}>" if line.mark else line.text)
-        spot = line.then
+        spot = line.next_position
     return found, spot
 
 
@@ -102,7 +102,7 @@ def test_a_file_that_goes_while_it_is_read_is_told_of(tmp_path: Path) -> None:
     assert found[1].at <= found[2].at  # not when the file was written to last: what others wrote meanwhile comes later
     [again] = Outputs(tmp_path).streams(1, {safe_folder_name(TASK): TASK})
     os.utime(again.folder / "0.2")
-    assert list(again.lines(found[0].then, ended=False)) == found[1:]
+    assert list(again.lines(found[0].next_position, ended=False)) == found[1:]
 
 
 @settings(deadline=None, max_examples=60)

@@ -19,13 +19,13 @@ def test_a_job_that_was_under_way_at_several_deaths_is_quarantined_and_the_other
     for life in range(1, MAX_DEATHS + 1):
         assert not here.job(suspect).over
         here = Handmade(here.die(tmp_path / str(life)))
-    assert f"the service died {MAX_DEATHS} times in a row" in here.message(suspect)
+    assert f"the service crashed {MAX_DEATHS} times in a row" in here.message(suspect)
     error = here.job(suspect).error
     assert error is not None and "submit it again" in error["hint"]
     other = here.submit("other")
     here.finish(1)
     here.finish(2)
-    assert here.job(other).status == "done" and not here.service.running.line.under_way
+    assert here.job(other).status == "done" and not here.service.running.queue.under_way
     here.service.close()
 
 

@@ -43,7 +43,7 @@ def test_jobs_are_cancelled_and_quarantined_and_end_with_the_next_start(state: P
         assert [job.id for job in repair.cancel(ledger, [2], "ann")] == [2]
         assert [job.id for job in repair.quarantine_jobs(ledger, [3], "ann")] == [3]
     here = Handmade(state)
-    assert here.job(2).status == "cancelled" and "ann has asked for that" in here.message(3)
+    assert here.job(2).status == "cancelled" and "ann requested it" in here.message(3)
     assert not here.engine.sent
     here.service.close()
 
@@ -89,10 +89,10 @@ def test_a_job_with_a_damaged_event_fails_also_after_a_repair(state: Path) -> No
     [
         ("UPDATE events SET at = 0 WHERE job = 1 AND kind = 'ended'", "(job 1): its checksum is wrong"),
         ("DELETE FROM events WHERE job = 1 AND task = 0", "(job 1): it is missing"),
-        ("DELETE FROM outputs WHERE job = 1", "job 1: what task 1 made is missing or damaged"),
-        ("UPDATE outputs SET checksum = 7 WHERE job = 1", "job 1: what task 1 made is missing or damaged"),
-        ("UPDATE payloads SET checksum = 7 WHERE job = 2", "job 2: what was submitted is damaged"),
-        ("DELETE FROM payloads WHERE job = 3", "job 3: what was submitted is missing"),
+        ("DELETE FROM outputs WHERE job = 1", "job 1: the value of task 1 is missing or damaged"),
+        ("UPDATE outputs SET checksum = 7 WHERE job = 1", "job 1: the value of task 1 is missing or damaged"),
+        ("UPDATE payloads SET checksum = 7 WHERE job = 2", "job 2: the submitted graph is damaged"),
+        ("DELETE FROM payloads WHERE job = 3", "job 3: the submitted graph is missing"),
     ],
 )
 def test_a_check_says_what_is_wrong(state: Path, statement: str, text: str) -> None:
@@ -112,7 +112,7 @@ def test_a_check_misses_files(tmp_path: Path) -> None:
     for path in (tmp_path / "blobs").glob("*/*"):
         path.unlink()
     with repair.opened("", tmp_path) as ledger:
-        assert "what task 0 made is missing" in "\n".join(repair.check(ledger, tmp_path))
+        assert "the value of task 0 is missing" in "\n".join(repair.check(ledger, tmp_path))
 
 
 # -------------------------------------------------------------------- salvage
@@ -182,7 +182,7 @@ def test_a_whole_journal_is_salvaged_as_it_is_and_its_epoch_goes_on(state: Path)
 
 def test_a_file_of_which_nothing_can_be_read_stays_as_it_is(state: Path) -> None:
     (state / "journal.sqlite").write_bytes(b"nothing" * 1_000)
-    with pytest.raises(sy.ServiceError, match="nothing of it can be read"):
+    with pytest.raises(sy.ServiceError, match="it is not readable"):
         repair.salvage("", state)
     assert (state / "journal.sqlite").read_bytes() == b"nothing" * 1_000
     with pytest.raises(sy.InputError, match="no journal"):

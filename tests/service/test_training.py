@@ -101,7 +101,7 @@ def test_a_program_trains_and_goes_on_after_it_was_killed(served: Place, tmp_pat
             return told is not None and told.saved == 3
 
         wait_until(saved)
-        [run] = served.service.running.handed[job.id].state.runs
+        [run] = served.service.running.admitted[job.id].state.runs
         assert run.kernel.options.training == Training(6, "resnet") and run.folder.endswith(
             f"training/{job.id}/train-0"
         )
@@ -134,7 +134,7 @@ def test_a_job_that_trains_shows_how_far_it_is_and_leaves_nothing_when_cancelled
     with served.connect("bob") as bob:
         job = bob.submit(one(count, str(tmp_path)))
         wait_until(lambda: (told := job.view().training) is not None and told.step == 34)
-        folder = Path(served.service.running.handed[job.id].state.runs[0].folder)
+        folder = Path(served.service.running.admitted[job.id].state.runs[0].folder)
         assert (folder / "checkpoint-30").exists()
         listed = command("jobs")
         assert "34/400" in listed, listed
@@ -187,12 +187,12 @@ def test_what_is_stopped_for_others_saves_first_and_the_journal_says_so(served: 
     with served.connect("dora") as dora:
         job = dora.submit(one(goes_on))
         wait_until(lambda: (told := job.view().training) is not None and told.step == 7)
-        [run] = served.service.running.handed[job.id].state.runs
+        [run] = served.service.running.admitted[job.id].state.runs
         loop = served.service.cluster._loop
         served.service.cluster._ask(lambda: loop.saving.stop(run))  # as when a policy preempts it
         assert job.result(SECONDS) == 7
         assert "returned after 7 of 10 steps; saved once, stopped once; went on from step 7" in job.explain()
-        assert any("it goes on from step 7" in line.text for line in job.logs().lines)
+        assert any("it resumes from step 7" in line.text for line in job.logs().lines)
         first, second = job.detail().tasks[0].runs
         assert (first.ended, first.step, first.saves, second.began_step) == ("stopped", 7, 1, 7)
         assert job.view().seconds == pytest.approx((first.seconds or 0.0) + (second.seconds or 0.0))
@@ -248,9 +248,9 @@ def test_steps_are_those_of_all_that_trains_in_a_graph_whoever_runs_them() -> No
     accepted = {"user": "ann", "name": "g", "queue": "", "priority": 0, "tasks": 4, "outputs": [0], "names": []}
     kept = State()
     kept.apply(JournalEvent(1, 0.0, 1, ACCEPTED, -1, 0.0, {**accepted, "key": "", "digest": "", "steps": 45}))
-    running = SimpleNamespace(handed={1: AdmittedJob(state, (1, 2, 3), [])}, before={1: {0: 14, 2: 3, 3: 5}})
+    running = SimpleNamespace(admitted={1: AdmittedJob(state, (1, 2, 3), [])}, steps_before={1: {0: 14, 2: 3, 3: 5}})
     assert JobRunner.stepped(running, kept.jobs[1]) == (14 + 8 + 6 + 5, 14 + 8 + 4 + 5, 0.5)
-    running.handed.clear()
+    running.admitted.clear()
     assert JobRunner.stepped(running, kept.jobs[1]) == (14 + 3 + 5, 14 + 3 + 5, 0.0)
 
 
@@ -313,7 +313,7 @@ def test_one_that_waits_after_a_restart_has_done_what_it_has_saved(tmp_path: Pat
         with sy.connect(served.server.url, token=served.token("bob", priority=5)) as bob:
             before = bob.submit(one(wait_for, str(tmp_path / "go")), priority=5).id
     with place(tmp_path / "state", limits=Limits(at_once=1)) as served, served.connect("ann") as ann:
-        assert list(served.service.running.handed) == [before]
+        assert list(served.service.running.admitted) == [before]
         found = ann.job(job).detail()
         for told in (found.job.training, found.tasks[0].training):
             assert told is not None and (told.step, told.saved, told.runs) == (4, 4, False)

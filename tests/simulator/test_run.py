@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from symphony.baselines import EftBelief, EftExact, Fifo, Heft, Random
-from symphony.evaluation.compare import scenario as drawn
 from symphony.problem.errors import InputError, LimitError, PolicyError
 from symphony.problem.topologies import topology
 from symphony.problem.workload import Edge, Job, Kernel, Profile, Task, TaskGraph, Workload
@@ -22,6 +21,7 @@ from symphony.simulator import run as runs
 from symphony.simulator.next_event import EVENTS
 from symphony.simulator.records import RunRecord
 from symphony.simulator.run import record, run_traces, simulate
+from symphony.simulator.scenario_source import scenario as drawn
 from symphony.simulator.scenarios import CALM, Disturbances, Scenario, draw, stack
 from tests.scheduling.by_hand import cluster
 from tests.simulator.chaos import Chaos
@@ -247,7 +247,7 @@ def test_names_seeds_and_counts_of_a_record(batch: list[RunRecord]) -> None:
 
 
 def test_nothing_to_run_is_said() -> None:
-    with pytest.raises(InputError, match="there is no scenario"):
+    with pytest.raises(InputError, match="no scenario is given"):
         simulate([], Fifo())
 
 

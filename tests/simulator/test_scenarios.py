@@ -146,7 +146,7 @@ def test_scenarios_of_two_clusters_are_no_batch(scenario: Scenario) -> None:
 
 
 def test_no_scenario_is_no_batch() -> None:
-    with pytest.raises(InputError, match="there is no scenario"):
+    with pytest.raises(InputError, match="no scenario is given"):
         stack([])
 
 
@@ -186,11 +186,11 @@ def change(**parts: Any) -> Callable[[], Scenario]:
         (change(job_slots=0), "job_slots is 0", "write 1 to"),
         (change(job_slots=-3), "job_slots is -3", "write 1 to"),
         (change(job_slots=limits.JOB_SLOTS + 1), "job_slots is 4097", "4,096"),
-        (change(phases=(Phase(1.0, "nowhere", {}),)), "a phase names 'nowhere', which is no group", "such as 'a'"),
+        (change(phases=(Phase(1.0, "nowhere", {}),)), "a phase names 'nowhere', which is not a group", "such as 'a'"),
         (change(phases=(Phase(1.0, "a", {"magic": 1.0}),)), "unknown resource kind 'magic'", "memory"),
         (change(phases=(Phase(-1.0, "a", {}),)), "gap_s of a phase is -1.0", "0 or more"),
         (change(phases=(Phase(1.0, "a", {"nic": math.nan}),)), "load on nic in a phase is nan", "0 or more"),
-        (change(failures=(Failure(1.0, "nobody", 1.0),)), "'nobody', which is no device", "such as 'cpu0'"),
+        (change(failures=(Failure(1.0, "nobody", 1.0),)), "'nobody', which is not a device", "such as 'cpu0'"),
         (change(failures=(Failure(math.nan, "gpu", 1.0),)), "gap_s of a failure is nan", "0 or more"),
         (change(failures=(Failure(1.0, "gpu", -1.0),)), "down_s of a failure is -1.0", "0 or more"),
         (change(phases=(Phase(0.0, "a", {}),) * 2), "phases repeat for ever at one instant", "gap_s above 0"),

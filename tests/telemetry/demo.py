@@ -14,7 +14,7 @@ from symphony.telemetry import catalogue
 from symphony.telemetry.events import Catalogue, Event, Metric, Pmu
 from symphony.telemetry.listings import Listing, MapLine
 from symphony.telemetry.samples import Recording, record
-from symphony.telemetry.sources.simulated import SimulatedSource
+from tests.telemetry.simulated import SimulatedSource
 
 CPUID = "GenuineIntel-6-FF-0"
 PARTS = ("top.front", "top.bad", "top.back", "top.retired")

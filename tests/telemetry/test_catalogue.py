@@ -52,7 +52,7 @@ def test_a_name_of_two_catalogues_has_to_be_longer(tmp_path: Path) -> None:
     files = small.files()
     files["arm64/other/small-1/core.json"] = b"[]"
     catalogue.add(unpacked(tmp_path / "two", files))
-    with pytest.raises(InputError, match="may mean") as caught:
+    with pytest.raises(InputError, match="is ambiguous") as caught:
         catalogue.load("small-1")
     assert "arm64/maker/small-1" in caught.value.hint
 

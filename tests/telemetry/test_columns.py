@@ -14,7 +14,7 @@ from symphony.telemetry.events import Event
 from symphony.telemetry.inference import Tracker, infer
 from symphony.telemetry.reading import Model
 from symphony.telemetry.samples import Column, Sample, record
-from symphony.telemetry.sources.simulated import SimulatedSource
+from tests.telemetry.simulated import SimulatedSource
 from tests.telemetry.topdown import CPU, SLOTS, counted_all_the_time, model, reading, steady
 
 

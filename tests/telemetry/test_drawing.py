@@ -81,7 +81,7 @@ def test_the_use_of_rows_hangs_on_metrics_and_on_what_the_kernel_tells() -> None
         "host/memory": ("FRONT",),
         "host/s1": ("top.back",),
     }
-    drawn = net_drawing(MODEL, (), ("front",), rows=rows)
+    drawn = net_drawing(MODEL, (), ("front",), row_sums=rows)
     kinds = {node.name: (node.kind, node.column) for node in drawn.nodes}
     last = max(column for _, column in kinds.values())
     assert all(kinds[row] == ("row", last) for row in rows)
@@ -97,5 +97,5 @@ def test_the_use_of_rows_hangs_on_metrics_and_on_what_the_kernel_tells() -> None
 
 
 def test_too_many_nodes() -> None:
-    with pytest.raises(InputError, match="too many for a picture"):
+    with pytest.raises(InputError, match="too many for a readable picture"):
         net_drawing(Model(DEMO, identities=()), [f"e{n}" for n in range(MAX_NODES + 1)])

@@ -8,8 +8,8 @@ import pytest
 from symphony.problem.errors import InputError
 from symphony.telemetry.inference import Tracker, infer
 from symphony.telemetry.reading import Model
-from symphony.telemetry.sources.simulated import SimulatedSource
 from tests.telemetry import demo
+from tests.telemetry.simulated import SimulatedSource
 from tests.telemetry.topdown import PARTS, SLOTS, model, reading
 
 
@@ -53,14 +53,14 @@ def test_mistakes_are_named() -> None:
     for wrong in ((model(), "perf.json"), ("amdzen4", recording)):
         with pytest.raises(InputError, match=r"perf\.json|amdzen4"):
             infer(*wrong)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="'x' is no verdict"):
+    with pytest.raises(InputError, match="'x' is not a verdict"):
         infer(model(), recording, trusted=["x"])  # type: ignore[list-item]
     with pytest.raises(InputError, match="nosuch was not counted, and x86/made-up has no metric nosuch") as caught:
         infer(model(), recording)["nosuch"]
     assert "instructions" in caught.value.hint
     with pytest.raises(InputError, match="nosuch was not counted"):
         infer(model(), recording).total("nosuch")
-    with pytest.raises(InputError, match="'amdzen4' is no model"):
+    with pytest.raises(InputError, match="'amdzen4' is not a model"):
         Tracker("amdzen4", recording.columns)  # type: ignore[arg-type]
 
 

@@ -8,9 +8,16 @@ import pytest
 
 from symphony.problem.errors import InputError
 from symphony.telemetry import architectural, event_selection, gate
-from symphony.telemetry.event_selection import core_device, default_selection, expand, lay_out, select_events, split
+from symphony.telemetry.event_selection import (
+    core_device,
+    default_selection,
+    expand,
+    lay_out,
+    select_events,
+    split_names,
+)
 from symphony.telemetry.events import Catalogue, Event, Metric, Pmu
-from symphony.telemetry.kinds import kind
+from symphony.telemetry.naming import kind
 from symphony.telemetry.reading import Model
 from tests.telemetry.demo import DEMO, PARTS, SHARES, recording
 
@@ -18,13 +25,13 @@ MODEL = Model(DEMO)
 
 
 def test_lists_as_perf_takes_them() -> None:
-    assert split(["a,b", "{c,d}:W,e:u"]) == ("a", "b", "c", "d", "e:u")
-    assert split(["cpu/event=0x3c,umask=0x1/u,b", "b"]) == ("cpu/event=0x3c,umask=0x1/u", "b")
-    assert split(["{cpu/a,b/,c}", " d , e "]) == ("cpu/a,b/", "c", "d", "e")
-    assert split([]) == split([""]) == ()
+    assert split_names(["a,b", "{c,d}:W,e:u"]) == ("a", "b", "c", "d", "e:u")
+    assert split_names(["cpu/event=0x3c,umask=0x1/u,b", "b"]) == ("cpu/event=0x3c,umask=0x1/u", "b")
+    assert split_names(["{cpu/a,b/,c}", " d , e "]) == ("cpu/a,b/", "c", "d", "e")
+    assert split_names([]) == split_names([""]) == ()
     for wrong in ("{a", "a}", "{{a}}", "cpu/a"):
-        with pytest.raises(InputError, match="no list of events"):
-            split([wrong])
+        with pytest.raises(InputError, match="not a list of events"):
+            split_names([wrong])
 
 
 def test_modifiers_make_no_tracepoint() -> None:

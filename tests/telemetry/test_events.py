@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from symphony.problem.errors import InputError
+from symphony.telemetry.evaluating import evaluate
 from symphony.telemetry.events import Catalogue, Event, Pmu
 from symphony.telemetry.listings import read
 from symphony.telemetry.machine import Platform
@@ -20,7 +19,6 @@ TINY, MIX = CATALOGUES["x86/tiny"], CATALOGUES["x86/mix"]
 def test_names_are_found_in_any_case() -> None:
     assert TINY.event("cache.miss").name == "CACHE.MISS"
     assert TINY.metric("Miss_Ratio").name == "miss_ratio"
-    assert TINY.architecture == "x86"
 
 
 def test_unknown_names_are_answered_with_close_ones() -> None:
@@ -34,9 +32,9 @@ def test_unknown_names_are_answered_with_close_ones() -> None:
 
 def test_two_kinds_of_core() -> None:
     assert MIX.event("ops", "cpu_atom").codes == (2,)
-    assert MIX.evaluate("work", {"ops": 1}, unit="cpu_core") == 3.0
-    assert MIX.evaluate("work", {"ops": 1}, unit="cpu_atom") == 2.0
-    assert MIX.evaluate("double", {"ops": 1}, unit="cpu_core") == 6.0
+    for metric, unit, value in (("work", "cpu_core", 3.0), ("work", "cpu_atom", 2.0), ("double", "cpu_core", 6.0)):
+        definitions = MIX.definitions(unit)
+        assert evaluate(definitions[metric], {"ops": 1}, definitions=definitions) == value
     with pytest.raises(InputError):
         MIX.event("ops", "BUS")
 
@@ -76,13 +74,12 @@ def test_needed_follows_metrics_and_constants() -> None:
 def test_evaluate_applies_the_scale_once() -> None:
     counts = {"CACHE.MISS": 1, "cache.all": 4}
     assert TINY.evaluate("hit_ratio", counts) == 75.0
-    assert TINY.evaluate("bytes", {"bus.reads": 10, "duration_time": 2}, sources={"BUS.READS": 2}) == 160.0
+    assert TINY.evaluate("bytes", {"bus.reads": 10, "duration_time": 2}) == 320.0
 
 
 def test_compile_agrees() -> None:
-    with jax.enable_x64(True):
-        compiled = TINY.compile(["hit_ratio", "miss_ratio"])
-        np.testing.assert_array_equal(compiled(jnp.array([1.0, 4.0])), [75.0, 25.0])
+    compiled = TINY.compile(["hit_ratio", "miss_ratio"])
+    np.testing.assert_array_equal(compiled(np.array([1.0, 4.0])), [75.0, 25.0])
     assert compiled.inputs == ("cache.miss", "cache.all")
 
 

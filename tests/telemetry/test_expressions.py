@@ -1,4 +1,4 @@
-"""Expressions: text to tree and back."""
+"""Expressions: from text to tree."""
 
 from __future__ import annotations
 
@@ -21,10 +21,7 @@ from symphony.telemetry.expressions import (
     key,
     names,
     parse,
-    unparse,
-    with_parameter,
 )
-from tests.telemetry.trees import expressions
 
 A, B, C, D = (Name(letter) for letter in "abcd")
 
@@ -63,39 +60,11 @@ A, B, C, D = (Name(letter) for letter in "abcd")
 )
 def test_parse(text: str, tree: Expression) -> None:
     assert parse(text) == tree
-    assert parse(unparse(tree)) == tree
 
 
 def test_not_a_number_equals_itself_in_trees() -> None:
     assert parse("NaN + a") == parse("NaN+a")
     assert parse("NAN") == Name("NAN")
-
-
-@given(expressions)
-def test_unparse_and_parse_give_the_same_tree(tree: Expression) -> None:
-    assert parse(unparse(tree)) == tree
-
-
-@given(st.floats(0, allow_infinity=False))
-def test_numbers_are_written_exactly(value: float) -> None:
-    assert parse(unparse(Number(value))) == Number(value)
-
-
-@pytest.mark.parametrize(
-    ("tree", "text"),
-    [
-        (Binary("-", A, Binary("-", B, C)), "a - (b - c)"),
-        (Binary("*", Binary("+", A, B), C), "(a + b) * c"),
-        (Negative(Binary("*", A, B)), "-(a * b)"),
-        (Conditional(A, B, Conditional(C, D, A)), "a if b else c if d else a"),
-        (Binary("min", Conditional(A, B, C), D), "min((a if b else c), d)"),  # with the brackets that perf wants
-        (Number(1e22), "1e22"),
-        (Number(3.0), "3"),
-        (Name("cpu@E,cmask=1@"), r"cpu@E\,cmask\=1@"),
-    ],
-)
-def test_unparse_is_tidy(tree: Expression, text: str) -> None:
-    assert unparse(tree) == text
 
 
 @pytest.mark.parametrize(
@@ -129,10 +98,9 @@ def test_long_sums_are_read_up_to_a_bound() -> None:
 @given(st.text(alphabet="ab01.e-+*/%()<>&|^,@\\=#?:if els min_x", max_size=30))
 def test_any_text_is_a_tree_or_an_input_error(text: str) -> None:
     try:
-        tree = parse(text)
-    except InputError:
-        return
-    assert parse(unparse(tree)) == tree
+        parse(text)
+    except InputError as error:
+        assert "character" in error.message or "levels" in error.message
 
 
 def test_names_are_those_whose_counts_matter() -> None:
@@ -142,7 +110,3 @@ def test_names_are_those_whose_counts_matter() -> None:
 
 def test_key_ignores_case_and_the_two_ways_to_write_a_slash() -> None:
     assert key("cpu@L2.MISS,cmask=1@") == key("CPU/l2.miss,CMASK=1/")
-
-
-def test_a_parameter_takes_the_place_of_the_question_mark() -> None:
-    assert parse(with_parameter(r"hv@PM\,chip\=?@", 3)) == Name("hv@PM,chip=3@")

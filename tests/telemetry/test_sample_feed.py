@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from symphony.problem.errors import DataError, InputError
-from symphony.telemetry.sample_feed import CommandLead, IdleLead, RenamedSource, SampleFeed
+from symphony.telemetry.sample_feed import CommandLead, IdleLead, SampleFeed
 from symphony.telemetry.samples import Column, Problem, Sample
 from symphony.telemetry.sources import KernelSource
 
@@ -43,7 +43,7 @@ def lead(*samples: Sample, error: Exception | None = None) -> CommandLead:
 def test_it_ends_with_its_lead_and_polled_sources_have_a_last_window() -> None:
     command = CommandLead(["sleep", "0.15"])
     feed = SampleFeed([command])
-    feed.others = [RenamedSource(KernelSource(interval_s=10.0, sleep=feed.pause), "machine")]
+    feed.others = [KernelSource(interval_s=10.0, sleep=feed.pause, where="machine")]
     (one,) = list(feed)
     assert one.where == "machine" and 0 < one.duration_s < 10
     assert command.elapsed_s is not None and command.elapsed_s >= 0.15
@@ -88,5 +88,5 @@ def test_a_commands_status() -> None:
     feed.others = [Given(sample("a"))]
     next(iter(feed))
     assert list(feed.rest()) == [] and long.exit_status == -15
-    with pytest.raises(InputError, match="does not start"):
+    with pytest.raises(InputError, match="cannot be started"):
         list(SampleFeed([CommandLead(["/no/such/command"])]))

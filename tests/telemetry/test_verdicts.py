@@ -71,7 +71,7 @@ def test_what_was_found_by_other_rules_is_forgotten() -> None:
 
 def test_a_cache_that_cannot_be_written(cache: Path) -> None:
     (cache / "symphony").write_text("a file")
-    with pytest.raises(DataError, match="cannot be kept"):
+    with pytest.raises(DataError, match="cannot be stored"):
         verdicts.store("cpu", [HOLDS], 1)
 
 

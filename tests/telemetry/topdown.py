@@ -10,7 +10,7 @@ from symphony.telemetry.events import Catalogue, Event, Metric, Pmu
 from symphony.telemetry.identities import Identity
 from symphony.telemetry.reading import Model
 from symphony.telemetry.samples import Column, Recording, Sample, record
-from symphony.telemetry.sources.simulated import SimulatedSource
+from tests.telemetry.simulated import SimulatedSource
 from tests.telemetry.test_bayes_net import total
 
 PARTS = ("front", "bad", "back", "retired")

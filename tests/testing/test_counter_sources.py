@@ -44,11 +44,11 @@ def test_a_source_without_end_passes() -> None:
     ("change", "what"),
     [
         (lambda s: 5, "a sample is int"),
-        (lambda s: replace(s, where=3), "where is no string"),
+        (lambda s: replace(s, where=3), "where is not a string"),
         (lambda s: replace(s, start_s=1.0), "begins before the one before it ended"),
         (lambda s: replace(s, duration_s=0.0), "lasts 0.0 s"),
         (lambda s: replace(s, start_s=float("nan")), "lasts"),
-        (lambda s: replace(s, columns=list(s.columns)), "columns are no tuple"),
+        (lambda s: replace(s, columns=list(s.columns)), "columns is not a tuple"),
         (lambda s: replace(s, columns=s.columns[:1] * 2), "has a column twice"),
         (lambda s: replace(s, count=[1.0, 2.0]), "count is list"),
         (lambda s: replace(s, count=s.count[:1]), "count is float64(1,) for 2 columns"),
@@ -79,7 +79,7 @@ def test_arrays_are_not_used_again() -> None:
         shared[0] += 1
         return replace(one, count=shared)
 
-    with pytest.raises(InputError, match="a sample changed after it was given"):
+    with pytest.raises(InputError, match="a sample changed after it was yielded"):
         check_counter_source(Fine(change))
 
 
@@ -92,7 +92,11 @@ def test_what_is_no_source() -> None:
         def samples(self) -> Any:
             return [sample(0)]
 
-    for source, what in ((object(), "is none"), (Empty(), "gives no sample"), (Listed(), "samples() gives list")):
+    for source, what in (
+        (object(), "is not a CounterSource"),
+        (Empty(), "yields no sample"),
+        (Listed(), "samples() returns list"),
+    ):
         with pytest.raises(InputError) as error:
             check_counter_source(source)  # type: ignore[arg-type]
         assert what in str(error.value)

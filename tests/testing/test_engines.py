@@ -26,7 +26,7 @@ def good() -> Iterator[LocalEngine]:
 
 
 class Wrapped:
-    """An engine that does as another does, but for what a test breaks."""
+    """Delegates to another engine, except for what a test breaks."""
 
     def __init__(self, engine: LocalEngine, **broken: Any) -> None:
         self._engine, self._broken = engine, broken
@@ -69,17 +69,17 @@ def test_an_engine_that_keeps_its_contract_passes(good: LocalEngine) -> None:
 @pytest.mark.parametrize(
     ("broken", "said"),
     [
-        ({"inventory": lambda found: "two CPUs"}, "inventory.. gives str"),
-        ({"get": lambda found, value: Pickled(*pickled(0))}, "not what get gives"),
-        (changing(Finished, lambda event: []), "nothing was heard"),
-        (without_last_words(), "of four steps, 3 are told"),
+        ({"inventory": lambda found: "two CPUs"}, "inventory.. returns str"),
+        ({"get": lambda found, value: Pickled(*pickled(0))}, "get returns another value"),
+        (changing(Finished, lambda event: []), "no event arrived"),
+        (without_last_words(), "of four steps, 3 were reported"),
         ({"dispatch": lambda found, work: found([replace(one, resumes=None) for one in work])}, "from step 0"),
         (changing(Finished, lambda event: [event, event]), "ended twice"),
         (changing(Finished, lambda event: [Stopped(event.number)]), "not in Finished"),
         (changing(Finished, lambda event: [replace(event, seconds=-1.0)]), "took -1 s"),
         (changing(Failed, lambda event: [replace(event, why="raised")]), "should have failed as 'unsendable'"),
-        (changing(Failed, lambda event: [replace(event, traceback="")]), "exception of a kernel is not told of"),
-        ({"cancel": lambda found, number: None}, "nothing was heard of _s"),
+        (changing(Failed, lambda event: [replace(event, traceback="")]), "exception of a kernel is not reported"),
+        ({"cancel": lambda found, number: None}, "no event arrived for _s"),
     ],
     ids=["inventory", "values", "lost", "told", "training", "twice", "stopped", "times", "why", "traceback", "cancel"],
 )

@@ -92,9 +92,9 @@ def queues_end_empty(world: World) -> Iterator[str]:
     assert world.service is not None
     running, loop = world.service.running, world.service.cluster._loop
     kept = {
-        "line": running.line.under_way,
-        "handed": running.handed,
-        "fresh": running.fresh,
+        "queue": running.queue.under_way,
+        "admitted by the service": running.admitted,
+        "cached_graphs": running.cached_graphs,
         "large": running._large,
         "backlog": loop._backlog,
         "attempts": loop._attempts,
@@ -102,7 +102,7 @@ def queues_end_empty(world: World) -> Iterator[str]:
         "trials": loop._trials,
         "events": loop._events,
         "requests": loop.requests,
-        "admitted": loop._admitted,
+        "admitted by the loop": loop._admitted,
         "on devices": [runs for runs in loop._occupancy.on if runs],
     }
     yield from (f"{name}: {what}" for name, what in kept.items() if what)

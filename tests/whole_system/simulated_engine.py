@@ -21,6 +21,7 @@ from symphony.engines.engine import (
     TIMEOUT,
     DeviceDown,
     DeviceUp,
+    Engine,
     EngineEvent,
     Failed,
     Finished,
@@ -47,7 +48,7 @@ class _Running:
     began_s: float = math.nan  # NaN = it waits
 
 
-class SimulatedEngine:
+class SimulatedEngine(Engine):
     """Runs work on the devices of a topology, or pretends to."""
 
     def __init__(
@@ -92,7 +93,7 @@ class SimulatedEngine:
         """Some are gone with their machine."""
         self._point("get")
         if self._luck(self._faults.values_lost):
-            raise EngineError("a value is gone, with the machine that kept it")
+            raise EngineError("a value was lost with the machine that stored it")
         return self._value(value)
 
     def free(self, value: Stored) -> None:
@@ -226,7 +227,7 @@ class SimulatedEngine:
         if self._luck(faults.crash):
             return Failed(work.number, DIED, "its process was ended by SIGSEGV", *when, signal=signal.SIGSEGV)
         if work.inputs and self._luck(faults.inputs_lost):
-            return Failed(work.number, LOST, "an input is gone, with the machine that kept it", *when)
+            return Failed(work.number, LOST, "an input was lost with the machine that stored it", *when)
         try:
             args, kwargs = self._arguments(work)
             place = {"rank": work.rank, "size": work.size} if work.size > 1 else {}

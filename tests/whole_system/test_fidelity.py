@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.starpu_cholesky import cholesky_on
 from symphony.baselines.simple import Fifo
 from symphony.baselines.starpu import Dm, Dmdas
 from symphony.lowering import readers
-from symphony.lowering.readers.starpu import cholesky_on
 from symphony.problem.topologies import topology
 from symphony.problem.workload import Job, Workload
 from symphony.scheduling.one_of import OneOf

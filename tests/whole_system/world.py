@@ -338,8 +338,8 @@ class World:
     def _check_limits(self) -> None:
         if self.service is None:
             return
-        if len(self.service.running.line.under_way) > LIMITS.at_once:
-            raise Broken("the core is not overfilled", f"{len(self.service.running.line.under_way)} jobs")
+        if len(self.service.running.queue.under_way) > LIMITS.at_once:
+            raise Broken("the core is not overfilled", f"{len(self.service.running.queue.under_way)} jobs")
         for name, user in self.service.state.users.items():
             if user.open > LIMITS.open_jobs:
                 raise Broken("quotas hold", f"{name} has {user.open} jobs")

@@ -32,48 +32,24 @@ from symphony.baselines.starpu import Dm, Dmda, Dmdas, Heteroprio
 from symphony.problem.errors import InputError
 from symphony.scheduling.policy import Policy
 
-__all__ = [
-    "BASELINES",
-    "FOR_TRAINING",
-    "AlloX",
-    "Cpop",
-    "Dm",
-    "Dmda",
-    "Dmdas",
-    "Drf",
-    "EftBelief",
-    "EftExact",
-    "EftStatic",
-    "Fifo",
-    "FifoPassing",
-    "FinishTimeFairness",
-    "FinishTimeFairnessPacked",
-    "Graphene",
-    "Heft",
-    "Heteroprio",
-    "Las",
-    "LeastInterference",
-    "LoadBalancing",
-    "MaxMinFairness",
-    "MaxMinFairnessPacked",
-    "MaxMinFairnessPlain",
-    "MaxSumThroughput",
-    "MaxSumThroughputPacked",
-    "MinTotalDuration",
-    "MinTotalDurationPacked",
-    "Optimus",
-    "Paragon",
-    "Peft",
-    "Random",
-    "ShortestQueue",
-    "Sjf",
-    "Sparrow",
-    "SparrowBatch",
-    "Srtf",
-    "Tetris",
-    "Tiresias",
-    "named",
-]
+# For preemptible training jobs; elsewhere they only cost time.
+_TRAINING: Mapping[str, type[Policy]] = {
+    "srtf": Srtf,
+    "las": Las,
+    "tiresias": Tiresias,
+    "optimus": Optimus,
+    "allox": AlloX,
+    "max-min-fairness": MaxMinFairness,
+    "max-min-fairness-plain": MaxMinFairnessPlain,
+    "max-min-fairness-packed": MaxMinFairnessPacked,
+    "max-sum-throughput": MaxSumThroughput,
+    "max-sum-throughput-packed": MaxSumThroughputPacked,
+    "min-total-duration": MinTotalDuration,
+    "min-total-duration-packed": MinTotalDurationPacked,
+    "finish-time-fairness": FinishTimeFairness,
+    "finish-time-fairness-packed": FinishTimeFairnessPacked,
+}
+FOR_TRAINING: frozenset[str] = frozenset(_TRAINING)
 
 BASELINES: Mapping[str, type[Policy]] = {
     "random": Random,
@@ -96,51 +72,20 @@ BASELINES: Mapping[str, type[Policy]] = {
     "least-interference": LeastInterference,
     "load-balancing": LoadBalancing,
     "fifo-passing": FifoPassing,
-    "srtf": Srtf,
-    "las": Las,
-    "tiresias": Tiresias,
-    "optimus": Optimus,
-    "allox": AlloX,
-    "max-min-fairness": MaxMinFairness,
-    "max-min-fairness-plain": MaxMinFairnessPlain,
-    "max-min-fairness-packed": MaxMinFairnessPacked,
-    "max-sum-throughput": MaxSumThroughput,
-    "max-sum-throughput-packed": MaxSumThroughputPacked,
-    "min-total-duration": MinTotalDuration,
-    "min-total-duration-packed": MinTotalDurationPacked,
-    "finish-time-fairness": FinishTimeFairness,
-    "finish-time-fairness-packed": FinishTimeFairnessPacked,
+    **_TRAINING,
     "eft-static": EftStatic,
     "eft-belief": EftBelief,
     "eft-exact": EftExact,
 }
 
-# Made for preemptible training jobs; elsewhere they only cost time.
-FOR_TRAINING: frozenset[str] = frozenset(
-    {
-        "srtf",
-        "las",
-        "tiresias",
-        "optimus",
-        "allox",
-        "max-min-fairness",
-        "max-min-fairness-plain",
-        "max-min-fairness-packed",
-        "max-sum-throughput",
-        "max-sum-throughput-packed",
-        "min-total-duration",
-        "min-total-duration-packed",
-        "finish-time-fairness",
-        "finish-time-fairness-packed",
-    }
-)
+__all__ = ["BASELINES", "FOR_TRAINING", "named", *sorted(policy.__name__ for policy in BASELINES.values())]  # noqa: PLE0604
 
 
 def named(name: str, others: Sequence[str] = ()) -> Policy:
-    """The policy of that name; if there is none, `others` are said to be there besides."""
+    """A new policy by name. `others` are further names for the hint of the error message."""
     if name not in BASELINES:
-        known = [*others, *BASELINES]
-        close = difflib.get_close_matches(name, known, 1)
+        available = [*others, *BASELINES]
+        close = difflib.get_close_matches(name, available, 1)
         meant = f"did you mean {close[0]!r}? " if close else ""
-        raise InputError(f"unknown policy {name!r}", hint=f"{meant}there are {', '.join(known)}")
+        raise InputError(f"unknown policy {name!r}", hint=f"{meant}there are {', '.join(available)}")
     return BASELINES[name]()

@@ -1,16 +1,17 @@
-"""AlloX: jobs to devices and positions by minimum-cost matching (Le et al., EuroSys 2020).
+"""AlloX: assigns jobs to devices and positions by minimum-cost matching (Le et al., EuroSys 2020).
 
-A job that is k-th from the last on a device delays itself and the k - 1 after it, so it adds k times its processing
-time there to the sum of completion times. A minimum-cost matching of jobs to (device, position from the last) therefore
-minimises the mean completion time of a batch exactly. AlloX solves it whenever jobs arrive or finish, starts the first
-job of every device, and considers only a share of the waiting jobs, the oldest, so that long jobs do not starve.
+A job in position k from the end of a device's queue delays itself and the k - 1 jobs after it, so it adds k times its
+processing time there to the sum of completion times. A minimum-cost matching of jobs to (device, position from the end)
+therefore minimises the mean completion time of a batch exactly. AlloX solves it whenever jobs arrive or finish, starts
+the first job of every device, and considers only a share of the waiting jobs, the oldest, so that long jobs do not
+starve.
 
-Where ours differs: running jobs stay where they are, and their devices are matched with the time they still need added;
-only jobs that come first on a free device start. AlloX knows jobs of one device only; here a gang of n workers counts
-with n times its time (the device-seconds that it keeps from others), and starts when n free devices of the chosen kind
-are there. A slot of a device counts as a device. Jobs of higher priority are matched first. (Gavel's version of AlloX
-matches free devices only, and its rounds move jobs to better devices that are idle.) A plan costs 2 to 4 ms on one
-core; with 80 jobs waiting for 24 devices, the matching takes 4 ms more.
+Differences here: running jobs stay where they are, and their devices are matched with their remaining time added; only
+jobs that are first on a free device start. AlloX is defined for jobs of one device; here a gang of n workers counts
+with n times its time (its device-seconds), and starts when n devices of the chosen kind are free. A slot of a device
+counts as a device. Jobs of higher priority are matched first. (Gavel's version of AlloX matches free devices only, and
+its rounds move jobs to better devices that are idle.) A plan takes 2 to 4 ms on one core; with 80 jobs waiting for 24
+devices, the matching takes 4 ms more.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ import numpy as np
 
 from symphony.training_jobs.round_planning import WAITS, HostPlanner, PlanInputs, RoundPlan, SeatAllocation
 
-UNMATCHABLE_S = 1e15  # seconds: what cannot run is matched only if nothing else is left
+UNMATCHABLE_S = 1e15  # seconds of a job on a device that cannot run it: matched only if nothing else is left
 
 
 def matching(seconds: np.ndarray, release_s: np.ndarray | float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-    """Device and position from the last (0 = last) of each job, for the least sum of completion times.
+    """Device and position from the end (0 = last) of each job that minimise the sum of completion times.
 
-    `seconds` [jobs, devices] are processing times, inf where a job cannot run; `release_s` [devices], when each device
+    `seconds` [jobs, devices]: processing times, inf where a job cannot run. `release_s` [devices]: when each device
     will be free.
     """
     from scipy.optimize import linear_sum_assignment  # takes a third of a second to import
@@ -38,21 +39,16 @@ def matching(seconds: np.ndarray, release_s: np.ndarray | float = 0.0) -> tuple[
 
 
 class AlloX(HostPlanner):
-    """Minimum-cost matching of the oldest waiting gangs to free devices; nobody is preempted."""
+    """Minimum-cost matching of the oldest waiting gangs to free devices, without preemption."""
 
     share: float = eqx.field(default=0.3, static=True)  # of the waiting gangs, if there are more than free devices
 
-    @property
-    def preempts(self) -> bool:
-        """Never."""
-        return False
+    preempts = False
 
     def sizes(self, kinds: int) -> tuple[int, int]:
-        """Nothing to remember."""
         return 0, 0
 
     def plan(self, picture: PlanInputs) -> RoundPlan:
-        """Match, and start whoever comes first on its device."""
         p, seats = picture, SeatAllocation(picture)
         seats.keep()
         waiting = [
@@ -64,7 +60,7 @@ class AlloX(HostPlanner):
         return seats.plan(order, p.book, p.memo)
 
     def _match(self, waiting: list[int], seats: SeatAllocation, order: list[int]) -> None:
-        """Match rows of one priority to all devices, and start those that come first on free ones."""
+        """Match rows of one priority to all devices, and start those that are first on free ones."""
         p = seats.p
         free = np.repeat(p.kind, np.maximum(seats.free, 0))
         held = [lane for lane in np.flatnonzero(seats.holder >= 0) if p.up[p.lane_device[lane]]]
@@ -86,7 +82,7 @@ class AlloX(HostPlanner):
             starts = d < len(free) and behind[index] == firsts[d] and seconds[index, d] < UNMATCHABLE_S
             if starts and seats.take([row], seats.find(int(p.workers[row]), [int(kinds[d])])):
                 order.append(row)
-        # A gang too wide for what is free of the kind it was matched to, or for any one kind, takes what there is.
+        # A gang too wide for the free devices of its matched kind takes another kind; too wide for any, several kinds.
         most = seats.capacity().max()
         for row in waiting:
             count, fits = int(p.workers[row]), [int(k) for k in np.flatnonzero(p.rate[row] > 0)]

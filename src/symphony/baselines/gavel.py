@@ -1,57 +1,55 @@
-"""Gavel: fair shares of unlike devices by linear programs, carried out in rounds (Narayanan et al., OSDI 2020).
+"""Gavel: heterogeneity-aware allocations by linear programs, carried out in rounds (Narayanan et al., OSDI 2020).
 
-Gavel's answer to "who gets what" is an allocation: the share of time that each job spends on each device kind. A policy
-is an optimisation problem over allocations X, in which a job's throughput is the sum over kinds of its rate there times
-its share. The shares of a job add up to at most 1, and those on a kind, times the jobs' numbers of workers, to at most
-the devices of that kind. Here are
+An allocation is the share of time that each job spends on each device kind. A policy is an optimisation problem over
+allocations X, in which a job's throughput is the sum over kinds of its rate there times its share. The shares of a job
+add up to at most 1, and those on a kind, times the jobs' numbers of workers, to at most the devices of that kind:
 
-- `MaxMinFairness`: the least throughput is as large as can be, where each is divided by what the job would have if the
-  devices were dealt out in proportion, and multiplied by its number of workers;
-- `MaxMinFairnessPlain`: the same, blind to speed: all rates are taken to be equal;
-- `MaxSumThroughput`: the sum of throughputs;
-- `FinishTimeFairness`: the worst ratio of a job's finish time to that in an n-th of the cluster of its own (Themis) is
-  as small as can be;
-- `MinTotalDuration`: the time after which all are done, if nobody else comes, is as short as can be;
+- `MaxMinFairness` maximises the least throughput, each divided by the job's throughput under proportional shares of the
+  devices, and multiplied by its number of workers;
+- `MaxMinFairnessPlain`: the same with all rates equal;
+- `MaxSumThroughput` maximises the sum of throughputs;
+- `FinishTimeFairness` minimises the worst ratio of a job's finish time to that in an n-th of the cluster (Themis);
+- `MinTotalDuration` minimises the makespan of the present jobs;
 - the same four with `Packed` in their names: pairs of jobs that share a device may have shares as well.
 
-Allocations are worked out again when jobs have come or gone, not oftener than every `reset_s`. In every round, kind by
-kind, devices go to the jobs with the highest share over time received since then; ties go to who has been owed most
-since it arrived. Nothing stays idle that somebody could use. A job stays on its device where it can.
+Allocations are computed again when jobs have arrived or left, at most every `reset_s`. In every round, kind by kind,
+devices are assigned to the jobs with the highest share over time received since then; ties go to the job with the
+largest deficit since its arrival. The rounds are work-conserving. A job stays on its device where possible.
 
-Where ours differs:
+Differences here:
 
-- A round is a counter window of the scenario. Devices that fall idle within a round are given away at once, where
-  Gavel's wait for its end.
-- The optimum is found by HiGHS. It is often reached by many allocations; Gavel's solver, an interior-point method,
-  answers with one inside that set, and so do we: its analytic centre, which treats jobs alike that are alike. With more
-  than 160 options (pairs) the one with the largest sum of throughputs is taken instead.
-- `MaxSumThroughput` adds up rates relative to each job's best: iterations of unlike models cannot be added.
-- The rates of a pair are those that the scenario tells (`Observation.believed`), as Gavel has measured every pair;
-  where it tells none, those that the profiles' demands predict (`pair_speed`).
-  Only gangs of one worker are paired, on devices of two slots or more.
-- Kinds are served fastest first (V100, P100, K80 in Gavel, by name), by the mean of the jobs' relative rates; the plain
-  policy in an order drawn anew for every plan, as theirs.
-- A gang too wide for any one kind takes devices of several. Jobs of higher priority are served first within a kind.
+- A round is a counter window of the scenario. Devices that become idle within a round are assigned at once; in Gavel
+  they wait for its end.
+- The linear programs are solved by HiGHS. An optimum is often reached by many allocations; Gavel's solver, an
+  interior-point method, returns one inside that set. So does this one: the analytic centre, which treats equal jobs
+  equally. With more than 160 options (pairs) the optimum with the largest sum of throughputs is used instead.
+- `MaxSumThroughput` adds up rates relative to each job's best: iterations of different models cannot be added.
+- The rates of a pair are the scenario's beliefs (`Observation.believed`), as Gavel has measured every pair; without
+  beliefs, predictions from the profiles' demands (`pair_speed`). Only gangs of one worker are paired, on devices of two
+  slots or more.
+- Kinds are served fastest first (V100, P100, K80 in Gavel, by name), by the mean of the jobs' relative rates; in the
+  plain policy in random order, as in Gavel.
+- A gang too wide for any one kind uses devices of several. Jobs of higher priority are served first within a kind.
 - A slot of a device counts as a device; for the packed policies, two slots do.
 
-A plan costs 2 to 4 ms on one core. When the set of jobs has changed, a linear program and the centre of its optima come
-on top: 4 ms for 20 jobs on 3 kinds, 12 ms for 50; finish-time fairness 10 and 24 ms; with pairs 15 and 85 ms.
+A plan takes 2 to 4 ms on one core. When the set of jobs has changed, a linear program and its analytic centre take
+another 4 ms for 20 jobs on 3 kinds, 12 ms for 50; finish-time fairness 10 and 24 ms; with pairs 15 and 85 ms.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float, Int, Num
 from scipy.sparse import coo_matrix, csr_matrix, hstack, vstack
 
 from symphony.baselines.preemptive import place_or_preempt
-from symphony.problem.arrays import TopologyArrays
 from symphony.scheduling.policy import Action, Observation, Policy
 from symphony.training_jobs.round_planning import (
     ABSENT,
@@ -64,39 +62,40 @@ from symphony.training_jobs.round_planning import (
     rows_of,
 )
 
-SLACK = 1e-3  # by which an optimum may be missed when ties are broken
-MAX_OPTIONS_FOR_CENTRE = 160  # options up to which the centre of the optimal set is worked out
-MAX_PAIR_SHARES = 512  # shares of pairs that are remembered
-MAX_PAIRED_GANGS = 48  # gangs that are considered for pairs, the oldest
-
+SLACK = 1e-3  # relative deviation from an optimum that is allowed for breaking ties
+MAX_OPTIONS_FOR_CENTRE = 160  # options up to which the analytic centre is computed
+MAX_PAIR_SHARES = 512  # shares of pairs that are stored
+MAX_PAIRED_GANGS = 48  # gangs considered for pairs, the oldest
+SPENT, BEFORE, PACE = -3, -2, -1  # columns of the book of `FinishTimeFairness`
 
 QueueEntry = tuple[tuple[int, ...], float, float, float]  # rows, urgency, time owed, share
+PairSpeed = Callable[[int, np.ndarray, int], tuple[np.ndarray, np.ndarray]]
+Rates = Float[np.ndarray, "gangs kinds"]
 
 
 class AllocationOptions(NamedTuple):
-    """The ways in which gangs can run: V of them, each by one gang or a pair."""
+    """The ways to run gangs: one gang or a pair, on one device kind."""
 
-    gang: np.ndarray  # i[V, 2], -1 = nobody
-    kind: np.ndarray  # i[V]
-    rate: np.ndarray  # f[V, 2]: throughput of each
-    width: np.ndarray  # f[V]: devices that it takes
+    gang: Int[np.ndarray, "options 2"]  # -1 = none
+    kind: Int[np.ndarray, " options"]
+    rate: Float[np.ndarray, "options 2"]  # throughput of each gang
+    width: Float[np.ndarray, " options"]  # devices used
 
 
-def single_gang_options(rate: np.ndarray, workers: np.ndarray) -> AllocationOptions:
-    """Every gang by itself on every kind that can run it; rate [n, Y], workers [n]."""
+def single_gang_options(rate: Rates, workers: Num[np.ndarray, " gangs"]) -> AllocationOptions:
+    """Every gang by itself on every kind that can run it."""
     gang, kind = np.nonzero(rate > 0)
-    nobody = np.full(len(gang), -1)
+    none = np.full(len(gang), -1)
     speed = np.stack([rate[gang, kind], np.zeros(len(gang))], axis=1)
-    return AllocationOptions(np.stack([gang, nobody], axis=1), kind, speed, workers[gang].astype(float))
+    return AllocationOptions(np.stack([gang, none], axis=1), kind, speed, workers[gang].astype(float))
 
 
-PairSpeed = Callable[[int, np.ndarray, int], tuple[np.ndarray, np.ndarray]]
+def pair_options(
+    rate: Rates, workers: Num[np.ndarray, " gangs"], kept: PairSpeed, kinds: Iterable[int]
+) -> AllocationOptions:
+    """Pairs of gangs of one worker that have more throughput together than in turns, on these kinds.
 
-
-def pair_options(rate: np.ndarray, workers: np.ndarray, kept: PairSpeed, kinds: Iterable[int]) -> AllocationOptions:
-    """Pairs of gangs of one worker that get more done together than one after the other, on these kinds.
-
-    `kept(i, others, kind)`: what i keeps of its speed beside each of the others, and they beside it.
+    `kept(i, others, kind)`: relative speed of i beside each of the others, and of them beside it.
     """
     gang, kind, speed = [], [], []
     for k in kinds:
@@ -117,15 +116,15 @@ def pair_options(rate: np.ndarray, workers: np.ndarray, kept: PairSpeed, kinds: 
 
 
 def pair_speed(need: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Speed of one beside another, relative to alone: its share of the scarcest row that it needs. Rows are last."""
+    """Relative speed of a gang beside another: its share of its bottleneck row. The last axis is rows."""
     load = need + other
     return np.where(np.broadcast_to(need, load.shape) > 0, 1 / np.maximum(load, 1), 1.0).min(axis=-1, initial=1.0)
 
 
 def pair_speed_source(p: PlanInputs, rows: np.ndarray) -> PairSpeed:
-    """What is told of pairs, or else what the demands of profiles predict."""
+    """Beliefs about co-location, or else predictions from the demands of profiles."""
 
-    def told(i: int, others: np.ndarray, kind: int) -> tuple[np.ndarray, np.ndarray]:
+    def believed(i: int, others: np.ndarray, kind: int) -> tuple[np.ndarray, np.ndarray]:
         mine, theirs = p.kernel[rows[i]], p.kernel[rows[others]]
         return p.beside[mine, theirs, kind], p.beside[theirs, mine, kind]
 
@@ -133,16 +132,15 @@ def pair_speed_source(p: PlanInputs, rows: np.ndarray) -> PairSpeed:
         need = p.need[rows]
         return pair_speed(need[i, kind], need[others, kind]), pair_speed(need[others, kind], need[i, kind])
 
-    return told if p.beside.shape[0] else predicted
+    return believed if p.beside.shape[0] else predicted
 
 
 def concatenate(a: AllocationOptions, b: AllocationOptions) -> AllocationOptions:
-    """Both."""
     return AllocationOptions(*(np.concatenate(columns) for columns in zip(a, b, strict=True)))
 
 
 class AllocationProgram:
-    """The linear programs over one set of options: shares x[V] of time."""
+    """The linear programs over one set of options. Variables: shares of time x [options]."""
 
     def __init__(self, options: AllocationOptions, gangs: int, capacity: np.ndarray) -> None:
         o = options
@@ -159,14 +157,14 @@ class AllocationProgram:
         self.capacity = capacity
 
     def solve(self, gain: np.ndarray, floor: np.ndarray | None = None) -> np.ndarray:
-        """Shares of the largest sum of gains, with throughputs of at least `floor`."""
+        """Shares that maximise the sum of gains, with throughputs of at least `floor`."""
         limits, most = self.limits, self.most
         if floor is not None:
             limits, most = vstack([limits, -self.throughput]), np.concatenate([most, -floor])
         return self._least(-gain, limits, most)
 
     def lift(self, need: np.ndarray) -> tuple[float, np.ndarray]:
-        """The largest z such that every throughput can be z times its need, and shares that make it so."""
+        """The largest z such that every throughput can be z times its need, and shares that reach it."""
         column = coo_matrix(np.concatenate([np.zeros(self.limits.shape[0]), need])[:, None])
         limits = hstack([vstack([self.limits, -self.throughput]), column])
         most = np.concatenate([self.most, np.zeros(self.gangs)])
@@ -175,11 +173,11 @@ class AllocationProgram:
         return float(x[-1]), x[:-1]
 
     def central(self, x: np.ndarray, floor: np.ndarray) -> np.ndarray:
-        """The analytic centre of all shares with throughputs above `floor`; `x` are shares that reach more than that.
+        """The analytic centre of all shares with throughputs above `floor`; `x` are shares that exceed it.
 
         Newton's method on the sum of the logarithms of all slacks.
         """
-        used = self.limits.getnnz(axis=1) > 0  # a kind that nobody can use has no centre
+        used = self.limits.getnnz(axis=1) > 0  # an unusable kind has no centre
         scale = 1 / np.maximum(floor, 1e-300)
         shares, least = self.limits.toarray()[used], self.most[used]
         limits = np.concatenate([shares, -self.throughput.toarray() * scale[:, None], -np.eye(self.count)])
@@ -207,29 +205,29 @@ class AllocationProgram:
 
         answer = linprog(cost, limits, most, method="highs")
         if answer.x is None:
-            raise ArithmeticError(f"a linear program of Gavel's has no answer: {answer.message}")
+            raise ArithmeticError(f"a linear program of Gavel has no solution: {answer.message}")
         return np.maximum(answer.x, 0.0)
 
 
 def max_min(
     options: AllocationOptions, gangs: int, capacity: np.ndarray, norm: np.ndarray, many: np.ndarray | float = 1.0
 ) -> np.ndarray:
-    """Shares under which the least of throughput / norm is as large as can be: the centre of all that do, or (if there
-    are too many options for that) one with the largest sum.
+    """Shares that maximise the least throughput / norm: the analytic centre, or (with too many options for that) an
+    optimum with the largest sum.
 
-    `many` [gangs]: a row stands for as many gangs that are alike (options' widths are then those of all of them).
+    `many` [gangs]: number of equal gangs that a row represents (options' widths are then those of all of them).
     """
-    programme = AllocationProgram(options, gangs, capacity)
-    least, x = programme.lift(norm)
+    program = AllocationProgram(options, gangs, capacity)
+    least, x = program.lift(norm)
     floor = least * norm * (1 - SLACK)
     if len(options.kind) <= MAX_OPTIONS_FOR_CENTRE:
-        return programme.central(x, floor)
+        return program.central(x, floor)
     weight = np.where(options.gang >= 0, (many / norm)[options.gang], 0.0)
-    return programme.solve((options.rate * weight).sum(axis=1), floor)
+    return program.solve((options.rate * weight).sum(axis=1), floor)
 
 
 def max_sum(options: AllocationOptions, gangs: int, capacity: np.ndarray, norm: np.ndarray) -> np.ndarray:
-    """Shares under which the sum of throughput / norm is as large as can be."""
+    """Shares that maximise the sum of throughput / norm."""
     weight = np.where(options.gang >= 0, 1 / norm[options.gang], 0.0)
     return AllocationProgram(options, gangs, capacity).solve((options.rate * weight).sum(axis=1))
 
@@ -237,51 +235,47 @@ def max_sum(options: AllocationOptions, gangs: int, capacity: np.ndarray, norm: 
 def finish_time_fair(
     options: AllocationOptions, gangs: int, capacity: np.ndarray, left: np.ndarray, age_s: np.ndarray, own_s: np.ndarray
 ) -> np.ndarray:
-    """Shares under which the worst of (age + left / throughput) / own is as small as can be.
+    """Shares that minimise the worst (age + left / throughput) / own.
 
-    For a ratio to be reached, every throughput must be at least some need; lifting all throughputs as far above their
-    needs as can be gives shares with a lower ratio, until there are none.
+    A ratio requires a least throughput of every gang. Maximising all throughputs over these requirements gives shares
+    with a lower ratio; this is repeated until it does not improve.
     """
-    programme = AllocationProgram(options, gangs, capacity)
-    x = programme.lift(left / own_s)[1]
+    program = AllocationProgram(options, gangs, capacity)
+    x = program.lift(left / own_s)[1]
     worst = np.inf
     for _ in range(30):
-        ratio = float(((age_s + left / np.maximum(programme.throughput @ x, 1e-300)) / own_s).max())
+        ratio = float(((age_s + left / np.maximum(program.throughput @ x, 1e-300)) / own_s).max())
         if ratio > worst * (1 - SLACK):
             break
         worst = ratio
         need = left / np.maximum(worst * own_s - age_s, 1e-9)
-        x = programme.lift(need)[1]
+        x = program.lift(need)[1]
     need = left / np.maximum(worst * own_s - age_s, 1e-9)
-    floor = np.minimum(need, programme.throughput @ x) * (1 - SLACK)
+    floor = np.minimum(need, program.throughput @ x) * (1 - SLACK)
     if len(options.kind) <= MAX_OPTIONS_FOR_CENTRE:
-        return programme.central(x, floor)
+        return program.central(x, floor)
     best = np.zeros(gangs)
     np.maximum.at(best, options.gang[:, 0], options.rate[:, 0])
     weight = np.where(options.gang >= 0, 1 / np.maximum(best, 1e-300)[options.gang], 0.0)
-    return programme.solve((options.rate * weight).sum(axis=1), floor)
+    return program.solve((options.rate * weight).sum(axis=1), floor)
 
 
 class Gavel(HostPlanner):
     """The mechanism of rounds; subclasses allocate."""
 
     reset_s: float = eqx.field(default=1000.0, static=True)  # least time between two allocations
-
-    @property
-    def uses_speeds(self) -> bool:
-        """Whether it looks at speeds when it serves kinds."""
-        return True
+    uses_speeds: ClassVar[bool] = True  # serves the fastest kinds first
 
     @abstractmethod
     def allocate(self, options: AllocationOptions, rows: np.ndarray, capacity: np.ndarray, p: PlanInputs) -> np.ndarray:
-        """Share of every option [V]; gangs in `options` are numbers into `rows`. May write to the last of p.book."""
+        """Share of every option; gangs in `options` index `rows`. May write to the last three columns of p.book."""
 
     def sizes(self, kinds: int) -> tuple[int, int]:
-        """Share, time received, time owed by kind, and three more; time of the last allocation, jobs changed, pairs."""
+        """Book: share, time received and owed, by kind; three more. Memo: last allocation, jobs changed, pairs."""
         return 3 * kinds + 3, 2 + (7 * MAX_PAIR_SHARES if self.packs else 0)
 
     def plan(self, picture: PlanInputs) -> RoundPlan:
-        """Account for the time since the last plan, allocate if it is time, and serve kind by kind."""
+        """Account for the time since the last plan, allocate if it is due, and serve kind by kind."""
         p = picture
         kinds = p.rate.shape[1]
         seats = SeatAllocation(p, paired=self.packs)
@@ -338,7 +332,7 @@ class Gavel(HostPlanner):
         owed: np.ndarray,
         couples: _PairShares | None,
     ) -> list[int]:
-        """Choose who runs on which kind, keep those in place that can stay, and find devices for the others."""
+        """Choose gangs for each kind, keep those in place that can stay, and find devices for the others."""
         free = seats.capacity(only_free=True)
         able = rows_of(np.isin(p.standing, (WAITS, RUNS)))
         busy = set(seats.given)
@@ -366,7 +360,7 @@ class Gavel(HostPlanner):
         for rows, kind in sorted(chosen, key=lambda c: -p.workers[c[0][0]]):
             if rows not in settled:
                 seats.take(rows, seats.find(int(p.workers[rows[0]]), [kind], whole=len(rows) > 1))
-        for r in able:  # who is too wide for any one kind, or found the seats of its kind on too few devices
+        for r in able:  # too wide for any one kind, or the free seats of its kind are on too few devices
             if r not in seats.given:
                 fits = [int(k) for k in np.flatnonzero(p.rate[r] > 0)]
                 if seats.take([r], seats.where(r)) or seats.take([r], seats.find(int(p.workers[r]), fits)):
@@ -380,7 +374,7 @@ def _gang_departed(p: PlanInputs) -> bool:
 
 
 class _PairShares:
-    """Shares of pairs, kept in the memo: gang and job of each, kind, share, time received."""
+    """Shares of pairs, stored in the memo: gang and job of each, kind, share, time received."""
 
     def __init__(self, p: PlanInputs) -> None:
         self.p = p
@@ -392,7 +386,7 @@ class _PairShares:
                 self.of[first, second, int(kind)] = [float(share), float(received)]
 
     def ran(self, row: int, seats: SeatAllocation) -> bool:
-        """Whether a row runs beside another; if so, the time is booked to the pair (once)."""
+        """Whether a row runs beside another; if so, its time is counted for the pair (once)."""
         devices = seats.where(row)
         beside = [r for r in set(seats.holder[np.isin(self.p.lane_device, devices)]) if r >= 0 and r != row]
         if len(devices) != 1 or not beside:
@@ -403,13 +397,13 @@ class _PairShares:
         return True
 
     def share_out(self, rows: np.ndarray, kinds: np.ndarray, shares: np.ndarray) -> None:
-        """Forget the old shares; remember the largest of these."""
+        """Replace all shares by the largest of these."""
         largest = [n for n in np.argsort(-shares)[:MAX_PAIR_SHARES] if shares[n] > SLACK]
         half = 0.5 * self.p.now_s / max(1, self.p.windows) or 1.0
         self.of = {(*sorted(map(int, rows[n])), int(kinds[n])): [float(shares[n]), half] for n in largest}  # type: ignore[misc]
 
     def entries(self, kind: int) -> list[QueueEntry]:
-        """Pairs with a share of a kind, as entries of its queue."""
+        """Queue entries of the pairs with a share of a kind."""
         movable = np.isin(self.p.standing, (WAITS, RUNS))
         return [
             ((a, b), share / max(received, 1e-9), 0.0, share)
@@ -418,7 +412,6 @@ class _PairShares:
         ]
 
     def write(self) -> None:
-        """Back into the memo."""
         table = np.zeros((MAX_PAIR_SHARES, 7))
         for n, ((a, b, kind), (share, received)) in enumerate(self.of.items()):
             p = self.p
@@ -426,83 +419,74 @@ class _PairShares:
         self.p.memo[2:] = table.reshape(-1)
 
 
-def proportional(rate: np.ndarray, capacity: np.ndarray) -> np.ndarray:
-    """Throughput of each gang if its time were spread over the kinds as the devices are [n]."""
+def proportional(rate: Rates, capacity: Num[np.ndarray, " kinds"]) -> Float[np.ndarray, " gangs"]:
+    """Throughput of each gang if its time were spread over the kinds in proportion to their devices."""
     return rate @ (capacity / capacity.sum())
 
 
-def isolated(rate: np.ndarray, workers: np.ndarray, capacity: np.ndarray) -> np.ndarray:
-    """Throughput of each gang in an n-th of the cluster of its own [n]."""
+def isolated(
+    rate: Rates, workers: Num[np.ndarray, " gangs"], capacity: Num[np.ndarray, " kinds"]
+) -> Float[np.ndarray, " gangs"]:
+    """Throughput of each of n gangs in an n-th of the cluster."""
     share = capacity / len(rate) / workers[:, None]
     return (rate * share / np.maximum(share.sum(axis=1), 1)[:, None]).sum(axis=1)
 
 
 class FifoPassing(Policy):
-    """First come, first served on the fastest idle device; who can use nothing that is idle lets others pass."""
-
-    def init(self, topology: TopologyArrays) -> None:
-        """No state."""
+    """First come, first served on the fastest idle device, with backfilling: gangs that do not fit are skipped."""
 
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
-        """The oldest gang for which enough is idle."""
         return state, place_or_preempt(observation, jnp.zeros(observation.core.status.shape), preempts=False)
 
 
 class MaxMinFairness(Gavel):
-    """The least normalised throughput is as large as can be."""
+    """Maximises the least normalised throughput."""
 
     def allocate(self, options: AllocationOptions, rows: np.ndarray, capacity: np.ndarray, p: PlanInputs) -> np.ndarray:
-        """Shares."""
         rate, workers = p.rate[rows], p.workers[rows].astype(float)
         if self.packs:
             return max_min(options, len(rows), capacity, proportional(rate, capacity) / workers)
-        # Gangs that are alike share alike: one row of the program for each sort, and smaller programs.
-        sorts, sort, many = np.unique(np.c_[rate, workers], axis=0, return_inverse=True, return_counts=True)
-        sort = sort.reshape(-1)
-        speed, width = sorts[:, :-1], sorts[:, -1]
+        # Equal gangs get equal shares: one row of the program for each class of equal gangs.
+        classes, index, many = np.unique(np.c_[rate, workers], axis=0, return_inverse=True, return_counts=True)
+        index = index.reshape(-1)
+        speed, width = classes[:, :-1], classes[:, -1]
         few = single_gang_options(speed, width * many)
         x = np.zeros(speed.shape)
-        x[few.gang[:, 0], few.kind] = max_min(few, len(sorts), capacity, proportional(speed, capacity) / width, many)
-        return x[sort[options.gang[:, 0]], options.kind]
+        x[few.gang[:, 0], few.kind] = max_min(few, len(classes), capacity, proportional(speed, capacity) / width, many)
+        return x[index[options.gang[:, 0]], options.kind]
 
 
 class MaxMinFairnessPlain(MaxMinFairness):
-    """As `MaxMinFairness`, but blind to speed: every device that can run a gang is as good as any other."""
+    """As `MaxMinFairness` with equal speeds on all devices that can run a gang."""
 
-    @property
-    def uses_speeds(self) -> bool:
-        """No."""
-        return False
+    uses_speeds: ClassVar[bool] = False
 
     def allocate(self, options: AllocationOptions, rows: np.ndarray, capacity: np.ndarray, p: PlanInputs) -> np.ndarray:
-        """Shares."""
-        blind = p._replace(rate=(p.rate > 0).astype(float))
-        return MaxMinFairness.allocate(self, options, rows, capacity, blind)
+        equal = p._replace(rate=(p.rate > 0).astype(float))
+        return MaxMinFairness.allocate(self, options, rows, capacity, equal)
 
 
 class MaxSumThroughput(Gavel):
-    """The sum of relative throughputs is as large as can be."""
+    """Maximises the sum of relative throughputs."""
 
     def allocate(self, options: AllocationOptions, rows: np.ndarray, capacity: np.ndarray, p: PlanInputs) -> np.ndarray:
-        """Shares."""
         return max_sum(options, len(rows), capacity, p.rate[rows].max(axis=1))
 
 
 class MinTotalDuration(Gavel):
-    """The time until all are done is as short as can be."""
+    """Minimises the makespan of the present jobs."""
 
     def allocate(self, options: AllocationOptions, rows: np.ndarray, capacity: np.ndarray, p: PlanInputs) -> np.ndarray:
-        """Shares."""
         return max_min(options, len(rows), capacity, np.maximum(p.left[rows], 1e-6))
 
 
 class FinishTimeFairness(Gavel):
-    """The worst ratio of finish time to that in an n-th of the cluster is as small as can be."""
+    """Minimises the worst ratio of finish time to that in an n-th of the cluster."""
 
     def allocate(self, options: AllocationOptions, rows: np.ndarray, capacity: np.ndarray, p: PlanInputs) -> np.ndarray:
-        """Shares. Time in isolation is added up as the number of jobs changes: work done, at the rate of then."""
+        # Time in isolation is accumulated while the number of jobs changes: work done over the rate at that time.
         rate, left = p.rate[rows], np.maximum(p.left[rows], 1e-6)
-        spent, before, pace = (p.book[:, n] for n in (-3, -2, -1))
+        spent, before, pace = (p.book[:, column] for column in (SPENT, BEFORE, PACE))
         done = np.where(pace[rows] > 0, (before[rows] - left) / np.maximum(pace[rows], 1e-300), 0)
         spent[rows] += np.maximum(done, 0)
         before[rows], pace[rows] = left, isolated(rate, p.workers[rows], capacity)
@@ -513,34 +497,22 @@ class FinishTimeFairness(Gavel):
 class MaxMinFairnessPacked(MaxMinFairness):
     """As `MaxMinFairness`, with shares for pairs of gangs on one device."""
 
-    @property
-    def packs(self) -> bool:
-        """Yes."""
-        return True
+    packs = True
 
 
 class MaxSumThroughputPacked(MaxSumThroughput):
     """As `MaxSumThroughput`, with shares for pairs of gangs on one device."""
 
-    @property
-    def packs(self) -> bool:
-        """Yes."""
-        return True
+    packs = True
 
 
 class MinTotalDurationPacked(MinTotalDuration):
     """As `MinTotalDuration`, with shares for pairs of gangs on one device."""
 
-    @property
-    def packs(self) -> bool:
-        """Yes."""
-        return True
+    packs = True
 
 
 class FinishTimeFairnessPacked(FinishTimeFairness):
     """As `FinishTimeFairness`, with shares for pairs of gangs on one device."""
 
-    @property
-    def packs(self) -> bool:
-        """Yes."""
-        return True
+    packs = True

@@ -1,16 +1,16 @@
 """Graphene (Grandl, Kandula, Rao, Akella, Kulkarni, 2016): troublesome tasks first.
 
-For every graph, Graphene finds the tasks that a greedy scheduler would leave to the end or fail to pack: those that run
-long, and those of stages that leave resources unused when packed by themselves. It closes that set under paths between
-its members, places it first in a virtual schedule, then the tasks around it: parents backwards in time from it, the
-unrelated ones, children forwards. At run time a task's place in that order multiplies its packing score, the dot
-product of demands and what is free, and the remaining work of its job is subtracted.
+For every graph, Graphene finds the tasks that a greedy scheduler would leave to the end or fail to pack: long tasks,
+and tasks of stages that leave resources unused when packed by themselves. It closes that set under paths between its
+members, places it first in a virtual schedule, then the other tasks around it: ancestors backwards in time, unrelated
+tasks, descendants forwards. At run time a task's position in that order multiplies its packing score (the dot product
+of demands and free resources), and the remaining work of its job is subtracted.
 
-Ours differs. The virtual schedule is reduced to its order: troublesome gangs and all that they need, then the unrelated
-ones, then what follows from them; by upward rank within each. Graphene tries several thresholds in virtual schedules
-and keeps the best; ours are fixed: a gang is troublesome if it takes at least half as long as the longest of its graph,
-or if a device of its fastest kind, packed with that kernel alone, is at most half full. Packing is that of `packing`.
-Fairness between jobs is left out.
+Differences here: the virtual schedule is reduced to its order: troublesome gangs and their ancestors, then unrelated
+gangs, then descendants; by upward rank within each. Graphene tries several thresholds in virtual schedules and keeps
+the best; here they are fixed: a gang is troublesome if it takes at least half as long as the longest of its graph, or
+if a device of its fastest kind, packed with that kernel alone, is at most half full. Packing is that of `packing`.
+Fairness between jobs is not implemented.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, Int
 
 from symphony.baselines.packing import (
     alignment_scores,
@@ -34,13 +35,16 @@ from symphony.scheduling.indexing import first
 from symphony.scheduling.policy import Action, Observation, Policy, pick_gang
 
 MIN_LONG_SHARE = 0.5  # of the longest gang of the graph
-MIN_HARD_TO_PACK_SHARE = 0.5  # of the scarcest resource
+MIN_HARD_TO_PACK_SHARE = 0.5  # of the bottleneck row
+GangMask = Bool[Array, "graphs tasks"]
+EdgeEnds = Int[Array, "graphs edges"]
+KindTable = Float[Array, "graphs tasks kinds"]
 
 
-def fullness(t: TopologyArrays, w: WorkloadArrays) -> Array:
-    """How full the scarcest resource gets on a device of each kind, packed with one gang's kernel alone [A, T, Y]."""
+def fullness(t: TopologyArrays, w: WorkloadArrays) -> KindTable:
+    """Load of the bottleneck row of a device of each kind, packed with one gang's kernel alone."""
     kinds = jnp.arange(t.kind_memory.shape[0])
-    device = first((t.device_kind == kinds[:, None]) & t.exists)  # one of each kind stands for all
+    device = first((t.device_kind == kinds[:, None]) & t.exists)  # a representative of each kind
     rows, resources = t.route_row.at[device].get(mode="clip"), t.route_kind.at[device].get(mode="clip")  # [Y, H]
     at = (slice(None), kinds[:, None], resources)
     share = (w.demand_fixed[at][w.kernel] + w.work[..., None, None] * w.demand_work[at][w.kernel]) / t.capacity[rows]
@@ -50,8 +54,8 @@ def fullness(t: TopologyArrays, w: WorkloadArrays) -> Array:
     return jnp.minimum(workers * most_used, 1)
 
 
-def troublesome(t: TopologyArrays, w: WorkloadArrays, edges: DataEdges) -> Array:
-    """Gangs that are long or hard to pack, and all that lie on paths between such [A, T]."""
+def troublesome(t: TopologyArrays, w: WorkloadArrays, edges: DataEdges) -> GangMask:
+    """Gangs that are long or hard to pack, and all gangs on paths between them."""
     seconds, tasks = gang_seconds(t, w), w.kernel.shape[1]
     exists = jnp.arange(tasks) < w.gangs[:, None]
     least = jnp.where(exists, seconds.min(axis=-1), 0)
@@ -65,20 +69,20 @@ def troublesome(t: TopologyArrays, w: WorkloadArrays, edges: DataEdges) -> Array
     )
 
 
-def gangs_on_paths_to(start: Array, end: Array, seeds: Array) -> Array:
-    """Gangs from which a path of edges, each from its `start` to its `end`, leads to one of the seeds [A, T]."""
+def gangs_on_paths_to(start: EdgeEnds, end: EdgeEnds, seeds: GangMask) -> GangMask:
+    """Gangs from which a path of edges, each from its `start` to its `end`, leads to one of the seeds."""
     tasks = seeds.shape[1]
     marks = seeds.astype(jnp.float32)
 
-    def relax(found: Array) -> Array:
-        beyond = jnp.where(end < tasks, gang_rows(jnp.maximum(found, marks), end), 0)
+    def relax(reached: Array) -> Array:
+        beyond = jnp.where(end < tasks, gang_rows(jnp.maximum(reached, marks), end), 0)
         return max_over_edges(start, beyond, tasks)
 
     return fixed_point(relax, jnp.zeros(seeds.shape), tasks) > 0
 
 
-def placement_class(t: TopologyArrays, w: WorkloadArrays) -> Array:
-    """2 for troublesome gangs and all that they need, 1 for those unrelated, 0 for what follows from them [A, T]."""
+def placement_class(t: TopologyArrays, w: WorkloadArrays) -> Int[Array, "graphs tasks"]:
+    """2 for troublesome gangs and their ancestors, 1 for unrelated gangs, 0 for descendants."""
     edges = data_edges(t, w)
     trouble = troublesome(t, w, edges)
     needed = trouble | gangs_on_paths_to(edges.source, edges.target, trouble)
@@ -87,20 +91,15 @@ def placement_class(t: TopologyArrays, w: WorkloadArrays) -> Array:
 
 
 class Graphene(Policy):
-    """Troublesome gangs and what they need first, packed where demands align best with what is free."""
-
-    def init(self, topology: TopologyArrays) -> None:
-        """No state."""
+    """Troublesome gangs and their ancestors first, packed where demands align best with free resources."""
 
     def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> tuple[Array, Array, Array]:
-        """The order within every graph, up to 1 for what comes first (turn, then upward rank) [A, T]; isolated seconds
-        of its gangs [A, T, Y], and their work [A, T]."""
+        """Order in the graph (1 = first) [graphs, tasks], isolated seconds [graphs, tasks, kinds], and work."""
         rank = workload.rank / jnp.maximum(workload.rank.max(axis=1, keepdims=True), 1e-30)
         order = (placement_class(topology, workload) + rank) / 3
         return order, gang_seconds(topology, workload), gang_work(topology, workload)
 
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
-        """What comes early, aligns well and is of a job with little left; or wait."""
         order, seconds, work = observation.prepared
         where = free_placements(observation, seconds)
         alignment, go = alignment_scores(where), placeable_gangs(observation, where)

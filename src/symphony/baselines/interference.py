@@ -1,16 +1,15 @@
 """Two simple policies for shared machines: least interference first, and load balancing.
 
 *Least interference first* (a baseline of Bao, Peng and Wu, 2019, whose Harmony places workers of training jobs)
-predicts with a linear model how much those who share a server disturb one another, and picks the server with the least.
-*Load balancing* picks the server with the lowest utilisation.
+predicts the interference of jobs on the same server with a linear model, and picks the server with the least. *Load
+balancing* picks the server with the lowest utilisation.
 
-Ours: interference on a device is the sum over the rows of its route of what the gang asks for times what the row
-carries already, ours and, as far as the belief tells, that of tenants; differences below 0.05 do not count, and among
-equals the fastest device wins. Only devices with a free slot and no queue are looked at; the oldest gang for which
-there is one worth taking (`tables.worth_it`) comes first. Where it is told what kernels keep of their speed beside one
-another (training jobs, which demand nothing of rows), what a gang and its neighbours lose is added. For load balancing,
-the load of a device is that of the busiest row on its route, plus its occupied slots and its queue over its slots; it
-looks at no speed.
+Here, interference on a device is the sum over the rows of its route of the gang's demand times the present load (own
+load and the belief mean of the background); differences below 0.05 are ignored, and ties go to the fastest device. Only
+devices with a free slot and an empty queue are considered; the oldest gang with a worthwhile device
+(`worthwhile_kinds`) is placed first. Where there are beliefs about co-location (training jobs, which have no demands on
+rows), the predicted slow-down of the gang and its neighbours is added. For load balancing, the load of a device is that
+of the busiest row on its route, plus its occupied slots and its queue over its slots; speeds are ignored.
 """
 
 from __future__ import annotations
@@ -19,12 +18,13 @@ from typing import Any
 
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.problem.speeds import MIN_KEPT_SPEED
 from symphony.scheduling.estimate import needs
 from symphony.scheduling.graph_tables import count_by_kind, gang_seconds, seconds_now, worthwhile_kinds
-from symphony.scheduling.indexing import take
+from symphony.scheduling.indexing import IntScalar, take
 from symphony.scheduling.policy import (
     Action,
     Observation,
@@ -37,18 +37,18 @@ from symphony.scheduling.policy import (
 )
 from symphony.scheduling.state import PLACING
 
-INTERFERENCE_RESOLUTION = 0.05  # differences of interference that count
-MAX_INTERFERENCE = 1 / MIN_KEPT_SPEED  # interference of two who must not share
+INTERFERENCE_RESOLUTION = 0.05  # smaller differences are ignored
+MAX_INTERFERENCE = 1 / MIN_KEPT_SPEED  # of two kernels that must not share a device
 
 
-def interference(observation: Observation, gang: Array) -> Array:
-    """What a gang asks of the rows of each device, times what these carry already [D]."""
+def interference(observation: Observation, gang: IntScalar) -> Float[Array, " devices"]:
+    """Demand of a gang on the rows of each device, times their present load, plus `believed_interference`."""
     load = take(observation.own_load + observation.background, observation.topology.route_row)
     return (needs(observation, gang) * load).sum(axis=1) + believed_interference(observation, gang)
 
 
-def believed_interference(observation: Observation, gang: Array) -> Array:
-    """How much longer a gang and those who run on each device take beside one another, as it is told [D]."""
+def believed_interference(observation: Observation, gang: IntScalar) -> Float[Array, " devices"]:
+    """Relative slow-down of a gang and of the gangs on each device by one another, by the beliefs about co-location."""
     core, t = observation.core, observation.topology
     if observation.believed is None:
         return jnp.zeros(core.up.shape)
@@ -60,25 +60,20 @@ def believed_interference(observation: Observation, gang: Array) -> Array:
 
 
 class LeastInterference(Policy):
-    """The oldest gang that has a device to go to goes where it meets the least interference."""
+    """The oldest gang with a worthwhile idle device is placed where interference is least; ties: the fastest device."""
 
-    def init(self, topology: TopologyArrays) -> None:
-        """No state."""
-
-    def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> Array:
-        """Isolated seconds [A, T, Y]."""
+    def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> Float[Array, "graphs tasks kinds"]:
         return gang_seconds(topology, workload)
 
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
-        """Oldest gang, least interference, then fastest; or wait."""
         t, idle = observation.topology, idle_devices(observation)
         seconds = seconds_now(observation, observation.prepared)
         worth = worthwhile_kinds(observation, seconds)
         free = count_by_kind(observation, idle)
         enough = (jnp.isfinite(seconds) * free).sum(axis=-1) >= observation.workload.workers
         partly = observation.core.status == PLACING
-        found = (worth & (free > 0)).any(axis=-1) & enough
-        gang = pick_gang(observation, among=observation.per_gang(found) | partly)
+        placeable = (worth & (free > 0)).any(axis=-1) & enough
+        gang = pick_gang(observation, among=observation.per_gang(placeable) | partly)
 
         f = observation.facts(gang)
         here = (idle & take(worth[f.graph, f.index], t.device_kind)) | take(partly, gang)
@@ -90,13 +85,9 @@ class LeastInterference(Policy):
 
 
 class LoadBalancing(Policy):
-    """The oldest gang goes to the device with the lowest load."""
-
-    def init(self, topology: TopologyArrays) -> None:
-        """No state."""
+    """The oldest gang is placed on the device with the lowest load."""
 
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
-        """Oldest gang, least loaded device."""
         core, t = observation.core, observation.topology
         rows = take(observation.own_load + observation.background, t.route_row).max(axis=1)
         workers = (core.queued + t.slots - core.lanes_free) / jnp.maximum(t.slots, 1)

@@ -1,17 +1,17 @@
 """List scheduling of graphs: PEFT and CPOP. (HEFT is in `earliest_finish`.)
 
 PEFT (Arabnejad and Barbosa, 2014) computes an optimistic cost table: for a task on a processor, the longest path from
-there to the end if every later task had the processor that suits it best, transfers at their mean. The task of the
-highest mean cost comes first; it goes to the processor with the least finish time plus optimistic cost.
+there to the exit task if every later task had its best processor, with mean transfer times. The task of the highest
+mean cost comes first; it is assigned to the processor with the least finish time plus optimistic cost.
 
-CPOP (Topcuoglu, Hariri, Wu, 2002) adds upward and downward rank. The tasks whose sum equals that of the entry task form
-the critical path; all of it goes to the one processor that runs it fastest. Other tasks go where they finish first, all
-in order of that sum.
+CPOP (Topcuoglu, Hariri, Wu, 2002) orders tasks by the sum of upward and downward rank. The tasks whose sum equals that
+of the entry task form the critical path; all of them are assigned to the processor that runs the path fastest. Other
+tasks go to the processor with the earliest finish time.
 
-Ours decide when gangs become ready, because jobs arrive unannounced; so they append to queues and never insert. Costs
-are per device kind, which is the same as per device where devices of a kind are alike. For CPOP the kind is chosen for
-each graph (what it cannot run of the path counts with its mean time; set-up of FPGAs counts), and the number of the job
-picks a device of that kind, so that jobs do not all choose the same one.
+Here both decide when gangs become ready, because jobs arrive unannounced; so they append to queues and never insert.
+Costs are per device kind, which equals per device where devices of a kind are alike. For CPOP the kind is chosen for
+each graph (gangs of the path that it cannot run count with their mean time; set-up of FPGAs counts), and the job number
+picks a device of that kind, so that jobs do not all use the same one.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, Int
 
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.estimate import finish_s
@@ -38,14 +39,16 @@ from symphony.scheduling.graph_tables import (
 from symphony.scheduling.indexing import take
 from symphony.scheduling.policy import Action, Observation, Policy, best_device, pick_gang, place
 
+GangTimes = Float[Array, "graphs tasks"]  # seconds
 
-def optimistic_cost(t: TopologyArrays, w: WorkloadArrays) -> Array:
-    """PEFT's table: seconds from a gang's end on a device kind to the end of its graph, at best [A, T, Y]."""
+
+def optimistic_cost(t: TopologyArrays, w: WorkloadArrays) -> Float[Array, "graphs tasks kinds"]:
+    """PEFT's table: seconds from a gang's finish on a device kind to the end of its graph, at best."""
     edges, seconds, tasks = data_edges(t, w), gang_seconds(t, w), w.kernel.shape[1]
 
     def relax(cost: Array) -> Array:
-        child = gang_rows(cost + seconds, edges.target)  # [A, E, Y]
-        # A child stays on the same device, or goes to the best of all and waits for the transfer.
+        child = gang_rows(cost + seconds, edges.target)  # [graphs, edges, kinds]
+        # A child stays on the same device, or runs on its best device after the transfer.
         away = child.min(axis=-1) + edges.seconds
         return max_over_edges(edges.source, jnp.minimum(child, away[..., None]), tasks)
 
@@ -55,25 +58,21 @@ def optimistic_cost(t: TopologyArrays, w: WorkloadArrays) -> Array:
 class Peft(Policy):
     """Highest mean optimistic cost first, to the device with the least finish time plus optimistic cost."""
 
-    def init(self, topology: TopologyArrays) -> None:
-        """No state."""
-
     def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> tuple[Array, Array]:
-        """The optimistic cost table [A, T, Y], and its mean over devices [A, T]."""
+        """The optimistic cost table [graphs, tasks, kinds], and its mean over devices [graphs, tasks]."""
         cost = optimistic_cost(topology, workload)
         return cost, device_mean(topology, cost, jnp.isfinite(gang_seconds(topology, workload)))
 
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
-        """Highest rank; least finish plus what is to come."""
         cost, rank = observation.prepared
         gang = pick_gang(observation, observation.per_gang(rank))
         f = observation.facts(gang)
-        to_come = take(cost[f.graph, f.index], observation.topology.device_kind)
-        return state, place(gang, best_device(observation, gang, -(finish_s(observation, gang) + to_come)))
+        rest = take(cost[f.graph, f.index], observation.topology.device_kind)
+        return state, place(gang, best_device(observation, gang, -(finish_s(observation, gang) + rest)))
 
 
-def downward_rank(t: TopologyArrays, w: WorkloadArrays, edges: DataEdges) -> Array:
-    """Seconds of the longest path from the start of a graph to each gang, means over devices and links [A, T]."""
+def downward_rank(t: TopologyArrays, w: WorkloadArrays, edges: DataEdges) -> GangTimes:
+    """Seconds of the longest path from the start of a graph to each gang, means over devices and links."""
     seconds = gang_seconds(t, w)
     mean = device_mean(t, seconds, jnp.isfinite(seconds))
 
@@ -83,8 +82,8 @@ def downward_rank(t: TopologyArrays, w: WorkloadArrays, edges: DataEdges) -> Arr
     return fixed_point(relax, jnp.zeros(mean.shape), mean.shape[1])
 
 
-def critical_path(w: WorkloadArrays, edges: DataEdges, priority: Array) -> Array:
-    """The gangs of one longest path of every graph [A, T], given the length of the longest path through each gang."""
+def critical_path(w: WorkloadArrays, edges: DataEdges, priority: GangTimes) -> Bool[Array, "graphs tasks"]:
+    """The gangs of one longest path of every graph. `priority`: length of the longest path through each gang."""
     tasks = w.kernel.shape[1]
     numbers = jnp.arange(tasks)
     entry = (w.parents == 0) & (numbers < w.gangs[:, None])
@@ -103,23 +102,19 @@ def critical_path(w: WorkloadArrays, edges: DataEdges, priority: Array) -> Array
 class CriticalPaths(eqx.Module):
     """What CPOP prepares for every graph."""
 
-    priority: Array  # f[A, T], seconds: the longest path through each gang
-    critical: Array  # bool[A, T]: on the critical path
-    kind: Array  # i32[A]: the device kind for it
+    priority: GangTimes  # the longest path through each gang
+    critical: Bool[Array, "graphs tasks"]  # on the critical path
+    kind: Int[Array, " graphs"]  # the device kind for the critical path
 
 
 class Cpop(Policy):
-    """Longest path through a gang first; the critical path goes to one device, the rest where it finishes first."""
-
-    def init(self, topology: TopologyArrays) -> None:
-        """No state."""
+    """Longest path through a gang first; the critical path on one device, other gangs by earliest finish time."""
 
     def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> CriticalPaths:
-        """Priorities, critical paths, and the kind that runs each fastest."""
         edges, seconds = data_edges(topology, workload), gang_seconds(topology, workload)
         priority = workload.rank + downward_rank(topology, workload, edges)
         critical = critical_path(workload, edges, priority)
-        # What a kind cannot run will run elsewhere: it counts with its mean, so that no kind wins by running nothing.
+        # Gangs that a kind cannot run count with their mean time, so that no kind wins by running nothing.
         able = jnp.isfinite(seconds)
         mean = device_mean(topology, seconds, able)[..., None]
         cost = jnp.where(able, seconds + topology.kind_reconfigure, mean)
@@ -128,7 +123,6 @@ class Cpop(Policy):
         return CriticalPaths(priority, critical, kind)
 
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
-        """Highest priority, to its job's device if critical, else least estimated finish."""
         paths, t = observation.prepared, observation.topology
         gang = pick_gang(observation, observation.per_gang(paths.priority))
         f = observation.facts(gang)

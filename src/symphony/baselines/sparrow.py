@@ -1,15 +1,15 @@
-"""Sparrow (Ousterhout, Wendell, Zaharia, Stoica, 2013): decide fast, by asking a few workers at random.
+"""Sparrow (Ousterhout, Wendell, Zaharia, Stoica, 2013): low-latency scheduling by random probes.
 
 For a job of m tasks, Sparrow probes d·m workers (d = 2). *Batch sampling* puts the tasks on the m least loaded of them.
-With *late binding*, probes leave reservations instead; a worker that comes to one asks for a task, and gets the next of
-the job that has not been launched, so that tasks go to whoever is first. It looks at no speeds and no data. Tasks with
-constraints are probed for among the workers that meet them.
+With *late binding*, probes leave reservations instead; a worker that reaches a reservation requests a task, and gets
+the next unlaunched task of the job. Speeds and data are ignored. Tasks with constraints probe the workers that meet
+them.
 
-Ours differ: the batch is what is ready of a job, so every stage of a graph is probed for anew; that a kernel has no
-implementation for a kind is a constraint. Probes are drawn from the numbers of job and gang, which makes them the same
-each time that they are asked for: no reservations need to be kept. Those of one device are served by age of job. A gang
-of several workers cannot be bound late, as each worker would wait for the others: it uses batch sampling. If all that a
-gang has probed are down, any device will do.
+Differences here: a batch is the ready gangs of a job, so every stage of a graph is probed separately; a kernel without
+an implementation for a kind is a constraint. Probes are a hash of the job and gang numbers, so that no reservations
+need to be stored. The reservations of a device are served by age of job. A gang of several workers cannot use late
+binding, as each worker would wait for the others: it uses batch sampling. If all probed devices of a gang are down, any
+device is used.
 """
 
 from __future__ import annotations
@@ -18,26 +18,27 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Int, UInt32
 
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.graph_tables import devices_by_kind
-from symphony.scheduling.indexing import NO_INDEX, first_min, take
+from symphony.scheduling.indexing import NO_INDEX, IntScalar, first_min, take
 from symphony.scheduling.policy import Action, Observation, Policy, best_device, idle_devices, pick_gang, place
 from symphony.scheduling.state import PLACING, QUEUED, READY
 
 PROBES = 2  # for each task
+Salt = UInt32[Array, ""]
 
 
 class ProbeTable(eqx.Module):
-    """The devices that each gang may probe: those of the kinds that can run it, in order of kinds."""
+    """The devices that each gang may probe: those of the kinds that can run it, sorted by kind."""
 
-    by_kind: Array  # i32[D]: all devices in that order
-    upto: Array  # i32[A, T, Y]: how many of a gang's are of this kind or one before
-    skips: Array  # i32[A, T, Y]: how many devices before those of this kind cannot run the gang
+    by_kind: Int[Array, " devices"]  # all devices, sorted by kind
+    upto: Int[Array, "graphs tasks kinds"]  # number of the gang's devices of this kind or an earlier one
+    skips: Int[Array, "graphs tasks kinds"]  # number of devices before those of this kind that cannot run the gang
 
 
 def probe_table(t: TopologyArrays, w: WorkloadArrays) -> ProbeTable:
-    """Whom gangs may probe."""
     count = devices_by_kind(t)
     able = (w.runs_on[..., None] >> jnp.arange(count.shape[0])) & 1 > 0
     by_kind = jnp.argsort(jnp.where(t.exists, t.device_kind, count.shape[0]), stable=True)
@@ -45,20 +46,22 @@ def probe_table(t: TopologyArrays, w: WorkloadArrays) -> ProbeTable:
     return ProbeTable(by_kind, upto, jnp.cumsum(jnp.where(able, 0, count), axis=-1))
 
 
-def probes(observation: Observation, salt: Array, slot: Array, index: Array) -> Array:
-    """The devices that gangs [...] have probed [..., PROBES]: any that can run them, each as likely as the other."""
-    core, among = observation.core, observation.prepared
+def probes(
+    observation: Observation, salt: Salt, slot: Int[Array, " some"], index: Int[Array, " some"]
+) -> Int[Array, "some probes"]:
+    """The devices probed by some gangs: drawn uniformly from those that can run them."""
+    core, table = observation.core, observation.prepared
     graph = take(core.graph, slot)
-    upto, skips = among.upto[graph, index][..., None, :], among.skips[graph, index][..., None, :]  # [..., 1, Y]
+    upto, skips = table.upto[graph, index][..., None, :], table.skips[graph, index][..., None, :]  # [some, 1, kinds]
     drawn = _hash(salt, take(core.job, slot)[..., None], index[..., None], jnp.arange(PROBES))
     drawn = (drawn % jnp.maximum(upto[..., -1], 1).astype(jnp.uint32)).astype(jnp.int32)
-    # The first kind that reaches beyond the number drawn is the device's.
+    # The device is of the first kind whose cumulative count exceeds the number drawn.
     skipped = jnp.where(drawn[..., None] < upto, skips, NO_INDEX).min(axis=-1)
-    return take(among.by_kind, drawn + skipped)
+    return take(table.by_kind, drawn + skipped)
 
 
 def _hash(salt: Array, *numbers: Array) -> Array:
-    """Numbers that look random and depend on nothing but these (the finaliser of MurmurHash3, once for each)."""
+    """A hash of these numbers: the finaliser of MurmurHash3, applied to each in turn."""
     mixed = salt.astype(jnp.uint32)
     for number in numbers:
         mixed = (mixed ^ number.astype(jnp.uint32)) * jnp.uint32(0x9E3779B1)
@@ -68,8 +71,8 @@ def _hash(salt: Array, *numbers: Array) -> Array:
     return mixed
 
 
-def batch(observation: Observation, salt: Array, gang: Array) -> Array:
-    """Devices that were probed for the gang's job [D]: by all its gangs that are ready or wait in queues."""
+def batch(observation: Observation, salt: Salt, gang: IntScalar) -> Bool[Array, " devices"]:
+    """Devices probed for the gang's job, by all its gangs that are ready or queued."""
     core = observation.core
     tasks = observation.workload.kernel.shape[1]
     index = jnp.arange(tasks)
@@ -80,64 +83,60 @@ def batch(observation: Observation, salt: Array, gang: Array) -> Array:
     return jnp.zeros(core.up.shape, bool).at[where].set(True, mode="drop")
 
 
-def sample(observation: Observation, salt: Array, gang: Array) -> Array:
-    """Of the devices probed for the gang's job, the one with the fewest workers for each slot."""
+def sample(observation: Observation, salt: Salt, gang: IntScalar) -> IntScalar:
+    """Batch sampling: of the devices probed for the gang's job, the one with the fewest workers per slot."""
     core, t = observation.core, observation.topology
     ahead = (core.queued + t.slots - core.lanes_free) / jnp.maximum(t.slots, 1)
     return best_device(observation, gang, jnp.where(batch(observation, salt, gang), -ahead, -jnp.inf))
 
 
-def _salt(key: Array, state: Array) -> Array:
-    """Drawn at the first decision, and kept."""
+def _salt(key: Array, state: Salt) -> Salt:
+    """The salt of the run, drawn at the first decision."""
     return jnp.where(state == 0, jax.random.bits(key, dtype=jnp.uint32) | 1, state)
 
 
 class SparrowBatch(Policy):
-    """Batch sampling alone: the oldest gang goes to the least loaded of two devices probed for each gang of its job."""
+    """Batch sampling: the oldest gang is placed on the least loaded of two devices probed for each gang of its job."""
 
-    def init(self, topology: TopologyArrays) -> Array:
-        """What probes are drawn from; 0 = not yet."""
+    def init(self, topology: TopologyArrays) -> Salt:
+        """The salt of the probes; 0 = not drawn yet."""
         return jnp.zeros((), jnp.uint32)
 
     def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> ProbeTable:
-        """Whom gangs may probe."""
         return probe_table(topology, workload)
 
-    def decide(self, key: Array, state: Array, observation: Observation) -> tuple[Array, Action]:
-        """Oldest gang, least loaded of the sample."""
+    def decide(self, key: Array, state: Salt, observation: Observation) -> tuple[Salt, Action]:
         salt = _salt(key, state)
         gang = pick_gang(observation)
         return salt, place(gang, sample(observation, salt, gang))
 
 
 class Sparrow(Policy):
-    """Batch sampling and late binding: a device that was probed for a job takes its next gang when it is idle."""
+    """Late binding: an idle device that was probed for a job gets its next gang; wide gangs use batch sampling."""
 
-    def init(self, topology: TopologyArrays) -> Array:
-        """What probes are drawn from; 0 = not yet."""
+    def init(self, topology: TopologyArrays) -> Salt:
+        """The salt of the probes; 0 = not drawn yet."""
         return jnp.zeros((), jnp.uint32)
 
     def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> ProbeTable:
-        """Whom gangs may probe."""
         return probe_table(topology, workload)
 
-    def decide(self, key: Array, state: Array, observation: Observation) -> tuple[Array, Action]:
-        """The oldest job with an idle device among its probes; or wait."""
+    def decide(self, key: Array, state: Salt, observation: Observation) -> tuple[Salt, Action]:
         salt = _salt(key, state)
         core, t = observation.core, observation.topology
         tasks = observation.workload.kernel.shape[1]
         number = jnp.arange(core.status.shape[0])
         idle = idle_devices(observation)
-        probed = probes(observation, salt, number // tasks, number % tasks)  # [G, PROBES]
+        probed = probes(observation, salt, number // tasks, number % tasks)  # [gangs, probes]
         lost = ~take(core.up, probed).any(axis=1)
         kinds = jnp.arange(t.kind_memory.shape[0])
         some = ((t.device_kind[:, None] == kinds) & idle[:, None]).any(axis=0)
         anywhere = ((core.runs_on[:, None] >> kinds) & 1 > 0) & some
-        found = take(idle, probed).any(axis=1) | (lost & anywhere.any(axis=1))
+        placeable = take(idle, probed).any(axis=1) | (lost & anywhere.any(axis=1))
         together = core.workers > 1
-        asker = pick_gang(observation, among=found | together)
+        asker = pick_gang(observation, among=placeable | together)
 
-        # The device that asks; it gets the first gang of that job that it can run.
+        # The idle device gets the first gang of that job that it can run.
         mine = take(probed, asker)
         _, which = first_min(jnp.where(take(idle, mine), 0, 1))
         device = jnp.where(take(lost, asker), best_device(observation, asker, idle.astype(float)), take(mine, which))

@@ -1,4 +1,4 @@
-"""The command line. Each command group is a file; errors raised on purpose end as two lines, never as a traceback."""
+"""The command line. Each command or group of commands is a file; expected errors print two lines and no traceback."""
 
 from __future__ import annotations
 
@@ -10,56 +10,74 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from symphony.problem.errors import KernelError, SymphonyError
+from symphony.cli.terminal import print_error, print_warning
+from symphony.problem.errors import InputError, KernelError, SymphonyError
 
-# Typer may bring its own copy of Click, so the class is found through one that Typer exports.
+# Typer may bundle its own copy of Click, so the class is found through one that Typer exports.
 _UsageError: Any = next(base for base in typer.BadParameter.__mro__ if base.__name__ == "UsageError")
 
-
-# What the list of commands says of each: the first paragraph of its own help.
+# The help of each command in the list of commands: the first paragraph of its own help.
 COMMANDS = {
-    "compare": "Run policies on the same scenarios; print, and write, who does how much better, and how sure that is.",
-    "evaluate": "Run a policy against its aims on held-out scenarios. The same command goes on where it was stopped.",
-    "explain": "Say why: of a job that a service runs or ran (ID), or of one decision of the learned policy.",
+    "compare": "Run policies on the same scenarios and compare them, with 95% confidence intervals.",
+    "evaluate": "Run a policy on held-out scenarios and compare it with its targets. Resumes where it was stopped.",
+    "explain": "Explain why a job of a service (ID) took so long, or one decision of the learned policy.",
     "forecast": "Forecast speed, start and finish of training jobs: of a simulated cluster, or (--live) of a service.",
-    "oracle": "Plan one scenario with everything known; print the best value, what it is called, and lower bounds.",
-    "plan": "Draw many schedules from the learned policy, improve the best, and say how far from optimal it is.",
-    "train": "Train a policy on scenarios of a cluster and its work. The same command goes on where it was stopped.",
+    "oracle": "Plan one scenario with full knowledge; print the best value found, its label and lower bounds.",
+    "plan": "Sample schedules from the learned policy, improve the best, and print its distance to the lower bound.",
+    "train": "Train a policy for a cluster and its workloads. Resumes where it was stopped.",
     "stat": "Count events like `perf stat`, with 95% intervals.",
     "serve": "Serve this machine, or a Ray cluster, over HTTP.",
-    "top": "Watch devices, users and jobs.",
-    "profile": "Show how long kernels take: of a service, or of this user's own runs where none is named.",
+    "top": "Watch devices, users and jobs of a service.",
+    "profile": "Show how long kernels take: on a service, or in your own runs if no service is named.",
     "submit": "Submit the graph of a file to a service.",
     "jobs": "List the newest jobs.",
     "job": "Show a job and its tasks.",
-    "result": "Wait for a job, and print what it results in.",
-    "logs": "Print what happened to a job, and what its tasks have written.",
-    "cancel": "Stop a job: what runs is killed, what waits never starts.",
-    "trace": "Write what ran where and when, for chrome://tracing or ui.perfetto.dev.",
-    "topology": "Look at clusters, check their files, describe this machine.",
+    "result": "Wait for a job and print its result.",
+    "logs": "Print the events of a job and the output of its tasks.",
+    "cancel": "Cancel a job: running tasks are killed, waiting tasks never start.",
+    "trace": "Write which task ran where and when, for chrome://tracing or ui.perfetto.dev.",
+    "topology": "Show clusters, check their files, describe this machine.",
     "workload": "List workload families and file formats; show, convert and sample workloads.",
     "catalogue": "See what CPUs can count: events and metrics from the kernel's listings.",
-    "repair": "Repair the journal of a service that does not run.",
-    "token": "Tokens of a service: make, list, revoke.",
+    "repair": "Repair the journal of a service that is not running.",
+    "token": "Create, list and revoke the tokens of a service.",
 }
-COMMAND_MODULES = dict.fromkeys(
-    ("submit", "job", "result", "logs", "cancel", "trace"), "jobs"
-)  # where it is not called like the command
+# Modules whose names differ from their commands'.
+COMMAND_MODULES = dict.fromkeys(("submit", "job", "result", "logs", "cancel", "trace"), "jobs")
+OUTPUT_IS_FOLDER = ("evaluate", "train")
+JSON_TOOK_FILE = ("compare", "explain", "forecast", "oracle", *OUTPUT_IS_FOLDER)  # in earlier versions
 
 
 class _Group(TyperGroup):
-    """Loads the command that is to run, and no other: some need JAX, which takes seconds to import."""
+    """Loads only the command that is run."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args and args[0] in COMMANDS:
             self.commands[args[0]] = load(args[0])
+            if args[0] in JSON_TOOK_FILE:
+                args = [args[0], *_current_spelling(args[0], args[1:])]
         return super().resolve_command(ctx, args)
+
+
+def _current_spelling(command: str, words: list[str]) -> list[str]:
+    """Arguments with the option names of earlier versions replaced: `--json FILE` by `--output FILE`, and `--out`."""
+    words = [part for word in words for part in (word.split("=", 1) if word.startswith("--json=") else [word])]
+    spelled: list[str] = []
+    for word in words:
+        if spelled[-1:] != ["--json"] or not (word == "-" or word.endswith((".json", ".json.gz"))):
+            spelled.append("--output" if word == "--out" and command in OUTPUT_IS_FOLDER else word)
+        elif word != "-":
+            if command in OUTPUT_IS_FOLDER:
+                raise InputError(f"--json {word}: --json takes no file", hint=f"write --json > {word}")
+            print_warning(f"--json FILE is deprecated: write --output {word} (--json prints to standard output)")
+            spelled[-1:] = ["--output", word]
+    return spelled
 
 
 app = typer.Typer(
     name="symphony",
     cls=_Group,
-    help="Schedule work on clusters of unlike processors whose shared parts are contended.",
+    help="Schedule work on clusters of different processors that contend for shared resources.",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -77,7 +95,7 @@ def _version(
 
 
 def _placeholder_command() -> None:
-    """What stands for a command until it is loaded."""
+    """Stands for a command until that is loaded."""
 
 
 for _name, _help in COMMANDS.items():
@@ -85,11 +103,11 @@ for _name, _help in COMMANDS.items():
 
 
 def load(name: str) -> Any:
-    """A command, as Click has it."""
+    """The Click command of a name."""
     module = import_module(f"{__name__}.{COMMAND_MODULES.get(name, name)}")
     holder = typer.Typer()
-    holder.callback()(_placeholder_command)  # so that it is a group, however few commands it has
-    if hasattr(module, "app"):  # it has commands of its own
+    holder.callback()(_placeholder_command)  # makes it a group even with one command
+    if hasattr(module, "app"):  # a group of commands
         holder.add_typer(module.app, name=name)
     else:
         holder.command(name, context_settings=getattr(module, "SETTINGS", None))(getattr(module, name))
@@ -99,8 +117,6 @@ def load(name: str) -> Any:
 
 def main() -> None:
     """Entry point of the `symphony` command."""
-    from symphony.cli.terminal import print_error
-
     try:
         sys.exit(app(prog_name="symphony", standalone_mode=False))
     except SymphonyError as error:
@@ -109,7 +125,7 @@ def main() -> None:
             typer.echo(f"\n{error.traceback.rstrip()}", err=True)
         sys.exit(2)
     except OSError as error:
-        if error.filename is None:  # no file that somebody named
+        if error.filename is None:  # not about a file that the user named
             raise
         print_error(f"{error.filename}: {error.strerror}", "name a file that can be read or written")
         sys.exit(2)

@@ -1,11 +1,10 @@
-"""`symphony catalogue`: what CPUs can count, from the kernel's listings."""
+"""`symphony catalogue`: events and metrics of CPUs, from the kernel's listings."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,15 +17,27 @@ from symphony.cli import terminal
 from symphony.problem import topologies
 from symphony.problem.discover import discover
 from symphony.problem.errors import InputError
-from symphony.telemetry import architectural, drawing, event_selection, machine, reading, rows, verdicts
-from symphony.telemetry import catalogue as catalogues
-from symphony.telemetry.catalogue import CatalogueEntry
-from symphony.telemetry.events import Catalogue, Event, Metric
-from symphony.telemetry.expressions import key
+from symphony.problem.topology import Topology
+from symphony.telemetry import (
+    ARCHITECTURAL_NAME,
+    Catalogue,
+    CatalogueEntry,
+    Event,
+    Metric,
+    add_perf,
+    at_hand,
+    draw,
+    entries,
+    load,
+    split_names,
+    svg,
+    this_cpu,
+)
+from symphony.telemetry import add as add_listings
 
 app = typer.Typer(help="See what CPUs can count: events and metrics from the kernel's listings.", no_args_is_help=True)
 
-HERE = "here"  # the topology of this machine, as it is discovered
+HERE = "here"  # the discovered topology of this machine
 Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 
@@ -37,81 +48,81 @@ def add(
         typer.Argument(
             metavar="PATH...",
             help="A kernel tree, its folder tools/perf/pmu-events/arch or one inside it, an archive, Debian's "
-            "linux-source package, or a file that `perf list --json` wrote (-: standard input).",
+            "linux-source package, or output of `perf list --json` (-: standard input).",
         ),
     ] = None,
-    perf: Annotated[bool, typer.Option("--perf", help="Run `perf list --json` and add what it prints.")] = False,
+    perf: Annotated[bool, typer.Option("--perf", help="Run `perf list --json` and add its output.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Read listings and keep them in your cache folder, for the other commands."""
+    """Read listings into your cache folder, for the other commands."""
     if not paths and not perf:
         raise InputError("nothing to add", hint="type symphony catalogue add PATH, or --perf for this machine's events")
     console = terminal.console()
     added: list[CatalogueEntry] = []
     for path in paths or ():
         if as_json or path == "-" or Path(path).is_dir():
-            added += catalogues.add(path)
+            added += add_listings(path)
         else:
             with console.status(f"reading {escape(path)}"):  # a package takes a quarter of a minute
-                added += catalogues.add(path)
+                added += add_listings(path)
     if perf:
-        added += catalogues.add_perf()
+        added += add_perf()
     if as_json:
         _print_json([asdict(entry) for entry in added])
         return
     console.print(_summary(added))
-    if cpu := machine.cpuid():
-        console.print(_for_cpu(cpu), soft_wrap=True)
+    cpu, catalogue = this_cpu()
+    if cpu:
+        console.print(_for_cpu(cpu, catalogue), soft_wrap=True)
 
 
 @app.command("list")
 def list_(as_json: Json = False) -> None:
-    """List the catalogues that there are."""
-    entries = catalogues.entries()
-    mine = catalogues.at_hand().name
+    """List the catalogues."""
+    known = entries()
+    mine = at_hand().name
     if as_json:
-        _print_json([{**asdict(entry), "this_cpu": entry.name == mine} for entry in entries])
+        _print_json([{**asdict(entry), "this_cpu": entry.name == mine} for entry in known])
         return
     table = Table(box=None)
     for column in ("", "name"):
         table.add_column(column, no_wrap=True)
     for column in ("core events", "other events", "metrics"):
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("from", overflow="ellipsis")  # the only one that gives way
-    for entry in entries:
+    table.add_column("from", overflow="ellipsis")  # the only column that may be shortened
+    for entry in known:
         mark = "[green]*[/]" if entry.name == mine else ""
         counts = (f"{count:,}" for count in (entry.core, entry.other, entry.metrics))
         table.add_row(mark, f"[bold]{escape(entry.name)}[/]", *counts, escape(entry.source))
     console = terminal.console()
     console.print(table)
     console.print("\n[green]*[/] is for this machine's CPU.", end=" ")
-    if len(entries) == 1:
-        console.print("[bold]symphony catalogue add PATH[/] adds those of a kernel tree.", end="")
+    if len(known) == 1:
+        console.print("[bold]symphony catalogue add PATH[/] adds the catalogues of a kernel tree.", end="")
     console.print()
 
 
 @app.command()
 def show(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="A catalogue; without, that of this machine's CPU.")
+        str | None, typer.Argument(metavar="NAME", help="A catalogue; by default that of this machine's CPU.")
     ] = None,
     events: Annotated[
-        str | None, typer.Option("--events", metavar="PATTERN", help="List the events whose names have this in them.")
+        str | None, typer.Option("--events", metavar="PATTERN", help="List the events whose names contain PATTERN.")
     ] = None,
     metrics: Annotated[
-        str | None, typer.Option("--metrics", metavar="PATTERN", help="List the metrics, likewise, or of this group.")
+        str | None,
+        typer.Option("--metrics", metavar="PATTERN", help="List the metrics whose names or groups contain PATTERN."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Show a catalogue: what it counts with, and its events and metrics.
+    """Show a catalogue: its counters, events and metrics.
 
-    PATTERN is a part of a name, or a whole one with * and ?; '*' lists all.
+    PATTERN is a part of a name, or a pattern for the whole name with * and ?; '*' lists all.
     """
-    found = catalogues.load(name) if name else catalogues.at_hand()
-    chosen = [event for event in found.events if events is not None and _fits(events, event.name)]
-    computed = [
-        metric for metric in found.metrics if metrics is not None and _fits(metrics, metric.name, *metric.groups)
-    ]
+    found = load(name) if name else at_hand()
+    chosen = found.events_like(events) if events is not None else []
+    computed = found.metrics_like(metrics) if metrics is not None else []
     if as_json:
         whole = events is None and metrics is None
         _print_json(_as_json(found, found.events if whole else chosen, found.metrics if whole else computed))
@@ -131,29 +142,30 @@ def show(
 @app.command("graph")
 def graph_(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="A catalogue; without, that of this machine's CPU.")
+        str | None, typer.Argument(metavar="NAME", help="A catalogue; by default that of this machine's CPU.")
     ] = None,
     events: Annotated[
-        str | None, typer.Option("--events", metavar="PATTERN", help="Events whose names have this in them.")
+        str | None, typer.Option("--events", metavar="PATTERN", help="Events whose names contain PATTERN.")
     ] = None,
     metrics: Annotated[
         str | None,
-        typer.Option("--metrics", metavar="METRICS", help="Metrics, or groups of them, with commas; * and ? too."),
+        typer.Option(
+            "--metrics", metavar="METRICS", help="Metrics or groups, separated by commas; * and ? are allowed."
+        ),
     ] = None,
     topology: Annotated[
         str | None,
         typer.Option(
-            "--topology", "-t", metavar="NAME|FILE", help="Draw the use of its rows, too; `here`: this machine's."
+            "--topology", "-t", metavar="NAME|FILE", help="Draw the use of its rows as well; `here`: this machine."
         ),
     ] = None,
     machine_name: Annotated[
-        str | None, typer.Option("--machine", metavar="NAME", help="Of the topology: whose rows. By default its first.")
+        str | None, typer.Option("--machine", metavar="NAME", help="The machine of the topology. By default its first.")
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", metavar="FILE.svg", help="The picture.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Draw how events hang together: which are counted, which follow from them, what metrics are made of them, and
-    which rows of a topology they tell of.
+    """Draw the network of counts: counted events, derived events, metrics, and rows of a topology.
 
     Without --events and --metrics: the events of the metrics that `symphony stat` shows by default, and, for this
     machine's CPU, this machine's rows.
@@ -162,24 +174,13 @@ def graph_(
         raise InputError("no file for the picture", hint="symphony catalogue graph -o net.svg, or --json")
     if output is not None and output.suffix.lower() != ".svg":
         raise InputError(f"-o {output}: the picture is an SVG", hint=f"-o {output.with_suffix('.svg')}")
-    model = reading.model(name)
-    chosen: tuple[str, ...] = ()
-    if events is not None:
-        chosen = tuple(dict.fromkeys(key(e.name) for e in model.catalogue.events if _fits(events, e.name)))
-        if not chosen:
-            raise InputError(f"{model.catalogue.name} has no event with {events!r} in its name", hint="--events 'l2*'")
-    if events is None and metrics is None:
-        model, usual = event_selection.default_selection(model)
-        computed = usual.metrics
-    else:
-        computed = _metrics(model.catalogue, event_selection.split([metrics] if metrics else []))
     if topology is None and name is None and events is None and metrics is None:
         topology = HERE
-    used, untold = _rows(model.catalogue, topology, machine_name)
-    drawn = drawing.net_drawing(model, chosen, computed, verdicts.load(model.catalogue.name), used)
+    wanted = None if metrics is None else split_names([metrics])
+    drawn, uncovered = draw(name, events, wanted, _machine(topology, machine_name))
     if output is not None:
         try:
-            output.write_text(drawing.svg(drawn), encoding="utf-8")
+            output.write_text(svg(drawn), encoding="utf-8")
         except OSError as error:
             raise InputError(
                 f"-o {output} cannot be written: {error.strerror or error}", hint="name a file in a folder that exists"
@@ -190,46 +191,21 @@ def graph_(
         free, derived = (sum(node.kind == kind for node in drawn.nodes) for kind in ("free", "derived"))
         console = terminal.console()
         console.print(f"{output}: {free} events to count, {derived} derived", markup=False, soft_wrap=True)
-        if untold:
-            console.print(f"[yellow]note[/]: nothing tells of {escape(', '.join(untold))}", soft_wrap=True)
+        if uncovered:
+            console.print(f"[yellow]note[/]: no counter shows {escape(', '.join(uncovered))}", soft_wrap=True)
 
 
-def _rows(
-    found: Catalogue, topology: str | None, machine_name: str | None
-) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """Rows of a machine with what tells of them, and those of which nothing does."""
+def _machine(topology: str | None, machine_name: str | None) -> tuple[Topology, str] | None:
+    """The topology, and which of its machines to draw."""
     if topology is None:
         if machine_name is not None:
             raise InputError("--machine without --topology", hint=f"--topology {HERE}, or a name or a file")
-        return {}, []
+        return None
     cluster = discover().topology if topology == HERE else topologies.topology(topology)
-    chosen = machine_name or cluster.devices[0].machine
-    told = rows.metrics_by_row(cluster, chosen, found)
-    return told, [row.name for row in rows.rows_of(cluster, chosen) if row.name not in told]
-
-
-def _metrics(found: Catalogue, patterns: Sequence[str]) -> tuple[str, ...]:
-    """Metrics by name or group, or by patterns of them."""
-    names: list[str] = []
-    for pattern in patterns:
-        if not any(special in pattern for special in "*?["):
-            names.append(pattern)
-            continue
-        fitting = [metric.name for metric in found.metrics if _fits(pattern, metric.name, *metric.groups)]
-        if not fitting:
-            raise InputError(f"{found.name} has no metric that fits {pattern!r}", hint="--metrics 'tma_*'")
-        names += fitting
-    return event_selection.expand(found, names)
+    return cluster, machine_name or cluster.devices[0].machine
 
 
 # --- Tables ------------------------------------------------------------------------------------------------
-
-
-def _fits(pattern: str, *names: str) -> bool:
-    wanted = pattern.lower()
-    if any(special in wanted for special in "*?["):
-        return any(fnmatchcase(name.lower(), wanted) for name in names)
-    return any(wanted in name.lower() for name in names)
 
 
 def _summary(added: Sequence[CatalogueEntry]) -> str:
@@ -238,18 +214,17 @@ def _summary(added: Sequence[CatalogueEntry]) -> str:
     return f"[green]added[/] {what}: {events:,} events, {metrics:,} metrics"
 
 
-def _for_cpu(cpu: str) -> str:
-    name = catalogues.matching(cpu, machine.architecture())
+def _for_cpu(cpu: str, name: str | None) -> str:
     if name is None:
         return f"[yellow]note[/]: none of them is for this machine's CPU ({escape(cpu)})"
-    if name not in {entry.name for entry in catalogues.entries()}:
+    if name not in {entry.name for entry in entries()}:
         return f"[yellow]note[/]: this machine's CPU ({escape(cpu)}) is {escape(name)}, which has not been added"
     return f"this machine's CPU is {escape(name)}"
 
 
 def _describe(found: Catalogue, console: Console) -> None:
     console.print(f"[bold]{escape(found.name)}[/]  from {escape(found.source)}", soft_wrap=True)
-    if found is architectural.CATALOGUE:
+    if found.name == ARCHITECTURAL_NAME:
         console.print(
             "[yellow]note[/]: these are the events that Linux has on every CPU. For those of this one, "
             "[bold]symphony catalogue add PATH[/].",
@@ -270,7 +245,7 @@ def _describe(found: Catalogue, console: Console) -> None:
         )
     console.print(table)
     if any(found.pmu(unit).assumed for unit in units):
-        console.print("≈ the listing does not say: assumed.")
+        console.print("≈ assumed: not stated in the listing.")
 
 
 def _event_table(events: Iterable[Event]) -> Table:
@@ -303,7 +278,7 @@ def _print_table(console: Console, table: Table, rows: int, otherwise: str) -> N
 
 
 def _units(found: Catalogue) -> list[str]:
-    """Those that events or metrics belong to, the core first."""
+    """Units of events or metrics, the core first."""
     units = {*(event.unit for event in found.events), *(metric.unit for metric in found.metrics)}
     return sorted(units, key=lambda unit: (unit != "", unit.lower()))
 

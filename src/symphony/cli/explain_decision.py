@@ -6,54 +6,52 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from symphony.evaluation.compare import scenario
-from symphony.policies import SHIPPED, Learned, named
+from symphony.policies import Learned, named
 from symphony.policies.explain import Candidate, DecisionExplanation, explain
 from symphony.problem import topologies
-from symphony.problem.errors import InputError
+from symphony.simulator.scenario_source import scenario
 
-CANDIDATE_TABLE_COLUMNS = 132  # columns of the table of candidates, at least
+CANDIDATE_TABLE_COLUMNS = 132  # minimum width of the table of candidates
+SHOWN_CANDIDATES = 8
 
 
 def explain_decision(policy: str, topology: str, workload: str, seed: int, decision: int) -> DecisionExplanation:
-    """What a policy that learned did at one decision in a scenario, and why."""
+    """One decision of a learned policy in a scenario, with its candidates and reasons."""
     chosen = named(policy)
-    if not isinstance(chosen, Learned):
-        raise InputError(f"{policy!r} does not learn", hint=f"use {SHIPPED}, or a file that symphony train wrote")
+    assert isinstance(chosen, Learned)  # `check_learned` has refused others
     return explain(chosen, scenario(topologies.topology(topology), workload, seed), decision)
 
 
-def show(console: Console, explanation: DecisionExplanation, most: int) -> None:
-    """Candidates, beliefs and what moved the scores."""
+def show(console: Console, explanation: DecisionExplanation) -> None:
+    """Print the candidates, the beliefs about resources, and the features that decided."""
     console.print(f"decision {explanation.number}, at {explanation.time_s:.4g} s")
     table = Table(box=None, pad_edge=False)
     for name in ("", "gang", "device"):
         table.add_column(name, overflow="fold")
     for name in ("finish, s (95%)", "wait", "run", "heuristic", "network", "chance"):
         table.add_column(name, justify="right", no_wrap=True)
-    for candidate in explanation.candidates[:most]:
+    for candidate in explanation.candidates[:SHOWN_CANDIDATES]:
         mark = "▶" if candidate is explanation.chosen else "h" if candidate == explanation.heuristic else ""
         table.add_row(mark, *_cells(candidate))
-    console.width = max(
-        console.width, CANDIDATE_TABLE_COLUMNS
-    )  # a narrow terminal breaks the lines; names would be left out otherwise
+    # A narrow terminal breaks long lines; Rich would leave names out.
+    console.width = max(console.width, CANDIDATE_TABLE_COLUMNS)
     console.print(table)
-    hidden = len(explanation.candidates) - most
+    hidden = len(explanation.candidates) - SHOWN_CANDIDATES
     if hidden > 0:
-        console.print(f"… and {hidden} more (--most)")
+        console.print(f"… and {hidden} more (--json lists all)")
     if explanation.waiting:
         console.print(escape(explanation.waiting), soft_wrap=True)
     for device, rows in explanation.beliefs.items():
-        said = ", ".join(
+        loads = ", ".join(
             f"{escape(x.resource)} {x.own:.0%} own + {x.others:.0%} ± {x.deviation:.0%} by others" for x in rows
         )
-        console.print(f"on the way to {escape(device)}: {said}", soft_wrap=True)
+        console.print(f"resources of {escape(device)}: {loads}", soft_wrap=True)
     if explanation.heuristic is None or explanation.heuristic == explanation.chosen:
-        console.print("The heuristic would do the same.")
+        console.print("The heuristic decides the same.")
         return
     console.print(
         f"The heuristic (h) would place {escape(explanation.heuristic.gang)} of {escape(explanation.heuristic.job)} on "
-        f"{escape(explanation.heuristic.device)}. What the lead of the chosen one rests on:",
+        f"{escape(explanation.heuristic.device)}. Part of the chosen candidate's lead that is lost without:",
         soft_wrap=True,
     )
     for name, share in sorted(explanation.moved.items(), key=lambda item: -abs(item[1])):

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from symphony.cli import terminal
+from symphony.cli import options, terminal
 from symphony.cli.forecast_table import ForecastReport, show, time
-from symphony.cli.remote import Key, Url, connect
+from symphony.cli.remote import Key, Url
 from symphony.problem.errors import InputError
+from symphony.service.client import connect
 from symphony.training_jobs.job_forecast import Band, JobForecast, SpeedLoss
 
 if TYPE_CHECKING:
@@ -34,8 +33,9 @@ def forecast(
     share: Annotated[float, typer.Option(help="Probability that a band should hold the actual value.")] = 0.8,
     check: Annotated[bool, typer.Option("--check", help="Run to the end, and show the actual times too.")] = False,
     tables: Annotated[Path | None, typer.Option(help="Folder of Gavel's tables, if not $SYMPHONY_DATA/gavel.")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the forecasts as JSON ('-': stdout).")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+    output: options.Output = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
     live: Annotated[bool, typer.Option("--live", help="Forecast the training jobs of a service instead.")] = False,
     url: Url = "",
     token: Key = "",
@@ -44,16 +44,14 @@ def forecast(
 
     In the simulation, jobs of unknown speed run under the planner up to an instant.
     """
-    to_stdout = str(json_file) == "-"
-    if json_file is not None and not to_stdout and (json_file.is_dir() or not json_file.parent.is_dir()):
-        raise InputError(f"--json {json_file} cannot be written", hint="name a file in a folder that exists")
+    options.check_file(output)
     if not 0 < share < 1:
         raise InputError(f"--share is {share:g}", hint="write a number between 0 and 1, such as 0.8")
-    console = terminal.console(stderr=to_stdout)
+    console = terminal.console(stderr=as_json)
     if live:
         with connect(url, token=token) as cluster:
             views, service = cluster.forecasts(share), cluster.url
-        if not views and json_file is None:
+        if not views and output is None and not as_json:
             console.print("the service has no training jobs that run or wait")
             return
         report = ForecastReport([_record(view) for view in views], live=True)
@@ -65,18 +63,13 @@ def forecast(
         report = simulated(console, topology, workload, seed, share, tables=tables, at=at, check=check, quiet=quiet)
         head = {"topology": topology, "workload": workload, "seed": seed, "share": share}
         title = f"{workload} on {topology}, seed {seed}: at {time(report.at_s)}, bands of {share:.0%}"
-    _write(console, report, head, title, json_file)
-
-
-def _write(console: Console, report: ForecastReport, head: dict[str, Any], title: str, json_file: Path | None) -> None:
-    """Write the JSON file, if there is one; print the table, unless the file is standard output."""
-    if json_file is not None:
-        text = json.dumps({"format": FORECAST_FORMAT, **head, **report.as_json()}, indent=1)
-        if str(json_file) == "-":
-            sys.stdout.write(text + "\n")
-            return
-        json_file.write_text(text)
-    show(console, report, title)
+    content = {"format": FORECAST_FORMAT, **head, **report.as_json()}
+    if output is not None:
+        output.write_text(json.dumps(content, indent=1))
+    if as_json:
+        terminal.print_json(content)
+    else:
+        show(console, report, title)
 
 
 def _record(view: ForecastView) -> JobForecast:

@@ -46,13 +46,12 @@ def simulated(
     at_s = max(job.arrival_s for job in scenario.workload.jobs) / 2 if at is None else at
     forecaster = RunForecaster(scenario)
     reports: list[ForecastReport] = []
-    with terminal.progress_bar(console, quiet=quiet, width=30) as bars:
-        bar = bars.add_task("compiling", total=1.0)
+    with terminal.progress_bar(console, quiet=quiet, width=30) as update:
 
         def watch(snapshot: JobSnapshot, beliefs: Beliefs) -> bool:
             forecaster.observe(snapshot)
             now_s = float(snapshot.now_s)
-            bars.update(bar, description=f"at {time(now_s)}", completed=min(1.0, now_s / max(at_s, 1.0)))
+            update(f"at {time(now_s)}", min(1.0, now_s / max(at_s, 1.0)))
             if not reports and now_s >= at_s and not bool(snapshot.over):
                 jobs = forecaster.forecast(snapshot, beliefs, share=share, seed=scenario.seed)
                 reports.append(ForecastReport(jobs, now_s))

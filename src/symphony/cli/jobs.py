@@ -12,11 +12,13 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from symphony.cli import terminal
-from symphony.cli.remote import AsJson, Key, Number, Url, ago, connect, print_json
+from symphony.cli import options, terminal
+from symphony.cli.options import AsJson
+from symphony.cli.remote import Key, Number, Url, ago, plain_table
+from symphony.cli.terminal import print_json
 from symphony.problem.errors import InputError
 from symphony.problem.units import show
-from symphony.service.client import RemoteJob
+from symphony.service.client import RemoteJob, connect
 from symphony.service.graph_file import load
 from symphony.service.wire import EVENT, OUTPUT, JobView, LogLine, TrainingView
 
@@ -26,11 +28,14 @@ COLOURS = {"done": "green", "failed": "red", "cancelled": "yellow", "running": "
 def submit(
     file: Annotated[str, typer.Argument(help="graph.py, graph.py:NAME or graph.toml.")],
     *,
-    argument: Annotated[list[str] | None, typer.Option("--arg", "-a", help="NAME=VALUE, for a function.")] = None,
-    priority: Annotated[int, typer.Option(help="Larger is more urgent; a token bounds it.")] = 0,
-    queue: Annotated[str, typer.Option(help="One of your queues, which share what you get.")] = "",
-    key: Annotated[str, typer.Option(help="Submissions with one key are one job.")] = "",
-    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait, and print the result.")] = False,
+    argument: Annotated[
+        list[str] | None,
+        typer.Option("--arg", "-a", help="NAME=VALUE: an argument of the graph's function. Repeatable."),
+    ] = None,
+    priority: Annotated[int, typer.Option(help="Larger is more urgent; limited by the token.")] = 0,
+    queue: Annotated[str, typer.Option(help="One of your queues; they divide your share of the cluster.")] = "",
+    key: Annotated[str, typer.Option(help="Submissions with the same key are one job.")] = "",
+    wait: Annotated[bool, typer.Option("--wait", "-w", help="Wait for the job and print its result.")] = False,
     url: Url = "",
     token: Key = "",
     as_json: AsJson = False,
@@ -39,87 +44,87 @@ def submit(
     graph = load(file, _arguments(argument or []))
     with connect(url, token=token) as cluster:
         job = cluster.submit(graph, priority=priority, queue=queue, key=key)
-        if not wait:
-            if as_json:
-                print_json(job.view().model_dump(mode="json"))
-            else:
-                typer.echo(job.id)
-            return
-        _print_result(job, as_json)
+        if wait:
+            _print_result(job, as_json)
+        elif as_json:
+            print_json(job.view().model_dump(mode="json"))
+        else:
+            typer.echo(job.id)
 
 
 def jobs(
     *,
     status: Annotated[str, typer.Option(help="waiting, running, done, failed or cancelled.")] = "",
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=1_000)] = 20,
-    everybody: Annotated[bool, typer.Option("--all", help="Everybody's; needs scope admin.")] = False,
+    limit: Annotated[int, typer.Option("--limit", "-n", help="How many.", min=1, max=1_000)] = 20,
+    everybody: Annotated[bool, typer.Option("--all", help="Jobs of all users; needs scope admin.")] = False,
     url: Url = "",
     token: Key = "",
     as_json: AsJson = False,
 ) -> None:
     """List the newest jobs."""
+    if status:
+        options.check_choice("status", status, COLOURS)
     with connect(url, token=token) as cluster:
-        found = cluster.jobs(status=status, limit=limit, everybody=everybody)
+        listed = cluster.jobs(status=status, limit=limit, everybody=everybody)
     if as_json:
-        print_json([one.model_dump(mode="json") for one in found])
+        print_json([job.model_dump(mode="json") for job in listed])
     else:
-        terminal.console().print(table(found, everybody) if found else "no jobs")
+        terminal.console().print(table(listed, everybody) if listed else "no jobs")
 
 
-def table(found: Sequence[JobView], everybody: bool) -> Table:
-    """Jobs, a line for each; queues, priorities and steps where some job has one."""
+def table(jobs: Sequence[JobView], everybody: bool) -> Table:
+    """One row for each of one or more jobs. Columns for queues, priorities and steps appear if some job has one."""
+    rows = [
+        {
+            "job": str(job.id),
+            "name": escape(job.name),
+            "user": escape(job.user) if everybody else "",
+            "queue": escape(job.queue),
+            "priority": str(job.priority),
+            "status": f"[{COLOURS[job.status]}]{job.status}[/]",
+            "tasks": f"{job.finished}/{job.tasks}",
+            "steps": _steps(job.training, job.status),
+            "submitted": f"{ago(job.accepted_s)} ago",
+            "took": show(float(f"{(job.ended_s or time.time()) - job.accepted_s:.3g}"), "seconds"),
+        }
+        for job in jobs
+    ]
+    empty = {"user": "", "queue": "", "priority": "0", "steps": ""}
+    columns = [name for name in rows[0] if any(row[name] != empty.get(name) for row in rows)]
     made = Table(box=None, pad_edge=False)
-    trains = any(one.training is not None for one in found)
-    queues, urgent = any(one.queue for one in found), any(one.priority for one in found)
-    names = ["job", "name", "user", "queue", "priority", "status", "tasks", "steps", "submitted", "took"]
-    shown = {"user": everybody, "queue": queues, "priority": urgent, "steps": trains}
-    for name in (name for name in names if shown.get(name, True)):
+    for name in columns:
         right, long = name in ("job", "priority", "tasks", "took"), name in ("name", "user", "queue", "steps")
         made.add_column(name, justify="right" if right else "left", overflow="fold", no_wrap=not long)
-    for one in found:
-        took = (one.ended_s or time.time()) - one.accepted_s
-        made.add_row(
-            str(one.id),
-            escape(one.name),
-            *([escape(one.user)] if everybody else []),
-            *([escape(one.queue)] if queues else []),
-            *([str(one.priority)] if urgent else []),
-            f"[{COLOURS[one.status]}]{one.status}[/]",
-            f"{one.finished}/{one.tasks}",
-            *([_steps(one.training, one.status)] if trains else []),
-            f"{ago(one.accepted_s)} ago",
-            show(float(f"{took:.3g}"), "seconds"),
-        )
+    for row in rows:
+        made.add_row(*(row[name] for name in columns))
     return made
 
 
 def _steps(training: TrainingView | None, status: str) -> str:
-    """How far a training job is. One that has started is called running, but may have been stopped for another."""
+    """Progress of a training job. A job that has started has status running, also while it is preempted."""
     if training is None:
         return ""
-    lacks = training.saved < training.step or training.step < training.steps
-    saved = f", {training.saved} saved" if lacks and status != "done" else ""
+    unsaved = training.saved < training.step or training.step < training.steps
+    saved = f", {training.saved} saved" if unsaved and status != "done" else ""
     speed = f", {training.per_s:.3g}/s" if training.per_s is not None else ""
-    waits = ", waits" if status == "running" and not training.runs else ""
-    return f"{training.step}/{training.steps}{saved}{speed}{waits}"
+    preempted = ", waits" if status == "running" and not training.runs else ""
+    return f"{training.step}/{training.steps}{saved}{speed}{preempted}"
 
 
 def job(number: Number, *, url: Url = "", token: Key = "", as_json: AsJson = False) -> None:
     """Show a job and its tasks."""
     with connect(url, token=token) as cluster:
-        found = cluster.job(number).detail()
+        detail = cluster.job(number).detail()
     if as_json:
-        print_json(found.model_dump(mode="json"))
+        print_json(detail.model_dump(mode="json"))
         return
     console = terminal.console()
-    console.print(table([found.job], everybody=True))
-    if found.job.error is not None:
-        console.print(f"[red]{escape(str(found.job.error.error()))}[/]", soft_wrap=True)
-    made = Table(box=None, pad_edge=False)
-    steps = ["steps"] if found.job.training is not None else []
-    for name in ("task", "kernel", "status", "device", *steps, "took"):
-        made.add_column(name, justify="right" if name == "took" else "left", overflow="fold")
-    for task in found.tasks:
+    console.print(table([detail.job], everybody=True))
+    if detail.job.error is not None:
+        console.print(f"[red]{escape(str(detail.job.error.error()))}[/]", soft_wrap=True)
+    steps = ["steps"] if detail.job.training is not None else []
+    made = plain_table("task", "kernel", "status", "device", *steps, "took", right=("took",))
+    for task in detail.tasks:
         last = task.runs[-1] if task.runs else None
         took = show(float(f"{last.seconds:.3g}"), "seconds") if last is not None and last.seconds is not None else ""
         made.add_row(
@@ -137,37 +142,37 @@ def result(
     number: Number,
     *,
     trust: Annotated[
-        list[str] | None, typer.Option(help="A user whose results may run code here: any program that is in them.")
+        list[str] | None, typer.Option(help="Unpickle the results of this user, which may run any code. Repeatable.")
     ] = None,
     url: Url = "",
     token: Key = "",
     as_json: AsJson = False,
 ) -> None:
-    """Wait for a job, and print what it results in."""
+    """Wait for a job and print its result."""
     with connect(url, token=token, trust=trust or ()) as cluster:
         _print_result(cluster.job(number), as_json)
 
 
 def _print_result(job: RemoteJob, as_json: bool) -> None:
-    found = job.result()
+    value = job.result()
     if as_json:
-        print_json({"job": job.view().model_dump(mode="json"), "result": _plain(found)})
+        print_json({"job": job.view().model_dump(mode="json"), "result": _plain(value)})
     else:
-        typer.echo(str(found).rstrip("\n"))
+        typer.echo(str(value).rstrip("\n"))
 
 
 def logs(
     number: Number,
     *,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job is over.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Continue until the job has finished.")] = False,
     url: Url = "",
     token: Key = "",
-    as_json: AsJson = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object on each line.")] = False,
 ) -> None:
-    """Print what happened to a job, and what its tasks have written."""
+    """Print the events of a job and the output of its tasks."""
     with connect(url, token=token) as cluster:
-        found = cluster.job(number)
-        for line in found.follow() if follow else found.logs().lines:
+        job = cluster.job(number)
+        for line in job.follow() if follow else job.logs().lines:
             typer.echo(line.model_dump_json() if as_json else _log_text(line))
 
 
@@ -175,17 +180,17 @@ def _log_text(line: LogLine) -> str:
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(line.at_s))
     if line.kind == EVENT:
         return f"{at}  {line.text}"
-    who = f"{line.task}/{line.rank}" if line.rank else line.task
-    return f"{at}  {who} | {line.text}" if line.kind == OUTPUT else f"{at}  {who}: {line.text}"
+    task = f"{line.task}/{line.rank}" if line.rank else line.task
+    return f"{at}  {task} | {line.text}" if line.kind == OUTPUT else f"{at}  {task}: {line.text}"
 
 
 def cancel(number: Number, *, url: Url = "", token: Key = "", as_json: AsJson = False) -> None:
-    """Stop a job: what runs is killed, what waits never starts."""
+    """Cancel a job: running tasks are killed, waiting tasks never start."""
     with connect(url, token=token) as cluster:
-        found = cluster.job(number)
-        found.cancel()
-        found.wait(10.0)
-        view = found.view()
+        job = cluster.job(number)
+        job.cancel()
+        job.wait(10.0)
+        view = job.view()
     if as_json:
         print_json(view.model_dump(mode="json"))
     else:
@@ -195,42 +200,44 @@ def cancel(number: Number, *, url: Url = "", token: Key = "", as_json: AsJson = 
 def trace(
     number: Number,
     *,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write ('-': standard output).")],
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the trace to this file.")] = None,
     url: Url = "",
     token: Key = "",
-    as_json: AsJson = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the trace on standard output.")] = False,
 ) -> None:
-    """Write what ran where and when, for chrome://tracing or ui.perfetto.dev."""
+    """Write which task ran where and when, for chrome://tracing or ui.perfetto.dev."""
+    as_json = as_json or str(output) == "-"
+    if output is None and not as_json:
+        raise InputError("no file is named", where="trace", hint="write -o trace.json, or --json for standard output")
+    options.check_file(output)
     with connect(url, token=token) as cluster:
-        found = cluster.job(number)
-        if str(output) == "-":
-            typer.echo(json.dumps(found.trace_events()))
-            return
-        found.trace(output)
-    if as_json:
-        print_json({"job": number, "file": str(output)})
-    else:
-        typer.echo(f"wrote {output}; open it at ui.perfetto.dev")
+        job = cluster.job(number)
+        if output is not None and str(output) != "-":
+            job.trace(output)
+        if as_json:
+            print_json(job.trace_events())
+        else:
+            typer.echo(f"wrote {output}; open it at ui.perfetto.dev")
 
 
-def _arguments(given: Sequence[str]) -> dict[str, Any]:
-    """NAME=VALUE: what can be read as JSON is that, the rest is text."""
-    found: dict[str, Any] = {}
-    for one in given:
-        name, equals, value = one.partition("=")
+def _arguments(words: Sequence[str]) -> dict[str, Any]:
+    """Arguments from NAME=VALUE. Values that are not JSON are strings."""
+    arguments: dict[str, Any] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
         if not equals or not name.isidentifier():
-            raise InputError(f"--arg {one!r}", hint="write --arg name=value")
+            raise InputError(f"--arg {word!r} is not NAME=VALUE", hint="write --arg name=value")
         try:
-            found[name] = json.loads(value)
+            arguments[name] = json.loads(value)
         except ValueError:
-            found[name] = value
-    return found
+            arguments[name] = value
+    return arguments
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can say of a result; the rest as text."""
+    """A result as JSON types; values of other types as text."""
     if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return value if isinstance(value, str | int | float | bool | None) else str(value)

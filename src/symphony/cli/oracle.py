@@ -1,108 +1,108 @@
-"""`symphony oracle`: what could be done at best on one scenario, and how sure that is."""
+"""`symphony oracle`: the best known schedule of one scenario, and a proof or a bound."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 
-from symphony.cli import terminal
-from symphony.evaluation.compare import scenario as make_scenario
-from symphony.oracle.bounds import Objective
-from symphony.oracle.oracle import Oracle, Solution
-from symphony.problem import topologies, units
+from symphony.cli import options, terminal
+from symphony.problem import units
 from symphony.problem.errors import InputError
-from symphony.simulator.scenarios import CALM, Disturbances
+
+if TYPE_CHECKING:
+    from symphony.oracle.oracle import Solution
 
 
 def oracle(
     *,
-    topology: Annotated[str, typer.Option("--topology", "-t", help="Built-in name or TOML file.")] = "machine",
-    workload: Annotated[str, typer.Option("--workload", "-w", help="Family spec.")] = "cholesky:8?jobs=1",
-    seed: Annotated[int, typer.Option("--seed", "-s", help="Seed of workload and disturbances.", min=0)] = 0,
+    topology: options.Topology = "machine",
+    workload: options.Workload = "cholesky:8?jobs=1",
+    seed: options.Seed = 0,
     time_limit: Annotated[float, typer.Option("--time-limit", help="Seconds to solve and search.")] = 60.0,
     objective: Annotated[str, typer.Option(help="makespan or mean_completion.")] = "makespan",
     disturbed: Annotated[
-        bool, typer.Option("--disturbed", help="With tenants and noise, as compare has them.")
+        bool, typer.Option("--disturbed", help="With hidden tenants and noise, as in compare.")
     ] = False,
-    workers: Annotated[int, typer.Option(help="Threads of the solver.", min=1)] = 2,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write what was found as JSON.")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar.")] = False,
+    output: options.Output = None,
+    as_json: options.AsJson = False,
+    quiet: options.Quiet = False,
 ) -> None:
-    """Plan one scenario with everything known; print the best value, what it is called, and lower bounds."""
-    if json_file is not None and (json_file.is_dir() or not json_file.parent.is_dir()):
-        raise InputError(f"--json {json_file} cannot be written", hint="name a file in a folder that exists")
-    console = terminal.console()
-    planner = Oracle(time_limit, _objective(objective), workers, seed)
-    cluster = topologies.topology(topology)
-    drawn = make_scenario(cluster, workload, seed, Disturbances() if disturbed else CALM)
-    with terminal.progress_bar(console, quiet=quiet, width=40) as bars:
-        bar = bars.add_task("compiling", total=1.0)
+    """Plan one scenario with full knowledge; print the best value found, its label and lower bounds."""
+    options.check_choice("objective", objective, ("makespan", "mean_completion"))
+    if not time_limit > 0:
+        raise InputError(f"--time-limit is {time_limit:g} s", hint="write a number of seconds above 0")
+    options.check_file(output)
+    options.check_scenario(topology, workload, seed)
 
-        def tell(what: str, share: float, value_s: float, bound_s: float) -> None:
-            found = f"{what}: {units.show(value_s, 'seconds')}, bound {units.show(bound_s, 'seconds')}"
-            bars.update(bar, description=found if value_s < float("inf") else what, completed=share)
+    from symphony.oracle.oracle import Oracle
+    from symphony.problem.topologies import topology as find_topology
+    from symphony.simulator.scenario_source import scenario
+    from symphony.simulator.scenarios import CALM, Disturbances
 
-        found = planner.solve(drawn, progress=tell)
-    if json_file is not None:
-        json_file.write_text(json.dumps(as_json(found, topology, workload, seed), indent=1))
-    console.print(table(found, f"{workload} on {topology}, seed {seed}"))
-    for reason in found.outside:
+    console = terminal.console(stderr=as_json)
+    planner = Oracle(time_limit, objective, seed=seed)  # type: ignore[arg-type]  # checked above
+    drawn = scenario(find_topology(topology), workload, seed, Disturbances() if disturbed else CALM)
+    with terminal.progress_bar(console, quiet=quiet, width=40) as update:
+
+        def show_progress(phase: str, share: float, value_s: float, bound_s: float) -> None:
+            values = f"{phase}: {units.show(value_s, 'seconds')}, bound {units.show(bound_s, 'seconds')}"
+            update(values if value_s < float("inf") else phase, share)
+
+        solution = planner.solve(drawn, progress=show_progress)
+    content = _as_json(solution, topology, workload, seed)
+    if output is not None:
+        output.write_text(json.dumps(content, indent=1))
+    if as_json:
+        terminal.print_json(content)
+        return
+    console.print(_table(solution, f"{workload} on {topology}, seed {seed}"))
+    for reason in solution.outside:
         console.print(f"no proof: {reason}")
 
 
-def _objective(word: str) -> Objective:
-    if word == "makespan":
-        return "makespan"
-    if word == "mean_completion":
-        return "mean_completion"
-    raise InputError(f"--objective {word!r} is not known", hint="write makespan or mean_completion")
-
-
-def table(found: Solution, title: str) -> Table:
-    """The answer, the checks behind it, the bounds under it and the baselines above it."""
+def _table(solution: Solution, title: str) -> Table:
+    """The value, the checks behind it, the bounds below it and the baselines above it."""
 
     def against(value_s: float) -> str:
-        return f"{value_s / found.value_s - 1:+.1%}"
+        return f"{value_s / solution.value_s - 1:+.1%}"
 
-    shown = Table(title=f"{found.objective.replace('_', ' ')}: {title}")
+    table = Table(title=f"{solution.objective.replace('_', ' ')}: {title}")
     for column in ("", "seconds", "against the oracle", ""):
-        shown.add_column(column, justify="left" if not column else "right")
-    label = f"{found.label} {found.scope}".strip()
-    shown.add_row("[bold]oracle", f"[bold]{found.value_s:.6g}", "", f"[bold]{label}")
-    for check in found.checks:
-        shown.add_row("", "", "", f"{'✓' if check.passed else '✗'} {check.what}: {check.detail}")
-    shown.add_section()
-    for name, bound in sorted(found.bounds.items(), key=lambda x: -x[1]):
-        shown.add_row(f"bound: {name}", f"{bound:.6g}", against(bound), "no policy is faster")
-    shown.add_section()
-    for name, value in sorted(found.baselines.items(), key=lambda x: x[1]):
-        shown.add_row(name, f"{value:.6g}", against(value), "")
-    return shown
+        table.add_column(column, justify="left" if not column else "right")
+    label = f"{solution.label} {solution.scope}".strip()
+    table.add_row("[bold]oracle", f"[bold]{solution.value_s:.6g}", "", f"[bold]{label}")
+    for check in solution.checks:
+        table.add_row("", "", "", f"{'✓' if check.passed else '✗'} {check.what}: {check.detail}")
+    table.add_section()
+    for name, bound in sorted(solution.bounds.items(), key=lambda x: -x[1]):
+        table.add_row(f"bound: {name}", f"{bound:.6g}", against(bound), "no policy is faster")
+    table.add_section()
+    for name, value in sorted(solution.baselines.items(), key=lambda x: x[1]):
+        table.add_row(name, f"{value:.6g}", against(value), "")
+    return table
 
 
-def as_json(found: Solution, topology: str, workload: str, seed: int) -> dict[str, Any]:
-    """Everything that was found, as plain values."""
+def _as_json(solution: Solution, topology: str, workload: str, seed: int) -> dict[str, Any]:
     return {
         "topology": topology,
         "workload": workload,
         "seed": seed,
-        "objective": found.objective,
-        "value_s": found.value_s,
-        "label": found.label,
-        "scope": found.scope,
-        "bounds_s": dict(found.bounds),
-        "outside": list(found.outside),
-        "baselines_s": dict(found.baselines),
-        "checks": [{"what": c.what, "passed": c.passed, "detail": c.detail} for c in found.checks],
-        "candidates": found.candidates,
-        "solve_s": found.solve_s,
-        "wall_s": found.wall_s,
+        "objective": solution.objective,
+        "value_s": solution.value_s,
+        "label": solution.label,
+        "scope": solution.scope,
+        "bounds_s": dict(solution.bounds),
+        "outside": list(solution.outside),
+        "baselines_s": dict(solution.baselines),
+        "checks": [{"what": c.what, "passed": c.passed, "detail": c.detail} for c in solution.checks],
+        "candidates": solution.candidates,
+        "solve_s": solution.solve_s,
+        "wall_s": solution.wall_s,
         "plan": [
             {"job": g.job, "gang": g.gang, "devices": list(g.devices), "start_s": g.start_s, "finish_s": g.finish_s}
-            for g in found.run.gangs
+            for g in solution.run.gangs
         ],
     }

@@ -1,4 +1,4 @@
-"""`symphony profile`: what was learned of kernels by running them."""
+"""`symphony profile`: running times and resource demands of kernels, learned by running them."""
 
 from __future__ import annotations
 
@@ -13,53 +13,55 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from symphony.cli import terminal
-from symphony.cli.remote import AsJson, Key, Url, connect, print_json
-from symphony.problem.errors import InputError
+from symphony.cli import options, terminal
+from symphony.cli.options import AsJson
+from symphony.cli.remote import Key, Url, plain_table
+from symphony.cli.terminal import print_json
 from symphony.problem.units import show
 from symphony.runtime.profiles import ProfileRow, Profiles, default_path
-from symphony.service.client import URL_VARIABLE
+from symphony.service.client import URL_VARIABLE, connect
 
 
 def profile(
-    name: Annotated[str, typer.Argument(help="Kernels whose names have this in them.")] = "",
+    name: Annotated[str, typer.Argument(help="Only kernels whose names contain this text.")] = "",
     *,
-    file: Annotated[Path | None, typer.Option("--file", "-f", help="A file, instead of a service's.")] = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write them to a file, for others.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="Read this file instead of asking a service.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Export the profiles to this file.")] = None,
     url: Url = "",
     token: Key = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show how long kernels take: of a service, or of this user's own runs where none is named."""
-    if file is not None and not file.is_file():
-        raise InputError(f"there is no file {str(file)!r}", hint="leave --file out for those of your own runs")
+    """Show how long kernels take: on a service, or in your own runs if no service is named."""
+    if file is not None:
+        options.check_exists(file, "omit --file to see your own runs")
+    options.check_file(output)
     if file is None and (url or os.environ.get(URL_VARIABLE)):
         with connect(url, token=token) as cluster:
-            found = cluster.profiles
+            profiles = cluster.profiles
     else:
-        found = Profiles(default_path()) if file is None else Profiles.read(file)
-    rows = [row for row in found.rows if name in row.kernel]
+        profiles = Profiles(default_path()) if file is None else Profiles.read(file)
+    rows = [row for row in profiles.rows if name in row.kernel]
     if output is not None:
-        content = found.content()
+        content = profiles.content()
         for part in ("timings", "demands", "seen"):
-            content[part] = [one for one in content[part] if name in one["kernel"]]
+            content[part] = [entry for entry in content[part] if name in entry["kernel"]]
         output.write_text(json.dumps(content, indent=1))
     if as_json:
         print_json([asdict(row) for row in rows])
     elif output is not None:
         typer.echo(f"wrote {len(rows)} profiles to {output}")
     else:
-        none = f"no kernel with {name!r} in its name has run" if found.rows else "nothing has run yet"
-        terminal.console().print(_table(rows) if rows else escape(none))
+        message = f"no kernel with {name!r} in its name has run" if profiles.rows else "nothing has run yet"
+        terminal.console().print(_table(rows) if rows else escape(message))
 
 
 def _table(rows: list[ProfileRow]) -> Table:
-    made = Table(box=None, pad_edge=False)
-    for title in ("kernel", "device", "runs", "fixed", "per MB", "× or ÷", "of memory", "meanwhile"):
-        left = title in ("kernel", "device", "meanwhile")
-        made.add_column(title, justify="left" if left else "right", overflow="fold")
+    numbers = ("runs", "fixed", "per MB", "× or ÷", "of memory")
+    table = plain_table("kernel", "device", *numbers, "meanwhile", right=numbers)
     for row in rows:
-        made.add_row(
+        table.add_row(
             escape(row.kernel),
             escape(row.device),
             str(row.runs),
@@ -69,4 +71,4 @@ def _table(rows: list[ProfileRow]) -> Table:
             row.memory_shown,
             row.shown,
         )
-    return made
+    return table

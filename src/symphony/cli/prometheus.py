@@ -1,4 +1,4 @@
-"""The newest beliefs for Prometheus: a page of text on this machine's loopback address."""
+"""The latest estimates for Prometheus: a text page on this machine's loopback address."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Lock, Thread
 
 from symphony.problem.errors import InputError
-from symphony.telemetry.spans import Span, StatRow
+from symphony.telemetry import Span, StatRow
 
 _HELP = {
-    "event": "Events in a second",
+    "event": "Events per second",
     "metric": "Metrics",
 }
 
 
 class Page:
-    """What is served: means and standard deviations of the last span of each place."""
+    """Means and standard deviations of the latest span of each place."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -26,7 +26,6 @@ class Page:
         self._spans = 0
 
     def update(self, span: Span, rows: Sequence[StatRow]) -> None:
-        """A place has something new."""
         with self._lock:
             self._places[span.where] = (span, rows)
             self._spans += 1
@@ -58,7 +57,7 @@ class Page:
 
 @contextmanager
 def serve(page: Page, port: int) -> Iterator[int]:
-    """Serve a page as /metrics until the block ends; gives the port, which is a free one if `port` is 0."""
+    """Serve a page as /metrics until the block ends; yields the port, which is a free one if `port` is 0."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -71,14 +70,14 @@ def serve(page: Page, port: int) -> Iterator[int]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:
-            """Say nothing: the terminal is for counts."""
+            """Logs nothing: the terminal is for counts."""
 
     try:
         server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     except (OSError, OverflowError) as error:
         raise InputError(
             f"port {port} cannot be used: {getattr(error, 'strerror', None) or error}",
-            hint="--prometheus 0 takes a free one, and says which",
+            hint="--prometheus 0 takes a free port and prints it",
         ) from None
     server.daemon_threads = True
     thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+from rich.table import Table
 
-from symphony.service.client import RemoteCluster, connect
+from symphony.problem.errors import InputError
+from symphony.service.client import default_folder
 
-Url = Annotated[str, typer.Option("--url", help="Where the service is (SYMPHONY_URL).")]
-Key = Annotated[str, typer.Option("--token", help="A token; others on this machine see it, better: SYMPHONY_TOKEN.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Url = Annotated[str, typer.Option("--url", help="Address of the service (SYMPHONY_URL).")]
+Key = Annotated[
+    str, typer.Option("--token", help="A token. Other users of this machine can see it; SYMPHONY_TOKEN hides it.")
+]
 Number = Annotated[int, typer.Argument(metavar="ID", help="The number of the job.", min=1)]
 State = Annotated[Path | None, typer.Option("--state", help="Folder for journal, blobs and profiles.")]
 Database = Annotated[
@@ -22,27 +23,27 @@ Database = Annotated[
     typer.Option("--database", envvar="SYMPHONY_DATABASE", help="postgresql://…, instead of SQLite in that folder."),
 ]
 
-__all__ = [
-    "AsJson",
-    "Database",
-    "Key",
-    "Number",
-    "RemoteCluster",
-    "State",
-    "Url",
-    "ago",
-    "connect",
-    "print_json",
-]
+
+def service_folder(state: Path | None, database: str) -> Path:
+    """The state folder of a service, which must exist unless a database is named instead."""
+    folder = state or default_folder()
+    if not (database or folder.is_dir()):
+        raise InputError(
+            f"there is no state folder {str(folder)!r}", hint="name the folder of symphony serve with --state"
+        )
+    return folder
 
 
-def print_json(value: Any) -> None:
-    """To standard output, for programs."""
-    sys.stdout.write(json.dumps(value, indent=1) + "\n")
+def plain_table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+    """A table without lines, whose columns fold; those in `right` are right-aligned."""
+    table = Table(box=None, pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    return table
 
 
 def ago(seconds: float | None) -> str:
-    """How long ago a time was."""
+    """The time since an instant, in one unit: "5 min"."""
     if seconds is None:
         return ""
     passed = max(time.time() - seconds, 0.0)

@@ -8,67 +8,97 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from symphony.cli import terminal
-from symphony.cli.remote import AsJson, Database, State, print_json
-from symphony.engines.engine import Engine
-from symphony.engines.local import LocalEngine
+from symphony.cli import options, terminal
+from symphony.cli.remote import Database, State
+from symphony.cli.terminal import print_json
 from symphony.problem import topologies
 from symphony.problem.errors import InputError
 from symphony.problem.extras import needs_extra
-from symphony.runtime.cluster import DEFAULT_POLICY, ray_engine
-from symphony.runtime.live_workload import Shapes
-from symphony.runtime.programs import keep_programs
+from symphony.service.address import check_address
 from symphony.service.client import ADDRESS_FILE, DEFAULT_PORT, default_folder
-from symphony.training_jobs.live.rounds import ROUND_S
+
+if TYPE_CHECKING:
+    from symphony.engines.engine import Engine
 
 log = logging.getLogger("symphony.service")
-Ray = Annotated[
-    str, typer.Option("--ray", help="A Ray cluster instead: HOST:PORT, auto (that of this machine), local.")
-]
-Checkpoints = Annotated[
-    Path | None, typer.Option("--checkpoints", help="Folder that all machines reach, for training jobs.")
-]
 
 
 def serve(
     *,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0: any free one.", min=0, max=65_535)] = DEFAULT_PORT,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 = any free one.", min=0, max=65_535)] = DEFAULT_PORT,
     state: State = None,
     database: Database = "",
-    checkpoints: Checkpoints = None,
-    round_s: Annotated[float, typer.Option(help="Seconds until training jobs are planned anew.", min=0.1)] = ROUND_S,
-    at_once: Annotated[int, typer.Option(help="Jobs that the policy looks at.", min=1, max=1_000)] = Shapes.jobs,
-    policy: Annotated[str, typer.Option("--policy", "-p", help="Who decides.")] = DEFAULT_POLICY,
-    ray: Ray = "",
-    topology: Annotated[str, typer.Option("--topology", "-t", help="Of what is served, if not as discovered.")] = "",
-    drain_s: Annotated[float, typer.Option(help="Seconds that jobs get to finish at the end.", min=0.0)] = 30.0,
-    rate: Annotated[float, typer.Option(help="Requests a second of a user.", min=1.0)] = 500.0,
-    open_jobs: Annotated[int, typer.Option(help="Jobs of a user that are not over.", min=1)] = 10_000,
-    body_bytes: Annotated[int, typer.Option(help="The largest request.", min=1_000)] = 16 << 20,
-    blob_bytes: Annotated[int, typer.Option(help="The largest argument or function.", min=1_000)] = 1 << 30,
+    checkpoints: Annotated[
+        Path | None, typer.Option(help="Folder for training jobs, which all machines must reach.")
+    ] = None,
+    round_s: Annotated[float, typer.Option(help="Seconds between plans of training jobs.", min=0.1)] = 360.0,
+    at_once: Annotated[int, typer.Option(help="Jobs that the policy considers at once.", min=1, max=1_000)] = 16,
+    policy: Annotated[str, typer.Option("--policy", "-p", help="The scheduling policy.")] = "eft-belief",
+    ray: Annotated[
+        str, typer.Option(help="Serve a Ray cluster: HOST:PORT, auto (the one on this machine) or local (a new one).")
+    ] = "",
+    topology: Annotated[str, typer.Option("--topology", "-t", help="Topology to use instead of discovering it.")] = "",
+    drain_s: Annotated[float, typer.Option(help="Seconds for jobs to finish after SIGTERM.", min=0.0)] = 30.0,
+    rate: Annotated[float, typer.Option(help="Requests per second of a user.", min=1.0)] = 500.0,
+    open_jobs: Annotated[int, typer.Option(help="Unfinished jobs of a user.", min=1)] = 10_000,
+    body_bytes: Annotated[int, typer.Option(help="Largest request.", min=1_000)] = 16 << 20,
+    blob_bytes: Annotated[int, typer.Option(help="Largest argument or function.", min=1_000)] = 1 << 30,
     connections: Annotated[int, typer.Option(help="Connections at once.", min=4, max=50_000)] = 512,
-    allowed_host: Annotated[list[str] | None, typer.Option(help="A name that it is asked by; * for any.")] = None,
-    output_bytes: Annotated[int, typer.Option(help="Of what all jobs write that is kept.", min=1_000)] = 1 << 30,
-    keep_days: Annotated[float, typer.Option(help="For which jobs that are over are remembered.", min=0.0)] = 7.0,
-    share: Annotated[list[str] | None, typer.Option(help="USER=WEIGHT: his share, if not 1.")] = None,
+    allowed_host: Annotated[
+        list[str] | None, typer.Option(help="Host name that requests may use, such as a proxy's; * = any. Repeatable.")
+    ] = None,
+    output_bytes: Annotated[int, typer.Option(help="Output of jobs that is kept, in all.", min=1_000)] = 1 << 30,
+    keep_days: Annotated[float, typer.Option(help="Days that finished jobs are kept.", min=0.0)] = 7.0,
+    share: Annotated[list[str] | None, typer.Option(help="USER=WEIGHT: share of a user; 1 unless set.")] = None,
     log_format: Annotated[str, typer.Option(help="text or json (one object on each line).")] = "text",
     log_level: Annotated[str, typer.Option(help="debug, info, warning or error.")] = "info",
-    as_json: AsJson = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the address as JSON on standard output.")] = False,
 ) -> None:
     """Serve this machine, or a Ray cluster, over HTTP."""
+    options.check_policy(policy)
+    options.check_choice("--log-format", log_format, ("text", "json"))
+    options.check_choice("--log-level", log_level.lower(), ("debug", "info", "warning", "error"))
+    weights = _weights(share or [])
+    named_topology = topologies.topology(topology) if topology else None
+    folder = state or default_folder()
+    options.check_folder(folder)
+    options.check_folder(checkpoints)
+    check_address(host, port)
     with needs_extra("service", "symphony serve"):
         from symphony.service import logs, tokens
         from symphony.service.connections import is_loopback, raise_descriptor_limit
         from symphony.service.database import open_database
         from symphony.service.service import Limits, Service
         from symphony.service.serving import serve as run
-    folder = state or default_folder()
-    _check_logging(log_format, log_level)
+    from symphony.engines.local import LocalEngine
+    from symphony.runtime.cluster import ray_engine
+    from symphony.runtime.programs import keep_programs
+
+    keep_private(folder)
+    opened = open_database(database, folder)
+    own = tokens.own_token(opened, folder, getpass.getuser())
+    others = len(tokens.listed(opened)) > 1
+    opened.dispose()
+    if not is_loopback(host) and not others:
+        raise InputError(
+            f"{host} can be reached from other machines, and no user there has a token",
+            hint="create one: symphony token create NAME; or serve on 127.0.0.1",
+        )
+    logs.configure(log_format, log_level)
+    if os.geteuid() == 0:
+        log.warning("serving as root: every user with a token can do anything on this machine; serve as another user")
+    _warn_of_password(database)
+    keep_programs(folder / "compiled")
+    raise_descriptor_limit()
+
+    def engine() -> Engine:
+        return ray_engine(ray, named_topology) if ray else LocalEngine(named_topology)
+
     limits = Limits(
         body_bytes=body_bytes,
         blob_bytes=blob_bytes,
@@ -79,29 +109,8 @@ def serve(
         at_once=at_once,
         output_bytes=output_bytes,
         keep_s=keep_days * 86_400.0,
-        weights=_weights(share or []),
+        weights=weights,
     )
-    given = topologies.topology(topology) if topology else None
-    keep_private(folder)
-    found = open_database(database, folder)
-    own = tokens.own_token(found, folder, getpass.getuser())
-    others = len(tokens.listed(found)) > 1
-    found.dispose()
-    if not is_loopback(host) and not others:
-        raise InputError(
-            f"{host} can be reached from other machines, and nobody there has a token",
-            hint="make one: symphony token create NAME; or serve on 127.0.0.1",
-        )
-    logs.configure(log_format, log_level)
-    if os.geteuid() == 0:
-        log.warning("serving as root: whoever may submit may do anything on this machine; serve as another user")
-    _warn_of_password(database)
-    keep_programs(folder / "compiled")
-    raise_descriptor_limit()
-
-    def engine() -> Engine:
-        return ray_engine(ray, given) if ray else LocalEngine(given)
-
     service = Service(
         engine, folder, database=database, policy=policy, limits=limits, checkpoints=checkpoints, round_s=round_s
     )
@@ -110,7 +119,6 @@ def serve(
         (folder / ADDRESS_FILE).write_text(url + "\n")
         if as_json:
             print_json({"url": url, "state": str(folder), "token_file": str(own)})
-            sys.stdout.flush()
             return
         out = terminal.console(stderr=True)
         out.print(f"serving {service.cluster.topology.name} on {url}; state in {folder}", soft_wrap=True)
@@ -125,7 +133,7 @@ def serve(
 
 
 def keep_private(folder: Path) -> None:
-    """Let nobody else into the folder of a service, which has what users sent. One of others' things is left alone."""
+    """Make the state folder of a service readable by its owner alone; warn if it holds other files or is not ours."""
     if not folder.is_dir() or not folder.stat().st_mode & 0o077:
         return
     inside = {path.name for path in folder.iterdir()}
@@ -133,36 +141,28 @@ def keep_private(folder: Path) -> None:
         folder.chmod(0o700)
     else:
         terminal.console(stderr=True).print(
-            f"warning: others may look into {folder}, where everything is kept\nhint: chmod 700 {folder}",
+            f"warning: other users can read {folder}, the state of the service\nhint: chmod 700 {folder}",
             soft_wrap=True,
         )
 
 
 def _warn_of_password(database: str) -> None:
-    """Everybody on this machine sees the words of a command."""
-    found = re.search(r"://[^/@:]*:([^@/]+)@", database)
-    if found is not None and any(found[1] in word for word in sys.argv):
+    password = re.search(r"://[^/@:]*:([^@/]+)@", database)
+    if password is not None and any(password[1] in word for word in sys.argv):
         log.warning(
-            "everybody on this machine can see the database's password among the processes; "
+            "all users of this machine can see the database's password in the list of processes; "
             "put the address into SYMPHONY_DATABASE instead of --database"
         )
 
 
-def _weights(given: list[str]) -> dict[str, float]:
-    found = {}
-    for one in given:
-        user, _, weight = one.partition("=")
+def _weights(words: list[str]) -> dict[str, float]:
+    weights = {}
+    for word in words:
+        user, _, weight = word.partition("=")
         try:
-            found[user] = float(weight)
+            weights[user] = float(weight)
         except ValueError:
-            found[user] = 0.0
-        if not user or not 0.0 < found[user] < 1e6:
-            raise InputError(f"--share {one!r}", hint="write --share ann=2")
-    return found
-
-
-def _check_logging(form: str, level: str) -> None:
-    if form not in ("text", "json"):
-        raise InputError(f"--log-format {form!r}", hint="write text or json")
-    if level.lower() not in ("debug", "info", "warning", "error"):
-        raise InputError(f"--log-level {level!r}", hint="write debug, info, warning or error")
+            weights[user] = 0.0
+        if not user or not 0.0 < weights[user] < 1e6:
+            raise InputError(f"--share {word!r} is not USER=WEIGHT with a weight above 0", hint="write --share ann=2")
+    return weights

@@ -5,37 +5,34 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import IO, Any
 
 from rich.console import Console
 from rich.text import Text
 
-from symphony.telemetry.bayes_net import BayesNet
-from symphony.telemetry.gate import Verdict
-from symphony.telemetry.samples import Problem
-from symphony.telemetry.spans import Span, StatRow
+from symphony.telemetry import Problem, Span, StatRow, Verdict
 
 NOT_COUNTED, NOT_SUPPORTED = "<not counted>", "<not supported>"
-_MAX_PRINTED_PROBLEMS = 5  # that are printed one by one
+_MAX_PRINTED_PROBLEMS = 5  # further ones are only counted
 
 
 class Lines:
-    """Where results go, and in which form."""
+    """Writes results in the requested form."""
 
     def __init__(self, out: IO[str], *, as_json: bool = False, separator: str | None = None) -> None:
         self._out, self._json, self._separator = out, as_json, separator
         self._console = Console(file=out, highlight=False, emoji=False, soft_wrap=True)
-        self._apart = out is not sys.stderr  # notes do not get between lines that programs read
+        self._apart = out is not sys.stderr  # notes then go to standard error, not between the lines
         self.unsupported: frozenset[str] = frozenset()
 
     @property
     def for_people(self) -> bool:
-        """Whether this is a table."""
+        """Whether the output is a table."""
         return not self._json and self._separator is None
 
     def note(self, text: str, kind: str = "note") -> None:
-        """Something to be said beside the counts. In JSON it is a line of its own kind."""
+        """A remark beside the counts. In JSON it is a line of its own kind."""
         if self._json:
             self._write({"kind": kind, "text": text})
         elif self._separator is not None and not self._apart:
@@ -45,7 +42,6 @@ class Lines:
             console.print(Text.assemble((kind, "yellow"), f": {text}"))
 
     def problems(self, found: Sequence[Problem]) -> None:
-        """What a source could not use."""
         for problem in found[:_MAX_PRINTED_PROBLEMS]:
             self.note(str(problem), "warning")
         if len(found) > _MAX_PRINTED_PROBLEMS:
@@ -54,7 +50,7 @@ class Lines:
     # --- Counts
 
     def interval(self, span: Span, rows: Iterable[StatRow], places: bool) -> None:
-        """The lines of one span of a run."""
+        """The lines of one span."""
         if not self.for_people:
             self._for_programs(span, rows, places, span.end_s)
             return
@@ -63,7 +59,7 @@ class Lines:
             self._console.print(Text(head, style="dim") + self._line(row))
 
     def header(self, places: bool) -> None:
-        """What the columns of `interval` are."""
+        """The header of `interval`'s columns."""
         if self.for_people:
             place = f"{'place':>8} " if places else ""
             self._console.print(
@@ -73,7 +69,7 @@ class Lines:
     def totals(
         self, title: str, found: Sequence[tuple[Span, Sequence[StatRow]]], elapsed_s: float, *, about: bool = False
     ) -> None:
-        """The lines of a whole run; `about`: how long it was is not known well."""
+        """The lines of a whole run; `about`: its duration is not exact."""
         places = len(found) > 1
         if not self.for_people:
             for span, rows in found:
@@ -91,8 +87,8 @@ class Lines:
         every = [row for _, rows in found for row in rows]
         intervals = [text for row in every if (text := shown(row)[1])]
         legend = [f"{'±':>20}   half of the 95% interval, of counts in per cent"] if intervals else []
-        legend += [f"{'…':>20}   its ends, where they are not as far off"] if any("…" in i for i in intervals) else []
-        legend += [f"{'(%)':>20}   share of the time for which it was counted"] if any(map(_share, every)) else []
+        legend += [f"{'…':>20}   its ends, if not symmetric"] if any("…" in i for i in intervals) else []
+        legend += [f"{'(%)':>20}   share of the time with a counter"] if any(map(_share, every)) else []
         self._console.print(Text("".join(f"{line}\n" for line in legend), "dim"))
 
     def _line(self, row: StatRow) -> Text:
@@ -130,21 +126,20 @@ class Lines:
         cpu: str,
         groups: Sequence[Sequence[str]],
         derived: Sequence[str],
-        net: BayesNet | None,
         verdicts: Sequence[Verdict],
-        where: str = "",
+        used: Container[str],
     ) -> None:
-        """Which events were counted together, which follow from them, and by what."""
+        """Which events were counted together, which are derived from them, and by which identities."""
         if not self.for_people:
             for group in groups:
-                self._explained({"kind": "group", "events": list(group)})
-            self._explained({"kind": "derived", "events": list(derived)})
+                self._write_commented({"kind": "group", "events": list(group)})
+            self._write_commented({"kind": "derived", "events": list(derived)})
             for one in verdicts:
-                self._explained({"kind": "identity", "used": _used(one, net), **verdict_json(one)})
+                self._write_commented({"kind": "identity", "used": _is_used(one, used), **verdict_json(one)})
             return
         out = self._console
         if not groups:
-            out.print(" No counter of the CPU was used: there is nothing to explain.\n")
+            out.print(" No counter of the CPU was used.\n")
             return
         out.print(
             f" Counted with the catalogue {cpu}, in turns:" if len(groups) > 1 else f" Counted with {cpu}:",
@@ -153,11 +148,11 @@ class Lines:
         for number, group in enumerate(groups, 1):
             out.print(f"   {number}. {', '.join(group)}", markup=False)
         out.print(f" Derived: {', '.join(derived) or 'nothing'}", markup=False)
-        used = [one for one in verdicts if _used(one, net)]
-        idle = [one for one in verdicts if one.accepted and one not in used]
+        in_use = [one for one in verdicts if _is_used(one, used)]
+        idle = [one for one in verdicts if one.accepted and one not in in_use]
         for title, some in (
-            ("Used", used),
-            ("Accepted, but say nothing that others do not", idle),
+            ("Used", in_use),
+            ("Accepted, but implied by others", idle),
             ("Rejected or not tested", [one for one in verdicts if not one.accepted]),
         ):
             if some:
@@ -167,10 +162,10 @@ class Lines:
                 out.print(Text.assemble("   ", mark, f" {one.identity.name}  [{one.identity.source}]"))
                 out.print(Text(f"       {one.reason}", style="dim"))
         if not verdicts:
-            out.print(" No identity relates these events: each is inferred by itself.")
+            out.print(" No identity relates these events: each is inferred separately.")
         out.print()
 
-    def _explained(self, content: dict[str, Any]) -> None:
+    def _write_commented(self, content: dict[str, Any]) -> None:
         if self._json:
             self._write(content)
         else:
@@ -178,7 +173,7 @@ class Lines:
 
 
 def shown(row: StatRow, unsupported: bool = False) -> tuple[str, str]:
-    """A value and half of its interval (or its ends), as people read them: of plain counts in per cent."""
+    """A value, and half of its interval or its ends, as text; of plain counts in per cent."""
     if not math.isfinite(row.value):
         return (NOT_SUPPORTED if unsupported else NOT_COUNTED), ""
     half, skewed = row.half_width, _is_skewed(row)
@@ -196,7 +191,7 @@ def shown(row: StatRow, unsupported: bool = False) -> tuple[str, str]:
 
 
 def _is_skewed(row: StatRow) -> bool:
-    """Whether one end of the interval is much farther off than the other: ± would name values that cannot be."""
+    """Whether one end of the interval is much farther from the value than the other, so that ± would mislead."""
     below, above = row.value - row.lower, row.upper - row.value
     return max(below, above) > 1.5 * min(below, above) and math.isfinite(row.half_width)
 
@@ -231,7 +226,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def as_json(span: Span, row: StatRow, time_s: float | None, unsupported: bool = False) -> dict[str, Any]:
-    """A line as JSON. What is not known is null, and `missing` says why."""
+    """A row as JSON. Unknown values are null, and `missing` states why."""
     known = math.isfinite(row.value)
     return {
         "time": time_s,
@@ -251,7 +246,6 @@ def as_json(span: Span, row: StatRow, time_s: float | None, unsupported: bool = 
 
 
 def verdict_json(one: Verdict) -> dict[str, Any]:
-    """What was found of an identity."""
     return {
         "name": one.identity.name,
         "source": one.identity.source,
@@ -264,6 +258,5 @@ def verdict_json(one: Verdict) -> dict[str, Any]:
     }
 
 
-def _used(one: Verdict, net: BayesNet | None) -> bool:
-    names = {i.name for i in (*net.exact, *net.soft, *net.bounds)} if net else set()
-    return one.accepted and one.identity.name in names
+def _is_used(one: Verdict, used: Container[str]) -> bool:
+    return one.accepted and one.identity.name in used

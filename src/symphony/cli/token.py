@@ -1,4 +1,4 @@
-"""`symphony token`: who may use a service. It works on the service's database, not through the service."""
+"""`symphony token`: the tokens of a service. Works on the service's database, not through the service."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
 from symphony.cli import terminal
-from symphony.cli.remote import AsJson, Database, State, print_json
-from symphony.problem.errors import InputError
+from symphony.cli.options import AsJson
+from symphony.cli.remote import Database, State, plain_table, service_folder
+from symphony.cli.terminal import print_json
 from symphony.problem.extras import needs_extra
 from symphony.service.client import default_folder
 
@@ -20,31 +20,30 @@ if TYPE_CHECKING:
 
     from symphony.service.tokens import Token
 
-app = typer.Typer(help="Tokens of a service: make, list, revoke.", no_args_is_help=True)
+app = typer.Typer(help="Create, list and revoke the tokens of a service.", no_args_is_help=True)
 
 
 def _open(state: State, database: str, new: bool = False) -> sa.Engine:
-    """The service's database; `new`: it may be made."""
+    """The service's database; `new`: it is created if there is none."""
     with needs_extra("service", "symphony token"):
         from symphony.service.database import open_database
-    folder = state or default_folder()
-    if not (new or database or folder.is_dir()):
-        raise InputError(f"there is no service's folder {str(folder)!r}", hint="name that of symphony serve: --state")
-    return open_database(database, folder)
+    return open_database(database, (state or default_folder()) if new else service_folder(state, database))
 
 
 @app.command("create")
 def create(
-    user: Annotated[str, typer.Argument(help="Whose it is; jobs belong to users.")],
+    user: Annotated[str, typer.Argument(help="The user whose jobs it submits.")],
     *,
-    scope: Annotated[list[str] | None, typer.Option(help="submit, read, admin; several times for several.")] = None,
-    days: Annotated[float | None, typer.Option(help="After which it expires.")] = None,
-    priority: Annotated[int, typer.Option(help="The largest that its jobs may have.")] = 0,
+    scope: Annotated[
+        list[str] | None, typer.Option(help="submit, read or admin. Repeatable. [default: submit, read]")
+    ] = None,
+    days: Annotated[float | None, typer.Option(help="Days until it expires.")] = None,
+    priority: Annotated[int, typer.Option(help="The highest priority that its jobs may have.")] = 0,
     state: State = None,
     database: Database = "",
     as_json: AsJson = False,
 ) -> None:
-    """Make a token, and print it: once, it is kept nowhere."""
+    """Create a token and print it, once: only its hash is stored."""
     opened = _open(state, database, new=True)
     from symphony.service import tokens
 
@@ -58,33 +57,31 @@ def create(
 
 @app.command("list")
 def list_(*, state: State = None, database: Database = "", as_json: AsJson = False) -> None:
-    """List them, without their secrets."""
+    """List the tokens, without their secrets."""
     opened = _open(state, database)
     from symphony.service import tokens
 
-    found = tokens.listed(opened)
+    listed = tokens.listed(opened)
     if as_json:
-        print_json([_token_row(one) for one in found])
+        print_json([_token_row(entry) for entry in listed])
         return
-    table = Table(box=None, pad_edge=False)
-    for name in ("token", "user", "scopes", "priority", "created", "expires"):
-        table.add_column(name)
-    for one in found:
-        expires = "never" if one.expires is None else "expired" if one.expired else _day(one.expires)
-        row = (one.id, escape(one.user), " ".join(one.scopes), str(one.priority), _day(one.created), expires)
+    table = plain_table("token", "user", "scopes", "priority", "created", "expires")
+    for entry in listed:
+        expires = "never" if entry.expires is None else "expired" if entry.expired else _day(entry.expires)
+        row = (entry.id, escape(entry.user), " ".join(entry.scopes), str(entry.priority), _day(entry.created), expires)
         table.add_row(*row)
     terminal.console().print(table)
 
 
 @app.command("revoke")
 def revoke(
-    name: Annotated[str, typer.Argument(metavar="ID", help="As `list` shows it.")],
+    name: Annotated[str, typer.Argument(metavar="ID", help="The token's ID in `token list`.")],
     *,
     state: State = None,
     database: Database = "",
     as_json: AsJson = False,
 ) -> None:
-    """Forget a token; the service refuses it within seconds."""
+    """Revoke a token; the service refuses it within seconds."""
     opened = _open(state, database)
     from symphony.service import tokens
 
@@ -95,14 +92,14 @@ def revoke(
         typer.echo(f"revoked {name}")
 
 
-def _token_row(one: Token) -> dict[str, Any]:
+def _token_row(entry: Token) -> dict[str, Any]:
     return {
-        "id": one.id,
-        "user": one.user,
-        "scopes": one.scopes,
-        "priority": one.priority,
-        "created_s": one.created,
-        "expires_s": one.expires,
+        "id": entry.id,
+        "user": entry.user,
+        "scopes": entry.scopes,
+        "priority": entry.priority,
+        "created_s": entry.created,
+        "expires_s": entry.expires,
     }
 
 

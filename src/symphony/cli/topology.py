@@ -1,8 +1,7 @@
-"""`symphony topology`: look at clusters, check their files, and describe this machine."""
+"""`symphony topology`: show clusters, check their files, and describe this machine."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -15,24 +14,23 @@ from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
 
-from symphony.cli import terminal
+from symphony.cli import options, terminal
+from symphony.cli.options import AsJson
+from symphony.cli.terminal import print_json
 from symphony.problem import discover as discovery
 from symphony.problem import topologies, topology_file
 from symphony.problem.errors import SymphonyError
 from symphony.problem.topology import RESOURCE_KINDS, SPANS, Device, Topology
 from symphony.problem.units import show as quantity
-from symphony.telemetry import memory
 
-app = typer.Typer(help="Look at clusters, check their files, describe this machine.", no_args_is_help=True)
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+app = typer.Typer(help="Show clusters, check their files, describe this machine.", no_args_is_help=True)
 
 
 @app.command("list")
-def list_(as_json: Json = False) -> None:
+def list_(as_json: AsJson = False) -> None:
     """List the built-in topologies."""
     if as_json:
-        _print_json([{"name": name, "what": what} for name, what in topologies.BUILT_IN.items()])
+        print_json([{"name": name, "what": what} for name, what in topologies.BUILT_IN.items()])
         return
     table = Table("name", "what it is", box=None)
     for name, what in topologies.BUILT_IN.items():
@@ -45,26 +43,25 @@ def list_(as_json: Json = False) -> None:
 @app.command()
 def show(
     topology: Annotated[str, typer.Argument(metavar="NAME|FILE", help="A built-in topology or a TOML file.")],
-    as_json: Json = False,
+    as_json: AsJson = False,
     devices: Annotated[bool, typer.Option("--devices", help="List every device with its route.")] = False,
 ) -> None:
-    """Draw a topology: what is in it, and what its shared parts carry."""
-    found = topologies.topology(topology)
+    """Draw a topology: its devices and the capacities of its shared resources."""
+    cluster = topologies.topology(topology)
     if as_json:
-        _print_json(_as_json(found, devices=devices))
+        print_json(_as_json(cluster, devices=devices))
         return
     console = terminal.console()
-    _draw(found, console)
+    _draw(cluster, console)
     if devices:
-        console.print(_device_table(found))
+        console.print(_device_table(cluster))
 
 
 @app.command()
 def validate(
-    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Topology files.")],
-    as_json: Json = False,
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Topology files.")], as_json: AsJson = False
 ) -> None:
-    """Check topology files: all of them, and say what is wrong with each."""
+    """Check topology files and report the error of each."""
     console = terminal.console()
     results: list[dict[str, Any]] = []
     for file in files:
@@ -75,7 +72,7 @@ def validate(
             problem = {"message": error.message, "where": error.where, "hint": error.hint}
             results.append({"file": str(file), "valid": False, **problem})
     if as_json:
-        _print_json(results)
+        print_json(results)
     else:
         for result in results:
             _print_result(result, console)
@@ -86,20 +83,23 @@ def validate(
 @app.command()
 def discover(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a topology file.")] = None,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Describe this machine: sockets, caches, PCIe tree, accelerators, network interface."""
-    found = discovery.discover()
-    lines = [*found.notes, f"memory traffic in real runs: {memory.at_hand() or memory.NOT_COUNTED}"]
+    options.check_file(output)
+    from symphony.telemetry import memory_traffic  # with JAX
+
+    machine = discovery.discover()
+    lines = [*machine.notes, f"memory traffic in real runs: {memory_traffic()}"]
     if output:
         notes = "\n".join(f"- {note}" for note in lines)
-        comment = f"Found by `symphony topology discover`. To be corrected where you know better:\n{notes}"
-        topology_file.write(found.cluster, output, comment=comment)
+        comment = f"Written by `symphony topology discover`. Correct it where it is wrong:\n{notes}"
+        topology_file.write(machine.cluster, output, comment=comment)
     if as_json:
-        _print_json({**_as_json(found.topology, devices=True), "notes": lines})
+        print_json({**_as_json(machine.topology, devices=True), "notes": lines})
         return
     console = terminal.console()
-    _draw(found.topology, console)
+    _draw(machine.topology, console)
     for note in lines:
         console.print(f"[yellow]note[/]: {escape(note)}", soft_wrap=True)
     if output:
@@ -108,7 +108,7 @@ def discover(
 
 # --- The tree ----------------------------------------------------------------------------------------------
 
-# The levels of the tree, and the kinds of row that belong to each.
+# The levels of the tree, and the kinds of resource that belong to each.
 _TREE_LEVELS: tuple[tuple[str, frozenset[str]], ...] = (
     ("rack", frozenset({"uplink"})),
     ("machine", frozenset({"nic"})),
@@ -121,7 +121,7 @@ _DEVICE_ROW_KINDS = frozenset(RESOURCE_KINDS).difference(*(kinds for _, kinds in
 
 @dataclass(frozen=True)
 class _TreePart:
-    """A rack, machine, socket, switch or device, or several that are alike in all but their names."""
+    """A rack, machine, socket, switch or device, or several that differ only in their names."""
 
     what: str  # a level, or a device kind
     names: tuple[str, ...] = field(compare=False)
@@ -131,7 +131,7 @@ class _TreePart:
 
 
 def _parts(devices: Iterable[Device], rows: _Rows, depth: int = 0) -> list[_TreePart]:
-    """The parts that some devices form at a level of the tree, those that are alike as one."""
+    """The parts that devices form at a level of the tree; equal parts are merged into one with a count."""
     parts: list[_TreePart] = []
     if depth == len(_TREE_LEVELS):
         parts = [
@@ -144,7 +144,7 @@ def _parts(devices: Iterable[Device], rows: _Rows, depth: int = 0) -> list[_Tree
             groups.setdefault(getattr(device, level), []).append(device)
         for name, members in groups.items():
             own, inside = _rows_of(members, rows, kinds), _parts(members, rows, depth + 1)
-            if level == "switch" and not own:  # there is none: the devices hang from the socket itself
+            if level == "switch" and not own:  # there is no switch: the devices belong to the socket
                 parts += inside
             else:
                 parts.append(_TreePart(level, (name,), own, tuple(inside)))
@@ -177,7 +177,7 @@ def _grow(tree: Tree, parts: Iterable[_TreePart]) -> None:
 
 
 def _draw(topology: Topology, console: Console) -> None:
-    """The tree of a topology, and tables of its device kinds and resource kinds."""
+    """Print the tree of a topology, and tables of its device kinds and resource kinds."""
     rows = {row.name: (row.kind, row.capacity) for row in topology.resources}
     tree = Tree(f"[bold]{escape(_summary(topology))}[/]")
     _grow(tree, _parts(topology.devices, rows))
@@ -203,7 +203,7 @@ def _draw(topology: Topology, console: Console) -> None:
 
 
 def _device_table(topology: Topology) -> Table:
-    """Every device with its rows; those of its own machine without the machine's name."""
+    """Every device with its resources; those of its own machine without the machine's name."""
     table = Table("device", "kind", "works in the memory of", "peers", "route (traffic that crosses it)", box=None)
     for device in topology.devices:
         prefix = f"{device.machine}/"
@@ -249,9 +249,9 @@ def _resource_kinds(topology: Topology) -> list[dict[str, Any]]:
     for row in topology.resources:
         sizes.setdefault(row.kind, []).append(row.capacity)
     return [
-        {"kind": kind, "rows": len(found), "unit": unit, "least": min(found), "most": max(found)}
+        {"kind": kind, "rows": len(capacities), "unit": unit, "least": min(capacities), "most": max(capacities)}
         for kind, (unit, _) in RESOURCE_KINDS.items()
-        if (found := sizes.get(kind))
+        if (capacities := sizes.get(kind))
     ]
 
 
@@ -277,10 +277,6 @@ def _as_json(topology: Topology, *, devices: bool) -> dict[str, Any]:
         content["device_list"] = [asdict(device) for device in topology.devices]
         content["resource_list"] = [asdict(row) for row in topology.resources]
     return content
-
-
-def _print_json(content: Any) -> None:
-    typer.echo(json.dumps(content, indent=2, ensure_ascii=False))
 
 
 def _print_result(result: dict[str, Any], console: Console) -> None:

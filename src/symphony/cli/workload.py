@@ -1,9 +1,8 @@
-"""`symphony workload`: which workloads there are, what one holds, and files of them."""
+"""`symphony workload`: list, show, convert and sample workloads."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +14,9 @@ from rich.markup import escape
 from rich.panel import Panel
 from rich.table import Table
 
-from symphony.cli import terminal
+from symphony.cli import options, terminal
+from symphony.cli.options import AsJson
+from symphony.cli.terminal import print_json
 from symphony.lowering import drawing, readers, trace
 from symphony.lowering.family import Option, drawn, family, file_options, is_path, names, reader_options, reading
 from symphony.lowering.readers import symphony_file
@@ -30,37 +31,35 @@ app = typer.Typer(
     help="List workload families and file formats; show, convert and sample workloads.", no_args_is_help=True
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
-Format = Annotated[str | None, typer.Option(help="Format of the file, if its content does not tell (see `formats`).")]
-KeepGood = Annotated[bool, typer.Option("--keep-good", help="Leave out what is wrong, and list it.")]
-MAX_LISTED_PROBLEMS = 10  # problems that are listed; the others are counted
+Format = Annotated[str | None, typer.Option(help="Format of the file (see `formats`); by default it is detected.")]
+KeepGood = Annotated[
+    bool, typer.Option("--keep-good", help="Leave out bad records and list them, instead of refusing the file.")
+]
+MAX_LISTED_PROBLEMS = 10  # further ones are counted
 
 
 @app.command("list")
-def list_families(as_json: Json = False) -> None:
-    """The workload families and their options."""
-    found = [family(name) for name in names()]
+def list_families(as_json: AsJson = False) -> None:
+    """List the workload families and their options."""
+    families = [family(name) for name in names()]
     if as_json:
         content = [
-            {"name": one.name, "about": one.about, "size": one.size, "options": _as_json(one.options)} for one in found
+            {"name": entry.name, "about": entry.about, "size": entry.size, "options": _as_json(entry.options)}
+            for entry in families
         ]
-        typer.echo(json.dumps({"families": content, "files": {"options": _as_json(file_options())}}, indent=2))
+        print_json({"families": content, "files": {"options": _as_json(file_options())}})
         return
-    table = Table(title="Workload families", title_justify="left", box=box.SIMPLE, padding=(0, 1, 1, 0))
-    table.add_column("spec", style="bold", no_wrap=True)
-    table.add_column("what it is, and the defaults of its options")
+    table = _titled("Workload families", "spec", "what it is, and the defaults of its options")
+    table.padding = (0, 1, 1, 0)
     meaning: dict[tuple[str, str, str], None] = {}
-    for one in found:
-        defaults = " ".join(f"{key}={one.values[key]}" for key in (*one.own, "jobs"))
-        table.add_row(f"{one.name}:{one.size}", f"{escape(one.about)}\n[dim]{defaults}[/]")
-        meaning |= {(key, option.about, option.allowed): None for key, option in one.options.items()}
-    common = " ".join(f"{key}={option.default}" for key, option in found[0].common.items() if key != "jobs")
+    for entry in families:
+        defaults = " ".join(f"{key}={entry.values[key]}" for key in (*entry.own, "jobs"))
+        table.add_row(f"{entry.name}:{entry.size}", f"{escape(entry.about)}\n[dim]{defaults}[/]")
+        meaning |= {(key, option.about, option.allowed): None for key, option in entry.options.items()}
+    common = " ".join(f"{key}={option.default}" for key, option in families[0].common.items() if key != "jobs")
     table.add_row("all of them", f"[dim]{common}[/]")
     table.add_row("path of a file", "a part of a file in one of the formats that `symphony workload formats` lists")
-    glossary = Table(title="Options", title_justify="left", box=box.SIMPLE)
-    glossary.add_column("option", style="bold", no_wrap=True)
-    glossary.add_column("what it is")
-    glossary.add_column("values", style="dim")
+    glossary = _titled("Options", "option", "what it is", "values")
     for key, about, allowed in sorted(meaning):
         glossary.add_row(key, escape(about), escape(allowed))
     console = terminal.console()
@@ -69,50 +68,52 @@ def list_families(as_json: Json = False) -> None:
 
 
 @app.command()
-def formats(as_json: Json = False) -> None:
-    """The file formats that can be read, and the options that a file has as a workload."""
+def formats(as_json: AsJson = False) -> None:
+    """List the file formats that can be read, and the options of a file as a workload."""
     if as_json:
         known = [{"name": f.name, "about": f.about, "options": _reader_defaults(f)} for f in readers.FORMATS]
-        typer.echo(json.dumps({"formats": known, "options": _as_json(file_options())}, indent=2))
+        print_json({"formats": known, "options": _as_json(file_options())})
         return
-    table = Table(title="File formats", title_justify="left", box=box.SIMPLE)
-    table.add_column("format", style="bold", no_wrap=True)
-    table.add_column("what it is")
-    table.add_column("options of its own", style="dim")
-    for known_format in readers.FORMATS:
-        own = " ".join(
-            f"{key}={'' if value is None else value}" for key, value in _reader_defaults(known_format).items()
-        )
-        table.add_row(known_format.name, escape(known_format.about), escape(own))
-    options = Table(title="Options of every file", title_justify="left", box=box.SIMPLE)
-    options.add_column("option", style="bold", no_wrap=True)
-    options.add_column("what it is")
-    options.add_column("values", style="dim")
+    table = _titled("File formats", "format", "what it is", "options of its own")
+    for format in readers.FORMATS:
+        own = (f"{key}={'' if value is None else value}" for key, value in _reader_defaults(format).items())
+        table.add_row(format.name, escape(format.about), escape(" ".join(own)))
+    common = _titled("Options of every file", "option", "what it is", "values")
     for key, option in file_options().items():
-        options.add_row(key, escape(option.about), "see above" if key == "format" else escape(option.allowed))
+        common.add_row(key, escape(option.about), "see above" if key == "format" else escape(option.allowed))
     console = terminal.console()
-    console.print(table, options)
+    console.print(table, common)
     console.print("For example: symphony workload show 'jobs.csv?jobs=50&load=0.7' --topology gpu24")
+
+
+def _titled(title: str, *columns: str) -> Table:
+    """A table whose first column is bold, and whose third is dim."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE)
+    for name, style in zip(columns, ("bold", "", "dim"), strict=False):
+        table.add_column(name, style=style, no_wrap=style == "bold")
+    return table
 
 
 @app.command()
 def show(
-    spec: Annotated[str, typer.Argument(help="name, name:N or path, and ?option=value&… (see `list`, `formats`)")],
+    spec: Annotated[str, typer.Argument(help="NAME, NAME:N or PATH, with ?option=value&… (see `list`, `formats`)")],
     *,
     topology: Annotated[
         str | None,
         typer.Option("--topology", "-t", help="Built-in name or TOML file  [default: the file's own, or paper]"),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Which draw of the family.")] = 0,
-    jobs: Annotated[int | None, typer.Option(help="Number of jobs, whatever the spec says.")] = None,
-    graph: Annotated[int, typer.Option(help="Which of the graphs to draw.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the draw.")] = 0,
+    jobs: Annotated[int | None, typer.Option(help="Number of jobs; overrides the spec.")] = None,
+    graph: Annotated[int, typer.Option(help="Number of the graph to draw.")] = 0,
     format: Format = None,
     keep_good: KeepGood = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
     dot: Annotated[Path | None, typer.Option(help="Write the graph as Graphviz text.")] = None,
     svg: Annotated[Path | None, typer.Option(help="Write the graph as a picture.")] = None,
 ) -> None:
-    """What a workload holds on a topology: counts, kernels, load, and one of its graphs drawn."""
+    """Show a workload on a topology: counts, kernels, load, and one of its graphs."""
+    options.check_file(dot)
+    options.check_file(svg)
     spec = _with_options(spec, format, keep_good)
     of_file = reading(spec) if is_path(spec.partition("?")[0]) else None
     if of_file is not None and not of_file.graphs:
@@ -127,15 +128,13 @@ def show(
             hint=f"write --graph 0 to {len(made.workload.graphs) - 1}",
         )
     chosen = made.workload.graphs[graph]
-    written = []
-    if dot:
-        written.append(_write(dot, drawing.dot(chosen)))
-    if svg:
-        written.append(_write(svg, drawing.svg(chosen)))
+    for path, draw in ((dot, drawing.dot), (svg, drawing.svg)):
+        if path is not None:
+            path.write_text(draw(chosen), encoding="utf-8")
     summary = summarise(cluster, made.workload)
     if as_json:
         about = _remarks(made.notes, made.problems) if of_file is not None else {}
-        typer.echo(json.dumps({"seed": seed, **dataclasses.asdict(summary), **about}, indent=2))
+        print_json({"seed": seed, **dataclasses.asdict(summary), **about})
         return
     console = terminal.console()
     console.print(_counts(summary, seed))
@@ -144,31 +143,33 @@ def show(
     about_graph = f"graph {graph} of {len(made.workload.graphs)}: {escape(chosen.name)}, {tasks}"
     console.print(Panel(drawing.text(chosen), title=about_graph, title_align="left", expand=False))
     _print_remarks(console, made.notes, made.problems)
-    for path in written:
+    for path in filter(None, (dot, svg)):
         console.print(f"wrote {escape(str(path))}", soft_wrap=True)
 
 
 @app.command()
 def convert(
-    source: Annotated[str, typer.Argument(metavar="IN", help="Path of a file, and ?option=value&… of its format.")],
+    source: Annotated[str, typer.Argument(metavar="IN", help="PATH, with ?option=value&… of its format.")],
     *,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write a Symphony workload file.")] = None,
     topology_out: Annotated[Path | None, typer.Option(help="Write the cluster that the file describes.")] = None,
     format: Format = None,
     keep_good: KeepGood = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Read a file in any format and write all of it in Symphony's own."""
+    """Convert a file of any format to Symphony's own."""
     if output is None and topology_out is None:
-        raise InputError("nowhere to write to", where="convert", hint="say -o workload.json.gz")
-    found = _all_of(source, format, keep_good)
+        raise InputError("no file is named", where="convert", hint="write -o workload.json.gz")
+    options.check_file(output)
+    options.check_file(topology_out)
+    contents = _all_of(source, format, keep_good)
     if topology_out is not None:
-        if found.topology is None:
-            raise InputError("it describes no cluster", where=found.source, hint="leave --topology-out out")
-        topology_file.write(found.topology, topology_out, comment=f"The cluster that {found.source} describes.")
+        if contents.topology is None:
+            raise InputError("it describes no cluster", where=contents.source, hint="omit --topology-out")
+        topology_file.write(contents.topology, topology_out, comment=f"The cluster that {contents.source} describes.")
     if output is not None:
-        _write_workload(found, output)
-    _report_written(found, output, topology_out, as_json=as_json)
+        _write_workload(contents, output)
+    _report_written(contents, output, topology_out, as_json=as_json)
 
 
 @app.command()
@@ -176,20 +177,21 @@ def sample(
     source: Annotated[str, typer.Argument(metavar="IN", help="Path of a file, or a family with --topology.")],
     *,
     output: Annotated[Path, typer.Option("--output", "-o", help="Write a Symphony workload file.")],
-    jobs: Annotated[int, typer.Option(help="How many jobs (or graphs, of a file without arrivals).", min=1)],
-    seed: Annotated[int, typer.Option(help="Which ones.", min=0)] = 0,
+    jobs: Annotated[int, typer.Option(help="Number of jobs (or graphs, of a file without arrivals).", min=1)],
+    seed: Annotated[int, typer.Option(help="Seed of the sample.", min=0)] = 0,
     topology: Annotated[
-        str | None, typer.Option("--topology", "-t", help="Draw what is missing, arrivals and times, for this cluster.")
+        str | None, typer.Option("--topology", "-t", help="Draw missing arrivals and times for this cluster.")
     ] = None,
     format: Format = None,
     keep_good: KeepGood = False,
-    as_json: Json = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write a part of a file, or one draw of a workload, in Symphony's own format."""
+    options.check_file(output)
     if topology is not None:
         made = drawn(_with_options(source, format, keep_good), find_topology(topology), seed, jobs=jobs)
         workload = made.workload
-        found = FileContents(
+        contents = FileContents(
             symphony_file.SYMPHONY_FORMAT_NAME,
             source,
             workload.kernels,
@@ -200,11 +202,13 @@ def sample(
             problems=made.problems,
         )
     elif is_path(source.partition("?")[0]):
-        found = trace.sample(_all_of(source, format, keep_good), jobs, seed)
+        contents = trace.sample(_all_of(source, format, keep_good), jobs, seed)
     else:
-        raise InputError(f"{source!r} is no file", where="sample", hint="to draw from a family, say --topology paper")
-    _write_workload(found, output)
-    _report_written(found, output, as_json=as_json)
+        raise InputError(
+            f"there is no file {source!r}", where="sample", hint="to draw from a family, add --topology paper"
+        )
+    _write_workload(contents, output)
+    _report_written(contents, output, as_json=as_json)
 
 
 def _cluster(name: str | None, of_file: FileContents | None) -> Topology:
@@ -214,7 +218,7 @@ def _cluster(name: str | None, of_file: FileContents | None) -> Topology:
 
 
 def _with_options(spec: str, format: str | None, keep_good: bool) -> str:
-    """A spec with what was said beside it."""
+    """A spec, with --format and --keep-good appended as options."""
     extra = [f"format={format}"] if format else []
     extra += ["keep_good=1"] if keep_good else []
     if not extra:
@@ -223,35 +227,43 @@ def _with_options(spec: str, format: str | None, keep_good: bool) -> str:
 
 
 def _all_of(spec: str, format: str | None, keep_good: bool) -> FileContents:
-    """All that a file holds. Options that choose a part of it, or change it, are refused."""
+    """The whole contents of a file. Options that choose a part of it, or change it, are refused."""
     full = _with_options(spec, format, keep_good)
-    found = reading(full)
+    contents = reading(full)
     chosen = [key for key in family(full).values if key in file_options() and key not in ("format", "keep_good")]
     if chosen:
         raise InputError(
-            f"{chosen[0]} has no meaning here", where=found.source, hint=f"leave {chosen[0]} out, or use `sample`"
+            f"convert has no option {chosen[0]}", where=contents.source, hint=f"omit {chosen[0]}, or use `sample`"
         )
-    return found
+    return contents
 
 
-def _write_workload(found: FileContents, path: Path) -> None:
-    if not found.graphs and not found.kernels:
-        raise InputError("it has no kernels, graphs or jobs to write", where=found.source, hint="see `show`")
-    symphony_file.write(found, path)
+def _write_workload(contents: FileContents, path: Path) -> None:
+    if not contents.graphs and not contents.kernels:
+        raise InputError("it has no kernels, graphs or jobs to write", where=contents.source, hint="see `show`")
+    symphony_file.write(contents, path)
 
 
-def _report_written(found: FileContents, output: Path | None, cluster: Path | None = None, *, as_json: bool) -> None:
-    counts = {"kernels": len(found.kernels), "graphs": len(found.graphs), "jobs": len(found.jobs)}
-    remarks = _remarks(found.notes, found.problems)
+def _report_written(contents: FileContents, output: Path | None, cluster: Path | None = None, *, as_json: bool) -> None:
+    counts = {"kernels": len(contents.kernels), "graphs": len(contents.graphs), "jobs": len(contents.jobs)}
+    remarks = _remarks(contents.notes, contents.problems)
     if as_json:
         files = [str(path) for path in (output, cluster) if path]
-        content = {"source": found.source, "format": found.format, **counts, "tables": list(found.tables), **remarks}
-        typer.echo(json.dumps({"written": files, **content}, indent=2))
+        content = {
+            "source": contents.source,
+            "format": contents.format,
+            **counts,
+            "tables": list(contents.tables),
+            **remarks,
+        }
+        print_json({"written": files, **content})
         return
     console = terminal.console()
-    _print_remarks(console, found.notes, found.problems)
-    if found.tables:
-        console.print(f"[yellow]note[/]: Tables are not part of a workload: {', '.join(found.tables)}.", soft_wrap=True)
+    _print_remarks(console, contents.notes, contents.problems)
+    if contents.tables:
+        console.print(
+            f"[yellow]note[/]: Tables are not part of a workload: {', '.join(contents.tables)}.", soft_wrap=True
+        )
     if output is not None:
         held = ", ".join(f"{count:,} {what}" for what, count in counts.items() if count)
         console.print(f"wrote {escape(str(output))} ({held})", soft_wrap=True)
@@ -259,32 +271,32 @@ def _report_written(found: FileContents, output: Path | None, cluster: Path | No
         console.print(f"wrote {escape(str(cluster))}", soft_wrap=True)
 
 
-def _show_tables(found: FileContents, *, as_json: bool) -> None:
-    """A file without graphs: the kernels that it has times for, and its tables."""
-    rows = {name: len(table) for name, table in found.tables.items()}
-    kernels = [{"name": kernel.name, "implementations": list(kernel.implementations)} for kernel in found.kernels]
+def _show_tables(contents: FileContents, *, as_json: bool) -> None:
+    """Show a file without graphs: the kernels that it has times for, and its tables."""
+    rows = {name: len(table) for name, table in contents.tables.items()}
+    kernels = [{"name": kernel.name, "implementations": list(kernel.implementations)} for kernel in contents.kernels]
     if as_json:
-        content = {"source": found.source, "format": found.format, "kernels": kernels, "tables": rows}
-        typer.echo(json.dumps({**content, **_remarks(found.notes, found.problems)}, indent=2))
+        content = {"source": contents.source, "format": contents.format, "kernels": kernels, "tables": rows}
+        print_json({**content, **_remarks(contents.notes, contents.problems)})
         return
     console = terminal.console()
-    console.print(f"{escape(found.source)} ({found.format}) has no graphs and no jobs.", soft_wrap=True)
-    if found.kernels:
+    console.print(f"{escape(contents.source)} ({contents.format}) has no graphs and no jobs.", soft_wrap=True)
+    if contents.kernels:
         table = Table(title="Kernels: isolated seconds of a task of size 1", title_justify="left", box=None)
         table.add_column("kernel", no_wrap=True)
-        devices = list(dict.fromkeys(name for kernel in found.kernels for name in kernel.implementations))
+        devices = list(dict.fromkeys(name for kernel in contents.kernels for name in kernel.implementations))
         for device in devices:
             table.add_column(escape(device), justify="right")
-        for kernel in found.kernels:
+        for kernel in contents.kernels:
             seconds = {name: profile.seconds(1.0) for name, profile in kernel.implementations.items()}
             best = min(seconds.values())
             table.add_row(escape(kernel.name), *(_time(seconds.get(device), best) for device in devices))
         console.print(table)
     for name, count in rows.items():
         console.print(f"table {escape(name)}: {count:,} rows")
-    if found.topology is not None:
-        console.print("It describes a cluster: `symphony workload convert … --topology-out` writes it.")
-    _print_remarks(console, found.notes, found.problems)
+    if contents.topology is not None:
+        console.print("It describes a cluster; `symphony workload convert … --topology-out FILE` writes that.")
+    _print_remarks(console, contents.notes, contents.problems)
 
 
 def _remarks(notes: Sequence[str], problems: Sequence[SkippedRecord]) -> dict[str, Any]:
@@ -313,9 +325,7 @@ def _as_json(options: Mapping[str, Option]) -> dict[str, Any]:
 
 def _counts(s: Summary, seed: int) -> Table:
     table = Table(
-        title=f"{escape(s.workload)} on {escape(s.topology)}, seed {seed}",
-        title_justify="left",
-        show_header=False,
+        title=f"{escape(s.workload)} on {escape(s.topology)}, seed {seed}", title_justify="left", show_header=False
     )
     table.add_column()
     table.add_column(justify="right")
@@ -366,19 +376,7 @@ def _kernels(s: Summary) -> Table:
 
 
 def _time(seconds: float | None, best: float) -> str:
-    """Seconds, marked if it is the best of its row; a dash where the kernel does not run."""
+    """Seconds, highlighted if the best of its row; a dash where the kernel does not run."""
     if seconds is None:
         return "–"
     return f"[bold green]{seconds:.3g}[/]" if seconds == best else f"{seconds:.3g}"
-
-
-def _write(path: Path, text: str) -> Path:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(
-            f"cannot write it: {error.strerror or error}",
-            where=str(path),
-            hint="name a file that can be written",
-        ) from None
-    return path

@@ -1,13 +1,13 @@
-"""Values of somebody else, read as data: numbers, text, bytes, containers of them, and NumPy arrays of numbers.
+"""Reads pickles of untrusted users as data: numbers, text, bytes, containers of these, and NumPy arrays of numbers.
 
-A pickle is a program, and unpickling runs it: what one user's job made could do anything on the machine of another who
-reads it. Here only such pickles are read as build data. Two checks make sure of that:
+A pickle is a program that unpickling runs: the result of one user's job could do anything on the machine of another
+user who reads it. This module reads only pickles that build plain data. Two checks ensure that:
 
-- every instruction is one of those that build data, and refers to nothing that it has not built itself;
-- the few names that it may call are those of NumPy's arrays and of Python's own numbers, and stand for functions below
-  that check what they are given, and not for those of NumPy, which trust it.
+- every opcode is one that builds data, and refers only to what the pickle has built itself;
+- the few names that it may call are those of NumPy arrays and built-in numbers. They map to functions below that check
+  their arguments, not to those of NumPy, which trust them.
 
-All else raises `NotData`, which says what it met.
+Anything else raises `NotData`, which says what was found.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-# Instructions that build data; what calls or names something is checked besides (`_Reader.find_class`).
+# Opcodes that build data; those that name or call something are also checked by `_Reader.find_class`.
 _BUILD = {"BUILD", "REDUCE", "STACK_GLOBAL", "GLOBAL", "NEXT_BUFFER", "READONLY_BUFFER"}
 _PLAIN = {
     *("PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "DUP", "MEMOIZE", "BINPUT", "LONG_BINPUT", "BINGET"),
@@ -33,7 +33,7 @@ _DTYPE_KINDS = "biufcSU"  # of NumPy's types: numbers and text
 
 
 class NotData(Exception):
-    """A pickle that would build more than data; says what."""
+    """A pickle would build more than data; says what."""
 
 
 def read_data(head: bytes, buffers: Sequence[Any]) -> Any:
@@ -43,20 +43,20 @@ def read_data(head: bytes, buffers: Sequence[Any]) -> Any:
         return _finished(_Reader(io.BytesIO(head), buffers=buffers).load(), {})
     except NotData:
         raise
-    except Exception as error:  # whatever its maker has made up
+    except Exception as error:  # the pickle is not trusted and may raise anything
         raise NotData(f"it cannot be read ({type(error).__name__}: {error})") from None
 
 
 def _check(head: bytes) -> None:
-    """Refuse instructions that do more than build data, and places in memory that nothing was put to."""
+    """Refuse opcodes that do more than build data, and memo indices that would allocate much memory."""
     try:
         for number, (instruction, argument, _) in enumerate(pickletools.genops(head)):
             if instruction.name not in _PLAIN and instruction.name not in _BUILD:
-                raise NotData(f"it has an instruction {instruction.name}")
+                raise NotData(f"it contains the opcode {instruction.name}")
             if instruction.name.endswith("BINPUT") and not 0 <= int(argument or 0) <= number:
-                raise NotData(f"it keeps something at {argument}")
+                raise NotData(f"it uses the memo index {argument}")
     except (ValueError, IndexError, OverflowError, UnicodeDecodeError) as error:
-        raise NotData(f"it is no pickle: {error}") from None
+        raise NotData(f"it is not a pickle: {error}") from None
 
 
 class _Reader(pickle.Unpickler):
@@ -68,8 +68,6 @@ class _Reader(pickle.Unpickler):
 
 
 class _Function:
-    """A function to which a pickle can add nothing."""
-
     __slots__ = ("_call",)
     _call: Callable[..., Any]
 
@@ -87,7 +85,7 @@ class _Function:
 
 
 class _Type:
-    """A type of NumPy's, before its byte order is known."""
+    """A NumPy dtype whose byte order is not known yet."""
 
     __slots__ = ("_code", "_order")
 
@@ -97,20 +95,19 @@ class _Type:
     def __setstate__(self, state: Any) -> None:
         _, self._order, *rest = state
         if any(part is not None for part in rest[:3]):
-            raise NotData("it has an array of records")
+            raise NotData("it contains an array of records")
 
     def made(self) -> np.dtype:
-        """The type itself."""
         if not isinstance(self._code, str) or self._order not in ("<", ">", "|", "="):
-            raise NotData("it has an array of no known type")
+            raise NotData("it contains an array of an unknown type")
         made = np.dtype(self._code).newbyteorder(self._order)  # type: ignore[arg-type]
         if made.kind not in _DTYPE_KINDS or made.hasobject or made.subdtype is not None or made.fields is not None:
-            raise NotData(f"it has an array of type {self._code!r}")
+            raise NotData(f"it contains an array of type {self._code!r}")
         return made
 
 
 class _Array:
-    """An array whose bytes are still to come, as NumPy pickles those that are not contiguous."""
+    """An array whose bytes follow, as NumPy pickles those that are not contiguous."""
 
     __slots__ = ("array",)
 
@@ -128,14 +125,14 @@ def _type(code: Any, align: Any = False, copy: Any = False) -> _Type:
 
 def _array(data: Any, kind: Any, shape: Any, order: Any) -> np.ndarray:
     if not isinstance(kind, _Type) or not isinstance(shape, tuple) or order not in ("C", "F"):
-        raise NotData("it has an array that is none")
+        raise NotData("it contains an invalid array")
     found = np.frombuffer(data, kind.made()).reshape(shape, order=order)
     return found if found.flags.writeable else found.copy(order)
 
 
 def _scalar(kind: Any, data: Any) -> Any:
     if not isinstance(kind, _Type) or not isinstance(data, bytes):
-        raise NotData("it has a number that is none")
+        raise NotData("it contains an invalid number")
     [found] = np.frombuffer(data, kind.made())
     return found
 
@@ -153,20 +150,20 @@ def _range(*ends: Any) -> range:
 
 
 def _finished(value: Any, seen: dict[int, tuple[Any, Any]]) -> Any:
-    """A value with its arrays in place of what stands for them; refuses what is left of anything else.
+    """The value with its placeholders (`_Array`, `_Type`) replaced; refuses functions.
 
-    `seen`: containers and what became of them, since one may be in many places.
+    `seen`: by id, containers and their replacements, since one may occur in several places.
     """
     if id(value) in seen:
         return seen[id(value)][1]
     if isinstance(value, _Array):
         if value.array is None:
-            raise NotData("it has an array without bytes")
+            raise NotData("it contains an array without bytes")
         return value.array
     if isinstance(value, _Type):
         return value.made()
     if isinstance(value, _Function):
-        raise NotData("it has a function")
+        raise NotData("it contains a function")
     if type(value) is list:
         seen[id(value)] = value, value
         value[:] = [_finished(one, seen) for one in value]

@@ -1,14 +1,13 @@
-"""A process that forks those of the local engine, and runs no kernel itself.
+"""The fork server of the local engine: a process that forks the workers and runs no kernel itself.
 
-It is started from scratch, imports once what nearly every kernel needs, and then does what it is asked: fork, which
-takes a millisecond where a start takes fifty, or wait for a process that has ended. So every job can have processes of
-its own, in which no other job has changed anything. It has one thread, and so may fork; the engine's process, with
-JAX's threads, may not.
+It imports once what nearly every kernel needs. A fork then takes a millisecond, where starting a Python process takes
+fifty. So every job can have processes of its own, in which no other job has changed anything. The server has one
+thread and may therefore fork; the process of the engine, which has JAX's threads, may not.
 
-    engine ──► "fork", with the pipes of the new process ──► its number       answers come in the order of the requests
-           ──► "reap", a number                          ──► its exit status
+    engine ──► "fork", with the pipes of the worker ──► its pid           answers arrive in the order of the requests
+           ──► "reap", a pid                        ──► its exit status
 
-Run by its path, and loads `worker.py` from there: Symphony need not be where processes run.
+It runs as a script and loads `worker.py` from the same folder: Symphony need not be importable there.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 FORK, REAP = b"f", b"r"
-REQUEST, ANSWER = "<cq", "<cq"  # what, and a number: of a process, or a status
-UNKNOWN = -signal.SIGKILL  # status of a process of which nobody knows how it ended: it is not blamed
-PATIENCE_S = 10.0  # that processes which were killed get to end
-SHARED = ("cloudpickle", "numpy")  # imported before anything is forked
+REQUEST, ANSWER = "<cq", "<cq"  # kind, and a pid or an exit status
+UNKNOWN = -signal.SIGKILL  # assumed where the exit status of a process is not known
+PATIENCE_S = 10.0  # for killed processes to end
+SHARED = ("cloudpickle", "numpy")  # imported before the first fork
 
 
 class ForkServer:
-    """The engine's side of it. Whoever asks for something is given back with its answer."""
+    """The engine's side. Every request names a `requester`, which is returned with the answer."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
@@ -44,11 +43,10 @@ class ForkServer:
 
     @property
     def pid(self) -> int:
-        """Its process; 0 = there is none."""
+        """0 = it is not running."""
         return 0 if self._child is None else self._child.pid
 
     def start(self) -> socket.socket:
-        """Start the process; the socket on which it answers."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._child = subprocess.Popen(
@@ -62,26 +60,26 @@ class ForkServer:
         self.socket = ours
         return ours
 
-    def fork(self, read: int, write: int, who: Any) -> bool:
-        """Ask for a process that has these pipes; whether that could be asked for."""
-        return self._ask(FORK, 0, who, [read, write])
+    def fork(self, read: int, write: int, requester: Any) -> bool:
+        """Request a worker with these pipes; False if the request could not be sent."""
+        return self._ask(FORK, 0, requester, [read, write])
 
-    def reap(self, pid: int, who: Any) -> bool:
-        """Ask how a process has ended; whether that could be asked for."""
-        return self._ask(REAP, pid, who, [])
+    def reap(self, pid: int, requester: Any) -> bool:
+        """Ask for the exit status of a process; False if the request could not be sent."""
+        return self._ask(REAP, pid, requester, [])
 
-    def _ask(self, what: bytes, number: int, who: Any, descriptors: list[int]) -> bool:
+    def _ask(self, what: bytes, number: int, requester: Any, descriptors: list[int]) -> bool:
         if self.socket is None:
             return False
         try:
             socket.send_fds(self.socket, [struct.pack(REQUEST, what, number)], descriptors)
-        except OSError:  # it has ended, and `answers` will say so; or there is no room for what is sent
+        except OSError:  # it has ended, which `answers` reports; or its buffer is full
             return False
-        self._asked.append((what, who))
+        self._asked.append((what, requester))
         return True
 
     def answers(self) -> Iterator[tuple[bytes, Any, int]]:
-        """What has come: request, who asked, and a number. Raises `EOFError` when the process has ended."""
+        """Answers that have arrived: request, requester, number. Raises `EOFError` when the server has ended."""
         assert self.socket is not None
         while True:
             try:
@@ -96,13 +94,13 @@ class ForkServer:
             yield what, self._asked.popleft()[1], number
 
     def end(self, last: Iterable[int] = ()) -> list[tuple[bytes, Any]]:
-        """End the process, after it has waited for the `last` ones, which are killed; what will not be answered."""
+        """End the server after it has reaped the `last` processes; requests that will not be answered."""
         with contextlib.suppress(OSError, EOFError):
             if self.socket is not None:
                 self.socket.settimeout(PATIENCE_S)
                 for pid in last:
                     self.reap(pid, None)
-                self.socket.shutdown(socket.SHUT_WR)  # then it ends, and `answers` with it
+                self.socket.shutdown(socket.SHUT_WR)  # the server then ends, and so does `answers`
                 for _ in self.answers():
                     pass
         if self._child is not None:
@@ -120,13 +118,12 @@ class ForkServer:
 
 
 def main(control: socket.socket) -> None:
-    """Do what is asked, until the engine is gone."""
     worker = _load_worker()
     for name in SHARED:
-        with contextlib.suppress(Exception):  # a kernel that needs it says so better
+        with contextlib.suppress(Exception):  # a kernel that needs the module raises a better error
             __import__(name)
     gc.collect()
-    gc.freeze()  # pages of what is here already stay shared
+    gc.freeze()  # so that memory pages stay shared with the workers
     while True:
         data, descriptors, _, _ = socket.recv_fds(control, struct.calcsize(REQUEST), 2)
         if len(data) != struct.calcsize(REQUEST):
@@ -142,7 +139,6 @@ def main(control: socket.socket) -> None:
 
 
 def _load_worker() -> Any:
-    """The module from the file beside this one."""
     import importlib.util
 
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "worker.py")
@@ -154,7 +150,7 @@ def _load_worker() -> Any:
 
 
 def _forked(worker: Any, control: socket.socket, descriptors: list[int]) -> int:
-    """The number of a new process; 0 = there can be none at present."""
+    """The pid of a new worker; 0 if the system allows none at present."""
     try:
         pid = os.fork()
     except OSError:
@@ -163,9 +159,9 @@ def _forked(worker: Any, control: socket.socket, descriptors: list[int]) -> int:
         return pid
     try:
         control.close()
-        os.setsid()  # what a kernel starts ends with it
+        os.setsid()  # child processes of kernels are killed with this group
         random = sys.modules.get("numpy.random")
-        if random is not None:  # or all processes would draw the same; Python's own generator takes care of itself
+        if random is not None:  # or all workers would draw the same numbers; Python's generator reseeds itself
             random.seed()
         worker.main(*descriptors)
     except BaseException:
@@ -178,7 +174,7 @@ def _status(pid: int) -> int:
     """Wait for a process; its exit code, or minus the signal that ended it."""
     try:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    except OSError:  # a server before this one forked it
+    except OSError:  # a previous server forked it
         return UNKNOWN
 
 

@@ -1,13 +1,13 @@
-"""Gangs as single pieces of work: what stands between a scheduler and an engine.
+"""Gangs as single pieces of work: a layer between the scheduler and an engine.
 
-A scheduler sends one piece of work for several devices, and hears one event of it. The engine gets a piece for each
-worker, which start together. If one of them does not finish, the others are stopped: a gang ends as a whole.
+The scheduler dispatches one piece of work for several devices, and receives one event for it. The engine receives a
+piece for each worker; these start together. If one does not finish, the others are cancelled: a gang ends as a whole.
 
     Work(number, device, others) ──► a Work for each rank ──► all have finished: Finished, with the value of rank 0
                                                           └─► one has not: the rest is cancelled; Failed or Stopped
 
-A worker may raise because another is gone. So when one raises, the others get a moment: if the process or the device of
-one of them is lost meanwhile, that is why the gang ended, and not the exception.
+A worker may raise because another worker died. So when one raises, the others have `PEER_EXIT_GRACE_S` before they are
+cancelled: if one of them loses its process or device meanwhile, that is reported as the cause, not the exception.
 """
 
 from __future__ import annotations
@@ -19,39 +19,25 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from symphony.engines.engine import (
-    RAISED,
-    DeviceDown,
-    DeviceUp,
-    Engine,
-    EngineEvent,
-    Failed,
-    Finished,
-    Stopped,
-    Work,
-)
+from symphony.engines.engine import RAISED, DeviceDown, DeviceUp, Engine, EngineEvent, Failed, Finished, Stopped, Work
 from symphony.engines.exactly_once import ExactlyOnceEngine
 from symphony.engines.wrapper import EngineWrapper
 
-PEER_EXIT_GRACE_S = 2.0  # that others get when a worker raises
-FIRST_MEMBER_NUMBER = 1 << 40  # workers other than the first are numbered from here; no scheduler counts that far
+PEER_EXIT_GRACE_S = 2.0  # from the exception of a worker until the others are cancelled
+FIRST_MEMBER_NUMBER = 1 << 40  # numbers of workers other than rank 0; schedulers never count this far
 
 
 @dataclass(eq=False)
 class _Gang:
-    """A gang that is under way."""
-
     number: int
     devices: tuple[int, ...]
     members: dict[int, int]  # ranks of the workers that have not ended, by their numbers
     finished: dict[int, Finished] = field(default_factory=dict)  # by rank
-    wrong: Failed | Stopped | None = None  # how one ended that did not finish
-    stop_s: float = math.inf  # when the others are stopped for that
+    wrong: Failed | Stopped | None = None  # of the worker that made the gang end
+    stop_s: float = math.inf  # when the other workers are cancelled
 
 
 class GangEngine(EngineWrapper):
-    """An engine that takes gangs whole, made of one that takes their workers."""
-
     whole_gangs = True
 
     def __init__(self, engine: Engine) -> None:
@@ -59,22 +45,19 @@ class GangEngine(EngineWrapper):
         self._numbers = itertools.count(FIRST_MEMBER_NUMBER)
         self._gangs: dict[int, _Gang] = {}
         self._of: dict[int, _Gang] = {}  # by the numbers of workers
-        self._held: deque[DeviceDown | DeviceUp] = deque()  # news of devices that gangs have yet to leave
+        self._held: deque[DeviceDown | DeviceUp] = deque()  # events of devices that gangs have yet to leave
 
     def dispatch(self, work: Sequence[Work]) -> None:
-        """Gangs as their workers, the rest as it is."""
         self._engine.dispatch([member for one in work for member in (self._workers(one) if one.others else (one,))])
 
     def cancel(self, number: int) -> None:
-        """All workers of a gang."""
         self._stop(number, self._engine.cancel)
 
     def preempt(self, number: int) -> None:
-        """All workers of a gang."""
         self._stop(number, self._engine.preempt)
 
     def poll(self, timeout_s: float) -> list[EngineEvent]:
-        """What the engine says; of gangs, only how they ended. A device goes down when all have left it."""
+        """As `Engine.poll`, with one event for each gang. `DeviceDown` follows once all gangs have left the device."""
         passed: list[EngineEvent] = []
         deadline = min((gang.stop_s for gang in self._gangs.values()), default=math.inf)
         for event in self._engine.poll(max(min(timeout_s, deadline - time.monotonic()), 0.0)):
@@ -108,7 +91,6 @@ class GangEngine(EngineWrapper):
             stop(member)
 
     def _ended(self, gang: _Gang, event: Finished | Failed | Stopped) -> list[EngineEvent]:
-        """A worker has ended; what is to be said of its gang."""
         rank = gang.members.pop(event.number)
         if isinstance(event, Finished):
             gang.finished[rank] = event
@@ -130,8 +112,8 @@ class GangEngine(EngineWrapper):
 
 
 def gang_engine(engine: Engine) -> Engine:
-    """An engine that takes gangs whole, and on whose news one can rely."""
-    return engine if getattr(engine, "whole_gangs", False) else GangEngine(ExactlyOnceEngine(engine))
+    """An engine that takes whole gangs and reports every end exactly once."""
+    return engine if engine.whole_gangs else GangEngine(ExactlyOnceEngine(engine))
 
 
 def _raised(event: EngineEvent) -> bool:
@@ -139,8 +121,8 @@ def _raised(event: EngineEvent) -> bool:
 
 
 def _finished_gang(gang: _Gang) -> Finished:
-    """All workers have finished: from when the first began to when the last ended."""
-    ended = gang.finished.values()
-    began_s = min(event.began_s for event in ended)
-    seconds = max(event.began_s + event.seconds for event in ended) - began_s
-    return Finished(gang.number, gang.finished[0].value, began_s, seconds, any(e.cold for e in ended))
+    """One event for all workers: from the first start to the last end, with the value of rank 0."""
+    events = gang.finished.values()
+    began_s = min(event.began_s for event in events)
+    seconds = max(event.began_s + event.seconds for event in events) - began_s
+    return Finished(gang.number, gang.finished[0].value, began_s, seconds, any(event.cold for event in events))

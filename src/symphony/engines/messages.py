@@ -1,13 +1,13 @@
-"""What a process that runs kernels tells its engine: frames of a fixed form, which are checked when they are read.
+"""Messages from a worker process to its engine: frames of a fixed format, validated by the reader.
 
-The process runs code of users, so its bytes are not trusted: a kernel may write anything into the connection, or
-answer in place of the process. Reading them therefore calls no code, builds nothing but numbers, text and bytes, and
-keeps no more than one frame in memory. What is wrong raises `Malformed`; the engine then ends that process.
+The worker runs users' code, so its bytes are not trusted: a kernel may write anything into the connection. The reader
+therefore calls no code, builds nothing but numbers, text and bytes, and holds at most one frame in memory. It raises
+`Malformed` for invalid bytes; the engine then kills the worker.
 
     frame = magic (2 bytes), kind (1), 0 (1), length of the payload (4), number of the attempt (8); payload
 
-Whether an answer is for the attempt that is under way, the engine checks: only it knows. This file is also loaded by
-its path, in processes without Symphony: nothing of it is imported here.
+The engine itself checks that an answer belongs to the attempt under way. This file is also loaded by its path, in
+processes without Symphony: it must not import Symphony.
 """
 
 from __future__ import annotations
@@ -19,35 +19,33 @@ from typing import NamedTuple
 
 MAGIC = b"sy"
 READY, DONE, FAILED, DROPPED = 1, 2, 3, 4
-HEADER, HEADER_BYTES = "<2sBBIQ", 16  # what writes uses text, not `struct.Struct`: it is sent by value, too
-MAX_PAYLOAD = 256 << 10  # bytes; nothing that a process has to say is longer
-MAX_NAME = 200  # bytes of a type or a file
-MAX_TEXT = 16 << 10  # bytes of a message, a traceback, a pickled exception
-MAX_BUFFERS = 4_096  # that a value may have
-# In this order, a process reads a function, reads its arguments, calls it, and pickles what it returned.
+HEADER, HEADER_BYTES = "<2sBBIQ", 16  # writers use format strings: a `struct.Struct` cannot be sent by value to Ray
+MAX_PAYLOAD = 256 << 10  # bytes
+MAX_NAME = 200  # bytes of the name of a type or a file
+MAX_TEXT = 16 << 10  # bytes of a message, a traceback or a pickled exception
+MAX_BUFFERS = 4_096  # of a value
+# Stages of a call: unpickle the function, unpickle its arguments, call it, pickle the result.
 STEPS = ("function", "arguments", "call", "result")
 _DONE = "<dddBBHI"  # began, seconds, busy seconds, cold, value in the frame, bytes of a name, spans
 _FAILED = "<ddBHIIi"  # began, seconds, step, lengths of type, message, traceback, exception (-1: none)
 _SPAN = "<QQ"
 
-# A value as it travels: its pickle if that is short, else None; the name of what holds the rest; where in that the
-# pickle (if it is there) and the buffers are, as (offset, length); bytes in all.
+# A value in a message: its pickle if that is short, else None; the name of the file with the rest; (offset, length) of
+# the pickle (if it is in the file) and of each buffer; size in bytes.
 Portable = tuple[bytes | None, str | None, tuple[tuple[int, int], ...], int]
 
 
 class Malformed(Exception):
-    """A process has sent what it never would by itself; says what is wrong."""
+    """A worker has sent invalid bytes; says what is wrong."""
 
 
 class Ready(NamedTuple):
-    """A process is up."""
-
     number: int
-    problem: str  # why it cannot run kernels; "" = it can
+    problem: str  # why it cannot run kernels; "" = none
 
 
 class Done(NamedTuple):
-    """A kernel has returned. Times are seconds, on the clock of the process."""
+    """A kernel has returned. Times are on the clock of the worker."""
 
     number: int
     began_s: float
@@ -58,7 +56,7 @@ class Done(NamedTuple):
 
 
 class Broke(NamedTuple):
-    """A kernel has not returned."""
+    """A kernel failed at a stage."""
 
     number: int
     began_s: float
@@ -67,33 +65,28 @@ class Broke(NamedTuple):
     type: str
     message: str
     traceback: str
-    exception: bytes | None  # pickled: for whoever submitted the kernel
+    exception: bytes | None  # pickled; only the user who submitted the kernel may unpickle it
 
 
 class Dropped(NamedTuple):
-    """Work was not begun, as was asked."""
-
     number: int
 
 
 Message = Ready | Done | Broke | Dropped
 
 
-# --- written by the process
+# --- written by the worker
 
 
 def ready(problem: str) -> bytes:
-    """It is up, or why it is not."""
     return _frame(READY, 0, _cut(problem, MAX_TEXT))
 
 
 def dropped(number: int) -> bytes:
-    """Work was not begun."""
     return _frame(DROPPED, number, b"")
 
 
 def done(number: int, began: float, seconds: float, cold: bool, value: Portable, busy: float) -> bytes:
-    """A kernel has returned."""
     head, name, spans, _ = value
     named = b"" if name is None else name.encode()
     if len(spans) > MAX_BUFFERS + 1:
@@ -105,7 +98,6 @@ def done(number: int, began: float, seconds: float, cold: bool, value: Portable,
 def failed(
     number: int, began: float, seconds: float, step: str, name: str, message: str, text: str, exception: bytes | None
 ) -> bytes:
-    """A kernel has not returned."""
     parts = _cut(name, MAX_NAME), _cut(message, MAX_TEXT), _cut(text, MAX_TEXT, end=True)
     length = -1 if exception is None else len(exception)
     fixed = struct.pack(_FAILED, began, seconds, STEPS.index(step), *map(len, parts), length)
@@ -117,7 +109,7 @@ def _frame(kind: int, number: int, payload: bytes) -> bytes:
 
 
 def _cut(text: str, most: int, end: bool = False) -> bytes:
-    """Text as bytes, of which the beginning or the end is kept."""
+    """Encoded text, cut to its first (or, with `end`, last) bytes."""
     text = text[-most:] if end else text[:most]
     data = text.encode("utf-8", "backslashreplace")
     return data[-most:] if end else data[:most]
@@ -127,21 +119,21 @@ def _cut(text: str, most: int, end: bool = False) -> bytes:
 
 
 class Inbox:
-    """Messages out of bytes as they come."""
-
     def __init__(self) -> None:
-        self.rest = b""  # of a message whose end has not come
+        self.rest = b""  # an incomplete message
 
     def feed(self, data: bytes) -> Iterator[Message]:
-        """Those that are complete now. Raises `Malformed` at the first that is none; nothing is to be read then."""
+        """The messages completed by `data`. Raises `Malformed` at the first invalid one; nothing may be read after
+        that.
+        """
         data, at = self.rest + data if self.rest else data, 0
         last = len(data) - HEADER_BYTES
         while at <= last:
             magic, kind, zero, length, number = _read_header(data, at)
             if magic != MAGIC or zero or kind not in _READERS:
-                raise Malformed(f"it begins with {data[at : at + 8].hex(' ')}, as no message does")
+                raise Malformed(f"it begins with {data[at : at + 8].hex(' ')}, which is not a valid header")
             if length > MAX_PAYLOAD:
-                raise Malformed(f"it claims to have {length:,} bytes, of at most {MAX_PAYLOAD:,}")
+                raise Malformed(f"its length is {length:,} bytes; at most {MAX_PAYLOAD:,} are allowed")
             begin, at = at, at + HEADER_BYTES + length
             if at > len(data):
                 at = begin
@@ -149,7 +141,7 @@ class Inbox:
             try:
                 found = _READERS[kind](number, data, begin + HEADER_BYTES, at)
             except (struct.error, ValueError) as error:
-                raise Malformed(f"its parts do not fit together: {error}") from None
+                raise Malformed(f"its parts are inconsistent: {error}") from None
             yield found
         self.rest = data[at:]
 
@@ -204,8 +196,8 @@ def _broke(number: int, data: bytes, at: int, end: int) -> Broke:
     if at + max(exception, 0) != end or exception < -1:
         raise ValueError("its texts are longer or shorter than it says")
     name, message, text = texts
-    told = data[at:end] if exception >= 0 else None
-    return Broke(number, began, seconds, STEPS[step], name, message, text, told)
+    exception_bytes = data[at:end] if exception >= 0 else None
+    return Broke(number, began, seconds, STEPS[step], name, message, text, exception_bytes)
 
 
 def _text(data: bytes) -> str:
@@ -221,10 +213,10 @@ _READERS: dict[int, Callable[[int, bytes, int, int], Message]] = {
 
 
 def read_answers(data: bytes, count: int) -> Sequence[Done | Broke]:
-    """So many answers of kernels, in order and numbered from 0, and nothing else."""
+    """Parse exactly `count` answers, numbered from 0 in order."""
     inbox = Inbox()
-    found = list(inbox.feed(data))
-    answers = [one for one in found if isinstance(one, Done | Broke)]
-    if inbox.rest or len(answers) != len(found) or [one.number for one in answers] != list(range(count)):
-        raise Malformed(f"it answers {len(found)} kernels, of {count}")
+    messages = list(inbox.feed(data))
+    answers = [one for one in messages if isinstance(one, Done | Broke)]
+    if inbox.rest or len(answers) != len(messages) or [one.number for one in answers] != list(range(count)):
+        raise Malformed(f"it has answers for {len(messages)} kernels, expected {count}")
     return answers

@@ -1,4 +1,4 @@
-"""Folders that go with a process, however it ends: the next one to make such a folder removes those of the dead."""
+"""Temporary folders that belong to a process. The next process to make one removes those of dead processes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 
 
 def scratch(place: Path, name: str) -> Path:
-    """A new folder, of this process, in a place of this machine."""
+    """A new folder of this process below `place`, on a file system of this machine."""
     prefix = f"{name}-{os.getuid()}-"
     for old in place.glob(f"{prefix}*"):
         try:
             os.kill(json.loads((old / "owner").read_text()), 0)
         except ProcessLookupError:
             shutil.rmtree(old, ignore_errors=True)
-        except (OSError, ValueError):  # being made just now, or not ours to judge
+        except (OSError, ValueError):  # being created, or of another user
             continue
     folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
     (folder / "owner").write_text(json.dumps(os.getpid()))

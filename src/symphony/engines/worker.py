@@ -1,12 +1,12 @@
-"""What runs in a process of the local engine: it reads work from one pipe and writes what came of it to another.
+"""The worker process of the local engine: reads work from one pipe and writes results to another.
 
-Loaded by its path (`fork_server.py`), not as a module, and it imports nothing of Symphony: JAX comes in only with
-kernels that use it. The engine imports from here how values travel.
+The fork server loads this file by its path. It imports nothing of Symphony, and JAX only with kernels that use it. The
+engine imports the encoding of values from here.
 
-Values are pickled with their large buffers (arrays) left out. Those go into a file in shared memory, once, and are
-mapped by the kernels that read them; pages that a reader writes to are its own. What the engine says are `marshal`led
-tuples of plain values, with their length before them. What it is told has a form that can be checked (`messages.py`):
-kernels share the process, and may write there, too.
+Values are pickled with large buffers (arrays) out of band. These are written to a file in shared memory once, and
+mapped copy-on-write by the kernels that read them. Messages of the engine are `marshal`led tuples of plain values,
+prefixed with their length. Messages of the worker are validated frames (`messages.py`), because kernels run in this
+process and could write to its pipe.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 
-def _sibling_module(name: str) -> Any:
-    """A module from a file beside this one: Symphony need not be where this runs."""
-    known = f"symphony_{name}"
-    if known not in sys.modules:
+def _sibling_module(name: str, folder: str = ".") -> Any:
+    """Load a module from a folder, relative to that of this file: Symphony need not be importable here."""
+    qualified = f"symphony_{name}"
+    if qualified not in sys.modules:
         import importlib.util
 
-        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), f"{name}.py")
-        spec = importlib.util.spec_from_file_location(known, path)
+        path = os.path.join(os.path.dirname(os.path.abspath(__file__)), folder, f"{name}.py")
+        spec = importlib.util.spec_from_file_location(qualified, path)
         assert spec is not None and spec.loader is not None
-        sys.modules[known] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[known])
-    return sys.modules[known]
+        sys.modules[qualified] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[qualified])
+    return sys.modules[qualified]
 
 
 if __package__:
@@ -55,24 +55,24 @@ else:
     MAX_BUFFERS, MAX_TEXT, Portable = _messages.MAX_BUFFERS, _messages.MAX_TEXT, _messages.Portable
     done, dropped, failed, ready = _messages.done, _messages.dropped, _messages.failed, _messages.ready
 
-MIN_OUT_OF_BAND_BYTES = 8 << 10  # bytes of a buffer from which on it is left out of the pickle
-MAX_INLINE_VALUE_BYTES = 16 << 10  # bytes of a value that may travel in a message
+MIN_OUT_OF_BAND_BYTES = 8 << 10  # smaller buffers stay in the pickle
+MAX_INLINE_VALUE_BYTES = 16 << 10  # larger values go into files
 READ_BYTES = 1 << 18  # bytes read from a pipe at once
-MAX_PENDING_LINE = 1 << 12  # characters, or pieces, of a line that may wait for its end
-HIGH = 900  # the first number for pipes: kernels that write to, or close, all low descriptors do not meet it
-# One CPU for each slot, one thread on each: more would get into one another's way.
+MAX_PENDING_LINE = 1 << 12  # characters, or pieces, of an unfinished line that are buffered
+HIGH = 900  # lowest descriptor for pipes: kernels that close or write to low descriptors miss them
+# One CPU and one thread for each slot: more threads would compete for the CPU.
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1")
 
-COMPILERS = frozenset({"jax", "torch", "numba", "tensorflow", "cupy"})  # what is called first is compiled by these
+COMPILERS = frozenset({"jax", "torch", "numba", "tensorflow", "cupy"})  # modules that compile on the first call
 
-PLAIN_TYPES = {type(None), bool, int, float, str, bytes}  # has nothing to leave out
+PLAIN_TYPES = {type(None), bool, int, float, str, bytes}  # without out-of-band buffers
 
 
 # --- values ------------------------------------------------------------------------------------------------
 
 
 def _as_numpy(value: Any) -> Any:
-    """JAX's arrays pickle their bytes; as NumPy's, they are left out like those."""
+    """JAX arrays pickle their bytes in band; pickled as NumPy arrays, they are out of band."""
     jax = sys.modules.get("jax")
     if jax is not None and isinstance(value, jax.Array):
         import numpy as np
@@ -87,16 +87,16 @@ class _Pickler(pickle.Pickler):
 
 
 def pickled(value: Any, refer: Callable[[Any], Any] | None = None) -> tuple[bytes, list[memoryview]]:
-    """The pickle of a value and its large buffers. `refer` names what is not to be pickled, and gives None elsewhere.
+    """The pickle of a value, and its large buffers. `refer` gives the persistent id of an object, or None.
 
-    What pickle cannot take (functions of a notebook, say) cloudpickle may; its error says what cannot be sent at all.
+    Falls back to cloudpickle, for example for functions of a notebook; its errors name what cannot be sent.
     """
     if refer is None:
         if type(value) in PLAIN_TYPES:
             return pickle.dumps(value, protocol=5), []
         try:
             return _pickled(_Pickler, value)
-        except Exception:  # whatever it is, cloudpickle says it again, or does it
+        except Exception:  # cloudpickle may succeed; if not, it raises the error again
             pass
     import cloudpickle
 
@@ -114,7 +114,7 @@ def pickled(value: Any, refer: Callable[[Any], Any] | None = None) -> tuple[byte
 def _pickled(kind: Any, value: Any) -> tuple[bytes, list[memoryview]]:
     buffers: list[memoryview] = []
 
-    def left_out(buffer: pickle.PickleBuffer) -> bool:
+    def out_of_band(buffer: pickle.PickleBuffer) -> bool:
         raw = buffer.raw()
         if raw.nbytes < MIN_OUT_OF_BAND_BYTES or len(buffers) == MAX_BUFFERS:
             return True
@@ -122,7 +122,7 @@ def _pickled(kind: Any, value: Any) -> tuple[bytes, list[memoryview]]:
         return False
 
     file = io.BytesIO()
-    kind(file, protocol=5, buffer_callback=left_out).dump(value)
+    kind(file, protocol=5, buffer_callback=out_of_band).dump(value)
     return file.getvalue(), buffers
 
 
@@ -136,14 +136,14 @@ class _Unpickler(pickle.Unpickler):
 
 
 def unpickled(head: bytes, buffers: Sequence[Any], inputs: Sequence[Any] = ()) -> Any:
-    """The inverse of `pickled`; `inputs` are what was referred to by number."""
+    """The inverse of `pickled`; `inputs` are the objects with persistent ids 0, 1, …"""
     if not inputs and not buffers:
         return pickle.loads(head)
     return _Unpickler(head, buffers, inputs).load()
 
 
 def store(head: bytes, buffers: Sequence[memoryview], folder: str, name: str) -> Portable:
-    """Put a pickled value where others can read it."""
+    """Encode a pickled value for a message: inline if it is small, else in a new file `name`."""
     size = len(head) + sum(buffer.nbytes for buffer in buffers)
     if not buffers and len(head) <= MAX_INLINE_VALUE_BYTES:
         return head, None, (), size
@@ -159,13 +159,13 @@ def store(head: bytes, buffers: Sequence[memoryview], folder: str, name: str) ->
             while rest:
                 rest = rest[file.write(rest) :]
             spans.append((at, length))
-            at += -(-length // 64) * 64  # arrays begin at multiples of 64 bytes
+            at += -(-length // 64) * 64  # align arrays to 64 bytes
         file.truncate(at)
     return None if apart else head, name, tuple(spans), size
 
 
 def fetch(value: Portable, folder: str) -> tuple[bytes, list[Any]]:
-    """The pickle and the buffers of a stored value, mapped."""
+    """The pickle and the buffers of a stored value, memory-mapped copy-on-write."""
     head, name, spans, _ = value
     if name is None:
         assert head is not None
@@ -181,9 +181,9 @@ def fetch(value: Portable, folder: str) -> tuple[bytes, list[Any]]:
 
 
 def copied(value: Portable, folder: str) -> tuple[bytes, list[Any]]:
-    """The same, read: a process that runs kernels may cut the file meanwhile, which ends whoever has mapped it.
+    """The same, copied: a worker may truncate the file, and a process that had mapped it would be killed by SIGBUS.
 
-    Raises `OSError` if the file is not what was said.
+    Raises `OSError` if the file does not contain the value.
     """
     head, name, spans, _ = value
     if name is None:
@@ -194,33 +194,31 @@ def copied(value: Portable, folder: str) -> tuple[bytes, list[Any]]:
         check_spans(spans, os.fstat(descriptor))
         parts = []
         for at, size in spans:
-            part, there = bytearray(size), 0
+            part, done_bytes = bytearray(size), 0
             with memoryview(part) as view:
-                while there < size:
-                    count = os.preadv(descriptor, [view[there:]], at + there)
+                while done_bytes < size:
+                    count = os.preadv(descriptor, [view[done_bytes:]], at + done_bytes)
                     if not count:
                         raise OSError(errno.EIO, "the file of a value has become shorter")
-                    there += count
+                    done_bytes += count
             parts.append(part)
     finally:
         os.close(descriptor)
     return (bytes(parts[0]), list(parts[1:])) if head is None else (head, list(parts))
 
 
-def check_spans(spans: Sequence[tuple[int, int]], told: os.stat_result) -> None:
-    """Raise `OSError` unless a file is one, and has all parts of a value."""
-    if not stat.S_ISREG(told.st_mode) or max([at + size for at, size in spans], default=0) > told.st_size:
-        raise OSError(errno.EIO, "the file of a value is too short, or no file")
+def check_spans(spans: Sequence[tuple[int, int]], status: os.stat_result) -> None:
+    """Raise `OSError` unless a file is a regular one and contains all spans."""
+    if not stat.S_ISREG(status.st_mode) or max([at + size for at, size in spans], default=0) > status.st_size:
+        raise OSError(errno.EIO, "the file of a value is too short, or not a regular file")
 
 
 # --- kernels -----------------------------------------------------------------------------------------------
 
 
 class Kernels:
-    """The functions that were sent to a process, and what comes of calling them."""
-
     def __init__(self, handles: Callable[[], Callable[..., Any]]) -> None:
-        """`handles` gives the class of what training functions are called with."""
+        """`handles` returns the class of the first argument of training functions (`TrainingRun`)."""
         self._handles = handles
         self._process = os.getpid()
         self._functions: dict[str, Callable[..., Any]] = {}
@@ -237,11 +235,10 @@ class Kernels:
         kept: Callable[[bytes, list[memoryview]], Any],
         resumes: Sequence[Any] | None = None,
     ) -> tuple:
-        """Call a function: ("done", began, seconds, cold, value, busy seconds of the processor), or ("failed", began,
-        seconds, step, and what of it).
+        """Call a function: ("done", began, seconds, cold, value, CPU seconds) or ("failed", began, seconds, step, …).
 
-        `fetched` gives the bytes of code, arguments and inputs, `kept` takes those of the value. `place`: its rank in
-        its gang, and the size of that. `resumes`: what a training function is told.
+        `fetched` reads the bytes of code, arguments and inputs; `kept` stores those of the value. `place`: rank in the
+        gang, and its size. `resumes`: arguments of the `TrainingRun` of a training function.
         """
         began, seconds, first, modules = time.monotonic(), 0.0, digest not in self._called, len(sys.modules)
         step = "function"
@@ -269,7 +266,7 @@ class Kernels:
                 handle.returned()
             step, cold = "result", first and (len(sys.modules) > modules or not COMPILERS.isdisjoint(sys.modules))
             return "done", began, seconds, cold, kept(*pickled(value)), busy
-        except BaseException as error:  # SystemExit too: a kernel may not end its process
+        except BaseException as error:  # also SystemExit: a kernel must not end its process
             if os.getpid() != self._process:
                 _end_fork(error)
             if isinstance(error, MemoryError):
@@ -278,13 +275,13 @@ class Kernels:
 
 
 def _wait_for(value: Any) -> Any:
-    """JAX answers before it has computed: the time of a kernel is that of its values."""
+    """JAX computes asynchronously: the time of a kernel includes the computation of its values."""
     jax = sys.modules.get("jax")
     return value if jax is None else jax.block_until_ready(value)
 
 
 def _end_fork(error: BaseException | None) -> NoReturn:
-    """A kernel has forked, and this is the child, which is done: the answer is its parent's to give."""
+    """Exit the child of a kernel that has forked: only the parent answers the engine."""
     code = 0 if error is None else 1
     with contextlib.suppress(BaseException):
         if isinstance(error, SystemExit):
@@ -297,26 +294,26 @@ def _end_fork(error: BaseException | None) -> NoReturn:
 
 
 def _error_parts(error: BaseException) -> tuple[str, str, str, bytes | None]:
-    """Type, message, traceback and, if it can be sent, the exception itself."""
+    """Type, message, traceback and, if it can be pickled, the exception itself."""
     inside = error.__traceback__.tb_next if error.__traceback__ else None
     text = "".join(traceback.format_exception(type(error), error, inside))
     try:
         message = str(error)
-    except Exception:  # an exception whose own message fails
+    except Exception:  # its `__str__` raises
         message = "(its message cannot be read)"
     sent: bytes | None = None
     try:
         head, buffers = pickled(error.with_traceback(None))
         sent = head if len(head) <= MAX_TEXT and not buffers else None
-    except Exception:  # the text has to do
+    except Exception:  # not picklable: the traceback is sent anyway
         pass
     return type(error).__name__, message, text, sent
 
 
 class Surroundings:
-    """What a job finds in a process, whatever one before it has changed: all but modules, and memory.
+    """State of a process that is restored between jobs: all but modules and memory.
 
-    Folder, environment, import path, permissions of new files, handlers of signals, alarms and soft limits.
+    Working folder, environment, import path, umask, signal handlers, timers and soft limits.
     """
 
     def __init__(self) -> None:
@@ -326,7 +323,6 @@ class Surroundings:
         self._limits = {one: resource.getrlimit(one)[0] for one in _LIMITS}
 
     def restore(self) -> None:
-        """Put back what has changed, as far as that can be done."""
         with contextlib.suppress(OSError):
             os.chdir(self._folder)
         if dict(os.environ) != self._environment:
@@ -343,7 +339,7 @@ class Surroundings:
         for limit, soft in self._limits.items():
             now, hard = resource.getrlimit(limit)
             if now != soft:
-                with contextlib.suppress(ValueError):  # the hard limit is lower by now
+                with contextlib.suppress(ValueError):  # the job has lowered the hard limit
                     resource.setrlimit(limit, (soft, hard))
 
 
@@ -361,45 +357,40 @@ def _umask() -> int:
 
 
 def framed(message: tuple) -> bytes:
-    """A message to a process as bytes, its length first."""
     data = marshal.dumps(message)
     return len(data).to_bytes(4, "little") + data
 
 
 class Inbox:
-    """What the engine says, out of bytes as they come."""
-
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> list[tuple]:
-        """Those that are complete now."""
-        data, at, found = self._rest + data, 0, []
+        data, at, messages = self._rest + data, 0, []
         while len(data) - at >= 4:
             end = at + 4 + int.from_bytes(data[at : at + 4], "little")
             if end > len(data):
                 break
-            found.append(marshal.loads(data[at + 4 : end]))
+            messages.append(marshal.loads(data[at + 4 : end]))
             at = end
         self._rest = data[at:]
-        return found
+        return messages
 
 
 # --- the process -------------------------------------------------------------------------------------------
 
 
 class OutputRedirect:
-    """What a kernel writes to its standard streams: to its log, if it has one, and not where it would have gone."""
+    """Redirects what a kernel writes to its standard streams to its log, if it has one."""
 
     def __init__(self, logs: Callable[[], Callable[..., Any]]) -> None:
-        """`logs` gives the class of logs."""
+        """`logs` returns the class `OutputLog`."""
         self._logs = logs
-        self._streams: tuple[_Stream, _Stream] | None = None  # the same for all kernels: libraries hold on to them
+        self._streams: tuple[_Stream, _Stream] | None = None  # the same for all kernels: libraries keep references
         self.log: Any = None
 
     @contextlib.contextmanager
     def kept(self, output: Sequence[Any] | None, rank: int) -> Iterator[None]:
-        """Keep what is written meanwhile, where it was said."""
         if output is None:
             yield
             return
@@ -407,7 +398,7 @@ class OutputRedirect:
         if self._streams is None:
             self._streams = _Stream(sys.stdout, self), _Stream(sys.stderr, self)
         for stream in self._streams:
-            stream.pass_on()  # what a thread has written that another kernel left behind
+            stream.pass_on()  # written by a thread of the previous kernel
         self.log = self._logs()(*output, rank)
         sys.stdout, sys.stderr = self._streams
         try:
@@ -421,11 +412,11 @@ class OutputRedirect:
 
 
 class _Stream:
-    """A standard stream, line by line: what is printed comes in pieces, and a line without an end can wait."""
+    """A standard stream that passes on whole lines."""
 
     def __init__(self, stream: Any, printed: OutputRedirect) -> None:
         self._stream, self._printed = stream, printed
-        self._line: deque[str] = deque()  # of what has not gone on; any thread may add to it, or take from it
+        self._line: deque[str] = deque()  # pieces of the unfinished line; several threads may append and pop
 
     def write(self, text: str) -> int:
         if self._printed.log is None or not isinstance(text, str):
@@ -444,7 +435,7 @@ class _Stream:
         self._stream.flush()
 
     def pass_on(self) -> None:
-        """All that there is: to the log, or where it would have gone if there is none, or it cannot be written."""
+        """Write the buffer to the log; if there is none, or writing fails, to the original stream."""
         if not self._line:
             return
         pieces = []
@@ -456,8 +447,8 @@ class _Stream:
             self._stream.write(text)
 
     def log(self, data: bytes) -> bool:
-        """To the log alone, for what programs write that a kernel runs; whether that could be done."""
-        log = self._printed.log  # which may be taken away meanwhile, from a thread that a kernel has left behind
+        """Write only to the log, for output of child processes; whether that succeeded."""
+        log = self._printed.log  # another thread may set it to None meanwhile
         return log is not None and log.write(data)
 
     def __getattr__(self, name: str) -> Any:
@@ -465,14 +456,12 @@ class _Stream:
 
 
 class _Process:
-    """The state of a worker process."""
-
     def __init__(self, read: int, write: int) -> None:
         self.read, self.write = read, write
         self.inbox = Inbox()
-        self.waiting: deque[tuple] = deque()  # work that has come
+        self.waiting: deque[tuple] = deque()  # received work
         self.dropped: set[int] = set()
-        self.kernels = Kernels(lambda: _sibling_module("training_run").TrainingRun)
+        self.kernels = Kernels(lambda: _sibling_module("training_run", "../training_jobs").TrainingRun)
         self.folder = ""
         self.printed = OutputRedirect(lambda: _sibling_module("output").OutputLog)
         self.names: Iterator[str] = iter(())  # of files for values
@@ -485,36 +474,34 @@ class _Process:
             data = data[os.write(self.write, data) :]
 
     def listen(self) -> None:
-        """Take in what has come; wait only if there is nothing to do."""
         data = os.read(self.read, READ_BYTES)
         if not data:
-            _end()  # the engine is gone
+            _end()  # the engine has ended
         for message in self.inbox.feed(data):
             if message[0] == "run":
                 self.waiting.append(message)
             elif message[0] == "drop":
                 self.dropped.add(message[1])
             elif message[0] == "pin":
-                with contextlib.suppress(OSError):  # CPUs that were taken away: work goes on without
+                with contextlib.suppress(OSError):  # these CPUs are no longer allowed: run unpinned
                     os.sched_setaffinity(0, message[1] or os.sched_getaffinity(0))
             else:
                 self.begin(*message[1:])
 
     def begin(self, path: Sequence[str], working: str, folder: str, name: str, accelerator: str) -> None:
-        """Become a worker; names of the files that it makes begin with `name`."""
+        """Set the process up; the names of its files begin with `name`."""
         sys.path[:] = path
         self.folder = folder
         self.names = (f"{name}-{number}" for number in itertools.count())
-        with contextlib.suppress(OSError):  # a folder that is gone: work goes on without
+        with contextlib.suppress(OSError):  # the folder was removed: run elsewhere
             os.chdir(working)
         self.say(ready(_accelerator(accelerator)))
 
     def run(
         self, number: int, job: int, digest: str, code: Any, arguments: Any, inputs: Any, place: Any, *more: Any
     ) -> None:
-        """Run a kernel and say what came of it; `more`: what a training function is told, and where output is kept.
-
-        `job` is -1 if the process is for one job only.
+        """Run a kernel and answer; `more`: arguments of `TrainingRun` and `OutputLog`, or None. `job` is -1 if the
+        process serves a single job.
         """
         resumes, output = more
         if self.surroundings is None and job >= 0:
@@ -523,8 +510,8 @@ class _Process:
             self.surroundings.restore()
         self.job = job
         with self.printed.kept(output, place[0]):
-            told = self.kernels.run(digest, code, arguments, inputs, place, self.fetched, self.kept, resumes)
-        self.say(answer(number, told))
+            outcome = self.kernels.run(digest, code, arguments, inputs, place, self.fetched, self.kept, resumes)
+        self.say(answer(number, outcome))
 
     def fetched(self, value: Portable) -> tuple[bytes, list[Any]]:
         return fetch(value, self.folder)
@@ -535,14 +522,13 @@ class _Process:
         )
 
 
-def answer(number: int, told: tuple) -> bytes:
-    """What came of a kernel, as it is told."""
-    kind, *rest = told
+def answer(number: int, outcome: tuple) -> bytes:
+    kind, *rest = outcome
     return (done if kind == "done" else failed)(number, *rest)
 
 
 def _accelerator(kind: str) -> str:
-    """Why there is no accelerator of a kind, for which JAX has to find one; "" if all is well."""
+    """Why JAX finds no accelerator of this kind; "" if it does, or none is needed."""
     if not kind:
         return ""
     try:
@@ -555,24 +541,24 @@ def _accelerator(kind: str) -> str:
 
 
 def _watch(read: int) -> None:
-    """End with the engine, also in the middle of a kernel: nobody waits for it any more."""
+    """Exit when the engine ends, also in the middle of a kernel."""
     ends = select.poll()
-    ends.register(read, 0)  # only that the other end is closed
+    ends.register(read, 0)  # wait only for the other end to close
     ends.poll()
     _end()
 
 
 def _end() -> None:
-    """At once, with the processes that kernels have started."""
+    """Exit at once, and kill the child processes of kernels."""
     if os.getpgrp() == os.getpid():
         os.killpg(os.getpid(), signal.SIGKILL)
     os._exit(0)
 
 
 def _moved(descriptor: int) -> int:
-    """The same pipe, under a high number, and closed in programs that kernels start."""
+    """The same pipe, under a high descriptor that is closed in child programs."""
     for least in (HIGH, 3):
-        with contextlib.suppress(OSError):  # this process may have few descriptors
+        with contextlib.suppress(OSError):  # the limit of descriptors may be lower
             high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, least)
             os.close(descriptor)
             return high
@@ -580,14 +566,13 @@ def _moved(descriptor: int) -> int:
 
 
 def main(read: int, write: int) -> None:
-    """Work until the engine is gone."""
     process = _Process(_moved(read), _moved(write))
     threading.Thread(target=_watch, args=(process.read,), daemon=True).start()
-    there = select.poll()
-    there.register(process.read, select.POLLIN)
+    incoming = select.poll()
+    incoming.register(process.read, select.POLLIN)
     while True:
-        # What has come meanwhile is taken in first: work that was dropped is not begun.
-        if not process.waiting or there.poll(0):
+        # Read messages before starting work: it may have been dropped.
+        if not process.waiting or incoming.poll(0):
             process.listen()
             continue
         work = process.waiting.popleft()

@@ -1,7 +1,7 @@
 """The simulator as an environment for reinforcement learning: pure functions for JAX, and a class for Gymnasium.
 
 env, params = sy.envs.make("genomics")                    # reset, step: to be jitted and vmapped
-env = gymnasium.make("symphony/genomics-v0")              # once symphony.envs is imported; needs the extra [envs]
+env = gymnasium.make("symphony/genomics-v0")              # after `import symphony.envs`; needs the extra [envs]
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from symphony.envs.functional import EnvFeatures, EnvState, FunctionalEnv, Params
 from symphony.envs.named import FIRST_TRAINING_SEED, SCENARIOS, scenario_source
-from symphony.evaluation.compare import Draw
 from symphony.problem.extras import needs_extra
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Workload
+from symphony.simulator.scenario_source import Draw
 from symphony.simulator.scenarios import Disturbances
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def make(
     job_slots: int | None = None,
     **options: Any,
 ) -> tuple[FunctionalEnv, Params]:
-    """A functional environment, and its scenarios of these seeds.
+    """A functional environment, and the scenarios of these seeds.
 
     `name` is one of `sy.envs.SCENARIOS`, or `TOPOLOGY/WORKLOAD`, such as "paper/variant-calling?jobs=20"; or give
     `topology` and `workload` as to `sy.compare`. `options` are those of `FunctionalEnv`: `objective`, `micro_steps`,
@@ -57,7 +57,7 @@ if not TYPE_CHECKING:
 
 
 def _register() -> None:
-    """Tell Gymnasium of the scenarios: `gymnasium.make("symphony/NAME-v0")`, or any as `symphony/Scheduling-v0`."""
+    """Register the scenarios with Gymnasium as `symphony/NAME-v0`, and any other as `symphony/Scheduling-v0`."""
     import gymnasium
 
     where = f"{__name__}.gymnasium_env:GymnasiumEnv"

@@ -4,13 +4,13 @@
     obs, state = env.reset(key, params)
     obs, state, reward, done, info = env.step(key, state, action, params)
 
-`params` holds scenarios, drawn beforehand; `reset` takes one of them at random. A step carries out the action of one
-decision and runs the simulator until the next decision is wanted or all jobs are complete. `step` then begins a new
-episode by itself, `step_env` does not.
+`params` holds scenarios, drawn beforehand; `reset` picks one at random. `step` starts a new episode automatically when
+one has ended, `step_env` does not.
 
-Side by side, all wait for the one that takes longest to its next decision. With `micro_steps=n` they do not: a step of
-the environment is then n steps of the simulator, and an environment that has not come to a decision says so
-(`obs.decision`) and ignores the action.
+A step of the environment is one step of the simulator (`micro_steps=1`), so that the environments of a batch never wait
+for one another. Where no decision is due, `obs.decision` is false, the mask allows only waiting, and the action is
+ignored. With `micro_steps=None`, a step carries out the action of one decision and runs to the next decision, or until
+all jobs are complete: best for a single environment; in a batch, all wait for the one that takes longest.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from symphony.problem.errors import InputError
 from symphony.scheduling.indexing import first, take
 from symphony.scheduling.policy import Action, Observation, Policy, wait
 from symphony.simulator.contention import Bottleneck, ContentionModel
-from symphony.simulator.rollout import between_decisions, decision_due, finished, observe, without_arrivals
+from symphony.simulator.rollout import act_if_due, between_decisions, decision_due, finished, observe, without_arrivals
 from symphony.simulator.scenarios import ScenarioArrays, pick
 from symphony.simulator.world import World, initial
 
@@ -118,7 +118,7 @@ class FunctionalEnv:
         *,
         objective: str = COMPLETION,
         features: bool = True,
-        micro_steps: int | None = None,
+        micro_steps: int | None = 1,
         gangs: int = STANDARD.gangs,
         devices: int = STANDARD.devices,
         preempts: int = STANDARD.preempts,
@@ -184,7 +184,7 @@ class FunctionalEnv:
     def step_env(
         self, key: Array, state: EnvState, action: Array | Action, params: Params
     ) -> tuple[Any, EnvState, Array, Array, dict[str, Array]]:
-        """Carry out an action, run to the next decision; observation, state, reward, whether the episode is over, info.
+        """Carry out an action and step the simulator. Returns observation, state, reward, done, info.
 
         The number of an action that the mask forbids is refused: the first that it allows is carried out instead. A
         `sy.Action` that the rules forbid acts as a wait. An episode that is over stays as it is.
@@ -208,6 +208,10 @@ class FunctionalEnv:
         info = {**made.info, "decided": decided, "refused": broken | (refused & decided)}
         obs, state = self._observed(episode, owed, params)
         return obs, state, made.reward, made.done, info
+
+    def needs_action(self, state: EnvState, params: Params) -> Array:
+        """Whether a decision is due (`obs.decision`). If not, the next action is ignored."""
+        return decision_due(state.episode.world, _whole(state.episode.scenario, params))
 
     def observation(self, state: EnvState, params: Params) -> Observation:
         """What policies are shown at this point. `prepared` is what `EnvFeatures` are made with, not a policy's own."""
@@ -312,82 +316,89 @@ class _Run(eqx.Module):
     """What a step carries from one step of the simulator to the next."""
 
     episode: Episode
-    outcome: Outcome  # of the episode that the action belongs to
-    owed: Array  # f[]: cost of the one that began after it
+    cost: Array  # f[]: since the last reward, of the episode that the action belongs to
+    done: Array  # bool[]: that episode has ended, and another has begun
+    info: dict[str, Array]  # of its end, if it has
+    owed: Array  # f[]: cost of the episode that began after it
 
 
-def _micro_step(
-    env: FunctionalEnv, run: _Run, action: Action, acts: Array, params: Params, alone: bool
-) -> tuple[_Run, Array]:
-    """One step of the simulator; also returns whether the episode ended in it."""
+def _micro_step(env: FunctionalEnv, run: _Run, params: Params, alone: bool) -> tuple[_Run, Array]:
+    """One step of the simulator without a decision; also returns whether the episode is over."""
     s = _whole(run.episode.scenario, params)
-    after = between_decisions(run.episode.world, s, env.contention, action, acts, alone)
-    world, before, was = after.world, after.started, run.outcome
-    # Jobs that are there while time passes; one that arrives at the end of it is not.
-    there = before.core.job >= 0
+    after = between_decisions(run.episode.world, s, env.contention, alone)
+    world, before = after.world, after.started
     if env.objective == MAKESPAN:
         rate = jnp.asarray(1.0)
     else:
+        # Jobs present while time passes, without one that arrives at the end of it.
+        there = before.core.job >= 0
         rate = jnp.where(there, rates(env.objective, s, before.core), 0).sum() / s.workload.jobs
     cost = rate * world.now.minus(before.now)
-    over = finished(world, s)
-    outcome = Outcome(
-        reward=was.reward - jnp.where(was.done, 0, cost),
-        done=was.done | over,
-        info=jax.tree.map(lambda old, new: jnp.where(was.done, old, new), was.info, _info(world)),
+    run = replace(
+        run,
+        episode=replace(run.episode, world=world),
+        cost=run.cost + jnp.where(run.done, 0, cost),
+        owed=run.owed + jnp.where(run.done, cost, 0),
     )
-    owed = run.owed + jnp.where(was.done, cost, 0)
-    return _Run(replace(run.episode, world=world), outcome, owed), over & ~was.done
+    return run, finished(world, s)
 
 
 def _runner(env: FunctionalEnv, again: bool) -> Any:
-    """A function `(episode, owed, action, acts, key, params) -> (outcome, owed, episode)`. It acts if `acts`.
+    """A function `(episode, owed, action, acts, key, params) -> (outcome, owed, episode)`; it acts if `acts`.
 
-    By itself, a scenario skips the parts of a step that have nothing to do. Side by side, the loop ends when all have
-    come to a decision; those that have stay where they are. Where an episode is over, another begins if `again`.
+    A single environment skips the parts of a step that have nothing to do. In a batch, the loop ends when a decision is
+    due in all environments; those that get there earlier wait. After an episode has ended, another starts if `again`.
     """
 
-    def looped(run: _Run, acts: Array, move: Any, waits: Any) -> tuple[Outcome, Array, Episode]:
-        if env.micro_steps is None:
-            run, _ = jax.lax.while_loop(
-                lambda carry: carry[1].any() | waits(carry[0]),
-                lambda carry: (move(*carry), jnp.zeros_like(acts)),
-                (run, acts),
-            )
-        else:
-            run = move(run, acts)
-            if env.micro_steps > 1:
-                none = jnp.zeros_like(acts)
-                run = jax.lax.fori_loop(1, env.micro_steps, lambda _, run: move(run, none), run)
-        return run.outcome, run.owed, run.episode
+    def begun(episode: Episode, owed: Array, action: Action, acts: Array, params: Params, alone: bool) -> _Run:
+        world = act_if_due(episode.world, _whole(episode.scenario, params), action, acts, alone)
+        episode = replace(episode, world=world)
+        return _Run(episode, owed, jnp.asarray(False), _info(world), jnp.zeros_like(owed))
 
-    def started(episode: Episode, owed: Array) -> _Run:
-        return _Run(episode, Outcome(-owed, jnp.asarray(False), _info(episode.world)), jnp.zeros_like(owed))
+    def looped(run: _Run, move: Any, waits: Any) -> _Run:
+        if env.micro_steps is None:
+            return jax.lax.while_loop(waits, move, run)
+        if env.micro_steps == 1:
+            return move(run)
+        return jax.lax.fori_loop(0, env.micro_steps, lambda _, run: move(run), run)
 
     def waits_alone(run: _Run, params: Params) -> Array:
+        """Whether no decision is due yet, or a new episode must start."""
         s = _whole(run.episode.scenario, params)
-        return ~decision_due(run.episode.world, s) & ~finished(run.episode.world, s)
+        over = finished(run.episode.world, s)
+        return ~decision_due(run.episode.world, s) & (~over | ~run.done if again else ~over)
+
+    def ended(run: _Run, params: Params) -> tuple[Outcome, Array, Episode]:
+        world = run.episode.world
+        done = run.done | finished(world, _whole(run.episode.scenario, params))
+        info = jax.tree.map(lambda old, new: jnp.where(run.done, old, new), run.info, _info(world))
+        return Outcome(-run.cost, done, info), run.owed, run.episode
 
     @jax.custom_batching.custom_vmap
     def one(episode: Episode, owed: Array, action: Action, acts: Array, key: Array, params: Params) -> Any:
-        def move(run: _Run, acts: Array) -> _Run:
-            run, over = _micro_step(env, run, action, acts, params, alone=True)
+        def move(run: _Run) -> _Run:
+            run, over = _micro_step(env, run, params, alone=True)
             if not again:
                 return run
-            # A loop that is mostly not entered: it leaves what it is given in place, where a condition would copy it.
-            fresh = jax.lax.while_loop(
-                lambda carry: carry[0],
-                lambda _: (jnp.asarray(False), env._beginning(_drawn(key, params), params)),
-                (over, run.episode),
+            # A loop that is rarely entered: `cond` would copy its operands.
+            return jax.lax.while_loop(
+                lambda run: over & ~run.done,
+                lambda run: replace(
+                    run,
+                    episode=env._beginning(_drawn(key, params), params),
+                    done=jnp.asarray(True),
+                    info=_info(run.episode.world),
+                ),
+                run,
             )
-            return replace(run, episode=fresh[1])
 
-        return looped(started(episode, owed), acts, move, lambda run: waits_alone(run, params))
+        run = begun(episode, owed, action, acts, params, alone=True)
+        return ended(looped(run, move, lambda run: waits_alone(run, params)), params)
 
     @one.def_vmap
     def many(size: int, batched: Any, *given: Any) -> Any:
         if any(jax.tree.leaves(batched[-1])):
-            raise InputError("environments side by side share their params", hint="use in_axes=None for params")
+            raise InputError("a batch of environments shares its params", hint="use in_axes=None for params")
         params = given[-1]
         episode, owed, action, acts, key = (
             jax.tree.map(lambda x, along: x if along else jnp.broadcast_to(x, (size, *jnp.shape(x))), x, along)
@@ -395,13 +406,14 @@ def _runner(env: FunctionalEnv, again: bool) -> Any:
         )
         together = max(1, size // RESETS_AT_ONCE)
 
-        def move(run: _Run, acts: Array) -> _Run:
-            stepped = jax.vmap(lambda run, action, acts: _micro_step(env, run, action, acts, params, alone=False))
-            run, over = stepped(run, action, acts)
-            return replace(run, episode=fresh(run.episode, over)) if again else run
+        def move(run: _Run) -> _Run:
+            run, over = jax.vmap(lambda run: _micro_step(env, run, params, alone=False))(run)
+            return fresh(run, over & ~run.done) if again else run
 
-        def fresh(episode: Episode, over: Array) -> Episode:
-            """Few end at once: they are picked out, and begin anew by themselves."""
+        def fresh(run: _Run, over: Array) -> _Run:
+            """Start new episodes, a few environments at a time: few end in the same step."""
+            info = jax.vmap(_info)(run.episode.world)
+            info = jax.tree.map(lambda old, new: jnp.where(over, new, old), run.info, info)
 
             def some(carry: tuple[Episode, Array]) -> tuple[Episode, Array]:
                 episode, left = carry
@@ -410,10 +422,13 @@ def _runner(env: FunctionalEnv, again: bool) -> Any:
                 episode = jax.tree.map(lambda x, new: x.at[which].set(new, mode="drop"), episode, new)
                 return episode, left.at[which].set(False, mode="drop")
 
-            return jax.lax.while_loop(lambda carry: carry[1].any(), some, (episode, over))[0]
+            episode, _ = jax.lax.while_loop(lambda carry: carry[1].any(), some, (run.episode, over))
+            return replace(run, episode=episode, done=run.done | over, info=info)
 
-        run = jax.vmap(started)(episode, owed)
-        made = looped(run, acts, move, lambda run: jax.vmap(lambda run: waits_alone(run, params))(run).any())
+        begin = jax.vmap(lambda episode, owed, action, acts: begun(episode, owed, action, acts, params, alone=False))
+        run = begin(episode, owed, action, acts)
+        run = looped(run, move, lambda run: jax.vmap(lambda run: waits_alone(run, params))(run).any())
+        made = jax.vmap(lambda run: ended(run, params))(run)
         return made, jax.tree.map(lambda _: True, made)
 
     return one

@@ -1,4 +1,4 @@
-"""Scenarios by name: a topology and a workload, of which every seed makes a scenario."""
+"""Scenarios by name: a topology and a workload; every seed gives a scenario."""
 
 from __future__ import annotations
 
@@ -9,21 +9,19 @@ from difflib import get_close_matches
 import jax
 import numpy as np
 
-from symphony.evaluation.compare import Draw, chosen_seeds, scenario
 from symphony.problem import topologies
 from symphony.problem.errors import InputError
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Workload
+from symphony.simulator.scenario_source import Draw, chosen_seeds, scenario
 from symphony.simulator.scenarios import Disturbances, Scenario, ScenarioArrays, scenario_arrays, stack_arrays
 
 FIRST_TRAINING_SEED = 1_000_000  # this project evaluates on seeds below it
-SHAPE_SEEDS = range(FIRST_TRAINING_SEED, FIRST_TRAINING_SEED + 8)  # arrays are large enough for these, at least
+SHAPE_SEEDS = range(FIRST_TRAINING_SEED, FIRST_TRAINING_SEED + 8)  # scenarios that determine the shapes of arrays
 
 
 @dataclass(frozen=True)
 class Named:
-    """An entry of the registry."""
-
     topology: str
     workload: str
     about: str
@@ -39,7 +37,7 @@ SCENARIOS: Mapping[str, Named] = {
 
 
 def parts_of(name: str) -> tuple[str, str]:
-    """Topology and workload of a name: one of `SCENARIOS`, or `TOPOLOGY/WORKLOAD` as `sy.compare` takes them."""
+    """Topology and workload of a name: one of `SCENARIOS`, or `TOPOLOGY/WORKLOAD` as in `sy.compare`."""
     if name in SCENARIOS:
         return SCENARIOS[name].topology, SCENARIOS[name].workload
     end = name.find(".toml/")  # the path of a topology may have slashes of its own
@@ -58,7 +56,7 @@ def parts_of(name: str) -> tuple[str, str]:
 class ScenarioSource:
     """Draws scenarios of one topology and workload, by seed, as arrays of equal shapes.
 
-    The first seeds decide the shapes. A later one that needs more space enlarges the arrays of all after it.
+    The first seeds determine the shapes. A later scenario that is larger enlarges the arrays of all after it.
     """
 
     def __init__(
@@ -77,18 +75,17 @@ class ScenarioSource:
 
     @property
     def template(self) -> ScenarioArrays:
-        """A scenario of the shapes that all have, on the host."""
+        """A scenario with the present shapes, as NumPy arrays."""
         if self._template is None:
             self.stack(SHAPE_SEEDS)
         assert self._template is not None
         return self._template
 
     def draw(self, seed: int) -> Scenario:
-        """The scenario of a seed: the same as in `sy.compare`."""
+        """The scenario of a seed, equal to that of `sy.compare`."""
         return scenario(self.topology, self.workload, seed, self.disturbances, self.job_slots)
 
     def stack(self, seeds: Iterable[int]) -> ScenarioArrays:
-        """Scenarios of these seeds as one batch."""
         before = [] if self._template is None else [self._template]
         drawn = [scenario_arrays(self.draw(seed)) for seed in chosen_seeds(seeds)]
         batch = stack_arrays([*before, *drawn])
@@ -97,7 +94,7 @@ class ScenarioSource:
 
 
 def _rows(batch: ScenarioArrays, which: int | slice) -> ScenarioArrays:
-    """On the host: there, no shape needs a program."""
+    """Index a batch with NumPy, which compiles nothing."""
     return jax.tree.map(lambda x: np.asarray(x)[which], replace(batch, topology=None))
 
 
@@ -108,9 +105,8 @@ def scenario_source(
     disturbances: Disturbances | None = None,
     job_slots: int | None = None,
 ) -> ScenarioSource:
-    """Where the scenarios of an environment come from."""
     if bool(name) == (topology is not None or workload is not None):
-        raise InputError("an environment has either a name or a topology and a workload", hint="give one of the two")
+        raise InputError("an environment needs either a name or a topology and a workload", hint="give one of the two")
     if name:
         topology, workload = parts_of(name)
     if topology is None or workload is None:

@@ -1,1 +1,1 @@
-"""Records, metrics, paired comparisons and reports."""
+"""Metrics of runs, paired comparisons of policies, reports."""

@@ -1,8 +1,7 @@
-"""Run records as JSON, complete, so that nobody has to rerun to ask another question.
+"""Complete run records as JSON files.
 
-The layout is by columns (one list for each field of the jobs and of the gangs' stays), which is small and
-what data frames like. It is also by lines: the first holds everything but the runs, then each run has a line
-of its own, so that a reader may go through a long file one run at a time. A path that ends in `.gz` is
+Jobs and stays of gangs are stored by columns, one list for each field. The first line of a file holds everything but
+the runs; each run has a line of its own, so that a long file can be read run by run. A path that ends in `.gz` is
 compressed.
 """
 
@@ -15,8 +14,11 @@ import math
 from collections.abc import Mapping, Sequence, Set
 from contextlib import nullcontext
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+import numpy as np
 
 from symphony.evaluation.metrics import METRICS, metrics
 from symphony.problem.errors import InputError
@@ -26,17 +28,12 @@ if TYPE_CHECKING:
     from symphony.simulator.scenarios import Scenario  # brings in JAX, which reading a report does not need
 
 REPORT_FORMAT, REPORT_VERSION = "symphony.report", 1
-_INTEGERS = {
-    "job",
-    "graph",
-    "gang",
-    "priority",
-}  # fields of records that are integers; the other numbers are floats
+_INTEGER_FIELDS = {"job", "graph", "gang", "priority"}  # of records; other numbers are floats
 
 
 @dataclass(frozen=True)
 class DeviceMeta:
-    """A device, as far as a report shows it."""
+    """What a report keeps of a device."""
 
     name: str
     kind: str
@@ -46,7 +43,7 @@ class DeviceMeta:
 
 @dataclass(frozen=True)
 class GraphMeta:
-    """A task graph, as far as a report shows it: names of its gangs, and the kernel of each."""
+    """What a report keeps of a task graph: the names of its gangs and the kernel of each."""
 
     name: str
     gangs: tuple[str, ...]
@@ -55,7 +52,7 @@ class GraphMeta:
 
 @dataclass(frozen=True)
 class ScenarioMeta:
-    """What a report keeps of a scenario: the names behind the records' indices, and how it was disturbed."""
+    """What a report keeps of a scenario: the names for the indices in records, and the disturbances."""
 
     topology: str
     devices: tuple[DeviceMeta, ...]
@@ -65,7 +62,6 @@ class ScenarioMeta:
 
     @classmethod
     def from_scenario(cls, scenario: Scenario) -> ScenarioMeta:
-        """The part of a scenario that a report keeps."""
         t, w = scenario.topology, scenario.workload
         graphs = []
         for graph in w.graphs:
@@ -82,7 +78,7 @@ class ScenarioMeta:
 
 
 class Contents(NamedTuple):
-    """What a report is made from and what its file holds, in the order of `Report`'s arguments."""
+    """The content of a report and of its file, in the order of `Report`'s arguments."""
 
     runs: Sequence[RunRecord]
     scenarios: Mapping[int, ScenarioMeta]  # by seed
@@ -115,26 +111,26 @@ def save(contents: Contents, path: str | Path) -> None:
                 file.write(f"{',' if number else ''}\n{_dump(_run_out(run))}".encode())
             file.write(b"\n]}\n")
     except OSError as error:
-        hint = "give a path in a directory that exists and may be written to"
+        hint = "name a file in a directory that exists and can be written"
         raise InputError(f"it cannot be written ({error.strerror})", where=str(path), hint=hint) from error
 
 
 def load(path: str | Path) -> Contents:
-    """Read what `save` wrote; checks the format's version before anything else."""
+    """Read a file that `save` wrote; its format and version are checked first."""
     where = str(path)
-    hint = "give a file that `symphony compare --json FILE` or Report.to_json wrote"
+    hint = "name a file that `symphony compare --output FILE` or Report.to_json wrote"
     try:
         data = Path(path).read_bytes()
         document = json.loads(gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data)
     except OSError as error:
         raise InputError(f"it cannot be read ({error.strerror or error})", where=where, hint=hint) from error
     except (EOFError, ValueError) as error:
-        raise InputError(f"it is no whole JSON file ({error})", where=where, hint=hint) from error
+        raise InputError(f"it is not a complete JSON file ({error})", where=where, hint=hint) from error
     if not isinstance(document, dict) or document.get("format") != REPORT_FORMAT:
-        raise InputError("it is JSON, but no report", where=where, hint=hint)
+        raise InputError("it is JSON, but not a report", where=where, hint=hint)
     if document.get("version") != REPORT_VERSION:
         raise InputError(
-            f"it has version {document.get('version')!r} of the format; this Symphony reads {REPORT_VERSION}",
+            f"it has version {document.get('version')!r} of the format; this Symphony reads version {REPORT_VERSION}",
             where=where,
             hint="read it with the Symphony that wrote it, or run the comparison again",
         )
@@ -157,29 +153,26 @@ def _packed(raw: BinaryIO) -> gzip.GzipFile:
 
 
 def _dump(value: Any) -> str:
-    # allow_nan=False: a bare NaN or Infinity would not be JSON; _number has made strings of them.
+    # allow_nan=False: a bare NaN or Infinity would not be JSON; `_plain` has made strings of them.
     return json.dumps(value, separators=(",", ":"), allow_nan=False)
 
 
-def _number(value: float) -> float | str:
-    """A float as JSON; an infinite one or nan as a string that `float` reads back."""
-    value = float(value)  # numpy's scalars too
+def _plain(value: Any) -> Any:
+    """A field as JSON types; infinity and nan as strings that `float` reads back."""
+    if value is None or isinstance(value, str | bool | np.bool_):
+        return bool(value) if isinstance(value, np.bool_) else value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence):
+        return [_plain(item) for item in value]
+    value = float(value)
     return value if math.isfinite(value) else str(value)
 
 
 def _columns(records: Sequence[Any], kind: type[Any]) -> dict[str, list[Any]]:
-    columns: dict[str, list[Any]] = {}
-    for field in dataclasses.fields(kind):
-        values = (getattr(record, field.name) for record in records)
-        if field.name in _INTEGERS:
-            columns[field.name] = [int(value) for value in values]
-        elif field.name == "devices":
-            columns[field.name] = [[int(device) for device in value] for value in values]
-        elif field.name == "outcome":
-            columns[field.name] = list(values)
-        else:
-            columns[field.name] = [_number(value) for value in values]
-    return columns
+    return {field.name: [_plain(getattr(x, field.name)) for x in records] for field in dataclasses.fields(kind)}
 
 
 def _rows(columns: Mapping[str, list[Any]], kind: type[Any]) -> tuple[Any, ...]:
@@ -188,27 +181,17 @@ def _rows(columns: Mapping[str, list[Any]], kind: type[Any]) -> tuple[Any, ...]:
         values = columns[field.name]
         if field.name == "devices":
             values = [tuple(value) for value in values]
-        elif field.name not in _INTEGERS and field.name != "outcome":
+        elif field.name not in _INTEGER_FIELDS and field.name != "outcome":
             values = [float(value) for value in values]
         ready.append(values)
     return tuple(kind(*row) for row in zip(*ready, strict=True))
 
 
 def _run_out(run: RunRecord) -> dict[str, Any]:
+    names = [field.name for field in dataclasses.fields(RunRecord) if field.name not in ("jobs", "gangs")]
     return {
-        "policy": run.policy,
-        "seed": int(run.seed),
-        "makespan_s": _number(run.makespan_s),
-        "utilisation": {kind: _number(value) for kind, value in run.utilisation.items()},
-        "decisions": int(run.decisions),
-        "events": int(run.events),
-        "refused": int(run.refused),
-        "wall_s": _number(run.wall_s),
-        "stalled": bool(run.stalled),
-        "jobs_outside": int(run.jobs_outside),
-        "devices": int(run.devices),
-        "idle_ready_share": run.idle_ready_share,
-        "metrics": {name: _number(value) for name, value in metrics(run).items()},  # for readers without Symphony
+        **{name: _plain(getattr(run, name)) for name in names},
+        "metrics": _plain(metrics(run)),  # for readers without Symphony
         "jobs": _columns(run.jobs, JobRecord),
         "gangs": _columns(run.gangs, GangRecord),
     }
@@ -228,18 +211,18 @@ def _run_in(run: Mapping[str, Any]) -> RunRecord:
         wall_s=float(run["wall_s"]),
         stalled=run["stalled"],
         jobs_outside=run["jobs_outside"],
-        devices=run.get("devices", 0),  # archives of earlier versions have none …
-        idle_ready_share=run.get("idle_ready_share"),  # … nor this
+        devices=run.get("devices", 0),  # files of earlier versions have neither
+        idle_ready_share=run.get("idle_ready_share"),
     )
 
 
 def _scenario_out(meta: ScenarioMeta) -> dict[str, Any]:
     return {
         "topology": meta.topology,
-        "devices": {f.name: [getattr(d, f.name) for d in meta.devices] for f in dataclasses.fields(DeviceMeta)},
+        "devices": _columns(meta.devices, DeviceMeta),
         "workload": meta.workload,
-        "graphs": {f.name: [getattr(g, f.name) for g in meta.graphs] for f in dataclasses.fields(GraphMeta)},
-        "disturbances": {k: v if v is None or isinstance(v, int) else _number(v) for k, v in meta.disturbances.items()},
+        "graphs": _columns(meta.graphs, GraphMeta),
+        "disturbances": _plain(meta.disturbances),
     }
 
 

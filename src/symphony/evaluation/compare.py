@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 
 import jax.numpy as jnp
 
 from symphony.evaluation.report import Report, ScenarioMeta
-from symphony.lowering import family
-from symphony.oracle.scenario_planner import ScenarioPlanner
+from symphony.oracle.oracle import ScenarioPlanner
 from symphony.policies import named
-from symphony.problem import limits, topologies
+from symphony.problem import topologies
 from symphony.problem.errors import InputError, SymphonyWarning
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Workload
@@ -22,10 +20,8 @@ from symphony.scheduling.policy import Policy, check_instance
 from symphony.simulator.contention import ContentionModel
 from symphony.simulator.records import RunRecord
 from symphony.simulator.run import simulate
-from symphony.simulator.scenarios import Disturbances, Scenario, draw, stack
-
-Draw = Callable[[Topology, int], Workload]  # a workload family: topology and seed -> workload
-GANGS_AT_ONCE = 2048  # job slots are chosen so that about so many gangs fit
+from symphony.simulator.scenario_source import Draw, chosen_seeds, scenario
+from symphony.simulator.scenarios import Disturbances, Scenario, stack
 
 
 def compare(
@@ -45,23 +41,23 @@ def compare(
 
     `policies` maps names to policies or planners (`sy.Oracle`), or lists names of built-in ones. `workload` is a spec
     such as "variant-calling?load=0.8", a function of topology and seed, or one fixed workload (then seeds vary the
-    disturbances only). `progress` is told a policy's name and the share of its jobs that are complete.
+    disturbances only). `progress` is called with a policy's name and the share of its jobs that have finished.
     """
     cluster = topologies.topology(topology) if isinstance(topology, str) else topology
     deciding, planning = split_planners(policies)
     chosen: dict[str, Policy | ScenarioPlanner] = {**deciding, **planning}
     numbers = chosen_seeds(seeds)
     if baseline is not None and baseline not in chosen:
-        raise InputError(f"the baseline {baseline!r} is not compared", hint=f"choose of {', '.join(chosen)}")
+        raise InputError(f"the baseline {baseline!r} is not compared", hint=f"choose one of {', '.join(chosen)}")
     scenarios = [scenario(cluster, workload, seed, disturbances, job_slots) for seed in numbers]
     batch = stack(scenarios) if deciding else None
     runs: list[RunRecord] = []
     for index, name in enumerate(deciding):
-        tell = (lambda share, name=name: progress(name, share)) if progress else None
-        one = OneOf(tuple(deciding.values()), jnp.asarray(index, jnp.int32))
-        runs += simulate(scenarios, one, name=name, contention=contention, progress=tell, batch=batch)
+        report_share = (lambda share, name=name: progress(name, share)) if progress else None
+        policy = OneOf(tuple(deciding.values()), jnp.asarray(index, jnp.int32))
+        runs += simulate(scenarios, policy, name=name, contention=contention, progress=report_share, batch=batch)
     for name, planner in planning.items():
-        # A plan is for one scenario only, and planning takes far longer than running it.
+        # A plan is for one scenario only, and planning takes far longer than simulating it.
         for number, each in enumerate(scenarios, start=1):
             runs += simulate([each], planner.plan(each, contention), name=name, contention=contention)
             if progress:
@@ -79,7 +75,7 @@ def compare(
 def split_planners(
     policies: Mapping[str, Policy | ScenarioPlanner] | Iterable[str],
 ) -> tuple[dict[str, Policy], dict[str, ScenarioPlanner]]:
-    """Policies, and planners, by name; in tables, planners come last."""
+    """Policies and planners by name, separately."""
     if not isinstance(policies, Mapping):
         return chosen_policies(policies), {}
     planning = {
@@ -90,7 +86,7 @@ def split_planners(
 
 
 def chosen_policies(policies: Mapping[str, Policy] | Iterable[str]) -> dict[str, Policy]:
-    """Policies by name, from a mapping or from names of built-in ones."""
+    """Policies by name, from a mapping or from the names of built-in ones."""
     if isinstance(policies, str) or not isinstance(policies, Mapping | Iterable):
         raise InputError(f"policies are {policies!r}", hint="give a list of names, or a mapping of names to policies")
     chosen = dict(policies) if isinstance(policies, Mapping) else {name: named(name) for name in policies}
@@ -101,55 +97,12 @@ def chosen_policies(policies: Mapping[str, Policy] | Iterable[str]) -> dict[str,
     return chosen
 
 
-def chosen_seeds(seeds: Iterable[int]) -> list[int]:
-    """Distinct seeds, checked before a list of absurd length is made."""
-    if not isinstance(seeds, Iterable):
-        raise InputError(f"seeds are {seeds!r}", hint=f"give several, for example range({seeds})")
-    if isinstance(seeds, Sized):
-        limits.check("number of seeds", len(seeds), limits.SEEDS)
-    numbers = list(dict.fromkeys(int(seed) for seed in itertools.islice(seeds, limits.SEEDS + 1)))
-    limits.check("number of seeds", len(numbers), limits.SEEDS)
-    if not numbers or min(numbers) < 0:
-        raise InputError(f"seeds are {numbers[:5]}", hint="give at least one seed, 0 or more")
-    return numbers
-
-
-def scenario(
-    topology: Topology,
-    workload: Workload | Draw | str,
-    seed: int,
-    disturbances: Disturbances | None = None,
-    job_slots: int | None = None,
-) -> Scenario:
-    """One scenario, its workload drawn with the same seed as its disturbances."""
-    if isinstance(workload, str):
-        drawn = family.workload(workload, topology, seed)
-    elif isinstance(workload, Workload):
-        drawn = workload
-    elif callable(workload):
-        drawn = workload(topology, seed)
-    else:
-        drawn = workload
-    if not isinstance(drawn, Workload):
-        raise InputError(
-            f"the workload is {type(drawn).__name__}",
-            hint="give a spec such as 'eeg', a sy.Workload, or a function of topology and seed that returns one",
-        )
-    return draw(topology, drawn, seed, disturbances or Disturbances(), job_slots=job_slots or slots_for(drawn))
-
-
-def slots_for(workload: Workload) -> int:
-    """How many jobs may be in the system at once: enough not to matter, few enough to simulate fast."""
-    largest = max(len(graph.all_gangs) for graph in workload.graphs)
-    return limits.bucket(min(len(workload.jobs), max(16, min(256, GANGS_AT_ONCE // largest))))
-
-
 def _warn_of_full_slots(runs: list[RunRecord], scenarios: list[Scenario]) -> None:
     full = sorted({run.policy for run in runs if run.jobs_outside})
     if full:
         warnings.warn(
             f"under {', '.join(full)} all {scenarios[0].job_slots} job slots were taken at times, and jobs waited "
-            "outside, where policies cannot see them; raise job_slots (--job-slots), or lower the load",
+            "outside, where policies cannot see them; raise job_slots (--job-slots) or lower the load",
             SymphonyWarning,
             stacklevel=3,
         )
@@ -162,7 +115,7 @@ def _call(
     seeds: list[int],
     disturbances: Disturbances | None,
 ) -> str:
-    """The call that made a report, for readers."""
+    """The call that made a report."""
     what = workload if isinstance(workload, str) else getattr(workload, "name", getattr(workload, "__name__", "…"))
     extra = f", disturbances={asdict(disturbances)}" if disturbances else ""
     return (

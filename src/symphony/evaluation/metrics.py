@@ -1,6 +1,6 @@
-"""Metrics: one number for each question to be asked of a run, and the registry that says what each means.
+"""Metrics of one run, and the registry of their definitions.
 
-A metric is taken of one run; over seeds, reports average it and compare policies pair by pair (`statistics`).
+Reports average a metric over seeds and compare policies seed by seed (`statistics`).
 """
 
 from __future__ import annotations
@@ -17,28 +17,29 @@ from symphony.problem import units
 from symphony.problem.topology import RESOURCE_KINDS
 from symphony.simulator.records import RunRecord
 
-# Upper ends of the classes of loss, as a gang's stretch. The first leaves room for rounding of times only.
+# Upper ends of the loss classes, as slow-downs of a gang. The first allows only for rounding of times.
 MAX_ISOLATED_SLOWDOWN, WITHIN_10, WITHIN_20 = 1.005, 1.10, 1.20
+Direction = Literal["lower", "higher", "neither"]
 LOSS_CLASSES = ("isolated_share", "within10_share", "within20_share", "worse_share")
 
 
 @dataclass(frozen=True)
 class RunMetric:
-    """What a metric is called, what it means, and in which direction it is better."""
+    """Name, definition, unit and better direction of a metric."""
 
     name: str
     title: str
     unit: Literal["s", "times", "share", "per second", "count"]
-    better: Literal["lower", "higher", "neither"]
+    better: Direction
     definition: str
 
     @property
     def relative(self) -> bool:
-        """Whether values are compared by ratio; shares and counts, which may be 0, are by difference."""
+        """Whether values are compared by ratio. Shares and counts, which may be 0, are compared by difference."""
         return self.unit in ("s", "times", "per second")
 
     def show(self, value: float) -> str:
-        """A value for people, with its unit."""
+        """A value as text, with its unit."""
         if not math.isfinite(value):
             return "never" if value == math.inf else "–"
         if self.unit == "s":
@@ -51,95 +52,56 @@ class RunMetric:
 def _registry() -> Iterable[RunMetric]:
     statistics = {"mean": "Mean", "p50": "Median", "p90": "90th percentile", "p99": "99th percentile"}
     for key, words in statistics.items():
-        yield RunMetric(
-            f"{key}_completion_s",
-            f"{words} of completion time",
-            "s",
-            "lower",
-            f"{words} over a run's jobs of the time from a job's arrival to the end of its last gang.",
-        )
+        title = f"{words} of completion time"
+        definition = f"{words} over a run's jobs of the time from a job's arrival to the end of its last gang."
+        yield RunMetric(f"{key}_completion_s", title, "s", "lower", definition)
     for key, words in statistics.items():
-        yield RunMetric(
-            f"{key}_slowdown",
-            f"{words} of slow-down",
-            "times",
-            "lower",
-            f"{words} over a run's jobs of completion time divided by the job's critical path with every "
-            "gang alone on its best device; 1 is perfect.",
+        definition = (
+            f"{words} over a run's jobs of completion time divided by the job's critical path with every gang alone "
+            "on its best device; 1 is perfect."
         )
-    yield RunMetric(
-        "max_slowdown",
-        "Worst slow-down",
-        "times",
-        "lower",
-        "The largest slow-down of a run's jobs.",
+        yield RunMetric(f"{key}_slowdown", f"{words} of slow-down", "times", "lower", definition)
+    yield RunMetric("max_slowdown", "Worst slow-down", "times", "lower", "The largest slow-down of a run's jobs.")
+    definition = (
+        "The largest ratio of a job's slow-down to the cluster's demand while the job was in the system (workers of "
+        "all jobs over devices, at least 1, averaged over time). A job that got its fair share is at 1 or below."
     )
-    yield RunMetric(
-        "max_unfairness",
-        "Worst finish-time fairness",
-        "times",
-        "lower",
-        "The largest ratio of a job's slow-down to how often the cluster was asked for while the job was there "
-        "(workers of all jobs over devices, 1 or more, averaged over time). Whoever got its share is at 1 or below.",
-    )
-    yield RunMetric(
-        "unfair_share",
-        "Jobs worse off than with their share",
-        "share",
-        "lower",
-        "Share of the jobs for which that ratio is above 1.",
-    )
+    yield RunMetric("max_unfairness", "Worst finish-time fairness", "times", "lower", definition)
+    title, definition = "Jobs worse off than with their share", "Share of the jobs for which that ratio is above 1."
+    yield RunMetric("unfair_share", title, "share", "lower", definition)
     yield RunMetric("makespan_s", "Makespan", "s", "lower", "Time from 0 to the completion of the run's last job.")
-    classes = (
+    classes: tuple[tuple[str, str, Direction, str], ...] = (
         ("isolated_share", "Gangs at isolated speed", "higher", "at most 0.5% longer than"),
         ("within10_share", "Gangs slowed by up to 10%", "neither", "over 0.5% and up to 10% longer than"),
         ("within20_share", "Gangs slowed by 10 to 20%", "neither", "over 10% and up to 20% longer than"),
         ("worse_share", "Gangs slowed by over 20%", "lower", "over 20% longer than"),
     )
     for name, title, better, words in classes:
-        yield RunMetric(
-            name,
-            title,
-            "share",
-            better,  # type: ignore[arg-type]  # the tuple above widens the literals to str
-            f"Share of the finished gangs that ran {words} alone on the same devices, set-up left out; "
-            "an interrupted gang counts once, with all its stays added up.",
+        definition = (
+            f"Share of the finished gangs that ran {words} alone on the same devices, set-up excluded; an interrupted "
+            "gang counts once, with all its stays added up."
         )
+        yield RunMetric(name, title, "share", better, definition)
     for kind, (_, what) in RESOURCE_KINDS.items():
-        yield RunMetric(
-            f"utilisation.{kind}",
-            f"Utilisation of {kind.replace('_', ' ')}",
-            "share",
-            "neither",
-            f"Mean over the run and the rows of this kind ({what}) of min(1, load by the run's own work).",
-        )
-    yield RunMetric(
-        "idle_ready_share",
-        "Empty devices with work ready",
-        "share",
-        "lower",
-        "Share of device-time in which a device was empty although a gang that it could run was ready and unplaced.",
-    )
-    yield RunMetric("preemptions", "Preemptions", "count", "neither", "Stays of gangs that the policy cut short.")
-    yield RunMetric(
-        "failures", "Stays lost to failures", "count", "lower", "Stays of gangs that a device failure ended."
-    )
-    yield RunMetric(
-        "decisions_per_s",
-        "Decisions per second",
-        "per second",
-        "higher",
-        "Decisions over the run's wall-clock time, the simulator's own work included, compilation left out.",
-    )
+        title = f"Utilisation of {kind.replace('_', ' ')}"
+        definition = f"Mean over the run and the rows of this kind ({what}) of min(1, load by the run's own work)."
+        yield RunMetric(f"utilisation.{kind}", title, "share", "neither", definition)
+    definition = "Share of device-time in which a device was empty while a gang that it can run was ready and unplaced."
+    yield RunMetric("idle_ready_share", "Empty devices with work ready", "share", "lower", definition)
+    yield RunMetric("preemptions", "Preemptions", "count", "neither", "Stays of gangs that the policy ended early.")
+    definition = "Stays of gangs that a device failure ended."
+    yield RunMetric("failures", "Stays lost to failures", "count", "lower", definition)
+    definition = "Decisions over the run's wall-clock time, the simulator's own work included, compilation excluded."
+    yield RunMetric("decisions_per_s", "Decisions per second", "per second", "higher", definition)
 
 
 METRICS: Mapping[str, RunMetric] = {metric.name: metric for metric in _registry()}
 
 
 def metrics(run: RunRecord) -> dict[str, float]:
-    """Every metric of one run, in the order of `METRICS`; utilisation only of the resource kinds that it has.
+    """Every metric of one run, in the order of `METRICS`; utilisation only of the resource kinds in the cluster.
 
-    A stalled run leaves jobs unfinished, so that its completion times, slow-downs and makespan are infinite.
+    Completion times, slow-downs and makespan of a stalled run are infinite.
     """
     finished = bool(run.jobs) and not run.stalled
     values: dict[str, float] = {}
@@ -154,10 +116,10 @@ def metrics(run: RunRecord) -> dict[str, float]:
         ratios = finish_time_fairness(run) if finished else np.array([math.inf])
         values["max_unfairness"], values["unfair_share"] = float(ratios.max()), float(np.mean(ratios > 1))
     values["makespan_s"] = run.makespan_s if finished else math.inf
-    stretches = np.array(gang_slowdowns(run))
+    slowdowns = np.array(gang_slowdowns(run))
     bounds = [-math.inf, MAX_ISOLATED_SLOWDOWN, WITHIN_10, WITHIN_20, math.inf]
     for name, low, high in zip(LOSS_CLASSES, bounds[:-1], bounds[1:], strict=True):
-        share = np.mean((low < stretches) & (stretches <= high)) if len(stretches) else math.nan
+        share = np.mean((low < slowdowns) & (slowdowns <= high)) if len(slowdowns) else math.nan
         values[name] = float(share)
     values |= {f"utilisation.{kind}": run.utilisation[kind] for kind in RESOURCE_KINDS if kind in run.utilisation}
     if run.idle_ready_share is not None:
@@ -169,30 +131,28 @@ def metrics(run: RunRecord) -> dict[str, float]:
 
 
 def finish_time_fairness(run: RunRecord) -> np.ndarray:
-    """Slow-down of each job over how often the cluster was asked for while it was there.
+    """Each job's slow-down over the cluster's demand (workers over devices, at least 1) while it was in the system.
 
-    With a fair share of the cluster, a job would take as many times as long as it is asked for: as in Themis, with the
-    best device of each job for its time alone.
+    As in Themis, with each job's best device for its time alone: a fair share would slow a job by the demand.
     """
-    wide: dict[int, int] = {}
+    width: dict[int, int] = {}
     for gang in run.gangs:
-        wide[gang.job] = max(wide.get(gang.job, 1), len(gang.devices))
+        width[gang.job] = max(width.get(gang.job, 1), len(gang.devices))
     arrival, finish = (np.array([getattr(job, name) for job in run.jobs]) for name in ("arrival_s", "finish_s"))
-    workers = np.array([wide.get(job.job, 1) for job in run.jobs])
+    workers = np.array([width.get(job.job, 1) for job in run.jobs])
     instants = np.unique([arrival, finish])
-    there = (arrival[:, None] <= instants[:-1]) & (finish[:, None] > instants[:-1])
-    asked = np.maximum((workers[:, None] * there).sum(axis=0) / run.devices, 1.0)
-    until = np.concatenate([[0.0], np.cumsum(asked * np.diff(instants))])
-    over = until[np.searchsorted(instants, finish)] - until[np.searchsorted(instants, arrival)]
-    return np.array([job.completion_s for job in run.jobs]) * np.array([job.slowdown for job in run.jobs]) / over
+    present = (arrival[:, None] <= instants[:-1]) & (finish[:, None] > instants[:-1])
+    demand = np.maximum((workers[:, None] * present).sum(axis=0) / run.devices, 1.0)
+    integral = np.concatenate([[0.0], np.cumsum(demand * np.diff(instants))])
+    total = integral[np.searchsorted(instants, finish)] - integral[np.searchsorted(instants, arrival)]
+    return np.array([job.completion_s for job in run.jobs]) * np.array([job.slowdown for job in run.jobs]) / total
 
 
 def gang_slowdowns(run: RunRecord) -> list[float]:
-    """The stretch of every gang that finished.
+    """The slow-down of every gang that finished.
 
-    A stay's stretch is over the isolated time of the *whole* gang. So the last stay of a gang that was
-    preempted looks faster than possible by itself, while its stays add up: to 1 at isolated speed, to more if
-    work was lost or slowed.
+    The slow-down of a stay is relative to the isolated time of the *whole* gang, so the stays of a preempted gang add
+    up: to 1 at isolated speed, to more if work was lost or slowed.
     """
     total: defaultdict[tuple[int, int], float] = defaultdict(float)
     for gang in run.gangs:

@@ -1,4 +1,4 @@
-"""The page of a report: one HTML file with its style, script and data in it, which needs nothing else.
+"""The page of a report: one self-contained HTML file with its style, script and data.
 
 Metrics are embedded for every seed, schedules for a few, so that the page stays small with many seeds.
 Names come from users: in the page's text they are escaped, and the script adds them as text, never as markup.
@@ -26,16 +26,13 @@ if TYPE_CHECKING:
 
 SCHEDULED_SEEDS = 3
 MAX_BARS = 60_000  # of all schedules together; about 2 MB
-_MAX_IDLE_DEVICES = 256  # on larger clusters, devices that no embedded bar uses are left out
-_MAX_PAIRED_POLICIES = 12  # with more policies than this, the page compares with the report's baseline only
+_MAX_IDLE_DEVICES = 256  # on larger clusters, devices without an embedded bar are left out
+_MAX_PAIRED_POLICIES = 12  # with more policies, the page compares with the report's baseline only
 _TICKS_PER_SCHEDULE = 1_000_000  # a schedule's times are whole numbers of its length divided by this
-_QUANTILE_LEVELS = np.concatenate(
-    [np.linspace(0, 0.99, 100), np.linspace(0.991, 1, 10)]
-)  # of the embedded distributions
+_QUANTILE_LEVELS = np.concatenate([np.linspace(0, 0.99, 100), np.linspace(0.991, 1, 10)])
 
 
 def html(report: Report) -> str:
-    """The whole page."""
     files = resources.files("symphony.evaluation")
     first = report.scenarios[report.seeds[0]]
     parts = {
@@ -51,7 +48,7 @@ def html(report: Report) -> str:
 
 
 def payload(report: Report) -> dict[str, Any]:
-    """What the page's script draws from: numbers and names, as JSON types."""
+    """The data of the page's script, as JSON types."""
     base = report.baseline_for(None)
     first = report.scenarios[report.seeds[0]]
     colour = colours(report)
@@ -100,7 +97,7 @@ def payload(report: Report) -> dict[str, Any]:
 
 
 def scheduled_seeds(report: Report) -> list[tuple[int, str]]:
-    """The seeds whose schedules are embedded, and why these: the middle one, then the two extremes."""
+    """The seeds whose schedules are embedded, with the reason: the median one, then the two extremes."""
     base, best = report.baseline_for(None), report.best
     ours, theirs = report.values(best, "mean_completion_s"), report.values(base, "mean_completion_s")
     with np.errstate(invalid="ignore"):
@@ -110,7 +107,7 @@ def scheduled_seeds(report: Report) -> list[tuple[int, str]]:
         chosen = [(seed, "") for seed in report.seeds[:SCHEDULED_SEEDS]]
     else:
         chosen = [
-            (order[len(order) // 2], f"a middling one for {best} against {base}"),
+            (order[len(order) // 2], f"the median for {best} against {base}"),
             (order[0], f"the best for {best} against {base}"),
             (order[-1], f"the worst for {best} against {base}"),
         ]
@@ -128,9 +125,9 @@ def _pair(report: Report, policy: str, metric: str, base: str) -> list[Any] | No
         return None
     result = report.paired(policy, metric, base)
     m = next(m for m in report.metrics if m.name == metric)
-    estimate, nothing = main_estimate(result, m)
+    estimate, equal = main_estimate(result, m)
     numbers = [_rounded(x) for x in (estimate.value, estimate.low, estimate.high, result.p)]
-    return [int(nothing == 1), *numbers, verdict(result, m)]
+    return [int(equal == 1), *numbers, verdict(result, m)]
 
 
 def _distributions(report: Report, field: str) -> list[list[float | None]]:
@@ -138,7 +135,7 @@ def _distributions(report: Report, field: str) -> list[list[float | None]]:
     rows = []
     for policy in report.policies:
         values = [getattr(job, field) for seed in report.seeds for job in report.run_of[policy, seed].jobs]
-        # This method picks values and never lies between two of them, one of which may be infinite.
+        # This method returns one of the values and never interpolates, which fails with infinite ones.
         rows.append(
             [_rounded(x) for x in np.quantile(values, _QUANTILE_LEVELS, method="inverted_cdf")] if values else []
         )
@@ -152,7 +149,7 @@ def _schedules(report: Report) -> list[dict[str, Any]]:
 
 
 def _schedule(report: Report, seed: int, why: str, most: int) -> dict[str, Any]:
-    """All policies' schedules of one seed, at most `most` bars of each, the earliest."""
+    """All policies' schedules of one seed, with the earliest `most` bars of each."""
     meta = report.scenarios[seed]
     cut: list[tuple[RunRecord, list[Bar], int]] = []
     for policy in report.policies:
@@ -190,22 +187,16 @@ def _schedule(report: Report, seed: int, why: str, most: int) -> dict[str, Any]:
 
 
 class _Numbers(dict[str, int]):
-    """Strings by number, in the order in which they were first asked for."""
+    """Numbers of strings, in the order of their first use."""
 
     def of(self, text: str) -> int:
         return self.setdefault(text, len(self))
 
 
 def _columns(
-    run: RunRecord,
-    bars: Sequence[Bar],
-    meta: ScenarioMeta,
-    *,
-    place: dict[int, int],
-    names: _Numbers,
-    tick: float,
+    run: RunRecord, bars: Sequence[Bar], meta: ScenarioMeta, *, place: dict[int, int], names: _Numbers, tick: float
 ) -> dict[str, Any]:
-    """A run's bars by column: times in ticks, starts as steps from bar to bar, names as numbers."""
+    """A run's bars by column: times in ticks, starts as differences from bar to bar, names as numbers."""
     jobs = {job.job: job for job in run.jobs}
     graph = {number: meta.graphs[job.graph] for number, job in jobs.items()}
 
@@ -215,7 +206,7 @@ def _columns(
     # A stay's bars follow one another.
     stays = [bar.stay for i, bar in enumerate(bars) if i == 0 or bars[i - 1].stay is not bar.stay]
     starts = [ticks(stay.start_s) for stay in stays]
-    known = [stay.job for stay in stays if stay.job in graph]
+    finished = [stay.job for stay in stays if stay.job in graph]
     return {
         "job": [stay.job for stay in stays],
         "gang": [names.of(graph[s.job].gangs[s.gang]) if s.job in graph else -1 for s in stays],
@@ -232,19 +223,19 @@ def _columns(
         "bar_lane": [bar.lane for bar in bars],
         "jobs": {
             i: [names.of(graph[i].name), _rounded(jobs[i].completion_s, 4), _rounded(jobs[i].slowdown, 4)]
-            for i in dict.fromkeys(known)
+            for i in dict.fromkeys(finished)
         },
     }
 
 
 def _rounded(value: float | None, digits: int = 6) -> float | None:
-    """A number short enough to embed; None for what JSON has no word for."""
+    """A number with few digits; None for infinity and nan, which JSON does not have."""
     if value is None or isinstance(value, bool):
         return value
     return float(f"{value:.{digits}g}") if math.isfinite(value) else None
 
 
 def for_script(value: Any) -> str:
-    """JSON that may stand inside a script element: no `<`, so that nothing in it can end the element."""
+    """JSON for a script element: without `<`, so that no text in it can end the element."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

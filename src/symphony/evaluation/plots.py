@@ -1,10 +1,10 @@
-"""Plots of a report as PNG files. Every function makes a figure of its own; no global state is touched."""
+"""Plots of reports and plans. Every function returns a new figure; Matplotlib's global state is not used."""
 
 from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,42 +22,47 @@ from symphony.simulator.records import GangRecord
 
 if TYPE_CHECKING:
     from symphony.evaluation.report import Report
+    from symphony.oracle.planning import Planned
 
-# Told apart by people with any colour vision (after Okabe and Ito, less a yellow that is lost on white).
+# Distinguishable with any colour vision (after Okabe and Ito, without the yellow, which is too pale on white).
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933", "#777777")
-# Kernels are often more than policies: the same again, paler.
-KERNEL_PALETTE = (
-    *PALETTE,
-    *(to_hex(((1 + r) / 2, (1 + g) / 2, (1 + b) / 2)) for r, g, b in map(to_rgb, PALETTE)),
-)
+# There are often more kernels than colours: the same again, paler.
+KERNEL_PALETTE = (*PALETTE, *(to_hex(((1 + r) / 2, (1 + g) / 2, (1 + b) / 2)) for r, g, b in map(to_rgb, PALETTE)))
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))  # once the palette is used up
 LOSS_COLOURS = ("#0072B2", "#8CC5E3", "#F3C06B", "#D55E00")
 LOSS_TITLES = ("isolated speed", "slowed ≤ 10%", "10 to 20%", "over 20%")
-MIN_CONTENDED_SLOWDOWN = 1.05  # a stretch above this is drawn as contention
+MIN_CONTENDED_SLOWDOWN = 1.05  # above this, a stay is drawn as slowed by contention
 _INK, _FAINT, _RED = "#222222", "#D8D8D8", "#C1121F"
-_GANTT_LANES, _GANTT_BARS = 64, 4_000  # beyond these, one cannot see anything in a picture
+_GANTT_LANES, _GANTT_BARS = 64, 4_000  # more could not be told apart in a picture
 
 
 def colours(report: Report) -> dict[str, str]:
-    """One colour for each policy, the same in every plot and on the page."""
+    """The colour of each policy, in every plot and on the page."""
     return {policy: PALETTE[i % len(PALETTE)] for i, policy in enumerate(report.policies)}
 
 
 def save_all(report: Report, directory: Path) -> list[Path]:
-    """Write every plot into a directory; returns the paths."""
-    figures: dict[str, Callable[[Report], Figure]] = {
-        "slowdown_cdf": slowdown_cdf,
-        "loss_classes": loss_classes,
-        "paired_ratios": paired_ratios,
-        "utilisation": utilisation,
-        "gantt": gantt,
-    }
-    paths = []
-    for name, draw in figures.items():
-        path = directory / f"{name}.png"
-        draw(report).savefig(path, dpi=150)
-        paths.append(path)
-    return paths
+    """Write every plot of a report as a PNG file into a directory; returns the paths."""
+    plots = (slowdown_cdf, loss_classes, paired_ratios, utilisation, gantt)
+    return _save({plot.__name__: plot(report) for plot in plots}, directory)
+
+
+def save_plan(planned: Planned, directory: Path) -> list[Path]:
+    """Write the schedule of a plan, and its quality by the number of samples, as PNG files into a directory."""
+    from symphony.evaluation.report import Report, ScenarioMeta  # which imports this module
+
+    scenarios = {planned.run.seed: ScenarioMeta.from_scenario(planned.scenario)}
+    figures = {"schedule": gantt(Report([planned.run], scenarios, cheats=set(), command=""))}
+    if planned.samples_s:
+        figures["curve"] = sample_curve(planned)
+    return _save(figures, directory)
+
+
+def _save(figures: Mapping[str, Figure], directory: Path) -> list[Path]:
+    directory.mkdir(parents=True, exist_ok=True)
+    for name, figure in figures.items():
+        figure.savefig(directory / f"{name}.png", dpi=150)
+    return [directory / f"{name}.png" for name in figures]
 
 
 def slowdown_cdf(report: Report) -> Figure:
@@ -100,15 +105,7 @@ def loss_classes(report: Report) -> Figure:
     left = np.zeros(len(policies))
     for name, colour in zip(LOSS_CLASSES, LOSS_COLOURS, strict=True):
         shares = np.nan_to_num([report.mean(policy, name) for policy in policies])
-        ax.barh(
-            range(len(policies)),
-            shares,
-            left=left,
-            color=colour,
-            height=0.68,
-            edgecolor="white",
-            linewidth=0.8,
-        )
+        ax.barh(range(len(policies)), shares, left=left, color=colour, height=0.68, edgecolor="white", linewidth=0.8)
         for row, (start, share) in enumerate(zip(left, shares, strict=True)):
             if share >= 0.05:
                 ink = "white" if colour in (LOSS_COLOURS[0], LOSS_COLOURS[3]) else _INK
@@ -251,6 +248,27 @@ def gantt(report: Report, seed: int | None = None, policies: Sequence[str] | Non
     return figure
 
 
+def sample_curve(planned: Planned) -> Figure:
+    """The expected best of a number of samples, with the policy, the best heuristic, the plan and the lower bound."""
+    figure, ax = blank(7, 4)
+    counts, values = zip(*planned.curve, strict=True)
+    ax.plot(counts, values, marker="o", color=PALETTE[0], label="expected best of the samples")
+    best = sorted(planned.heuristics, key=lambda name: planned.heuristics[name])[:1]
+    lines = (
+        (planned.greedy_s, "the policy's own decisions", "-."),
+        *((planned.heuristics[name], f"{name}, the best heuristic", ":") for name in best),
+        (planned.value_s, "the plan", "-"),
+        (planned.bound_s, "lower bound", "--"),
+    )
+    for (value, label, dash), colour in zip(lines, PALETTE[1:], strict=False):
+        ax.axhline(value, linestyle=dash, color=colour, label=label)
+    ax.set_xscale("log", base=2)
+    ax.set_xlabel("samples", fontsize=8)
+    ax.set_ylabel(f"{planned.objective.replace('_', ' ')}, s", fontsize=8)
+    ax.legend(frameon=False, fontsize=8)
+    return figure
+
+
 class Bar(NamedTuple):
     """One worker of a stay, and where it is drawn."""
 
@@ -260,7 +278,7 @@ class Bar(NamedTuple):
 
 
 def lanes(stays: Sequence[GangRecord]) -> list[Bar]:
-    """Give each worker the lowest lane of its device that is free, so that no two bars overlap."""
+    """Assign each worker the lowest free lane of its device, so that bars do not overlap."""
     ends: defaultdict[int, list[float]] = defaultdict(list)
     bars = []
     for stay in sorted(stays, key=lambda stay: (stay.start_s, stay.finish_s)):
@@ -293,11 +311,11 @@ class _Chart(NamedTuple):
 
 
 def blank(width: float, height: float) -> tuple[Figure, Axes]:
-    """An empty plot, in our style; sizes in inches."""
-    made = Figure(figsize=(width, height), layout="constrained")
-    ax = made.subplots()
+    """An empty plot in the style of the others; sizes in inches."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    ax = figure.subplots()
     _style(ax)
-    return made, ax
+    return figure, ax
 
 
 def _style(ax: Axes) -> None:
@@ -310,13 +328,7 @@ def _style(ax: Axes) -> None:
 def _title(ax: Axes, title: str, subtitle: str) -> None:
     ax.set_title(title, loc="left", fontsize=11, fontweight="bold", color=_INK, pad=18)
     ax.annotate(
-        subtitle,
-        (0, 1),
-        (0, 5),
-        xycoords="axes fraction",
-        textcoords="offset points",
-        fontsize=8,
-        color="#666666",
+        subtitle, (0, 1), (0, 5), xycoords="axes fraction", textcoords="offset points", fontsize=8, color="#666666"
     )
 
 
@@ -331,7 +343,7 @@ def _dash(report: Report, policy: str) -> Any:
 
 
 def _text(name: str) -> str:
-    """A name as matplotlib wants it: a dollar begins mathematics, a leading _ hides a legend entry."""
+    """A name, escaped for Matplotlib: a dollar begins mathematics, a leading _ hides a legend entry."""
     name = name.replace("$", r"\$")
     return f"\u200b{name}" if name.startswith("_") else name
 

@@ -1,4 +1,4 @@
-"""The report of a comparison: tables for the terminal, JSON for further questions, plots and a page."""
+"""The report of a comparison: tables for the terminal, JSON, plots and an HTML page."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _HEADLINE = "mean_completion_s"
 
 @dataclass(frozen=True)
 class Report:
-    """Runs of several policies on the same seeds, and what can be said about them."""
+    """Runs of several policies on the same seeds, and their comparison."""
 
     runs: Sequence[RunRecord]  # one for each policy and seed
     scenarios: Mapping[int, ScenarioMeta]  # by seed
@@ -52,22 +52,20 @@ class Report:
 
     @cached_property
     def policies(self) -> tuple[str, ...]:
-        """Names of the policies, in the order of their first run."""
+        """In the order of their first run."""
         return tuple(dict.fromkeys(run.policy for run in self.runs))
 
     @cached_property
     def seeds(self) -> tuple[int, ...]:
-        """Seeds, sorted; every policy has a run for each."""
+        """Sorted; every policy has a run for each."""
         return tuple(sorted({run.seed for run in self.runs}))
 
     @cached_property
     def run_of(self) -> Mapping[tuple[str, int], RunRecord]:
-        """Runs by policy and seed."""
         return {(run.policy, run.seed): run for run in self.runs}
 
     @cached_property
     def metrics_of(self) -> Mapping[tuple[str, int], Mapping[str, float]]:
-        """Metrics by policy and seed."""
         return {key: metrics(run) for key, run in self.run_of.items()}
 
     @cached_property
@@ -87,11 +85,11 @@ class Report:
 
     @property
     def best(self) -> str:
-        """The policy of the least mean completion time among those that do not cheat (or all, if all do)."""
+        """The policy with the least mean completion time among those that do not cheat (or all, if all do)."""
         return self._fair[0]
 
     def baseline_for(self, relative_to: str | None) -> str:
-        """The policy to compare with: the one named, else the report's baseline, else the first."""
+        """The policy to compare with: `relative_to`, else the report's baseline, else the first."""
         name = relative_to or self.baseline or self.policies[0]
         if name not in self.policies:
             raise _unknown("policy", name, self.policies)
@@ -102,25 +100,25 @@ class Report:
         return policy + DAGGER if policy in self.cheats else policy
 
     def values(self, policy: str, metric: str) -> NDArray[np.float64]:
-        """The values of a metric, one for each seed."""
+        """The values of a metric, one for each seed; nan where the run has none."""
         self.baseline_for(policy)
         self._metric(metric)
         return np.array([self.metrics_of[policy, seed].get(metric, math.nan) for seed in self.seeds])
 
     def mean(self, policy: str, metric: str) -> float:
-        """The mean over the seeds of each run's value of a metric."""
+        """Over the seeds."""
         return float(np.mean(self.values(policy, metric)))
 
     def paired(self, policy: str, metric: str, relative_to: str | None = None) -> Paired:
-        """A policy against another, by default the baseline, seed by seed."""
+        """A policy against another (default: the baseline), seed by seed."""
         return paired(self.values(policy, metric), self.values(self.baseline_for(relative_to), metric))
 
     def verdict(self, policy: str, metric: str, relative_to: str | None = None) -> str:
-        """What may be said of a policy against another: better, worse, not distinguishable, …"""
+        """A policy against another: better, worse, not distinguishable, …"""
         return verdict(self.paired(policy, metric, relative_to), METRICS[metric])
 
     def headline(self, relative_to: str | None = None) -> str:
-        """The finding in a sentence: the best policy that does not cheat, against the baseline."""
+        """The result in a sentence: the best policy that does not cheat, against the baseline."""
         base = self.baseline_for(relative_to)
         best = self.best if self.best != base else next((p for p in self._fair if p != base), base)
         if best == base:
@@ -128,13 +126,13 @@ class Report:
         lead = "" if best == self.best else f"No policy beats {self.label(base)}. "
         result, answer = self.paired(best, _HEADLINE, base), self.verdict(best, _HEADLINE, base)
         if result.ratio is None:
-            return f"{lead}{best} and {self.label(base)} cannot be compared: a run of one of them never ended."
+            return f"{lead}{best} and {self.label(base)} cannot be compared: a run of one of them stalled."
         if result.ratio == IntervalEstimate(1.0, 1.0, 1.0):
             return f"{best} and {self.label(base)} have the same mean completion time on every seed."
         change = _change(result.ratio.value)
         text = f"{lead}The mean completion time of {best} is {change} than that of {self.label(base)}"
         if result.ratio.low is None or result.ratio.high is None:
-            return f"{text}, on a single seed: run more of them to know how sure this is."
+            return f"{text}, on a single seed: run more seeds for a confidence interval."
         low, high = sorted((result.ratio.low, result.ratio.high), key=lambda x: abs(x - 1))
         same_side = (low - 1) * (high - 1) > 0
         ends = f"{abs(low - 1):.1%} to {_change(high)}" if same_side else f"{_change(low)} to {_change(high)}"
@@ -142,7 +140,7 @@ class Report:
         return f"{text} (95% confidence interval: {ends}; {len(self.seeds)} seeds{sure})."
 
     def unfairness(self) -> str:
-        """What is unfair in the comparison, in a line."""
+        """One line on what is unfair in the comparison."""
         named = [self.label(policy) for policy in self.policies if policy in self.cheats]
         parts = []
         if named:
@@ -150,10 +148,10 @@ class Report:
             parts.append(f"{_listed(named)} {see} the true state, which no real scheduler can")
         if not any(meta.disturbances.get("latency_s") for meta in self.scenarios.values()):
             parts.append("deciding takes no simulated time, however slow a policy is")
-        return f"Unfair: {'; '.join(parts)}." if parts else "Every policy sees the same, on the same seeds."
+        return f"Unfair: {'; '.join(parts)}." if parts else "Every policy has the same information, on the same seeds."
 
     def notes(self) -> tuple[str, ...]:
-        """What a reader must know beside the numbers: runs that never ended, refused actions, luck."""
+        """Caveats: stalled runs, refused actions, chance."""
         notes = []
         for policy in self.policies:
             runs = [self.run_of[policy, seed] for seed in self.seeds]
@@ -163,11 +161,11 @@ class Report:
             if refused:
                 notes.append(f"{policy} tried {refused:,} actions that break the rules; each counted as a wait.")
         if len(self.seeds) == 1:
-            notes.append("With one seed there is no interval: differences may be luck.")
+            notes.append("With one seed there is no interval: differences may be chance.")
         elif len(self.policies) > 2:
             notes.append(
                 f"{len(self.policies) - 1} policies are compared with the baseline at 95% each: of twenty "
-                "such intervals, one misses the truth by luck."
+                "such intervals, one misses the true value by chance."
             )
         return tuple(notes)
 
@@ -217,10 +215,7 @@ class Report:
             values = self.values(policy, metric)
             result = self.paired(policy, metric, base)
             p = "–" if result.p is None or policy == base else f"{result.p:.2g}"
-            row = [
-                Text(self.label(policy)),
-                *(Text(m.show(x)) for x in (values.mean(), values.min(), values.max())),
-            ]
+            row = [Text(self.label(policy)), *(Text(m.show(x)) for x in (values.mean(), values.min(), values.max()))]
             if m.relative:
                 row += [Text("–" if policy == base else _signed(result.difference, m))]
             row += [*self._against(policy, m, base), Text(p)]
@@ -230,12 +225,12 @@ class Report:
         return Printable(title, header, rows, [self.unfairness(), m.definition], [*self._footnote(), *self.notes()])
 
     def to_json(self, path: str | Path) -> None:
-        """Write every job's and every gang's record; compressed if the path ends in `.gz`."""
+        """Write the records of all jobs and gangs as JSON; compressed if the path ends in `.gz`."""
         archive.save(Contents(self.runs, self.scenarios, self.cheats, self.command, self.baseline), path)
 
     @classmethod
     def from_json(cls, path: str | Path) -> Report:
-        """Read a report that `to_json` wrote; equal to the one that was written."""
+        """Read a report that `to_json` wrote."""
         return cls(*archive.load(path))
 
     def write(self, directory: str | Path) -> Path:
@@ -246,11 +241,8 @@ class Report:
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(
-                f"no such directory can be made ({error.strerror})",
-                where=str(directory),
-                hint="name a directory that may be written to",
-            ) from error
+            hint = "name a directory that can be written"
+            raise InputError(f"it cannot be created ({error.strerror})", where=str(directory), hint=hint) from error
         self.to_json(directory / "records.json.gz")
         plots.save_all(self, directory)
         target = directory / "report.html"
@@ -267,9 +259,9 @@ class Report:
             return [Text("baseline", style="dim"), Text("")]
         result = self.paired(policy, metric.name, base)
         answer = verdict(result, metric)
-        estimate, nothing = main_estimate(result, metric)
-        shown = _signed(estimate, None if nothing == 1 else metric)
-        return [Text(shown), Text(answer, style=_VERDICT_STYLE.get(answer, "dim"))]
+        estimate, equal = main_estimate(result, metric)
+        interval = _signed(estimate, None if equal == 1 else metric)
+        return [Text(interval), Text(answer, style=_VERDICT_STYLE.get(answer, "dim"))]
 
     def _footnote(self) -> list[str]:
         cheating = any(policy in self.cheats for policy in self.policies)
@@ -280,11 +272,11 @@ class Report:
 class Printable:
     """A table with notes. Rich prints it in colour; `str` gives plain text.
 
-    If it is too wide for the terminal, it is cut between groups of columns into several tables.
+    A table that is too wide for the terminal is split between groups of columns.
     """
 
     title: str
-    header: Sequence[tuple[str, Sequence[str]]]  # group, its columns; the first group is repeated in every cut
+    header: Sequence[tuple[str, Sequence[str]]]  # group, its columns; every part repeats the first group
     rows: Sequence[Sequence[Text]]
     before: Sequence[str]
     after: Sequence[str]
@@ -306,7 +298,7 @@ class Printable:
         return "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())  # type: ignore[attr-defined]
 
     def _tables(self, console: Console, options: ConsoleOptions) -> Iterable[Table]:
-        # A table's measure is cut off at the console's width; what it would like is measured on a wide one.
+        # Rich limits a table's width to the console's; its natural width is measured on a wide console.
         wide = options.update(width=10_000)
         groups = list(range(1, len(self.header)))
         while groups:
@@ -335,22 +327,16 @@ def _check(report: Report) -> None:
         raise InputError("there is no run", where="report", hint="run at least one policy on one seed")
     if len(report.run_of) != len(report.runs):
         ((policy, seed), count) = Counter((run.policy, run.seed) for run in report.runs).most_common(1)[0]
-        raise InputError(f"policy {policy!r} has {count} runs of seed {seed}", where="report", hint="keep one of them")
+        raise InputError(f"policy {policy!r} has {count} runs of seed {seed}", where="report", hint="keep one")
     for policy in report.policies:
         missing = [seed for seed in report.seeds if (policy, seed) not in report.run_of]
         if missing:
-            raise InputError(
-                f"policy {policy!r} has no run of seed {missing[0]}, which another policy has",
-                where="report",
-                hint="run every policy on the same seeds: they are compared pair by pair",
-            )
+            message = f"policy {policy!r} has no run of seed {missing[0]}, which another policy has"
+            raise InputError(message, where="report", hint="run every policy on the same seeds")
     unknown = [seed for seed in report.seeds if seed not in report.scenarios]
     if unknown:
-        raise InputError(
-            f"no scenario is given for seed {unknown[0]}",
-            where="report",
-            hint="pass scenarios={seed: ScenarioMeta.from_scenario(scenario), …} with every seed",
-        )
+        hint = "pass scenarios={seed: ScenarioMeta.from_scenario(scenario), …} with every seed"
+        raise InputError(f"there is no scenario for seed {unknown[0]}", where="report", hint=hint)
     if report.baseline is not None and report.baseline not in report.policies:
         raise _unknown("policy", report.baseline, report.policies)
 
@@ -385,7 +371,7 @@ def _plain(value: float, digits: int) -> Text:
 
 
 def _signed(estimate: IntervalEstimate, metric: RunMetric | None) -> str:
-    """An estimate with sign and interval: of a ratio (no metric) as a percentage, else in its unit."""
+    """An estimate with its interval: a ratio (no metric) as a percentage, a difference in the metric's unit."""
 
     def show(value: float) -> str:
         if metric is None:
@@ -401,10 +387,10 @@ def _signed(estimate: IntervalEstimate, metric: RunMetric | None) -> str:
 
 
 def _time_scale(seconds: Iterable[float]) -> tuple[float, str]:
-    """One unit for a whole column: the factor from seconds, and its name, that suit the median."""
+    """One time unit for a whole column, by its median: the factor from seconds, and the unit's name."""
     finite = [value for value in seconds if math.isfinite(value)]
-    middle = float(np.median(finite)) if finite else 1.0
+    median = float(np.median(finite)) if finite else 1.0
     for factor, unit in ((1 / 3600, "h"), (1 / 60, "min"), (1.0, "s"), (1e3, "ms")):
-        if middle * factor >= (2 if unit in ("h", "min") else 1):
+        if median * factor >= (2 if unit in ("h", "min") else 1):
             return factor, unit
     return 1e6, "µs"

@@ -1,21 +1,20 @@
-"""What a policy has to reach, and what it does reach, on scenarios that it was not trained on.
+"""A policy against its targets, on scenarios that it was not trained on.
 
-Each line of the table is one aim. Against other policies, values are paired seed by seed: the logarithms of ratios are
-averaged over the workloads, and the interval is over seeds. Against the oracle, one small graph at a time runs on four
-unlike devices without contention, where the best possible makespan can be proven.
+Against other policies, values are paired seed by seed: the logarithms of ratios are averaged over the workloads, and
+the interval is over seeds. Against the oracle, single small graphs run on four different devices without contention,
+where the optimal makespan can be proven.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.text import Text
 
-from symphony.evaluation.compare import scenario
 from symphony.evaluation.metrics import METRICS
 from symphony.evaluation.report import Printable
 from symphony.evaluation.statistics import IntervalEstimate, paired
@@ -25,11 +24,12 @@ from symphony.oracle.oracle import Oracle
 from symphony.oracle.provable import four_devices
 from symphony.policies import named
 from symphony.simulator.run import simulate
+from symphony.simulator.scenario_source import scenario
 from symphony.simulator.scenarios import CALM
 
-FIRST_HELD_OUT_SEED = 500_000  # the first that is held out; training draws from two million on
+FIRST_HELD_OUT_SEED = 500_000  # training uses seeds from two million on
 SCORECARD_JOBS = 66
-# The shipped policy has seen both clusters, and all of these families but series-parallel.
+# The shipped policy was trained on both clusters, and on all of these families but series-parallel.
 SCORECARD_WORKLOADS = (
     *(SurveyWorkload(name, "paper") for name in ("variant-calling", "eeg", "intrusion", "layered", "fork-join")),
     SurveyWorkload("series-parallel", "paper"),
@@ -41,7 +41,7 @@ PROVABLE_GRAPHS = ("layered:16", "fork-join:16", "series-parallel:16", "cholesky
 
 @dataclass(frozen=True)
 class Aim:
-    """What is to be reached against a rival: a ratio of means over seeds, at most."""
+    """The largest ratio of means over seeds to a rival that is accepted."""
 
     rival: str
     metric: str
@@ -58,7 +58,7 @@ SHARES = (("isolated_share", "at isolated speed", 0.63), ("worse_share", "slowed
 
 @dataclass(frozen=True)
 class Score:
-    """One line: an aim, and what was reached."""
+    """One line: a target and the result."""
 
     against: str
     what: str
@@ -69,7 +69,7 @@ class Score:
 
     @property
     def met(self) -> bool:
-        """Whether the estimate, not its interval, is on the right side of the aim."""
+        """Whether the estimate, not its interval, meets the target."""
         return bool(self.reached.value <= self.aim if self.at_most else self.reached.value >= self.aim)
 
 
@@ -84,7 +84,6 @@ class Scorecard:
     command: str = ""
 
     def table(self) -> Printable:
-        """The lines, for people."""
         rows = [
             [
                 Text(score.against),
@@ -100,11 +99,9 @@ class Scorecard:
         seeds = len(self.survey.cells[0].seeds)
         return Printable(f"{self.policy}: {seeds} held-out seeds", header, rows, [], list(self.survey.skipped))
 
-    def to_json(self, path: str | Path) -> None:
-        """Write every line, and the ratios to the oracle."""
-        lines = [{**asdict(score), "met": score.met} for score in self.scores]
-        text = json.dumps({"policy": self.policy, "command": self.command, "scores": lines, "oracle": self.oracle})
-        Path(path).write_text(text)
+    def as_json(self) -> dict[str, Any]:
+        scores = [{**asdict(score), "met": score.met} for score in self.scores]
+        return {"policy": self.policy, "command": self.command, "scores": scores, "oracle": dict(self.oracle)}
 
 
 def evaluate(
@@ -119,14 +116,14 @@ def evaluate(
     command: str = "",
     progress: Callable[[str, float], None] | None = None,
 ) -> Scorecard:
-    """Run a policy and its rivals. What is done is kept in the directory; the same call goes on where it was stopped.
+    """Run a policy and its rivals. Results are stored in the directory; the same call resumes where it was stopped.
 
-    `instances` small graphs are given to the oracle, `oracle_s` seconds each; 0 = none.
+    The oracle plans `instances` small graphs, with `oracle_s` seconds each.
     """
     if instances:
-        cp_sat()  # not installed: say so before the long work
+        cp_sat()  # fails before the long work if it is not installed
     share = 0.7 if instances else 1.0
-    tell = progress or (lambda what, share: None)
+    report = progress or (lambda what, share: None)
     rivals = dict.fromkeys(aim.rival for aim in AIMS)
     plain = {SurveyWorkload(_with_jobs(place.workload, jobs), place.topology): str(place) for place in places}
     run = survey(
@@ -134,24 +131,22 @@ def evaluate(
         list(plain),
         directory,
         seeds=range(FIRST_HELD_OUT_SEED, FIRST_HELD_OUT_SEED + seeds),
-        progress=lambda what, done: tell(what, share * done),
+        progress=lambda what, done: report(what, share * done),
     )
     scores = []
     for aim in AIMS:
         if aim.rival != policy:
             scores.append(_against(run, policy, aim, run.places, "all workloads"))
             scores += [_against(run, policy, aim, [place], plain[place]) for place in run.places]
-    for metric, what, aim_at in SHARES:
+    for metric, what, target in SHARES:
         values = np.concatenate([run.cell_of[place, policy].values(metric) for place in run.places])
-        at_most = METRICS[metric].better == "lower"
-        scores.append(
-            Score("no contention", f"gangs {what}", "all workloads", IntervalEstimate(values.mean()), aim_at, at_most)
-        )
+        mean, at_most = IntervalEstimate(values.mean()), METRICS[metric].better == "lower"
+        scores.append(Score("no contention", f"gangs {what}", "all workloads", mean, target, at_most))
     ratios: dict[str, float] = {}
     for number in range(instances):
         name, ratio = _beside_oracle(policy, number, oracle_s)
         ratios[name] = ratio
-        tell("oracle", share + (1 - share) * (number + 1) / instances)
+        report("oracle", share + (1 - share) * (number + 1) / instances)
     if ratios:
         values = np.array(list(ratios.values()))
         for what, value, most in (("median", np.median(values), 1.04), ("p99", np.quantile(values, 0.99), 1.15)):
@@ -165,20 +160,20 @@ def _with_jobs(spec: str, jobs: int) -> str:
 
 
 def _against(run: Survey, policy: str, aim: Aim, places: Sequence[SurveyWorkload], where: str) -> Score:
-    """Ratios to a rival, paired by seed, averaged over workloads."""
+    """Ratios to a rival, paired by seed, averaged over workloads; nan if a cell is missing."""
 
-    def level(name: str) -> np.ndarray:
+    def geometric_mean(name: str) -> np.ndarray:
         return np.exp(np.mean([np.log(run.cell_of[place, name].values(aim.metric)) for place in places], axis=0))
 
     both = [place for place in places if (place, policy) in run.cell_of and (place, aim.rival) in run.cell_of]
     if len(both) < len(places):
         return Score(aim.rival, aim.metric, where, IntervalEstimate(float("nan")), aim.ratio, True)
-    ratio = paired(level(policy), level(aim.rival)).ratio or IntervalEstimate(float("nan"))
+    ratio = paired(geometric_mean(policy), geometric_mean(aim.rival)).ratio or IntervalEstimate(float("nan"))
     return Score(aim.rival, aim.metric, where, ratio, aim.ratio, True)
 
 
 def _beside_oracle(policy: str, number: int, seconds: float) -> tuple[str, float]:
-    """One small graph: how much longer it takes than the best plan, and that plan's label."""
+    """One small graph: its name with the label of the best plan, and the makespan relative to that plan."""
     spec = PROVABLE_GRAPHS[number % len(PROVABLE_GRAPHS)] + "?jobs=1"
     one = scenario(four_devices(bus=False), spec, FIRST_HELD_OUT_SEED + number, CALM)
     solution = Oracle(time_limit_s=seconds, starts=("eft-belief", "heft", "dmdas")).solve(one)

@@ -1,8 +1,7 @@
-"""Many policies on many workloads: run in one go, kept as it comes, and taken up again where it was stopped.
+"""A survey: many policies on many workloads, resumable.
 
-A cell is one policy on one workload, all seeds. Each cell has a file of its own, whose name holds a digest of all that
-its numbers depend on. A cell whose file is there is not run again, and a change of seeds or disturbances never meets
-old numbers.
+A cell is one policy on one workload, all seeds. Each cell is stored in a file whose name has a digest of everything
+that its results depend on. A cell whose file exists is not run again.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.text import Text
 
-from symphony.evaluation.compare import chosen_policies, chosen_seeds, scenario
+from symphony.evaluation.compare import chosen_policies
 from symphony.evaluation.metrics import METRICS, metrics
 from symphony.evaluation.report import DAGGER, Printable
 from symphony.evaluation.statistics import Paired, holm, paired
@@ -36,30 +35,22 @@ from symphony.scheduling.one_of import OneOf
 from symphony.scheduling.policy import Policy
 from symphony.simulator.records import RunRecord
 from symphony.simulator.run import simulate
+from symphony.simulator.scenario_source import chosen_seeds, scenario
 from symphony.simulator.scenarios import Disturbances, Scenario, stack
 
 SURVEY_FORMAT = "symphony.survey/1"
-WINNER_ALPHA = 0.05  # of all comparisons with the winner of a workload together
+WINNER_ALPHA = 0.05  # error of all comparisons with the winner of a workload together
 
 
 @dataclass(frozen=True)
 class SurveyWorkload:
-    """A workload on a topology, as people write it: `cholesky:10?jobs=5@machine`."""
+    """A workload on a topology, written `cholesky:10?jobs=5@machine`."""
 
     workload: str
     topology: str
 
     def __str__(self) -> str:
         return f"{self.workload}@{self.topology}"
-
-    @staticmethod
-    def of(spec: str, default: str) -> SurveyWorkload:
-        """From a spec; without @, on the default topology."""
-        workload, at, cluster = spec.rpartition("@")
-        place = SurveyWorkload(workload, cluster) if at else SurveyWorkload(spec, default)
-        if not place.workload or not place.topology:
-            raise InputError(f"{spec!r} names no workload", hint="write WORKLOAD or WORKLOAD@TOPOLOGY")
-        return place
 
 
 @dataclass(frozen=True)
@@ -74,23 +65,23 @@ class Cell:
     jobs: tuple[Mapping[str, list[float]], ...] = field(default=(), compare=False)  # by column, for each seed
 
     def values(self, metric: str) -> NDArray[np.float64]:
-        """A metric, seed by seed."""
+        """The values of a metric, one for each seed; nan where the runs have none."""
         return np.array(self.metrics.get(metric, [math.nan] * len(self.seeds)))
 
 
 @dataclass(frozen=True)
 class PolicyStanding:
-    """How a policy did on one workload, against the winner there."""
+    """The result of a policy on one workload, against the winner."""
 
     policy: str
     mean: float  # over the seeds
-    against: Paired | None  # the winner's; None for the winner itself
+    against: Paired | None  # against the winner; None for the winner itself
     tied: bool  # the winner, or not distinguishable from it
 
 
 @dataclass(frozen=True)
 class Survey:
-    """All cells that have been run, and what is to be said about them."""
+    """All cells, and their comparison."""
 
     cells: Sequence[Cell]
     skipped: Sequence[str]  # workloads or policies that could not be run, with the reason
@@ -98,7 +89,7 @@ class Survey:
 
     @cached_property
     def places(self) -> tuple[SurveyWorkload, ...]:
-        """Workloads, in the order in which they were run."""
+        """Workloads, in the order of their first cell."""
         return tuple(dict.fromkeys(cell.place for cell in self.cells))
 
     @cached_property
@@ -108,19 +99,16 @@ class Survey:
 
     @cached_property
     def cheats(self) -> frozenset[str]:
-        """Policies that see the true state."""
         return frozenset(cell.policy for cell in self.cells if cell.cheats)
 
     @cached_property
     def cell_of(self) -> Mapping[tuple[SurveyWorkload, str], Cell]:
-        """Cells by workload and policy."""
         return {(cell.place, cell.policy): cell for cell in self.cells}
 
     def standings(self, place: SurveyWorkload, metric: str = "mean_completion_s") -> list[PolicyStanding]:
         """The policies on one workload, the best first. The winner is the best that does not cheat.
 
-        A policy is tied with the winner unless a signed-rank test, corrected for the number of policies (Holm), tells
-        them apart.
+        A policy is tied with the winner unless a signed-rank test, with Holm's correction, distinguishes them.
         """
         cells = [cell for cell in self.cells if cell.place == place]
         sign = -1 if METRICS[metric].better == "higher" else 1
@@ -128,20 +116,19 @@ class Survey:
         winner = next((cell for cell in order if not cell.cheats), order[0])
         others = [cell for cell in order if cell is not winner]
         pairs = {cell.policy: paired(cell.values(metric), winner.values(metric)) for cell in others}
-        told = dict(zip(pairs, holm([pair.p for pair in pairs.values()]), strict=True))
+        corrected = dict(zip(pairs, holm([pair.p for pair in pairs.values()]), strict=True))
         return [
             PolicyStanding(
                 cell.policy,
                 float(cell.values(metric).mean()),
                 pairs.get(cell.policy),
-                cell is winner or told[cell.policy] > WINNER_ALPHA,
+                cell is winner or corrected[cell.policy] > WINNER_ALPHA,
             )
             for cell in order
         ]
 
     def overall(self, metric: str = "mean_completion_s") -> dict[str, tuple[float, int, int]]:
-        """For each policy: geometric mean over its workloads of its ratio to the winner, and how many it won or tied
-        of how many it ran on."""
+        """For each policy: its geometric mean ratio to the winners, workloads won or tied, workloads run."""
         ratios: dict[str, list[float]] = {policy: [] for policy in self.policies}
         won = dict.fromkeys(self.policies, 0)
         for place in self.places:
@@ -156,7 +143,7 @@ class Survey:
         }
 
     def table(self, metric: str = "mean_completion_s") -> Printable:
-        """Policies by their ratio to the winners over all workloads, with their ratio on each."""
+        """Policies by their mean ratio to the winners, with their ratio on each workload."""
         overall = self.overall(metric)
         higher = METRICS[metric].better == "higher"
         order = sorted(self.policies, key=lambda p: _for_sorting(-overall[p][0] if higher else overall[p][0]))
@@ -176,8 +163,8 @@ class Survey:
         return Printable(title, header, rows, [], self.notes())
 
     def notes(self) -> list[str]:
-        """What a reader must know beside the numbers."""
-        notes = ["Green: the winner, and what a signed-rank test (Holm's correction, 5%) cannot tell from it."]
+        """The meaning of the colours, and caveats."""
+        notes = ["Green: the winner, and policies that a signed-rank test (Holm's correction, 5%) cannot tell from it."]
         if self.cheats:
             notes.append(f"{DAGGER} cheats: sees the true state, and cannot win.")
         seeds, others = len(self.cells[0].seeds), len(self.policies) - 1
@@ -187,7 +174,7 @@ class Survey:
         return [*notes, *(f"left out: {line}" for line in self.skipped)]
 
     def write(self, directory: str | Path) -> Path:
-        """Write the page, survey.html, into a directory; returns its path."""
+        """Write survey.html into a directory; returns its path."""
         from symphony.evaluation import survey_page  # it imports this file
 
         target = Path(directory) / "survey.html"
@@ -195,7 +182,7 @@ class Survey:
         return target
 
     def to_json(self, path: str | Path) -> None:
-        """Write every metric of every cell, and every job's times; compressed if the path ends in `.gz`."""
+        """Write all metrics and the times of all jobs; compressed if the path ends in `.gz`."""
         text = json.dumps({"format": SURVEY_FORMAT, "command": self.command, "cells": [_out(c) for c in self.cells]})
         data = text.encode()
         Path(path).write_bytes(gzip.compress(data, 6, mtime=0) if str(path).endswith(".gz") else data)
@@ -227,10 +214,10 @@ def survey(
     progress: Callable[[str, float], None] | None = None,
     suits: Callable[[str, Scenario], bool] = lambda name, scenario: True,
 ) -> Survey:
-    """Run what has not been run, and return everything.
+    """Run the cells that are not in the directory yet, and return all.
 
-    `suits` says whether a policy is worth running on a scenario. `progress` is told what is being done, and the share
-    of all cells that are complete.
+    `suits` says whether to run a policy on a scenario. `progress` is called with a description and the share of all
+    cells that are complete.
     """
     chosen = chosen_policies(policies)
     numbers = chosen_seeds(seeds)
@@ -240,31 +227,30 @@ def survey(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(
-            f"no such directory can be made ({error.strerror})", where=str(folder), hint="name another one"
-        ) from None
+        hint = "name a directory that can be written"
+        raise InputError(f"it cannot be created ({error.strerror})", where=str(folder), hint=hint) from None
     cells: list[Cell] = []
     skipped: list[str] = []
-    where = []
+    feasible = []
     for place in dict.fromkeys(places):
-        try:  # a slip of the pen is found before the long work
+        try:  # misspelt names are found before the long work
             scenario(topology(place.topology), place.workload, numbers[0], disturbances, job_slots)
-            where.append(place)
+            feasible.append(place)
         except InfeasibleError as error:
             skipped.append(f"{place}: {error}")
-    for index, place in enumerate(where):
+    for index, place in enumerate(feasible):
 
-        def tell(what: str, share: float, index: int = index) -> None:
+        def report(what: str, share: float, index: int = index) -> None:
             if progress is not None:
-                progress(what, (index + share) / len(where))
+                progress(what, (index + share) / len(feasible))
 
-        tell(str(place), 0.0)
+        report(str(place), 0.0)
         cluster = topology(place.topology)
         scenarios = [scenario(cluster, place.workload, seed, disturbances, job_slots) for seed in numbers]
-        fitting = {name: policy for name, policy in chosen.items() if suits(name, scenarios[0])}
-        cells += _cells(place, fitting, scenarios, folder, tell, skipped)
+        suitable = {name: policy for name, policy in chosen.items() if suits(name, scenarios[0])}
+        cells += _cells(place, suitable, scenarios, folder, report, skipped)
     if not cells:
-        raise InputError(f"nothing could be run: {skipped[0]}", hint="name a topology that can run the workloads")
+        raise InputError(f"no workload could be run: {skipped[0]}", hint="name a topology that can run the workloads")
     return Survey(cells, skipped, command)
 
 
@@ -273,10 +259,10 @@ def _cells(
     policies: Mapping[str, Policy],
     scenarios: Sequence[Scenario],
     folder: Path,
-    tell: Callable[[str, float], None],
+    report: Callable[[str, float], None],
     skipped: list[str],
 ) -> list[Cell]:
-    """The cells of one workload, those run that are not there yet. What cannot be run is added to `skipped`."""
+    """The cells of one workload; those that have no file yet are run. Failures are added to `skipped`."""
     files = {name: _file(folder, place, name, policy, scenarios) for name, policy in policies.items()}
     cells = {name: cell for name, path in files.items() if (cell := _load(path)) is not None}
     missing = [name for name in policies if name not in cells]
@@ -284,12 +270,12 @@ def _cells(
     batch = stack(list(scenarios)) if missing else None
     for number, name in enumerate(missing):
 
-        def within(share: float, name: str = name, before: int = len(policies) - len(missing) + number) -> None:
-            tell(f"{place}: {name}", (before + share) / len(policies))
+        def report_share(share: float, name: str = name, done: int = len(policies) - len(missing) + number) -> None:
+            report(f"{place}: {name}", (done + share) / len(policies))
 
         try:
-            one = OneOf(group, jnp.asarray(number, jnp.int32))
-            runs = simulate(scenarios, one, name=name, progress=within, batch=batch)
+            policy = OneOf(group, jnp.asarray(number, jnp.int32))
+            runs = simulate(scenarios, policy, name=name, progress=report_share, batch=batch)
         except SymphonyError as error:
             skipped.append(f"{place}: {name}: {error}")
             continue
@@ -321,21 +307,20 @@ def _columns(run: RunRecord) -> dict[str, list[float]]:
 
 
 def _file(folder: Path, place: SurveyWorkload, name: str, policy: Policy, scenarios: Sequence[Scenario]) -> Path:
-    """The file of a cell. Its name holds a digest of what the numbers depend on.
+    """The file of a cell. Its name has a digest of the topology, workloads, policy and simulator, by content.
 
-    Topologies, workloads, policies and the simulator enter by content, because one of the same name may have changed.
-    (Of a policy: its numbers, and the file that it is written in.)
+    The content of a policy is its arrays and the source file of its class.
     """
     digest = hashlib.sha256()
     for part in _identity(policy, scenarios):
         digest.update(part.encode())
-    where, who = (re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")[-60:] for text in (f"{place}", name))
-    return folder / f"{where}.{who}.{digest.hexdigest()[:12]}.json.gz"
+    work, policy_name = (re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")[-60:] for text in (f"{place}", name))
+    return folder / f"{work}.{policy_name}.{digest.hexdigest()[:12]}.json.gz"
 
 
 @cache
 def _code_digest() -> str:
-    """A digest of the code that results depend on: a change that changes them must not meet old numbers."""
+    """A digest of the code that results depend on."""
     root = Path(__file__).parents[1]
     folders = ("problem", "scheduling", "simulator", "baselines", "policies")
     files = [root / "telemetry" / "posterior.py", *(file for name in folders for file in (root / name).rglob("*.py"))]
@@ -348,7 +333,7 @@ def _identity(policy: Policy, scenarios: Sequence[Scenario]) -> Iterator[str]:
     yield f"{structure} {[np.asarray(x).tolist() for x in numbers]}"
     try:
         yield inspect.getsource(sys.modules[type(policy).__module__])
-    except (OSError, TypeError, KeyError):  # made at a prompt: there is no file
+    except (OSError, TypeError, KeyError):  # defined at a prompt: there is no file
         yield type(policy).__qualname__
     yield repr(scenarios[0].topology)
     for one in scenarios:
@@ -369,14 +354,13 @@ def _out(cell: Cell) -> dict[str, Any]:
 
 def _save(cell: Cell, path: Path) -> None:
     text = json.dumps({"format": SURVEY_FORMAT, **_out(cell)}, separators=(",", ":"))
-    # A cell that was being written when the run was stopped must not be taken for a whole one.
+    # Written under another name first: a file of the final name is complete.
     unfinished = path.with_name(path.name + ".part")
     unfinished.write_bytes(gzip.compress(text.encode(), 6, mtime=0))
     unfinished.replace(path)
 
 
 def _load(path: Path) -> Cell | None:
-    """A cell that was kept; None if there is none."""
     if not path.exists():
         return None
     try:
@@ -390,6 +374,5 @@ def _load(path: Path) -> Cell | None:
             tuple(document["jobs"]),
         )
     except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"it is no whole cell of a survey ({error!r})", where=str(path), hint="remove it; it will be run again"
-        ) from None
+        hint = "remove it; the cell will be run again"
+        raise InputError(f"it is not a complete cell of a survey ({error!r})", where=str(path), hint=hint) from None

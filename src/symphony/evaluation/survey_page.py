@@ -1,5 +1,4 @@
-"""The page of a survey: one HTML file that lets a reader find, for each workload, who wins, by how much, and whether
-the difference is real."""
+"""The HTML page of a survey: for each workload the winner, the differences to it, and whether they are significant."""
 
 from __future__ import annotations
 
@@ -26,7 +25,6 @@ SHOWN_METRICS = (
 
 
 def html(survey: Survey) -> str:
-    """The whole page."""
     cheating = ", ".join(sorted(survey.cheats))
     parts = {
         "title": markup.escape(f"{len(survey.policies)} policies on {len(survey.places)} workloads"),
@@ -44,7 +42,7 @@ def html(survey: Survey) -> str:
 
 
 def headline(survey: Survey) -> str:
-    """The finding in a sentence."""
+    """The result in a sentence."""
     overall = {name: row for name, row in survey.overall().items() if name not in survey.cheats}
     full = {name: row for name, row in overall.items() if row[2] == len(survey.places) and math.isfinite(row[0])}
     if not full:
@@ -56,7 +54,7 @@ def headline(survey: Survey) -> str:
 
 
 def payload(survey: Survey) -> dict[str, Any]:
-    """What the page's script draws from."""
+    """The data of the page's script."""
     present = set().union(*(cell.metrics for cell in survey.cells))
     shown = [name for name in SHOWN_METRICS if name in present]
     return {
@@ -88,11 +86,10 @@ def _view(survey: Survey, metric: str) -> dict[str, Any]:
         winner = next(s.policy for s in standings if s.against is None)
         order = [s.policy for s in standings]
         places.append({"place": str(place), "winner": winner, "standings": rows, "order": order})
-    far = math.inf
 
     def rank(policy: str) -> float:
         value = overall[policy][0]
-        return far if not math.isfinite(value) else -value if higher else value
+        return math.inf if not math.isfinite(value) else -value if higher else value
 
     return {
         "places": places,

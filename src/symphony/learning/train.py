@@ -23,7 +23,6 @@ import jax
 import numpy as np
 from jax import Array
 
-from symphony.evaluation.compare import Draw, scenario, slots_for
 from symphony.learning.beliefs import NONE, slopes
 from symphony.learning.device_sharding import DeviceSharding
 from symphony.learning.returns import advantages
@@ -40,6 +39,7 @@ from symphony.problem.workload import Workload
 from symphony.simulator.contention import Bottleneck, ContentionModel
 from symphony.simulator.rollout import without_arrivals
 from symphony.simulator.run import run_traces
+from symphony.simulator.scenario_source import Draw, scenario, slots_for
 from symphony.simulator.scenarios import Disturbances, Scenario, ScenarioArrays, pick, stack
 from symphony.telemetry.tuning import BeliefSlopes
 

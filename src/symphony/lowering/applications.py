@@ -1,8 +1,8 @@
 """The applications of the Symphony paper as task graphs: variant calling, EEG analysis, intrusion detection.
 
-The paper publishes throughput ratios for one kernel of each and how pairs of kernels slow one another down;
-shapes of graphs, sizes and most times it does not. What is published is in `_KERNELS` with its source; the
-rest is chosen, to be plausible and to make devices differ, and says so.
+The paper publishes throughput ratios for one kernel of each, and how pairs of kernels slow one another down. It does
+not publish the shapes of graphs, sizes and most times. `_KERNELS` gives the source of each row; the rows marked as
+chosen are plausible, and make devices differ.
 """
 
 from __future__ import annotations
@@ -18,16 +18,15 @@ from symphony.problem.workload import Edge, Kernel, Profile, Task, TaskGraph
 
 
 class _KernelCosts(NamedTuple):
-    """A kernel: its times on a slot of a Power8 and elsewhere, and what it takes of a socket's shared parts.
+    """Times of a kernel on one slot of a Power8 and on other devices, and its use of a socket's shared resources.
 
-    `compute`, `memory` and `cache` are the shares of a socket that a socket *half* filled with the kernel
-    uses. They are fitted to the published co-run speeds of pairs: a socket half filled with each of two
-    kernels runs both at 1 / max(1, a + b) of their speed, for the worst of the three. (Root mean square
-    error 0.06 over the 66 pairs.)
+    `compute`, `memory` and `cache` are the shares of a socket's resources in use when half of its slots run the kernel.
+    They are fitted to the published co-run speeds of pairs: if half of the slots run each of two kernels, both run at
+    1 / max(1, a + b) of their speed, for the worst of the three resources. (Root mean square error 0.06 over 66 pairs.)
     """
 
     power8_s: float  # an input of size 1, alone
-    xeon: float  # speed over Power8's
+    xeon: float  # speed relative to the Power8's; likewise the next two, 0: it does not run there
     k80: float
     fpga: float
     compute: float
@@ -77,7 +76,7 @@ _KERNELS: Mapping[str, _KernelCosts] = {
 
 # Speeds of other GPUs relative to a K80: the K40 from PairHMM's published range, the rest chosen.
 _GPU_SPEEDS: Mapping[str, float] = {"k40": 7.75 / 14.5, "k80": 1.0, "p100": 1.8, "v100": 2.7, "a100": 4.5}
-# Bandwidths of their memories, in bytes/s. (A K80 is one or two GPUs; a kernel asks for what one has.)
+# Bandwidths of their memories, in bytes/s. (A K80 board has two GPUs; this is for one.)
 _GPU_MEMORY_BANDWIDTH: Mapping[str, float] = {
     "k40": 288e9,
     "k80": 240e9,
@@ -85,19 +84,16 @@ _GPU_MEMORY_BANDWIDTH: Mapping[str, float] = {
     "v100": 900e9,
     "a100": 1555e9,
 }
-# A socket of each kind: slots, memory bandwidth, last-level cache. With these, shares in the table become
-# amounts.
+# A socket of each kind: slots, memory bandwidth, last-level cache. They convert the shares of the table to amounts.
 _SOCKETS: Mapping[str, tuple[int, float, float]] = {
     "power8": (10, 115e9, 80e6),
     "xeon": (16, 76.8e9, 40e6),
 }
-# What a device kind that is not in these lists is taken for, by its type.
+# The listed kind whose profile a device of any other kind gets, by its type.
 _TYPICAL_KIND = {"cpu": "xeon", "gpu": "p100"}
-# Of the time at size 1, at most this much goes into the launch, whatever the size (chosen).
+# Upper bound on the part of the time at size 1 that does not depend on the size: the launch (chosen).
 _MAX_LAUNCH_S = {"cpu": 1e-5, "gpu": 1e-3, "fpga": 3e-4}
-_LINK_BYTES_PER_S = (
-    4e9  # bytes/s that an accelerator with the memory demand of a whole socket streams over PCIe (chosen)
-)
+_LINK_BYTES_PER_S = 4e9  # PCIe traffic of an accelerator with the memory demand of a whole socket (chosen)
 _MEMORY_PER_OUTPUT_BYTE = 12.0  # device memory over output bytes: inputs, tables and scratch (chosen)
 
 
@@ -114,7 +110,7 @@ def _kernel(name: str) -> Kernel:
         )
 
     for kind, (slots, memory, cache) in _SOCKETS.items():
-        # The table speaks of half a socket's slots; this is one worker.
+        # The table is for half of a socket's slots; this is one worker.
         part = 2.0 / slots
         demand = {
             "compute": 2 * row.compute,
@@ -137,7 +133,7 @@ def _kernel(name: str) -> Kernel:
 
 
 class _Builder:
-    """A task graph in the making: tasks read the outputs of the tasks named."""
+    """Collects the tasks and edges of a graph."""
 
     def __init__(self) -> None:
         self.tasks: list[Task] = []
@@ -145,7 +141,7 @@ class _Builder:
         self.output: dict[str, float] = {}
 
     def task(self, name: str, kernel: str, size: float, reads: Iterable[str] = (), external: float = 0.0) -> str:
-        """Add a task and give its name. `external`: bytes that it reads from the job's home machine."""
+        """Add a task that reads the outputs of `reads` and `external` bytes from the home machine; returns `name`."""
         self.tasks.append(Task(name, kernel, size))
         self.edges += [Edge(source, name, self.output[source]) for source in reads]
         if external:
@@ -154,7 +150,6 @@ class _Builder:
         return name
 
     def graph(self, name: str) -> TaskGraph:
-        """The graph."""
         return TaskGraph(name, tuple(self.tasks), tuple(self.edges))
 
 
@@ -192,7 +187,7 @@ def variant_calling(
 
 
 def eeg(rng: np.random.Generator, topology: Topology, *, graphs: int, chunks: int, spread: float) -> Templates:
-    """Infer the state of a brain from chunks of a recording; neighbouring chunks share features."""
+    """Infer brain states from chunks of a recording; an inference also reads the features of the chunk before."""
     check_size(graphs, 3 * chunks + 1, where="eeg")
     made = []
     for number in range(graphs):
@@ -212,12 +207,11 @@ def eeg(rng: np.random.Generator, topology: Topology, *, graphs: int, chunks: in
 def intrusion(
     rng: np.random.Generator, topology: Topology, *, graphs: int, users: int, events: int, spread: float
 ) -> Templates:
-    """Tag the users of a cluster as attackers or not from their events: small jobs, most of them short."""
+    """Classify the users of a cluster as attackers or not by their events: small, mostly short jobs."""
     check_size(graphs, users + 3, where="intrusion")
     made = []
     for number in range(graphs):
         b = _Builder()
-        # Most jobs have few users; the time is in tagging, a factor graph for each.
         active = int(rng.integers(1, users + 1))
         sizes = [float(size) for size in events / 100 * _sizes(rng, active, spread)]
         parsed = b.task("parse", "AlertParse", sum(sizes), external=1e5 * sum(sizes))

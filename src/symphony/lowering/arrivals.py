@@ -1,8 +1,7 @@
-"""When jobs arrive: point processes with a mean rate, as sorted times from 0 on.
+"""Arrival processes: sorted arrival times in seconds, from 0 on.
 
-Each takes (rate in jobs/s, number of jobs, random generator). Time scales follow from the rate, so that the
-same process makes sense for millisecond jobs and for day-long ones, and the same draws at twice the rate
-are the same pattern in half the time.
+Each takes (rate in jobs/s, number of jobs, random generator). Time scales follow from the rate, so that a process
+suits millisecond jobs and day-long ones, and the same draws at twice the rate are the same pattern in half the time.
 """
 
 from __future__ import annotations
@@ -33,40 +32,38 @@ def bursty(
     share: float = 0.2,
     cycle_jobs: float = 40.0,
 ) -> Times:
-    """Markov-modulated Poisson: bursts at `burst` times the mean rate, `share` of the time, calm in between.
+    """Markov-modulated Poisson: bursts at `burst` times the mean rate for `share` of the time, a lower rate in between.
 
-    A burst and the calm after it bring `cycle_jobs` jobs on average.
+    `cycle_jobs`: mean number of jobs in a burst and the time until the next.
     """
     _check(rate, count)
     if not 0 < share < 1 or not 1 <= burst <= 1 / share or not 0 < cycle_jobs < math.inf:
         raise WorkloadError(
-            f"no bursts have share {share}, rate {burst} times the mean and {cycle_jobs} jobs a cycle",
+            f"share is {share}, burst {burst} and cycle_jobs {cycle_jobs}",
             where="arrivals",
-            hint="0 < share < 1, 1 <= burst <= 1/share, cycle_jobs above 0",
+            hint="write 0 < share < 1, 1 <= burst <= 1/share, cycle_jobs above 0",
         )
-    # Time is counted in mean gaps. Stays alternate; arrivals are a unit Poisson process in accumulated
-    # intensity, carried back to time through the (piecewise linear) integral of the rate.
+    # Time is in mean gaps. The two states alternate. Arrivals are a unit Poisson process in accumulated intensity,
+    # converted to time by the inverse of the (piecewise linear) integral of the rate.
     intensity = np.array([(1 - share * burst) / (1 - share), burst])
     mean_stay = cycle_jobs * np.array([1 - share, share])
     state = int(rng.random() < share)
     points = np.cumsum(rng.exponential(1.0, count))
-    clock, brought = [0.0], [0.0]
-    while brought[-1] < points[-1]:
+    clock, intensity_until = [0.0], [0.0]
+    while intensity_until[-1] < points[-1]:
         stay = rng.exponential(mean_stay[state])
         clock.append(clock[-1] + stay)
-        brought.append(brought[-1] + stay * intensity[state])
+        intensity_until.append(intensity_until[-1] + stay * intensity[state])
         state = 1 - state
-    return np.interp(points, brought, clock) / rate
+    return np.interp(points, intensity_until, clock) / rate
 
 
 def diurnal(rate: float, count: int, rng: np.random.Generator, *, swing: float = 0.8, days: float = 2.0) -> Times:
-    """A rate that swings by `swing` of its mean, `days` times while `count` jobs arrive (by thinning)."""
+    """A sinusoidal rate, mean · (1 ± `swing`), with `days` periods while `count` jobs arrive (by thinning)."""
     _check(rate, count)
     if not 0 <= swing <= 1 or not 0 < days < math.inf:
         raise WorkloadError(
-            f"no day has a swing of {swing}, {days} times",
-            where="arrivals",
-            hint="0 <= swing <= 1, days above 0",
+            f"swing is {swing} and days is {days}", where="arrivals", hint="write 0 <= swing <= 1, days above 0"
         )
     period = count / days  # in mean gaps
     peak = 1 + swing
@@ -82,7 +79,7 @@ def diurnal(rate: float, count: int, rng: np.random.Generator, *, swing: float =
 
 
 def batch(rate: float, count: int, rng: np.random.Generator) -> Times:
-    """All at time 0, whatever the rate."""
+    """All at time 0; `rate` has no effect."""
     return np.zeros(count)
 
 

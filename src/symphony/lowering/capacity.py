@@ -1,12 +1,11 @@
-"""How many jobs per second a cluster can sustain: the yardstick of `load`.
+"""The largest rate of jobs that a cluster can sustain, to which `load` is relative.
 
-A linear programme in the fluid limit. It chooses, for every kernel, which fraction of it runs on which
-device kind, so that the busiest part of the cluster is as little busy as possible; at full load that part
-is the bottleneck. Parts are the slots of each device kind, and the resource rows that the devices of a kind
-touch: two kernels that together ask for more memory bandwidth than there is keep a socket busy for longer,
-whatever slots are free. Gangs exchange at the bandwidth of the closest devices that are enough for them.
-All sizes of a kernel are split alike. Transfers, reconfiguration and dependencies are left out, so the rate
-is optimistic: most schedules sustain less.
+A linear programme in the fluid limit. It chooses, for every kernel, the fraction that runs on each device kind, so that
+the utilisation of the busiest part of the cluster is as small as possible; at full load that part is the bottleneck.
+Parts are the slots of each device kind, and the resource rows on the routes of a kind: two kernels that together demand
+more memory bandwidth than there is keep a socket busy for longer, also if slots are free. Gangs exchange at the
+bandwidth of the closest devices that are enough for them. All sizes of a kernel are split alike. Transfers,
+reconfiguration and dependencies are ignored, so the rate is optimistic: most schedules sustain less.
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ def jobs_per_second(
         )
     capacity, by_name = _capacities(topology), {kernel.name: kernel for kernel in kernels}
     bandwidth = cache(lambda kind, workers: _exchange_bandwidth(topology, kind, workers))
-    # use[kernel, kinds that can run it][kind][part]: what a mean job takes of a part if all of that runs on
-    # the kind.
+    # use[kernel, kinds that can run it][kind][part]: seconds of the part per mean job if the kernel runs on the kind
     use: dict[tuple[str, tuple[str, ...]], dict[str, dict[ClusterPart, float]]] = {}
     for (name, size, workers), amount in _demand(graphs, weights).items():
         kernel = by_name[name]
@@ -59,22 +57,23 @@ def jobs_per_second(
         for kind, parts in per_kind.items():
             for part, seconds in parts.items():
                 total[kind][part] += amount * seconds
-    return 1.0 / _least_busy(use)
+    return 1.0 / _bottleneck_seconds(use)
 
 
 def _demand(graphs: Sequence[TaskGraph], weights: Sequence[float]) -> dict[tuple[str, float, int], float]:
     """Worker-units of each (kernel, size, workers of the gang) in a mean job."""
     demand: dict[tuple[str, float, int], float] = defaultdict(float)
+    total = sum(weights)
     for graph, weight in zip(graphs, weights, strict=True):
         for gang, task in first_tasks(graph):
-            demand[task.kernel, task.size, len(gang.tasks)] += weight / sum(weights) * len(gang.tasks) * task.units
+            demand[task.kernel, task.size, len(gang.tasks)] += weight / total * len(gang.tasks) * task.units
     return demand
 
 
 def _capacities(topology: Topology) -> dict[ClusterPart, float]:
-    """Slots of each device kind, and the summed capacity of each kind of row that devices of the kind touch.
+    """Slots of each device kind, and the total capacity of each kind of row on the routes of a device kind.
 
-    A row is divided by how many rows of its kind a worker touches, since it loads each of them.
+    It is divided by the number of rows of that kind on a route, because a worker loads each of them.
     """
     resources = {resource.name: resource for resource in topology.resources}
     capacity: dict[ClusterPart, float] = {
@@ -87,15 +86,15 @@ def _capacities(topology: Topology) -> dict[ClusterPart, float]:
             row = resources[hop.resource]
             rows[device.kind, row.kind][row.name] = row.capacity
             touches[device.kind, row.kind] += 1
-    for part, found in rows.items():
-        capacity[part] = sum(found.values()) * topology.kind_counts[part[0]] / touches[part]
+    for part, capacities in rows.items():
+        capacity[part] = sum(capacities.values()) * topology.kind_counts[part[0]] / touches[part]
     return capacity
 
 
 def _use(
     topology: Topology, kernel: Kernel, size: float, capacity: dict[ClusterPart, float]
 ) -> dict[str, dict[ClusterPart, float]]:
-    """For each kind that can run it: seconds for which one worker-unit keeps each part of the kind busy."""
+    """For each kind that can run it: seconds for which one unit of one worker keeps each part of the kind busy."""
     work = kernel.work(size)
     use: dict[str, dict[ClusterPart, float]] = {}
     for kind, count in topology.kind_counts.items():
@@ -112,7 +111,7 @@ def _use(
 
 
 def _exchange_bandwidth(topology: Topology, kind: str, workers: int) -> float:
-    """Bandwidth of a gang's exchange on devices of a kind, as close together as there are enough of them."""
+    """Bandwidth of a gang's exchange on the closest devices of a kind that are enough for it."""
     capacity = {resource.name: resource.capacity for resource in topology.resources}
     devices = [device for device in topology.devices if device.kind == kind]
     groups: dict[int, Callable[[Device], str]] = {
@@ -134,16 +133,15 @@ def _exchange_bandwidth(topology: Topology, kind: str, workers: int) -> float:
     return fastest_first[min(workers, len(devices)) - 1]
 
 
-def _least_busy(use: dict[tuple[str, tuple[str, ...]], dict[str, dict[ClusterPart, float]]]) -> float:
-    """Seconds per job of the busiest part, at the best split of every kernel over device kinds."""
+def _bottleneck_seconds(use: dict[tuple[str, tuple[str, ...]], dict[str, dict[ClusterPart, float]]]) -> float:
+    """Seconds per job of the busiest part, for the best split of every kernel over device kinds."""
     from scipy.optimize import linprog  # takes a third of a second to import
     from scipy.sparse import csr_array
 
-    # Columns: one fraction for each (kernel, kind), then the busyness that is minimised.
+    # Columns: one fraction for each (kernel, kind), then the utilisation that is minimised.
     columns = [(row, parts) for row, per_kind in enumerate(use.values()) for parts in per_kind.values()]
     part_index = {part: i for i, part in enumerate(dict.fromkeys(part for _, parts in columns for part in parts))}
-    # Seconds span many orders of magnitude; the solver's tolerances are absolute, so the answer is brought
-    # near 1.
+    # Seconds span many orders of magnitude and the solver's tolerances are absolute: scale the answer to about 1.
     scale = max(min(max(parts.values()) for parts in per_kind.values()) for per_kind in use.values())
     if not scale > 0:
         raise WorkloadError("no job takes any time", where="capacity", hint="give a task a size above 0")

@@ -1,4 +1,4 @@
-"""A task graph drawn: by levels for a terminal, as SVG, and as Graphviz text."""
+"""Drawings of a task graph: by levels for a terminal, as SVG, and as Graphviz text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from html import escape
 from symphony.problem import units
 from symphony.problem.workload import TaskGraph
 
-# Beyond sixteen kernels they repeat.
 _COLOURS = (
     "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00",
     "#c9b800", "#6a3d9a", "#b15928", "#888888", "#1b7837", "#fb9a99",
@@ -18,7 +17,7 @@ _COLOURS = (
 
 
 def levels(graph: TaskGraph) -> list[list[int]]:
-    """Gangs by the number of gangs on the longest way to them."""
+    """Gangs by level: the length of the longest path from a source."""
     depth = [0] * len(graph.all_gangs)
     parents: list[list[int]] = [[] for _ in graph.all_gangs]
     for source, target, _ in graph.gang_edges:
@@ -26,14 +25,14 @@ def levels(graph: TaskGraph) -> list[list[int]]:
             parents[target].append(source)
     for gang in graph.order:
         depth[gang] = max((depth[parent] + 1 for parent in parents[gang]), default=0)
-    found: list[list[int]] = [[] for _ in range(max(depth) + 1)]
+    by_level: list[list[int]] = [[] for _ in range(max(depth) + 1)]
     for gang, level in enumerate(depth):
-        found[level].append(gang)
-    return found
+        by_level[level].append(gang)
+    return by_level
 
 
 def colours(graph: TaskGraph) -> Mapping[str, str]:
-    """A colour for each kernel of the graph."""
+    """A colour for each kernel; from the 17th on they repeat."""
     kernels = dict.fromkeys(task.kernel for task in graph.tasks)
     return {kernel: _COLOURS[number % len(_COLOURS)] for number, kernel in enumerate(kernels)}
 
@@ -41,8 +40,8 @@ def colours(graph: TaskGraph) -> Mapping[str, str]:
 def text(graph: TaskGraph, *, most_levels: int = 24, most_marks: int = 24) -> str:
     """A line for each level, in Rich markup: ● is a gang of one, [●●●●] a gang of four workers."""
     kernel_of, colour, lines = _kernels(graph), colours(graph), []
-    found = levels(graph)
-    for number, level in enumerate(found[:most_levels]):
+    by_level = levels(graph)
+    for number, level in enumerate(by_level[:most_levels]):
         groups: dict[str, list[int]] = {}
         for gang in level:
             groups.setdefault(kernel_of[gang], []).append(gang)
@@ -52,13 +51,13 @@ def text(graph: TaskGraph, *, most_levels: int = 24, most_marks: int = 24) -> st
             more = f" … {len(gangs)} in all" if len(gangs) > most_marks else ""
             parts.append(f"[{colour[kernel]}]{''.join(marks)}[/] {kernel}{more}")
         lines.append(f"[dim]{number:>3} │[/] " + "   ".join(parts))
-    if len(found) > most_levels:
-        lines.append(f"[dim]  … │ {len(found) - most_levels} more levels[/]")
+    if len(by_level) > most_levels:
+        lines.append(f"[dim]  … │ {len(by_level) - most_levels} more levels[/]")
     return "\n".join(lines)
 
 
 def dot(graph: TaskGraph) -> str:
-    """Graphviz text: workers of a gang in a box, inputs from the job's home machine from one cylinder."""
+    """Graphviz text. The workers of a gang are in a box; the home machine is a cylinder."""
     colour = colours(graph)
     lines = [f"digraph {_quoted(graph.name)} {{", "  node [style=filled, fontname=Helvetica];"]
     if any(edge.source is None for edge in graph.edges):
@@ -77,7 +76,7 @@ def dot(graph: TaskGraph) -> str:
 
 
 def svg(graph: TaskGraph) -> str:
-    """A self-contained picture: levels from top to bottom, edges wider the more bytes they carry."""
+    """A self-contained SVG: levels from top to bottom; the width of an edge grows with its bytes."""
     gangs, kernel_of, colour = graph.all_gangs, _kernels(graph), colours(graph)
     rows = _ordered_rows(graph, levels(graph))
     box = [10.0 + 16.0 * len(gang.tasks) for gang in gangs]
@@ -105,7 +104,7 @@ def svg(graph: TaskGraph) -> str:
     for source, target, size in graph.gang_edges:
         if source >= 0:
             start, end, half = y[source] + 13, y[target] - 13, (y[target] - y[source]) / 2
-            # An edge that goes straight down past other levels would hide behind their gangs.
+            # A vertical edge over several levels would be hidden by the gangs between, so it is bent.
             straight = abs(x[source] - x[target]) < 20
             outwards = 1 if x[source] > width / 2 else -1
             bow = outwards * min(30 * (y[target] - y[source] - 64) / 64, 90) if straight else 0.0
@@ -132,7 +131,7 @@ def svg(graph: TaskGraph) -> str:
 
 
 def _ordered_rows(graph: TaskGraph, rows: list[list[int]]) -> list[list[int]]:
-    """Rows reordered so that gangs lie near what they read from and what reads from them: fewer crossings."""
+    """Rows with each gang near its parents and children (barycentre heuristic), which makes fewer crossings."""
     near: list[list[int]] = [[] for _ in graph.all_gangs]
     for source, target, _ in graph.gang_edges:
         if source >= 0:
@@ -149,7 +148,6 @@ def _ordered_rows(graph: TaskGraph, rows: list[list[int]]) -> list[list[int]]:
 
 
 def _kernels(graph: TaskGraph) -> list[str]:
-    """The kernel of each gang."""
     kernel = {task.name: task.kernel for task in graph.tasks}
     return [kernel[gang.tasks[0]] for gang in graph.all_gangs]
 

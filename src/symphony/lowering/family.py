@@ -1,8 +1,8 @@
 """Workload families by name: `cholesky:10`, `variant-calling?load=0.9&arrivals=bursty`, `traces/jobs.csv?jobs=50`.
 
-A family is a seeded generator. It draws a few dozen graphs, the templates; jobs are arrivals of them, at a
-rate that is a share (`load`) of what the cluster can sustain. A file is a family too, whose draws are parts
-of it (`lowering/trace.py`). The same (spec, topology, seed) is always the same workload.
+A family is a seeded generator. It draws a few dozen graphs, the templates; jobs are arrivals of them, at `load` times
+the largest rate that the cluster can sustain. A file is a family too, whose draws are parts of it
+(`lowering/trace.py`). The same (spec, topology, seed) always gives the same workload.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import math
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from symphony.lowering.training_family import mixed, training
 from symphony.problem import limits
 from symphony.problem.errors import SymphonyWarning, WorkloadError
 from symphony.problem.runnable import check_graphs
+from symphony.problem.texts import did_you_mean
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Workload
 
@@ -38,7 +38,7 @@ Value = int | float | str
 
 @dataclass(frozen=True)
 class Option:
-    """A knob of a family. Its type is that of the default."""
+    """An option of a family. Its type is that of the default."""
 
     default: Value
     about: str
@@ -48,7 +48,7 @@ class Option:
 
     @property
     def allowed(self) -> str:
-        """The values it takes, in words."""
+        """Its values, in words."""
         if self.choices:
             return "one of " + ", ".join(self.choices)
         if isinstance(self.default, str):
@@ -57,7 +57,7 @@ class Option:
         return f"{kind}, {self.low:,.10g} to {self.high:,.10g}"
 
     def read(self, value: Value) -> Value | None:
-        """The value, from text or as given, or None if it is not allowed."""
+        """The value, parsed if it is text; None if it is not allowed."""
         if self.choices:
             return value if value in self.choices else None
         if isinstance(self.default, str):
@@ -75,63 +75,59 @@ class Option:
 
 @dataclass(frozen=True)
 class WorkloadFamily:
-    """A workload family and the values of its options; a file leaves those out that nobody gave."""
+    """A workload family and the values of its options; for a file, only of the options in the spec."""
 
     name: str
     about: str
-    make: Callable[
-        [str, Topology, int, Mapping[str, Value]], DrawnWorkload
-    ]  # (name, topology, seed, values) -> workload
-    own: Mapping[str, Option]  # its own
-    common: Mapping[str, Option]  # of jobs and their arrivals
+    # (name, topology, seed, values) -> workload
+    make: Callable[[str, Topology, int, Mapping[str, Value]], DrawnWorkload]
+    own: Mapping[str, Option]
+    common: Mapping[str, Option]  # options of all families: jobs and their arrivals
     size: str = ""  # the option that N of `name:N` sets
     values: Mapping[str, Value] = field(default_factory=dict)
 
     @property
     def options(self) -> Mapping[str, Option]:
-        """Every option, its own first."""
+        """All options, its own first."""
         return {**self.own, **self.common}
 
     def set(self, **values: Value | None) -> WorkloadFamily:
-        """The family with options set; None leaves one as it is."""
+        """The family with these options; None leaves an option as it is."""
         chosen = dict(self.values)
         for key, value in values.items():
             if value is None:
                 continue
             if key not in self.options:
-                close = get_close_matches(key, self.options, n=1)
-                meant = f"did you mean {close[0]!r}? " if close else ""
                 raise WorkloadError(
                     f"it has no option {key!r}",
                     where=f"workload {self.name!r}",
-                    hint=f"{meant}the options are {', '.join(self.options)}",
+                    hint=f"{did_you_mean(key, self.options)}the options are {', '.join(self.options)}",
                 )
             option = self.options[key]
-            read = option.read(value)
-            if read is None:
+            parsed = option.read(value)
+            if parsed is None:
                 raise WorkloadError(
                     f"{key} is {value!r}",
                     where=f"workload {self.name!r}",
                     hint=f"write {key}={option.default}, or another value: {option.allowed}",
                 )
-            chosen[key] = read
+            chosen[key] = parsed
         return replace(self, values=chosen)
 
 
 def names() -> tuple[str, ...]:
-    """Names of the families."""
     return tuple(_FAMILIES)
 
 
 def family(spec: str) -> WorkloadFamily:
-    """The family that `name`, `name:N`, `name:N?option=value&…` or `path?option=value&…` says, its options set."""
+    """The family of a spec with its options: `name`, `name:N`, `name:N?option=value&…` or `path?option=value&…`."""
     head, _, query = spec.partition("?")
     given: dict[str, Value] = {}
     for part in query.split("&") if query else []:
         key, equals, value = part.partition("=")
         if not equals:
             raise WorkloadError(
-                f"{part!r} is no option", where=f"workload {spec!r}", hint="write ?option=value&option=value"
+                f"{part!r} is not an option", where=f"workload {spec!r}", hint="write ?option=value&option=value"
             )
         _add(given, key, value, spec)
     name, colon, size = head.partition(":")
@@ -142,17 +138,15 @@ def family(spec: str) -> WorkloadFamily:
     elif is_path(head):
         found = _file(head, given.get("format"))
     else:
-        close = get_close_matches(name, _FAMILIES, n=1)
-        meant = f"did you mean {close[0]!r}? " if close else ""
-        raise WorkloadError(
-            f"unknown workload {name!r}",
-            hint=f"{meant}the families are {', '.join(names())}; anything else is the path of a file",
+        hint = (
+            f"{did_you_mean(name, _FAMILIES)}the families are {', '.join(names())}; anything else is the path of a file"
         )
+        raise WorkloadError(f"unknown workload {name!r}", hint=hint)
     return found.set(**given)
 
 
 def is_path(head: str) -> bool:
-    """Whether a spec without its options names a file rather than a family; a family's name wins."""
+    """Whether a spec without its options is the path of a file; the name of a family takes precedence."""
     if head.partition(":")[0] in _FAMILIES or not head:
         return False
     return "/" in head or Path(head).suffix in _SUFFIXES or Path(head).exists()
@@ -167,35 +161,27 @@ def workload(
     load: float | None = None,
     arrivals: str | None = None,
 ) -> Workload:
-    """Draw a workload for a topology. `jobs`, `load` and `arrivals` override what the spec says."""
+    """Draw a workload for a topology. `jobs`, `load` and `arrivals` override the values in the spec."""
     made = drawn(spec, topology, seed, jobs=jobs, load=load, arrivals=arrivals)
     source = spec.partition("?")[0]
     if made.modelled:
         _warn_once(f"{source}: {made.modelled}")
     if made.problems:
         left_out = f"{len(made.problems):,} record{'s were' if len(made.problems) > 1 else ' was'} left out"
-        _warn_once(f"{source}: {left_out}; `symphony workload show` lists them")
+        _warn_once(f"{left_out}, first {made.problems[0]}; `symphony workload show` lists them all")
     return made.workload
 
 
-def drawn(
-    spec: str,
-    topology: Topology,
-    seed: int,
-    *,
-    jobs: int | None = None,
-    load: float | None = None,
-    arrivals: str | None = None,
-) -> DrawnWorkload:
-    """As `workload`, together with what to know about it: assumptions, modelled times, records left out."""
+def drawn(spec: str, topology: Topology, seed: int, **overrides: Value | None) -> DrawnWorkload:
+    """As `workload`, with remarks: assumptions, modelled times, records left out. None overrides nothing."""
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or seed < 0:
         raise WorkloadError(f"the seed is {seed!r}", where=f"workload {spec!r}", hint="write a whole number, 0 or more")
-    chosen = family(spec).set(jobs=jobs, load=load, arrivals=arrivals)
+    chosen = family(spec).set(**overrides)
     return chosen.make(spec, topology, int(seed), chosen.values)
 
 
 def reading(spec: str) -> FileContents:
-    """All that the file of a spec holds, whatever part of it the spec asks for."""
+    """All contents of the file of a spec, also if the spec selects a part."""
     head = spec.partition("?")[0]
     if not is_path(head):
         raise WorkloadError(f"{head!r} is a family, not a file", hint="give the path of a file")
@@ -204,7 +190,7 @@ def reading(spec: str) -> FileContents:
 
 @lru_cache(maxsize=1024)
 def _warn_once(text: str) -> None:
-    """Warn, once: twenty seeds of a file are one thing to know."""
+    """Warn once, not for each of twenty seeds."""
     warnings.warn(text, SymphonyWarning, stacklevel=3)
 
 
@@ -226,7 +212,7 @@ def _generate(
     draw: Callable[..., Templates],
     own: Mapping[str, Option],
 ) -> DrawnWorkload:
-    """Graphs as a generator draws them, refused if the topology cannot run them; and their arrivals."""
+    """Graphs of a generator, and their arrivals. Refuses graphs that the topology cannot run."""
     kernels, graphs = draw(trace.streams(seed)[0], topology, **{key: values[key] for key in own})
     check_graphs(topology, kernels, graphs)
     jobs = trace.arrivals_of(
@@ -262,7 +248,7 @@ def _family(
 def _common(jobs: int, load: float) -> Mapping[str, Option]:
     return {
         "jobs": Option(jobs, "jobs that arrive", 1, limits.JOBS_PER_WORKLOAD),
-        "load": Option(load, "arrival rate over the rate that the cluster can sustain", 1e-6, 1e6),
+        "load": Option(load, "arrival rate over the largest rate that the cluster can sustain", 1e-6, 1e6),
         "arrivals": Option(trace.DEFAULT_ARRIVALS, "arrival process", choices=tuple(PROCESSES)),
         "priorities": Option(1, "priority levels, drawn evenly", 1, 1000),
     }
@@ -272,7 +258,7 @@ _SPREAD_OPTION = Option(0.5, "spread of sizes (standard deviation of their logar
 _MINUTES_HELP = "median length of a job of one worker on a V100, in minutes"
 _RANDOM_OPTIONS = {
     "tasks": Option(16, "tasks in a graph", 1, limits.TASKS_PER_GRAPH),
-    "degree": Option(4, "most tasks that one reads from (or that read from it)", 1, 64),
+    "degree": Option(4, "most parents (or children) of a task", 1, 64),
     "ccr": Option(0.3, "time to transfer all data over time of all tasks on their best devices", 0, 1000),
     "heterogeneity": Option(1.0, "spread of a kernel's times across device kinds (of their logarithm)", 0, 4),
     "kernels": Option(12, "distinct kernels", 1, limits.KERNELS),
@@ -363,8 +349,8 @@ _SUFFIXES = {".json", ".jsonl", ".csv", ".tsv", ".txt", ".dot", ".yaml", ".yml",
 _AUTO = "auto"
 _FILE_OPTIONS: Mapping[str, Option] = {
     "format": Option(_AUTO, "format of the file", choices=(_AUTO, *(known.name for known in readers.FORMATS))),
-    "keep_good": Option(0, "1: leave out what is wrong or can never run, and list it; 0: refuse it", 0, 1),
-    "first": Option(0, "number of the first job (or graph) to take; a random one unless given", 0, limits.SECONDS),
+    "keep_good": Option(0, "1: leave out bad records and jobs that cannot run, and list them; 0: refuse them", 0, 1),
+    "first": Option(0, "number of the first job (or graph); drawn unless given", 0, limits.SECONDS),
     "time_scale": Option(1.0, "factor on the gaps between recorded arrivals", 1e-9, 1e9),
     "heterogeneity": replace(
         _RANDOM_OPTIONS["heterogeneity"], about="spread of modelled times, if the file has CPUs only"
@@ -373,19 +359,19 @@ _FILE_OPTIONS: Mapping[str, Option] = {
 
 
 def file_options() -> Mapping[str, Option]:
-    """The options that every file has. What nobody gives is as in the file, if the file has it."""
+    """The options of every file. An option that is not given leaves the file's own value."""
     common = _common(trace.DEFAULT_JOBS, trace.DEFAULT_LOAD)
     jobs = replace(common["jobs"], about=f"jobs that arrive; all, or {trace.DEFAULT_JOBS} of a file without arrivals")
     return {**_FILE_OPTIONS, **common, "jobs": jobs}
 
 
 def reader_options(known: readers.Format) -> Mapping[str, tuple[str, Any]]:
-    """What a format's reader can be told in a spec: the reader's name of it, and the default.
+    """The options of a format's reader: name in a spec -> (name in the reader, default).
 
-    Where the name means something else for every file, `file_` goes before it.
+    A name that `file_options` has, too, gets the prefix `file_`.
     """
-    found = readers.options(known).items()
-    return {f"file_{key}" if key in file_options() else key: (key, default) for key, default in found}
+    own = readers.options(known).items()
+    return {f"file_{key}" if key in file_options() else key: (key, default) for key, default in own}
 
 
 def _file(path: str, format: Value | None) -> WorkloadFamily:
@@ -395,9 +381,9 @@ def _file(path: str, format: Value | None) -> WorkloadFamily:
     return WorkloadFamily(path, known.about, partial(_replay, path), {**own, **_FILE_OPTIONS}, common)
 
 
-def _format(path: str, said: Value | None) -> readers.Format:
+def _format(path: str, name: Value | None) -> readers.Format:
     readers.existing(path)
-    return readers.sniff(path) if said in (None, _AUTO) else readers.named(str(said))
+    return readers.sniff(path) if name in (None, _AUTO) else readers.named(str(name))
 
 
 def _reader_option(default: Any) -> Option:
@@ -424,7 +410,7 @@ def _read(path: str, values: Mapping[str, Value]) -> FileContents:
 def _cached(
     path: str, stamp: tuple[Any, ...], format: str, strict: bool, options: tuple[tuple[str, Value], ...]
 ) -> FileContents:
-    """A file is read once, not once for every seed; `stamp` changes when it does."""
+    """A file is read once, not for every seed; `stamp` changes with the file."""
     return readers.read(path, format, strict=strict, **dict(options))
 
 

@@ -1,7 +1,7 @@
 """Random task graphs of three shapes, over random kernels whose speeds on device kinds are unrelated.
 
-Unrelated speeds are what makes placement hard: where one device is simply twice as fast as another, any list
-scheduler comes close to the best schedule.
+Unrelated speeds make placement hard: if one device were twice as fast as another for all kernels, any list scheduler
+would come close to the best schedule.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _LOG_SPREAD = 0.7  # standard deviation of the logarithm of base times, sizes an
 _MISSING_CHANCE = 0.15  # chance that a kernel has no implementation for a device type
 _HEAVY_CHANCE = 0.25  # chance that a kernel is heavy on a resource
 _DEMANDED_ROWS = ("compute", "cache", "memory", "device_memory", "link", "switch")  # that random kernels may demand
-_LOCAL_BANDWIDTH = 10e9  # bytes/s, for the sizes of data where no transfer ever leaves a memory
+_LOCAL_BANDWIDTH = 10e9  # bytes/s, used for the sizes of data if no transfer leaves a memory
 
 
 def layered(rng: np.random.Generator, tasks: int, degree: int) -> GraphEdges:
     """About √tasks layers of random width; a task reads from at most `degree` tasks of the layer before."""
     depth = round(tasks**0.5)
-    # Every layer has one task; the others fall where they may.
+    # One task for every layer; the layers of the others are random.
     layer = np.sort(np.concatenate([np.arange(depth), rng.integers(0, depth, tasks - depth)]))
     first = np.searchsorted(layer, np.arange(depth + 1))
     edges: GraphEdges = []
@@ -41,7 +41,7 @@ def layered(rng: np.random.Generator, tasks: int, degree: int) -> GraphEdges:
 
 
 def fork_join(rng: np.random.Generator, tasks: int, degree: int) -> GraphEdges:
-    """A task forks into at most `degree` tasks that join in one, which forks again."""
+    """A chain of fork-joins: a task forks into at most `degree` tasks that join in one, which forks again."""
     edges: GraphEdges = []
     fork = 0
     while (left := tasks - 1 - fork) > 0:
@@ -57,7 +57,7 @@ def fork_join(rng: np.random.Generator, tasks: int, degree: int) -> GraphEdges:
 
 
 def series_parallel(rng: np.random.Generator, tasks: int, degree: int) -> GraphEdges:
-    """Grown from one edge: a new task splits an edge in two, or goes beside it while both ends have room."""
+    """Grown from one edge: a new task splits an edge in two or is put in parallel to it, up to `degree` at each end."""
     if tasks < 2:
         return []
     edges, leaving, entering = [(0, 1)], [0] * tasks, [0] * tasks
@@ -98,12 +98,11 @@ def random_graphs(
 ) -> Templates:
     """Graphs of a shape over `kernels` random kernels.
 
-    `ccr`: time to transfer all data of a graph, at a bandwidth typical of the topology, over the time of
-    all its tasks on their best devices. `heterogeneity`: standard deviation of the logarithm of a kernel's
-    times across device kinds.
+    `ccr`: time to transfer all data of a graph, at a bandwidth typical of the topology, over the time of all its tasks
+    on their best devices. `heterogeneity`: standard deviation of the logarithm of a kernel's times across device kinds.
     """
     check_size(graphs, tasks, where=shape)
-    pool = _pool(rng, topology, kernels, heterogeneity)
+    pool = random_kernels(rng, topology, kernels, heterogeneity)
     best_s = {kernel.name: _best_seconds(topology, kernel) for kernel in pool}
     bandwidth = _typical_bandwidth(rng, topology)
     made = []
@@ -128,8 +127,10 @@ def _around(rng: np.random.Generator, median: float, count: int) -> np.ndarray:
     return median * rng.lognormal(0.0, _LOG_SPREAD, count)
 
 
-def _pool(rng: np.random.Generator, topology: Topology, count: int, heterogeneity: float) -> tuple[Kernel, ...]:
-    """Random kernels, each for most of the device types present and every kind of those types."""
+def random_kernels(
+    rng: np.random.Generator, topology: Topology, count: int, heterogeneity: float
+) -> tuple[Kernel, ...]:
+    """Kernels, each implemented for most device types that are present, and every kind of those types."""
     present = [topology.kind_of[kind] for kind, number in topology.kind_counts.items() if number]
     rows = _rows(topology)
     types = list(dict.fromkeys(kind.type for kind in present))
@@ -137,14 +138,14 @@ def _pool(rng: np.random.Generator, topology: Topology, count: int, heterogeneit
     for number in range(count):
         base = float(_around(rng, _MEDIAN_S, 1)[0])
         dropped = {name for name in types if rng.random() < _MISSING_CHANCE} - {types[int(rng.integers(len(types)))]}
-        # What share of a row this kernel takes when it fills every slot of every device on the row.
+        # Load of each row if this kernel runs in every slot of every device on the row.
         share = {
             row: rng.uniform(0.8, 2.0) if rng.random() < _HEAVY_CHANCE else rng.uniform(0.0, 0.5)
             for row in _DEMANDED_ROWS
         }
         implementations = {}
         for kind in present:
-            # One slot of many is slower than a whole device, or CPUs would always win.
+            # One slot of many is slower than a whole device, or CPUs would always be best.
             seconds = base * kind.slots**0.5 * float(np.exp(rng.normal(0.0, heterogeneity)))
             demand = {
                 row: min(1.0, share[row] / slots) * capacity for row, (capacity, slots) in rows[kind.name].items()
@@ -157,38 +158,38 @@ def _pool(rng: np.random.Generator, topology: Topology, count: int, heterogeneit
 
 
 def _rows(topology: Topology) -> dict[str, dict[str, tuple[float, int]]]:
-    """For each device kind, the smallest row of each kind on its routes: capacity, slots that share it."""
+    """Device kind -> kind of row -> the smallest such row on its routes: (capacity, slots that share it)."""
     resources = {resource.name: resource for resource in topology.resources}
     slots: dict[str, int] = defaultdict(int)
     for device in topology.devices:
         for hop in device.route:
             slots[hop.resource] += topology.kind_of[device.kind].slots
-    found: dict[str, dict[str, tuple[float, int]]] = {kind.name: {} for kind in topology.kinds}
+    smallest: dict[str, dict[str, tuple[float, int]]] = {kind.name: {} for kind in topology.kinds}
     for device in topology.devices:
         for hop in device.route:
-            row, here = resources[hop.resource], found[device.kind]
+            row, here = resources[hop.resource], smallest[device.kind]
             if row.kind in _DEMANDED_ROWS and (row.kind not in here or row.capacity < here[row.kind][0]):
                 here[row.kind] = (row.capacity, slots[row.name])
-    return found
+    return smallest
 
 
 def _best_seconds(topology: Topology, kernel: Kernel) -> float:
-    """Time at size 1 on the device kind that is best at the kernel."""
+    """Time at size 1 on the fastest device kind."""
     profiles = [profile_on(kernel, topology.kind_of[name], 1.0) for name in kernel.implementations]
     return min(profile.seconds(1.0) for profile in profiles if profile)
 
 
 def _typical_bandwidth(rng: np.random.Generator, topology: Topology) -> float:
-    """Median over random pairs of devices of what a slot of the second gets, if all fetch from the first.
+    """Median over random pairs of devices of the bandwidth between them, divided by the slots of the second.
 
     A device fetches one input at a time for all its slots.
     """
     capacity = {resource.name: resource.capacity for resource in topology.resources}
-    found = []
+    bandwidths = []
     for first, second in rng.integers(len(topology.devices), size=(64, 2)):
         a, b = topology.devices[first], topology.devices[second]
         span = topology.span(a, b)
         rows = [capacity[hop.resource] for end in (a, b) for hop in end.route if span in hop.spans]
         if span != LOCAL and rows:
-            found.append(min(rows) / topology.kind_of[b.kind].slots)
-    return float(np.median(found)) if found else _LOCAL_BANDWIDTH
+            bandwidths.append(min(rows) / topology.kind_of[b.kind].slots)
+    return float(np.median(bandwidths)) if bandwidths else _LOCAL_BANDWIDTH

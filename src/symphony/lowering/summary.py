@@ -1,4 +1,4 @@
-"""What a workload holds, counted."""
+"""Counts and bounds of a workload on a topology, for `symphony workload show`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from symphony.problem.workload import Kernel, TaskGraph, Workload
 
 @dataclass(frozen=True)
 class KernelSummary:
-    """A kernel over all jobs."""
+    """One kernel, over all jobs."""
 
     name: str
-    implementations: tuple[str, ...]  # device kinds and types that it is written for
+    implementations: tuple[str, ...]  # device kinds and types
     tasks: int
     mean_size: float
     seconds: Mapping[str, float]  # device kind present -> isolated time of a unit at the mean size
@@ -44,12 +44,11 @@ class Summary:
     load: float | None  # rate over capacity
     work_s: float  # device-seconds, every gang alone on its best devices
     critical_path_s: tuple[float, float, float]  # least, mean, most over jobs; no transfers, no waiting
-    least_jobs_at_once: float | None  # rate times the least mean time that a job can take: no schedule has fewer
+    least_jobs_at_once: float | None  # lower bound: rate times a lower bound on the mean time of a job
     kernels: tuple[KernelSummary, ...]
 
 
 def summarise(topology: Topology, workload: Workload) -> Summary:
-    """Count what a workload holds and what it asks of a topology."""
     check_feasible(topology, workload)
     kernels = {kernel.name: kernel for kernel in workload.kernels}
     count = Counter(job.graph for job in workload.jobs)

@@ -1,4 +1,4 @@
-"""The workload families `training` and `mixed`: gangs of workers that repeat an iteration and exchange gradients."""
+"""The family of distributed training jobs: gangs of workers that exchange gradients after each iteration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from symphony.problem.workload import Edge, Gang, Kernel, Profile, Task, TaskGra
 
 
 class _Model(NamedTuple):
-    """A model with its usual batch. `compute`, `device_memory`: shares of a V100's compute and of a GPU's bandwidth."""
+    """A model with its usual batch. `compute` is a share of a V100, `device_memory` of a GPU's memory bandwidth."""
 
     gradient: float  # bytes
     memory: float  # bytes of device memory
@@ -30,8 +30,9 @@ class _Model(NamedTuple):
 
 
 # Seconds on K80 (one of the two GPUs of a board), P100 and V100: rates measured for Gavel (MIT licence; one GPU, batch
-# in brackets), rounded; those of VGG-16 and BERT, and all on A100, are chosen. `compute` is fitted, so that two of the
-# same model on one V100 run at the speed measured for Gavel, as far as 1 / (a + b) allows; the rest is chosen.
+# in brackets), rounded; those of VGG-16 and BERT, and all on A100, are chosen. `compute`: such that two jobs of one
+# model on one V100 run at 1 / (a + b) of their speed, as close as possible to that measured for Gavel. The other
+# shares, bytes and memory are chosen.
 # fmt: off
 _MODELS: Mapping[str, _Model] = {
     #                     gradient, memory   k80   p100   v100   a100  compute, device memory  input
@@ -46,11 +47,11 @@ _MODELS: Mapping[str, _Model] = {
 }
 # fmt: on
 _TRAINING_GPU_BANDWIDTH: Mapping[str, float] = {"k80": 240e9, "p100": 732e9, "v100": 900e9, "a100": 1555e9}
-# Any model fills a slow GPU, so sharing pays on fast GPUs only. Fitted to Gavel's pairs
-# (`python -m benchmarks.contention`); the A100's factor on the V100's share is chosen.
+# Any model uses almost all compute of a slower GPU, so sharing pays on fast GPUs only. Fitted to Gavel's pairs
+# (`python -m benchmarks.contention`); the A100's factor, relative to the V100's share, is chosen.
 _FILLED: Mapping[str, float] = {"k80": 1.0, "p100": 0.95}
 _COMPUTE_SHARE_FACTORS: Mapping[str, float] = {"v100": 1.0, "a100": 0.8}
-_TYPICAL_TRAINING_GPU = {"k40": "k80", "gpu": "p100"}  # other kinds count as these
+_TYPICAL_TRAINING_GPU = {"k40": "k80", "gpu": "p100"}  # other kind or type -> the kind whose profile it gets
 
 # An all-reduce over n workers sends 2 (n - 1) / n of the gradient; this is for n = 4.
 _ALL_REDUCE_PER_GRADIENT = 1.5
@@ -58,8 +59,8 @@ _CHECKPOINT_PER_GRADIENT = 3.0  # bytes of a checkpoint over bytes of the gradie
 _STORAGE_BYTES_PER_S = 0.5e9
 _CHECKPOINT_EVERY_S = 600.0
 
-# Philly's trace: most jobs use one GPU; the median is 18 minutes, the deviation of the log 2; wider jobs take longer.
-# The shares of widths are chosen: Philly has 93% of one GPU, which would hardly exercise gangs.
+# Philly's trace: most jobs use one GPU, the median is 18 minutes, the standard deviation of the logarithm 2; wider jobs
+# last longer. The shares of widths are chosen: in Philly, 93% of the jobs use one GPU, too many to exercise gangs.
 _WIDTHS: Mapping[int, float] = {1: 0.70, 2: 0.10, 4: 0.15, 8: 0.05}
 _SHORTEST_S, _LONGEST_S = 1.0, 7 * 86400.0
 
@@ -67,14 +68,14 @@ _SHORTEST_S, _LONGEST_S = 1.0, 7 * 86400.0
 def training(
     rng: np.random.Generator, topology: Topology, *, graphs: int, workers: int, minutes: float, spread: float
 ) -> Templates:
-    """One gang per job, of at most `workers`, and of no more than the GPUs that can run the model.
+    """One gang per job, with at most `workers` workers, and at most as many as there are GPUs with enough memory.
 
     `minutes`: median time of a job of one worker on a V100; `spread`: standard deviation of its log.
     """
     check_size(graphs, workers, where="training")
     kernels = {name: _kernel(name, model) for name, model in _MODELS.items()}
-    room = {name: _able_devices(topology, kernel) for name, kernel in kernels.items()}
-    names = [name for name, devices in room.items() if devices]
+    usable = {name: _usable_devices(topology, kernel) for name, kernel in kernels.items()}
+    names = [name for name, devices in usable.items() if devices]
     if not names:
         present = ", ".join(kind for kind, devices in topology.kind_counts.items() if devices)
         raise InfeasibleError(
@@ -85,7 +86,7 @@ def training(
     made = []
     for number in range(graphs):
         name = names[int(rng.integers(len(names)))]
-        widths = [width for width in _WIDTHS if width <= min(workers, room[name])]
+        widths = [width for width in _WIDTHS if width <= min(workers, usable[name])]
         shares = np.array([_WIDTHS[width] for width in widths])
         width = int(rng.choice(widths, p=shares / shares.sum()))
         seconds = np.clip(60 * minutes * width * rng.lognormal(0.0, spread), _SHORTEST_S, _LONGEST_S)
@@ -97,7 +98,7 @@ def training(
 def mixed(
     rng: np.random.Generator, topology: Topology, *, graphs: int, training_share: float, minutes: float
 ) -> Templates:
-    """Training jobs, and jobs of the three applications in equal parts."""
+    """A share of training jobs; the rest are jobs of the three applications, in equal parts."""
     counts = [int(n) for n in rng.multinomial(graphs, [training_share] + 3 * [(1 - training_share) / 3])]
     parts = [
         training(rng, topology, graphs=counts[0], workers=8, minutes=minutes, spread=1.0),
@@ -125,7 +126,7 @@ def _kernel(name: str, model: _Model) -> Kernel:
     return Kernel(name, implementations, exchange_bytes=_ALL_REDUCE_PER_GRADIENT * model.gradient)
 
 
-def _able_devices(topology: Topology, kernel: Kernel) -> int:
+def _usable_devices(topology: Topology, kernel: Kernel) -> int:
     return sum(n for kind, n in topology.kind_counts.items() if profile_on(kernel, topology.kind_of[kind], 1.0))
 
 

@@ -1,8 +1,7 @@
-"""Lower bounds that hold for every policy: no schedule of the simulator is better than any of them.
+"""Lower bounds that hold for every policy: no schedule in the simulator is better.
 
-They use only what contention, transfers, set-up, failures and preemption cannot undo: a gang takes at least its true
-isolated time on the devices it runs on, a child starts after its parents, a device has so many slots, and data that
-must cross a link crosses it.
+They use only facts that contention, transfers, set-up, failures and preemption do not change: a gang takes at least its
+true isolated time on its devices, children start after their parents, slots are limited, and some transfers are needed.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from symphony.oracle.instance import Instance
 
 Objective = Literal["makespan", "mean_completion"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
-SOLVER_TOLERANCE = 1e-5  # the solver's own is 1e-7; taken off a bound that its answer alone vouches for
-MIN_GANGS_INTERIOR_POINT = 2000  # gangs, beyond which an interior point is faster
+SOLVER_TOLERANCE = 1e-5  # subtracted from a bound that depends on the solver, whose own tolerance is 1e-7
+MIN_GANGS_INTERIOR_POINT = 2000  # with more gangs, the interior-point method is faster
 
 
 def lower_bounds(i: Instance, objective: Objective) -> dict[str, float]:
-    """Each bound by name, in seconds: critical path, area, link; of a makespan, path and area together, too."""
+    """Each bound by name, in seconds: critical path, area and link; of a makespan also path and area combined."""
     jobs = len(i.scenario.workload.jobs)
     finish = critical_path(i, lambda gang, source: 0.0)
     linked = critical_path(i, lambda gang, source: _forced_s(i, gang, source))
@@ -58,7 +57,7 @@ def _by_job(finish: np.ndarray, job_of: np.ndarray, jobs: int) -> np.ndarray:
 
 
 def critical_path(i: Instance, delay: Callable[[int, int], float]) -> np.ndarray:
-    """Earliest finish of every gang on its best devices; `delay(gang, input)` is charged for each input [N]."""
+    """Earliest finish of every gang on its best devices [N]; each input takes `delay(gang, input)` seconds."""
     finish = np.zeros(len(i))
     for gang in i.order:
         begin = i.arrival_s[gang]
@@ -71,16 +70,16 @@ def critical_path(i: Instance, delay: Callable[[int, int], float]) -> np.ndarray
 
 @dataclass(frozen=True)
 class Spread:
-    """All work spread over all slots as well as fractions of gangs can be. K device kinds, in order of their names."""
+    """The optimal fractional assignment of all work to slots. K device kinds, in order of their names."""
 
-    seconds: np.ndarray  # f[N, K]: of slots, all workers of a gang together; inf where it cannot run
+    seconds: np.ndarray  # f[N, K]: slot-seconds, all workers of a gang together; inf where it cannot run
     capacity: np.ndarray  # f[K]: slots
-    share: np.ndarray  # f[N, K]: of each gang's work that goes to each kind
-    price: np.ndarray  # f[K]: of a second of a slot; those of the whole cluster cost one
+    share: np.ndarray  # f[N, K]: part of each gang's work that is assigned to each kind
+    price: np.ndarray  # f[K]: dual price of a slot-second; a second of the whole cluster costs one
 
 
 def spread(i: Instance) -> Spread:
-    """The linear program: least time in which the slots of all kinds can do all work, and its dual, the prices."""
+    """Solve the linear program: the least time in which the slots of all kinds can do all work, and its dual."""
     from scipy.optimize import linprog  # takes a third of a second to import
 
     kinds, kind_of = np.unique([device.kind for device in i.scenario.topology.devices], return_inverse=True)
@@ -98,30 +97,30 @@ def spread(i: Instance) -> Spread:
     each[row, np.arange(length)] = 1.0
     cost = np.zeros(length + 1)
     cost[length] = 1.0
-    found = linprog(cost, A_ub=fits, b_ub=np.zeros(len(kinds)), A_eq=each, b_eq=count)
-    price = np.maximum(-found.ineqlin.marginals, 0.0)
+    solution = linprog(cost, A_ub=fits, b_ub=np.zeros(len(kinds)), A_eq=each, b_eq=count)
+    price = np.maximum(-solution.ineqlin.marginals, 0.0)
     share = np.zeros_like(table)
-    share[row, kind] = found.x[:length] / count[row]
+    share[row, kind] = solution.x[:length] / count[row]
     return Spread(seconds, capacity, share[row_of.reshape(-1)], price / max(float(price @ capacity), 1e-300))
 
 
 def area(i: Instance) -> tuple[np.ndarray, float]:
-    """How long all work keeps all slots busy at least, spread as well as fractions of gangs can be.
+    """Each gang's part of the area bound [N], and the bound: the least time in which all slots can do all work.
 
-    Also returns each gang's part of it [N], priced by the scarcity of device kinds: at those prices the cluster does at
-    most one second's worth of work a second, whatever the order.
+    Parts are priced by the dual of the linear program: at these prices the cluster does at most one second's worth of
+    work per second, in any order.
     """
     s = spread(i)
-    # Any prices give a bound as long as a second of the whole cluster costs at most one: no trust in the solver needed.
+    # Any prices at which a second of the whole cluster costs at most one give a bound: the solver need not be exact.
     able_s = np.where(np.isfinite(s.seconds), s.seconds, 0.0)
     worth = np.where(np.isfinite(s.seconds), able_s * s.price, np.inf).min(axis=1)
     return worth, float(worth.sum())
 
 
 def path_and_area(i: Instance) -> float:
-    """Both at once: fractions of gangs fit on the slots of all kinds, and no path is longer than everything.
+    """Both in one linear program: fractions of gangs fit on the slots of all kinds, and no path exceeds the makespan.
 
-    Neither bound alone sees that a gang cannot be short, on a fast device, and leave fast devices to others.
+    Neither bound alone accounts for a gang that is short only on a fast device, which other gangs then lack.
     """
     from scipy.optimize import linprog
     from scipy.sparse import coo_array
@@ -133,7 +132,7 @@ def path_and_area(i: Instance) -> float:
     # variables: the share of each gang on each kind, the end of each gang, the end of all
     shares, ends, last = np.arange(len(gang)), len(gang) + np.arange(gangs), len(gang) + gangs
     slot_s = s.seconds[gang, kind] / scale
-    alone_s = slot_s / i.workers[gang]  # a gang is done when its slowest worker is, so not before their average
+    alone_s = slot_s / i.workers[gang]  # a gang finishes with its slowest worker, so not before their average
     first = float(i.arrival_s.min())
     links = [(parent, child) for child, parents in enumerate(i.parents) for parent in set(parents)]
     before = np.asarray(links, int).reshape(-1, 2)
@@ -163,7 +162,7 @@ def path_and_area(i: Instance) -> float:
     limit = np.concatenate([-s.capacity * first / scale, np.zeros(gangs), -i.arrival_s / scale, np.zeros(len(before))])
     cost = np.zeros(last + 1)
     cost[last] = 1.0
-    found = linprog(
+    solution = linprog(
         cost,
         A_ub=coo_array((values, (rows, columns)), shape=(len(limit), last + 1)),
         b_ub=limit,
@@ -171,11 +170,11 @@ def path_and_area(i: Instance) -> float:
         b_eq=np.ones(gangs),
         method="highs-ipm" if gangs > MIN_GANGS_INTERIOR_POINT else "highs",
     )
-    return float(found.fun) * scale * (1 - SOLVER_TOLERANCE) if found.success else 0.0
+    return float(solution.fun) * scale * (1 - SOLVER_TOLERANCE) if solution.success else 0.0
 
 
 def shortest_first(arrival: np.ndarray, work: np.ndarray) -> np.ndarray:
-    """Completion of each job on one machine that always does the job with least work left: the least possible sum."""
+    """Completion of each job on one machine with shortest remaining time first, which minimises the sum."""
     done = np.zeros(len(arrival))
     left: list[tuple[float, int]] = []
     now, order = 0.0, np.argsort(arrival, kind="stable")
@@ -195,37 +194,30 @@ def shortest_first(arrival: np.ndarray, work: np.ndarray) -> np.ndarray:
 
 
 def _memories(i: Instance, gang: int) -> set[int]:
-    """Where the output of a gang may come to lie, and where its inputs may have to go."""
+    """The memories of the devices that a gang can run on."""
     return set(i.memory_of[np.isfinite(i.seconds[gang])].tolist())
 
 
 def _forced_s(i: Instance, gang: int, number: int) -> float:
-    """Least time from when an input is made until it is where the gang can read it."""
+    """Least time from the production of an input until it is in a memory where the gang can read it."""
     x = i.inputs[gang][number]
     sources = {int(i.home[gang])} if x.source < 0 else _memories(i, x.source)
     targets = _memories(i, gang)
     if sources & targets or x.bytes <= 0:
         return 0.0
-    # A copy may have come closer on behalf of others, so any memory may be the last hop's source.
-    every = range(len(i.bandwidth))
-    smallest = (
-        min((y.bytes for y in _readers(i, x.source) if y.bytes > 0), default=x.bytes) if x.source >= 0 else x.bytes
-    )
-    return min(i.transfer_s(smallest, a, b) for a in every for b in targets if a != b)
-
-
-def _readers(i: Instance, source: int) -> list:
-    return [x for child in i.children[source] for x in i.inputs[child] if x.source == source]
+    # Another gang may have fetched a copy, so any memory may be the source of the last transfer.
+    every, size = range(len(i.bandwidth)), i.least_bytes(x)
+    return min(i.transfer_s(size, a, b) for a in every for b in targets if a != b)
 
 
 def _bus_s(i: Instance) -> float:
-    """Seconds that the busiest row is needed by transfers which no placement can avoid."""
+    """Seconds for which transfers that no placement avoids need the busiest resource."""
     least = np.where(np.isfinite(i.bandwidth)[:, :, None], i.crossed, np.iinfo(np.int64).max).min(axis=(0, 1))
     always = least / (1 << 16)  # of a row, by any transfer at all, at full speed
     total = 0.0
     for gang, inputs in enumerate(i.inputs):
         for number, x in enumerate(inputs):
-            # Readers of one gang's output may share a copy, so only the job's own inputs are counted each.
+            # Readers of one gang's output may share a copy, so only inputs of the job itself are counted.
             if x.source < 0:
                 total += _forced_s(i, gang, number)
     return total * float(np.minimum(always, 1.0).max(initial=0.0)) if len(i.bandwidth) > 1 else 0.0

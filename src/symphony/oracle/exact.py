@@ -1,17 +1,16 @@
-"""The exact model: a constraint program (OR-Tools CP-SAT) that says what the simulator does, on a subset of scenarios.
+"""The exact model: a constraint program (OR-Tools CP-SAT) that equals the simulator on a subset of scenarios.
 
-What it knows: gangs of one task, each on one device for its true time; slots and memory of devices; arrivals; parents
-before children; and, where transfers take time, that a gang's inputs are fetched one after the other from when it is
-placed, over a bus that carries one transfer at a time, that queues are first in, first out, and that what lies in a
-memory is not fetched again. Outside the subset (`instance.subset`) it leaves out only what costs time, so that with
-`exclusive=False` its bound holds for every policy as long as gangs have one worker and keep their device to the end.
+It models gangs of one task, each on one device for its true time; slots and memory of devices; arrivals; precedence;
+and, where transfers take time: a gang's inputs are fetched one after the other once it is placed, over a bus that
+carries one transfer at a time; queues are first in, first out; data in a memory is not fetched again. Outside the
+subset (`instance.subset`) it omits only what costs time, so that with `exclusive=False` its bound holds for every
+policy as long as gangs have one worker and are not preempted.
 
-A task's alternatives are optional intervals of *fixed* size on its one start variable, and its end is a linear sum
-over the presence literals. Alternatives that share both start and end variables gave contradictory "optimal" answers.
+A task's alternatives are optional intervals of *fixed* size on one start variable, and its end is a linear sum over the
+presence literals. Alternatives that share both start and end variables gave contradictory "optimal" answers.
 
-Time is counted in ticks; every duration is rounded to the nearest. A schedule's length is a sum of at most one arrival,
-each gang's run and each input's transfer, so `ExactModel.error_s`, half a tick for each, bounds what rounding does to
-it.
+Time is counted in ticks, and durations are rounded. A schedule's length is a sum of at most one arrival, each gang's
+run and each input's transfer, so `ExactModel.error_s`, half a tick for each, bounds the rounding error.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ from symphony.oracle.replay import Plan, linear_order
 from symphony.problem.errors import InputError
 from symphony.problem.extras import needs_extra
 
-TICKS_PER_HORIZON = 10**9  # of the horizon, where times are not multiples of a round unit
-WINDOW_LEVELS = 12  # of earliest starts, and of times left at the end, for which work is added up
+TICKS_PER_HORIZON = 10**9  # where times are not multiples of a round unit
+WINDOW_LEVELS = 12  # quantiles of earliest starts, and of tails, for which energy constraints are added
 ROUND_UNITS = tuple(10.0**-k for k in range(10))
 
 
 def cp_sat() -> Any:
-    """The solver's module, or an error that says how to get it."""
+    """The solver's module, or an error with the command that installs it."""
     with needs_extra("oracle", "the oracle"):
         from ortools.sat.python import cp_model
     return cp_model
@@ -45,51 +44,44 @@ def cp_sat() -> Any:
 
 @dataclass(frozen=True)
 class SolverSettings:
-    """How the solver goes about it. Two that differ must agree before anything is called optimal."""
+    """Parameters of CP-SAT. Two different settings must agree before a plan is called optimal."""
 
     seed: int = 0
-    linearization: int = 1  # how much of the model its linear relaxation sees
-    symmetry: int = 2  # how much symmetry is looked for and broken
-    probing: int = 2  # how much is tried out beforehand
+    symmetry: int = 2  # symmetry_level
+    probing: int = 2  # cp_model_probing_level
     workers: int = 2
     time_s: float = 60.0
-    deterministic_s: float = math.inf  # a limit in the solver's own reproducible unit, for tests
+    deterministic_s: float = math.inf  # a limit in the solver's deterministic time, for tests
 
 
 @dataclass(frozen=True)
 class SolverResult:
-    """What one call of the solver said."""
+    """The result of one call of the solver."""
 
     status: str  # "optimal", "feasible", "infeasible" or "unknown"
-    value_s: float  # of the plan, by the model; inf without one
-    bound_s: float  # no plan of the model is better; 0 if nothing is known
+    value_s: float  # of the plan, in the model; inf without one
+    bound_s: float  # no plan of the model is better; 0 without one
     plan: Plan | None
     wall_s: float
 
 
 class ExactModel:
-    """One instance as a constraint program, to be solved as often as one likes."""
+    """One instance as a constraint program, which can be solved several times."""
 
-    def __init__(
-        self,
-        i: Instance,
-        objective: Objective,
-        *,
-        exclusive: bool,
-        without: int | None = None,
-    ) -> None:
-        """`exclusive`: transfers take the bus in turn; else each just takes its time. `without`: leave a device out."""
+    def __init__(self, i: Instance, objective: Objective, *, exclusive: bool, without: int | None = None) -> None:
+        """`exclusive`: the bus carries one transfer at a time; else any number. `without`: a device to leave out."""
         self.i, self.objective, self.exclusive = i, objective, exclusive
         self.seconds = i.seconds.copy()
         if without is not None:
             self.seconds[:, without] = np.inf
         for g in np.flatnonzero(~np.isfinite(self.seconds).any(axis=1)):
-            raise InputError(f"gang {i.who[g]} has no device left", hint="leave out one that all gangs can do without")
+            raise InputError(f"gang {i.who[g]} has no device left", hint="leave out one that no gang depends on")
         horizon_s = serial_makespan_s(i, self.seconds)
         self.tick_s = tick(i, horizon_s)
         terms = len(i) + sum(x.bytes > 0 for inputs in i.inputs for x in inputs) * (len(i.bandwidth) > 1) + 1
         self.horizon = math.ceil(horizon_s / self.tick_s) + terms
         self.error_s = 0.0 if self.tick_s in ROUND_UNITS else self.tick_s * terms / 2
+        self.placed_in: dict[int, dict[int, Any]] = {}  # of a gang, by memory; filled by `_in_memory`
         self.cp = cp_sat()
         self.model = self.cp.CpModel()
         self._build()
@@ -131,10 +123,10 @@ class ExactModel:
         return head, tail
 
     def _run_on_devices(self, ticks: dict[tuple[int, int], int]) -> None:
-        """Devices hold as many gangs as they have slots and memory for.
+        """Constraints on slots and memory of devices.
 
-        Devices that cannot be told apart are one pool, which holds as many as all of them: a schedule of a pool can be
-        dealt out to its devices, gang by gang in order of start. So the solver does not try every permutation.
+        Identical devices form one pool with the slots of all of them: a schedule of a pool can be assigned to its
+        devices gang by gang in order of start. So the solver does not try every permutation.
         """
         i, m = self.i, self.model
         self.pools = pools(i, self.seconds, apart=self.exclusive)
@@ -155,7 +147,7 @@ class ExactModel:
                 m.add_cumulative(runs, needs, int(i.room[chosen]))
 
     def _fetch_alone(self) -> None:
-        """An input that is made elsewhere takes its time to get here. Nothing else is asked: a relaxation."""
+        """Inputs from other memories are delayed by their transfer time. A relaxation: transfers do not interact."""
         i, m = self.i, self.model
         for g, inputs in enumerate(i.inputs):
             for x in inputs:
@@ -167,37 +159,36 @@ class ExactModel:
                         delay = i.transfer_s(x.bytes, int(i.home[g]), memory)
                         m.add(self.start[g] >= self._ticks(i.arrival_s[g] + delay)).only_enforce_if(here)
                         continue
-                    # A copy may be fetched by a sibling, from wherever one lies.
+                    # A sibling may have fetched a copy, so any memory may be the source.
                     delay = min((i.transfer_s(i.least_bytes(x), y, memory) for y in others), default=0.0)
                     away = [self.on[x.source, d] for d in self._devices(x.source) if i.memory_of[d] != memory]
                     for there in away:
-                        late = self.end[x.source] + self._ticks(delay)
-                        m.add(self.start[g] >= late).only_enforce_if([here, there])
+                        arrival = self.end[x.source] + self._ticks(delay)
+                        m.add(self.start[g] >= arrival).only_enforce_if([here, there])
 
     def _devices(self, g: int) -> list[int]:
         return [d for d in range(len(self.i.slots)) if (g, d) in self.on]
 
     def _in_memory(self, g: int) -> dict[int, Any]:
-        """For each memory that a gang's devices work in, a literal that it is placed there."""
-        known = self.__dict__.setdefault("_placed_in", {})
-        if g not in known:
+        """For each memory of a gang's devices, the literal that the gang is placed there."""
+        if g not in self.placed_in:
             by_memory: dict[int, list[int]] = {}
             for d in self._devices(g):
                 by_memory.setdefault(int(self.i.memory_of[d]), []).append(d)
-            known[g] = {}
+            self.placed_in[g] = {}
             for memory, devices in by_memory.items():
                 literal = self.on[g, devices[0]] if len(devices) == 1 else self.model.new_bool_var(f"{g} in {memory}")
                 if len(devices) > 1:
                     self.model.add(literal == sum(self.on[g, d] for d in devices))
-                known[g][memory] = literal
-        return known[g]
+                self.placed_in[g][memory] = literal
+        return self.placed_in[g]
 
     def _fetch(self, ticks: dict[tuple[int, int], int]) -> None:
-        """Every gang's fetches are one batch from when it is placed; batches take the bus in turn."""
+        """Every gang's fetches are one batch, which begins when it is placed; the bus carries one batch at a time."""
         i, m = self.i, self.model
         gangs = range(len(i))
         self.batch, self.size, self.moving = [], [], []
-        parts: list[list[tuple[int, Any]]] = [[] for _ in gangs]  # ticks and literal of what each gang may fetch
+        parts: list[list[tuple[int, Any]]] = [[] for _ in gangs]  # ticks and literal of each fetch of a gang
         first: dict[tuple[int, int], list[tuple[int, Any]]] = {}  # output and memory -> gang and "it fetches it"
         for g, inputs in enumerate(i.inputs):
             for x in inputs:
@@ -210,7 +201,7 @@ class ExactModel:
                     m.add_implication(fetches, here)
                     if there is not None:
                         m.add_implication(fetches, ~there)
-                    source = (memory + 1) % len(i.bandwidth)  # all are as good: see `subset`
+                    source = (memory + 1) % len(i.bandwidth)  # all sources are equally fast: see `subset`
                     parts[g].append((self._ticks(i.transfer_s(x.bytes, source, memory)), fetches))
                     first.setdefault((x.source, memory), []).append((g, fetches))
         for g in gangs:
@@ -239,13 +230,13 @@ class ExactModel:
                         m.add(self.batch[g] >= ended).only_enforce_if([literal, here])
         turns = []
         for g in gangs:
-            over = m.new_int_var(0, self.horizon, f"fetched {g}")
-            turns.append(m.new_optional_interval_var(self.batch[g], self.size[g], over, self.moving[g], f"batch {g}"))
+            end = m.new_int_var(0, self.horizon, f"fetched {g}")
+            turns.append(m.new_optional_interval_var(self.batch[g], self.size[g], end, self.moving[g], f"batch {g}"))
         m.add_no_overlap(turns)
         self._first_in_first_out(ticks)
 
     def _first_in_first_out(self, ticks: dict[tuple[int, int], int]) -> None:
-        """On a device, gangs start in the order in which they were placed, and fetch in that order."""
+        """On a device, gangs start and fetch in the order of their placement."""
         i, m = self.i, self.model
         below = descendants(i)
         for g, h in itertools.combinations(range(len(i)), 2):
@@ -267,7 +258,7 @@ class ExactModel:
             for g in range(len(i)):
                 m.add(self.goal >= self.end[g])
             for pool in self.pools:
-                # Redundant, but the linear relaxation sees it at once.
+                # Redundant energy constraints, which strengthen the linear relaxation.
                 d = pool[0]
                 mine = [g for g in range(len(i)) if (g, d) in ticks]
                 for within, (early, late) in windows(self.head, self.tail, mine).items():
@@ -282,7 +273,7 @@ class ExactModel:
         m.minimize(self.goal)
 
     def _seconds(self, goal: float) -> float:
-        """A value of the goal as the objective, in seconds."""
+        """The objective in seconds, from the model's objective in ticks."""
         if self.objective == "makespan":
             return goal * self.tick_s
         jobs = self.i.scenario.workload.jobs
@@ -295,7 +286,7 @@ class ExactModel:
         hint: tuple[Plan, np.ndarray] | None = None,
         progress: Callable[[float, float], None] | None = None,
     ) -> SolverResult:
-        """Run the solver once. `hint`: a plan, and when its gangs start. `progress` is told value and bound so far."""
+        """Run the solver. `hint`: a plan and its start times. `progress` is called with the value and bound so far."""
         cp = self.cp
         solver = cp.CpSolver()
         solver.parameters.max_time_in_seconds = setting.time_s
@@ -303,7 +294,7 @@ class ExactModel:
             solver.parameters.max_deterministic_time = setting.deterministic_s
         solver.parameters.num_workers = setting.workers
         solver.parameters.random_seed = setting.seed
-        solver.parameters.linearization_level = setting.linearization
+        solver.parameters.linearization_level = 1
         solver.parameters.symmetry_level = setting.symmetry
         solver.parameters.cp_model_probing_level = setting.probing
         self.model.clear_hints()
@@ -316,14 +307,14 @@ class ExactModel:
                 self.model.add_hint(variable, self._ticks(start_s[g]))
         outer = self
 
-        class Tell(cp.CpSolverSolutionCallback):  # type: ignore[name-defined]
+        class Progress(cp.CpSolverSolutionCallback):  # type: ignore[name-defined]
             def on_solution_callback(self) -> None:
                 if progress is not None:
                     bound = outer._seconds(self.best_objective_bound)
                     progress(outer._seconds(self.objective_value), bound)
 
         began = time.perf_counter()
-        status = solver.solve(self.model, Tell())
+        status = solver.solve(self.model, Progress())
         wall_s = time.perf_counter() - began
         if status == cp.MODEL_INVALID:
             raise AssertionError(self.model.validate())
@@ -341,7 +332,7 @@ class ExactModel:
         )
 
     def _plan(self, solver: Any) -> Plan:
-        """The solver's solution as something to be followed."""
+        """The solver's solution as a plan."""
         i = self.i
         start = np.asarray([solver.value(x) for x in self.start])
         chosen = np.asarray([next(d for d in self._devices(g) if solver.value(self.on[g, d])) for g in range(len(i))])
@@ -354,7 +345,7 @@ class ExactModel:
             over = batch + np.asarray([solver.value(x) for x in self.size])
             moves = over > batch
             ends = np.sort(over[moves])
-            # Batches that are over when a gang is placed are over in the replay too.
+            # A gang is placed only after the batches that precede it in the model.
             after = np.searchsorted(ends, batch, side="right")
             order = np.lexsort((end, start, batch))
         key = np.empty(len(i))
@@ -363,7 +354,7 @@ class ExactModel:
 
 
 def windows(head: list[int], tail: list[int], gangs: list[int]) -> dict[frozenset[int], tuple[int, int]]:
-    """Sets of gangs that cannot start before one time and must end another before the end, and those two times."""
+    """Sets of gangs with an earliest start and a least time from their ends to the makespan, and these two times."""
     found: dict[frozenset[int], tuple[int, int]] = {}
     steps = np.linspace(0, 1, WINDOW_LEVELS)
     levels = [np.unique(np.quantile([x[g] for g in gangs], steps, method="higher")).tolist() for x in (head, tail)]
@@ -375,7 +366,7 @@ def windows(head: list[int], tail: list[int], gangs: list[int]) -> dict[frozense
 
 
 def serial_makespan_s(i: Instance, seconds: np.ndarray) -> float:
-    """A makespan that no sensible plan exceeds: the last arrival, then every gang alone, fetched from afar."""
+    """An upper bound on the makespan: the last arrival, then all gangs one after the other with remote inputs."""
     per_byte = (1 / i.bandwidth).max()
     fetch_s = sum(i.latency_s.max() + x.bytes * per_byte for inputs in i.inputs for x in inputs if x.bytes > 0)
     longest = np.where(np.isfinite(seconds), seconds, 0.0).max(axis=1)
@@ -383,7 +374,7 @@ def serial_makespan_s(i: Instance, seconds: np.ndarray) -> float:
 
 
 def tick(i: Instance, horizon_s: float) -> float:
-    """The unit of time: the coarsest round one that measures every duration exactly, else a fraction of the horizon."""
+    """The unit of time: the coarsest power of ten of which all durations are multiples, else horizon / 10**9."""
     moved = [
         i.transfer_s(x.bytes, a, b)
         for inputs in i.inputs
@@ -400,7 +391,7 @@ def tick(i: Instance, horizon_s: float) -> float:
 
 
 def descendants(i: Instance) -> list[set[int]]:
-    """For each gang, all that must come after it."""
+    """All descendants of each gang."""
     below: list[set[int]] = [set() for _ in range(len(i))]
     for g in reversed(i.order):
         for child in i.children[g]:
@@ -409,7 +400,7 @@ def descendants(i: Instance) -> list[set[int]]:
 
 
 def pools(i: Instance, seconds: np.ndarray, *, apart: bool) -> list[list[int]]:
-    """Devices that cannot be told apart, together. `apart`: none may be pooled, for queues and fetches matter."""
+    """Groups of identical devices. `apart`: every device is its own group, because queues and fetches matter."""
     found: dict[Any, list[int]] = {}
     for d in range(len(i.slots)):
         if not np.isfinite(seconds[:, d]).any():
@@ -424,7 +415,7 @@ def pools(i: Instance, seconds: np.ndarray, *, apart: bool) -> list[list[int]]:
 def devices_from_pools(
     groups: Sequence[Sequence[int]], slots: np.ndarray, start: np.ndarray, end: np.ndarray, chosen: np.ndarray
 ) -> np.ndarray:
-    """Devices for gangs that were given to pools: each, in order of start, to a device with a free slot."""
+    """Devices for gangs that were assigned to pools: each, in order of start, on a device with a free slot."""
     devices = chosen.copy()
     for pool in groups:
         free = [(0, d) for d in pool for _ in range(int(slots[d]))]  # when each slot is free again

@@ -1,10 +1,11 @@
-"""A scenario as the oracle sees it: every gang of every job with its true times, and what the model leaves out.
+"""A scenario with full knowledge: the true times of all gangs; and whether the exact model covers it.
 
-N gangs of all jobs   D devices   M memories (a device's own, or that of its home)
+N gangs of all jobs   D devices   M memories (a device's own, or that of its home)   R resources
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,8 +18,8 @@ from symphony.scheduling.state import MAX_COPIES
 from symphony.simulator.contention import LOAD_UNIT, MAX_BANDWIDTH, MAX_LOAD, Bottleneck, ContentionModel, Serial
 from symphony.simulator.scenarios import Scenario, ScenarioArrays, scenario_arrays
 
-FULL_LOAD = round(1 / LOAD_UNIT)  # load of a row that is used up
-MAX_PAIR_ROWS = 50_000_000  # pairs of memories times rows
+FULL_LOAD = round(1 / LOAD_UNIT)  # load of a fully used resource
+MAX_PAIR_ROWS = 50_000_000  # pairs of memories times resources
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Instance:
-    """Everything that decides how long a schedule takes, with nothing hidden."""
+    """Everything that determines how long a schedule takes."""
 
     scenario: Scenario
     arrays: ScenarioArrays
@@ -47,20 +48,31 @@ class Instance:
     memory_of: np.ndarray  # i[D]: which memory a device works in
     bandwidth: np.ndarray  # f[M, M], bytes/s from one memory to another; inf within one
     latency_s: np.ndarray  # f[M, M]
-    crossed: np.ndarray  # i[M, M, R]: load that a transfer puts on each row
-    demanded: np.ndarray  # i[D, R]: the most that workers on a device, its slots full, load each row with
+    crossed: np.ndarray  # i[M, M, R]: load of a transfer on each resource
+    demanded: np.ndarray  # i[D, R]: the largest load on each resource by workers that fill a device's slots
 
     def __len__(self) -> int:
         return len(self.who)
 
     @cached_property
+    def index(self) -> Mapping[tuple[int, int], int]:
+        """The gang with a job and a gang number within the job's graph."""
+        return {who: index for index, who in enumerate(self.who)}
+
+    @cached_property
+    def line(self) -> np.ndarray:
+        """Each gang's row in tables over all jobs and the gangs of the largest graph [N]."""
+        gangs = self.arrays.workload.kernel.shape[1]
+        return np.asarray([job * gangs + gang for job, gang in self.who])
+
+    @cached_property
     def parents(self) -> tuple[tuple[int, ...], ...]:
-        """Gangs that each gang waits for [N]."""
+        """Of each gang [N]."""
         return tuple(tuple(x.source for x in inputs if x.source >= 0) for inputs in self.inputs)
 
     @cached_property
     def children(self) -> tuple[tuple[int, ...], ...]:
-        """Gangs that wait for each gang [N]."""
+        """Of each gang [N]."""
         found: list[list[int]] = [[] for _ in self.who]
         for gang, parents in enumerate(self.parents):
             for parent in parents:
@@ -69,7 +81,7 @@ class Instance:
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """Gangs, each after those it waits for."""
+        """All gangs in topological order."""
         base = np.cumsum([0, *(len(self._graph(j).all_gangs) for j in range(len(self.scenario.workload.jobs)))])
         return tuple(
             int(base[job] + gang) for job in range(len(self.scenario.workload.jobs)) for gang in self._graph(job).order
@@ -77,18 +89,18 @@ class Instance:
 
     @cached_property
     def best_s(self) -> np.ndarray:
-        """Least time of each gang on any device, or as many devices as it has workers [N]."""
+        """Least isolated time of each gang on as many devices as it has workers [N]."""
         ranked = np.sort(self.seconds, axis=1)
         return ranked[np.arange(len(self)), self.workers - 1]
 
     def transfer_s(self, size: float, source: int, target: int) -> float:
-        """Seconds to move data from one memory to another, alone."""
+        """Seconds to move data from one memory to another without contention."""
         if source == target or size <= 0:
             return 0.0
         return float(self.latency_s[source, target] + size / self.bandwidth[source, target])
 
     def least_bytes(self, x: Input) -> float:
-        """The least that must be moved to have a copy: a sibling that reads less of the same output may fetch it."""
+        """The fewest bytes that make a copy: a sibling that reads less of the same output may fetch it."""
         if x.source < 0:
             return x.bytes
         return min(y.bytes for c in self.children[x.source] for y in self.inputs[c] if y.source == x.source and y.bytes)
@@ -99,8 +111,8 @@ class Instance:
 
 
 def instance(scenario: Scenario) -> Instance:
-    """The whole truth of a scenario, as arrays on the host."""
-    # More job slots than jobs change nothing but the size of the simulator's state.
+    """The instance of a scenario, as NumPy arrays."""
+    # More job slots than jobs only enlarge the simulator's state.
     scenario = replace(scenario, job_slots=min(scenario.job_slots, len(scenario.workload.jobs)))
     s = scenario_arrays(scenario)
     t, w, topology = s.topology, s.workload, scenario.topology
@@ -188,11 +200,11 @@ ONE_AT_A_TIME = "among plans that move one input at a time"
 
 @dataclass(frozen=True)
 class Subset:
-    """Whether the exact model says what the simulator does; if not, why not."""
+    """Whether the exact model equals the simulator on an instance; if not, why not."""
 
-    outside: tuple[str, ...]  # what the model leaves out; () = nothing
+    outside: tuple[str, ...]  # features that the model omits; () = none
     moves: bool  # transfers take time, over one bus
-    relaxed: bool  # what the model leaves out only costs time, so that its bound without the bus holds for all policies
+    relaxed: bool  # the omitted features only cost time, so that the bound without the bus holds for all policies
 
     @property
     def exact(self) -> bool:
@@ -201,16 +213,16 @@ class Subset:
 
     @property
     def scope(self) -> str:
-        """Among which plans the optimum is one; "" = all that any policy could bring about.
+        """The class of plans in which an optimum is optimal; "" = all schedules of any policy.
 
-        The simulator lets transfers share a row. A plan never needs that, but a short urgent transfer that may join a
-        long one can be faster than any plan without sharing.
+        In the simulator, transfers can share a resource. A short urgent transfer that joins a long one can be faster
+        than any plan without sharing.
         """
         return ONE_AT_A_TIME if self.moves else ""
 
 
 def subset(i: Instance, contention: ContentionModel | None = None) -> Subset:
-    """Check each condition under which the exact model is the simulator (docs/concepts/oracle.md)."""
+    """Check each condition under which the exact model equals the simulator (docs/concepts/oracle.md)."""
     s = i.scenario
     used = np.isfinite(i.seconds).any(axis=0)
     reconfigurable = [kind.name for kind in s.topology.kinds if kind.reconfigurable]
@@ -218,7 +230,7 @@ def subset(i: Instance, contention: ContentionModel | None = None) -> Subset:
     gangs = [gang for graph in s.workload.graphs for gang in graph.all_gangs]
     remote = _moves(i)
     bus = _bus(i) if remote else True
-    # At most one transfer at a time beside all the work there can be.
+    # At most one transfer at a time beside the largest load by work.
     traffic = i.crossed.max(axis=(0, 1)) if remote else 0
     full = ((i.demanded[used].sum(axis=0) > 0) & (i.demanded[used].sum(axis=0) + traffic > FULL_LOAD)).any()
     checks = (
@@ -251,7 +263,7 @@ def _moves(i: Instance) -> bool:
 
 
 def _bus(i: Instance) -> bool:
-    """Whether one row is the bottleneck of all transfers, and every source is as good as another."""
+    """Whether one resource is the bottleneck of all transfers, and all sources are equally fast."""
     apart = ~np.eye(len(i.bandwidth), dtype=bool)
     shared = (i.crossed[apart] == FULL_LOAD).all(axis=0).any()
     ways = [column[np.isfinite(column)] for column in (i.bandwidth + 0 * i.latency_s).T]

@@ -1,4 +1,4 @@
-"""Plans as files: who goes where, in which order, and when that is; enough to follow them again."""
+"""Plans as JSON files: devices, order and times of all gangs, enough to simulate them again."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ PLAN_FORMAT = "symphony.plan/1"
 
 @dataclass(frozen=True)
 class Followed:
-    """A plan from a file, followed in the simulator."""
+    """A plan from a file, simulated."""
 
-    claimed_s: float  # by the file
+    claimed_s: float  # in the file
     value_s: float  # in the simulator
-    off_s: float  # the most by which a start or a finish differs from what the file says
+    off_s: float  # largest difference of a start or a finish from the file
     run: RunRecord
 
     @property
     def agrees(self) -> bool:
-        """Whether the simulator says what the file says, to rounding."""
+        """Whether simulator and file agree up to rounding."""
         return max(abs(self.value_s - self.claimed_s), self.off_s) <= TIME_TOLERANCE * self.run.makespan_s
 
 
 def as_json(planned: Planned, where: Mapping[str, Any]) -> dict[str, Any]:
-    """Everything as plain values; `where` says how to draw the scenario again."""
+    """The content of the file; `where` has the fields from which the scenario can be drawn again."""
     return {
         "format": PLAN_FORMAT,
         **where,
@@ -63,20 +63,20 @@ def as_json(planned: Planned, where: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rows(planned: Planned) -> list[dict[str, Any]]:
-    """A row for every gang, in the order in which they are placed."""
+    """A row for every gang, in the order of placement."""
     s, plan = planned.scenario, planned.plan
     stays = {(stay.job, stay.gang): stay for stay in planned.run.gangs if stay.outcome == "finished"}
-    who = [(number, gang) for number, job in enumerate(s.workload.jobs) for gang in range(_gangs(s, job.graph))]
+    graphs = [s.workload.graphs[job.graph] for job in s.workload.jobs]
+    who = [(job, gang) for job, graph in enumerate(graphs) for gang in range(len(graph.all_gangs))]
     rows = []
     for index in np.argsort(plan.rank):
         job, gang = who[index]
-        graph = s.workload.graphs[s.workload.jobs[job].graph]
         stay = stays[job, gang]
         rows.append(
             {
                 "job": job,
                 "gang": gang,
-                "tasks": list(graph.all_gangs[gang].tasks),
+                "tasks": list(graphs[job].all_gangs[gang].tasks),
                 "devices": [s.topology.devices[d].name for d in plan.devices[index] if d >= 0],
                 "start_s": stay.start_s,
                 "finish_s": stay.finish_s,
@@ -85,35 +85,29 @@ def _rows(planned: Planned) -> list[dict[str, Any]]:
     return rows
 
 
-def _gangs(s: Scenario, graph: int) -> int:
-    return len(s.workload.graphs[graph].all_gangs)
-
-
 def read(path: str | Path) -> dict[str, Any]:
-    """What a file says, as far as it can be checked without its scenario."""
-    where = str(path)
+    """The content of a plan file. Only its format is checked: the rest needs the scenario."""
+    where, hint = str(path), "name a file that symphony plan -o wrote"
     try:
-        said = json.loads(Path(path).read_text())
+        content = json.loads(Path(path).read_text())
     except OSError as error:
-        raise InputError(f"it cannot be read ({error.strerror})", where=where, hint="name a file of plan -o") from None
+        raise InputError(f"it cannot be read ({error.strerror})", where=where, hint=hint) from None
     except ValueError as error:
-        raise InputError(f"it is no JSON ({error})", where=where, hint="name a file that plan -o wrote") from None
-    if not isinstance(said, dict) or said.get("format") != PLAN_FORMAT:
-        raise InputError(
-            "it is no plan", where=where, hint=f'its "format" must be "{PLAN_FORMAT}"; write one with plan -o'
-        )
-    return said
+        raise InputError(f"it is not JSON ({error})", where=where, hint=hint) from None
+    if not isinstance(content, dict) or content.get("format") != PLAN_FORMAT:
+        raise InputError(f'it is not a plan: its "format" is not "{PLAN_FORMAT}"', where=where, hint=hint)
+    return content
 
 
-def follow(said: Mapping[str, Any], scenario: Scenario, contention: ContentionModel | None = None) -> Followed:
-    """Follow a plan that was read, on its scenario, and compare with what it claims."""
+def follow(content: Mapping[str, Any], scenario: Scenario, contention: ContentionModel | None = None) -> Followed:
+    """Simulate the plan of a file on its scenario, and compare with the times in the file."""
     i = instance(scenario)
     try:
-        plan = _plan(i, said["gangs"])
-        claimed_s, objective = float(said["value_s"]), said["objective"]
-        claims = {(row["job"], row["gang"]): (row["start_s"], row["finish_s"]) for row in said["gangs"]}
+        plan = _plan(i, content["gangs"])
+        claimed_s, objective = float(content["value_s"]), content["objective"]
+        claims = {(row["job"], row["gang"]): (row["start_s"], row["finish_s"]) for row in content["gangs"]}
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"the plan lacks something ({error!r})", hint="write it again with plan -o") from None
+        raise InputError(f"a part of the plan is missing ({error!r})", hint="write it again with plan -o") from None
     with jax.enable_x64(True):
         found = Runs(i, objective, contention).replay(plan, "plan")
     off = [
@@ -125,25 +119,24 @@ def follow(said: Mapping[str, Any], scenario: Scenario, contention: ContentionMo
 
 
 def _plan(i: Instance, rows: list[Mapping[str, Any]]) -> Plan:
-    """Rows in order of placing, checked against the instance."""
-    number = {who: index for index, who in enumerate(i.who)}
+    """The plan of rows in order of placement, checked against the instance."""
     device = {d.name: index for index, d in enumerate(i.scenario.topology.devices)}
     devices = np.full((len(i), int(i.workers.max())), -1)
     key = np.full(len(i), np.inf)
     for turn, row in enumerate(rows):
         who = (row["job"], row["gang"])
         where = f"gang {who[1]} of job {who[0]}"
-        if who not in number or np.isfinite(key[number[who]]):
+        if who not in i.index or np.isfinite(key[i.index[who]]):
             raise InputError(
-                "the plan names it twice" if who in number else "the workload has no such gang",
+                "the plan names it twice" if who in i.index else "the workload has no such gang",
                 where=where,
                 hint="follow a plan on the scenario that it was made for",
             )
-        gang = number[who]
+        gang = i.index[who]
         unknown = [name for name in row["devices"] if name not in device]
         if unknown:
             raise InputError(
-                f"{unknown[0]!r} is no device of {i.scenario.topology.name!r}",
+                f"there is no device {unknown[0]!r} in {i.scenario.topology.name!r}",
                 where=where,
                 hint="follow a plan on the topology that it was made for",
             )
@@ -152,7 +145,7 @@ def _plan(i: Instance, rows: list[Mapping[str, Any]]) -> Plan:
             raise InputError(
                 f"it cannot run on {', '.join(row['devices']) or 'no device'}",
                 where=where,
-                hint=f"name {i.workers[gang]} unlike device(s) that can run it",
+                hint=f"name {i.workers[gang]} different device(s) that can run it",
             )
         devices[gang, : len(chosen)] = chosen
         key[gang] = turn

@@ -1,9 +1,9 @@
-"""A plan for work that is known in advance: schedules drawn from the learned policy, the best of them improved.
+"""A plan for work that is known in advance: schedules are sampled from the learned policy, and the best improved.
 
-policy, greedy ─┐             ┌► rebuilt in the sketch ┐
-policy, drawn ──┼─► plans ────┴────────────────────────┴► local search in the simulator ─► plan
-heuristics ─────┘
-plan ─► followed in the simulator: the value ─► against the largest lower bound: the distance
+policy, greedy ───┐             ┌► rebuilt in the sketch ┐
+policy, sampled ──┼─► plans ────┴────────────────────────┴► local search in the simulator ─► plan
+heuristics ───────┘
+plan ─► simulated: the value ─► against the largest lower bound: the distance
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ from symphony.simulator.contention import ContentionModel
 from symphony.simulator.records import RunRecord
 from symphony.simulator.scenarios import Scenario
 
-HEURISTICS = ("heft", "peft", "dmdas", "eft-static")  # to start from as well: on each kind of graph one of them is good
-SAMPLING_TIME_SHARE = 0.25  # share of the time that drawing may take
-REBUILD_TIME_SHARE = 0.5  # share of it for plans that are rebuilt in the sketch, where all gangs have one worker
+HEURISTICS = ("heft", "peft", "dmdas", "eft-static")  # starting points; one of them is good on each kind of graph
+SAMPLING_TIME_SHARE = 0.25  # share of the time for sampling, at most
+REBUILD_TIME_SHARE = 0.5  # share of the time for rebuilding in the sketch, if all gangs have one worker
 GREEDY = "greedy"
-Progress = Callable[[str, float, float], None]  # what is being done, share of it, best value so far
+Progress = Callable[[str, float, float], None]  # phase, share of it, best value so far
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan, what it comes to in the simulator, and what it was made from."""
+    """A plan, its result in the simulator, and how it was found."""
 
     scenario: Scenario = field(repr=False)
     objective: Objective
-    value_s: float  # of the plan, followed in the simulator
+    value_s: float  # of the plan, in the simulator
     bounds: Mapping[str, float]  # lower bounds that hold for every schedule, by name
-    policy_name: str  # what schedules were drawn from
-    greedy_s: float  # its own decisions
-    heuristics: Mapping[str, float]  # by name
-    samples_s: tuple[float, ...]  # drawn schedules, in the order of drawing
-    rebuilt: int  # plans that were looked at in the sketch
-    candidates: int  # plans that the search ran
-    sampling_s: float  # time spent on drawing; compilation not counted
-    rebuilding_s: float  # on rebuilding
-    search_s: float  # on searching
-    wall_s: float  # all in all, compilation included
+    policy_name: str  # the policy that was sampled
+    greedy_s: float  # the value of its most probable decisions
+    heuristics: Mapping[str, float]  # values by name
+    samples_s: tuple[float, ...]  # values of the sampled schedules, in order
+    rebuilt: int  # plans that were evaluated in the sketch
+    candidates: int  # plans that the search simulated
+    sampling_s: float  # time for sampling, without compilation
+    rebuilding_s: float
+    search_s: float
+    wall_s: float  # total, with compilation
     plan: Plan = field(repr=False)
     run: RunRecord = field(repr=False)
-    policy: Policy = field(repr=False)  # does it again
+    policy: Policy = field(repr=False)  # follows the plan
 
     @property
     def bound_s(self) -> float:
@@ -66,17 +66,16 @@ class Planned:
 
     @property
     def distance(self) -> float:
-        """How far above the bound the plan is, as a fraction of the bound. The optimum lies between."""
+        """How far the plan is above the bound, as a fraction of the bound."""
         return self.value_s / self.bound_s - 1
 
     @property
     def best_sample_s(self) -> float:
-        """The best of the drawn schedules."""
         return min(self.samples_s, default=math.inf)
 
     @property
     def curve(self) -> tuple[tuple[int, float], ...]:
-        """Quality against budget: a number of samples, and the best of so many on average."""
+        """Pairs of a number of samples and the expected best of that many."""
         total = len(self.samples_s)
         counts = sorted({min(2**n, total) for n in range(total.bit_length() + 1)} - {0})
         values = np.asarray(self.samples_s)
@@ -97,46 +96,47 @@ def plan(
     contention: ContentionModel | None = None,
     progress: Progress | None = None,
 ) -> Planned:
-    """Plan work that is known in advance, its arrivals and disturbances included.
+    """Plan work that is known in advance, with its arrivals and disturbances.
 
-    `seconds` are for drawing, rebuilding and searching; the simulator's compilation comes on top. Equal seeds give
-    equal plans only with `rounds`, which counts rounds of rebuilding and of the search instead of time. `batch`
-    schedules are run side by side.
+    `seconds` are for sampling, rebuilding and searching; compilation is not counted. Equal seeds give equal plans only
+    with `rounds`, which limits the rounds of rebuilding and of the search. `batch` schedules are simulated at once.
     """
     learned = named(policy) if isinstance(policy, str) else policy
     if not isinstance(learned, Learned):
-        raise InputError(f"{policy!r} does not learn", hint=f"use {SHIPPED}, or a file that symphony train wrote")
+        raise InputError(
+            f"{policy!r} is not a learned policy", hint=f"use {SHIPPED}, or a file that symphony train wrote"
+        )
     if objective not in OBJECTIVES:
         raise InputError(f"the objective is {objective!r}", hint=f"write one of {', '.join(OBJECTIVES)}")
     if not seconds > 0:
         raise InputError(f"the time is {seconds!r} s", hint="write a number of seconds above 0")
     if samples < 0:
-        raise InputError(f"samples are {samples!r}", hint="write how many schedules to draw, 0 or more")
+        raise InputError(f"samples are {samples!r}", hint="write the number of schedules to sample, 0 or more")
     began = time.perf_counter()
-    tell = progress or (lambda *_: None)
+    report = progress or (lambda *_: None)
     i = instance(scenario)
     runs = Runs(i, objective, contention)
-    tell("heuristics", 0.0, math.inf)
+    report("heuristics", 0.0, math.inf)
     decided = runs.decide({GREEDY: learned, **{name: named(name) for name in heuristics}})
     drawn, sampling_s = _drawn(
-        i, learned, objective, samples, SAMPLING_TIME_SHARE * seconds, seed, batch, contention, tell
+        i, learned, objective, samples, SAMPLING_TIME_SHARE * seconds, seed, batch, contention, report
     )
     starts = _starts(i, decided, drawn, batch)
     left_s = seconds - min(sampling_s, SAMPLING_TIME_SHARE * seconds)
     rebuilt: list[Plan] = []
-    looks, rebuilding_s = 0, 0.0
+    evaluated, rebuilding_s = 0, 0.0
     if (i.workers == 1).all():
-        rebuilt, looks, rebuilding_s = rebuild(
+        rebuilt, evaluated, rebuilding_s = rebuild(
             i,
             objective,
             starts,
             time_s=REBUILD_TIME_SHARE * seconds,
             rounds=rounds,
             seed=seed,
-            progress=lambda share, value_s: tell("rebuilding", share, value_s),
+            progress=lambda share, value_s: report("rebuilding", share, value_s),
         )
         left_s -= min(rebuilding_s, REBUILD_TIME_SHARE * seconds)
-    # In 64 bits, as the oracle does it: what a plan came to is compared with a bound.
+    # In 64 bits, as in the oracle: the value of a plan is compared with a bound.
     with jax.enable_x64(True):
         searched = runs.search(
             [*rebuilt, *starts],
@@ -146,7 +146,7 @@ def plan(
             seed=seed,
             batch=batch,
             name="plan",
-            progress=lambda share, value_s: tell("search", share, value_s),
+            progress=lambda share, value_s: report("search", share, value_s),
         )
         bounds = lower_bounds(i, objective)
     found = searched.found
@@ -160,7 +160,7 @@ def plan(
         greedy_s=decided[0].value_s,
         heuristics={name: other.value_s for name, other in zip(heuristics, decided[1:], strict=True)},
         samples_s=tuple(sample.value_s for sample in drawn),
-        rebuilt=looks,
+        rebuilt=evaluated,
         candidates=searched.candidates,
         sampling_s=sampling_s,
         rebuilding_s=rebuilding_s,
@@ -181,18 +181,18 @@ def _drawn(
     seed: int,
     batch: int,
     contention: ContentionModel | None,
-    tell: Progress,
+    report: Progress,
 ) -> tuple[list[SampledSchedule], float]:
-    """So many schedules, or as many as time allows; and the time that they took."""
+    """At most `samples` sampled schedules, as many as time allows; and the time for them."""
     if not samples:
         return [], 0.0
-    tell("compiling", 0.0, math.inf)
+    report("compiling", 0.0, math.inf)
     sampler = Sampler(i, learned, objective, contention=contention, batch=min(batch, samples))
     key = jax.random.key(seed)
     drawn = sampler(jax.random.fold_in(key, 0))  # compiles
     spent = 0.0
     while len(drawn) < samples and spent < time_s:
-        tell("samples", len(drawn) / samples, min(sample.value_s for sample in drawn))
+        report("samples", len(drawn) / samples, min(sample.value_s for sample in drawn))
         began = time.perf_counter()
         drawn += sampler(jax.random.fold_in(key, len(drawn)))
         spent += time.perf_counter() - began
@@ -200,6 +200,6 @@ def _drawn(
 
 
 def _starts(i: Instance, decided: list[FoundRun], drawn: list[SampledSchedule], most: int) -> list[Plan]:
-    """Plans to search from: those of all policies, and of the best drawn runs. Runs that did not end have none."""
+    """Plans to start the search from: those of all policies and of the best sampled runs that finished."""
     best = sorted((sample for sample in drawn if sample.value_s < math.inf), key=lambda sample: sample.value_s)
     return [*(decode(i, found.run) for found in decided), *(sample.plan for sample in best[:most])]

@@ -1,4 +1,4 @@
-"""A small cluster of unlike devices on which the exact model leaves nothing out, so that optima can be proven."""
+"""A small cluster of different devices which the exact model covers completely, so that optima can be proven."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from symphony.problem.topology import (
 )
 
 DEVICE_TYPES = {"xeon": "cpu", "k40": "gpu", "p100": "gpu", "v100": "gpu"}
-UNCONTENDED_COMPUTE = 1000.0  # compute that no kernel can use up: the oracle's exact model knows no contention
+UNCONTENDED_COMPUTE = 1000.0  # more than any kernel uses: the exact model has no contention
 
 
 def four_devices(*, bus: bool) -> Topology:
-    """Four unlike devices, with one memory or, with a bus of 12 GB/s between them, one each."""
+    """Four different devices with one memory or, with a bus of 12 GB/s between them, one each."""
     kinds = tuple(DeviceKind(name, type_) for name, type_ in DEVICE_TYPES.items())
     rows = (
         *(Resource(f"{name}/compute", "compute", UNCONTENDED_COMPUTE, "host") for name in DEVICE_TYPES),

@@ -1,9 +1,9 @@
-"""Plans taken apart and put together again: a search among hundreds of gangs, most of it in the sketch.
+"""Destroy and repair: a search over plans of hundreds of gangs, evaluated in the sketch.
 
-A round takes a part of the current plan out, a stretch of time or gangs here and there, in many ways side by side. What
-was taken out is put back in an order that differs a little, each gang where it ends first, or in the class of devices
-that the area bound would give it: so long gangs come to slow devices while nobody waits for them, which earliest
-finish seldom does. A second look moves gangs that became ready late behind those that were ready.
+A round removes a part of the current plan, an interval of time or random gangs, in a batch of different ways. The
+removed gangs are inserted in a slightly different order, each on the device where it finishes first, or on the class of
+devices that the area bound assigns it: so that long gangs without urgent successors run on slow devices, which earliest
+finish time seldom does. A second pass moves gangs that became ready late behind those that were ready.
 """
 
 from __future__ import annotations
@@ -17,17 +17,15 @@ import numpy as np
 from symphony.oracle.bounds import Objective, spread
 from symphony.oracle.instance import Instance
 from symphony.oracle.replay import Plan, shared_plan
+from symphony.oracle.search import MAX_STALE_ROUNDS, chunks
 from symphony.oracle.sketch import Sketch
 
-SKETCH_BATCH = 128  # candidates side by side
-REBUILD_TEMPERATURE = 0.01  # at first, a candidate so much worse than the current plan may replace it
-MAX_STALE_ROUNDS = 12  # rounds without a new best, after which the search goes back to the best
-MAX_RETURNED_PLANS = 16  # plans that come out: the best and those on the way to it
-TWO_CHAIN_TIME_SHARE = (
-    0.4  # share of the time in which two starts are followed: the best plan given, and the best constructed
-)
-MIN_SECOND_LOOK_RATE = 0.1  # how often a second look is taken, at least; it doubles the cost of a round
-MIN_SUCCESSOR_GAP_S = 1e-9  # seconds by which a gang comes after those that it waits for, at least
+SKETCH_BATCH = 128  # candidates that are evaluated at once
+REBUILD_TEMPERATURE = 0.01  # at first, a candidate worse by this fraction may replace the current plan
+MAX_RETURNED_PLANS = 16  # the best and those on the way to it
+TWO_CHAIN_TIME_SHARE = 0.4  # share of the time with two chains: from the best given plan, and the best constructed one
+MIN_SECOND_PASS_RATE = 0.1  # least share of rounds with a second pass, which doubles the cost of a round
+MIN_SUCCESSOR_GAP_S = 1e-9  # least difference between the keys of a gang and its parents
 
 
 @dataclass(frozen=True)
@@ -48,10 +46,10 @@ class _Chain:
     current: SketchPlan
     stale: int = 0  # rounds without a new best
 
-    def take(self, other: SketchPlan, warmth: float) -> None:
-        """Go on from another plan, unless it is too much worse; after a while without a new best, from the best."""
+    def take(self, other: SketchPlan, temperature: float) -> None:
+        """Continue from another plan unless it is too much worse; after MAX_STALE_ROUNDS, from the best."""
         self.stale += 1
-        if other.value_s < self.current.value_s * (1 + warmth):
+        if other.value_s < self.current.value_s * (1 + temperature):
             self.current = other
         if self.current.value_s < self.found[-1].value_s:
             self.found, self.stale = [*self.found[1 - MAX_RETURNED_PLANS :], self.current], 0
@@ -60,11 +58,11 @@ class _Chain:
 
 
 class Rebuilder:
-    """Candidates of one instance whose gangs have one worker each."""
+    """Makes candidates for one instance whose gangs have one worker each."""
 
     def __init__(self, i: Instance, objective: Objective, rng: np.random.Generator) -> None:
         self.i, self.objective, self.rng, self.sketch = i, objective, rng, Sketch(i)
-        self.looked, self.helps = 0, 0.5  # candidates so far; how often a second look was worth it, of late
+        self.candidates, self.second_pass_gain = 0, 0.5  # so far; recent share of second passes that helped
         level = np.zeros(len(i), int)
         for gang in i.order:
             level[gang] = max((level[parent] + 1 for parent in i.parents[gang]), default=0)
@@ -81,7 +79,7 @@ class Rebuilder:
         self.until = np.cumsum(of_class, axis=1)[:, :-1]  # f[N, classes - 1]: where a draw falls into the next class
 
     def order(self, key: np.ndarray) -> np.ndarray:
-        """Gangs by their keys, each after those it waits for [B, N]."""
+        """Gangs in order of their keys, each after its parents [B, N]."""
         padded = self._padded(key, -np.inf)
         for some in self.levels:
             padded[:, some] = np.maximum(
@@ -90,28 +88,28 @@ class Rebuilder:
         return np.argsort(padded[:, :-1], axis=1, kind="stable")
 
     def ready(self, finish: np.ndarray) -> np.ndarray:
-        """When the last of those that each gang waits for ends [B, N]."""
+        """When the last parent of each gang finishes [B, N]."""
         return self._padded(finish, 0.0)[:, self.parents].max(axis=2)
 
     def _padded(self, values: np.ndarray, none: float) -> np.ndarray:
         return np.concatenate([values, np.full((len(values), 1), none)], axis=1)
 
     def best(self, key: np.ndarray, choice: np.ndarray) -> SketchPlan:
-        """The best of the candidates; as often as it has helped of late, also with those later that hold up others."""
-        looks = [self.sketch(self.order(key), choice)]
-        if self.rng.random() < max(self.helps, MIN_SECOND_LOOK_RATE):
-            ready = self.ready(looks[0][2])
-            looks.append(self.sketch(self.order(np.maximum(key, ready)), choice))
-        self.looked += len(looks) * len(key)
-        values = [self._value(finish) for _, _, finish in looks]
-        if len(looks) > 1:
-            self.helps += 0.1 * (float(values[1].min() < values[0].min()) - self.helps)
-        devices, start, finish = looks[int(np.argmin([value.min() for value in values]))]
+        """The best of the candidates; in some rounds after a second pass, with late gangs moved back."""
+        passes = [self.sketch(self.order(key), choice)]
+        if self.rng.random() < max(self.second_pass_gain, MIN_SECOND_PASS_RATE):
+            ready = self.ready(passes[0][2])
+            passes.append(self.sketch(self.order(np.maximum(key, ready)), choice))
+        self.candidates += len(passes) * len(key)
+        values = [self._value(finish) for _, _, finish in passes]
+        if len(passes) > 1:
+            self.second_pass_gain += 0.1 * (float(values[1].min() < values[0].min()) - self.second_pass_gain)
+        devices, start, finish = passes[int(np.argmin([value.min() for value in values]))]
         first = int(min(values, key=np.min).argmin())
         return SketchPlan(float(min(map(np.min, values))), devices[first], start[first], finish[first])
 
     def constructed(self) -> SketchPlan:
-        """The best of a batch: gangs in order of the longest path from each to the end, more or less."""
+        """The best of a batch with gangs in order of their longest path to the end, with noise."""
         rank = np.zeros(len(self.i))
         for gang in reversed(self.i.order):
             rank[gang] = self.i.best_s[gang] + max((rank[child] for child in self.i.children[gang]), default=0.0)
@@ -120,7 +118,7 @@ class Rebuilder:
         return self.best(self.i.arrival_s + (rank.max() - rank * (1 + noise)), choice)
 
     def decoded(self, plans: Sequence[Plan]) -> SketchPlan:
-        """The best of at most a batch of plans, in the sketch."""
+        """The best of at most a batch of plans, evaluated in the sketch."""
         filled = [*plans, *[plans[-1]] * (SKETCH_BATCH - len(plans))]
         key = MIN_SUCCESSOR_GAP_S * np.stack([plan.rank for plan in filled])
         return self.best(key, np.stack([plan.devices[:, 0] for plan in filled]))
@@ -134,10 +132,10 @@ class Rebuilder:
         return np.mean(ends, axis=0)
 
     def neighbours(self, plan: SketchPlan) -> tuple[np.ndarray, np.ndarray]:
-        """Keys and choices [B, N] of candidates."""
+        """Keys and device choices [B, N] of a batch of candidates."""
         gangs, end = len(self.i), float(plan.finish_s.max())
 
-        def size(least: float, most: float) -> np.ndarray:  # of every order of magnitude as often
+        def size(least: float, most: float) -> np.ndarray:  # log-uniform
             return np.exp(self.rng.uniform(np.log(least), np.log(most), (SKETCH_BATCH, 1)))
 
         middle = (plan.start_s + plan.finish_s) / 2
@@ -154,7 +152,7 @@ class Rebuilder:
         return plan.start_s + np.where(out, shift, 0.0), choice
 
     def drawn(self) -> np.ndarray:
-        """For each gang a class of devices, as often as the area bound would use it [B, N]."""
+        """A class of devices for each gang, drawn by its shares in the area bound [B, N]."""
         number = (self.rng.random((SKETCH_BATCH, len(self.i), 1)) > self.until).sum(axis=2)
         return len(self.i.slots) + number
 
@@ -169,33 +167,29 @@ def rebuild(
     seed: int = 0,
     progress: Callable[[float, float], None] | None = None,
 ) -> tuple[list[Plan], int, float]:
-    """The best plans that were found, from the best of some plans on; how many candidates; seconds, without compiling.
+    """The best plans of the search from `plans`, the best first; number of candidates; seconds without compilation.
 
-    Times are the sketch's, so that none of them need be better than the plans that were given: run them.
+    Plans were evaluated in the sketch only: in the simulator, none need be better than the given plans.
     """
     rng = np.random.default_rng(seed)
     rebuilding = Rebuilder(i, objective, rng)
-    given = min(map(rebuilding.decoded, _chunks(plans)), key=lambda built: built.value_s)
+    given = min(map(rebuilding.decoded, chunks(plans, SKETCH_BATCH)), key=lambda built: built.value_s)
     chains = [_Chain([given], given), _Chain([made := rebuilding.constructed()], made)]
     began, turn = time.perf_counter(), 0
-    while (rounds is None or turn < rounds) and (gone := (time.perf_counter() - began) / time_s) < 1:
-        gone = gone if rounds is None else turn / rounds
-        if gone > TWO_CHAIN_TIME_SHARE:
+    while (rounds is None or turn < rounds) and (elapsed := (time.perf_counter() - began) / time_s) < 1:
+        elapsed = elapsed if rounds is None else turn / rounds
+        if elapsed > TWO_CHAIN_TIME_SHARE:
             chains = [min(chains, key=lambda chain: chain.found[-1].value_s)]
         chain = chains[turn % len(chains)]
         chain.take(
-            rebuilding.best(*rebuilding.neighbours(chain.current)), REBUILD_TEMPERATURE * (1 - gone) * rng.random()
+            rebuilding.best(*rebuilding.neighbours(chain.current)), REBUILD_TEMPERATURE * (1 - elapsed) * rng.random()
         )
         turn += 1
         if progress is not None:
-            progress(gone, min(chain.found[-1].value_s for chain in chains))
+            progress(elapsed, min(chain.found[-1].value_s for chain in chains))
     found = min(chains, key=lambda chain: chain.found[-1].value_s).found
     best = [
         shared_plan(built.devices[:, None], np.argsort(rebuilding.order(built.start_s[None])[0]))
         for built in reversed(found)
     ]
-    return best, rebuilding.looked, time.perf_counter() - began
-
-
-def _chunks(plans: Sequence[Plan]) -> list[Sequence[Plan]]:
-    return [plans[k : k + SKETCH_BATCH] for k in range(0, len(plans), SKETCH_BATCH)]
+    return best, rebuilding.candidates, time.perf_counter() - began

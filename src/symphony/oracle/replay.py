@@ -1,4 +1,4 @@
-"""A fixed plan as a policy: who goes where, in which order. Run in the simulator, it shows what the plan is worth."""
+"""A fixed plan, and the policy that follows it in the simulator."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from symphony.simulator.records import RunRecord
 
 @dataclass(frozen=True)
 class Plan:
-    """Where every gang of an instance goes, and in which order gangs are placed on each device."""
+    """The devices of every gang of an instance, and the order in which gangs are placed."""
 
     devices: np.ndarray  # i[N, W]: of each worker; -1 beyond the gang's last
-    rank: np.ndarray  # i[N]: 0 is placed first; every gang after those it waits for
-    moves: np.ndarray  # bool[N]: it fetches, and no other transfer may go on meanwhile
-    after: np.ndarray  # i[N]: so many of those that move must have all their inputs first
+    rank: np.ndarray  # i[N]: 0 is placed first; every gang after its parents
+    moves: np.ndarray  # bool[N]: it fetches inputs, with the bus to itself
+    after: np.ndarray  # i[N]: it is placed after so many gangs with `moves` have all their inputs
 
 
 def shared_plan(devices: np.ndarray, rank: np.ndarray) -> Plan:
-    """A plan that places gangs as soon as their turn comes and lets transfers share what they cross."""
+    """A plan that places gangs as early as their rank allows, and lets transfers share resources."""
     return Plan(devices, rank, np.zeros(len(rank), bool), np.zeros(len(rank), int))
 
 
 def linear_order(i: Instance, key: np.ndarray) -> np.ndarray:
-    """Ranks in order of the key, except that every gang comes after those it waits for [N]."""
+    """Ranks in order of the key, except that every gang comes after its parents [N]."""
     waiting = [len(parents) for parents in i.parents]
     ready = [(key[gang], gang) for gang, count in enumerate(waiting) if count == 0]
     heapq.heapify(ready)
@@ -50,13 +50,12 @@ def linear_order(i: Instance, key: np.ndarray) -> np.ndarray:
 
 
 def decode(i: Instance, run: RunRecord) -> Plan:
-    """The plan that a run followed; of a gang with several stays, the last."""
-    number = {who: index for index, who in enumerate(i.who)}
+    """The plan of a run; of a gang with several stays, the last counts."""
     devices = np.full((len(i), int(i.workers.max())), -1)
     placed = np.zeros(len(i))
     started = np.zeros(len(i))
     for stay in run.gangs:
-        gang = number[stay.job, stay.gang]
+        gang = i.index[stay.job, stay.gang]
         devices[gang, : len(stay.devices)] = stay.devices
         placed[gang], started[gang] = stay.placed_s, stay.start_s
     order = np.lexsort((started, placed))
@@ -66,10 +65,9 @@ def decode(i: Instance, run: RunRecord) -> Plan:
 
 
 class Script(Policy):
-    """Follows a plan, given as tables over all jobs and gangs; waits for the gang whose turn it is.
+    """Follows a plan, given as tables over all jobs and gangs.
 
-    Strict: a gang is placed only when all that the plan puts before it on its devices have been. So it keeps any order,
-    and idles a device where the plan means it to.
+    A gang is placed only after all gangs that the plan puts before it on its devices, even if a device idles meanwhile.
     """
 
     cheats: ClassVar[bool] = True
@@ -82,25 +80,25 @@ class Script(Policy):
 
     @property
     def name(self) -> str:
-        """What tables call it."""
+        """The name in tables."""
         return "oracle"
 
     def init(self, topology: TopologyArrays) -> tuple[Array, Array]:
-        """Workers placed on each device so far [D], and gangs that have begun to fetch alone."""
+        """Workers placed on each device so far [D], and gangs with `moves` placed so far."""
         return jnp.zeros(topology.device_kind.shape[0], jnp.int32), jnp.asarray(0, jnp.int32)
 
     def decide(
         self, key: Array, state: tuple[Array, Array], observation: Observation
     ) -> tuple[tuple[Array, Array], Action]:
-        """The candidate of lowest rank whose turn has come, or wait."""
+        """The candidate of lowest rank whose predecessors have been placed, or wait."""
         placed, moving = state
         core, tasks = observation.core, observation.workload.kernel.shape[1]
         gangs = jnp.arange(core.status.shape[0])
         line = take(core.job, gangs // tasks) * tasks + gangs % tasks
         devices, position = take(self.devices, line), take(self.position, line)
-        over = jnp.maximum(moving - (core.fetches.sum() > 0), 0)  # at most one of those that move is under way
+        fetched = jnp.maximum(moving - (core.fetches.sum() > 0), 0)  # at most one gang with `moves` is fetching
         turn = ((position <= take(placed, devices)) & take(core.up, devices)) | (devices < 0)
-        turn = turn.all(axis=1) & (take(self.after, line) <= over)
+        turn = turn.all(axis=1) & (take(self.after, line) <= fetched)
         allowed = observation.candidates & (turn | (core.status == PLACING))
         least, gang = first_min(jnp.where(allowed, take(self.rank, line), NO_INDEX))
         found = least < NO_INDEX
@@ -114,10 +112,8 @@ class Script(Policy):
 
 def tables(i: Instance, plans: list[Plan]) -> dict[str, np.ndarray]:
     """The fields of `Script` for several plans, with a leading axis."""
-    w = i.arrays.workload
-    tasks, lines = w.kernel.shape[1], w.graph.shape[0] * w.kernel.shape[1]
-    line = np.asarray([job * tasks + gang for job, gang in i.who])
-    width = w.max_workers
+    w, line = i.arrays.workload, i.line
+    lines, width = w.graph.shape[0] * w.kernel.shape[1], w.max_workers
     out: dict[str, Any] = {
         "devices": np.full((len(plans), lines, width), -1, np.int32),
         "position": np.zeros((len(plans), lines, width), np.int32),
@@ -136,7 +132,7 @@ def tables(i: Instance, plans: list[Plan]) -> dict[str, np.ndarray]:
 
 
 def positions(plan: Plan, devices: int) -> np.ndarray:
-    """How many workers come before each worker on its device [N, W]."""
+    """The number of workers before each worker on its device [N, W]."""
     order = np.argsort(plan.rank)
     flat = plan.devices[order].reshape(-1)
     counted = np.cumsum(flat[:, None] == np.arange(devices), axis=0)
@@ -147,5 +143,4 @@ def positions(plan: Plan, devices: int) -> np.ndarray:
 
 
 def script(i: Instance, plan: Plan) -> Script:
-    """The policy that follows a plan."""
     return Script(**{name: jnp.asarray(table[0]) for name, table in tables(i, [plan]).items()})

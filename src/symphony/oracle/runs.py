@@ -1,4 +1,4 @@
-"""Policies and plans on one instance, run one at a time; and the search from what they came to."""
+"""Single runs of policies and plans on one instance, and the search from plans."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ from symphony.simulator.contention import ContentionModel
 from symphony.simulator.records import RunRecord
 from symphony.simulator.run import simulate
 
-TIME_TOLERANCE = 1e-6  # relative difference up to which two times are one: the simulator's own rounding, and more
+TIME_TOLERANCE = 1e-6  # relative difference up to which two times are equal: more than the simulator's rounding
 
 
 @dataclass(frozen=True)
 class FoundRun:
-    """A way to run the scenario, and what it came to."""
+    """A policy or plan and its run."""
 
     value_s: float
     policy: Policy
     run: RunRecord
-    plan: Plan | None  # None: a policy that no plan imitates
+    plan: Plan | None  # None: a policy, not a plan
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search came to."""
+    """The result of a search."""
 
     found: FoundRun
-    candidates: int  # plans that it ran
-    seconds: float  # compilation not counted
+    candidates: int  # plans that were simulated
+    seconds: float  # without compilation
 
 
 @dataclass(frozen=True)
 class Runs:
-    """Runs of one instance. Whoever compares them with a bound calls `replay` and `search` in 64 bits."""
+    """Runs of one instance. Call `replay` and `search` in 64 bits if values are compared with a bound."""
 
     i: Instance
     objective: Objective
@@ -57,7 +57,7 @@ class Runs:
         return float(np.mean([job.completion_s for job in run.jobs]))
 
     def decide(self, policies: Mapping[str, Policy]) -> list[FoundRun]:
-        """One run of each policy, in 32 bits, as in comparisons. One program serves all."""
+        """One run of each policy, in 32 bits as in comparisons, with one compiled program."""
         every = tuple(policies.values())
         found = []
         for index, (name, policy) in enumerate(policies.items()):
@@ -68,7 +68,7 @@ class Runs:
         return found
 
     def replay(self, plan: Plan, name: str = "oracle") -> FoundRun:
-        """A plan, followed."""
+        """Simulate a plan."""
         policy = script(self.i, plan)
         run = simulate([self.i.scenario], policy, name=name, contention=self.contention)[0]
         return FoundRun(self.value(run), policy, run, plan)
@@ -85,17 +85,15 @@ class Runs:
         name: str = "oracle",
         progress: Callable[[float, float], None] | None = None,
     ) -> SearchResult:
-        """Improve the best of some plans; `horizon_s` is about how long a run takes."""
-        side_by_side = PlanSimulator(
-            self.i, self.objective, horizon_s=horizon_s, contention=self.contention, batch=batch
-        )
-        side_by_side(plans[:1])  # compiles
+        """Improve the best of the plans; `horizon_s` is the approximate length of a run."""
+        simulator = PlanSimulator(self.i, self.objective, horizon_s=horizon_s, contention=self.contention, batch=batch)
+        simulator(plans[:1])  # compiles
         began = time.perf_counter()
         plan, outcome, candidates = improve(
-            side_by_side, plans, time_s=time_s, rounds=rounds, seed=seed, progress=progress
+            simulator, plans, time_s=time_s, rounds=rounds, seed=seed, progress=progress
         )
         seconds = time.perf_counter() - began
         found = self.replay(plan, name)
         if abs(found.value_s - outcome.value_s) > TIME_TOLERANCE * found.value_s:
-            raise AssertionError(f"the same plan took {outcome.value_s} s side by side and {found.value_s} s alone")
+            raise AssertionError(f"the same plan took {outcome.value_s} s in a batch and {found.value_s} s alone")
         return SearchResult(found, candidates, seconds)

@@ -1,7 +1,7 @@
-"""The best that is known: plans of all baselines, improved by local search, each candidate run in the simulator.
+"""Local search from the plans of all baselines; every candidate is simulated.
 
-Nothing is assumed of a scenario: contention, tenants, failures and transfers are what the simulator makes of them, with
-the true state. So a value found here is one that a policy could reach; that none could do better, it cannot say.
+It makes no assumption about a scenario: contention, tenants, failures and transfers are the simulator's. So every value
+found is one that a policy could reach; the search cannot show that none is better.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import equinox as eqx
 import jax
@@ -23,16 +24,17 @@ from symphony.scheduling.indexing import put
 from symphony.simulator.contention import Bottleneck, ContentionModel
 from symphony.simulator.rollout import Carry, begin, finished, step
 from symphony.simulator.scenarios import ScenarioArrays
+from symphony.simulator.world import World
 
-SIMULATION_BATCH = 64  # candidates side by side
-SEARCH_TEMPERATURE = 0.02  # at first, a candidate so much worse than the current plan may replace it
-MAX_STALE_ROUNDS = 12  # rounds without a new best, after which the search goes back to the best
-WINDOW_HORIZONS = 4  # counter windows are made so many horizons long: a plan does not read them
+SIMULATION_BATCH = 64  # candidates that are simulated at once
+SEARCH_TEMPERATURE = 0.02  # at first, a candidate worse by this fraction may replace the current plan
+MAX_STALE_ROUNDS = 12  # rounds without a new best, after which the search returns to the best
+WINDOW_HORIZONS = 4  # length of counter windows, which plans do not read, in horizons
 
 
 @dataclass(frozen=True)
 class PlanOutcome:
-    """What a plan came to in the simulator."""
+    """A plan's result in the simulator."""
 
     value_s: float  # the objective; inf if the plan gets stuck
     start_s: np.ndarray  # f[N]
@@ -47,8 +49,8 @@ class _State(eqx.Module):
 
 
 @eqx.filter_jit
-def _run(s: ScenarioArrays, scripts: Script, contention: ContentionModel, most: Array) -> _State:
-    """Several plans on one scenario, side by side, until the last has ended."""
+def _run(s: ScenarioArrays, scripts: Script, contention: ContentionModel, max_steps: Array) -> _State:
+    """Simulate several plans on one scenario until the last has finished."""
     tasks = s.workload.kernel.shape[1]
     lines = scripts.rank.shape[1]
 
@@ -59,7 +61,7 @@ def _run(s: ScenarioArrays, scripts: Script, contention: ContentionModel, most: 
     def move(state: _State, script: Script) -> _State:
         carry, log = step(state.carry, s, script, contention, record=True)
         assert log is not None
-        now = log.before[0] + log.before[1]
+        now = log.before.total
         (job, gang, *_), (left_job, left_gang, _) = log.started, log.left
         return _State(
             carry,
@@ -68,15 +70,35 @@ def _run(s: ScenarioArrays, scripts: Script, contention: ContentionModel, most: 
             state.steps + 1,
         )
 
-    def going(state: _State) -> Array:
-        over = jax.vmap(lambda carry: finished(carry.world, s))(state.carry)
-        return ~over.all() & (state.steps[0] < most)
+    start = jax.vmap(fresh)(scripts)
+    return until_finished(s, start, lambda state: jax.vmap(move)(state, scripts), max_steps)
 
-    return jax.lax.while_loop(going, lambda state: jax.vmap(move)(state, scripts), jax.vmap(fresh)(scripts))
+
+BatchState = TypeVar("BatchState", bound=Any)  # a batch of states with `carry` and `steps`
+
+
+def until_finished(
+    s: ScenarioArrays, start: BatchState, move: Callable[[BatchState], BatchState], max_steps: Array
+) -> BatchState:
+    """Repeat `move` until all runs of a batch have finished, or `max_steps` times."""
+
+    def unfinished(state: BatchState) -> Array:
+        done = jax.vmap(lambda carry: finished(carry.world, s))(state.carry)
+        return ~done.all() & (state.steps[0] < max_steps)
+
+    return jax.lax.while_loop(unfinished, move, start)
+
+
+def objective_values(world: World, objective: Objective, jobs: int) -> np.ndarray:
+    """The objective of each run of a batch, in seconds [B]; inf if it did not finish."""
+    done = np.asarray(world.core.jobs_done >= jobs) & ~np.asarray(world.stalled)
+    amount = world.now if objective == "makespan" else world.completion_sum
+    total = np.asarray(amount.whole, float) + np.asarray(amount.part, float)
+    return np.where(done, total if objective == "makespan" else total / jobs, np.inf)
 
 
 class PlanSimulator:
-    """Plans of one instance, run in batches of one size so that one program serves all."""
+    """Simulates plans of one instance in batches of one size, with one compiled program."""
 
     def __init__(
         self,
@@ -87,30 +109,23 @@ class PlanSimulator:
         contention: ContentionModel | None = None,
         batch: int = SIMULATION_BATCH,
     ) -> None:
-        """`horizon_s`: about how long a run takes."""
+        """`horizon_s`: the approximate length of a run."""
         self.i, self.objective, self.batch = i, objective, batch
         self.contention = contention or Bottleneck()
         s = i.arrays
         if not i.scenario.disturbances.offer_at_windows and WINDOW_HORIZONS * horizon_s > s.window:
             s = replace(s, window=np.float64(WINDOW_HORIZONS * horizon_s))
         self.arrays: ScenarioArrays = jax.device_put(s)
-        tasks = s.workload.kernel.shape[1]
-        self.line = np.asarray([job * tasks + gang for job, gang in i.who])
-        # Far more than a plan that gets on needs: every gang is placed, fetched, started and left.
-        self.most = 1000 + 64 * (len(i) + sum(map(len, i.inputs))) + 64 * len(i.scenario.phases)
+        # Far more than needed to place, fetch, start and finish every gang.
+        self.max_steps = 1000 + 64 * (len(i) + sum(map(len, i.inputs))) + 64 * len(i.scenario.phases)
 
     def __call__(self, plans: Sequence[Plan]) -> list[PlanOutcome]:
-        """Run the plans; at most as many as a batch holds."""
+        """Simulate at most a batch of plans."""
         filled = [*plans, *[plans[-1]] * (self.batch - len(plans))]
         scripts = Script(**{name: jnp.asarray(table) for name, table in tables(self.i, filled).items()})
-        state = _run(self.arrays, scripts, self.contention, jnp.asarray(self.most, jnp.int32))
-        world = state.carry.world
-        jobs = len(self.i.scenario.workload.jobs)
-        done = np.asarray(world.core.jobs_done >= jobs) & ~np.asarray(world.stalled)
-        spent = world.now if self.objective == "makespan" else world.completion_sum
-        total = np.asarray(spent.whole, float) + np.asarray(spent.part, float)
-        value = np.where(done, total if self.objective == "makespan" else total / jobs, np.inf)
-        start, finish = np.asarray(state.start)[:, self.line], np.asarray(state.finish)[:, self.line]
+        state = _run(self.arrays, scripts, self.contention, jnp.asarray(self.max_steps, jnp.int32))
+        value = objective_values(state.carry.world, self.objective, len(self.i.scenario.workload.jobs))
+        start, finish = np.asarray(state.start)[:, self.i.line], np.asarray(state.finish)[:, self.i.line]
         return [PlanOutcome(float(value[k]), start[k], finish[k]) for k in range(len(plans))]
 
 
@@ -123,40 +138,40 @@ def improve(
     seed: int = 0,
     progress: Callable[[float, float], None] | None = None,
 ) -> tuple[Plan, PlanOutcome, int]:
-    """Local search from the best of some plans. Also returns how many candidates were run.
+    """Local search from the best of the plans. Returns the best plan, its outcome and the number of candidates.
 
-    Each round runs a batch of neighbours of the current plan and goes to the best of them, also to a worse one while
-    the search is young. `progress` is told the share of the time that has gone, and the best value so far.
+    Each round simulates a batch of neighbours of the current plan and moves to the best of them; early in the search,
+    also to one that is slightly worse. `progress` is called with the share of the time used and the best value so far.
     """
     rng = np.random.default_rng(seed)
-    known = [
-        (outcome, plan) for some in _chunks(plans, run.batch) for outcome, plan in zip(run(some), some, strict=True)
+    evaluated = [
+        (outcome, plan) for some in chunks(plans, run.batch) for outcome, plan in zip(run(some), some, strict=True)
     ]
-    best = current = min(known, key=lambda x: x[0].value_s)
-    began, turn, stale = time.perf_counter(), 0, 0  # compilation is over by now
-    while (rounds is None or turn < rounds) and (gone := (time.perf_counter() - began) / time_s) < 1:
+    best = current = min(evaluated, key=lambda x: x[0].value_s)
+    began, turn, stale = time.perf_counter(), 0, 0  # compilation has finished
+    while (rounds is None or turn < rounds) and (elapsed := (time.perf_counter() - began) / time_s) < 1:
         batch = [neighbour(run.i, current[1], current[0], rng) for _ in range(run.batch)]
         turn += 1
-        found = min(zip(run(batch), batch, strict=True), key=lambda x: x[0].value_s)
-        warmth = SEARCH_TEMPERATURE * (1 - (gone if rounds is None else turn / rounds))
-        if found[0].value_s < current[0].value_s * (1 + warmth * rng.random()):
-            current = found
+        candidate = min(zip(run(batch), batch, strict=True), key=lambda x: x[0].value_s)
+        temperature = SEARCH_TEMPERATURE * (1 - (elapsed if rounds is None else turn / rounds))
+        if candidate[0].value_s < current[0].value_s * (1 + temperature * rng.random()):
+            current = candidate
         stale += 1
         if current[0].value_s < best[0].value_s:
             best, stale = current, 0
         elif stale >= MAX_STALE_ROUNDS:
             current, stale = best, 0
         if progress is not None:
-            progress(min(gone, 1.0), best[0].value_s)
+            progress(min(elapsed, 1.0), best[0].value_s)
     return best[1], best[0], turn * run.batch
 
 
-def _chunks(plans: Sequence[Plan], size: int) -> list[Sequence[Plan]]:
+def chunks(plans: Sequence[Plan], size: int) -> list[Sequence[Plan]]:
     return [plans[k : k + size] for k in range(0, len(plans), size)]
 
 
 def neighbour(i: Instance, plan: Plan, outcome: PlanOutcome, rng: np.random.Generator) -> Plan:
-    """A plan that differs in a few places, most of them on the path that decides when everything ends."""
+    """A plan with a few random changes, most of them on the critical path."""
     devices, key = plan.devices.copy(), plan.rank.astype(float)
     path = critical(i, plan, outcome)
     for _ in range(1 + min(rng.geometric(0.6), 6) - 1 if rng.random() < 0.9 else 1 + rng.integers(2, 10)):
@@ -164,12 +179,12 @@ def neighbour(i: Instance, plan: Plan, outcome: PlanOutcome, rng: np.random.Gene
         match rng.integers(4):
             case 0:
                 _reassign(i, devices, gang, rng)
-            case 1:  # earlier or later, near by
+            case 1:  # a little earlier or later
                 key[gang] += rng.normal(0, max(2.0, 0.1 * len(i)))
             case 2:
                 _reassign(i, devices, gang, rng)
                 key[gang] += rng.normal(0, max(2.0, 0.1 * len(i)))
-            case _:  # two that run at about the same time swap places
+            case _:  # two gangs that run at about the same time are swapped
                 near = np.argsort(np.abs(outcome.start_s - outcome.start_s[gang]))[1 : 2 + len(i) // 8]
                 other = int(rng.choice(near)) if len(near) else gang
                 if _can_run_on(i, gang, devices[other]) and _can_run_on(i, other, devices[gang]):
@@ -179,13 +194,12 @@ def neighbour(i: Instance, plan: Plan, outcome: PlanOutcome, rng: np.random.Gene
 
 
 def _can_run_on(i: Instance, gang: int, devices: np.ndarray) -> bool:
-    """Whether a gang can run on another's devices."""
     mine = devices[devices >= 0]
     return len(mine) == i.workers[gang] and bool(np.isfinite(i.seconds[gang, mine]).all())
 
 
 def _reassign(i: Instance, devices: np.ndarray, gang: int, rng: np.random.Generator) -> None:
-    """One worker of a gang goes to another device, rather to a fast one."""
+    """Move one worker of a gang to another device, drawn in proportion to speed."""
     able = np.isfinite(i.seconds[gang])
     able[devices[gang][devices[gang] >= 0]] = False
     if able.any():
@@ -194,7 +208,8 @@ def _reassign(i: Instance, devices: np.ndarray, gang: int, rng: np.random.Genera
 
 
 def critical(i: Instance, plan: Plan, outcome: PlanOutcome) -> np.ndarray:
-    """Gangs on a path back from the last to finish: each began when the next, a parent or a neighbour, ended."""
+    """Gangs on a critical path, from the last to finish back: each waited for the next, a parent or a gang before it
+    on one of its devices."""
     start, finish = outcome.start_s, outcome.finish_s
     gang = int(np.argmax(finish))
     path = [gang]

@@ -1,10 +1,9 @@
-"""A quick look at plans of one-worker gangs: thousands a second, where the simulator runs tens.
+"""The sketch: a simplified simulator for plans of one-worker gangs, a hundred times as fast (thousands per second).
 
-Gangs are taken in order. Each goes to the one of the devices it may have where it would end first, and begins as soon
-as its inputs and a slot are there. Inputs are fetched as in the simulator, one after the other at each device from the
-nearest copy; those who cross one row at once wait for one another instead of sharing it. Left out are tenants,
-failures, set-up, room in memory, contention of work, and that only so many copies are remembered. So what is good here
-is likely to be good, and how good it is only the simulator says.
+Gangs are placed in order. Each goes to the allowed device where it finishes first, and starts when its inputs and a
+slot are available. Inputs are fetched as in the simulator, one after the other at each device from the nearest copy;
+transfers over one resource wait for one another instead of sharing it. Tenants, failures, set-up, memory limits,
+contention of work and the bound on copies are omitted. The simulator evaluates the best plans again.
 """
 
 from __future__ import annotations
@@ -17,35 +16,33 @@ from jax import Array
 
 from symphony.oracle.instance import FULL_LOAD, Instance
 
-UNREACHABLE_S = 1e30  # seconds
-MAX_CLASS_SPEED_RATIO = (
-    1.5  # kinds of which none is faster than another by more than this, at any gang, are of one class
-)
+UNREACHABLE_S = 1e30
+MAX_CLASS_SPEED_RATIO = 1.5  # of two device kinds of one class, for every gang
 
 
 class SketchInstance(eqx.Module):
-    """An instance. N gangs, F inputs of one at most, L lanes (slots of devices), D devices, M memories, R rows."""
+    """An instance. N gangs with up to F inputs, L lanes (slots of devices), D devices, M memories, R resources."""
 
-    seconds: Array  # f[N, L]; NEVER where it cannot run
+    seconds: Array  # f[N, L]; UNREACHABLE_S where it cannot run
     arrival: Array  # f[N]
     parent: Array  # i[N, F]: -1 = its job's home
     bytes: Array  # f[N, F]: 0 = none
     home: Array  # i[N]
     device: Array  # i[L]
     memory: Array  # i[L]
-    allowed: Array  # bool[C, L]: which lanes a choice allows
+    allowed: Array  # bool[C, L]: the lanes that a choice allows
     distance: Array  # f[M, M]: the nearest copy is fetched
-    pace: Array  # f[M, M]: seconds for a byte
+    pace: Array  # f[M, M]: seconds per byte
     latency: Array  # f[M, M]
-    crossed: Array  # f[M, M, R]: of a row, at full speed
+    crossed: Array  # f[M, M, R]: load of a transfer on each resource
 
 
 class _State(eqx.Module):
-    free: Array  # f[L]: when the lane is
+    free: Array  # f[L]: when the lane becomes free
     turn: Array  # f[D]: when the last gang in the queue was placed
-    engine: Array  # f[D]: when the fetch engine has done what it was told
-    busy: Array  # f[R]: when the row has carried what it was told
-    there: Array  # f[N, M]: since when the output lies there
+    engine: Array  # f[D]: when the fetch engine has finished
+    busy: Array  # f[R]: when the resource has carried all transfers
+    there: Array  # f[N, M]: since when the memory holds the gang's output
     lane: Array  # i[N]
     start: Array  # f[N]
     finish: Array  # f[N]
@@ -53,7 +50,7 @@ class _State(eqx.Module):
 
 @eqx.filter_jit
 def _simulate(t: SketchInstance, order: Array, choice: Array) -> tuple[Array, Array, Array]:
-    """Lanes, starts and finishes of candidates [B, N]: gangs in order [B, N], with a choice each [B, N]."""
+    """Lanes, starts and finishes [B, N] of candidates: an order of the gangs [B, N] and a choice for each [B, N]."""
     gangs, inputs = t.parent.shape
     here = jnp.arange(t.pace.shape[0])
     load, crosses = t.crossed.max(axis=-1, initial=0), t.crossed > 0
@@ -71,11 +68,11 @@ def _simulate(t: SketchInstance, order: Array, choice: Array) -> tuple[Array, Ar
             since = jnp.where(parent >= 0, s.there[parent], jnp.where(here == t.home[gang], 0, UNREACHABLE_S))
             source = jnp.where(since[:, None] < UNREACHABLE_S, t.distance, UNREACHABLE_S).argmin(axis=0)  # [M]
             length = t.latency[source, here] + size * t.pace[source, here]
-            late = queued[source, here] + load[source, here] * length
+            carried = queued[source, here] + load[source, here] * length
             moves = (since >= UNREACHABLE_S) & (size > 0)
             until = jnp.where(
                 moves[t.memory],
-                jnp.maximum(now + length[t.memory], late[t.memory]),
+                jnp.maximum(now + length[t.memory], carried[t.memory]),
                 jnp.maximum(now, jnp.where(size > 0, since[t.memory], 0)),
             )
             fetches.append((parent, source, length, moves, now, until))
@@ -113,7 +110,7 @@ def _simulate(t: SketchInstance, order: Array, choice: Array) -> tuple[Array, Ar
 
 
 class Sketch:
-    """Candidates of one instance. A choice is a number: a device, devices + a class, or `anywhere`."""
+    """Evaluates candidates of one instance. A choice is the index of a device, devices + a class, or `anywhere`."""
 
     def __init__(self, i: Instance) -> None:
         self.i = i
@@ -162,7 +159,7 @@ class Sketch:
 
 
 def classes(i: Instance) -> np.ndarray:
-    """Numbers of the classes of devices [D]: those in one take about as long, whatever the gang."""
+    """The class of each device [D]: devices of one class are about equally fast for every gang."""
     class_of = np.full(len(i.slots), -1)
     for device in range(len(i.slots)):
         for first in range(device):

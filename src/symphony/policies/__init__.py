@@ -1,7 +1,7 @@
-"""Policies that learn, and all policies by name.
+"""Learned policies, and all policies by name.
 
 features ─► encoders ─► learned ─► batched, lookahead, explain
-Weights are in files; `symphony.policy` comes with the package.
+Weights are in files; `symphony.policy` is part of the package.
 
 The planner and the forecasts of training jobs are in `symphony.training_jobs`.
 """
@@ -54,22 +54,22 @@ __all__ = [
     "save",
 ]
 
-LATE_BINDING = "symphony-late"  # the shipped one, deciding who comes next only when a device is about to be free
-LOOK_AHEAD = "look-ahead"  # the same, asking the simulator first; what is asked there, a heuristic decides
-PLANNER = "planner"  # of training jobs, round by round
+LATE_BINDING = "symphony-late"  # the shipped policy with late binding
+LOOK_AHEAD = "look-ahead"  # the shipped policy with rollouts by a heuristic
+PLANNER = "planner"  # for training jobs, in rounds
 
 
 def named(name: str) -> Policy:
-    """The policy of a name: the shipped one, the planner, a baseline, or the path of a file that training wrote.
+    """A policy by name: the shipped one, the planner, a baseline, or the path of a file written by training.
 
-    `symphony:8` places up to 8 gangs for each time that it thinks.
+    `symphony:8` places up to 8 gangs per evaluation of the network.
     """
     if name == PLANNER:
         return Planner()
     if name.startswith(SHIPPED + ":"):
         most = name.partition(":")[2]
         if not most.isdecimal() or int(most) < 1:
-            raise PolicyError(f"{name!r} is no policy", hint=f"write a number of decisions: {SHIPPED}:8")
+            raise PolicyError(f"{name!r} is not a policy", hint=f"write a number of placements: {SHIPPED}:8")
         return Batched(_shipped(), int(most))
     if name == LATE_BINDING:
         return LateBinding(_shipped())

@@ -1,4 +1,4 @@
-"""Graph networks: over the cluster's rows and devices, and over the task graphs."""
+"""Graph neural networks: message passing over the cluster's rows and devices, and over the task graphs."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float
 
-from symphony.policies.features import DEVICE_FEATURES, NODE_FEATURES, ROW_FEATURES, GraphTables
+from symphony.policies.features import DeviceColumn, GraphTables, NodeColumn, RowColumn
 from symphony.problem.arrays import VOID_KIND, TopologyArrays
 from symphony.scheduling.indexing import take
 
-MAX_DENSE_ROUTES = 2**14  # rows times devices up to which sums along routes are products with a matrix
+MAX_DENSE_ROUTES = 2**14  # rows times devices up to which messages are products with an adjacency matrix
 
 
 class Dense(eqx.Module):
-    """A linear layer over the last axis, whatever comes before it."""
+    """A linear layer over the last axis."""
 
-    weight: Array  # f[in, out]
-    bias: Array  # f[out]
+    weight: Float[Array, "before after"]
+    bias: Float[Array, " after"]
 
     def __init__(self, key: Array, before: int, after: int, gain: float = 1.0) -> None:
         self.weight = gain * jax.random.normal(key, (before, after)) * (2.0 / before) ** 0.5
         self.bias = jnp.zeros(after)
 
-    def __call__(self, x: Array) -> Array:
-        """Apply it."""
+    def __call__(self, x: Float[Array, "*batch before"]) -> Float[Array, "*batch after"]:
         return x @ self.weight + self.bias
 
 
 class Mlp(eqx.Module):
-    """Layers with ReLU between them, and none after the last."""
+    """A multi-layer perceptron with ReLU between layers."""
 
     layers: tuple[Dense, ...]
 
@@ -41,22 +41,21 @@ class Mlp(eqx.Module):
             Dense(keys[i], widths[i], widths[i + 1], gain if i == last else 1.0) for i in range(len(widths) - 1)
         )
 
-    def __call__(self, x: Array) -> Array:
-        """Apply them."""
+    def __call__(self, x: Float[Array, "*batch before"]) -> Float[Array, "*batch after"]:
         for layer in self.layers[:-1]:
             x = jax.nn.relu(layer(x))
         return self.layers[-1](x)
 
 
-def routes(t: TopologyArrays) -> Array:
-    """Which rows lie on which devices' routes [D, R], each device's summing to 1."""
+def routes(t: TopologyArrays) -> Float[Array, "devices rows"]:
+    """Adjacency matrix of devices and the rows on their routes, normalised for each device."""
     rows = jnp.arange(t.capacity.shape[0])
     on = ((t.route_row[:, :, None] == rows) & (t.row_group >= 0)).any(axis=1)
     return on / jnp.maximum(on.sum(axis=1, keepdims=True), 1)
 
 
-def row_statics(t: TopologyArrays) -> Array:
-    """What does not change about rows [R, VOID_KIND + 1]: the kind, and the capacity among rows of that kind."""
+def row_statics(t: TopologyArrays) -> Float[Array, "rows statics"]:
+    """Static features of rows: the kind (one-hot), and the log capacity relative to the largest of that kind."""
     kind = t.row_kind[:, None] == jnp.arange(VOID_KIND)
     log = jnp.log(jnp.where(t.row_group >= 0, t.capacity, 1.0))
     most = jnp.where(kind, log[:, None], -jnp.inf).max(axis=0)
@@ -65,7 +64,7 @@ def row_statics(t: TopologyArrays) -> Array:
 
 
 class TopologyEncoder(eqx.Module):
-    """Rows tell the devices whose routes cross them, these tell their rows, and those the devices again."""
+    """Message passing: rows → devices → rows → devices."""
 
     row: Dense
     device: Dense
@@ -75,14 +74,19 @@ class TopologyEncoder(eqx.Module):
 
     def __init__(self, key: Array, width: int) -> None:
         keys = jax.random.split(key, 5)
-        self.row = Dense(keys[0], ROW_FEATURES + VOID_KIND + 1, width)
-        self.device = Dense(keys[1], DEVICE_FEATURES, width)
+        self.row = Dense(keys[0], len(RowColumn) + VOID_KIND + 1, width)
+        self.device = Dense(keys[1], len(DeviceColumn), width)
         self.up = Dense(keys[2], width, width)
         self.down = Dense(keys[3], width, width)
         self.again = Dense(keys[4], width, width)
 
-    def __call__(self, t: TopologyArrays, rows: Array, devices: Array) -> Array:
-        """Embeddings of devices [..., D, width]."""
+    def __call__(
+        self,
+        t: TopologyArrays,
+        rows: Float[Array, "*batch rows row_columns"],
+        devices: Float[Array, "*batch devices device_columns"],
+    ) -> Float[Array, "*batch devices width"]:
+        """Embeddings of devices."""
         lead = rows.shape[:-1]
         statics = jnp.broadcast_to(row_statics(t), (*lead, VOID_KIND + 1))
         row = jax.nn.relu(self.row(jnp.concatenate([rows, statics], axis=-1)))
@@ -91,10 +95,12 @@ class TopologyEncoder(eqx.Module):
         return device + to_devices(t, row, self.again)
 
 
-def to_devices(t: TopologyArrays, row: Array, layer: Dense) -> Array:
-    """The mean over the rows of each device's route, through a layer [..., D, width]; nothing where there is no row.
+def to_devices(
+    t: TopologyArrays, row: Float[Array, "*batch rows width"], layer: Dense
+) -> Float[Array, "*batch devices width"]:
+    """Messages to devices: mean over the rows of each device's route, then the layer; 0 for an empty route.
 
-    The layer comes after the mean, which is the same as before it: there are several times as many rows as devices.
+    The layer is linear, so it may follow the mean: there are several times as many rows as devices.
     """
     on = take(t.row_group, t.route_row) >= 0
     if t.exists.shape[0] * t.capacity.shape[0] <= MAX_DENSE_ROUTES:
@@ -105,8 +111,8 @@ def to_devices(t: TopologyArrays, row: Array, layer: Dense) -> Array:
     return layer(mean) * on.any(axis=1)[:, None]
 
 
-def to_rows(t: TopologyArrays, device: Array) -> Array:
-    """The mean over the devices whose routes cross each row [..., R, width]."""
+def to_rows(t: TopologyArrays, device: Float[Array, "*batch devices width"]) -> Float[Array, "*batch rows width"]:
+    """Messages to rows: mean over the devices whose routes cross each row."""
     rows = t.capacity.shape[0]
     if t.exists.shape[0] * rows <= MAX_DENSE_ROUTES:
         back = (routes(t) > 0).T & t.exists
@@ -119,7 +125,7 @@ def to_rows(t: TopologyArrays, device: Array) -> Array:
 
 
 class GraphEncoder(eqx.Module):
-    """Gangs of a task graph tell those that read from them and those that they read from, twice."""
+    """Message passing along the edges of task graphs, in both directions, for some rounds."""
 
     node: Dense
     down: tuple[Dense, ...]
@@ -127,24 +133,24 @@ class GraphEncoder(eqx.Module):
 
     def __init__(self, key: Array, width: int, rounds: int = 2) -> None:
         keys = jax.random.split(key, 2 * rounds + 1)
-        self.node = Dense(keys[0], NODE_FEATURES, width)
+        self.node = Dense(keys[0], len(NodeColumn), width)
         self.down = tuple(Dense(k, width, width, 0.5) for k in keys[1 : rounds + 1])
         self.up = tuple(Dense(k, width, width, 0.5) for k in keys[rounds + 1 :])
 
-    def __call__(self, g: GraphTables) -> Array:
-        """Embeddings of gangs [A, T, width]."""
+    def __call__(self, g: GraphTables) -> Float[Array, "graphs tasks width"]:
+        """Embeddings of gangs."""
         x = jax.nn.relu(self.node(g.nodes))
 
-        def told(x: Array, source: Array, target: Array) -> Array:
-            """The mean of what each gang is told along the edges."""
-            there = (source < x.shape[0])[:, None]
-            said = jnp.where(there, x.at[source].get(mode="clip"), 0)
-            total = jnp.zeros_like(x).at[target].add(said, mode="drop")
-            count = jnp.zeros((x.shape[0], 1)).at[target].add(1.0 * there, mode="drop")
+        def aggregate(x: Array, source: Array, target: Array) -> Array:
+            """Mean of the messages along the edges to each gang."""
+            exists = (source < x.shape[0])[:, None]
+            messages = jnp.where(exists, x.at[source].get(mode="clip"), 0)
+            total = jnp.zeros_like(x).at[target].add(messages, mode="drop")
+            count = jnp.zeros((x.shape[0], 1)).at[target].add(1.0 * exists, mode="drop")
             return total / jnp.maximum(count, 1)
 
         for down, up in zip(self.down, self.up, strict=True):
-            forth = jax.vmap(told)(down(x), g.links.source, g.links.target)
-            back = jax.vmap(told)(up(x), g.links.target, g.links.source)
+            forth = jax.vmap(aggregate)(down(x), g.links.source, g.links.target)
+            back = jax.vmap(aggregate)(up(x), g.links.target, g.links.source)
             x = jax.nn.relu(x + forth + back)
         return x

@@ -1,10 +1,10 @@
-"""Why the learned policy decides as it does: what it chose among, what it believed, and what moved it.
+"""Explanations of the learned policy's decisions: candidates, beliefs, and an ablation of the network's inputs.
 
     explanation = sy.policies.explain(policy, scenario, decision=40)
 
-A score is the heuristic's (see `learned.py`) plus what the network says. Where the two disagree, parts of what the
-network is told are taken away, one at a time; how much less it then prefers its own choice to the heuristic's is what
-that part did. Parts act together, so that these numbers need not add up.
+A score is the heuristic's (see `learned.py`) plus the network's output. Where the two prefer different actions, parts
+of the network's input are set to 0, one at a time; the loss of its lead over the heuristic's choice is the effect of
+that part. Parts interact, so that these effects need not add up.
 """
 
 from __future__ import annotations
@@ -18,109 +18,109 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Float
 
-from symphony.policies.features import Features, extract_features
+from symphony.policies.features import Features, RowColumn, extract_features
 from symphony.policies.learned import MASKED_SCORE, Learned, Memory, PolicyOutput
-from symphony.problem.arrays import topology_arrays
 from symphony.problem.errors import InputError
 from symphony.scheduling.estimate import EstimateParts, estimate_parts
 from symphony.scheduling.holding import Holding, holding
+from symphony.scheduling.indexing import BoolScalar
 from symphony.scheduling.policy import Observation
 from symphony.simulator.contention import Bottleneck, ContentionModel
 from symphony.simulator.rollout import begin, decision_due, observe, until_decision
 from symphony.simulator.scenarios import Scenario, pick, stack
 
-Z_95 = 1.96  # deviations to either side of a mean: 95%
+Z_95 = 1.96  # half-width of a 95% interval in standard deviations
 
 
 @dataclass(frozen=True)
 class PlacementEstimate:
-    """What placing a gang on a device would bring. Seconds from now."""
+    """Estimate for a gang on a device, in seconds from now."""
 
-    finish_s: float  # as believed …
-    low_s: float  # … and with as little, or as much, going on as may well be
+    finish_s: float  # under the belief mean
+    low_s: float  # 95% interval of the background load
     high_s: float
     queue_s: float
     fetch_s: float
     setup_s: float
-    run_s: float  # alone
-    slowdown: float  # by what else goes on
+    run_s: float  # in isolation
+    slowdown: float  # by contention
     heuristic: float  # score
-    network: float  # what the network adds to it
+    network: float  # added to that score
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One thing that could be done."""
+    """A possible action."""
 
     action: str  # "place", "preempt", "configure" or "wait"
     job: str
     gang: str
     device: str
-    chance: float  # probability, if choices were drawn
-    estimate: PlacementEstimate | None = None  # of what is placed
+    chance: float  # its probability under sampling
+    estimate: PlacementEstimate | None = None  # of a placement
 
 
 @dataclass(frozen=True)
 class RowBelief:
-    """A shared part on the way of a candidate: loads as shares of its capacity."""
+    """Loads of a resource row on the route of a candidate's device, as shares of its capacity."""
 
     resource: str
-    own: float  # by what Symphony placed: known
-    others: float  # by others: inferred
-    deviation: float
+    own: float  # by Symphony's own work: known
+    others: float  # by others: belief mean …
+    deviation: float  # … and standard deviation
 
 
 @dataclass(frozen=True)
 class DecisionExplanation:
-    """One decision."""
+    """One decision of the learned policy."""
 
     number: int
     time_s: float
     candidates: tuple[Candidate, ...]  # the chosen one first, then by score
-    heuristic: Candidate | None  # what the heuristic would have placed
+    heuristic: Candidate | None  # the placement with the highest score of the heuristic
     beliefs: dict[str, tuple[RowBelief, ...]]  # by device, of the chosen candidate and of the heuristic's
-    moved: dict[str, float]  # what of the lead over the heuristic's choice is lost without each part; {} = they agree
+    moved: dict[str, float]  # lead over the heuristic's choice that is lost without each input; {} = same choice
     waiting: str = ""  # whether it may wait, for how long, and why (`scheduling/holding.py`)
 
     @property
     def chosen(self) -> Candidate:
-        """What is done."""
         return self.candidates[0]
 
 
 class _DecisionArrays(eqx.Module):
-    """A decision in arrays: M devices for each of K gangs, X asides."""
+    """A decision as arrays."""
 
     features: Features
     output: PolicyOutput
-    prior: Array  # f[K, M]
-    parts: EstimateParts  # each f[K, M]: as believed …
-    low: Array  # f[K, M]: … and finishes with as little, …
-    high: Array  # … or as much background
-    without: dict[str, Array]  # scores when a part is taken away
-    going: Array  # bool[]: the run is not over
+    prior: Float[Array, "candidates choices"]
+    parts: EstimateParts  # [candidates, choices], under the belief mean
+    low: Float[Array, "candidates choices"]  # finish at the lower …
+    high: Float[Array, "candidates choices"]  # … and the upper end of the interval of the background
+    without: dict[str, Float[Array, " actions"]]  # scores when an input is set to 0
+    going: BoolScalar  # the run has not finished
     holding: Holding
 
 
 def explain(
     policy: Learned, scenario: Scenario, decision: int = 0, contention: ContentionModel | None = None
 ) -> DecisionExplanation:
-    """Run a scenario until the policy is about to make a decision (they are numbered from 0), and explain that."""
+    """Run a scenario until the policy is about to make a decision (numbered from 0), and explain that decision."""
     if not isinstance(policy, Learned):
-        raise InputError(f"{policy!r} is no learned policy", hint='use one that was trained, for example "symphony"')
+        raise InputError(f"{policy!r} is not a learned policy", hint='use a trained one, for example "symphony"')
     if decision < 0:
-        raise InputError(f"the decision is number {decision}", hint="they are numbered from 0")
+        raise InputError(f"the number of the decision is {decision}", hint="decisions are numbered from 0")
     s = pick(stack([scenario]), 0)
     key = jax.random.fold_in(jax.random.key(scenario.seed), 1)  # as `simulate` does
-    asked_, observation = _state_at_decision(policy, s, key, contention or Bottleneck(), jnp.asarray(decision))
-    if not bool(asked_.going):
+    arrays, observation = _state_at_decision(policy, s, key, contention or Bottleneck(), jnp.asarray(decision))
+    if not bool(arrays.going):
         raise InputError(
-            f"the run is over before decision {decision}",
+            f"the run ends before decision {decision}",
             where=f"seed {scenario.seed}, {int(observation.core.decisions)} decisions",
-            hint=f"ask for one from 0 to {int(observation.core.decisions) - 1}",
+            hint=f"choose a decision from 0 to {int(observation.core.decisions) - 1}",
         )
-    return _explanation(asked_, observation, scenario)
+    return _explanation(arrays, observation, scenario)
 
 
 @eqx.filter_jit
@@ -134,35 +134,37 @@ def _state_at_decision(
 
 def _evaluate_decision(policy: Learned, memory: Memory, shown: Observation, going: Array) -> _DecisionArrays:
     network, sizes = policy.network, policy.network.sizes
-    seen = extract_features(shown, sizes.gangs, sizes.devices, sizes.preempts, sizes.configures)
+    seen = extract_features(shown, *sizes.counts)
     nodes = shown.prepared.nodes
 
-    def said(seen: Features, nodes: Array, memory: Memory) -> PolicyOutput:
+    def output(seen: Features, nodes: Array, memory: Memory) -> PolicyOutput:
         embedded = network.embed(shown.topology, nodes, seen)
         return network.score_actions(seen, embedded, network.remember(memory, embedded.scene).hidden)
 
-    def on(gang: Array, device: Array, background: Array) -> EstimateParts:
-        return jax.tree.map(lambda x: x.at[device].get(mode="clip"), estimate_parts(shown, gang, background))
+    def estimates(background: Array) -> EstimateParts:
+        def on(gang: Array, device: Array) -> EstimateParts:
+            return jax.tree.map(lambda x: x.at[device].get(mode="clip"), estimate_parts(shown, gang, background))
 
-    def each(background: Array) -> EstimateParts:
-        return jax.vmap(lambda gang, device: on(gang, device, background))(seen.gangs.number, seen.device)
+        return jax.vmap(on)(seen.gangs.number, seen.device)
 
-    mean, deviation = shown.background, shown.background_std
-    nothing = jax.tree.map(jnp.zeros_like, memory)
-    blind = eqx.tree_at(lambda x: x.rows, seen, seen.rows.at[..., 1:].set(0))
-    certain = eqx.tree_at(lambda x: x.rows, seen, seen.rows.at[..., -1].set(0))
+    def without_rows(*columns: RowColumn) -> Features:
+        return eqx.tree_at(lambda x: x.rows, seen, seen.rows.at[..., columns].set(0))
+
+    mean, std = shown.background, shown.background_std
+    no_load = without_rows(RowColumn.BACKGROUND, RowColumn.BACKGROUND_STD)
+    no_std = without_rows(RowColumn.BACKGROUND_STD)
     return _DecisionArrays(
         features=seen,
-        output=said(seen, nodes, memory),
+        output=output(seen, nodes, memory),
         prior=network.prior(seen) if sizes.prior else jnp.zeros(seen.allowed.shape),
-        parts=each(mean),
-        low=each(jnp.maximum(mean - Z_95 * deviation, 0)).finish,
-        high=each(mean + Z_95 * deviation).finish,
+        parts=estimates(mean),
+        low=estimates(jnp.maximum(mean - Z_95 * std, 0)).finish,
+        high=estimates(mean + Z_95 * std).finish,
         without={
-            "the load of others": said(blind, nodes, memory).scores,
-            "how sure that is": said(certain, nodes, memory).scores,
-            "the task graph": said(seen, jnp.zeros_like(nodes), memory).scores,
-            "what happened before": said(seen, nodes, nothing).scores,
+            "load by others": output(no_load, nodes, memory).scores,
+            "uncertainty of that load": output(no_std, nodes, memory).scores,
+            "task graph": output(seen, jnp.zeros_like(nodes), memory).scores,
+            "earlier decisions": output(seen, nodes, jax.tree.map(jnp.zeros_like, memory)).scores,
         },
         going=going,
         holding=holding(shown),
@@ -170,8 +172,8 @@ def _evaluate_decision(policy: Learned, memory: Memory, shown: Observation, goin
 
 
 def _explanation(a: _DecisionArrays, shown: Observation, scenario: Scenario) -> DecisionExplanation:
-    """In words and plain numbers."""
-    _, names = topology_arrays(scenario.topology)
+    device_names = tuple(device.name for device in scenario.topology.devices)
+    row_names = tuple(row.name for row in scenario.topology.resources)
     seen, scores = a.features, np.asarray(a.output.scores)
     chances = np.exp(np.asarray(a.output.log_probs))
     prior = np.asarray(a.prior)
@@ -198,7 +200,7 @@ def _explanation(a: _DecisionArrays, shown: Observation, scenario: Scenario) -> 
             heuristic=float(prior[k, m]),
             network=float(scores[index] - prior[k, m]),
         )
-        device = names.devices[int(seen.device[k, m])]
+        device = device_names[int(seen.device[k, m])]
         return Candidate("place", *gang_names(int(seen.gangs.number[k])), device, float(chances[index]), estimate)
 
     def other(index: int) -> Candidate:
@@ -206,7 +208,7 @@ def _explanation(a: _DecisionArrays, shown: Observation, scenario: Scenario) -> 
         if index == scores.size - 1:
             return Candidate("wait", "", "", "", float(chances[index]))
         action = "preempt" if bool(seen.other_actions.saves[x]) else "configure"
-        device = names.devices[int(seen.other_actions.device[x])]
+        device = device_names[int(seen.other_actions.device[x])]
         return Candidate(action, *gang_names(int(seen.other_actions.gangs.number[x])), device, float(chances[index]))
 
     order = [int(i) for i in np.argsort(-scores, kind="stable") if scores[i] > MASKED_SCORE / 2]
@@ -227,32 +229,32 @@ def _explanation(a: _DecisionArrays, shown: Observation, scenario: Scenario) -> 
         time_s=float(shown.now.whole) + float(shown.now.part),
         candidates=candidates,
         heuristic=heuristic,
-        beliefs={name: _beliefs(shown, names.devices.index(name), names.resources) for name in sorted(devices)},
+        beliefs={name: _beliefs(shown, device_names.index(name), row_names) for name in sorted(devices)},
         moved=moved,
-        waiting=_waiting(a, lambda gang: " ".join(gang_names(gang)), names.devices),
+        waiting=_waiting(a, lambda gang: " ".join(gang_names(gang)), device_names),
     )
 
 
 def _waiting(a: _DecisionArrays, name: Callable[[int], str], devices: tuple[str, ...]) -> str:
-    """Whether waiting is allowed, until when, and for whose sake."""
+    """Whether waiting is allowed, for how long, and because of which gang."""
     hold = jax.tree.map(np.asarray, a.holding)
     if not bool(a.features.may_wait):
         if not hold.overdue.any():
-            return "may not wait: a gang is partly placed, or nothing is under way"
-        who = int(np.flatnonzero(hold.overdue)[hold.gain_s[hold.overdue].argmin()])
-        could = f"may not wait: {name(who)} could start on {devices[hold.here[who]]} now"
-        gain_s = hold.gain_s[who]
+            return "may not wait: a gang is partly placed, or nothing is running"
+        gang = int(np.flatnonzero(hold.overdue)[hold.gain_s[hold.overdue].argmin()])
+        could = f"may not wait: {name(gang)} could start on {devices[hold.here[gang]]} now"
+        gain_s = hold.gain_s[gang]
         if gain_s > 0:
-            return f"{could}, and was held for as long as that could gain it ({gain_s:.3g} s)"
-        return f"{could}, and would finish earlier nowhere"
+            return f"{could}, and has been held for the {gain_s:.3g} s that waiting could gain"
+        return f"{could}, and would finish earlier on no other device"
     if not hold.held.any():
         return "may wait for the next event: no ready gang could start now"
-    who = int(hold.left_s.argmin())
-    there = devices[hold.there[who]]
-    if hold.there[who] == hold.here[who]:
-        there += ", with less beside it"
-    gain = f"{name(who)} would finish {hold.gain_s[who]:.3g} s earlier on {there}"
-    return f"may wait at most {hold.left_s[who]:.3g} s: {gain}"
+    gang = int(hold.left_s.argmin())
+    there = devices[hold.there[gang]]
+    if hold.there[gang] == hold.here[gang]:
+        there += " later, with less contention"
+    gain = f"{name(gang)} would finish {hold.gain_s[gang]:.3g} s earlier on {there}"
+    return f"may wait at most {hold.left_s[gang]:.3g} s: {gain}"
 
 
 def _beliefs(shown: Observation, device: int, resources: tuple[str, ...]) -> tuple[RowBelief, ...]:

@@ -1,27 +1,29 @@
-"""What the learned policy looks at: numbers about rows, devices, gangs and pairs, free of units and of names.
+"""Features of the learned policy: of rows, devices, gangs and pairs, independent of units and of names.
 
-Times are compared with the typical time of a gang, mostly as logarithms, and kernels appear only through their
-profiles. So a cluster that is faster, a workload a thousand times longer or a kernel that nobody has seen looks like
-something known.
+Times are relative to the typical time of a gang, mostly as logarithms, and kernels appear only through their profiles.
+So the features of a faster cluster, a workload a thousand times longer or a new kernel are in the same range.
 
-K gangs that may be placed are looked at, and for each the M devices on which it would finish first. The rest of what is
-ready waits its turn: gangs of a job that lie further from its critical path, and jobs that have more left to do. If any
-gang is overdue (`scheduling/holding.py`: it could start now, and may be held no longer), one such gang is always looked
-at, and only placing is allowed. Beside these, X actions that place nothing: to preempt one of the running gangs that
-have the most left to do, or to configure a free slot for one of the most critical gangs that will soon be ready.
+A decision considers a shortlist of candidate gangs, and for each the devices (`choices`) on which it would finish
+first. Gangs further from the critical path of their job, and jobs with more work left, are considered later. If a gang
+is overdue (`scheduling/holding.py`: it could start now, and may not be held any longer), one such gang is always a
+candidate, and only placements are allowed. Further actions (`others`) place nothing: preempt one of the running gangs
+with the most work left, or configure a free slot for one of the most critical gangs that will soon be ready.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from enum import IntEnum
+from typing import TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, Int, Num
 
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
-from symphony.scheduling.clock import Amount
 from symphony.scheduling.estimate import EstimateParts, engine_s, estimate_parts, harm, holders, slowdown
 from symphony.scheduling.graph_tables import (
     DataEdges,
@@ -34,7 +36,7 @@ from symphony.scheduling.graph_tables import (
     seconds_per_byte,
 )
 from symphony.scheduling.holding import holding
-from symphony.scheduling.indexing import first, first_min, smallest, take
+from symphony.scheduling.indexing import BoolScalar, FloatScalar, IntScalar, first, first_min, smallest, take
 from symphony.scheduling.policy import Observation, by_device, idle_devices, movable
 from symphony.scheduling.state import (
     ABSENT,
@@ -49,102 +51,117 @@ from symphony.scheduling.state import (
     WAITING,
 )
 
-ROW_FEATURES, DEVICE_FEATURES, GANG_FEATURES, PAIR_FEATURES, OTHER_ACTION_FEATURES, SCENE_FEATURES, NODE_FEATURES = (
-    3,
-    12,
-    18,
-    13,
-    4,
-    8,
-    10,
-)  # numbers for each
-REGRET, QUEUE, FETCH, UNCERTAINTY = 0, 3, 4, 9  # where the prior finds what it weighs: of a pair, …
-LOG_FINISH, LOG_ISOLATED = 2, 6  # of a pair: when it would be done, and how long it runs alone, as logarithms
-LOG_SLOWDOWN, LOG_HARM = 8, 10  # of a pair: by how much others slow it, and it others, as logarithms
-NON_ESTIMATES = (6, 7, 12)  # of a pair, what is no estimate: how long it runs alone, and whether the device is idle
-REMAINING, CRITICAL = 0, 1  # … and of a gang
-MAX_DEVICES_PER_GANG = (
-    64  # devices that are looked at closely for a gang: where there are more, a rough look picks so many
+MAX_DEVICES_PER_GANG = 64  # evaluated in detail for a gang; in larger clusters a cheap estimate selects as many
+MAX_LOG = 8.0  # logarithms are clipped to it
+
+# Columns of the features. Saved weights depend on their order.
+RowColumn = IntEnum("RowColumn", "OWN_LOAD BACKGROUND BACKGROUND_STD", start=0)
+DeviceColumn = IntEnum(
+    "DeviceColumn",
+    "QUEUE RUNNING FETCH_ENGINE READY_WORK FREE_SLOTS QUEUED SLOTS FREE_MEMORY IDLE UP RECONFIGURATION SLOWER_KIND",
+    start=0,
 )
-MAX_LOG = 8.0  # beyond which a logarithm tells nothing more
+GangColumn = IntEnum(
+    "GangColumn",
+    "REMAINING CRITICAL ISOLATED NEXT_KIND TAIL JOB_WORK AGE SLOWDOWN SHORTER_JOBS READY UNFINISHED INPUTS WORKERS "
+    "PLACED RESUMED PREEMPTIBLE WAITING_FOR CHILDREN",
+    start=0,
+)
+PairColumn = IntEnum(
+    "PairColumn",
+    "REGRET DELAY FINISH QUEUE FETCH SETUP ISOLATED SLOWER_DEVICE SLOWDOWN UNCERTAINTY HARM EXCHANGE IDLE",
+    start=0,
+)
+OtherColumn = IntEnum("OtherColumn", "PREEMPTS WORK_LEFT COST FREE_SLOTS", start=0)
+SceneColumn = IntEnum("SceneColumn", "JOBS READY BUSY WORK PATH IDLE BACKGROUND BACKGROUND_STD", start=0)
+NodeColumn = IntEnum(
+    "NodeColumn",
+    "ISOLATED NEXT_KIND TAIL HEAD CRITICAL PARENTS CHILDREN INPUTS WORKERS PREEMPTIBLE",
+    start=0,
+)
+Column = TypeVar("Column", bound=IntEnum)
+
+
+def stack_columns(columns: Mapping[Column, Array]) -> Float[Array, "*shape columns"]:
+    """Features as one array, with the columns of an enumeration along the last axis."""
+    (kind,) = {type(column) for column in columns}
+    return jnp.stack([columns[column] for column in kind], axis=-1)
 
 
 class GraphTables(eqx.Module):
-    """What can be told of graphs before the first decision. A graphs, T gangs each."""
+    """Properties of the graphs, computed before the first decision."""
 
-    scale: Array  # f[]: typical isolated seconds of a gang
-    best: Array  # f[A, T]: isolated seconds on the fastest kind
-    fastest: Array  # i32[A, T]: that kind
-    speed: Array  # f[Y]: how far each kind is behind the fastest, on average, as a logarithm
-    choice: Array  # f[A, T]: log of how much longer the next kind takes
-    tail: Array  # f[A, T]: seconds from the gang's start to the end of its graph, on fastest kinds
-    bytes_s: Array  # f[A, T]: seconds that its inputs take over a middling link
+    scale: FloatScalar  # typical isolated seconds of a gang
+    best: Float[Array, "graphs tasks"]  # isolated seconds on the fastest kind
+    fastest: Int[Array, "graphs tasks"]  # that kind
+    speed: Float[Array, " kinds"]  # log of the time on each kind over that on the fastest, mean over gangs
+    choice: Float[Array, "graphs tasks"]  # log of the time on the second fastest kind over that on the fastest
+    tail: Float[Array, "graphs tasks"]  # seconds from the gang's start to the end of its graph, on fastest kinds
+    bytes_s: Float[Array, "graphs tasks"]  # seconds to transfer its inputs over a link of median bandwidth
     links: DataEdges
-    nodes: Array  # f[A, T, NODE]
+    nodes: Float[Array, "graphs tasks node_columns"]
 
 
 class Candidates(eqx.Module):
-    """Gangs that are looked at [K]."""
+    """Candidate gangs of a decision. Leading axes may be decisions."""
 
-    number: Array  # i32, -1 = none
-    graph: Array  # i32
-    task: Array  # i32: its number in the graph
-    features: Array  # f[K, GANG]
+    number: Int[Array, "*batch candidates"]  # -1 = none
+    graph: Int[Array, "*batch candidates"]
+    task: Int[Array, "*batch candidates"]  # index in the graph
+    features: Float[Array, "*batch candidates gang_columns"]
 
     @property
-    def there(self) -> Array:
-        """Which of them are gangs."""
+    def there(self) -> Bool[Array, "*batch candidates"]:
+        """Mask of the entries that are gangs, not padding."""
         return self.number >= 0
 
 
 class OtherActions(eqx.Module):
-    """Actions that place nothing [X]: first those that preempt, then those that configure."""
+    """Actions that place nothing: first preemptions, then reconfigurations."""
 
     gangs: Candidates  # to be preempted; to be configured for
-    device: Array  # i32: that runs it; to be configured
-    kernel: Array  # i32: of the gang
-    saves: Array  # bool: it preempts
-    features: Array  # f[X, ASIDE]
-    allowed: Array  # bool
+    device: Int[Array, "*batch others"]  # that runs it; to be configured
+    kernel: Int[Array, "*batch others"]  # of the gang
+    saves: Bool[Array, "*batch others"]  # it is a preemption
+    features: Float[Array, "*batch others other_columns"]
+    allowed: Bool[Array, "*batch others"]  # action mask
 
 
 class Features(eqx.Module):
-    """One decision, as the network sees it."""
+    """The input of the network for one decision. Leading axes may be decisions."""
 
-    rows: Array  # f[R, ROW]
-    devices: Array  # f[D, DEVICE]
-    gangs: Candidates  # [K]
-    pairs: Array  # f[K, M, PAIR]
-    device: Array  # i32[K, M]
-    allowed: Array  # bool[K, M]
+    rows: Float[Array, "*batch rows row_columns"]
+    devices: Float[Array, "*batch devices device_columns"]
+    gangs: Candidates
+    pairs: Float[Array, "*batch candidates choices pair_columns"]
+    device: Int[Array, "*batch candidates choices"]
+    allowed: Bool[Array, "*batch candidates choices"]  # action mask
     other_actions: OtherActions
-    scene: Array  # f[SCENE]
-    may_wait: Array  # bool[]
-    wait_s: Array  # f[]: for how long at most
+    scene: Float[Array, "*batch scene_columns"]  # of the whole system
+    may_wait: Bool[Array, "*batch"]
+    wait_s: Float[Array, "*batch"]  # longest wait
 
-    def perturbed(self, bend: FeatureJacobian, factors: Array) -> Features:
-        """What would be seen if the filter's factors [F] were other by so much. Leading axes may be decisions."""
+    def perturbed(self, jacobian: FeatureJacobian, factors: Float[Array, " factors"]) -> Features:
+        """The features after a change of the filter's factors, to first order."""
+        batch = self.scene.ndim - 1
 
         def moved(name: str) -> Array:
-            along = getattr(bend, name)  # [..., F, …]
-            return getattr(self, name) + (along * factors.reshape(-1, *[1] * (getattr(self, name).ndim - lead))).sum(
-                lead
-            )
+            value = getattr(self, name)
+            step = factors.reshape(-1, *[1] * (value.ndim - batch))
+            return value + (getattr(jacobian, name) * step).sum(batch)
 
-        lead = self.scene.ndim - 1
         return replace(self, rows=moved("rows"), pairs=moved("pairs"), scene=moved("scene"))
 
 
 class FeatureJacobian(eqx.Module):
-    """By how much what is seen changes with each of the filter's factors."""
+    """Derivative of the features by the filter's factors."""
 
-    rows: Array  # f[F, R, ROW]
-    pairs: Array  # f[F, K, M, PAIR]
-    scene: Array  # f[F, SCENE]
+    rows: Float[Array, "*batch factors rows row_columns"]
+    pairs: Float[Array, "*batch factors candidates choices pair_columns"]
+    scene: Float[Array, "*batch factors scene_columns"]
 
 
 def graph_tables(t: TopologyArrays, w: WorkloadArrays) -> GraphTables:
-    """Work out what is told of graphs."""
     tasks = w.kernel.shape[1]
     seconds = gang_seconds(t, w)
     there = jnp.arange(tasks) < jnp.asarray(w.gangs)[:, None]
@@ -167,20 +184,19 @@ def graph_tables(t: TopologyArrays, w: WorkloadArrays) -> GraphTables:
     children = jnp.diff(jnp.asarray(w.out_start))
     size = jax.vmap(lambda at, x: jnp.zeros(tasks + 1).at[at].add(x, mode="drop")[:tasks])(reading_gangs(w), w.in_bytes)
     bytes_s = size * seconds_per_byte(t)
-    nodes = jnp.stack(
-        [
-            log_time(best, scale),
-            choice / MAX_LOG,
-            log_time(tail, scale),
-            log_time(head, scale),
-            tail / jnp.maximum(tail.max(axis=1, keepdims=True), 1e-12),
-            jnp.log1p(w.parents),
-            jnp.log1p(children),
-            log1p_time(bytes_s, scale),
-            jnp.log(jnp.maximum(w.workers, 1)),
-            1.0 * w.preemptible,
-        ],
-        axis=-1,
+    nodes = stack_columns(
+        {
+            NodeColumn.ISOLATED: log_time(best, scale),
+            NodeColumn.NEXT_KIND: choice / MAX_LOG,
+            NodeColumn.TAIL: log_time(tail, scale),
+            NodeColumn.HEAD: log_time(head, scale),
+            NodeColumn.CRITICAL: tail / jnp.maximum(tail.max(axis=1, keepdims=True), 1e-12),
+            NodeColumn.PARENTS: jnp.log1p(w.parents),
+            NodeColumn.CHILDREN: jnp.log1p(children),
+            NodeColumn.INPUTS: log1p_time(bytes_s, scale),
+            NodeColumn.WORKERS: jnp.log(jnp.maximum(w.workers, 1)),
+            NodeColumn.PREEMPTIBLE: 1.0 * w.preemptible,
+        }
     )
     return GraphTables(
         scale=scale,
@@ -195,29 +211,28 @@ def graph_tables(t: TopologyArrays, w: WorkloadArrays) -> GraphTables:
     )
 
 
-def log_time(seconds: Array, scale: Array) -> Array:
-    """A time as a logarithm, for times that are never 0."""
+def log_time(seconds: Float[Array, "*shape"], scale: FloatScalar) -> Float[Array, "*shape"]:
+    """Logarithm of a time relative to `scale`, for times above 0."""
     return jnp.clip(jnp.log(jnp.maximum(seconds, 1e-12) / scale), -MAX_LOG, MAX_LOG)
 
 
-def log1p_time(seconds: Array, scale: Array) -> Array:
-    """A time as a logarithm that is 0 at 0."""
+def log1p_time(seconds: Num[Array, "*shape"], scale: FloatScalar) -> Float[Array, "*shape"]:
+    """`log(1 + time / scale)`, for times that may be 0."""
     return jnp.minimum(jnp.log1p(jnp.maximum(seconds, 0) / scale), MAX_LOG)
 
 
 class JobFeatures(eqx.Module):
-    """Jobs in the system, by slot [S]."""
+    """Remaining work of the jobs in the system."""
 
-    there: Array  # bool
-    left_s: Array  # isolated seconds of all gangs that are not done
-    path_s: Array  # the longest path through them
-    age_s: Array
-    ready: Array  # gangs that are
-    unfinished: Array  # gangs that are
+    there: Bool[Array, " jobs"]  # the slot holds a job
+    left_s: Float[Array, " jobs"]  # isolated seconds of all unfinished gangs
+    path_s: Float[Array, " jobs"]  # the longest path through them
+    age_s: Float[Array, " jobs"]
+    ready: Int[Array, " jobs"]  # number of ready gangs
+    unfinished: Int[Array, " jobs"]  # number of unfinished gangs
 
 
 def job_features(observation: Observation, g: GraphTables) -> JobFeatures:
-    """What is left of each job."""
     core = observation.core
     status = core.status.reshape(core.job.shape[0], -1)
     open_ = (status != ABSENT) & (status != DONE) & (status != FINISHED)
@@ -233,16 +248,18 @@ def job_features(observation: Observation, g: GraphTables) -> JobFeatures:
     )
 
 
-def shortlist(observation: Observation, g: GraphTables, j: JobFeatures, count: int, overdue: Array) -> Array:
-    """Gangs to look at [K], -1 = none: of the highest priority, each job's most critical first, shortest job first.
+def shortlist(
+    observation: Observation, g: GraphTables, j: JobFeatures, count: int, overdue: Bool[Array, " gangs"]
+) -> Int[Array, " candidates"]:
+    """Candidate gangs, -1 = none: of the highest priority, each job's most critical first, shortest job first.
 
-    If there are any that are `overdue` [G], the last is one of those, unless one comes before it anyway.
+    If any gangs are `overdue` and none is among the first, the last candidate is one of these.
     """
     core = observation.core
     allowed = observation.candidates.reshape(core.job.shape[0], -1)
     allowed &= (core.priority == jnp.where(allowed.any(axis=1), core.priority, -(2**31)).max())[:, None]
     tail = jnp.where(allowed, g.tail[core.graph], 0)
-    behind = 1 - tail / jnp.maximum(tail.max(axis=1, keepdims=True), 1e-12)  # 0 for a job's most critical
+    behind = 1 - tail / jnp.maximum(tail.max(axis=1, keepdims=True), 1e-12)  # 0 for a job's most critical gang
     short = j.path_s / (j.path_s + g.scale)  # below 1, and less for shorter jobs
     key = jnp.where(allowed, behind + 0.5 * short[:, None], jnp.inf).reshape(-1)
     chosen = smallest(key, count)
@@ -251,8 +268,9 @@ def shortlist(observation: Observation, g: GraphTables, j: JobFeatures, count: i
     return chosen.at[-1].set(jnp.where(missing, urgent, chosen[-1]))
 
 
-def candidate_features(observation: Observation, g: GraphTables, j: JobFeatures, gang: Array) -> Candidates:
-    """Numbers about gangs [K]."""
+def candidate_features(
+    observation: Observation, g: GraphTables, j: JobFeatures, gang: Int[Array, " candidates"]
+) -> Candidates:
     core, w = observation.core, observation.workload
     tasks = w.kernel.shape[1]
     slot, index = gang // tasks, gang % tasks
@@ -266,61 +284,65 @@ def candidate_features(observation: Observation, g: GraphTables, j: JobFeatures,
     isolated = jnp.asarray(w.isolated)[graph]
     there = gang >= 0
     shorter = ((path[:, None] > path) & there).sum(axis=1) / jnp.maximum(there.sum(), 1)
-    columns = [
-        log_time(path, g.scale),  # REMAINING
-        tail / jnp.maximum(path, 1e-12),  # CRITICAL
-        log_time(best, g.scale),
-        of(g.choice) / MAX_LOG,
-        log_time(tail, g.scale),
-        log_time(left, g.scale),
-        log1p_time(age, g.scale),
-        jnp.clip(jnp.log(jnp.maximum(age + path, 1e-12) / isolated), -MAX_LOG, MAX_LOG),
-        shorter,
-        jnp.log1p(take(j.ready, slot)),
-        jnp.log1p(take(j.unfinished, slot)),
-        log1p_time(jnp.where(take(core.inputs_left, gang) > 0, of(g.bytes_s), 0), g.scale),
-        jnp.log(jnp.maximum(take(core.workers, gang), 1)),
-        take(core.placed, gang) / jnp.maximum(take(core.workers, gang), 1),
-        1.0 * take(core.resumed, gang),
-        1.0 * of(w.preemptible),
-        log1p_time(take(core.waiting_for, gang), jnp.ones(())),
-        jnp.log1p(jnp.asarray(w.out_start)[graph, index + 1] - jnp.asarray(w.out_start)[graph, index]),
-    ]
-    return Candidates(gang, graph, index, jnp.where(there[:, None], jnp.stack(columns, axis=-1), 0))
+    children = jnp.asarray(w.out_start)[graph, index + 1] - jnp.asarray(w.out_start)[graph, index]
+    columns = {
+        GangColumn.REMAINING: log_time(path, g.scale),
+        GangColumn.CRITICAL: tail / jnp.maximum(path, 1e-12),
+        GangColumn.ISOLATED: log_time(best, g.scale),
+        GangColumn.NEXT_KIND: of(g.choice) / MAX_LOG,
+        GangColumn.TAIL: log_time(tail, g.scale),
+        GangColumn.JOB_WORK: log_time(left, g.scale),
+        GangColumn.AGE: log1p_time(age, g.scale),
+        GangColumn.SLOWDOWN: jnp.clip(jnp.log(jnp.maximum(age + path, 1e-12) / isolated), -MAX_LOG, MAX_LOG),
+        GangColumn.SHORTER_JOBS: shorter,
+        GangColumn.READY: jnp.log1p(take(j.ready, slot)),
+        GangColumn.UNFINISHED: jnp.log1p(take(j.unfinished, slot)),
+        GangColumn.INPUTS: log1p_time(jnp.where(take(core.inputs_left, gang) > 0, of(g.bytes_s), 0), g.scale),
+        GangColumn.WORKERS: jnp.log(jnp.maximum(take(core.workers, gang), 1)),
+        GangColumn.PLACED: take(core.placed, gang) / jnp.maximum(take(core.workers, gang), 1),
+        GangColumn.RESUMED: 1.0 * take(core.resumed, gang),
+        GangColumn.PREEMPTIBLE: 1.0 * of(w.preemptible),
+        GangColumn.WAITING_FOR: log1p_time(take(core.waiting_for, gang), jnp.ones(())),
+        GangColumn.CHILDREN: jnp.log1p(children),
+    }
+    return Candidates(gang, graph, index, jnp.where(there[:, None], stack_columns(columns), 0))
 
 
-def device_features(observation: Observation, g: GraphTables, engine: Array) -> Array:
-    """Numbers about devices [D, DEVICE]."""
+def device_features(
+    observation: Observation, g: GraphTables, engine: Float[Array, " devices"]
+) -> Float[Array, "devices device_columns"]:
     core, t = observation.core, observation.topology
     slots = jnp.maximum(t.slots, 1)
     memory = take(t.kind_memory, t.device_kind)
     kinds = jnp.arange(t.kind_memory.shape[0])
-    # How much of what is ready would rather run on devices of this kind, for each slot that there is of it.
+    # Ready work whose fastest kind this is, for each slot of the kind.
     ready_s = jnp.where(core.status == READY, observation.per_gang(g.best), 0)
     there = observation.per_gang(g.fastest)[:, None] == kinds
     lanes = jnp.where((t.device_kind[:, None] == kinds) & core.up[:, None], t.slots[:, None], 0).sum(axis=0)
     asked = jnp.where(there, ready_s[:, None], 0).sum(axis=0) / jnp.maximum(lanes, 1)
-    columns = [
-        log1p_time(observation.queue_s, g.scale),
-        log1p_time(observation.running_s / slots, g.scale),
-        log1p_time(engine, g.scale),
-        log1p_time(take(asked, t.device_kind), g.scale),
-        core.lanes_free / slots,
-        jnp.log1p(core.queued / slots),
-        jnp.log(slots),
-        core.memory_free / jnp.maximum(memory, 1),
-        1.0 * idle_devices(observation),
-        1.0 * core.up,
-        log1p_time(take(t.kind_reconfigure, t.device_kind), g.scale),
-        take(g.speed, t.device_kind),
-    ]
-    return jnp.where(core.up[:, None], jnp.stack(columns, axis=-1), 0)
+    columns = {
+        DeviceColumn.QUEUE: log1p_time(observation.queue_s, g.scale),
+        DeviceColumn.RUNNING: log1p_time(observation.running_s / slots, g.scale),
+        DeviceColumn.FETCH_ENGINE: log1p_time(engine, g.scale),
+        DeviceColumn.READY_WORK: log1p_time(take(asked, t.device_kind), g.scale),
+        DeviceColumn.FREE_SLOTS: core.lanes_free / slots,
+        DeviceColumn.QUEUED: jnp.log1p(core.queued / slots),
+        DeviceColumn.SLOTS: jnp.log(slots),
+        DeviceColumn.FREE_MEMORY: core.memory_free / jnp.maximum(memory, 1),
+        DeviceColumn.IDLE: 1.0 * idle_devices(observation),
+        DeviceColumn.UP: 1.0 * core.up,
+        DeviceColumn.RECONFIGURATION: log1p_time(take(t.kind_reconfigure, t.device_kind), g.scale),
+        DeviceColumn.SLOWER_KIND: take(g.speed, t.device_kind),
+    }
+    return jnp.where(core.up[:, None], stack_columns(columns), 0)
 
 
-def likely_devices(observation: Observation, gang: Array, able: Array, count: int) -> Array:
-    """Devices where a gang may finish early, and those that hold its inputs [count], -1 = none: by a rough look.
+def likely_devices(
+    observation: Observation, gang: IntScalar, able: Bool[Array, " devices"], count: int
+) -> Int[Array, " some"]:
+    """Devices where a gang may finish early, and those that hold its inputs, -1 = none: by a cheap estimate.
 
-    It leaves out transfers, and takes the busiest row of a device to slow all that runs there.
+    It ignores transfers, and applies the load of the busiest row of a device to everything that runs there.
     """
     t = observation.topology
     load = jnp.where(t.row_group >= 0, observation.own_load + observation.background, 0)
@@ -331,16 +353,20 @@ def likely_devices(observation: Observation, gang: Array, able: Array, count: in
     return smallest(jnp.where(able, finish, jnp.inf), count)
 
 
-def pair_features(observation: Observation, g: GraphTables, gang: Array, count: int) -> tuple[Array, Array, Array]:
-    """Devices to look at for each gang [K, M], which of them may take it, and numbers about the pairs [K, M, PAIR]."""
-    there, deviation = observation.background, observation.background_std
-    closely = max(MAX_DEVICES_PER_GANG, count)
-    all_ = observation.core.up.shape[0] <= closely
+def pair_features(
+    observation: Observation, g: GraphTables, gang: Int[Array, " candidates"], count: int
+) -> tuple[
+    Int[Array, "candidates choices"], Bool[Array, "candidates choices"], Float[Array, "candidates choices pair_columns"]
+]:
+    """For each gang, the devices with the earliest finish times, the action mask, and the features of the pairs."""
+    mean, std = observation.background, observation.background_std
+    evaluated = max(MAX_DEVICES_PER_GANG, count)
+    every_device = observation.core.up.shape[0] <= evaluated
 
-    def of(gang: Array) -> tuple[Array, Array, Array]:
+    def of(gang: IntScalar) -> tuple[Array, Array, Array]:
         able = observation.feasible(gang)
-        some = None if all_ else likely_devices(observation, gang, able, closely)
-        p: EstimateParts = estimate_parts(observation, gang, there, some)
+        some = None if every_device else likely_devices(observation, gang, able, evaluated)
+        p: EstimateParts = estimate_parts(observation, gang, mean, some)
         able = able if some is None else (some >= 0) & take(able, some)
         at = smallest(jnp.where(able, p.finish, jnp.inf), count)
         p = jax.tree.map(lambda x: take(x, at), p)
@@ -349,65 +375,68 @@ def pair_features(observation: Observation, g: GraphTables, gang: Array, count: 
         allowed = jnp.isfinite(finish) & (gang >= 0)
         finish = jnp.where(allowed, finish, 0)
         least = jnp.where(allowed, finish, jnp.inf).min()
-        unsure = slowdown(observation, gang, there + deviation, device)
-        alone = jnp.where(allowed, p.run, jnp.inf)
-        columns = [
-            jnp.log1p(jnp.maximum(finish / jnp.maximum(least, 1e-12) - 1, 0)),  # REGRET
-            log1p_time(finish - least, g.scale),
-            log_time(finish, g.scale),
-            log1p_time(p.queue, g.scale),  # QUEUE
-            log1p_time(p.fetch, g.scale),  # FETCH
-            log1p_time(p.setup, g.scale),
-            log_time(alone, g.scale),
-            jnp.log(alone / alone.min()),
-            jnp.log(p.slow),
-            jnp.log(unsure / p.slow),  # UNSURE
-            log1p_time(harm(observation, gang, there, device), jnp.ones(())),
-            log1p_time(p.exchange, g.scale),
-            1.0 * take(idle_devices(observation), device),
-        ]
-        return device, allowed, jnp.where(allowed[:, None], jnp.stack(columns, axis=-1), 0)
+        slow_high = slowdown(observation, gang, mean + std, device)
+        isolated = jnp.where(allowed, p.run, jnp.inf)
+        columns = {
+            PairColumn.REGRET: jnp.log1p(jnp.maximum(finish / jnp.maximum(least, 1e-12) - 1, 0)),
+            PairColumn.DELAY: log1p_time(finish - least, g.scale),
+            PairColumn.FINISH: log_time(finish, g.scale),
+            PairColumn.QUEUE: log1p_time(p.queue, g.scale),
+            PairColumn.FETCH: log1p_time(p.fetch, g.scale),
+            PairColumn.SETUP: log1p_time(p.setup, g.scale),
+            PairColumn.ISOLATED: log_time(isolated, g.scale),
+            PairColumn.SLOWER_DEVICE: jnp.log(isolated / isolated.min()),
+            PairColumn.SLOWDOWN: jnp.log(p.slow),
+            PairColumn.UNCERTAINTY: jnp.log(slow_high / p.slow),
+            PairColumn.HARM: log1p_time(harm(observation, gang, mean, device), jnp.ones(())),
+            PairColumn.EXCHANGE: log1p_time(p.exchange, g.scale),
+            PairColumn.IDLE: 1.0 * take(idle_devices(observation), device),
+        }
+        return device, allowed, jnp.where(allowed[:, None], stack_columns(columns), 0)
 
     return jax.vmap(of)(gang)
 
 
-def worth_saving(observation: Observation) -> Array:
-    """Running gangs that have run for longer than it takes to save and restore them [G].
+def worth_saving(observation: Observation) -> Bool[Array, " gangs"]:
+    """Running gangs that have run for longer than it takes to save and restore them.
 
     So at least half of a device's time is work, however often a policy preempts.
     """
     core, w = observation.core, observation.workload
-    lane = core.lane[:, 0]
-    ran = observation.now.minus(Amount(take(core.lane_since.whole, lane), take(core.lane_since.part, lane)))
+    ran = observation.now.minus(core.lane_since.take(core.lane[:, 0]))
     restore = observation.per_gang(w.restore)
     return ran > observation.per_gang(w.checkpoint) + restore * (1 + core.resumed)
 
 
-def preemptible_gangs(observation: Observation, g: GraphTables, count: int) -> tuple[Array, Array]:
-    """Running gangs that might be preempted [X], the most left to do first, and the seconds that they have left."""
+def preemptible_gangs(
+    observation: Observation, g: GraphTables, count: int
+) -> tuple[Int[Array, " preempts"], Float[Array, " preempts"]]:
+    """Running gangs that may be preempted, the most work left first, and the seconds that they have left."""
     per_unit = observation.per_gang(g.best / jnp.maximum(jnp.asarray(observation.workload.units), 1e-12))
     left_s = observation.units_left * per_unit
-    needed = (observation.core.status == READY).any()  # otherwise there is nobody to make room for
+    needed = (observation.core.status == READY).any()  # otherwise no gang needs the room
     able = movable(observation) & worth_saving(observation) & needed
     gang = smallest(jnp.where(able, -left_s, jnp.inf), count)
     return gang, take(left_s, gang)
 
 
-def upcoming_gangs(observation: Observation, g: GraphTables, count: int) -> tuple[Array, Array]:
-    """Gangs that wait for one parent [X], most critical first, and a device to be configured for each; -1 = none.
+def upcoming_gangs(
+    observation: Observation, g: GraphTables, count: int
+) -> tuple[Int[Array, " configures"], Int[Array, " configures"]]:
+    """Gangs that wait for one parent, most critical first, and a device to be configured for each; -1 = none.
 
-    Only those that are fastest on a kind that takes time to configure, and that no slot of that kind is ready for.
-    A kind that a ready gang could use is not configured ahead: that gang would be held meanwhile.
+    Only gangs whose fastest kind takes time to configure and has no slot configured for them. A kind that a ready gang
+    could use is not configured ahead: that gang would be held in the meantime.
     """
     core, t = observation.core, observation.topology
     slow = take(t.kind_reconfigure, observation.per_gang(g.fastest)) > 0
     waits = (core.status == WAITING) & (core.waiting_for == 1) & slow
     gang = smallest(jnp.where(waits, -observation.per_gang(g.tail), jnp.inf), count)
     free = (core.lane_holds == FREE) & t.lane_exists
-    used = by_device(1.0 * (free & (core.lane_kernel != UNCONFIGURED)), t)  # what is configured may be of use yet
+    used = by_device(1.0 * (free & (core.lane_kernel != UNCONFIGURED)), t)  # prefer unconfigured slots
     wanted = jnp.bitwise_or.reduce(jnp.where(observation.candidates, core.runs_on, 0))
 
-    def device(gang: Array) -> Array:
+    def device(gang: IntScalar) -> IntScalar:
         f = observation.facts(gang)
         there = core.up & (t.device_kind == g.fastest[f.graph, f.index]) & ((wanted >> t.device_kind) & 1 == 0)
         ready = (core.lane_kernel == f.kernel) & (free | core.lane_setup) & take(there, t.lane_device)
@@ -419,9 +448,9 @@ def upcoming_gangs(observation: Observation, g: GraphTables, count: int) -> tupl
 
 
 def other_actions(
-    observation: Observation, g: GraphTables, j: JobFeatures, preempts: int, configures: int, allowed: Array
+    observation: Observation, g: GraphTables, j: JobFeatures, preempts: int, configures: int, allowed: BoolScalar
 ) -> OtherActions:
-    """What could be done instead of placing a gang, if that is `allowed`."""
+    """Actions other than placing a gang, if these are `allowed`."""
     core, t, w = observation.core, observation.topology, observation.workload
     victim, left_s = preemptible_gangs(observation, g, preempts)
     next_, slot = upcoming_gangs(observation, g, configures)
@@ -431,62 +460,69 @@ def other_actions(
     saves = jnp.arange(preempts + configures) < preempts
     cost = jnp.asarray(w.checkpoint)[gangs.graph, gangs.task] + jnp.asarray(w.restore)[gangs.graph, gangs.task]
     setup = take(t.kind_reconfigure, take(t.device_kind, device))
-    columns = [
-        1.0 * saves,
-        log1p_time(jnp.concatenate([left_s, jnp.zeros(configures)]), g.scale),
-        log1p_time(jnp.where(saves, cost, setup), g.scale),
-        take(core.lanes_free, device) / jnp.maximum(take(t.slots, device), 1),
-    ]
+    columns = {
+        OtherColumn.PREEMPTS: 1.0 * saves,
+        OtherColumn.WORK_LEFT: log1p_time(jnp.concatenate([left_s, jnp.zeros(configures)]), g.scale),
+        OtherColumn.COST: log1p_time(jnp.where(saves, cost, setup), g.scale),
+        OtherColumn.FREE_SLOTS: take(core.lanes_free, device) / jnp.maximum(take(t.slots, device), 1),
+    }
     return OtherActions(
         gangs=gangs,
         device=device,
         kernel=jnp.asarray(w.kernel)[gangs.graph, gangs.task],
         saves=saves,
-        features=jnp.where(there[:, None], jnp.stack(columns, axis=-1), 0),
+        features=jnp.where(there[:, None], stack_columns(columns), 0),
         allowed=there,
     )
 
 
 def feature_jacobian(observation: Observation, *counts: int) -> FeatureJacobian:
-    """How what is seen follows what is believed, along the slopes of the belief.
+    """Derivative of the features by the filter's parameters, from the slopes of the belief.
 
     `counts`: as for `extract_features`.
     """
 
-    def told(mean: Array, deviation: Array) -> tuple[Array, Array, Array]:
-        seen = extract_features(replace(observation, background=mean, background_std=deviation), *counts)
+    def features(mean: Array, std: Array) -> tuple[Array, Array, Array]:
+        seen = extract_features(replace(observation, background=mean, background_std=std), *counts)
         return seen.rows, seen.pairs, seen.scene
 
     def along(slope: Array) -> tuple[Array, Array, Array]:
         here = observation.background, observation.background_std
-        return jax.jvp(told, here, (slope[:, 0], slope[:, 1]))[1]
+        return jax.jvp(features, here, (slope[:, 0], slope[:, 1]))[1]
 
     return FeatureJacobian(*jax.vmap(along)(jnp.asarray(observation.background_slope)))
 
 
 def extract_features(observation: Observation, gangs: int, devices: int, preempts: int, configures: int) -> Features:
-    """Everything that the network is told for one decision. `observation.prepared` holds the graphs."""
+    """The input of the network for one decision. `observation.prepared.graphs` holds the `GraphTables`."""
     core = observation.core
     g: GraphTables = observation.prepared.graphs
     most = core.status.shape[0]
     j = job_features(observation, g)
     hold = holding(observation)
     gang = shortlist(observation, g, j, min(gangs, most), hold.overdue)
-    optional = hold.allowed & ~(core.status == PLACING).any()  # nothing need be placed now
+    optional = hold.allowed & ~(core.status == PLACING).any()  # placing is not required
     device, allowed, pairs = pair_features(observation, g, gang, min(devices, core.up.shape[0]))
-    rows = jnp.stack([observation.own_load, observation.background, observation.background_std], axis=-1)
+    rows = stack_columns(
+        {
+            RowColumn.OWN_LOAD: observation.own_load,
+            RowColumn.BACKGROUND: observation.background,
+            RowColumn.BACKGROUND_STD: observation.background_std,
+        }
+    )
     busy = (core.status == QUEUED) | (core.status == RUNNING)
-    scene = jnp.stack(
-        [
-            jnp.log1p(j.there.sum()),
-            jnp.log1p(observation.candidates.sum()),
-            jnp.log1p(busy.sum()),
-            log1p_time(j.left_s.sum() / jnp.maximum(observation.topology.slots.sum(), 1), g.scale),
-            log1p_time(jnp.where(j.there, j.path_s, 0).sum() / jnp.maximum(j.there.sum(), 1), g.scale),
-            jnp.mean(1.0 * idle_devices(observation)),
-            jnp.mean(observation.background),
-            jnp.mean(observation.background_std),
-        ]
+    mean_path_s = jnp.where(j.there, j.path_s, 0).sum() / jnp.maximum(j.there.sum(), 1)
+    scene = stack_columns(
+        {
+            SceneColumn.JOBS: jnp.log1p(j.there.sum()),
+            SceneColumn.READY: jnp.log1p(observation.candidates.sum()),
+            SceneColumn.BUSY: jnp.log1p(busy.sum()),
+            SceneColumn.WORK: log1p_time(j.left_s.sum() / jnp.maximum(observation.topology.slots.sum(), 1), g.scale),
+            SceneColumn.PATH: log1p_time(mean_path_s, g.scale),
+            SceneColumn.IDLE: jnp.mean(1.0 * idle_devices(observation)),
+            SceneColumn.BACKGROUND: jnp.mean(observation.background),
+            SceneColumn.BACKGROUND_STD: jnp.mean(observation.background_std),
+        }
     )
     return Features(
         rows=jnp.minimum(jnp.log1p(rows), MAX_LOG),

@@ -1,20 +1,20 @@
-"""The learned policy: graph networks over cluster and task graphs, a memory, and a pointer over pairs.
+"""The learned policy: graph neural networks over cluster and task graphs, an LSTM, and a pointer network over pairs.
 
 One decision:
 
-    observation ─► see ─► rows, devices ─► topology encoder ─┐
-                          gangs, graphs ─► graph encoder ────┼─► pairs of a gang and a device ─► scores ─► action
-                          scene ─────────► LSTM ─────────────┘   preempt, configure, wait ──────┘
-                                            └─► value (for training)
+    observation ─► features ─► rows, devices ─► topology encoder ─┐
+                               gangs, graphs ─► graph encoder ────┼─► pairs of a gang and a device ─► scores ─► action
+                               scene ─────────► LSTM ─────────────┘   preempt, configure, wait ──────┘
+                                                 └─► value (for training)
 
-The score of a pair is a heuristic's, with weights that are learned, too, plus what the network says:
+The score of a pair is the network's output plus a heuristic prior with learned weights:
 
     score = network(pair) − λ · regret − μ · remaining + ν · criticality − κ · queue
 
-where *regret* is how much later than on its best device the gang would finish there, *remaining* the time that its job
-has left, *criticality* how much of that the gang heads, and *queue* how much longer its best device is busy than its
-inputs take to come. A network that says nothing is a good heuristic: earliest
-finish under the belief, shortest job first.
+*regret*: delay against the earliest finish time of the gang on any device; *remaining*: the longest path left of its
+job; *criticality*: the gang's share of that path; *queue*: time for which its best device is busy beyond the transfer
+of its inputs. With a network output of 0 this is a good heuristic: earliest finish time under the belief, shortest job
+first.
 """
 
 from __future__ import annotations
@@ -26,106 +26,102 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, Int
 
 from symphony.policies.encoders import Dense, GraphEncoder, Mlp, TopologyEncoder
 from symphony.policies.features import (
-    CRITICAL,
-    FETCH,
-    GANG_FEATURES,
-    NON_ESTIMATES,
-    OTHER_ACTION_FEATURES,
-    PAIR_FEATURES,
-    QUEUE,
-    REGRET,
-    REMAINING,
-    SCENE_FEATURES,
-    UNCERTAINTY,
     Candidates,
     Features,
+    GangColumn,
     GraphTables,
+    OtherColumn,
+    PairColumn,
+    RowColumn,
+    SceneColumn,
     extract_features,
     graph_tables,
 )
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
-from symphony.scheduling.indexing import take
+from symphony.scheduling.indexing import FloatScalar, IntScalar, take
 from symphony.scheduling.policy import Action, Observation, Policy, choose, place, preempt, reconfigure, wait
 from symphony.telemetry.tuning import FILTER_FACTORS, BeliefSlopes, Tuning
 
-MASKED_SCORE = -1e9  # a score; infinite ones have no gradient
+MASKED_SCORE = -1e9  # score of an action that the mask forbids; infinite ones have no gradient
+NON_ESTIMATES = (PairColumn.ISOLATED, PairColumn.SLOWER_DEVICE, PairColumn.IDLE)  # features kept without `estimates`
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large the network is, and what it is made of; the switches are for ablations."""
+    """Sizes of the network, and switches for ablations."""
 
-    gangs: int = 16  # looked at in a decision
-    devices: int = 8  # looked at for each gang
+    gangs: int = 16  # candidates of a decision
+    devices: int = 8  # choices for each candidate
     preempts: int = 4  # running gangs that might be preempted
     configures: int = 4  # gangs that a slot might be configured for
     width: int = 32  # of embeddings
     memory: int = 64  # of the LSTM
-    topology: bool = True  # the topology encoder; without it, devices are looked at one by one
+    topology: bool = True  # the topology encoder; without it, devices are embedded independently
     graph: bool = True  # the graph encoder
-    deviation: bool = True  # the belief's deviation is seen
+    deviation: bool = True  # the belief's standard deviation as a feature
     prior: bool = True  # the heuristic in the scores
-    sharpness: float = 1.0  # of that heuristic, to begin with: the less, the more else is tried
-    estimates: bool = True  # what a pair would take is told; without it, only how long the gang runs alone
+    sharpness: float = 1.0  # initial scale of that heuristic: a smaller one explores more
+    estimates: bool = True  # estimates of finish times as features; without them, isolated times only
 
     @property
     def counts(self) -> tuple[int, int, int, int]:
-        """How many gangs, devices, preemptions and configurations are looked at."""
+        """Numbers of candidates, choices for each, preemptions and reconfigurations."""
         return self.gangs, self.devices, self.preempts, self.configures
 
 
 STANDARD = Sizes()
-# As far as the paper says: embeddings of 16, every kernel and device looked at (here up to so many), no heuristic in
-# the scores and nothing estimated beforehand. It does not say how wide its LSTM is.
+# As in the paper: embeddings of 16, all kernels and devices as candidates (here up to a bound), no heuristic in the
+# scores and no estimates. The paper does not give the size of its LSTM.
 PUBLISHED = Sizes(gangs=32, devices=48, width=16, memory=64, prior=False, estimates=False)
 PRESETS = {"standard": STANDARD, "published": PUBLISHED}
 
 
 class Memory(eqx.Module):
-    """What the LSTM carries from decision to decision."""
+    """The state of the LSTM."""
 
-    hidden: Array
-    cell: Array
+    hidden: Float[Array, "*batch memory"]
+    cell: Float[Array, "*batch memory"]
 
 
 class Prepared(eqx.Module):
-    """What is worked out before a run."""
+    """Computed once before a run."""
 
     graphs: GraphTables
-    nodes: Array  # f[A, T, width]: embeddings
+    nodes: Float[Array, "graphs tasks width"]  # embeddings of gangs
 
 
 class Embeddings(eqx.Module):
-    """What a decision looks like to the network."""
+    """Embeddings of a decision. Leading axes may be decisions."""
 
-    device: Array  # f[D, width]
-    gang: Array  # f[K, width]
-    other_action: Array  # f[X, width]
-    scene: Array  # f[memory]
+    device: Float[Array, "*batch devices width"]
+    gang: Float[Array, "*batch candidates width"]
+    other_action: Float[Array, "*batch others width"]
+    scene: Float[Array, "*batch memory"]
 
 
 class PolicyOutput(eqx.Module):
-    """What the network says to a decision."""
+    """Output of the network. Actions: candidates * choices pairs, other actions, and to wait."""
 
-    scores: Array  # f[K * M + X + 1]: of pairs, asides, and of waiting; NEVER where not allowed
-    log_probs: Array  # f[K * M + X + 1]: logarithms of their probabilities
-    value: Array  # f[]
+    scores: Float[Array, "*batch actions"]  # MASKED_SCORE where the mask forbids
+    log_probs: Float[Array, "*batch actions"]
+    value: Float[Array, "*batch"]
 
 
 class Network(eqx.Module):
-    """Everything that is trained."""
+    """All trained parameters. Saved weights depend on the order of the fields."""
 
     topology: TopologyEncoder
-    alone: Dense  # instead of the topology encoder
+    alone: Dense  # embedding of devices without the topology encoder
     graph: GraphEncoder
     gang: Dense
     scene: Dense
     lstm: eqx.nn.LSTMCell
-    pair: Dense  # numbers of a pair …
-    pair_gang: Dense  # … and embeddings of its gang, its device and the scene, into one space
+    pair: Dense  # projections of the features of a pair …
+    pair_gang: Dense  # … and of the embeddings of its gang, its device and the scene into one space
     pair_device: Dense
     pair_scene: Dense
     score: Mlp
@@ -136,9 +132,9 @@ class Network(eqx.Module):
     remaining: Array  # μ
     critical: Array  # ν
     queue: Array  # κ
-    apart: Array  # score of what places nothing, to begin with …
+    apart: Array  # bias of the scores of other actions …
     idle: Array  # … and of waiting
-    factors: Array  # f[FACTORS]: how readings become beliefs, see `telemetry.tuning`
+    factors: Float[Array, " factors"]  # overrides for the counter filter, see `telemetry.tuning`
     sizes: Sizes = eqx.field(static=True)
 
     def __init__(self, key: Array, sizes: Sizes = STANDARD) -> None:
@@ -148,15 +144,15 @@ class Network(eqx.Module):
         self.topology = TopologyEncoder(next(keys), n)
         self.alone = Dense(next(keys), self.topology.device.weight.shape[0], n)
         self.graph = GraphEncoder(next(keys), n)
-        self.gang = Dense(next(keys), GANG_FEATURES + n, n)
-        self.scene = Dense(next(keys), SCENE_FEATURES + 2 * n, m)
+        self.gang = Dense(next(keys), len(GangColumn) + n, n)
+        self.scene = Dense(next(keys), len(SceneColumn) + 2 * n, m)
         self.lstm = eqx.nn.LSTMCell(m, m, key=next(keys))
-        self.pair = Dense(next(keys), PAIR_FEATURES, 2 * n)
+        self.pair = Dense(next(keys), len(PairColumn), 2 * n)
         self.pair_gang = Dense(next(keys), n, 2 * n)
         self.pair_device = Dense(next(keys), n, 2 * n)
         self.pair_scene = Dense(next(keys), 2 * m, 2 * n)
         self.score = Mlp(next(keys), 2 * n, n, 1, gain=0.01)
-        self.other_action = Mlp(next(keys), OTHER_ACTION_FEATURES + 2 * n + 2 * m, n, 1, gain=0.01)
+        self.other_action = Mlp(next(keys), len(OtherColumn) + 2 * n + 2 * m, n, 1, gain=0.01)
         self.waiting = Mlp(next(keys), 2 * m + n, n, 1, gain=0.01)
         self.critic = Mlp(next(keys), 2 * m, m, 1, gain=0.1)
         self.regret = jnp.log(jnp.asarray(20.0 * sizes.sharpness))
@@ -168,9 +164,10 @@ class Network(eqx.Module):
         self.factors = jnp.zeros(FILTER_FACTORS)
 
     def scaled(self, by: float) -> Network:
-        """All scores times so much: the best action stays the best, and others are drawn more often for less than 1.
+        """The network with all scores multiplied by `by`, an inverse temperature.
 
-        A network that has been trained draws little else than its best; whoever trains it on lets it try again.
+        The best action stays the same; below 1, other actions are sampled more often. A trained network hardly samples
+        any but its best action; to train it further, it must explore again.
         """
 
         def scaled(mlp: Mlp) -> Mlp:
@@ -182,22 +179,22 @@ class Network(eqx.Module):
         def parts(n: Network) -> tuple[Any, ...]:
             return n.score, n.other_action, n.waiting, n.regret, n.remaining, n.critical, n.queue, n.apart, n.idle
 
-        score, aside, waiting, regret, *others = parts(self)
-        told = (scaled(score), scaled(aside), scaled(waiting), regret + jnp.log(by), *(by * x for x in others))
-        return eqx.tree_at(parts, self, told)
+        score, other_action, waiting, regret, *others = parts(self)
+        new = (scaled(score), scaled(other_action), scaled(waiting), regret + jnp.log(by), *(by * x for x in others))
+        return eqx.tree_at(parts, self, new)
 
-    def encode(self, g: GraphTables) -> Array:
-        """Embeddings of gangs in their graphs [A, T, width]."""
+    def encode(self, g: GraphTables) -> Float[Array, "graphs tasks width"]:
+        """Embeddings of gangs in their graphs."""
         nodes = self.graph(g)
         return nodes if self.sizes.graph else jnp.zeros_like(nodes)
 
-    def embed_gangs(self, nodes: Array, gangs: Candidates) -> Array:
-        """Embeddings of gangs [..., K, width]."""
+    def embed_gangs(
+        self, nodes: Float[Array, "graphs tasks width"], gangs: Candidates
+    ) -> Float[Array, "*batch candidates width"]:
         return jax.nn.relu(self.gang(jnp.concatenate([gangs.features, nodes[gangs.graph, gangs.task]], axis=-1)))
 
-    def embed(self, t: TopologyArrays, nodes: Array, seen: Features) -> Embeddings:
-        """Embeddings, for one decision, or many [...]."""
-        rows = seen.rows if self.sizes.deviation else seen.rows.at[..., -1].set(0)
+    def embed(self, t: TopologyArrays, nodes: Float[Array, "graphs tasks width"], seen: Features) -> Embeddings:
+        rows = seen.rows if self.sizes.deviation else seen.rows.at[..., RowColumn.BACKGROUND_STD].set(0)
         encoded = self.topology(t, rows, seen.devices) if self.sizes.topology else self.alone(seen.devices)
         device = jax.nn.relu(encoded)
         gang = self.embed_gangs(nodes, seen.gangs)
@@ -208,16 +205,17 @@ class Network(eqx.Module):
         scene = jax.nn.relu(self.scene(jnp.concatenate([seen.scene, gangs, devices], axis=-1)))
         return Embeddings(device, gang, self.embed_gangs(nodes, seen.other_actions.gangs), scene)
 
-    def remember(self, memory: Memory, scene: Array) -> Memory:
+    def remember(self, memory: Memory, scene: Float[Array, " memory"]) -> Memory:
         """One step of the LSTM."""
         return Memory(*self.lstm(scene, (memory.hidden, memory.cell)))
 
-    def score_actions(self, seen: Features, embedded: Embeddings, hidden: Array) -> PolicyOutput:
-        """Scores and value; for one decision, or many [...]."""
+    def score_actions(
+        self, seen: Features, embedded: Embeddings, hidden: Float[Array, "*batch memory"]
+    ) -> PolicyOutput:
         context = jnp.concatenate([embedded.scene, hidden], axis=-1)
         device = self.pair_device(embedded.device)
         here = gather_devices(device, seen.device)
-        pairs = seen.pairs if self.sizes.deviation else seen.pairs.at[..., UNCERTAINTY].set(0)
+        pairs = seen.pairs if self.sizes.deviation else seen.pairs.at[..., PairColumn.UNCERTAINTY].set(0)
         if not self.sizes.estimates:
             pairs = jnp.zeros_like(pairs).at[..., NON_ESTIMATES].set(pairs[..., NON_ESTIMATES])
         mixed = self.pair(pairs) + here
@@ -229,111 +227,113 @@ class Network(eqx.Module):
 
         where = jnp.take_along_axis(embedded.device, jnp.maximum(seen.other_actions.device, 0)[..., None], axis=-2)
         around = jnp.broadcast_to(context[..., None, :], (*where.shape[:-1], context.shape[-1]))
-        told = jnp.concatenate([seen.other_actions.features, embedded.other_action, where, around], axis=-1)
-        aside = jnp.where(seen.other_actions.allowed, self.other_action(told)[..., 0] + self.apart, MASKED_SCORE)
+        inputs = jnp.concatenate([seen.other_actions.features, embedded.other_action, where, around], axis=-1)
+        other = jnp.where(seen.other_actions.allowed, self.other_action(inputs)[..., 0] + self.apart, MASKED_SCORE)
 
         best = jnp.where(seen.allowed[..., None], jax.nn.relu(mixed), 0).max(axis=(-3, -2))[..., : self.sizes.width]
         waits = self.waiting(jnp.concatenate([context, best], axis=-1))[..., 0] + self.idle
         waits = jnp.where(seen.may_wait, waits, MASKED_SCORE)
-        scores = jnp.concatenate([score.reshape(*score.shape[:-2], -1), aside, waits[..., None]], axis=-1)
-        return PolicyOutput(scores, log_probabilities(score, aside, waits), self.critic(context)[..., 0])
+        scores = jnp.concatenate([score.reshape(*score.shape[:-2], -1), other, waits[..., None]], axis=-1)
+        return PolicyOutput(scores, log_probabilities(score, other, waits), self.critic(context)[..., 0])
 
-    def prior(self, seen: Features) -> Array:
-        """The heuristic's scores [..., K, M]."""
-        gangs = seen.gangs
-        order = self.critical * gangs.features[..., CRITICAL] - self.remaining * gangs.features[..., REMAINING]
-        order -= jnp.where(gangs.there, order, MASKED_SCORE).max(
-            axis=-1, keepdims=True
-        )  # so that waiting has a fixed rival
-        # How much longer the best device (the first) is busy than it takes to fetch the inputs: then there is no hurry.
-        order -= self.queue * jnp.maximum(seen.pairs[..., 0, QUEUE] - seen.pairs[..., 0, FETCH], 0)
-        return order[..., :, None] - jnp.exp(self.regret) * seen.pairs[..., REGRET]
+    def prior(self, seen: Features) -> Float[Array, "*batch candidates choices"]:
+        """The heuristic's scores."""
+        gangs, pairs = seen.gangs, seen.pairs
+        order = self.critical * gangs.features[..., GangColumn.CRITICAL]
+        order -= self.remaining * gangs.features[..., GangColumn.REMAINING]
+        # The best candidate has order 0, so that waiting is compared with a fixed score.
+        order -= jnp.where(gangs.there, order, MASKED_SCORE).max(axis=-1, keepdims=True)
+        # Time for which the best device (the first) is busy beyond the transfer of the inputs: no need to hurry.
+        queue, fetch = pairs[..., 0, PairColumn.QUEUE], pairs[..., 0, PairColumn.FETCH]
+        order -= self.queue * jnp.maximum(queue - fetch, 0)
+        return order[..., :, None] - jnp.exp(self.regret) * pairs[..., PairColumn.REGRET]
 
 
-def gather_devices(device: Array, which: Array) -> Array:
-    """Embeddings [..., D, width] of the devices [..., K, M] that are looked at."""
+def gather_devices(
+    device: Float[Array, "*batch devices width"], which: Int[Array, "*batch candidates choices"]
+) -> Float[Array, "*batch candidates choices width"]:
+    """Embeddings of the devices of all pairs."""
     if device.ndim == 2:
         return take(device, which)
-    # In training: the gradient of a look-up adds up number by number, that of a product is a product.
+    # In training: the gradient of a gather is a scatter, element by element; that of a matrix product is a product.
     chosen = (which.reshape(*which.shape[:-2], -1, 1) == jnp.arange(device.shape[-2])) * 1.0
     return (chosen @ device).reshape(*which.shape, device.shape[-1])
 
 
-def log_probabilities(pairs: Array, asides: Array, waits: Array) -> Array:
-    """Logarithms of probabilities, of scores of pairs [..., K, M], asides [..., X] and waiting [...], in a row.
+def log_probabilities(
+    pairs: Float[Array, "*batch candidates choices"],
+    others: Float[Array, "*batch others"],
+    waits: Float[Array, "*batch"],
+) -> Float[Array, "*batch actions"]:
+    """Log-probabilities of all actions, from the scores of pairs, other actions and waiting.
 
-    To wait or not comes first, then which gang to place or what else to do, then which device, and each is weighed by
-    the best that it leads to. If all were one draw, eight devices that are alike would be eight times as likely as one,
-    and waiting, which is one, would seem best when it hardly is.
+    The choice is hierarchical: to wait or not; then which gang to place or which other action; then which device. Each
+    level uses the best score below it. In a single softmax, eight equal devices would be eight times as likely as one,
+    and waiting, which is one action, would be too unlikely.
     """
     many = pairs.shape[-2]
-    acts = jnp.concatenate([pairs.max(axis=-1), asides], axis=-1)
+    acts = jnp.concatenate([pairs.max(axis=-1), others], axis=-1)
     best = acts.max(axis=-1)
     act = jax.nn.log_sigmoid(best - waits)[..., None] + jax.nn.log_softmax(acts)
     placed = act[..., :many, None] + jax.nn.log_softmax(pairs)
     flat = placed.reshape(*placed.shape[:-2], -1)
-    told = jnp.concatenate([flat, act[..., many:]], axis=-1)
-    scores = jnp.concatenate([pairs.reshape(flat.shape), asides], axis=-1)
-    told = jnp.where(scores > MASKED_SCORE / 2, told, MASKED_SCORE)
-    return jnp.concatenate([told, jax.nn.log_sigmoid(waits - best)[..., None]], axis=-1)
+    log_probs = jnp.concatenate([flat, act[..., many:]], axis=-1)
+    scores = jnp.concatenate([pairs.reshape(flat.shape), others], axis=-1)
+    log_probs = jnp.where(scores > MASKED_SCORE / 2, log_probs, MASKED_SCORE)
+    return jnp.concatenate([log_probs, jax.nn.log_sigmoid(waits - best)[..., None]], axis=-1)
 
 
 class Learned(Policy):
-    """Decides as the network says: the best action, or a drawn one."""
+    """The action with the highest score, or a sample."""
 
     network: Network
-    draws: bool = eqx.field(static=True, default=False)
-    slopes: BeliefSlopes | None = eqx.field(static=True, default=None)  # in training: how beliefs depend on the factors
+    draws: bool = eqx.field(static=True, default=False)  # sample actions
+    slopes: BeliefSlopes | None = eqx.field(static=True, default=None)  # in training: derivatives by the factors
 
     @property
     def name(self) -> str:
-        """What tables call it."""
         return "symphony"
 
     @property
     def tuning(self) -> Tuning:
-        """The filter that it was trained with."""
         return Tuning(self.network.factors, self.slopes)
 
     def init(self, topology: TopologyArrays) -> Memory:
-        """An empty memory."""
         nothing = jnp.zeros(self.network.sizes.memory)
         return Memory(nothing, nothing)
 
     def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> Prepared:
-        """Tables of the graphs, and embeddings of their gangs."""
         g = graph_tables(topology, workload)
         return Prepared(g, self.network.encode(g))
 
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
-        """Place a gang, preempt one, configure a slot, or wait."""
         state, _, _, index, seen = self.consider(key, state, observation)
         return state, action_at(seen, index)
 
     def consider(
         self, key: Array, state: Memory, observation: Observation
-    ) -> tuple[Memory, PolicyOutput, Array, Array, Features]:
-        """A decision: memory, what was said, log-probability and number of the action, and what was seen."""
+    ) -> tuple[Memory, PolicyOutput, FloatScalar, IntScalar, Features]:
+        """One decision: LSTM state, network output, log-probability and index of the action, and features."""
         seen = extract_features(observation, *self.network.sizes.counts)
         embedded = self.network.embed(observation.topology, observation.prepared.nodes, seen)
         memory = self.network.remember(state, embedded.scene)
-        said = self.network.score_actions(seen, embedded, memory.hidden)
-        index = jax.random.categorical(key, said.log_probs) if self.draws else said.scores.argmax()
-        return memory, said, said.log_probs[index], index, seen
+        output = self.network.score_actions(seen, embedded, memory.hidden)
+        index = jax.random.categorical(key, output.log_probs) if self.draws else output.scores.argmax()
+        return memory, output, output.log_probs[index], index, seen
 
 
-def action_at(seen: Features, index: Array) -> Action:
-    """The action of a number: pairs come first, then asides, then waiting."""
+def action_at(seen: Features, index: IntScalar) -> Action:
+    """The action with an index: pairs come first, then other actions, then waiting."""
     pairs, count = seen.device.size, seen.device.shape[1]
     pair = jnp.minimum(index, pairs - 1)
     action = place(take(seen.gangs.number, pair // count), take(seen.device.reshape(-1), pair))
-    asides = seen.other_actions
-    aside = jnp.clip(index - pairs, 0, max(asides.device.size - 1, 0))
-    if asides.device.size:
+    others = seen.other_actions
+    other = jnp.clip(index - pairs, 0, max(others.device.size - 1, 0))
+    if others.device.size:
         instead = choose(
-            take(asides.saves, aside),
-            preempt(take(asides.gangs.number, aside)),
-            reconfigure(take(asides.device, aside), take(asides.kernel, aside)),
+            take(others.saves, other),
+            preempt(take(others.gangs.number, other)),
+            reconfigure(take(others.device, other), take(others.kernel, other)),
         )
         action = choose(index < pairs, action, instead)
-    return choose(index < pairs + asides.device.size, action, wait(seen.wait_s))
+    return choose(index < pairs + others.device.size, action, wait(seen.wait_s))

@@ -1,18 +1,17 @@
-"""The array form of problems: indices, masks, padding. The only place that converts between the two forms.
+"""The array form of problems: indices, masks, padding. The only place that makes it from the human form.
 
 Sizes are padded to buckets (`limits.bucket`), so that problems of similar size share one compiled program:
 
     D devices   L slots of all devices ("lanes")   R resource rows   H hops of a route
     Y device kinds   Q resource kinds   N kernels   A graphs   T gangs per graph   E edges per graph   J jobs
 
-A padded hop points at the last row, which has infinite capacity; a padded device is never up; a padded gang has no
-worker. Times are split (whole seconds, fraction) where they can grow large: a float32 second counter loses
+A padded hop has the index of the last row, which has infinite capacity; a padded device is never up; a padded gang has
+no worker. Times that can grow large are split (whole seconds, fraction): a float32 counter of seconds loses
 milliseconds after a few hours.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import equinox as eqx
@@ -20,24 +19,24 @@ import numpy as np
 
 from symphony.problem import limits
 from symphony.problem.runnable import check_feasible, critical_path_s, first_tasks, profile_on
-from symphony.problem.topology import RESOURCE_KINDS, SPANS, Device, DeviceKind, Hop, Resource, Topology
-from symphony.problem.workload import Edge, Gang, Job, Kernel, Profile, Task, TaskGraph, Workload
+from symphony.problem.topology import LOCAL, MACHINE, RACK, RESOURCE_KINDS, SOCKET, SPANS, SWITCH, DeviceKind, Topology
+from symphony.problem.workload import Workload
 
 KIND_INDEX = {kind: index for index, kind in enumerate(RESOURCE_KINDS)}
-VOID_KIND = len(RESOURCE_KINDS)  # the kind of padding
+VOID_KIND = len(RESOURCE_KINDS)  # the resource kind of padded rows
 KIB = 1024.0
-NO_LIMIT = 2**30  # memory that is not stated
+NO_LIMIT = 2**30  # `kind_memory` of a kind without a stated memory
 Numeric = Any  # NumPy arrays on the host, JAX arrays inside programs
 
 
 class TopologyArrays(eqx.Module):
-    """A cluster as arrays."""
+    """A cluster."""
 
     # devices
     device_kind: Numeric  # i32[D]
     exists: Numeric  # bool[D]
     slots: Numeric  # i32[D]
-    place: Numeric  # i32[D, 5]: home device, then numbers of switch, socket, machine, rack
+    place: Numeric  # i32[D, 5]; column LOCAL: home device; SWITCH, SOCKET, MACHINE, RACK: numbers of these
     peers: Numeric  # i32[D], -1 = no peer links
     route_row: Numeric  # i32[D, H]
     route_kind: Numeric  # i32[D, H]: kind of that row
@@ -58,7 +57,7 @@ class TopologyArrays(eqx.Module):
 
 
 class WorkloadArrays(eqx.Module):
-    """Kernels, graphs and jobs as arrays, for the device kinds of one topology."""
+    """Kernels, graphs and jobs, for the device kinds of one topology."""
 
     # kernels on device kinds
     time_fixed: Numeric  # f[N, Y], seconds; inf where the kind has no implementation
@@ -97,33 +96,7 @@ class WorkloadArrays(eqx.Module):
     home: Numeric  # i32[J]: the device whose memory holds the job's inputs
     # bounds of this bucket
     max_workers: int = eqx.field(static=True)
-    fan: int = eqx.field(static=True)  # edges looked at in one step
-
-
-@dataclass(frozen=True)
-class TopologyNames:
-    """The names that `TopologyArrays` leaves out, and what else is needed to go back."""
-
-    name: str
-    kinds: tuple[tuple[str, str, int, float], ...]  # name, type, slots, memory in bytes
-    devices: tuple[str, ...]
-    places: tuple[tuple[str, ...], ...]  # names of switches, sockets, machines, racks
-    peers: tuple[str, ...]
-    resources: tuple[str, ...]
-    groups: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class WorkloadNames:
-    """The names that `WorkloadArrays` leaves out, and what else is needed to go back."""
-
-    name: str
-    kernels: tuple[str, ...]
-    kinds: tuple[str, ...]
-    graphs: tuple[str, ...]
-    gangs: tuple[tuple[str, ...], ...]
-    tasks: tuple[tuple[tuple[str, ...], ...], ...]  # graph, gang, worker
-    order: tuple[tuple[str, ...], ...]  # the tasks of each graph as they were listed
+    fan: int = eqx.field(static=True)  # edges processed in one step
 
 
 def _pad(values: list | np.ndarray, shape: tuple[int, ...], fill: float, dtype: type) -> np.ndarray:
@@ -134,16 +107,16 @@ def _pad(values: list | np.ndarray, shape: tuple[int, ...], fill: float, dtype: 
     return out
 
 
-def _number(keys: list) -> tuple[list[int], list]:
-    """Each key's number in order of first appearance, and the keys by number."""
+def _numbers(keys: list) -> list[int]:
+    """The number of each key, in order of first appearance."""
     index: dict = {}
-    return [index.setdefault(key, len(index)) for key in keys], list(index)
+    return [index.setdefault(key, len(index)) for key in keys]
 
 
-def _room(amount: float, kind: DeviceKind) -> int:
-    """Bytes as an integer, in KiB or, for a kind with more than 1 TiB, coarser, so that 32 bits hold its memory.
+def _memory_units(amount: float, kind: DeviceKind) -> int:
+    """Bytes in the unit of `kind_memory`: KiB or, for a kind with more than 1 TiB, coarser, so that 32 bits suffice.
 
-    Computed here, in 64 bits, and rounded down on both sides: a footprint that fits exactly still does.
+    Footprint and memory are both rounded down, so that a footprint that fits exactly still does.
     """
     if not np.isfinite(kind.memory):
         return NO_LIMIT
@@ -151,23 +124,22 @@ def _room(amount: float, kind: DeviceKind) -> int:
 
 
 def split_seconds(seconds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Whole seconds and fraction."""
     whole = np.floor(seconds)
     return whole.astype(np.int32), (seconds - whole).astype(float)
 
 
-def topology_arrays(topology: Topology) -> tuple[TopologyArrays, TopologyNames]:
-    """The array form of a topology, and the names to go back."""
+def topology_arrays(topology: Topology) -> TopologyArrays:
+    """The array form of a topology. Devices, kinds and rows keep their order; groups are numbered as they occur."""
     t = topology
     kind_of = {kind.name: index for index, kind in enumerate(t.kinds)}
     row_of = {resource.name: index for index, resource in enumerate(t.resources)}
     device_of = {device.name: index for index, device in enumerate(t.devices)}
     d, y = limits.bucket(len(t.devices)), limits.bucket(len(t.kinds))
-    r = limits.bucket(len(t.resources) + 1)  # one more: the void row that padding points at
+    r = limits.bucket(len(t.resources) + 1)  # one more, for padded hops
     h = limits.bucket(max((len(device.route) for device in t.devices), default=1) or 1)
     capacity = _pad([resource.capacity for resource in t.resources], (r,), np.inf, float)
     row_kind = _pad([KIND_INDEX[resource.kind] for resource in t.resources], (r,), VOID_KIND, np.int32)
-    groups, group_names = _number([resource.group for resource in t.resources])
+    groups = _numbers([resource.group for resource in t.resources])
 
     route_row = np.full((d, h), r - 1, np.int32)
     route_spans = np.zeros((d, h), np.int32)
@@ -179,27 +151,24 @@ def topology_arrays(topology: Topology) -> tuple[TopologyArrays, TopologyNames]:
     span_bandwidth = np.where(crossed, capacity[route_row][:, :, None], np.inf).min(axis=1)
 
     place = np.zeros((d, 5), np.int32)
-    place_names: list[tuple[str, ...]] = []
-    place[: len(t.devices), 0] = [device_of[device.home or device.name] for device in t.devices]
-    # A socket is told apart by its machine too, so that equal names on two machines stay two sockets.
+    place[: len(t.devices), LOCAL] = [device_of[device.home or device.name] for device in t.devices]
+    # A socket's key includes its machine, so that equal names on two machines are two sockets.
     levels: tuple[list, ...] = (
         [(x.rack, x.machine, x.socket, x.switch) for x in t.devices],
         [(x.rack, x.machine, x.socket) for x in t.devices],
         [(x.rack, x.machine) for x in t.devices],
         [(x.rack,) for x in t.devices],
     )
-    for level, keys in enumerate(levels, start=1):
-        numbers, found = _number(keys)
-        place[: len(t.devices), level] = numbers
-        place_names.append(tuple(name[-1] for name in found))
-    peer_numbers, peer_names = _number([device.peers for device in t.devices if device.peers])
+    for column, keys in zip((SWITCH, SOCKET, MACHINE, RACK), levels, strict=True):
+        place[: len(t.devices), column] = _numbers(keys)
     peers = np.full(d, -1, np.int32)
-    peers[[index for index, device in enumerate(t.devices) if device.peers]] = peer_numbers
+    linked = [index for index, device in enumerate(t.devices) if device.peers]
+    peers[linked] = _numbers([t.devices[index].peers for index in linked])
 
     slots = _pad([t.kind_of[device.kind].slots for device in t.devices], (d,), 0, np.int32)
     lane_device = np.repeat(np.arange(d), slots)
     lanes = limits.bucket(len(lane_device))
-    arrays = TopologyArrays(
+    return TopologyArrays(
         device_kind=_pad([kind_of[device.kind] for device in t.devices], (d,), 0, np.int32),
         exists=np.arange(d) < len(t.devices),
         slots=slots,
@@ -215,71 +184,14 @@ def topology_arrays(topology: Topology) -> tuple[TopologyArrays, TopologyNames]:
         row_kind=row_kind,
         row_group=_pad(groups, (r,), -1, np.int32),
         row_peers=_pad(np.bincount(groups, minlength=1)[groups] if groups else [], (r,), 1, np.int32),
-        kind_memory=_pad([_room(kind.memory, kind) for kind in t.kinds], (y,), 0, np.int32),
+        kind_memory=_pad([_memory_units(kind.memory, kind) for kind in t.kinds], (y,), 0, np.int32),
         kind_reconfigure=_pad([kind.reconfigure_s for kind in t.kinds], (y,), 0.0, float),
         latency=np.asarray(t.latency_s, float),
     )
-    names = TopologyNames(
-        name=t.name,
-        kinds=tuple((kind.name, kind.type, kind.slots, kind.memory) for kind in t.kinds),
-        devices=tuple(device.name for device in t.devices),
-        places=tuple(place_names),
-        peers=tuple(peer_names),
-        resources=tuple(resource.name for resource in t.resources),
-        groups=tuple(group_names),
-    )
-    return arrays, names
 
 
-def topology_from_arrays(arrays: TopologyArrays, names: TopologyNames) -> Topology:
-    """The inverse of `topology_arrays`."""
-    kind_names = list(RESOURCE_KINDS)
-    a = arrays
-    devices = []
-    for index, name in enumerate(names.devices):
-        home, *levels = (int(x) for x in np.asarray(a.place)[index])
-        switch, socket, machine, rack = (names.places[k][number] for k, number in enumerate(levels))
-        route = tuple(
-            Hop(names.resources[row], tuple(s for s in range(len(SPANS)) if spans >> s & 1))
-            for row, spans in zip(np.asarray(a.route_row)[index], np.asarray(a.route_spans)[index], strict=True)
-            if row < len(names.resources)
-        )
-        peers = int(np.asarray(a.peers)[index])
-        devices.append(
-            Device(
-                name=name,
-                kind=names.kinds[int(np.asarray(a.device_kind)[index])][0],
-                machine=machine,
-                rack=rack,
-                socket=socket,
-                switch=switch,
-                route=route,
-                home="" if home == index else names.devices[home],
-                peers="" if peers < 0 else names.peers[peers],
-            )
-        )
-    return Topology(
-        name=names.name,
-        kinds=tuple(
-            DeviceKind(name, type_, slots, memory, float(np.asarray(a.kind_reconfigure)[index]))
-            for index, (name, type_, slots, memory) in enumerate(names.kinds)
-        ),
-        resources=tuple(
-            Resource(
-                name,
-                kind_names[int(np.asarray(a.row_kind)[row])],
-                float(np.asarray(a.capacity)[row]),
-                names.groups[int(np.asarray(a.row_group)[row])],
-            )
-            for row, name in enumerate(names.resources)
-        ),
-        devices=tuple(devices),
-        latency_s=tuple(float(x) for x in np.asarray(a.latency)),
-    )
-
-
-def workload_arrays(topology: Topology, workload: Workload) -> tuple[WorkloadArrays, WorkloadNames]:
-    """The array form of a workload on a topology, and the names to go back. Refuses gangs that can never run."""
+def workload_arrays(topology: Topology, workload: Workload) -> WorkloadArrays:
+    """The array form of a workload on a topology. Refuses gangs that can never run there."""
     w = workload
     check_feasible(topology, w)
     kernels = {kernel.name: kernel for kernel in w.kernels}
@@ -338,7 +250,7 @@ def workload_arrays(topology: Topology, workload: Workload) -> tuple[WorkloadArr
             g["workers"][i, j] = len(gang.tasks)
             needs = memory_fixed[index] + memory_work[index] * work
             for k, kind in enumerate(topology.kinds):
-                g["footprint"][i, j, k] = _room(needs[k] * KIB, kind) if np.isfinite(kind.memory) else 0
+                g["footprint"][i, j, k] = _memory_units(needs[k] * KIB, kind) if np.isfinite(kind.memory) else 0
             g["runs_on"][i, j] = sum(1 << k for k in np.flatnonzero(able))
             g["preemptible"][i, j] = gang.preemptible
             g["checkpoint"][i, j], g["restore"][i, j] = gang.checkpoint_s, gang.restore_s
@@ -365,7 +277,7 @@ def workload_arrays(topology: Topology, workload: Workload) -> tuple[WorkloadArr
     whole, part = split_seconds(np.asarray([job.arrival_s for job in w.jobs]))
     j = limits.bucket(len(w.jobs))
     degree = max(int(np.diff(g["in_start"]).max()), int(np.diff(g["out_start"]).max()), 1)
-    arrays = WorkloadArrays(
+    return WorkloadArrays(
         time_fixed=time_fixed,
         time_work=time_work,
         demand_fixed=demand_fixed,
@@ -385,84 +297,10 @@ def workload_arrays(topology: Topology, workload: Workload) -> tuple[WorkloadArr
         max_workers=limits.bucket(int(g["workers"].max())),
         fan=min(limits.bucket(degree), 4),
     )
-    names = WorkloadNames(
-        name=w.name,
-        kernels=tuple(kernel.name for kernel in w.kernels),
-        kinds=tuple(kind.name for kind in topology.kinds),
-        graphs=tuple(graph.name for graph in w.graphs),
-        gangs=tuple(tuple(gang.name for gang in graph.all_gangs) for graph in w.graphs),
-        tasks=tuple(tuple(gang.tasks for gang in graph.all_gangs) for graph in w.graphs),
-        order=tuple(tuple(task.name for task in graph.tasks) for graph in w.graphs),
-    )
-    return arrays, names
-
-
-def workload_from_arrays(arrays: WorkloadArrays, names: WorkloadNames) -> Workload:
-    """The inverse of `workload_arrays`, up to what arrays do not hold.
-
-    Implementations come back by device kind, sizes as the kernel's work (exponent 1), homes as device numbers, and
-    data edges between gangs join their first tasks.
-    """
-    a = arrays
-    resource = list(RESOURCE_KINDS)
-    kernels = []
-    for i, name in enumerate(names.kernels):
-        profiles = {}
-        for k, kind in enumerate(names.kinds):
-            if not np.isfinite(np.asarray(a.time_fixed)[i, k]):
-                continue
-            fixed, per_work = np.asarray(a.demand_fixed)[i, k], np.asarray(a.demand_work)[i, k]
-            profiles[kind] = Profile(
-                fixed_s=float(np.asarray(a.time_fixed)[i, k]),
-                per_work_s=float(np.asarray(a.time_work)[i, k]),
-                demand={resource[x]: float(fixed[x]) for x in np.flatnonzero(fixed)},
-                demand_per_work={resource[x]: float(per_work[x]) for x in np.flatnonzero(per_work)},
-                memory=float(np.asarray(a.memory_fixed)[i, k]) * KIB,
-                memory_per_work=float(np.asarray(a.memory_work)[i, k]) * KIB,
-            )
-        kernels.append(Kernel(name, profiles, exchange_bytes=float(np.asarray(a.exchange)[i])))
-    graphs = []
-    for i, name in enumerate(names.graphs):
-        gangs, tasks, edges = [], {}, []
-        for j, gang_name in enumerate(names.gangs[i]):
-            members = names.tasks[i][j]
-            kernel = names.kernels[int(np.asarray(a.kernel)[i, j])]
-            for member in members:
-                tasks[member] = Task(member, kernel, float(np.asarray(a.work)[i, j]), float(np.asarray(a.units)[i, j]))
-            gang = Gang(
-                gang_name,
-                members,
-                bool(np.asarray(a.preemptible)[i, j]),
-                float(np.asarray(a.checkpoint)[i, j]),
-                float(np.asarray(a.restore)[i, j]),
-                float(np.asarray(a.checkpoint_units)[i, j]),
-            )
-            if gang != Gang(members[0], members[:1]):
-                gangs.append(gang)
-            for k in range(np.asarray(a.in_start)[i, j], np.asarray(a.in_start)[i, j + 1]):
-                source = int(np.asarray(a.in_source)[i, k])
-                edges.append(
-                    Edge(
-                        None if source < 0 else names.tasks[i][source][0],
-                        members[0],
-                        float(np.asarray(a.in_bytes)[i, k]),
-                    )
-                )
-        graphs.append(TaskGraph(name, tuple(tasks[task] for task in names.order[i]), tuple(edges), tuple(gangs)))
-    jobs = tuple(
-        Job(
-            int(np.asarray(a.graph)[j]),
-            float(np.asarray(a.arrival_whole)[j]) + float(np.asarray(a.arrival_part)[j]),
-            int(np.asarray(a.priority)[j]),
-            int(np.asarray(a.home)[j]),
-        )
-        for j in range(int(a.jobs))
-    )
-    return Workload(names.name, tuple(kernels), tuple(graphs), jobs)
 
 
 def _machine_homes(topology: Topology) -> list[int]:
-    """For each machine, the device whose memory is the machine's: the home of its first device."""
+    """For each machine, the index of the device whose memory holds inputs: the home of its first device."""
     device_of = {device.name: index for index, device in enumerate(topology.devices)}
     homes: dict[str, int] = {}
     for device in topology.devices:
@@ -471,6 +309,6 @@ def _machine_homes(topology: Topology) -> list[int]:
 
 
 def _typical_bandwidth(topology: Topology) -> float:
-    """Bytes per second of a middling transfer; only ranks use it."""
+    """Bytes/s of a transfer, as the median over rows; used for upward ranks only."""
     rows = [x.capacity for x in topology.resources if x.kind in ("link", "switch", "nic", "memory", "peer")]
     return float(np.median(rows)) if rows else 10e9

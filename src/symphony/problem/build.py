@@ -1,7 +1,7 @@
-"""A cluster as people describe it: racks of machines, with sockets, PCIe switches and devices in them.
+"""The hierarchical description of a cluster: racks of machines, with sockets, PCIe switches and devices.
 
-The models are the schema of the topology file too: one definition of every key, its unit and an example.
-`build` makes the flat `Topology` of it: which rows there are, and which of them a device's traffic crosses.
+The models are also the schema of the topology file: one definition of every key, with its unit and an example.
+`build` makes the flat `Topology`: its rows, and the rows that a device's traffic crosses.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from symphony.problem.topology import (
     Topology,
 )
 
-CPU = "cpu"  # the device type that works in its socket's memory; every other has a memory of its own
-DEFAULT_RACK = "rack"  # of the machines that are in no rack
-_LEAVING = (SWITCH, SOCKET, MACHINE, RACK, CLUSTER)  # the spans of what leaves a device, peer links aside
+CPU = "cpu"  # the device type that uses its socket's memory; every other type has a memory of its own
+DEFAULT_RACK = "rack"  # name of the rack of machines that are in no rack
+_LEAVING = (SWITCH, SOCKET, MACHINE, RACK, CLUSTER)  # spans of the traffic that leaves a device, without peer links
 
 
 def quantity(value: Any, dimension: str, *, above_zero: bool = False) -> float:
-    """`units.parse` for a field of a model: what is wrong becomes its validation error, with the hint."""
+    """`units.parse` for a field of a model: raises validation errors, with the hint."""
     try:
         number = units.parse(value, dimension)
         if number == 0 and above_zero:
-            raise InputError(f"{value!r} is no capacity", hint="write one above 0, or leave the key out")
+            raise InputError(f"{value!r} is not a capacity", hint="write one above 0, or leave the key out")
     except InputError as error:
         ctx = {"message": error.message, "hint": error.hint}
         raise PydanticCustomError("quantity", "{message}", ctx) from None
@@ -54,7 +54,7 @@ def quantity(value: Any, dimension: str, *, above_zero: bool = False) -> float:
 
 @lru_cache(maxsize=1024)  # a large topology repeats a few capacities many times
 def written(value: float, dimension: str) -> str | float:
-    """A quantity as a file holds it: with its unit where that loses nothing, else the bare number."""
+    """A quantity as it is written to a file: with its unit if that is exact, else the bare number."""
     if dimension == "number":
         return value
     texts = [units.show(value, dimension)] + [f"{value / 2**20:g} MiB"] * (dimension == "bytes")
@@ -78,12 +78,12 @@ Seconds = Annotated[float, *_in("seconds")]
 
 
 def _key(about: str, example: str, default: Any = ...) -> Any:
-    """A key of a table. `about` and `example` are what an error's hint says."""
+    """A key of a table. Hints of errors show `about` and `example`."""
     return Field(default=default, description=about, examples=[example])
 
 
 def _count() -> Any:
-    return _key("how many of it there are", "2", 1)
+    return _key("number of copies", "2", 1)
 
 
 def _devices(example: str) -> Any:
@@ -91,15 +91,15 @@ def _devices(example: str) -> Any:
 
 
 class Spec(BaseModel):
-    """A table of a topology file: a key that it does not have is an error."""
+    """A table of a topology file. An unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class DeviceSpec(Spec):
-    """A device kind, and the rows that each device of it brings along."""
+    """A device kind, and the capacities of the rows that each device has."""
 
-    type: Name = _key("what kernels may name", '"gpu"')
+    type: Name = _key("type that kernels may be implemented for", '"gpu"')
     slots: Count = _key("workers that run on it at once", "16", 1)
     memory: Bytes = _key("memory of each device; left out: no limit", '"16 GB"', math.inf)
     reconfigure: Seconds = _key("time to load another kernel", '"200 ms"', 0.0)
@@ -117,7 +117,7 @@ class SwitchSpec(Spec):
 
 
 class SocketSpec(Spec):
-    """A socket: its memory channels, its cache, and what is attached to it."""
+    """A socket: its memory channels, its cache, and the devices attached to it."""
 
     count: Count = _count()
     memory: Bandwidth | None = _key("bandwidth of its memory channels", '"100 GB/s"', None)
@@ -147,7 +147,7 @@ class RackSpec(Spec):
 
 
 class LatencySpec(Spec):
-    """One-way latency for each span; what is left out is as usual."""
+    """One-way latency for each span."""
 
     local: Seconds = _key("in one memory", '"0 s"', DEFAULT_LATENCY_S[0])
     switch: Seconds = _key("within a PCIe switch", '"2 us"', DEFAULT_LATENCY_S[1])
@@ -158,7 +158,6 @@ class LatencySpec(Spec):
     peer: Seconds = _key("over direct links", '"2 us"', DEFAULT_LATENCY_S[6])
 
     def by_span(self) -> tuple[float, ...]:
-        """In the order of `SPANS`."""
         return tuple(getattr(self, span) for span in SPANS)
 
 
@@ -205,15 +204,15 @@ def build(cluster: ClusterSpec) -> Topology:
 
 @dataclass
 class _Rows:
-    """What has been built so far."""
+    """The rows and devices built so far."""
 
     kinds: Mapping[str, DeviceSpec]
     resources: list[Resource] = field(default_factory=list)
     devices: list[Device] = field(default_factory=list)
-    claimed: set[str] = field(default_factory=set)  # names of racks and machines: groups, so they must differ
+    claimed: set[str] = field(default_factory=set)  # names of racks and machines; they are groups, so they must differ
 
     def claim(self, name: str, at: str) -> None:
-        """Take a name for a rack or machine, or refuse it if it is taken."""
+        """Reserve the name of a rack or machine; an error if it is taken."""
         if name in self.claimed:
             raise TopologyError(
                 f"{name!r} names two machines or racks", where=at, hint="give each of them a name of its own"
@@ -221,7 +220,7 @@ class _Rows:
         self.claimed.add(name)
 
     def add(self, kind: str, capacity: float | None, group: str, name: str, *spans: int) -> tuple[Hop, ...]:
-        """Add a row, if it has a capacity, and give the hop that reaches it."""
+        """Add a row, if it has a capacity, and return its hop."""
         if capacity is None:
             return ()
         self.resources.append(Resource(name, kind, capacity, group))
@@ -238,8 +237,8 @@ def _add_machine(rows: _Rows, machine: MachineSpec, name: str, rack: str, uplink
         memory = rows.add("memory", socket.memory, name, f"{here}/memory", *_LEAVING)
         interconnect = rows.add("interconnect", socket.interconnect, name, f"{here}/interconnect", MACHINE)
         outward = interconnect + nic + uplink
-        # A copy between an accelerator and a CPU crosses the row as part of the CPU's route; the accelerator
-        # itself demands it only for what its kernels read in place.
+        # A copy between an accelerator and a CPU crosses the memory row on the CPU's route. On the accelerator's own
+        # route, the row is only demanded by kernels that read host memory in place.
         in_place = tuple(Hop(hop.resource) for hop in memory)
         attached: list[tuple[str, str, tuple[Hop, ...]]] = [(kind, "", ()) for kind in socket.devices]
         for w, switch in enumerate(_repeated(socket.switch)):
@@ -269,14 +268,14 @@ def _add_machine(rows: _Rows, machine: MachineSpec, name: str, rack: str, uplink
 
 
 def _check(cluster: ClusterSpec) -> None:
-    """Refuse what the models cannot see: names across tables, and sizes before they are multiplied out."""
+    """Check what the models cannot: names across tables, and total sizes before they are allocated."""
     for name, kind in cluster.device.items():
         for key in ("device_memory", "link", "peer"):
             if kind.type == CPU and getattr(kind, key) is not None:
                 raise TopologyError(
                     f"a device of type {CPU!r} has no {key}",
                     where=f"device.{name}.{key}",
-                    hint="leave the key out: a CPU works in its socket's memory",
+                    hint="leave the key out: a CPU uses its socket's memory",
                 )
     machines = [(at, machine, 1) for at, machine in _numbered("machine", cluster.machine)]
     for at, rack in _numbered("rack", cluster.rack):
@@ -318,7 +317,7 @@ def _known(cluster: ClusterSpec, kinds: Iterable[str], at: str, *, on_switch: bo
             )
         if on_switch and cluster.device[kind].type == CPU:
             raise TopologyError(
-                f"{kind!r} is a CPU, and sits behind a PCIe switch",
+                f"{kind!r} is a CPU, and is behind a PCIe switch",
                 where=f"{at}.devices",
                 hint="move it to the `devices` of the socket",
             )
@@ -340,5 +339,5 @@ def _repeated(tables: Iterable[_Repeatable]) -> Iterator[_Repeatable]:
 
 
 def _names(table: RackSpec | MachineSpec) -> list[str]:
-    """The names of a rack or machine that is there `count` times."""
+    """The names of the `count` copies of a rack or machine."""
     return [table.name] if table.count == 1 else [f"{table.name}-{index}" for index in range(table.count)]

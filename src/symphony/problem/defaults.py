@@ -1,5 +1,5 @@
-"""What is meant where nothing is said: names that a command tells of without loading what they name."""
+"""Names of defaults, for commands that print them without loading what they name."""
 
 from __future__ import annotations
 
-SHIPPED = "symphony"  # the policy that is used where none is asked for
+SHIPPED = "symphony"  # the default policy

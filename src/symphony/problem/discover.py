@@ -1,7 +1,7 @@
-"""This machine as a topology: what /sys, /proc and NVML tell, and an assumption for what they do not.
+"""This machine as a topology, from /sys, /proc and NVML.
 
-Discovery does not fail. Whatever cannot be read is left out or assumed, and a note says so; the notes belong
-in the saved file, where the assumptions can be corrected by hand.
+Discovery does not fail. A value that cannot be read is left out or assumed, and a note says so. The notes belong in the
+saved file, where the assumptions can be corrected by hand.
 """
 
 from __future__ import annotations
@@ -28,19 +28,16 @@ from symphony.problem.extras import install_command
 from symphony.problem.topology import Topology
 from symphony.problem.units import show
 
-# Assumptions, each with its note when it is used.
+# Assumed values; a note is made when one is used.
 PCIE_PAYLOAD = 0.8  # share of a PCIe link's raw rate that large copies reach
 DEFAULT_LINK = 12e9  # bytes/s of an accelerator's link: PCIe gen 3 x16
 DEFAULT_NIC = 1.25e9  # bytes/s: 10 Gbit/s
 DEFAULT_INTERCONNECT = 40e9  # bytes/s between sockets
-MEMORY_BANDWIDTH_PER_CORE, MIN_MEMORY_BANDWIDTH, MAX_MEMORY_BANDWIDTH = (
-    5e9,
-    20e9,
-    200e9,
-)  # bytes/s of a socket's memory channels
+MEMORY_BANDWIDTH_PER_CORE = 5e9  # bytes/s of a socket's memory channels
+MIN_MEMORY_BANDWIDTH, MAX_MEMORY_BANDWIDTH = 20e9, 200e9  # of a socket
 DEFAULT_RECONFIGURE_S = 0.2
 
-# Bytes, and bytes/s of their own memory, of GPUs whose driver does not tell. Vendors' figures.
+# Bytes and bytes/s of the memory of GPUs, if NVML is not installed. Vendors' figures.
 _GPU_MEMORY = {
     "k40": (12e9, 288e9),
     "k80": (12e9, 240e9),  # each of its two GPUs is a PCI device
@@ -56,22 +53,22 @@ _PCI_IDS |= {0x1DB1: "v100", 0x1DB4: "v100", 0x20B0: "a100", 0x20F1: "a100", 0x2
 _NVIDIA, _AMD, _INTEL = 0x10DE, 0x1002, 0x8086
 _FPGA_MAKERS = {0x10EE, 0x1172, 0x4144}  # Xilinx, Altera, Alpha Data
 _INTEL_FPGAS = {0x09C4, 0x0B2B, 0x0B30}
-# Makers of display adapters with nothing to compute on: emulated ones, and those of management controllers.
+# Vendors of display adapters that cannot compute: emulated ones, and those of management controllers.
 _NO_COMPUTE = {0x1AF4, 0x1B36, 0x1234, 0x15AD, 0x1013, 0x1414, 0x80EE, 0x1A03, 0x102B}
 _ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 
 
 @dataclass(frozen=True)
 class Discovery:
-    """What was found, and what had to be assumed."""
+    """A topology, and notes on what was assumed."""
 
     topology: Topology
-    cluster: ClusterSpec  # the same in the hierarchical form, which is the one to save and correct by hand
+    cluster: ClusterSpec  # the same in the hierarchical form, to be saved and corrected by hand
     notes: tuple[str, ...]
 
 
 def discover(root: Path = Path("/"), nvml: Any = None) -> Discovery:
-    """Describe this machine. `root` is where /sys and /proc are; `nvml` stands in for the module `pynvml`."""
+    """Describe this machine. `root`: the folder with sys and proc; `nvml`: used instead of the module `pynvml`."""
     host = _Host(root.absolute())
     sockets, gpus = _sockets(host), _nvidia_gpus(nvml or _load_nvml(host))
     memory, bandwidth = _memory(host) / len(sockets), _memory_bandwidth(host, sockets)
@@ -109,31 +106,29 @@ def discover(root: Path = Path("/"), nvml: Any = None) -> Discovery:
 
 @dataclass
 class _Host:
-    """The files of a machine, and what was noted on the way."""
+    """The files of a machine, and the notes made while reading them."""
 
     root: Path
     notes: list[str] = field(default_factory=list)
 
     def note(self, text: str) -> None:
-        """Keep a note, once."""
         if text not in self.notes:
             self.notes.append(text)
 
     def text(self, path: str | Path) -> str:
-        """What a file holds, stripped; "" if it cannot be read."""
+        """The stripped text of a file; "" if it cannot be read."""
         try:
             return (self.root / path).read_text(encoding="utf-8", errors="replace").strip()
         except OSError:
             return ""
 
     def number(self, path: str | Path) -> float | None:
-        """The number that a file starts with ("8.0 GT/s PCIe", "0x10de", "-1"), if it does."""
-        text = self.text(path)
-        found = re.match(r"(0x[0-9a-f]+)|-?\d+(\.\d+)?", text)
-        return None if not found else int(found[0], 16) if found[1] else float(found[0])
+        """The number at the start of a file ("8.0 GT/s PCIe", "0x10de", "-1"); None if there is none."""
+        match = re.match(r"(0x[0-9a-f]+)|-?\d+(\.\d+)?", self.text(path))
+        return None if not match else int(match[0], 16) if match[1] else float(match[0])
 
     def folders(self, parent: str, name: str = "") -> list[Path]:
-        """The entries of a folder, in order; with a `name`, those called that and a number."""
+        """The sorted entries of a folder; with a `name`, only those called `name` and a number."""
         try:
             entries = list((self.root / parent).iterdir())
         except OSError:
@@ -143,17 +138,17 @@ class _Host:
 
 
 def _tidy(value: float) -> float:
-    """Four significant digits: more would pretend to a precision that none of these have."""
+    """Four significant digits."""
     return float(f"{value:.4g}")
 
 
 def _spec(**keys: Any) -> DeviceSpec:
-    """A device kind from those of its keys that are known."""
+    """A device kind from the keys whose values are known."""
     return DeviceSpec.model_validate({key: value for key, value in keys.items() if value})
 
 
 def _register(kinds: dict[str, DeviceSpec], name: str, spec: DeviceSpec) -> str:
-    """The name of a device kind that is like `spec`, a numbered one if the plain name means another."""
+    """Add a device kind, and return its name: `name`, or with a number if `name` is another kind."""
     number = 1
     while kinds.setdefault(name if number == 1 else f"{name}-{number}", spec) != spec:
         number += 1
@@ -191,8 +186,8 @@ def _sockets(host: _Host) -> list[_Socket]:
 
 
 def _cache(host: _Host, cpus: dict[int, str]) -> float | None:
-    """The last-level caches of some CPUs together; there may be several in a socket."""
-    found: dict[float, dict[str, float]] = defaultdict(dict)  # level -> the CPUs that share one -> bytes
+    """Total bytes of the last-level caches of some CPUs; a socket may have several."""
+    sizes: dict[float, dict[str, float]] = defaultdict(dict)  # level -> the CPUs that share a cache -> bytes
     for cpu in cpus:
         for folder in host.folders(f"sys/devices/system/cpu/cpu{cpu}/cache", "index"):
             size = host.text(folder / "size")
@@ -200,17 +195,17 @@ def _cache(host: _Host, cpus: dict[int, str]) -> float | None:
             count = host.number(folder / "size")
             if host.text(folder / "type") != "Instruction" and count:
                 level = host.number(folder / "level") or 0
-                found[level][host.text(folder / "shared_cpu_list") or str(cpu)] = count * factor
-    if not found:
-        host.note("/sys does not tell the size of the last-level cache; contention for it is left out")
+                sizes[level][host.text(folder / "shared_cpu_list") or str(cpu)] = count * factor
+    if not sizes:
+        host.note("/sys does not state the size of the last-level cache; contention for it is left out")
         return None
-    return sum(found[max(found)].values())
+    return sum(sizes[max(sizes)].values())
 
 
 def _cpu_name(host: _Host) -> str:
-    found = re.search(r"^(?:model name|cpu)\s*:\s*(.*)$", host.text("proc/cpuinfo"), re.MULTILINE | re.IGNORECASE)
-    known = re.search(r"xeon|epyc|ryzen|power\d+|neoverse|opteron", found[1] if found else "", re.IGNORECASE)
-    return known[0].lower() if known else "cpu"
+    model = re.search(r"^(?:model name|cpu)\s*:\s*(.*)$", host.text("proc/cpuinfo"), re.MULTILINE | re.IGNORECASE)
+    brand = re.search(r"xeon|epyc|ryzen|power\d+|neoverse|opteron", model[1] if model else "", re.IGNORECASE)
+    return brand[0].lower() if brand else "cpu"
 
 
 def _numbers(text: str) -> set[int]:
@@ -220,35 +215,35 @@ def _numbers(text: str) -> set[int]:
 
 
 def _memory(host: _Host) -> float:
-    """Bytes of memory beside the CPUs; 0 if nothing tells."""
+    """Bytes of the memory of NUMA nodes with CPUs; 0 if unknown."""
     total, far = _total_memory(host, "proc/meminfo"), 0.0
     for folder in host.folders("sys/devices/system/node", "node"):
         size = _total_memory(host, folder / "meminfo")
         if size and not _numbers(host.text(folder / "cpulist")):
-            host.note(f"the {show(size, 'bytes')} of {folder.name} have no CPU beside them; left out")
+            host.note(f"the {show(size, 'bytes')} of {folder.name} belong to no CPU; left out")
             far += size
     if not total:
-        host.note("nothing tells how much memory there is; it is not limited")
+        host.note("the size of the memory is not known; it is not limited")
     return max(total - far, 0.0)
 
 
 def _total_memory(host: _Host, path: str | Path) -> float:
-    found = re.search(r"MemTotal:\s*(\d+) kB", host.text(path))
-    return int(found[1]) * 1024.0 if found else 0.0
+    match = re.search(r"MemTotal:\s*(\d+) kB", host.text(path))
+    return int(match[1]) * 1024.0 if match else 0.0
 
 
 def _memory_bandwidth(host: _Host, sockets: list[_Socket]) -> list[float]:
     """Bytes/s of each socket's memory channels: from the DMI table, or assumed."""
     total, channels = _dmi_bandwidth(host)
     if total:
-        host.note(f"memory bandwidth is what the modules in the DMI table promise: {channels}")
+        host.note(f"memory bandwidth is that of the modules in the DMI table: {channels}")
         return [_tidy(total / len(sockets))] * len(sockets)
     each, least, most = (
         show(rate, "bytes/s") for rate in (MEMORY_BANDWIDTH_PER_CORE, MIN_MEMORY_BANDWIDTH, MAX_MEMORY_BANDWIDTH)
     )
     host.note(
         f"memory bandwidth is assumed: {each} a core, from {least} to {most} a socket "
-        "(the DMI table would tell more; reading it takes root)"
+        "(the DMI table has the true value; only root can read it)"
     )
     return [
         min(max(MEMORY_BANDWIDTH_PER_CORE * socket.cores, MIN_MEMORY_BANDWIDTH), MAX_MEMORY_BANDWIDTH)
@@ -257,7 +252,7 @@ def _memory_bandwidth(host: _Host, sockets: list[_Socket]) -> list[float]:
 
 
 def _dmi_bandwidth(host: _Host) -> tuple[float, str]:
-    """Bytes/s of all memory channels and how they were counted; 0 if the table does not tell."""
+    """Bytes/s of all memory channels, and how they were counted; 0 if the table does not state it."""
     try:
         table = (host.root / "sys/firmware/dmi/tables/DMI").read_bytes()
     except OSError:
@@ -274,8 +269,8 @@ def _dmi_bandwidth(host: _Host) -> tuple[float, str]:
         if size and 0 < width < 0xFFFF and 0 < speed < 0xFFFF:
             locator = "/".join(strings[at - 1] for at in (data[0x11], data[0x10]) if 0 < at <= len(strings))
             modules[locator or str(len(modules))] = width / 8 * speed * 1e6
-    # Modules of one channel are labelled alike up to the last number (A1, A2). If all of them are, the labels
-    # tell nothing: then a channel is a module.
+    # Modules of one channel have equal labels up to the last number (A1, A2). If all modules do, labels do not show
+    # the channels: then every module counts as a channel.
     by_channel = {re.sub(r"\d+$", "", locator): rate for locator, rate in modules.items()}
     rates = list((by_channel if len(by_channel) > 1 else modules).values())
     return sum(rates), f"{len(rates)} channels of {show(max(rates), 'bytes/s')}" if rates else ""
@@ -299,28 +294,26 @@ def _dmi_structures(table: bytes) -> Iterator[tuple[int, bytes, list[str]]]:
 
 @dataclass(frozen=True)
 class _NvmlFacts:
-    """What NVML tells of a GPU."""
+    """What NVML states about a GPU."""
 
     name: str
     memory: float | None
     device_memory: float | None
     link: float | None
-    peer: float  # bytes/s of its NVLinks together
-    neighbours: frozenset[str]  # addresses of the GPUs that they lead to; "switch" for NVSwitches
+    peer: float  # bytes/s of all its NVLinks
+    neighbours: frozenset[str]  # addresses of the GPUs at their other ends; "switch" for NVSwitches
 
 
 @dataclass(frozen=True)
 class _Card:
-    """An accelerator in a slot."""
-
     kind: str
     spec: DeviceSpec
     socket: int
-    switch: Path | None  # upstream port of the PCIe switch that it is behind
+    switch: Path | None  # upstream port of its PCIe switch
 
 
 def _cards(host: _Host, sockets: list[_Socket], gpus: dict[str, _NvmlFacts]) -> list[_Card]:
-    cards: dict[str, _Card] = {}  # slot -> card; a card's further functions are not further cards
+    cards: dict[str, _Card] = {}  # slot -> card; other PCI functions of a card are not cards
     for folder in host.folders("sys/bus/pci/devices"):
         kind = _card_type(host, folder)
         slot = folder.name.rpartition(".")[0]
@@ -334,14 +327,14 @@ def _cards(host: _Host, sockets: list[_Socket], gpus: dict[str, _NvmlFacts]) -> 
 
 
 def _card_type(host: _Host, folder: Path) -> str:
-    """What a PCI device is to us: "gpu", "fpga", "accelerator", or "" for anything else."""
-    if os.path.exists(folder / "physfn"):  # a part of another device, handed to a guest
+    """The device type of a PCI device: "gpu", "fpga", "accelerator", or "" for any other device."""
+    if os.path.exists(folder / "physfn"):  # a virtual function, for a guest
         return ""
     code, vendor, device = (int(host.number(folder / name) or 0) for name in ("class", "vendor", "device"))
     if code >> 8 in (0x0300, 0x0302, 0x0380):
         integrated = vendor == _INTEL and not _ports(folder)
         if vendor in _NO_COMPUTE or integrated:
-            host.note(f"the display adapter at {folder.name} is left out: it has nothing to compute on")
+            host.note(f"the display adapter at {folder.name} is left out: it cannot compute")
             return ""
         return "gpu"
     if code >> 8 == 0x1200:
@@ -357,12 +350,12 @@ def _card_type(host: _Host, folder: Path) -> str:
 def _card(host: _Host, sockets: list[_Socket], folder: Path, kind: str, gpu: _NvmlFacts | None) -> _Card:
     driver = host.text(Path("proc/driver/nvidia/gpus") / folder.name / "information")
     model = re.search(r"^Model:\s*(.*)$", driver, re.MULTILINE)
-    told = gpu.name if gpu else model[1] if model else host.text(folder / "product_name")
+    product = gpu.name if gpu else model[1] if model else host.text(folder / "product_name")
     vendor, device = (int(host.number(folder / name) or 0) for name in ("vendor", "device"))
-    name = _model(told) if told else _PCI_IDS.get(device, kind) if vendor == _NVIDIA else kind
-    usual = _GPU_MEMORY.get(name, (None, None))
-    memory = (gpu and gpu.memory) or host.number(folder / "mem_info_vram_total") or usual[0]
-    device_memory = (gpu and gpu.device_memory) or usual[1]
+    name = _model(product) if product else _PCI_IDS.get(device, kind) if vendor == _NVIDIA else kind
+    usual_memory, usual_bandwidth = _GPU_MEMORY.get(name, (None, None))
+    memory = (gpu and gpu.memory) or host.number(folder / "mem_info_vram_total") or usual_memory
+    device_memory = (gpu and gpu.device_memory) or usual_bandwidth
     link = _link(host, folder) or (gpu and gpu.link)
     what = f"{name} at {folder.name}"
     if not memory:
@@ -385,14 +378,14 @@ def _card(host: _Host, sockets: list[_Socket], folder: Path, kind: str, gpu: _Nv
 
 
 def _ports(folder: Path) -> list[Path]:
-    """The PCI ports above a device, the nearest first."""
+    """The PCI ports between a device and the root, the nearest first."""
     return [port for port in Path(os.path.realpath(folder)).parents if _ADDRESS.fullmatch(port.name)]
 
 
 def _model(name: str) -> str:
     """A short name for a GPU: "v100" for "Tesla V100-SXM2-16GB"."""
-    known = re.search(r"\b[A-Z]{1,2}\d{1,4}[A-Z]?\b", name)
-    return (known[0] if known else "-".join(re.findall(r"[A-Za-z0-9]+", name)) or "gpu").lower()
+    short = re.search(r"\b[A-Z]{1,2}\d{1,4}[A-Z]?\b", name)
+    return (short[0] if short else "-".join(re.findall(r"[A-Za-z0-9]+", name)) or "gpu").lower()
 
 
 def _socket_of(host: _Host, sockets: list[_Socket], folder: Path) -> int:
@@ -403,18 +396,18 @@ def _socket_of(host: _Host, sockets: list[_Socket], folder: Path) -> int:
         near = _numbers(host.text(f"sys/devices/system/node/node{node:.0f}/cpulist")) or near
     shared = [len(near & socket.cpus) for socket in sockets]
     if len(sockets) > 1 and (not any(shared) or all(shared)):
-        host.note(f"/sys does not tell the socket of {folder.name}; assumed to be the first")
+        host.note(f"/sys does not state the socket of {folder.name}; assumed to be the first")
         return 0
     return shared.index(max(shared))
 
 
 def _link(host: _Host, folder: Path) -> float | None:
-    """Bytes/s that a PCI device or port exchanges with the port above it, if /sys tells."""
-    # Devices slow their links down when idle, so what both ends can do counts, not the speed of the moment.
+    """Bytes/s between a PCI device or port and the port above it; None if /sys does not state it."""
+    # Idle devices slow their links down, so the maximum of both ends counts, not the current speed.
     speeds = [host.number(end / "max_link_speed") for end in (folder, *_ports(folder)[:1])]
     width = host.number(folder / "current_link_width") or host.number(folder / "max_link_width")
-    known = [speed for speed in speeds if speed]
-    return _pcie(min(known), width) if known and width and 0 < width <= 32 else None
+    stated = [speed for speed in speeds if speed]
+    return _pcie(min(stated), width) if stated and width and 0 < width <= 32 else None
 
 
 def _pcie(gigatransfers: float, lanes: float) -> float:
@@ -426,37 +419,37 @@ def _pcie(gigatransfers: float, lanes: float) -> float:
 # --- NVML --------------------------------------------------------------------------------------------------
 
 _GIGATRANSFERS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}  # per lane, by PCIe generation
-# Bytes/s of an NVLink, one direction, by NVML's number of the architecture (Pascal, Blackwell); else 25 GB/s.
-# Some drivers misstate the version of the links themselves.
+# Bytes/s of an NVLink, one direction, by NVML's number of the architecture (Pascal, Blackwell); else 25 GB/s. The
+# version of the link would be more direct, but some drivers misreport it.
 _NVLINK = {4: 20e9, 10: 50e9}
-_NVLINKS = 18  # a GPU has no more
+_NVLINKS = 18  # the most that a GPU has
 _ON, _TO_GPU, _TO_SWITCH, _MEMORY_CLOCK = 1, 0, 2, 2  # of NVML's enumerations
 
 
 def _load_nvml(host: _Host) -> Any:
-    """The module `pynvml`, if it is installed and `host` is the machine that it speaks of."""
+    """The module `pynvml`, if it is installed and `host` is this machine."""
     if host.root != Path("/"):
         return None
     try:
         import pynvml
     except ImportError:
         if host.folders("proc/driver/nvidia/gpus"):
-            host.note(f"to learn more of the NVIDIA GPUs, type: {install_command('nvidia')}")
+            host.note(f"for more exact figures of the NVIDIA GPUs, type: {install_command('nvidia')}")
         return None
     return pynvml
 
 
 def _nvidia_gpus(nvml: Any) -> dict[str, _NvmlFacts]:
-    """What NVML tells, by PCI address."""
+    """By PCI address."""
     if nvml is None:
         return {}
     try:
         nvml.nvmlInit()
     except (nvml.NVMLError, OSError):
-        return {}  # no driver, so no GPU that could be used
+        return {}  # no driver, so no usable GPU
 
     def ask(function: str, *arguments: Any) -> Any:
-        """An answer of NVML, or None: what is not supported differs by model and driver."""
+        """The result of an NVML function, or None: support differs by model and driver."""
         try:
             return getattr(nvml, function)(*arguments)
         except (nvml.NVMLError, AttributeError):
@@ -485,7 +478,7 @@ def _nvidia_gpus(nvml: Any) -> dict[str, _NvmlFacts]:
 
 
 def _nvlinks(ask: Callable[..., Any], handle: Any) -> tuple[float, frozenset[str]]:
-    """Bytes/s of a GPU's links to other GPUs together, and where they lead."""
+    """Total bytes/s of a GPU's NVLinks to other GPUs, and `_NvmlFacts.neighbours`."""
     rate = _NVLINK.get(ask("nvmlDeviceGetArchitecture", handle), 25e9)
     total, neighbours = 0.0, set()
     for link in range(_NVLINKS):
@@ -498,13 +491,13 @@ def _nvlinks(ask: Callable[..., Any], handle: Any) -> tuple[float, frozenset[str
         elif towards == _TO_GPU and remote:
             neighbours.add(_address(remote.busId))
         else:
-            continue  # to a CPU
+            continue  # a link to a CPU
         total += rate
     return total, frozenset(neighbours)
 
 
 def _linked(host: _Host, gpus: dict[str, _NvmlFacts]) -> bool:
-    """Whether the GPUs with NVLinks all reach one another over them, if need be through others."""
+    """Whether all GPUs with NVLinks are connected by them, directly or through others."""
     linked = {address: gpu.neighbours for address, gpu in gpus.items() if gpu.peer}
     if len(linked) < 2:
         return False
@@ -512,7 +505,7 @@ def _linked(host: _Host, gpus: dict[str, _NvmlFacts]) -> bool:
     while grown := {a for a, near in linked.items() if a not in reached and near & _reach(reached, linked)}:
         reached |= grown
     if reached != set(linked):
-        host.note("the NVLinks form several groups of GPUs, which a machine here cannot have; they are left out")
+        host.note("the NVLinks form several groups of GPUs, which a topology cannot express; they are left out")
     return reached == set(linked)
 
 
@@ -531,7 +524,7 @@ def _decoded(text: str | bytes) -> str:
     return text.decode() if isinstance(text, bytes) else text
 
 
-# --- The way out -------------------------------------------------------------------------------------------
+# --- Network -----------------------------------------------------------------------------------------------
 
 
 def _nic(host: _Host) -> float | None:
@@ -546,7 +539,7 @@ def _nic(host: _Host) -> float | None:
         for port in host.folders(f"sys/class/infiniband/{adapter.name}/ports"):
             speeds.append((host.number(port / "rate") or 0) * 1e9 / 8)
     if speeds and max(speeds) <= 0:
-        host.note(f"no network interface tells its speed; assumed to be {show(DEFAULT_NIC, 'bytes/s')}")
+        host.note(f"no network interface states its speed; assumed to be {show(DEFAULT_NIC, 'bytes/s')}")
         return DEFAULT_NIC
     if not speeds:
         host.note("there is no network interface")

@@ -1,35 +1,35 @@
 """Every error that Symphony raises on purpose.
 
 SymphonyError
-├── InputError            the caller gave something wrong; says what, where, and what to write instead
+├── InputError            an argument, file or option is wrong; says what, where, and what to write instead
 │   ├── TopologyError     a cluster description
 │   ├── WorkloadError     a task graph, kernel, arrival list or workload name
 │   │   └── CycleError    a task graph that waits for itself
 │   ├── LimitError        a size beyond `symphony.problem.limits`
 │   └── InfeasibleError   work that no device of the topology can ever run
-├── PolicyError           a policy broke its contract (or waits for ever)
-├── DataError             a file under SYMPHONY_DATA is missing or unreadable
-├── EngineError           what runs the work does not work, or is closed
-├── ServiceError          a service cannot be reached, or does not do what it is asked
+├── PolicyError           a policy broke its contract, or waits for ever
+├── DataError             a data file is missing, unreadable or malformed
+├── EngineError           an engine failed, or is closed
+├── ServiceError          a service cannot be reached, or refuses a request
 │   ├── TokenError            a token is missing, wrong or expired
-│   │   └── ScopeError            a token may not do this
-│   ├── TrustError            a result that would run another user's code here
-│   ├── UnknownJobError       there is no such job, or it is somebody else's
-│   ├── BusyError             too much at once; `retry_s` says when to try again
-│   │   └── UnavailableError      it takes nothing at present: it is about to stop, or cannot write
-│   └── VersionError          client and service do not speak the same protocol, or Python
-└── JobError              a job that was accepted has no result
-    ├── KernelError           a kernel raised, or returned what cannot be sent; `traceback` says where
-    ├── WorkerDiedError       the process of a kernel ended under it; `signal` says by what
-    ├── KernelTimeoutError    a kernel ran longer than it may
-    └── JobCancelledError     somebody cancelled it
+│   │   └── ScopeError            a token does not permit the request
+│   ├── TrustError            reading a result would run another user's code in this process
+│   ├── UnknownJobError       there is no such job, or it belongs to another user
+│   ├── BusyError             too many requests; `retry_s` says when to try again
+│   │   └── UnavailableError      the service accepts no work at present: it is stopping, or cannot write
+│   └── VersionError          client and service have different protocols or Python versions
+└── JobError              an accepted job has no result
+    ├── KernelError           a kernel raised, or its result cannot be sent; `traceback` says where
+    ├── WorkerDiedError       the process of a kernel died; `signal` is the number of the signal
+    ├── KernelTimeoutError    a kernel exceeded its time limit
+    └── JobCancelledError     the job was cancelled
 """
 
 from __future__ import annotations
 
 from symphony.problem.texts import LONGEST_TEXT, readable
 
-MAX_MESSAGE_CHARS = 400  # of a message: input that is echoed may be of any length
+MAX_MESSAGE_CHARS = 400  # messages quote input, which may be of any length
 
 
 def _cut(text: str) -> str:
@@ -38,11 +38,11 @@ def _cut(text: str) -> str:
 
 
 class SymphonyWarning(UserWarning):
-    """Something was not as expected, and Symphony went on; the text says with what."""
+    """Something was not as expected; the text says with what Symphony continues."""
 
 
 class SymphonyError(Exception):
-    """Base of every error raised on purpose. `hint` says what to type next."""
+    """Base of every error raised on purpose. `where` names the input, `hint` says what to type next."""
 
     def __init__(self, message: str, *, hint: str = "", where: str = "") -> None:
         self.message, self.hint, self.where = _cut(message), readable(hint), _cut(where)
@@ -54,7 +54,7 @@ class SymphonyError(Exception):
 
 
 class InputError(SymphonyError):
-    """The caller gave something wrong."""
+    """An argument, file or option is wrong."""
 
 
 class TopologyError(InputError):
@@ -82,15 +82,15 @@ class PolicyError(SymphonyError):
 
 
 class DataError(SymphonyError):
-    """A data file is missing or unreadable."""
+    """A data file is missing, unreadable or malformed."""
 
 
 class EngineError(SymphonyError):
-    """What runs the work does not work, or is closed."""
+    """An engine failed, or is closed."""
 
 
 class ServiceError(SymphonyError):
-    """A service cannot be reached, or does not do what it is asked."""
+    """A service cannot be reached, or refuses a request."""
 
 
 class TokenError(ServiceError):
@@ -98,19 +98,19 @@ class TokenError(ServiceError):
 
 
 class ScopeError(TokenError):
-    """A token may not do this."""
+    """A token does not permit the request."""
 
 
 class TrustError(ServiceError):
-    """A result of another user's job that is more than data: reading it would run that user's code here."""
+    """A result of another user's job is not plain data: reading it would run that user's code in this process."""
 
 
 class UnknownJobError(ServiceError):
-    """There is no such job, or it is somebody else's."""
+    """There is no such job, or it belongs to another user."""
 
 
 class BusyError(ServiceError):
-    """Too much at once. `retry_s` says when to try again."""
+    """Too many requests. `retry_s`: seconds until the next try."""
 
     def __init__(self, message: str, *, hint: str = "", where: str = "", retry_s: float = 1.0) -> None:
         self.retry_s = retry_s
@@ -118,19 +118,19 @@ class BusyError(ServiceError):
 
 
 class UnavailableError(BusyError):
-    """A service takes nothing at present: it is about to stop, or cannot write."""
+    """A service accepts no work at present: it is stopping, or cannot write."""
 
 
 class VersionError(ServiceError):
-    """Client and service do not speak the same protocol, or Python."""
+    """Client and service have different protocols or Python versions."""
 
 
 class JobError(SymphonyError):
-    """A job that was accepted has no result."""
+    """An accepted job has no result."""
 
 
 class KernelError(JobError):
-    """A kernel raised, or returned what cannot be sent. `traceback` is the text from where it ran."""
+    """A kernel raised, or its result cannot be sent. `traceback` is that of the process that ran it."""
 
     def __init__(self, message: str, *, hint: str = "", where: str = "", traceback: str = "") -> None:
         self.traceback = readable(traceback, LONGEST_TEXT)
@@ -142,7 +142,7 @@ class KernelError(JobError):
 
 
 class WorkerDiedError(JobError):
-    """The process of a kernel ended under it. `signal` is the number of what ended it, 0 = it ended by itself."""
+    """The process of a kernel died. `signal`: number of the signal that killed it; 0: it exited by itself."""
 
     def __init__(self, message: str, *, hint: str = "", where: str = "", signal: int = 0) -> None:
         self.signal = signal
@@ -150,8 +150,8 @@ class WorkerDiedError(JobError):
 
 
 class KernelTimeoutError(JobError):
-    """A kernel ran longer than it may."""
+    """A kernel exceeded its time limit."""
 
 
 class JobCancelledError(JobError):
-    """Somebody cancelled the job."""
+    """The job was cancelled."""

@@ -1,4 +1,4 @@
-"""Optional parts: the extras of the package, and the command that installs one where Symphony runs."""
+"""Optional dependencies: the extras of the package, and the command that installs one."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ PACKAGE = "symphony-scheduler"
 
 @contextmanager
 def needs_extra(extra: str, what: str, error: type[SymphonyError] = InputError) -> Iterator[None]:
-    """Around the imports of an optional part. If one fails, `error` says what needs it and how to install the extra."""
+    """Context for the imports of an extra. If one fails, raises `error`, which says how to install the extra."""
     try:
         yield
     except ImportError as failed:
         name = (failed.name or "").partition(".")[0]
-        if name == "symphony":  # a mistake of ours, which no extra repairs
+        if name == "symphony":  # a bug of Symphony, which no extra fixes
             raise
         missing = f"{name}, which is not installed" if isinstance(failed, ModuleNotFoundError) and name else ""
         reason = missing or f"the extra {extra!r}, which cannot be loaded: {failed}"
@@ -30,9 +30,9 @@ def needs_extra(extra: str, what: str, error: type[SymphonyError] = InputError) 
 
 
 def install_command(extra: str) -> str:
-    """Installs an extra into this environment, from the clone or wheel that Symphony was installed from.
+    """The pip command that installs an extra into this environment, from the clone or wheel of this installation.
 
-    If that is not known, or no longer there, the command is for either: `.` is the clone, FILE.whl the wheel.
+    If that is not known, or no longer exists, the command is for both: `.` is the clone, FILE.whl the wheel.
     """
     pip = f"{shlex.quote(sys.executable or 'python')} -m pip install"
     source, editable = _source()
@@ -42,11 +42,11 @@ def install_command(extra: str) -> str:
 
 
 def _source() -> tuple[Path | None, bool]:
-    """The folder or wheel that Symphony was installed from, and whether in editable form: pip notes it (PEP 610)."""
+    """The folder or wheel that Symphony was installed from, and whether it is editable, as pip records it (PEP 610)."""
     try:
-        note = json.loads(distribution(PACKAGE).read_text("direct_url.json") or "{}")
+        record = json.loads(distribution(PACKAGE).read_text("direct_url.json") or "{}")
     except (PackageNotFoundError, ValueError):
         return None, False
-    scheme, _, path = note.get("url", "").partition("://")
-    found = Path(path) if scheme == "file" and path and Path(path).exists() else None
-    return found, bool(note.get("dir_info", {}).get("editable"))
+    scheme, _, path = record.get("url", "").partition("://")
+    source = Path(path) if scheme == "file" and path and Path(path).exists() else None
+    return source, bool(record.get("dir_info", {}).get("editable"))

@@ -1,7 +1,7 @@
 """Every bound on the size of a problem, and the buckets that sizes are padded to.
 
-A bound exists so that a mistake (a gap of 1e-9 s, a million-device typo) is answered at admission with a
-sentence, not by the machine running out of memory an hour later.
+With a bound, a mistake (a gap of 1e-9 s, a million-device typo) is an error message at admission, instead of a machine
+that runs out of memory an hour later.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from symphony.problem.errors import LimitError
 DEVICES = 20_000
 SLOTS_PER_DEVICE = 512
 RESOURCES = 200_000
-ROUTE = 12  # resource rows that one device touches
+ROUTE = 12  # resource rows of one device
 DEVICE_KINDS = 31  # a bit of an int32 for each
 KERNELS = 512
 TASKS_PER_GRAPH = 16_384
@@ -20,35 +20,35 @@ WORKERS_PER_GANG = 256
 GRAPHS_PER_WORKLOAD = 100_000  # a trace may hold as many distinct lengths
 JOBS_PER_WORKLOAD = 10_000_000
 TRANSFER_BYTES = 1e15
-SECONDS = 1e9  # no duration or arrival beyond 30 years
+SECONDS = 1e9  # of a duration or arrival: 30 years
 JOB_SLOTS = 4_096  # jobs in the system at once
 SEEDS = 100_000
 FAILURES_PER_DAY = 86_400  # of one device
 NOISE = 1_000.0  # of background loads, relative errors and factors
 WORK_NOISE = 5.0  # spread of the logarithm of the true work
 SEED = 2**32 - 1  # the largest
-NUMBER = 1e300  # any number at all: floats end a little beyond
+NUMBER = 1e300  # of any number: near the largest float
 LATENCY_S = 3_600.0  # of one decision
 COUNTERS = 1_024  # of one machine
 COUNTER_DELAY = 64  # windows
-PRIORITY = 2**31 - 2  # the largest; the least is as far below 0
+PRIORITY = 2**31 - 2  # largest absolute value
 
 
 def check(name: str, value: float, bound: float, *, where: str = "") -> None:
-    """Refuse `value` if it is beyond `bound`, naming both."""
+    """Raise `LimitError` if `value` is beyond `bound`."""
     if value > bound:
-        shown = f"{value:,.0f}" if value < 1e18 else f"{value:.3g}" if value < 1e300 else "beyond all measure"
+        shown = f"{value:,.0f}" if value < 1e18 else f"{value:.3g}" if value < 1e300 else "too large"
         raise LimitError(
             f"{name} is {shown}, more than Symphony's bound of {bound:,.0f}",
             where=where,
-            hint="split the input, or raise the bound in symphony.problem.limits if the size is meant",
+            hint="split the input, or raise the bound in symphony.problem.limits if the size is intended",
         )
 
 
 def bucket(n: int) -> int:
     """The padded size for `n`: 1, 2, 3, 4, 6, 8, 12, 16, 24, …
 
-    Programs are compiled per shape; sizes within one bucket share a program, at most a third of it padding.
+    Programs are compiled per shape; sizes within one bucket share a program. At most a third is padding.
     """
     if n <= 1:
         return 1

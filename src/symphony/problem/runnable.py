@@ -1,4 +1,4 @@
-"""Whether a topology can run a workload at all, and how fast with nothing else there."""
+"""Whether a topology can run a workload, and how fast in isolation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from symphony.problem.workload import Gang, Kernel, Profile, Task, TaskGraph, Wo
 
 
 def profile_on(kernel: Kernel, kind: DeviceKind, size: float) -> Profile | None:
-    """The profile with which a device kind runs the kernel on an input of `size`, or None if it cannot."""
+    """The profile of the kernel on a device kind; None if it is not implemented or `size` does not fit the memory."""
     profile = kernel.on(kind)
     if profile is None or profile.memory_bytes(kernel.work(size)) > kind.memory:
         return None
@@ -20,13 +20,13 @@ def profile_on(kernel: Kernel, kind: DeviceKind, size: float) -> Profile | None:
 
 
 def first_tasks(graph: TaskGraph) -> tuple[tuple[Gang, Task], ...]:
-    """Every gang with its first task, which stands for all its workers: they run the same."""
+    """Every gang with its first task. All tasks of a gang have the same kernel, size and units."""
     tasks = {task.name: task for task in graph.tasks}
     return tuple((gang, tasks[gang.tasks[0]]) for gang in graph.all_gangs)
 
 
 def check_graphs(topology: Topology, kernels: Iterable[Kernel], graphs: Iterable[TaskGraph]) -> None:
-    """Refuse graphs with a gang that has more workers than there are devices to run it, saying why."""
+    """Raise `InfeasibleError` for a gang with more workers than there are devices that can run it."""
     by_name = {kernel.name: kernel for kernel in kernels}
     able: dict[tuple[str, float], int] = {}
     for graph in graphs:
@@ -38,36 +38,36 @@ def check_graphs(topology: Topology, kernels: Iterable[Kernel], graphs: Iterable
                 why, hint = _why(topology, kernel, task.size, len(gang.tasks))
                 devices = "a device" if len(gang.tasks) == 1 else f"{len(gang.tasks)} devices"
                 raise InfeasibleError(
-                    f"gang {gang.name!r} needs {devices} for kernel {kernel.name!r}; {topology.name!r} can"
-                    f" never give it that: {why}",
+                    f"gang {gang.name!r} needs {devices} for kernel {kernel.name!r}; {topology.name!r} has"
+                    f" too few: {why}",
                     where=f"graph {graph.name!r}",
                     hint=hint,
                 )
 
 
 def check_feasible(topology: Topology, workload: Workload) -> None:
-    """Refuse a workload with a gang that can never start on this topology."""
+    """Raise `InfeasibleError` for a gang that can never start on this topology."""
     check_graphs(topology, workload.kernels, workload.graphs)
 
 
 def gang_seconds(topology: Topology, kernel: Kernel, gang: Gang, task: Task) -> float:
-    """Time of a gang alone on the fastest devices, exchange left aside: the slowest of them sets the pace."""
+    """Time of a gang alone on the fastest devices, without exchange; the slowest of those devices decides."""
     work = kernel.work(task.size)
     kinds = []
     for name, devices in topology.kind_counts.items():
         profile = profile_on(kernel, topology.kind_of[name], task.size)
         if profile and devices:
             kinds.append((profile.seconds(work), devices))
-    room = 0
+    available = 0
     for seconds, devices in sorted(kinds):
-        room += devices
-        if room >= len(gang.tasks):
+        available += devices
+        if available >= len(gang.tasks):
             return seconds * task.units
     return math.inf
 
 
 def critical_path_s(topology: Topology, kernels: Mapping[str, Kernel], graph: TaskGraph) -> float:
-    """Seconds of the longest path with every gang alone on its best devices and no transfer: no schedule is faster."""
+    """Seconds of the longest path, every gang alone on its best devices, without transfers: a lower bound."""
     finish = [gang_seconds(topology, kernels[task.kernel], gang, task) for gang, task in first_tasks(graph)]
     children: dict[int, list[int]] = {}
     for source, target, _ in graph.gang_edges:
@@ -86,11 +86,11 @@ def _devices_for(topology: Topology, kernel: Kernel, size: float) -> int:
 
 
 def _why(topology: Topology, kernel: Kernel, size: float, workers: int) -> tuple[str, str]:
-    """Why there are too few devices, kind by kind, and what to do about it."""
+    """Why there are too few devices, by kind, and a hint."""
     present = [topology.kind_of[name] for name, count in topology.kind_counts.items() if count]
     absent = [kind.name for kind in present if kernel.on(kind) is None]
-    written = ", ".join(kernel.implementations)
-    reasons = [f"{', '.join(absent)} cannot run it (it is written for {written})"] if absent else []
+    implemented = ", ".join(kernel.implementations)
+    reasons = [f"{', '.join(absent)} cannot run it (it is implemented for {implemented})"] if absent else []
     for kind in present:
         profile = kernel.on(kind)
         if profile and not profile_on(kernel, kind, size):
@@ -101,5 +101,5 @@ def _why(topology: Topology, kernel: Kernel, size: float, workers: int) -> tuple
         reasons.append(f"{able} device{'s' if able > 1 else ''} can run it")
         return "; ".join(reasons), f"use gangs of at most {able}, or a topology with {workers} such devices"
     if len(absent) == len(present):
-        return "; ".join(reasons), f"use a topology with a device of kind or type {written}"
+        return "; ".join(reasons), f"use a topology with a device of kind or type {implemented}"
     return "; ".join(reasons), "use smaller inputs, or a topology whose devices have more memory"

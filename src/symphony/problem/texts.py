@@ -1,19 +1,21 @@
-"""Text that others wrote (exceptions, output, names), as it may be shown, logged, journalled and sent."""
+"""Text for messages: text from outside (exceptions, output, names) made safe to show, and suggestions for typos."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 
-LONGEST_TEXT = 64 << 10  # characters of a text of several lines, such as a traceback
-# Lone surrogates, which UTF-8 cannot encode; control characters but newline and tab, which terminals obey; line and
-# paragraph separators; and what changes the direction of writing, by which a text can pose as another.
+LONGEST_TEXT = 64 << 10  # characters of a multi-line text, such as a traceback
+# Lone surrogates, which UTF-8 cannot encode; control characters except newline and tab, which terminals execute; line
+# and paragraph separators; and characters that change the direction of writing, which can disguise a text.
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def readable(text: str, longest: int | None = None) -> str:
     """`text` with unsafe characters as backslash escapes, and at most `longest` characters (40 or more).
 
-    A text that is cut ends in "… (N more characters)". Applying it twice changes nothing.
+    A text that is cut ends in "… (N more characters)". Idempotent.
     """
     if _UNSAFE.search(text) is not None:
         text = _UNSAFE.sub(_escaped, text)
@@ -23,6 +25,12 @@ def readable(text: str, longest: int | None = None) -> str:
     return f"{text[:kept]}… ({len(text) - kept} more characters)"
 
 
-def _escaped(found: re.Match[str]) -> str:
-    code = ord(found[0])
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The beginning of a hint, with a space at its end, that suggests the closest known word; "" if none is close."""
+    close = get_close_matches(word, list(known), n=1)
+    return f"did you mean {close[0]!r}? " if close else ""

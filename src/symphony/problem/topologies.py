@@ -1,9 +1,8 @@
-"""The built-in topologies, and the one way to name a topology: a built-in's name or the path of a file."""
+"""The built-in topologies, and `topology`, which finds a topology by its built-in name or its path."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import cache, lru_cache
 from importlib import resources
 from pathlib import Path
@@ -19,6 +18,7 @@ from symphony.problem.build import (
     build,
 )
 from symphony.problem.errors import TopologyError
+from symphony.problem.texts import did_you_mean
 from symphony.problem.topology import Topology
 
 FAT_TREE = "fat-tree"
@@ -27,12 +27,12 @@ BUILT_IN: Mapping[str, str] = {
     "paper": "the cluster of the Symphony paper: Power8 and Xeon hosts, K40, K80 and FPGAs",
     "gpu24": "8 V100, 8 P100 and 8 K80, one in each host",
     f"{FAT_TREE}:N": "N accelerators of three generations, 8 in a machine, 8 machines in a rack, "
-    "racks behind uplinks that carry a quarter of what they hold",
+    "racks behind uplinks with a quarter of the bandwidth of their machines",
 }
 
 
 def names() -> tuple[str, ...]:
-    """Names of the built-in topologies; `N` stands for a number of devices."""
+    """Names of the built-in topologies; `N` is a number of devices."""
     return tuple(BUILT_IN)
 
 
@@ -47,16 +47,15 @@ def topology(name_or_path: str | Path) -> Topology:
             return _fat_tree(_devices(name, size))
     path = Path(name)
     try:
-        there = path.exists()
+        exists = path.exists()
     except OSError:  # a name too long for a file
-        there = False
-    if there or path.suffix or path.name != name:
+        exists = False
+    if exists or path.suffix or path.name != name:
         return topology_file.read(path)
-    close = get_close_matches(family, [known.partition(":")[0] for known in BUILT_IN], n=1)
-    meant = f"did you mean {close[0]!r}? " if close else ""
+    meant = did_you_mean(family, [known.partition(":")[0] for known in BUILT_IN])
     raise TopologyError(
         f"unknown topology {name!r}",
-        hint=f"{meant}The built-in ones are {', '.join(BUILT_IN)}; anything else is the path of a .toml file",
+        hint=f"{meant}the built-in topologies are {', '.join(BUILT_IN)}; anything else is the path of a .toml file",
     )
 
 
@@ -67,7 +66,7 @@ def _shipped(name: str) -> Topology:
 
 
 def _devices(name: str, size: str) -> int:
-    """The number of devices that `fat-tree:N` asks for."""
+    """N of `fat-tree:N`."""
     hint = f"write {FAT_TREE}:N with N from 1 to {limits.DEVICES:,}, such as {FAT_TREE}:64"
     try:
         number = float(size)
@@ -79,8 +78,8 @@ def _devices(name: str, size: str) -> int:
     return int(number)
 
 
-# Vendors' figures, one direction. PCIe: about three quarters of what is on the wire (gen 3 x16: 15.75 GB/s,
-# gen 4 twice that). NVLink: 4 links of 20 GB/s, 6 of 25, 12 of 25.
+# Vendors' figures, one direction. PCIe: about three quarters of the raw rate (gen 3 x16: 15.75 GB/s, gen 4 twice that).
+# NVLink: 4 links of 20 GB/s, 6 of 25, 12 of 25.
 _GENERATIONS = {
     "p100": DeviceSpec(type="gpu", memory=16e9, device_memory=732e9, link=12e9, peer=80e9),
     "v100": DeviceSpec(type="gpu", memory=16e9, device_memory=900e9, link=12e9, peer=150e9),

@@ -3,8 +3,8 @@
 This is the human form: names and SI units. `symphony.problem.arrays` makes the array form of it.
 
 Links are resources too: a row is a core group, a cache, a memory channel, a PCIe switch, a NIC or a top-of-rack
-uplink, and contention on all of them has one mechanism. A device's *route* lists its rows. Work running on the device
-may demand any of them; traffic that leaves the device uses those whose `spans` include how far it goes.
+uplink, and contention on all of them has one mechanism. A device's *route* lists its rows. Work on the device may
+demand any of them; traffic from or to the device uses those whose `spans` include the span of the traffic.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ RESOURCE_KINDS: Mapping[str, tuple[str, str]] = {
     "link": ("bytes/s", "an accelerator's own PCIe link"),
     "switch": ("bytes/s", "uplink of a PCIe switch"),
     "interconnect": ("bytes/s", "socket to socket"),
-    "peer": ("bytes/s", "direct device-to-device link (NVLink and kin)"),
+    "peer": ("bytes/s", "direct device-to-device link (such as NVLink)"),
     "nic": ("bytes/s", "a machine's network interface"),
     "uplink": ("bytes/s", "top-of-rack uplink"),
 }
 
-# How far traffic goes. 0: it stays in one memory. 1: within one PCIe switch. 2: within a socket. 3: within a machine.
-# 4: within a rack. 5: across racks. 6: over a direct peer link, whatever the distance.
+# The span of traffic. 0: within one memory. 1: within one PCIe switch. 2: within a socket. 3: within a machine.
+# 4: within a rack. 5: across racks. 6: over a direct peer link, at any distance.
 SPANS = ("local", "switch", "socket", "machine", "rack", "cluster", "peer")
 LOCAL, SWITCH, SOCKET, MACHINE, RACK, CLUSTER, PEER = range(7)
 # One-way latency in seconds for each span: PCIe, PCIe through a root port, between sockets, RDMA, RDMA over two
@@ -51,7 +51,7 @@ class DeviceKind:
     type: str  # "cpu", "gpu", "fpga", or any other word that kernels name
     slots: int = 1  # workers that run on it at once (an FPGA's contexts)
     memory: float = math.inf  # bytes
-    reconfigure_s: float = 0.0  # > 0: runs only the kernel that a slot is configured for, and changing takes this
+    reconfigure_s: float = 0.0  # > 0: a slot runs only the kernel that it is configured for, and changing takes this
 
     @property
     def reconfigurable(self) -> bool:
@@ -61,25 +61,25 @@ class DeviceKind:
 
 @dataclass(frozen=True)
 class Resource:
-    """A contended row."""
+    """A row: a part of the cluster that is subject to contention."""
 
     name: str
     kind: str  # a key of RESOURCE_KINDS
     capacity: float  # in the unit of its kind
-    group: str  # the machine or rack it belongs to: hidden tenants load a group's rows together
+    group: str  # its machine or rack: hidden tenants load the rows of a group together
 
 
 @dataclass(frozen=True)
 class Hop:
-    """A row on a device's route, and for which spans the device's traffic crosses it."""
+    """A row on a device's route, and the spans of the traffic that crosses it."""
 
     resource: str
-    spans: tuple[int, ...] = ()  # () : demanded by computation only
+    spans: tuple[int, ...] = ()  # (): no traffic, only demand of computation
 
 
 @dataclass(frozen=True)
 class Device:
-    """What a worker is placed on."""
+    """A processor that workers are placed on."""
 
     name: str
     kind: str
@@ -88,17 +88,17 @@ class Device:
     socket: str
     switch: str
     route: tuple[Hop, ...]
-    home: str = ""  # the device whose memory this one works in ("" = its own; the CPUs of a machine share one)
-    peers: str = ""  # devices with the same non-empty value reach one another over their peer links
+    home: str = ""  # the device whose memory it uses ("" = its own; the CPUs of a machine share one)
+    peers: str = ""  # devices with the same non-empty value are connected by peer links
 
     def __post_init__(self) -> None:
         if self.home == self.name:
-            object.__setattr__(self, "home", "")  # one way to say one thing
+            object.__setattr__(self, "home", "")  # equal devices compare equal
 
 
 @dataclass(frozen=True)
 class Topology:
-    """A cluster. Checked when made: every name resolves, every number is sane."""
+    """A cluster. The constructor checks names and numbers, and raises `TopologyError` or `LimitError`."""
 
     name: str
     kinds: tuple[DeviceKind, ...]
@@ -126,7 +126,7 @@ class Topology:
         return {kind.name: counts[kind.name] for kind in self.kinds}
 
     def distance(self, a: Device, b: Device) -> int:
-        """How far it is from the memory of one device to that of another, peer links left aside."""
+        """Span between the memories of two devices, without peer links."""
         if (a.home or a.name) == (b.home or b.name):
             return LOCAL
         same = (a.rack == b.rack, a.machine == b.machine, a.socket == b.socket, a.switch == b.switch)
@@ -136,7 +136,7 @@ class Topology:
         return SWITCH
 
     def span(self, a: Device, b: Device) -> int:
-        """How far traffic between two devices goes: their distance, or PEER if they have direct links."""
+        """Span of traffic between two devices: their distance, or PEER if they have direct links."""
         distance = self.distance(a, b)
         return PEER if distance != LOCAL and a.peers and a.peers == b.peers else distance
 
@@ -178,9 +178,7 @@ def _check(t: Topology) -> None:
         where = f"{t.name}: resource {resource.name!r}"
         if resource.kind not in RESOURCE_KINDS:
             raise TopologyError(
-                f"unknown resource kind {resource.kind!r}",
-                where=where,
-                hint=f"use one of {', '.join(RESOURCE_KINDS)}",
+                f"unknown resource kind {resource.kind!r}", where=where, hint=f"use one of {', '.join(RESOURCE_KINDS)}"
             )
         if not units.is_number(resource.capacity) or not 0 < resource.capacity < math.inf:
             raise TopologyError(
@@ -190,25 +188,21 @@ def _check(t: Topology) -> None:
         where = f"{t.name}: device {device.name!r}"
         if device.kind not in kinds:
             raise TopologyError(
-                f"unknown device kind {device.kind!r}",
-                where=where,
-                hint=f"define it, or use one of {sorted(kinds)}",
+                f"unknown device kind {device.kind!r}", where=where, hint=f"define it, or use one of {sorted(kinds)}"
             )
         limits.check("route length", len(device.route), limits.ROUTE, where=where)
         for hop in device.route:
             if hop.resource not in resources:
                 raise TopologyError(
-                    f"its route names {hop.resource!r}, which is no resource", where=where, hint="define it"
+                    f"its route names {hop.resource!r}, which is not a resource", where=where, hint="define it"
                 )
             if not all(units.is_whole(span, 0, len(SPANS) - 1) for span in hop.spans):
                 raise TopologyError(
                     f"spans {hop.spans} are out of range", where=where, hint=f"0 to {len(SPANS) - 1}: {SPANS}"
                 )
         if device.home and device.home not in devices:
-            raise TopologyError(f"its home {device.home!r} is no device", where=where, hint="name a device, or none")
+            raise TopologyError(f"its home {device.home!r} is not a device", where=where, hint="name a device, or none")
     if len(t.latency_s) != len(SPANS) or not all(units.is_number(latency, 0, 1e3) for latency in t.latency_s):
         raise TopologyError(
-            f"latency_s is {t.latency_s}",
-            where=t.name,
-            hint=f"give {len(SPANS)} seconds, one for each of {SPANS}",
+            f"latency_s is {t.latency_s}", where=t.name, hint=f"give {len(SPANS)} seconds, one for each of {SPANS}"
         )

@@ -1,10 +1,10 @@
 """Topology files: TOML in, TOML out.
 
-A file has one of two forms. The *hierarchical* one is for people: racks, machines, sockets, switches, devices
-(the models of `symphony.problem.build`). The *flat* one (`form = "flat"`) lists rows and routes, and can
-hold any `Topology` without loss. docs/guides/topologies.md shows both.
+A file has one of two forms. The *hierarchical* form is for people: racks, machines, sockets, switches, devices (the
+models of `symphony.problem.build`). The *flat* form (`form = "flat"`) lists rows and routes, and can hold any
+`Topology` without loss. docs/guides/topologies.md shows both.
 
-Whatever is wrong with a file ends as an error that names the file, the line and the key, and what to write.
+An error names the file, the line and the key, and says what to write.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FLAT = "flat"
 
 
 def read(path: str | Path) -> Topology:
-    """The topology that a file describes. Without a `name` in it, it is named after the file."""
+    """The topology that a file describes. Its name is the key `name`, or else that of the file."""
     path = Path(path)
     try:
         if not path.is_file():
@@ -49,7 +49,7 @@ def read(path: str | Path) -> Topology:
 
 
 def loads(text: str, *, where: str = "topology", name: str = "topology") -> Topology:
-    """The topology that a text in either form describes; `where` is what errors call the text."""
+    """The topology that a text in either form describes; errors name the text by `where`."""
     text = text.replace("\r\n", "\n")
     try:
         data = {"name": name, **tomllib.loads(text)}
@@ -79,7 +79,7 @@ def loads(text: str, *, where: str = "topology", name: str = "topology") -> Topo
 
 
 def write(topology: Topology | build.ClusterSpec, path: str | Path, *, comment: str = "") -> None:
-    """Write a topology file that `read` gives back as an equal topology."""
+    """Write a topology file. `read` returns an equal topology."""
     try:
         Path(path).write_text(dumps(topology, comment=comment), encoding="utf-8")
     except OSError as error:
@@ -88,7 +88,7 @@ def write(topology: Topology | build.ClusterSpec, path: str | Path, *, comment: 
 
 
 def dumps(topology: Topology | build.ClusterSpec, *, comment: str = "") -> str:
-    """TOML text: the flat form of a topology, or the hierarchical one of a described cluster."""
+    """TOML text: the flat form of a topology, or the hierarchical form of a `ClusterSpec`."""
     if isinstance(topology, Topology):
         tables = _flat_tables(topology)
     else:
@@ -221,7 +221,7 @@ def _emit(table: Mapping[str, Any], path: str = "") -> Iterator[str]:
 
 
 def _tables(value: Any) -> Sequence[Mapping[str, Any]]:
-    """The tables that a value is made of; none if it is a plain value."""
+    """The table or the array of tables that a value is; () for a plain value."""
     if isinstance(value, Mapping):
         return [value]
     return value if isinstance(value, list | tuple) and value and isinstance(value[0], Mapping) else ()
@@ -233,7 +233,7 @@ def _key(key: str) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, str):
-        # TOML escapes as JSON does, but for one character that JSON lets through.
+        # TOML escapes as JSON does, except for one character that JSON does not escape.
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -242,7 +242,7 @@ def _value(value: Any) -> str:
     return repr(value)
 
 
-# --- Saying what is wrong ----------------------------------------------------------------------------------
+# --- Error messages ----------------------------------------------------------------------------------------
 
 _WANTED = {
     "tuple_type": "an array",
@@ -266,7 +266,7 @@ def _misfit(message: str, hint: str) -> PydanticCustomError:
 
 
 def _choice(given: object, known: Iterable[str]) -> str:
-    """The known words, and the one that was probably meant."""
+    """The known words, and the closest one, for a hint."""
     words = list(known)
     close = get_close_matches(str(given), words, n=1)
     return (f"{close[0]!r} instead? Known here: " if close else "one of: ") + ", ".join(words)
@@ -289,7 +289,7 @@ def _key_error(error: ValidationError, model: type[BaseModel], text: str, where:
     lines = _lines(text)
 
     def order(problem: ErrorDetails) -> tuple[bool, int]:
-        # What is missing comes last: it is often there, misspelt, and the unknown key says more.
+        # Missing keys come last: often the key is there, misspelt, and the unknown key is the better message.
         return problem["type"] == "missing", _line(_path(problem["loc"]), lines) or 0
 
     problems = sorted(error.errors(), key=order)
@@ -320,7 +320,7 @@ def _explain(problem: ErrorDetails, model: type[BaseModel]) -> tuple[str, str]:
 def _field(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[type[BaseModel], FieldInfo | None]:
     """The model of the table that a key path ends in, and the last key's field if the table has it."""
     table, field, inner = model, None, model
-    free = False  # the next part is a name that the file's author chose
+    free = False  # whether the next part is a name that the file's author chose, not a key
     for part in loc:
         if isinstance(part, int) or free:
             free = False
@@ -335,7 +335,7 @@ def _field(model: type[BaseModel], loc: tuple[int | str, ...]) -> tuple[type[Bas
 
 
 def _keys(spec: _FlatFile | build.ClusterSpec) -> dict[str, str]:
-    """What `Topology` calls a thing in its errors -> the thing's key path in the file."""
+    """`where` of an error of `Topology` -> key path in the file."""
     if isinstance(spec, build.ClusterSpec):
         named = [(f"device kind {kind!r}", f"device.{kind}") for kind in spec.device]
     else:
@@ -364,7 +364,7 @@ def _line(path: str, lines: Mapping[str, int]) -> int | None:
 
 
 def _lines(text: str) -> dict[str, int]:
-    """The line on which each table and key first stands. `text` is valid TOML."""
+    """The first line of each table and key. `text` is valid TOML."""
     lines: dict[str, int] = {}
     arrays: dict[str, int] = {}  # arrays of tables -> index of the current one
     table = ""
@@ -372,7 +372,7 @@ def _lines(text: str) -> dict[str, int]:
         try:
             content: Any = tomllib.loads(statement)
         except ValueError:
-            continue  # a line number is a courtesy: it must not hide the error that it is for
+            continue  # without a line number, the error is still reported
         header = statement.lstrip().startswith("[")
         path = "" if header else table
         while isinstance(content, dict) and len(content) == 1:
@@ -391,7 +391,7 @@ def _lines(text: str) -> dict[str, int]:
 
 def _statements(text: str) -> Iterator[tuple[int, str]]:
     """Each header or `key = value` of a TOML text, with its line; a value may run over several lines."""
-    # Brackets in strings do not count; those put in place of a long string hold its lines together.
+    # Brackets in strings do not count. A string is replaced by brackets, which keep the lines of a long one together.
     bare = _QUOTED.sub(lambda match: "[" + "\n" * match[0].count("\n") + "]", text).split("\n")
     lines, start, depth = text.split("\n"), 0, 0
     for number, line in enumerate(bare):

@@ -23,13 +23,13 @@ _QUANTITY = re.compile(r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([A-Za
 
 
 def is_number(value: object, least: float = 0.0, most: float = math.inf) -> bool:
-    """Whether `value` is a number between two others, both included; a flag, a string and NaN are none."""
+    """Whether `value` is a number from `least` to `most`; booleans, strings and NaN are not."""
     real = isinstance(value, Real) and not isinstance(value, bool)
-    return real and least <= value <= most  # type: ignore[operator]  # `Real` promises no order beside floats
+    return real and least <= value <= most  # type: ignore[operator]  # `Real` has no order in its type
 
 
 def is_whole(value: object, least: int, most: int) -> bool:
-    """Whether `value` is a whole number between two others, both included; a flag and 1.0 are none."""
+    """Whether `value` is an integer from `least` to `most`; booleans and 1.0 are not."""
     return isinstance(value, Integral) and is_number(value, least, most)
 
 
@@ -57,7 +57,7 @@ def parse(value: str | float, dimension: str, *, where: str = "") -> float:
 
 
 def show(value: float, dimension: str) -> str:
-    """The inverse of `parse`, for people."""
+    """The inverse of `parse`, rounded to four digits."""
     if dimension == "seconds":
         for unit, factor in (("h", 3600.0), ("min", 60.0), ("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
             if value >= factor * (2 if factor >= 60 else 1):

@@ -2,12 +2,13 @@
 
 This is the human form: names and SI units. `symphony.problem.arrays` makes the array form of it.
 
-The gang is the unit. A kernel invocation is a gang of one task; a training job is a gang of n workers whose exchange
-repeats every unit of work (an iteration). Both are one type, and are placed by one kind of action.
+The gang is the unit of scheduling. A kernel invocation is a gang of one task; a training job is a gang of n workers
+that exchange data after every unit of work (an iteration). Both are one type, and are placed by one kind of action.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 import sys
 from collections.abc import Iterable, Mapping
@@ -18,12 +19,10 @@ from symphony.problem import limits, units
 from symphony.problem.errors import CycleError, LimitError, WorkloadError
 from symphony.problem.topology import RESOURCE_KINDS, DeviceKind
 
-NO_DEMAND: Mapping[str, float] = {}
-
 
 @dataclass(frozen=True)
 class Profile:
-    """What one implementation costs, affine in the work `w` of a task (see `Kernel.work`)."""
+    """Costs of one implementation, affine in the work `w` of a task (see `Kernel.work`)."""
 
     fixed_s: float = 0.0
     per_work_s: float = 0.0  # isolated time of one unit: fixed_s + per_work_s * w
@@ -33,11 +32,11 @@ class Profile:
     memory_per_work: float = 0.0
 
     def seconds(self, work: float) -> float:
-        """Isolated time of one unit of work."""
+        """Isolated time of one unit."""
         return self.fixed_s + self.per_work_s * work
 
     def memory_bytes(self, work: float) -> float:
-        """Device memory while it runs."""
+        """Device memory in use while it runs."""
         return self.memory + self.memory_per_work * work
 
 
@@ -48,7 +47,7 @@ class Kernel:
     name: str
     implementations: Mapping[str, Profile]  # device kind name ("v100"), or type ("gpu"), -> profile; the name wins
     exponent: float = 1.0
-    exchange_bytes: float = 0.0  # sent by each worker of a gang for every unit of work
+    exchange_bytes: float = 0.0  # sent by each worker of a gang after every unit
 
     def work(self, size: float) -> float:
         """Work of an input of `size`: size ** exponent."""
@@ -75,9 +74,7 @@ class Kernel:
             for kind, amount in [*profile.demand.items(), *profile.demand_per_work.items()]:
                 if kind not in RESOURCE_KINDS:
                     raise WorkloadError(
-                        f"unknown resource kind {kind!r}",
-                        where=at,
-                        hint=f"use one of {', '.join(RESOURCE_KINDS)}",
+                        f"unknown resource kind {kind!r}", where=at, hint=f"use one of {', '.join(RESOURCE_KINDS)}"
                     )
                 _check_number(at, f"demand of {kind}", amount)
 
@@ -89,12 +86,12 @@ class Task:
     name: str
     kernel: str
     size: float = 1.0  # input size, in the kernel's own unit
-    units: float = 1.0  # how many times it repeats (a training job's iterations)
+    units: float = 1.0  # number of repetitions (iterations of a training job)
 
 
 @dataclass(frozen=True)
 class Edge:
-    """Data that one task makes and another reads. `source` None: it lies on the job's home machine at arrival."""
+    """Data that one task writes and another reads. `source` None: it is on the job's home machine at arrival."""
 
     source: str | None
     target: str
@@ -103,19 +100,19 @@ class Edge:
 
 @dataclass(frozen=True)
 class Gang:
-    """Tasks that start together, each on a device of its own. They run the same kernel on the same size."""
+    """Tasks that start together, each on a device of its own. They have the same kernel, size and units."""
 
     name: str
     tasks: tuple[str, ...]
     preemptible: bool = False
-    checkpoint_s: float = 0.0  # to write a checkpoint when preempted; the devices are held meanwhile
-    restore_s: float = 0.0  # to read it back before going on
+    checkpoint_s: float = 0.0  # time to write a checkpoint when preempted; it keeps its devices meanwhile
+    restore_s: float = 0.0  # time to read it back before it continues
     checkpoint_units: float = math.inf  # units between periodic checkpoints: a failure loses the work since the last
 
 
 @dataclass(frozen=True)
 class TaskGraph:
-    """Tasks, data edges and a partition into gangs; a task in no gang is a gang of one. Checked when made."""
+    """Tasks, data edges and a partition into gangs; a task in no gang is a gang of one. The constructor checks it."""
 
     name: str
     tasks: tuple[Task, ...]
@@ -139,10 +136,10 @@ class TaskGraph:
 
     @cached_property
     def gang_edges(self) -> tuple[tuple[int, int, float], ...]:
-        """Edges between gangs as (source or -1, target, bytes), parallel ones added up, sorted by target.
+        """Edges between gangs as (source or -1, target, bytes), parallel edges added up, sorted by target.
 
-        A target's edges are sorted by bytes, the largest first, then by source. Within a gang there are none: what its
-        workers exchange is the kernel's `exchange_bytes`.
+        The edges of a target are sorted by bytes, the largest first, then by source. There are none within a gang: the
+        exchange of its workers is the kernel's `exchange_bytes`.
         """
         total: dict[tuple[int, int], float] = {}
         for edge in self.edges:
@@ -154,7 +151,7 @@ class TaskGraph:
 
     @cached_property
     def order(self) -> tuple[int, ...]:
-        """Gang indices, every gang after those it reads from."""
+        """Gang indices in topological order."""
         return topological_order(len(self.all_gangs), [(s, t) for s, t, _ in self.gang_edges if s >= 0])
 
 
@@ -165,12 +162,12 @@ class Job:
     graph: int  # index into Workload.graphs
     arrival_s: float
     priority: int = 0  # larger is more urgent
-    home: int = 0  # index of the machine where its inputs lie (taken modulo the number of machines)
+    home: int = 0  # index of the machine that has its inputs (modulo the number of machines)
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Kernels, the graphs that use them, and the jobs that arrive. Checked when made."""
+    """Kernels, the graphs that use them, and the jobs that arrive. The constructor checks it."""
 
     name: str
     kernels: tuple[Kernel, ...]
@@ -187,14 +184,12 @@ class Workload:
 
     @cached_property
     def preemptible(self) -> bool:
-        """Whether any gang may be taken off its devices before it is done."""
+        """Whether any gang may be preempted."""
         return any(gang.preemptible for graph in self.graphs for gang in graph.gangs)
 
 
 def topological_order(count: int, edges: Iterable[tuple[int, int]]) -> tuple[int, ...]:
     """Indices 0 … count-1, sources before targets, the lowest index first; shorter than `count` if there is a cycle."""
-    import heapq
-
     children: list[list[int]] = [[] for _ in range(count)]
     waiting = [0] * count
     for source, target in edges:
@@ -237,7 +232,7 @@ def _check_graph(g: TaskGraph) -> None:
     for edge in g.edges:
         for end in (edge.source, edge.target):
             if end is not None and end not in tasks:
-                raise WorkloadError(f"an edge names {end!r}, which is no task", where=where, hint="add the task")
+                raise WorkloadError(f"an edge names {end!r}, which is not a task", where=where, hint="add the task")
         if edge.source == edge.target:
             raise CycleError(f"task {edge.target!r} reads from itself", where=where, hint="remove that edge")
         _check_number(f"{where}: edge to {edge.target!r}", "bytes", edge.bytes, limits.TRANSFER_BYTES)
@@ -251,18 +246,14 @@ def _check_graph(g: TaskGraph) -> None:
         _check_number(at, "restore_s", gang.restore_s, limits.SECONDS)
         if not units.is_number(gang.checkpoint_units) or gang.checkpoint_units == 0:
             raise WorkloadError(
-                f"checkpoint_units is {gang.checkpoint_units!r}",
-                where=at,
-                hint="write a number above 0, or infinity",
+                f"checkpoint_units is {gang.checkpoint_units!r}", where=at, hint="write a number above 0, or infinity"
             )
         for name in gang.tasks:
             if name not in tasks:
-                raise WorkloadError(f"it names {name!r}, which is no task", where=at, hint="add the task")
+                raise WorkloadError(f"it names {name!r}, which is not a task", where=at, hint="add the task")
             if name in member:
                 raise WorkloadError(
-                    f"task {name!r} is in gang {member[name]!r} too",
-                    where=at,
-                    hint="a task is in one gang only",
+                    f"task {name!r} is in gang {member[name]!r} too", where=at, hint="a task is in one gang only"
                 )
             member[name] = gang.name
         first = tasks[gang.tasks[0]]
@@ -328,14 +319,14 @@ def _check_workload(w: Workload) -> None:
 
 
 def _check_time(kernel: Kernel, size: float, repeats: float, where: str) -> None:
-    """Refuse a task that takes no time at all, or an absurd one, on any of its kernel's implementations."""
+    """Refuse a task whose time on one of its kernel's implementations is 0 or beyond `limits.SECONDS`."""
     where = f"{where}: kernel {kernel.name!r} on size {size}"
     try:
         work = kernel.work(size)
     except OverflowError:
         work = math.inf
     if work == math.inf:
-        raise LimitError(f"its work, size ** {kernel.exponent}, is beyond all numbers", where=where, hint="reduce size")
+        raise LimitError(f"its work, size ** {kernel.exponent}, is too large", where=where, hint="reduce size")
     for device, profile in kernel.implementations.items():
         seconds = profile.seconds(work) * repeats
         if seconds <= 0:

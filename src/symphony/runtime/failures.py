@@ -29,7 +29,7 @@ def error_of(run: TaskRun, event: Failed) -> JobError:
         hint = "give it more time: @sy.kernel(timeout_s=…)"
         return KernelTimeoutError(f"kernel {name!r}: {event.message}", where=where, hint=hint)
     if event.why == DIED:
-        again = f" for the {run.lost + 1}. time" if run.lost else ""
+        again = f" ({run.lost + 1} times)" if run.lost else ""
         memory = "; is there enough memory?" if event.signal == signal.SIGKILL else ""
         hint = f"run it by itself to see what it does to its process{memory}"
         return WorkerDiedError(f"kernel {name!r}: {event.message}{again}", where=where, hint=hint, signal=event.signal)

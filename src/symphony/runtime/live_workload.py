@@ -77,7 +77,7 @@ class LiveWorkload:
     ) -> None:
         self.topology, self.profiles, self.shapes = topology, profiles, shapes
         self.speeds = speeds or SpeedBeliefs(topology)
-        self.t: TopologyArrays = topology_arrays(topology)[0]
+        self.t: TopologyArrays = topology_arrays(topology)
         self.kernels: list[RunnableKernel] = []  # by their number in the arrays
         self.free = list(range(shapes.jobs))  # rows
         self._memory = _memories(topology)
@@ -315,7 +315,7 @@ def _names(kernels: Sequence[RunnableKernel]) -> dict[RunnableKernel, str]:
 
 def problem_arrays(topology: Topology, kernels: Sequence[Kernel], graph: TaskGraph) -> WorkloadArrays:
     """The arrays of one graph. Refuses one that the topology can never run."""
-    return workload_arrays(topology, Workload(graph.name, tuple(kernels), (graph,), (Job(0, 0.0),)))[0]
+    return workload_arrays(topology, Workload(graph.name, tuple(kernels), (graph,), (Job(0, 0.0),)))
 
 
 def _fill(big: np.ndarray, row: int, small: np.ndarray, name: str) -> None:

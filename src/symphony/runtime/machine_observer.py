@@ -63,20 +63,20 @@ class MachineObserver:
         topology = engine.inventory()
         self._occupancy = occupancy
         # Counters of this machine describe the cluster's devices only if the engine has its processes here.
-        processes = getattr(engine, "processes", None)
-        counted = memory.at_hand() if processes else None
+        is_local = engine.processes() is not None
+        counted = memory.at_hand() if is_local else None
         partial = bool(counted and counted.least)
         traffic = TrafficAttribution(topology, self.runs_since, scheduler.books.profiles, partial)
         self.background = BackgroundLoad(
             topology,
-            (lambda: cpu_seconds([os.getpid()], processes())) if processes else dict,
+            (lambda: cpu_seconds([os.getpid()], engine.processes())) if is_local else dict,
             occupancy.ran_since,
             scheduler.policy.tuning,
             os.cpu_count(),
             traffic,
         )
         counter = MemoryCounter(topology, counted, traffic.window) if counted else None
-        self.monitor = MachineMonitor(topology, None if processes else [], self.background.window, counter)
+        self.monitor = MachineMonitor(topology, None if is_local else [], self.background.window, counter)
         self._learner = RunLearner(topology, scheduler, self.monitor, occupancy.running)
         self.set_busy, self.learn = self.monitor.set_busy, self._learner.learn
         self.close = self.monitor.close

@@ -1,1 +1,1 @@
-"""The scheduling core: what the scheduler knows, what may be done, and what events change."""
+"""The scheduler's state, its feasibility rules, its event handlers, and the policy protocol."""

@@ -1,7 +1,7 @@
-"""How events and decisions change what the scheduler knows.
+"""Event handlers and actions: how each changes the scheduler's state.
 
-Every function is `(core, …, when) -> core`: it does its work where `when` holds and changes nothing otherwise, so that
-one compiled step can serve scenarios that are at different points. Each touches one gang or one device.
+Every function is `(core, …, when) -> core`. It changes nothing where `when` is false, so that one compiled step can
+serve scenarios that are at different points. Each touches one gang or one device.
 """
 
 from __future__ import annotations
@@ -11,11 +11,23 @@ from dataclasses import replace
 import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, Int
 
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import GangFacts, candidates, facts, fits, memory_by_kind, open_to, seconds_by_kind
-from symphony.scheduling.indexing import NO_INDEX, add_all, compute_once, first, first_min, put, put_all, take
+from symphony.scheduling.indexing import (
+    NO_INDEX,
+    BoolScalar,
+    IntScalar,
+    add_all,
+    compute_once,
+    first,
+    first_min,
+    put,
+    put_all,
+    take,
+)
 from symphony.scheduling.policy import PLACE, PREEMPT, RECONFIGURE, WAIT, Action
 from symphony.scheduling.state import (
     ABSENT,
@@ -37,34 +49,34 @@ from symphony.scheduling.state import (
 
 
 class Arrival(eqx.Module):
-    """A job that arrives (scalars)."""
+    """A job that arrives."""
 
-    graph: Array  # i32
-    home: Array  # i32: device whose memory holds its inputs
-    priority: Array  # i32
+    graph: IntScalar
+    home: IntScalar  # device whose memory holds its inputs
+    priority: IntScalar
     at: Amount
 
 
 def time_moved(core: Core, t: TopologyArrays, now: Amount) -> Core:
-    """It is later. READY gangs that could have started meanwhile were held for so long."""
+    """Set the clock. READY gangs that could have started in the meantime were held for that time."""
     passed = jnp.where(open_to(core, t), now.minus(core.now), 0)
     return replace(core, now=now, held=core.held.plus(passed))
 
 
-def woken(core: Core, when: Array) -> Core:
-    """Something has happened, or the time to wait is over: the policy is asked again."""
+def woken(core: Core, when: BoolScalar) -> Core:
+    """An event has happened, or the time to wait has passed: the policy may be asked again."""
     return replace(core, waited=core.waited & ~when)
 
 
-def job_arrived(core: Core, w: WorkloadArrays, now: Amount, when: Array) -> Core:
-    """The next job of the trace takes the first free slot."""
+def job_arrived(core: Core, w: WorkloadArrays, when: BoolScalar) -> Core:
+    """Admit the next job of the trace."""
     number = core.jobs_seen
-    at = Amount(take(w.arrival_whole, number), take(w.arrival_part, number))
+    at = Amount(w.arrival_whole, w.arrival_part).take(number)
     return admit(core, w, Arrival(take(w.graph, number), take(w.home, number), take(w.priority, number), at), when)
 
 
-def admit(core: Core, w: WorkloadArrays, job: Arrival, when: Array) -> Core:
-    """A job takes the first free slot; there must be one. It has the number of jobs before it."""
+def admit(core: Core, w: WorkloadArrays, job: Arrival, when: BoolScalar) -> Core:
+    """Put a job into the first free job slot; there must be one. Jobs are numbered in order of admission."""
     number = core.jobs_seen
     slot, graph = compute_once((first(core.job < 0), job.graph))
     tasks = w.kernel.shape[1]
@@ -83,10 +95,7 @@ def admit(core: Core, w: WorkloadArrays, job: Arrival, when: Array) -> Core:
         graph=put(core.graph, slot, graph, when),
         home=put(core.home, slot, job.home, when),
         priority=put(core.priority, slot, job.priority, when),
-        arrived=Amount(
-            put(core.arrived.whole, slot, job.at.whole, when),
-            put(core.arrived.part, slot, job.at.part, when),
-        ),
+        arrived=core.arrived.put(slot, job.at, when),
         unfinished=put(core.unfinished, slot, w.gangs[graph], when),
         dropped=put(core.dropped, slot, False, when),
         status=fill(core.status, jnp.where(exists, fresh, ABSENT)),
@@ -102,10 +111,10 @@ def admit(core: Core, w: WorkloadArrays, job: Arrival, when: Array) -> Core:
     )
 
 
-def job_dropped(core: Core, w: WorkloadArrays, slot: Array, when: Array) -> Core:
-    """A job is given up: what is queued leaves, what runs goes when it has stopped, nothing of it starts again.
+def job_dropped(core: Core, w: WorkloadArrays, slot: IntScalar, when: BoolScalar) -> Core:
+    """Give up a job: queued gangs leave, running gangs leave when they have stopped, and none starts again.
 
-    To be called between instants, when no children are being told.
+    To be called between instants, when no children are being released.
     """
     when = when & (take(core.job, slot) >= 0) & ~take(core.dropped, slot)
     mine = (jnp.arange(core.status.shape[0]) // w.kernel.shape[1] == slot) & when
@@ -124,9 +133,9 @@ def job_dropped(core: Core, w: WorkloadArrays, slot: Array, when: Array) -> Core
 
 
 def place_worker(
-    core: Core, t: TopologyArrays, w: WorkloadArrays, gang: Array, f: GangFacts, device: Array, when: Array
+    core: Core, t: TopologyArrays, w: WorkloadArrays, gang: IntScalar, f: GangFacts, device: IntScalar, when: BoolScalar
 ) -> Core:
-    """The next worker of a gang goes to the end of a device's queue."""
+    """Append the next worker of a gang to a device's queue."""
     worker = take(core.placed, gang)
     kind = take(t.device_kind, device)
     seconds = take(seconds_by_kind(w, f), kind)
@@ -142,7 +151,7 @@ def place_worker(
         device=put(core.device, gang, row, when),
         placed=put(core.placed, gang, worker + 1, when),
         status=put(core.status, gang, jnp.where(last, QUEUED, PLACING), when),
-        held=Amount(put(core.held.whole, gang, 0, when & last), put(core.held.part, gang, 0.0, when & last)),
+        held=core.held.put(gang, Amount(jnp.zeros((), jnp.int32), jnp.zeros(())), when & last),
         head=put(core.head, device, gang, when & alone),
         head_needs=put(core.head_needs, device, needs, when & alone),
         queued=put(core.queued, device, take(core.queued, device) + 1, when),
@@ -151,24 +160,26 @@ def place_worker(
     )
 
 
-def _leave_queues(core: Core, t: TopologyArrays, w: WorkloadArrays, f: GangFacts, devices: Array, when: Array) -> Core:
-    """Take a gang, whose status has changed already, off the queues of its devices and find their new heads."""
+def _leave_queues(
+    core: Core, t: TopologyArrays, w: WorkloadArrays, f: GangFacts, devices: Int[Array, " workers"], when: BoolScalar
+) -> Core:
+    """Remove a gang, whose status has changed already, from the queues of its devices and find their new heads."""
     mine = (devices >= 0) & when
     waiting = (core.status == PLACING) | (core.status == QUEUED)
     here = (core.device[None, :, :] == devices[:, None, None]).any(axis=2) & waiting & mine[:, None]
     key = jnp.where(here, core.sequence, NO_INDEX)
     least, heads = first_min(key)
-    found = least < NO_INDEX
-    heads = jnp.where(found, heads, -1)
+    occupied = least < NO_INDEX
+    heads = jnp.where(occupied, heads, -1)
     tasks = w.kernel.shape[1]
     graph, index = take(core.graph, heads // tasks), heads % tasks
     kinds = take(t.device_kind, devices)
     needs = w.footprint[graph, index, kinds]
     seconds = take(seconds_by_kind(w, f), kinds)
     left = take(core.queued, devices) - 1
-    # An empty queue holds 0 seconds exactly: what rounding left there goes.
+    # An empty queue holds exactly 0 seconds, without rounding errors.
     rest = jnp.where(left > 0, jnp.maximum(take(core.queued_s, devices) - seconds, 0), 0)
-    heads, needs, left, rest = compute_once((heads, jnp.where(found, needs, 0), left, rest))
+    heads, needs, left, rest = compute_once((heads, jnp.where(occupied, needs, 0), left, rest))
     return replace(
         core,
         head=put_all(core.head, devices, heads, mine),
@@ -179,9 +190,9 @@ def _leave_queues(core: Core, t: TopologyArrays, w: WorkloadArrays, f: GangFacts
 
 
 def start_gang(
-    core: Core, t: TopologyArrays, w: WorkloadArrays, gang: Array, f: GangFacts, now: Amount, when: Array
-) -> tuple[Core, Array]:
-    """A startable gang takes a lane and memory on each of its devices. Also returns each lane's set-up time [W]."""
+    core: Core, t: TopologyArrays, w: WorkloadArrays, gang: IntScalar, f: GangFacts, now: Amount, when: BoolScalar
+) -> tuple[Core, Float[Array, " workers"]]:
+    """Give a startable gang a lane and memory on each of its devices. Also returns each lane's set-up time."""
     devices = take(core.device, gang)
     mine = (devices >= 0) & when
     kinds = take(t.device_kind, devices)
@@ -201,10 +212,7 @@ def start_gang(
         lane_holds=put_all(core.lane_holds, lanes, gang, mine),
         lane_kernel=put_all(core.lane_kernel, lanes, f.kernel, mine),
         lane_setup=put_all(core.lane_setup, lanes, setup > 0, mine),
-        lane_since=Amount(
-            put_all(core.lane_since.whole, lanes, now.whole, mine),
-            put_all(core.lane_since.part, lanes, now.part, mine),
-        ),
+        lane_since=core.lane_since.put_all(lanes, now, mine),
         lane_estimate=put_all(core.lane_estimate, lanes, take(seconds_by_kind(w, f), kinds), mine),
         lanes_free=put_all(core.lanes_free, devices, take(core.lanes_free, devices) - 1, mine),
         memory_free=put_all(core.memory_free, devices, take(core.memory_free, devices) - memory, mine),
@@ -212,7 +220,9 @@ def start_gang(
     return _leave_queues(core, t, w, f, devices, when), setup
 
 
-def gang_leaves(core: Core, t: TopologyArrays, w: WorkloadArrays, gang: Array, f: GangFacts, when: Array) -> Core:
+def gang_leaves(
+    core: Core, t: TopologyArrays, w: WorkloadArrays, gang: IntScalar, f: GangFacts, when: BoolScalar
+) -> Core:
     """Take a gang marked `leaving` off its devices: it has finished, has been saved, or must be placed again."""
     before = take(core.status, gang)
     devices, lanes = take(core.device, gang), take(core.lane, gang)
@@ -247,17 +257,17 @@ def gang_leaves(core: Core, t: TopologyArrays, w: WorkloadArrays, gang: Array, f
 
 
 def release_children(core: Core, w: WorkloadArrays) -> Core:
-    """Tell the next few children of the finished gang; free the job's slot with its last gang."""
+    """Decrement the parent counts of the next few children of the finished gang; free the slot of a complete job."""
     active = core.releasing >= 0
     tasks = w.kernel.shape[1]
     slot, index = core.releasing // tasks, core.releasing % tasks
     graph = take(core.graph, slot)
     end = w.out_start[graph, index + 1]
     edges = core.release_from + jnp.arange(w.fan)
-    told = active & (edges < end)
+    valid = active & (edges < end)
     targets = slot * tasks + w.out_target[graph, jnp.minimum(edges, w.out_target.shape[1] - 1)]
-    less = jnp.where(told, -1, 0).astype(core.waiting_for.dtype)
-    waiting_for = add_all(core.waiting_for, jnp.where(told, targets, -1), less)
+    less = jnp.where(valid, -1, 0).astype(core.waiting_for.dtype)
+    waiting_for = add_all(core.waiting_for, jnp.where(valid, targets, -1), less)
     status = jnp.where((core.status == WAITING) & (waiting_for == 0), jnp.int8(READY), core.status)
     complete = active & (take(core.unfinished, slot) == 0)
     gone = complete & (jnp.arange(status.shape[0]) // tasks == slot)
@@ -272,8 +282,8 @@ def release_children(core: Core, w: WorkloadArrays) -> Core:
     )
 
 
-def inputs_there(core: Core, gang: Array, device: Array, count: Array, when: Array) -> Core:
-    """So many more inputs of a gang are where its first worker, on `device`, needs them."""
+def inputs_there(core: Core, gang: IntScalar, device: IntScalar, count: IntScalar, when: BoolScalar) -> Core:
+    """`count` more inputs of a gang are in the memory of `device`, where its first worker is."""
     left = take(core.inputs_left, gang) - count.astype(core.inputs_left.dtype)
     return replace(
         core,
@@ -282,36 +292,35 @@ def inputs_there(core: Core, gang: Array, device: Array, count: Array, when: Arr
     )
 
 
-def copy_made(core: Core, source: Array, memory: Array, when: Array) -> Core:
-    """The output of a gang (-1 = of none) lies in one more memory."""
+def copy_made(core: Core, source: IntScalar, memory: IntScalar, when: BoolScalar) -> Core:
+    """Record one more memory that holds the output of a gang (-1 = no gang)."""
     copied, copies = take(core.copied, source), take(core.copies, source)
-    # A neighbour that shares the memory may have fetched it meanwhile.
-    known = when & (source >= 0) & ~(copies == memory).any()
+    # Another device with the same memory may have fetched it meanwhile.
+    new = when & (source >= 0) & ~(copies == memory).any()
     row = jnp.where(jnp.arange(MAX_COPIES) == 1 + copied % (MAX_COPIES - 1), memory, copies)
     return replace(
         core,
-        copies=put(core.copies, source, row, known),
-        copied=put(core.copied, source, copied + 1, known),
+        copies=put(core.copies, source, row, new),
+        copied=put(core.copied, source, copied + 1, new),
     )
 
 
-def gang_finished(core: Core, gang: Array, when: Array) -> Core:
-    """A gang has no work left."""
+def gang_finished(core: Core, gang: IntScalar, when: BoolScalar) -> Core:
     return replace(core, status=put(core.status, gang, FINISHED, when), leaving=put(core.leaving, gang, True, when))
 
 
-def gang_stopped(core: Core, gang: Array, when: Array) -> Core:
-    """A gang no longer runs, though it was not done: it has to be placed again, unless its job was dropped."""
+def gang_stopped(core: Core, gang: IntScalar, when: BoolScalar) -> Core:
+    """A gang stopped before it had finished: it must be placed again, unless its job was dropped."""
     held = when & ((take(core.status, gang) == RUNNING) | (take(core.status, gang) == SAVING))
     return replace(core, leaving=put(core.leaving, gang, True, held))
 
 
-def gang_recalled(core: Core, gang: Array, when: Array) -> Core:
-    """A gang that waits in a queue has to be placed again: somewhere better may have come up."""
+def gang_recalled(core: Core, gang: IntScalar, when: BoolScalar) -> Core:
+    """Take a queued gang back, to be placed again: a better device may be available now."""
     return replace(core, leaving=put(core.leaving, gang, True, when & (take(core.status, gang) == QUEUED)))
 
 
-def setup_ended(core: Core, t: TopologyArrays, lane: Array, when: Array) -> Core:
+def setup_ended(core: Core, t: TopologyArrays, lane: IntScalar, when: BoolScalar) -> Core:
     """The set-up of a lane ended. A SAVING gang with no other lane in set-up is saved."""
     in_setup = put(core.lane_setup, lane, False, when)
     holds = take(core.lane_holds, lane)
@@ -329,8 +338,8 @@ def setup_ended(core: Core, t: TopologyArrays, lane: Array, when: Array) -> Core
     )
 
 
-def device_failed(core: Core, t: TopologyArrays, device: Array, when: Array) -> Core:
-    """A device went down: what holds it leaves, what was being configured is forgotten."""
+def device_failed(core: Core, t: TopologyArrays, device: IntScalar, when: BoolScalar) -> Core:
+    """A device went down: its gangs leave, and its lanes lose their configuration."""
     holding = (core.status >= PLACING) & (core.status <= SAVING)
     hit = (core.device == device).any(axis=1) & holding & when
     here = (t.lane_device == device) & t.lane_exists & when
@@ -346,13 +355,14 @@ def device_failed(core: Core, t: TopologyArrays, device: Array, when: Array) -> 
     )
 
 
-def device_repaired(core: Core, device: Array, when: Array) -> Core:
-    """A device is up again."""
+def device_repaired(core: Core, device: IntScalar, when: BoolScalar) -> Core:
     return replace(core, up=put(core.up, device, True, when))
 
 
-def window_ended(core: Core, reading: Array, own: Array, offer: Array, when: Array) -> Core:
-    """A counter window ended: mean load of each row, and what of it was Symphony's own."""
+def window_ended(
+    core: Core, reading: Float[Array, " rows"], own: Float[Array, " rows"], offer: BoolScalar, when: BoolScalar
+) -> Core:
+    """A counter window ended: `reading` is the mean load of each row, `own` Symphony's own part of it."""
     return replace(
         core,
         reading=jnp.where(when, reading, core.reading),
@@ -363,15 +373,15 @@ def window_ended(core: Core, reading: Array, own: Array, offer: Array, when: Arr
 
 
 class Commands(eqx.Module):
-    """What an engine is told after a decision; -1 = nothing."""
+    """Commands to the engine after a decision; -1 = none."""
 
-    save: Array  # i32: gang to preempt
-    reconfigure: Array  # i32: lane to configure
+    save: IntScalar  # gang to preempt
+    reconfigure: IntScalar  # lane to configure
 
 
 def apply(
-    core: Core, t: TopologyArrays, w: WorkloadArrays, action: Action, when: Array
-) -> tuple[Core, Commands, Array]:
+    core: Core, t: TopologyArrays, w: WorkloadArrays, action: Action, when: BoolScalar
+) -> tuple[Core, Commands, BoolScalar]:
     """Carry out a policy's action, or refuse it. Returns the new state, commands, and whether it was accepted."""
     gang = jnp.clip(action.gang, 0, core.status.shape[0] - 1)
     device = jnp.clip(action.device, 0, core.up.shape[0] - 1)

@@ -1,8 +1,9 @@
-"""When would a gang finish on each device? The estimate that earliest-finish policies share.
+"""Estimated finish time of a gang on each device, as earliest-finish-time policies use it.
 
     finish = max(queue, wait for the fetch engine + fetch) + set-up + run · slow-down + exchange
 
-All from the observation: profiles, queues, where the inputs lie, and a background load that the caller believes in.
+It uses the observation only: profiles, queues, where the inputs are, and a background load chosen by the caller.
+Functions with `devices` estimate for these devices only: in large clusters few devices are evaluated in detail.
 """
 
 from __future__ import annotations
@@ -10,31 +11,40 @@ from __future__ import annotations
 import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, Int, Shaped
 
 from symphony.problem.spans import span
 from symphony.problem.topology import LOCAL, SPANS
-from symphony.scheduling.indexing import take
+from symphony.scheduling.indexing import IntScalar, take
 from symphony.scheduling.instant import demand
 from symphony.scheduling.policy import Observation, by_device, idle_devices
 from symphony.scheduling.state import FREE, MAX_COPIES, PLACING, QUEUED
 
-MAX_WAITING_GANGS = 128  # gangs that wait for inputs and are looked at: more are rare, and would cost every decision
+MAX_WAITING_GANGS = 128  # gangs waiting for inputs that are counted: more are rare, and would cost every decision
+SomeDevices = Int[Array, " some"] | None  # None = all devices
+RowLoads = Float[Array, " rows"]
 
 
-def span_bandwidth(observation: Observation, background: Array | None) -> Array:
-    """Bytes/s that a device's end gives to new traffic of each span [D, spans], given what else loads its rows."""
+def span_bandwidth(observation: Observation, background: RowLoads | None) -> Float[Array, "devices spans"]:
+    """Bytes/s for new traffic of each span at each device, given the current loads. None: on idle rows."""
     t = observation.topology
     if background is None:
         return jnp.asarray(t.span_bandwidth)
     load = observation.own_load + background
-    # New traffic asks for the whole of the scarcest row; on a busy row it gets its share of that.
+    # New traffic demands the whole bottleneck row; on a loaded row it gets its share of that.
     free = t.capacity / (1 + load)
     crossed = (t.route_spans[:, :, None] >> jnp.arange(len(SPANS))) & 1 > 0
     return jnp.where(crossed, take(free, t.route_row)[:, :, None], jnp.inf).min(axis=1)
 
 
-def transfer_s(observation: Observation, copies: Array, size: Array, device: Array, bandwidth: Array) -> Array:
-    """Seconds to move `size` [...] bytes from the quickest of `copies` [..., V] (-1 = none) to a device [...]."""
+def transfer_s(
+    observation: Observation,
+    copies: Int[Array, "*#edges copies"],
+    size: Float[Array, "*#edges"],
+    device: Int[Array, "*#edges"],
+    bandwidth: Float[Array, "devices spans"],
+) -> Float[Array, "*#edges"]:
+    """Seconds to move `size` bytes from the fastest of `copies` (-1 = none) to a device."""
     t = observation.topology
     reach = span(
         take(t.place, copies),
@@ -48,8 +58,10 @@ def transfer_s(observation: Observation, copies: Array, size: Array, device: Arr
     return jnp.where(size > 0, jnp.where(copies >= 0, seconds, jnp.inf).min(axis=-1), 0)
 
 
-def _inputs(observation: Observation, gang: Array) -> tuple[Array, Array]:
-    """Where the next few inputs that gangs [...] have yet to fetch lie [..., fan, V], and their bytes [..., fan]."""
+def _inputs(
+    observation: Observation, gang: Int[Array, "*gang"]
+) -> tuple[Int[Array, "*gang fan copies"], Float[Array, "*gang fan"]]:
+    """Memories that hold the next few inputs that gangs have yet to fetch, and the sizes of these inputs in bytes."""
     core, w = observation.core, observation.workload
     tasks = w.kernel.shape[1]
     slot, index = gang // tasks, gang % tasks
@@ -65,29 +77,31 @@ def _inputs(observation: Observation, gang: Array) -> tuple[Array, Array]:
     return jnp.where((number >= 0)[..., None], made, home[..., None, :]), size
 
 
-def holders(observation: Observation, gang: Array) -> Array:
-    """Devices that hold an input which the gang has yet to fetch, -1 = none, in no order [fan · V]."""
+def holders(observation: Observation, gang: IntScalar) -> Int[Array, " holders"]:
+    """Devices that hold an input which the gang has yet to fetch, unordered; -1 = none."""
     copies, size = _inputs(observation, gang)
     return jnp.where((size > 0)[..., None], copies, -1).reshape(-1)
 
 
-def fetch_s(observation: Observation, gang: Array, bandwidth: Array, devices: Array | None = None) -> Array:
-    """Seconds to fetch the gang's (largest) inputs to each device [D], one after the other."""
+def fetch_s(
+    observation: Observation, gang: IntScalar, bandwidth: Float[Array, "devices spans"], devices: SomeDevices = None
+) -> Float[Array, " some"]:
+    """Seconds to fetch the gang's (largest) inputs to each device, one after the other."""
     copies, size = _inputs(observation, gang)
     where = jnp.arange(observation.core.up.shape[0]) if devices is None else devices
     return transfer_s(observation, copies, size, where[:, None], bandwidth).sum(axis=1)
 
 
-def engine_s(observation: Observation) -> Array:
-    """Seconds for which each device's fetch engine has work [D]; a transfer under way is counted whole.
+def engine_s(observation: Observation) -> Float[Array, " devices"]:
+    """Seconds of work of each device's fetch engine; a transfer in progress counts with its full size.
 
-    At full bandwidth: what waits is not yet there to load the rows, and what is under way is most of their load.
+    At full bandwidth: pending transfers do not load the rows yet, and those in progress are most of their load.
     """
     core = observation.core
     bandwidth = span_bandwidth(observation, None)
     devices, gangs = core.up.shape[0], core.status.shape[0]
     waits = ((core.status == PLACING) | (core.status == QUEUED)) & (core.inputs_left > 0)
-    # Few gangs wait for inputs, so that looking at those alone is much cheaper; -1 fills up.
+    # Few gangs wait for inputs, so that gathering those alone is much cheaper; -1 fills up.
     some = jnp.nonzero(waits, size=min(gangs, MAX_WAITING_GANGS), fill_value=-1)[0]
     copies, size = _inputs(observation, some)
     device = take(core.device, some)[:, 0]
@@ -95,37 +109,40 @@ def engine_s(observation: Observation) -> Array:
     return jnp.zeros(devices).at[jnp.where(some >= 0, device, devices)].add(seconds, mode="drop")
 
 
-def _of(x: Array, devices: Array | None) -> Array:
+def _of(x: Shaped[Array, "devices ..."], devices: SomeDevices) -> Shaped[Array, "some ..."]:
     return jnp.asarray(x) if devices is None else take(x, devices)
 
 
-def needs(observation: Observation, gang: Array, devices: Array | None = None) -> Array:
-    """What a worker of the gang asks of the rows on the route of each device, as a share of their capacity [D, H].
-
-    On all devices or, as below, on those that are asked for: where there are hundreds, few are looked at closely.
-    """
+def needs(observation: Observation, gang: IntScalar, devices: SomeDevices = None) -> Float[Array, "some hops"]:
+    """Demand of a worker of the gang on the rows of each device's route, as a share of their capacity."""
     t, w = observation.topology, observation.workload
     f = observation.facts(gang)
     return demand(t, w, f.kernel, f.work, jnp.arange(t.exists.shape[0]) if devices is None else devices)
 
 
-def slowdown(observation: Observation, gang: Array, background: Array, devices: Array | None = None) -> Array:
-    """How much slower than alone the gang would run on each device [D], with everything else going on."""
+def slowdown(
+    observation: Observation, gang: IntScalar, background: RowLoads, devices: SomeDevices = None
+) -> Float[Array, " some"]:
+    """Factor by which contention would slow the gang down on each device."""
     need = needs(observation, gang, devices)
     load = take(observation.own_load + background, _of(observation.topology.route_row, devices)) + need
     return jnp.where(need > 0, jnp.maximum(load, 1), 1).max(axis=1)
 
 
-def harm(observation: Observation, gang: Array, background: Array, devices: Array | None = None) -> Array:
-    """By how much the gang would slow those who run already, on each device: summed over rows and their loads [D]."""
+def harm(
+    observation: Observation, gang: IntScalar, background: RowLoads, devices: SomeDevices = None
+) -> Float[Array, " some"]:
+    """Slow-down that the gang would cause to running work on each device: summed over rows, weighted by own load."""
     row = _of(observation.topology.route_row, devices)
     load = take(observation.own_load + background, row)
     slower = jnp.maximum(load + needs(observation, gang, devices), 1) / jnp.maximum(load, 1) - 1
     return (take(observation.own_load, row) * slower).sum(axis=1)
 
 
-def exchange_s(observation: Observation, gang: Array, bandwidth: Array, devices: Array | None = None) -> Array:
-    """Seconds of exchange that each device would add, given where the gang's first worker is [D]."""
+def exchange_s(
+    observation: Observation, gang: IntScalar, bandwidth: Float[Array, "devices spans"], devices: SomeDevices = None
+) -> Float[Array, " some"]:
+    """Seconds of exchange that each device would add, given where the gang's first worker is."""
     core, t = observation.core, observation.topology
     f = observation.facts(gang)
     origin = take(core.device, gang)[0]
@@ -136,10 +153,10 @@ def exchange_s(observation: Observation, gang: Array, bandwidth: Array, devices:
     return jnp.where((origin >= 0) & (reach != LOCAL), seconds, 0)
 
 
-def setup_s(observation: Observation, gang: Array) -> Array:
-    """Seconds of reconfiguration before the gang could run on each device [D].
+def setup_s(observation: Observation, gang: IntScalar) -> Float[Array, " devices"]:
+    """Seconds of reconfiguration before the gang could run on each device.
 
-    Where it could start at once it gets a free slot, so only those count; where it must queue, any slot may be next.
+    Where it could start at once, only free slots count; where it must queue, any slot may be the next to be free.
     """
     core, t = observation.core, observation.topology
     matching = (core.lane_kernel == observation.facts(gang).kernel) & t.lane_exists
@@ -150,25 +167,25 @@ def setup_s(observation: Observation, gang: Array) -> Array:
 
 
 class EstimateParts(eqx.Module):
-    """What an estimate is made of, on each device, in seconds [D]."""
+    """The terms of an estimate on each device, in seconds. Leading axes may be gangs."""
 
-    queue: Array  # until those ahead are done
-    fetch: Array  # until the inputs are there
-    setup: Array  # reconfiguration
-    run: Array  # alone
-    slow: Array  # factor on `run`, with everything else going on
-    exchange: Array  # with the other workers of the gang
+    queue: Float[Array, "... devices"]  # until the work ahead is done
+    fetch: Float[Array, "... devices"]  # until the inputs are there
+    setup: Float[Array, "... devices"]  # reconfiguration
+    run: Float[Array, "... devices"]  # in isolation
+    slow: Float[Array, "... devices"]  # factor on `run` by contention
+    exchange: Float[Array, "... devices"]  # with the other workers of the gang
 
     @property
-    def finish(self) -> Array:
+    def finish(self) -> Float[Array, "... devices"]:
         """Seconds from now until the gang would finish."""
         return jnp.maximum(self.queue, self.fetch) + self.setup + self.run * self.slow + self.exchange
 
 
 def estimate_parts(
-    observation: Observation, gang: Array, background: Array | None = None, devices: Array | None = None
+    observation: Observation, gang: IntScalar, background: RowLoads | None = None, devices: SomeDevices = None
 ) -> EstimateParts:
-    """The estimate for a gang on each device, or on some, in parts. Without a background, contention is ignored."""
+    """The terms of the estimate for a gang. Without a background, contention is ignored."""
     bandwidth = span_bandwidth(observation, background)
     fetches = take(observation.core.inputs_left, gang) > 0
     run = _of(observation.seconds(gang), devices)
@@ -183,6 +200,6 @@ def estimate_parts(
     )
 
 
-def finish_s(observation: Observation, gang: Array, background: Array | None = None) -> Array:
-    """Seconds from now until the gang would finish on each device [D]. Without a background, contention is ignored."""
+def finish_s(observation: Observation, gang: IntScalar, background: RowLoads | None = None) -> Float[Array, " devices"]:
+    """Seconds from now until the gang would finish on each device. Without a background, contention is ignored."""
     return estimate_parts(observation, gang, background).finish

@@ -6,32 +6,38 @@ one scenario a masked select over the whole array is cheaper, and fuses. Long ar
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
+from jaxtyping import Bool, Float, Int
 
 Tree = TypeVar("Tree")
 MAX_DENSE_UPDATES = 2048  # elements times updates below which a masked select is used
-
 NO_INDEX = 2**31 - 1
+BoolScalar: TypeAlias = Bool[Array, ""]
+IntScalar: TypeAlias = Int[Array, ""]
+FloatScalar: TypeAlias = Float[Array, ""]
 
 
 def compute_once(x: Tree) -> Tree:
-    """Values to be computed once. Without this, the GPU compiler copies the computation of a scalar into every element
-    of every array that uses it (a whole search per element); on CPUs it does not, and the barrier only costs."""
+    """An optimisation barrier on GPUs.
+
+    Without it, the GPU compiler copies the computation of a scalar into every element of every array that uses it (a
+    whole search per element). On CPUs it does not, and the barrier only costs.
+    """
     return x if jax.default_backend() == "cpu" else jax.lax.optimization_barrier(x)
 
 
 def take(x: Array, index: Array) -> Array:
-    """x[index], where `index` is known to be in range (or its result is not used)."""
+    """`x[index]`, with `index` clipped to the valid range."""
     return x.at[index].get(mode="clip")
 
 
 def put(x: Array, index: Array, value: ArrayLike, when: ArrayLike = True) -> Array:
-    """x with `value` at one index along the first axis, if `when`."""
+    """`x.at[index].set(value)` along the first axis, if `when`."""
     value = jnp.asarray(value, x.dtype)
     if x.size > MAX_DENSE_UPDATES:
         return x.at[jnp.where(when, index, x.shape[0])].set(value, mode="drop")
@@ -40,7 +46,7 @@ def put(x: Array, index: Array, value: ArrayLike, when: ArrayLike = True) -> Arr
 
 
 def put_all(x: Array, indices: Array, values: ArrayLike, when: Array) -> Array:
-    """x with `values` at several distinct indices, each if its `when`."""
+    """`x.at[indices].set(values)` for distinct indices, each only if its `when` holds."""
     if x.size * indices.size > 4 * MAX_DENSE_UPDATES:
         return x.at[jnp.where(when, indices, x.shape[0])].set(values, mode="drop")
     values = jnp.broadcast_to(jnp.asarray(values, x.dtype), indices.shape + x.shape[1:])
@@ -50,7 +56,7 @@ def put_all(x: Array, indices: Array, values: ArrayLike, when: Array) -> Array:
 
 
 def add_all(x: Array, indices: Array, values: Array) -> Array:
-    """x with `values` added at several indices, repeats added up (integers only: order must not matter)."""
+    """`x.at[indices].add(values)`, for integers only: the order of additions must not matter."""
     if x.size * indices.size > 8 * MAX_DENSE_UPDATES or indices.size > 64:
         return x.at[indices].add(values, mode="drop")
     number = jnp.arange(x.shape[0])
@@ -60,25 +66,25 @@ def add_all(x: Array, indices: Array, values: Array) -> Array:
 
 
 def first(mask: Array) -> Array:
-    """The lowest index where `mask` holds, or BIG."""
+    """The lowest index where `mask` holds, or NO_INDEX."""
     return jnp.where(mask, jnp.arange(mask.shape[-1], dtype=jnp.int32), NO_INDEX).min(axis=-1)
 
 
 def first_min(key: Array) -> tuple[Array, Array]:
-    """Least value and the lowest index that has it. Two plain reductions: an arg-min does not vectorise."""
+    """Minimum over the last axis and its lowest index. Two plain reductions: an arg-min does not vectorise."""
     least = key.min(axis=-1)
     return least, first(key == least[..., None])
 
 
 def smallest(key: Array, count: int) -> Array:
-    """The indices of the `count` least values, least first, ties to the lower index; -1 where the rest is infinite."""
+    """Indices of the `count` least finite values, in ascending order, ties by index; -1 fills up."""
     if jax.default_backend() != "cpu" or count > 16:
         values, at = jax.lax.top_k(-key, count)
         return jnp.where(jnp.isneginf(values), -1, at.astype(jnp.int32))
     number = jnp.arange(key.shape[-1], dtype=jnp.int32)
-    found = []
-    for _ in range(count):  # a sort takes far longer where few are wanted
+    indices = []
+    for _ in range(count):  # for few values a sort takes far longer
         least, at = first_min(key)
-        found.append(jnp.where(jnp.isposinf(least), -1, at))
+        indices.append(jnp.where(jnp.isposinf(least), -1, at))
         key = jnp.where(number == at, jnp.inf, key)
-    return jnp.stack(found) if found else jnp.zeros(0, jnp.int32)
+    return jnp.stack(indices) if indices else jnp.zeros(0, jnp.int32)

@@ -1,8 +1,8 @@
-"""What the rules make of an instant, before time moves: gangs leave, inputs are looked for, gangs start.
+"""The rules of an instant, before time moves: gangs leave, inputs are fetched, gangs start.
 
-Whoever drives the core asks these in turn until nothing is left to do: the simulator, which adds what each of them
-does to its hidden world, and the runtime, which adds what an engine is told. Each takes one small, bounded step (one
-gang, one device) and says through its `when` whether there was anything to do.
+The caller applies these rules in turn until none has anything left to do. The simulator adds the effects on its hidden
+world; the runtime adds the commands to an engine. Each rule takes one small, bounded step (one gang, one device) and
+returns in `when` whether there was anything to do.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, Int
 
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.problem.spans import distance
@@ -17,35 +18,44 @@ from symphony.problem.topology import LOCAL
 from symphony.scheduling import advance
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import GangFacts, candidates, facts, startable
-from symphony.scheduling.indexing import NO_INDEX, compute_once, first, first_min, take
+from symphony.scheduling.indexing import (
+    NO_INDEX,
+    BoolScalar,
+    FloatScalar,
+    IntScalar,
+    compute_once,
+    first,
+    first_min,
+    take,
+)
 from symphony.scheduling.state import MAX_COPIES, PLACING, QUEUED, Core
 
 
-def decision_wanted(core: Core, t: TopologyArrays) -> Array:
-    """Whether a decision is wanted."""
+def decision_wanted(core: Core, t: TopologyArrays) -> BoolScalar:
+    """Whether the policy is to be asked for an action."""
     return (candidates(core, t).any() | core.offered) & ~core.waited
 
 
-def departure_pending(core: Core) -> Array:
-    """Whether a gang is to leave, or children are to be told."""
+def departure_pending(core: Core) -> BoolScalar:
+    """Whether a gang is to leave its devices, or children are to be released."""
     return core.leaving.any() | (core.releasing >= 0)
 
 
 class DepartedGang(eqx.Module):
-    """A gang that left, as it was before."""
+    """A gang that left its devices, as it was before."""
 
-    when: Array  # bool: one did
-    gang: Array  # i32
+    when: BoolScalar  # whether a gang left
+    gang: IntScalar
     facts: GangFacts
-    status: Array  # i8: it left with
-    devices: Array  # [W]
-    lanes: Array  # [W]
-    slot: Array  # i32: of its job, or of the one whose children were told
-    completed: Array  # bool: that job is complete
+    status: IntScalar
+    devices: Int[Array, " workers"]
+    lanes: Int[Array, " workers"]
+    slot: IntScalar  # of its job, or of the job whose children were released
+    completed: BoolScalar  # that job is complete
 
 
 def leave(core: Core, t: TopologyArrays, w: WorkloadArrays) -> tuple[Core, DepartedGang]:
-    """Take one leaving gang off its devices, and tell the next few children of a finished one."""
+    """Take one leaving gang off its devices, and release the next few children of a finished one."""
     when = core.leaving.any() & (core.releasing < 0)
     gang = jnp.where(when, first(core.leaving), 0)
     f = facts(core, w, gang)
@@ -61,18 +71,20 @@ def leave(core: Core, t: TopologyArrays, w: WorkloadArrays) -> tuple[Core, Depar
 class NextFetch(eqx.Module):
     """The next input that a device has to fetch."""
 
-    when: Array  # bool: an engine was idle, and had something to look for
-    goes: Array  # bool: something has to be moved
-    device: Array  # i32
-    gang: Array  # i32: for which
-    skipped: Array  # i32: inputs that lie there already
-    parent: Array  # i32: gang whose output it is, -1 = the job's input
-    source: Array  # i32: device whose memory holds the nearest copy
-    bytes: Array  # f
+    when: BoolScalar  # an idle fetch engine had inputs to fetch
+    goes: BoolScalar  # a transfer is needed
+    device: IntScalar
+    gang: IntScalar  # that reads the input
+    skipped: IntScalar  # inputs that are in the device's memory already
+    parent: IntScalar  # gang whose output it is, -1 = the job's input
+    source: IntScalar  # device whose memory holds the nearest copy
+    bytes: FloatScalar
 
 
-def next_fetch(core: Core, t: TopologyArrays, w: WorkloadArrays, idle: Array) -> tuple[Core, NextFetch]:
-    """The next input of the first gang at a device whose fetch engine is `idle` [D]; what lies there already is."""
+def next_fetch(
+    core: Core, t: TopologyArrays, w: WorkloadArrays, idle: Bool[Array, " devices"]
+) -> tuple[Core, NextFetch]:
+    """Find the next input of the first gang at a device whose fetch engine is `idle`; skip inputs already present."""
     when = idle.any()
     device = jnp.where(when, first(idle), 0)
     wants = ((core.status == PLACING) | (core.status == QUEUED)) & (core.inputs_left > 0)
@@ -88,7 +100,7 @@ def next_fetch(core: Core, t: TopologyArrays, w: WorkloadArrays, idle: Array) ->
     number, size = w.in_source[f.graph, edges], w.in_bytes[f.graph, edges]
     parent = jnp.where(number >= 0, f.slot * w.kernel.shape[1] + number, -1)
     home = jnp.where(jnp.arange(MAX_COPIES) == 0, take(core.home, f.slot), -1)
-    copies = jnp.where((parent >= 0)[:, None], take(core.copies, parent), home)  # [fan, V]
+    copies = jnp.where((parent >= 0)[:, None], take(core.copies, parent), home)  # [fan, copies]
     far = jnp.where(copies >= 0, distance(take(t.place, copies), take(t.place, memory)), NO_INDEX // 8)
     v = jnp.arange(MAX_COPIES)
     age = jnp.where(v == 0, 0, 1 + (v - 1 - take(core.copied, parent)[:, None]) % (MAX_COPIES - 1))
@@ -98,19 +110,19 @@ def next_fetch(core: Core, t: TopologyArrays, w: WorkloadArrays, idle: Array) ->
     skipped = jnp.minimum(first(remote), present.sum(dtype=jnp.int32))
     goes = when & remote.any()
     edge = jnp.minimum(skipped, w.fan - 1)
-    found = NextFetch(when, goes, device, gang, skipped, parent[edge], copies[edge, nearest[edge]], size[edge])
-    found = compute_once(found)
-    return advance.inputs_there(core, gang, device, found.skipped, when), found
+    fetch = NextFetch(when, goes, device, gang, skipped, parent[edge], copies[edge, nearest[edge]], size[edge])
+    fetch = compute_once(fetch)
+    return advance.inputs_there(core, gang, device, fetch.skipped, when), fetch
 
 
 class StartedGang(eqx.Module):
     """A gang that started."""
 
-    when: Array  # bool: one did
-    gang: Array  # i32
+    when: BoolScalar  # whether a gang started
+    gang: IntScalar
     facts: GangFacts
-    devices: Array  # [W]
-    setup: Array  # f[W]: seconds of set-up of its lanes
+    devices: Int[Array, " workers"]
+    setup: Float[Array, " workers"]  # seconds of set-up of its lanes
 
 
 def start(core: Core, t: TopologyArrays, w: WorkloadArrays, now: Amount) -> tuple[Core, StartedGang]:
@@ -124,16 +136,22 @@ def start(core: Core, t: TopologyArrays, w: WorkloadArrays, now: Amount) -> tupl
     return core, StartedGang(when, gang, f, devices, setup)
 
 
-def demand(t: TopologyArrays, w: WorkloadArrays, kernel: Array, work: Array, devices: Array) -> Array:
-    """What a worker asks of the rows on the route of its device, as a share of their capacity [..., H]."""
+def demand(
+    t: TopologyArrays,
+    w: WorkloadArrays,
+    kernel: Int[Array, "*#shape"],
+    work: Float[Array, "*#shape"],
+    devices: Int[Array, "*#shape"],
+) -> Float[Array, "*#shape hops"]:
+    """Demand of a worker on the rows of its device's route, as a share of their capacity. The inputs broadcast."""
     kinds, resource = take(t.device_kind, devices)[..., None], take(t.route_kind, devices)
     kernel, work = kernel[..., None], work[..., None]
     asked = w.demand_fixed[kernel, kinds, resource] + work * w.demand_work[kernel, kinds, resource]
     return asked / take(t.capacity, take(t.route_row, devices))
 
 
-def running_load(core: Core, t: TopologyArrays, w: WorkloadArrays) -> Array:
-    """Load that running workers put on each row by their profiles, what they exchange left aside [R]."""
+def running_load(core: Core, t: TopologyArrays, w: WorkloadArrays) -> Float[Array, " rows"]:
+    """Load of running workers on each row by their profiles, without exchange."""
     f = facts(core, w, core.lane_holds)
     asked = jnp.where((core.lane_holds >= 0)[:, None], demand(t, w, f.kernel, f.work, t.lane_device), 0)
     return jnp.zeros(t.capacity.shape).at[take(t.route_row, t.lane_device)].add(asked)

@@ -13,41 +13,37 @@ import jax.numpy as jnp
 from jax import Array
 
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.scheduling.indexing import IntScalar
 from symphony.scheduling.policy import Action, Observation, Policy
 from symphony.telemetry.tuning import FILTER_FACTORS, Tuning
 
 
 class OneOf(Policy):
-    """Decides as the policy at `index` does."""
+    """Decides as the policy at `index`. States and prepared values are tuples, one entry for each policy."""
 
     policies: tuple[Policy, ...]
-    index: Array  # i32[]
+    index: IntScalar
 
     @property
     def cheats(self) -> bool:  # type: ignore[override]
-        """Whether any of them does; the others are not shown what only cheats may see."""
+        """Whether any policy cheats; the others are not shown the true background all the same."""
         return any(policy.cheats for policy in self.policies)
 
     @property
     def tuning(self) -> Tuning | None:
-        """The chosen one's."""
-        given = [policy.tuning for policy in self.policies]
-        if all(one is None for one in given):
+        tunings = [policy.tuning for policy in self.policies]
+        if all(tuning is None for tuning in tunings):
             return None
-        factors = jnp.stack([jnp.zeros(FILTER_FACTORS) if one is None else one.factors for one in given])
+        factors = jnp.stack([jnp.zeros(FILTER_FACTORS) if tuning is None else tuning.factors for tuning in tunings])
         return Tuning(factors[self.index])
 
     def init(self, topology: TopologyArrays) -> tuple[Any, ...]:
-        """The states of all."""
         return tuple(policy.init(topology) for policy in self.policies)
 
     def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> tuple[Any, ...]:
-        """What each of them prepares."""
         return tuple(policy.prepare(topology, workload) for policy in self.policies)
 
     def decide(self, key: Array, state: tuple[Any, ...], observation: Observation) -> tuple[tuple[Any, ...], Action]:
-        """The action of the chosen one; the states of the others stay."""
-
         def branch(number: int) -> Any:
             def run(key: Array, state: tuple[Any, ...]) -> tuple[tuple[Any, ...], Action]:
                 policy = self.policies[number]

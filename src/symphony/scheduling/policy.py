@@ -1,18 +1,15 @@
 """The policy protocol: what a policy is shown, and what it may answer.
 
 A policy is asked for one action whenever a decision is wanted (docs/concepts/simulation.md, "Decisions"). It is shown
-an `Observation`: the scheduler's own books, profiles, and a belief about the load of every resource row. It is never
+an `Observation`: the scheduler's own state, profiles, and a belief about the load of every resource row. It is never
 shown the true background load, the true amount of work, or raw counters. Policies that set `cheats` are shown the true
 background as well, and are marked wherever results are printed.
 
     class ShortestQueue(sy.Policy):
-        def init(self, topology):
-            return None
-
         def decide(self, key, state, observation):
             return state, sy.best_feasible(observation, -observation.queue_s)
 
-Both methods must be pure and traceable by JAX: they run inside the compiled simulator.
+All methods must be pure and traceable by JAX: they run inside the compiled simulator.
 """
 
 from __future__ import annotations
@@ -26,13 +23,14 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
+from jaxtyping import Bool, Float, Int, Num
 
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.problem.errors import PolicyError
 from symphony.problem.speeds import BeliefArrays
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import GangFacts, candidates, facts, fits, open_devices, per_gang, seconds_by_kind
-from symphony.scheduling.indexing import NO_INDEX, first, first_min, take
+from symphony.scheduling.indexing import NO_INDEX, BoolScalar, FloatScalar, IntScalar, first, first_min, take
 from symphony.scheduling.state import RUNNING, Core
 from symphony.telemetry.tuning import Tuning
 
@@ -40,14 +38,14 @@ PLACE, PREEMPT, RECONFIGURE, WAIT = range(4)
 
 
 class Action(eqx.Module):
-    """One decision. What does not apply to its kind is ignored."""
+    """One decision. Fields that do not apply to its kind are ignored."""
 
-    kind: Array  # i32: PLACE, PREEMPT, RECONFIGURE or WAIT
-    gang: Array  # i32: PLACE its next worker, or PREEMPT it
-    device: Array  # i32: to PLACE on or RECONFIGURE
-    kernel: Array  # i32: to RECONFIGURE to
-    more: Array = eqx.field(default_factory=lambda: jnp.asarray(False))  # bool: the next one is decided with it
-    seconds: Array = eqx.field(default_factory=lambda: jnp.asarray(jnp.inf, float))  # f: to WAIT, at most
+    kind: IntScalar  # PLACE, PREEMPT, RECONFIGURE or WAIT
+    gang: IntScalar  # PLACE its next worker, or PREEMPT it
+    device: IntScalar  # to PLACE on or RECONFIGURE
+    kernel: IntScalar  # to RECONFIGURE to
+    more: BoolScalar = eqx.field(default_factory=lambda: jnp.asarray(False))  # the next one was decided with it
+    seconds: FloatScalar = eqx.field(default_factory=lambda: jnp.asarray(jnp.inf, float))  # to WAIT, at most
 
 
 def place(gang: ArrayLike, device: ArrayLike) -> Action:
@@ -66,7 +64,7 @@ def reconfigure(device: ArrayLike, kernel: ArrayLike) -> Action:
 
 
 def wait(seconds: ArrayLike = jnp.inf) -> Action:
-    """Do nothing until the next event, or for at most so many seconds. A bound that is not above 0 is none."""
+    """Do nothing until the next event, or for at most `seconds`. A bound of 0 or less is ignored."""
     return replace(_action(WAIT), seconds=jnp.asarray(seconds, float))
 
 
@@ -75,74 +73,74 @@ def _action(kind: ArrayLike, gang: ArrayLike = 0, device: ArrayLike = 0, kernel:
 
 
 def with_more(action: Action, more: ArrayLike) -> Action:
-    """The same, saying whether the next decision was made along with it: then that is not charged for thinking."""
+    """The same action. With `more`, the next decision was made along with it and is charged no scheduler latency."""
     return replace(action, more=jnp.asarray(more, bool))
 
 
-def choose(condition: Array, a: Action, b: Action) -> Action:
+def choose(condition: BoolScalar, a: Action, b: Action) -> Action:
     """`a` where the condition holds, else `b`."""
     return jax.tree.map(lambda x, y: jnp.where(condition, x, y), a, b)
 
 
 class Observation(eqx.Module):
-    """What a policy sees. Everything derived is computed only if a policy asks for it."""
+    """What a policy is shown. Derived values are computed only on request."""
 
-    core: Core  # its `reading` is the belief's mean, not the truth
+    core: Core  # its `reading` is the belief mean, not the truth
     topology: TopologyArrays
-    workload: WorkloadArrays  # kernels and graphs; what would tell of jobs yet to arrive is None
+    workload: WorkloadArrays  # kernels and graphs; fields about jobs yet to arrive are None
     now: Amount
-    own_load: Array  # f[R]: load that Symphony's own workers and transfers put on each row now
-    background: Array  # f[R]: belief about what others load each row with, its mean …
-    background_std: Array  # f[R]: … and its deviation
-    true_background: Array | None  # f[R], for policies that cheat
-    units_left: Array  # f[G]: whole units (iterations) that each gang has yet to do, as it reports them itself
-    prepared: Any  # what the policy's own `prepare` answered
-    background_slope: Array | None = None  # f[F, R, 2]: of the two, by the factors of `tuning`; in training only
-    believed: BeliefArrays | None = None  # speeds of kernels as they are believed, where they differ from profiles
+    own_load: Float[Array, " rows"]  # current load by Symphony's own workers and transfers
+    background: Float[Array, " rows"]  # mean …
+    background_std: Float[Array, " rows"]  # … and standard deviation of the belief about the load by others
+    true_background: Float[Array, " rows"] | None  # for policies that cheat
+    units_left: Float[Array, " gangs"]  # whole units (iterations) that each gang reports as yet to do
+    prepared: Any  # the result of the policy's own `prepare`
+    background_slope: Float[Array, "factors rows 2"] | None = None  # of mean and std, by `tuning`; in training only
+    believed: BeliefArrays | None = None  # beliefs about the speeds of kernels, where they differ from profiles
 
     @property
-    def load_mean(self) -> Array:
-        """Belief about the load of each row in the last window [R]. Its deviation is that of the background."""
+    def load_mean(self) -> Float[Array, " rows"]:
+        """Belief mean of the load of each row in the last window. Its standard deviation is `background_std`."""
         return self.background + self.core.own_reading
 
     @property
-    def candidates(self) -> Array:
-        """Gangs that may be placed now [G]."""
+    def candidates(self) -> Bool[Array, " gangs"]:
+        """Gangs that may be placed now."""
         return candidates(self.core, self.topology)
 
-    def facts(self, gang: Array) -> GangFacts:
-        """What the workload says of one gang."""
+    def facts(self, gang: Int[Array, "*gang"]) -> GangFacts:
+        """What the workload says of a gang."""
         return facts(self.core, self.workload, gang)
 
-    def feasible(self, gang: Array) -> Array:
-        """Devices that may take the next worker of a gang [D]."""
+    def feasible(self, gang: IntScalar) -> Bool[Array, " devices"]:
+        """Devices that may take the next worker of a gang."""
         return fits(self.core, self.topology, gang)
 
-    def seconds(self, gang: Array) -> Array:
-        """Isolated seconds of a gang on each device [D]; inf where it cannot run."""
+    def seconds(self, gang: IntScalar) -> Float[Array, " devices"]:
+        """Isolated seconds of a gang on each device; inf where it cannot run."""
         return take(seconds_by_kind(self.workload, self.facts(gang)), self.topology.device_kind)
 
     @property
-    def running_s(self) -> Array:
-        """Isolated seconds left of what runs on each device, by its profile [D]."""
+    def running_s(self) -> Float[Array, " devices"]:
+        """Isolated seconds that the running workers of each device have left, by their profiles."""
         core = self.core
         left = jnp.maximum(core.lane_estimate - self.now.minus(core.lane_since), 0)
         left = jnp.where(core.lane_holds >= 0, left, 0)
         return by_device(left, self.topology)
 
     @property
-    def queue_s(self) -> Array:
-        """Isolated seconds of work ahead of a newcomer on each device [D]; 0 if it could start at once."""
+    def queue_s(self) -> Float[Array, " devices"]:
+        """Isolated seconds of work ahead of a new gang on each device; 0 if it could start at once."""
         idle = (self.core.lanes_free > 0) & (self.core.queued == 0)
         backlog = (self.core.queued_s + self.running_s) / jnp.maximum(self.topology.slots, 1)
         return jnp.where(idle, 0, backlog)
 
     def per_gang(self, table: ArrayLike) -> Array:
-        """A column of the workload's graphs [A, T], for the gangs in the system [G]."""
+        """A table of the graphs [graphs, tasks], for the gangs in the system [gangs]."""
         return per_gang(self.core, jnp.asarray(table))
 
 
-def by_device(lanes: Array, t: TopologyArrays) -> Array:
+def by_device(lanes: Num[Array, " lanes"], t: TopologyArrays) -> Num[Array, " devices"]:
     """Sum over the lanes of each device; masked for small clusters, where that is faster than a scatter."""
     devices = t.device_kind.shape[0]
     if devices * lanes.shape[0] > 2**16:
@@ -152,51 +150,53 @@ def by_device(lanes: Array, t: TopologyArrays) -> Array:
 
 
 class Policy(eqx.Module):
-    """Decides. Subclass it, give `init` and `decide`, and run `sy.testing.check_policy` on it."""
+    """A scheduling policy. Subclass it, implement `decide`, and run `sy.testing.check_policy` on it."""
 
     cheats: ClassVar[bool] = False  # wants `Observation.true_background`
 
     @property
     def tuning(self) -> Tuning | None:
-        """Its say in how readings become beliefs; None leaves that as it is."""
+        """Overrides for the counter filter; None = the defaults."""
         return None
 
     @property
     def name(self) -> str:
-        """What tables call it."""
+        """Its name in tables."""
         return type(self).__name__
 
-    @abstractmethod
     def init(self, topology: TopologyArrays) -> Any:
         """State before the first decision of a run: a pytree of arrays, or None."""
+        return None
 
     def prepare(self, topology: TopologyArrays, workload: WorkloadArrays) -> Any:
-        """What can be worked out of graphs and profiles before the first decision: a pytree of arrays, or None.
+        """What can be computed from graphs and profiles before the first decision: a pytree of arrays, or None.
 
-        Called once for each run; `workload` tells nothing of the jobs to come. `decide` finds it in
+        Called once for each run; `workload` has no information about future jobs. `decide` finds the result in
         `observation.prepared`.
         """
         return None
 
     @abstractmethod
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
-        """One action, and the state for the next call."""
+        """The state for the next call, and one action."""
 
 
 def check_instance(policy: object, name: str = "") -> None:
-    """Refuse what is no policy, and classes where an instance is wanted."""
+    """Raise a `PolicyError` unless `policy` is an instance of `Policy`."""
     if isinstance(policy, Policy):
         return
     called = f"policy {name!r}" if name else "the policy"
     if isinstance(policy, type) and issubclass(policy, Policy):
         raise PolicyError(f"{called} is the class {policy.__name__}", hint=f"pass an instance: {policy.__name__}()")
-    raise PolicyError(f"{called} is {type(policy).__name__}, no sy.Policy", hint="subclass sy.Policy")
+    raise PolicyError(f"{called} is a {type(policy).__name__}, not a sy.Policy", hint="subclass sy.Policy")
 
 
-def pick_gang(observation: Observation, score: Array | None = None, among: Array | None = None) -> Array:
+def pick_gang(
+    observation: Observation, score: Num[Array, " gangs"] | None = None, among: Bool[Array, " gangs"] | None = None
+) -> IntScalar:
     """The candidate to place next: highest priority, then highest score, then oldest job, then lowest number; or -1.
 
-    `among` [G]: look at these candidates only.
+    With `among`, only these candidates are considered.
     """
     core = observation.core
     tasks = observation.workload.kernel.shape[1]
@@ -209,27 +209,29 @@ def pick_gang(observation: Observation, score: Array | None = None, among: Array
     return jnp.where(least < NO_INDEX, gang, -1)
 
 
-def best_device(observation: Observation, gang: Array, score: Array) -> Array:
+def best_device(observation: Observation, gang: IntScalar, score: Num[Array, " devices"]) -> IntScalar:
     """The feasible device with the highest score for the gang's next worker; ties go to the lowest number."""
     allowed = observation.feasible(gang)
     best = first_min(jnp.where(allowed & ~jnp.isnan(score), -score, jnp.inf))[1]
-    # Where every score is -inf or NaN, a feasible device all the same.
+    # Where every score is -inf or NaN, the first feasible device.
     return jnp.where(take(allowed, best), best, first(allowed))
 
 
-def best_feasible(observation: Observation, device_score: Array, gang_score: Array | None = None) -> Action:
+def best_feasible(
+    observation: Observation, device_score: Num[Array, " devices"], gang_score: Num[Array, " gangs"] | None = None
+) -> Action:
     """Place the best candidate gang (oldest first by default) on its best feasible device."""
     gang = pick_gang(observation, gang_score)
     return place(gang, best_device(observation, gang, device_score))
 
 
-def idle_devices(observation: Observation) -> Array:
-    """Devices with a free slot and an empty queue [D]."""
+def idle_devices(observation: Observation) -> Bool[Array, " devices"]:
+    """Devices that are up, with a free slot and an empty queue."""
     return open_devices(observation.core)
 
 
-def movable(observation: Observation) -> Array:
-    """Running gangs that may be preempted now [G]."""
+def movable(observation: Observation) -> Bool[Array, " gangs"]:
+    """Running gangs that may be preempted now."""
     core = observation.core
     in_setup = (take(core.lane_setup, core.lane) & (core.lane >= 0)).any(axis=1)
     return (core.status == RUNNING) & observation.per_gang(observation.workload.preemptible) & ~in_setup

@@ -1,6 +1,6 @@
-"""The service: a cluster that others reach over HTTP, and that remembers what it has accepted.
+"""The service: a cluster that users share over HTTP, with a journal of all accepted jobs.
 
 client ─► app (HTTP) ─► service ─► ledger: decides, journals, then acts ─► cluster (runtime) ─► recorder ─► engine
            wire types    tokens      state: replay of the journal                                  │
-                         shares      database, blobs: where it is kept  ◄── what the engine says ──┘
+                         shares      database, blobs: storage           ◄──── engine events ───────┘
 """

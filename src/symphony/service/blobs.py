@@ -1,4 +1,4 @@
-"""Bytes in files, named by their SHA-256: arguments, functions and results that are too large for the journal."""
+"""Blobs: files named by their SHA-256, for arguments, functions and results that are too large for the journal."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from symphony.service.wire import MAX_INLINE_BYTES, Content, Value
 
 
 class Upload:
-    """A blob on its way in, in a file that nobody sees before it is whole."""
+    """A blob that is being received, in a temporary file."""
 
     def __init__(self, blobs: Blobs, digest: str, most: int, size: int = 0) -> None:
-        """`size`: bytes that are to come, if that is known. Raises `OSError` if there is no room for them."""
+        """`size`: expected bytes, 0 = unknown. Raises `OSError` if the disk has no room for them."""
         if size > shutil.disk_usage(blobs.folder).free:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(blobs.folder))
         self._blobs, self._digest, self._most = blobs, digest, most
@@ -34,7 +34,6 @@ class Upload:
         self.size = 0
 
     def add(self, data: bytes) -> None:
-        """The next bytes."""
         self.size += len(data)
         if self.size > self._most:
             raise too_large(self._most)
@@ -42,7 +41,6 @@ class Upload:
         self._file.write(data)
 
     def end(self) -> None:
-        """Keep it, unless it is not what it was said to be."""
         if self._sum.hexdigest() != self._digest:
             raise InputError("the bytes do not have this SHA-256", where=self._digest, hint="send them again")
         self._file.flush()
@@ -51,34 +49,31 @@ class Upload:
         self._blobs.place(self._path, self._digest)
 
     def close(self) -> None:
-        """Let go of it; what was not ended is gone."""
-        with contextlib.suppress(OSError):  # a full disk: what was written is not wanted
+        """Remove the temporary file, if there is one."""
+        with contextlib.suppress(OSError):  # the disk is full; the data is discarded anyway
             self._file.close()
         Path(self._path).unlink(missing_ok=True)
 
 
 class Blobs:
-    """A folder of them."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        for part in folder.glob("part-*"):  # left by a process that was killed
+        for part in folder.glob("part-*"):  # left by a killed process
             part.unlink(missing_ok=True)
 
     def path(self, digest: str) -> Path:
-        """Where a blob is, if it is there."""
         return self.folder / digest[:2] / digest
 
     def size(self, digest: str) -> int:
-        """Bytes; -1 = it is not there."""
+        """Bytes; -1 if it does not exist."""
         try:
             return self.path(digest).stat().st_size
         except FileNotFoundError:
             return -1
 
     def read(self, digest: str) -> memoryview:
-        """The bytes, mapped; pages that somebody writes to are his own."""
+        """The contents, memory-mapped copy-on-write."""
         with open(self.path(digest), "rb") as file:
             length = os.fstat(file.fileno()).st_size
             if not length:
@@ -86,14 +81,13 @@ class Blobs:
             return memoryview(mmap.mmap(file.fileno(), length, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE))
 
     def place(self, part: str, digest: str) -> None:
-        """Give a whole file its name."""
         path = self.path(digest)
         path.parent.mkdir(exist_ok=True, mode=0o700)
         os.replace(part, path)
         _sync(path.parent)
 
     def put(self, data: Any) -> str:
-        """Keep bytes; their digest. Survives the end of this process, but not a power cut: no `fsync`."""
+        """Store bytes and return their digest. Not synced: they survive the end of this process, but no power cut."""
         digest = hashlib.sha256(data).hexdigest()
         path = self.path(digest)
         if self.size(digest) != memoryview(data).nbytes:
@@ -105,16 +99,15 @@ class Blobs:
         return digest
 
     def remove(self, digest: str) -> None:
-        """Forget it."""
         self.path(digest).unlink(missing_ok=True)
 
     def listed(self) -> Iterator[tuple[str, float]]:
-        """All of them, and how old each is in seconds."""
+        """Digests and ages in seconds."""
         for path in self.folder.glob("*/*"):
             yield path.name, time.time() - path.stat().st_mtime
 
     def kept(self, value: Pickled) -> tuple[Value, dict[str, int]]:
-        """A value to be journalled, large parts in files; and the sizes of those."""
+        """A value for the journal, with large parts stored as blobs, and the sizes of these by digest."""
         sizes: dict[str, int] = {}
 
         def content(data: Any) -> Content:
@@ -129,7 +122,7 @@ class Blobs:
         return Value.model_construct(head=head, buffers=[content(one) for one in value.buffers]), sizes
 
     def found(self, value: Value) -> Pickled:
-        """The inverse. Raises `FileNotFoundError` if a file is gone."""
+        """The inverse of `kept`. Raises `FileNotFoundError` if a blob is missing."""
 
         def data(content: Content) -> Any:
             return self.read(content.blob) if content.blob is not None else content.inline
@@ -138,20 +131,20 @@ class Blobs:
 
 
 def named_in(values: Iterable[Value]) -> set[str]:
-    """The blobs that values are made of."""
+    """The digests of the blobs in some values."""
     return {part.blob for value in values for part in (value.head, *value.buffers) if part.blob is not None}
 
 
 def too_large(most: int, option: str = "--blob-bytes") -> LimitError:
-    """What is said of a body that is beyond its bound, and who bounds it."""
+    """The error for a body above a limit, which `option` of `symphony serve` raises."""
     return LimitError(
-        f"it is larger than {show(float(most), 'bytes')}, the most that this service takes at once",
+        f"it is larger than {show(float(most), 'bytes')}, the limit of this service",
         hint=f"pass paths and read files in the kernels, or serve with a larger {option}",
     )
 
 
 def _sync(folder: Path) -> None:
-    """A new name survives a power cut, too."""
+    """Make a new name in a folder survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,10 +1,10 @@
-"""The client: a cluster somewhere else, with the surface of a local one.
+"""The client of a service, with the interface of a local cluster.
 
 with sy.connect("http://127.0.0.1:7733", token="sy_…") as cluster:
     print(cluster.submit(graph).result())
 
-It needs nothing but Python's own HTTP. Requests that are lost on the way are sent again; a submission has a key, so
-that it is accepted once however often it is sent.
+It uses only the standard library for HTTP. Failed requests are retried; a submission has an idempotency key, so that it
+makes one job however often it is sent.
 """
 
 from __future__ import annotations
@@ -44,47 +44,22 @@ from symphony.problem.topology import Topology
 from symphony.runtime.graph import Graph, Submission, submission
 from symphony.runtime.jobs import exception_of
 from symphony.runtime.kernels import RunnableKernel, code_of
-from symphony.service.wire import (
-    KEY_HEADER,
-    MAX_INLINE_BYTES,
-    PROTOCOL,
-    PYTHON,
-    VERSION_HEADER,
-    About,
-    ClusterView,
-    Content,
-    DecisionsView,
-    ExplanationView,
-    Forecasts,
-    ForecastView,
-    JobDetail,
-    JobList,
-    JobView,
-    LogLine,
-    Logs,
-    Me,
-    ProfileFile,
-    Refusal,
-    ResultView,
-    TopologyFile,
-    Value,
-)
+from symphony.service import wire
 
 if TYPE_CHECKING:
     from symphony.runtime.profiles import Profiles
 
 M = TypeVar("M", bound=BaseModel)
 URL_VARIABLE, TOKEN_VARIABLE = "SYMPHONY_URL", "SYMPHONY_TOKEN"
-ADDRESS_FILE, TOKEN_FILE = "address", "token"  # files of a service, for whoever serves
+ADDRESS_FILE, TOKEN_FILE = "address", "token"  # in the folder of a service, for the user who runs it
 DEFAULT_PORT = 7733
 DEFAULT_URL = f"http://127.0.0.1:{DEFAULT_PORT}"
-MAX_REQUEST_TRIES = 4  # of a request that is lost on the way
-FIRST_RETRY_S = 0.2  # before the second; doubled each time
-LONG_POLL_S = 30.0  # that a request waits for a job
+MAX_REQUEST_TRIES = 4
+FIRST_RETRY_S = 0.2  # pause before the second try; doubled each time
+LONG_POLL_S = 30.0  # for which a request waits for a job
 
 
 def default_folder() -> Path:
-    """Where a service of this user keeps everything, unless it is told otherwise."""
     base = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
     return Path(base).expanduser() / "symphony" / "service"
 
@@ -92,7 +67,7 @@ def default_folder() -> Path:
 class RemoteJob:
     """A graph that was submitted to a service."""
 
-    def __init__(self, cluster: RemoteCluster, view: JobView) -> None:
+    def __init__(self, cluster: RemoteCluster, view: wire.JobView) -> None:
         self._cluster, self._view = cluster, view
         self._value: Any = None
         self._read = False
@@ -102,12 +77,12 @@ class RemoteJob:
 
     @property
     def id(self) -> int:
-        """Its number in its service."""
+        """The number of the job."""
         return self._view.id
 
     @property
     def name(self) -> str:
-        """Of its graph."""
+        """The name of the graph."""
         return self._view.name
 
     @property
@@ -117,148 +92,146 @@ class RemoteJob:
 
     @property
     def completion_s(self) -> float:
-        """Seconds from its submission until it was over; NaN if it is not."""
+        """Seconds from submission to the end; NaN if it has not ended."""
         view = self.view()
         return math.nan if view.ended_s is None else view.ended_s - view.accepted_s
 
-    def view(self) -> JobView:
-        """All that a line tells of it."""
+    def view(self) -> wire.JobView:
+        """Its current state."""
         if self._view.ended_s is None:
-            self._view = self._cluster._get(f"/v1/jobs/{self.id}", JobView)
+            self._view = self._cluster._get(f"/v1/jobs/{self.id}", wire.JobView)
         return self._view
 
-    def detail(self) -> JobDetail:
+    def detail(self) -> wire.JobDetail:
         """Its tasks, and every run of each."""
-        return self._cluster._get(f"/v1/jobs/{self.id}/tasks", JobDetail)
+        return self._cluster._get(f"/v1/jobs/{self.id}/tasks", wire.JobDetail)
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until it is over, at most so long; whether it is."""
+        """Wait until it has ended, for at most `timeout_s`; whether it has."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while self._view.ended_s is None:
             left = LONG_POLL_S if deadline is None else min(deadline - time.monotonic(), LONG_POLL_S)
-            asked = {"wait_s": round(max(left, 0.0), 3)}
-            self._view = self._cluster._get(f"/v1/jobs/{self.id}", JobView, asked)
+            query = {"wait_s": round(max(left, 0.0), 3)}
+            self._view = self._cluster._get(f"/v1/jobs/{self.id}", wire.JobView, query)
             if self._view.ended_s is None and deadline is not None and time.monotonic() >= deadline:
                 return False
         return True
 
     def result(self, timeout_s: float | None = None) -> Any:
-        """What its last task returned (a tuple if there are several such tasks, a dict if outputs have names).
+        """The value of its last task (a tuple if there are several last tasks, a dict if outputs have names).
 
-        Waits for it. Raises what went wrong, a `JobError` as a rule; or `TimeoutError` if it takes longer than
-        `timeout_s`, and the job goes on. Of another user's job, what is data is read, and the rest is a `TrustError`.
+        Waits for it. Raises the error of the job, usually a `JobError`; or `TimeoutError` after `timeout_s`, while the
+        job continues. The result of another user's job is read only if it is plain data; otherwise it raises
+        `TrustError`.
         """
         if not self.wait(timeout_s):
-            raise TimeoutError(f"job {self.id} ({self.name!r}) is not done after {timeout_s:g} s; it goes on")
+            raise TimeoutError(f"job {self.id} ({self.name!r}) is not done after {timeout_s:g} s; it continues")
         trusted = self._cluster._trusts(self._view.user)
         if self._view.error is not None:
             raise self._view.error.error() from exception_of(self._view.error.cause if trusted else None)
         if not self._read:
-            found = self._cluster._get(f"/v1/jobs/{self.id}/result", ResultView)
-            values = [self._value_of(value, trusted) for value in found.values]
-            self._value = (
-                dict(zip(found.names, values, strict=True))
-                if found.names
-                else values[0]
-                if len(values) == 1
-                else tuple(values)
-            )
+            result = self._cluster._get(f"/v1/jobs/{self.id}/result", wire.ResultView)
+            values = [self._value_of(value, trusted) for value in result.values]
+            if result.names:
+                self._value = dict(zip(result.names, values, strict=True))
+            else:
+                self._value = values[0] if len(values) == 1 else tuple(values)
             self._read = True
         return self._value
 
-    def _value_of(self, value: Value, trusted: bool) -> Any:
+    def _value_of(self, value: wire.Value, trusted: bool) -> Any:
         head, buffers = self._cluster._value(value)
         if trusted:
             return unpickled(head, buffers)
-        from symphony.engines.data_only import NotData, read_data  # with NumPy, which nothing else here needs
+        from symphony.engines.data_only import NotData, read_data  # imports NumPy, which nothing else here needs
 
         try:
             return read_data(head, buffers)
         except NotData as error:
             user = self._view.user
             raise TrustError(
-                f"its result is more than data, and reading it would run code of {user!r} here: {error}",
+                f"its result is not plain data, and reading it would run code of {user!r} here: {error}",
                 where=f"job {self.id} ({self.name!r})",
-                hint=f"if you would run any program of {user!r}: sy.connect(…, trust={user!r}), "
+                hint=f"if you trust {user!r} to run any code here: sy.connect(…, trust={user!r}), "
                 f"or symphony result {self.id} --trust {user}",
             ) from None
 
     def cancel(self) -> None:
-        """Stop it: what runs is killed, what waits never starts. Does nothing if it is over."""
-        self._cluster._send("POST", f"/v1/jobs/{self.id}/cancel", JobView)
+        """Cancel it: running tasks are killed. Does nothing if it has ended."""
+        self._cluster._send("POST", f"/v1/jobs/{self.id}/cancel", wire.JobView)
 
     def explain(self) -> str:
-        """What ran where, how long it waited and took, and what had been expected."""
-        return self._cluster._get(f"/v1/jobs/{self.id}/explain", ExplanationView).text
+        """Where each task ran, how long it waited and took, and what was expected."""
+        return self._cluster._get(f"/v1/jobs/{self.id}/explain", wire.ExplanationView).text
 
-    def logs(self, after: str = "") -> Logs:
-        """What happened to it and what it wrote, in order; `after`: since an answer of which this was `next`."""
-        pages: list[Logs] = []
+    def logs(self, after: str = "") -> wire.Logs:
+        """Events and output so far, in order; `after`: the `next` of an earlier answer."""
+        pages: list[wire.Logs] = []
         for page in self._pages(after):
             pages.append(page)
-            # It may write faster than anybody reads: what it has written since this began is for the next call.
+            # It may write faster than we read: what it writes after the first page is left to the next call.
             if self._view.ended_s is None and page.lines and page.lines[-1].at_s > pages[0].at_s > 0:
                 break
         lines = [line for page in pages for line in page.lines]
         return pages[-1].model_copy(update={"lines": lines})
 
-    def follow(self, after: str = "") -> Iterator[LogLine]:
-        """The same, line by line as they come, until it is over."""
+    def follow(self, after: str = "") -> Iterator[wire.LogLine]:
+        """The same, line by line as they arrive, until it has ended."""
         while True:
             for page in self._pages(after, LONG_POLL_S):
                 after = page.next
                 yield from page.lines
             if page.over:
                 return
-            time.sleep(FIRST_RETRY_S)  # lines that come one by one are asked for together
+            time.sleep(FIRST_RETRY_S)  # fetch lines in batches
 
-    def _pages(self, after: str, wait_s: float = 0.0) -> Iterator[Logs]:
+    def _pages(self, after: str, wait_s: float = 0.0) -> Iterator[wire.Logs]:
         more = True
         while more:
-            page = self._cluster._get(f"/v1/jobs/{self.id}/logs", Logs, {"after": after, "wait_s": wait_s})
+            page = self._cluster._get(f"/v1/jobs/{self.id}/logs", wire.Logs, {"after": after, "wait_s": wait_s})
             after, more = page.next, page.more
             yield page
 
     def wait_for_change(self, timeout_s: float = LONG_POLL_S) -> None:
-        """Wait until something happens to it, at most so long."""
+        """Wait until its state changes, for at most `timeout_s`."""
         if self._view.ended_s is None:
-            asked = {"wait_s": timeout_s, "since": self._view.change}
-            self._view = self._cluster._get(f"/v1/jobs/{self.id}", JobView, asked)
+            query = {"wait_s": timeout_s, "since": self._view.change}
+            self._view = self._cluster._get(f"/v1/jobs/{self.id}", wire.JobView, query)
 
     def trace_events(self) -> dict[str, Any]:
-        """What ran where and when, as chrome://tracing and ui.perfetto.dev read it."""
+        """Its runs as a trace for chrome://tracing or ui.perfetto.dev."""
         return json.loads(self._cluster._ask("GET", f"/v1/jobs/{self.id}/trace"))
 
     def trace(self, path: str | Path) -> None:
-        """Write that to a file."""
+        """Write the trace to a file."""
         Path(path).write_text(json.dumps(self.trace_events()))
 
 
 class RemoteCluster:
-    """A service that runs graphs. Any thread may use it."""
+    """A service that runs graphs. Thread-safe."""
 
     def __init__(self, url: str, token: str, *, timeout_s: float = 60.0, trust: str | Collection[str] = ()) -> None:
-        """`trust`: other users whose results may be unpickled here, which runs any code that is in them."""
+        """`trust`: other users whose results may be unpickled here, which can run any code."""
         self._trust = {trust} if isinstance(trust, str) else set(trust)
         self._user: str | None = None
         self.url = url.rstrip("/")
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InputError(f"{url!r} is no address of a service", hint=f"write {DEFAULT_URL}")
+            raise InputError(f"{url!r} is not the URL of a service", hint=f"write {DEFAULT_URL}")
         self._parts, self._timeout_s = parts, timeout_s
-        self._headers = {VERSION_HEADER: str(PROTOCOL), "authorization": f"Bearer {token}"}
+        self._headers = {wire.VERSION_HEADER: str(wire.PROTOCOL), "authorization": f"Bearer {token}"}
         self._local = threading.local()
         self._code: dict[tuple[RunnableKernel, str], Pickled] = {}
-        about = self._get("/v1/about", About)
-        if about.protocol != PROTOCOL:
+        about = self._get("/v1/about", wire.About)
+        if about.protocol != wire.PROTOCOL:
             raise VersionError(
-                f"the service (Symphony {about.version}) speaks protocol {about.protocol}, this client {PROTOCOL}",
+                f"the service (Symphony {about.version}) uses protocol {about.protocol}, this client {wire.PROTOCOL}",
                 where=self.url,
-                hint=f"install Symphony {about.version} here, from the clone or wheel that the service has",
+                hint=f"install Symphony {about.version} here, from the clone or wheel of the service",
             )
-        if about.python != PYTHON:
+        if about.python != wire.PYTHON:
             raise VersionError(
-                f"the service runs Python {about.python}, this is {PYTHON}: functions cannot be sent between them",
+                f"the service runs Python {about.python}, this is {wire.PYTHON}: functions cannot be sent between them",
                 where=self.url,
                 hint=f"use Python {about.python} here",
             )
@@ -275,59 +248,61 @@ class RemoteCluster:
         return f"<cluster at {self.url}>"
 
     def close(self) -> None:
-        """Let go of the connection. Jobs go on: they are the service's."""
+        """Close the connection of this thread. Jobs continue."""
         connection = getattr(self._local, "connection", None)
         if connection is not None:
             connection.close()
             self._local.connection = None
 
     def submit(self, graph: Graph, *, priority: int = 0, queue: str = "", key: str = "") -> RemoteJob:
-        """Have a graph run. When this returns, the service has it, and will not forget it.
+        """Submit a graph. When this returns, the service has journalled it.
 
-        `queue` is one of the user's own, which share what he gets. Submissions with one `key` are one job.
+        `queue`: one of the user's queues, which share equally. Submissions with the same `key` make one job.
         """
         if not units.is_whole(priority, -limits.PRIORITY, limits.PRIORITY):
             raise WorkloadError(f"priority is {priority!r}", hint="write a whole number; larger is more urgent")
         body = self._body(submission(graph), priority, queue)
-        headers = {KEY_HEADER: quote(key) or uuid.uuid4().hex, "content-type": "application/json"}
+        headers = {wire.KEY_HEADER: quote(key) or uuid.uuid4().hex, "content-type": "application/json"}
         answer = self._ask("POST", "/v1/jobs", body, headers)
-        return RemoteJob(self, JobView.model_validate_json(answer))
+        return RemoteJob(self, wire.JobView.model_validate_json(answer))
 
     def job(self, number: int) -> RemoteJob:
-        """One that was submitted before."""
-        return RemoteJob(self, self._get(f"/v1/jobs/{int(number)}", JobView))
+        """A job that was submitted before."""
+        return RemoteJob(self, self._get(f"/v1/jobs/{int(number)}", wire.JobView))
 
-    def forecasts(self, share: float = 0.8) -> list[ForecastView]:
-        """What training jobs that run or wait may expect, with bands that hold such a share of what happens."""
-        return self._get("/v1/forecasts", Forecasts, {"share": share}).forecasts
+    def forecasts(self, share: float = 0.8) -> list[wire.ForecastView]:
+        """Forecasts for training jobs that run or wait, with bands that should cover this `share` of outcomes."""
+        return self._get("/v1/forecasts", wire.Forecasts, {"share": share}).forecasts
 
-    def jobs(self, *, status: str = "", limit: int = 50, before: int = 0, everybody: bool = False) -> list[JobView]:
-        """The newest ones."""
-        asked = {"status": status, "limit": limit, "before": before, "all": str(everybody).lower()}
-        return self._get("/v1/jobs", JobList, asked).jobs
+    def jobs(
+        self, *, status: str = "", limit: int = 50, before: int = 0, everybody: bool = False
+    ) -> list[wire.JobView]:
+        """The newest jobs; only those with numbers below `before`, if that is not 0."""
+        query = {"status": status, "limit": limit, "before": before, "all": str(everybody).lower()}
+        return self._get("/v1/jobs", wire.JobList, query).jobs
 
-    def state(self) -> ClusterView:
-        """Devices, what runs there, who waits, and how deciding goes."""
-        return self._get("/v1/cluster", ClusterView)
+    def state(self) -> wire.ClusterView:
+        """Devices, what runs there, users, and statistics of the scheduler."""
+        return self._get("/v1/cluster", wire.ClusterView)
 
     @property
     def topology(self) -> Topology:
-        """The devices, and what they share. They stay the same for as long as a service runs."""
-        return topology_file.loads(self._get("/v1/topology", TopologyFile).toml, where=self.url)
+        """The devices and what they share. Constant while the service runs."""
+        return topology_file.loads(self._get("/v1/topology", wire.TopologyFile).toml, where=self.url)
 
     @property
-    def statistics(self) -> DecisionsView:
-        """Turns, decisions, how long they took, and how often the heuristic stood in for the policy."""
+    def statistics(self) -> wire.DecisionsView:
+        """Turns, decisions, their latency, and how often the heuristic replaced the policy."""
         return self.state().decisions
 
     @property
     def profiles(self) -> Profiles:
-        """What has been learned of kernels by running them."""
-        from symphony.runtime.profiles import Profiles  # it computes with NumPy, which nothing else here needs
+        """Learned profiles of kernels."""
+        from symphony.runtime.profiles import Profiles  # imports NumPy, which nothing else here needs
 
-        return Profiles.of(self._get("/v1/profiles", ProfileFile).model_dump())
+        return Profiles.of(self._get("/v1/profiles", wire.ProfileFile).model_dump())
 
-    # --- bytes
+    # --- encoding
 
     def _body(self, sent: Submission, priority: int, queue: str) -> bytes:
         kernels = list(dict.fromkeys(call.kernel for call in sent.calls))
@@ -342,7 +317,7 @@ class RemoteCluster:
             "tasks": tasks,
         }
         graph |= {"outputs": sent.outputs, "names": sent.names}
-        return json.dumps({"graph": graph, "priority": priority, "queue": queue, "python": PYTHON}).encode()
+        return json.dumps({"graph": graph, "priority": priority, "queue": queue, "python": wire.PYTHON}).encode()
 
     def _kernel(self, kernel: RunnableKernel) -> dict[str, Any]:
         options = kernel.options
@@ -351,51 +326,43 @@ class RemoteCluster:
             if (kernel, device) not in self._code:
                 self._code[kernel, device] = code_of(kernel, device)
             code[device] = self._kept(self._code[kernel, device])
-        told = {"name": kernel.name, "key": kernel.key, "retries": options.retries, "implementations": code}
-        bound = options.timeout_s if options.timeout_s <= limits.SECONDS else None
-        gang: dict[str, Any] = (
-            {"workers": options.workers} if options.workers > 1 else {}
-        )  # of which older services do not know
+        spec: dict[str, Any] = {"name": kernel.name, "key": kernel.key, "retries": options.retries}
+        spec["implementations"] = code
+        if options.workers > 1:  # old services do not know this field
+            spec["workers"] = options.workers
         if options.training is not None:
-            gang["training"] = asdict(options.training)
-        return told | gang | {"preemptible": options.preemptible, "timeout_s": bound}
+            spec["training"] = asdict(options.training)
+        spec["preemptible"] = options.preemptible
+        spec["timeout_s"] = options.timeout_s if options.timeout_s <= limits.SECONDS else None
+        return spec
 
     def _kept(self, value: Pickled) -> dict[str, Any]:
-        """A value to be sent, its large parts already there."""
         return {"head": self._content(value.head), "buffers": [self._content(one) for one in value.buffers]}
 
     def _content(self, data: Any) -> dict[str, str]:
         view = memoryview(data).cast("B")
-        if view.nbytes <= MAX_INLINE_BYTES:
+        if view.nbytes <= wire.MAX_INLINE_BYTES:
             return {"inline": base64.b64encode(view).decode()}
         digest = hashlib.sha256(view).hexdigest()
         path = f"/v1/blobs/{digest}"
-        if not self._has(path):
-            self._ask("PUT", path, view, {"content-type": "application/octet-stream"})
-        return {"blob": digest}
-
-    def _has(self, path: str) -> bool:
         try:
             self._ask("HEAD", path)
         except UnknownJobError:
-            return False
-        return True
+            self._ask("PUT", path, view, {"content-type": "application/octet-stream"})
+        return {"blob": digest}
 
     @property
     def user(self) -> str:
-        """Whose the token is."""
+        """The owner of the token."""
         if self._user is None:
-            self._user = self._get("/v1/me", Me).user
+            self._user = self._get("/v1/me", wire.Me).user
         return self._user
 
     def _trusts(self, user: str) -> bool:
-        """Whether to unpickle what jobs of a user have made."""
         return user in self._trust or user == self.user
 
-    def _value(self, value: Value) -> tuple[bytes, list[Any]]:
-        """Its pickle and its buffers."""
-
-        def data(content: Content) -> Any:
+    def _value(self, value: wire.Value) -> tuple[bytes, list[Any]]:
+        def data(content: wire.Content) -> Any:
             if content.blob is None:
                 return content.inline
             return bytearray(self._ask("GET", f"/v1/blobs/{content.blob}"))
@@ -404,19 +371,22 @@ class RemoteCluster:
 
     # --- requests
 
-    def _get(self, path: str, model: type[M], asked: Mapping[str, Any] | None = None) -> M:
-        return self._send("GET", f"{path}?{urlencode(asked)}" if asked else path, model)
+    def _get(self, path: str, model: type[M], query: Mapping[str, Any] | None = None) -> M:
+        return self._send("GET", f"{path}?{urlencode(query)}" if query else path, model)
 
     def _send(self, method: str, path: str, model: type[M]) -> M:
         answer = self._ask(method, path)
         try:
             return model.model_validate_json(answer)
         except ValidationError:
-            raise ServiceError("the answer is none of Symphony's", where=self.url, hint="is that it?") from None
+            raise ServiceError(
+                "the answer is not from a Symphony service", where=self.url, hint="check the URL"
+            ) from None
 
     def _ask(self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None) -> bytes:
-        """One request; again, after a pause, if it was lost on the way or the service is busy for a moment."""
-        for pause in (*_pauses(), None):
+        """A request, retried with growing pauses if the connection fails or the service is busy."""
+        pauses = [FIRST_RETRY_S * 2**attempt for attempt in range(MAX_REQUEST_TRIES - 1)]
+        for pause in (*pauses, None):
             try:
                 return self._once(method, path, body, {**self._headers, **(headers or {})})
             except UnavailableError:
@@ -444,46 +414,45 @@ class RemoteCluster:
         except (BrokenPipeError, ConnectionResetError):
             if body is None:
                 raise
-            # A service that does not want a body says why, and closes the connection while it is being sent.
+            # A service that refuses a body answers and closes the connection while it is still being sent.
         answer = connection.getresponse()
         data = answer.read()
         if answer.status < 400:
             return data
-        if method == "HEAD" and answer.status == 404:  # whose answers have no body that could say so
-            raise UnknownJobError("it is not there", where=path)
+        if method == "HEAD" and answer.status == 404:  # HEAD responses have no body
+            raise UnknownJobError("it does not exist", where=path)
         try:
-            error = Refusal.model_validate_json(data).error.error()
+            error = wire.Refusal.model_validate_json(data).error.error()
         except ValidationError:
-            raise ServiceError(f"the service answers {answer.status} to {method} {path}", where=self.url) from None
+            raise ServiceError(
+                f"the service answered {method} {path} with status {answer.status}", where=self.url
+            ) from None
         if isinstance(error, BusyError):
             error.retry_s = float(answer.headers.get("retry-after") or 1.0)
         raise error
 
     def _connection(self) -> http.client.HTTPConnection:
-        found = getattr(self._local, "connection", None)
-        if found is None:
+        connection = getattr(self._local, "connection", None)
+        if connection is None:
             kind = http.client.HTTPSConnection if self._parts.scheme == "https" else http.client.HTTPConnection
-            found = kind(self._parts.hostname or "", self._parts.port, timeout=self._timeout_s)
-            self._local.connection = found
-        return found
-
-
-def _pauses() -> Iterator[float]:
-    return (FIRST_RETRY_S * 2**attempt for attempt in range(MAX_REQUEST_TRIES - 1))
+            connection = kind(self._parts.hostname or "", self._parts.port, timeout=self._timeout_s)
+            self._local.connection = connection
+        return connection
 
 
 def connect(
     url: str = "", *, token: str = "", timeout_s: float = 60.0, trust: str | Collection[str] = ()
 ) -> RemoteCluster:
-    """A service that runs graphs, with the surface of `sy.local()`.
+    """Connect to a service, which has the interface of `sy.local()`.
 
-    By default the one that `SYMPHONY_URL` and `SYMPHONY_TOKEN` name, else the one that this user serves here. Results
-    of other users' jobs are read as data only, but for users whom you `trust`: their code runs here, then.
+    By default, the one in `SYMPHONY_URL` and `SYMPHONY_TOKEN`, else the one that this user serves on this machine.
+    Results of other users' jobs are read only if they are plain data, except those of users whom you `trust`: their
+    results may run any code here.
     """
     folder = default_folder()
-    mine = (folder / ADDRESS_FILE).read_text().strip() if (folder / ADDRESS_FILE).is_file() else ""
-    url = url or os.environ.get(URL_VARIABLE, "") or mine or DEFAULT_URL
+    own_url = (folder / ADDRESS_FILE).read_text().strip() if (folder / ADDRESS_FILE).is_file() else ""
+    url = url or os.environ.get(URL_VARIABLE, "") or own_url or DEFAULT_URL
     token = token or os.environ.get(TOKEN_VARIABLE, "")
-    if not token and url.rstrip("/") == mine:  # nobody else's service is shown it
+    if not token and url.rstrip("/") == own_url:  # never send this token to another service
         token = (folder / TOKEN_FILE).read_text().strip()
     return RemoteCluster(url, token, timeout_s=timeout_s, trust=trust)

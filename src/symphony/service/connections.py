@@ -1,11 +1,11 @@
-"""Connections of a server: how many there may be, how long each may take, and who goes when there are too many.
+"""Limits of the connections of a server: their number, the time each may take, and which one is closed for another.
 
-A connection is refused where it is accepted, before anything is read from it. When all are in use, the one that has
-been idle longest is closed for the new one: first those that have never shown a token, then those that wait for their
-next request. Connections with a request under way stay. Some file descriptors are never given to connections, so that
-processes can be started and files be opened however many knock.
+A connection is refused right after accept(), before anything is read from it. When all are in use, the one that has
+been idle longest is closed for the new one: first connections that have never sent a valid token, then authenticated
+ones. Connections with a request under way are never closed for others. Some file descriptors are reserved, so that the
+service can start processes and open files however many clients connect.
 
-Everything here is done by the thread of the event loop.
+Only the thread of the event loop uses this module.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from symphony.service.service import Patience
 from symphony.service.wire import ErrorView, Refusal
 
 log = logging.getLogger("symphony.service")
-ACCEPTS = 32  # at once, before what has come is read
-BACKLOG = 1_024  # connections that the kernel holds until they are accepted
-RESERVED = 64  # descriptors that no connection gets
-DESCRIPTORS = 1 << 16  # that are asked for: programs that walk through all of theirs get slow with more
-REPORT_S = 60.0  # between two lines about the same
-TOKEN = "symphony.token"  # in the scope of a request: whose it is
-FULL, ADDRESS, DESCRIPTOR = "connections", "address", "descriptors"  # why a connection is refused
+ACCEPTS = 32  # connections accepted in a row, before the event loop reads from them
+BACKLOG = 1_024  # connections that the kernel queues
+RESERVED = 64  # descriptors that are not used for connections
+DESCRIPTORS = 1 << 16  # limit to set: with more, programs that iterate over all descriptors become slow
+REPORT_S = 60.0  # between log lines about the same reason
+TOKEN = "symphony.token"  # key of the token in the ASGI scope of a request
+FULL, ADDRESS, DESCRIPTOR = "connections", "address", "descriptors"  # reasons of refusals
 CONNECTION_HINTS = {
-    FULL: "all are in use; --connections allows more",
-    ADDRESS: "one address has half of all; --connections allows more",
+    FULL: "all are in use; allow more with --connections",
+    ADDRESS: "one address uses half of them; allow more with --connections",
     DESCRIPTOR: "file descriptors run out; allow more (ulimit -n), or fewer --connections",
 }
 
 
 def raise_descriptor_limit() -> None:
-    """Allow this process as many file descriptors as it may have, within reason."""
+    """Raise the soft limit of file descriptors of this process to the hard limit, up to `DESCRIPTORS`."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -56,23 +56,21 @@ def raise_descriptor_limit() -> None:
 
 
 class Connections:
-    """All connections of a server."""
-
     def __init__(self, most: int, patience: Patience) -> None:
         self.most, self.patience = most, patience
-        self.refused: Counter[str] = Counter()  # by why
+        self.refused: Counter[str] = Counter()  # by reason
         self.made: set[Connection] = set()
-        self.leaving: set[Connection] = set()  # closed for others, and gone with the next turn of the loop
+        self.leaving: set[Connection] = set()  # closed for others; removed in the next iteration of the event loop
         self._open: WeakSet[_Peer] = WeakSet()
         self._reports = {why: _Report() for why in CONNECTION_HINTS}
         soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        # The kernel gives the lowest number that is free: a higher one than this means that only the reserve is left.
+        # The kernel assigns the lowest free descriptor: one above this means that only the reserve is left.
         self._highest = (1 << 30) if soft == resource.RLIM_INFINITY else soft - min(RESERVED, soft // 4)
-        self._spare = os.open(os.devnull, os.O_RDONLY)  # given up to refuse a connection when there is no other
+        # Closed to accept and refuse a connection when no other descriptor is free.
+        self._spare = os.open(os.devnull, os.O_RDONLY)
         self._pause_until_s = 0.0
 
     def close(self) -> None:
-        """Let go of the spare descriptor."""
         if self._spare >= 0:
             os.close(self._spare)
             self._spare = -1
@@ -84,16 +82,18 @@ class Connections:
     def trouble(self) -> str:
         """Why connections were refused within the last minute; "" if none was."""
         now = time.monotonic()
-        found = [why for why, one in self._reports.items() if now - one.last_s < REPORT_S]
-        return "; ".join(f"connections are refused: {CONNECTION_HINTS[why]}" for why in found)
+        reasons = [reason for reason, report in self._reports.items() if now - report.last_s < REPORT_S]
+        return "; ".join(f"connections are refused: {CONNECTION_HINTS[reason]}" for reason in reasons)
 
-    # --- at the door
+    # --- accepting
 
     def accept(self, accept: Callable[[], tuple[socket.socket, Any]]) -> tuple[socket.socket, Any]:
-        """The next connection that is let in; raises `BlockingIOError` when there is none, or it is others' turn."""
+        """The next connection that is not refused. Raises `BlockingIOError` if there is none, or the loop must read
+        first.
+        """
         for _ in range(ACCEPTS):
-            if len(self) >= self.most and self._least_missed() is None and self._has_unread():
-                break  # whether those are idle shows with the next turn of the loop
+            if len(self) >= self.most and self._closable() is None and self._has_unread_connection():
+                break  # the next iteration of the event loop shows which are idle
             try:
                 new, address = accept()
             except OSError as error:
@@ -103,34 +103,34 @@ class Connections:
                 continue
             peer = _Peer(new.family, new.type, new.proto, fileno=new.detach())
             peer.address, peer.forget = str(address[0]), self._open.discard
-            why = self._why_not(peer)
-            if not why:
+            reason = self._refusal_reason(peer)
+            if not reason:
                 self._open.add(peer)
                 return peer, address
-            self._refuse(peer, why)
+            self._refuse(peer, reason)
         raise BlockingIOError
 
-    def _why_not(self, peer: _Peer) -> str:
-        """Why a connection cannot be let in; "" if it can, after one that was idle was closed where need be."""
+    def _refusal_reason(self, peer: _Peer) -> str:
+        """Why a connection must be refused; "" if not. May close an idle connection for it."""
         short = peer.fileno() >= self._highest
         if (short or len(self) >= self.most) and not self._close_idle():
             return DESCRIPTOR if short else FULL
-        # Through loopback come a proxy, and all users of this machine: they cannot be told apart.
+        # All users of this machine, and those behind a proxy on it, share the loopback address.
         if not is_loopback(peer.address):
-            beside = [one for one in self._open if one.address == peer.address]
-            if len(beside) >= max(self.most // 2, 1):
+            same_address = [one for one in self._open if one.address == peer.address]
+            if len(same_address) >= max(self.most // 2, 1):
                 return ADDRESS
         return ""
 
-    def _refuse(self, peer: socket.socket, why: str) -> None:
-        with contextlib.suppress(OSError):  # it need not be there any more
+    def _refuse(self, peer: socket.socket, reason: str) -> None:
+        with contextlib.suppress(OSError):  # the client may have disconnected
             peer.setblocking(False)
             peer.send(REFUSAL)
         peer.close()
-        self._count(why)
+        self._count(reason)
 
     def _refuse_without_descriptor(self, accept: Callable[[], tuple[socket.socket, Any]], error: OSError) -> None:
-        """Refuse with the spare descriptor. Who is left to wait keeps the socket ready, and the loop from resting."""
+        """Refuse with the spare descriptor: a connection that stays pending would keep the event loop busy."""
         now = time.monotonic()
         if now < self._pause_until_s:
             raise BlockingIOError
@@ -140,7 +140,7 @@ class Connections:
             self._refuse(accept()[0], DESCRIPTOR)
         except BlockingIOError:
             raise
-        except OSError:  # somebody else was faster: asyncio rests for a second
+        except OSError:  # another thread took the descriptor: asyncio then pauses for a second
             self._count(DESCRIPTOR)
             self._pause_until_s = now + 0.5
             raise error from None
@@ -148,43 +148,41 @@ class Connections:
             with contextlib.suppress(OSError):
                 self._spare = os.open(os.devnull, os.O_RDONLY)
 
-    def _count(self, why: str) -> None:
-        self.refused[why] += 1
-        report, now = self._reports[why], time.monotonic()
+    def _count(self, reason: str) -> None:
+        self.refused[reason] += 1
+        report, now = self._reports[reason], time.monotonic()
         report.count += 1
         report.last_s = now
-        self._tell(why, now)
+        self._log_refusals(reason, now)
 
-    def _tell(self, why: str, now: float) -> None:
-        """One line a minute, however many were refused."""
-        report = self._reports[why]
-        if report.count and now - report.told_s >= REPORT_S:
-            log.error("%d connections were refused: %s", report.count, CONNECTION_HINTS[why])
-            report.count, report.told_s = 0, now
+    def _log_refusals(self, reason: str, now: float) -> None:
+        report = self._reports[reason]
+        if report.count and now - report.logged_s >= REPORT_S:
+            log.error("%d connections were refused: %s", report.count, CONNECTION_HINTS[reason])
+            report.count, report.logged_s = 0, now
 
-    def _least_missed(self) -> Connection | None:
-        """The connection that may be closed for another."""
+    def _closable(self) -> Connection | None:
+        """The idle connection that is closed first: unauthenticated before authenticated, longest idle first."""
         idle = [one for one in self.made if one.idle and not one.transport.is_closing()]
         idle.sort(key=lambda one: (one.known, one.idle_since_s))
         return next((one for one in idle if not one.is_unread), None)
 
-    def _has_unread(self) -> bool:
-        """Whether a connection was accepted, or bytes of one have come, that the loop has not got to yet."""
+    def _has_unread_connection(self) -> bool:
+        """Whether the event loop has yet to read from a new or idle connection."""
         return len(self.made) < len(self._open) or any(one.is_unread for one in self.made if one.idle)
 
     def _close_idle(self) -> bool:
-        """Close the connection that will be missed least; whether there was one."""
-        found = self._least_missed()
-        if found is None:
+        connection = self._closable()
+        if connection is None:
             return False
-        self.leaving.add(found)
-        found.transport.abort()
+        self.leaving.add(connection)
+        connection.transport.abort()
         return True
 
-    # --- every second
+    # --- called every second
 
     async def sweep(self) -> None:
-        """Close what takes too long, and make room where descriptors run out."""
+        """Close connections that take too long, and idle ones if descriptors run out."""
         try:
             now = time.monotonic()
             for one in list(self.made):
@@ -193,10 +191,10 @@ class Connections:
             if self._are_descriptors_short():
                 for _ in range(ACCEPTS):
                     self._close_idle()
-            for why in CONNECTION_HINTS:
-                self._tell(why, now)
-        except Exception:  # it would end the server
-            log.exception("connections could not be looked after")
+            for reason in CONNECTION_HINTS:
+                self._log_refusals(reason, now)
+        except Exception:  # would end the server
+            log.exception("connections could not be checked")
 
     def _are_descriptors_short(self) -> bool:
         try:
@@ -210,7 +208,7 @@ class Connections:
 
 
 class _Peer(socket.socket):
-    """A connection that was accepted; it is counted until it is closed."""
+    """An accepted socket, counted until it is closed."""
 
     address: str
     forget: Callable[[_Peer], None]
@@ -221,7 +219,7 @@ class _Peer(socket.socket):
 
 
 class Listener(socket.socket):
-    """A socket whose connections are bounded. asyncio takes them by `accept`."""
+    """A socket whose connections are limited. asyncio calls `accept`."""
 
     connections: Connections
 
@@ -229,19 +227,17 @@ class Listener(socket.socket):
         return self.connections.accept(super().accept)
 
     def listen(self, backlog: int = BACKLOG, /) -> None:
-        """Without regard to `backlog`, which asyncio also takes for how many to accept at once."""
+        """Ignores `backlog`, which asyncio also uses as the number of accepts in a row."""
         super().listen(BACKLOG)
 
 
 class Connection(H11Protocol):
-    """One connection, as the server drives it."""
-
-    def __init__(self, connections: Connections, **given: Any) -> None:
-        super().__init__(**given)
+    def __init__(self, connections: Connections, **options: Any) -> None:
+        super().__init__(**options)
         self._all = connections
-        self.known = False  # whether it has shown a token
+        self.known = False  # whether it has sent a valid token
         self.idle_since_s = time.monotonic()
-        self._stuck_since_s: float | None = None  # since when the client has taken nothing of an answer
+        self._stuck_since_s: float | None = None  # since when the client has not read from an answer
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -254,22 +250,22 @@ class Connection(H11Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether no request is under way; part of the head of one may have come."""
+        """Whether no request is under way; a part of a request head may have arrived."""
         return self.cycle is None or self.cycle.response_complete
 
     @property
     def is_unread(self) -> bool:
-        """Whether something has come that was not read yet: a request, most likely."""
+        """Whether bytes have arrived that were not read yet."""
         if self.transport.is_closing():
             return False
-        looked = select.poll()
-        looked.register(self.transport.get_extra_info("socket"), select.POLLIN)
-        return bool(looked.poll(0))
+        readable = select.poll()
+        readable.register(self.transport.get_extra_info("socket"), select.POLLIN)
+        return bool(readable.poll(0))
 
     def is_late(self, now_s: float, patience: Patience) -> bool:
-        """Whether it has taken longer than it may. Bodies are looked after by whoever reads them."""
+        """Whether it exceeds a time limit. `guard.Body` limits the time of request bodies."""
         if self.transport.is_closing() and self._stuck_since_s is None:
-            self._stuck_since_s = now_s  # what is left of the answer has to go out
+            self._stuck_since_s = now_s  # the rest of the answer is still being sent
         if self._stuck_since_s is not None:
             return now_s - self._stuck_since_s > patience.write_s
         return self.idle and now_s - self.idle_since_s > patience.head_s and not self.is_unread
@@ -290,15 +286,12 @@ class Connection(H11Protocol):
 
 @dataclass
 class _Report:
-    """Connections that were refused for one reason."""
-
-    count: int = 0  # since the last line about it
-    told_s: float = -REPORT_S
+    count: int = 0  # since the last log line
+    logged_s: float = -REPORT_S
     last_s: float = -REPORT_S
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -306,8 +299,8 @@ def is_loopback(host: str) -> bool:
 
 
 def _refusal() -> bytes:
-    """An answer in the one form that errors have; the client tries again."""
-    error = BusyError("the service has as many connections as it takes", hint="try again in a moment")
+    """An HTTP response with a `Refusal`; clients retry it."""
+    error = BusyError("the service has too many connections", hint="try again in a moment")
     body = Refusal(error=ErrorView.of(error)).model_dump_json().encode()
     head = ["HTTP/1.1 503 Service Unavailable", "content-type: application/json", f"content-length: {len(body)}"]
     head += ["retry-after: 1", "connection: close", "", ""]

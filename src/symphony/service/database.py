@@ -1,8 +1,8 @@
-"""Where a service keeps what it must not forget: SQLite in its own folder, or PostgreSQL by URL.
+"""The database of a service: SQLite in its folder, or PostgreSQL by URL.
 
-One process writes a journal. It holds a lock, and the journal's epoch: each process that takes the lock adds one to
-the epoch, and no transaction goes through whose epoch is not the journal's. So a process that has lost its lock
-without noticing (PostgreSQL was restarted) writes nothing beside the one that has it now.
+One process writes a journal. It holds a lock and knows the epoch of the journal: each process that takes the lock
+increments the epoch, and a transaction with an old epoch fails. So a process that has lost its lock without noticing
+(PostgreSQL was restarted) cannot write any more.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from symphony.problem.extras import needs_extra
 from symphony.service import tables
 
 PYTHON_DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg"}
-ADVISORY_LOCK = 0x53796D70686F6E79  # of PostgreSQL's advisory locks: "Symphony"
-MIGRATION_LOCK = Lock()  # Alembic keeps what it is at in module globals: one thread of a process at a time
+ADVISORY_LOCK = 0x53796D70686F6E79  # PostgreSQL's number for it: "Symphony"
+MIGRATION_LOCK = Lock()  # Alembic has global state: one thread at a time
 
 
 class LockHeldError(OSError):
-    """A connection that is gone still has the lock, as far as the database knows. Try again."""
+    """The database still gives the lock to a connection that is gone. Try again."""
 
 
 def open_database(url: str, folder: Path) -> sa.Engine:
-    """Connect, and bring the tables up to date, under the lock. `url` may be "": SQLite, in the folder."""
+    """Connect, and migrate the tables if necessary. With `url` "", SQLite in the folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise InputError(
-            f"the folder {folder} cannot be made: {error.strerror}", hint="name one that can be written (--state)"
+            f"the folder {folder} cannot be created: {error.strerror}", hint="use a writable one (--state)"
         ) from None
     engine = engine_of(url, folder)
     try:
@@ -57,17 +57,17 @@ def open_database(url: str, folder: Path) -> sa.Engine:
 
 
 def engine_of(url: str, folder: Path) -> sa.Engine:
-    """Where the database is; nothing is read yet."""
+    """The SQLAlchemy engine; does not connect yet."""
     try:
-        found = sa.make_url(url) if url else sa.URL.create("sqlite", database=str(folder / "journal.sqlite"))
-        found = found.set(drivername=PYTHON_DRIVERS.get(found.drivername, found.drivername))
-        backend = found.get_backend_name()
+        target = sa.make_url(url) if url else sa.URL.create("sqlite", database=str(folder / "journal.sqlite"))
+        target = target.set(drivername=PYTHON_DRIVERS.get(target.drivername, target.drivername))
+        backend = target.get_backend_name()
         if backend not in ("sqlite", "postgresql"):
-            raise InputError(f"{backend} is no database for a service", hint="use sqlite:///… or postgresql://…")
+            raise InputError(f"{backend} databases are not supported", hint="use sqlite:///… or postgresql://…")
         with needs_extra("postgres", "a journal in PostgreSQL"):
-            engine = sa.create_engine(found, pool_pre_ping=backend != "sqlite")
+            engine = sa.create_engine(target, pool_pre_ping=backend != "sqlite")
     except sa.exc.ArgumentError:
-        raise InputError("the address of the database is none", hint="write postgresql://user@host/name") from None
+        raise InputError("the URL of the database is invalid", hint="write postgresql://user@host/name") from None
     if backend == "sqlite":
         sa.event.listen(engine, "connect", _prepare_sqlite)
     return engine
@@ -75,34 +75,31 @@ def engine_of(url: str, folder: Path) -> sa.Engine:
 
 @contextmanager
 def database_errors(engine: sa.Engine) -> Iterator[None]:
-    """Errors of the database, as a user can read them."""
     try:
         yield
     except sa.exc.SQLAlchemyError as error:
         reason = str(getattr(error, "orig", None) or error).strip().splitlines()[0]
-        broken = "malformed" in reason or "not a database" in reason
+        is_corrupt = "malformed" in reason or "not a database" in reason
         raise ServiceError(
-            f"the database does not work: {reason}",
+            f"the database failed: {reason}",
             where=engine.url.render_as_string(hide_password=True),
-            hint="symphony repair salvage keeps what can be read" if broken else "is it there, and yours?",
+            hint="recover what is readable: symphony repair salvage"
+            if is_corrupt
+            else "check that it exists and is yours",
         ) from None
 
 
 def _prepare_sqlite(connection: Any, _: object) -> None:
-    """A log that is written ahead: who reads does not wait for who writes, and a commit is one write.
+    """Use a write-ahead log: readers do not wait for writers, and a commit is one write.
 
-    Bytes that are no UTF-8 are read, not refused: only then can it be said which row is damaged.
+    Invalid UTF-8 is read as surrogates, so that a damaged row can be named.
     """
-    connection.text_factory = _text
+    connection.text_factory = lambda raw: raw.decode(errors="surrogateescape")
     cursor = connection.cursor()
     cursor.execute("PRAGMA journal_mode=WAL")
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute("PRAGMA busy_timeout=10000")
     cursor.close()
-
-
-def _text(raw: bytes) -> str:
-    return raw.decode(errors="surrogateescape")
 
 
 def _config() -> Config:
@@ -112,7 +109,6 @@ def _config() -> Config:
 
 
 def _is_current(connection: sa.Connection) -> bool:
-    """Whether the tables are those that this version uses."""
     with MIGRATION_LOCK:
         head = ScriptDirectory.from_config(_config()).get_current_head()
         return MigrationContext.configure(connection).get_current_revision() == head
@@ -126,20 +122,22 @@ def _migrate(connection: sa.Connection) -> None:
             command.upgrade(config, "head")
     except CommandError as error:
         raise ServiceError(
-            f"its tables are of another version: {error}", where="database", hint="it was used by a newer Symphony"
+            f"its schema is of another version: {error}",
+            where="database",
+            hint="install the newer Symphony that wrote it",
         ) from None
 
 
 class Hold:
-    """The right to write a journal, and the connection that it is written by.
+    """The exclusive right to write a journal, and the connection for it.
 
-    PostgreSQL gives a lock to a connection: when this one breaks, the next one takes the lock again before it writes.
+    PostgreSQL's lock belongs to a connection: if this one breaks, the next one takes the lock before it writes.
     """
 
     def __init__(self, engine: sa.Engine) -> None:
-        """Take the lock; bring the tables up to date; begin an epoch."""
+        """Take the lock, migrate the tables, begin an epoch."""
         self.engine = engine
-        self.epoch, self.turn = -1, 0  # turn: the last transaction that was answered
+        self.epoch, self.turn = -1, 0  # turn: number of the last committed transaction
         self._connection: sa.Connection | None = self._connect()
         try:
             self._begin_epoch(self._connection)
@@ -149,9 +147,9 @@ class Hold:
 
     def _begin_epoch(self, connection: sa.Connection) -> None:
         if not _is_current(connection):
-            connection.rollback()  # ends the transaction that looking has begun
+            connection.rollback()  # end the transaction of `_is_current`
             with connection.begin():
-                if self._is_sqlite:  # Python's driver begins none for statements that make tables
+                if self._is_sqlite:  # Python's driver begins no transaction for CREATE TABLE
                     connection.exec_driver_sql("BEGIN IMMEDIATE")
                 _migrate(connection)
         connection.rollback()
@@ -184,11 +182,11 @@ class Hold:
             raise _taken(where)
         if connection.scalar(sa.select(tables.journal.c.epoch)) != self.epoch:
             raise taken_over(where)
-        raise LockHeldError("the database has not noticed yet that a connection is gone")
+        raise LockHeldError("the database still holds the lock of a connection that is gone")
 
     @contextmanager
     def transaction(self, durable: bool = True) -> Iterator[sa.Connection]:
-        """One that is to survive a power cut, too, or (not `durable`) only the end of this process."""
+        """A transaction that survives a power cut or, if not `durable`, only the end of this process."""
         if self._connection is None:
             self._connection = self._connect()
         connection = self._connection
@@ -203,28 +201,28 @@ class Hold:
                     connection.exec_driver_sql("SET LOCAL synchronous_commit = off")
                 yield connection
         finally:
-            if connection.invalidated:  # used once more, it would connect again by itself, without the lock
+            if connection.invalidated:  # SQLAlchemy would reconnect by itself, without the lock
                 self._connection = None
                 connection.close()
 
     def advance(self, connection: sa.Connection, turn: int) -> int:
-        """Count a transaction, as a part of it; which one was the last that the database has.
+        """Number this transaction `turn`, as a part of it; the number of the last one that the database has.
 
-        Raises if another process has taken the journal over.
+        Raises if another process has taken over the journal.
         """
         rows = tables.journal.c
         mine = sa.update(tables.journal).where(rows.epoch == self.epoch)
         if connection.execute(mine.where(rows.turn == turn - 1).values(turn=turn)).rowcount:
             return turn - 1
-        found = connection.execute(sa.select(rows.epoch, rows.turn)).first()
-        if found is None or found.epoch != self.epoch:
+        row = connection.execute(sa.select(rows.epoch, rows.turn)).first()
+        if row is None or row.epoch != self.epoch:
             raise taken_over(self.engine.url.render_as_string(hide_password=True))
-        if found.turn < turn:
+        if row.turn < turn:
             connection.execute(mine.values(turn=turn))
-        return int(found.turn)
+        return int(row.turn)
 
     def close(self) -> None:
-        """Let go of it. A lock goes with its connection, but not at once, and the next one should not find it held."""
+        """Release the lock explicitly: PostgreSQL would notice the closed connection only later."""
         if self._connection is None:
             return
         with suppress(sa.exc.SQLAlchemyError):
@@ -238,7 +236,7 @@ class Hold:
 
 @contextmanager
 def lock_journal(engine: sa.Engine, folder: Path) -> Iterator[Hold]:
-    """Two services with one journal would each overlook what the other does: the second is refused."""
+    """Lock the journal: a second service with it would corrupt it, and is refused."""
     with files_locked(engine, folder):
         with database_errors(engine):
             hold = Hold(engine)
@@ -248,32 +246,29 @@ def lock_journal(engine: sa.Engine, folder: Path) -> Iterator[Hold]:
 
 @contextmanager
 def files_locked(engine: sa.Engine, folder: Path) -> Iterator[None]:
-    """The part of it that needs no database that works."""
+    """Lock only the files, which needs no working database."""
     with ExitStack() as stack:
-        files = [folder / "lock"]  # which has the blobs …
+        paths = [folder / "lock"]  # for the blobs
         if engine.dialect.name == "sqlite":
-            files.append(Path(f"{engine.url.database}.lock"))  # … and the journal
-        for file in files:
-            _lock(file, stack)
+            paths.append(Path(f"{engine.url.database}.lock"))  # for the journal
+        for path in paths:
+            _lock(path, stack)
         yield
 
 
-def _lock(file: Path, stack: ExitStack) -> None:
-    opened = stack.enter_context(file.open("w"))
+def _lock(path: Path, stack: ExitStack) -> None:
+    file = stack.enter_context(path.open("w"))
     try:
-        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise _taken(str(file.parent)) from None
+        raise _taken(str(path.parent)) from None
 
 
 def _taken(where: str) -> ServiceError:
-    return ServiceError("another service is using it", where=where, hint="stop that one, or give another --state")
+    return ServiceError("another service is using it", where=where, hint="stop that service, or use another --state")
 
 
 def taken_over(where: str) -> ServiceError:
-    """What a service is told whose journal another one writes by now."""
     return ServiceError(
-        "another service has taken the journal over, and this one stops",
-        where=where,
-        hint="have one service use a database",
+        "another service has taken over the journal; this one stops", where=where, hint="run one service for a database"
     )

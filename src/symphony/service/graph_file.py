@@ -1,10 +1,10 @@
-"""Graphs in files: Python that builds one, or TOML that lists commands and functions.
+"""Graphs in files: Python that builds a graph, or TOML that lists commands and functions.
 
 name = "sample-17"                                  # TOML
 
 [[task]]
 name = "sort"
-command = ["sort", "reads.txt"]                     # its value is what it prints
+command = ["sort", "reads.txt"]                     # its value is its standard output
 
 [[task]]
 name = "count"
@@ -16,9 +16,9 @@ device = "cpu"                                      # and timeout_s, retries, wo
 
 [[task]]
 name = "train"
-command = ["python", "train.py"]                    # or a call, whose first argument is then a handle of the run
-[task.training]                                     # it goes in steps, saves what it has, and goes on from there
-steps = 2000                                        # and what else @sy.training takes
+command = ["python", "train.py"]                    # or a call, whose first argument is then a TrainingRun
+[task.training]                                     # it runs in steps, writes checkpoints and resumes from them
+steps = 2000                                        # and the other arguments of @sy.training
 
 [outputs]
 lines = "count"
@@ -48,15 +48,15 @@ from symphony.runtime.kernels import KernelFunction, KernelOptions
 from symphony.service.wire import TrainingSpec
 
 REFERENCE_KEY = "from"
-MAX_KERNEL_NAME_CHARS = 100  # characters of a word that names what a command runs
-EXAMPLES = {"name": 'name = "…"', "task": "[[task]]", "steps": "steps = 2000"}  # of what a file must have
+MAX_KERNEL_NAME_CHARS = 100  # longer words are hashed
+EXAMPLES = {"name": 'name = "…"', "task": "[[task]]", "steps": "steps = 2000"}  # of required fields
 Word = Annotated[str, StringConstraints(min_length=1)]
 
 
 class _Task(BaseModel):
     model_config = ConfigDict(extra="forbid")
     name: Word
-    command: list[Any] = Field([], description="words; { from = … } is what another task made")
+    command: list[Any] = Field([], description="words; { from = … } is the value of another task")
     stdin: Any = None
     call: Annotated[str, StringConstraints(pattern=r"^[\w.]+:[\w.]+$")] | None = None
     args: list[Any] = []
@@ -77,18 +77,20 @@ class _File(BaseModel):
 
 
 def load(path: str, arguments: Mapping[str, Any]) -> Graph:
-    """The graph of a file. `FILE.py:name` is another than `graph`; `arguments` are for one that is a function."""
+    """The graph of a file. `FILE.py:name` names a graph other than `graph`; `arguments` are for a function that makes
+    it.
+    """
     file, _, name = path.partition(":")
     found = Path(file)
     if not found.is_file():
-        raise InputError(f"there is no file {file!r}", hint="write graph.py or graph.toml")
+        raise InputError(f"there is no file {file!r}", hint="use graph.py or graph.toml")
     if found.suffix == ".py":
         return _of_module(found, name or "graph", arguments)
     if found.suffix == ".toml" and not name:
         if arguments:
             raise InputError("a graph in TOML takes no arguments", where=file, hint="use a graph.py")
         return _of_toml(found)
-    raise InputError(f"{path!r} is no graph", hint="write graph.py, graph.py:name or graph.toml")
+    raise InputError(f"{path!r} is not a graph file", hint="use graph.py, graph.py:name or graph.toml")
 
 
 # --- Python
@@ -97,12 +99,14 @@ def load(path: str, arguments: Mapping[str, Any]) -> Graph:
 def _of_module(path: Path, name: str, arguments: Mapping[str, Any]) -> Graph:
     module = _module(path)
     if not hasattr(module, name):
-        raise InputError(f"it has no {name!r}", where=str(path), hint="name a graph, or a function that makes one")
+        raise InputError(
+            f"it does not define {name!r}", where=str(path), hint="name a graph, or a function that makes one"
+        )
     found = getattr(module, name)
     if isinstance(found, Graph) and not arguments:
         return found
     if isinstance(found, Graph) or not callable(found):
-        raise InputError(f"{name!r} takes no arguments", where=str(path), hint="have a function make the graph")
+        raise InputError(f"{name!r} takes no arguments", where=str(path), hint="use a function that makes the graph")
     try:
         made = found(**arguments)
     except SymphonyError:
@@ -115,18 +119,16 @@ def _of_module(path: Path, name: str, arguments: Mapping[str, Any]) -> Graph:
 
 
 class _Source(SourceFileLoader):
-    """Compiles a file each time that it is read.
-
-    Byte code that Python kept is pickled otherwise, and the second submission of a file would not be the first's equal.
+    """Compiles a file each time it is read: cached byte code is pickled differently, so that the same file would make
+    another job.
     """
 
     def get_code(self, fullname: str) -> CodeType:
-        """Of what the file holds now."""
         return self.source_to_code(self.get_data(self.path), self.path)
 
 
 def _module(path: Path) -> ModuleType:
-    """Run a file as a module. Its functions are sent whole: where they run there is no such file."""
+    """Run a file as a module. Its functions are pickled by value, because workers do not have the file."""
     spec = importlib.util.spec_from_file_location(path.stem, path, loader=_Source(path.stem, str(path)))
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -142,11 +144,11 @@ def _module(path: Path) -> ModuleType:
     return module
 
 
-def _raised(who: str, error: BaseException, path: Path) -> InputError:
-    """With the line of the file that had to do with it last."""
+def _raised(what: str, error: BaseException, path: Path) -> InputError:
+    """The error, with the last line of the file in its traceback."""
     lines = [frame.lineno for frame in extract_tb(error.__traceback__) if Path(frame.filename) == path]
     where = f"{path}, line {lines[-1]}" if lines else str(path)
-    return InputError(f"{who} raised {type(error).__name__}: {error}", where=where)
+    return InputError(f"{what} raised {type(error).__name__}: {error}", where=where)
 
 
 # --- TOML
@@ -160,20 +162,20 @@ def _of_toml(path: Path) -> Graph:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise WorkloadError(str(error), where=str(path), hint="see docs/guides/service.md") from None
     except ValidationError as error:
-        raise _wrong(error, read, path) from None
+        raise _validation_error(error, read, path) from None
     graph, made = Graph(content.name), dict[str, Handle]()
     for task in content.task:
         where = f"{path}: task {task.name!r}"
         if task.name in made:
-            raise WorkloadError("its name is taken", where=where, hint="choose another")
+            raise WorkloadError("another task has the same name", where=where, hint="choose another name")
         if bool(task.command) == (task.call is not None):
-            raise WorkloadError("it has no command and no call, or both", where=where, hint="give one of them")
+            raise WorkloadError("it needs a command or a call, but not both", where=where, hint="give one of them")
         after = [_handle(name, made, where) for name in task.after]
         options = _options(task, where)
         trains = options.training is not None
         if task.call is not None:
-            made_of = task.call.split(":")
-            kernel = _kernel(_training_by(*made_of) if trains else _calling(*made_of), task, options)
+            module, _, name = task.call.partition(":")
+            kernel = _kernel(_calling(module, name), task, options)
             args, kwargs = _filled((task.args, task.kwargs), made, where)
             made[task.name] = graph.task(kernel, after, list(args), kwargs)
         else:
@@ -185,9 +187,9 @@ def _of_toml(path: Path) -> Graph:
     return graph
 
 
-def _wrong(error: ValidationError, read: Mapping[str, Any], path: Path) -> WorkloadError:
-    """What is wrong with a file, by the names that are in it, and what to write instead."""
-    # What is missing comes last: it is often there, misspelt, and the unknown field says more.
+def _validation_error(error: ValidationError, read: Mapping[str, Any], path: Path) -> WorkloadError:
+    """What is wrong with a file, where, and what to write instead."""
+    # Missing fields last: often they are only misspelled, and the error about the unknown field is better.
     first = min(error.errors(), key=lambda one: one["type"] == "missing")
     *tables, field = first["loc"]
     model: type[BaseModel] = _File
@@ -210,17 +212,17 @@ def _wrong(error: ValidationError, read: Mapping[str, Any], path: Path) -> Workl
             hint = f"write it below [task.training]; fields here are {fields}"
         if field == "training":
             hint = "write [task.training], below its [[task]]"
-        return WorkloadError(f"there is no field {field!r}", where=where, hint=hint)
+        return WorkloadError(f"unknown field {field!r}", where=where, hint=hint)
     if first["type"] == "missing":
         example = EXAMPLES.get(str(field), "…")
-        return WorkloadError(f"it has no {field!r}", where=where, hint=f"write {example}; see docs/guides/service.md")
+        return WorkloadError(f"{field!r} is missing", where=where, hint=f"write {example}; see docs/guides/service.md")
     return WorkloadError(f"{field}: {first['msg']}", where=where, hint="see docs/guides/service.md")
 
 
 def _options(task: _Task, where: str) -> KernelOptions:
     try:
-        trains = None if task.training is None else task.training.training()
-        return KernelOptions(task.timeout_s, task.retries, trains is not None, task.workers, trains)
+        training = None if task.training is None else task.training.training()
+        return KernelOptions(task.timeout_s, task.retries, training is not None, task.workers, training)
     except WorkloadError as error:
         raise WorkloadError(error.message, where=where, hint=error.hint) from None
 
@@ -228,14 +230,14 @@ def _options(task: _Task, where: str) -> KernelOptions:
 def _kernel(function: Callable[..., Any], task: _Task, options: KernelOptions) -> KernelFunction:
     kernel = KernelFunction(function, task.device, task.name, options)
     kernel.key = f"toml.{task.call or task.command[0]}"
-    if options.training is not None and task.command:  # steps of one script tell nothing of another's
+    if options.training is not None and task.command:  # speeds of different scripts are not comparable
         words = [word for word in task.command[1:] if isinstance(word, str) and not word.startswith("-")]
         kernel.key = " ".join([kernel.key, *(_short(word) for word in words[:1])])
     return kernel
 
 
 def _short(word: str) -> str:
-    """As it is, or its digest: some are whole programs."""
+    """The word, or its digest if it is long: some are whole programs."""
     return (
         word
         if len(word) <= MAX_KERNEL_NAME_CHARS and word.isprintable()
@@ -244,7 +246,7 @@ def _short(word: str) -> str:
 
 
 def _filled(value: Any, made: Mapping[str, Handle], where: str) -> Any:
-    """A value of the file, with handles where it refers to tasks."""
+    """A value of the file, with its references replaced by handles."""
     if isinstance(value, dict) and set(value) == {REFERENCE_KEY}:
         return _handle(value[REFERENCE_KEY], made, where)
     if isinstance(value, dict):
@@ -256,26 +258,29 @@ def _filled(value: Any, made: Mapping[str, Handle], where: str) -> Any:
 
 def _handle(name: Any, made: Mapping[str, Handle], where: str) -> Handle:
     if not isinstance(name, str) or name not in made:
-        raise WorkloadError(f"there is no task {name!r} above it", where=where, hint="tasks read from those above them")
+        raise WorkloadError(f"there is no task {name!r} above it", where=where, hint="define a task before it is used")
     return made[name]
 
 
 def _calling(module: str, name: str) -> Callable[..., Any]:
-    # Within a function, so that it is sent whole: a process that runs it need not import Symphony.
-    def call(_: list[Any], args: list[Any], kwargs: dict[str, Any], **place: int) -> Any:
+    # A nested function is pickled by value: a process that runs it need not import Symphony.
+    def call(*sent: Any, **place: int) -> Any:
+        """`sent`: the `TrainingRun`, if it trains; the values of `after`, which are ignored; args; kwargs."""
         import importlib
         from functools import reduce
 
-        return reduce(getattr, name.split("."), importlib.import_module(module))(*args, **kwargs, **place)  # type: ignore[operator]
+        *training_run, _, args, kwargs = sent
+        function: Any = reduce(getattr, name.split("."), importlib.import_module(module))
+        return function(*training_run, *args, **kwargs, **place)
 
     return call
 
 
 def _program() -> Callable[..., str]:
-    """How commands are run: what one writes is in the logs as it comes, what it prints is its value at the end."""
+    """The function that runs a command: its output goes to the log as it is written, and is its value at the end."""
 
-    def run(words: list[Any], stdin: Any, told: dict[str, Any], look: Callable[[], None] | None = None) -> str:
-        """`look` is for one that trains: it is called while that runs, ten times a second, and when it has ended."""
+    def run(words: list[Any], stdin: Any, variables: dict[str, Any], poll: Callable[[], None] | None = None) -> str:
+        """`poll`, for a command that trains, is called ten times a second while it runs, and when it has ended."""
         import io
         import os
         import selectors
@@ -286,35 +291,35 @@ def _program() -> Callable[..., str]:
         import time
         from contextlib import suppress
 
-        trains, most = look is not None, 16 << 20
+        trains, most = poll is not None, 16 << 20
         log = getattr(sys.stdout, "log", lambda data: None)
-        environment = os.environ | {f"SYMPHONY_{name}": str(value) for name, value in told.items()}
-        end_with_us = None
+        environment = os.environ | {f"SYMPHONY_{name}": str(value) for name, value in variables.items()}
+        die_with_parent = None
         if trains:
             import ctypes
 
-            environment.setdefault("PYTHONUNBUFFERED", "1")  # or lines would come in batches
+            environment.setdefault("PYTHONUNBUFFERED", "1")  # or lines would arrive in batches
             prctl = ctypes.CDLL(None).prctl
 
-            def end_with_us() -> None:
-                prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: what is stopped here must not go on there
+            def die_with_parent() -> None:
+                prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: a preempted run must not continue
 
-        printed, wrong, cut, look_s = bytearray(), bytearray(), False, 0.0
-        with tempfile.TemporaryFile("w+") as given, selectors.DefaultSelector() as streams:
-            given.write("" if stdin is None else str(stdin))
-            given.seek(0)
+        printed, errors, cut, poll_s = bytearray(), bytearray(), False, 0.0
+        with tempfile.TemporaryFile("w+") as stdin_file, selectors.DefaultSelector() as streams:
+            stdin_file.write("" if stdin is None else str(stdin))
+            stdin_file.seek(0)
             with subprocess.Popen(
                 [str(word) for word in words],
-                stdin=subprocess.DEVNULL if stdin is None else given,
+                stdin=subprocess.DEVNULL if stdin is None else stdin_file,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=environment,
-                preexec_fn=end_with_us,  # noqa: PLW1509 - one call of the system, and no lock is taken
+                preexec_fn=die_with_parent,  # noqa: PLW1509 - a single system call, without locks
             ) as child:
                 assert child.stdout is not None and child.stderr is not None
                 streams.register(child.stdout, selectors.EVENT_READ, printed)
-                streams.register(child.stderr, selectors.EVENT_READ, wrong)
-                over, after = False, 0
+                streams.register(child.stderr, selectors.EVENT_READ, errors)
+                over, reads_after_end = False, 0
                 try:
                     while not over:
                         ended, ready = child.poll() is not None, streams.select(0.1) if streams.get_map() else []
@@ -324,7 +329,7 @@ def _program() -> Callable[..., str]:
                                 streams.unregister(key.fileobj)
                             log(data)
                             key.data.extend(data)
-                        del wrong[:-16_000]
+                        del errors[:-16_000]
                         if trains and len(printed) > 2 * most:
                             cut = True
                             del printed[:-most]
@@ -332,19 +337,19 @@ def _program() -> Callable[..., str]:
                             with suppress(subprocess.TimeoutExpired):
                                 child.wait(0.1)
                                 ended = True
-                        # Those whom one that trains has left behind may hold its streams, and go on writing.
-                        after += ended
-                        over = ended and not (ready and after < 32 if trains else streams.get_map())
-                        if look is not None and (over or time.monotonic() >= look_s):
-                            look_s = time.monotonic() + 0.1
-                            look()
+                        # Orphaned child processes of a training command may hold its streams and continue to write.
+                        reads_after_end += ended
+                        over = ended and not (ready and reads_after_end < 32 if trains else streams.get_map())
+                        if poll is not None and (over or time.monotonic() >= poll_s):
+                            poll_s = time.monotonic() + 0.1
+                            poll()
                 except BaseException:
                     child.kill()
                     raise
         if child.returncode:
-            raise RuntimeError(f"exit status {child.returncode}\n{wrong.decode(errors='replace')[-4000:]}")
+            raise RuntimeError(f"exit status {child.returncode}\n{errors.decode(errors='replace')[-4000:]}")
         if cut:
-            log(b"symphony: it printed too much for a value: that is the end of it\n")
+            log(b"symphony: the output is too long for a value; only its end is kept\n")
             del printed[: printed.find(b"\n") + 1]
         return io.TextIOWrapper(io.BytesIO(printed)).read()
 
@@ -360,33 +365,23 @@ def _running() -> Callable[..., Any]:
     return run
 
 
-def _training_by(module: str, name: str) -> Callable[..., Any]:
-    def call(job: Any, _: list[Any], args: list[Any], kwargs: dict[str, Any]) -> Any:
-        import importlib
-        from functools import reduce
-
-        return reduce(getattr, name.split("."), importlib.import_module(module))(job, *args, **kwargs)  # type: ignore[operator]
-
-    return call
-
-
 def _training_program() -> Callable[..., Any]:
-    """A command that trains: it is told where to go on, and says how far it is by files, which are passed on."""
+    """The function that runs a training command, which has environment variables for input and reports by files."""
     program = _program()
 
     def run(job: Any, _: list[Any], words: list[Any], stdin: Any) -> str:
         import os
 
         def number(name: str) -> tuple[int, int] | None:
-            """What a file of its says, and when that was written."""
+            """Modification time and contents of a file; None if it is missing or being written."""
             try:
                 return os.stat(job.folder / name).st_mtime_ns, int((job.folder / name).read_text())
-            except (OSError, ValueError):  # there is none, or it is just being written
+            except (OSError, ValueError):
                 return None
 
         saved = number("saved")
 
-        def look() -> None:
+        def poll() -> None:
             nonlocal saved
             now, step = number("saved"), number("step")
             if step is not None:
@@ -397,7 +392,7 @@ def _training_program() -> Callable[..., Any]:
 
         if job.rank == 0:
             (job.folder / "step").unlink(missing_ok=True)
-        told = {"FOLDER": job.folder, "STEPS": job.total, "STEP": job.began, "RANK": job.rank, "SIZE": job.size}
-        return program(words, stdin, told, look)
+        variables = {"FOLDER": job.folder, "STEPS": job.total, "STEP": job.began, "RANK": job.rank, "SIZE": job.size}
+        return program(words, stdin, variables, poll)
 
     return run

@@ -1,6 +1,7 @@
-"""Around every request: whose it is, before any of its body is read; then how large and how slow that may be.
+"""Middleware around every request: authentication before the body is read, and limits of the size and speed of the
+body.
 
-What is refused here is answered with the connection closed behind it: a body that nobody wants is not waited for.
+The connection of a request that is refused here is closed after the answer: its body is not read.
 """
 
 from __future__ import annotations
@@ -40,34 +41,31 @@ from symphony.service.tokens import CREATE_TOKEN_HINT, RateLimiter, Token
 from symphony.service.wire import PROTOCOL, VERSION_HEADER, ErrorView, Refusal
 
 log = logging.getLogger("symphony.service.http")
-PUBLIC = {"/healthz", "/readyz", "/v1/about", "/v1/openapi.json"}  # what needs no token, and has no body
-WRONG_S, WRONG_AT_ONCE = 0.25, 32  # that a wrong token waits for its answer, and how many may
-BODIES, BODIES_OF_A_USER = 4, 2  # of the largest size that may be on their way, or being read, at once
+PUBLIC = {"/healthz", "/readyz", "/v1/about", "/v1/openapi.json"}  # paths that need no token
+WRONG_S, WRONG_AT_ONCE = 0.25, 32  # delay of the answer to an invalid token, and how many may be delayed at once
+BODIES, BODIES_OF_A_USER = 4, 2  # request bodies of the maximal size in memory at once
 
 
 class SlowError(ServiceError):
-    """A body that does not come."""
+    """A request body arrives too slowly."""
 
 
 class HostError(InputError):
-    """A request for somebody else."""
+    """A request for an unknown host name."""
 
 
 class RequestGuard:
-    """Lets requests in, counts them, and says what they came to."""
+    """Authenticates, limits, counts and logs requests."""
 
     def __init__(self, app: ASGIApp, service: Service, metrics: Metrics, hosts: frozenset[str]) -> None:
-        """`hosts` are the names that it is asked by, in small letters; "*" is any."""
+        """`hosts`: accepted host names in lower case; "*" accepts any."""
         limits = service.limits
         self._hosts, self._wrong, self._most_wrong = hosts, 0, min(WRONG_AT_ONCE, limits.connections // 4)
         self._app, self._service, self._metrics = app, service, metrics
-        self._rates, self._under_way = (
-            RateLimiter(limits.requests_per_s),
-            UnderWay(limits.body_bytes, limits.connections),
-        )
+        self._rates = RateLimiter(limits.requests_per_s)
+        self._under_way = UnderWay(limits.body_bytes, limits.connections)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -92,7 +90,7 @@ class RequestGuard:
                 if scope["path"] in PUBLIC:
                     await self._app(scope, body, answer)
                     return
-                token = scope[TOKEN] = await self._whose(headers)
+                token = scope[TOKEN] = await self._authenticated(headers)
                 self._rates.take(token.user)
                 body.check_length()
             except SymphonyError as error:
@@ -112,29 +110,28 @@ class RequestGuard:
             log.info("%s %s %d", method, path, status, extra=more)
 
     def _check_host(self, headers: Mapping[bytes, bytes]) -> None:
-        """Refuse names that are not ours: a page in a browser can have its own name lead to this address.
+        """Refuse unknown host names: a web page could make its own name resolve to this address (DNS rebinding).
 
-        An address, or no name at all, cannot come from such a page.
+        Such a page cannot send an IP address, or no name at all.
         """
-        given = headers.get(b"host", b"").decode("latin-1")
-        name = given.rpartition("]")[0].lstrip("[") if given.startswith("[") else given.partition(":")[0]
+        host = headers.get(b"host", b"").decode("latin-1")
+        name = host.rpartition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
         if not name or name.lower() in self._hosts or "*" in self._hosts:
             return
         try:
             ipaddress.ip_address(name)
         except ValueError:
-            hint = "use the address that it serves on, or serve with --allowed-host NAME"
-            raise HostError("this service is not known by that name", where=name, hint=hint) from None
+            hint = "use the address of the service, or serve with --allowed-host NAME"
+            raise HostError("unknown host name", where=name, hint=hint) from None
 
-    async def _whose(self, headers: Mapping[bytes, bytes]) -> Token:
-        """The token of a request."""
-        scheme, _, given = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
-        if scheme.lower() != "bearer" or not given.strip():
-            raise TokenError("a token is missing", hint="set SYMPHONY_TOKEN, or " + CREATE_TOKEN_HINT)
-        token = self._service.tokens.known(given.strip())
+    async def _authenticated(self, headers: Mapping[bytes, bytes]) -> Token:
+        scheme, _, secret = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+        if scheme.lower() != "bearer" or not secret.strip():
+            raise TokenError("the token is missing", hint="set SYMPHONY_TOKEN, or " + CREATE_TOKEN_HINT)
+        token = self._service.tokens.known(secret.strip())
         if token is None:
             try:
-                token = await run_in_threadpool(self._service.tokens.find, given.strip())
+                token = await run_in_threadpool(self._service.tokens.find, secret.strip())
             except SQLAlchemyError as error:
                 raise broken_database(error) from None
         if token is None:
@@ -143,9 +140,9 @@ class RequestGuard:
         return token
 
     async def _slow_down(self) -> None:
-        """Make whoever tries tokens wait. Whoever has a valid one never does."""
+        """Delay the answer to an invalid token. Valid ones are never delayed."""
         if self._wrong >= self._most_wrong:
-            raise BusyError("too many wrong tokens at once", hint="try again in a moment")
+            raise BusyError("too many requests with invalid tokens", hint="try again in a moment")
         self._wrong += 1
         try:
             await asyncio.sleep(WRONG_S)
@@ -154,7 +151,7 @@ class RequestGuard:
 
 
 class Body:
-    """The body of a request as it comes: its size and the time that it takes are bounded."""
+    """The body of a request, with limits of its size and time."""
 
     def __init__(
         self, receive: Receive, headers: Mapping[bytes, bytes], most: int, option: str, patience: Patience
@@ -163,17 +160,16 @@ class Body:
         length = headers.get(b"content-length", b"0")
         declared = int(length) if length.isdigit() else 0
         chunked = b"transfer-encoding" in headers
-        self.length = most if chunked else declared  # bytes at most
+        self.length = most if chunked else declared  # upper bound, bytes
         self.over = not self.length
         self._seen, self._waited_s = 0, 0.0
 
     def check_length(self) -> None:
-        """Refuse what says that it is too large."""
         if self.length > self._most:
             raise too_large(self._most, self._option)
 
     async def __call__(self) -> Message:
-        """The next part."""
+        """The next part, as ASGI's `receive`."""
         if self.over:
             return await self._receive()
         left_s = self._patience.body_s + self._seen / self._patience.body_rate - self._waited_s
@@ -182,7 +178,7 @@ class Body:
             message = await asyncio.wait_for(self._receive(), max(left_s, 0.0))
         except TimeoutError:
             raise SlowError(
-                f"after {self._waited_s + left_s:.0f} s only {self._seen} bytes of the body have come",
+                f"only {self._seen} bytes of the body arrived within {self._waited_s + left_s:.0f} s",
                 hint="send it faster, or in smaller parts",
             ) from None
         self._waited_s += time.monotonic() - began
@@ -195,14 +191,12 @@ class Body:
 
 
 class _Full(Exception):
-    """There is no room for one more request at present."""
-
     def __init__(self, message: str, hint: str, status: int) -> None:
         self.error, self.status = BusyError(message, hint=hint), status
 
 
 class UnderWay:
-    """Requests that are under way, and the bytes of their bodies: of each user, and of all together."""
+    """Limits the requests under way and the bytes of their bodies, for each user and in all."""
 
     def __init__(self, body_bytes: int, connections: int) -> None:
         self._bytes, self._bytes_of_a_user = BODIES * body_bytes, BODIES_OF_A_USER * body_bytes
@@ -212,13 +206,13 @@ class UnderWay:
 
     @contextmanager
     def one(self, user: str, size: int) -> Iterator[None]:
-        """One more, for as long as it takes."""
+        """Admit one request, for the duration of the context; raises `_Full`."""
         if self._requests[user] >= self._requests_of_a_user:
-            text = f"{self._requests[user]} requests of {user} are under way, and no more are allowed"
+            text = f"{user} has {self._requests[user]} requests under way, and more are not allowed"
             raise _Full(text, "wait for some of them", 429)
         if self._held[user] + size > self._bytes_of_a_user:
-            text = f"{BODIES_OF_A_USER} requests of the largest size of {user} are under way, and no more are allowed"
-            raise _Full(text, "send large ones one after the other", 429)
+            text = f"{user} has too many large requests under way"
+            raise _Full(text, "send large requests one after the other", 429)
         if self._held.total() + size > self._bytes:
             raise _Full("too many large requests are under way", "try again in a moment", 503)
         self._requests[user] += 1
@@ -237,7 +231,6 @@ def _take(counts: Counter[str], key: str, amount: int) -> None:
 
 
 def refusal(error: SymphonyError, status: int = 0) -> JSONResponse:
-    """The answer to what cannot be done: one form for all."""
     status = status or status_of(error)
     headers = {"retry-after": str(max(round(error.retry_s), 1))} if isinstance(error, BusyError) else {}
     if status == 401:
@@ -246,13 +239,11 @@ def refusal(error: SymphonyError, status: int = 0) -> JSONResponse:
 
 
 def broken_database(error: SQLAlchemyError) -> UnavailableError:
-    """What is said when the database cannot be asked; the log says more."""
-    log.error("the database does not work: %s", error)
-    return UnavailableError("the database does not work", hint="try again when it does")
+    log.error("the database failed: %s", error)
+    return UnavailableError("the database failed", hint="try again later")
 
 
 def status_of(error: SymphonyError) -> int:
-    """The status that says whose fault it is."""
     kinds: list[tuple[type[SymphonyError], int]] = [
         (ScopeError, 403),
         (TokenError, 401),

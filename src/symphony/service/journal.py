@@ -1,7 +1,7 @@
-"""Events as rows of the journal: written with a checksum each, read back only if that is right.
+"""Events as rows of the journal, with a checksum that is verified when they are read.
 
-A row also names the event of the same job before it, so that one which is missing is noticed. (Numbers alone do not
-show that: the events of forgotten jobs are deleted.)
+A row also has the id of the previous event of the same job, so that a missing event is detected. (Gaps in the ids do
+not show that: the events of forgotten jobs are deleted.)
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 
 from symphony.service import tables
-from symphony.service.state import ACCEPTED, FINISHED, LOST, STOPPED, JournalEvent, State, dumped
+from symphony.service.state import ACCEPTED, FINISHED, LOST, STOPPED, JournalEvent, State
 from symphony.service.wire import Value
 
 log = logging.getLogger("symphony.service")
 UNPARSED = (FINISHED, LOST, STOPPED)  # events whose data the state does not need
-MAX_EVENT = 1 << 48  # more than any journal has
+MAX_EVENT = 1 << 48  # ids above are taken to be damaged
 COLUMNS = ("id", "at", "job", "kind", "task", "seconds", "data", "follows", "checksum")
 
 
 class Damage(NamedTuple):
-    """An event that cannot be read, or that is missing."""
+    """An event that is damaged or missing."""
 
     id: int
-    job: int  # as far as it can be told
+    job: int  # as far as it is known
     why: str
-    missing: bool = False  # there is no row to set aside
+    missing: bool = False  # no row to set aside
 
     def __str__(self) -> str:
         return f"event {self.id} (job {self.job}): {self.why}"
@@ -41,20 +41,16 @@ class Damage(NamedTuple):
 
 @dataclass
 class JournalReplay:
-    """What a journal adds up to."""
-
     state: State = field(default_factory=State)
     damaged: list[Damage] = field(default_factory=list)
 
 
 def row_of(event: JournalEvent) -> dict[str, Any]:
-    """As it is kept."""
-    row = event._asdict() | {"data": dumped(event.data)}
+    row = event._asdict() | {"data": json.dumps(event.data, separators=(",", ":"))}
     return row | {"checksum": _checksum(*row.values())}
 
 
 def checksum(body: bytes) -> int:
-    """Of bytes that are kept in a row."""
     return zlib.crc32(body)
 
 
@@ -66,9 +62,9 @@ def _checksum(number: int, at: float, job: int, kind: str, task: int, seconds: f
 def read_events(
     database: sa.Engine, job: int | None = None, after: int = 0, damaged: list[Damage] | None = None
 ) -> Iterator[JournalEvent]:
-    """The events of a job, in order, `after` one of them; or those of all, as far as the state needs them.
+    """The events of a job with ids above `after`; or those of all jobs, without the data that the state does not need.
 
-    Those that are damaged are left out, and added to the list.
+    Damaged events are skipped and added to `damaged`, or logged if that is None.
     """
     rows = tables.events.c
     wanted = sa.select(*(rows[name] for name in COLUMNS)).order_by(rows.id)
@@ -76,16 +72,16 @@ def read_events(
         wanted = wanted.where(rows.job == job, rows.id > after)
     with database.connect().execution_options(yield_per=10_000) as connection:
         for row in connection.execute(wanted):
-            number, at, of, kind, task, seconds, data, follows, found = row
-            if found is not None and found != _checksum(number, at, of, kind, task, seconds, data, follows):
-                _note(damaged, Damage(number, of, "its checksum is wrong"))
+            number, at, owner, kind, task, seconds, data, follows, stored = row
+            if stored is not None and stored != _checksum(number, at, owner, kind, task, seconds, data, follows):
+                _note(damaged, Damage(number, owner, "its checksum is wrong"))
                 continue
             try:
                 parsed = {} if job is None and kind in UNPARSED else json.loads(data)
             except (TypeError, ValueError) as error:  # written before there were checksums
-                _note(damaged, Damage(number, of, f"its data cannot be read: {error}"))
+                _note(damaged, Damage(number, owner, f"its data cannot be read: {error}"))
                 continue
-            yield JournalEvent(number, at, of, kind, task, seconds, parsed, follows)
+            yield JournalEvent(number, at, owner, kind, task, seconds, parsed, follows)
 
 
 def _note(damaged: list[Damage] | None, one: Damage) -> None:
@@ -96,9 +92,9 @@ def _note(damaged: list[Damage] | None, one: Damage) -> None:
 
 
 def replay(database: sa.Engine) -> JournalReplay:
-    """The state that all events give, and what is wrong with some."""
+    """The state after all events, and the events that are damaged."""
     collecting = gc.isenabled()
-    gc.disable()  # a million small objects are made, and none of them is garbage
+    gc.disable()  # creates a million small objects, none of which is garbage
     try:
         return _replayed(database)
     finally:
@@ -107,32 +103,32 @@ def replay(database: sa.Engine) -> JournalReplay:
 
 
 def _replayed(database: sa.Engine) -> JournalReplay:
-    found = JournalReplay()
-    state, damaged = found.state, found.damaged
+    result = JournalReplay()
+    state, damaged = result.state, result.damaged
     aside, last_job = _known(database)
     for event in read_events(database, damaged=damaged):
         job = state.jobs.get(event.job)
         before = job.change if job is not None else 0
         if event.follows not in (None, before):
-            if job is None:  # a job without its beginning cannot go on
-                damaged.append(Damage(event.id, event.job, "its job cannot be read"))
+            if job is None:  # without its first event, a job cannot continue
+                damaged.append(Damage(event.id, event.job, "the first event of its job cannot be read"))
                 continue
             missing = Damage(event.follows, event.job, "it is missing", missing=True)
             if event.follows not in aside and all(one.id != event.follows for one in damaged):
                 damaged.append(missing)
         elif job is None and event.kind != ACCEPTED and any(one.job == event.job for one in damaged):
-            damaged.append(Damage(event.id, event.job, "its job cannot be read"))
+            damaged.append(Damage(event.id, event.job, "the first event of its job cannot be read"))
             continue
         try:
             state.apply(event)
         except (LookupError, TypeError, ValueError) as error:  # written before there were checksums
             damaged.append(Damage(event.id, event.job, f"its data is wrong: {error!r}"))
-    state.last_job = max(state.last_job, last_job)  # the number of a job that cannot be read is not given again
-    for one in damaged:  # nor is that of an event whose row is still there, unless the number is what was damaged
+    state.last_job = max(state.last_job, last_job)  # never reuse the number of a job that cannot be read
+    for one in damaged:  # nor the id of an event whose row still exists, unless the id itself is damaged
         if isinstance(one.id, int) and state.events < one.id < MAX_EVENT:
             state.events = one.id
-    damaged += [one for one in aside.values() if one.job in state.open]  # nobody has ended the job for it yet
-    return found
+    damaged += [one for one in aside.values() if one.job in state.open]  # not handled yet: the job is open
+    return result
 
 
 def _known(database: sa.Engine) -> tuple[dict[int, Damage], int]:
@@ -145,7 +141,7 @@ def _known(database: sa.Engine) -> tuple[dict[int, Damage], int]:
 
 
 def set_aside(damaged: list[Damage]) -> Iterator[sa.Executable]:
-    """Statements that move damaged events to where the next start does not read them."""
+    """Statements that move damaged events to the table `damaged_events`."""
     rows, columns = tables.events.c, [*COLUMNS, "why", "found"]
     for one in damaged:
         if not one.missing:
@@ -154,12 +150,21 @@ def set_aside(damaged: list[Damage]) -> Iterator[sa.Executable]:
             yield sa.delete(tables.events).where(rows.id == one.id)
 
 
-def value_of(body: bytes, known: int | None, where: str) -> Value | None:
-    """What a task made, as a row keeps it; None = the row is damaged."""
+def read_values(database: sa.Engine, job: int) -> dict[int, Value]:
+    """The undamaged values of the tasks of a job, by task."""
+    rows = tables.outputs.c
+    with database.connect() as connection:
+        stored = connection.execute(sa.select(rows.task, rows.body, rows.checksum).where(rows.job == job))
+        values = {task: value_of(body, known, f"task {task} of job {job}") for task, body, known in stored}
+    return {task: value for task, value in values.items() if value is not None}
+
+
+def value_of(body: bytes, stored: int | None, where: str) -> Value | None:
+    """The value of a task, as stored in a row; None if the row is damaged."""
     try:
-        if known is None or known == checksum(body):
+        if stored is None or stored == checksum(body):
             return Value.model_validate_json(body)
     except (TypeError, ValueError):  # written before there were checksums, or not even bytes
         pass
-    log.error("what %s made is damaged", where)
+    log.error("the value of %s is damaged", where)
     return None

@@ -1,12 +1,12 @@
-"""The ledger: one thread that owns the state, and writes every event down before anybody acts on it.
+"""The ledger: one thread that owns the state and commits every event to the journal before it takes effect.
 
-Others post commands. A command looks at the state and enters events, or refuses by raising before it enters any. All
-commands that have come meanwhile go into one transaction; when that is through, those who posted them are told, and
-what follows is done. If the database does not work (a full disk, a server that is being restarted), the same
-transaction is tried again until it does: nothing is lost, and nothing is answered that is not kept.
+Other threads post commands. A command reads the state and adds events, or refuses by raising before it adds any. All
+pending commands share one transaction (group commit); after the commit their futures are resolved. If the database
+fails (a full disk, a server that restarts), the transaction is retried until it succeeds: nothing is lost, and no
+command is answered before it is committed.
 
-Transactions are numbered, and each checks that the database has the one before. PostgreSQL loses those that it was
-not made to sync when it is killed; the ledger remembers them until it has synced a later one, and writes them again.
+Transactions are numbered, and each checks that the database has the previous one. If PostgreSQL is killed, it loses
+transactions that were committed asynchronously; the ledger buffers these until a later one is synced, and repeats them.
 """
 
 from __future__ import annotations
@@ -33,55 +33,52 @@ from symphony.service.state import JournalEvent, State
 
 log = logging.getLogger("symphony.service")
 T = TypeVar("T")
-MAX_COMMANDS_PER_TRANSACTION = 512  # commands in one transaction
+MAX_COMMANDS_PER_TRANSACTION = 512
 RETRY_S = 0.5
-MAX_CLOSE_WAIT_S = 10.0  # that a database which does not work may hold up the end
-MAX_UNSYNCED = 512  # events and statements that PostgreSQL may still lose: chosen, at most 32 MiB of values
+MAX_CLOSE_WAIT_S = 10.0  # for pending commands, if the database fails
+MAX_UNSYNCED = 512  # events and statements buffered because PostgreSQL may lose them; at most 32 MiB of values
 _INSERTS: dict[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
 @dataclass
 class Transaction:
-    """What one transaction writes. Commands add to it."""
+    """The contents of one transaction, added by commands."""
 
     state: State
     dialect: str
     events: list[JournalEvent] = field(default_factory=list)
     rows: list[tuple[sa.Executable, Any]] = field(default_factory=list)
     durable: bool = False  # whether it has to survive a power cut
-    check: bool = False  # also with nothing to write, ask whether this service still has the journal
+    check: bool = False  # run it even if it is empty, to check that this service still has the journal
     turn: int = 0  # its number among the transactions
-    _last: str = ""  # what the last of the rows are
+    _last: str = ""  # the kind of the last entry of `rows`
 
     def add(self, kind: str, job: int, task: int = -1, /, **data: Any) -> None:
-        """An event: the state has it at once, the world when it is written."""
+        """Add an event. The state has it at once; its effects follow after the commit."""
         seconds = data.get("seconds", 0.0) * data.get("workers", 1)
-        known = self.state.jobs.get(job)
-        follows = known.change if known is not None else 0
+        previous = self.state.jobs.get(job)
+        follows = previous.change if previous is not None else 0
         event = JournalEvent(self.state.events + 1, time.time(), job, kind, task, float(seconds), data, follows)
         self.state.apply(event)
         self.events.append(event)
 
     def insert(self, table: sa.Table, *rows: dict[str, Any]) -> None:
-        """Rows that events refer to."""
         self._many(sa.insert(table), table.name, rows)
 
     def merge(self, table: sa.Table, *rows: dict[str, Any]) -> None:
-        """Rows, but for those that are there."""
+        """Insert rows that do not exist yet."""
         self._many(_INSERTS[self.dialect](table).on_conflict_do_nothing(), f"new {table.name}", rows)
 
     def do(self, statement: sa.Executable) -> None:
-        """Anything else."""
         self.rows.append((statement, None))
         self._last = ""
 
     @property
     def size(self) -> int:
-        """Events and statements."""
         return len(self.events) + sum(len(values or ()) or 1 for _, values in self.rows)
 
     def _many(self, statement: sa.Executable, what: str, rows: tuple[dict[str, Any], ...]) -> None:
-        """Rows that follow upon others of the same kind go with them: a hundred tasks are one statement."""
+        """Consecutive rows of the same kind share one statement."""
         if rows and what == self._last:
             self.rows[-1][1].extend(rows)
         elif rows:
@@ -93,63 +90,56 @@ Command = Callable[[Transaction], T]
 
 
 class Ledger:
-    """The state, its journal, and the thread that keeps both in step."""
+    """The state, its journal, and the thread that owns both."""
 
-    def __init__(self, hold: Hold, settled: Callable[[set[int]], None], failed: Callable[[], None]) -> None:
+    def __init__(self, hold: Hold, after_commit: Callable[[set[int]], None], failed: Callable[[], None]) -> None:
         self.state = State()
         self.damaged: list[Damage] = []  # events that could not be read
-        self.stuck = ""  # why the database does not take anything at present
-        self.commit_s: deque[float] = deque(maxlen=1_024)  # of the last transactions
-        self.before_write: Callable[[Transaction], None] = lambda entry: (
-            None
-        )  # adds what follows from a batch of commands
-        self._hold, self._settled, self._failed = hold, settled, failed
-        self._unsynced: list[Transaction] = []  # transactions that PostgreSQL may still lose
+        self.stuck = ""  # why the database cannot be written at present
+        self.commit_s: deque[float] = deque(maxlen=1_024)  # durations of the last transactions
+        self.before_write: Callable[[Transaction], None] = lambda entry: None  # may add to a batch of commands
+        self._hold, self._after_commit, self._failed = hold, after_commit, failed
+        self._unsynced: list[Transaction] = []  # committed, but PostgreSQL may still lose them
         self._commands: queue.SimpleQueue[tuple[Command[Any], Future[Any]] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="symphony-ledger", daemon=True)
-        self._batch: list[tuple[Command[Any], Future[Any]] | None] = []  # that is being carried out
+        self._batch: list[tuple[Command[Any], Future[Any]] | None] = []  # being carried out
         self._stop = self._ended = False
 
     def replay(self) -> None:
-        """What the journal says, from its beginning."""
         found = journal.replay(self.engine)
         self.state, self.damaged = found.state, found.damaged
 
     @property
     def engine(self) -> sa.Engine:
-        """The database of the journal."""
         return self._hold.engine
 
     def start(self) -> None:
-        """Take commands from now on."""
         self._thread.start()
 
     def post(self, command: Command[T]) -> Future[T]:
-        """Have a command carried out. The future is done when what it entered is kept."""
+        """Run a command. The future is done once its events are committed. Refused while the database fails."""
         future: Future[T] = Future()
         if self.stuck:
             future.set_exception(
-                UnavailableError(
-                    f"the journal cannot be written: {self.stuck}", hint="try again when it can", retry_s=5.0
-                )
+                UnavailableError(f"the journal cannot be written: {self.stuck}", hint="try again later", retry_s=5.0)
             )
         else:
             self._put(command, future)
         return future
 
     def post_required(self, command: Command[T]) -> Future[T]:
-        """As `post`, for what has happened and cannot be refused."""
+        """As `post`, for what has happened already and cannot be refused."""
         future: Future[T] = Future()
         self._put(command, future)
         return future
 
     def _put(self, command: Command[T], future: Future[T]) -> None:
         self._commands.put((command, future))
-        if self._ended:  # looked at only now: it may have ended meanwhile, and nobody would take what was put
+        if self._ended:  # checked after the put: the thread may have ended meanwhile
             self._abandon()
 
     def close(self) -> None:
-        """When all commands are through."""
+        """Wait for all commands, then stop."""
         self._stop = True
         self._commands.put(None)
         if self._thread.ident is None:
@@ -159,11 +149,10 @@ class Ledger:
 
     @property
     def idle(self) -> bool:
-        """Whether no command waits."""
         return self._commands.empty()
 
     def step(self) -> None:
-        """Wait for a command; carry it out, and all that have come meanwhile. For whoever has not called `start`."""
+        """Wait for a command; carry it out together with all that are pending. For a ledger without a thread."""
         try:
             self._turn()
         except Exception as error:
@@ -173,7 +162,7 @@ class Ledger:
                 log.exception("the ledger has ended")
             self._ended = True
             self._failed()
-            _tell_stopped(self._batch)
+            _fail_stopped(self._batch)
             self._abandon()
 
     # --- the thread
@@ -185,10 +174,10 @@ class Ledger:
         self._abandon()
 
     def _abandon(self) -> None:
-        """Nobody will carry out what was posted: who waits for it is told. Any thread may find that out."""
+        """Fail all pending commands: they will never run. Thread-safe."""
         with suppress(queue.Empty):
             while True:
-                _tell_stopped([self._commands.get_nowait()])
+                _fail_stopped([self._commands.get_nowait()])
 
     def _turn(self) -> None:
         batch = self._batch = [self._commands.get()]
@@ -198,23 +187,22 @@ class Ledger:
         answers: list[tuple[Future[Any], Any, bool]] = []
         for command, future in (one for one in batch if one is not None):
             if not future.set_running_or_notify_cancel():
-                continue  # who asked is gone
+                continue  # cancelled
             before = len(entry.events)
             try:
                 answers.append((future, command(entry), True))
             except Exception as error:
                 if len(entry.events) != before:
-                    raise  # half a command is in the state: only a replay helps
+                    raise  # the state has half a command: only a replay can fix that
                 answers.append((future, error, False))
         self.before_write(entry)
         if entry.events or entry.rows or entry.check:
             self._write(entry)
-        for future, answer, well in answers:
-            (future.set_result if well else future.set_exception)(answer)
-        self._settled({event.job for event in entry.events})
+        for future, answer, succeeded in answers:
+            (future.set_result if succeeded else future.set_exception)(answer)
+        self._after_commit({event.job for event in entry.events})
 
     def _write(self, entry: Transaction) -> None:
-        """Until it is through."""
         began = time.perf_counter()
         entry.turn = self._hold.turn + 1
         unsynced = sum(one.size for one in self._unsynced)
@@ -228,7 +216,7 @@ class Ledger:
         self.commit_s.append(time.perf_counter() - began)
 
     def retry_until_done(self, use: Callable[[], T]) -> T:
-        """Use the database or its disk, again and again until that works. For the ledger's own thread."""
+        """Use the database or its disk, and retry until that succeeds. For the ledger's thread."""
         while True:
             try:
                 answer = use()
@@ -236,7 +224,7 @@ class Ledger:
             except (sa.exc.OperationalError, sa.exc.InterfaceError, sa.exc.InternalError, OSError) as error:
                 reason = str(getattr(error, "orig", error)).strip().splitlines()[0]
                 if not self.stuck:
-                    log.error("the journal cannot be written: %s; trying again", reason)
+                    log.error("the journal cannot be written: %s; retrying", reason)
                 self.stuck = reason
                 time.sleep(RETRY_S)
         if self.stuck:
@@ -248,15 +236,15 @@ class Ledger:
         with self._hold.transaction(entry.durable) as connection:
             at = self._hold.advance(connection, entry.turn)
             if at >= entry.turn:
-                return  # it had been through before, and only the answer was lost
+                return  # it was committed before, and only the answer was lost
             missing = [one for one in self._unsynced if one.turn > at]
             if at + len(missing) + 1 != entry.turn:
                 raise ServiceError(
-                    f"the database has lost transactions {at + 1} to {entry.turn - 1} of this service, which stops",
-                    hint="start it again: it goes on from what is there",
+                    f"the database has lost transactions {at + 1} to {entry.turn - 1}; the service stops",
+                    hint="start it again: it continues from what the database has",
                 )
             if missing:
-                log.error("the database had lost %d transactions: they are written again", len(missing))
+                log.error("the database had lost %d transactions; they are repeated", len(missing))
             for one in [*missing, entry]:
                 if one.events:
                     connection.execute(sa.insert(tables.events), [row_of(event) for event in one.events])
@@ -264,7 +252,7 @@ class Ledger:
                     connection.execute(statement, values)
 
 
-def _tell_stopped(posted: list[tuple[Command[Any], Future[Any]] | None]) -> None:
+def _fail_stopped(posted: list[tuple[Command[Any], Future[Any]] | None]) -> None:
     for _, future in filter(None, posted):
         if not future.done():
-            future.set_exception(ServiceError("the service has stopped", hint="look at its log"))
+            future.set_exception(ServiceError("the service has stopped", hint="see its log"))

@@ -1,4 +1,4 @@
-"""Figures for Prometheus, in its text format."""
+"""Metrics for Prometheus, in its text format."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from symphony.service.state import ACCEPTED, BROKE, FINISHED, LOST
 
 HTTP_METHODS = {"GET", "HEAD", "POST", "PUT"}  # of our routes
 BUCKET_EDGES_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)  # seconds
+GAUGE, COUNTER = "gauge", "counter"
 
 
 class Histogram:
-    """How many took how long. Any thread may add."""
+    """Durations by bucket. Thread-safe."""
 
     def __init__(self) -> None:
         self._counts, self._sum = [0] * (len(BUCKET_EDGES_S) + 1), 0.0
         self._lock = threading.Lock()
 
     def add(self, seconds: float) -> None:
-        """One more."""
         with self._lock:
             self._counts[bisect.bisect_left(BUCKET_EDGES_S, seconds)] += 1
             self._sum += seconds
 
     def lines(self, name: str) -> Iterator[str]:
-        """As Prometheus wants it: each bucket with all that are below it."""
+        """In Prometheus' format, with cumulative buckets."""
         total = 0
         for edge, count in zip((*BUCKET_EDGES_S, math.inf), self._counts, strict=True):
             total += count
@@ -45,7 +45,7 @@ class Histogram:
 
 
 class Metrics:
-    """What is counted of requests; the rest is read from the service."""
+    """Counts requests; all other metrics are read from the service."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
@@ -53,92 +53,65 @@ class Metrics:
         self.submit_s = Histogram()
 
     def count(self, scope: Scope, status: int) -> None:
-        """A request. Labels are of a fixed set, whatever clients invent: each is a row for ever."""
+        """Count a request. Labels are from a fixed set, because Prometheus stores a series for each."""
         method = scope["method"] if scope["method"] in HTTP_METHODS else "other"
         self._requests[method, getattr(scope.get("route"), "path", "other"), status] += 1
 
     def text(self, service: Service) -> str:
-        """The page."""
-        state, found = service.state, service.cluster.statistics
-        under_way = len(service.running.line.under_way)
+        state, decisions = service.state, service.cluster.statistics
         statuses = Counter(service.running.status(job) for job in list(state.open.values()))
-        commits = list(service.ledger.commit_s)
-        parts = [
-            _gauge("jobs_waiting", "Jobs none of whose tasks has started.", statuses[WAITING]),
-            _gauge("jobs_running", "Jobs that have started and are not over.", statuses[RUNNING]),
-            _gauge("jobs_let_in", "Jobs in the hands of the cluster, running or not.", under_way),
-            _counter("jobs_accepted_total", "Jobs accepted, as far as the journal goes back.", state.counts[ACCEPTED]),
-            _labelled(
-                "jobs_ended_total",
-                "counter",
-                "Jobs that are over, by how they ended.",
-                "status",
-                {status: state.counts[status] for status in ("done", "failed", "cancelled")},
-            ),
-            _labelled(
-                "task_runs_total",
-                "counter",
-                "Runs of tasks that have ended: finished, lost (and run again), broke.",
-                "how",
-                {kind: state.counts[kind] for kind in (FINISHED, LOST, BROKE)},
-            ),
-            _counter("journal_events_total", "Events in the journal.", state.events),
-            _gauge("journal_stuck", "1 if the journal cannot be written.", int(bool(service.ledger.stuck))),
-            _gauge("journal_commit_seconds", "The longest of the last transactions.", max(commits, default=0.0)),
-            _counter("turns_total", "Turns of the scheduler.", found.turns),
-            _counter("decisions_total", "Decisions.", found.decisions),
-            _counter("decisions_refused_total", "Decisions that were against the rules.", found.refused),
-            _labelled(
-                "fallbacks_total",
-                "counter",
-                "Turns that the heuristic took instead of the policy, by reason.",
-                "reason",
-                dict(found.fallbacks) or {"late": 0},
-            ),
-            _labelled(
-                "decision_seconds",
-                "gauge",
-                "Latency of the last turns with decisions, quantiles.",
-                "quantile",
-                {str(share): found.latency_quantile(share) for share in (0.5, 0.9, 0.99)},
-            ),
-            _gauge("connections", "Connections.", len(self._connections)),
-            _labelled(
-                "connections_refused_total",
-                "counter",
-                "Connections that were refused, by what there was too little of.",
-                "reason",
-                {why: self._connections.refused[why] for why in CONNECTION_HINTS},
-            ),
-            _gauge("descriptors", "File descriptors in use.", len(os.listdir("/proc/self/fd"))),
-            _gauge("descriptors_most", "File descriptors allowed.", resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
-            _gauge("draining", "1 if nothing new is accepted.", int(service.draining)),
+        ended = {status: state.counts[status] for status in ("done", "failed", "cancelled")}
+        runs = {kind: state.counts[kind] for kind in (FINISHED, LOST, BROKE)}
+        slowest_commit_s = max(list(service.ledger.commit_s), default=0.0)
+        fallbacks = dict(decisions.fallbacks) or {"late": 0}
+        latency_s = {str(share): decisions.latency_quantile(share) for share in (0.5, 0.9, 0.99)}
+        refused = {reason: self._connections.refused[reason] for reason in CONNECTION_HINTS}
+        descriptors, most = len(os.listdir("/proc/self/fd")), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        lines = [
+            *_metric("jobs_waiting", GAUGE, "Jobs none of whose tasks has started.", statuses[WAITING]),
+            *_metric("jobs_running", GAUGE, "Jobs that have started and not ended.", statuses[RUNNING]),
+            *_metric("jobs_let_in", GAUGE, "Jobs admitted to the cluster.", len(service.running.queue.under_way)),
+            *_metric("jobs_accepted_total", COUNTER, "Accepted jobs in the journal.", state.counts[ACCEPTED]),
+            *_metric("jobs_ended_total", COUNTER, "Jobs that have ended, by status.", ended, "status"),
+            *_metric("task_runs_total", COUNTER, "Runs of tasks: finished, lost (and retried), broke.", runs, "how"),
+            *_metric("journal_events_total", COUNTER, "Events in the journal.", state.events),
+            *_metric("journal_stuck", GAUGE, "1 if the journal cannot be written.", bool(service.ledger.stuck)),
+            *_metric("journal_commit_seconds", GAUGE, "The longest of the last transactions.", slowest_commit_s),
+            *_metric("turns_total", COUNTER, "Turns of the scheduler.", decisions.turns),
+            *_metric("decisions_total", COUNTER, "Decisions.", decisions.decisions),
+            *_metric("decisions_refused_total", COUNTER, "Decisions that were not allowed.", decisions.refused),
+            *_metric("fallbacks_total", COUNTER, "Turns taken by the heuristic, by reason.", fallbacks, "reason"),
+            *_metric("decision_seconds", GAUGE, "Latency of the last turns with decisions.", latency_s, "quantile"),
+            *_metric("connections", GAUGE, "Connections.", len(self._connections)),
+            *_metric("connections_refused_total", COUNTER, "Refused connections, by reason.", refused, "reason"),
+            *_metric("descriptors", GAUGE, "File descriptors in use.", descriptors),
+            *_metric("descriptors_most", GAUGE, "File descriptors allowed.", most),
+            *_metric("draining", GAUGE, "1 if no new jobs are accepted.", service.draining),
         ]
-        if others := service.cluster.others:
-            mean, deviation = ({row: load[at] for row, load in others.items()} for at in (0, 1))
-            about = "What others load a row of the machine with, as a share of its capacity"
-            parts.append(_labelled("others_load", "gauge", f"{about}.", "row", mean))
-            parts.append(_labelled("others_load_deviation", "gauge", f"{about}: deviation.", "row", deviation))
-        lines = ["# HELP symphony_submit_seconds From request to answer.", "# TYPE symphony_submit_seconds histogram"]
+        if loads := service.cluster.others:
+            mean, deviation = ({row: load[index] for row, load in loads.items()} for index in (0, 1))
+            about = "Background load of a row of the machine, as a fraction of its capacity"
+            lines += _metric("others_load", GAUGE, f"{about}.", mean, "row")
+            lines += _metric("others_load_deviation", GAUGE, f"{about}: standard deviation.", deviation, "row")
+        lines += _header("submit_seconds", "histogram", "Time from request to answer.")
         lines += self.submit_s.lines("symphony_submit_seconds")
-        lines += ["# HELP symphony_requests_total Requests.", "# TYPE symphony_requests_total counter"]
+        lines += _header("requests_total", COUNTER, "Requests.")
         for (method, route, status), count in sorted(self._requests.items()):
             lines.append(f'symphony_requests_total{{method="{method}",route="{route}",status="{status}"}} {count}')
-        return "\n".join(["\n".join(parts), *lines, ""])
+        return "\n".join([*lines, ""])
 
 
-def _gauge(name: str, about: str, value: float) -> str:
-    return f"# HELP symphony_{name} {about}\n# TYPE symphony_{name} gauge\nsymphony_{name} {_number(value)}"
+def _header(name: str, kind: str, about: str) -> list[str]:
+    return [f"# HELP symphony_{name} {about}", f"# TYPE symphony_{name} {kind}"]
 
 
-def _counter(name: str, about: str, value: float) -> str:
-    return f"# HELP symphony_{name} {about}\n# TYPE symphony_{name} counter\nsymphony_{name} {_number(value)}"
-
-
-def _labelled(name: str, kind: str, about: str, label: str, values: Mapping[str, float]) -> str:
-    lines = [f"# HELP symphony_{name} {about}", f"# TYPE symphony_{name} {kind}"]
-    lines += [f'symphony_{name}{{{label}="{key}"}} {_number(value)}' for key, value in values.items()]
-    return "\n".join(lines)
+def _metric(name: str, kind: str, about: str, value: float | Mapping[str, float], label: str = "") -> list[str]:
+    """A metric with one value, or with one for each value of a label."""
+    if isinstance(value, Mapping):
+        values = {f'symphony_{name}{{{label}="{key}"}}': number for key, number in value.items()}
+    else:
+        values = {f"symphony_{name}": value}
+    return _header(name, kind, about) + [f"{series} {_number(number)}" for series, number in values.items()]
 
 
 def _number(value: float) -> str:

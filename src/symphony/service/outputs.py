@@ -1,10 +1,9 @@
-"""What jobs write to their standard streams: where it is kept, read line by line, and how much of it stays.
+"""The output of jobs on their standard streams: storage, reading by line, and removal.
 
-<root>/<job>/<task>/RANK.NUMBER        written by the runs themselves: `engines/output.py`
+<root>/<job>/<task>/RANK.NUMBER        written by the worker processes: `engines/output.py`
 
-It is there while a job runs, and until the job is forgotten. Beyond a bound for all jobs together, what was written to
-longest ago is removed first, task by task. Where more may come, an empty file stays: numbers of files go on behind it,
-so that nobody takes a new file for one of which he has read a part.
+Files are kept until the job is forgotten. Above a limit for all jobs, the task that wrote least recently is removed
+first. While a job may still write, an empty file remains, so that file numbers are not reused and cursors stay valid.
 """
 
 from __future__ import annotations
@@ -26,61 +25,57 @@ from symphony.problem.texts import readable
 from symphony.training_jobs.live.checkpoints import safe_folder_name
 
 log = logging.getLogger("symphony.service")
-MAX_LINE_BYTES = 16 << 10  # bytes of a line; what is longer is several
-FIRST_READ_BYTES, READ_BLOCK_BYTES = (
-    1 << 10,
-    64 << 10,
-)  # bytes that are read at once: a graph may have many tasks, of which few are read on
+MAX_LINE_BYTES = 16 << 10  # longer lines are split
+FIRST_READ_BYTES, READ_BLOCK_BYTES = 1 << 10, 64 << 10  # first block small: a page may need few lines of a task
 TIMESTAMPED_LINE = re.compile(rb"(\d{1,12}\.\d{6}) (.*)", re.DOTALL)
-NEW_RUN_MARK, DROPPED_MARK = "a new run begins", "what it wrote before this was dropped"
+NEW_RUN_MARK, DROPPED_MARK = "a new run begins", "earlier output was dropped"
 
 
 class OutputPosition(NamedTuple):
-    """How far somebody has read: a file, by its number, and an offset in it."""
+    """A file number, and an offset in that file."""
 
     file: int = 0
     offset: int = 0
 
 
 class OutputLine(NamedTuple):
-    """A line that a task wrote, or (a mark) what has to be known of those that follow."""
+    """A line of output, or a mark about the lines that follow."""
 
     at: float  # seconds since 1970, by the clock of the machine
     text: str
     mark: bool
-    then: OutputPosition  # where to read on
+    next_position: OutputPosition
 
 
 @dataclass(frozen=True)
 class Stream:
-    """What one worker of a task has written so far."""
+    """The output of one worker of a task."""
 
     task: str
     rank: int
     folder: Path
     files: tuple[tuple[int, int], ...]  # numbers and sizes
 
-    def lines(self, spot: OutputPosition, *, ended: bool) -> Iterator[OutputLine]:
-        """From a spot on. A line that has no end yet is left out, unless nothing more will come (`ended`)."""
-        there = [number for number, _ in self.files]
-        last = max(there, default=-1)
+    def lines(self, position: OutputPosition, *, ended: bool) -> Iterator[OutputLine]:
+        """The lines from a position on. An unfinished line is omitted, unless the worker has `ended`."""
+        numbers = [number for number, _ in self.files]
+        last = max(numbers, default=-1)
         for number, size in self.files:
-            if number < spot.file:
+            if number < position.file:
                 continue
-            if number > spot.file:
-                if spot.file not in there:
+            if number > position.file:
+                if position.file not in numbers:
                     yield OutputLine(self._began(number), DROPPED_MARK, True, OutputPosition(number))
-                spot = OutputPosition(number)
+                position = OutputPosition(number)
             try:
-                yield from self._read(spot, size, ended or number < last)
-            except FileNotFoundError:  # just now: others follow
-                there.remove(number)
+                yield from self._read(position, size, ended or number < last)
+            except FileNotFoundError:  # removed meanwhile
+                numbers.remove(number)
                 continue
-            spot = OutputPosition(number + 1)  # where the next one is, if nothing was dropped
+            position = OutputPosition(number + 1)  # the next file, if none was dropped
 
-    def _read(self, spot: OutputPosition, size: int, ended: bool) -> Iterator[OutputLine]:
-        """The rest of a file, up to a size."""
-        number, offset = spot
+    def _read(self, position: OutputPosition, size: int, ended: bool) -> Iterator[OutputLine]:
+        number, offset = position
         at, rest, block = self._changed(number), b"", FIRST_READ_BYTES
         with open(self.folder / f"{self.rank}.{number}", "rb") as file:
             while offset + len(rest) < size:
@@ -91,7 +86,7 @@ class Stream:
                 *whole, rest = (rest + data).split(b"\n")
                 for line in whole:
                     begins, offset = offset, offset + len(line) + 1
-                    at, text = _parted(line, at)
+                    at, text = _split_time(line, at)
                     if begins:
                         for piece, left in _cut(text):
                             yield OutputLine(
@@ -99,7 +94,7 @@ class Stream:
                             )
                     elif number and text.endswith(b" 0"):  # the first line of the first file of a run
                         yield OutputLine(at, NEW_RUN_MARK, True, OutputPosition(number, offset))
-                begun, text = _parted(rest, at)
+                begun, text = _split_time(rest, at)
                 if offset and len(text) > MAX_LINE_BYTES:
                     at, base = begun, offset + len(rest) - len(text)
                     for piece, left in _cut(text):
@@ -109,37 +104,33 @@ class Stream:
                     rest = text[offset - base :]
                 block = READ_BLOCK_BYTES
         if offset and rest and ended:
-            at, text = _parted(rest, at)
+            at, text = _split_time(rest, at)
             for piece, left in _cut(text):
                 yield OutputLine(at, piece, False, OutputPosition(number, offset + len(rest) - left))
 
     def _began(self, number: int) -> float:
-        """When a file was begun."""
         try:
             with open(self.folder / f"{self.rank}.{number}", "rb") as file:
-                return _parted(file.read(FIRST_READ_BYTES).partition(b"\n")[0], self._changed(number))[0]
+                return _split_time(file.read(FIRST_READ_BYTES).partition(b"\n")[0], self._changed(number))[0]
         except OSError:
             return 0.0
 
     def _changed(self, number: int) -> float:
-        """When a file was last written to, where nothing better is known."""
+        """The time of the last write: the default where a line has no time."""
         try:
             return (self.folder / f"{self.rank}.{number}").stat().st_mtime
         except OSError:
             return 0.0
 
 
-def _parted(line: bytes, otherwise: float) -> tuple[float, bytes]:
-    """The time of a line, and what was written; one that has none is the rest of another."""
-    found = TIMESTAMPED_LINE.fullmatch(line)
-    return (float(found[1]), found[2]) if found is not None else (otherwise, line)
+def _split_time(line: bytes, default: float) -> tuple[float, bytes]:
+    """The time and the text of a line; a line without a time continues the previous one."""
+    match = TIMESTAMPED_LINE.fullmatch(line)
+    return (float(match[1]), match[2]) if match is not None else (default, line)
 
 
 def _cut(text: bytes) -> Iterator[tuple[str, int]]:
-    """A line in pieces that are not too long, and how many bytes are left after each.
-
-    What is no UTF-8 is replaced, control characters are escaped.
-    """
+    """Split a line into pieces that are not too long, each with the number of bytes after it."""
     while len(text) > MAX_LINE_BYTES:
         at = MAX_LINE_BYTES
         while at > MAX_LINE_BYTES - 4 and text[at] & 0xC0 == 0x80:  # within a character
@@ -154,61 +145,59 @@ def _decoded(text: bytes) -> str:
 
 
 class Outputs:
-    """The folders of a service; without a `root`, nothing is kept."""
+    """The output folders of a service; without a `root`, no output is stored."""
 
     def __init__(self, root: Path | None) -> None:
         self._root = None if root is None else root.absolute()
-        self._name = os.urandom(6).hex()  # numbers of attempts begin anew with every service
+        self._name = os.urandom(6).hex()  # makes run names unique: attempt numbers restart with every service
         self._trimming = threading.Lock()
         if self._root is not None:
             try:
                 self._root.mkdir(parents=True, exist_ok=True)
-            except OSError as error:  # a service comes up on a full disk, too
-                log.warning("what jobs write cannot be kept in %s: %s", self._root, error)
+            except OSError as error:  # a service also starts on a full disk
+                log.warning("the output of jobs cannot be stored in %s: %s", self._root, error)
 
     def of(self, job: int, task: str, number: int) -> Output | None:
-        """Where an attempt at a task keeps what it writes."""
+        """Where an attempt of a task stores its output; None: nowhere."""
         if self._root is None:
             return None
         return Output(f"{self._root}/{job}/{safe_folder_name(task)}", f"{self._name}-{number}")
 
     def streams(self, job: int, tasks: Mapping[str, str]) -> list[Stream]:
-        """What some tasks of a job have written; `tasks` are their names, by those of their folders
-        (`safe_folder_name`).
-        """
+        """The output of some tasks of a job; `tasks`: their names, by folder (`safe_folder_name`)."""
         if self._root is None:
             return []
         folder = self._root / str(job)
         try:
-            there = sorted(tasks.keys() & set(os.listdir(folder)))
-        except OSError:  # it has written nothing
+            present = sorted(tasks.keys() & set(os.listdir(folder)))
+        except OSError:  # it has no output
             return []
         return [
-            Stream(tasks[name], rank, folder / name, tuple(found))
-            for name in there
-            for rank, found in output.files(str(folder / name)).items()
+            Stream(tasks[name], rank, folder / name, tuple(files))
+            for name in present
+            for rank, files in output.files(str(folder / name)).items()
         ]
 
-    def trim(self, known: Collection[int], over: Collection[int], newest: int, most: int) -> None:
-        """Remove what jobs have written that are forgotten, and what is beyond so many bytes.
+    def trim(self, known: Collection[int], ended: Collection[int], newest: int, most: int) -> None:
+        """Remove the output of forgotten jobs, and the oldest output above `most` bytes, in a background thread.
 
-        `known` are all others, up to the `newest`, some of them `over`. It is done by and by, in a thread of its own.
+        `known`: the jobs that are not forgotten, up to number `newest`; some of them have `ended`.
         """
         if self._root is not None and self._trimming.acquire(blocking=False):
-            threading.Thread(target=self._trim, args=(self._root, known, over, newest, most), daemon=True).start()
+            threading.Thread(target=self._trim, args=(self._root, known, ended, newest, most), daemon=True).start()
 
-    def _trim(self, root: Path, known: Collection[int], over: Collection[int], newest: int, most: int) -> None:
+    def _trim(self, root: Path, known: Collection[int], ended: Collection[int], newest: int, most: int) -> None:
         try:
-            trim(root, known, over, newest, most)
+            trim(root, known, ended, newest, most)
         except OSError as error:
-            log.warning("what jobs have written could not be looked through: %s", error)
+            log.warning("the output of jobs could not be trimmed: %s", error)
         finally:
             self._trimming.release()
 
 
-def trim(root: Path, known: Collection[int], over: Collection[int], newest: int, most: int) -> None:
-    """As above, at once."""
-    found = []
+def trim(root: Path, known: Collection[int], ended: Collection[int], newest: int, most: int) -> None:
+    """As `Outputs.trim`, in this thread."""
+    tasks = []
     for job in root.iterdir():
         if not job.name.isdecimal():
             continue
@@ -217,16 +206,16 @@ def trim(root: Path, known: Collection[int], over: Collection[int], newest: int,
             continue
         for task in job.iterdir():
             try:
-                told = [path.stat() for path in task.iterdir()]
-            except OSError:  # it is being written to: the next time, then
+                files = [path.stat() for path in task.iterdir()]
+            except OSError:  # being written: try again next time
                 continue
-            changed = max((one.st_mtime for one in told), default=0.0)
-            found.append((changed, sum(one.st_size for one in told), task))
-    total = sum(size for _, size, _ in found)
-    for _, size, path in sorted(found):
+            changed = max((one.st_mtime for one in files), default=0.0)
+            tasks.append((changed, sum(one.st_size for one in files), task))
+    total = sum(size for _, size, _ in tasks)
+    for _, size, path in sorted(tasks):
         if total <= most:
             break
-        if int(path.parent.name) in over:
+        if int(path.parent.name) in ended:
             shutil.rmtree(path, ignore_errors=True)
         elif size:
             _empty(path)
@@ -234,7 +223,7 @@ def trim(root: Path, known: Collection[int], over: Collection[int], newest: int,
 
 
 def _empty(task: Path) -> None:
-    """Remove the files of a task, and leave one with nothing in it behind the last of each worker."""
+    """Remove the files of a task, and leave an empty one with the next number for each worker."""
     for rank, files in output.files(str(task)).items():
         with contextlib.suppress(OSError):
             (task / f"{rank}.{files[-1][0] + 1}").touch()

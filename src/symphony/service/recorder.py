@@ -1,8 +1,7 @@
-"""An engine whose news is journalled before anybody hears of it, and whose work is told whose it is, and where its
-output is kept.
+"""An engine wrapper that journals events before the runtime's loop sees them.
 
-It stands between the loop and the engine that runs the work. What the engine says is handed to the ledger, values
-included, and passed on in the same order when the ledger has it.
+Events of the wrapped engine, values included, go to the ledger first, and are passed on in the same order once they are
+committed. It also adds user and output folder to dispatched work.
 """
 
 from __future__ import annotations
@@ -17,14 +16,12 @@ from symphony.engines.engine import Engine, EngineEvent, Failed, Finished, Outpu
 from symphony.engines.gangs import gang_engine
 from symphony.engines.wrapper import EngineWrapper
 
-# None: there is nothing to wait for. In the future is what is heard instead, or None for the event itself.
+# None: there is nothing to journal. The future holds the event to pass on instead, or None for the event itself.
 Record = Callable[[Finished | Failed | Stopped], Future[Failed | Stopped | None] | None]
 
 
 class JournalingEngine(EngineWrapper):
-    """Passes everything on, and news only once it is kept."""
-
-    whole_gangs = True  # what is journalled is how a task ended, not each of its workers
+    whole_gangs = True  # the journal has one event for a task, not for each of its workers
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(gang_engine(engine))
@@ -34,12 +31,10 @@ class JournalingEngine(EngineWrapper):
         self._held: deque[tuple[EngineEvent, Future[Failed | Stopped | None] | None]] = deque()
 
     def dispatch(self, work: Sequence[Work]) -> None:
-        """With its user, and the place for what it writes."""
-        told = ((one, self.output(one.number), self.user(one.number)) for one in work)
-        super().dispatch([replace(one, output=output, user=user) for one, output, user in told])
+        super().dispatch([replace(one, output=self.output(one.number), user=self.user(one.number)) for one in work])
 
     def poll(self, timeout_s: float) -> list[EngineEvent]:
-        """What is kept, in order. Returns with nothing when something has been heard that is not."""
+        """Events that are committed, in order. Returns without any if events arrived that are not committed yet."""
         for event in self._engine.poll(0.0 if self._ready() else timeout_s):
             kept = self.record(event) if isinstance(event, Finished | Failed | Stopped) else None
             if kept is not None:
@@ -48,7 +43,7 @@ class JournalingEngine(EngineWrapper):
         passed = []
         while self._ready():
             event, kept = self._held.popleft()
-            # Raises if it could not be journalled: then nobody may act on it.
+            # Raises if it could not be journalled: then the loop must not act on it.
             passed.append(event if kept is None else kept.result() or event)
         return passed
 

@@ -1,6 +1,6 @@
-"""What an operator does to a journal while no service uses it: look at jobs, stop some, check, salvage, compact.
+"""Maintenance of a journal that no service uses: inspect, cancel and quarantine jobs, check, salvage, compact.
 
-Everything is done under the lock. What is wanted of jobs is written as events; the next service acts on them.
+All of it requires the lock. Requests about jobs are added as events, on which the next service acts.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from symphony.service.service import forget_jobs
 from symphony.service.state import CANCEL, QUARANTINED, ServiceJob
 
 T = TypeVar("T")
-PROBED = 100_000  # rows that are looked for one by one where an end of a table cannot be read; chosen, takes seconds
+PROBED = 100_000  # rows to search for beyond the readable ones, if an end of a table is unreadable; takes seconds
 
 
 @contextmanager
 def opened(url: str, folder: Path) -> Iterator[Ledger]:
-    """The journal, replayed, under its lock: refused while a service runs."""
+    """The replayed journal, under its lock; refused while a service runs."""
     engine = open_database(url, folder)
     try:
         with lock_journal(engine, folder) as hold, database_errors(engine):
@@ -48,22 +48,22 @@ def _replayed(hold: Hold) -> Ledger:
     return ledger
 
 
-def _do(ledger: Ledger, command: Callable[[Transaction], T]) -> T:
+def _run(ledger: Ledger, command: Callable[[Transaction], T]) -> T:
     future = ledger.post_required(command)
     ledger.step()
     return future.result()
 
 
 def cancel(ledger: Ledger, numbers: list[int], by: str) -> list[ServiceJob]:
-    """Give jobs up; all of them, or none if one cannot be."""
+    """Cancel jobs; all of them, or none if one cannot be."""
     return _stop(ledger, numbers, lambda entry, job: entry.add(CANCEL, job.id, by=by))
 
 
 def quarantine_jobs(ledger: Ledger, numbers: list[int], by: str) -> list[ServiceJob]:
-    """Have jobs fail with a reason instead of being run again; all of them, or none if one cannot be."""
+    """Quarantine jobs, which then fail instead of running again; all of them, or none if one cannot be."""
 
     def stop(entry: Transaction, job: ServiceJob) -> None:
-        error = quarantine(job, f"{by} has asked for that, by symphony repair")
+        error = quarantine(job, f"{by} requested it with symphony repair")
         entry.add(QUARANTINED, job.id, error=error.model_dump(mode="json", exclude_defaults=True))
 
     return _stop(ledger, numbers, stop)
@@ -78,20 +78,20 @@ def _stop(ledger: Ledger, numbers: list[int], stop: Callable[[Transaction, Servi
             stop(entry, job)
         return jobs
 
-    return _do(ledger, command)
+    return _run(ledger, command)
 
 
 def _open_job(ledger: Ledger, number: int) -> ServiceJob:
     job = ledger.state.jobs.get(number)
     if job is None:
-        raise InputError(f"there is no job {number}", hint="symphony repair list shows those that are not over")
+        raise InputError(f"there is no job {number}", hint="symphony repair list shows unfinished jobs")
     if job.over:
-        raise InputError(f"job {number} is {job.status} already", hint="symphony repair list shows those that are not")
+        raise InputError(f"job {number} is {job.status} already", hint="symphony repair list shows unfinished jobs")
     return job
 
 
 def _set_aside(ledger: Ledger, entry: Transaction) -> None:
-    """New events are given the numbers after those that can be read."""
+    """Set damaged events aside; new events continue after the readable ones."""
     for statement in set_aside(ledger.damaged):
         entry.do(statement)
     ledger.damaged = []
@@ -100,53 +100,51 @@ def _set_aside(ledger: Ledger, entry: Transaction) -> None:
 def check(ledger: Ledger, folder: Path) -> list[str]:
     """What is wrong with a journal, in sentences. Changes nothing."""
     engine = ledger.engine
-    found = [str(one) for one in ledger.damaged]
+    problems = [str(one) for one in ledger.damaged]
     with engine.connect() as connection:
         if engine.dialect.name == "sqlite":
-            said = connection.scalars(sa.text("PRAGMA integrity_check")).all()
-            found += [f"SQLite: {line}" for line in said if line != "ok"]
-        found += _wrong_payloads(connection, ledger)
-        found += _wrong_outputs(connection, ledger, Blobs(folder / "blobs"))
-    return found
+            lines = connection.scalars(sa.text("PRAGMA integrity_check")).all()
+            problems += [f"SQLite: {line}" for line in lines if line != "ok"]
+        problems += _wrong_payloads(connection, ledger)
+        problems += _wrong_outputs(connection, ledger, Blobs(folder / "blobs"))
+    return problems
 
 
 def _wrong_payloads(connection: sa.Connection, ledger: Ledger) -> Iterator[str]:
     rows = tables.payloads.c
     for number in ledger.state.open:
-        found = connection.execute(sa.select(rows.body, rows.checksum).where(rows.job == number)).first()
-        if found is None or found.body is None:
-            yield f"job {number}: what was submitted is missing"
-        elif found.checksum not in (None, checksum(found.body)):
-            yield f"job {number}: what was submitted is damaged"
+        row = connection.execute(sa.select(rows.body, rows.checksum).where(rows.job == number)).first()
+        if row is None or row.body is None:
+            yield f"job {number}: the submitted graph is missing"
+        elif row.checksum not in (None, checksum(row.body)):
+            yield f"job {number}: the submitted graph is damaged"
 
 
 def _wrong_outputs(connection: sa.Connection, ledger: Ledger, blobs: Blobs) -> Iterator[str]:
-    """Results of jobs that are done, and what the others have made so far."""
-    rows, found = tables.outputs.c, dict[tuple[int, int], bool]()
+    """Check the results of jobs that are done, and the values that others have so far."""
+    rows, intact = tables.outputs.c, dict[tuple[int, int], bool]()
     for number, task, body, known in connection.execute(sa.select(rows.job, rows.task, rows.body, rows.checksum)):
         value = value_of(body, known, f"task {task} of job {number}")
-        found[number, task] = value is not None and all(blobs.size(name) >= 0 for name in named_in([value]))
+        intact[number, task] = value is not None and all(blobs.size(name) >= 0 for name in named_in([value]))
     for job in ledger.state.jobs.values():
         wanted = set(job.outputs) if job.status == DONE else job.done or set()
         for task in sorted(wanted):
-            if not found.get((job.id, task), False):
-                yield f"job {job.id}: what task {task} made is missing or damaged"
+            if not intact.get((job.id, task), False):
+                yield f"job {job.id}: the value of task {task} is missing or damaged"
 
 
 @dataclass
 class Compacted:
-    """What was dropped."""
-
     jobs: list[int]
-    bytes_before: int = 0  # of the database file; 0 = there is none
+    bytes_before: int = 0  # size of the database file; 0 = PostgreSQL
     bytes_after: int = 0
 
 
 def compact(ledger: Ledger, days: float) -> Compacted:
-    """Forget jobs that ended so many days ago, and give their room back."""
+    """Forget jobs that ended more than `days` ago, and shrink the database."""
     engine, since = ledger.engine, time.time() - days * 86_400.0
     before, forgotten = _size(engine), list[int]()
-    while more := _do(ledger, lambda entry: forget_jobs(entry, since)):
+    while more := _run(ledger, lambda entry: forget_jobs(entry, since)):
         forgotten += more
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.exec_driver_sql("VACUUM")
@@ -165,42 +163,40 @@ def _size(engine: sa.Engine) -> int:
 
 @dataclass
 class Salvaged:
-    """What a new journal was made of."""
-
     kept: Path  # the old journal
-    rows: dict[str, int] = field(default_factory=dict)  # that were copied, by table
-    unreadable: dict[str, int] = field(default_factory=dict)  # places in tables that could not be read
-    damaged: list[str] = field(default_factory=list)  # events that were copied, and set aside
+    rows: dict[str, int] = field(default_factory=dict)  # copied, by table
+    unreadable: dict[str, int] = field(default_factory=dict)  # ranges of rows that could not be read, by table
+    damaged: list[str] = field(default_factory=list)  # events that were copied and set aside
 
 
 def salvage(url: str, folder: Path) -> Salvaged:
-    """Make a new journal of what can be read of this one, and keep the old file. For SQLite."""
+    """Make a new journal from what is readable of this one, and keep the old file. SQLite only."""
     engine = engine_of(url, folder)
     if engine.dialect.name != "sqlite":
         raise InputError(
-            "only SQLite's files are salvaged",
-            hint="restore PostgreSQL from its backup; single events that are damaged are set aside at the next start",
+            "only SQLite files can be salvaged",
+            hint="restore PostgreSQL from its backup; single damaged events are set aside at the next start",
         )
     old = Path(str(engine.url.database))
     if not old.exists():
-        raise InputError(f"there is no journal {str(old)!r}", hint="name the folder of symphony serve: --state")
+        raise InputError(f"there is no journal {str(old)!r}", hint="use the --state folder of symphony serve")
     new = old.with_name(f"{old.name}.new")
     with files_locked(engine, folder):
         for path in (new, Path(f"{new}-wal"), Path(f"{new}-shm")):
             path.unlink(missing_ok=True)
         made = engine_of(f"sqlite:///{new}", folder)
-        found = Salvaged(old.with_name(f"{old.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}"))
+        result = Salvaged(old.with_name(f"{old.name}.damaged-{time.strftime('%Y%m%d-%H%M%S')}"))
         try:
             with closing(Hold(made)) as hold:
-                _copy(old, new, found)
+                _copy(old, new, result)
                 ledger = _replayed(hold)
-                found.damaged = [str(one) for one in ledger.damaged]
+                result.damaged = [str(one) for one in ledger.damaged]
                 hold.epoch, hold.turn = _position(made)
-                _do(ledger, lambda entry: _set_aside(ledger, entry))
+                _run(ledger, lambda entry: _set_aside(ledger, entry))
         finally:
             made.dispose()
-        _swap(old, new, found.kept)
-    return found
+        _swap(old, new, result.kept)
+    return result
 
 
 def _position(engine: sa.Engine) -> tuple[int, int]:
@@ -209,32 +205,34 @@ def _position(engine: sa.Engine) -> tuple[int, int]:
         return epoch, turn
 
 
-def _copy(old: Path, new: Path, found: Salvaged) -> None:
+def _copy(old: Path, new: Path, result: Salvaged) -> None:
     with closing(sqlite3.connect(new, isolation_level=None)) as connection:
         try:
             connection.execute("ATTACH ? AS old", (str(old),))
-            there = {name for (name,) in connection.execute("SELECT name FROM old.sqlite_master WHERE type = 'table'")}
+            existing = {
+                name for (name,) in connection.execute("SELECT name FROM old.sqlite_master WHERE type = 'table'")
+            }
         except sqlite3.DatabaseError as error:
             raise ServiceError(
-                f"nothing of it can be read: {error}", where=str(old), hint="restore it from a backup"
+                f"it is not readable: {error}", where=str(old), hint="restore it from a backup"
             ) from None
         for table in tables.metadata.sorted_tables:
-            if table.name not in there:
-                continue  # made by an older version
-            known = {row[1] for row in connection.execute(f"PRAGMA old.table_info({table.name})")}
-            columns = ", ".join(f'"{column.name}"' for column in table.columns if column.name in known)
+            if table.name not in existing:
+                continue  # written by an old version
+            present = {row[1] for row in connection.execute(f"PRAGMA old.table_info({table.name})")}
+            columns = ", ".join(f'"{column.name}"' for column in table.columns if column.name in present)
             if table.name == "journal":
                 _copy_position(connection)
                 continue
             copied = _Table(connection, table.name, columns)
             copied.copy()
-            found.rows[table.name] = connection.execute(f"SELECT count(*) FROM main.{table.name}").fetchone()[0]
+            result.rows[table.name] = connection.execute(f"SELECT count(*) FROM main.{table.name}").fetchone()[0]
             if copied.unreadable:
-                found.unreadable[table.name] = copied.unreadable
+                result.unreadable[table.name] = copied.unreadable
 
 
 def _copy_position(connection: sqlite3.Connection) -> None:
-    """The epoch goes on: whoever had the old journal does not have the new one."""
+    """Continue the epoch: a process that had the old journal does not have the new one."""
     try:
         row: Any = connection.execute("SELECT epoch + 1, turn, stopped FROM old.journal").fetchone()
     except sqlite3.DatabaseError as error:
@@ -246,26 +244,26 @@ def _copy_position(connection: sqlite3.Connection) -> None:
 
 
 class _Table:
-    """Copies the rows of a table that can be read, however many pages between them cannot."""
+    """Copies the readable rows of a table."""
 
     def __init__(self, connection: sqlite3.Connection, name: str, columns: str) -> None:
         self._connection, self._name, self._columns = connection, name, columns
-        self.unreadable = 0  # places, each with any number of rows
-        self._failed = -1  # the last row that was not read
+        self.unreadable = 0  # ranges of rows
+        self._failed = -1  # the last unreadable row
 
     def copy(self) -> None:
-        """All at once; if that fails, ever smaller parts of what lies between what can be read from both ends."""
-        if self._copied("1"):
+        """Copy all rows at once; if that fails, bisect the range of rows."""
+        if self._try_copy("1"):
             return
         up, down = self._ends("ASC"), self._ends("DESC")
         if not up and not down:
             self.unreadable += 1
             return
         low = min(up) if up else max(min(down) - PROBED, 1)
-        self._parts(low, max(down) if down else max(up) + PROBED)
+        self._copy_range(low, max(down) if down else max(up) + PROBED)
 
     def _ends(self, order: str) -> tuple[int, ...]:
-        """The first and the last row that can be read from one end."""
+        """The first and the last row readable from one end."""
         first = last = None
         try:
             for (row,) in self._connection.execute(f"SELECT rowid FROM old.{self._name} ORDER BY rowid {order}"):
@@ -274,18 +272,18 @@ class _Table:
             pass
         return () if first is None or last is None else (first, last)
 
-    def _parts(self, low: int, high: int) -> None:
-        if self._copied(f"rowid BETWEEN {low} AND {high}"):
+    def _copy_range(self, low: int, high: int) -> None:
+        if self._try_copy(f"rowid BETWEEN {low} AND {high}"):
             return
         if low == high:
             self.unreadable += low != self._failed + 1
             self._failed = low
             return
         middle = (low + high) // 2
-        self._parts(low, middle)
-        self._parts(middle + 1, high)
+        self._copy_range(low, middle)
+        self._copy_range(middle + 1, high)
 
-    def _copied(self, which: str) -> bool:
+    def _try_copy(self, which: str) -> bool:
         columns = self._columns
         try:
             self._connection.execute(
@@ -300,21 +298,21 @@ class _Table:
 
 
 def _is_damage(error: sqlite3.DatabaseError) -> bool:
-    """Whether the old file cannot be read. Anything else (a full disk) is no reason to leave rows out."""
+    """Whether the old file is unreadable. Other errors (a full disk) must not make rows disappear."""
     code = error.sqlite_errorcode
     read = (sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ)
     return code & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB) or code in read
 
 
 def _swap(old: Path, new: Path, kept: Path) -> None:
-    """The old journal gets another name; under its own there is one at any moment, the old or the new."""
+    """Rename the old journal. At any moment there is a journal with the original name, the old or the new one."""
     try:
         with closing(sqlite3.connect(old)) as connection:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     except sqlite3.DatabaseError:
-        pass  # what its log has was read for the new one, and is kept beside the old one
+        pass  # the contents of its log were copied, and the log is kept beside the old file
     os.link(old, kept)
-    for suffix in ("-wal", "-shm"):  # SQLite would take them for the new one's
+    for suffix in ("-wal", "-shm"):  # or SQLite would use them for the new journal
         if (log := Path(f"{old}{suffix}")).exists():
             log.rename(f"{kept}{suffix}")
     os.replace(new, old)

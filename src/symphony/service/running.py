@@ -1,6 +1,6 @@
-"""Jobs in the hands of the cluster: let in one after the other, recorded as they run, ended when they are over.
+"""Runs the jobs of a ledger on a cluster: admits them, records their task runs, and ends them.
 
-Everything here is done by the ledger's thread, but for `record`, `output`, `user` and `heard`, which the loop's thread
+The ledger's thread calls everything here, except `record`, `output`, `user` and `job_ended`, which the loop's thread
 calls.
 """
 
@@ -27,7 +27,7 @@ from symphony.runtime.graph import Submission
 from symphony.runtime.jobs import CANCELLED, DONE, FAILED, RUNNING, WAITING, Attempt, JobState, TaskRun
 from symphony.service import graphs, tables
 from symphony.service.blobs import Blobs, named_in
-from symphony.service.journal import checksum, read_events, set_aside, value_of
+from symphony.service.journal import checksum, read_events, read_values, set_aside
 from symphony.service.ledger import Ledger, Transaction
 from symphony.service.outputs import Outputs
 from symphony.service.recorder import JournalingEngine, wall
@@ -38,25 +38,23 @@ from symphony.training_jobs.live.checkpoints import CheckpointFolders
 from symphony.training_jobs.live.progress import refresh, saved_before
 
 log = logging.getLogger("symphony.service")
-MAX_CACHED_GRAPHS = 256  # jobs that were just accepted, and need not be read again
-# Deaths of services, in a row and without any progress of the job, after which it is not run again. One may be a power
-# cut and two an operator in a hurry; a service that a job kills would otherwise die for ever.
+MAX_CACHED_GRAPHS = 256  # graphs of accepted jobs that are held in memory until the job is admitted
+# A job is quarantined when the service has crashed so often in a row without progress of the job: otherwise a job that
+# kills the service would do so for ever. One crash may be a power cut, and two an operator in a hurry.
 MAX_DEATHS = 3
 AGAIN = "to run it again, submit it again"
 
 
 @dataclass(frozen=True)
 class AdmittedJob:
-    """A job in the hands of the cluster."""
-
     state: JobState
-    tasks: tuple[int, ...]  # numbers in the whole graph, by those in what the cluster was given
-    held: list[tuple[Stored, int]]  # inputs given to the engine, and who made them: before a restart, or lost since
+    tasks: tuple[int, ...]  # indices in the whole graph of the tasks that the cluster was given
+    held: list[
+        tuple[Stored, int]
+    ]  # stored inputs from before a restart, or restored ones, and the tasks that made them
 
 
 class JobRunner:
-    """Has a cluster run the jobs of a ledger."""
-
     def __init__(
         self,
         ledger: Ledger,
@@ -69,39 +67,34 @@ class JobRunner:
     ) -> None:
         self._ledger, self._database, self._blobs, self._at_once = ledger, database, blobs, at_once
         self._outputs, self._checkpoints = outputs, checkpoints
-        self.line = FairQueue(weights)
-        self.handed: dict[int, AdmittedJob] = {}
-        self.fresh: dict[int, Submission] = {}
-        self.paused = True  # let nothing in: there is no cluster yet
-        self.failed: Callable[[], None] = lambda: None  # the cluster has ended by itself
+        self.queue = FairQueue(weights)
+        self.admitted: dict[int, AdmittedJob] = {}
+        self.cached_graphs: dict[int, Submission] = {}
+        self.paused = True  # admit nothing: there is no cluster yet
+        self.failed: Callable[[], None] = lambda: None  # called when the cluster has failed
         self.idle = threading.Event()
         self._to_cancel: list[JobState] = []
-        self._chosen: list[ServiceJob] = []  # to be handed over once that is written down
-        self._large: dict[int, dict[int, set[str]]] = {}  # jobs that need blobs, and those that their tasks have made
-        self.before: dict[int, dict[int, int]] = {}  # steps of training jobs from before a restart, by job and task
+        self._chosen: list[ServiceJob] = []  # to be admitted once that is journalled
+        self._large: dict[int, dict[int, set[str]]] = {}  # blobs that tasks have made, for jobs with blobs
+        self.steps_before: dict[int, dict[int, int]] = {}  # saved before a restart, by job and task
 
     def attach(self, cluster: Cluster, engine: JournalingEngine) -> None:
-        """Begin to use a cluster, whose engine is this one."""
+        """Start to use a cluster, which runs on this engine."""
         self.cluster, self._engine = cluster, engine
         engine.record, engine.output, engine.user = self.record, self.output, self.user
         cluster.when_failed(self.failed)
         self._ledger.before_write = self.choose
         self.paused = False
 
-    # --- jobs come
-
     def resume(self, entry: Transaction, died: bool) -> None:
-        """After a restart, end the jobs that cannot go on, and queue the others.
-
-        `died`: the last service was not stopped by anybody.
-        """
+        """After a restart, end jobs that cannot continue, and queue the others. `died`: the last service crashed."""
         self._set_aside(entry)
         for job in list(self._ledger.state.open.values()):
             self._large[job.id] = {}
             if job.steps:
-                self.before[job.id] = self._stepped_before(job)
+                self.steps_before[job.id] = self._saved_steps(job)
             if job.begun:
-                saved = {"saved": sum(self.before[job.id].values())} if job.steps else {}
+                saved = {"saved": sum(self.steps_before[job.id].values())} if job.steps else {}
                 entry.add(RESTARTED, job.id, died=died, **saved)
             damage = next((one for one in self._ledger.damaged if one.job == job.id), None)
             if job.cancelled:
@@ -109,34 +102,33 @@ class JobRunner:
             elif job.broke is not None:
                 self.end(entry, job, FAILED, ErrorView.model_validate(job.broke))
             elif damage is not None:
-                why = f"the journal is damaged, and what became of the job cannot be told: {damage}"
+                why = f"the journal is damaged, so that the state of the job is unknown: {damage}"
                 self.end(entry, job, FAILED, quarantine(job, why))
             elif job.deaths >= MAX_DEATHS:
-                why = f"the service died {job.deaths} times in a row while the job was under way"
+                why = f"the service crashed {job.deaths} times in a row while the job ran"
                 self.end(entry, job, FAILED, quarantine(job, why))
             else:
-                self._check_made(entry, job)
-                self.line.join(job)
+                self._discard_damaged_values(entry, job)
+                self.queue.join(job)
 
     def _set_aside(self, entry: Transaction) -> None:
-        """What could not be read is named, and kept where the next start does not read it."""
-        for one in self._ledger.damaged:
-            known = one.job in self._ledger.state.jobs
-            log.error("%s%s", one, "" if known else "; the job is lost")
+        for damage in self._ledger.damaged:
+            log.error("%s%s", damage, "" if damage.job in self._ledger.state.jobs else "; the job is lost")
         for statement in set_aside(self._ledger.damaged):
             entry.do(statement)
 
-    def _stepped_before(self, job: ServiceJob) -> dict[int, int]:
-        """Steps that need not be done again: by the journal, of what is done, and by what the last run saved."""
-        done = {e.task: e.data.get("step", 0) for e in read_events(self._database, job.id) if e.kind == FINISHED}
+    def _saved_steps(self, job: ServiceJob) -> dict[int, int]:
+        """Steps that need not be repeated: those of finished tasks, and those in the last checkpoints."""
+        events = read_events(self._database, job.id)
+        done = {event.task: event.data.get("step", 0) for event in events if event.kind == FINISHED}
         return {
             task: done[task] if task in done else saved_before(self._checkpoints.folder(job.id, name), steps)
             for task, (name, _, _, steps) in enumerate(shape_of(self._database, job.id))
             if steps
         }
 
-    def _check_made(self, entry: Transaction, job: ServiceJob) -> None:
-        """A value that a power cut has spoilt, or that is damaged, has not been made."""
+    def _discard_damaged_values(self, entry: Transaction, job: ServiceJob) -> None:
+        """Discard values that are damaged, or whose blobs a power cut has destroyed: their tasks run again."""
         rows, blobs = tables.outputs.c, tables.blobs.c
         values = self._values(job) if job.done else {}
         for task in sorted(job.done or ()):
@@ -153,21 +145,20 @@ class JobRunner:
                 entry.do(sa.delete(tables.outputs).where(rows.job == job.id, rows.task == task))
 
     def accepted(self, job: ServiceJob, graph: Submission, blobs: bool) -> None:
-        """A new job waits; `blobs`: it needs some."""
+        """Queue a new job; `blobs`: it uses some."""
         if blobs:
             self._large[job.id] = {}
-        if len(self.fresh) < MAX_CACHED_GRAPHS:
-            self.fresh[job.id] = graph
-        self.line.join(job)
+        if len(self.cached_graphs) < MAX_CACHED_GRAPHS:
+            self.cached_graphs[job.id] = graph
+        self.queue.join(job)
 
     def choose(self, entry: Transaction) -> None:
-        """Let in as many as there is room for.
+        """Choose jobs to admit, as many as there is room for.
 
-        That is written down before the cluster has them: should one of them kill the service, the next one knows which
-        it had.
+        This is journalled before the cluster has them: if one of them kills the service, the next one knows which ran.
         """
-        while len(self.line.under_way) < self._at_once and not self.paused:
-            job = self.line.next(self._ledger.state, time.time(), self.cluster.used_s)
+        while len(self.queue.under_way) < self._at_once and not self.paused:
+            job = self.queue.next(self._ledger.state, time.time(), self.cluster.used_s)
             if job is None:
                 break
             self.idle.clear()
@@ -175,21 +166,21 @@ class JobRunner:
             self._chosen.append(job)
 
     def admit_waiting(self) -> None:
-        """Hand over those that were chosen."""
+        """Carry out what is journalled by now: cancel jobs, and admit those that were chosen."""
         while self._to_cancel:
             self.cluster.cancel(self._to_cancel.pop())
         chosen, self._chosen = self._chosen, []
         for job in chosen:
-            self._hand_over(job)
-        if not self.line.under_way:
+            self._admit(job)
+        if not self.queue.under_way:
             self.idle.set()
 
-    def _hand_over(self, job: ServiceJob) -> None:
-        """Give a job to the cluster, or what is left of it."""
+    def _admit(self, job: ServiceJob) -> None:
+        """Give a job, or its remaining tasks, to the cluster."""
         held: dict[int, Stored] = {}
         done = job.done or set()
         try:
-            whole = self.fresh.pop(job.id, None) or self._read(job)
+            whole = self.cached_graphs.pop(job.id, None) or self._read(job)
             if done:
                 made, wanted = self._values(job), graphs.needed_values(whole, done)
                 held = {task: self._engine.put(self._blobs.found(made[task])) for task in wanted}
@@ -201,14 +192,14 @@ class JobRunner:
         except (SymphonyError, OSError) as error:
             for value in held.values():
                 self._engine.free(value)
-            if self.cluster.closed:  # no fault of the job's: the next service with this journal goes on with it
+            if self.cluster.closed:  # not the job's fault: the next service with this journal continues it
                 self.failed()
                 return
             known = error if isinstance(error, SymphonyError) else EngineError(f"its data cannot be read: {error}")
-            told = ErrorView.of(known)
-            self._ledger.post_required(lambda entry: self.end(entry, job, FAILED, told))
+            view = ErrorView.of(known)
+            self._ledger.post_required(lambda entry: self.end(entry, job, FAILED, view))
             return
-        self.handed[job.id] = AdmittedJob(state, rest.tasks, [(value, task) for task, value in held.items()])
+        self.admitted[job.id] = AdmittedJob(state, rest.tasks, [(value, task) for task, value in held.items()])
 
     def _read(self, job: ServiceJob) -> Submission:
         rows = tables.payloads.c
@@ -217,46 +208,32 @@ class JobRunner:
             with self._database.connect() as connection:
                 return connection.execute(sa.select(rows.body, rows.checksum).where(rows.job == job.id)).first()
 
-        found = self._ledger.retry_until_done(read)
-        if found is None or found.body is None:
-            raise ServiceError("what was submitted is not in the database", where=f"job {job.id}")
+        row = self._ledger.retry_until_done(read)
+        if row is None or row.body is None:
+            raise ServiceError("the submitted graph is missing from the database", where=f"job {job.id}", hint=AGAIN)
         try:
-            if found.checksum not in (None, checksum(found.body)):
+            if row.checksum not in (None, checksum(row.body)):
                 raise ValueError("its checksum is wrong")
-            return graphs.submission(Submit.model_validate_json(found.body).graph, job.user, self._blobs)
+            return graphs.submission(Submit.model_validate_json(row.body).graph, job.user, self._blobs)
         except (TypeError, ValueError) as error:
             reason = str(error).splitlines()[0]
-            raise ServiceError(f"what was submitted is damaged: {reason}", where=f"job {job.id}", hint=AGAIN) from None
+            raise ServiceError(f"the submitted graph is damaged: {reason}", where=f"job {job.id}", hint=AGAIN) from None
 
     def _values(self, job: ServiceJob) -> dict[int, Value]:
-        """What its tasks have made."""
-        rows = tables.outputs.c
+        return self._ledger.retry_until_done(lambda: read_values(self._database, job.id))
 
-        def read() -> dict[int, Value]:
-            with self._database.connect() as connection:
-                wanted = sa.select(rows.task, rows.body, rows.checksum).where(rows.job == job.id)
-                found = {
-                    task: value_of(body, known, f"task {task} of job {job.id}")
-                    for task, body, known in connection.execute(wanted)
-                }
-            return {task: value for task, value in found.items() if value is not None}
-
-        return self._ledger.retry_until_done(read)
-
-    # --- jobs run; by the loop's thread
+    # --- called by the loop's thread
 
     def output(self, number: int) -> Output | None:
-        """Where a run keeps what it writes."""
         run = self.cluster.attempt(number)
         return None if run is None else self._outputs.of(run.job.number, run.name, number)
 
     def user(self, number: int) -> str:
-        """Whose a run is."""
         run = self.cluster.attempt(number)
         return "" if run is None else self._ledger.state.jobs[run.job.number].user
 
     def record(self, event: Finished | Failed | Stopped) -> Future[Failed | Stopped | None] | None:
-        """Have it journalled how a run of a task ended."""
+        """Journal how a run of a task ended. None: there is nothing to journal."""
         run = self.cluster.attempt(event.number)
         if run is None or run.job.over.is_set():
             return None
@@ -275,31 +252,30 @@ class JobRunner:
         if event.why == INPUT_LOST and run.lost < run.kernel.options.retries:
             run.lost += 1
             number = event.number
-            return self._ledger.post_required(lambda entry: self._given_again(entry, run, number, data))
+            return self._ledger.post_required(lambda entry: self._restore_inputs(entry, run, number, data))
         return self._ledger.post_required(lambda entry: self._failed(entry, run, LOST if again else BROKE, data))
 
     def job_ended(self, state: JobState) -> None:
-        """A job is over."""
         self._engine.release(self._ledger.state.jobs[state.number].user, state.number)
         status, error = state.status, state.error
         if isinstance(error, EngineError):
-            if state.unfinished:  # the cluster is closed, or has failed: the job is not over at all
+            if state.unfinished:  # the cluster is closed, or has failed: the job has not ended
                 self.failed()
                 return
-            status, error = DONE, None  # a machine took a result along, after it was kept here
-        told = None if error is None else ErrorView.of(error, state.cause)
+            status, error = DONE, None  # a result was lost with its machine, but is stored here
+        view = None if error is None else ErrorView.of(error, state.cause)
         job = self._ledger.state.jobs[state.number]
-        self._ledger.post_required(lambda entry: self.end(entry, job, status, told))
+        self._ledger.post_required(lambda entry: self.end(entry, job, status, view))
 
-    # --- what is entered
+    # --- events for the journal
 
     def _finished(
         self, entry: Transaction, run: TaskRun, event: Finished, data: dict[str, Any]
     ) -> Failed | Stopped | None:
         job, value = self._ledger.state.jobs[run.job.number], event.value
         try:
-            found = self._engine.get(value)
-        except EngineError as error:  # it went with the machine that it was made on: it has to be made again
+            pickled = self._engine.get(value)
+        except EngineError as error:  # it was lost with its machine: the task has to run again
             log.warning("job %d: %s: %s", job.id, run.name, error)
             self._engine.free(value)
             if run.lost < run.kernel.options.retries:
@@ -308,7 +284,7 @@ class JobRunner:
             failed = Failed(event.number, INPUT_LOST, error.message, event.began_s, event.seconds)
             self._failed(entry, run, BROKE, {**data, "error": _dump(ErrorView.of(error_of(run, failed)))})
             return failed
-        kept, sizes = self._ledger.retry_until_done(lambda: self._blobs.kept(found))
+        kept, sizes = self._ledger.retry_until_done(lambda: self._blobs.kept(pickled))
         task = self._entered(entry, run, FINISHED, {**data, "bytes": value.size})
         body = kept.model_dump_json().encode()
         entry.insert(tables.outputs, {"job": job.id, "task": task, "body": body, "checksum": checksum(body)})
@@ -325,102 +301,97 @@ class JobRunner:
         self._entered(entry, run, kind, data)
         return None
 
-    def _given_again(
+    def _restore_inputs(
         self, entry: Transaction, run: TaskRun, number: int, data: dict[str, Any]
     ) -> Failed | Stopped | None:
-        """A machine took along what a task reads: it is in the journal, and the task is run again with that."""
-        handed, made = self.handed[run.job.number], self._values(self._ledger.state.jobs[run.job.number])
+        """Restore the inputs of a task, lost with a machine, from the journal; the task runs again."""
+        admitted, made = self.admitted[run.job.number], self._values(self._ledger.state.jobs[run.job.number])
         held = dict(run.call.held)
         try:
             for index in run.call.reads:
-                source, task = run.job.runs[index], handed.tasks[index]
+                source, task = run.job.runs[index], admitted.tasks[index]
                 lost, source.value = source.value, self._engine.put(self._blobs.found(made[task]))
-                if lost is not None:  # others may have been sent with it: it is forgotten when the job is over
-                    handed.held.append((lost, task))
+                if lost is not None:  # other runs may still refer to it: it is freed when the job ends
+                    admitted.held.append((lost, task))
             for place, value in held.items():
-                task = next(task for other, task in handed.held if other is value)
+                task = next(task for other, task in admitted.held if other is value)
                 held[place] = self._engine.put(self._blobs.found(made[task]))
-                handed.held.append((held[place], task))
-        except OSError as error:  # there is no room for it, or it is gone from the disk
-            log.warning("job %d: %s: what it reads was lost: %s", run.job.number, run.name, error)
+                admitted.held.append((held[place], task))
+        except OSError as error:  # the store is full, or the file is missing
+            log.warning("job %d: %s: lost inputs cannot be restored: %s", run.job.number, run.name, error)
             return self._failed(entry, run, BROKE, data)
         run.call = replace(run.call, held=held)
-        log.warning("job %d: %s: what it reads was lost, and is read from the journal", run.job.number, run.name)
+        log.warning("job %d: %s: lost inputs were restored from the journal", run.job.number, run.name)
         return Stopped(number)
 
     def _entered(self, entry: Transaction, run: TaskRun, kind: str, data: dict[str, Any]) -> int:
-        task = self.handed[run.job.number].tasks[run.index]
+        task = self.admitted[run.job.number].tasks[run.index]
         entry.add(kind, run.job.number, task, **data)
         return task
 
     def status(self, job: ServiceJob) -> str:
-        """A job waits until one of its tasks has started, let in or not. Any thread may ask.
+        """Thread-safe. A job is waiting until one of its tasks has started, whether admitted or not.
 
-        From then on it is running, also while all of it is stopped for others or a service that was restarted has not
-        come to it yet.
+        From then on it is running, even while it is preempted, or not admitted again yet after a restart.
         """
         if job.over:
             return job.status
-        handed = self.handed.get(job.id)
-        begun = job.finished or job.seconds or (handed is not None and handed.state.status != WAITING)
-        begun = begun or any(self.before.get(job.id, {}).values())
-        return RUNNING if begun else WAITING
+        admitted = self.admitted.get(job.id)
+        started = job.finished or job.seconds or (admitted is not None and admitted.state.status != WAITING)
+        return RUNNING if started or any(self.steps_before.get(job.id, {}).values()) else WAITING
 
     def view(self, job: ServiceJob) -> JobView:
-        """A job in a line, with how far it is if it trains. Any thread may ask."""
-        told = job.view().model_copy(update={"status": self.status(job)})
+        """A job with its status and, if it trains, its progress. Thread-safe."""
+        view = job.view().model_copy(update={"status": self.status(job)})
         if not job.steps or job.over:
-            return told
+            return view
         step, saved, per_s = self.stepped(job)
-        handed = self.handed.get(job.id)
-        runs = handed is not None and any(run.number >= 0 for run in handed.state.runs)
+        admitted = self.admitted.get(job.id)
+        runs = admitted is not None and any(run.number >= 0 for run in admitted.state.runs)
         trains = TrainingView(steps=job.steps, step=step, saved=saved, per_s=per_s or None, runs=runs)
-        return told.model_copy(update={"training": trains})
+        return view.model_copy(update={"training": trains})
 
     def stepped(self, job: ServiceJob) -> tuple[int, int, float]:
-        """Steps of its training jobs that are done, those that are saved, and how many a second, lately.
-
-        Any thread may ask.
-        """
-        told = {task: (step, step) for task, step in self.before.get(job.id, {}).items()}
+        """Steps of its training jobs: done, saved, and recently per second. Thread-safe."""
+        steps = {task: (step, step) for task, step in self.steps_before.get(job.id, {}).items()}
         per_s = 0.0
-        handed = self.handed.get(job.id)
-        for task, run in zip(handed.tasks, handed.state.runs, strict=True) if handed is not None else ():
+        admitted = self.admitted.get(job.id)
+        for task, run in zip(admitted.tasks, admitted.state.runs, strict=True) if admitted is not None else ():
             now = run.progress
             if now is None:
                 continue
-            told[task] = now.step, now.step if run.value is not None else now.saved  # what is done is not done again
+            steps[task] = now.step, now.step if run.value is not None else now.saved  # what is done is not done again
             per_s += now.per_s if run.number >= 0 and math.isfinite(now.per_s) else 0.0
-        return sum(step for step, _ in told.values()), sum(saved for _, saved in told.values()), per_s
+        return sum(step for step, _ in steps.values()), sum(saved for _, saved in steps.values()), per_s
 
     def cancel(self, entry: Transaction, job: ServiceJob, by: str) -> None:
-        """Somebody gives a job up."""
+        """Cancel a job; does nothing if it has ended."""
         if job.over or job.cancelled:
             return
         entry.durable = True
         entry.add(CANCEL, job.id, by=by)
-        handed = self.handed.get(job.id)
-        if handed is None:
+        admitted = self.admitted.get(job.id)
+        if admitted is None:
             self.end(entry, job, CANCELLED, ErrorView.of(_cancelled(job)))
         else:
-            self._to_cancel.append(handed.state)  # when that is written down; its end follows
+            self._to_cancel.append(admitted.state)  # once this is journalled; `job_ended` follows
 
     def end(self, entry: Transaction, job: ServiceJob, status: str, error: ErrorView | None) -> None:
-        """A job is over: only its result is kept."""
+        """End a job. Only its result is kept."""
         if job.over:
             return
         if job.steps:
             job.step, job.saved, _ = self.stepped(job)
-        self.before.pop(job.id, None)
-        handed = self.handed.pop(job.id, None)
-        if handed is not None:
-            for value, _ in handed.held:
+        self.steps_before.pop(job.id, None)
+        admitted = self.admitted.pop(job.id, None)
+        if admitted is not None:
+            for value, _ in admitted.held:
                 self._engine.free(value)
-        self.line.leave(job)
-        self.fresh.pop(job.id, None)
+        self.queue.leave(job)
+        self.cached_graphs.pop(job.id, None)
         kept = job.outputs if status == DONE else ()
-        stepped = {"step": job.step, "saved": job.saved} if job.steps else {}
-        entry.add(ENDED, job.id, status=status, error=None if error is None else _dump(error), **stepped)
+        progress = {"step": job.step, "saved": job.saved} if job.steps else {}
+        entry.add(ENDED, job.id, status=status, error=None if error is None else _dump(error), **progress)
         entry.do(sa.update(tables.payloads).where(tables.payloads.c.job == job.id).values(body=None))
         if job.tasks > len(set(kept)):
             rows = tables.outputs.c
@@ -433,28 +404,28 @@ class JobRunner:
 
 
 def steps_of(attempt: Attempt) -> dict[str, int]:
-    """What a run of a training job has said, as a `RunView` has it."""
-    told = attempt.progress
-    if told is None:
+    """The progress of a training run, as fields of a `RunView`."""
+    progress = attempt.progress
+    if progress is None:
         return {}
-    return {"began_step": told.began, "step": told.step, "saved_step": told.saved, "saves": told.saves}
+    return {"began_step": progress.began, "step": progress.step, "saved_step": progress.saved, "saves": progress.saves}
 
 
 def shape_of(database: sa.Engine, job: int) -> list[tuple[str, str, list[int], int]]:
-    """Name, kernel, inputs and steps of each task of a job, 0 of those that do not train."""
+    """Name, kernel, inputs and steps (0: it does not train) of each task of a job."""
     rows = tables.payloads.c
     with database.connect() as connection:
         text = connection.scalar(sa.select(rows.shape).where(rows.job == job)) or "[]"
     try:
-        found = json.loads(text)
+        tasks = json.loads(text)
     except ValueError as error:
         log.error("the names of the tasks of job %d are damaged: %s", job, error)
         return []
-    return [(name, kernel, reads, steps[0] if steps else 0) for name, kernel, reads, *steps in found]
+    return [(name, kernel, reads, steps[0] if steps else 0) for name, kernel, reads, *steps in tasks]
 
 
 def quarantine(job: ServiceJob, why: str) -> ErrorView:
-    """How a job ends that is not to be run again by itself. A `JobError`, which clients of any version know."""
+    """The error of a job that must not run again by itself. A `JobError`, which clients of all versions know."""
     return ErrorView.of(JobError(f"it is quarantined: {why}", where=f"job {job.id} ({job.name!r})", hint=AGAIN))
 
 
@@ -467,7 +438,7 @@ def _dump(problem: ErrorView) -> dict[str, Any]:
 
 
 def _run_record(run: TaskRun, event: Finished | Failed | Stopped) -> dict[str, Any]:
-    """A run of a task, for explanations; times as seconds since 1970."""
+    """The data of a journal event about a run of a task; times are seconds since 1970."""
     attempt = run.attempts[-1]
     if isinstance(event, Stopped):
         event = Failed(event.number, "stopped", "stopped", attempt.sent_s, time.monotonic() - attempt.sent_s)

@@ -1,6 +1,6 @@
-"""The service, without HTTP: takes graphs from users, keeps them, has them run, and tells what became of them.
+"""The service, without HTTP: accepts graphs from users, journals them, runs them, and answers queries.
 
-What changes anything is a command to the ledger, carried out by its thread once it is written down.
+Every change of state is a command to the ledger, whose thread carries it out once it is journalled.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from concurrent.futures import Future
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import sqlalchemy as sa
 
@@ -40,41 +39,39 @@ from symphony.training_jobs.live.checkpoints import CheckpointFolders, within
 from symphony.training_jobs.live.rounds import ROUND_S
 
 log = logging.getLogger("symphony.service")
-UNUSED_BLOB_S = 3_600.0  # for which a blob is kept that no job names
-CHECK_S = 5.0  # how often a service without anything to write asks whether it still has its lock
-SWEEP_INTERVAL_S, MAX_FORGOTTEN_JOBS = 60.0, 20_000  # how often that is looked after, and jobs to forget at once
+UNUSED_BLOB_S = 3_600.0  # until a blob that no job uses is removed
+CHECK_S = 5.0  # between checks of the lock while there is nothing to write
+SWEEP_INTERVAL_S, MAX_FORGOTTEN_JOBS = 60.0, 20_000  # between sweeps, and jobs removed in one
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a client may take, in seconds."""
+    """Time limits for clients, in seconds."""
 
-    head_s: float = 10.0  # from the connection, or the last answer, to the end of the next head
-    body_s: float = 30.0  # without any byte of a body; slower than `body_rate` on the whole is given up, too
+    head_s: float = 10.0  # from the connection, or the last answer, to the end of the next request head
+    body_s: float = 30.0  # for a body, in addition to its size divided by `body_rate`
     body_rate: float = 10_000.0  # bytes a second
-    write_s: float = 30.0  # without taking anything of an answer
+    write_s: float = 30.0  # during which a client reads nothing of an answer
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How much a service takes."""
+    """Limits of what a service accepts."""
 
     body_bytes: int = 16 << 20  # of a request
     blob_bytes: int = 1 << 30  # of a blob
     open_jobs: int = 10_000  # of a user
     requests_per_s: float = 500.0  # of a user
-    connections: int = 512  # in all; half of them from one address, or with requests of one user
-    hosts: frozenset[str] = frozenset()  # names that it is asked by, besides its address and that of its machine
+    connections: int = 512  # in all; at most half of them from one address, or with requests of one user
+    hosts: frozenset[str] = frozenset()  # accepted host names, besides its address and the name of its machine
     patience: Patience = field(default_factory=Patience)
-    at_once: int = Shapes.jobs  # jobs in the hands of the cluster: as many as its core has room for
-    output_bytes: int = 1 << 30  # of what all jobs have written to their standard streams
-    keep_s: float = 7 * 86_400.0  # for which a job that is over is remembered
-    weights: Mapping[str, float] = field(default_factory=dict)  # shares of users, 1 if they have no other
+    at_once: int = Shapes.jobs  # admitted jobs: as many as the core has slots for
+    output_bytes: int = 1 << 30  # of the standard streams of all jobs
+    keep_s: float = 7 * 86_400.0  # until a job that has ended is forgotten
+    weights: Mapping[str, float] = field(default_factory=dict)  # fair shares by user; 1 by default
 
 
 class Service:
-    """Everything that is served."""
-
     def __init__(
         self,
         engine: Callable[[], Engine],
@@ -87,13 +84,15 @@ class Service:
         round_s: float = ROUND_S,
         threads: bool = True,
     ) -> None:
-        """`checkpoints` is a folder that all machines reach, for training jobs; they are planned anew every `round_s`.
+        """`checkpoints`: a folder reachable from all machines, for training jobs; these are replanned every `round_s`.
 
-        Without `threads`, whoever holds it calls `step` of its ledger and cluster: tests do, in their own time."""
+        Without `threads`, the caller has to call `step` of the ledger and the cluster, as tests in virtual time do."""
         self.limits, self.policy = limits or Limits(), policy if isinstance(policy, str) else policy.name
         self.draining = False
-        self.failed = threading.Event()  # it cannot go on; what was accepted is kept
-        self.listeners: list[Callable[[set[int]], None]] = []  # told, by the ledger's thread, which jobs have changed
+        self.failed = threading.Event()  # it cannot continue; accepted jobs are in the journal
+        self.listeners: list[
+            Callable[[set[int]], None]
+        ] = []  # called by the ledger's thread with the jobs that changed
         self._closing = False
         self._swept = self._checked = time.monotonic()
         self._check: Future[None] | None = None
@@ -104,15 +103,15 @@ class Service:
             stack.callback(self.database.dispose)
             hold = stack.enter_context(lock_journal(self.database, folder))
             self.blobs, self.tokens = Blobs(folder / "blobs"), Tokens(self.database)
-            self.ledger = Ledger(hold, self._settled, self._fail)
+            self.ledger = Ledger(hold, self._after_commit, self._fail)
             with database_errors(self.database):
                 self.ledger.replay()
                 died = not _was_stopped(self.database)
-            self._drop_strays()
+            self._remove_unknown_blobs()
             recorder = JournalingEngine(engine())
             stack.callback(recorder.close)
-            reached = root is not None or len(recorder.inventory().machines) == 1
-            self.outputs = Outputs((root or folder) / "output" if reached else None)
+            reachable = root is not None or len(recorder.inventory().machines) == 1
+            self.outputs = Outputs((root or folder) / "output" if reachable else None)
             self.running = JobRunner(
                 self.ledger,
                 self.database,
@@ -123,7 +122,7 @@ class Service:
                 self.limits.at_once,
             )
             self.running.failed = self._fail
-            stack.callback(self.ledger.close)  # before the engine: it may have to write down what that has made
+            stack.callback(self.ledger.close)  # before the engine: it may have to read values of the last events
             for note in recorder.notes:
                 log.warning("%s", note)
             self.cluster = Cluster(
@@ -145,34 +144,41 @@ class Service:
             if threads:
                 self.ledger.start()
             self._stack = stack.pop_all()
-        log.info("%d events, %d jobs, %d of them go on", self.state.events, len(self.state.jobs), len(self.state.open))
+        log.info(
+            "replayed %d events of %d jobs; %d jobs continue",
+            self.state.events,
+            len(self.state.jobs),
+            len(self.state.open),
+        )
 
     @property
     def state(self) -> State:
-        """What the journal says. To be read, by any thread."""
+        """The replay of the journal. Any thread may read it."""
         return self.ledger.state
 
     def drain(self, timeout_s: float) -> bool:
-        """Take nothing new and let nothing in; wait until nothing runs, at most so long. Whether nothing does."""
+        """Accept and admit nothing more; wait up to `timeout_s` for running jobs. Whether none is left."""
         self.draining = self.running.paused = True
-        self.cluster.save_training()  # what is not over then goes on from there
-        self.ledger.post_required(_mark_stopped)  # whoever is waiting for an idle service hears of it, too
+        self.cluster.save_training()  # the next service resumes from these checkpoints
+        self.ledger.post_required(_mark_stopped)  # its commit also sets `running.idle` if nothing runs
         return self.running.idle.wait(timeout_s)
 
     def close(self) -> None:
-        """Stop. What runs is run again by the next service with this journal."""
+        """Stop. The next service with this journal runs unfinished jobs again."""
         self.draining = self.running.paused = self._closing = True
         if not self.failed.is_set():
             self.ledger.post_required(_mark_stopped)
         self._stack.close()
 
     def check_lock(self) -> None:
-        """Ask, now and then, whether this service still has its journal: PostgreSQL's locks end with its process."""
+        """Check every `CHECK_S` that this service still has its journal: PostgreSQL's locks end with the server
+        process.
+        """
         if self.database.dialect.name == "sqlite" or time.monotonic() < self._checked + CHECK_S:
             return
         if self._check is None or self._check.done():
             self._checked = time.monotonic()
-            self._check = self.ledger.post_required(_ask)
+            self._check = self.ledger.post_required(_check_only)
 
     def _resume(self, entry: Transaction, died: bool) -> None:
         self.running.resume(entry, died)
@@ -185,12 +191,12 @@ class Service:
     # --- jobs
 
     def submit(self, token: Token, sent: Submit, body: bytes, key: str) -> Future[tuple[JobView, bool]]:
-        """Accept a graph. The answer is the job, and whether it is a new one: one key makes one job."""
+        """Accept a graph. Returns the job and whether it is new: submissions with the same key make one job."""
         graphs.check(sent)
         if sent.priority > token.priority:
             raise ScopeError(
-                f"priority {sent.priority} is above {token.priority}, the most that this token may ask for",
-                hint="submit with less, or have a token made with --priority",
+                f"priority {sent.priority} is above {token.priority}, the highest that this token allows",
+                hint="submit with a lower priority, or with a token created with --priority",
             )
         named = named_in(graphs.values(sent.graph))
         self._check_blobs(token, named)
@@ -202,24 +208,26 @@ class Service:
         self, entry: Transaction, token: Token, sent: Submit, whole: Submission, body: bytes, key: str, named: set[str]
     ) -> tuple[JobView, bool]:
         state, graph, digest = self.state, sent.graph, hashlib.sha256(body).hexdigest()
-        found = state.keys.get((token.user, key)) if key else None
-        if found is not None:
-            if found[1] != digest:
+        previous = state.keys.get((token.user, key)) if key else None
+        if previous is not None:
+            if previous[1] != digest:
                 raise InputError(
-                    f"job {found[0]} was submitted with the same key, and is another", hint="use a new idempotency-key"
+                    f"job {previous[0]} was submitted with the same key, but is another job",
+                    hint="use a new idempotency-key",
                 )
-            return self.running.view(state.jobs[found[0]]), False
+            return self.running.view(state.jobs[previous[0]]), False
         if self.draining:
-            raise UnavailableError("the service is about to stop, and takes nothing new", hint="try again later")
+            raise UnavailableError("the service is stopping and accepts no new jobs", hint="try again later")
         user = state.users.get(token.user)
         if user is not None and user.open >= self.limits.open_jobs:
             raise BusyError(
-                f"{user.open} jobs of {token.user} are not over, and no more are allowed",
-                hint="wait for some, or cancel some",
+                f"{token.user} has {user.open} unfinished jobs, and more are not allowed",
+                hint="wait until some have finished, or cancel some",
             )
         job = state.last_job + 1
         entry.durable = True
-        entry.insert(tables.payloads, _payload(job, sent, body))
+        shape = json.dumps(graphs.shape(graph))
+        entry.insert(tables.payloads, {"job": job, "shape": shape, "body": body, "checksum": checksum(body)})
         entry.insert(tables.uses, *({"job": job, "digest": name} for name in named))
         entry.add(
             ACCEPTED,
@@ -239,7 +247,6 @@ class Service:
         return state.jobs[job].view(), True
 
     def cancel(self, token: Token, number: int) -> Future[JobView]:
-        """Give a job up. Does nothing if it is over."""
         job = self.job(token, number)
 
         def command(entry: Transaction) -> JobView:
@@ -249,32 +256,32 @@ class Service:
         return self.ledger.post(command)
 
     def job(self, token: Token, number: int) -> ServiceJob:
-        """A job of a user, or anybody's for an administrator. Of others' there is no trace."""
-        found = self.state.jobs.get(number)
-        if found is None or (found.user != token.user and ADMIN not in token.scopes):
+        """A job of this user, or any job for an administrator. Jobs of others look as if they did not exist."""
+        job = self.state.jobs.get(number)
+        if job is None or (job.user != token.user and ADMIN not in token.scopes):
             raise UnknownJobError(f"there is no job {number}", hint="symphony jobs lists yours")
-        return found
+        return job
 
     def jobs(self, token: Token, *, everybody: bool, status: str, before: int, most: int) -> list[ServiceJob]:
-        """The newest jobs of a user, or of all; `before`: only older ones than this."""
+        """The newest jobs of this user, or of everybody; only those with numbers below `before`, if that is not 0."""
         if everybody and ADMIN not in token.scopes:
-            raise ScopeError("this token may not see everybody's jobs", hint="leave --all out")
+            raise ScopeError("this token may not list the jobs of all users", hint="omit --all")
         user = self.state.users.get(token.user)
         numbers = list(self.state.jobs) if everybody else list(user.jobs) if user is not None else []
-        found: list[ServiceJob] = []
+        page: list[ServiceJob] = []
         for number in reversed(numbers):
             job = self.state.jobs.get(number)
             if job is None or (before and number >= before) or (status and self.running.status(job) != status):
                 continue
-            found.append(job)
-            if len(found) == most:
+            page.append(job)
+            if len(page) == most:
                 break
-        return found
+        return page
 
     # --- blobs
 
     def keep_blob(self, token: Token, digest: str, size: int) -> Future[None]:
-        """A blob has come; its user may name it from now on."""
+        """Register an uploaded blob: its user may use it in jobs from now on."""
 
         def keep(entry: Transaction) -> None:
             rows = tables.blobs.c
@@ -285,7 +292,7 @@ class Service:
         return self.ledger.post(keep)
 
     def blob_size(self, token: Token, digest: str) -> int:
-        """Bytes of a blob that a user may name; -1 = there is none."""
+        """Size in bytes of a blob that a user may use; -1 if there is none."""
         rows = tables.blobs.c
         wanted = sa.select(rows.size).where(rows.digest == digest)
         with self.database.connect() as connection:
@@ -295,11 +302,11 @@ class Service:
     def _check_blobs(self, token: Token, named: set[str]) -> None:
         for digest in sorted(named):
             if self.blob_size(token, digest) < 0:
-                raise InputError(f"blob {digest} is not there", hint="PUT /v1/blobs/… before the job")
+                raise InputError(f"there is no blob {digest}", hint="PUT /v1/blobs/… before the job")
 
-    # --- after every transaction, by the ledger's thread
+    # --- called by the ledger's thread after every transaction
 
-    def _settled(self, jobs: set[int]) -> None:
+    def _after_commit(self, jobs: set[int]) -> None:
         self.running.admit_waiting()
         for number in jobs:
             job = self.state.jobs.get(number)
@@ -313,14 +320,14 @@ class Service:
             self.cluster.save()
             self.checkpoints.remove_strays(self.state.open)
             self._trim_outputs()
-            self.ledger.post_required(self._sweep).add_done_callback(lambda gone: self._remove(gone.result()))
+            self.ledger.post_required(self._sweep).add_done_callback(lambda swept: self._remove(swept.result()))
 
     def _trim_outputs(self) -> None:
-        known, over = set(self.state.jobs), self.state.jobs.keys() - self.state.open.keys()
-        self.outputs.trim(known, over, self.state.last_job, self.limits.output_bytes)
+        known, ended = set(self.state.jobs), self.state.jobs.keys() - self.state.open.keys()
+        self.outputs.trim(known, ended, self.state.last_job, self.limits.output_bytes)
 
     def _sweep(self, entry: Transaction) -> list[str]:
-        """Forget jobs that ended long ago, and blobs that nobody names; which those are."""
+        """Forget jobs that ended long ago and blobs that no job uses; the digests of these."""
         now = time.time()
         since = now - self.limits.keep_s
         forget_jobs(entry, since)
@@ -328,13 +335,13 @@ class Service:
         with self.database.connect() as connection:
             young = sa.select(blobs.digest).where(blobs.at >= now - UNUSED_BLOB_S)
             stale = sa.select(blobs.digest).where(blobs.digest.not_in(young), blobs.digest.not_in(used))
-            gone = sorted(set(connection.scalars(stale)))
-        for digest in gone:
+            unused = sorted(set(connection.scalars(stale)))
+        for digest in unused:
             entry.do(sa.delete(tables.blobs).where(blobs.digest == digest))
-        return gone
+        return unused
 
-    def _drop_strays(self) -> None:
-        """Files that were written just before a process was killed, and of which nobody knows."""
+    def _remove_unknown_blobs(self) -> None:
+        """Remove old files that were written just before a crash, and are not in the database."""
         with self.database.connect() as connection:
             known = set(connection.scalars(sa.select(tables.blobs.c.digest)))
         for digest, age_s in self.blobs.listed():
@@ -347,10 +354,10 @@ class Service:
 
 
 def forget_jobs(entry: Transaction, since: float) -> list[int]:
-    """Jobs that ended before, and all that is kept of them; which those are."""
+    """Delete all data of jobs that ended before `since`; their numbers."""
     state = entry.state
     old = [job for job in state.jobs.values() if job.ended_s is not None and job.ended_s < since]
-    # The number of the next job follows from that of the last: that one stays.
+    # The number of the next job follows from the last one, which is therefore kept.
     numbers = [job.id for job in old if job.id != state.last_job][:MAX_FORGOTTEN_JOBS]
     for number in numbers:
         state.forget(state.jobs[number])
@@ -368,9 +375,5 @@ def _mark_stopped(entry: Transaction) -> None:
     entry.do(sa.update(tables.journal).values(stopped=True))
 
 
-def _ask(entry: Transaction) -> None:
+def _check_only(entry: Transaction) -> None:
     entry.check = True
-
-
-def _payload(job: int, sent: Submit, body: bytes) -> dict[str, Any]:
-    return {"job": job, "shape": json.dumps(graphs.shape(sent.graph)), "body": body, "checksum": checksum(body)}

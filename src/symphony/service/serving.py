@@ -1,4 +1,4 @@
-"""A service on a port: HTTP in one thread, signals in the main one, and a graceful end."""
+"""Serves HTTP on a port: the server in one thread, signals in the main thread, and a graceful shutdown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import FrameType
 
 import uvicorn
 
-from symphony.problem.errors import InputError
+from symphony.service.address import bind
 from symphony.service.app import make_app
 from symphony.service.connections import ACCEPTS, Connection, Connections, Listener
 from symphony.service.service import Service
@@ -21,16 +21,14 @@ log = logging.getLogger("symphony.service")
 
 
 class Server:
-    """Answers HTTP until it is closed."""
-
     def __init__(self, service: Service, host: str, port: int) -> None:
         self.connections = Connections(service.limits.connections, service.limits.patience)
-        self._socket = bound(host, port)
+        self._socket = bind(host, port, Listener)
         self._socket.connections = self.connections
         self.host, self.port = host, self._socket.getsockname()[1]
         config = uvicorn.Config(
             make_app(service, self.connections, names(host) | service.limits.hosts),
-            loop="asyncio",  # which takes connections by `Listener.accept`
+            loop="asyncio",  # which calls `Listener.accept`
             http=partial(Connection, self.connections),  # type: ignore[arg-type]  # called, and nothing else
             ws="none",
             lifespan="on",
@@ -47,18 +45,16 @@ class Server:
             target=self._server.run, kwargs={"sockets": [self._socket]}, name="symphony-http", daemon=True
         )
         self._thread.start()
-        waited = threading.Event()
+        pause = threading.Event()
         while not self._server.started and self._thread.is_alive():
-            waited.wait(0.01)
+            pause.wait(0.01)
 
     @property
     def url(self) -> str:
-        """Where it is."""
         name = f"[{self.host}]" if ":" in self.host else self.host
         return f"http://{name}:{self.port}"
 
     def close(self) -> None:
-        """Finish what is being answered."""
         self._server.should_exit = True
         self._thread.join()
         self._socket.close()
@@ -66,28 +62,13 @@ class Server:
 
 
 def names(host: str) -> frozenset[str]:
-    """The names under which a service on an address is reached."""
     return frozenset(one.lower() for one in ("localhost", host, socket.gethostname()))
 
 
-def bound(host: str, port: int) -> Listener:
-    """A socket on an address; 0 is any free port."""
-    try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        # With its protocol named: asyncio lets answers go at once (TCP_NODELAY) only where it is.
-        found = Listener(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind((host, port))
-        return found
-    except (OSError, OverflowError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise InputError(f"{host}:{port} cannot be used: {reason}", hint="--port 0 takes a free one") from None
-
-
 def serve(service: Service, host: str, port: int, *, drain_s: float, ready: Callable[[str], None]) -> int:
-    """Serve until a signal comes or the service fails; the exit status.
+    """Serve until a signal arrives or the service fails; the exit status.
 
-    The first signal drains: nothing new, and what runs may finish within `drain_s`. A second one ends that.
+    The first signal drains: no new jobs, and running ones may finish within `drain_s`. A second one ends that wait.
     """
     server = Server(service, host, port)
     stop = threading.Event()
@@ -104,11 +85,11 @@ def serve(service: Service, host: str, port: int, *, drain_s: float, ready: Call
     while not stop.wait(0.2) and not service.failed.is_set():
         service.check_lock()
     if service.failed.is_set():
-        log.error("the service has failed; what was accepted is kept, and goes on when it is started again")
+        log.error("the service has failed; accepted jobs are kept and continue when it is started again")
     else:
         service.drain(drain_s)
-        left = len(service.running.line.under_way)  # not over in time, or a second signal came
-        log.warning("%d jobs go on when it is started again" if left else "drained", *([left] if left else []))
+        left = len(service.running.queue.under_way)  # not finished in time, or a second signal arrived
+        log.warning("%d jobs continue when it is started again" if left else "drained", *([left] if left else []))
     server.close()
     service.close()
     return 1 if service.failed.is_set() else 0

@@ -1,8 +1,8 @@
-"""Who is next: of the jobs that wait, the most urgent; among equals, that of whoever has used least; then the oldest.
+"""Fair-share admission: by priority, then by the usage of the user, then of the queue, then by age.
 
-The core takes jobs as they come and knows nothing of users, so their shares are settled here, where jobs wait to be
-let in. Use is counted in device-seconds with a half-life (`state.Usage`). A user's queues share what he gets alike.
-What is under way counts for what it has used by now: a training job may take days until that is written down.
+The scheduler's core has no notion of users, so fair shares are enforced here, before admission. Usage is in
+device-seconds with exponential decay (`state.Usage`). The queues of a user share equally. Running jobs count with what
+they have used so far: a training job may run for days before that is journalled.
 """
 
 from __future__ import annotations
@@ -13,31 +13,30 @@ from collections.abc import Callable, Mapping
 
 from symphony.service.state import ServiceJob, State
 
-ASSUMED_JOB_S = 1.0  # that a job is taken to use, before it has used anything: who has some under way is served later
+ASSUMED_JOB_S = 1.0  # assumed usage of an admitted job that has not used more yet
 
 
 class FairQueue:
-    """The jobs that wait and those that are under way, by user and queue."""
+    """Waiting and admitted jobs, by user and queue."""
 
     def __init__(self, weights: Mapping[str, float]) -> None:
-        self._weights = weights  # shares of users, 1 if they have no other
+        self._weights = weights  # by user; 1 by default
         self._waiting: dict[tuple[str, str], list[tuple[int, int]]] = {}  # heaps of (-priority, job)
         self.under_way: dict[int, ServiceJob] = {}
 
     def join(self, job: ServiceJob) -> None:
-        """A job waits."""
         heapq.heappush(self._waiting.setdefault((job.user, job.queue), []), (-job.priority, job.id))
 
     def leave(self, job: ServiceJob) -> None:
-        """A job is over."""
         self.under_way.pop(job.id, None)
 
     def next(
         self, state: State, now: float, used_s: Callable[[], Mapping[int, float]] = lambda: {}
     ) -> ServiceJob | None:
-        """Let the next one in; None if none waits. Those that were cancelled meanwhile are left out.
+        """Remove and return the next job, which is then under way; None if none waits. Jobs that have ended are
+        skipped.
 
-        `used_s`: device-seconds of what runs, by job, which are not written down yet.
+        `used_s`: device-seconds of running jobs, by job, that are not journalled yet.
         """
         if not self._waiting:
             return None
@@ -62,6 +61,6 @@ class FairQueue:
             best = min(best, (rank, key)) if best is not None else (rank, key)
         if best is None:
             return None
-        found = state.open[heapq.heappop(self._waiting[best[1]])[1]]
-        self.under_way[found.id] = found
-        return found
+        job = state.open[heapq.heappop(self._waiting[best[1]])[1]]
+        self.under_way[job.id] = job
+        return job

@@ -1,16 +1,15 @@
-"""The state of a service: what the events of its journal add up to. It is changed by nothing else.
+"""The state of a service: the replay of the events in its journal. Nothing else changes it.
 
 accepted ─► begun ─► finished, lost, broke, stopped (of tasks; several, in any order) ─► ended
    │          ▲  └─► restarted (the service) ─┐                                            ▲
    │          └───────────────────────────────┘                                            │
    └──────► cancel, quarantined ───────────────────────────────────────────────────────────┘
 
-Only runs of training jobs are told to have been stopped: those of others begin afresh.
+`stopped` is journalled only for training jobs, which resume; other tasks restart from the beginning.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -22,29 +21,25 @@ from symphony.service.wire import ErrorView, JobView, TrainingView
 ACCEPTED, FINISHED, LOST, BROKE, CANCEL, ENDED = "accepted", "finished", "lost", "broke", "cancel", "ended"
 STOPPED = "stopped"
 BEGUN = "begun"  # the job is about to be given to the cluster
-RESTARTED = "restarted"  # the service was, while the cluster had the job
-QUARANTINED = "quarantined"  # an operator has said that the job is not to run
+RESTARTED = "restarted"  # the service restarted while the cluster had the job
+QUARANTINED = "quarantined"  # an operator has forbidden the job to run
 RUN_ENDINGS = (FINISHED, LOST, BROKE, STOPPED)  # how a run of a task ends
-USAGE_HALF_LIFE_S = 3_600.0  # after which what a user has used counts half
+USAGE_HALF_LIFE_S = 3_600.0  # of past usage in fair shares
 
 
 class JournalEvent(NamedTuple):
-    """Something that happened to a job."""
-
     id: int
     at: float
     job: int
     kind: str
     task: int
-    seconds: float  # of a device, that it took
-    data: dict[str, Any]  # its own, as JSON has it; that of tasks which have finished is not needed for the state
-    follows: int | None = None  # the event of the same job before, 0 = none; None: an older version did not say
+    seconds: float  # device time used
+    data: dict[str, Any]  # specific to the kind, JSON; the state does not need that of task runs that did not break
+    follows: int | None = None  # id of the previous event of the same job, 0 = none; None: written by an old version
 
 
 @dataclass(slots=True)
 class ServiceJob:
-    """A job."""
-
     id: int
     user: str
     name: str
@@ -54,29 +49,27 @@ class ServiceJob:
     outputs: tuple[int, ...]
     names: tuple[str, ...]
     accepted_s: float
-    key: str = ""  # of its submission
-    status: str = WAITING  # until it is over: whether it runs by then, no event says (`JobRunner.status`)
+    key: str = ""  # idempotency key
+    status: str = WAITING  # until it has ended: no event says whether it runs (see `JobRunner.status`)
     finished: int = 0
-    done: set[int] | None = field(default_factory=set)  # tasks that have finished; None once the job is over
-    broke: dict[str, Any] | None = None  # the error of a task that is not run again, or why it is quarantined
+    done: set[int] | None = field(default_factory=set)  # finished tasks; None once the job has ended
+    broke: dict[str, Any] | None = None  # the error of a task that is not retried, or of a quarantine
     begun: bool = False  # whether the cluster has it
-    deaths: int = 0  # of services that had it under way, in a row, without any progress of its own
+    deaths: int = 0  # consecutive crashes of the service while the cluster had it, without progress
     cancelled: bool = False
     ended_s: float | None = None
-    seconds: float = 0.0  # of devices
+    seconds: float = 0.0  # device time used
     error: dict[str, Any] | None = None
-    change: int = 0  # the last event
-    steps: int = 0  # of its training jobs, in all …
-    step: int = 0  # … and how many were done when it ended …
-    saved: int = 0  # … and saved, then or at the last restart
+    change: int = 0  # id of its last event
+    steps: int = 0  # of all its training tasks …
+    step: int = 0  # … those done when it ended …
+    saved: int = 0  # … and those saved then, or at the last restart
 
     @property
     def over(self) -> bool:
-        """Whether nothing more will happen to it."""
         return self.ended_s is not None
 
     def view(self) -> JobView:
-        """What the journal says of it, for others to see."""
         return JobView(
             id=self.id,
             user=self.user,
@@ -97,43 +90,38 @@ class ServiceJob:
 
 @dataclass(slots=True)
 class Usage:
-    """Device-seconds, older ones counting less."""
+    """Device-seconds with exponential decay."""
 
     seconds: float = 0.0
     at: float = 0.0
 
     def now(self, at: float) -> float:
-        """What it has come down to."""
         return self.seconds * 0.5 ** (max(at - self.at, 0.0) / USAGE_HALF_LIFE_S)
 
     def add(self, seconds: float, at: float) -> None:
-        """Count some more."""
         self.seconds, self.at = self.now(at) + seconds, max(at, self.at)
 
 
 @dataclass(slots=True)
 class UserRecord:
-    """Somebody who has submitted something."""
-
     usage: Usage = field(default_factory=Usage)
     queues: dict[str, Usage] = field(default_factory=dict)
-    jobs: dict[int, None] = field(default_factory=dict)  # in order
+    jobs: dict[int, None] = field(default_factory=dict)  # an ordered set
     open: int = 0
 
 
 class State:
-    """Everything that the journal says."""
-
     def __init__(self) -> None:
         self.jobs: dict[int, ServiceJob] = {}
         self.open: dict[int, ServiceJob] = {}
         self.users: dict[str, UserRecord] = {}
-        self.keys: dict[tuple[str, str], tuple[int, str]] = {}  # idempotency: job and digest of what was submitted
-        self.counts: Counter[str] = Counter()  # of events by kind, and of jobs that are over by status
+        self.keys: dict[
+            tuple[str, str], tuple[int, str]
+        ] = {}  # by user and idempotency key: job, and digest of its request
+        self.counts: Counter[str] = Counter()  # of events by kind, and of ended jobs by status
         self.events, self.last_job = 0, 0
 
     def apply(self, event: JournalEvent) -> None:
-        """Take an event in."""
         self.events = event.id
         self.counts[event.kind] += 1
         if event.kind == ACCEPTED:
@@ -141,12 +129,12 @@ class State:
             return
         job = self.jobs.get(event.job)
         if job is None:
-            return  # forgotten since
+            return  # it was forgotten
         job.change = event.id
         if event.kind in RUN_ENDINGS:
             self._used(job, event)
         if job.done is None:
-            return  # over
+            return  # it has ended
         if event.kind == FINISHED:
             job.done.add(event.task)
             job.finished = len(job.done)
@@ -209,14 +197,14 @@ class State:
         self.counts[job.status] += 1
 
     def forget(self, job: ServiceJob) -> None:
-        """A job that ended long ago, and its events."""
+        """Remove a job that has ended."""
         del self.jobs[job.id]
         del self.users[job.user].jobs[job.id]
         self.keys.pop((job.user, job.key), None)
 
 
 def text_of(event: JournalEvent) -> str:
-    """For people."""
+    """A line of the job's log."""
     data = event.data
     if event.kind == ACCEPTED:
         return f"accepted: {data['tasks']} task{'s' if data['tasks'] > 1 else ''}, from {data['user']}"
@@ -225,26 +213,21 @@ def text_of(event: JournalEvent) -> str:
     if event.kind == CANCEL:
         return f"cancelled by {data['by']}"
     if event.kind == RESTARTED:
-        return f"the service {'died' if data['died'] else 'was stopped'}, and has been started again"
+        return f"the service {'crashed' if data['died'] else 'was stopped'} and was started again"
     if event.kind == QUARANTINED:
         return f"{data['error']['message']}"
     name, device, printed = data["name"], data["device"], data.get("printed", "")
     if event.kind == FINISHED:
-        told = f"{name}: done on {device} in {_time(data['seconds'])}"
+        text = f"{name}: done on {device} in {_time(data['seconds'])}"
     elif event.kind == LOST:
-        told = f"{name}: {data['ended']}, on {device}; it is run again"
+        text = f"{name}: {data['ended']}, on {device}; it is retried"
     elif event.kind == STOPPED:
         step = data.get("saved_step", 0)
-        told = f"{name}: stopped on {device} after {_time(data['seconds'])}; it goes on from step {step}"
+        text = f"{name}: stopped on {device} after {_time(data['seconds'])}; it resumes from step {step}"
     else:
-        told = "\n".join([f"{name}: {data['error']['message']}", *data["error"].get("traceback", "").splitlines()])
-    return "\n".join([told, *(f"{name} | {line}" for line in printed.splitlines())])
+        text = "\n".join([f"{name}: {data['error']['message']}", *data["error"].get("traceback", "").splitlines()])
+    return "\n".join([text, *(f"{name} | {line}" for line in printed.splitlines())])
 
 
 def _time(seconds: float) -> str:
     return show(float(f"{seconds:.3g}"), "seconds")
-
-
-def dumped(data: dict[str, Any]) -> str:
-    """As the journal keeps it."""
-    return json.dumps(data, separators=(",", ":"))

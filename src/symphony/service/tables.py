@@ -1,7 +1,7 @@
 """The tables of a service's database, for SQLite and PostgreSQL alike.
 
-The journal is `events`. The other tables hold what events refer to: bytes, which nobody needs to replay, and tokens.
-Checksums are CRC-32 (`journal.py`); rows that an older version wrote have none.
+The journal is `events`. The other tables hold data that events refer to and a replay does not need, and tokens.
+Checksums are CRC-32 (`journal.py`); rows written by old versions have none.
 """
 
 from __future__ import annotations
@@ -17,43 +17,35 @@ events = Table(
     Column("at", Double, nullable=False),  # seconds since 1970
     Column("job", BigInteger, nullable=False),
     Column("kind", String(16), nullable=False),
-    Column("task", Integer, nullable=False),  # -1 = of the whole job
-    Column("seconds", Double, nullable=False),  # of a device, that it took
+    Column("task", Integer, nullable=False),  # -1 = the whole job
+    Column("seconds", Double, nullable=False),  # device time used
     Column("data", Text, nullable=False),  # JSON
-    Column("follows", BigInteger, nullable=True),  # the event of the same job before this one, 0 = none
+    Column("follows", BigInteger, nullable=True),  # the previous event of the same job, 0 = none
     Column("checksum", BigInteger, nullable=True),  # of all the other columns
     Index("events_of_a_job", "job", "id"),
 )
 
-# Events that were found damaged, with what was left of each. The state is not made from them.
+# Damaged events, as far as they are readable. A replay ignores them.
 damaged_events = Table(
     "damaged_events",
     metadata,
     Column("number", Integer, primary_key=True),
-    Column("id", BigInteger, nullable=True),
-    Column("at", Double, nullable=True),
-    Column("job", BigInteger, nullable=True),
-    Column("kind", String(16), nullable=True),
-    Column("task", Integer, nullable=True),
-    Column("seconds", Double, nullable=True),
-    Column("data", Text, nullable=True),
-    Column("follows", BigInteger, nullable=True),
-    Column("checksum", BigInteger, nullable=True),
+    *(Column(column.name, column.type, nullable=True) for column in events.columns),
     Column("why", Text, nullable=False),
     Column("found", Double, nullable=False),  # when, seconds since 1970
 )
 
-# One row: who may write, how far the journal is, and how the last service ended.
+# One row: who may write, the last transaction, and how the last service ended.
 journal = Table(
     "journal",
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),  # 1
-    Column("epoch", BigInteger, nullable=False),  # grows with every process that takes the lock
-    Column("turn", BigInteger, nullable=False),  # grows with every transaction of the ledger
-    Column("stopped", Boolean, nullable=False),  # whether the last service was stopped, and did not die
+    Column("epoch", BigInteger, nullable=False),  # incremented by every process that takes the lock
+    Column("turn", BigInteger, nullable=False),  # incremented by every transaction of the ledger
+    Column("stopped", Boolean, nullable=False),  # whether the last service was stopped; False: it crashed
 )
 
-# What was submitted: its shape for people, and all of it, as it came, until the job is over.
+# Submitted graphs: the shape, for display, and the request body, until the job has ended.
 payloads = Table(
     "payloads",
     metadata,
@@ -63,7 +55,7 @@ payloads = Table(
     Column("checksum", BigInteger, nullable=True),  # of the body
 )
 
-# What tasks made, while somebody may want it: JSON of a `wire.Value`.
+# Values of tasks, while they are needed: JSON of a `wire.Value`.
 outputs = Table(
     "outputs",
     metadata,
@@ -73,17 +65,17 @@ outputs = Table(
     Column("checksum", BigInteger, nullable=True),  # of the body
 )
 
-# Bytes that are kept in files, and who may name them.
+# Blobs, which are stored in files, and the users who may use them.
 blobs = Table(
     "blobs",
     metadata,
     Column("user", String(100), primary_key=True),
     Column("digest", String(64), primary_key=True),
     Column("size", BigInteger, nullable=False),
-    Column("at", Double, nullable=False),  # when it was last given or named
+    Column("at", Double, nullable=False),  # when it was last uploaded or checked for
 )
 
-# Jobs that need a blob.
+# Blobs that jobs use.
 uses = Table(
     "uses",
     metadata,
@@ -99,7 +91,7 @@ tokens = Table(
     Column("secret", String(64), nullable=False),  # SHA-256 of it
     Column("user", String(100), nullable=False),
     Column("scopes", String(100), nullable=False),  # separated by spaces
-    Column("priority", Integer, nullable=False),  # the largest that its jobs may have
+    Column("priority", Integer, nullable=False),  # the highest that its jobs may have
     Column("created", Double, nullable=False),
     Column("expires", Double, nullable=True),
 )

@@ -1,6 +1,6 @@
-"""Who may do what. A token is `sy_ID_SECRET`; the database has the SHA-256 of the secret, and nobody the secret.
+"""Access tokens. A token is `sy_ID_SECRET`; the database stores only the SHA-256 of the secret.
 
-(The secret has 256 random bits: nothing slower than SHA-256 is needed to keep it from being guessed.)
+(The secret has 256 random bits, so that a slow password hash is not needed.)
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from symphony.service.client import TOKEN_FILE
 
 SUBMIT, READ, ADMIN = "submit", "read", "admin"
 SCOPES = {
-    SUBMIT: "submit graphs, and cancel one's own",
-    READ: "see one's own jobs, and the cluster",
-    ADMIN: "see and cancel everybody's jobs, drain the service",
+    SUBMIT: "submit graphs, and cancel your own jobs",
+    READ: "see your own jobs, and the cluster",
+    ADMIN: "see and cancel the jobs of all users, and drain the service",
 }
 TOKEN_PATTERN = re.compile(r"sy_([0-9a-f]{8})_([\w-]{43})")
-TOKEN_CACHE_S = 2.0  # for which a token that was looked up is believed
-CREATE_TOKEN_HINT = "make one: symphony token create NAME"
+TOKEN_CACHE_S = 2.0  # until a cached token is looked up again
+CREATE_TOKEN_HINT = "create one: symphony token create NAME"
 
 
 @dataclass(frozen=True)
@@ -39,20 +39,19 @@ class Token:
     id: str
     user: str
     scopes: tuple[str, ...]
-    priority: int  # the largest that its jobs may have
+    priority: int  # the highest that its jobs may have
     created: float
     expires: float | None
 
     @property
     def expired(self) -> bool:
-        """Whether its time is over."""
         return self.expires is not None and time.time() >= self.expires
 
 
 def create(database: sa.Engine, user: str, scopes: tuple[str, ...], *, days: float | None, priority: int = 0) -> str:
-    """Make a token for a user. What is returned is shown once, and kept nowhere."""
+    """Create a token. The returned text is shown once and not stored."""
     if not re.fullmatch(r"[\w.@-]{1,100}", user):
-        raise InputError(f"{user!r} is no name of a user", hint="use letters, digits and . _ @ -")
+        raise InputError(f"{user!r} is not a valid user name", hint="use letters, digits and . _ @ -")
     unknown = [scope for scope in scopes if scope not in SCOPES]
     if unknown or not scopes:
         raise InputError(f"there is no scope {', '.join(unknown) or repr('')}", hint=f"use {', '.join(SCOPES)}")
@@ -69,13 +68,11 @@ def create(database: sa.Engine, user: str, scopes: tuple[str, ...], *, days: flo
 
 
 def listed(database: sa.Engine) -> list[Token]:
-    """All of them."""
     with database.connect() as connection:
         return [_token(row) for row in connection.execute(sa.select(tables.tokens).order_by(tables.tokens.c.created))]
 
 
 def revoke(database: sa.Engine, name: str) -> None:
-    """Forget one, by its id."""
     with database.begin() as connection:
         gone = connection.execute(sa.delete(tables.tokens).where(tables.tokens.c.id == name)).rowcount
     if not gone:
@@ -83,7 +80,7 @@ def revoke(database: sa.Engine, name: str) -> None:
 
 
 def own_token(database: sa.Engine, folder: Path, user: str) -> Path:
-    """The file with the token of whoever serves, so that he can use his service without further ado."""
+    """The file with a token for the user who runs the service; created if there is no valid one."""
     path = folder / TOKEN_FILE
     if not path.exists() or Tokens(database).find(path.read_text().strip()) is None:
         path.touch(mode=0o600)
@@ -93,7 +90,7 @@ def own_token(database: sa.Engine, folder: Path, user: str) -> Path:
 
 
 class Tokens:
-    """Looks tokens up, and remembers them for a moment. Any thread may use it."""
+    """Looks tokens up, with a cache. Thread-safe."""
 
     def __init__(self, database: sa.Engine) -> None:
         self._database = database
@@ -101,15 +98,15 @@ class Tokens:
         self._lock = threading.Lock()
 
     def known(self, text: str) -> Token | None:
-        """The token, if it was looked up just now; costs nothing."""
+        """The token, if it is in the cache."""
         form = TOKEN_PATTERN.fullmatch(text)
-        found = self._known.get(form[1]) if form else None
-        if form is None or found is None or found[0] < time.monotonic() or found[2].expired:
+        cached = self._known.get(form[1]) if form else None
+        if form is None or cached is None or cached[0] < time.monotonic() or cached[2].expired:
             return None
-        return found[2] if hmac.compare_digest(found[1], _hash(form[2])) else None
+        return cached[2] if hmac.compare_digest(cached[1], _hash(form[2])) else None
 
     def find(self, text: str) -> Token | None:
-        """The token, if there is one and it has not expired."""
+        """The token, from the database; None if it is unknown. Raises `TokenError` if it has expired."""
         form = TOKEN_PATTERN.fullmatch(text)
         if form is None:
             return None
@@ -128,28 +125,27 @@ class Tokens:
 
 
 def check_scope(token: Token, scope: str) -> None:
-    """Refuse what a token is not for."""
     if scope not in token.scopes and ADMIN not in token.scopes:
-        hint = f"make one that may: symphony token create … --scope {scope}"
-        raise ScopeError(f"this token may not {SCOPES[scope]}", hint=hint)
+        hint = f"create one that may: symphony token create … --scope {scope}"
+        raise ScopeError(f"this token does not allow you to {SCOPES[scope]}", hint=hint)
 
 
 class RateLimiter:
-    """How often each user may ask: so many requests a second, and two seconds' worth at once."""
+    """A token bucket for each user: `per_s` requests a second, with a burst of two seconds."""
 
     def __init__(self, per_s: float) -> None:
         self._per_s, self._most = per_s, max(per_s * 2.0, 10.0)
-        self._left: dict[str, tuple[float, float]] = {}  # requests, and when that was
+        self._left: dict[str, tuple[float, float]] = {}  # requests left, and when that was
 
     def take(self, user: str) -> None:
-        """Count a request, or refuse it. Called by one thread."""
+        """Count a request, or refuse it. Not thread-safe."""
         now = time.monotonic()
         left, at = self._left.get(user, (self._most, now))
         left = min(left + (now - at) * self._per_s, self._most)
         if left < 1.0:
             wait = (1.0 - left) / self._per_s
             raise BusyError(
-                f"more than {self._per_s:g} requests a second", hint="wait for jobs instead of asking", retry_s=wait
+                f"more than {self._per_s:g} requests a second", hint="wait for jobs instead of polling", retry_s=wait
             )
         self._left[user] = left - 1.0, now
 

@@ -1,4 +1,4 @@
-"""What is told of jobs and of the cluster. Everything here only reads; much of it reads the database."""
+"""Read-only views of jobs and of the cluster. Many of them read the database."""
 
 from __future__ import annotations
 
@@ -14,102 +14,83 @@ import sqlalchemy as sa
 from symphony.problem.errors import JobError, ServiceError, SymphonyError
 from symphony.runtime import report
 from symphony.runtime.jobs import DONE, FAILED, RUNNING, WAITING, Attempt
-from symphony.service import job_logs, tables
-from symphony.service.journal import read_events, value_of
+from symphony.service import job_logs, wire
+from symphony.service.journal import read_events, read_values
 from symphony.service.recorder import wall
 from symphony.service.running import AGAIN, shape_of, steps_of
 from symphony.service.service import Service
 from symphony.service.state import BROKE, FINISHED, RUN_ENDINGS, ServiceJob
-from symphony.service.wire import (
-    BandView,
-    ClusterView,
-    DecisionsView,
-    DeviceView,
-    ErrorView,
-    Forecasts,
-    ForecastView,
-    JobDetail,
-    Logs,
-    LossView,
-    ResultView,
-    RunView,
-    SamplesView,
-    TaskView,
-    TrainingView,
-    UserView,
-    optional,
-)
 from symphony.training_jobs.job_forecast import Band, JobForecast, forecast_line
 from symphony.training_jobs.live.checkpoints import safe_folder_name
 from symphony.training_jobs.live.progress import Progress
 
 
-def detail(service: Service, job: ServiceJob) -> JobDetail:
-    """A job with all its tasks, and every run of each: those that have ended, and those that are under way."""
+def detail(service: Service, job: ServiceJob) -> wire.JobDetail:
+    """A job with its tasks, and every run of each, ended or under way."""
     tasks = shape_of(service.database, job.id)
-    runs: dict[int, list[RunView]] = {}
+    runs: dict[int, list[wire.RunView]] = {}
     status: dict[int, str] = {}
     for event in read_events(service.database, job.id):
         if event.kind in RUN_ENDINGS:
-            runs.setdefault(event.task, []).append(RunView.model_validate(event.data))
+            runs.setdefault(event.task, []).append(wire.RunView.model_validate(event.data))
             status[event.task] = {FINISHED: DONE, BROKE: FAILED}.get(event.kind, WAITING)
     for task, run in _under_way(service, job):
-        if status.get(task) != DONE:  # its end is written down, and the loop is about to hear of it
+        if status.get(task) != DONE:  # its end is journalled, but the loop has not processed it yet
             runs.setdefault(task, []).append(run)
             status[task] = RUNNING
-    handed = service.running.handed.get(job.id)
-    live = {} if handed is None else {handed.tasks[run.index]: run.progress for run in handed.state.runs}
-    before = service.running.before.get(job.id, {})
+    admitted = service.running.admitted.get(job.id)
+    live = {} if admitted is None else {admitted.tasks[run.index]: run.progress for run in admitted.state.runs}
+    before = service.running.steps_before.get(job.id, {})
     views = []
-    for k, (name, kernel, reads, steps) in enumerate(tasks):
-        now, mine = status.get(k, WAITING), runs.get(k, [])
-        trains = _trained(steps, now, mine, live.get(k), before.get(k)) if steps else None
-        views.append(TaskView(name=name, kernel=kernel, reads=reads, status=now, runs=mine, training=trains))
-    return JobDetail(job=service.running.view(job), tasks=views)
+    for index, (name, kernel, reads, steps) in enumerate(tasks):
+        now, own = status.get(index, WAITING), runs.get(index, [])
+        progress = _progress(steps, now, own, live.get(index), before.get(index)) if steps else None
+        views.append(wire.TaskView(name=name, kernel=kernel, reads=reads, status=now, runs=own, training=progress))
+    return wire.JobDetail(job=service.running.view(job), tasks=views)
 
 
-def _trained(
-    steps: int, status: str, runs: Sequence[RunView], live: Progress | None, before: int | None
-) -> TrainingView:
+def _progress(
+    steps: int, status: str, runs: Sequence[wire.RunView], live: Progress | None, before: int | None
+) -> wire.TrainingView:
     if live is not None and status != DONE:
-        per_s = optional(live.per_s) if status == RUNNING else None
-        return TrainingView(steps=steps, step=live.step, saved=live.saved, per_s=per_s, runs=status == RUNNING)
-    said = [run for run in runs if run.began_step is not None]
-    if status == DONE:  # none of its steps is done again
-        step = said[-1].step if said else 0
-        return TrainingView(steps=steps, step=step, saved=step)
-    if before is not None:  # since a restart it has not run
-        return TrainingView(steps=steps, step=before, saved=before)
-    return TrainingView(steps=steps, step=said[-1].step if said else 0, saved=said[-1].saved_step if said else 0)
+        per_s = wire.optional(live.per_s) if status == RUNNING else None
+        return wire.TrainingView(steps=steps, step=live.step, saved=live.saved, per_s=per_s, runs=status == RUNNING)
+    reported = [run for run in runs if run.began_step is not None]
+    step = reported[-1].step if reported else 0
+    if status == DONE:  # no step is repeated
+        return wire.TrainingView(steps=steps, step=step, saved=step)
+    if before is not None:  # it has not run since a restart
+        return wire.TrainingView(steps=steps, step=before, saved=before)
+    return wire.TrainingView(steps=steps, step=step, saved=reported[-1].saved_step if reported else 0)
 
 
-def _under_way(service: Service, job: ServiceJob) -> list[tuple[int, RunView]]:
-    handed = service.running.handed.get(job.id)
-    if handed is None:
+def _under_way(service: Service, job: ServiceJob) -> list[tuple[int, wire.RunView]]:
+    admitted = service.running.admitted.get(job.id)
+    if admitted is None:
         return []
-    found = []
-    for run in handed.state.runs:
+    views = []
+    for run in admitted.state.runs:
         if run.number >= 0 and run.attempts:
-            a, trial = run.attempts[-1], run.trial >= 0
-            told = RunView(
-                device=a.device,
-                sent_s=wall(a.sent_s),
-                expected_s=a.expected_s,
-                spread=a.spread,
-                trial=trial,
-                **steps_of(a),  # type: ignore[arg-type]
+            attempt = run.attempts[-1]
+            view = wire.RunView(
+                device=attempt.device,
+                sent_s=wall(attempt.sent_s),
+                expected_s=attempt.expected_s,
+                spread=attempt.spread,
+                trial=run.trial >= 0,
+                **steps_of(attempt),  # type: ignore[arg-type]
             )
-            found.append((handed.tasks[run.index], told))
-    return found
+            views.append((admitted.tasks[run.index], view))
+    return views
 
 
-def job_history(job: JobDetail, *, let_in: bool = True) -> report.JobHistory:
-    """A job as the reports of the runtime take it; times are seconds since 1970."""
+def job_history(job: wire.JobDetail, *, is_admitted: bool = True) -> report.JobHistory:
+    """A job in the form of the runtime's reports; times are seconds since 1970."""
     view, done = job.job, {k for k, task in enumerate(job.tasks) if task.status == DONE}
     tasks = []
     for task in job.tasks:
         missing = [job.tasks[source].name for source in task.reads if source not in done]
-        waits = report.waits_for(missing) if let_in else report.WAITS_FOR_ADMISSION
+        waits = report.waits_for(missing) if is_admitted else report.WAITS_FOR_ADMISSION
         ready = next((run.ready_s for run in reversed(task.runs) if run.ready_s is not None), math.nan)
         trial = any(run.trial for run in task.runs)
         tasks.append(
@@ -130,49 +111,49 @@ def job_history(job: JobDetail, *, let_in: bool = True) -> report.JobHistory:
     )
 
 
-def _attempt(run: RunView) -> Attempt:
+def _attempt(run: wire.RunView) -> Attempt:
     began = math.nan if run.began_s is None else run.began_s
     seconds = math.nan if run.seconds is None else run.seconds
     devices = tuple(run.device.split(", "))
-    told = Attempt(devices, run.sent_s, run.expected_s, run.spread, run.ahead, began, seconds, run.cold, run.ended)
+    attempt = Attempt(devices, run.sent_s, run.expected_s, run.spread, run.ahead, began, seconds, run.cold, run.ended)
     if run.began_step is not None:
-        told.progress = Progress("", run.began_step, run.step, run.saved_step, run.saves)
-    return told
+        attempt.progress = Progress("", run.began_step, run.step, run.saved_step, run.saves)
+    return attempt
 
 
 def explanation(service: Service, job: ServiceJob) -> str:
-    """Where everything ran, and why it took so long; of training jobs, what they may expect."""
-    handed = service.running.handed.get(job.id)
-    let_in = job.over or (handed is not None and handed.state.row >= 0)
-    text = report.explain(job_history(detail(service, job), let_in=let_in), time.time())
+    """Where each task ran and why it took so long; for training jobs, also forecasts."""
+    admitted = service.running.admitted.get(job.id)
+    is_admitted = job.over or (admitted is not None and admitted.state.row >= 0)
+    text = report.explain(job_history(detail(service, job), is_admitted=is_admitted), time.time())
     if not job.steps or job.over:
         return text
-    mine = {number for number, one in list(service.state.jobs.items()) if one.user == job.user}
+    own = {number for number, one in list(service.state.jobs.items()) if one.user == job.user}
     try:
-        expected = [f"  {forecast_line(one)}" for one in _expected(service, mine) if one.job == job.id]
-    except (SymphonyError, TimeoutError) as error:  # what has happened can be told all the same
-        expected = [f"  what it may expect cannot be said: {error}"]
+        expected = [f"  {forecast_line(one)}" for one in _expected(service, own) if one.job == job.id]
+    except (SymphonyError, TimeoutError) as error:  # the rest of the explanation is still valid
+        expected = [f"  there is no forecast: {error}"]
     return "\n".join([text, *expected])
 
 
-def forecasts(service: Service, *, everybody: bool, user: str, share: float) -> Forecasts:
-    """What training jobs may expect. Others' jobs are for administrators."""
-    mine = {number for number, job in list(service.state.jobs.items()) if everybody or job.user == user}
-    found = [_forecast(one) for one in _expected(service, mine, share) if one.job in mine]
-    return Forecasts(share=share, forecasts=found)
+def forecasts(service: Service, *, everybody: bool, user: str, share: float) -> wire.Forecasts:
+    """Forecasts of training jobs; those of other users are for administrators."""
+    own = {number for number, job in list(service.state.jobs.items()) if everybody or job.user == user}
+    found = [_forecast(one) for one in _expected(service, own, share) if one.job in own]
+    return wire.Forecasts(share=share, forecasts=found)
 
 
 def _expected(service: Service, known: Container[int], share: float = 0.8) -> list[JobForecast]:
-    """Of all training jobs, naming only those that are `known`."""
+    """Forecasts of all training jobs; the names of jobs that are not `known` are hidden."""
     return [
         replace(one, loses=tuple(loss if loss.job in known else loss._replace(job=0, task="") for loss in one.loses))
         for one in service.cluster.forecasts(share)
     ]
 
 
-def _forecast(one: JobForecast) -> ForecastView:
+def _forecast(one: JobForecast) -> wire.ForecastView:
     b = one.evidence
-    return ForecastView(
+    return wire.ForecastView(
         job=one.job,
         task=one.task,
         runs=one.runs,
@@ -182,73 +163,68 @@ def _forecast(one: JobForecast) -> ForecastView:
         speed=_band(one.speed),
         start_s=_band(one.start_s),
         finish_s=_band(one.finish_s),
-        loses=[LossView(job=loss.job, task=loss.task, kept=_band(loss.kept)) for loss in one.loses],
-        samples=SamplesView(here=b.signature, elsewhere=b.kernel, family=b.family, newest_s=b.newest_s),
+        loses=[wire.LossView(job=loss.job, task=loss.task, kept=_band(loss.kept)) for loss in one.loses],
+        samples=wire.SamplesView(here=b.signature, elsewhere=b.kernel, family=b.family, newest_s=b.newest_s),
     )
 
 
-def _band(band: Band) -> BandView:
-    return BandView(low=optional(band.low), mid=optional(band.mid), high=optional(band.high))
+def _band(band: Band) -> wire.BandView:
+    return wire.BandView(low=wire.optional(band.low), mid=wire.optional(band.mid), high=wire.optional(band.high))
 
 
-def logs(service: Service, job: ServiceJob, after: str) -> Logs:
-    """What happened to a job and what it wrote, after a cursor."""
+def logs(service: Service, job: ServiceJob, after: str) -> wire.Logs:
+    """Journal events and output of a job, after a cursor."""
     tasks, cursor = _folders(service.database, job.id), job_logs.Cursor.parse(after)
-    if not tasks:  # the job is being written down: that it has none is not to be remembered
+    if not tasks:  # the job is being journalled: do not cache this
         _folders.cache_clear()
     return job_logs.read(service.database, service.outputs, job.id, tasks, cursor)
 
 
 @lru_cache(maxsize=64)
 def _folders(database: sa.Engine, job: int) -> dict[str, tuple[int, str]]:
-    """Numbers and names of the tasks of a job, by the folders of what they write. Whoever follows asks often."""
+    """Indices and names of the tasks of a job, by the folders of their output. Cached: clients poll often."""
     return {safe_folder_name(name): (task, name) for task, (name, *_) in enumerate(shape_of(database, job))}
 
 
-def outcome(service: Service, job: ServiceJob) -> ResultView:
-    """What a job results in. Refuses one that is not done, with its error if it has one."""
+def outcome(service: Service, job: ServiceJob) -> wire.ResultView:
+    """The result of a job. Raises `JobEnded` if the job failed, `ServiceError` if it has not ended."""
     if job.error is not None:
         view = job.view().error
         assert view is not None
         raise JobEnded(view)
     if job.status != DONE:
-        raise ServiceError("it is not over yet", where=f"job {job.id}", hint="wait for it: ?wait_s=30")
-    rows = tables.outputs.c
-    with service.database.connect() as connection:
-        found = connection.execute(sa.select(rows.task, rows.body, rows.checksum).where(rows.job == job.id))
-        values = {task: value_of(body, known, f"task {task} of job {job.id}") for task, body, known in found}
-    wanted = [values.get(task) for task in job.outputs]
-    whole = [value for value in wanted if value is not None]
-    if len(whole) < len(wanted):
-        lost = JobError("it was done, and its result is damaged or lost", where=f"job {job.id}", hint=AGAIN)
-        raise JobEnded(ErrorView.of(lost))
-    return ResultView(names=list(job.names), values=whole)
+        raise ServiceError("it has not finished yet", where=f"job {job.id}", hint="wait for it: ?wait_s=30")
+    values = read_values(service.database, job.id)
+    if not values.keys() >= set(job.outputs):
+        lost = JobError("it has finished, but its result is damaged or lost", where=f"job {job.id}", hint=AGAIN)
+        raise JobEnded(wire.ErrorView.of(lost))
+    return wire.ResultView(names=list(job.names), values=[values[task] for task in job.outputs])
 
 
 class JobEnded(Exception):
-    """A job without a result, and why."""
+    """A job ended without a result, for this reason."""
 
-    def __init__(self, problem: ErrorView) -> None:
+    def __init__(self, problem: wire.ErrorView) -> None:
         super().__init__(problem.message)
         self.problem = problem
 
 
-def cluster(service: Service, *, everybody: bool, user: str) -> ClusterView:
-    """Devices and what runs there, users and what they wait for. Others' names are for administrators."""
+def cluster(service: Service, *, everybody: bool, user: str) -> wire.ClusterView:
+    """Devices and what runs there, users and their jobs. Names of others are for administrators."""
     state, topology = service.state, service.cluster.topology
     on: dict[str, list[str]] = {device.name: [] for device in topology.devices}
-    under_way = list(service.running.line.under_way.values())
+    under_way = list(service.running.queue.under_way.values())
     for job in under_way:
-        handed = service.running.handed.get(job.id)
-        for run in handed.state.runs if handed is not None else ():
+        admitted = service.running.admitted.get(job.id)
+        for run in admitted.state.runs if admitted is not None else ():
             if run.number >= 0 and run.attempts:
-                named = everybody or job.user == user
+                is_visible = everybody or job.user == user
                 for device in run.attempts[-1].devices:
-                    on[device].append(f"job {job.id}: {run.name}" if named else "another user's")
+                    on[device].append(f"job {job.id}: {run.name}" if is_visible else "another user's")
     open_jobs = [(job.user, service.running.status(job)) for job in list(state.open.values())]
     counted, by_user = Counter(status for _, status in open_jobs), Counter(open_jobs)
     users = [
-        UserView(
+        wire.UserView(
             user=name,
             waiting=by_user[name, WAITING],
             running=by_user[name, RUNNING],
@@ -258,11 +234,11 @@ def cluster(service: Service, *, everybody: bool, user: str) -> ClusterView:
         if everybody or name == user
     ]
     down = service.cluster.down
-    return ClusterView(
+    return wire.ClusterView(
         name=topology.name,
         policy=service.policy,
         devices=[
-            DeviceView(
+            wire.DeviceView(
                 name=d.name,
                 kind=d.kind,
                 slots=topology.kind_of[d.kind].slots,
@@ -280,14 +256,13 @@ def cluster(service: Service, *, everybody: bool, user: str) -> ClusterView:
     )
 
 
-def decisions(service: Service) -> DecisionsView:
-    """How deciding went so far."""
-    found = service.cluster.statistics
-    return DecisionsView(
-        turns=found.turns,
-        decisions=found.decisions,
-        refused=found.refused,
-        fallbacks=dict(found.fallbacks),
-        p50_s=optional(found.latency_quantile(0.5)),
-        p99_s=optional(found.latency_quantile(0.99)),
+def decisions(service: Service) -> wire.DecisionsView:
+    statistics = service.cluster.statistics
+    return wire.DecisionsView(
+        turns=statistics.turns,
+        decisions=statistics.decisions,
+        refused=statistics.refused,
+        fallbacks=dict(statistics.fallbacks),
+        p50_s=wire.optional(statistics.latency_quantile(0.5)),
+        p99_s=wire.optional(statistics.latency_quantile(0.99)),
     )

@@ -1,7 +1,7 @@
-"""What travels between client and service: one definition of every message, for both ends.
+"""The messages between client and service, defined once for both.
 
-A graph travels as structure (names, kernels, edges, device kinds) and bytes (functions, arguments). The service reads
-the first and never the second: those are for the processes that run kernels, and for the one who asked.
+A graph is sent as structure (names, kernels, edges, device kinds) and pickled bytes (functions, arguments). The service
+reads the structure and never unpickles the bytes: only worker processes and the user who submitted them do.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from symphony.problem.texts import readable
 from symphony.training_jobs.job_forecast import SampleEvidence
 from symphony.training_jobs.options import MAX_MODEL_SIZE, MAX_STEPS, Training
 
-PROTOCOL = 1  # of these messages; client and service must have the same
+PROTOCOL = 1  # version; client and service must have the same
 VERSION_HEADER, KEY_HEADER = "symphony-protocol", "idempotency-key"
-MAX_INLINE_BYTES = 64 << 10  # bytes that may travel within a message; more goes by itself, under its digest
-PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # pickled functions are for one minor version
+MAX_INLINE_BYTES = 64 << 10  # larger contents are sent as blobs
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"  # pickled functions need the same minor version
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 Index = Annotated[int, Field(ge=0, lt=limits.TASKS_PER_GRAPH)]
-# What is shown. Journals of older services have such text as it was written: lone surrogates cannot be sent.
+# Text for display. Journals of old services may contain lone surrogates, which JSON cannot encode.
 Text = Annotated[str, AfterValidator(readable)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-EVENT: Final = "event"  # kinds of lines of a log …
+EVENT: Final = "event"  # kinds of lines of a log
 OUTPUT: Final = "output"
-MARK: Final = "mark"  # … which says what those that follow are
+MARK: Final = "mark"  # about the output that follows
 
 
 class Message(BaseModel):
-    """Nothing that is not known is accepted: a key that is misspelt would be lost in silence."""
+    """Refuses unknown fields: a misspelled one would otherwise be ignored silently."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Content(Message):
-    """Bytes: here, or elsewhere under their SHA-256."""
+    """Bytes: inline, or the SHA-256 of a blob."""
 
     inline: Base64Bytes | None = Field(None, max_length=MAX_INLINE_BYTES)
     blob: Digest | None = None
@@ -54,15 +54,13 @@ class Content(Message):
 
 
 class Value(Message):
-    """A pickled value: its pickle, and the large buffers that were left out of it."""
+    """A pickled value: the pickle stream and its out-of-band buffers."""
 
     head: Content
     buffers: list[Content] = Field(default=[], max_length=10_000)
 
 
 class TrainingSpec(Message):
-    """What a training job says of itself."""
-
     steps: Annotated[int, Field(strict=True, ge=1, le=MAX_STEPS)]
     kind: Annotated[str, StringConstraints(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")] = ""
     servers: int = Field(0, strict=True, ge=0, lt=limits.WORKERS_PER_GANG)
@@ -74,12 +72,11 @@ class TrainingSpec(Message):
     every_s: float = Field(600.0, gt=0, le=limits.SECONDS)
 
     def training(self) -> Training:
-        """As the runtime has it."""
         return Training(**self.model_dump())
 
 
 class KernelSpec(Message):
-    """A kernel: what is known of it, and code by the kind or type of device that it is for."""
+    """A kernel, with code for each kind or type of device that it supports."""
 
     name: Name
     key: Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]+$")]
@@ -92,8 +89,6 @@ class KernelSpec(Message):
 
 
 class TaskSpec(Message):
-    """A call of a kernel."""
-
     name: Name
     kernel: Index
     arguments: Value
@@ -101,8 +96,6 @@ class TaskSpec(Message):
 
 
 class GraphSpec(Message):
-    """A graph of kernels."""
-
     name: Name
     kernels: list[KernelSpec] = Field(min_length=1, max_length=limits.KERNELS)
     tasks: list[TaskSpec] = Field(min_length=1, max_length=limits.TASKS_PER_GRAPH)
@@ -111,8 +104,6 @@ class GraphSpec(Message):
 
 
 class Submit(Message):
-    """A graph to run."""
-
     graph: GraphSpec
     priority: int = Field(0, ge=-limits.PRIORITY, le=limits.PRIORITY)
     queue: Annotated[str, StringConstraints(max_length=100, pattern=r"^[\w.-]*$")] = ""
@@ -120,7 +111,7 @@ class Submit(Message):
 
 
 class ErrorView(BaseModel):
-    """An error, as it travels: a class of `symphony.problem.errors` and what it says."""
+    """An error of the class `kind` in `symphony.problem.errors`."""
 
     kind: Text
     message: Text
@@ -128,17 +119,16 @@ class ErrorView(BaseModel):
     where: Text = ""
     traceback: Text = ""
     signal: int = 0
-    cause: Base64Bytes | None = None  # the exception of a kernel, pickled; for the one who submitted it
+    cause: Base64Bytes | None = None  # the pickled exception of a kernel; only its user may unpickle it
 
     @classmethod
     def of(cls, error: SymphonyError, cause: bytes | None = None) -> ErrorView:
-        """From an error."""
         extra = {name: getattr(error, name) for name in ("traceback", "signal") if hasattr(error, name)}
-        told = cls(kind=type(error).__name__, message=error.message, hint=error.hint, where=error.where, **extra)
-        return told.model_copy(update={"cause": cause})
+        view = cls(kind=type(error).__name__, message=error.message, hint=error.hint, where=error.where, **extra)
+        return view.model_copy(update={"cause": cause})
 
     def error(self) -> SymphonyError:
-        """The error; one that this version does not know is a `ServiceError`."""
+        """The error; a `ServiceError` if this version does not know its class."""
         kind = getattr(errors, self.kind, None)
         if not (isinstance(kind, type) and issubclass(kind, SymphonyError)):
             kind = errors.ServiceError
@@ -151,25 +141,23 @@ class ErrorView(BaseModel):
 
 
 class Refusal(BaseModel):
-    """The body of every answer that is an error."""
+    """The body of every error response."""
 
     error: ErrorView
 
 
 class About(BaseModel):
-    """What a service is."""
-
     service: str = "symphony"
     version: str
     protocol: int = PROTOCOL
     python: str = PYTHON
     ready: bool
     draining: bool
-    trouble: Text = ""  # what an administrator should know: connections are refused, and why
+    trouble: Text = ""  # for administrators: why connections are refused, if any are
 
 
 class Me(BaseModel):
-    """Whom a service takes the one for who asks."""
+    """The user and the scopes of a token."""
 
     user: str
     scopes: list[str]
@@ -188,27 +176,25 @@ class RunView(BaseModel):
     ahead: bool = False
     cold: bool = False
     trial: bool = False
-    ended: Text = ""  # "" = under way, "done", or why it was not
-    began_step: int | None = (
-        None  # of a training job, as far as it has said anything: the step after which it went on …
-    )
-    step: int = 0  # … and how many are done …
-    saved_step: int = 0  # … of which so many need not be done again …
-    saves: int = 0  # … by so many checkpoints of this run
+    ended: Text = ""  # "" = under way, "done", or the reason of a failure
+    began_step: int | None = None  # of a training job: the step from which it resumed; None: not reported yet
+    step: int = 0  # steps done
+    saved_step: int = 0  # steps in the last checkpoint
+    saves: int = 0  # checkpoints written by this run
 
 
 class TrainingView(BaseModel):
-    """How far a training job is, or all those of a graph together."""
+    """Progress of a training job, or of all those in a graph."""
 
     steps: int
-    step: int  # so many are done …
-    saved: int  # … and so many of them need not be done again
-    per_s: float | None = None  # lately
-    runs: bool = False  # on some device, just now
+    step: int  # steps done
+    saved: int  # steps in the last checkpoint
+    per_s: float | None = None  # recent speed
+    runs: bool = False  # whether it runs at present
 
 
 class BandView(BaseModel):
-    """The middle of what may be, and between what it lies; None = not to be expected at all."""
+    """A median and an interval around it; None = infinite."""
 
     low: float | None
     mid: float | None
@@ -216,7 +202,7 @@ class BandView(BaseModel):
 
 
 class LossView(BaseModel):
-    """What a training job keeps of its speed beside another; 0 = another user's."""
+    """The fraction of its speed that a training job keeps beside another; job 0 = another user's."""
 
     job: int
     task: Text
@@ -224,22 +210,22 @@ class LossView(BaseModel):
 
 
 class SamplesView(BaseModel):
-    """What an estimate rests on."""
+    """Numbers of the samples behind an estimate."""
 
-    here: int  # of jobs of its kind where it is, beside the same neighbours
+    here: int  # of its kind, in the same place beside the same neighbours
     elsewhere: int  # of its kind
-    family: int  # of others that are called alike
-    newest_s: float | None  # age; None: it is a guess
+    family: int  # of similarly named kinds
+    newest_s: float | None  # age of the newest; None: there are none
 
 
 class ForecastView(BaseModel):
-    """What a training job may expect. Times are seconds from now."""
+    """Forecast for a training job. Times are seconds from now."""
 
     job: int
     task: Text
     runs: bool
     devices: list[Text]
-    kind: Text  # of device: where it runs, or is most likely to start; "" = nowhere
+    kind: Text  # of the device where it runs, or will most likely start; "" = none
     steps_left: float
     speed: BandView  # steps a second
     start_s: BandView
@@ -255,15 +241,11 @@ class ForecastView(BaseModel):
 
 
 class Forecasts(BaseModel):
-    """What training jobs may expect."""
-
-    share: float  # of what happens is to be within the bands
+    share: float  # the probability that the bands should cover
     forecasts: list[ForecastView]
 
 
 class TaskView(BaseModel):
-    """A task of a job."""
-
     name: Text
     kernel: Text
     reads: list[int]
@@ -273,8 +255,6 @@ class TaskView(BaseModel):
 
 
 class JobView(BaseModel):
-    """A job, in a line."""
-
     id: int
     user: Text
     name: Text
@@ -285,111 +265,93 @@ class JobView(BaseModel):
     finished: int
     accepted_s: float
     ended_s: float | None
-    seconds: float  # of devices, so far
+    seconds: float  # device time used so far
     error: ErrorView | None
-    change: int  # grows with everything that happens to it
+    change: int  # increases with every event of the job
     training: TrainingView | None = None
 
 
 class JobList(BaseModel):
-    """Jobs, the newest first."""
-
     jobs: list[JobView]
 
 
 class JobDetail(BaseModel):
-    """A job with its tasks."""
-
     job: JobView
     tasks: list[TaskView]
 
 
 class ResultView(BaseModel):
-    """What a job that is done results in."""
-
     names: list[str]
     values: list[Value]
 
 
 class ExplanationView(BaseModel):
-    """What ran where and why it took so long, as text."""
-
     text: Text
 
 
 class LogLine(BaseModel):
-    """Something that happened to a job, or a line that one of its tasks wrote."""
-
-    number: int  # of what happened; 0 for what was written
+    number: int  # of the event; 0 for output
     at_s: float
     text: Text
     kind: Literal["event", "output", "mark"] = EVENT
-    task: Text = ""  # who wrote it …
-    rank: int = 0  # … and which of its workers
+    task: Text = ""  # that wrote it …
+    rank: int = 0  # … and the rank of its worker
 
 
 class Logs(BaseModel):
-    """What happened to a job and what it wrote, in order."""
+    """Events and output of a job, in order."""
 
     lines: list[LogLine]
-    next: str = ""  # give it as `after`, to read on
-    more: bool = False  # whether there is more already …
-    over: bool = False  # … and whether there never will be
-    at_s: float = 0.0  # when it was looked for, seconds since 1970; 0 = not said, by older services
+    next: str = ""  # the value of `after` for the next page
+    more: bool = False  # whether there are more lines already
+    over: bool = False  # whether there will never be more lines
+    at_s: float = 0.0  # when it was read, seconds since 1970; 0 = sent by an old service
 
 
 class DeviceView(BaseModel):
-    """A device, and what runs there."""
-
     name: Text
     kind: Text
     slots: int
     running: list[Text]  # "job 17: align-0"
-    up: bool = True  # whether it takes work
+    up: bool = True  # whether it accepts work
 
 
 class DecisionsView(BaseModel):
-    """How deciding went."""
-
     turns: int
     decisions: int
     refused: int
-    fallbacks: dict[str, int]  # turns that the heuristic took, by reason
+    fallbacks: dict[str, int]  # turns taken by the heuristic instead of the policy, by reason
     p50_s: float | None
     p99_s: float | None
 
 
 class UserView(BaseModel):
-    """Somebody with jobs that are not over."""
-
     user: Text
     waiting: int
     running: int
-    usage_s: float  # of devices, older ones counting less
+    usage_s: float  # device time with exponential decay
 
 
 class ClusterView(BaseModel):
-    """The state of the cluster."""
-
     name: Text
     policy: str
     devices: list[DeviceView]
     waiting: int  # jobs, by their status
     running: int
-    counts: dict[str, int]  # jobs that are over, by how they ended
+    counts: dict[str, int]  # ended jobs, by status
     users: list[UserView]
     decisions: DecisionsView
     draining: bool
 
 
 class TopologyFile(BaseModel):
-    """The devices of the cluster and what they share, as a topology file has them."""
+    """A topology file: devices of the cluster and what they share."""
 
     toml: str
 
 
 class ProfileFile(BaseModel):
-    """What was learned of kernels, as the file of `symphony.runtime.profiles` has it."""
+    """Learned profiles of kernels, as in the file of `symphony.runtime.profiles`."""
 
     format: str
     timings: list[dict[str, Any]]
@@ -398,5 +360,5 @@ class ProfileFile(BaseModel):
 
 
 def optional(number: float) -> float | None:
-    """JSON has no NaN."""
+    """None for NaN and infinities, which JSON lacks."""
     return number if math.isfinite(number) else None

@@ -1,4 +1,4 @@
-"""How sharing slows work down: one mechanism for cores, caches, memory, PCIe and the network.
+"""Contention: one mechanism for cores, caches, memory, PCIe and the network.
 
 Loads are integers in units of 2**-16 of a row's capacity. Adding and removing a worker then leaves no trace however
 often it happens and in whatever order, on a CPU as on a GPU, and an unchanged neighbourhood gives a bit-equal rate.
@@ -11,48 +11,45 @@ from abc import abstractmethod
 import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, Int
 
 LOAD_UNIT = 2.0**-16
 MAX_LOAD = 2.0**20 * LOAD_UNIT  # of one user on one row: a demand of 16 times the capacity is cut there
 MAX_BANDWIDTH = 1e15  # bytes/s, where traffic crosses no row at all
 
 
-def to_load(fraction: Array) -> Array:
+def to_load(fraction: Float[Array, "*shape"]) -> Int[Array, "*shape"]:
     """A fraction of capacity as an integer load."""
     return jnp.round(jnp.minimum(fraction, MAX_LOAD) / LOAD_UNIT).astype(jnp.int32)
 
 
+Shares = Float[Array, "*#shape hops"]
+
+
 class ContentionModel(eqx.Module):
-    """What a load does to those who cause it. Both methods must be pure and traceable."""
+    """How load on shared rows slows its users down. Both methods must be pure and traceable."""
+
+    def share(self, load: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
+        """Share that each user gets of a row with this total load (own and background), in (0, 1].
+
+        By default 1 up to capacity, then 1/load: users of an overloaded row get equal fractions of their demands.
+        """
+        return 1 / jnp.maximum(load, 1)
 
     @abstractmethod
-    def share(self, load: Array) -> Array:
-        """Share that each user gets of a row with this total load (own and background), in (0, 1]."""
-
-    @abstractmethod
-    def compose(self, shares: Array, used: Array) -> Array:
-        """Combined share over the last axis, counting only the rows that are `used`; 1 if none is."""
+    def compose(self, shares: Shares, used: Bool[Array, "*#shape hops"]) -> Float[Array, "*#shape"]:
+        """Combined share over the last axis, over the rows that are `used` only; 1 if none is."""
 
 
 class Bottleneck(ContentionModel):
-    """Users of an overloaded row get equal parts of what they ask for; the scarcest row sets the pace."""
+    """The row with the smallest share sets the rate."""
 
-    def share(self, load: Array) -> Array:
-        """1 up to capacity, then 1/load."""
-        return 1 / jnp.maximum(load, 1)
-
-    def compose(self, shares: Array, used: Array) -> Array:
-        """The smallest."""
+    def compose(self, shares: Shares, used: Bool[Array, "*#shape hops"]) -> Float[Array, "*#shape"]:
         return jnp.where(used, shares, 1).min(axis=-1)
 
 
 class Serial(ContentionModel):
-    """As `Bottleneck`, but waits for different rows add up instead of overlapping."""
+    """Delays at different rows add up instead of overlapping: the product of the shares."""
 
-    def share(self, load: Array) -> Array:
-        """1 up to capacity, then 1/load."""
-        return 1 / jnp.maximum(load, 1)
-
-    def compose(self, shares: Array, used: Array) -> Array:
-        """Product of the shares."""
+    def compose(self, shares: Shares, used: Bool[Array, "*#shape hops"]) -> Float[Array, "*#shape"]:
         return jnp.where(used, shares, 1).prod(axis=-1)

@@ -1,10 +1,10 @@
-"""What a policy is told of the loads: readings of simulated counters, through the same posterior as real ones.
+"""Simulated performance counters, and the belief about loads that follows, by the same posterior as for real counters.
 
-The load of a row in a window is the sum of Symphony's own, which the scheduler knows, and that of others, which it
-does not. A counter reads the sum, twice in every window, each time in a part of the window's slices; other rows of the
-same machine have the counters in the rest. So a reading errs by the noise of counters (`counter_noise`), and by what
-the load did while others were counted. Two unknowns for each row, three readings, one identity: that is the net, and
-`telemetry/posterior.py` does the rest.
+The load of a row in a window is the sum of Symphony's own load, which the scheduler knows, and the load by others,
+which it does not. A counter reads the sum twice in every window, each time in a part of the window's time slices; in
+the other slices it counts other rows of the machine (multiplexing). So a reading has two errors: the noise of counters
+(`counter_noise`), and the change of the load while it was not counted. For each row there are two unknowns, three
+readings and one identity: a Bayesian network for `telemetry/posterior.py`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from symphony.telemetry.tuning import FILTER_FACTORS, FilterStep, Tuning, tuned
 
 SLICES_PER_WINDOW = 24.0  # of a window
 READINGS_PER_WINDOW = 2  # of each row in each window
-READ_BATCHES = 8  # this part of all scenarios is read at once
-MIN_LOAD = 0.01  # load below which nothing is told apart
+READ_BATCHES = 8  # one in so many scenarios of a batch is updated at once
+MIN_LOAD = 0.01  # resolution of a load
 OWN, OTHERS = 0, 1  # the free rates
-WINDOW_STRIDE, READING_STRIDE = 337, 101  # where in the list of errors that of a window and a reading stands
-# total = own + others; own is read once, and is exact.
+WINDOW_STRIDE, READING_STRIDE = 337, 101  # of windows and readings in the cyclic list of errors
+# total = own + others; own is read once, without error.
 WIRING = Wiring(
     loading=np.array([[1.0, 1.0], [1.0, 0.0]]),
     pool=np.array([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]),
@@ -38,25 +38,24 @@ WIRING = Wiring(
     soft=np.zeros((0, 2)),
     tolerance=np.zeros(0),
 )
-# Loads by others change seldom, and then at once; readings are worse than those of a CPU's own events, and their noise
-# goes by the load itself, which is known in part (`leap`).
+# Loads by others change seldom, and then abruptly; readings are noisier than those of a CPU's own events, and their
+# noise is proportional to the load itself, which is known in part (`leap`).
 PARAMETERS = Parameters(
     spread=1.0, innovation=0.2, turn=25.0, stride=1.0, leap=0.01, memory=0.02, faith=20.0, freedom=4.0
 )
 
 
 class Counters(eqx.Module):
-    """What has been made of the readings so far."""
+    """The belief after the readings so far, and readings yet to be delivered."""
 
     belief: Belief  # f[R, …]
-    raw: Array  # f[R]: the last reading, as it came
-    late: Array  # f[D, R, 3]: readings that have not come yet, the next one last
-    slope: Array  # f[F, R, 2]: of mean and deviation of the others' load, by the filter's factors; F = 0 unless asked
-    carried: Any  # by who works that out, from window to window
+    raw: Array  # f[R]: the last reading, without inference
+    late: Array  # f[D, R, 3]: delayed readings, the next one last
+    slope: Array  # f[F, R, 2]: of belief mean and std of the load by others, by the filter's factors; F = 0: not needed
+    carried: Any  # state of the computation of `slope` between windows
 
 
 def begin(s: ScenarioArrays, tuning: Tuning | None = None) -> Counters:
-    """Before the first window."""
     rows = s.topology.row_kind.shape[0]
     wiring = jax.tree.map(jnp.asarray, WIRING)
     belief = posterior.start(jnp, wiring, PARAMETERS, (rows,))
@@ -71,7 +70,7 @@ def begin(s: ScenarioArrays, tuning: Tuning | None = None) -> Counters:
 
 
 class Settings(eqx.Module):
-    """What of a scenario readings depend on."""
+    """The parameters of a scenario that readings depend on."""
 
     noise: Array  # f[]
     error: Array  # f[ERRORS]
@@ -81,7 +80,6 @@ class Settings(eqx.Module):
 
     @classmethod
     def of(cls, s: ScenarioArrays) -> Settings:
-        """Those of a scenario."""
         numbers = s.counter_noise, s.counter_error, s.counters, s.delay, s.topology.row_peers
         return cls(*map(jnp.asarray, numbers))
 
@@ -92,11 +90,11 @@ class EndedWindow(eqx.Module):
     number: Array  # i32[]
     load: Array  # f[R]: mean load of each row
     square: Array  # f[R]: mean of its square
-    own: Array  # f[R]: what of it was Symphony's own
+    own: Array  # f[R]: Symphony's own part of it
 
 
 def read(counters: Counters, settings: Settings, past: EndedWindow, tuning: Tuning | None = None) -> Counters:
-    """After a window. A policy may have tuned the filter."""
+    """Update the belief after a window. `tuning`: the policy's overrides for the filter."""
     load = past.load
     shared = settings.counters > 0
     share = jnp.where(shared, jnp.minimum(1.0, settings.counters / settings.peers), 1.0)  # of the time, with a counter
@@ -141,9 +139,9 @@ def read(counters: Counters, settings: Settings, past: EndedWindow, tuning: Tuni
 def read_when(
     when: Array, counters: Counters, settings: Settings, past: EndedWindow, tuning: Tuning | None = None
 ) -> Counters:
-    """After a window, if one has ended.
+    """Update the belief if a window has ended.
 
-    Side by side with others, few end at once: they are picked out and computed by themselves.
+    In a batch, few windows end at once: only these scenarios are gathered and updated.
     """
     new = read(counters, settings, past, tuning)
     return jax.tree.map(lambda new, old: jnp.where(when, new, old), new, counters)
@@ -170,7 +168,7 @@ def _read_some(size: int, batched: Any, *given: Any) -> tuple[Counters, Any]:
 
 
 def believed(counters: Counters, s: ScenarioArrays, own: Array) -> tuple[Array, Array]:
-    """Mean and deviation [R] of what others load each row with, given Symphony's own load in the last window."""
+    """Belief mean and std [R] of the load by others on each row, given Symphony's own load in the last window."""
     belief = posterior.predict(jnp, counters.belief, jnp.broadcast_to(1.0 * s.delay, own.shape))
     others = belief.mean[:, OTHERS]
     deviation = jnp.sqrt(jnp.maximum(belief.cov[:, OTHERS, OTHERS], 0.0))
@@ -182,7 +180,7 @@ def believed(counters: Counters, s: ScenarioArrays, own: Array) -> tuple[Array, 
 
 
 def slope(counters: Counters, s: ScenarioArrays) -> Array | None:
-    """By how much what is believed changes with the filter's factors [F, R, 2], where training asked for that."""
+    """Derivative of belief mean and std by the filter's factors [F, R, 2]; None unless training needs it."""
     if not counters.slope.shape[0]:
         return None
     known = (counters.belief.read[:, OTHERS] > 0) & s.corrected

@@ -1,15 +1,14 @@
-"""A world that may be: made from what a policy is shown and nothing else, to ask what would come of an action.
+"""Hypothetical worlds: simulator states sampled from an observation alone, for rollouts of candidate actions.
 
-What an observation tells is taken as it is: who is where, queues, copies, profiles. What it does not tell is drawn, or
-set to what is most likely:
+Observed state is copied: placements, queues, copies, profiles. Hidden state is sampled, or set to a likely value:
 
-    load by others        from the belief, row by row; it stays as it is
-    work of gangs         about their profiles
-    work left of gangs    their profile, less what they have done at the rate that the drawn loads allow
-    set-up under way      half of it is over
-    transfers under way   begin anew
-    failures, arrivals    none; devices that are down stay down
-    counter windows       none; the belief stays as it is
+    load by others          sampled from the belief, row by row; constant
+    work of gangs           sampled around their profiles
+    work left of gangs      their profile, less the work done at the rate that the sampled loads allow
+    set-up in progress      half done
+    transfers in progress   start over
+    failures, arrivals      none; devices that are down stay down
+    counter windows         none; the belief is constant
 """
 
 from __future__ import annotations
@@ -19,11 +18,12 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, Int
 
 from symphony.problem.arrays import VOID_KIND
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import facts
-from symphony.scheduling.indexing import take
+from symphony.scheduling.indexing import FloatScalar, IntScalar, take
 from symphony.scheduling.policy import Observation
 from symphony.simulator.contention import ContentionModel
 from symphony.simulator.counters import OTHERS
@@ -32,20 +32,25 @@ from symphony.simulator.next_event import progress_rates
 from symphony.simulator.scenarios import READING_ERRORS, ScenarioArrays
 from symphony.simulator.world import World, initial
 
-WORK_FACTORS = 127  # of work; a prime, so that gangs of different jobs have different ones
+WORK_FACTORS = 127  # a prime, so that gangs of different jobs have different factors
 NEVER_S = 2.0**30
-MIN_WORK_LEFT = 0.05  # of its work: what runs has not finished
+MIN_WORK_LEFT = 0.05  # share of its work that a running gang has left at least
 
 
-def scenario_of(observation: Observation, factors: Array) -> ScenarioArrays:
-    """A calm scenario with the jobs in the system and no others; gangs have so much more work than profiles say."""
+def scenario_of(observation: Observation, factors: Float[Array, " factors"]) -> ScenarioArrays:
+    """A scenario without disturbances or further arrivals. `factors`: amounts of work relative to the profiles."""
     o = observation
     one, none = jnp.zeros(1), jnp.zeros(1, jnp.int32)
-    seen = o.core.jobs_seen
     return ScenarioArrays(
         topology=o.topology,
         workload=replace(
-            o.workload, jobs=seen, arrival_whole=none, arrival_part=one, graph=none, priority=none, home=none
+            o.workload,
+            jobs=o.core.jobs_seen,
+            arrival_whole=none,
+            arrival_part=one,
+            graph=none,
+            priority=none,
+            home=none,
         ),
         phases=jnp.asarray(0, jnp.int32),
         phase_gap=one,
@@ -70,18 +75,18 @@ def scenario_of(observation: Observation, factors: Array) -> ScenarioArrays:
     )
 
 
-def work_factors(key: Array, spread: Array) -> Array:
-    """How much more work than their profiles say gangs may have; `spread` is that of the logarithm."""
+def work_factors(key: Array, spread: FloatScalar) -> Float[Array, " factors"]:
+    """Log-normal factors of the true work over the profile; `spread` is the standard deviation of the logarithm."""
     return jnp.exp(spread * jax.random.normal(key, (WORK_FACTORS,)))
 
 
 def sample_world(key: Array, observation: Observation, s: ScenarioArrays, contention: ContentionModel) -> World:
-    """Draw a world that agrees with an observation, in the scenario that was made of it."""
+    """Sample a world that agrees with an observation; `s` is its `scenario_of`."""
     o, core, t = observation, observation.core, observation.topology
     drawn = o.background + o.background_std * jax.random.normal(key, o.background.shape)
     gang = jnp.maximum(core.lane_holds, 0)
     works = core.lane_holds >= 0
-    p, worker = jax.vmap(lambda gang, lane: _of_lane(o, s, gang, lane))(gang, jnp.arange(gang.shape[0]))
+    p, worker = jax.vmap(lambda gang, lane: _lane_pace(o, s, gang, lane))(gang, jnp.arange(gang.shape[0]))
 
     def mine(x: Array) -> Array:
         return jnp.where(works[:, None], jnp.take_along_axis(x, worker[:, None, None], axis=1)[:, 0], 0)
@@ -119,35 +124,37 @@ def sample_world(key: Array, observation: Observation, s: ScenarioArrays, conten
     return replace(world, lane_left=_left(o, world, s, gang, contention))
 
 
-def _of_lane(o: Observation, s: ScenarioArrays, gang: Array, lane: Array) -> tuple[GangPace, Array]:
-    """The pace of the gang on a lane, and which of its workers is there."""
+def _lane_pace(o: Observation, s: ScenarioArrays, gang: IntScalar, lane: IntScalar) -> tuple[GangPace, IntScalar]:
+    """The pace of the gang on a lane, and the index of its worker there."""
     devices = take(o.core.device, gang)
     worker = jnp.argmax(take(o.core.lane, gang) == lane)
     return pace(s, facts(o.core, o.workload, gang), devices, devices >= 0), worker
 
 
-def _setup_s(o: Observation, gang: Array, works: Array) -> Array:
-    """How long the set-up of each lane takes, if it is being set up [L]."""
+def _setup_s(o: Observation, gang: Int[Array, " lanes"], works: Bool[Array, " lanes"]) -> Float[Array, " lanes"]:
+    """Full set-up time of each lane."""
     t = o.topology
     configures = take(t.kind_reconfigure, take(t.device_kind, t.lane_device))
     saves = jnp.maximum(take(o.per_gang(o.workload.checkpoint), gang), take(o.per_gang(o.workload.restore), gang))
     return jnp.maximum(configures, jnp.where(works, saves, 0.0))
 
 
-def _left(o: Observation, world: World, s: ScenarioArrays, gang: Array, contention: ContentionModel) -> Amount:
-    """Isolated seconds that the gang of each lane has left [L]."""
+def _left(
+    o: Observation, world: World, s: ScenarioArrays, gang: Int[Array, " lanes"], contention: ContentionModel
+) -> Amount:
+    """Isolated seconds that the gang of each lane has left [lanes]."""
     core, tasks = o.core, o.workload.kernel.shape[1]
     factor = take(s.work_noise, (31 * take(core.job, gang // tasks) + gang % tasks) % s.work_noises)
     units = take(o.per_gang(o.workload.units), gang)
-    said = take(o.units_left, gang)
-    # A gang says how many whole units it has left: that of which it is in is half over, as far as anyone knows. A
-    # kernel has one, and says nothing before it is done.
-    counted = (said - 0.5) * world.pace_s
+    reported = take(o.units_left, gang)
+    # A gang reports how many whole units it has left; the current one is half done on average. A kernel has a single
+    # unit, and reports nothing before it has finished.
+    counted = (reported - 0.5) * world.pace_s
     rate = progress_rates(
         replace(world, core=replace(core, lane_setup=jnp.zeros_like(core.lane_setup))), s, contention
     ).work
     whole = units * world.pace_s * factor
     spent = jnp.maximum(o.now.minus(core.lane_since), 0.0) * rate
     left = jnp.where(units > 1, counted * factor, jnp.maximum(whole - spent, MIN_WORK_LEFT * whole))
-    left = jnp.where(core.lane_setup, jnp.minimum(said, units) * world.pace_s * factor, left)
+    left = jnp.where(core.lane_setup, jnp.minimum(reported, units) * world.pace_s * factor, left)
     return Amount.of(jnp.where(core.lane_holds >= 0, left, 0.0))

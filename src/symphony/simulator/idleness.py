@@ -1,4 +1,4 @@
-"""Device-time that was wasted: a device ran nothing while a gang that it could have run was ready and unplaced."""
+"""Wasted device-time: a device was empty while a gang that it could have run was ready and not placed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from symphony.simulator.records import GangRecord
 def idle_ready_share(topology: Topology, workload: Workload, stays: Sequence[GangRecord]) -> float | None:
     """Share of the device-time of a run in which a device was empty although a gang that it could run was ready.
 
-    A device is empty while no gang runs on it or is placed on it. A gang is ready until its last worker is placed. Of a
-    gang of several workers it is not asked whether enough devices were empty. None without stays.
+    A device is empty while no gang runs on it or is placed on it. A gang is ready until its last worker is placed.
+    Whether enough devices were empty for all its workers is not checked. None without stays.
     """
     if not stays:
         return None
@@ -31,7 +31,7 @@ def idle_ready_share(topology: Topology, workload: Workload, stays: Sequence[Gan
     runs_on = np.stack([able[workload.jobs[stay.job].graph][stay.gang] for stay in stays])  # [stays, kinds]
 
     def count(begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-        """How many of these intervals cover each step of `times`."""
+        """Number of these intervals that cover each step of `times`."""
         change = np.zeros(len(times))
         np.add.at(change, np.searchsorted(times, begin), 1)
         np.add.at(change, np.searchsorted(times, end), -1)
@@ -39,10 +39,10 @@ def idle_ready_share(topology: Topology, workload: Workload, stays: Sequence[Gan
 
     wanted = {kind.name: count(ready[on], placed[on]) > 0 for kind, on in zip(kinds, runs_on.T, strict=True)}
     workers = [(device, row) for row, stay in enumerate(stays) for device in stay.devices]
-    where, whose = np.array(workers, int).reshape(-1, 2).T
+    devices, owners = np.array(workers, int).reshape(-1, 2).T
     step = np.diff(times)
     wasted = 0.0
     for number, device in enumerate(topology.devices):
-        mine = whose[where == number]
+        mine = owners[devices == number]
         wasted += step[wanted[device.kind] & (count(placed[mine], finish[mine]) == 0)].sum()
     return float(wasted / (times[-1] * len(topology.devices))) if times[-1] > 0 else 0.0

@@ -1,7 +1,7 @@
-"""What the rules of an instant (`scheduling/instant.py`) do to the hidden world.
+"""Effects of the rules of an instant (`scheduling/instant.py`) on the hidden world.
 
-Each function takes the world one small, bounded step further (one gang, one device), and says through its `when`
-whether there was anything to do. `docs/concepts/simulation.md` has the rules.
+Each function advances the world by one small, bounded step: one gang, one device. The rules are described in
+`docs/concepts/simulation.md`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import replace
 import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Bool, Float, Int
 
 from symphony.problem.spans import gang_span, span
 from symphony.problem.speeds import PACKED, SPREAD
@@ -18,7 +19,7 @@ from symphony.problem.topology import CLUSTER, RACK
 from symphony.scheduling import advance, instant
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import GangFacts, facts, per_gang, startable
-from symphony.scheduling.indexing import add_all, compute_once, put, put_all, take
+from symphony.scheduling.indexing import BoolScalar, FloatScalar, IntScalar, add_all, compute_once, put, put_all, take
 from symphony.scheduling.policy import Action
 from symphony.scheduling.state import ABSENT, DONE, FINISHED, RUNNING, SAVED, Core
 from symphony.simulator.contention import MAX_BANDWIDTH, to_load
@@ -26,28 +27,28 @@ from symphony.simulator.scenarios import ScenarioArrays
 from symphony.simulator.world import IDLE, World
 
 
-def fetchable(world: World) -> Array:
-    """Devices with inputs to fetch and an idle fetch engine [D]."""
+def fetchable(world: World) -> Bool[Array, " devices"]:
+    """Devices with inputs to fetch and an idle fetch engine."""
     return (world.core.fetches > 0) & (world.fetch_gang == IDLE)
 
 
-def unsettled(world: World) -> Array:
-    """Whether anything other than a decision must happen before time moves."""
+def unsettled(world: World) -> BoolScalar:
+    """Whether a rule other than a decision must be applied before time moves."""
     core = world.core
     return instant.departure_pending(core) | (world.closing >= 0) | fetchable(world).any() | startable(core)[0].any()
 
 
 class DepartureLog(eqx.Module):
-    """What `leave` did."""
+    """The departure of a gang."""
 
-    gang: Array  # i32, -1 = nothing
-    status: Array  # i32: status it left with
-    slot: Array  # i32: job slot
-    completed: Array  # bool: its job is complete
+    gang: IntScalar  # -1 = none
+    status: IntScalar  # before it left
+    slot: IntScalar  # job slot
+    completed: BoolScalar  # its job is complete
 
 
 def leave(world: World, s: ScenarioArrays) -> tuple[World, DepartureLog]:
-    """Take one leaving gang off its devices, and tell the next few children of a finished one."""
+    """Take one leaving gang off its devices, and release the next few children of a finished one."""
     t, w = s.topology, s.workload
     core, left = instant.leave(world.core, t, w)
     gang, f, status, devices, lanes = left.gang, left.facts, left.status, left.devices, left.lanes
@@ -56,19 +57,17 @@ def leave(world: World, s: ScenarioArrays) -> tuple[World, DepartureLog]:
     rows = take(t.route_row, devices)
     burden = take(world.compute_load, lanes) + take(world.exchange_load, lanes)
     burden = jnp.where(((lanes >= 0) & held)[:, None], burden, 0)
-    # A failure costs the work since the last periodic checkpoint.
+    # A failure loses the work since the last periodic checkpoint.
     failed = held & (status != FINISHED) & (status != SAVED)
     every = w.checkpoint_units[f.graph, f.index]
     total = _true_units(s, world.core, f.slot, f.index, f.units)
-    seconds = Amount(take(world.lane_left.whole, lanes[0]), take(world.lane_left.part, lanes[0])).total
-    units = seconds / take(world.pace_s, lanes[0])
+    units = world.lane_left.take(lanes[0]).total / take(world.pace_s, lanes[0])
     kept = jnp.where(jnp.isfinite(every), jnp.floor((total - units) / every) * every, 0)
     reset = Amount.of(jnp.where(failed, total - kept, units))
     fetching = left.when & (take(world.fetch_gang, devices[0]) == gang) & (devices[0] >= 0)
     rows, burden, held, reset, fetching = compute_once((rows, burden, held, reset, fetching))
 
-    arrival = Amount(take(core.arrived.whole, left.slot), take(core.arrived.part, left.slot))
-    spent = jnp.where(left.completed, world.now.minus(arrival), 0)
+    spent = jnp.where(left.completed, world.now.minus(core.arrived.take(left.slot)), 0)
     isolated = w.isolated[take(core.graph, left.slot)]
     return (
         replace(
@@ -76,10 +75,7 @@ def leave(world: World, s: ScenarioArrays) -> tuple[World, DepartureLog]:
             core=core,
             load=add_all(world.load, rows.reshape(-1), -burden.reshape(-1)),
             setup_s=put_all(world.setup_s, lanes, 0.0, held & (lanes >= 0)),
-            left=Amount(
-                put(world.left.whole, gang, reset.whole, held),
-                put(world.left.part, gang, reset.part, held),
-            ),
+            left=world.left.put(gang, reset, held),
             closing=jnp.where(fetching, devices[0], world.closing),
             arrived=world.arrived & ~fetching,
             completion_sum=world.completion_sum.plus(spent),
@@ -89,14 +85,16 @@ def leave(world: World, s: ScenarioArrays) -> tuple[World, DepartureLog]:
     )
 
 
-def _true_units(s: ScenarioArrays, core: Core, slot: Array, index: Array, units: Array) -> Array:
-    """Units of work that a gang really has."""
+def _true_units(
+    s: ScenarioArrays, core: Core, slot: Int[Array, "*gang"], index: Int[Array, "*gang"], units: Float[Array, "*gang"]
+) -> Float[Array, "*gang"]:
+    """The true amount of work of gangs, in units of their profiles."""
     number = take(core.job, slot)
     return units * take(s.work_noise, (31 * number + index) % s.work_noises)
 
 
-def units_left(world: World, s: ScenarioArrays) -> Array:
-    """Whole units that each gang would say it has yet to do [G]: a kernel says 1 until it is done."""
+def units_left(world: World, s: ScenarioArrays) -> Float[Array, " gangs"]:
+    """Whole units that each gang reports as yet to do: a kernel reports 1 until it has finished."""
     core, w = world.core, s.workload
     gangs, tasks = core.status.shape[0], w.kernel.shape[1]
     number = jnp.arange(gangs)
@@ -106,12 +104,12 @@ def units_left(world: World, s: ScenarioArrays) -> Array:
     lane = core.lane[:, 0]
     left = jnp.where(core.resumed, world.left.total, true)
     left = jnp.where(lane >= 0, take(world.lane_left.total / world.pace_s, lane), left)
-    # The noise makes a unit longer or shorter; how many there are is known.
-    said = jnp.ceil(left / true * units * (1 - 8 * jnp.finfo(left.dtype).eps))
-    return jnp.where((core.status == ABSENT) | (core.status == DONE), 0, said)
+    # The noise makes units longer or shorter; their number is known.
+    reported = jnp.ceil(left / true * units * (1 - 8 * jnp.finfo(left.dtype).eps))
+    return jnp.where((core.status == ABSENT) | (core.status == DONE), 0, reported)
 
 
-def act(world: World, s: ScenarioArrays, action: Action, when: Array) -> tuple[World, Array]:
+def act(world: World, s: ScenarioArrays, action: Action, when: BoolScalar) -> tuple[World, BoolScalar]:
     """Carry out a policy's action. Also returns whether it was accepted."""
     t, w = s.topology, s.workload
     core, commands, accepted = advance.apply(world.core, t, w, action, when)
@@ -130,7 +128,7 @@ def act(world: World, s: ScenarioArrays, action: Action, when: Array) -> tuple[W
 
 
 def close_fetch(world: World, s: ScenarioArrays) -> tuple[World, None]:
-    """Take a transfer that is over off the rows it crossed."""
+    """Remove the load of a transfer that has ended."""
     t = s.topology
     device = world.closing
     when = device >= 0
@@ -152,7 +150,7 @@ def close_fetch(world: World, s: ScenarioArrays) -> tuple[World, None]:
 
 
 def open_fetch(world: World, s: ScenarioArrays) -> tuple[World, None]:
-    """Start fetching the next input of the first gang whose engine is idle; what lies there already takes no time."""
+    """Start the transfer of the next input at the first idle fetch engine; inputs already present take no time."""
     t = s.topology
     core, fetch = instant.next_fetch(world.core, t, s.workload, fetchable(world))
     device, goes, source = fetch.device, fetch.goes, fetch.source
@@ -161,13 +159,13 @@ def open_fetch(world: World, s: ScenarioArrays) -> tuple[World, None]:
     bandwidth = jnp.minimum(take(t.span_bandwidth, source)[reach], take(t.span_bandwidth, memory)[reach])
     bandwidth = jnp.minimum(bandwidth, MAX_BANDWIDTH)
 
-    def burden(end: Array) -> tuple[Array, Array]:
+    def burden(end: IntScalar) -> tuple[Int[Array, " hops"], Int[Array, " hops"]]:
         crossed = (take(t.route_spans, end) >> reach) & 1 > 0
         rows = take(t.route_row, end)
         return rows, jnp.where(crossed & goes, to_load(bandwidth / take(t.capacity, rows)), 0)
 
     (out_rows, out), (in_rows, into) = burden(source), burden(memory)
-    # A row that both ends cross (say, the link between two sockets) is loaded once.
+    # A row on both routes (say, the link between two sockets) is loaded once.
     into = jnp.where(((in_rows[:, None] == out_rows) & (out > 0)).any(axis=1), 0, into)
     rows = jnp.concatenate([out_rows, in_rows])
     rows, out, into, reach, bandwidth = compute_once((rows, out, into, reach, bandwidth))
@@ -186,18 +184,18 @@ def open_fetch(world: World, s: ScenarioArrays) -> tuple[World, None]:
 
 
 class GangPace(eqx.Module):
-    """How fast a gang goes on its devices, alone, and what its workers load their rows with."""
+    """Isolated speed of a gang on its devices, and the loads of its workers."""
 
-    unit_s: Array  # f[W]: isolated seconds of a unit
-    exchange_s: Array  # f: seconds of exchange in a unit, uncontended
-    pace_s: Array  # f: isolated seconds of a unit of the gang, exchange included
-    span: Array  # i32: how far the exchange goes
-    compute_load: Array  # i32[W, H]
-    exchange_load: Array  # i32[W, H]
+    unit_s: Float[Array, " workers"]  # isolated seconds of a unit
+    exchange_s: FloatScalar  # seconds of exchange in a unit, uncontended
+    pace_s: FloatScalar  # isolated seconds of a unit of the gang, exchange included
+    span: IntScalar  # how far the exchange goes
+    compute_load: Int[Array, "workers hops"]
+    exchange_load: Int[Array, "workers hops"]
 
 
-def pace(s: ScenarioArrays, f: GangFacts, devices: Array, mine: Array) -> GangPace:
-    """That of a gang on devices [W], -1 = none; only workers that are `mine` load anything."""
+def pace(s: ScenarioArrays, f: GangFacts, devices: Int[Array, " workers"], mine: Bool[Array, " workers"]) -> GangPace:
+    """The pace of a gang on devices, -1 = none; loads are 0 for workers that are not `mine`."""
     t, w = s.topology, s.workload
     member = devices >= 0
     kinds = take(t.device_kind, devices)
@@ -222,11 +220,11 @@ def pace(s: ScenarioArrays, f: GangFacts, devices: Array, mine: Array) -> GangPa
 
 
 class StartLog(eqx.Module):
-    """What `start` did."""
+    """The start of a gang."""
 
-    gang: Array  # i32, -1 = nothing
-    isolated_s: Array  # f: seconds that all its work would take on these devices, alone
-    setup_s: Array  # f
+    gang: IntScalar  # -1 = none
+    isolated_s: FloatScalar  # isolated seconds of all its work on these devices
+    setup_s: FloatScalar
 
 
 def start(world: World, s: ScenarioArrays) -> tuple[World, StartLog]:
@@ -240,8 +238,8 @@ def start(world: World, s: ScenarioArrays) -> tuple[World, StartLog]:
 
     p = pace(s, f, devices, mine)
     rows = take(t.route_row, devices)
-    # A gang that starts for the first time gets its true amount of work; later, what it has left.
-    before = Amount(take(world.left.whole, gang), take(world.left.part, gang)).total
+    # At its first start a gang gets its true amount of work; later, the work that it had left.
+    before = world.left.take(gang).total
     units = _true_units(s, core, f.slot, f.index, f.units)
     seconds = Amount.of(jnp.where(take(core.resumed, gang), before, units) * p.pace_s)
     seconds, setup, rows, p = compute_once((seconds, setup, rows, p))
@@ -249,10 +247,7 @@ def start(world: World, s: ScenarioArrays) -> tuple[World, StartLog]:
         replace(
             world,
             core=core,
-            lane_left=Amount(
-                put_all(world.lane_left.whole, lanes, seconds.whole, mine),
-                put_all(world.lane_left.part, lanes, seconds.part, mine),
-            ),
+            lane_left=world.lane_left.put_all(lanes, seconds, mine),
             pace_s=put_all(world.pace_s, lanes, p.pace_s, mine),
             setup_s=put_all(world.setup_s, lanes, setup, mine),
             compute_load=put_all(world.compute_load, lanes, p.compute_load, mine),

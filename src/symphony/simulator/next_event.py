@@ -1,4 +1,4 @@
-"""Time moves to the next event: rates from the loads, the earliest of all that can happen, and its consequence."""
+"""Advance time to the next event: rates from the loads, the earliest event, and its effects."""
 
 from __future__ import annotations
 
@@ -7,50 +7,51 @@ from dataclasses import replace
 import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, Int
 
 from symphony.problem.topology import SPANS
 from symphony.scheduling import advance, clock
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import candidates, per_gang
-from symphony.scheduling.indexing import compute_once, first_min, put, take
+from symphony.scheduling.indexing import BoolScalar, IntScalar, compute_once, first_min, take
 from symphony.scheduling.instant import decision_wanted
 from symphony.scheduling.state import Core
 from symphony.simulator.contention import LOAD_UNIT, ContentionModel
 from symphony.simulator.scenarios import ScenarioArrays
 from symphony.simulator.world import IDLE, World
 
-# In the order in which events at equal times happen.
+# In the order in which events at equal times are carried out.
 EVENTS = ("finished", "set-up", "fetched", "arrival", "repair", "failure", "background", "window", "thought", "woken")
 EVENT_FINISHED, EVENT_SETUP, EVENT_FETCHED, EVENT_ARRIVAL, EVENT_REPAIR = range(5)
 EVENT_FAILURE, EVENT_BACKGROUND, EVENT_WINDOW, EVENT_THOUGHT, EVENT_WOKEN = range(5, 10)
-MAX_IDLE_EVENTS = 512  # events with nothing under way and a gang to place, after which a policy is said to have stalled
+MAX_IDLE_EVENTS = 512  # events with nothing in progress and a gang to place, after which the policy has stalled
 
 
 class ProgressRates(eqx.Module):
-    """How fast everything goes at an instant."""
+    """Rates of all work and transfers at an instant, and the loads that they follow from."""
 
-    work: Array  # f[L], isolated seconds per second of the gang on each lane; 0 if it makes no progress
-    fetch: Array  # f[D], share of the full speed
-    total: Array  # f[R]: load of each row, background included
-    own: Array  # f[R]
+    work: Float[Array, " lanes"]  # isolated seconds per second of the gang on each lane; 0 = no progress
+    fetch: Float[Array, " devices"]  # share of the full bandwidth
+    total: Float[Array, " rows"]  # load, background included
+    own: Float[Array, " rows"]
 
 
 class SimulatedEvent(eqx.Module):
-    """What happened."""
+    """The event to which time moved."""
 
-    kind: Array  # i32: index into EVENTS, -1 = time did not move
-    gang: Array  # i32, -1 = none
-    device: Array  # i32, -1 = none
+    kind: IntScalar  # index into EVENTS, -1 = time did not move
+    gang: IntScalar  # -1 = none
+    device: IntScalar  # -1 = none
 
 
 def progress_rates(world: World, s: ScenarioArrays, contention: ContentionModel) -> ProgressRates:
-    """The one mechanism of contention, applied to all workers and transfers."""
+    """Apply the contention model to all workers and transfers."""
     t, core = s.topology, world.core
     own = world.load * LOAD_UNIT
     total = own + world.background
-    shares = take(contention.share(total), t.route_row)  # [D, H]
+    shares = take(contention.share(total), t.route_row)  # [devices, hops]
     crossed = (t.route_spans[:, :, None] >> jnp.arange(len(SPANS))) & 1 > 0
-    by_span = contention.compose(shares[:, None, :], crossed.swapaxes(1, 2))  # [D, spans]
+    by_span = contention.compose(shares[:, None, :], crossed.swapaxes(1, 2))  # [devices, spans]
 
     compute = contention.compose(take(shares, t.lane_device), world.compute_load > 0)
     exchange = _pick(take(by_span, t.lane_device), world.span)
@@ -66,26 +67,26 @@ def progress_rates(world: World, s: ScenarioArrays, contention: ContentionModel)
     return ProgressRates(work, ends, total, own)
 
 
-def _slowed(world: World, s: ScenarioArrays) -> Array | float:
-    """How many times as long a unit takes on each lane for those who share its device [L]; 1 if nobody has measured it.
+def _slowed(world: World, s: ScenarioArrays) -> Float[Array, " lanes"] | float:
+    """Factor by which co-located gangs lengthen a unit on each lane; 1 where it was not measured.
 
-    What each neighbour costs adds up; every one after the first costs `crowding` on top.
+    The costs of all neighbours add up; every neighbour after the first adds `crowding`.
     """
     if s.truth is None:
         return 1.0
     core, t = world.core, s.topology
     kernel = take(per_gang(core, jnp.asarray(s.workload.kernel)), core.lane_holds)
-    kept = jnp.asarray(s.truth.beside)[kernel, :, take(t.device_kind, t.lane_device)]  # [L, N]
+    kept = jnp.asarray(s.truth.beside)[kernel, :, take(t.device_kind, t.lane_device)]  # [lanes, kernels]
     holds = (core.lane_holds >= 0).astype(kept.dtype)
     there = jnp.zeros((core.up.shape[0], kept.shape[1])).at[t.lane_device, kernel].add(holds)
     others = take(there, t.lane_device) - (jnp.arange(kept.shape[1]) == kernel[:, None])
-    others = jnp.maximum(others, 0)  # of lanes that hold nothing, whose rate nobody asks for
+    others = jnp.maximum(others, 0)  # for free lanes, whose rate is not used
     cost = (others * (1 / kept - 1)).sum(axis=1)
     return (1 + cost) * (1 + s.truth.crowding * jnp.maximum(others.sum(axis=1) - 1, 0))
 
 
-def _slowest_of_gang(lane_rate: Array, core: Core) -> Array:
-    """For each lane that holds a gang, the rate of the slowest lane of that gang [L]; 0 for other lanes."""
+def _slowest_of_gang(lane_rate: Float[Array, " lanes"], core: Core) -> Float[Array, " lanes"]:
+    """For each lane that holds a gang, the rate of the slowest lane of that gang; 0 for other lanes."""
     holds = core.lane_holds
     if core.lane.shape[1] == 1:
         slowest = lane_rate
@@ -97,13 +98,13 @@ def _slowest_of_gang(lane_rate: Array, core: Core) -> Array:
     return jnp.where(holds >= 0, slowest, 0)
 
 
-def _pick(table: Array, column: Array) -> Array:
+def _pick(table: Float[Array, "items columns"], column: Int[Array, " items"]) -> Float[Array, " items"]:
     """table[i, column[i]] without a gather: the table has few columns."""
     return jnp.where(jnp.arange(table.shape[1]) == column[:, None], table, 0).sum(axis=1)
 
 
 def advance_time(
-    world: World, s: ScenarioArrays, contention: ContentionModel, when: Array
+    world: World, s: ScenarioArrays, contention: ContentionModel, when: BoolScalar
 ) -> tuple[World, SimulatedEvent]:
     """Move to the next event and carry it out, if `when`."""
     core, t, w = world.core, s.topology, s.workload
@@ -120,7 +121,7 @@ def advance_time(
     setup_s, lane = first_min(jnp.where(core.lane_setup, world.setup_s, never))
     fetching = world.fetch_gang != IDLE
     fetch_s, fetcher = first_min(jnp.where(fetching, jnp.maximum(world.fetch_left, 0) / rate.fetch, never))
-    coming = Amount(take(w.arrival_whole, core.jobs_seen), take(w.arrival_part, core.jobs_seen))
+    arrival = Amount(w.arrival_whole, w.arrival_part).take(core.jobs_seen)
     can_arrive = (core.jobs_seen < w.jobs) & (core.job < 0).any()
     down = t.exists & ~core.up
     repair_s, repaired = first_min(jnp.where(down, world.up_at.minus(world.now), never))
@@ -129,7 +130,7 @@ def advance_time(
             finish_s,
             setup_s,
             fetch_s,
-            jnp.where(can_arrive, coming.minus(world.now), never),
+            jnp.where(can_arrive, arrival.minus(world.now), never),
             repair_s,
             jnp.where(s.failures > 0, world.next_failure.minus(world.now), never),
             jnp.where(s.phases > 0, world.next_phase.minus(world.now), never),
@@ -139,7 +140,7 @@ def advance_time(
         ]
     )
     wait, kind = first_min(jnp.maximum(waits, 0))
-    # The clock has a finest step. Everything moves by what the clock really moved, or work would outrun time.
+    # The clock has a finite resolution. All state advances by what the clock really moved, or work would outrun time.
     now = world.now.plus(jnp.where(when, wait, 0.0))
     dt = now.minus(world.now)
     dt, kind, gang, lane, fetcher, repaired, waits, thinking, rate = compute_once(
@@ -149,7 +150,7 @@ def advance_time(
     def is_kind(event: int) -> Array:
         return when & (kind == event)
 
-    # What went on meanwhile.
+    # Progress until the event.
     lane_left = clock.where(rate.work > 0, world.lane_left.plus(-rate.work * dt), world.lane_left)
     world = replace(
         world,
@@ -165,14 +166,14 @@ def advance_time(
     )
     world = replace(world, thinking=jnp.where(is_kind(EVENT_THOUGHT), -1.0, world.thinking))
 
-    # And what happens now.
+    # The event itself.
     down_device = take(s.failure_device, world.failure % jnp.maximum(s.failures, 1))
     fails = is_kind(EVENT_FAILURE) & take(core.up, down_device)
     window = is_kind(EVENT_WINDOW)
     core = advance.time_moved(core, t, now)
     core = advance.gang_finished(core, gang, is_kind(EVENT_FINISHED))
     core = advance.setup_ended(core, t, lane, is_kind(EVENT_SETUP))
-    core = advance.job_arrived(core, w, now, is_kind(EVENT_ARRIVAL))
+    core = advance.job_arrived(core, w, is_kind(EVENT_ARRIVAL))
     core = advance.device_repaired(core, repaired, is_kind(EVENT_REPAIR))
     core = advance.device_failed(core, t, down_device, fails)
     core = advance.window_ended(core, world.load_area / s.window, world.own_area / s.window, s.offer, window)
@@ -186,8 +187,8 @@ def advance_time(
     lull = take(s.failure_gap, failure % jnp.maximum(s.failures, 1))
     tenants, group, gap, lull = compute_once((tenants, take(s.phase_group, step), gap, lull))
     until = now.plus(take(s.failure_down, world.failure % jnp.maximum(s.failures, 1)))
-    under_way = jnp.isfinite(waits[: EVENT_REPAIR + 1]).any() | (thinking >= 0)
-    stuck = ~under_way & able
+    in_progress = jnp.isfinite(waits[: EVENT_REPAIR + 1]).any() | (thinking >= 0)
+    stuck = ~in_progress & able
     idle_events = jnp.where(when, jnp.where(stuck, world.idle_events + 1, 0), world.idle_events)
     world = replace(
         world,
@@ -201,10 +202,7 @@ def advance_time(
         next_phase=clock.where(is_kind(EVENT_BACKGROUND), world.next_phase.plus(gap), world.next_phase),
         failure=failure,
         next_failure=clock.where(is_kind(EVENT_FAILURE), world.next_failure.plus(lull), world.next_failure),
-        up_at=Amount(
-            put(world.up_at.whole, down_device, until.whole, fails),
-            put(world.up_at.part, down_device, until.part, fails),
-        ),
+        up_at=world.up_at.put(down_device, until, fails),
         window_end=clock.where(window, world.window_end.plus(s.window), world.window_end),
         used=jnp.where(window, world.used + world.used_area, world.used),
         load_area=jnp.where(window, 0, world.load_area),
@@ -219,5 +217,6 @@ def advance_time(
     )
     device = jnp.where(kind == EVENT_REPAIR, repaired, jnp.where(kind == EVENT_FAILURE, down_device, -1))
     device = jnp.where(kind == EVENT_FETCHED, fetcher, device)
-    who = jnp.where(kind == EVENT_FINISHED, gang, jnp.where(kind == EVENT_FETCHED, take(world.fetch_gang, fetcher), -1))
-    return world, SimulatedEvent(jnp.where(when, kind, -1), jnp.where(when, who, -1), jnp.where(when, device, -1))
+    fetched_for = jnp.where(kind == EVENT_FETCHED, take(world.fetch_gang, fetcher), -1)
+    gang = jnp.where(kind == EVENT_FINISHED, gang, fetched_for)
+    return world, SimulatedEvent(*(jnp.where(when, x, -1) for x in (kind, gang, device)))

@@ -1,4 +1,4 @@
-"""What happened in a run, as plain records: the material of every metric, plot and report."""
+"""Records of a run: the input of every metric, plot and report."""
 
 from __future__ import annotations
 
@@ -19,12 +19,11 @@ class JobRecord:
 
     @property
     def completion_s(self) -> float:
-        """Job completion time."""
         return self.finish_s - self.arrival_s
 
     @property
     def slowdown(self) -> float:
-        """Completion time over the isolated one. Below 1 only where the work turned out less than its profile said."""
+        """Completion time over isolated time. Below 1 only where the true work was less than the profile's."""
         return self.completion_s / self.isolated_s
 
 
@@ -45,7 +44,7 @@ class GangRecord:
 
     @property
     def slowdown(self) -> float:
-        """Run time without set-up, over the isolated run time on the same devices: what contention cost."""
+        """Run time without set-up, over the isolated run time on the same devices: the cost of contention."""
         return (self.finish_s - self.start_s - self.setup_s) / self.isolated_s
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Int
 
 from symphony.problem.arrays import WorkloadArrays
+from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import startable
-from symphony.scheduling.indexing import compute_once, take
+from symphony.scheduling.indexing import BoolScalar, FloatScalar, IntScalar, compute_once, take
 from symphony.scheduling.instant import decision_wanted, departure_pending
 from symphony.scheduling.policy import Action, Observation, Policy, wait
 from symphony.simulator import counters, instant_effects
@@ -27,7 +29,7 @@ from symphony.telemetry.tuning import Tuning
 
 
 class Carry(eqx.Module):
-    """What a run carries from step to step."""
+    """The state of a run between steps."""
 
     world: World
     policy_state: Any
@@ -35,23 +37,61 @@ class Carry(eqx.Module):
     key: Array  # of the policy's own randomness
 
 
-class StepLog(eqx.Module):
-    """What happened in one step: a gang may leave, a decision be made, a gang start, and then time may move."""
+class LoggedDeparture(NamedTuple):
+    """A gang that left its devices; job -1 = none."""
 
-    before: tuple[Array, Array]  # time of the first three: whole seconds, fraction
-    left: tuple[Array, Array, Array]  # job, gang, status it left with; job -1 = none
-    completed: Array  # i32: job, -1 = none
-    decision: tuple[Array, Array, Array, Array, Array, Array, Array]  # kind, job, gang, device, kernel, accepted,
-    # seconds to wait; kind -1 = none
-    started: tuple[Array, Array, Array, Array, Array, Array]  # job, gang, devices, lanes, isolated_s, setup_s
-    after: tuple[Array, Array]  # time of the event
-    event: tuple[Array, Array, Array, Array]  # kind, job, gang, device; kind -1 = time did not move
-    reading: Array  # f: sum over all rows of the last counter reading
-    held: Array  # f: sum over all gangs of the seconds for which they were held, as told by then
+    job: IntScalar
+    gang: IntScalar
+    status: IntScalar  # before it left
+
+
+class LoggedDecision(NamedTuple):
+    """A decision of the policy; kind -1 = none."""
+
+    kind: IntScalar
+    job: IntScalar
+    gang: IntScalar
+    device: IntScalar
+    kernel: IntScalar
+    accepted: BoolScalar
+    seconds: FloatScalar  # to wait at most
+
+
+class LoggedStart(NamedTuple):
+    """A gang that started; job -1 = none."""
+
+    job: IntScalar
+    gang: IntScalar
+    devices: Int[Array, " workers"]
+    lanes: Int[Array, " workers"]
+    isolated_s: FloatScalar
+    setup_s: FloatScalar
+
+
+class LoggedEvent(NamedTuple):
+    """The event to which time moved; kind -1 = time did not move."""
+
+    kind: IntScalar
+    job: IntScalar
+    gang: IntScalar
+    device: IntScalar
+
+
+class StepLog(eqx.Module):
+    """One step: a gang may leave, a decision be made, a gang start, and then time may move. -1 = nothing happened."""
+
+    before: Amount  # time of the first three
+    left: LoggedDeparture
+    completed: IntScalar  # job
+    decision: LoggedDecision
+    started: LoggedStart
+    after: Amount  # time of the event
+    event: LoggedEvent
+    reading: FloatScalar  # sum over all rows of the last counter reading
+    held: FloatScalar  # sum over all gangs of the seconds for which they were held, up to the last event
 
 
 def begin(s: ScenarioArrays, policy: Policy, key: Array) -> Carry:
-    """A run before its first step."""
     # Strong types: a weakly typed leaf would make the second call of `run_steps` compile again.
     world = initial(s, policy.tuning)
     prepared = policy.prepare(s.topology, without_arrivals(s.workload))
@@ -60,25 +100,25 @@ def begin(s: ScenarioArrays, policy: Policy, key: Array) -> Carry:
 
 
 def without_arrivals(w: WorkloadArrays) -> WorkloadArrays:
-    """Kernels and graphs, without what would tell of jobs yet to arrive."""
+    """Kernels and graphs, without information about future jobs."""
     return replace(w, jobs=None, arrival_whole=None, arrival_part=None, graph=None, priority=None, home=None)
 
 
-def finished(world: World, s: ScenarioArrays) -> Array:
-    """Whether a run is over."""
+def finished(world: World, s: ScenarioArrays) -> BoolScalar:
+    """Whether all jobs are complete, or the policy has stalled."""
     return (world.core.jobs_done >= s.workload.jobs) | world.stalled
 
 
-def decision_due(world: World, s: ScenarioArrays) -> Array:
-    """Whether it is the policy's turn."""
+def decision_due(world: World, s: ScenarioArrays) -> BoolScalar:
+    """Whether the policy is to decide now: nothing else is to be done, and its latency has passed."""
     ready = (s.latency <= 0) | world.thought
     return ~instant_effects.unsettled(world) & decision_wanted(world.core, s.topology) & ready & ~finished(world, s)
 
 
 def observe(world: World, s: ScenarioArrays, cheats: bool, prepared: Any = None) -> Observation:
-    """What a policy is shown."""
+    """What a policy is shown; only policies with `cheats` are shown the true background."""
     core = world.core
-    background, deviation = counters.believed(world.counters, s, core.own_reading)
+    background, std = counters.believed(world.counters, s, core.own_reading)
     return Observation(
         core=replace(core, reading=background + core.own_reading),
         topology=s.topology,
@@ -86,7 +126,7 @@ def observe(world: World, s: ScenarioArrays, cheats: bool, prepared: Any = None)
         now=world.now,
         own_load=world.load * LOAD_UNIT,
         background=background,
-        background_std=deviation,
+        background_std=std,
         true_background=world.background if cheats else None,
         units_left=instant_effects.units_left(world, s),
         prepared=prepared,
@@ -105,21 +145,21 @@ def step(
     key: Array | None = None,
     asks: bool = True,
 ) -> tuple[Carry, StepLog | None]:
-    """A gang leaves, a decision is made, a fetch and a gang start, time moves: each if it can and its turn has come.
+    """A gang leaves, a decision is made, a transfer and a gang start, time moves: each if its preconditions hold.
 
-    Side by side with other scenarios, every part is computed and masked; `alone`, what is not needed is skipped. `key`
-    is that of the next decision, if it has been drawn (`decision_key`). Unless it `asks`, a run that comes to a
-    decision stays there: what costs most is then done only every few steps. Such steps are not recorded.
+    In a batch, every part is computed and masked; `alone`, parts with nothing to do are skipped. `key`: the key of the
+    next decision, if it has been computed already (`decision_key`). Without `asks`, the policy is not called: a run
+    whose next decision is due stays there, and the step is not recorded.
     """
     w = s.workload
     before = carry.world
     world, left = _part(alone, departure_pending(before.core), instant_effects.leave, before, s)
 
     def decide(world: World, s: ScenarioArrays) -> tuple[tuple[World, Any], tuple[Action, Array]]:
-        drawn = decision_key(carry.key, world.core.decisions) if key is None else key
+        policy_key = decision_key(carry.key, world.core.decisions) if key is None else key
         shown = observe(world, s, policy.cheats, carry.prepared)
-        state, action = policy.decide(drawn, carry.policy_state, shown)
-        when, action = compute_once((_known(alone, decides), action))
+        state, action = policy.decide(policy_key, carry.policy_state, shown)
+        when, action = compute_once((_mask(alone, decides), action))
         state = jax.tree.map(lambda new, old: jnp.where(when, new, old), state, carry.policy_state)
         world, accepted = instant_effects.act(world, s, action, when)
         return (world, state), (action, accepted)
@@ -142,10 +182,10 @@ def step(
         return jnp.where(valid, take(core.job, gang // tasks), -1), jnp.where(valid, gang % tasks, -1)
 
     log = StepLog(
-        before=(before.now.whole, before.now.part),
-        left=(*name(before.core, left.gang, left.gang >= 0), left.status),
+        before=before.now,
+        left=LoggedDeparture(*name(before.core, left.gang, left.gang >= 0), left.status),
         completed=jnp.where(left.completed, take(before.core.job, left.slot), -1),
-        decision=(
+        decision=LoggedDecision(
             jnp.where(decides, action.kind, -1),
             *name(decided, action.gang, decides),
             action.device,
@@ -153,15 +193,15 @@ def step(
             accepted,
             action.seconds,
         ),
-        started=(
+        started=LoggedStart(
             *name(started, start.gang, start.gang >= 0),
             take(started.device, start.gang),
             take(started.lane, start.gang),
             start.isolated_s,
             start.setup_s,
         ),
-        after=(world.now.whole, world.now.part),
-        event=(event.kind, *name(started, event.gang, event.gang >= 0), event.device),
+        after=world.now,
+        event=LoggedEvent(event.kind, *name(started, event.gang, event.gang >= 0), event.device),
         reading=world.core.reading.sum(),
         held=world.core.held.total.sum(),
     )
@@ -169,7 +209,7 @@ def step(
 
 
 class AfterDecision(eqx.Module):
-    """What the part of a step after its decision did."""
+    """Result of the part of a step after its decision."""
 
     world: World
     started: World  # before time moved
@@ -180,7 +220,7 @@ class AfterDecision(eqx.Module):
 def after_decision(
     world: World, s: ScenarioArrays, contention: ContentionModel, tuning: Tuning | None = None, alone: bool = False
 ) -> AfterDecision:
-    """The rest of a step: a fetch ends, a fetch and a gang start, time moves; each if it can and its turn has come."""
+    """The rest of a step: a transfer ends, a transfer and a gang start, time moves."""
     world, _ = _part(alone, world.closing >= 0, instant_effects.close_fetch, world, s)
     world, _ = _part(alone, instant_effects.fetchable(world).any(), instant_effects.open_fetch, world, s)
     world, start = _part(alone, startable(world.core)[0].any(), instant_effects.start, world, s)
@@ -190,23 +230,27 @@ def after_decision(
     moves = compute_once(
         ~instant_effects.unsettled(world) & ~(decision_wanted(world.core, s.topology) & ready) & ~finished(world, s)
     )
-    move = partial(advance_time, contention=contention, when=_known(alone, moves))
+    move = partial(advance_time, contention=contention, when=_mask(alone, moves))
     world, event = _part(alone, moves, move, world, s)
-    over = event.kind == EVENT_WINDOW
-    world, _ = _part(alone, over, partial(_read, when=over, tuning=tuning), world, s)
+    window_ended = event.kind == EVENT_WINDOW
+    world, _ = _part(alone, window_ended, partial(_read, when=window_ended, tuning=tuning), world, s)
     return AfterDecision(world, started, start, event)
 
 
-def between_decisions(
-    world: World, s: ScenarioArrays, contention: ContentionModel, action: Action, when: Array, alone: bool = False
-) -> AfterDecision:
-    """A step that begins with its decision's action, if `when`, and ends where the next decision may be made.
-
-    A run of such steps does what a run of `step` does; what differs is where one ends and the next begins.
-    """
+def act_if_due(world: World, s: ScenarioArrays, action: Action, when: Array, alone: bool = False) -> World:
+    """Carry out an action if `when` and if a decision is due."""
     when &= decision_due(world, s)
-    act = partial(instant_effects.act, action=action, when=_known(alone, when))
-    world, _ = _part(alone, when, act, world, s)
+    act = partial(instant_effects.act, action=action, when=_mask(alone, when))
+    return _part(alone, when, act, world, s)[0]
+
+
+def between_decisions(
+    world: World, s: ScenarioArrays, contention: ContentionModel, alone: bool = False
+) -> AfterDecision:
+    """A step without a decision, which ends where the next decision may be due.
+
+    `act_if_due` followed by such steps equals a sequence of `step`, cut at another point.
+    """
     after = after_decision(world, s, contention, alone=alone)
     world, _ = _part(alone, departure_pending(after.world.core), instant_effects.leave, after.world, s)
     return replace(after, world=world)
@@ -215,54 +259,56 @@ def between_decisions(
 def until_decision(
     carry: Carry, s: ScenarioArrays, policy: Policy, contention: ContentionModel, number: Array
 ) -> Carry:
-    """Go on until the policy is about to make the decision of that number (from 0), or the run is over."""
+    """Run until the policy is about to make decision `number` (from 0), or the run has finished."""
 
-    def on(carry: Carry, asks: bool) -> Carry:
+    def advance(carry: Carry, asks: bool) -> Carry:
         return step(carry, s, policy, contention, record=False, alone=True, asks=asks)[0]
 
     def going(carry: Carry) -> Array:
         return ~finished(carry.world, s)
 
     carry = jax.lax.while_loop(
-        lambda carry: going(carry) & (carry.world.core.decisions < number), lambda carry: on(carry, True), carry
+        lambda carry: going(carry) & (carry.world.core.decisions < number), lambda carry: advance(carry, True), carry
     )
     return jax.lax.while_loop(
-        lambda carry: going(carry) & ~decision_due(carry.world, s), lambda carry: on(carry, False), carry
+        lambda carry: going(carry) & ~decision_due(carry.world, s), lambda carry: advance(carry, False), carry
     )
 
 
-def decision_key(key: Array, number: Array) -> Array:
-    """The key of a policy's decision."""
+def decision_key(key: Array, number: IntScalar) -> Array:
     return jax.random.fold_in(key, number)
 
 
 def _read(world: World, s: ScenarioArrays, when: Array, tuning: Tuning | None) -> tuple[World, None]:
-    """A window has ended: what counters say of it, and what follows."""
+    """Update the belief after a counter window."""
     core = world.core
-    past = EndedWindow(core.windows - 1, core.reading, world.square, core.own_reading)
-    return replace(world, counters=read_when(when, world.counters, Settings.of(s), past, tuning)), None
+    window = EndedWindow(core.windows - 1, core.reading, world.square, core.own_reading)
+    return replace(world, counters=read_when(when, world.counters, Settings.of(s), window, tuning)), None
 
 
-def _known(alone: bool, needed: Array) -> Array:
-    """A part that is run only if it is needed need not ask again whether it is."""
+def _mask(alone: bool, needed: Array) -> Array:
+    """The mask of a part: `alone`, it runs under a condition already."""
     return jnp.asarray(True) if alone else needed
 
 
 def _part(
     alone: bool, needed: Array, part: Callable[..., Any], world: World, s: ScenarioArrays, otherwise: Any = None
 ) -> tuple[Any, Any]:
-    """Run a part of a step; alone, only if it is needed. What it says of itself is then -1, 0 or False throughout."""
+    """Run a part of a step; `alone`, only if it is needed. Its log is then filled with -1, 0 or False."""
     if not alone:
         return part(world, s)
     otherwise = world if otherwise is None else otherwise
-    said = jax.eval_shape(part, world, s)[1]
-    nothing = jax.tree.map(lambda x: jnp.full(x.shape, -1 if x.dtype == jnp.int32 else 0, x.dtype), said)
-    return jax.lax.cond(needed, lambda world: part(world, s), lambda _: (otherwise, nothing), world)
+    empty_log = blank_log(jax.eval_shape(part, world, s)[1])
+    return jax.lax.cond(needed, lambda world: part(world, s), lambda _: (otherwise, empty_log), world)
+
+
+def blank_log(shapes: Any) -> Any:
+    """A log of these shapes in which nothing happened."""
+    return jax.tree.map(lambda x: jnp.full(x.shape, -1 if x.dtype == jnp.int32 else 0, x.dtype), shapes)
 
 
 @eqx.filter_jit
 def begin_batch(batch: ScenarioArrays, policy: Policy, keys: Array) -> Carry:
-    """Several runs before their first step."""
     return jax.vmap(lambda s, key: begin(s, policy, key), in_axes=(batch_axes(batch), 0))(batch, keys)
 
 
@@ -272,7 +318,7 @@ def _run(
     alone = batch.phases.shape[0] == 1
 
     def one(s: ScenarioArrays, carry: Carry) -> tuple[Carry, StepLog | None, Array]:
-        # Keys are drawn all at once: a single draw takes as long as a step. A step makes one decision at most.
+        # All keys are computed at once: a single one takes as long as a step. A step makes one decision at most.
         first = carry.world.core.decisions
         keys = jax.vmap(partial(decision_key, carry.key))(first + jnp.arange(steps))
 
@@ -288,7 +334,7 @@ def _run(
     return jax.vmap(one, in_axes=(batch_axes(batch), 0))(batch, carry)
 
 
-# XLA makes three operations of every long reduction on a CPU, so that sums vectorise. Ours are short, or look for one
-# element; what counts is the number of operations in a step.
+# On CPUs, XLA splits every long reduction into three operations, so that sums vectorise. Ours are short, or search for
+# one element; the cost of a step is the number of its operations.
 _OPTIONS: dict[str, Any] = {"compiler_options": {"xla_disable_hlo_passes": "tree_reduction_rewriter"}}
 run_steps: Any = eqx.filter_jit(_run, **_OPTIONS)

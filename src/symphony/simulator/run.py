@@ -1,4 +1,4 @@
-"""Runs from start to end, and their records: the door through which the rest of Symphony uses the simulator."""
+"""Whole runs and their records: the interface of the simulator to the other packages."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ from symphony.simulator.rollout import Carry, StepLog, begin_batch, run_steps
 from symphony.simulator.scenarios import Scenario, ScenarioArrays, stack
 from symphony.simulator.world import World
 
-STEPS_PER_CHUNK = 1024  # steps between looks at the progress
-MIN_GANGS_TO_RUN_SINGLY = 256  # gangs in the system from which on a CPU runs scenarios one by one
-MAX_STEPS_PER_JOB = 4_000_000  # a run that completes no job in so many is not getting anywhere
+STEPS_PER_CHUNK = 1024  # steps between progress reports
+MIN_GANGS_TO_RUN_SINGLY = 256  # gangs in the system; with as many, a CPU runs scenarios one by one
+MAX_STEPS_PER_JOB = 4_000_000  # a run that completes no job in as many steps is aborted
 
 Result = TypeVar("Result")
 
 
 @dataclass
 class Trace:
-    """Everything that one run logged, in order, as NumPy columns; rows where nothing of a kind happened are -1."""
+    """The log of one run, as NumPy arrays with one entry for each step; -1 where nothing happened."""
 
     log: StepLog
-    carry: Carry  # of this run alone, at its end
+    carry: Carry  # at its end
 
     @property
     def before_s(self) -> np.ndarray:
-        """Time at which a step began: gangs left and started then, and decisions were made."""
-        return np.asarray(self.log.before[0]) + np.asarray(self.log.before[1], np.float64)
+        """Time of departures, decisions and starts."""
+        return np.asarray(self.log.before.whole) + np.asarray(self.log.before.part, np.float64)
 
     @property
     def after_s(self) -> np.ndarray:
-        """Time of a step's event."""
-        return np.asarray(self.log.after[0]) + np.asarray(self.log.after[1], np.float64)
+        """Time of events."""
+        return np.asarray(self.log.after.whole) + np.asarray(self.log.after.part, np.float64)
 
 
 def simulate(
@@ -61,9 +61,9 @@ def simulate(
     progress: Callable[[float], None] | None = None,
     batch: ScenarioArrays | None = None,
 ) -> list[RunRecord]:
-    """Run a policy on scenarios of one topology side by side. `progress` is told the share of jobs done.
+    """Run a policy on scenarios of one topology. `progress` is called with the share of jobs done.
 
-    `batch` is what `stack` makes of the scenarios, for those who run several policies on them.
+    `batch` is the result of `stack`, for callers that run several policies on the same scenarios.
     """
     batch = stack(list(scenarios)) if batch is None else batch
     started = time.perf_counter()
@@ -77,10 +77,10 @@ def simulate(
     for run in records:
         if run.stalled:
             raise PolicyError(
-                f"policy {run.policy!r} stalled on seed {run.seed}: gangs could be placed, nothing was under way, "
+                f"policy {run.policy!r} stalled on seed {run.seed}: gangs could be placed, nothing was running, "
                 f"and it waited for ever ({len(run.jobs)} jobs were complete, {run.refused} of its {run.decisions} "
-                "actions were against the rules)",
-                hint="answer wait() only while something is running, and actions that the rules allow: see docs/guides/"
+                "actions were refused)",
+                hint="return wait() only while work is running, and only actions that are allowed: see docs/guides/"
                 "policies.md; sy.testing.check_policy finds such cases",
             )
     return records
@@ -108,9 +108,9 @@ def _run_each(
     progress: Callable[[float], None] | None,
     record_log: bool,
 ) -> tuple[list[Result], float]:
-    """What `use` makes of the number and the trace of each run, and the seconds that compilation took.
+    """Apply `use` to the number and the trace of each run; also returns the seconds that compilation took.
 
-    On CPUs, programs run side by side, one on each core; meanwhile others are made use of.
+    On CPUs, one program runs on each core, and `use` is applied as soon as a program has ended.
     """
     began = time.perf_counter()
     contention = contention or Bottleneck()
@@ -127,38 +127,38 @@ def _run_each(
         part, part_keys = shards[shard]
         carry = begin_batch(part, policy, part_keys)
         logs: list[StepLog] = []
-        completed, since = -1.0, 0
-        while since < MAX_STEPS_PER_JOB:
-            carry, log, over = compiled(part, carry, policy, contention, STEPS_PER_CHUNK, record_log)
+        completed, steps = -1.0, 0  # steps since the last completion
+        while steps < MAX_STEPS_PER_JOB:
+            carry, log, ended = compiled(part, carry, policy, contention, STEPS_PER_CHUNK, record_log)
             if record_log:
                 logs.append(jax.tree.map(np.asarray, log))
             done[shard] = float(np.asarray(carry.world.core.jobs_done).sum())
-            completed, since = done[shard], 0 if done[shard] > completed else since + STEPS_PER_CHUNK
+            completed, steps = done[shard], 0 if done[shard] > completed else steps + STEPS_PER_CHUNK
             if progress is not None:
                 progress(min(sum(done) / jobs, 1.0))
-            if bool(np.all(over)):
+            if bool(np.all(ended)):
                 break
         else:
             raise PolicyError(
                 f"no job was completed in {MAX_STEPS_PER_JOB:,} steps, at {float(carry.world.now.total.max()):.6g} s "
                 f"of simulated time with {completed:.0f} jobs complete",
-                hint="counter windows or phases may be too short for so idle a cluster (longer window_s, phase_s), "
-                "failures may outrun checkpoints, or the policy keeps preempting or reconfiguring",
+                hint="counter windows or phases may be too short (try a longer window_s or phase_s), failures may be "
+                "more frequent than checkpoints, or the policy keeps preempting or reconfiguring",
             )
         whole = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *logs) if logs else None
-        if whole is not None and (whole.after[0][:, 1:] < whole.after[0][:, :-1]).any():
+        if whole is not None and (whole.after.whole[:, 1:] < whole.after.whole[:, :-1]).any():
             raise LimitError(
-                "simulated time went beyond 2^31 seconds, 68 years, which the clock cannot count",
-                hint="give durations and arrivals in seconds, and fewer jobs of such length",
+                "simulated time exceeded 2^31 seconds (68 years), the range of the clock",
+                hint="give durations and arrivals in seconds, or use fewer or shorter jobs",
             )
-        host = jax.tree.map(np.asarray, _without_key(carry))
+        host = jax.tree.map(np.asarray, replace(carry, key=jax.vmap(jax.random.key_data)(carry.key)))
         numbers = range(shard * each, min((shard + 1) * each, len(scenarios)))
         return [
             use(number, Trace(*(jax.tree.map(lambda x, i=i: x[i], columns) for columns in (whole, host))))
             for i, number in enumerate(numbers)
         ]
 
-    # Settings such as 64-bit mode belong to a thread, so what runs one by one stays in the caller's.
+    # Settings such as 64-bit mode are thread-local, so sequential runs stay in the caller's thread.
     at_once = min(cores(), len(shards))
     if at_once == 1:
         parts = [run(shard) for shard in range(len(shards))]
@@ -169,22 +169,22 @@ def _run_each(
 
 
 def cores() -> int:
-    """Programs to run side by side: the cores at hand on a CPU, one on an accelerator."""
+    """Number of programs to run in parallel: all cores of a CPU, one on an accelerator."""
     return (os.cpu_count() or 1) if jax.default_backend() == "cpu" else 1
 
 
 def programs(batch: ScenarioArrays, size: int) -> int:
-    """How many programs a batch is split into.
+    """Number of programs into which a batch is split.
 
-    An accelerator runs one. A CPU runs one on each core if scenarios are small, as each operation then serves many; if
-    they are not, one for each scenario, which skips the parts of a step that it does not need.
+    An accelerator runs one. A CPU runs one on each core if scenarios are small, so that each operation serves many of
+    them; otherwise one for each scenario, which skips the parts of a step that have nothing to do.
     """
     gangs = batch.job_slots * batch.workload.kernel.shape[-1]
     return min(size, cores()) if jax.default_backend() != "cpu" or gangs < MIN_GANGS_TO_RUN_SINGLY else size
 
 
 def split(batch: ScenarioArrays, keys: jax.Array, size: int, parts: int) -> list[tuple[ScenarioArrays, jax.Array]]:
-    """A batch in parts of equal size, so that one program serves all; the last scenario is repeated to fill up."""
+    """Split a batch into parts of equal size, so that one program serves all; the last scenario fills up."""
     parts = min(parts, size)
     each = -(-size // parts)
     shards = []
@@ -201,10 +201,10 @@ _programs: dict[Any, Any] = {}
 def _compiled(
     batch: ScenarioArrays, keys: jax.Array, policy: Policy, contention: ContentionModel, record_log: bool
 ) -> Callable[..., tuple[Carry, StepLog, Any]]:
-    """The program for these shapes: compiled ahead, so that its time can be told apart from the run's."""
+    """The program for these shapes, compiled ahead of time, so that compilation can be timed separately."""
     carry = begin_batch(batch, policy, keys)
     leaves, structure = jax.tree.flatten((batch, carry, policy, contention))
-    # What is not an array (say, a policy's float) is compiled into the program, so its value is part of the key.
+    # Leaves that are not arrays (say, a policy's float) are constants of the program, so their values are in the key.
     described = tuple((x.shape, x.dtype) if eqx.is_array(x) else x for x in leaves)
     key = (structure, described, record_log)
     if key not in _programs:
@@ -212,12 +212,7 @@ def _compiled(
     return _programs[key]
 
 
-def _without_key(carry: Carry) -> Carry:
-    return replace(carry, key=jax.vmap(jax.random.key_data)(carry.key))
-
-
 def record(scenario: Scenario, trace: Trace, policy: str, wall_s: float) -> RunRecord:
-    """The records of one run, from its log."""
     workload, log = scenario.workload, trace.log
     before, after = trace.before_s, trace.after_s
     world = trace.carry.world
@@ -249,8 +244,8 @@ def record(scenario: Scenario, trace: Trace, policy: str, wall_s: float) -> RunR
 
 
 def _outside(workload: Workload, log: StepLog, before: np.ndarray, after: np.ndarray) -> int:
-    """Jobs admitted later than they arrived, by more than a step of that length is rounded."""
-    rows = log.event[0] == EVENT_ARRIVAL
+    """Jobs admitted later than they arrived, by more than the rounding error of the step."""
+    rows = log.event.kind == EVENT_ARRIVAL
     admitted, step = after[rows], after[rows] - before[rows]
     arrived = np.asarray([job.arrival_s for job in workload.jobs[: len(admitted)]])
     return int((admitted - arrived > 1e-6 * (1 + step)).sum())
@@ -270,69 +265,51 @@ def _utilisation(topology: Topology, world: World) -> dict[str, float]:
 def _stays(scenario: Scenario, trace: Trace, before: np.ndarray, after: np.ndarray) -> list[GangRecord]:
     """Walk the log once, opening a stay when a gang starts and closing it when the gang leaves."""
     log, workload = trace.log, scenario.workload
-    kind, job, gang, _, _, accepted, _ = log.decision
-    start_job, start_gang, devices, _, isolated, setup = log.started
-    left_job, left_gang, left_status = log.left
-    event_kind = log.event[0]
+    decision, started, left = log.decision, log.started, log.left
     parents: list[list[list[int]]] = [[[] for _ in graph.all_gangs] for graph in workload.graphs]
-    for graph, inputs in zip(workload.graphs, parents, strict=True):
-        for source, target, _ in graph.gang_edges:
+    for task_graph, inputs in zip(workload.graphs, parents, strict=True):
+        for source, target, _ in task_graph.gang_edges:
             if source >= 0:
                 inputs[target].append(source)
-    ready: dict[tuple[int, int], float] = {}  # since when a gang could have been placed, if it was given back
+    ready: dict[tuple[int, int], float] = {}  # when a gang that had left early could be placed again
     placed: dict[tuple[int, int], float] = {}
     done: dict[tuple[int, int], float] = {}
     open_stays: dict[tuple[int, int], tuple[float, tuple[int, ...], float, float]] = {}
     admitted: dict[int, float] = {}
     stays: list[GangRecord] = []
-    arrivals = 0
-    busy = (left_job >= 0) | (kind == PLACE) | (start_job >= 0) | (event_kind == EVENT_ARRIVAL)
+    busy = (left.job >= 0) | (decision.kind == PLACE) | (started.job >= 0) | (log.event.kind == EVENT_ARRIVAL)
     for row in np.flatnonzero(busy):
-        if left_job[row] >= 0:
-            who = (int(left_job[row]), int(left_gang[row]))
-            status = int(left_status[row])
+        now_s = float(before[row])
+        if left.job[row] >= 0:
+            job, gang = key = int(left.job[row]), int(left.gang[row])
+            graph, status = workload.jobs[job].graph, int(left.status[row])
             if status >= RUNNING:
-                began, where, alone, set_up = open_stays.pop(who)
+                start_s, devices, isolated_s, setup_s = open_stays.pop(key)
                 if status == SAVED:
-                    gangs = workload.graphs[workload.jobs[who[0]].graph].all_gangs
-                    set_up += gangs[who[1]].checkpoint_s
+                    setup_s += workload.graphs[graph].all_gangs[gang].checkpoint_s
+                # The first stay begins to wait when the parents are done, a later one when the stay before it ended.
+                parents_done = max([admitted[job], *(done[job, parent] for parent in parents[graph][gang])])
                 stays.append(
                     GangRecord(
-                        job=who[0],
-                        gang=who[1],
-                        devices=where,
-                        ready_s=_ready(who, ready, done, admitted, parents[workload.jobs[who[0]].graph]),
-                        placed_s=placed[who],
-                        start_s=began,
-                        finish_s=float(before[row]),
-                        isolated_s=alone,
-                        setup_s=min(set_up, float(before[row]) - began),
+                        job=job,
+                        gang=gang,
+                        devices=devices,
+                        ready_s=ready.pop(key, parents_done),
+                        placed_s=placed[key],
+                        start_s=start_s,
+                        finish_s=now_s,
+                        isolated_s=isolated_s,
+                        setup_s=min(setup_s, now_s - start_s),
                         outcome={FINISHED: "finished", SAVED: "preempted"}.get(status, "failed"),
                     )
                 )
-            if status == FINISHED:
-                done[who] = float(before[row])
-            else:
-                ready[who] = float(before[row])
-        if kind[row] == PLACE and accepted[row]:
-            placed[int(job[row]), int(gang[row])] = float(before[row])
-        if start_job[row] >= 0:
-            who = (int(start_job[row]), int(start_gang[row]))
-            where = tuple(int(d) for d in devices[row] if d >= 0)
-            open_stays[who] = (float(before[row]), where, float(isolated[row]), float(setup[row]))
-        if event_kind[row] == EVENT_ARRIVAL:
-            admitted[arrivals] = float(after[row])
-            arrivals += 1
+            (done if status == FINISHED else ready)[key] = now_s
+        if decision.kind[row] == PLACE and decision.accepted[row]:
+            placed[int(decision.job[row]), int(decision.gang[row])] = now_s
+        if started.job[row] >= 0:
+            devices = tuple(int(d) for d in started.devices[row] if d >= 0)
+            stay = now_s, devices, float(started.isolated_s[row]), float(started.setup_s[row])
+            open_stays[int(started.job[row]), int(started.gang[row])] = stay
+        if log.event.kind[row] == EVENT_ARRIVAL:
+            admitted[len(admitted)] = float(after[row])
     return stays
-
-
-def _ready(
-    who: tuple[int, int],
-    given_back: dict[tuple[int, int], float],
-    done: dict[tuple[int, int], float],
-    admitted: dict[int, float],
-    parents: list[list[int]],
-) -> float:
-    times = [admitted[who[0]], *(done[who[0], parent] for parent in parents[who[1]])]
-    # A stay that was given back began to wait again when the one before it ended; that entry is consumed here.
-    return given_back.pop(who, max(times))

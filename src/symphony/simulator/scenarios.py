@@ -1,4 +1,4 @@
-"""A scenario: one drawn cluster, workload and set of disturbances. Everything that a run depends on but the policy."""
+"""Scenarios: a topology, a workload and drawn disturbances: everything that a run depends on except the policy."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
+from jaxtyping import Bool, Float, Int
 
 from symphony.problem import limits, units
 from symphony.problem.arrays import (
@@ -32,7 +33,7 @@ from symphony.simulator.contention import LOAD_UNIT
 
 @dataclass(frozen=True)
 class Phase:
-    """Hidden tenants of one group (a machine or a rack) change what they do."""
+    """The load by the hidden tenants of one group (a machine or a rack) changes."""
 
     gap_s: float  # since the phase before it
     group: str
@@ -50,18 +51,18 @@ class Failure:
 
 @dataclass(frozen=True)
 class Disturbances:
-    """How a scenario is disturbed; the numbers from which phases, failures and noise are drawn."""
+    """Parameters from which phases, failures and noise of a scenario are drawn."""
 
-    background: float = 0.6  # typical background load of a busy tenant's favourite resource; 0 = no tenants
-    busy_share: float = 0.5  # share of phases in which a group's tenants do anything
+    background: float = 0.6  # typical background load on a busy tenant's main resource; 0 = no tenants
+    busy_share: float = 0.5  # share of phases in which a group's tenants are active
     phase_s: float | None = None  # mean length of a phase of one group; None = 20 times a typical gang's time
     failures_per_day: float = 0.0  # of each device
     repair_s: float = 600.0
     work_noise: float = 0.05  # spread of the true amount of work about the profile
-    counter_noise: float = 0.4  # relative error of a counter reading; of a single slice of it if `counters` is given
-    counters: int | None = None  # of a machine, for which its rows take turns; None = enough for all
-    counter_delay: int = 0  # windows by which readings come late
-    corrected: bool = True  # policies see what is inferred from the readings, not the readings themselves
+    counter_noise: float = 0.4  # relative error of a reading; of a single time slice if `counters` is given
+    counters: int | None = None  # hardware counters of a machine, multiplexed over its rows; None = one for each row
+    counter_delay: int = 0  # windows by which readings are delayed
+    corrected: bool = True  # policies see the posterior given the readings, not the raw readings
     window_s: float | None = None  # length of a counter window; None = a typical gang's time
     latency_s: float = 0.0  # scheduler latency charged for every decision
     offer_at_windows: bool = False  # offer a decision at the end of every window, even if no gang is ready
@@ -70,48 +71,43 @@ class Disturbances:
 CALM = Disturbances(background=0.0, work_noise=0.0, counter_noise=0.0)
 TYPICAL_GANGS_PER_PHASE = 20.0
 MIN_PHASE_S = 1e-6
-READING_ERRORS = 1021  # of readings, drawn beforehand; a prime, so that windows and rows meet them in ever new order
-ERROR_DEGREES_OF_FREEDOM = 4  # degrees of it: errors of readings have heavier tails than a normal
+READING_ERRORS = 1021  # drawn beforehand; a prime, so that windows and rows use them in ever new order
+ERROR_DEGREES_OF_FREEDOM = 4  # of Student's t: errors of readings have heavier tails than a normal distribution
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """Everything that a run depends on but the policy. Checked when made."""
+    """Everything that a run depends on except the policy. Checked on construction."""
 
     topology: Topology
     workload: Workload
     seed: int
-    phases: tuple[Phase, ...]  # repeats from the start when it ends; () = none
-    failures: tuple[Failure, ...]  # likewise
-    work_noise: tuple[float, ...]  # gang i of job j has units * work_noise[(31 j + i) % len] to do
+    phases: tuple[Phase, ...]  # cyclic; () = none
+    failures: tuple[Failure, ...]  # cyclic
+    work_noise: tuple[float, ...]  # the true work of gang i of job j is units * work_noise[(31 j + i) % len]
     disturbances: Disturbances
     job_slots: int = 16  # jobs in the system at once
-    truth: Speeds | None = None  # how fast kernels really are; None = as their profiles say
-    believed: Speeds | None = None  # what policies are told of that at first, beside profiles
+    truth: Speeds | None = None  # true speeds of kernels; None = those of their profiles
+    believed: Speeds | None = None  # initial belief about speeds that policies are shown, beside profiles
 
     def __post_init__(self) -> None:
         _check(self)
 
 
-# What a busy tenant does to the rows of its machine or rack, relative to Disturbances.background.
+# Loads of busy tenants on the rows of their machine or rack, relative to Disturbances.background.
 _TENANTS: tuple[Mapping[str, float], ...] = (
-    {"memory": 1.6, "cache": 1.2, "compute": 0.3},  # streams through memory
-    {"compute": 1.0, "cache": 0.6, "memory": 0.4},  # computes
-    {"link": 0.8, "switch": 1.6, "memory": 0.5, "interconnect": 0.8},  # copies over PCIe
-    {"nic": 1.6, "uplink": 1.2, "switch": 0.6, "memory": 0.3},  # talks over the network
-    {"device_memory": 1.2, "compute": 0.7, "link": 0.4},  # shares the accelerators
+    {"memory": 1.6, "cache": 1.2, "compute": 0.3},  # memory-bound
+    {"compute": 1.0, "cache": 0.6, "memory": 0.4},  # compute-bound
+    {"link": 0.8, "switch": 1.6, "memory": 0.5, "interconnect": 0.8},  # PCIe transfers
+    {"nic": 1.6, "uplink": 1.2, "switch": 0.6, "memory": 0.3},  # network traffic
+    {"device_memory": 1.2, "compute": 0.7, "link": 0.4},  # uses the accelerators
 )
 
 
 def draw(
-    topology: Topology,
-    workload: Workload,
-    seed: int,
-    disturbances: Disturbances = CALM,
-    *,
-    job_slots: int = 16,
+    topology: Topology, workload: Workload, seed: int, disturbances: Disturbances = CALM, *, job_slots: int = 16
 ) -> Scenario:
-    """Draw the disturbances of a scenario from its seed, independently of the workload's own draws."""
+    """Draw the disturbances of a scenario from its seed, independently of how the workload was drawn."""
     typical = _typical_gang_s(topology, workload)
     d = disturbances
     d = replace(
@@ -127,9 +123,8 @@ def draw(
     phases: list[Phase] = []
     if d.background > 0 and groups:
         count = max(64, min(1024, 4 * len(groups)))
-        # Every group starts in a drawn phase; after that, one group at a time changes.
-        first = [0.0] * len(groups)
-        gaps = first + list(rng.exponential(d.phase_s / len(groups), count))
+        # Every group starts in a random phase; after that, one group changes at a time.
+        gaps = [0.0] * len(groups) + list(rng.exponential(d.phase_s / len(groups), count))
         order = groups + [groups[i] for i in rng.integers(len(groups), size=count)]
         for gap, group in zip(gaps, order, strict=True):
             load: dict[str, float] = {}
@@ -170,23 +165,17 @@ def _check_disturbances(d: Disturbances) -> None:
     _check_number("disturbances", "repair_s", d.repair_s)
     _check_number("disturbances", "latency_s", d.latency_s, limits.LATENCY_S)
     if d.counters is not None and not units.is_whole(d.counters, 1, limits.COUNTERS):
-        raise InputError(
-            f"counters is {d.counters!r}",
-            where="disturbances",
-            hint=f"write 1 to {limits.COUNTERS}, or None for as many as there are rows",
-        )
+        hint = f"write 1 to {limits.COUNTERS}, or None for one counter for each row"
+        raise InputError(f"counters is {d.counters!r}", where="disturbances", hint=hint)
     if not units.is_whole(d.counter_delay, 0, limits.COUNTER_DELAY):
-        raise InputError(
-            f"counter_delay is {d.counter_delay!r}",
-            where="disturbances",
-            hint=f"write 0 to {limits.COUNTER_DELAY} windows",
-        )
+        hint = f"write 0 to {limits.COUNTER_DELAY} windows"
+        raise InputError(f"counter_delay is {d.counter_delay!r}", where="disturbances", hint=hint)
     for name in ("phase_s", "window_s"):
         value = getattr(d, name)
         _check_number("disturbances", name, value, above=True)
         if value is not None and value < MIN_PHASE_S:
             raise InputError(
-                f"{name} is {value:g} s, shorter than the clock can tell apart",
+                f"{name} is {value:g} s, below the resolution of the clock",
                 where="disturbances",
                 hint=f"write {MIN_PHASE_S:g} or more, or None to scale it to the workload",
             )
@@ -202,7 +191,7 @@ def _check(s: Scenario) -> None:
     for phase in s.phases:
         if phase.group not in groups:
             raise InputError(
-                f"a phase names {phase.group!r}, which is no group of {s.topology.name!r}",
+                f"a phase names {phase.group!r}, which is not a group of {s.topology.name!r}",
                 where=where,
                 hint=f"use a machine or rack, such as {next(iter(sorted(groups)), 'none')!r}",
             )
@@ -215,7 +204,7 @@ def _check(s: Scenario) -> None:
     for failure in s.failures:
         if failure.device not in devices:
             raise InputError(
-                f"a failure names {failure.device!r}, which is no device of {s.topology.name!r}",
+                f"a failure names {failure.device!r}, which is not a device of {s.topology.name!r}",
                 where=where,
                 hint=f"use a device, such as {s.topology.devices[0].name!r}",
             )
@@ -226,17 +215,17 @@ def _check(s: Scenario) -> None:
             hint = "give one of them a gap_s above 0"
             raise InputError(f"{name} repeat for ever at one instant", where=where, hint=hint)
     if not s.work_noise:
-        raise InputError("work_noise is empty", where=where, hint="write (1.0,) for none")
+        raise InputError("work_noise is empty", where=where, hint="write (1.0,) for no noise")
     for factor in s.work_noise:
         _check_number(where, "a factor of work_noise", factor, limits.NOISE, above=True)
     if s.truth is not None:
         check_speeds(s.truth, s.topology, s.workload, f"{where}, truth")
     if s.believed is not None:
-        check_speeds(s.believed, s.topology, s.workload, f"{where}, told", least=0.0)
+        check_speeds(s.believed, s.topology, s.workload, f"{where}, believed", least=0.0)
 
 
 def _typical_gang_s(topology: Topology, workload: Workload) -> float:
-    """Mean isolated time of a gang: the time scale on which anything happens."""
+    """Mean isolated time of a gang: the time scale of a workload."""
     kernels = {kernel.name: kernel for kernel in workload.kernels}
     times = [
         gang_seconds(topology, kernels[task.kernel], gang, task)
@@ -253,41 +242,40 @@ def calm(scenario: Scenario) -> Scenario:
 
 
 class ScenarioArrays(eqx.Module):
-    """A scenario as arrays. X phases and F failures are cyclic lists; M noise factors."""
+    """A scenario, or a batch, as arrays: NumPy on the host, JAX in programs. Phases and failures are cyclic lists."""
 
     topology: TopologyArrays | Any  # None while a batch is being stacked
     workload: WorkloadArrays
-    phases: Numeric  # i32[]
-    phase_gap: Numeric  # f[X]
-    phase_group: Numeric  # i32[X]
-    phase_load: Numeric  # f[X, Q + 1]
-    failures: Numeric  # i32[]
-    failure_gap: Numeric  # f[F]
-    failure_device: Numeric  # i32[F]
-    failure_down: Numeric  # f[F]
-    work_noises: Numeric  # i32[]
-    work_noise: Numeric  # f[M]
-    counter_noise: Numeric  # f[]
-    counter_error: Numeric  # f[ERRORS]: in deviations
-    counters: Numeric  # f[]: of a machine; 0 = enough for all
-    delay: Numeric  # i32[]: windows by which readings come late
-    corrected: Numeric  # bool[]
-    window: Numeric  # f[]
-    latency: Numeric  # f[]
-    offer: Numeric  # bool[]
+    phases: Int[Numeric, "*batch"]
+    phase_gap: Float[Numeric, "*batch phases"]
+    phase_group: Int[Numeric, "*batch phases"]
+    phase_load: Float[Numeric, "*batch phases resources"]
+    failures: Int[Numeric, "*batch"]
+    failure_gap: Float[Numeric, "*batch failures"]
+    failure_device: Int[Numeric, "*batch failures"]
+    failure_down: Float[Numeric, "*batch failures"]
+    work_noises: Int[Numeric, "*batch"]
+    work_noise: Float[Numeric, "*batch factors"]
+    counter_noise: Float[Numeric, "*batch"]
+    counter_error: Float[Numeric, "*batch errors"]  # in standard deviations
+    counters: Float[Numeric, "*batch"]  # of a machine; 0 = one for each row
+    delay: Int[Numeric, "*batch"]  # windows by which readings are delayed
+    corrected: Bool[Numeric, "*batch"]
+    window: Float[Numeric, "*batch"]  # seconds
+    latency: Float[Numeric, "*batch"]  # seconds
+    offer: Bool[Numeric, "*batch"]
     job_slots: int = eqx.field(static=True)
-    late: int = eqx.field(static=True)  # windows for which readings are held back at most
+    late: int = eqx.field(static=True)  # maximal delay of readings in the batch, in windows
     truth: SpeedArrays | None = None
     believed: BeliefArrays | None = None
 
 
 def scenario_arrays(scenario: Scenario) -> ScenarioArrays:
-    """The array form of one scenario, on the host."""
+    """The array form of one scenario, as NumPy arrays."""
     s = scenario
-    topology, names = topology_arrays(s.topology)
-    workload, _ = workload_arrays(s.topology, s.workload)
-    group_of = {name: index for index, name in enumerate(names.groups)}
-    device_of = {name: index for index, name in enumerate(names.devices)}
+    topology, workload = topology_arrays(s.topology), workload_arrays(s.topology, s.workload)
+    group_of = {row.group: int(group) for row, group in zip(s.topology.resources, topology.row_group, strict=False)}
+    device_of = {device.name: index for index, device in enumerate(s.topology.devices)}
     x, f, m = (limits.bucket(max(1, len(items))) for items in (s.phases, s.failures, s.work_noise))
     phase_gap, phase_group = np.full(x, 1.0), np.zeros(x, np.int32)
     phase_load = np.zeros((x, VOID_KIND + 1))
@@ -297,11 +285,7 @@ def scenario_arrays(scenario: Scenario) -> ScenarioArrays:
             phase_load[i, KIND_INDEX[kind]] = np.round(load / LOAD_UNIT) * LOAD_UNIT
     failure_gap, failure_device, failure_down = np.full(f, 1.0), np.zeros(f, np.int32), np.ones(f)
     for i, failure in enumerate(s.failures):
-        failure_gap[i], failure_device[i], failure_down[i] = (
-            failure.gap_s,
-            device_of[failure.device],
-            failure.down_s,
-        )
+        failure_gap[i], failure_device[i], failure_down[i] = failure.gap_s, device_of[failure.device], failure.down_s
     noise = np.ones(m)
     noise[: len(s.work_noise)] = s.work_noise
     d = s.disturbances
@@ -319,7 +303,7 @@ def scenario_arrays(scenario: Scenario) -> ScenarioArrays:
         work_noises=np.int32(len(s.work_noise)),
         work_noise=noise,
         counter_noise=np.float64(d.counter_noise),
-        counter_error=_errors(s.seed),
+        counter_error=_reading_errors(s.seed),
         counters=np.float64(d.counters or 0),
         delay=np.int32(d.counter_delay),
         corrected=np.bool_(d.corrected),
@@ -333,22 +317,21 @@ def scenario_arrays(scenario: Scenario) -> ScenarioArrays:
     )
 
 
-def _errors(seed: int) -> np.ndarray:
-    """Errors of readings, in deviations: Student's t, to unit variance."""
-    return np.random.default_rng([seed, 2]).standard_t(ERROR_DEGREES_OF_FREEDOM, READING_ERRORS) / np.sqrt(
-        ERROR_DEGREES_OF_FREEDOM / (ERROR_DEGREES_OF_FREEDOM - 2)
-    )
+def _reading_errors(seed: int) -> np.ndarray:
+    """Errors of readings in standard deviations: Student's t, scaled to unit variance."""
+    errors = np.random.default_rng([seed, 2]).standard_t(ERROR_DEGREES_OF_FREEDOM, READING_ERRORS)
+    return errors / np.sqrt(ERROR_DEGREES_OF_FREEDOM / (ERROR_DEGREES_OF_FREEDOM - 2))
 
 
 def batch_axes(batch: ScenarioArrays) -> ScenarioArrays:
-    """`in_axes` for `vmap`: one topology serves all scenarios; everything else has a leading axis."""
+    """`in_axes` for `vmap`: all scenarios share the topology; everything else has a leading axis."""
     return replace(jax.tree.map(lambda _: 0, batch), topology=None)
 
 
 def stack(scenarios: list[Scenario]) -> ScenarioArrays:
     """Several scenarios on one topology as one batch; sizes are padded to the largest."""
     if not scenarios:
-        raise InputError("there is no scenario to run", hint="draw at least one: sy.draw(topology, workload, seed)")
+        raise InputError("no scenario is given", hint="draw at least one: sy.draw(topology, workload, seed)")
     if len({id(s.topology) for s in scenarios}) > 1 and len({s.topology for s in scenarios}) > 1:
         raise InputError("scenarios of one batch must share a topology", hint="run one batch for each topology")
     for name in ("truth", "believed"):
@@ -359,10 +342,6 @@ def stack(scenarios: list[Scenario]) -> ScenarioArrays:
 
 def stack_arrays(batch: list[ScenarioArrays]) -> ScenarioArrays:
     """The array forms of several scenarios on one topology as one batch; sizes are padded to the largest."""
-    workers = max(b.workload.max_workers for b in batch)
-    fan = max(b.workload.fan for b in batch)
-    slots = max(b.job_slots for b in batch)
-    late = max(b.late for b in batch)
     kernels = max(b.workload.exchange.shape[0] for b in batch)
     batch = [replace(b, workload=_with_kernels(b.workload, kernels)) for b in batch]
     leaves = [jax.tree.leaves(replace(b, topology=None)) for b in batch]
@@ -370,28 +349,32 @@ def stack_arrays(batch: list[ScenarioArrays]) -> ScenarioArrays:
     first = replace(
         batch[0],
         topology=None,
-        workload=replace(batch[0].workload, max_workers=workers, fan=fan),
-        job_slots=slots,
-        late=late,
+        workload=replace(
+            batch[0].workload,
+            max_workers=max(b.workload.max_workers for b in batch),
+            fan=max(b.workload.fan for b in batch),
+        ),
+        job_slots=max(b.job_slots for b in batch),
+        late=max(b.late for b in batch),
     )
     joined = jax.tree.unflatten(jax.tree.structure(first), stacked)
     return replace(joined, topology=jax.device_put(batch[0].topology))
 
 
 def pick(batch: ScenarioArrays, which: Any) -> ScenarioArrays:
-    """The scenario of a number, or those of several, of a batch. The topology is one for all."""
+    """One or several scenarios of a batch, by index. They share the topology."""
     rows = jax.tree.map(lambda x: jnp.asarray(x)[which], replace(batch, topology=None))
     return replace(rows, topology=batch.topology)
 
 
 def _with_kernels(w: WorkloadArrays, count: int) -> WorkloadArrays:
-    """Pad the kernels; those added run nowhere, so that no device can be configured for them."""
+    """Pad the kernels; padding runs nowhere, so that no device can be configured for it."""
     more = ((0, count - w.time_fixed.shape[0]), (0, 0))
     return replace(w, time_fixed=np.pad(w.time_fixed, more, constant_values=np.inf))
 
 
 def _stack_leaf(column: tuple[np.ndarray, ...]) -> Array:
-    """Stack arrays of unequal shape, padding at the end by repeating the last element."""
+    """Stack arrays of unequal shape, padded at the end with their last element."""
     shape = np.max([np.shape(x) for x in column], axis=0)
     padded = [
         np.pad(x, [(0, int(n) - m) for n, m in zip(shape, np.shape(x), strict=True)], mode="edge")

@@ -1,16 +1,15 @@
-"""The simulated world: the scheduler's state, and what the scheduler cannot see.
-
-Shapes as in `symphony.scheduling.state`; R resource rows, H hops of a route.
-"""
+"""The simulated world: the scheduler's state, and the state hidden from it. Dimensions: `scheduling/state.py`."""
 
 from __future__ import annotations
 
 import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
+from jaxtyping import Float, Int
 
 from symphony.scheduling import state
 from symphony.scheduling.clock import Amount
+from symphony.scheduling.indexing import BoolScalar, FloatScalar, IntScalar
 from symphony.scheduling.state import Core
 from symphony.simulator import counters
 from symphony.simulator.counters import Counters
@@ -25,56 +24,55 @@ class World(eqx.Module):
 
     core: Core
     now: Amount
-    # gangs [G]
-    left: Amount  # units of work that were left when it last gave up its devices
-    # lanes [L]
-    lane_left: Amount  # isolated seconds of work left of the gang it holds; equal on all lanes of a gang
-    pace_s: Array  # f: isolated seconds of a unit of that gang on its devices, exchange included
-    setup_s: Array  # f: seconds of set-up left
-    compute_load: Array  # i32[L, H]: load of the worker on the rows of its device's route
-    exchange_load: Array  # i32[L, H]
-    unit_s: Array  # f: isolated seconds of a unit
-    exchange_s: Array  # f: seconds of exchange in a unit, uncontended
-    span: Array  # i32: how far the exchange goes
-    # fetch engines, one for each device [D]
-    fetch_gang: Array  # i32: for which gang, IDLE = none
-    fetch_parent: Array  # i32: whose output, -1 = the job's input
-    fetch_from: Array  # i32: device whose memory it comes from
-    fetch_span: Array  # i32
-    fetch_left: Array  # f: seconds left if nothing else crossed the same rows
-    fetch_out: Array  # i32[D, H]: load on the route of the source
-    fetch_in: Array  # i32[D, H]: load on the route of the device
-    closing: Array  # i32: device whose transfer is over, -1 = none
-    arrived: Array  # bool: it is over because all of it arrived
-    # rows [R]
-    load: Array  # i32: of Symphony's own workers and transfers
-    background: Array  # f: of the hidden tenants
-    load_area: Array  # f: integral of the total load over this window
-    square_area: Array  # f: of its square
-    square: Array  # f: mean of its square over the last window
-    own_area: Array  # f: of the own load
-    used_area: Array  # f: of min(1, own load)
-    used: Array  # f: the same over all earlier windows
-    counters: Counters  # what has been read of the loads, and what is believed
-    # the outside world
-    phase: Array  # i32: next phase
+    # gangs
+    left: Amount  # [gangs], units of work left when it last gave up its devices
+    # lanes
+    lane_left: Amount  # [lanes], isolated seconds of work left of its gang; equal on all lanes of a gang
+    pace_s: Float[Array, " lanes"]  # isolated seconds of a unit of that gang on its devices, exchange included
+    setup_s: Float[Array, " lanes"]  # seconds of set-up left
+    compute_load: Int[Array, "lanes hops"]  # load of the worker on the rows of its device's route
+    exchange_load: Int[Array, "lanes hops"]
+    unit_s: Float[Array, " lanes"]  # isolated seconds of a unit
+    exchange_s: Float[Array, " lanes"]  # seconds of exchange in a unit, uncontended
+    span: Int[Array, " lanes"]  # how far the exchange goes
+    # fetch engines, one for each device
+    fetch_gang: Int[Array, " devices"]  # gang that reads the input, IDLE = none
+    fetch_parent: Int[Array, " devices"]  # gang whose output it is, -1 = the job's input
+    fetch_from: Int[Array, " devices"]  # device whose memory it comes from
+    fetch_span: Int[Array, " devices"]
+    fetch_left: Float[Array, " devices"]  # uncontended seconds left
+    fetch_out: Int[Array, "devices hops"]  # load on the route of the source
+    fetch_in: Int[Array, "devices hops"]  # load on the route of the device
+    closing: IntScalar  # device whose transfer has ended, -1 = none
+    arrived: BoolScalar  # that transfer was complete
+    # rows
+    load: Int[Array, " rows"]  # of Symphony's own workers and transfers
+    background: Float[Array, " rows"]  # of the hidden tenants
+    load_area: Float[Array, " rows"]  # integral over this window of the total load,
+    square_area: Float[Array, " rows"]  # … of its square,
+    own_area: Float[Array, " rows"]  # … of the own load,
+    used_area: Float[Array, " rows"]  # … and of min(1, own load)
+    used: Float[Array, " rows"]  # integral of min(1, own load) over all earlier windows
+    square: Float[Array, " rows"]  # mean of the squared total load over the last window
+    counters: Counters  # readings of the loads, and the belief about them
+    # disturbances
+    phase: IntScalar  # next phase
     next_phase: Amount
-    failure: Array  # i32: next failure
+    failure: IntScalar  # next failure
     next_failure: Amount
-    up_at: Amount  # [D]: when a device that is down will be up again
+    up_at: Amount  # [devices], when a device that is down will be up again
     window_end: Amount
-    thinking: Array  # f: seconds until the scheduler has thought, < 0 = it is not thinking
-    thought: Array  # bool: it has
+    thinking: FloatScalar  # seconds of scheduler latency left, < 0 = no decision in progress
+    thought: BoolScalar  # the latency of the next decision has passed
     # running totals
-    events: Array  # i32
-    idle_events: Array  # i32: consecutive events with nothing under way though a gang could be placed
-    stalled: Array  # bool
+    events: IntScalar
+    idle_events: IntScalar  # consecutive events with nothing in progress though a gang could be placed
+    stalled: BoolScalar
     completion_sum: Amount  # seconds
     slowdown_sum: Amount
 
 
 def initial(s: ScenarioArrays, tuning: Tuning | None = None) -> World:
-    """The world at time 0."""
     core = state.empty(s.topology, s.workload, s.job_slots)
     gangs, devices, lanes = core.status.shape[0], core.up.shape[0], core.lane_holds.shape[0]
     rows, hops = s.topology.capacity.shape[0], s.topology.route_row.shape[1]

@@ -1,7 +1,7 @@
-"""Events that every Linux machine names alike: a catalogue for CPUs without a listing.
+"""Events that Linux names alike on every machine: the catalogue for CPUs without a listing.
 
-They are the kernel's generic events, which it translates for the CPU at hand (`perf_event_open`'s hardware, software
-and cache types). A CPU may lack some; which, only the kernel can tell.
+These are the kernel's generic events, which it translates for the CPU (`perf_event_open`'s hardware, software and cache
+types). A CPU may lack some of them; only the kernel knows which.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SOFTWARE = {
     "minor-faults": (5, 1.0, "", "Page faults that needed no disk."),
     "major-faults": (6, 1.0, "", "Page faults that needed the disk."),
 }
-_CACHES = {  # number, and operations
+_CACHES = {  # number in the kernel's encoding, and operations
     "L1-dcache": (0, ("load", "store", "prefetch")),
     "L1-icache": (1, ("load",)),
     "LLC": (2, ("load", "store", "prefetch")),
@@ -132,7 +132,7 @@ CATALOGUE = Catalogue(
         *(_software(name, *facts) for name, facts in _SOFTWARE.items()),
     ),
     metrics=_METRICS,
-    # The least that CPUs of the last ten years have. Software events need no counter.
+    # The minimum of CPUs of the last ten years. Software events need no counter.
     pmus=(Pmu("", 4, assumed=True), Pmu("software", 1 << 10)),
     groups={"summary": "The first things to look at.", "cache": "Caches.", "branch": "Branch prediction."},
     source="built in",

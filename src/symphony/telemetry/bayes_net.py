@@ -1,9 +1,9 @@
-"""The Bayesian network of a CPU's counts: events, the identities between them, and what is left free.
+"""The Bayesian network of a CPU's counts: events, the identities between them, and the free events.
 
-Nodes are events. Identities that hold well make some of them sums of others; those others are the *free* events, whose
-rates are the unknowns. Identities that hold only about are soft links between free events. Bounds are kept for checks
-and drawings: rates of free events cannot be negative, and nearly all bounds follow from that. Columns of a recording
-are readings of events; `wiring` says which, as arrays for `posterior.py`.
+Nodes are events. Identities that hold well make some events sums of others; those others are the *free* events, whose
+rates are the unknowns. Identities that hold only approximately are soft constraints between free events. Bounds are
+kept for checks and drawings: rates of free events are not negative, and nearly all bounds follow from that. Columns of
+a recording are readings of events; `wiring` describes them as arrays for `posterior.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from symphony.telemetry.identities import Identity
 from symphony.telemetry.posterior import Parameters, Wiring
 from symphony.telemetry.samples import Column, Floats
 
-MAX_EXACT_TOLERANCE = 0.02  # tolerance up to which an identity makes an event a sum of others
+MAX_EXACT_TOLERANCE = 0.02  # tolerance up to which an identity defines an event as a sum of others
 INSTRUCTIONS = frozenset({"inst_retired.any", "instructions", "inst_retired", "ex_ret_instr", "pm_inst_cmpl", "ir"})
 
 Terms = Mapping[str, float]
@@ -25,19 +25,19 @@ Terms = Mapping[str, float]
 
 @dataclass(frozen=True)
 class BayesNet:
-    """Events, and how they hang together."""
+    """Events, and their relations to the free events."""
 
-    events: tuple[str, ...]  # keys; all nodes that stand for events
-    free: tuple[str, ...]  # those whose rates are unknowns
-    loading: Floats  # [E, N]: rates of events, as combinations of those of the free ones
-    slack: Floats  # [E]: relative deviation by which the identities that make an event may be off
-    exact: tuple[Identity, ...] = ()  # used to make sums
-    soft: tuple[Identity, ...] = ()  # used as links
+    events: tuple[str, ...]  # keys
+    free: tuple[str, ...]  # events whose rates are the unknowns
+    loading: Floats  # [E, N]: rates of events as combinations of free rates
+    slack: Floats  # [E]: relative tolerance of the identity that defines an event
+    exact: tuple[Identity, ...] = ()  # identities that define sums
+    soft: tuple[Identity, ...] = ()  # identities that are soft constraints
     bounds: tuple[Identity, ...] = ()
     parameters: Parameters = field(default_factory=Parameters)
 
     def row(self, event: str) -> Floats:
-        """An event as a combination of free ones [N]."""
+        """An event as a combination of free events [N]."""
         return self.loading[self.events.index(event)]
 
     def combined(self, identity: Identity) -> Floats:
@@ -45,7 +45,7 @@ class BayesNet:
         return np.sum([coefficient * self.row(event) for event, coefficient in identity.terms], axis=0)
 
     def wiring(self, columns: Sequence[Column], anchors: Sequence[str] | None = None) -> Wiring:
-        """The arrays for readings with these columns; `anchors` are found if they are not given."""
+        """The arrays for readings with these columns; by default with the anchors that `find_anchors` returns."""
         anchors = find_anchors(columns) if anchors is None else tuple(anchors)
         counted = tuple(dict.fromkeys(column.event for column in columns))
         loading = np.stack([self.row(event) for event in counted])
@@ -61,7 +61,7 @@ class BayesNet:
 
 
 def build(events: Iterable[str], identities: Iterable[Identity], parameters: Parameters | None = None) -> BayesNet:
-    """The net of some events. Identities that speak of others are left out, as are those that follow from the rest."""
+    """The network of some events. Identities with other events are ignored, as are those implied by the rest."""
     events = tuple(dict.fromkeys(events))
     known = set(events)
     inside = [identity for identity in identities if known.issuperset(identity.events)]
@@ -69,13 +69,13 @@ def build(events: Iterable[str], identities: Iterable[Identity], parameters: Par
         (identity for identity in inside if identity.relation == "="),
         key=lambda identity: (identity.slack > MAX_EXACT_TOLERANCE, len(identity.terms)),
     )
-    made: dict[str, dict[str, float]] = {}  # events that are sums, by free ones
+    made: dict[str, dict[str, float]] = {}  # events that are sums, as combinations of free events
     slack: dict[str, float] = {}
     exact, soft = [], []
     for identity in equalities:
         terms = _substitute(dict(identity.terms), made)
         if not terms:
-            continue  # it follows from others
+            continue  # implied by others
         if identity.slack > MAX_EXACT_TOLERANCE:
             soft.append(identity)
             continue
@@ -104,7 +104,7 @@ def build(events: Iterable[str], identities: Iterable[Identity], parameters: Par
 
 
 def find_anchors(columns: Sequence[Column]) -> tuple[str, ...]:
-    """Events that are counted in every group that counts anything else, instructions first."""
+    """Events that every group with several events counts, instructions first."""
     groups: dict[int, set[str]] = {}
     for column in columns:
         groups.setdefault(column.group, set()).add(column.event)
@@ -126,7 +126,7 @@ def _substitute(terms: Terms, made: Mapping[str, Terms]) -> dict[str, float]:
 
 
 def _total(terms: Terms, events: Sequence[str]) -> str:
-    """The event to be made of the others: the one that is a sum of them, so that nothing is a difference."""
+    """The event to define by the others: the one that is their sum, so that no event is a difference."""
 
     def differences(event: str) -> int:
         return sum(value * terms[event] > 0 for other, value in terms.items() if other != event)

@@ -1,8 +1,8 @@
-"""The catalogues that this user has: added once from a place, cached, found by name or by the CPU at hand.
+"""The user's catalogues: added once, cached, found by name or by this machine's CPU.
 
 The cache is `$XDG_CACHE_HOME/symphony/catalogue` (`~/.cache/…`): a compact JSON file for each microarchitecture, and
-`index.json`, which says what there is and which CPU has which. The listings are the kernel's and stay under its
-licence; nothing of them is part of Symphony.
+`index.json`, which lists them and the CPUs that use them. The listings are the kernel's and stay under its licence;
+Symphony contains none of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ADD_AGAIN_HINT = "add it again: `symphony catalogue add PATH`"
 
 @dataclass(frozen=True)
 class CatalogueEntry:
-    """A catalogue in the cache, in short."""
+    """Summary of a cached catalogue."""
 
     name: str
     core: int  # events of the core
@@ -46,7 +46,7 @@ class _Index:
 
 
 def folder() -> Path:
-    """Where catalogues are cached."""
+    """The cache folder of catalogues."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "symphony" / "catalogue"
 
@@ -55,10 +55,10 @@ def folder() -> Path:
 
 
 def add(path: str | Path) -> tuple[CatalogueEntry, ...]:
-    """Reads listings and caches every catalogue in them; those of the same names are replaced.
+    """Read listings and cache every catalogue in them; catalogues of the same names are replaced.
 
-    `path`: a kernel tree, a folder of its listings, an archive of either, Debian's linux-source package, or what
-    `perf list --json` printed (`-`: from standard input).
+    `path`: a kernel tree, a folder of its listings, an archive of either, Debian's linux-source package, or the output
+    of `perf list --json` (`-`: from standard input).
     """
     if str(path) == "-":
         return add_perf(sys.stdin.buffer.read(), source="standard input")
@@ -72,7 +72,7 @@ def add(path: str | Path) -> tuple[CatalogueEntry, ...]:
             ) from None
         if not content.lstrip().startswith(b"["):
             raise DataError(
-                "this is neither an archive nor what `perf list --json` prints",
+                "this is neither an archive nor output of `perf list --json`",
                 where=str(place),
                 hint=listing_files.LISTINGS_PATH_HINT,
             )
@@ -81,7 +81,7 @@ def add(path: str | Path) -> tuple[CatalogueEntry, ...]:
 
 
 def add_perf(content: bytes | None = None, *, source: str = "perf list --json") -> tuple[CatalogueEntry, ...]:
-    """Caches what `perf list --json` printed, by default here and now, as the catalogue of this machine's CPU."""
+    """Cache the output of `perf list --json` (by default run now) as the catalogue of this machine's CPU."""
     found = perf_list.read(perf_list.run() if content is None else content, where=source, source=source)
     cpuid = machine.cpuid()
     lines = (MapLine(perf_list.PERF_LIST_NAME, re.escape(cpuid), perf_list.PERF_LIST_NAME),) if cpuid else ()
@@ -92,7 +92,7 @@ def _store(listing: Listing) -> tuple[CatalogueEntry, ...]:
     try:
         before = _index()
     except DataError:
-        before = _Index()  # damaged: what is added now takes its place
+        before = _Index()  # a damaged index is replaced
     added = tuple(_entry(catalogue) for catalogue in listing.catalogues)
     names = {entry.name for entry in added}
     kept = [entry for entry in before.entries if entry.name not in names]
@@ -122,26 +122,26 @@ def _entry(catalogue: Catalogue) -> CatalogueEntry:
 
 
 def entries() -> tuple[CatalogueEntry, ...]:
-    """Every catalogue there is: those in the cache, by name, and the one that is built in."""
+    """All catalogues: the cached ones by name, and the built-in one."""
     return (*sorted(_index().entries, key=lambda entry: entry.name), _entry(architectural.CATALOGUE))
 
 
 def load(name: str) -> Catalogue:
-    """The catalogue of a microarchitecture: `sapphirerapids`, or `x86/sapphirerapids` where that is not enough."""
+    """The catalogue of a microarchitecture: `sapphirerapids`, or `x86/sapphirerapids` if that is ambiguous."""
     if name.lower() == architectural.ARCHITECTURAL_NAME:
         return architectural.CATALOGUE
     known = [entry.name for entry in _index().entries]
     found = [full for full in known if f"/{full.lower()}".endswith(f"/{name.lower().strip('/')}")]
     if len(found) > 1:
-        raise InputError(f"{name} may mean {' or '.join(found)}", hint=f"write {found[0]}, for example")
+        raise InputError(f"{name} is ambiguous: {' or '.join(found)}", hint=f"write {found[0]}, for example")
     if not found:
         last = {full.rpartition("/")[2]: full for full in known}
         close = get_close_matches(name.lower(), [*last, architectural.ARCHITECTURAL_NAME], n=3)
-        more = "`symphony catalogue list` lists those that there are" if known else "none has been added yet"
+        more = "`symphony catalogue list` lists the catalogues" if known else "none has been added yet"
         meant = f"did you mean {' or '.join(close)}? " if close else ""
         raise InputError(
             f"there is no catalogue {name}",
-            hint=f"{meant}{more}; `symphony catalogue add PATH` adds those of a kernel tree",
+            hint=f"{meant}{more}; `symphony catalogue add PATH` adds the catalogues of a kernel tree",
         )
     return _unpacked(_file(found[0]))
 
@@ -151,15 +151,21 @@ def matching(cpuid: str, architecture: str) -> str | None:
     return next(iter(_matching(cpuid, architecture)), None)
 
 
+def this_cpu() -> tuple[str, str | None]:
+    """The id of this machine's CPU ("" if unknown), and the name of its catalogue, whether or not it has been added."""
+    cpuid = machine.cpuid()
+    return cpuid, matching(cpuid, machine.architecture()) if cpuid else None
+
+
 def at_hand() -> Catalogue:
-    """The catalogue of this machine's CPU; without one, perf's own list if it was added, else the architectural one."""
+    """The catalogue of this machine's CPU; otherwise perf's own list if it was added, else the architectural one."""
     known = {entry.name for entry in _index().entries}
     found = (name for name in _matching(machine.cpuid(), machine.architecture()) if name in known)
     return load(next(found, architectural.ARCHITECTURAL_NAME))
 
 
 def _matching(cpuid: str, architecture: str) -> Iterator[str]:
-    """The first line of the architecture's `mapfile.csv` that has a CPU, then perf's list if it is of this CPU."""
+    """The first match of the architecture's `mapfile.csv`, then perf's list if it is of this CPU."""
     for wanted in (architecture, perf_list.PERF_LIST_NAME):
         lines = (line for line in _index().lines if line.architecture == wanted)
         yield from islice((line.name for line in lines if machine.matches(line.pattern, cpuid)), 1)
@@ -169,12 +175,12 @@ def _matching(cpuid: str, architecture: str) -> Iterator[str]:
 
 
 def _file(name: str) -> Path:
-    """Flat, and without what could lead elsewhere: names come from archives."""
+    """A flat file name without path separators: names come from archives."""
     return folder() / f"{re.sub(r'[^A-Za-z0-9_.+-]', '_', name.replace('/', '__')).lstrip('.')}.json"
 
 
 def _write(file: Path, content: dict[str, Any]) -> None:
-    """All or nothing: another process may be reading."""
+    """Write a file atomically: another process may be reading it."""
     new = file.with_name(f"{file.name}.{os.getpid()}.new")
     new.write_text(json.dumps(content, separators=(",", ":"), ensure_ascii=False), encoding="utf-8")
     new.replace(file)
@@ -215,7 +221,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _damaged(file: Path) -> DataError:
     return DataError(
-        "the cached catalogue cannot be read, or is of another version of Symphony",
+        "the cached catalogue cannot be read, or was written by another version of Symphony",
         where=str(file),
         hint=_ADD_AGAIN_HINT,
     )

@@ -1,12 +1,12 @@
-"""The columns of a place as the filter wants them: by keys of events, in plain counts; and how sure they are."""
+"""The columns of a place as the filter needs them (by keys of events, in plain counts), and their uncertainty."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import count
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,16 +16,15 @@ from symphony.telemetry.posterior import RULE_OF_THREE
 from symphony.telemetry.reading import CLOCKS, Model, Reader
 from symphony.telemetry.samples import Column, Floats, Recording, Sample
 
-MIN_UNINTERRUPTED_SHARE = 1 - 1e-4  # share of the time from which a count counts as never interrupted
-_EVEN = 0.5  # slices are not drawn at random but in turn, and half as far off (measured on simulated programs)
-MIN_SPREAD_WINDOWS, MAX_DOUBT = (
-    6,
-    10.0,
-)  # windows from which a spread can be estimated, and the most that it widens intervals
+MIN_UNINTERRUPTED_SHARE = 1 - 1e-4  # share of the time with a counter from which a count is taken as uninterrupted
+_EVEN = 0.5  # slices are taken in turn, not at random: half the error (measured on simulated programs)
+MIN_SPREAD_WINDOWS = 6  # windows from which a spread can be estimated
+MAX_DOUBT = 10.0  # the largest factor by which it widens intervals
+Readings = TypeVar("Readings", Sample, Recording)
 
 
 class Columns:
-    """The columns of a place: those of the PMU, which are inferred, and the kernel's own, which are as they are."""
+    """The columns of a place: those of the PMU, which are inferred, and software's, which are exact."""
 
     def __init__(self, reader: Reader, columns: tuple[Column, ...]) -> None:
         self.reader, self.all = reader, columns
@@ -34,24 +33,25 @@ class Columns:
         self.nodes = _nodes(reader, [columns[at] for at in self.modelled])
         self._clocks = np.array([bare(column.event).lower() in CLOCKS for column in columns], dtype=bool)
 
-    def of_pmu(self, sample: Sample) -> Sample:
-        """What a sample has of the PMU, by keys, in plain counts."""
-        at, units = self.modelled, sample.units
+    def of_pmu(self, readings: Readings) -> Readings:
+        """The columns of the PMU, by keys of their events, in plain counts."""
+        at, units = self.modelled, readings.units
         events = [self.all[number].event for number in at]
         scale = np.array([self.reader.scale(event, units.get(event, "")) for event in events])
-        running, enabled = sample.running_s[at], sample.enabled_s[at]
-        # Nothing has a counter for longer than it wants one, or for ever: such a time says nothing.
-        running = np.where(enabled > 0, np.minimum(running, enabled), running)
-        running = np.where(np.isfinite(sample.running_s[at]), running, 0.0)
-        return replace(sample, columns=self.nodes, count=sample.count[at] / scale, running_s=running, enabled_s=enabled)
+        running, enabled = readings.running_s[..., at], readings.enabled_s[..., at]
+        # A run time beyond the enabled time is an error of the source; one that is not finite is unknown.
+        bounded = np.where(enabled > 0, np.minimum(running, enabled), running)
+        running = np.where(np.isfinite(running), bounded, 0.0)
+        count = readings.count[..., at] / scale
+        return replace(readings, columns=self.nodes, count=count, running_s=running, enabled_s=enabled)
 
-    def is_idle(self, sample: Sample) -> bool:
-        """Whether what is counted did not run: nothing wanted a counter, and nothing happened."""
-        return not (sample.enabled_s[~self._clocks] > 0).any()
+    def is_idle(self, readings: Sample | Recording) -> NDArray[np.bool_]:
+        """Whether the counted program did not run in a window: no column was enabled. [K] for a recording."""
+        return np.asarray(~(readings.enabled_s[..., ~self._clocks] > 0).any(axis=-1))
 
 
 def _nodes(reader: Reader, columns: Sequence[Column]) -> tuple[Column, ...]:
-    """Columns by the keys of their events, each once in a group: `cycles:p` beside `cycles:pp` is one more reading."""
+    """Columns by the keys of their events, each once in a group: `cycles:p` beside `cycles:pp` is a second reading."""
     found: dict[Column, None] = {}
     spare = count(1 + max((column.group for column in columns), default=0))
     for column in columns:
@@ -60,49 +60,13 @@ def _nodes(reader: Reader, columns: Sequence[Column]) -> tuple[Column, ...]:
     return tuple(found)
 
 
-def stacked(samples: Sequence[Sample], columns: tuple[Column, ...], like: Recording) -> Recording:
-    """Samples with the same columns, of which there may be none."""
-
-    def stack(of: Callable[[Sample], Floats]) -> Floats:
-        return np.array([of(sample) for sample in samples]).reshape(len(samples), len(columns))
-
-    return Recording(
-        like.where,
-        columns,
-        np.array([sample.start_s for sample in samples]),
-        np.array([sample.duration_s for sample in samples]),
-        stack(lambda sample: sample.count),
-        stack(lambda sample: sample.running_s),
-        stack(lambda sample: sample.enabled_s),
-    )
-
-
-def aligned(sample: Sample, columns: tuple[Column, ...]) -> Sample:
-    """A sample with the columns of its place's first."""
-    if sample.columns == columns:
-        return sample
-    at = {column: number for number, column in enumerate(sample.columns)}
-    have = [at.get(column) for column in columns]
-
-    def pick(values: Floats, missing: float) -> Floats:
-        return np.array([missing if place is None else values[place] for place in have])
-
-    return replace(
-        sample,
-        columns=columns,
-        count=pick(sample.count, np.nan),
-        running_s=pick(sample.running_s, 0.0),
-        enabled_s=pick(sample.enabled_s, 0.0),
-    )
-
-
 def doubts(recording: Recording, model: Model) -> dict[str, float]:
-    """By how much the events of a recording are less certain than the model has it, for want of knowing better.
+    """Factors by which standard deviations of events are wider than the model's, for lack of repeated readings.
 
-    How far the slices of a window differ is learned from events that are counted twice in a window. Where none is, as
-    in most logs, all that there is to go by is how far windows differ: were slices drawn at random, readings of n
-    slices would differ by their spread over sqrt(n). Programs that change slowly differ more, and are believed to be
-    less well known than they are. What comes in bursts shows in windows that read nothing.
+    The spread over the slices of a window is learned from events that are counted twice in a window. In most logs no
+    event is. Then only the differences between windows are left: if slices were drawn at random, readings of n slices
+    would differ by their spread over sqrt(n). Programs that change slowly differ more, so their intervals become too
+    wide. Bursts show as windows with a count of zero.
     """
     found: dict[str, float] = {}
     for event, own in _events(recording.columns).items():
@@ -111,17 +75,19 @@ def doubts(recording: Recording, model: Model) -> dict[str, float]:
         if len(own) == 1 and len(count) >= MIN_SPREAD_WINDOWS:
             rate = count / slices
             middle = np.maximum(0.5 * (rate[1:] + rate[:-1]), 1e-30)
-            change = float(np.median(np.abs(np.diff(rate)) / middle))  # jumps are few
+            change = float(np.median(np.abs(np.diff(rate)) / middle))  # the median ignores jumps
             spread = _EVEN * change * math.sqrt(max(float(np.median(slices)), 1.0))
             if often := _bursts(count, slices):
                 spread = max(spread, often.spread)
-            few = 1 / math.sqrt(max(float(rate.mean()), 1e-30))  # of counts that are few, which readings allow for
+            few = 1 / math.sqrt(
+                max(float(rate.mean()), 1e-30)
+            )  # Poisson noise of small counts, which the model includes
             found[event] = min(max(spread / math.hypot(float(model.parameters.spread), few), 1.0), MAX_DOUBT)
     return found
 
 
 def zero_count_std(sample: Sample) -> dict[str, float]:
-    """Deviations of the counts of events that read nothing in the part of a window that was seen: rule of three."""
+    """Standard deviations of counts that read zero in the observed part of a window, by the rule of three."""
     found = {}
     for event, own in _events(sample.columns).items():
         count, running, enabled = sample.count[own], sample.running_s[own], float(sample.enabled_s[own].max())
@@ -132,7 +98,7 @@ def zero_count_std(sample: Sample) -> dict[str, float]:
 
 
 def unobserved_burst_std(recording: Recording, model: Model) -> dict[str, Floats]:
-    """Deviations [K] of counts in windows that read nothing, by event: bursts may have come while nobody counted."""
+    """Standard deviations [K] of counts in windows that read zero, by event: bursts may have been missed."""
     found: dict[str, Floats] = {}
     for event, own in _events(recording.columns).items():
         found[event] = np.zeros(len(recording))
@@ -145,20 +111,19 @@ def unobserved_burst_std(recording: Recording, model: Model) -> dict[str, Floats
 
 
 class _BurstRate(NamedTuple):
-    """Bursts of about equal size that come by chance: so often, in a slice."""
+    """Bursts of about equal size that arrive at random."""
 
-    rate: float
-    size: float
-    alone: float  # how little windows that read nothing keep together: 1 as by chance, 0 if there is one long lull
+    rate: float  # bursts in a slice
+    size: float  # counts in a burst
+    alone: float  # how scattered zero windows are: 1 as by chance, 0 if they are one long lull
 
     @property
     def spread(self) -> float:
-        """Relative deviation between slices."""
         return math.sqrt(self.alone / self.rate)
 
 
 def _bursts(count: Floats, slices: Floats) -> _BurstRate | None:
-    """What windows that read nothing tell of the others; None if all or none of them do."""
+    """The rate of bursts, from windows that read zero; None if all or none of them do."""
     silent = count == 0
     if silent.all() or not silent.any():
         return None
@@ -169,7 +134,6 @@ def _bursts(count: Floats, slices: Floats) -> _BurstRate | None:
 
 
 def _events(columns: Iterable[Column]) -> dict[str, list[int]]:
-    """The columns of each event."""
     found: dict[str, list[int]] = {}
     for at, column in enumerate(columns):
         found.setdefault(column.event, []).append(at)
@@ -177,7 +141,7 @@ def _events(columns: Iterable[Column]) -> dict[str, list[int]]:
 
 
 def _interrupted(recording: Recording, own: list[int], model: Model) -> tuple[Floats, Floats, NDArray[np.bool_]]:
-    """Counts of an event and the slices that they are of, where it was not counted all the time; and where that is."""
+    """Of windows in which an event had no counter part of the time: counts, slices with a counter; and a mask [K]."""
     running, count = recording.running_s[:, own], recording.count[:, own]
     usable = (running > 0) & (count >= 0) & (count < np.inf)
     together = np.where(usable, running, 0.0).sum(axis=1)

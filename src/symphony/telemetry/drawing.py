@@ -1,4 +1,4 @@
-"""A net as a picture, in columns: free events, the identities that make others of them, metrics, and rows' use."""
+"""A network of counts as a picture, in columns: free events, identities, derived events, metrics, and rows' use."""
 
 from __future__ import annotations
 
@@ -8,27 +8,29 @@ from html import escape
 from typing import Any, Literal
 
 from symphony.problem.errors import InputError
-from symphony.telemetry import bayes_net
-from symphony.telemetry.event_selection import TIME_EVENTS
+from symphony.problem.topology import Topology
+from symphony.telemetry import bayes_net, reading, rows, verdicts
+from symphony.telemetry.event_selection import TIME_EVENTS, default_selection, expand
+from symphony.telemetry.events import Catalogue, is_pattern
 from symphony.telemetry.expressions import key
 from symphony.telemetry.gate import Verdict
 from symphony.telemetry.identities import Identity
-from symphony.telemetry.kinds import kind as who_counts
+from symphony.telemetry.naming import kind as who_counts
 from symphony.telemetry.reading import Model
 
 Kind = Literal["free", "plain", "derived", "sum", "link", "bound", "rejected", "metric", "row"]
 
-MAX_NODES = 400  # nodes: beyond, nobody can read anything
+MAX_NODES = 400  # nodes that fit a readable picture
 _CHARACTER, _ROW, _HEIGHT, _GAP, _MARGIN = 6.6, 24.0, 17.0, 70.0, 16.0  # pixels
-_ORDERING_PASSES = 12  # of putting nodes next to their neighbours
-_STYLES: Mapping[Kind, tuple[str, str, str]] = {  # fill, border, what it is
+_ORDERING_PASSES = 12  # of the barycentre heuristic that places nodes next to their neighbours
+_STYLES: Mapping[Kind, tuple[str, str, str]] = {  # fill, border, legend
     "free": ("#0072B2", "#0072B2", "counted"),
-    "plain": ("#D9EEFA", "#56B4E9", "told by the kernel or a GPU"),
+    "plain": ("#D9EEFA", "#56B4E9", "counter of the kernel or a GPU"),
     "derived": ("#FFFFFF", "#0072B2", "derived"),
-    "sum": ("#E8E8E8", "#888888", "identity that derives"),
-    "link": ("#FFF3D6", "#E69F00", "identity that holds about"),
+    "sum": ("#E8E8E8", "#888888", "identity that defines a sum"),
+    "link": ("#FFF3D6", "#E69F00", "approximate identity"),
     "bound": ("#FFFFFF", "#999999", "bound"),
-    "rejected": ("#FFFFFF", "#C1121F", "rejected here"),
+    "rejected": ("#FFFFFF", "#C1121F", "rejected on this CPU"),
     "metric": ("#009E73", "#009E73", "metric"),
     "row": ("#6A4C93", "#6A4C93", "use of a row"),
 }
@@ -41,11 +43,10 @@ class Node:
     name: str
     kind: Kind
     column: int
-    about: str = ""  # for whoever points at it
+    about: str = ""  # tooltip
 
     @property
     def label(self) -> str:
-        """What is written into it."""
         if self.kind in ("sum", "link", "bound", "rejected"):
             return {"bound": "≥", "link": "≈"}.get(self.kind, "=" if " = " in self.name else "≥")
         return self.name
@@ -53,16 +54,53 @@ class Node:
 
 @dataclass(frozen=True)
 class NetDrawing:
-    """Nodes in columns, and what leads where."""
+    """Nodes in columns, and edges between them."""
 
     title: str
     nodes: tuple[Node, ...]
     edges: tuple[tuple[str, str], ...]  # names
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
         nodes = [{"name": n.name, "kind": n.kind, "column": n.column, "about": n.about} for n in self.nodes]
         return {"title": self.title, "nodes": nodes, "edges": [{"from": a, "to": b} for a, b in self.edges]}
+
+
+def draw(
+    catalogue: str | None = None,
+    events: str | None = None,
+    metrics: Sequence[str] | None = None,
+    rows_of: tuple[Topology, str] | None = None,
+) -> tuple[NetDrawing, list[str]]:
+    """The network of a catalogue (default: this CPU's), and the rows whose use no counter shows.
+
+    `events`: a pattern of names; `metrics`: names, groups or patterns; without both, those that `symphony stat` shows
+    by default. `rows_of`: a topology and one of its machines, whose resource rows are drawn as well.
+    """
+    model = reading.model(catalogue)
+    chosen: tuple[str, ...] = ()
+    if events is not None:
+        chosen = tuple(dict.fromkeys(key(event.name) for event in model.catalogue.events_like(events)))
+        if not chosen:
+            raise InputError(f"{model.catalogue.name} has no event with {events!r} in its name", hint="--events 'l2*'")
+    if events is None and metrics is None:
+        model, default = default_selection(model)
+        computed = default.metrics
+    else:
+        computed = _expanded(model.catalogue, metrics or ())
+    used = rows.metrics_by_row(*rows_of, model.catalogue) if rows_of else {}
+    unknown = [row.name for row in rows.rows_of(*rows_of) if row.name not in used] if rows_of else []
+    return net_drawing(model, chosen, computed, verdicts.load(model.catalogue.name), used), unknown
+
+
+def _expanded(catalogue: Catalogue, patterns: Sequence[str]) -> tuple[str, ...]:
+    """Metrics by name, group or pattern."""
+    names: list[str] = []
+    for pattern in patterns:
+        fitting = [metric.name for metric in catalogue.metrics_like(pattern)] if is_pattern(pattern) else [pattern]
+        if not fitting:
+            raise InputError(f"{catalogue.name} has no metric that matches {pattern!r}", hint="--metrics 'tma_*'")
+        names += fitting
+    return expand(catalogue, names)
 
 
 def net_drawing(
@@ -70,19 +108,21 @@ def net_drawing(
     events: Sequence[str],
     metrics: Sequence[str] = (),
     known: Iterable[Verdict] = (),
-    rows: Mapping[str, Sequence[str]] | None = None,
+    row_sums: Mapping[str, Sequence[str]] | None = None,
 ) -> NetDrawing:
-    """The net of some events, and metrics made of them. Claims count as true unless a verdict says otherwise.
+    """The network of some events, and metrics of them. Identities are taken to hold unless a verdict rejects them.
 
-    `rows`: of a topology, each with the metrics and events whose sum is its use (`rows.told_by`).
+    `row_sums`: rows of a topology, each with the metrics and events whose sum is its use (`rows.metrics_by_row`).
     """
     rejected = {verdict.identity.name for verdict in known if verdict.tested and not verdict.accepted}
     own = {key(metric.name): metric.name for metric in model.catalogue.metrics}
-    rows = {row: [own.get(key(name), name) for name in by] for row, by in (rows or {}).items()}
-    told = dict.fromkeys(name for by in rows.values() for name in by)
-    needed = {name: _needed(model, name) for name in dict.fromkeys([*metrics, *(n for n in told if key(n) in own)])}
-    plain = [name for name in told if name not in needed and who_counts(name) != "hardware"]
-    counted = [name for name in told if name not in needed and name not in plain]
+    used_by = {row: [own.get(key(name), name) for name in by] for row, by in (row_sums or {}).items()}
+    row_inputs = dict.fromkeys(name for by in used_by.values() for name in by)
+    needed = {
+        name: _needed(model, name) for name in dict.fromkeys([*metrics, *(n for n in row_inputs if key(n) in own)])
+    }
+    plain = [name for name in row_inputs if name not in needed and who_counts(name) != "hardware"]
+    counted = [name for name in row_inputs if name not in needed and name not in plain]
     everything = dict.fromkeys([*events, *counted, *(event for some in needed.values() for event in some)])
     claims = model.claims(tuple(everything))
     net = bayes_net.build(everything, [claim for claim in claims if claim.name not in rejected])
@@ -108,12 +148,14 @@ def net_drawing(
         listed = model.catalogue.metric(name)
         nodes.append(Node(name, "metric", last, listed.description or listed.expression))
         edges += [(event, name) for event in some]
-    nodes += [Node(name, "plain", last) for name in plain]  # they make nothing but rows, so they stand next to these
-    for name, by in rows.items():
+    nodes += [Node(name, "plain", last) for name in plain]  # only rows depend on them, so they are drawn next to those
+    for name, by in used_by.items():
         nodes.append(Node(name, "row", last + 1, f"used by {' + '.join(by)}, as a share of its capacity"))
         edges += [(one, name) for one in by]
     if len(nodes) > MAX_NODES:
-        raise InputError(f"{len(nodes)} nodes are too many for a picture", hint="narrow it down: --events 'l2_rqsts.*'")
+        raise InputError(
+            f"{len(nodes)} nodes are too many for a readable picture", hint="select fewer: --events 'l2_rqsts.*'"
+        )
     return NetDrawing(model.catalogue.name, tuple(nodes), tuple(edges))
 
 
@@ -122,7 +164,7 @@ def _needed(model: Model, metric: str) -> list[str]:
 
 
 def _made(net: bayes_net.BayesNet, depth: Mapping[str, int]) -> dict[str, str]:
-    """For each identity that derives an event, which one: of those that it has, the last that nothing else derives."""
+    """The event that each exact identity defines: the deepest one that no other identity defines."""
     found: dict[str, str] = {}
     for one in net.exact:
         free = [event for event in one.events if depth[event] and event not in found.values()]
@@ -132,7 +174,7 @@ def _made(net: bayes_net.BayesNet, depth: Mapping[str, int]) -> dict[str, str]:
 
 
 def _depths(net: bayes_net.BayesNet) -> dict[str, int]:
-    """How many identities lie between an event and free ones: 0 for those."""
+    """The number of identities between an event and the free events; 0 for free events."""
     depth = dict.fromkeys(net.free, 0)
     waiting = [one for one in net.exact]
     while waiting:
@@ -149,11 +191,11 @@ def _depths(net: bayes_net.BayesNet) -> dict[str, int]:
 
 
 def svg(drawn: NetDrawing) -> str:
-    """The picture. Whoever points at an identity or a metric sees what it says."""
+    """The picture; tooltips state identities and metrics."""
     columns = _columns(drawn)
     widths = [max(_width(node) for node in column) for column in columns]
     tallest = max(len(column) for column in columns)
-    gap = max(_GAP, 6.0 * tallest)  # many edges need room to part
+    gap = max(_GAP, 6.0 * tallest)  # room for many edges
     lefts = [_MARGIN + sum(widths[:at]) + gap * at for at in range(len(columns))]
     top = 2 * _MARGIN + 14
     boxes: dict[str, tuple[float, float, float]] = {}  # left, middle, width
@@ -183,7 +225,7 @@ def svg(drawn: NetDrawing) -> str:
 
 
 def _columns(drawn: NetDrawing) -> list[list[Node]]:
-    """Nodes by column, each near those that it is connected to."""
+    """Nodes by column, each near its neighbours."""
     numbers = sorted({node.column for node in drawn.nodes})
     columns = [[node for node in drawn.nodes if node.column == number] for number in numbers]
     near: dict[str, list[str]] = {node.name: [] for node in drawn.nodes}

@@ -1,4 +1,4 @@
-"""What is believed of a place, by name: estimates of events and metrics, window by window and over all of them."""
+"""Estimates of events and metrics by name: window by window, and over all windows."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from symphony.telemetry.spans import Span, StatRow
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """A quantity, window by window."""
+    """An event's count or a metric's value, window by window."""
 
     name: str
     unit: str
-    mean: Floats  # [K]; NaN where nothing is known
+    mean: Floats  # [K]; NaN if unknown
     std: Floats  # [K]
     lower: Floats  # [K]: of the 95% interval
     upper: Floats  # [K]
@@ -31,7 +31,7 @@ class Estimate:
 
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """Beliefs about one place."""
+    """The belief about one place."""
 
     reader: Reader
     net: BayesNet
@@ -47,15 +47,15 @@ class Posterior:
         return len(self.spans)
 
     def __getitem__(self, name: str) -> Estimate:
-        """The belief about an event's count, or a metric."""
+        """The estimate of an event's count, or of a metric."""
         return self._estimates([name], self.spans)[name]
 
     def metrics(self, names: Sequence[str]) -> dict[str, Estimate]:
-        """Beliefs about metrics, all from the same draws: what adds up in every draw adds up in the means."""
+        """Estimates of metrics, all from the same draws: what adds up in every draw adds up in the means."""
         return _side_by_side(names, [span.metrics(tuple(names)) for span in self.spans])
 
     def events(self) -> dict[str, Estimate]:
-        """Beliefs about all events, counted and derived."""
+        """Estimates of all events, counted and derived."""
         return self._estimates(tuple(dict.fromkeys((*self.net.events, *self.whole.tallies))), self.spans)
 
     def total(self, name: str) -> Estimate:
@@ -64,7 +64,6 @@ class Posterior:
 
     @cached_property
     def whole(self) -> Span:
-        """All windows together."""
         whole = Span(self.reader, self.where, self.spans[0].start_s if self.spans else 0.0)
         for span in self.spans:
             whole.add(span)
@@ -72,26 +71,24 @@ class Posterior:
 
     @property
     def model(self) -> Model:
-        """What was known before."""
         return self.reader.model
 
     @property
     def where(self) -> str:
-        """The place."""
         return self.spans[0].where if self.spans else ""
 
     @property
     def start_s(self) -> Floats:
-        """When windows began [K]."""
+        """Starts of windows [K]."""
         return np.array([span.start_s for span in self.spans])
 
     @property
     def duration_s(self) -> Floats:
-        """How long they were [K]."""
+        """Lengths of windows [K]."""
         return np.array([span.duration_s for span in self.spans])
 
     def is_event(self, name: str) -> bool:
-        """Whether it is an event that was counted, or follows from those that were."""
+        """Whether the event was counted, or follows from counted events."""
         node = self.reader.node(name)
         return node in self.net.events or node in self.whole.tallies
 
@@ -110,8 +107,6 @@ class Posterior:
 
 
 def _side_by_side(names: Sequence[str], rows: Sequence[Sequence[StatRow]]) -> dict[str, Estimate]:
-    """Rows of windows [K][names] side by side."""
-
     def column(at: int, of: Callable[[StatRow], float]) -> Floats:
         return np.array([of(row[at]) for row in rows], dtype=float)
 

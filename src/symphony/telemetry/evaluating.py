@@ -1,23 +1,25 @@
-"""What metric expressions are worth: evaluated as perf does it.
+"""Evaluation of metric expressions, with perf's rules.
 
-An expression is walked once, with an arithmetic: plain floats here (`evaluate`), the names that must be counted
-(`needed`), and JAX arrays in `compiling.py`. So all of them agree on what an expression means:
+One walk over the tree (`apply`) serves every arithmetic: NumPy arrays (`compile_expressions`), the names of the events
+to count (`needed`), and linear forms (`linear.py`). The rules that all of them share:
 
-- division by zero and names without a count give NaN, `d_ratio` gives 0;
-- `& | ^` are logical. NaN (or infinity) is "could be anything": `0 & NaN` is 0, `1 & NaN` is NaN;
+- division by zero, and names without a count, give NaN; `d_ratio(a, 0)` gives 0;
+- `& | ^` are logical. NaN and infinity mean "unknown": `0 & NaN` is 0, `1 & NaN` is NaN;
 - a condition is false if it is zero; NaN is true;
-- `min` and `max` are comparisons, `a < b ? a : b`: NaN on the left is passed over, on the right it stays;
-- both sides of a choice are evaluated;
-- a name that is a metric stands for that metric's value. Names are compared without regard to case.
+- `min` and `max` are comparisons, `a < b ? a : b`: a NaN on the left is ignored, one on the right is the result;
+- both branches of a conditional are evaluated;
+- the name of a metric stands for that metric's value. Names are compared without regard to case.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
 
 from symphony.problem.errors import InputError
 from symphony.telemetry.expressions import (
@@ -36,25 +38,26 @@ from symphony.telemetry.machine import Platform
 
 V = TypeVar("V")
 Definitions = Mapping[str, Expression]  # metrics by `key` of their names
+Values = Any  # a float, or an array of floats
 
 
 class Arithmetic(Protocol[V]):
-    """What a walk over an expression computes with."""
+    """What `apply` computes with."""
 
     def number(self, value: float) -> V:
-        """A number, or a constant of the machine."""
+        """A literal, or a constant of the machine."""
 
     def event(self, name: str) -> V:
         """The count of an event."""
 
     def sources(self, name: str) -> V:
-        """How many units an event's count was summed over."""
+        """The number of units that an event's count was summed over."""
 
     def present(self, name: str) -> V:
-        """1 if there is such an event, else 0."""
+        """1 if the event exists, else 0."""
 
     def negative(self, of: V) -> V:
-        """Minus a value."""
+        """Unary minus."""
 
     def binary(self, operator: str, left: V, right: V) -> V:
         """An operator, or one of min, max and d_ratio."""
@@ -64,7 +67,7 @@ class Arithmetic(Protocol[V]):
 
 
 def apply(tree: Expression, arithmetic: Arithmetic[V], metrics: Mapping[str, V], platform: Platform) -> V:
-    """The value of an expression in some arithmetic, given those of the metrics that it refers to."""
+    """The value of an expression, given the values of the metrics that it refers to (by key)."""
 
     def value(part: Expression) -> V:
         match part:
@@ -93,7 +96,7 @@ def apply(tree: Expression, arithmetic: Arithmetic[V], metrics: Mapping[str, V],
 
 
 def in_order(trees: Iterable[Expression], definitions: Definitions) -> list[str]:
-    """The metrics that expressions refer to, directly or not, each after those that it refers to itself."""
+    """All metrics that the expressions refer to, directly or not, in topological order."""
     graph: dict[str, set[str]] = {}
     new = {name for tree in trees for name in map(key, names(tree)) if name in definitions}
     while new:
@@ -105,86 +108,144 @@ def in_order(trees: Iterable[Expression], definitions: Definitions) -> list[str]
     except CycleError as error:
         cycle = " → ".join(reversed(error.args[1]))
         raise InputError(
-            f"metrics refer to one another in a circle: {cycle}", hint="define one of them by events alone"
+            f"metrics refer to one another in a cycle: {cycle}", hint="define one of them by events alone"
         ) from None
 
 
-# --- Plain numbers -----------------------------------------------------------------------------------------
+# --- Values ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Plain:
-    """Floats, with perf's rules for NaN and zero."""
+class _Numeric:
+    """NumPy numbers and arrays; counts by key."""
 
-    counts: Mapping[str, float]
-    units: Mapping[str, float]
+    counts: Mapping[str, Values]
 
-    def number(self, value: float) -> float:
+    def number(self, value: float) -> Values:
         return value
 
-    def event(self, name: str) -> float:
+    def event(self, name: str) -> Values:
         return self.counts.get(name, math.nan)
 
-    def sources(self, name: str) -> float:
-        return self.units.get(name, 1.0) if name in self.counts else math.nan
+    def sources(self, name: str) -> Values:
+        return 1.0 if name in self.counts else math.nan  # counts are those of one place
 
-    def present(self, name: str) -> float:
+    def present(self, name: str) -> Values:
         return float(name in self.counts)
 
-    def negative(self, of: float) -> float:
+    def negative(self, of: Values) -> Values:
         return -of
 
-    def choose(self, then: float, condition: float, otherwise: float) -> float:
-        return otherwise if condition == 0 else then
+    def choose(self, then: Values, condition: Values, otherwise: Values) -> Values:
+        return np.where(np.equal(condition, 0), otherwise, then)
 
-    def binary(self, operator: str, left: float, right: float) -> float:
-        return _FLOAT_OPERATORS[operator](left, right)
-
-
-def _divide(left: float, right: float) -> float:
-    return left / right if right != 0 else math.nan
+    def binary(self, operator: str, left: Values, right: Values) -> Values:
+        return _OPERATORS[operator](left, right)
 
 
-def _remainder(left: float, right: float) -> float:
-    """Of the whole parts, with the sign of the left one, as in C."""
-    if not math.isfinite(left) or not math.isfinite(right) or not math.trunc(right):
-        return math.nan
-    return math.fmod(math.trunc(left), math.trunc(right))
+def _ratio(left: Values, right: Values, of_zero: float) -> Values:
+    zero = np.equal(right, 0)
+    return np.where(zero, of_zero, left / np.where(zero, 1.0, right))
 
 
-def _logical(left: float, right: float, decides: bool) -> float:
-    """`|` (a true side decides) and `&` (a false side decides)."""
-    if math.isfinite(left) and math.isfinite(right):
-        return float(bool(left) or bool(right) if decides else bool(left) and bool(right))
-    if not math.isfinite(left) and not math.isfinite(right):
-        return math.nan
-    known, other = (left, right) if math.isfinite(left) else (right, left)
-    return float(decides) if bool(known) is decides else other
+def _remainder(left: Values, right: Values) -> Values:
+    """The remainder of the integer parts, with the sign of the left one, as in C."""
+    undefined = ~np.isfinite(left) | ~np.isfinite(right) | (np.trunc(right) == 0)
+    divisor = np.where(undefined, 1.0, np.trunc(right))
+    return np.where(undefined, math.nan, np.fmod(np.trunc(np.where(undefined, 0.0, left)), divisor))
 
 
-def _differ(left: float, right: float) -> float:
-    return float(bool(left) != bool(right)) if math.isfinite(left) and math.isfinite(right) else math.nan
+def _logical(left: Values, right: Values, decides: bool) -> Values:
+    """`|` (a true operand decides) and `&` (a false operand decides)."""
+    known_left, known_right = np.isfinite(left), np.isfinite(right)
+    decided = (known_left & (np.not_equal(left, 0) == decides)) | (known_right & (np.not_equal(right, 0) == decides))
+    other = np.where(known_left, right, left)
+    undecided = np.where(known_left & known_right, float(not decides), other)
+    return np.where(decided, float(decides), np.where(known_left | known_right, undecided, math.nan))
 
 
-def _compare(holds: Callable[[float, float], bool]) -> Callable[[float, float], float]:
-    return lambda left, right: math.nan if math.isnan(left) or math.isnan(right) else float(holds(left, right))
+def _differ(left: Values, right: Values) -> Values:
+    known = np.isfinite(left) & np.isfinite(right)
+    return np.where(known, np.not_equal(left, 0) != np.not_equal(right, 0), math.nan)
 
 
-_FLOAT_OPERATORS: dict[str, Callable[[float, float], float]] = {
+def _less(left: Values, right: Values) -> Values:
+    return np.where(np.isnan(left) | np.isnan(right), math.nan, np.less(left, right))
+
+
+_OPERATORS: dict[str, Callable[[Values, Values], Values]] = {
     "|": lambda left, right: _logical(left, right, decides=True),
     "&": lambda left, right: _logical(left, right, decides=False),
     "^": _differ,
-    "<": _compare(lambda left, right: left < right),
-    ">": _compare(lambda left, right: left > right),
+    "<": _less,
+    ">": lambda left, right: _less(right, left),
     "+": lambda left, right: left + right,
     "-": lambda left, right: left - right,
     "*": lambda left, right: left * right,
-    "/": _divide,
+    "/": lambda left, right: _ratio(left, right, math.nan),
     "%": _remainder,
-    "min": lambda left, right: left if left < right else right,
-    "max": lambda left, right: left if left > right else right,
-    "d_ratio": lambda left, right: left / right if right != 0 else 0.0,
+    "min": lambda left, right: np.where(np.less(left, right), left, right),
+    "max": lambda left, right: np.where(np.greater(left, right), left, right),
+    "d_ratio": lambda left, right: _ratio(left, right, 0.0),
 }
+
+
+def constant(operator: str, left: float, right: float) -> float:
+    """The value of an operator, or of min, max and d_ratio, with two numbers."""
+    with np.errstate(all="ignore"):
+        return float(_OPERATORS[operator](left, right))
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A function from counts of events to values of expressions."""
+
+    inputs: tuple[str, ...]  # keys of events: the last axis of the argument
+    outputs: tuple[str, ...]  # names of expressions: the last axis of the result
+    function: Callable[[Values], Values]
+
+    def __call__(self, counts: Values) -> Values:
+        """Values [..., outputs] of the expressions for counts [..., inputs]."""
+        shape = np.shape(counts)
+        if shape[-1:] != (len(self.inputs),):
+            raise InputError(
+                f"{len(self.inputs)} counts are needed on the last axis, not an array of shape {shape}",
+                hint="the order is that of `inputs`",
+            )
+        with np.errstate(all="ignore"):
+            return self.function(np.asarray(counts, float))
+
+
+def compile_expressions(
+    expressions: Mapping[str, Expression],
+    *,
+    definitions: Definitions | None = None,
+    platform: Platform | None = None,
+    inputs: tuple[str, ...] | None = None,
+    scales: Mapping[str, float] | None = None,
+) -> Compiled:
+    """Named expressions, each times its scale, as one function of counts. Shared metrics are computed once.
+
+    `inputs`: the counted events, in the order of the argument's last axis; by default those that are needed. The count
+    of any other event is NaN, and `has_event` is 0 for it.
+    """
+    definitions, platform = definitions or {}, platform or Platform()
+    order = in_order(expressions.values(), definitions)
+    if inputs is None:
+        inputs = needed(expressions.values(), definitions=definitions, platform=platform)
+    keys = tuple(map(key, inputs))
+
+    def function(counts: Values) -> Values:
+        numeric = _Numeric({name: counts[..., place] for place, name in enumerate(keys)})
+        metrics: dict[str, Values] = {}
+        for name in order:
+            metrics[name] = apply(definitions[name], numeric, metrics, platform)
+        values = np.zeros((*counts.shape[:-1], len(expressions)))
+        for place, (name, tree) in enumerate(expressions.items()):
+            values[..., place] = apply(tree, numeric, metrics, platform) * (scales or {}).get(name, 1.0)
+        return values
+
+    return Compiled(keys, tuple(expressions), function)
 
 
 def evaluate(
@@ -193,29 +254,18 @@ def evaluate(
     *,
     definitions: Definitions | None = None,
     platform: Platform | None = None,
-    sources: Mapping[str, float] | None = None,
 ) -> float:
-    """The value of an expression given counts of events, before its scale: raw counts, `duration_time` in seconds.
-
-    Names that are in `definitions` are evaluated in turn; others without a count are NaN.
-    """
-    definitions, platform = definitions or {}, platform or Platform()
-    plain = _Plain(
-        {key(name): float(count) for name, count in counts.items()},
-        {key(name): float(number) for name, number in (sources or {}).items()},
-    )
-    metrics: dict[str, float] = {}
-    for name in in_order([tree], definitions):
-        metrics[name] = apply(definitions[name], plain, metrics, platform)
-    return apply(tree, plain, metrics, platform)
+    """The value of one expression given counts of events: raw counts, `duration_time` in seconds."""
+    compiled = compile_expressions({"": tree}, definitions=definitions, platform=platform, inputs=tuple(counts))
+    return float(compiled(np.array(list(counts.values()), float))[0])
 
 
-# --- What has to be counted --------------------------------------------------------------------------------
+# --- Events to count -------- --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class _FoldedValue:
-    """A constant, or (NaN) something that depends on counts: then `names` are those it takes."""
+    """A constant, or NaN for a value that depends on the counts of `names`."""
 
     value: float
     names: frozenset[str] = frozenset()
@@ -227,10 +277,9 @@ class _FoldedValue:
 
 @dataclass(frozen=True)
 class _Names:
-    """Constants are folded, so that events of the side that is not taken are not asked for."""
+    """Folds constants, so that events of a branch that is never taken are not counted."""
 
     exists: Callable[[str], bool]
-    _constants: _Plain = field(default_factory=lambda: _Plain({}, {}))
 
     def number(self, value: float) -> _FoldedValue:
         return _FoldedValue(value)
@@ -255,7 +304,7 @@ class _Names:
 
     def binary(self, operator: str, left: _FoldedValue, right: _FoldedValue) -> _FoldedValue:
         if left.fixed and right.fixed:
-            return _FoldedValue(self._constants.binary(operator, left.value, right.value))
+            return _FoldedValue(constant(operator, left.value, right.value))
         if operator in ("|", "&") and (left.fixed or right.fixed):
             known, other = (left, right) if left.fixed else (right, left)
             return _FoldedValue(float(operator == "|")) if bool(known.value) is (operator == "|") else other
@@ -275,11 +324,11 @@ def needed(
 ) -> tuple[str, ...]:
     """Keys of the events that must be counted to evaluate expressions, in order of their first use.
 
-    Choices that constants or `has_event` (answered by `exists`) decide are made; the other side is not counted.
+    Conditionals that constants or `has_event` (answered by `exists`) decide are resolved first.
     """
     definitions, platform = definitions or {}, platform or Platform()
     trees = list(trees)
-    in_order(trees, definitions)  # for its complaint about circles
+    in_order(trees, definitions)  # raises an error if metrics form a cycle
     arithmetic = _Names(exists)
     found: dict[str, None] = {}
     seen: set[str] = set()

@@ -1,4 +1,4 @@
-"""What is asked for, in the words of `perf stat`, and how it is counted: which events, in which groups."""
+"""Which events and metrics were requested, in the syntax of `perf stat`, and how they are counted: in which groups."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ from symphony.telemetry.bayes_net import BayesNet
 from symphony.telemetry.events import Catalogue, Event
 from symphony.telemetry.expressions import key
 from symphony.telemetry.gate import Verdict, accepted
-from symphony.telemetry.kinds import Kind, kind
-from symphony.telemetry.naming import bare
+from symphony.telemetry.naming import CounterKind, bare, kind
 from symphony.telemetry.planning import plan
 from symphony.telemetry.reading import Model
 
-DEFAULT_GROUPS = ("TopdownL1", "Topdown_L1", "PipelineL1")  # of metrics: the first that a catalogue has
+DEFAULT_GROUPS = ("TopdownL1", "Topdown_L1", "PipelineL1")  # groups of metrics: the first one that a catalogue has
 DEFAULT_METRICS = ("ipc", "branch_miss_rate", "cache_miss_rate")  # of the architectural catalogue
-DEFAULT_SOFTWARE_EVENTS = ("task-clock", "context-switches", "cpu-migrations", "page-faults")  # as `perf stat` itself
+DEFAULT_SOFTWARE_EVENTS = (
+    "task-clock",
+    "context-switches",
+    "cpu-migrations",
+    "page-faults",
+)  # the defaults of `perf stat`
 DEFAULT_KERNEL_EVENTS = (
     "psi.cpu.some_us",
     "psi.memory.some_us",
@@ -45,20 +49,19 @@ DEFAULT_GPU_EVENTS = (
     "nvml.pcie_transmit_bytes",
     "nvml.energy_mj",
 )
-TIME_EVENTS = frozenset({"duration_time", "tsc", "msr/tsc/"})  # that a model knows without counting
-_KERNEL_EVENT = re.compile(
-    r"slots|topdown-[a-z-]+|branches|cpu-cycles|ref-cycles|mem-(loads|stores)|r[0-9a-f]+"
-)  # the kernel's
+TIME_EVENTS = frozenset({"duration_time", "tsc", "msr/tsc/"})  # known without counting
+# Names that the kernel defines for some CPUs.
+_KERNEL_EVENT = re.compile(r"slots|topdown-[a-z-]+|branches|cpu-cycles|ref-cycles|mem-(loads|stores)|r[0-9a-f]+")
 _SLOTS = frozenset({"slots", "topdown.slots"})
-# What Intel's top-down register holds all at once, beside the counters.
+# The fields of Intel's top-down register, which are read at once and need no counter.
 _PARTS = ("retiring", "bad-spec", "fe-bound", "be-bound", "heavy-ops", "br-mispredict", "fetch-lat", "mem-bound")
 _TOPDOWN = tuple(f"topdown-{part}" for part in _PARTS)
-_FIRST_TOPDOWN_COUNTER = 100  # its parts count as fixed counters from here on
+_FIRST_TOPDOWN_COUNTER = 100  # its fields are treated as fixed counters from this number on
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 
 
-def split(lists: Iterable[str]) -> tuple[str, ...]:
-    """The names in lists as perf takes them: `a,b`, `{a,b}:W`, `cpu/event=0x3c,umask=0/`."""
+def split_names(lists: Iterable[str]) -> tuple[str, ...]:
+    """The names in lists like those of perf: `a,b`, `{a,b}:W`, `cpu/event=0x3c,umask=0/`."""
     found: list[str] = []
     for text in lists:
         name, inside, depth = "", False, 0
@@ -74,27 +77,27 @@ def split(lists: Iterable[str]) -> tuple[str, ...]:
             if depth not in (0, 1):
                 break
         if inside or depth:
-            raise InputError(f"{text!r} is no list of events", hint="write -e cycles,instructions or -e '{a,b},c'")
+            raise InputError(f"{text!r} is not a list of events", hint="write -e cycles,instructions or -e '{a,b},c'")
     return tuple(dict.fromkeys(found))
 
 
 @dataclass(frozen=True)
 class EventSelection:
-    """Events and metrics to be told of, and the hardware events that this takes."""
+    """Events and metrics to report, and the events that must be counted for them."""
 
-    events: tuple[str, ...]  # as they were asked for
+    events: tuple[str, ...]  # as they were requested
     metrics: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()  # keys of hardware events
-    plain: tuple[str, ...] = ()  # software events, of perf
-    spelled: Mapping[str, str] = field(default_factory=dict)  # nodes that perf takes in capitals only: `cycles:G`
+    plain: tuple[str, ...] = ()  # software events, counted by perf
+    spelled: Mapping[str, str] = field(default_factory=dict)  # nodes whose names perf needs in capitals: `cycles:G`
 
-    def of(self, *kinds: Kind) -> tuple[str, ...]:
-        """The events that some count."""
+    def of(self, *kinds: CounterKind) -> tuple[str, ...]:
+        """The requested events of some kinds."""
         return tuple(event for event in self.events if kind(event) in kinds)
 
 
 def select_events(model: Model, events: Sequence[str], metrics: Sequence[str]) -> EventSelection:
-    """What has to be counted for some events and metrics (or groups of metrics), all of which there must be."""
+    """The events to count for some events and metrics (or groups of metrics); raises `InputError` if one is unknown."""
     for event in events:
         _check(model.catalogue, event)
     names = expand(model.catalogue, metrics)
@@ -111,7 +114,7 @@ def select_events(model: Model, events: Sequence[str], metrics: Sequence[str]) -
 
 
 def default_selection(model: Model) -> tuple[Model, EventSelection]:
-    """What is counted if nothing is asked for, and the model for it: `model`, or that of any CPU."""
+    """The default events and metrics, and the model for them: `model`, or that of the architectural catalogue."""
     groups = {group for metric in model.catalogue.metrics for group in metric.groups}
     own = next((group for group in DEFAULT_GROUPS if group in groups), None)
     if own:
@@ -121,7 +124,7 @@ def default_selection(model: Model) -> tuple[Model, EventSelection]:
 
 
 def expand(catalogue: Catalogue, metrics: Iterable[str]) -> tuple[str, ...]:
-    """Names of metrics; a group stands for its members."""
+    """Names of metrics, with groups replaced by their members."""
     found: list[str] = []
     groups: dict[str, list[str]] = {}
     own = {key(metric.name): metric.name for metric in catalogue.metrics}
@@ -167,17 +170,17 @@ def _unknown(catalogue: Catalogue, what: str, name: str, known: Iterable[str]) -
 
 @dataclass(frozen=True)
 class CounterLayout:
-    """Groups that take turns, and what is left to be derived."""
+    """Groups of events that are counted in turn, and the events that are derived from them."""
 
     groups: tuple[tuple[str, ...], ...]  # keys of events
     derived: tuple[str, ...]
-    net: BayesNet  # by which they are
-    audit: bool  # everything is counted, because identities have not been tested
-    words: Mapping[str, str]  # what perf calls an event
+    net: BayesNet  # by which they are derived
+    audit: bool  # all events are counted, because identities have not been tested
+    words: Mapping[str, str]  # perf's name of each event
 
     @property
     def in_words(self) -> list[list[str]]:
-        """The groups as perf takes them."""
+        """The groups in perf's names."""
         return [[self.words[event] for event in group] for group in self.groups]
 
 
@@ -191,10 +194,10 @@ def lay_out(
     pmu_device: str = "",
     spelled: Mapping[str, str] | None = None,
 ) -> CounterLayout:
-    """Which events to count in which groups. Sums go uncounted if all claims about `nodes` were tested before.
+    """The groups to count. Sums are derived only if all equalities between `nodes` were tested before (`stored`).
 
-    `counters`: general counters of the core, if not as the catalogue has it; `pmu_device`: the core's name in perf,
-    "" if events are to be named as the catalogue names them; `spelled`: nodes that perf knows by other words.
+    `counters`: general counters of the core, if not those of the catalogue; `pmu_device`: the core's device in perf, ""
+    to use the names of the catalogue; `spelled`: nodes for which perf needs other names.
     """
     names = {verdict.identity.name for verdict in stored}
     untested = [claim for claim in model.claims(nodes) if claim.relation == "=" and claim.name not in names]
@@ -221,7 +224,7 @@ def lay_out(
 
 
 def described(catalogue: Catalogue, node: str) -> Event:
-    """An event as some listing has it; one of the kernel's own may be on any counter, or on top-down's register."""
+    """The event of a node. Events that only the kernel defines may use any counter, or the top-down register."""
     found = catalogue.resolve(node) or architectural.CATALOGUE.resolve(node)
     if found is None and node in (*_TOPDOWN, "slots"):
         return Event(node, fixed=3 if node == "slots" else _FIRST_TOPDOWN_COUNTER + _TOPDOWN.index(node))
@@ -229,20 +232,20 @@ def described(catalogue: Catalogue, node: str) -> Event:
 
 
 def _instructions(catalogue: Catalogue, nodes: Sequence[str]) -> str | None:
-    """What counts instructions: wanted already, or else the catalogue's own."""
+    """The event that counts instructions: a wanted one, or else the catalogue's."""
     names = sorted(bayes_net.INSTRUCTIONS)
     return next((n for n in nodes if n in names), None) or next((n for n in names if catalogue.find(n)), None)
 
 
 def _slots_first(group: Sequence[str]) -> tuple[str, ...]:
-    """The kernel wants slots to lead the group that has their parts."""
+    """The kernel requires that slots lead the group of their parts."""
     return tuple(sorted(group, key=lambda node: node not in _SLOTS))
 
 
 def _words(event: Event, device: str) -> str:
-    """An event as perf takes it: by its code where the core's counters count it, under its own name."""
+    """An event in perf's syntax: by its code, with its own name, if a counter of the core counts it."""
     encoded = event.perf_terms and "type" not in dict(event.terms)
-    name = event.name.replace(":", "_")  # perf has no colons in names
+    name = event.name.replace(":", "_")  # perf allows no colons in names
     if not (device and encoded and event.core and _NAME.fullmatch(name)):
         return event.name
     modifiers = dict(event.terms).get("modifiers", "")
@@ -251,7 +254,7 @@ def _words(event: Event, device: str) -> str:
 
 
 def core_device(root: Path = Path("/")) -> str | None:
-    """What the kernel calls the core's counters ("" if it is not `cpu`); None if there are none, as in most guests."""
+    """The kernel's name of the core's PMU ("" if it is not `cpu`); None if there is none, as in most guests."""
     devices = root / "sys/bus/event_source/devices"
     found = [path.name for path in sorted(devices.glob("*")) if path.name.startswith(("cpu", "arm", "apple"))]
     if not found and not any(_type(path) == "4" for path in devices.glob("*")):

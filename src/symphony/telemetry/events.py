@@ -1,25 +1,24 @@
-"""What a CPU can count: events, the counters that can hold them, and the metrics made of them.
+"""What a CPU can count: events, the counters that can hold them, and the metrics computed from them.
 
-Names are compared without regard to case everywhere. An event belongs to a *unit*: the core ("", or "cpu_core" and
-"cpu_atom" where there are two kinds of core) or some part outside it ("CHA", "iMC", "L3PMC"), each with counters of
-its own.
+Names are compared without regard to case. An event belongs to a *unit*: the core ("", or "cpu_core" and "cpu_atom" on
+hybrid CPUs) or a part outside it ("CHA", "iMC", "L3PMC"), each with its own counters.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
+from fnmatch import fnmatchcase
 from functools import cached_property
-from types import ModuleType
 from typing import NoReturn
 
-import jax.numpy as jnp
+import numpy as np
 
 from symphony.problem.errors import InputError
 from symphony.telemetry import evaluating
-from symphony.telemetry.compiling import Compiled, compile_expressions
+from symphony.telemetry.evaluating import Compiled, compile_expressions
 from symphony.telemetry.expressions import Expression, key, parse
 from symphony.telemetry.machine import Platform
 
@@ -28,11 +27,11 @@ CORE_UNITS = frozenset({"", "core", "cpu_core", "cpu_atom"})
 _REFERENCE = re.compile(r"([^/]+?)(?:/([^/]*)/)?(?:(?:(?<=/)|:)([ukhpPGHSDIWebR]+))?")
 _FLAGS = {"edge": "edge", "inv": "invert", "any": "any_thread"}
 _INTEGER = re.compile(r"0x[0-9a-fA-F]+|[1-9][0-9]*|0")
-# Registers beside the counters that events share, by the term that sets them: how many values there can be at once.
+# Registers that events share, by the term that sets them: how many different values they can hold at once.
 # Intel has one MSR each for the front end's and the latency's threshold (0x3f7, 0x3f6), two for off-core responses
 # (0x1a6, 0x1a7), and one filter in each caching agent.
 _REGISTERS = {"frontend": 1, "ldlat": 1, "offcore_rsp": 2, "config1": 1}
-# Listings give these the codes of the fixed counters; the kernel knows them by those of the general ones.
+# Listings give these the codes of the fixed counters; the kernel uses the codes of the general ones.
 _FIXED_EVENTS = {
     "inst_retired.any": "event=0xc0",
     "cpu_clk_unhalted.thread": "event=0x3c",
@@ -48,18 +47,18 @@ class Event:
 
     name: str
     unit: str = ""
-    codes: tuple[int, ...] = ()  # event select; two mean either of two off-core registers
+    codes: tuple[int, ...] = ()  # event select; two codes mean either of two off-core registers
     umask: int = 0
-    cmask: int = 0  # count cycles in which at least so many happen
-    invert: bool = False  # … at most so many
-    edge: bool = False  # count beginnings
+    cmask: int = 0  # count cycles with at least so many events
+    invert: bool = False  # … with fewer
+    edge: bool = False  # count transitions from 0
     any_thread: bool = False  # of all hardware threads of the core
     counters: tuple[int, ...] = ()  # general counters that can hold it; () = all
     fixed: int | None = None  # or the fixed counter that can; -1 = one that the listing does not number
-    terms: tuple[tuple[str, str], ...] = ()  # what else perf needs to select it, in perf's own words
-    scale: float = 1.0  # a count is worth this many …
-    scale_unit: str = ""  # … of these
-    per_package: bool = False  # the same count is read by every core of a package
+    terms: tuple[tuple[str, str], ...] = ()  # further terms of perf's event syntax
+    scale: float = 1.0  # one count stands for so many …
+    scale_unit: str = ""  # … of this unit
+    per_package: bool = False  # one counter for all cores of a package
     deprecated: bool = False
     errata: str = ""
     topic: str = ""
@@ -67,12 +66,11 @@ class Event:
 
     @property
     def core(self) -> bool:
-        """Whether the core counts it."""
         return self.unit in CORE_UNITS
 
     @property
     def perf_terms(self) -> str:
-        """What stands between the slashes of `perf stat -e cpu/…/`."""
+        """The text between the slashes of `perf stat -e cpu/…/`."""
         name = self.name.lower().partition(":")[0]
         if name in _FIXED_EVENTS:
             return _FIXED_EVENTS[name]
@@ -92,17 +90,16 @@ class Metric:
     expression: str
     unit: str = ""
     groups: tuple[str, ...] = ()
-    scale: float = 1.0  # the expression's value is multiplied by this …
-    scale_unit: str = ""  # … and is then in these
-    threshold: str = ""  # an expression that is true where the value deserves attention
-    constraint: str = ""  # NO_GROUP_EVENTS and kin: how its events may be grouped
-    no_group: tuple[str, ...] = ()  # for these groups its events are not counted together
-    aggregation: str = ""  # PerChip, PerCore: what `?` in the expression runs over
+    scale: float = 1.0  # factor of the expression's value …
+    scale_unit: str = ""  # … which gives this unit
+    threshold: str = ""  # an expression that is true if the value deserves attention
+    constraint: str = ""  # how its events may be grouped: NO_GROUP_EVENTS, …
+    no_group: tuple[str, ...] = ()  # groups of metrics in which its events are not counted together
+    aggregation: str = ""  # PerChip, PerCore: the range of `?` in the expression
     description: str = ""
 
     @property
     def tree(self) -> Expression:
-        """The expression, parsed."""
         return parse(self.expression)
 
 
@@ -113,7 +110,7 @@ class Pmu:
     unit: str
     general: int
     fixed: int = 0
-    assumed: bool = False  # the listing does not say
+    assumed: bool = False  # not stated in the listing
 
     def places(self, event: Event) -> tuple[str, ...]:
         """The counters that can hold an event: "0", "1", … and "fixed 0", …"""
@@ -122,18 +119,19 @@ class Pmu:
             return tuple(str(counter) for counter in general if counter < self.general)
         if event.fixed < 0:
             return tuple(f"fixed {counter}" for counter in range(max(1, self.fixed)))
-        # One that is listed for a fixed counter alone is held by no other.
+        # An event that is listed for a fixed counter only can use no other.
         also = [str(counter) for counter in event.counters if counter < self.general]
         return (f"fixed {event.fixed}", *also)
 
     def holds(self, events: Sequence[Event]) -> bool:
-        """Whether the unit can count these events all at once."""
+        """Whether the unit can count these events at the same time."""
         return self.placement(events) is not None
 
     def placement(self, events: Sequence[Event]) -> tuple[str, ...] | None:
-        """A counter for each of these events, no two the same; None if there is no such choice.
+        """A counter for each of these events, no two the same; None if there is no such assignment.
 
-        Events that need different values in one register cannot be counted at once, however many counters are free.
+        Events that need different values in one register cannot be counted at the same time, however many counters are
+        free.
         """
         for register, size in _REGISTERS.items():
             if len({value for event in events for term, value in event.terms if term == register}) > size:
@@ -158,22 +156,17 @@ class Pmu:
 
 @dataclass(frozen=True)
 class Catalogue:
-    """All that a microarchitecture can count, and what can be computed from it."""
+    """The events, metrics and counters of a microarchitecture."""
 
     name: str  # as in the kernel tree: "x86/sapphirerapids", "arm64/arm/neoverse-n1"
     events: tuple[Event, ...]
     metrics: tuple[Metric, ...] = ()
     pmus: tuple[Pmu, ...] = ()
-    groups: Mapping[str, str] = field(default_factory=dict)  # what groups of metrics are about
+    groups: Mapping[str, str] = field(default_factory=dict)  # descriptions of groups of metrics
     source: str = ""  # where it was read from
 
     def __repr__(self) -> str:
         return f"<Catalogue {self.name}: {len(self.events)} events, {len(self.metrics)} metrics>"
-
-    @property
-    def architecture(self) -> str:
-        """The name's first part: x86, arm64, powerpc, …"""
-        return self.name.partition("/")[0]
 
     @cached_property
     def _events(self) -> dict[str, list[Event]]:
@@ -190,7 +183,7 @@ class Catalogue:
         return found
 
     def event(self, name: str, unit: str | None = None) -> Event:
-        """The event of a name; where several units have one, the core's or that of `unit`."""
+        """The event of a name; if several units have one, the core's or that of `unit`."""
         found = [event for event in self._events.get(key(name), []) if unit in (None, event.unit)]
         return min(found, key=lambda event: not event.core) if found else self._unknown("event", name, self._events)
 
@@ -199,18 +192,26 @@ class Catalogue:
         return self.event(name) if key(name) in self._events else None
 
     def metric(self, name: str, unit: str | None = None) -> Metric:
-        """The metric of a name; where there are several, the first, or that of `unit`."""
+        """The metric of a name; if there are several, the first, or that of `unit`."""
         found = [metric for metric in self._metrics.get(key(name), []) if unit in (None, metric.unit)]
         return found[0] if found else self._unknown("metric", name, self._metrics)
 
+    def events_like(self, pattern: str) -> list[Event]:
+        """Events whose names contain a text, or match a pattern with `*` and `?`."""
+        return [event for event in self.events if _like(pattern, event.name)]
+
+    def metrics_like(self, pattern: str) -> list[Metric]:
+        """Metrics whose names, or the names of whose groups, contain a text or match a pattern."""
+        return [metric for metric in self.metrics if _like(pattern, metric.name, *metric.groups)]
+
     def pmu(self, unit: str = "") -> Pmu:
-        """The counters of a unit. Where the listing does not say, four are assumed."""
+        """The counters of a unit; four are assumed if the listing does not state them."""
         wanted = "" if unit == "core" else unit
         found = (pmu for pmu in self.pmus if pmu.unit.lower() == wanted.lower())
         return next(found, Pmu(unit, general=4, assumed=True))
 
     def resolve(self, name: str) -> Event | None:
-        """The event that a name in an expression means, with the terms it adds; None if it is the kernel's own.
+        """The event that a name in an expression means, with changed fields; None if it is not in the listing.
 
         `cpu@EVENT,cmask=1,edge@` and `EVENT@thresh=1@` are events with changed fields, `EVENT:k` has a modifier.
         """
@@ -229,70 +230,38 @@ class Catalogue:
         return _changed(event, name, [*terms, f"modifiers={modifiers}"] if modifiers else terms)
 
     def definitions(self, unit: str = "") -> evaluating.Definitions:
-        """The metrics by key of their names, as expressions that refer to one another, for those of a unit."""
+        """The metrics by key, as expressions that refer to one another; `unit`'s own take precedence."""
         return _Definitions(self, unit)
 
-    def needed(
-        self,
-        metrics: Iterable[str],
-        *,
-        platform: Platform | None = None,
-        exists: Callable[[str], bool] | None = None,
-        unit: str = "",
-    ) -> tuple[str, ...]:
-        """Keys of the events that must be counted for some metrics, those of the kernel included.
-
-        `exists` answers `has_event`; by default what is listed exists.
-        """
+    def needed(self, metrics: Iterable[str], *, platform: Platform | None = None) -> tuple[str, ...]:
+        """Keys of the events that must be counted for some metrics, including those that the kernel counts."""
         return evaluating.needed(
-            [self._wanted(name, unit).tree for name in metrics],
-            definitions=self.definitions(unit),
+            [self._wanted(name, "").tree for name in metrics],
+            definitions=self.definitions(),
             platform=platform,
-            exists=exists or (lambda name: self.resolve(name) is not None),
+            exists=lambda name: self.resolve(name) is not None,
         )
 
-    def evaluate(
-        self,
-        metric: str,
-        counts: Mapping[str, float],
-        *,
-        platform: Platform | None = None,
-        sources: Mapping[str, float] | None = None,
-        unit: str = "",
-    ) -> float:
-        """The value of a metric, scaled, given counts of events; NaN if some that it needs is missing."""
-        found = self._wanted(metric, unit)
-        value = evaluating.evaluate(
-            found.tree, counts, definitions=self.definitions(unit), platform=platform, sources=sources
-        )
-        return value * found.scale
+    def evaluate(self, metric: str, counts: Mapping[str, float], *, platform: Platform | None = None) -> float:
+        """The scaled value of a metric, given counts of events; NaN if a count that it needs is missing."""
+        compiled = self.compile([metric], platform=platform, inputs=tuple(counts))
+        return float(compiled(np.array(list(counts.values()), float))[0])
 
     def compile(
-        self,
-        metrics: Iterable[str],
-        *,
-        platform: Platform | None = None,
-        sources: Mapping[str, float] | None = None,
-        inputs: tuple[str, ...] | None = None,
-        unit: str = "",
-        xp: ModuleType = jnp,
+        self, metrics: Iterable[str], *, platform: Platform | None = None, inputs: tuple[str, ...] | None = None
     ) -> Compiled:
-        """Some metrics, scaled, as one function of counts, of JAX or (`xp=numpy`) NumPy."""
-        wanted = {name: self._wanted(name, unit) for name in metrics}
-        if inputs is None:
-            inputs = self.needed(wanted, platform=platform, unit=unit)
-        raw = compile_expressions(
-            {name: metric.tree for name, metric in wanted.items()},
-            definitions=self.definitions(unit),
+        """Scaled metrics as one NumPy function of counts, whose last axis are the events `inputs`."""
+        chosen = {name: self._wanted(name, "") for name in metrics}
+        return compile_expressions(
+            {name: metric.tree for name, metric in chosen.items()},
+            definitions=self.definitions(),
             platform=platform,
-            sources=sources,
-            inputs=inputs,
-            xp=xp,
+            inputs=self.needed(chosen, platform=platform) if inputs is None else inputs,
+            scales={name: metric.scale for name, metric in chosen.items()},
         )
-        return raw.scaled([metric.scale for metric in wanted.values()])
 
     def _wanted(self, name: str, unit: str) -> Metric:
-        """The metric of a unit if it has one of that name, else that of any."""
+        """The metric of a unit if it has one of that name, else that of any unit."""
         own = [metric for metric in self._metrics.get(key(name), []) if metric.unit == unit]
         return own[0] if own else self.metric(name)
 
@@ -306,7 +275,7 @@ class Catalogue:
 
 
 class _Definitions(Mapping[str, Expression]):
-    """A catalogue's metrics as expressions, parsed when they are asked for."""
+    """A catalogue's metrics as expressions, parsed when they are looked up."""
 
     def __init__(self, catalogue: Catalogue, unit: str) -> None:
         self._catalogue, self._unit = catalogue, unit
@@ -324,6 +293,18 @@ class _Definitions(Mapping[str, Expression]):
 
     def __len__(self) -> int:
         return len(self._catalogue._metrics)
+
+
+def is_pattern(text: str) -> bool:
+    """Whether a text has the special characters of a shell pattern."""
+    return any(special in text for special in "*?[")
+
+
+def _like(pattern: str, *names: str) -> bool:
+    wanted = pattern.lower()
+    if is_pattern(wanted):
+        return any(fnmatchcase(name.lower(), wanted) for name in names)
+    return any(wanted in name.lower() for name in names)
 
 
 def _changed(event: Event, name: str, terms: Iterable[str]) -> Event:

@@ -1,8 +1,8 @@
-"""Metric expressions, as the listings write them: text to tree and back.
+"""Metric expressions of the kernel's listings: from text to tree.
 
 The grammar is perf's. Loosest first:
 
-    choice      a if condition else b        (chains to the right; perf wants brackets inside calls, we do not)
+    choice      a if condition else b        (right-associative; perf requires brackets inside calls, Symphony does not)
     |  ^  &     logical: 0 or 1
     <  >
     +  -
@@ -11,9 +11,9 @@ The grammar is perf's. Loosest first:
     leaf        number, NaN, name, #constant, (choice), min(a, b), max(a, b), d_ratio(a, b),
                 source_count(name), has_event(name), strcmp_cpuid_str(id)
 
-Characters that belong to nothing are skipped. In names `\\-`, `\\,` and `\\=` stand for the plain character and `@` for
-`/`; a `?` is replaced by a number that is known when the metric is used. The longest token wins, so `1e9` is a number
-and `1e9x` a name.
+Other characters are skipped. In names `\\-`, `\\,` and `\\=` stand for the plain character and `@` for `/`; a `?`
+stands for a number that is known when the metric is used. The longest token wins, so `1e9` is a number and `1e9x` a
+name.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from functools import lru_cache
 
 from symphony.problem.errors import InputError
 
-MAX_TREE_DEPTH = 250  # levels of a tree: those who walk over it recurse
-MAX_BRACKET_DEPTH = 50  # levels of brackets: the parser recurses, up to ten calls for each
-NOT_A_NUMBER = math.nan  # the one object that trees hold, so that equal trees are equal
+MAX_TREE_DEPTH = 250  # levels of a tree: functions on trees recurse
+MAX_BRACKET_DEPTH = 50  # levels of brackets: the parser recurses, up to ten calls for each level
+NOT_A_NUMBER = math.nan  # the one NaN object of all trees, so that equal trees compare equal
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number as written; NaN is one."""
+    """A number; NaN is one."""
 
     value: float
 
@@ -47,14 +47,14 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """A fact about the machine: `#SMT_on`, `#num_packages`, …"""
+    """A constant of the machine: `#SMT_on`, `#num_packages`, …"""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class NameQuery:
-    """A question about a name instead of its count."""
+    """A property of an event instead of its count."""
 
     function: str  # one of QUERIES
     name: str
@@ -69,7 +69,7 @@ class Negative:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """An operator, or a function, of two values."""
+    """An operator or function of two values."""
 
     operator: str  # one of PRECEDENCE or FUNCTIONS
     left: Expression
@@ -90,14 +90,12 @@ Expression = Number | Name | Constant | NameQuery | Negative | Binary | Conditio
 PRECEDENCE = {"|": 1, "^": 2, "&": 3, "<": 4, ">": 4, "+": 5, "-": 5, "*": 6, "/": 6, "%": 6}
 BINARY_FUNCTIONS = ("min", "max", "d_ratio")
 QUERIES = ("source_count", "has_event", "strcmp_cpuid_str")
-_UNARY = 7  # binds tighter than any operator
 _KEYWORDS = frozenset({*BINARY_FUNCTIONS, *QUERIES, "if", "else", "NaN"})
 
 _NUMBER_TOKEN = re.compile(r"(?:[0-9]+\.?[0-9]*|[0-9]*\.?[0-9]+)(?:e-?[0-9]+)?")
 _SYMBOL = re.compile(r"(?:\\[-,=]|[0-9a-zA-Z_.:@?])+")
 _CONSTANT = re.compile(r"#[0-9a-zA-Z_.\-]+")
 _ESCAPED = re.compile(r"\\(.)")
-_TO_ESCAPE = re.compile(r"[-,=]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +140,7 @@ class _Parser:
         return tree
 
     def choice(self) -> Expression:
-        # A loop, since chains of choices may be long: `a if p else b if q else c`.
+        # A loop, because chains of choices may be long: `a if p else b if q else c`.
         cases: list[tuple[Expression, Expression]] = []
         last = self.operators(0)
         while self.token.kind == "if":
@@ -163,7 +161,7 @@ class _Parser:
         return left
 
     def leaf(self) -> Expression:
-        self.depth += 1  # not lowered again on errors: they end the parse
+        self.depth += 1  # not decremented on errors, which end the parse
         if self.depth > MAX_BRACKET_DEPTH:
             raise self.wrong(f"no more than {MAX_BRACKET_DEPTH} levels of brackets can be read")
         tree = self._leaf()
@@ -223,23 +221,17 @@ class _Parser:
 
 @lru_cache(maxsize=1 << 15)
 def parse(text: str) -> Expression:
-    """The tree of an expression. Texts that perf cannot read are an `InputError` that says where."""
+    """The tree of an expression; raises `InputError` with the position if perf could not read the text."""
     tree = _Parser(text).whole()
     if _depth(tree) > MAX_TREE_DEPTH:
         raise InputError(
             f"the expression has more than {MAX_TREE_DEPTH} levels: {text}",
-            hint="name parts of it as metrics of their own",
+            hint="define parts of it as separate metrics",
         )
     return tree
 
 
-def unparse(tree: Expression) -> str:
-    """An expression as text: `parse` makes the same tree of it."""
-    return _text(tree, -1)
-
-
 def children(tree: Expression) -> tuple[Expression, ...]:
-    """The parts that an expression is made of."""
     match tree:
         case Negative(of):
             return (of,)
@@ -251,7 +243,7 @@ def children(tree: Expression) -> tuple[Expression, ...]:
 
 
 def walk(tree: Expression) -> Iterator[Expression]:
-    """Every part of an expression, itself first."""
+    """Every subexpression, the whole first."""
     stack = [tree]
     while stack:
         part = stack.pop()
@@ -260,7 +252,7 @@ def walk(tree: Expression) -> Iterator[Expression]:
 
 
 def names(tree: Expression) -> tuple[str, ...]:
-    """Events and metrics whose counts (or number of sources) an expression uses, each once, in order."""
+    """Names whose counts (or number of sources) an expression uses, each once, in order."""
     found: dict[str, None] = {}
     for part in walk(tree):
         if isinstance(part, Name):
@@ -268,11 +260,6 @@ def names(tree: Expression) -> tuple[str, ...]:
         elif isinstance(part, NameQuery) and part.function == "source_count":
             found[part.name] = None
     return tuple(found)
-
-
-def with_parameter(text: str, value: int) -> str:
-    """The expression with a number in place of `?`: the chip or core of POWER's nest metrics."""
-    return text.replace("?", str(value))
 
 
 def key(name: str) -> str:
@@ -284,44 +271,8 @@ def _unescaped(text: str) -> str:
     return _ESCAPED.sub(r"\1", text)
 
 
-def _escaped(text: str) -> str:
-    return _TO_ESCAPE.sub(lambda found: "\\" + found[0], text)
-
-
 def _depth(tree: Expression) -> int:
     level, deepest = [tree], 0
     while level:
         level, deepest = [child for part in level for child in children(part)], deepest + 1
     return deepest
-
-
-def _number(value: float) -> str:
-    if math.isnan(value):
-        return "NaN"
-    return f"{value:.0f}" if value == int(value) and value < 1e16 else repr(value).replace("e+", "e")
-
-
-def _text(tree: Expression, above: int) -> str:
-    """An expression with brackets around it if it binds no tighter than what is around it (`above`)."""
-    match tree:
-        case Number(value):
-            return _number(value)
-        case Name(text):
-            return _escaped(text)
-        case Constant(name):
-            return name
-        case NameQuery(function, name):
-            return f"{function}({_escaped(name)})"
-        case Negative(of):
-            return f"-{_text(of, _UNARY)}"
-        case Binary(function, left, right) if function in BINARY_FUNCTIONS:
-            # A choice inside a call gets brackets, without which perf cannot read it.
-            return f"{function}({_text(left, 0)}, {_text(right, 0)})"
-        case Binary(operator, left, right):
-            rank = PRECEDENCE[operator]
-            text = f"{_text(left, rank - 1)} {operator} {_text(right, rank)}"
-            return f"({text})" if rank <= above else text
-        case Conditional(then, condition, otherwise):
-            text = f"{_text(then, 0)} if {_text(condition, 0)} else {_text(otherwise, -1)}"
-            return text if above < 0 else f"({text})"
-    raise TypeError(tree)  # unreachable

@@ -1,18 +1,18 @@
-"""Which identities hold here: each is tested on what was counted over a whole run before anything relies on it.
+"""Which identities hold on this machine: each is tested on the counts of a whole run before it is used.
 
-One window of a multiplexed run says little about an identity whose events were counted at different times; a run's
-totals say much more. Their uncertainty is estimated from the run itself:
+A single window of a multiplexed run says little about an identity whose events were counted at different times; the
+totals of a run say much more. Their uncertainty is estimated from the run itself:
 
-1. Events that have a group in common are compared as they were counted. Others are scaled to the time that they were
-   wanted for, as Linux does it, over as many windows together as it takes for each of them to have been counted.
-2. Windows in which a reading is absurd (few, and far from all others) are left out.
-3. The *residual* is the identity's sum over half of all that enters it: 0.1 is 10% too much on one side. Means of
-   batches, long enough to forget one another, give its standard error, with Student's t for how few they are.
-4. An identity is rejected if its residual is beyond its own tolerance by more than chance explains, all identities
-   considered together (Holm). What is left is tested jointly: of those that contradict one another, the one without
-   which the others agree best is rejected.
+1. Events that have a group in common are compared as they were counted. Others are scaled to the time for which they
+   were enabled, as Linux does, over as many consecutive windows as it takes to count each of them.
+2. Outlier windows (few, and far from all others) are left out.
+3. The *residual* is the identity's sum over half of the sum of its absolute terms: 0.1 means that one side is 10% too
+   large. Its standard error comes from means of batches that are long enough to be independent, with Student's t.
+4. An identity is rejected if its residual exceeds its tolerance by more than chance explains, with Holm's correction
+   for the number of identities. The others are tested jointly: of those that contradict one another, the one is
+   rejected without which the others agree best.
 
-One that cannot be tested is accepted only if it is structural: if it follows from how counters are wired.
+An identity that cannot be tested is accepted only if it is structural: if it follows from how counters are wired.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from scipy.special import fdtrc, stdtr, stdtrit
 
 from symphony.telemetry.expressions import key
 from symphony.telemetry.identities import Identity
-from symphony.telemetry.samples import Column, Floats, Recording, Sample, record
+from symphony.telemetry.samples import Column, Floats, Recording, Sample, stack
 
-IDENTITY_ALPHA = 0.01  # chance of rejecting any identity at all, if all are true
-JOINT_ALPHA = 1e-3  # and of finding a contradiction among those that are left
-MIN_TESTED_WINDOWS = 6  # in which all events were counted
-MAX_HALF_WIDTH = 0.15  # half of the residual's 95% interval: beyond it nothing can be told
-_MAX_GLITCH_SHARE = 0.05  # of all windows: what is more frequent is no glitch
+IDENTITY_ALPHA = 0.01  # probability of rejecting any identity if all are true
+JOINT_ALPHA = 1e-3  # probability of finding a contradiction among true identities
+MIN_TESTED_WINDOWS = 6  # windows in which all events were counted
+MAX_HALF_WIDTH = 0.15  # half of the residual's 95% interval: beyond it the test is not conclusive
+_MAX_GLITCH_SHARE = 0.05  # share of windows: what is more frequent is not an outlier
 _GLITCH_DEVIATIONS = 8.0  # robust standard deviations
-_GLITCH_FACTOR = 10.0  # times what all but a few windows are below
-_MAX_COUNT = 2.0**64  # that a counter can hold
-_MIN_GLITCH_DEVIATION = 0.01  # relative deviation of a window that is never absurd
-_BATCHES = 32  # at most
-_BLOCKS = 24  # in which residuals of different identities are compared
+_GLITCH_FACTOR = 10.0  # times the upper quantile of all windows
+_MAX_COUNT = 2.0**64  # the largest value of a counter
+_MIN_GLITCH_DEVIATION = 0.01  # relative deviation up to which no window is an outlier
+_BATCHES = 32  # largest number of batches
+_BLOCKS = 24  # of windows, in which residuals of different identities are compared
 
 Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the run says about an identity."""
+    """The result of testing an identity on a run."""
 
-    identity: Identity  # if it is accepted, with the tolerance that the run suggests
+    identity: Identity  # if accepted, with the tolerance that the run suggests
     accepted: bool
     residual: float  # relative; NaN if it was not tested
     deviation: float  # the residual's standard error
@@ -74,7 +74,7 @@ def check_identities(identities: Iterable[Identity], recording: Recording) -> tu
 
 
 def accepted(verdicts: Iterable[Verdict]) -> tuple[Identity, ...]:
-    """The identities to use."""
+    """The accepted identities."""
     return tuple(verdict.identity for verdict in verdicts if verdict.accepted)
 
 
@@ -91,17 +91,17 @@ class _Test:
     """An identity's residual over a run."""
 
     identity: Identity
-    at: NDArray[np.int64]  # [n] windows, by the first that each stands for
+    at: NDArray[np.int64]  # [n] first window of each batch of windows
     sums: Floats  # [n] the identity's sum in each
-    sizes: Floats  # [n] half of all that enters it
-    left_out: int  # windows
+    sizes: Floats  # [n] half of the sum of absolute terms
+    left_out: int  # outlier windows
     residual: float
     deviation: float
-    freedom: int  # degrees of it
+    freedom: int  # degrees of freedom
 
     @property
     def excess(self) -> float:
-        """How far the residual is beyond what the tolerance allows; 0 within."""
+        """How far the residual exceeds the tolerance; 0 within it."""
         slack = self.identity.slack
         wrong = abs(self.residual) if self.identity.relation == "=" else -self.residual
         return max(0.0, wrong - slack)
@@ -113,16 +113,16 @@ class _Test:
 
     @property
     def p(self) -> float:
-        """Chance of such an excess, were the identity true to its tolerance."""
+        """Probability of such an excess if the identity holds to its tolerance."""
         sides = 2.0 if self.identity.relation == "=" else 1.0
         return min(1.0, sides * float(stdtr(self.freedom, -self.z))) if self.excess else 1.0
 
     def verdict(self, against: str) -> Verdict:
-        """The verdict, given what speaks against it."""
+        """The verdict; `against` is the reason to reject, or ""."""
         if against:
             return Verdict(self.identity, False, self.residual, self.deviation, self.z, against)
         wrong = abs(self.residual) if self.identity.relation == "=" else max(0.0, -self.residual)
-        # What chance explains is no reason to trust it less: short runs are noisy, identities are not.
+        # Only the excess over chance widens the tolerance: short runs are noisy, identities are not.
         learned = replace(self.identity, tolerance=max(self.identity.slack, wrong - 2 * self.deviation))
         return Verdict(learned, True, self.residual, self.deviation, self.z, f"holds: {self}")
 
@@ -132,17 +132,17 @@ class _Test:
         return float(stdtrit(self.freedom, 0.975)) * self.deviation
 
     def __str__(self) -> str:
-        out = f", {self.left_out} absurd windows left out" if self.left_out else ""
+        out = f", {self.left_out} outlier windows left out" if self.left_out else ""
         over = f"over {len(self.at)} windows{out}"
         if self.identity.relation == ">=":
             ends = (_share(self.residual + self.half_width), _share(self.residual - self.half_width))
             return f"the right side is {_share(self.residual):.1%} ({ends[0]:.1%} to {ends[1]:.1%}) of the left {over}"
-        allowed = f"where {self.identity.slack:.2%} would be no surprise"
+        allowed = f"with a tolerance of {self.identity.slack:.2%}"
         return f"{self.residual:+.2%} ± {self.half_width:.2%}, {allowed}, {over}"
 
 
 def _share(residual: float) -> float:
-    """The right side of a bound as a share of the left, by how far they are apart relative to their mean."""
+    """The right side of a bound as a share of the left side, from the residual."""
     return max(2 - residual, 0.0) / max(2 + residual, 1e-9)
 
 
@@ -177,9 +177,9 @@ def _test(one: Identity, recording: Recording, columns: dict[str, dict[int, int]
 def _values(
     one: Identity, recording: Recording, columns: dict[str, dict[int, int]]
 ) -> tuple[NDArray[np.int64], Floats, bool]:
-    """Windows, what each event amounts to in them [n, E], and whether all were counted at the same times."""
+    """Windows, the counts of each event in them [n, E], and whether all were counted at the same times."""
     of = [columns[event] for event in one.events]
-    valid = (recording.count >= 0) & (recording.count <= _MAX_COUNT) & (recording.running_s > 0)  # not where it is NaN
+    valid = (recording.count >= 0) & (recording.count <= _MAX_COUNT) & (recording.running_s > 0)  # False for NaN
     together = set.intersection(*(set(groups) for groups in of))
     if together:
         count = np.zeros((len(recording), len(of)))
@@ -201,7 +201,7 @@ def _values(
 
 
 def _merged(count: Floats, running: Floats, enabled: Floats) -> tuple[NDArray[np.int64], Floats]:
-    """Scaled counts over as few windows at a time as it takes to have counted every event, as a rule."""
+    """Scaled counts over the shortest batches of windows in which nearly always every event was counted."""
     length, windows = 1, len(count)
     while True:
         starts = np.arange(0, windows, length)
@@ -215,10 +215,10 @@ def _merged(count: Floats, running: Floats, enabled: Floats) -> tuple[NDArray[np
 
 
 def glitches(terms: Floats, together: bool) -> Mask:
-    """Windows with a reading that cannot be: few, and unlike all others. Terms [n, E] of an identity → [n].
+    """Outliers among windows: few, and unlike all others. Terms [n, E] of an identity → [n].
 
-    Where events were counted at different times, many a window is far off for no fault of a reading, and leaving out
-    some of those would tilt the rest. Only readings beyond all measure are absurd there.
+    If events were counted at different times, many windows deviate without any error of reading, and leaving some of
+    them out would bias the rest. Then only extremely large readings are outliers.
     """
     parts = np.abs(terms)
     sums, sizes = terms.sum(axis=1), parts.sum(axis=1) / 2
@@ -228,7 +228,7 @@ def glitches(terms: Floats, together: bool) -> Mask:
     ratios = sums[counted] / sizes[counted]
     middle = float(np.median(ratios))
     off = np.abs(sums - middle * sizes)
-    # A burst makes total and part large alike; a reading gone wrong is large alone.
+    # A burst makes both the total and a part large; a wrong reading is large alone.
     huge = parts > _GLITCH_FACTOR * np.quantile(parts, 1 - _MAX_GLITCH_SHARE, axis=0)
     found = np.any(huge & (parts < 4 * off[:, None]), axis=1)
     if together:
@@ -240,10 +240,10 @@ def glitches(terms: Floats, together: bool) -> Mask:
 
 
 def estimate(sums: Floats, sizes: Floats) -> tuple[float, float, int]:
-    """Ratio of the sums' total to the sizes', its standard error by means of batches, and degrees of freedom.
+    """Ratio of total sums to total sizes, its standard error by batch means, and degrees of freedom.
 
-    The error is the jackknife's, and batches count by their share of the total: where one burst holds nearly all that
-    was counted, little has been seen, however many windows there are.
+    The error is a jackknife estimate weighted by the batches' shares of the total: if one burst holds nearly all
+    counts, little has been observed, however many windows there are.
     """
     windows = len(sums)
     length = max(math.ceil(windows ** (1 / 3)), math.ceil(windows / _BATCHES))
@@ -259,7 +259,7 @@ def estimate(sums: Floats, sizes: Floats) -> tuple[float, float, int]:
 
 
 def _holm(tests: Sequence[_Test]) -> list[_Test]:
-    """Those to reject, so that the chance of rejecting any true one is at most ALPHA."""
+    """The tests to reject, such that the probability of rejecting any true identity is at most IDENTITY_ALPHA."""
     found: list[_Test] = []
     for rank, test in enumerate(sorted(tests, key=lambda test: test.p)):
         if test.p > IDENTITY_ALPHA / (len(tests) - rank):
@@ -269,7 +269,7 @@ def _holm(tests: Sequence[_Test]) -> list[_Test]:
 
 
 def _contradictions(tests: Sequence[_Test], windows: int) -> dict[int, str]:
-    """Of equalities that share events and cannot all be true, those without which the others can; by id."""
+    """Of equalities that share events and cannot all hold, those to reject, by id, with the reason."""
     equal = [test for test in tests if test.identity.relation == "="]
     by_event: dict[str, list[_Test]] = {}
     for test in equal:
@@ -288,7 +288,7 @@ def _contradictions(tests: Sequence[_Test], windows: int) -> dict[int, str]:
 
 
 def _disagreeing(tests: list[_Test], windows: int, blocks: int, found: dict[int, str]) -> None:
-    """Leave out one at a time until the rest agree."""
+    """Leave out one identity at a time until the rest agree."""
     means, covariance = _jointly(tests, windows, blocks)
     inside = list(range(len(tests)))
     while len(inside) > 1 and _chance(means, covariance, inside, blocks) < JOINT_ALPHA:
@@ -300,7 +300,7 @@ def _disagreeing(tests: list[_Test], windows: int, blocks: int, found: dict[int,
 
 
 def _jointly(tests: Sequence[_Test], windows: int, blocks: int) -> tuple[Floats, Floats]:
-    """Residuals of several identities, and the covariance of their errors, tolerances included."""
+    """Residuals of several identities, and the covariance of their errors including tolerances."""
     off = np.zeros((blocks, len(tests)))
     for at, test in enumerate(tests):
         share = (test.sums - test.residual * test.sizes) / test.sizes.sum()
@@ -316,7 +316,7 @@ def _distance(means: Floats, covariance: Floats, inside: Sequence[int]) -> float
 
 
 def _chance(means: Floats, covariance: Floats, inside: Sequence[int], blocks: int) -> float:
-    """Hotelling's: of residuals so far from zero, were all of them true."""
+    """Hotelling's test: the probability of residuals so far from zero if all identities hold."""
     size = len(inside)
     if blocks <= size:
         return 1.0
@@ -328,20 +328,20 @@ def _chance(means: Floats, covariance: Floats, inside: Sequence[int], blocks: in
 
 
 class Gate:
-    """The gate for a run that goes on: memory and work stay the same however long it is.
+    """The gate for a run that goes on, in constant memory and time per window.
 
-    Older windows are merged, so that all of the run counts; absurd readings are taken out before.
+    Older windows are merged, so that the whole run counts; outliers are removed before.
     """
 
-    RECENT = 128  # windows as they came
-    PAST = 256  # merged ones
+    RECENT = 128  # windows that are not merged
+    PAST = 256  # merged windows
 
     def __init__(self, identities: Iterable[Identity]) -> None:
         self._identities = tuple(identities)
         self._places: dict[str, _Place] = {}
 
     def update(self, sample: Sample) -> None:
-        """Takes a window in; those of each place in order of time."""
+        """Add a window; the windows of each place in order of time."""
         place = self._places.setdefault(sample.where, _Place([], [], 1))
         place.recent.append(sample)
         if len(place.recent) >= self.RECENT:
@@ -350,12 +350,12 @@ class Gate:
             place.recent = []
 
     def verdicts(self) -> tuple[Verdict, ...]:
-        """What all windows so far say, whichever place they are of."""
+        """The verdicts on all windows so far, of all places together."""
         places = self._places.values()
-        windows = [replace(one, where="") for place in places for one in place.windows(self._identities, self.PAST)]
+        windows = [one for place in places for one in place.windows(self._identities, self.PAST)]
         if not windows:
             return tuple(_untested(one, "nothing was counted") for one in self._identities)
-        return check_identities(self._identities, record(windows)[""])
+        return check_identities(self._identities, stack(windows))
 
 
 @dataclass
@@ -363,19 +363,19 @@ class _Place:
     """The windows of one place."""
 
     recent: list[Sample]
-    past: list[tuple[int, Sample]]  # how many windows it stands for, and their sum
-    stride: int  # how many it may stand for
+    past: list[tuple[int, Sample]]  # number of windows, and their sum
+    stride: int  # the largest such number
 
     def windows(self, identities: Sequence[Identity], most: int) -> list[Sample]:
-        """All of its time, in pieces of about one length."""
+        """The whole run, in pieces of about the same length."""
         merged = _Place([], [*self.past], self.stride)
-        # What stays as it is can be cleaned later; what is merged now cannot.
+        # Windows that are not merged can be cleaned later; those that are merged now cannot.
         for sample in _cleaned(identities, self.recent) if self.recent and self.stride > 1 else self.recent:
             merged.keep(sample, 1, most)
         return [sample for _, sample in merged.past]
 
     def keep(self, sample: Sample, weight: int, most: int) -> None:
-        """Adds to what is past, in time that goes on."""
+        """Append a sample that stands for `weight` windows."""
         if self.past and self.past[-1][0] + weight <= self.stride:
             before, last = self.past.pop()
             sample, weight = _sum(last, sample), before + weight
@@ -388,8 +388,8 @@ class _Place:
 
 
 def _cleaned(identities: Sequence[Identity], samples: Sequence[Sample]) -> Iterable[Sample]:
-    """Windows whose absurd readings are unknown ones, as far as identities show them."""
-    recording = record(replace(sample, where="") for sample in samples)[""]
+    """Samples in which outliers, as far as identities show them, are unknown."""
+    recording = stack(samples)
     columns = _columns(recording.columns)
     count = recording.count.copy()
     for one in identities:
@@ -404,10 +404,9 @@ def _cleaned(identities: Sequence[Identity], samples: Sequence[Sample]) -> Itera
 
 
 def _sum(a: Sample, b: Sample) -> Sample:
-    """Two windows as one. Time in which nothing is known of a column was not spent counting it."""
+    """Two windows as one. Run time in which the count is unknown is dropped."""
     if a.columns != b.columns:
-        stacked = record([replace(a, where=""), replace(b, where="")])[""]
-        a, b = stacked.samples()
+        a, b = stack([a, b]).samples()
     counts, running = np.array([a.count, b.count]), np.array([a.running_s, b.running_s])
     known = np.isfinite(counts)
     total = np.where(known.any(axis=0), np.where(known, counts, 0.0).sum(axis=0), np.nan)

@@ -1,13 +1,12 @@
-"""From readings to beliefs with names: what a `posterior.Belief` says of events and metrics.
+"""Inference by name: from readings to a `Posterior` of events and metrics.
 
     posterior = infer(model("sapphirerapids"), read_perf("perf.json"))
     posterior["ipc"].mean, posterior["ipc"].std
 
-`Tracker` is the same for readings that are still coming. Both are the only way from readings to numbers: `symphony
-stat` adds names and lines.
+`Tracker` does the same for readings that are still arriving. `symphony stat` prints what these two return.
 
-Rates are of the longest time for which any event of a window was enabled, so that those of all events compare: CPUs'
-counts are summed over CPUs, a memory controller's over controllers, and so are the times.
+Rates are relative to the longest time for which any event of a window was enabled, so that rates of all events are
+comparable: counts of CPUs are summed over CPUs, those of a memory controller over controllers, and so are the times.
 """
 
 from __future__ import annotations
@@ -25,9 +24,7 @@ from symphony.telemetry.bayes_net import BayesNet
 from symphony.telemetry.columns import (
     MIN_UNINTERRUPTED_SHARE,
     Columns,
-    aligned,
     doubts,
-    stacked,
     unobserved_burst_std,
     zero_count_std,
 )
@@ -35,49 +32,47 @@ from symphony.telemetry.estimates import Posterior
 from symphony.telemetry.gate import Verdict
 from symphony.telemetry.posterior import RULE_OF_THREE, Belief, Window, Wiring
 from symphony.telemetry.reading import Model, Reader
-from symphony.telemetry.samples import Column, Floats, Recording, Sample
+from symphony.telemetry.samples import Column, Floats, Recording, Sample, stack
 from symphony.telemetry.spans import Part, Span, Tally
 
-REPLAYED_WINDOWS = 16  # windows that are gone through again when the net changes
-_MAX_COUNT_DEVIATIONS = 5.0  # standard deviations beyond which a count is not believed though it was never interrupted
-_EXACT_COUNT_ERROR = (
-    1e-5  # relative error of one that is: what is inferred from several has to be able to disagree a little
-)
-_KERNEL_COUNT_STD = 1.0  # relative deviation between slices of what the kernel counts itself, such as page faults
+REPLAYED_WINDOWS = 16  # windows that are processed again when the network changes
+_MAX_COUNT_DEVIATIONS = 5.0  # standard deviations beyond which even an uninterrupted count is rejected
+_EXACT_COUNT_ERROR = 1e-5  # relative error of an uninterrupted count: several such counts may disagree a little
+_KERNEL_COUNT_STD = 1.0  # relative deviation between slices of software events, such as page faults
 
 
 class Tracker:
-    """Beliefs about one place while readings come in."""
+    """Beliefs about one place while readings arrive."""
 
     def __init__(self, model: Model | Reader, columns: Sequence[Column], trusted: Iterable[Verdict] = ()) -> None:
-        """`trusted` are verdicts of an earlier run, for identities that this one cannot test."""
+        """`trusted` are verdicts of an earlier run, for identities that this run cannot test."""
         self.reader = _reader(model, columns, trusted)
         self.model = self.reader.model
         self._columns = Columns(self.reader, tuple(columns))
-        self.lag = self.model.lag if self._columns.nodes else 0  # what is exact need not wait
+        self.lag = self.model.lag if self._columns.nodes else 0  # exact counts need no smoothing
         self._events = _known_events(self._columns.nodes, self.reader.trusted)
         self._gate = gate.Gate(self.model.claims(self._events))
         self._windows, self._next_look = 0, 8
         self._found: tuple[Verdict, ...] = ()
         self._recent: deque[Sample] = deque(maxlen=max(REPLAYED_WINDOWS, 1 + self.lag))
         self._kept: list[tuple[Sample, Belief | None]] = []
-        self._ever = np.zeros(len(columns), dtype=bool)  # columns that have been enabled at all
+        self._ever = np.zeros(len(columns), dtype=bool)  # columns that were ever enabled
         self._belief: Belief
         self._use(self._verdicts())
 
     @property
     def net(self) -> BayesNet:
-        """The net in use."""
         return self._net
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """What has been found of every identity."""
+        """The current verdict on every identity."""
         return self._found
 
     def update(self, sample: Sample) -> None:
-        """Take in one window."""
-        sample = aligned(sample, self._columns.all)
+        """Process one window."""
+        if sample.columns != self._columns.all:
+            (sample,) = stack([sample], self._columns.all).samples()
         self._ever |= sample.enabled_s > 0
         if self._columns.nodes and not self._columns.is_idle(sample):
             self._gate.update(self._columns.of_pmu(sample))
@@ -95,20 +90,20 @@ class Tracker:
         self._found = new
 
     def latest(self) -> Posterior:
-        """What is believed of the newest window."""
+        """The belief about the newest window."""
         return self._posterior(self._kept[-1:])
 
     def smoothed(self) -> Posterior:
-        """What is believed of the window `lag` windows ago, given those since."""
+        """The belief about the window `lag` windows ago, given all windows since."""
         return self._posterior(_smooth(self._kept)[:1])
 
     def rest(self) -> Posterior:
-        """What is believed of the newest windows, which `smoothed` has not told yet: `lag` of them, or all."""
+        """The beliefs about the newest windows, which `smoothed` has not returned yet: `lag` of them, or all."""
         return self._posterior(_smooth(self._kept[-self.lag :] if self.lag else []))
 
     @property
     def ready(self) -> bool:
-        """Whether `smoothed` is of a window that `lag` others have followed."""
+        """Whether `lag` windows have followed the window that `smoothed` returns."""
         return len(self._kept) > self.lag
 
     def _take(self, sample: Sample) -> None:
@@ -124,7 +119,7 @@ class Tracker:
         return _merged_verdicts(self.reader.trusted, self._gate.verdicts())
 
     def _use(self, verdicts: tuple[Verdict, ...]) -> None:
-        """Begin again with the identities that are accepted now, and with the last windows."""
+        """Restart with the identities that are accepted now, and process the last windows again."""
         self._found = verdicts
         self._net = bayes_net.build(self._events, gate.accepted(verdicts), self.model.parameters)
         self._kept = []
@@ -143,39 +138,37 @@ def infer(
     trusted: Iterable[Verdict] = (),
     where: str | None = None,
 ) -> Posterior:
-    """What the counts were, given a whole recording.
+    """The posterior of the counts, given a whole recording.
 
     Identities are tested on the recording before they are used. A log of several places needs `where`.
     """
     recording = _one(readings, where)
     reader = _reader(model, recording.columns, trusted)
     model, columns = reader.model, Columns(reader, recording.columns)
-    samples = list(recording.samples())
-    awake = [sample for sample in samples if columns.nodes and not columns.is_idle(sample)]
+    awake = ~columns.is_idle(recording) & bool(columns.nodes)
     events = _known_events(columns.nodes, reader.trusted)
-    pmu = stacked([columns.of_pmu(sample) for sample in awake], columns.nodes, recording)
+    pmu = columns.of_pmu(recording).windows(awake)
     verdicts = _merged_verdicts(reader.trusted, gate.check_identities(model.claims(events), pmu))
     net = bayes_net.build(events, gate.accepted(verdicts), model.parameters)
     beliefs: list[Belief] = []
-    if awake:
+    if len(pmu):
         wiring = net.wiring(columns.nodes)
         beliefs = _forwards(model, wiring, pmu)
         if smooth and wiring.anchor.shape[0]:
             beliefs = _forwards(model, wiring, pmu, beliefs[-1])
         beliefs = posterior.smooth(np, beliefs) if smooth else beliefs
         beliefs = _widened(model, net, pmu, beliefs)
-    found = dict(zip(map(id, awake), beliefs, strict=True))
-    kept = [(sample, found.get(id(sample))) for sample in samples]
+    following = iter(beliefs)
+    kept = [(sample, next(following) if ran else None) for sample, ran in zip(recording.samples(), awake, strict=True)]
     return _named(columns, net, kept, np.any(recording.enabled_s > 0, axis=0), verdicts)
 
 
 def _reader(model: Model | Reader, columns: Iterable[Column], trusted: Iterable[Verdict]) -> Reader:
-    """Who understands these columns."""
     if not isinstance(model, Model | Reader):
-        raise InputError(f"{model!r} is no model", hint='infer(model("sapphirerapids"), readings)')
+        raise InputError(f"{model!r} is not a model", hint='infer(model("sapphirerapids"), readings)')
     trusted = tuple(trusted)
     if wrong := [one for one in trusted if not isinstance(one, Verdict)]:
-        raise InputError(f"{wrong[0]!r} is no verdict", hint="trusted=earlier.verdicts, of an earlier posterior")
+        raise InputError(f"{wrong[0]!r} is not a verdict", hint="trusted=earlier.verdicts, of an earlier posterior")
     reader = model if isinstance(model, Reader) else Reader(model, trusted)
     return reader.among(column.event for column in columns)
 
@@ -184,14 +177,14 @@ def _reader(model: Model | Reader, columns: Iterable[Column], trusted: Iterable[
 
 
 def _known_events(columns: Iterable[Column], trusted: Iterable[Verdict]) -> tuple[str, ...]:
-    """The events that are counted, and those that follow from them by what is known to hold."""
+    """The counted events, and those that follow from them by accepted identities."""
     counted = (column.event for column in columns)
     derived = (event for verdict in trusted if verdict.accepted for event in verdict.identity.events)
     return tuple(dict.fromkeys((*counted, *derived)))
 
 
 def _merged_verdicts(trusted: Iterable[Verdict], here: Iterable[Verdict]) -> tuple[Verdict, ...]:
-    """Verdicts of an earlier run and of this one, which counts where it could test."""
+    """Verdicts of an earlier run and of this one, which takes precedence if it could test."""
     before = {verdict.identity.name: verdict for verdict in trusted}
     found = {verdict.identity.name: verdict for verdict in here}
     return tuple(
@@ -204,22 +197,22 @@ def _one(readings: Recording | Mapping[str, Recording], where: str | None) -> Re
     if isinstance(readings, Recording):
         return readings
     if not isinstance(readings, Mapping):
-        raise InputError(f"{readings!r} are no readings", hint='infer(…, read_perf("perf.json"))')
+        raise InputError(f"{readings!r} are not readings", hint='infer(…, read_perf("perf.json"))')
     if where is None and len(readings) == 1:
         return next(iter(readings.values()))
     if where is not None and where in readings:
         return readings[where]
     places = ", ".join(repr(place) for place in sorted(readings)) or "none"
     if where is not None:
-        raise InputError(f"there are no readings of {where!r}", hint=f"where= one of these: {places}")
-    raise InputError(f"the readings are of these places: {places}", hint="say which one: infer(…, where=…)")
+        raise InputError(f"the log has no place {where!r}", hint=f"where= one of these: {places}")
+    raise InputError(f"the log has several places: {places}", hint="choose one: infer(…, where=…)")
 
 
 # --- Beliefs -----------------------------------------------------------------------------------------------
 
 
 def _forwards(model: Model, wiring: Wiring, pmu: Recording, later: Belief | None = None) -> list[Belief]:
-    """Beliefs of a recording, each given the windows so far, and how events follow anchors as a later belief has it."""
+    """Beliefs given the windows so far. `later` is a belief whose regression on the anchors is reused."""
     belief, beliefs = posterior.start(np, wiring, model.parameters), []
     if later is not None:
         belief = belief._replace(follow_xx=later.follow_xx, follow_xy=later.follow_xy)
@@ -230,9 +223,9 @@ def _forwards(model: Model, wiring: Wiring, pmu: Recording, later: Belief | None
 
 
 def _widened(model: Model, net: BayesNet, pmu: Recording, beliefs: Sequence[Belief]) -> list[Belief]:
-    """Beliefs, less certain by what the whole recording shows."""
-    more, rest = doubts(pmu, model), unobserved_burst_std(pmu, model)
-    wider = np.array([more.get(event, max(more.values())) for event in net.free])
+    """Beliefs with the additional uncertainty that only the whole recording shows."""
+    factors, rest = doubts(pmu, model), unobserved_burst_std(pmu, model)
+    wider = np.array([factors.get(event, max(factors.values())) for event in net.free])
     least = np.stack([rest.get(event, np.zeros(len(pmu))) for event in net.free], axis=-1)  # [K, N]
     least /= np.array([_longest(sample) for sample in pmu.samples()])[:, None]
     return [
@@ -242,12 +235,12 @@ def _widened(model: Model, net: BayesNet, pmu: Recording, beliefs: Sequence[Beli
 
 
 def _at_least(cov: Floats, variance: Floats) -> Floats:
-    """A covariance with no less than these variances."""
+    """A covariance whose variances are at least these."""
     return cov + np.diag(np.maximum(variance - np.diagonal(cov), 0.0))
 
 
 def _step(model: Model, wiring: Wiring, belief: Belief, sample: Sample) -> Belief:
-    """One window. A sample that says nothing leaves only time behind."""
+    """The belief after one window. If nothing was counted in it, only the uncertainty grows."""
     longest = _longest(sample)
     enabled = np.where(sample.enabled_s > 0, np.minimum(sample.enabled_s, longest), longest)
     running = np.where(np.isfinite(sample.count) & (sample.count >= 0), sample.running_s, 0.0)
@@ -262,13 +255,13 @@ def _step(model: Model, wiring: Wiring, belief: Belief, sample: Sample) -> Belie
 
 
 def _longest(sample: Sample) -> float:
-    """The time that rates are of."""
+    """The time in seconds that rates are relative to."""
     known = sample.enabled_s[np.isfinite(sample.enabled_s)]
     return float(known.max(initial=0.0)) or sample.duration_s
 
 
 def _smooth(kept: Sequence[tuple[Sample, Belief | None]]) -> list[tuple[Sample, Belief | None]]:
-    """The same, each given all of them."""
+    """The same windows, each belief given all of them."""
     awake = [belief for _, belief in kept if belief is not None]
     smooth = iter(posterior.smooth(np, awake) if awake else ())
     return [(sample, belief if belief is None else next(smooth)) for sample, belief in kept]
@@ -281,7 +274,7 @@ def _named(
     ever: NDArray[np.bool_],
     verdicts: tuple[Verdict, ...],
 ) -> Posterior:
-    """What beliefs say of windows; `ever`: columns that have been enabled at all."""
+    """The posterior of some windows; `ever`: columns that were ever enabled."""
     spans = []
     for sample, belief in kept:
         span = Span(columns.reader, sample.where, sample.start_s, sample.duration_s, 1)
@@ -297,7 +290,7 @@ def _named(
 
 
 def _tally_plain(span: Span, columns: Columns, sample: Sample, ever: NDArray[np.bool_]) -> None:
-    """What software counted. Where it had to share a counter's time, the rest of the time was like it, about."""
+    """Counts by software. If such an event was multiplexed, the rest of the time is assumed to be similar."""
     asleep, slice_s = columns.is_idle(sample), columns.reader.model.slice_s
     for at in columns.plain:
         event, length = columns.all[at].event, sample.duration_s
@@ -316,10 +309,10 @@ def _tally_plain(span: Span, columns: Columns, sample: Sample, ever: NDArray[np.
 
 
 def _tally_inferred(span: Span, columns: Columns, sample: Sample, net: BayesNet, belief: Belief) -> None:
-    """What a belief says of a window, given what was never interrupted in it."""
+    """The belief about a window, conditioned on the events that had a counter all the time."""
     pmu, length, longest = columns.of_pmu(sample), sample.duration_s, _longest(columns.of_pmu(sample))
     mean, cov = np.asarray(belief.mean), np.asarray(belief.cov)
-    whole: dict[str, float] = {}
+    uninterrupted: dict[str, float] = {}
     for at, column in enumerate(columns.nodes):
         enabled, running, count = (float(of[at]) for of in (pmu.enabled_s, pmu.running_s, pmu.count))
         unit = sample.units.get(columns.all[columns.modelled[at]].event, "")
@@ -327,16 +320,18 @@ def _tally_inferred(span: Span, columns: Columns, sample: Sample, net: BayesNet,
         tally.running_s += running
         tally.enabled_s = max(tally.enabled_s, enabled)
         if 0 < MIN_UNINTERRUPTED_SHARE * enabled <= running and 0 <= count < np.inf:
-            whole.setdefault(column.event, float(count))
-    believed = {event: count for event, count in whole.items() if _likely(net, mean, cov, event, count, longest)}
+            uninterrupted.setdefault(column.event, float(count))
+    believed = {
+        event: count for event, count in uninterrupted.items() if _likely(net, mean, cov, event, count, longest)
+    }
     for event in {column.event for column in columns.nodes}:
         tally = span.tallies[event]
         tally.interrupted, tally.count = int(event not in believed), believed.get(event, 0.0)
         tally.known_s, tally.missing_s = (length, 0.0) if tally.enabled_s else (0.0, length)
     least = zero_count_std(pmu)
     cov = _at_least(cov, np.array([least.get(event, 0.0) / longest for event in net.free]) ** 2)
-    mean, cov = _given(net, mean, cov, {event: count / longest for event, count in believed.items()})
-    known = (1 - np.asarray(belief.read)) @ np.abs(net.loading).T == 0  # something was read of all that it is made of
+    mean, cov = _conditioned(net, mean, cov, {event: count / longest for event, count in believed.items()})
+    known = (1 - np.asarray(belief.read)) @ np.abs(net.loading).T == 0  # all free events that it is made of were read
     span.parts.append(Part(net, tuple(map(bool, known)), mean * longest, cov * longest**2, longest))
 
 
@@ -346,8 +341,8 @@ def _likely(net: BayesNet, mean: Floats, cov: Floats, event: str, count: float, 
     return abs(count - float(row @ mean) * longest) <= max(_MAX_COUNT_DEVIATIONS * deviation, 0.02 * count, 2.0)
 
 
-def _given(net: BayesNet, mean: Floats, cov: Floats, rates: Mapping[str, float]) -> tuple[Floats, Floats]:
-    """The belief, given that some rates are known."""
+def _conditioned(net: BayesNet, mean: Floats, cov: Floats, rates: Mapping[str, float]) -> tuple[Floats, Floats]:
+    """The belief conditioned on known rates."""
     if not rates:
         return mean, cov
     rows = np.stack([net.row(event) for event in rates])

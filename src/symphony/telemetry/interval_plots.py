@@ -1,4 +1,4 @@
-"""Means and 95% bands over time, as a picture: one panel for each event or metric, one colour for each place."""
+"""Plots of means and 95% bands over time: one panel for each event or metric, one colour for each place."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from symphony.problem.errors import InputError
 from symphony.telemetry.spans import Span, StatRow
 
 IMAGE_SUFFIXES = (".svg", ".png", ".pdf")
-MAX_PANELS = 24  # panels
+MAX_PANELS = 24
 _PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#882255", "#999933", "#777777")
 
 
 @dataclass
 class IntervalPlots:
-    """What was printed, kept to be drawn."""
+    """The spans and rows of a run, kept for the plot."""
 
     start_s: list[float] = field(default_factory=list)
     end_s: list[float] = field(default_factory=list)
@@ -29,14 +29,13 @@ class IntervalPlots:
     where: list[str] = field(default_factory=list)
 
     def add(self, span: Span, rows: Sequence[StatRow]) -> None:
-        """One more span."""
         self.start_s.append(span.start_s)
         self.end_s.append(span.end_s)
         self.where.append(span.where)
         self.rows.append({row.name: row for row in rows})
 
     def figure(self) -> Figure:
-        """The picture. Events are drawn as rates, so that windows of unlike length compare."""
+        """The plot. Events are shown as rates, so that windows of different lengths are comparable."""
         names = list(dict.fromkeys(name for rows in self.rows for name, row in rows.items() if _known(row)))[
             :MAX_PANELS
         ]
@@ -85,9 +84,12 @@ class IntervalPlots:
 
 
 def check(file: Path) -> None:
-    """Whether a picture can be written there, before anything is counted for it."""
+    """Raises `InputError` if a plot cannot be written to a file."""
     if file.suffix.lower() not in IMAGE_SUFFIXES:
-        raise InputError(f"--plot {file} is no picture", hint=f"name a file that ends with {', '.join(IMAGE_SUFFIXES)}")
+        raise InputError(
+            f"--plot {file} is not the name of a picture",
+            hint=f"name a file that ends with {', '.join(IMAGE_SUFFIXES)}",
+        )
     if file.is_dir() or not file.parent.is_dir():
         raise InputError(f"--plot {file} cannot be written", hint="name a file in a folder that exists")
 

@@ -1,8 +1,8 @@
-"""Metric expressions as sums of fractions whose tops and bottoms are linear in counts.
+"""Metric expressions as sums of fractions whose numerators and denominators are linear in counts.
 
-`1 - a / (b + c)` is such a form; `max(a, b)` and `a * b` are not, and stand in it as *opaque* quantities of which only
-this is known, that equal expressions are equal. So a slot count that depends on three events in a crooked way cancels
-like any other denominator, and what is left over says whether a relation between metrics is one between counts.
+`1 - a / (b + c)` is such a form; `max(a, b)` and `a * b` are not. They become *opaque* symbols, of which only this is
+known: equal expressions are equal symbols. So even a slot count that depends on three events nonlinearly cancels like
+any other denominator, and the rest shows whether a relation between metrics is one between counts.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import math
 from dataclasses import dataclass, field
 
 from symphony.telemetry import evaluating
-from symphony.telemetry.expressions import Binary, Expression, Number
+from symphony.telemetry.expressions import Expression
 from symphony.telemetry.machine import Platform
 
-CONSTANT_TERM = ""  # the name under which a constant stands in a sum
-OPAQUE = "?"  # what names of opaque quantities begin with
-_MIN_COEFFICIENT = 1e-12  # relative size below which a coefficient is what rounding left
+CONSTANT_TERM = ""  # the name of the constant term of a sum
+OPAQUE = "?"  # prefix of the names of opaque symbols
+_MIN_COEFFICIENT = 1e-12  # relative size below which a coefficient is a rounding error
 
 Sum = tuple[tuple[str, float], ...]  # name, coefficient; sorted, none zero
 CONSTANT_ONE: Sum = ((CONSTANT_TERM, 1.0),)
 
 
 def total(*parts: tuple[Sum, float]) -> Sum:
-    """Sums, each times a number, as one sum."""
+    """The sum of sums, each times a factor."""
     found: dict[str, float] = {}
     largest: dict[str, float] = {}
     for terms, factor in parts:
@@ -37,7 +37,7 @@ def total(*parts: tuple[Sum, float]) -> Sum:
 
 
 def ratio(a: Sum, b: Sum) -> float | None:
-    """The number that `b` must be multiplied by to give `a`; None if there is none."""
+    """The factor f with a = f × b; None if there is none."""
     if not b or len(a) != len(b) or any(left[0] != right[0] for left, right in zip(a, b, strict=True)):
         return None
     factor = a[0][1] / b[0][1]
@@ -47,13 +47,13 @@ def ratio(a: Sum, b: Sum) -> float | None:
 
 @dataclass(frozen=True)
 class Form:
-    """A sum of fractions: bottom → top, every bottom once and with a first coefficient of 1."""
+    """A sum of fractions: denominator → numerator; denominators are unique and have a first coefficient of 1."""
 
     fractions: tuple[tuple[Sum, Sum], ...] = ()
 
     @property
     def number(self) -> float | None:
-        """The value, if it is the same whatever is counted."""
+        """The value if it does not depend on counts, else None."""
         if not self.fractions:
             return 0.0
         bottom, top = self.fractions[0]
@@ -63,7 +63,7 @@ class Form:
 
     @property
     def single(self) -> tuple[Sum, Sum] | None:
-        """Top and bottom of the form as one fraction; None if it has several bottoms that are not constant."""
+        """Numerator and denominator as one fraction; None if there are several denominators that are not constant."""
         constant = dict(self.fractions).get(CONSTANT_ONE, ())
         others = [(bottom, top) for bottom, top in self.fractions if bottom != CONSTANT_ONE]
         if not others:
@@ -75,7 +75,7 @@ class Form:
 
 
 def fraction(top: Sum, bottom: Sum = CONSTANT_ONE) -> Form:
-    """One sum over another."""
+    """One sum divided by another."""
     if not top:
         return Form()
     if (constant := ratio(top, bottom)) is not None:
@@ -102,44 +102,38 @@ def add(a: Form, b: Form, factor: float = 1.0) -> Form:
 class LinearArithmetic:
     """An arithmetic (`evaluating.Arithmetic`) whose values are forms.
 
-    `max(x, 0)` counts as `x`: where counts are right it changes nothing. Every event is taken to exist.
+    `max(x, 0)` is taken as `x`, which is the same for correct counts. Every event is assumed to exist.
     """
 
     _opaque: dict[object, str] = field(default_factory=dict)
 
     def number(self, value: float) -> Form:
-        """A number; NaN (a constant of a machine that is not known) is like nothing else."""
+        """A number; each NaN (an unknown constant of the machine) is a symbol of its own."""
         if math.isfinite(value):
             return fraction(((CONSTANT_TERM, value),)) if value else Form()
-        return self._hidden(("unknown", len(self._opaque)))
+        return self._symbol(("unknown", len(self._opaque)))
 
     def event(self, name: str) -> Form:
-        """A count."""
         return fraction(((name, 1.0),))
 
     def sources(self, name: str) -> Form:
-        """A number that is known only when counting."""
-        return self._hidden(("sources", name))
+        return self._symbol(("sources", name))
 
     def present(self, name: str) -> Form:
-        """1 if there is such an event."""
         return self.number(1.0)
 
     def negative(self, of: Form) -> Form:
-        """Minus a form."""
         return add(Form(), of, -1.0)
 
     def choose(self, then: Form, condition: Form, otherwise: Form) -> Form:
-        """A choice that constants decide, or that makes no difference."""
         if condition.number is not None:
             return then if condition.number else otherwise
-        return then if then == otherwise else self._hidden(("choice", then, condition, otherwise))
+        return then if then == otherwise else self._symbol(("choice", then, condition, otherwise))
 
     def binary(self, operator: str, left: Form, right: Form) -> Form:
-        """An operator, as far as the result is linear."""
         a, b = left.number, right.number
         if a is not None and b is not None:
-            return self.number(evaluating.evaluate(Binary(operator, Number(a), Number(b)), {}))
+            return self.number(evaluating.constant(operator, a, b))
         match operator:
             case "+":
                 return add(left, right)
@@ -151,9 +145,9 @@ class LinearArithmetic:
                 return self._quotient(left, right)
             case "max" if 0.0 in (a, b):
                 return right if a == 0 else left
-        return self._hidden((operator, left, right))
+        return self._symbol((operator, left, right))
 
-    def _hidden(self, what: object) -> Form:
+    def _symbol(self, what: object) -> Form:
         return self.event(self._opaque.setdefault(what, f"{OPAQUE}{len(self._opaque)}"))
 
     def _product(self, left: Form, right: Form) -> Form:
@@ -164,7 +158,7 @@ class LinearArithmetic:
         return result
 
     def _times(self, top: Sum, below: Sum, other: Sum, beneath: Sum) -> Form:
-        """`top / below * other / beneath`, with what cancels cancelled."""
+        """`top / below * other / beneath`, with common factors cancelled."""
         for a, b, c, d in ((top, below, other, beneath), (other, beneath, top, below)):
             if (factor := ratio(a, d)) is not None:  # (d / b) * (c / d)
                 return fraction(total((c, factor)), b)
@@ -172,13 +166,13 @@ class LinearArithmetic:
                 return fraction(total((c, factor)), d)
             if (factor := ratio(a, CONSTANT_ONE)) is not None and d == CONSTANT_ONE:  # (1 / b) * c
                 return fraction(total((c, factor)), b)
-        return self._hidden(("*", *sorted(((top, below), (other, beneath)))))
+        return self._symbol(("*", *sorted(((top, below), (other, beneath)))))
 
     def _quotient(self, left: Form, right: Form) -> Form:
         if right.number == 0 or not right.fractions:
             return self.number(math.nan)
         if (whole := right.single) is None:
-            return self._product(left, fraction(CONSTANT_ONE, self._hidden(("sum", right)).fractions[0][1]))
+            return self._product(left, fraction(CONSTANT_ONE, self._symbol(("sum", right)).fractions[0][1]))
         top, bottom = whole
         result = Form()
         for below, over in left.fractions:

@@ -1,7 +1,7 @@
-"""Where listings come from: a kernel tree, folders of it, archives of it, or Debian's package of its source.
+"""Files of the kernel's listings: from a kernel tree, a folder of it, an archive, or Debian's source package.
 
-Whatever the place, what comes out is the same: the JSON files and `mapfile.csv`, by their paths from the folder that
-holds the architectures. Those are found by their `mapfile.csv`.
+The result is always the same: the JSON files and `mapfile.csv`, by their paths from the folder that holds the
+architectures, which are recognised by their `mapfile.csv`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _INNER_TAR = re.compile(r"linux-source-[^/]*\.tar(\.\w+)?$|linux-[^/]*\.tar(\.\w
 
 
 def read(path: Path) -> dict[str, bytes]:
-    """The files of the listings at a place, by path from the folder of architectures."""
+    """The files of the listings at a path, by path from the folder of architectures."""
     if path.is_dir():
         return _folder(path)
     try:
@@ -68,7 +68,7 @@ def _folder(path: Path) -> dict[str, bytes]:
     found = _below(inside if inside.is_dir() else path)
     if any(PurePosixPath(name).name == MAPFILE for name in found):
         return _contents(_rooted(found, str(path)))
-    # The folder of one microarchitecture or vendor: what is above it says which architecture it is of.
+    # The folder of one microarchitecture or vendor: the architecture is the folder above that has a mapfile.csv.
     path = path.absolute()
     for above in path.parents[:3]:
         if (above / MAPFILE).is_file():
@@ -79,7 +79,7 @@ def _folder(path: Path) -> dict[str, bytes]:
 
 
 def _below(folder: Path) -> dict[str, Path]:
-    """The files in a folder that may be listings, by path from there. They are not opened: there may be many others."""
+    """Files below a folder that may be listings, by relative path. They are not opened: there may be many others."""
     found: dict[str, Path] = {}
     seen = 0
     for parent, _, files in os.walk(folder):
@@ -112,7 +112,7 @@ def _wanted(name: str) -> bool:
 
 
 def _rooted(files: Mapping[str, T], where: str) -> dict[str, T]:
-    """The files of the folders with a `mapfile.csv`, by paths that begin with the name of the architecture."""
+    """The files of all folders with a `mapfile.csv`, by paths that begin with the name of the architecture."""
     found: dict[str, T] = {}
     for mapfile in files:
         if PurePosixPath(mapfile).name == MAPFILE:
@@ -122,7 +122,9 @@ def _rooted(files: Mapping[str, T], where: str) -> dict[str, T]:
             found |= {f"{name}/{path.removeprefix(start)}": files[path] for path in files if path.startswith(start)}
     if not found:
         raise DataError(
-            f"there is no {MAPFILE} in it: these are not the kernel's listings", where=where, hint=LISTINGS_PATH_HINT
+            f"there is no {MAPFILE} in it, so it does not contain the kernel's listings",
+            where=where,
+            hint=LISTINGS_PATH_HINT,
         )
     return found
 
@@ -131,7 +133,7 @@ def _rooted(files: Mapping[str, T], where: str) -> dict[str, T]:
 
 
 def _archive(file: IO[bytes]) -> Iterator[tuple[str, bytes]]:
-    """The listings in a tar archive, or in a kernel's archive within it. Read once, from front to back."""
+    """The listings in a tar archive, or in a kernel's archive inside it. Reads once, from front to back."""
     with tarfile.open(fileobj=file, mode="r|*") as archive:
         for member in archive:
             if not member.isfile():
@@ -145,7 +147,7 @@ def _archive(file: IO[bytes]) -> Iterator[tuple[str, bytes]]:
 
 
 def _package(file: IO[bytes]) -> Iterator[tuple[str, bytes]]:
-    """The listings in a Debian package: an `ar` archive with a tar archive of what is to be installed."""
+    """The listings in a Debian package: an `ar` archive that contains the tar archive `data.tar`."""
     file.seek(len(_DEB))
     while len(header := file.read(60)) == 60:
         name, size = header[:16].decode("ascii", errors="replace").strip().rstrip("/"), int(header[48:58])
@@ -153,25 +155,7 @@ def _package(file: IO[bytes]) -> Iterator[tuple[str, bytes]]:
         if name.startswith("data.tar"):
             if name.endswith(".zst"):
                 raise ValueError("its content is compressed with zstd; unpack it with dpkg-deb -x")
-            yield from _archive(io.BufferedReader(_FileSlice(file, size)))
+            yield from _archive(io.BytesIO(file.read(size)))
             return
         file.seek(start + size + size % 2)
     raise ValueError("the package has no data.tar")
-
-
-class _FileSlice(io.RawIOBase):
-    """The next bytes of a file, and no more."""
-
-    def __init__(self, file: IO[bytes], size: int) -> None:
-        self._file, self._left = file, size
-
-    def readable(self) -> bool:
-        """It is for nothing else."""
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
-        """As any raw file."""
-        content = self._file.read(min(len(buffer), self._left))
-        buffer[: len(content)] = content
-        self._left -= len(content)
-        return len(content)

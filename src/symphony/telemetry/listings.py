@@ -1,13 +1,13 @@
 """The kernel's listings of events and metrics (`tools/perf/pmu-events/arch`), read into catalogues.
 
-    x86/mapfile.csv                   which CPU has which folder; the first line that matches counts
+    x86/mapfile.csv                   which CPU uses which folder; the first matching line counts
     x86/skylakex/*.json               lists of records: an event (EventName), a metric (MetricName), or both
-    x86/skylakex/counter.json         how many counters each unit has (Intel only)
-    x86/skylakex/metricgroups.json    what groups of metrics are about
-    arm64/*.json                      standard records, which others take over by name (ArchStdEvent)
+    x86/skylakex/counter.json         the number of counters of each unit (Intel only)
+    x86/skylakex/metricgroups.json    descriptions of groups of metrics
+    arm64/*.json                      standard records, which other records inherit from by name (ArchStdEvent)
 
-Keys that are not known are passed over: the kernel adds some with every version. Values that cannot be understood are
-a `DataError` that names the file and the record.
+Unknown keys are ignored: the kernel adds some with every version. Values of the wrong type or form raise a `DataError`
+that names the file and the record.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class MapLine:
-    """A line of `mapfile.csv`: CPUs whose id matches have this catalogue."""
+    """A line of `mapfile.csv`: CPUs whose id matches the pattern use this catalogue."""
 
     architecture: str
     pattern: str
@@ -41,14 +41,14 @@ class MapLine:
 
 @dataclass(frozen=True)
 class Listing:
-    """Everything that was read from one place."""
+    """All that was read from one place."""
 
     catalogues: tuple[Catalogue, ...]
     lines: tuple[MapLine, ...] = ()
 
 
 def read(files: Mapping[str, bytes], source: str = "") -> Listing:
-    """Catalogues of all microarchitectures among files (path from `arch` → content)."""
+    """The catalogues of all microarchitectures among files (path from `arch` → content)."""
     folders: dict[str, dict[str, bytes]] = {}
     for path, content in sorted(files.items()):
         folders.setdefault(str(PurePosixPath(path).parent), {})[path] = content
@@ -134,7 +134,7 @@ def _json(path: str, content: bytes) -> Any:
 
 
 def records(path: str, content: bytes) -> Iterator[tuple[Record, str]]:
-    """The records of a file, each with the place to name in errors."""
+    """The records of a file, each with its place for error messages."""
     found = _json(path, content)
     if not isinstance(found, list):
         raise DataError("the file should hold a list of events or metrics", where=path, hint=_LISTINGS_HINT)
@@ -159,39 +159,38 @@ def _inherited(record: Record, standard: Mapping[str, Record], where: str) -> Re
 
 @dataclass(frozen=True)
 class Fields:
-    """A record whose values are strings, or nearly."""
+    """Typed access to the values of a record, which are strings, as a rule."""
 
     record: Record
     where: str
 
     def text(self, name: str) -> str:
-        """A value as a string; "" if there is none."""
+        """A value as a string; "" if missing."""
         value = self.record.get(name, "")
         if not isinstance(value, str | int | float):
             raise self.wrong(name, "a string")
         return str(value).strip()
 
     def integer(self, name: str) -> int:
-        """The first of some integers, decimal or hexadecimal; 0 if there is none."""
+        """The first of some integers, decimal or hexadecimal; 0 if missing."""
         return self.integers(name)[0] if self.text(name) else 0
 
     def integers(self, name: str) -> tuple[int, ...]:
-        """Integers between commas."""
+        """Integers separated by commas."""
         try:
             return tuple(int(part, 0) for part in self.text(name).split(",") if part.strip())
         except ValueError:
             raise self.wrong(name, "an integer") from None
 
     def flag(self, name: str) -> bool:
-        """Whether a value is there and not zero."""
         return self.integer(name) != 0
 
     def listed(self, name: str) -> tuple[str, ...]:
-        """Values between semicolons."""
+        """Values separated by semicolons."""
         return tuple(part.strip() for part in self.text(name).split(";") if part.strip())
 
     def described(self) -> str:
-        """The short description; listings misspell the keys."""
+        """The short description; some listings misspell the key."""
         for start in ("BriefDescri", "PublicDescri"):
             for name in self.record:
                 if name.startswith(start):
@@ -207,7 +206,7 @@ class Fields:
         return float(found[1]), found[2].strip()
 
     def expression(self, name: str) -> str:
-        """An expression, checked."""
+        """An expression, after parsing it as a check."""
         if text := self.text(name):
             try:
                 parse(text)
@@ -216,7 +215,7 @@ class Fields:
         return text
 
     def wrong(self, name: str, wanted: str) -> DataError:
-        """The error to raise about a value."""
+        """The error for a value; `wanted` describes the valid ones."""
         return DataError(
             f"{name} should be {wanted}, not {self.record.get(name)!r}", where=self.where, hint=_LISTINGS_HINT
         )
@@ -246,7 +245,7 @@ def event_of(fields: Fields, catalogue: str, topic: str) -> Event:
     if catalogue.startswith("powerpc/") and codes:
         counters, fixed = _power_counters(codes[0])
     if catalogue.startswith("arm64/") and codes == (0x11,) and not fields.text("Unit"):
-        counters, fixed = tuple(range(_ARM_COUNTERS)), 0  # cycles have a counter of their own, and need not use it
+        counters, fixed = tuple(range(_ARM_COUNTERS)), 0  # cycles have a fixed counter, but may use any
     scale, scale_unit = fields.scale()
     return Event(
         name=fields.text("EventName"),
@@ -271,7 +270,7 @@ def event_of(fields: Fields, catalogue: str, topic: str) -> Event:
 
 
 def _terms(fields: Fields) -> Iterator[tuple[str, str]]:
-    """What perf needs beside event, umask and kin."""
+    """Terms that perf needs beside event, umask, cmask, inv, edge and any."""
     for name, term in (("ConfigCode", "config"), ("EventidCode", "eventid"), *_TERMS.items()):
         if fields.integer(name):
             yield term, hex(fields.integer(name))
@@ -299,7 +298,7 @@ def _counters(fields: Fields) -> tuple[tuple[int, ...], int | None]:
 
 
 def _power_counters(code: int) -> tuple[tuple[int, ...], int | None]:
-    """POWER has the counter in the event's code: 1 to 4, or 5 and 6, which count one thing each; 0 = any."""
+    """POWER encodes the counter in the event's code: 1 to 4, or 5 and 6, which are fixed; 0 = any."""
     number = code >> 16 & 0xF
     if number in (5, 6):
         return (), number - 5
@@ -331,7 +330,7 @@ _ARM_COUNTERS = 6
 
 
 def _assumed(catalogue: str) -> tuple[Pmu, ...]:
-    """Counters of CPUs whose listings do not say, from their manuals."""
+    """Counters of CPUs whose listings do not state them, from their manuals."""
     if catalogue.startswith("x86/amdzen"):
         newer = catalogue.removeprefix("x86/amdzen") >= "4"
         sizes = {"": 6, "L3PMC": 6, "DFPMC": 16 if newer else 4, "UMCPMC": 4}

@@ -1,4 +1,4 @@
-"""The machine that is measured: the constants of metric expressions, and which CPU it has."""
+"""The machine that is measured: the constants of metric expressions, and its CPU."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from symphony.problem.errors import InputError
 
 @dataclass(frozen=True)
 class Platform:
-    """What the `#…` constants of expressions stand for. What is not known is NaN, and what needs it becomes NaN."""
+    """The values of the `#…` constants of expressions. Unknown ones are NaN, and so is every metric that needs them."""
 
-    smt_on: bool = False  # more than one hardware thread of a core is in use
-    core_wide: bool = False  # everything that runs on a core is counted, as by `perf stat -a`
+    smt_on: bool = False  # several hardware threads of a core are in use
+    core_wide: bool = False  # whole cores are counted, as by `perf stat -a`
     num_cpus: float = 1  # hardware threads
     num_cpus_online: float = 1
     num_cores: float = 1
     num_dies: float = 1
     num_packages: float = 1
-    slots: float = math.nan  # micro-operations that a core can begin in a cycle (Arm)
+    slots: float = math.nan  # micro-operations that a core can start in a cycle (Arm)
     has_pmem: bool = False  # persistent memory
     system_tsc_freq: float = math.nan  # Hz
-    cpuid: str = ""  # as in `mapfile.csv`; "" = not known
+    cpuid: str = ""  # as in `mapfile.csv`; "" if unknown
 
     def constant(self, name: str) -> float:
         """The value of a constant such as `#num_packages`."""
-        if name.lower() in ("#smt_on", "#system_tsc_freq"):  # as perf has it: only these in any case
+        if name.lower() in ("#smt_on", "#system_tsc_freq"):  # as in perf, only these ignore case
             name = name.lower()
         field = name.removeprefix("#")
         if field not in _CONSTANTS:
             known = ", ".join(f"#{constant}" for constant in _CONSTANTS)
-            raise InputError(f"no constant is called {name}", hint=f"constants are {known}")
+            raise InputError(f"there is no constant {name}", hint=f"constants are {known}")
         return float(getattr(self, field))
 
     def is_cpu(self, pattern: str) -> float:
-        """1 if the CPU is of a kind, 0 if not, NaN where it is not known: perf's `strcmp_cpuid_str`."""
+        """perf's `strcmp_cpuid_str`: 1 if the CPU's id matches a pattern, 0 if not, NaN if the id is unknown."""
         return float(matches(pattern, self.cpuid)) if self.cpuid else math.nan
 
 
@@ -54,10 +54,11 @@ _CLASSES = {"[:xdigit:]": "0-9a-fA-F", "[:digit:]": "0-9", "[:alpha:]": "a-zA-Z"
 
 
 def matches(pattern: str, cpuid: str) -> bool:
-    """Whether a CPU is one that a line of `mapfile.csv` means.
+    """Whether a pattern of `mapfile.csv` matches a CPU's id.
 
     Patterns are POSIX regular expressions for the whole id. On x86 an id is vendor-family-model-stepping, and patterns
-    without a stepping mean all. On Arm an id is a MIDR, and a pattern means its own version of the part and later ones.
+    without a stepping match all steppings. On Arm an id is a MIDR, and a pattern matches its version of the part and
+    later ones.
     """
     if re.fullmatch(r"0x[0-9a-fA-F]{16}", cpuid) and re.fullmatch(r"0x[0-9a-fA-F]{8,16}", pattern):
         wanted, found = int(pattern, 16), int(cpuid, 16)
@@ -87,7 +88,7 @@ def architecture() -> str:
 
 
 def cpuid(root: Path = Path("/")) -> str:
-    """This machine's CPU id, in the form that `mapfile.csv` of its architecture has; "" where it cannot be told."""
+    """This machine's CPU id, in the form of its architecture's `mapfile.csv`; "" if unknown."""
     midr = _text(root / "sys/devices/system/cpu/cpu0/regs/identification/midr_el1")
     if midr:
         return f"0x{int(midr, 16):016x}" if re.fullmatch(r"(0x)?[0-9a-fA-F]+", midr) else ""
@@ -101,12 +102,12 @@ def cpuid(root: Path = Path("/")) -> str:
         if "mvendorid" in facts:
             return "-".join(f"0x{int(facts[name], 16):x}" for name in ("mvendorid", "marchid", "mimpid"))
     except (KeyError, ValueError):
-        pass  # a kernel that writes it otherwise
+        pass  # another format of /proc/cpuinfo
     return ""
 
 
 def platform(root: Path = Path("/"), *, system_wide: bool = False) -> Platform:
-    """The constants of this machine, as far as /sys and /proc tell. `system_wide`: all its CPUs are counted."""
+    """The constants of this machine, as far as /sys and /proc state them. `system_wide`: all its CPUs are counted."""
     cpus = root / "sys/devices/system/cpu"
     online = _cpu_list(_text(cpus / "online")) or list(range(os.cpu_count() or 1))
     present = _cpu_list(_text(cpus / "present")) or online
@@ -132,21 +133,21 @@ def platform(root: Path = Path("/"), *, system_wide: bool = False) -> Platform:
 
 
 def unknown_platform() -> Platform:
-    """The constants of a machine that is not at hand: numbers are not known, and what is off as a rule is off."""
+    """The constants of an unknown machine: numbers are NaN, flags are off."""
     unknown: dict[str, Any] = dict.fromkeys(_NUMBERS, math.nan)
     return Platform(**unknown)
 
 
 def with_constants(platform: Platform, constants: Iterable[str]) -> Platform:
-    """A platform with some constants as they are told: "num_cpus_online=8"."""
+    """A platform with some constants replaced: "num_cpus_online=8"."""
     for text in constants:
         name, _, value = text.lower().removeprefix("#").partition("=")
         if name not in _CONSTANTS:
-            raise InputError(f"no constant is called {name!r}", hint=f"constants are {', '.join(_CONSTANTS)}")
+            raise InputError(f"there is no constant {name!r}", hint=f"constants are {', '.join(_CONSTANTS)}")
         try:
             number = float(value)
         except ValueError:
-            raise InputError(f"{text!r} gives {name} no value", hint=f"write {name}=1") from None
+            raise InputError(f"{text!r} has no value for {name}", hint=f"write {name}=1") from None
         fact: dict[str, Any] = {name: number if name in _NUMBERS else bool(number)}
         platform = replace(platform, **fact)
     return platform
@@ -158,13 +159,13 @@ def _tsc_hz(facts: dict[str, str]) -> float:
     if written := re.search(r"@ ([0-9.]+)GHz", facts.get("model name", "")):
         return float(written[1]) * 1e9
     try:
-        return float(facts["bogomips"]) / 2 * 1e6  # the kernel makes it twice the time-stamp counter's MHz
+        return float(facts["bogomips"]) / 2 * 1e6  # twice the time-stamp counter's MHz
     except (KeyError, ValueError):
         return math.nan
 
 
 def _cpuinfo(root: Path) -> dict[str, str]:
-    """The first value of each line of /proc/cpuinfo."""
+    """The first value of each field of /proc/cpuinfo."""
     facts: dict[str, str] = {}
     for line in _text(root / "proc/cpuinfo").splitlines():
         name, colon, value = line.partition(":")
@@ -174,7 +175,7 @@ def _cpuinfo(root: Path) -> dict[str, str]:
 
 
 def _cpu_list(text: str) -> list[int]:
-    """The numbers of "0-3,8"; none if it is not such a list."""
+    """The numbers of "0-3,8"; none if the text is not such a list."""
     if not re.fullmatch(r"\d+(-\d+)?(,\d+(-\d+)?)*", text):
         return []
     found: list[int] = []

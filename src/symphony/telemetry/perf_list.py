@@ -1,4 +1,4 @@
-"""The events that perf knows on this machine: `perf list --json`, read into a catalogue."""
+"""The events that perf lists on this machine (`perf list --json`), read into a catalogue."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ENCODING = re.compile(r"([^/]*)/(.*)/[^/]*", re.DOTALL)
 
 
 def run() -> bytes:
-    """What `perf list --json` prints here."""
+    """The output of `perf list --json` on this machine."""
     try:
         done = subprocess.run(_COMMAND, capture_output=True, check=True, timeout=60)
     except FileNotFoundError:
@@ -35,8 +35,8 @@ def run() -> bytes:
             "perf is not installed", hint="install it (Debian: linux-perf), or add a kernel tree: catalogue add PATH"
         ) from None
     except subprocess.CalledProcessError as error:
-        said = (error.stderr or b"").decode("utf-8", errors="replace").strip().splitlines()
-        why = f": {said[0].strip()}" if said else ""
+        lines = (error.stderr or b"").decode("utf-8", errors="replace").strip().splitlines()
+        why = f": {lines[0].strip()}" if lines else ""
         raise DataError(f"this perf has no `list --json`{why}", hint=_NEWER_PERF_HINT) from None
     except (subprocess.SubprocessError, OSError) as error:
         raise DataError(f"`perf list --json` does not run: {error}", hint=_NEWER_PERF_HINT) from None
@@ -44,7 +44,7 @@ def run() -> bytes:
 
 
 def read(content: bytes, *, where: str = "perf list --json", source: str = "") -> Catalogue:
-    """The events and metrics that perf printed. Tracepoints are left out: they are not counters of the CPU."""
+    """The events and metrics that perf printed, without tracepoints, which are not counters of the CPU."""
     events: dict[tuple[str, str], Event] = {}
     metrics: dict[tuple[str, str], Metric] = {}
     for record, place in records(where, content):

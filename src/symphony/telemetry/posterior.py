@@ -1,17 +1,17 @@
-"""What the counts of a window were, given what little of it was counted: the filter, and a smoother over past windows.
+"""The filter that estimates counts of a window from multiplexed readings, and a smoother over past windows.
 
 The model, for one place (a CPU, a socket, a row of a topology) and window:
 
 * The true rates of all events are `loading @ x`: identities make them combinations of a few *free* rates `x`.
-* `x` moves from window to window by steps whose scale is learned for each of them, and sometimes jumps.
-* A column is counted in some slices of the window only. What it says of the whole window is off by
-  `inflation * s / sqrt(n) * t(n - 1)`, as a sample of n slices is off the mean of all; `s`, the spread over slices, is
-  learned from columns that count the same event at different times. A column that had a counter all the time is exact.
-* An *anchor* is an event that every group counts. How much the group saw of it, against its total, tells what the
-  group's slices were like; how far another event follows the anchor is learned, too.
+* `x` is a random walk over windows. The scale of its steps is learned for each rate, and it sometimes jumps.
+* A column is counted in some slices of the window only. Its rate has the error of a sample mean of n slices,
+  `inflation * s / sqrt(n) * t(n - 1)`. `s`, the spread over slices, is learned from columns that count the same event
+  at different times. A column that had a counter all the time is exact.
+* An *anchor* is an event that every group counts. Its rate in a group's slices, relative to its rate in the window,
+  shows how typical these slices were; the regression of other events on the anchor is learned, too.
 
-Everything is written once, for NumPy (the live path) and for JAX (batches inside the simulator): `xp` is the module.
-Leading axes are places. Nothing here knows names; `bayes_net.py` makes the arrays.
+The code is written once for NumPy (live) and JAX (batches inside the simulator): `xp` is the module. Leading axes are
+places. Nothing here depends on names; `bayes_net.py` makes the arrays.
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-RULE_OF_THREE = (3 / 1.96) ** 2  # rule of three: where nothing was seen, up to 3 for each share like it are within 95%
-_MIN_LEVEL = 0.05  # of what the readings say: rates are not taken to be usually less
-_MAX_UNROLLED_SIZE = (
-    4  # sizes up to which sums are written out: on an accelerator, they become one with what is around them
-)
+RULE_OF_THREE = (3 / 1.96) ** 2  # rule of three: a count of 0 allows for up to 3, with 95% confidence
+_MIN_LEVEL = 0.05  # of the current readings: the smallest level that a rate is relative to
+_MAX_UNROLLED_SIZE = 4  # sizes up to which sums are unrolled, so that an accelerator fuses them with their context
 Array = Any  # numpy.ndarray or jax.Array, as `xp` makes them
 
 
@@ -37,52 +35,52 @@ class Wiring(NamedTuple):
     anchor: Array  # f[A, E]: 1 for the event that is an anchor
     beside: Array  # f[A, C, C]: 1 at [a, c, d] where column d is anchor a in the group of column c
     soft: Array  # f[I, N]: combinations of free rates that are about 0 …
-    tolerance: Array  # f[I]: … to this fraction of their terms
+    tolerance: Array  # f[I]: … relative to the size of their terms
 
 
 class Parameters(NamedTuple):
-    """What can be learned. A pytree of numbers, so that gradients can reach it."""
+    """The learnable parameters: a pytree of numbers, differentiable."""
 
-    inflation: Array = 1.0  # of the spread
-    spread: Array = 0.3  # relative deviation between slices, before anything is known
-    innovation: Array = 2.0  # relative change from window to window, before anything is known
-    read_error: Array = 0.003  # relative error of a count that was never interrupted
-    follows: Array = 1.0  # by how much an event is up where the first anchor is, before anything is known
-    stiffness: Array = 1.0  # how many windows' worth that belief is
-    memory: Array = 0.05  # weight of the newest window in what is learned of spreads and steps
-    faith: Array = 4.0  # degrees of freedom of the spread learned so far, against those of one window
-    freedom: Array = 2.0  # degrees of freedom of the error, beside those of the sample
-    turn: Array = 0.3  # surprise, in variances, at which a step counts as half a jump
-    stride: Array = 3.0  # variance of a jump, in squares of how far it seems to go: one jump says little of the scale
-    leap: Array = 1.0  # error of a reading, in variances, at which it counts half as one of another rate
+    inflation: Array = 1.0  # factor of the spread
+    spread: Array = 0.3  # initial relative deviation between slices
+    innovation: Array = 2.0  # initial relative change from window to window
+    read_error: Array = 0.003  # relative error of an uninterrupted count
+    follows: Array = 1.0  # initial regression coefficient of an event on the first anchor
+    stiffness: Array = 1.0  # weight of that prior, in windows
+    memory: Array = 0.05  # weight of the newest window in learned spreads and steps
+    faith: Array = 4.0  # degrees of freedom of the learned spread, relative to those of one window
+    freedom: Array = 2.0  # degrees of freedom of the error, in addition to those of the sample
+    turn: Array = 0.3  # innovation, in variances, at which a step is half a jump
+    stride: Array = 3.0  # variance of a jump, relative to its apparent size squared
+    leap: Array = 1.0  # error of a reading, in variances, at which it half belongs to another rate
 
 
 class Belief(NamedTuple):
-    """Mean and covariance of the free rates, and what has been learned on the way."""
+    """Mean and covariance of the free rates, and the learned quantities."""
 
     mean: Array  # f[..., N]
     cov: Array  # f[..., N, N]
-    step: Array  # f[..., N]: variance that was added on the way from the window before
-    level: Array  # f[..., N]: what rates usually are, for what is relative
+    step: Array  # f[..., N]: variance that was added since the previous window
+    level: Array  # f[..., N]: usual size of the rates, to which the following are relative
     spread: Array  # f[..., E]: relative deviation between slices
     innovation: Array  # f[..., N]: relative change from window to window
     follow_xx: Array  # f[..., E, A, A]: moments of anchors' deviations …
     follow_xy: Array  # f[..., E, A]: … and with the event's own
-    read: Array  # f[..., N]: 1 where a rate has been read at all; nothing is known of the others
-    windows: Array  # f[...]: how many there were
+    read: Array  # f[..., N]: 1 if a rate has ever been read, else 0
+    windows: Array  # f[...]: number of windows so far
 
 
 class Window(NamedTuple):
     """The readings of one window."""
 
     rate: Array  # f[..., C]: counts per second of the time with a counter
-    slices: Array  # f[..., C]: slices of time with a counter; 0 where nothing is known
-    total: Array  # f[..., C]: slices of time for which a column wanted one
-    one: Array  # f[...]: the rate that one count in the whole window would be
+    slices: Array  # f[..., C]: slices with a counter; 0 if unknown
+    total: Array  # f[..., C]: slices for which the column was enabled
+    one: Array  # f[...]: the rate of one count in the whole window
 
 
 def start(xp: ModuleType, wiring: Wiring, parameters: Parameters, places: tuple[int, ...] = ()) -> Belief:
-    """Before the first window."""
+    """The belief before the first window."""
     events, free = wiring.loading.shape
     anchors = wiring.anchor.shape[0]
 
@@ -114,18 +112,18 @@ def update(xp: ModuleType, wiring: Wiring, parameters: Parameters, belief: Belie
     known = parts > 0
     several = parts > 1.5
 
-    # What the columns of each event say together, after what the anchors tell of their slices is taken out.
+    # The pooled rate of each event's columns, corrected by the regression on the anchors.
     first = (belief.windows == 0)[..., None]
     deviation = _deviation(xp, wiring, rate, ran)
     follows = _follows(xp, p, belief)
     factor = xp.clip(1 + _sum(_product(xp, columns, follows) * deviation), 0.1, 10.0)
     adjusted = rate / factor
-    weight = ran * factor**2  # slices in which little happened tell little
+    weight = ran * factor**2  # slices with little activity carry little information
     n = xp.maximum(_apply(wiring.pool, weight), 1e-9)
     y = _apply(wiring.pool, weight * adjusted) / n
     n = xp.minimum(n, xp.maximum(_apply(wiring.pool, ran), 1e-9))
 
-    # Sizes: everything from here to the end is relative to what rates usually are.
+    # Sizes: from here to the end everything is relative to the usual size of the rates.
     guess = _least_squares(xp, loading, y, known, xp.maximum(belief.level, one), one)
     mean = xp.where(first, guess, belief.mean)
     level = xp.where(belief.read > 0, belief.level, xp.abs(guess))
@@ -137,30 +135,30 @@ def update(xp: ModuleType, wiring: Wiring, parameters: Parameters, belief: Belie
         xp, y, one, mean, n, adjusted, weight, size, level, relative, guess
     )
 
-    # Noise: the spread over slices, from this window and from those before.
+    # Noise: the spread over slices, from this window and earlier ones.
     own = _apply(wiring.pool, weight * (adjusted / _apply(columns, size) - _apply(columns, y)) ** 2)
     own = xp.minimum(own / xp.maximum(parts - 1, 1.0), 25.0 * xp.maximum(y, 1.0) ** 2)
     total = _apply(wiring.pool, xp.where(seen, window.total, 0.0)) / xp.maximum(parts, 1.0)
     unseen = xp.maximum(1 / n - 1 / xp.maximum(total, 1e-9), 0.0)
-    missing = unseen * total  # slices that were not seen, for each that was
+    missing = unseen * total  # unobserved slices for each observed one
 
     def noise(near: Array) -> Array:
-        """Variance of the readings if rates are `near`."""
+        """Variance of the readings for rates `near`."""
         spread = (belief.spread * near) ** 2
         both = (p.faith * spread + (parts - 1) * own) / (p.faith + parts - 1)
         sampling = p.inflation**2 * xp.where(several, both, spread) * unseen
-        # Where no second reading shows how far slices differ, they differ at least as counts by chance do.
+        # Without a second reading, slices are assumed to vary at least as Poisson counts do.
         few = xp.where(several, 0.0, one * missing * xp.maximum(near, RULE_OF_THREE * one * missing))
         return xp.maximum(sampling, few) + (p.read_error * near) ** 2 + one * xp.maximum(near, one)
 
     def given(precision: Array, pulled: Array, trust: Array) -> tuple[Array, ...]:
-        """Covariance and mean, given a prior and what the readings can be trusted."""
+        """Posterior covariance and mean, for a prior and a precision (`trust`) of the readings."""
         trust = xp.where(known, trust, 0.0)
         transposed = _transpose(xp, relative)
         cov = inverse(xp, precision + _product(xp, transposed, trust[..., None] * relative))
         return _settled(xp, cov, _apply(cov, pulled + _apply(transposed, trust * y)))
 
-    # A single reading that is off as nothing has been, while all is calm, may be a glitch: half of it is believed.
+    # A single reading that is far off while all others are as expected may be an outlier: it gets half of the weight.
     eye = xp.eye(loading.shape[1])
     prior = belief.cov / (level[..., :, None] * level[..., None, :])
     usual = prior + belief.innovation[..., None] ** 2 * eye
@@ -170,12 +168,12 @@ def update(xp: ModuleType, wiring: Wiring, parameters: Parameters, belief: Belie
     calm = _middle(xp, surprise) < 4
     glitch = xp.where(~first & calm & ~several & (unseen > 0) & (surprise > 100), off, 0.0)
 
-    # Noise goes by what rates usually are, not by this reading: else low readings would be surer than high ones, and
-    # totals too low. What is beyond all such noise is another rate, with a noise of its own.
+    # Noise depends on the usual rate, not on this reading: otherwise low readings would have a smaller variance than
+    # high ones, and totals would be too low. A reading far beyond this noise is of another rate, with its own noise.
     beyond = off / (_quadratic(xp, relative, prior) + ordinary)
     leap = xp.where(known & ~first, beyond**2 / (beyond**2 + p.leap**2), 0.0)
 
-    # Prediction: a step, larger where the readings cannot be explained without.
+    # Prediction: a step, which is larger if the readings cannot be explained otherwise.
     precision = inverse(xp, usual)
     cov, x = given(precision, _apply(precision, mean), 1 / (ordinary + glitch))
     surprise = (x - mean) ** 2 / xp.maximum(_diagonal(xp, usual) - _diagonal(xp, cov), 1e-12)
@@ -183,7 +181,7 @@ def update(xp: ModuleType, wiring: Wiring, parameters: Parameters, belief: Belie
     step = xp.where(first, 100.0, belief.innovation**2 + p.stride * jumps * (guess / level - mean) ** 2)
     prior, step = _settled(xp, prior + step[..., None] * eye, step)
 
-    # The window's evidence, reweighted as a Student-t error demands.
+    # Update with the window's readings, iteratively reweighted for a Student-t error.
     precision = inverse(xp, prior)
     pulled = _apply(precision, mean)
     if wiring.soft.shape[0]:
@@ -199,7 +197,7 @@ def update(xp: ModuleType, wiring: Wiring, parameters: Parameters, belief: Belie
         variance = noise(near) + glitch
         trust = (freedom + 1) / (freedom + rest / variance) / variance
 
-    # Learning: sizes, spreads, steps, and how far events follow the anchors.
+    # Learning: sizes, spreads, steps, and the regression on the anchors.
     pace = xp.maximum(p.memory, 1 / (belief.windows[..., None] + 3))
     leaps = -_least(xp, -xp.where(loading != 0, leap[..., None], 0.0))
     usually = 1 + xp.maximum(pace, leaps) * (xp.abs(x) - 1)
@@ -228,13 +226,13 @@ def update(xp: ModuleType, wiring: Wiring, parameters: Parameters, belief: Belie
 
 
 def predict(xp: ModuleType, belief: Belief, windows: Array) -> Belief:
-    """What is known of a window some windows later: the same mean, less certain."""
+    """The belief some windows later: the same mean, a larger variance."""
     step = windows[..., None] * (belief.innovation * belief.level) ** 2
     return belief._replace(cov=belief.cov + step[..., None] * xp.eye(step.shape[-1]), step=step)
 
 
 def smooth(xp: ModuleType, beliefs: list[Belief]) -> list[Belief]:
-    """The beliefs of consecutive windows, each given all of them (Rauch, Tung and Striebel's pass backwards)."""
+    """Beliefs of consecutive windows, each given all of them (Rauch-Tung-Striebel smoother)."""
     later = beliefs[-1]
     smoothed = [later]
     for belief, after in zip(beliefs[-2::-1], beliefs[:0:-1], strict=True):
@@ -252,7 +250,7 @@ def smooth(xp: ModuleType, beliefs: list[Belief]) -> list[Belief]:
 
 
 def _settled(xp: ModuleType, *values: Array) -> tuple[Array, ...]:
-    """Values that are computed once. Without it, a compiler that fuses computes them again wherever they are used."""
+    """Values that are computed once: a barrier keeps a fusing compiler from recomputing them at every use."""
     if xp is np:
         return values
     import jax
@@ -261,14 +259,14 @@ def _settled(xp: ModuleType, *values: Array) -> tuple[Array, ...]:
 
 
 def inverse(xp: ModuleType, matrix: Array) -> Array:
-    """Of symmetric positive matrices; in closed form where they are tiny, as calls of a library cost more."""
+    """Inverse of symmetric positive definite matrices; in closed form if tiny, because library calls cost more."""
     if matrix.shape[-1] == 1:
         return 1 / matrix
     if matrix.shape[-1] == 2:
         a, b, d = matrix[..., 0, 0], matrix[..., 0, 1], matrix[..., 1, 1]
         rows = xp.stack([xp.stack([d, -b], -1), xp.stack([-b, a], -1)], -2)
         return rows / (a * d - b * b)[..., None, None]
-    # To unit diagonal, and never quite singular: readings that are beyond all measure must not end a run.
+    # Scaled to unit diagonal and regularised: extreme readings must not abort a run.
     size = xp.sqrt(xp.maximum(_diagonal(xp, matrix), 1e-30))
     units = size[..., :, None] * size[..., None, :]
     even = xp.clip(xp.nan_to_num(matrix / units), -1.0, 1.0) + 1e-12 * xp.eye(matrix.shape[-1])
@@ -277,7 +275,7 @@ def inverse(xp: ModuleType, matrix: Array) -> Array:
 
 
 def _deviation(xp: ModuleType, wiring: Wiring, rate: Array, ran: Array) -> Array:
-    """By how much more of each anchor than in the whole window there was while a column was counted [..., C, A]."""
+    """Relative excess of each anchor's rate in a column's slices over its rate in the window [..., C, A]."""
     counted = _product(xp, wiring.anchor, wiring.pool)  # [A, C]
     whole = _apply(counted, rate * ran) / xp.maximum(_apply(counted, ran), 1e-9)
     near = _product(xp, wiring.beside, rate[..., None, :, None])[..., 0]  # [..., A, C]
@@ -288,7 +286,7 @@ def _deviation(xp: ModuleType, wiring: Wiring, rate: Array, ran: Array) -> Array
 
 
 def _follows(xp: ModuleType, p: Parameters, belief: Belief) -> Array:
-    """How far each event follows each anchor [..., E, A]."""
+    """Regression coefficients of each event on each anchor [..., E, A]."""
     anchors = belief.follow_xy.shape[-1]
     if not anchors:
         return belief.follow_xy
@@ -309,7 +307,7 @@ def _follow(
     doubt: Array,
     window: Window,
 ) -> tuple[Array, Array]:
-    """One more window for the regression of events on anchors."""
+    """The moments of the regression of events on anchors, after one more window."""
     if not wiring.anchor.shape[0]:
         return belief.follow_xx, belief.follow_xy
     columns = _transpose(xp, wiring.pool)
@@ -326,10 +324,10 @@ def _follow(
 
 
 def _least_squares(xp: ModuleType, loading: Array, y: Array, known: Array, level: Array, one: Array) -> Array:
-    """Free rates that explain the readings, each reading in proportion to its size."""
+    """Free rates that explain the readings, weighted by the readings' relative errors."""
     y = xp.maximum(y, one)
     most = xp.where((loading != 0) & known[..., None], y[..., None] / xp.maximum(xp.abs(loading), 1e-12), xp.inf)
-    unit = _least(xp, most)  # no part is larger than the smallest total that it is part of
+    unit = _least(xp, most)  # a part is at most as large as the smallest total that contains it
     unit = xp.where(xp.isfinite(unit), unit, level)
     terms = loading * unit[..., None, :] / y[..., None] * known[..., None]
     normal = _product(xp, _transpose(xp, terms), terms) + 1e-4 * xp.eye(loading.shape[1])
@@ -337,7 +335,7 @@ def _least_squares(xp: ModuleType, loading: Array, y: Array, known: Array, level
 
 
 def _sum(terms: Array) -> Array:
-    """Over the last axis."""
+    """Sum over the last axis."""
     if 0 < terms.shape[-1] <= _MAX_UNROLLED_SIZE:
         total = terms[..., 0]
         for number in range(1, terms.shape[-1]):
@@ -363,7 +361,7 @@ def _transpose(xp: ModuleType, matrix: Array) -> Array:
 
 
 def _least(xp: ModuleType, table: Array) -> Array:
-    """Over the last axis but one."""
+    """Minimum over the last axis but one."""
     if table.shape[-2] <= _MAX_UNROLLED_SIZE:
         least = table[..., 0, :]
         for number in range(1, table.shape[-2]):
@@ -373,7 +371,7 @@ def _least(xp: ModuleType, table: Array) -> Array:
 
 
 def _middle(xp: ModuleType, values: Array) -> Array:
-    """The median over the last axis, which stays."""
+    """Median over the last axis, which is kept."""
     if values.shape[-1] <= 2:
         return (_sum(values) / values.shape[-1])[..., None]
     return xp.median(values, axis=-1)[..., None]
@@ -386,5 +384,5 @@ def _diagonal(xp: ModuleType, matrix: Array) -> Array:
 
 
 def _quadratic(xp: ModuleType, rows: Array, cov: Array) -> Array:
-    """Variance of each row's combination."""
+    """Variance of each row's linear combination."""
     return _sum(_product(xp, rows, cov) * rows)

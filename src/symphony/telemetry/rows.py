@@ -1,7 +1,7 @@
-"""Utilisation of a topology's resource rows: what the scheduler wants to know, from what counters say.
+"""Utilisation of a topology's resource rows, from counters.
 
-Which metric or event speaks of which kind of row is in `rows.toml`, once for all CPUs. A row that nothing speaks of is
-left out: nothing is known of it.
+`rows.toml` lists which metrics or events measure which kind of row, for all CPUs. Rows that no counter measures are
+left out.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ from symphony.problem.topology import Device, Resource, Topology
 from symphony.telemetry.estimates import Estimate, Posterior
 from symphony.telemetry.events import Catalogue
 from symphony.telemetry.expressions import key
-from symphony.telemetry.kinds import kind
+from symphony.telemetry.naming import kind
 
 _SOCKET = re.compile(r"S(\d+)(?:-|$)")
 
 
 @dataclass(frozen=True)
 class RowMetric:
-    """What speaks of a kind of row."""
+    """The metrics or events that measure a kind of row."""
 
     kind: str
     sum: tuple[str, ...]  # metrics or events
     unit: float = 1.0
-    type: str = ""  # of the device whose row it is; "" = any
-    where: str = ""  # beginning of the place's name, followed by the number of the device
-    share: bool = False  # what is said is a share of the capacity
+    type: str = ""  # of the row's device; "" = any
+    where: str = ""  # prefix of the place's name, before the number of the device
+    share: bool = False  # the value is a share of the capacity
 
 
 def utilisations(topology: Topology, machine: str, beliefs: Mapping[str, Posterior]) -> dict[str, Estimate]:
     """Use of a machine's rows as a share of their capacity, from beliefs about its places, window by window.
 
-    Rows of one kind that nothing tells apart, such as the memories of two sockets, are taken to be used alike. Places
-    that perf calls by sockets (`S0`, `S1-D0`) speak of those sockets' rows; what others say is added up.
+    Rows of one kind that no counter separates, such as the memories of two sockets, are assumed to be used equally.
+    Places that perf names by sockets (`S0`, `S1-D0`) measure the rows of those sockets; other places are added up.
     """
     return _found(
         topology,
         machine,
-        lambda says: {place: x for place, belief in beliefs.items() if (x := _used(says, belief)) is not None},
+        lambda metric: {place: x for place, belief in beliefs.items() if (x := _used(metric, belief)) is not None},
     )
 
 
 def exact(topology: Topology, machine: str, rates: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
-    """The same of one window whose events were all counted all the time: from their rates, by place and event."""
+    """The same for one window whose events were counted all the time: from rates by place and event."""
 
-    def used(says: RowMetric) -> dict[str, Estimate]:
-        sums = {place: says.unit * sum(of.get(name, np.nan) for name in says.sum) for place, of in rates.items()}
+    def used(metric: RowMetric) -> dict[str, Estimate]:
+        sums = {place: metric.unit * sum(of.get(name, np.nan) for name in metric.sum) for place, of in rates.items()}
         known = {place: np.full(1, x) for place, x in sums.items() if not np.isnan(x)}
         return {place: Estimate("", "", x, np.zeros(1), x, x) for place, x in known.items()}
 
@@ -66,31 +66,31 @@ def _found(
 ) -> dict[str, Estimate]:
     rows = rows_of(topology, machine)
     found: dict[str, Estimate] = {}
-    for says in _table():
-        for meant, parts in _meant(topology, rows, says, known_of(says)):
-            fresh = [row for row in meant if row.name not in found]
+    for metric in _table():
+        for measured, parts in _measured(topology, rows, metric, known_of(metric)):
+            fresh = [row for row in measured if row.name not in found]
             if fresh and parts:
                 used = _sum(parts)
-                whole = 1.0 if says.share else sum(row.capacity for row in meant)
+                whole = 1.0 if metric.share else sum(row.capacity for row in measured)
                 found |= {row.name: _scaled(row.name, used, whole) for row in fresh}
     return found
 
 
 def metrics_by_row(topology: Topology, machine: str, catalogue: Catalogue) -> dict[str, tuple[str, ...]]:
-    """The metrics or events whose sum is a row's use, by row, where all that the CPU, kernel and GPUs have is known."""
+    """The metrics or events whose sum is a row's use, by row, as far as the catalogue, kernel and GPUs have them."""
     found: dict[str, tuple[str, ...]] = {}
     rows, metrics = rows_of(topology, machine), catalogue.definitions()
-    for says in _table():
-        if all(kind(name) in ("kernel", "gpu") or key(name) in metrics or catalogue.find(name) for name in says.sum):
-            crossed = {hop.resource for device in _devices(topology, rows, says) for hop in device.route}
+    for metric in _table():
+        if all(kind(name) in ("kernel", "gpu") or key(name) in metrics or catalogue.find(name) for name in metric.sum):
+            crossed = {hop.resource for device in _devices(topology, rows, metric) for hop in device.route}
             for row in rows:
-                if row.kind == says.kind and row.name in crossed:
-                    found.setdefault(row.name, says.sum)
+                if row.kind == metric.kind and row.name in crossed:
+                    found.setdefault(row.name, metric.sum)
     return found
 
 
 def rows_of(topology: Topology, machine: str) -> list[Resource]:
-    """The rows of a machine, of which there must be some."""
+    """The rows of a machine; raises `InputError` if there is no such machine."""
     rows = [row for row in topology.resources if row.group == machine]
     if not rows:
         machines = sorted({row.group for row in topology.resources})
@@ -98,57 +98,57 @@ def rows_of(topology: Topology, machine: str) -> list[Resource]:
     return rows
 
 
-def _devices(topology: Topology, rows: list[Resource], says: RowMetric) -> list[Device]:
-    """Those whose work touches the rows, of the type that is spoken of."""
+def _devices(topology: Topology, rows: list[Resource], metric: RowMetric) -> list[Device]:
+    """Devices whose work uses the rows, of the type that the metric measures."""
     types = {one.name: one.type for one in topology.kinds}
     here = {row.name for row in rows}
     return [
         device
         for device in topology.devices
-        if (not says.type or types[device.kind] == says.type) and any(hop.resource in here for hop in device.route)
+        if (not metric.type or types[device.kind] == metric.type) and any(hop.resource in here for hop in device.route)
     ]
 
 
-def _meant(
-    topology: Topology, rows: list[Resource], says: RowMetric, known: Mapping[str, Estimate]
+def _measured(
+    topology: Topology, rows: list[Resource], metric: RowMetric, known: Mapping[str, Estimate]
 ) -> Iterator[tuple[list[Resource], list[Estimate]]]:
-    """Rows that are used together, and what places say of them."""
-    devices = _devices(topology, rows, says)
-    if says.where:
+    """Rows that share a measurement, and the estimates of the places that measure them."""
+    devices = _devices(topology, rows, metric)
+    if metric.where:
         for number, device in enumerate(devices):
             own = {hop.resource for hop in device.route}
-            said = [known[place] for place in (f"{says.where}{number}",) if place in known]
-            yield [row for row in rows if row.kind == says.kind and row.name in own], said
+            estimates = [known[place] for place in (f"{metric.where}{number}",) if place in known]
+            yield [row for row in rows if row.kind == metric.kind and row.name in own], estimates
         return
     sockets = list(dict.fromkeys(device.socket for device in devices))
     of: dict[str, set[int]] = {}  # row → sockets that use it
     for device in devices:
         for hop in device.route:
             of.setdefault(hop.resource, set()).add(sockets.index(device.socket))
-    crossed = [row for row in rows if row.kind == says.kind and row.name in of]
+    crossed = [row for row in rows if row.kind == metric.kind and row.name in of]
     numbers = {place: int(found[1]) for place in known if (found := _SOCKET.match(place))}
     if not numbers or len(numbers) < len(known) or max(numbers.values()) >= len(sockets):
         yield crossed, list(known.values())
         return
     for number in range(len(sockets)):
-        said = [known[place] for place, socket in numbers.items() if socket == number]
-        yield [row for row in crossed if of[row.name] == {number}], said
+        estimates = [known[place] for place, socket in numbers.items() if socket == number]
+        yield [row for row in crossed if of[row.name] == {number}], estimates
     yield [row for row in crossed if len(of[row.name]) > 1], list(known.values())
 
 
 def _sum(parts: list[Estimate]) -> Estimate:
-    """What places use together. Their errors have nothing to do with one another."""
+    """The total use of several places, whose errors are independent."""
     if len({len(part.mean) for part in parts}) > 1:
-        raise InputError("the places have different numbers of windows", hint="give beliefs about the same time")
+        raise InputError("the places have different numbers of windows", hint="pass beliefs about the same time")
     mean = np.sum([part.mean for part in parts], axis=0)
     std = np.sqrt(np.sum([part.std**2 for part in parts], axis=0))
     return Estimate("", "", mean, std, np.maximum(mean - 1.96 * std, 0), mean + 1.96 * std)
 
 
-def _used(says: RowMetric, belief: Posterior) -> Estimate | None:
-    """What is used per second, in the unit of the capacity; None if the belief does not know."""
+def _used(metric: RowMetric, belief: Posterior) -> Estimate | None:
+    """Use per second in the unit of the capacity; None if the belief has no estimate."""
     parts: list[Estimate] = []
-    for name in says.sum:
+    for name in metric.sum:
         try:
             part = belief[name]
         except InputError:
@@ -157,7 +157,7 @@ def _used(says: RowMetric, belief: Posterior) -> Estimate | None:
             return None
         counted = belief.is_event(name)
         per_second = 1 / belief.duration_s if counted else np.ones(len(belief))
-        per_second = per_second * says.unit
+        per_second = per_second * metric.unit
         parts.append(replace(part, mean=part.mean * per_second, std=part.std * per_second))
     return _sum(parts)
 

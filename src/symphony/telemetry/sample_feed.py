@@ -1,7 +1,7 @@
-"""Samples of several sources as they come, each read by a thread of its own.
+"""Samples of several sources as they arrive, each source read by its own thread.
 
-The *lead* says how long: when it ends, so do the others. If it cannot begin (counting is not permitted, say), the next
-candidate takes its place, and sources that were held in reserve begin.
+The *lead* determines the duration: when it ends, the other sources are stopped. If a lead cannot start (because
+counting is not permitted, for example), the next candidate replaces it, and the sources held in reserve are started.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from queue import Empty, SimpleQueue
 from threading import Event, Thread
 
@@ -18,12 +17,12 @@ from symphony.problem.errors import InputError, SymphonyError
 from symphony.telemetry.samples import CounterSource, Problem, Sample
 from symphony.telemetry.sources.perf import PerfSource
 
-_STOP_TIMEOUT_S, _STOP_TRIES = 5.0, 25  # for a source to end
+_STOP_TIMEOUT_S, _STOP_TRIES = 5.0, 25  # for a source to stop
 _Ended = object()
 
 
 class CommandLead:
-    """Runs a command and counts nothing: a lead where perf cannot be one."""
+    """Runs a command and counts nothing: the lead if perf cannot be used."""
 
     problems: Sequence[Problem] = ()
 
@@ -31,23 +30,24 @@ class CommandLead:
         self._command = list(command)
         self._process: subprocess.Popen[bytes] | None = None
         self.exit_status: int | None = None
-        self.elapsed_s: float | None = None  # from its beginning to its end
+        self.elapsed_s: float | None = None  # duration of the command
 
     def samples(self) -> Iterator[Sample]:
-        """None, until the command has ended."""
+        """No samples; returns when the command has ended."""
         began = time.monotonic()
         try:
             self._process = subprocess.Popen(self._command)
         except OSError as error:
             raise InputError(
-                f"{self._command[0]!r} does not start: {error.strerror or error}", hint="give its path, or install it"
+                f"{self._command[0]!r} cannot be started: {error.strerror or error}",
+                hint="give its path, or install it",
             ) from None
         self.exit_status = self._process.wait()
         self.elapsed_s = time.monotonic() - began
         yield from ()
 
     def stop(self) -> None:
-        """End the command, if it has not ended."""
+        """Terminate the command if it is running."""
         if self._process is not None and self._process.poll() is None:
             self._process.terminate()
             with suppress(subprocess.TimeoutExpired):
@@ -55,7 +55,7 @@ class CommandLead:
 
 
 class IdleLead:
-    """Counts nothing until it is stopped: a lead where nothing else says how long."""
+    """Counts nothing until it is stopped: the lead if nothing else determines the duration."""
 
     problems: Sequence[Problem] = ()
     exit_status: int | None = None
@@ -64,12 +64,11 @@ class IdleLead:
         self._stopped = Event()
 
     def samples(self) -> Iterator[Sample]:
-        """None, until it is stopped."""
+        """No samples; returns when it is stopped."""
         self._stopped.wait()
         yield from ()
 
     def stop(self) -> None:
-        """End it."""
         self._stopped.set()
 
 
@@ -77,21 +76,21 @@ Lead = PerfSource | CommandLead | IdleLead
 
 
 class SampleFeed:
-    """Iterate over it for samples, then over `rest()` if the iteration was left early."""
+    """Iterate over it for samples, then over `rest()` if the iteration was interrupted."""
 
     def __init__(self, leads: Sequence[Lead], note: Callable[[str], None] = lambda text: None) -> None:
         self._leads, self._note = list(leads), note
-        self.others: list[CounterSource] = []  # to be set before it begins, as they may need `pause`
+        self.others: list[CounterSource] = []  # set before the iteration: their constructors may need `pause`
         self.reserve: list[CounterSource] = []
         self._queue: SimpleQueue[object] = SimpleQueue()
-        self._waiting = 0  # threads that have not ended
+        self._waiting = 0  # running threads
         self._stopping = Event()
         self._interrupted = False
         self.lead: Lead | None = None
 
     @property
     def sources(self) -> tuple[CounterSource, ...]:
-        """Those that are, or were, in use."""
+        """The sources that are, or were, in use."""
         return (*([self.lead] if self.lead else []), *self.others)
 
     def __iter__(self) -> Iterator[Sample]:
@@ -103,7 +102,7 @@ class SampleFeed:
         yield from self._samples()
 
     def rest(self) -> Iterator[Sample]:
-        """End all sources, and give what they still have."""
+        """Stop all sources, and yield their remaining samples."""
         self._stopping.set()
         self._interrupted = True
         if self.lead is not None:
@@ -111,13 +110,13 @@ class SampleFeed:
         yield from self._samples()
 
     def pause(self, seconds: float) -> None:
-        """A `sleep` for sources that poll: it ends with the feed, so that there is one last, short window."""
+        """A `sleep` for polling sources: it returns early when the feed stops, for one last, short window."""
         if self._stopping.is_set():
             raise _FeedStopped
         self._stopping.wait(seconds)
 
     def pause_whole(self, seconds: float) -> None:
-        """One for sources that need their windows whole."""
+        """A `sleep` for sources that need complete windows: it raises when the feed stops."""
         if self._stopping.wait(seconds):
             raise _FeedStopped
 
@@ -160,9 +159,9 @@ class SampleFeed:
                 item = self._queue.get(timeout=_STOP_TIMEOUT_S / _STOP_TRIES if self._stopping.is_set() else None)
             except Empty:
                 if (tries := tries + 1) == _STOP_TRIES:
-                    return  # a source that does not end is left to the end of the program
+                    return  # a source that does not stop is left to the end of the process
                 if self._interrupted and self.lead is not None:
-                    self.lead.stop()  # it had not begun when it was asked first
+                    self.lead.stop()  # it had not started at the first request
                 continue
             if isinstance(item, Sample):
                 yield item
@@ -180,22 +179,4 @@ class SampleFeed:
                     self._stopping.set()
 
 
-class RenamedSource:
-    """A source whose places get another name."""
-
-    def __init__(self, source: CounterSource, where: str) -> None:
-        self._source, self._where = source, where
-
-    @property
-    def problems(self) -> Sequence[Problem]:
-        """Those of the source."""
-        return self._source.problems
-
-    def samples(self) -> Iterator[Sample]:
-        """The source's, renamed."""
-        for sample in self._source.samples():
-            yield replace(sample, where=self._where)
-
-
-class _FeedStopped(Exception):
-    """The feed has ended."""
+class _FeedStopped(Exception): ...

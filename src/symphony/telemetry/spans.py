@@ -1,8 +1,8 @@
-"""Counts with error bars over spans of time, which add up: windows to intervals, intervals to a whole run.
+"""Estimated counts over spans of time. Spans add up: windows to intervals, intervals to a whole run.
 
-Three kinds of counts are told apart. What the kernel counts itself is exact. What had a counter all the time is as it
-was counted. Everything else is inferred. What a span says of events and metrics comes from one belief, so that parts
-add up to their totals; what is missing of the time is made up for in proportion, and widens the interval by as much.
+Three kinds of counts are distinguished. Counts by the kernel are exact. Events that had a counter all the time are
+reported as counted. All other events are inferred. The events and metrics of a span come from one belief, so parts add
+up to their totals. Missing time is filled in proportionally, which widens the interval by as much.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from symphony.telemetry.bayes_net import BayesNet
 from symphony.telemetry.reading import SECONDS, TSC, Reader
 from symphony.telemetry.samples import Floats
 
-DRAWS = 256  # of a belief, for what is not linear in it
-_MAX_BOUND_PASSES = 50  # over the bounds, at most
-_BOUND_TOLERANCE = 1e-9  # to a bound: relative
+DRAWS = 256  # Monte Carlo draws of a belief, for metrics, which are not linear
+_MAX_BOUND_PASSES = 50  # of the projection onto the bounds
+_BOUND_TOLERANCE = 1e-9  # relative
 
 
 @dataclass(frozen=True)
 class StatRow:
-    """One line: an event's count, or a metric's value."""
+    """The row of one event's count, or one metric's value."""
 
     kind: str  # "event" or "metric"
     name: str
@@ -34,8 +34,8 @@ class StatRow:
     std: float
     lower: float  # of the 95% interval
     upper: float
-    counted: float | None = None  # share of the time for which the event had a counter; None for metrics
-    derived: bool = False  # never counted: it follows from others
+    counted: float | None = None  # share of the time with a counter; None for metrics
+    derived: bool = False  # never counted: it follows from other events
 
     @property
     def half_width(self) -> float:
@@ -45,7 +45,7 @@ class StatRow:
 
 @dataclass
 class Part:
-    """Windows that were inferred with the same net and the same rates known."""
+    """Windows that were inferred with the same network and the same known rates."""
 
     net: BayesNet
     known: tuple[bool, ...]  # [E]
@@ -54,25 +54,23 @@ class Part:
     enabled_s: float
 
     def joins(self, other: Part) -> bool:
-        """Whether both can be one."""
         return self.net is other.net and self.known == other.known
 
 
 @dataclass
 class Tally:
-    """An event's readings: as they were or, for what no net knows, scaled up."""
+    """Readings of one event; scaled up if no network has the event."""
 
     count: float = 0.0
     running_s: float = 0.0
     enabled_s: float = 0.0
-    known_s: float = 0.0  # length of the windows in which it was read …
-    missing_s: float = 0.0  # … and of those in which it was not
-    interrupted: int = 0  # windows in which it did not have a counter all the time
+    known_s: float = 0.0  # length of the windows with a reading …
+    missing_s: float = 0.0  # … and of those without
+    interrupted: int = 0  # windows in which it had no counter part of the time
     variance: float = 0.0  # of the count, where it was scaled up
-    unit: str = ""  # in which the source gives it
+    unit: str = ""  # of the count, as the source gives it
 
     def add(self, other: Tally) -> None:
-        """Take in another window's."""
         self.count += other.count
         self.running_s += other.running_s
         self.enabled_s += other.enabled_s
@@ -84,12 +82,12 @@ class Tally:
 
     @property
     def whole(self) -> bool:
-        """Whether it was never interrupted."""
+        """Whether the event had a counter all the time."""
         return self.known_s > 0 and not self.missing_s and not self.interrupted
 
     @property
     def share(self) -> float:
-        """Of the time, with a counter."""
+        """Share of the time with a counter."""
         if self.whole:
             return 1.0
         running = min(self.running_s / self.enabled_s, 1.0) if self.enabled_s else 0.0
@@ -98,7 +96,7 @@ class Tally:
 
     @property
     def estimate(self) -> tuple[float, float]:
-        """Mean and deviation of the count, from nothing but itself."""
+        """Mean and standard deviation of the count, from this event's readings alone."""
         if not self.known_s:
             return math.nan, math.inf
         more = 1 + self.missing_s / self.known_s
@@ -107,7 +105,7 @@ class Tally:
 
 @dataclass
 class Span:
-    """What is believed of one place over some time."""
+    """The belief about one place over a span of time."""
 
     reader: Reader
     where: str
@@ -115,15 +113,14 @@ class Span:
     duration_s: float = 0.0
     windows: int = 0
     parts: list[Part] = field(default_factory=list)
-    tallies: dict[str, Tally] = field(default_factory=dict)  # by key, or by name if plain
+    tallies: dict[str, Tally] = field(default_factory=dict)  # by key of the event
 
     @property
     def end_s(self) -> float:
-        """When it ended."""
         return self.start_s + self.duration_s
 
     def add(self, other: Span) -> None:
-        """Take in what followed."""
+        """Append a later span."""
         self.duration_s = max(self.end_s, other.end_s) - self.start_s
         self.windows += other.windows
         for part in other.parts:
@@ -137,11 +134,9 @@ class Span:
             self.tallies.setdefault(event, Tally()).add(tally)
 
     def rows(self, events: Iterable[str], metrics: Sequence[str] = ()) -> list[StatRow]:
-        """Lines about some events and metrics."""
         return [*(self.event(event) for event in events), *self.metrics(tuple(metrics))]
 
     def event(self, name: str) -> StatRow:
-        """The line of an event."""
         node = self.reader.node(name)
         tally = self.tallies.get(node)
         scale, unit = self.reader.worth(name)
@@ -162,7 +157,7 @@ class Span:
         )
 
     def _inferred(self, node: str) -> tuple[float, float]:
-        """Mean and deviation of an event's count; what is missing of the time is made up for, and widens it."""
+        """Mean and standard deviation of an event's count, extrapolated to windows in which it is unknown."""
         mean, variance, slack, known_s = 0.0, 0.0, 0.0, 0.0
         for part in self.parts:
             if node not in part.net.events or not part.known[at := part.net.events.index(node)]:
@@ -177,7 +172,7 @@ class Span:
         return mean * more, math.hypot(math.sqrt(variance) * more, slack * more, mean * (more - 1))
 
     def metrics(self, metrics: tuple[str, ...]) -> list[StatRow]:
-        """The lines of metrics, all from the same draws: what adds up in every draw adds up in the means."""
+        """Rows of metrics, all from the same draws: what adds up in every draw adds up in the means."""
         if not metrics:
             return []
         inputs, counts = self._draws()
@@ -187,15 +182,14 @@ class Span:
         for at, name in enumerate(metrics):
             unit = self.reader.model.catalogue.metric(name).scale_unit
             mean, std, low, high = summary(values[..., at])
-            # Where a denominator may be nothing, a mean can be beyond nearly all that it is the mean of. Shares, rates
-            # and ratios are not negative, whatever a difference that is not well known would allow; if the mean is,
-            # the metric does not mean what it says, and that is not hidden.
+            # If a denominator may be near zero, the mean can lie outside the quantiles: include it. Shares, rates and
+            # ratios are not negative, so the interval is cut at 0, unless the mean itself shows that the metric is.
             low = max(min(low, mean), 0.0) if mean >= 0 else min(low, mean)
             found.append(StatRow("metric", name, unit, mean, std, low, max(high, mean)))
         return found
 
     def _draws(self) -> tuple[tuple[str, ...], Floats]:
-        """Keys, and draws of their counts [S, E]."""
+        """Keys of events, and draws of their counts [S, E]."""
         events = tuple(dict.fromkeys(event for part in self.parts for event in part.net.events))
         counts = np.zeros((DRAWS, len(events)))
         known_s = np.zeros(len(events))
@@ -217,13 +211,13 @@ class Span:
 
 
 def draws(net: BayesNet, mean: Floats, cov: Floats, seed: int = 0) -> Floats:
-    """Draws of free counts [S, N]: none negative, all within the net's bounds."""
+    """Draws of the counts of free events [S, N]: none negative, all within the network's bounds."""
     free = np.maximum(mean + _normal(len(net.free), seed) @ _root(cov), 0)
     rows = [net.combined(bound) for bound in net.bounds]
     towards = [(row, cov @ row / max(float(row @ cov @ row), 1e-300)) for row in rows]
     for _ in range(_MAX_BOUND_PASSES):
         off = False
-        for row, along in towards:  # by the least likely amount: what a bound takes from one it gives to another
+        for row, along in towards:  # along the direction of least Mahalanobis distance
             below = np.minimum(free @ row, 0)
             if (below < -_BOUND_TOLERANCE * (np.abs(free) @ np.abs(row))).any():
                 free, off = np.maximum(free - below[:, None] * along, 0), True
@@ -234,19 +228,19 @@ def draws(net: BayesNet, mean: Floats, cov: Floats, seed: int = 0) -> Floats:
 
 @lru_cache(maxsize=32)
 def _normal(size: int, seed: int = 0) -> Floats:
-    """Fixed standard normal draws [S, N], with their mirror images: means of linear things are exact."""
+    """Fixed standard normal draws [S, N], with their mirror images, so that means of linear functions are exact."""
     half = np.random.default_rng(seed).standard_normal((DRAWS // 2, size))
     return np.concatenate([half, -half])
 
 
 def _root(cov: Floats) -> Floats:
-    """A matrix R [N, N] with RᵀR = cov, for a covariance that is not quite positive, too."""
+    """A matrix R [N, N] with RᵀR = cov, also if the covariance has small negative eigenvalues."""
     values, vectors = np.linalg.eigh(cov)
     return np.sqrt(np.maximum(values, 0))[:, None] * vectors.T
 
 
 def summary(draws: Floats) -> tuple[float, float, float, float]:
-    """Mean, deviation and bounds of the 95% interval over draws [S]; NaN if none has a value."""
+    """Mean, standard deviation and ends of the 95% interval over draws [S]; NaN if no draw is finite."""
     known = draws[np.isfinite(draws)]
     if not len(known):
         return math.nan, math.nan, math.nan, math.nan

@@ -1,8 +1,7 @@
-"""A run of `symphony stat`: samples of several places, spans of what was asked for, and totals.
+"""A run of `symphony stat`: samples of several places become spans of intervals, and totals.
 
-A `PlaceTracker` (a CPU, a socket, a program) takes samples and gives a `Span` for each window, `lag` windows later.
-Spans add up: to the intervals that are printed, and to the whole run, in memory that does not grow. The numbers are
-those of `inference`.
+A `PlaceTracker` (for a CPU, a socket, a program) takes samples and yields a `Span` for each window, `lag` windows
+later. Spans are added up to the printed intervals and to the whole run, in constant memory.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from symphony.telemetry.reading import Reader
 from symphony.telemetry.samples import Recording, Sample
 from symphony.telemetry.spans import Span
 
-MAX_COVARIANCES = 2e7  # covariances that are held at once
+MAX_COVARIANCES = 2e7  # entries of covariances that a whole recording may hold in memory
 
 
 class PlaceTracker:
@@ -25,33 +24,32 @@ class PlaceTracker:
 
     def __init__(self, reader: Reader, first: Sample) -> None:
         self._tracker = Tracker(reader, first.columns)
-        self._whole: Posterior | None = None  # of a recording
+        self._whole: Posterior | None = None  # of a whole recording
 
     @property
     def verdicts(self) -> tuple[Verdict, ...]:
-        """What has been found of identities."""
         return (self._whole or self._tracker).verdicts
 
     @property
     def net(self) -> BayesNet | None:
-        """The net in use; None where nothing is inferred."""
+        """The network in use; None if nothing is inferred."""
         net = (self._whole or self._tracker).net
         return net if net.events else None
 
     def update(self, sample: Sample) -> Iterator[Span]:
-        """Take in a window; gives the one of which more will not be known."""
+        """Process a window; yields the window that is now complete, if any."""
         self._tracker.update(sample)
         if self._tracker.ready:
             yield from self._tracker.smoothed().spans
 
     def finish(self) -> Iterator[Span]:
-        """The windows that are left, as nothing will follow them."""
+        """Yields the remaining windows at the end of a run."""
         if self._whole is None:
             yield from self._tracker.rest().spans
-            self._tracker.check_identities()  # for whoever wants to know what the whole run says
+            self._tracker.check_identities()  # the final verdicts use all windows
 
     def spans(self, recording: Recording) -> Iterator[Span]:
-        """The windows of a whole recording, each given all of them."""
+        """Yields the windows of a whole recording, each estimated from all of them."""
         if len(recording) * len(self._tracker.net.free) ** 2 > MAX_COVARIANCES:
             for sample in recording.samples():
                 yield from self.update(sample)
@@ -61,7 +59,7 @@ class PlaceTracker:
 
 
 class StatRun:
-    """All places of a run: takes samples, gives spans of `every` windows, and keeps the totals."""
+    """All places of a run: takes samples, yields spans of `every` windows, and keeps the totals."""
 
     def __init__(self, reader_of: Callable[[Sample], Reader], every: int = 1) -> None:
         self._reader_of, self._every = reader_of, every
@@ -71,17 +69,17 @@ class StatRun:
 
     @property
     def windows(self) -> int:
-        """The most that any place has seen."""
+        """The largest number of windows of any place."""
         return max((span.windows for span in self.totals.values()), default=0)
 
     def update(self, sample: Sample) -> Iterator[Span]:
-        """Take in a window; gives the spans that are complete."""
+        """Process a window; yields the spans that are now complete."""
         if sample.where not in self.places:
             self.places[sample.where] = PlaceTracker(self._reader_of(sample), sample)
         yield from self._take(self.places[sample.where].update(sample))
 
     def replay(self, recording: Recording) -> Iterator[Span]:
-        """Take in all windows of a place at once."""
+        """Process all windows of a place at once."""
         if not len(recording):
             return
         first = next(recording.samples())
@@ -89,7 +87,7 @@ class StatRun:
         yield from self._take(self.places[recording.where].spans(recording))
 
     def finish(self) -> Iterator[Span]:
-        """The spans that are left."""
+        """Yields the remaining spans."""
         for place in self.places.values():
             yield from self._take(place.finish())
         yield from (span for span in self._open.values() if span.windows)

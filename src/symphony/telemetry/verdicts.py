@@ -1,6 +1,6 @@
-"""Verdicts of earlier runs, by CPU, in the user's cache folder: what was tested once need not be counted again.
+"""Verdicts of earlier runs, by CPU, in the user's cache folder. What was tested once need not be counted again.
 
-They are kept in `$XDG_CACHE_HOME/symphony/verdicts` (`~/.cache/…`), a JSON file for each catalogue.
+They are stored in `$XDG_CACHE_HOME/symphony/verdicts` (`~/.cache/…`), a JSON file for each catalogue.
 """
 
 from __future__ import annotations
@@ -18,17 +18,16 @@ from symphony.telemetry import catalogue
 from symphony.telemetry.gate import Verdict
 from symphony.telemetry.identities import Identity
 
-VERDICTS_FORMAT = 2  # of 1, some were accepted untested that would have to be tested now
-WINDOWS_UNTIL_UNTESTABLE = 50  # windows: what could not be tested in so many will not be in the next run, either
+VERDICTS_FORMAT = 2  # format 1 accepted some identities untested that now need a test
+WINDOWS_UNTIL_UNTESTABLE = 50  # an identity that so many windows could not test is not tried again
 
 
 def file(name: str) -> Path:
-    """Where the verdicts about a catalogue's identities are."""
     return catalogue.folder().parent / "verdicts" / catalogue._file(name).name
 
 
 def load(name: str) -> tuple[Verdict, ...]:
-    """What was found on this CPU before; nothing if there is no such file, or none that can be read."""
+    """The stored verdicts for a catalogue; none if the file is missing or unreadable."""
     try:
         content = json.loads(file(name).read_bytes())
         if content["format"] != VERDICTS_FORMAT:
@@ -39,7 +38,7 @@ def load(name: str) -> tuple[Verdict, ...]:
 
 
 def store(name: str, verdicts: Iterable[Verdict], windows: int) -> Path | None:
-    """Add the verdicts of a run to those of earlier ones; returns the file, or None if there was nothing to add."""
+    """Add the verdicts of a run to the stored ones; returns the file, or None if there was nothing to add."""
     found = {one.identity.name: one for one in verdicts if one.tested or windows >= WINDOWS_UNTIL_UNTESTABLE}
     before = {one.identity.name: one for one in load(name)}
     new = {which: one for which, one in found.items() if one.tested or which not in before}
@@ -49,12 +48,12 @@ def store(name: str, verdicts: Iterable[Verdict], windows: int) -> Path | None:
     content = {"format": VERDICTS_FORMAT, "cpu": name, "verdicts": [_plain(one) for one in {**before, **new}.values()]}
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        whole = place.with_name(f"{place.name}.{os.getpid()}.new")  # all or nothing: another may be reading
+        whole = place.with_name(f"{place.name}.{os.getpid()}.new")  # atomic: another process may be reading
         whole.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
         whole.replace(place)
     except OSError as error:
         raise DataError(
-            f"verdicts cannot be kept: {error.strerror or error}",
+            f"verdicts cannot be stored: {error.strerror or error}",
             where=str(place.parent),
             hint="set XDG_CACHE_HOME to a folder that you may write to",
         ) from None
@@ -62,7 +61,7 @@ def store(name: str, verdicts: Iterable[Verdict], windows: int) -> Path | None:
 
 
 def together(places: Sequence[Sequence[Verdict]]) -> tuple[Verdict, ...]:
-    """One verdict on each identity where several places were counted: that of most of those that could test it."""
+    """One verdict for each identity of several places: that of the majority of places that could test it."""
     by_name: dict[str, list[Verdict]] = {}
     for verdicts in places:
         for one in verdicts:

@@ -1,4 +1,4 @@
-"""The public check of engines: does one keep its contract?"""
+"""The public conformance check of engines."""
 
 from __future__ import annotations
 
@@ -32,26 +32,27 @@ from symphony.engines.worker import pickled, unpickled
 from symphony.problem.errors import InputError
 from symphony.problem.topology import Topology
 
-ENGINE_TIMEOUT_S = 60.0  # for whatever the engine is asked to do
-BURST_SIZE = 200  # pieces of work that are sent at once
+ENGINE_TIMEOUT_S = 60.0  # for any single check
+BURST_SIZE = 200  # pieces of work dispatched at once
 
 
 def check_engine(engine: Engine, device: int = 0) -> None:
     """Raise `InputError`, saying what to change, unless an engine keeps its contract. Runs small work on a device.
 
-    Everything that is dispatched ends in exactly one event. Values come back as they were put, large ones too. What
-    raises, cannot be sent, dies or takes too long fails alone, and says why; the device goes on. What is cancelled or
-    preempted stops, whether it runs or waits. A gang runs at once, if the device has slots for it, and its workers are
-    told who they are. Training work gets its handle. `under_way` is what has not ended. `wake` ends a `poll`. The
-    engine is left open, with nothing under way.
+    Every piece of work ends in exactly one event. Values are returned as they were put, also large ones. A kernel that
+    raises, returns what cannot be pickled, dies or exceeds its timeout fails alone, with the reason; the device
+    continues. Cancelled and preempted work stops, whether it runs or queues. The workers of a gang run at the same
+    time, if the device has slots for them, and receive rank and size. Training work receives its `TrainingRun`.
+    `under_way` is the work that has not ended. `wake` ends a `poll`. The engine is left open and idle.
     """
     where = f"engine {type(engine).__name__}"
-    with _device_error(where):
-        # Not isinstance: from Python 3.12 on, that does not see what a wrapper passes on by `__getattr__`.
-        methods = [name for name, member in vars(Engine).items() if callable(member) and not name.startswith("_")]
-        missing = [name for name in methods if not callable(getattr(engine, name, None))]
+    with _as_input_error(where):
+        # Not isinstance: from Python 3.12 on, that ignores what a wrapper delegates by `__getattr__`.
+        members = [name for name, member in vars(Engine).items() if callable(member) and not name.startswith("_")]
+        missing = [name for name in (*members, "notes", "whole_gangs") if not hasattr(engine, name)]
         if missing:
-            raise _Wrong(f"it lacks {', '.join(missing)} of sy.Engine", "give it all: see docs/guides/engines.md")
+            hint = "subclass sy.Engine, which has defaults for optional members: see docs/guides/engines.md"
+            raise _Wrong(f"it lacks {', '.join(missing)} of sy.Engine", hint)
         check = _Check(engine, device)
         for one in (
             check.inventory,
@@ -67,11 +68,11 @@ def check_engine(engine: Engine, device: int = 0) -> None:
 
 
 class _Wrong(Exception):
-    """A part of the contract that does not hold, and what to change."""
+    """A violation of the contract, and what to change."""
 
 
 @contextmanager
-def _device_error(where: str) -> Iterator[None]:
+def _as_input_error(where: str) -> Iterator[None]:
     try:
         yield
     except _Wrong as wrong:
@@ -84,7 +85,7 @@ def _expect(holds: object, what: str, hint: str) -> None:
         raise _Wrong(what, hint)
 
 
-# The kernels. They import what they use: an engine may run them anywhere.
+# The kernels import what they use: an engine may run them anywhere.
 
 
 def _same(value: Any) -> Any:
@@ -120,7 +121,7 @@ def _sleep(path: str = "", seconds: float = 3600.0) -> None:
 
 
 def _whole_gang_met(folder: str, rank: int, size: int) -> bool:
-    """Whether all of a gang were there at the same time."""
+    """Whether all workers of a gang ran at the same time."""
     import pathlib
     import time
 
@@ -133,7 +134,7 @@ def _whole_gang_met(folder: str, rank: int, size: int) -> bool:
 
 
 def _train(job: Any) -> tuple[int, Any]:
-    """The step after which it goes on, and with what; saves after three more, and returns after another."""
+    """Saves after three steps and returns after a fourth: the step that it resumed from, and the checkpoint."""
     found = job.restore()
     job.reached(job.began + 3)
     job.save("saved")
@@ -142,7 +143,7 @@ def _train(job: Any) -> tuple[int, Any]:
 
 
 class _Check:
-    """An engine that is being checked, and what it has said so far."""
+    """An engine under test, and the events that it has reported."""
 
     def __init__(self, engine: Engine, device: int) -> None:
         self.engine, self.device = engine, device
@@ -153,7 +154,7 @@ class _Check:
     def work(self, function: Callable[..., Any], *args: Any, inputs: tuple = (), **options: Any) -> Work:
         import cloudpickle
 
-        # By value: what the checks call need not be installed where it runs.
+        # By value: this module need not be installed where the kernel runs.
         code = cloudpickle.dumps(_by_value(function))
         sent = Function(function.__name__, hashlib.sha256(code).hexdigest(), self.engine.put(Pickled(code)))
         arguments = self.engine.put(Pickled(*pickled((args, {}), _reference)))
@@ -164,13 +165,12 @@ class _Check:
         self.under_way |= {one.number for one in work}
 
     def wait(self, *work: Work) -> list[Any]:
-        """What became of some work."""
         deadline = time.monotonic() + ENGINE_TIMEOUT_S
         while not all(one.number in self.ended for one in work):
             names = sorted({one.function.name for one in work if one.number not in self.ended})
             _expect(
                 time.monotonic() < deadline,
-                f"nothing was heard of {', '.join(names)} for {ENGINE_TIMEOUT_S:.0f} s",
+                f"no event arrived for {', '.join(names)} within {ENGINE_TIMEOUT_S:.0f} s",
                 "end every piece of work in one of Finished, Failed, Stopped",
             )
             self.poll(0.1)
@@ -189,19 +189,19 @@ class _Check:
             self.ended[event.number] = event
 
     def value(self, event: Any) -> Any:
-        _expect(isinstance(event, Finished), f"work ended in {event}, not in Finished", "run what can be run")
+        _expect(isinstance(event, Finished), f"work ended in {event}, not in Finished", "run it")
         found = self.engine.get(event.value)
         return unpickled(found.head, list(found.buffers))
 
-    # --- what must hold
-
     def inventory(self) -> None:
         found = self.engine.inventory()
-        _expect(isinstance(found, Topology), f"inventory() gives {type(found).__name__}", "answer with a sy.Topology")
+        _expect(isinstance(found, Topology), f"inventory() returns {type(found).__name__}", "return a sy.Topology")
         _expect(
-            0 <= self.device < len(found.devices), f"there is no device {self.device}", "name one of the inventory's"
+            0 <= self.device < len(found.devices), f"there is no device {self.device}", "choose one of the inventory"
         )
-        _expect(self.engine.inventory() == found, "inventory() changes", "devices go down and come up; they stay")
+        _expect(
+            self.engine.inventory() == found, "inventory() changes", "report devices that go down or come up as events"
+        )
 
     def values(self) -> None:
         import numpy as np
@@ -213,8 +213,8 @@ class _Check:
             back = self.engine.get(stored)
             _expect(
                 np.array_equal(unpickled(back.head, list(back.buffers)), given),
-                "a value that was put is not what get gives",
-                "keep the pickle and its buffers, byte by byte",
+                "get returns another value than was put",
+                "store the pickle and its buffers byte by byte",
             )
             _expect(stored.size >= len(back.head), "the size of a stored value is too small", "count all its bytes")
         first = self.work(_same, large)
@@ -223,16 +223,20 @@ class _Check:
         _expect(np.array_equal(self.value(event), large), "a large argument came back changed", "send every buffer")
         sane = event.seconds >= 0 and event.began_s <= time.monotonic() + 1
         _expect(sane, f"it began at {event.began_s:.6g} and took {event.seconds:.6g} s", "use time.monotonic()")
-        then = self.work(_sum, _Reference(0), _Reference(1), inputs=(event.value, event.value))
-        self.send(then)
-        [after] = self.wait(then)
+        reader = self.work(_sum, _Reference(0), _Reference(1), inputs=(event.value, event.value))
+        self.send(reader)
+        [after] = self.wait(reader)
         _expect(
             np.array_equal(self.value(after), large * 2),
-            "work that reads what other work made got something else",
-            "hand over inputs in the order of their persistent ids",
+            "work received another input than the value that it reads",
+            "pass inputs in the order of their persistent ids",
         )
         again = self.value(event)
-        _expect(np.array_equal(again, large), "a value has changed since it was made", "let nobody write to it")
+        _expect(
+            np.array_equal(again, large),
+            "a value has changed since it was returned",
+            "map it copy-on-write, or copy it",
+        )
         for value in (event.value, after.value):
             self.engine.free(value)
 
@@ -240,7 +244,9 @@ class _Check:
         work = [self.work(_same, number) for number in range(BURST_SIZE)]
         self.send(*work)
         known = {one.number for one in work} <= set(self.engine.under_way())
-        _expect(known, "work that was just dispatched is not under way", "keep it in under_way until poll tells of it")
+        _expect(
+            known, "work that was just dispatched is not under way", "keep it in under_way until poll returns its event"
+        )
         found = [self.value(event) for event in self.wait(*work)]
         _expect(found == list(range(BURST_SIZE)), "values were mixed up", "keep each value with its number")
 
@@ -253,15 +259,19 @@ class _Check:
             _expect(
                 isinstance(event, Failed) and event.why == why,
                 f"work that should have failed as {why!r} ended in {event}",
-                "say what went wrong with a kernel in a Failed",
+                "report the reason in a Failed event",
             )
         raised = events[0]
         _expect(
             raised.type == "ValueError" and "of course" in raised.message and "_raise" in raised.traceback,
-            "the exception of a kernel is not told of",
-            "give its type, message and traceback",
+            "the exception of a kernel is not reported",
+            "report its type, message and traceback",
         )
-        _expect(self.value(events[4]) == 7, "work after a failure came to nothing", "replace what a kernel has broken")
+        _expect(
+            self.value(events[4]) == 7,
+            "work after a failure did not finish",
+            "replace the process that a kernel has ended",
+        )
 
     def stops(self) -> None:
         slots = self._slots()
@@ -272,18 +282,24 @@ class _Check:
             deadline = time.monotonic() + ENGINE_TIMEOUT_S
             while len(os.listdir(folder)) < slots and time.monotonic() < deadline:
                 self.poll(0.01)
-            _expect(len(os.listdir(folder)) == slots, f"{slots} slots do not run {slots} at once", "start them all")
-            _expect(waiting.number in self.under_way, "more work ran than there are slots", "let the rest wait")
+            _expect(
+                len(os.listdir(folder)) == slots,
+                f"{slots} slots do not run {slots} pieces of work at once",
+                "start them all",
+            )
+            _expect(waiting.number in self.under_way, "more work ran than there are slots", "queue the rest")
             self.engine.cancel(waiting.number)
             self.engine.preempt(running[0].number)
             for one in running[1:]:
                 self.engine.cancel(one.number)
             for event in self.wait(waiting, *running):
-                _expect(isinstance(event, Stopped), f"cancelled work ended in {event}", "answer with Stopped")
-        self.engine.cancel(running[0].number)  # it has ended: nothing happens
+                _expect(isinstance(event, Stopped), f"cancelled work ended in {event}", "report Stopped")
+        self.engine.cancel(running[0].number)  # it has ended: this does nothing
         again = self.work(_same, 2)
         self.send(again)
-        _expect(self.value(self.wait(again)[0]) == 2, "nothing runs after a cancel", "replace what was stopped")
+        _expect(
+            self.value(self.wait(again)[0]) == 2, "nothing runs after a cancel", "replace the process that was stopped"
+        )
 
     def gangs(self) -> None:
         slots = self._slots()
@@ -294,9 +310,9 @@ class _Check:
             self.send(*gang)
             events = self.wait(*gang)
         untold = [event for event in events if isinstance(event, Failed) and event.type == "TypeError"]
-        _expect(not untold, "workers of a gang are not told who they are", "call them with their rank and size, too")
+        _expect(not untold, "workers of a gang do not receive rank and size", "pass both as keyword arguments")
         met = [self.value(event) for event in events]
-        _expect(all(met), "the workers of a gang did not run at the same time", "give each a slot of its own")
+        _expect(all(met), "the workers of a gang did not run at the same time", "start each in its own slot")
 
     def training(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
@@ -306,20 +322,30 @@ class _Check:
                 [event] = self.wait(work)
                 _expect(
                     isinstance(event, Finished) and self.value(event) == (began, "saved" if began else None),
-                    f"training work did not go on from step {began}",
-                    "call it with TrainingRun(*astuple(work.resumes), work.rank, work.size) first",
+                    f"training work did not resume from step {began}",
+                    "pass TrainingRun(*astuple(work.resumes), work.rank, work.size) as its first argument",
                 )
                 step = json.loads((Path(folder) / "progress").read_text())["step"]
-                _expect(step >= 4, f"of four steps, {step} are told", "call returned() of its TrainingRun at its end")
+                _expect(
+                    step >= 4,
+                    f"of four steps, {step} were reported",
+                    "call returned() of its TrainingRun when it has returned",
+                )
 
     def wakes(self) -> None:
         self.engine.wake()
         began = time.monotonic()
         _expect(
-            self.engine.poll(ENGINE_TIMEOUT_S) == [], "something happened that nobody asked for", "say what was asked"
+            self.engine.poll(ENGINE_TIMEOUT_S) == [],
+            "poll returned an event although the engine is idle",
+            "report each event once",
         )
-        _expect(time.monotonic() - began < ENGINE_TIMEOUT_S / 2, "poll slept on after wake", "let wake end it")
-        _expect(not self.engine.under_way(), "what has ended is under way", "take it out of under_way when it ends")
+        _expect(time.monotonic() - began < ENGINE_TIMEOUT_S / 2, "poll did not return after wake", "let wake end it")
+        _expect(
+            not self.engine.under_way(),
+            "work that has ended is still under way",
+            "remove it from under_way when it ends",
+        )
 
     def _slots(self) -> int:
         found = self.engine.inventory()
@@ -327,7 +353,7 @@ class _Check:
 
 
 class _Reference:
-    """Stands for an input, by its number."""
+    """Placeholder for an input, by its index."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -338,7 +364,7 @@ def _reference(value: Any) -> int | None:
 
 
 def _by_value(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function, of no module, so that it is sent whole."""
+    """A copy of a function that belongs to no module, so that it is pickled by value."""
     import types
 
     copy = types.FunctionType(

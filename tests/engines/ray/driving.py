@@ -13,7 +13,7 @@ from tests.waiting import SECONDS
 
 
 class Driver:
-    """An engine, work for it, and what it has said."""
+    """An engine, work for it, and the events that it has reported."""
 
     def __init__(self, engine: Any) -> None:
         self.engine, self.number = engine, 0
@@ -38,7 +38,7 @@ class Driver:
     def until(self, holds: Callable[[], object]) -> None:
         deadline = time.monotonic() + SECONDS
         while not holds():
-            assert time.monotonic() < deadline, "nothing was heard of it"
+            assert time.monotonic() < deadline, "no event arrived"
             for event in self.engine.poll(0.02):
                 if isinstance(event, DeviceDown | DeviceUp):
                     self.devices.append(event)

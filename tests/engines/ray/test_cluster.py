@@ -142,10 +142,10 @@ def test_a_job_whose_values_were_lost_with_a_machine_fails_and_says_so(
     nodes.kill("m2")
     wait_until(lambda: cluster._loop._down)
     (tmp_path / "gate").touch()
-    with pytest.raises(sy.WorkerDiedError, match=r"an input is gone") as lost:
+    with pytest.raises(sy.WorkerDiedError, match=r"an input was lost") as lost:
         jobs[0].result(SECONDS)
     assert "submit the job again" in lost.value.hint
-    with pytest.raises(sy.EngineError, match="a value is gone"):
+    with pytest.raises(sy.EngineError, match="a value was lost"):
         jobs[1].result(SECONDS)
     nodes.add("m2", num_cpus=1)
 

@@ -65,7 +65,7 @@ def test_a_device_that_is_no_cpu_takes_the_resource_that_is_called_as_its_type(d
         other = Driver(engine)
         [event] = other.run(other.work(where, device=0))
         assert other.value(event)[0] == machines.machines()["m1"].node
-        with pytest.raises(sy.EngineError, match="no device came up"), pytest.MonkeyPatch.context() as patch:
+        with pytest.raises(sy.EngineError, match="no device could be started"), pytest.MonkeyPatch.context() as patch:
             patch.setattr("symphony.engines.ray.slots.ACTOR_START_TIMEOUT_S", 1.0)
             RayEngine(topology=replace(here, devices=(only,)))  # there is one of it, and it is taken
 
@@ -187,7 +187,7 @@ def test_a_death_is_told_of_with_its_signal(driver: Driver) -> None:
     assert (crashed.why, crashed.signal) == (DIED, signal.SIGSEGV) and "SIGSEGV" in crashed.message
     assert driver.value(after) == 8
     [exited] = driver.run(driver.work(os._exit, 3))  # leaves no word, as what is killed for want of memory
-    assert (exited.why, exited.signal) == (DIED, signal.SIGKILL) and "without a word" in exited.message
+    assert (exited.why, exited.signal) == (DIED, signal.SIGKILL) and "ended unexpectedly" in exited.message
 
 
 # --- gangs

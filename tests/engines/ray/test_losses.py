@@ -47,7 +47,7 @@ def test_a_machine_that_goes_takes_its_work_along_and_may_come_back(nodes: Any, 
         gone, small = driver.run(read(made.value), read(kept.value))
         assert isinstance(gone, Failed) and gone.why == LOST and "with the machine" in gone.message
         assert driver.value(small) == 12  # small values are with us
-        with pytest.raises(sy.EngineError, match="with the machine that kept it"):
+        with pytest.raises(sy.EngineError, match="with the machine that stored it"):
             engine.get(made.value)
 
         nodes.add("m2", num_cpus=1)
@@ -76,11 +76,11 @@ def test_a_device_whose_resources_others_hold_comes_up_when_they_let_go(
     first = RayEngine(topology=only)
     monkeypatch.setattr("symphony.engines.ray.slots.ACTOR_START_TIMEOUT_S", 2.0)
     try:
-        with pytest.raises(sy.EngineError, match=r"no device came up.*does other work hold"):
+        with pytest.raises(sy.EngineError, match=r"no device could be started.*other work may hold"):
             RayEngine(topology=only)
         second = _as_soon_as_one_comes_up(monkeypatch)
         try:
-            assert any("is down: its actor has not come up" in note for note in second.notes)
+            assert any("is down: its actor did not start" in note for note in second.notes)
             driver = Driver(second)
             first.close()
             driver.until(lambda: DeviceUp(1) in driver.devices)
@@ -95,7 +95,7 @@ def test_a_device_whose_resources_others_hold_comes_up_when_they_let_go(
 def test_a_device_whose_actor_cannot_start_is_an_error(nodes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("symphony.engines.ray.slots.ACTOR", ray.remote(Broken))
     only = machines.discovered({"m2": machines.machines()["m2"]})
-    with pytest.raises(sy.EngineError, match="did not start 3 times in a row"):
+    with pytest.raises(sy.EngineError, match="failed to start 3 times in a row"):
         RayEngine(topology=only)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import gzip
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
-from symphony.lowering.readers.reading import HEAD_BYTES, Collector, FileContents, Format
+from symphony.lowering import readers
+from symphony.lowering.readers.reading import HEAD_BYTES, FileContents
 from symphony.problem.errors import SymphonyError
 
 
@@ -22,14 +23,9 @@ def records(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(content(path).decode().splitlines()))
 
 
-def sniffed(formats: Sequence[Format], path: Path) -> list[str]:
+def sniffed(path: Path) -> list[str]:
     """Names of the formats that a file looks like."""
-    return [known.name for known in formats if known.sniff(path, content(path)[:HEAD_BYTES])]
-
-
-def by_name(formats: Sequence[Format], name: str) -> Format:
-    """The format of a name."""
-    return next(known for known in formats if known.name == name)
+    return [known.name for known in readers.FORMATS if known.sniff(path, content(path)[:HEAD_BYTES])]
 
 
 def write(folder: Path, *lines: str, name: str = "made.csv") -> Path:
@@ -39,14 +35,14 @@ def write(folder: Path, *lines: str, name: str = "made.csv") -> Path:
     return path
 
 
-def check_cut(known: Format, path: Path, folder: Path, table: str, **options: object) -> None:
+def check_cut(name: str, path: Path, folder: Path, table: str, **options: object) -> None:
     """Cut a file at many places: every record is kept or reported, and no error is one that we did not raise."""
     whole = content(path)
     for cut in _cuts(whole):
         short = folder / "cut.csv"
         short.write_bytes(whole[:cut])
         for strict in (False, True):
-            reading = _attempt(known, short, strict, options)
+            reading = _attempt(name, short, strict, options)
             if isinstance(reading, FileContents):
                 lines = [line for line in whole[:cut].decode().split("\n")[1:] if line]
                 left_out = [problem for problem in reading.problems if str(short) in problem.where]
@@ -57,11 +53,11 @@ def check_cut(known: Format, path: Path, folder: Path, table: str, **options: ob
         for cut in (1, 5, 30, len(packed) // 2, len(packed) - 1):
             short = folder / "cut.csv.gz"
             short.write_bytes(packed[:cut])
-            assert isinstance(_attempt(known, short, False, options), SymphonyError), cut
+            assert isinstance(_attempt(name, short, False, options), SymphonyError), cut
         spoilt = bytearray(packed)
         spoilt[len(packed) // 2] ^= 0xFF
         short.write_bytes(spoilt)
-        assert isinstance(_attempt(known, short, False, options), SymphonyError)
+        assert isinstance(_attempt(name, short, False, options), SymphonyError)
 
 
 def _cuts(whole: bytes) -> Iterator[int]:
@@ -72,8 +68,8 @@ def _cuts(whole: bytes) -> Iterator[int]:
     yield from (end // 3, end // 2, end - 40, end - 3, end - 1)
 
 
-def _attempt(known: Format, path: Path, strict: bool, options: dict[str, object]) -> FileContents | SymphonyError:
+def _attempt(name: str, path: Path, strict: bool, options: dict[str, object]) -> FileContents | SymphonyError:
     try:
-        return known.read(path, Collector(strict=strict), **options)
+        return readers.read(path, name, strict=strict, **options)
     except SymphonyError as error:
         return error

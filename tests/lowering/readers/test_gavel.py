@@ -1,19 +1,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from symphony.lowering.readers.gavel import GAVEL_FORMATS, read_jobs, read_pairs, read_rates
-from symphony.lowering.readers.reading import Collector
-from symphony.problem.errors import DataError, WorkloadError
+from symphony.lowering import readers
+from symphony.problem.errors import DataError
 from symphony.problem.runnable import check_feasible, critical_path_s
 from symphony.problem.topologies import topology
 from symphony.problem.workload import Workload
 from tests.data import data
-from tests.lowering.readers.csv_files import by_name, check_cut, records, sniffed, write
+from tests.lowering.readers.csv_files import check_cut, records, sniffed, write
 
+read_rates = partial(readers.read, format="gavel-rates")
+read_pairs = partial(readers.read, format="gavel-pairs")
+read_jobs = partial(readers.read, format="gavel-jobs")
 TRACES = {
     "artifact_evaluation.csv": 15,
     "generated_gap2700_seed0.csv": 290,
@@ -29,8 +32,8 @@ JOBS = "job,model,batch_size,total_steps,num_gpus,priority_weight,arrival_s"
 
 def test_rates() -> None:
     path = data("gavel", "isolated_throughput.csv")
-    assert sniffed(GAVEL_FORMATS, path) == ["gavel-rates"]
-    reading = read_rates(path, Collector())
+    assert sniffed(path) == ["gavel-rates"]
+    reading = read_rates(path)
     assert len(reading.tables["rates"]) == 492
     assert len(reading.kernels) == 26 + 3 * 19  # one GPU, and 2, 4, 8
     kernels = {kernel.name: kernel for kernel in reading.kernels}
@@ -49,7 +52,7 @@ def test_rates() -> None:
 
 
 def test_the_second_measurement_stays_in_the_table() -> None:
-    reading = read_rates(data("gavel", "isolated_throughput.csv"), Collector())
+    reading = read_rates(data("gavel", "isolated_throughput.csv"))
     rows = reading.tables["rates"]
     twice = [row for row in rows if row["steps_per_s_second_measurement"] != row["steps_per_s"]]
     assert len(twice) == 73
@@ -64,7 +67,7 @@ def test_the_second_measurement_stays_in_the_table() -> None:
 def test_rates_of_spread_placements() -> None:
     path = data("gavel", "isolated_throughput.csv")
     packed, spread = (
-        {kernel.name: kernel for kernel in read_rates(path, Collector(), placement=placement).kernels}
+        {kernel.name: kernel for kernel in read_rates(path, placement=placement).kernels}
         for placement in ("consolidated", "unconsolidated")
     )
     assert packed.keys() == spread.keys()
@@ -75,14 +78,14 @@ def test_rates_of_spread_placements() -> None:
         == ("v100", "unconsolidated", "LM", "5", "8")
     )
     assert spread["LM/5/x8"].implementations["v100"].fixed_s == pytest.approx(1 / rate)
-    with pytest.raises(WorkloadError, match="option placement"):
-        read_rates(path, Collector(), placement="packed")
+    with pytest.raises(DataError, match="option placement"):
+        read_rates(path, placement="packed")
 
 
 def test_pairs() -> None:
     path = data("gavel", "colocated_pairs.csv")
-    assert sniffed(GAVEL_FORMATS, path) == ["gavel-pairs"]
-    reading = read_pairs(path, Collector())
+    assert sniffed(path) == ["gavel-pairs"]
+    reading = read_pairs(path)
     pairs = reading.tables["pairs"]
     assert Counter(row["gpu"] for row in pairs) == {"v100": 279, "p100": 279, "k80": 279}
     apart = [row for row in pairs if not row["fits_together"]]
@@ -102,18 +105,18 @@ def test_a_pair_counts_once_and_its_mark_must_agree(tmp_path: Path) -> None:
         "p100,LM,5,A3C,,0,0,3,4,0",
         "p100,LM,5,LM,5,1,1,3,3,0",  # said not to fit
     )
-    collector = Collector(strict=False)
-    assert [row.line for row in read_pairs(path, collector).tables["pairs"]] == [2, 5]
-    assert [problem.where[-1] for problem in collector.problems] == ["4", "6", "3"]
-    with pytest.raises(DataError, match="line 4: it is said that the pair fits together, but its rates are 0 and 0"):
-        read_pairs(path, Collector())
+    reading = read_pairs(path, strict=False)
+    assert [row.line for row in reading.tables["pairs"]] == [2, 5]
+    assert [problem.where[-1] for problem in reading.problems] == ["4", "6", "3"]
+    with pytest.raises(DataError, match="line 4: fits_together is 1, but the rates are 0 and 0"):
+        read_pairs(path)
 
 
 @pytest.mark.parametrize(("name", "count"), TRACES.items())
 def test_job_lists(name: str, count: int) -> None:
     path = data("gavel", "traces", name)
-    assert sniffed(GAVEL_FORMATS, path) == ["gavel-jobs"]
-    reading = read_jobs(path, Collector())
+    assert sniffed(path) == ["gavel-jobs"]
+    reading = read_jobs(path)
     assert len(reading.jobs) == len(reading.tables["jobs"]) == count
     rates = {
         (row["gpu"], row["model"], row["batch_size"], row["num_gpus"]): float(row["steps_per_s"])
@@ -135,10 +138,10 @@ def test_job_lists(name: str, count: int) -> None:
 
 
 def test_a_job_of_the_published_case_takes_its_steps_over_its_rate() -> None:
-    reading = read_jobs(data("gavel", "traces", "generated_gap2700_seed0.csv"), Collector())
+    reading = read_jobs(data("gavel", "traces", "generated_gap2700_seed0.csv"))
     graph = reading.graphs[reading.jobs[0].graph]
     kernels = {kernel.name: kernel for kernel in reading.kernels}
-    rates = read_rates(data("gavel", "isolated_throughput.csv"), Collector()).tables["rates"]
+    rates = read_rates(data("gavel", "isolated_throughput.csv")).tables["rates"]
     rate = max(
         row["steps_per_s"]
         for row in rates
@@ -149,17 +152,17 @@ def test_a_job_of_the_published_case_takes_its_steps_over_its_rate() -> None:
 
 def test_gangs_that_nobody_measured_are_reported_or_scaled() -> None:
     path = data("gavel", "traces", PHILLY)
-    assert sniffed(GAVEL_FORMATS, path) == ["gavel-jobs"]
+    assert sniffed(path) == ["gavel-jobs"]
     with pytest.raises(DataError, match="line 43: Recommendation/512/x4 has no measured rate"):
-        read_jobs(path, Collector())
-    kept = read_jobs(path, Collector(strict=False))
+        read_jobs(path)
+    kept = read_jobs(path, strict=False)
     assert (len(kept.jobs), len(kept.problems)) == (11907, 1266)
     assert len(kept.jobs) + len(kept.problems) == len(records(path)) == 13173
     assert [job.arrival_s for job in kept.jobs] == sorted(job.arrival_s for job in kept.jobs)
-    scaled = read_jobs(path, Collector(), unmeasured="linear", vc="7f04ca")
+    scaled = read_jobs(path, unmeasured="linear", vc="7f04ca")
     assert len(scaled.jobs) == 972
     kernels = {kernel.name: kernel for kernel in scaled.kernels}
-    one = {kernel.name: kernel for kernel in read_rates(data("gavel", "isolated_throughput.csv"), Collector()).kernels}
+    one = {kernel.name: kernel for kernel in read_rates(data("gavel", "isolated_throughput.csv")).kernels}
     alone = one["A3C"].implementations["k80"].fixed_s
     assert kernels["A3C/x8"].implementations["k80"].fixed_s == pytest.approx(alone / 8)
     assert any("A3C/x8" in note for note in scaled.notes)
@@ -168,10 +171,10 @@ def test_gangs_that_nobody_measured_are_reported_or_scaled() -> None:
 
 def test_one_virtual_cluster() -> None:
     path = data("gavel", "traces", PHILLY)
-    reading = read_jobs(path, Collector(strict=False), vc="103959")
+    reading = read_jobs(path, strict=False, vc="103959")
     assert len(reading.jobs) + len(reading.problems) == 986
-    with pytest.raises(WorkloadError, match="no row has vc 'nobody'"):
-        read_jobs(path, Collector(strict=False), vc="nobody")
+    with pytest.raises(DataError, match="no row has vc 'nobody'"):
+        read_jobs(path, strict=False, vc="nobody")
 
 
 def test_bad_jobs_and_rates(tmp_path: Path) -> None:
@@ -195,8 +198,7 @@ def test_bad_jobs_and_rates(tmp_path: Path) -> None:
         "4,LM,5,100,9999,1.0,0",
         "5,LM,5,100,1,1.0,5",
     )
-    collector = Collector(strict=False)
-    reading = read_jobs(jobs, collector, rates=str(rates), checkpoint_s=1, restore_s="2")
+    reading = read_jobs(jobs, strict=False, rates=str(rates), checkpoint_s=1, restore_s="2")
     assert [(job.arrival_s, row["job"]) for job, row in zip(reading.jobs, reading.tables["jobs"], strict=True)] == [
         (5.0, "5"),
         (10.0, "0"),
@@ -218,11 +220,11 @@ def test_rates_that_are_not_there(tmp_path: Path) -> None:
     (tmp_path / "traces").mkdir()
     jobs = write(tmp_path / "traces", JOBS, "0,LM,5,100,1,1.0,10")
     with pytest.raises(DataError, match="write rates=PATH"):
-        read_jobs(jobs, Collector())
+        read_jobs(jobs)
     with pytest.raises(DataError, match="cannot read it"):
-        read_jobs(jobs, Collector(), rates="nowhere.csv")
+        read_jobs(jobs, rates="nowhere.csv")
     write(tmp_path, RATES, "v100,consolidated,LM,5,1,2.0", name="isolated_throughput.csv")
-    assert len(read_jobs(jobs, Collector()).jobs) == 1
+    assert len(read_jobs(jobs).jobs) == 1
 
 
 @pytest.mark.parametrize(
@@ -236,4 +238,4 @@ def test_rates_that_are_not_there(tmp_path: Path) -> None:
 )
 def test_cut_files(tmp_path: Path, name: str, table: str, parts: tuple[str, ...]) -> None:
     options = {"rates": str(data("gavel", "isolated_throughput.csv"))} if name == "gavel-jobs" else {}
-    check_cut(by_name(GAVEL_FORMATS, name), data("gavel", *parts), tmp_path, table, **options)
+    check_cut(name, data("gavel", *parts), tmp_path, table, **options)

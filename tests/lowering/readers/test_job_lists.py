@@ -49,7 +49,7 @@ def test_like_jobs_share_a_graph_and_jobs_are_sorted() -> None:
     assert made.kernels == (SECOND,)
     assert [graph.name for graph in made.graphs] == ["second, 2 x 10 s", "second, 1 x 10 s", "second, 2 x 7 s"]
     assert [(job.arrival_s, job.graph) for job in made.jobs] == [(0.0, 1), (1.0, 2), (5.0, 0), (5.0, 0)]
-    assert [row.line for row in made.rows] == [3, 5, 2, 4]
+    assert [row.line for row in made.tables["jobs"]] == [3, 5, 2, 4]
     gang = made.graphs[0].all_gangs[0]
     assert (len(gang.tasks), gang.preemptible, gang.checkpoint_s, gang.restore_s) == (2, True, 3.0, 4.0)
     assert Workload("made", made.kernels, made.graphs, made.jobs)

@@ -1,18 +1,18 @@
 from __future__ import annotations
 
-from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from symphony.lowering.readers.muri import MURI_FORMATS, read_jobs, read_logs
-from symphony.lowering.readers.reading import Collector
+from symphony.lowering import readers
 from symphony.problem.errors import DataError
 from symphony.problem.runnable import check_feasible
 from symphony.problem.workload import Workload
 from tests.data import data
-from tests.lowering.readers.csv_files import by_name, check_cut, records, sniffed, write
+from tests.lowering.readers.csv_files import check_cut, records, sniffed, write
 
+read_jobs = partial(readers.read, format="muri-jobs")
 LISTS = {"testbed_trace.csv": 400, "trace1.csv.gz": 1494, "trace2.csv.gz": 5755, "trace3.csv.gz": 992}
 HEADER = (
     "job_id,num_gpu,submit_time,iterations,model_name,batch_size,duration,interval,iteration_time,"
@@ -23,8 +23,8 @@ HEADER = (
 @pytest.mark.parametrize(("file", "count"), LISTS.items())
 def test_job_lists_in_seconds(file: str, count: int) -> None:
     path = data("muri", file)
-    assert sniffed(MURI_FORMATS, path) == ["muri-jobs"]
-    reading = read_jobs(path, Collector())
+    assert sniffed(path) == ["muri-jobs"]
+    reading = read_jobs(path)
     rows = records(path)
     assert len(reading.jobs) == len(rows) == count
     kernels = {kernel.name: kernel.implementations["v100"] for kernel in reading.kernels}
@@ -41,7 +41,7 @@ def test_job_lists_in_seconds(file: str, count: int) -> None:
 
 
 def test_stages_are_loads_of_the_link_the_gpu_and_the_nic() -> None:
-    reading = read_jobs(data("muri", "testbed_trace.csv"), Collector())
+    reading = read_jobs(data("muri", "testbed_trace.csv"))
     assert reading.topology is not None
     demand = next(k for k in reading.kernels if k.name == "gpt2/4/x8").implementations["v100"].demand
     capacity = {resource.kind: resource.capacity for resource in reading.topology.resources}
@@ -52,7 +52,7 @@ def test_stages_are_loads_of_the_link_the_gpu_and_the_nic() -> None:
 
 
 def test_a_stage_longer_than_the_iteration_fills_its_part() -> None:
-    reading = read_jobs(data("muri", "trace1.csv.gz"), Collector())
+    reading = read_jobs(data("muri", "trace1.csv.gz"))
     profile = next(k for k in reading.kernels if k.name == "vgg16/16").implementations["v100"]
     assert profile.demand["link"] == 12e9  # 117 ms of 107
     assert any("vgg16/16" in note for note in reading.notes)
@@ -66,21 +66,11 @@ def test_two_sets_of_times_are_two_kernels(tmp_path: Path) -> None:
         "1,32,500,10,resnet18,128,10590,0,1059,103,17,13,0",
         "2,32,900,10,resnet18,128,20000,0,1059,712,111,93,0",
     )
-    reading = read_jobs(path, Collector(), restore_s=5)
+    reading = read_jobs(path, restore_s=5)
     assert [kernel.name for kernel in reading.kernels] == ["resnet18/128/x32", "resnet18/128/x32#2"]
     assert [job.graph for job in reading.jobs] == [0, 1, 0]
-    assert any("duration of 1 is more than 10% off" in note for note in reading.notes)
+    assert any("duration of 1 jobs differs" in note for note in reading.notes)
     assert reading.graphs[0].all_gangs[0].restore_s == 5
-
-
-def test_logs() -> None:
-    path = data("muri", "testbed64_jobs.csv.gz")
-    assert sniffed(MURI_FORMATS, path) == ["muri-logs"]
-    rows = read_logs(path, Collector()).tables["logs"]
-    assert Counter(row["policy"] for row in rows) == dict.fromkeys(("Muri-S", "SRSF", "SRTF", "tiresias"), 400)
-    # Seconds here, milliseconds in the list of the same jobs.
-    listed = {row["job_id"]: float(row["duration"]) / 1000 for row in records(data("muri", "testbed_trace.csv"))}
-    assert all(row["standalone_duration_s"] == pytest.approx(listed[row["job_id"]], abs=1) for row in rows)
 
 
 def test_bad_records(tmp_path: Path) -> None:
@@ -95,16 +85,13 @@ def test_bad_records(tmp_path: Path) -> None:
         "3,8,0,10,gpt2,4,4370,0,437,-1,419,49,0",
         "4,8,0,999999999,gpt2,4,4370,0,43700,0.6,419,49,0",
     )
-    reading = read_jobs(path, Collector(strict=False))
+    reading = read_jobs(path, strict=False)
     assert (len(reading.jobs), len(reading.problems)) == (1, 5)
     assert "more than Symphony's bound" in reading.problems[-1].what
     with pytest.raises(DataError, match="line 4: iterations is '0'"):
-        read_jobs(path, Collector())
+        read_jobs(path)
 
 
-@pytest.mark.parametrize(
-    ("name", "table", "file"),
-    [("muri-logs", "logs", "testbed64_jobs.csv.gz"), *(("muri-jobs", "jobs", file) for file in LISTS)],
-)
-def test_cut_files(tmp_path: Path, name: str, table: str, file: str) -> None:
-    check_cut(by_name(MURI_FORMATS, name), data("muri", file), tmp_path, table)
+@pytest.mark.parametrize("file", LISTS)
+def test_cut_files(tmp_path: Path, file: str) -> None:
+    check_cut("muri-jobs", data("muri", file), tmp_path, "jobs")

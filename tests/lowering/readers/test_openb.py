@@ -1,18 +1,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from symphony.lowering.readers.openb import OPENB_FORMATS, read_machines, read_pods
-from symphony.lowering.readers.reading import Collector
-from symphony.problem.errors import DataError, WorkloadError
+from symphony.lowering import readers
+from symphony.problem.errors import DataError
 from symphony.problem.runnable import check_feasible
 from symphony.problem.workload import Workload
 from tests.data import data
-from tests.lowering.readers.csv_files import by_name, check_cut, records, sniffed, write
+from tests.lowering.readers.csv_files import check_cut, records, sniffed, write
 
+read_pods = partial(readers.read, format="openb-pods")
+read_machines = partial(readers.read, format="openb-machines")
 # pods, and those never scheduled
 TIMED = {
     "cpu037": (7336, 870),
@@ -43,8 +45,8 @@ def pods(variant: str) -> Path:
 @pytest.mark.parametrize(("which", "machines"), [("all", 1523), ("gpu", 1213)])
 def test_machines(which: str, machines: int) -> None:
     path = data("openb", f"openb_node_list_{which}_node.csv.gz")
-    assert sniffed(OPENB_FORMATS, path) == ["openb-machines"]
-    topology = read_machines(path, Collector()).topology
+    assert sniffed(path) == ["openb-machines"]
+    topology = read_machines(path).topology
     assert topology is not None
     assert len(topology.machines) == machines
     types = Counter(topology.kind_of[device.kind].type for device in topology.devices)
@@ -61,10 +63,10 @@ def test_machines(which: str, machines: int) -> None:
 def test_pods(variant: str, tmp_path: Path) -> None:
     count, unscheduled = TIMED[variant]
     path = pods(variant)
-    assert sniffed(OPENB_FORMATS, path) == ["openb-pods"]
+    assert sniffed(path) == ["openb-pods"]
     here = tmp_path / path.name  # away from the list of machines: the cluster is tested below
     here.write_bytes(path.read_bytes())
-    reading = read_pods(here, Collector())
+    reading = read_pods(here)
     rows = records(path)
     assert len(reading.jobs) == len(rows) == count
     assert any(f"never scheduled ({unscheduled})" in note for note in reading.notes)
@@ -83,7 +85,7 @@ def test_pods(variant: str, tmp_path: Path) -> None:
 
 
 def test_the_default_list_runs_on_the_cluster_beside_it() -> None:
-    reading = read_pods(pods("default"), Collector())
+    reading = read_pods(pods("default"))
     assert reading.topology is not None
     assert len(reading.topology.machines) == 1523
     check_feasible(reading.topology, Workload("openb", reading.kernels, reading.graphs, reading.jobs))
@@ -101,13 +103,13 @@ def test_the_default_list_runs_on_the_cluster_beside_it() -> None:
 @pytest.mark.parametrize("variant", UNTIMED)
 def test_pods_without_times(variant: str, tmp_path: Path) -> None:
     path = pods(variant)
-    assert sniffed(OPENB_FORMATS, path) == ["openb-pods"]
+    assert sniffed(path) == ["openb-pods"]
     here = tmp_path / path.name
     here.write_bytes(path.read_bytes())
-    reading = read_pods(here, Collector())
+    reading = read_pods(here)
     assert (len(reading.tables["pods"]), reading.graphs, reading.jobs) == (UNTIMED[variant], (), ())
     assert any("no times" in note for note in reading.notes)
-    reading = read_pods(here, Collector(), duration_s="60")
+    reading = read_pods(here, duration_s="60")
     assert len(reading.graphs) == UNTIMED[variant]
     assert {task.units for graph in reading.graphs for task in graph.tasks} == {60.0}
     assert reading.jobs == ()
@@ -123,7 +125,7 @@ def test_what_a_pod_asks_for(tmp_path: Path) -> None:
         "host,8500,1024,0,0,,BE,Running,3,10,3",
         "blink,8500,1024,0,0,,BE,Running,4,4,4",
     )
-    reading = read_pods(path, Collector())
+    reading = read_pods(path)
     kernels = {kernel.name: kernel.implementations for kernel in reading.kernels}
     assert set(kernels) == {"gpu1", "gpu0.25/t4/v100m32", "gpu1/g2", "cpu8.5/1024MiB"}
     assert "gpu" in kernels["gpu1"]
@@ -152,26 +154,26 @@ def test_bad_pods(tmp_path: Path) -> None:
         "open,1000,100,1,500,,LS,Running,5,,6",
         "when,1000,100,1,500,,LS,Running,,9,6",
     )
-    reading = read_pods(path, Collector(strict=False))
+    reading = read_pods(path, strict=False)
     assert (len(reading.jobs), len(reading.problems)) == (1, 8)
     problems = "\n".join(map(str, reading.problems))
     for line, what in (
         (3, "it repeats line 2"),
-        (4, "it asks for 1 GPUs and no part of them"),
-        (5, "it asks for 500 thousandths of no GPU"),
-        (6, "it asks for nothing"),
+        (4, "it requests 1 GPUs and no part of them"),
+        (5, "it requests 500 thousandths of no GPU"),
+        (6, "it requests nothing"),
         (7, "gpu_milli is '1500'"),
         (8, "out of order"),
         (9, "it has no deletion_time"),
         (10, "it has no creation_time"),
     ):
         assert any(f"line {line}: " in problem and what in problem for problem in problems.split("\n"))
-    reading = read_pods(path, Collector(strict=False), duration_s=77)
+    reading = read_pods(path, strict=False, duration_s=77)
     assert [reading.graphs[job.graph].tasks[0].units for job in reading.jobs] == [8, 77]
     with pytest.raises(DataError, match="line 7"):
-        read_pods(path, Collector())
-    with pytest.raises(WorkloadError, match="option duration_s"):
-        read_pods(path, Collector(), duration_s="long")
+        read_pods(path)
+    with pytest.raises(DataError, match="option duration_s"):
+        read_pods(path, duration_s="long")
 
 
 def test_bad_machines(tmp_path: Path) -> None:
@@ -184,21 +186,21 @@ def test_bad_machines(tmp_path: Path) -> None:
         "c,0,1000,1,T4",
         "d,96000,2000,2,NEW",
     )
-    reading = read_machines(path, Collector(strict=False))
+    reading = read_machines(path, strict=False)
     assert (len(reading.tables["machines"]), len(reading.problems)) == (2, 3)
     assert reading.topology is not None
     assert reading.topology.kind_counts == {"cpu32-1000MiB": 1, "cpu96-2000MiB": 1, "new": 2}
     assert reading.topology.kind_of["cpu96-2000MiB"].slots == 12
     with pytest.raises(DataError, match="line 3: it has 2 GPUs and no model"):
-        read_machines(write(tmp_path, "sn,cpu_milli,memory_mib,gpu,model", "a,1,1,0,", "b,1,1,2,"), Collector())
-    assert read_machines(write(tmp_path, "sn,cpu_milli,memory_mib,gpu,model"), Collector()).topology is None
+        read_machines(write(tmp_path, "sn,cpu_milli,memory_mib,gpu,model", "a,1,1,0,", "b,1,1,2,"))
+    assert read_machines(write(tmp_path, "sn,cpu_milli,memory_mib,gpu,model")).topology is None
 
 
 @pytest.mark.parametrize("variant", ["default", "gpuspec33", "multigpu20"])
 def test_cut_pods(tmp_path: Path, variant: str) -> None:
-    check_cut(by_name(OPENB_FORMATS, "openb-pods"), pods(variant), tmp_path, "pods")
+    check_cut("openb-pods", pods(variant), tmp_path, "pods")
 
 
 def test_cut_machines(tmp_path: Path) -> None:
     path = data("openb", "openb_node_list_all_node.csv.gz")
-    check_cut(by_name(OPENB_FORMATS, "openb-machines"), path, tmp_path, "machines")
+    check_cut("openb-machines", path, tmp_path, "machines")

@@ -10,16 +10,15 @@ import pytest
 
 from symphony.lowering.readers.parsing import (
     BadRecord,
-    any_under,
     bare_name,
-    files_under,
+    file_or_folder,
+    files_of_format,
     load_json,
     number,
-    of_format,
-    parsed,
+    number_from,
     record,
     text,
-    whole,
+    whole_from,
 )
 from symphony.lowering.readers.reading import Collector
 from symphony.problem.errors import DataError, WorkloadError
@@ -41,14 +40,14 @@ def test_bounds_of_numbers() -> None:
 
 
 def test_numbers_in_text() -> None:
-    assert parsed(" 1e3 ", "mean") == 1000.0
-    assert whole("12", "n") == 12
+    assert number_from(" 1e3 ", "mean") == 1000.0
+    assert whole_from("12", "n") == 12
     for bad in ("", "x", "-1", "nan", "inf"):
         with pytest.raises(BadRecord):
-            parsed(bad, "mean")
+            number_from(bad, "mean")
     for bad in ("", "1.0", "-1", "٣", "9" * 5000):
         with pytest.raises(BadRecord):
-            whole(bad, "n")
+            whole_from(bad, "n")
     with pytest.raises(BadRecord, match="not a name"):
         text(" ", "id")
 
@@ -83,22 +82,23 @@ def test_files_of_a_folder(tmp_path: Path) -> None:
     for name in ("b/two.json.gz", "one.json", "readme.txt", "one.json.bak"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(gzip.compress(b"{}") if name.endswith("gz") else b"{}")
-    found = list(files_under(tmp_path, ".json"))
-    assert [bare_name(file, tmp_path) for file in found] == ["b/two", "one"]
+    files, notes = files_of_format(tmp_path, lambda head: head == b"{}", ".json")
+    assert [bare_name(file, tmp_path) for file in files] == ["b/two", "one"] and notes == ()
     assert bare_name(tmp_path / "one.json", tmp_path / "one.json") == "one"
-    assert any_under(tmp_path, lambda file, head: head == b"{}", ".json")
-    assert not any_under(tmp_path, lambda file, head: head == b"[]", ".json")
+    assert file_or_folder(lambda head: head == b"{}", ".json")(tmp_path, b"")
+    assert not file_or_folder(lambda head: head == b"[]", ".json")(tmp_path, b"")
+    assert file_or_folder(lambda head: head == b"[]", ".json")(tmp_path / "one.json", b"[]")
 
 
 def test_damaged_files_of_a_folder_are_not_passed_over(tmp_path: Path) -> None:
     (tmp_path / "good.json").write_bytes(b"{}")
     (tmp_path / "other.json").write_bytes(b"[]")
     (tmp_path / "bad.json.gz").write_bytes(b"\x1f\x8b\x08\xff\xff garbage that is no gzip stream")
-    files, notes = of_format(tmp_path, lambda file, head: head == b"{}", ".json")
+    files, notes = files_of_format(tmp_path, lambda head: head == b"{}", ".json")
     assert [file.name for file in files] == ["bad.json.gz", "good.json"]
-    assert notes == ("1 other files in the folder are of another format, and were left alone.",)
+    assert notes == ("1 files in the folder are of another format, and were ignored.",)
     with pytest.raises(DataError, match="no file in it is of this format"):
-        of_format(tmp_path, lambda file, head: True, ".csv")
+        files_of_format(tmp_path, lambda head: True, ".csv")
 
 
 def test_json_errors_say_where(tmp_path: Path) -> None:

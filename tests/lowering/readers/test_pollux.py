@@ -1,52 +1,29 @@
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from symphony.lowering.readers.pollux import POLLUX_FORMATS, StepTimes, read_jobs, read_placements
-from symphony.lowering.readers.reading import Collector
+from symphony.lowering import readers
+from symphony.lowering.readers.pollux import StepTimes
 from symphony.lowering.readers.tables import CsvRow
-from symphony.problem.errors import DataError, WorkloadError
+from symphony.problem.errors import DataError
 from symphony.problem.runnable import check_feasible
 from symphony.problem.workload import Workload
 from tests.data import data
-from tests.lowering.readers.csv_files import by_name, check_cut, records, sniffed, write
+from tests.lowering.readers.csv_files import check_cut, records, sniffed, write
 
-FILES = {
-    "scalability.csv": ("pollux-scalability", "scalability", 1561),
-    "statistical_efficiency.csv": ("pollux-efficiency", "efficiency", 2152),
-    "published_simulated_results.csv": ("pollux-results", "results", 72),
-    "placements.csv": ("pollux-placements", "placements", 4463),
-}
+read_jobs = partial(readers.read, format="pollux-jobs")
 LISTS = {"0.5": 80, "1.0": 160, "1.5": 240, "2.0": 320, "realistic": 160}
-
-
-@pytest.mark.parametrize("file", FILES)
-def test_tables(file: str) -> None:
-    name, table, count = FILES[file]
-    path = data("pollux", file)
-    assert sniffed(POLLUX_FORMATS, path) == [name]
-    reading = by_name(POLLUX_FORMATS, name).read(path, Collector())
-    assert len(reading.tables[table]) == len(records(path)) == count
-    assert reading.jobs == ()
-
-
-def test_kernels_of_one_gpu() -> None:
-    path = data("pollux", "placements.csv")
-    reading = read_placements(path, Collector())
-    rows = [row for row in records(path) if row["placement"] == "1"]
-    times = {kernel.name: kernel.implementations["t4"].fixed_s for kernel in reading.kernels}
-    assert times == {f"{row['model']}/{row['local_batch']}": float(row["step_time_s"]) for row in rows}
-    assert len(times) == 57
 
 
 @pytest.mark.parametrize("load", LISTS)
 def test_job_lists(load: str) -> None:
     path = data("pollux", "workloads.csv.gz")
-    assert sniffed(POLLUX_FORMATS, path) == ["pollux-jobs"]
+    assert sniffed(path) == ["pollux-jobs"]
     rows = [row for row in records(path) if (row["load"], row["workload"]) == (load, "3")]
-    reading = read_jobs(path, Collector(), load=load, workload="3")
+    reading = read_jobs(path, load=load, workload="3")
     assert len(reading.jobs) == len(rows) == LISTS[load]
     for job, row in zip(reading.jobs, rows, strict=True):
         graph = reading.graphs[job.graph]
@@ -61,16 +38,16 @@ def test_job_lists(load: str) -> None:
 def test_every_list_of_the_file_can_be_read() -> None:
     path = data("pollux", "workloads.csv.gz")
     assert len({(row["load"], row["workload"]) for row in records(path)}) == 30
-    reading = read_jobs(path, Collector())
+    reading = read_jobs(path)
     assert len(reading.jobs) == 160
     assert any("holds 30 job lists; this is load 1.0, workload 1" in note for note in reading.notes)
-    with pytest.raises(WorkloadError, match="write workload= one of 1, 2, 3, 5, 6, 7"):
-        read_jobs(path, Collector(), workload="4")
+    with pytest.raises(DataError, match="write workload= one of 1, 2, 3, 5, 6, 7"):
+        read_jobs(path, workload="4")
 
 
 def test_lengths_by_hand() -> None:
     path = data("pollux", "workloads.csv.gz")
-    reading = read_jobs(path, Collector(), load="realistic", workload="1")
+    reading = read_jobs(path, load="realistic", workload="1")
     kernels = {kernel.name: kernel.implementations["t4"].fixed_s for kernel in reading.kernels}
     units = {graph.tasks[0].kernel: graph.tasks[0].units for graph in reading.graphs}
     placements = records(data("pollux", "placements.csv"))
@@ -134,7 +111,7 @@ def test_bad_records(tmp_path: Path) -> None:
         "1.0,1,c,7,m,1,16",
         "1.0,1,d,-7,m,1,16",
     )
-    reading = read_jobs(jobs, Collector(strict=False))
+    reading = read_jobs(jobs, strict=False)
     assert [(job.arrival_s, reading.graphs[job.graph].tasks[0].units) for job in reading.jobs] == [(5.0, 20.0)]
     problems = "\n".join(map(str, reading.problems))
     assert len(reading.problems) == 6
@@ -145,15 +122,10 @@ def test_bad_records(tmp_path: Path) -> None:
     assert "made.csv: line 4: no training of m with a batch of 16 was recorded" in problems
     assert "made.csv: line 5: submit_s is '-7'" in problems
     with pytest.raises(DataError, match=r"placements\.csv: line 3"):
-        read_jobs(jobs, Collector())
-    with pytest.raises(DataError, match="write measured=PATH"):
-        read_jobs(jobs, Collector(), measured=str(tmp_path / "nowhere"))
-
-
-@pytest.mark.parametrize("file", FILES)
-def test_cut_tables(tmp_path: Path, file: str) -> None:
-    name, table, _ = FILES[file]
-    check_cut(by_name(POLLUX_FORMATS, name), data("pollux", file), tmp_path, table)
+        read_jobs(jobs)
+    with pytest.raises(DataError, match=r"needs placements\.csv") as caught:
+        read_jobs(jobs, measured=str(tmp_path / "nowhere"))
+    assert "measured=PATH of the folder that holds placements.csv" in caught.value.hint
 
 
 def test_cut_job_lists(tmp_path: Path) -> None:
@@ -164,5 +136,4 @@ def test_cut_job_lists(tmp_path: Path) -> None:
     write(folder, lines[0], *(line for line in lines if line.split(",")[1] in packed), name="placements.csv")
     for file in ("scalability.csv", "statistical_efficiency.csv"):
         (folder / file).write_bytes(data("pollux", file).read_bytes())
-    known = by_name(POLLUX_FORMATS, "pollux-jobs")
-    check_cut(known, data("pollux", "workloads.csv.gz"), tmp_path, "jobs", measured=str(folder))
+    check_cut("pollux-jobs", data("pollux", "workloads.csv.gz"), tmp_path, "jobs", measured=str(folder))

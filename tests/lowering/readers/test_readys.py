@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from symphony.lowering import readers
 from symphony.lowering.factorisations import cholesky_calls, lu_calls
 from symphony.lowering.readers import readys
-from symphony.lowering.readers.reading import Collector, FileContents, read_bytes, read_head
+from symphony.lowering.readers.reading import FileContents, read_bytes, read_head
 from symphony.problem.errors import DataError
 from symphony.problem.workload import Job, Workload
 from tests.data import data
@@ -25,7 +26,7 @@ SMALL = """digraph dag {
 
 
 def read(path: Path, *, strict: bool = True) -> FileContents:
-    return readys.read(path, Collector(strict=strict))
+    return readers.read(path, "readys", strict=strict)
 
 
 def test_a_small_one_by_hand(tmp_path: Path) -> None:
@@ -51,16 +52,16 @@ def test_every_file() -> None:
         assert kernels == Counter(call.kernel for call in calls(int(tiles))), graph.name
         raw = read_bytes(folder / f"{graph.name}.txt.gz").decode()
         assert (len(graph.tasks), len(graph.edges)) == (raw.count("kernel="), raw.count("->"))
-    assert readys.sniff(folder, b"")
+    assert readys.READYS_FORMAT.sniff(folder, b"")
 
 
 def test_known_numbers() -> None:
     (graph,) = read(data("readys-graphs", "cholesky_4.txt.gz")).graphs
     assert (len(graph.tasks), len(graph.edges)) == (20, 30)
-    assert readys.sniff(
+    assert readys.READYS_FORMAT.sniff(
         data("readys-graphs", "cholesky_4.txt.gz"), read_head(data("readys-graphs", "cholesky_4.txt.gz"))
     )
-    assert not readys.sniff(Path("x.dot"), b"digraph other { 1 -> 2; }")
+    assert not readys.READYS_FORMAT.sniff(Path("x.dot"), b"digraph other { 1 -> 2; }")
 
 
 @pytest.mark.parametrize(
@@ -102,4 +103,4 @@ def test_a_cycle(tmp_path: Path) -> None:
 def test_damage(tmp_path: Path) -> None:
     file = tmp_path / "chol.txt"
     file.write_bytes(read_bytes(data("readys-graphs", "cholesky_6.txt.gz")))
-    assert try_all(readys.read, file, times=20) > 20
+    assert try_all("readys", file, times=20) > 20

@@ -33,7 +33,6 @@ OURS = '{"format": "symphony-workload/1", "kernels": [], "graphs": [], "jobs": [
         (("wfinstances", "nextflow", "bacass-dirt02-001.json.gz"), "wfformat"),
         (("tpch-cloudlab",), "tpch"),
         (("starpu-perfmodels",), "starpu"),
-        (("blas-kernel-times", "V100", "DGEMM_V100.csv.gz"), "blas"),
         (("socrates", "job_Top.txt"), "socrates"),
         (("dagbench", "mec"), "dagbench"),
         (("readys-graphs", "cholesky_4.txt.gz"), "readys"),
@@ -44,7 +43,6 @@ OURS = '{"format": "symphony-workload/1", "kernels": [], "graphs": [], "jobs": [
         (("shockwave", "traces", "dynamic_120jobs_100.csv"), "shockwave-jobs"),
         (("muri", "trace1.csv.gz"), "muri-jobs"),
         (("philly", "jobs.csv.gz"), "philly-jobs"),
-        (("helios", "earth_vc_state_10min.csv.gz"), "helios-state"),
         (("openb", "openb_pod_list_default.csv.gz"), "openb-pods"),
     ],
 )
@@ -81,8 +79,8 @@ def test_a_name_does_not_matter_and_neither_does_compression(tmp_path: Path) -> 
         (bytes(range(256)) * 40, "binary data"),
         (b"a,b,c\n1,2,3\n", "none of the formats symphony"),
         (b"\xff\xfe\x00{", "binary data"),
-        (b"\x1f\x8b" + b"rubbish" * 20, "compressed, and damaged"),
-        (b"\xfd7zXZ\x00" + b"rubbish" * 20, "compressed, and damaged"),
+        (b"\x1f\x8b" + b"rubbish" * 20, "the compressed file is damaged"),
+        (b"\xfd7zXZ\x00" + b"rubbish" * 20, "the compressed file is damaged"),
     ],
 )
 def test_what_is_in_no_format_is_refused_with_the_file_and_a_hint(tmp_path: Path, content: bytes, what: str) -> None:
@@ -117,7 +115,7 @@ def test_two_matching_formats_are_named_and_one_can_be_said(tmp_path: Path, monk
     with pytest.raises(DataError, match="looks like each of symphony, twin") as caught:
         readers.sniff(path)
     assert "--format symphony" in caught.value.hint
-    assert readers.read(path, "twin").format == "symphony"
+    assert readers.read(path, "twin").format == "twin"
 
 
 def test_unknown_formats_and_options_are_answered_with_those_there_are(tmp_path: Path) -> None:
@@ -137,7 +135,7 @@ def fussy(path: Path, collector: Collector, *, limit: int = 2, name: str | None 
             collector.bad(f"{path}: line {number}", "it is bad")
     if name:
         raise WorkloadError("it has no task", where=f"graph {name!r}", hint="add a task")
-    return FileContents("fussy", str(path))
+    return FileContents()
 
 
 @pytest.fixture

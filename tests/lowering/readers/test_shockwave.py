@@ -1,43 +1,26 @@
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from symphony.lowering.readers.reading import Collector
-from symphony.lowering.readers.shockwave import SHOCKWAVE_FORMATS, read_jobs, read_rates
+from symphony.lowering import readers
 from symphony.problem.errors import DataError
 from symphony.problem.runnable import check_feasible
 from symphony.problem.workload import Workload
 from tests.data import data
-from tests.lowering.readers.csv_files import by_name, check_cut, records, sniffed, write
+from tests.lowering.readers.csv_files import check_cut, records, sniffed, write
 
+read_jobs = partial(readers.read, format="shockwave-jobs")
 RATES = "testbed32_isolated_throughput.csv"
-RESULTS = {
-    "testbed32_jobs.csv": ("shockwave-runs", "runs", 960),
-    "testbed32_summary.csv": ("shockwave-summary", "summary", 8),
-    "testbed32_throughput_timeline.csv.gz": ("shockwave-timeline", "timeline", 6181),
-}
-
-
-def test_rates() -> None:
-    path = data("shockwave", RATES)
-    assert sniffed(SHOCKWAVE_FORMATS, path) == ["shockwave-rates"]
-    reading = read_rates(path, Collector())
-    assert len(reading.tables["rates"]) == 83
-    assert len(reading.kernels) == 77  # six rates are 0
-    kernels = {kernel.name: kernel for kernel in reading.kernels}
-    assert kernels["ResNet-18/16"].implementations["gpu"].fixed_s == pytest.approx(1 / 57.68343332)
-    assert kernels["LM/80/x8"].implementations["gpu"].fixed_s == pytest.approx(1 / 103.3863165)
-    assert "Transformer/256" not in kernels
-    assert any("Transformer/256/x8" in note for note in reading.notes)
 
 
 @pytest.mark.parametrize(("jobs", "static", "off"), [(120, 4, 0), (220, 7, 203), (460, 19, 424), (900, 33, 827)])
 def test_job_lists(jobs: int, static: int, off: int) -> None:
     path = data("shockwave", "traces", f"dynamic_{jobs}jobs_100.csv")
-    assert sniffed(SHOCKWAVE_FORMATS, path) == ["shockwave-jobs"]
-    reading = read_jobs(path, Collector())
+    assert sniffed(path) == ["shockwave-jobs"]
+    reading = read_jobs(path)
     rows = records(path)
     assert len(reading.jobs) == len(rows) == jobs
     rates = {
@@ -55,33 +38,10 @@ def test_job_lists(jobs: int, static: int, off: int) -> None:
         differ += abs(expected / float(row["duration_s"]) - 1) > 0.1
     assert differ == off
     assert any(f"duration_s of {off} jobs" in note for note in reading.notes)
-    assert any(f"{jobs - static} of {jobs} changed theirs" in note for note in reading.notes)
+    assert any(f"{jobs - static} of {jobs} jobs changed theirs" in note for note in reading.notes)
     assert reading.topology is not None
     assert reading.topology.kind_counts == {"gpu": 32}
     check_feasible(reading.topology, Workload("shockwave", reading.kernels, reading.graphs, reading.jobs))
-
-
-@pytest.mark.parametrize("file", RESULTS)
-def test_results(file: str) -> None:
-    name, table, count = RESULTS[file]
-    path = data("shockwave", file)
-    assert sniffed(SHOCKWAVE_FORMATS, path) == [name]
-    reading = by_name(SHOCKWAVE_FORMATS, name).read(path, Collector())
-    assert len(reading.tables[table]) == len(records(path)) == count
-    assert (reading.jobs, reading.kernels) == ((), ())
-
-
-def test_the_measured_mean_is_that_of_the_summary() -> None:
-    runs = by_name(SHOCKWAVE_FORMATS, "shockwave-runs").read(data("shockwave", "testbed32_jobs.csv"), Collector())
-    summary = by_name(SHOCKWAVE_FORMATS, "shockwave-summary").read(
-        data("shockwave", "testbed32_summary.csv"), Collector()
-    )
-    for row in summary.tables["summary"]:
-        times = [
-            run["jct_s"] for run in runs.tables["runs"] if (run["policy"], run["mode"]) == (row["policy"], row["mode"])
-        ]
-        assert len(times) == 120
-        assert sum(times) / len(times) == pytest.approx(row["avg_jct_s"], rel=1e-3)
 
 
 def test_bad_jobs(tmp_path: Path) -> None:
@@ -96,7 +56,7 @@ def test_bad_jobs(tmp_path: Path) -> None:
         "2,LM,5,100,4,gns,1.0,50,0",
         "3,LM,5,100,1,other,1.0,50,0",
     )
-    reading = read_jobs(jobs, Collector(strict=False), rates=str(rates))
+    reading = read_jobs(jobs, strict=False, rates=str(rates))
     assert [row["job"] for row in reading.tables["jobs"]] == ["0"]
     assert [problem.where.rsplit("/")[-1] for problem in reading.problems] == [
         "rates.csv: line 4",
@@ -105,17 +65,9 @@ def test_bad_jobs(tmp_path: Path) -> None:
         "made.csv: line 4",
     ]
     with pytest.raises(DataError, match=r"rates\.csv: line 4: it repeats line 2"):
-        read_jobs(jobs, Collector(), rates=str(rates))
+        read_jobs(jobs, rates=str(rates))
 
 
-@pytest.mark.parametrize(
-    ("name", "table", "parts"),
-    [
-        ("shockwave-rates", "rates", (RATES,)),
-        ("shockwave-jobs", "jobs", ("traces", "dynamic_120jobs_100.csv")),
-        *((name, table, (file,)) for file, (name, table, _) in RESULTS.items()),
-    ],
-)
-def test_cut_files(tmp_path: Path, name: str, table: str, parts: tuple[str, ...]) -> None:
-    options = {"rates": str(data("shockwave", RATES))} if name == "shockwave-jobs" else {}
-    check_cut(by_name(SHOCKWAVE_FORMATS, name), data("shockwave", *parts), tmp_path, table, **options)
+def test_cut_files(tmp_path: Path) -> None:
+    path, rates = data("shockwave", "traces", "dynamic_120jobs_100.csv"), data("shockwave", RATES)
+    check_cut("shockwave-jobs", path, tmp_path, "jobs", rates=str(rates))

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from symphony.lowering import readers
 from symphony.lowering.readers import socrates
-from symphony.lowering.readers.reading import Collector, FileContents, read_bytes, read_head
+from symphony.lowering.readers.reading import FileContents, read_bytes, read_head
 from symphony.problem.errors import DataError
 from symphony.problem.runnable import check_graphs
 from symphony.problem.topology import SWITCH
@@ -45,7 +46,7 @@ comm_vol 1 2 5
 
 
 def read(path: Path, *, strict: bool = True, **options: str) -> FileContents:
-    return socrates.read(path, Collector(strict=strict), **options)
+    return readers.read(path, "socrates", strict=strict, **options)
 
 
 def both(tmp_path: Path, soc: str = SOC, job: str = JOB) -> Path:
@@ -82,8 +83,6 @@ def test_a_small_one_by_hand(tmp_path: Path) -> None:
         ("scan:0", "fft:2"): 0.0,
         ("fft:1", "fft:2"): 5.0,
     }
-    assert reading.tables["start_and_deadline"] == {"job": {"scan:0": (pytest.approx(1e-6), pytest.approx(20e-6))}}
-    assert reading.tables["elements"][0].points == ((600e6, 0.9), (2000e6, 1.362))
     check_graphs(topology, reading.kernels, reading.graphs)
 
 
@@ -100,9 +99,9 @@ def test_every_file() -> None:
         assert sum(edge.bytes for edge in graph.edges) == sum(volumes)
     assert reading.topology is not None
     check_graphs(reading.topology, reading.kernels, reading.graphs)
-    assert socrates.sniff(folder, b"")
-    assert all(socrates.sniff(file, read_head(file)) for file in (*jobs, folder / "DASH.SoC.Top.txt"))
-    assert not socrates.sniff(folder / "LICENSE", read_head(folder / "LICENSE"))
+    assert socrates.SOCRATES_FORMAT.sniff(folder, b"")
+    assert all(socrates.SOCRATES_FORMAT.sniff(file, read_head(file)) for file in (*jobs, folder / "DASH.SoC.Top.txt"))
+    assert not socrates.SOCRATES_FORMAT.sniff(folder / "LICENSE", read_head(folder / "LICENSE"))
 
 
 # The example of the HEFT paper: ten tasks on three processors, 15 edges; a transfer takes its volume in microseconds.
@@ -119,10 +118,47 @@ def test_known_numbers() -> None:
     assert {row.capacity for row in reading.topology.resources if row.kind == "link"} == {1e6}
 
 
-def test_a_job_without_a_soc(tmp_path: Path) -> None:
-    reading = read(write(tmp_path / "job.txt", JOB))
-    assert (reading.kernels, reading.topology, len(reading.graphs)) == ((), None, 1)
-    assert any("no SoC file" in note for note in reading.notes)
+def test_a_job_without_a_soc_is_an_error_that_says_what_to_write(tmp_path: Path) -> None:
+    path = write(tmp_path / "job.txt", JOB)
+    for strict in (True, False):
+        with pytest.raises(DataError, match="no SoC file beside the job") as caught:
+            read(path, strict=strict)
+        assert caught.value.where == str(path) and "soc=PATH" in caught.value.hint
+
+
+def test_the_soc_can_be_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "jobs" / "job.txt", JOB)
+    soc = write(tmp_path / "chips" / "big.txt", SOC)
+    assert [kernel.name for kernel in read(path, soc=str(soc)).kernels] == ["fft", "scan"]
+    assert read(path.parent, soc="../chips/big.txt").topology.name == "big"  # type: ignore[union-attr]
+    monkeypatch.chdir(tmp_path)
+    assert read(path, soc="chips/big.txt").topology.name == "big"  # type: ignore[union-attr]
+    with pytest.raises(DataError, match=r"no SoC file 'jobs/job\.txt'") as caught:
+        read(path, soc="jobs/job.txt")
+    assert "soc=PATH" in caught.value.hint
+
+
+def test_functions_of_ds3_have_no_power_and_elements_have_profiles(tmp_path: Path) -> None:
+    ds3 = SOC.replace("fft 14 3", "trip_freq -1 -1 -1\npower_profile 1000 0.1\nPG_profile 1000 0.1\nfft 14")
+    ds3 = ds3.replace("scan 10 2", "scan 10")
+    reading = read(both(tmp_path, soc=ds3), strict=False)
+    assert reading.problems == ()
+    assert {kernel.name: kernel.implementations["P1"].fixed_s for kernel in reading.kernels} == {
+        "fft": pytest.approx(14e-6),
+        "scan": pytest.approx(10e-6),
+    }
+
+
+def test_a_function_that_no_element_supports(tmp_path: Path) -> None:
+    folder = both(tmp_path, job=JOB.replace("scan", "sort"))
+    with pytest.raises(DataError, match=r"job\.txt: no element of SoC\.txt supports sort"):
+        read(folder)
+    with pytest.raises(DataError, match=r"none of its jobs can run: no element of SoC\.txt supports sort") as caught:
+        read(folder, strict=False)
+    assert str(folder) in caught.value.where and "soc=PATH" in caught.value.hint
+    write(folder / "other.txt", JOB)
+    kept = read(folder, strict=False)
+    assert [graph.name for graph in kept.graphs] == ["other"] and len(kept.problems) == 1
 
 
 def test_one_of_several_socs(tmp_path: Path) -> None:
@@ -139,15 +175,15 @@ def test_one_of_several_socs(tmp_path: Path) -> None:
     [
         ("fft 14 3", "fft -1 3", 5, "execution time is -1"),
         ("fft 14 3", "fft 0 3", 5, "execution time is 0"),
-        ("fft 14 3", "fft 14", 5, "a function has"),
-        ("scan 10 2", "fft 10 2", 6, "given twice"),
+        ("fft 14 3", "fft 14 3 1", 5, "a function has"),
+        ("fft 14 3", "scan 14 3", 6, "given twice"),
         ("opp 600 900", "opp x 900", 3, "MHz is 'x'"),
         ("ACC A1 1 2 1", "ACC A1 1 0 1", 7, "capacity is 0"),
         ("ACC A1 1 2 1", "ACC A1", 7, "a resource has"),
         ("ACC A2 2 2 1", "ACC A2 1 2 1", 9, "given twice"),
-        ("comm_band 1 3 2", "comm_band 1 9 2", 15, "resource 9 is not there"),
+        ("comm_band 1 3 2", "comm_band 1 9 2", 15, "resource 9 does not exist"),
         ("comm_band 1 3 2", "comm_band 1 3", 15, "comm_band has"),
-        ("P1 0 1 2", "P1 0 1 3", 2, "2 good functions, not the 3"),
+        ("P1 0 1 2", "P1 0 1 3", 2, "2 good functions, not the declared 3"),
     ],
 )
 def test_bad_lines_of_a_soc(old: str, new: str, line: int, what: str, tmp_path: Path) -> None:
@@ -167,8 +203,8 @@ def test_bad_lines_of_a_soc(old: str, new: str, line: int, what: str, tmp_path: 
         ("fft 1 0", "fft 1 9", 6, "predecessor 9", (3, 2)),
         ("comm_vol 1 2 5", "comm_vol 2 1 5", 10, "no predecessor 2", (3, 3)),
         ("comm_vol 1 2 5", "comm_vol 1 2 -5", 10, "volume is -5", (3, 3)),
-        ("add_new_tasks 3", "add_new_tasks 4", 2, "3 good tasks follow, not the 4", (3, 3)),
-        ("scan earliest_start 1", "scam earliest_start 1", 5, "'scam' is not there", (3, 3)),
+        ("add_new_tasks 3", "add_new_tasks 4", 2, "3 good tasks follow, not the declared 4", (3, 3)),
+        ("scan earliest_start 1", "scam earliest_start 1", 5, "'scam' does not exist", (3, 3)),
     ],
 )
 def test_bad_lines_of_a_job(old: str, new: str, line: int, what: str, left: tuple[int, int], tmp_path: Path) -> None:
@@ -184,11 +220,11 @@ def test_bad_lines_of_a_job(old: str, new: str, line: int, what: str, left: tupl
 
 def test_a_job_without_tasks(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="it adds no tasks"):
-        read(write(tmp_path / "job.txt", "job_name x\n"))
+        read(both(tmp_path, job="job_name x\n") / "job.txt")
 
 
 def test_damage(tmp_path: Path) -> None:
     for name in ("DASH.SoC.Top.txt", "job_Top5.txt"):
         (tmp_path / name).write_bytes(read_bytes(data("socrates", name)))
-    assert try_all(socrates.read, tmp_path / "job_Top5.txt", times=20) > 10
-    assert try_all(socrates.read, tmp_path / "DASH.SoC.Top.txt", ask=tmp_path, times=20) > 5
+    assert try_all("socrates", tmp_path / "job_Top5.txt", times=20) > 10
+    assert try_all("socrates", tmp_path / "DASH.SoC.Top.txt", ask=tmp_path, times=20) > 5

@@ -111,10 +111,10 @@ DAMAGES: list[tuple[Damage, str, str, tuple[int, int, int]]] = [
     (lambda d: d["graphs"][1].update(tasks=3), "graphs[1].tasks", "should be a list", (1, 1, 2)),
     (lambda d: d["graphs"][1].update(tasks=[]), "graphs[1]", "it has no task", (1, 1, 2)),
     (lambda d: d["graphs"][1]["tasks"][0].update(size=float("nan")), "graphs[1]", "size is nan", (1, 1, 2)),
-    (lambda d: d["graphs"][1]["tasks"][0].update(size=10**400), "graphs[1].tasks[0].size", "beyond all", (1, 1, 2)),
+    (lambda d: d["graphs"][1]["tasks"][0].update(size=10**400), "graphs[1].tasks[0].size", "too large", (1, 1, 2)),
     (lambda d: d["graphs"][1]["tasks"][0].update(size=1e300), "graphs[1]", "time on 'cpu'", (1, 1, 2)),
     (lambda d: d["graphs"][1]["tasks"][0].update(kernel="l"), "graphs[1].tasks[0].kernel", "no kernel 'l'", (1, 1, 2)),
-    (lambda d: d["graphs"][1]["edges"][0].update(target="z"), "graphs[1]", "'z', which is no task", (1, 1, 2)),
+    (lambda d: d["graphs"][1]["edges"][0].update(target="z"), "graphs[1]", "'z', which is not a task", (1, 1, 2)),
     (lambda d: d["kernels"].append(d["kernels"][0]), "kernels[1].name", "defined twice", (1, 2, 3)),
     (lambda d: d["kernels"].append({"name": "m", "implementations": {}}), "kernels[1]", "no implementation", (1, 2, 3)),
     (
@@ -171,7 +171,7 @@ def test_a_truncated_file_says_where_it_ends_and_its_good_records_can_be_kept(tm
     cut = text[: int(share * len(text))]
     path = tmp_path / "cut.json"
     path.write_text(cut, encoding="utf-8")
-    with pytest.raises(DataError, match="no JSON") as caught:
+    with pytest.raises(DataError, match="not JSON") as caught:
         readers.read(path)
     assert f"line {cut.count(chr(10)) + 1}, column" in caught.value.where
     kept = readers.read(path, strict=False)
@@ -179,7 +179,7 @@ def test_a_truncated_file_says_where_it_ends_and_its_good_records_can_be_kept(tm
     assert len(kept.graphs) == sum('"tasks"' in line and line.rstrip(",").endswith("}") for line in lines)
     assert len(kept.jobs) == sum('"arrival_s"' in line and line.rstrip(",").endswith("}") for line in lines)
     assert kept.graphs == graphs[: len(kept.graphs)] and kept.jobs == whole.jobs[: len(kept.jobs)]
-    assert kept.problems[0].what.startswith("this is no JSON")
+    assert kept.problems[0].what.startswith("this is not JSON")
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_truncated_file_says_where_it_ends_and_its_good_records_can_be_kept(tm
         ('{"format": "symphony-workload/2"}', "'symphony-workload/2'"),
         ("[1, 2]", "it is a list"),
         ("[" * 100_000, "nested too deeply"),
-        ('{"format": ' + "1" * 5000 + "}", "no JSON"),
+        ('{"format": ' + "1" * 5000 + "}", "not JSON"),
         ("no json at all", "its format is None"),
     ],
 )
@@ -205,5 +205,5 @@ def test_what_is_no_workload_at_all_is_refused_even_if_good_records_are_kept(
 def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(b'{"format": "symphony-workload/1", "kernels": [\xff\xfe]}')
-    with pytest.raises(DataError, match="byte 46 is no text"):
+    with pytest.raises(DataError, match="byte 46 is not UTF-8 text"):
         readers.read(path)

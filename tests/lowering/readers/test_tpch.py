@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from symphony.lowering import readers
 from symphony.lowering.readers import tpch
-from symphony.lowering.readers.reading import Collector, FileContents, read_bytes, read_head
+from symphony.lowering.readers.reading import FileContents, read_bytes, read_head
 from symphony.problem.errors import DataError
 from symphony.problem.workload import Job, Workload
 from tests.data import data
@@ -40,7 +41,7 @@ def folder(tmp_path: Path, stages: Any = STAGES, queries: str = QUERIES, key: st
 
 
 def read(path: Path, *, strict: bool = True, **options: Any) -> FileContents:
-    return tpch.read(path, Collector(strict=strict), **options)
+    return readers.read(path, "tpch", strict=strict, **options)
 
 
 def test_a_small_one_by_hand(tmp_path: Path) -> None:
@@ -54,7 +55,7 @@ def test_a_small_one_by_hand(tmp_path: Path) -> None:
         ("2.0", "q1-stage2", 0.25),
     ]
     assert len(graph.edges) == 4 * 2 + 4 * 1 + 2 * 1
-    assert any("1 entries were not asked for" in note for note in reading.notes)
+    assert any("1 entries were not selected" in note for note in reading.notes)
 
 
 def test_the_real_files() -> None:
@@ -87,10 +88,10 @@ def test_known_numbers() -> None:
 def test_sniffing(tmp_path: Path) -> None:
     path = data("tpch-cloudlab")
     for file in (path / "profiles.json.gz", path / "queries.yaml"):
-        assert tpch.sniff(file, read_head(file))
-    assert tpch.sniff(path, b"")
-    assert not tpch.sniff(tmp_path, b"")
-    assert not tpch.sniff(tmp_path / "x", b'{"tpch": 1}')
+        assert tpch.TPCH_FORMAT.sniff(file, read_head(file))
+    assert tpch.TPCH_FORMAT.sniff(path, b"")
+    assert not tpch.TPCH_FORMAT.sniff(tmp_path, b"")
+    assert not tpch.TPCH_FORMAT.sniff(tmp_path / "x", b'{"tpch": 1}')
 
 
 BAD_STAGES: dict[str, tuple[dict[str, Any], str]] = {
@@ -121,7 +122,7 @@ def test_a_bad_stage_leaves_its_entry_out(name: str, tmp_path: Path) -> None:
         ("tpch_q1_50g", STAGES, "its name is not like"),
         ("tpch_q9_50g_maxCores_50", STAGES, "no good graph Q9"),
         ("tpch_q1_50g_maxCores_50", STAGES[:2], "it has no stage 2"),
-        ("tpch_q1_50g_maxCores_50", 7, "it is no list"),
+        ("tpch_q1_50g_maxCores_50", 7, "it is not a list"),
         ("tpch_q1_50g_maxCores_50", [3], "not an object"),
     ],
 )
@@ -157,7 +158,7 @@ def test_half_of_the_pair_is_missing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("width", [0, "x", 1000, -1])
 def test_widths_that_make_no_sense(width: Any, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="width is"):
+    with pytest.raises(DataError, match="option width: it is"):
         read(folder(tmp_path), width=width)
 
 
@@ -165,5 +166,5 @@ def test_damage(tmp_path: Path) -> None:
     shutil.copy(data("tpch-cloudlab", "queries.yaml"), tmp_path)
     profiles = json.loads(read_bytes(data("tpch-cloudlab", "profiles.json.gz")))
     write(tmp_path / "profiles.json", json.dumps(dict(list(profiles.items())[:20])))
-    assert try_all(tpch.read, tmp_path / "profiles.json") > 10
-    assert try_all(tpch.read, tmp_path / "queries.yaml", times=15) > 10
+    assert try_all("tpch", tmp_path / "profiles.json") > 10
+    assert try_all("tpch", tmp_path / "queries.yaml", times=15) > 10

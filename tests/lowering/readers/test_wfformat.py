@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from symphony.lowering import readers
 from symphony.lowering.readers import wfformat
-from symphony.lowering.readers.reading import Collector, FileContents, read_bytes, read_head
+from symphony.lowering.readers.reading import FileContents, read_bytes, read_head
 from symphony.problem.errors import DataError
 from symphony.problem.workload import Job, Workload
 from tests.data import data
@@ -50,7 +51,7 @@ SMALL: dict[str, Any] = {
 
 
 def read(path: Path, *, strict: bool = True) -> FileContents:
-    return wfformat.read(path, Collector(strict=strict))
+    return readers.read(path, "wfformat", strict=strict)
 
 
 def spoilt(tmp_path: Path, change: Any) -> Path:
@@ -78,7 +79,7 @@ def test_a_small_one_by_hand(tmp_path: Path) -> None:
     kernels = {kernel.name: kernel.implementations["cpu"] for kernel in reading.kernels}
     assert {name: profile.memory for name, profile in kernels.items()} == {"a": 200, "B": 300}
     assert kernels["a"].seconds(2.5) == 2.5
-    assert any("1 tasks have a runtime of 0" in note for note in reading.notes)
+    assert any("1 tasks have a recorded runtime of 0" in note for note in reading.notes)
 
 
 # Every number is counted on the raw file: tasks, edges, their bytes, tasks with inputs, their bytes, seconds, zeros.
@@ -118,15 +119,15 @@ def test_every_file_is_read_whole() -> None:
     assert not reading.problems
     assert len(reading.graphs) == len(files) == 134
     assert sum(len(graph.tasks) for graph in reading.graphs) == 54_972
-    assert any("345 tasks have a runtime of 0" in note for note in reading.notes)
-    assert all(wfformat.sniff(file, read_head(file)) for file in files)
+    assert any("345 tasks have a recorded runtime of 0" in note for note in reading.notes)
+    assert all(wfformat.WFCOMMONS_FORMAT.sniff(file, read_head(file)) for file in files)
     for graph, file in list(zip(reading.graphs, files, strict=True))[::9]:
         raw = json.loads(gzip.decompress(file.read_bytes()))["workflow"]
         runs = {run["id"]: run["runtimeInSeconds"] for run in raw["execution"]["tasks"]}
         assert {task.name: task.size for task in graph.tasks} == {key: s or 0.5 for key, s in runs.items()}
         parents = {(p, task["id"]) for task in raw["specification"]["tasks"] for p in task["parents"]}
         assert {(e.source, e.target) for e in graph.edges if e.source is not None} == parents
-    assert wfformat.sniff(root, b"")
+    assert wfformat.WFCOMMONS_FORMAT.sniff(root, b"")
 
 
 def test_it_makes_a_workload() -> None:
@@ -141,14 +142,14 @@ BAD = {
         "execution.tasks[2]",
         "runtimeInSeconds is None",
     ),
-    "runs twice": (lambda s, r: r["tasks"].append(r["tasks"][0]), "execution.tasks[3]", "ran before"),
+    "runs twice": (lambda s, r: r["tasks"].append(r["tasks"][0]), "execution.tasks[3]", "given twice"),
     "never ran": (lambda s, r: r["tasks"].pop(2), "specification.tasks[2]", "no good record"),
     "unknown run": (lambda s, r: r["tasks"].append({"id": "Z", "runtimeInSeconds": 1}), "execution.tasks", "'Z' ran"),
-    "given twice": (lambda s, r: s["tasks"].append(s["tasks"][0]), "specification.tasks[3]", "before it"),
+    "given twice": (lambda s, r: s["tasks"].append(s["tasks"][0]), "specification.tasks[3]", "given twice"),
     "no record": (lambda s, r: s["tasks"].append(3), "specification.tasks[3]", "not an object"),
     "parents": (lambda s, r: s["tasks"][2].update(parents=7), "specification.tasks[2]", "parents is 7"),
-    "unknown parent": (lambda s, r: s["tasks"][2]["parents"].append("Z"), "tasks[2].parents", "'Z' is no task"),
-    "unknown file": (lambda s, r: s["tasks"][1]["inputFiles"].append("z"), "tasks[1].inputFiles", "'z' is no file"),
+    "unknown parent": (lambda s, r: s["tasks"][2]["parents"].append("Z"), "tasks[2].parents", "'Z' is not a task"),
+    "unknown file": (lambda s, r: s["tasks"][1]["inputFiles"].append("z"), "tasks[1].inputFiles", "'z' is not a file"),
     "negative file": (lambda s, r: s["files"][2].update(sizeInBytes=-5), "files[2]", "sizeInBytes is -5"),
     "cycle": (lambda s, r: s["tasks"][0]["parents"].append("C_1"), "spoilt.json", "waits for itself"),
 }
@@ -203,7 +204,7 @@ def test_one_damaged_file_of_a_folder(tmp_path: Path) -> None:
 def test_damage(tmp_path: Path) -> None:
     file = tmp_path / "bacass.json"
     file.write_bytes(read_bytes(data(*BACASS)))
-    assert try_all(wfformat.read, file, times=15) > 20
+    assert try_all("wfformat", file, times=15) > 20
 
 
 def test_damage_of_the_compressed_file(tmp_path: Path) -> None:

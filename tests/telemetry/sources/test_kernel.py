@@ -168,7 +168,7 @@ def test_a_cgroup_can_be_named(tmp_path: Path) -> None:
 
 
 def test_where_there_is_nothing_it_says_so(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="the kernel tells nothing here"):
+    with pytest.raises(DataError, match="the kernel has no counters here"):
         KernelSource(root=tmp_path).samples()
 
 

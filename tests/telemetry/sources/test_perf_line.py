@@ -91,7 +91,7 @@ def test_decimal_commas(tmp_path: Path) -> None:
     mended = line("0,100170548", "0,66").replace("100.00", "100,00").replace("0.0", "nan")
     log = read(mended, tmp_path)
     assert log[""].count.tolist() == [[0.66]] and log[""].duration_s.tolist() == [0.100170548]
-    with pytest.raises(DataError, match=r"line 1: commas stand both between fields and in numbers.*-x ';'"):
+    with pytest.raises(DataError, match=r"line 1: commas separate both fields and decimals.*-x ';'"):
         read(text.replace(";", ","), tmp_path)
     log = read(PLACES + text.replace(";", ","), tmp_path)
-    assert "line 9: commas stand both between fields and in numbers" in said(log)
+    assert "line 9: commas separate both fields and decimals" in said(log)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from symphony.problem.errors import DataError
 from symphony.telemetry.samples import Column, Recording, record
+from symphony.telemetry.sources import Replay
 from symphony.telemetry.sources.perf_log import MAX_LOG_LINE_BYTES, PerfLines, lines_of, read_perf
 from symphony.testing import check_counter_source
 from tests.telemetry.sources.logs import (
@@ -83,7 +84,7 @@ def test_places(tmp_path: Path) -> None:
     assert log["CPU1"].count.tolist() == [[100.45, 5.0], [100.83, 3.0]]
     assert log["CPU0"].columns == (Column("cpu-clock", 0), Column("page-faults", 0))
     assert log["CPU0"].running_s[0, 0] == pytest.approx(0.100420082)
-    assert [sample.where for sample in log.samples()] == ["CPU0", "CPU1"] * 2
+    assert [sample.where for sample in Replay(log).samples()] == ["CPU0", "CPU1"] * 2
 
 
 def test_the_totals_at_the_end_are_not_another_window(tmp_path: Path) -> None:
@@ -180,14 +181,14 @@ def test_a_window_with_more_lines_than_the_one_before() -> None:
         (THREE + line("0.4", str(2**48 - 3)), "line 4: the count of page-faults is impossibly large"),
         (THREE + line("0.4", str(2**64 - 3)), "line 4: the count of page-faults is impossibly large"),
         (THREE + line("0.4", "9" * 400), "line 4: the count of page-faults is impossibly large"),
-        (THREE + line("0.4", "1.234.567"), "line 4: the count of page-faults is '1.234.567', which is no number"),
-        (THREE + line("0.4", "1,234.5"), "line 4: the count of page-faults is '1,234.5', which is no number"),
+        (THREE + line("0.4", "1.234.567"), "line 4: the count of page-faults is '1.234.567', which is not a number"),
+        (THREE + line("0.4", "1,234.5"), "line 4: the count of page-faults is '1,234.5', which is not a number"),
         (THREE + line("0.4", run="-1"), "line 4: the run time of page-faults is impossible or missing"),
         (THREE + line("0.4").replace("100.00", "250.00"), "line 4: the percentage of run time of page-faults"),
         (THREE + line("0.4").replace('"unit" : ""', '"unit" : "MiB"'), "the unit of page-faults changes from '' to"),
         (THREE + line("0.4", event=""), "line 4: a count without the name of its event"),
         (THREE + line("-4.0"), "line 4: the time of page-faults is impossible"),
-        (THREE + '{"interval" : 0.4}{"metric-value" : ""}\n', "line 4: only metrics are in it"),
+        (THREE + '{"interval" : 0.4}{"metric-value" : ""}\n', "line 4: the line has metrics only"),
         (THREE + "[" * 5000 + "\n", "line 4: not a line of perf stat"),
         (THREE + '{"counter-value" : ' + "1" * 5000 + "}\n", "line 4: not a line of perf stat"),
         (THREE + line("0.15"), "line 4: the clock goes back: from 0.3 s to 0.15 s"),
@@ -212,7 +213,7 @@ def test_a_count_that_is_not_known_has_no_run_time(tmp_path: Path) -> None:
 
 def test_events_of_no_catalogue_are_named_and_kept(tmp_path: Path) -> None:
     log = read(THREE + line("0.4", event="cyc1es"), tmp_path, known=lambda event: event == "page-faults")
-    assert said(log) == "perf.log, line 4: cyc1es is in no catalogue: it is read, but nothing is known of it"
+    assert said(log) == "perf.log, line 4: cyc1es is not in the catalogue: it is counted without any identity"
     assert Column("cyc1es") in log[""].columns
 
 
@@ -242,9 +243,9 @@ def test_no_file_is_an_error(tmp_path: Path) -> None:
 def test_a_packed_file_that_is_cut_short_is_read_up_to_there(tmp_path: Path) -> None:
     packed = gzip.compress(as_json(PLAIN).encode())
     log = read(packed[:-20], tmp_path)
-    assert len(log[""]) >= 1 and "from here on it cannot be unpacked" in said(log)
+    assert len(log[""]) >= 1 and "the rest cannot be decompressed" in said(log)
     np.testing.assert_allclose(log[""].count[0], COUNT[0], atol=0.5)
-    with pytest.raises(DataError, match=r"no count of perf stat in it; perf.log, line 1: .*unpacked"):
+    with pytest.raises(DataError, match=r"no count of perf stat in it; perf.log, line 1: .*decompressed"):
         read(packed[:12], tmp_path)
 
 
@@ -337,4 +338,4 @@ def test_what_was_written_is_read_back(written: dict[str, Recording], form: str)
 
 def test_a_mapping_of_recordings(tmp_path: Path) -> None:
     log = read(PLACES, tmp_path)
-    assert dict(log) == log.recordings and len(log) == 2 and math.isclose(log["CPU0"].count[0, 0], 100.42)
+    assert len(log) == 2 and math.isclose(log["CPU0"].count[0, 0], 100.42)

@@ -26,7 +26,7 @@ def test_an_enabled_time_that_the_percentage_forbids_is_not_taken(decimals: bool
     log = read(as_json({"": one}, decimals=decimals), tmp_path)
     np.testing.assert_allclose(log[""].enabled_s, [[0.1, 0.8, 0.8]] * 2, rtol=error)
     np.testing.assert_allclose(log[""].count, [[5, 100, 7000]] * 2, rtol=error)
-    assert ("line 2: nothing tells the enabled time to better than 2%" in said(log)) is not decimals
+    assert ("line 2: the enabled time is known to 2% only" in said(log)) is not decimals
 
 
 def test_cut_percentages_of_several_groups_tell_more_than_one(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_not_counted_may_mean_not_run(tmp_path: Path) -> None:
     log = read(text, tmp_path)
     assert log[""].enabled_s[1:, 0].tolist() == [0.0, 0.001]
     assert said(log).splitlines() == [
-        "perf.log, line 3: page-faults was not counted: what is counted did not run",
+        "perf.log, line 3: page-faults was not counted: the counted program did not run",
         "perf.log, line 5: page-faults was not counted",
     ]
 
@@ -73,7 +73,7 @@ def test_without_intervals_there_is_one_window(tmp_path: Path) -> None:
     assert log[""].duration_s.tolist() == [0.06]
     log = read(text.splitlines(keepends=True)[1], tmp_path)
     assert log[""].duration_s.tolist() == [pytest.approx(751595e-9)]
-    assert "perf.log, line 1: without -I" in said(log)
+    assert "perf.log, line 1: the elapsed time is unknown without -I" in said(log)
 
 
 def test_appended_runs_without_intervals_follow_one_another(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_what_goes_back_is_unknown_and_named() -> None:
     found = record(source.samples())[""]
     np.testing.assert_array_equal(found.count, [[np.nan], [2]])
     assert found.running_s[0].tolist() == [0.0]
-    assert [str(problem) for problem in source.problems] == ["/proc/x: bytes goes back from 50 to 7"]
+    assert [str(problem) for problem in source.problems] == ["/proc/x: bytes went back from 50 to 7"]
 
 
 def test_parts_come_and_go_without_a_jump() -> None:
@@ -80,8 +80,8 @@ def test_parts_come_and_go_without_a_jump() -> None:
     source = poller(reads, Clock())
     assert record(source.samples())[""].count.tolist() == [[11.0], [25.0]]
     assert [problem.what for problem in source.problems] == [
-        "c came: the window's bytes is without it",
-        "b went: the window's bytes is without it",
+        "c appeared: the window's bytes excludes it",
+        "b disappeared: the window's bytes excludes it",
     ]
 
 
@@ -110,7 +110,7 @@ def test_a_clock_that_goes_back_costs_a_window() -> None:
     found = record(source.samples())[""]
     np.testing.assert_allclose(found.start_s, [0.0, 0.1, 0.2])
     assert found.count.tolist() == [[1.0], [1.0], [1.0]]
-    assert "the clock: goes back from 100.1 s to 95.2 s" in str(source.problems[0])
+    assert "the clock: went back from 100.1 s to 95.2 s" in str(source.problems[0])
 
 
 @pytest.mark.parametrize("interval", [0, -1, float("nan"), float("inf")])

@@ -7,7 +7,7 @@ import pytest
 
 from symphony.problem.errors import InputError
 from symphony.telemetry.samples import Column, record
-from symphony.telemetry.sources.simulated import SimulatedSource, phases
+from tests.telemetry.simulated import SimulatedSource, phases
 
 STEPS = np.arange(12.0)[:, None] * np.array([1.0, 10.0])  # a counts 0, 1, 2, …; b ten times that
 

@@ -1,6 +1,6 @@
-"""The Ray engine: the devices of a Ray cluster, an actor for each slot of each. Only here is Ray imported.
+"""The Ray engine: one actor for each slot of each device of a Ray cluster. Only this package imports Ray.
 
-machines (Ray's nodes as machines, and what is asked of them) ─► engine ─► actor (what runs in each process)
+machines (Ray's nodes, and the resources requested from them) ─► engine ─► actor (runs in each worker process)
 """
 
 from symphony.engines.ray.engine import RayEngine

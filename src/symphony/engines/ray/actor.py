@@ -1,9 +1,9 @@
-"""What runs in an actor: the kernels of one slot.
+"""The actor of a slot: runs its kernels.
 
-Sent by value, with what it uses of `symphony.engines`: a machine need not have Symphony, and an actor is up in
-half a second. Messages are `marshal`led, because bytes are what Ray sends fastest; answers are frames that can be
-checked (`messages.py`), since kernels may change what runs them. Large values are objects of Ray's store, given as
-arguments, so that Ray has moved them before a kernel begins.
+It is sent by value, with what it uses of `symphony.engines`: a machine need not have Symphony, and an actor starts in
+half a second. Requests are `marshal`led, because Ray sends bytes fastest; answers are validated frames (`messages.py`),
+because kernels can change the actor. Large values are objects of Ray's store, passed as arguments, so that Ray moves
+them before a kernel starts.
 """
 
 from __future__ import annotations
@@ -25,38 +25,36 @@ from symphony.engines.output import OutputLog
 from symphony.engines.worker import MAX_INLINE_VALUE_BYTES, Kernels, OutputRedirect, Surroundings, answer
 from symphony.training_jobs.training_run import TrainingRun
 
-MAX_LOG_TAIL_BYTES = 64 << 10  # bytes of a log that are looked at
+MAX_LOG_TAIL_BYTES = 64 << 10  # of a log that is searched for a signal
 
-# A value as it travels: its pickle, or which of the objects that came along has it, and where in it.
+# A value in a request: its pickle, or the index of an object among the arguments, and its index in that object.
 ValueReference = bytes | tuple[int, int]
-# What is in an object: pickles, each with its buffers.
+# The contents of an object: pickles, each with its buffers.
 ObjectParts = list[tuple[bytes, Sequence[Any]]]
 
 
 class SlotActor:
-    """A slot of a device."""
-
     def __init__(self, path: Sequence[str], working: str, environment: Mapping[str, str]) -> None:
         os.environ.update(environment)
         sys.path += [entry for entry in path if entry not in sys.path]
-        if os.path.isdir(working):  # it is, on the machine of the one who asks
+        if os.path.isdir(working):  # on the machine of the driver
             os.chdir(working)
         self._kernels = Kernels(lambda: TrainingRun)
         self._printed = OutputRedirect(lambda: OutputLog)
         self._surroundings, self._job = Surroundings(), 0
 
     def hello(self, predecessor: int) -> tuple[int, float, str]:
-        """Its process, its clock, and the signal that ended the process before it, if that left a word."""
+        """Its pid, its clock, and the signal that ended the `predecessor` process ("" = not known)."""
         return os.getpid(), time.monotonic(), _signal_in_log(predecessor) if predecessor else ""
 
     def run(self, message: bytes, *objects: ObjectParts) -> bytes | tuple[bytes, ObjectParts]:
-        """Run kernels, one after the other. What they made is in the answer; large values are behind it."""
-        told, made = self._run(message, objects)
-        return (told, made) if made else told
+        """Run kernels in order. Returns their answers, and large values if there are any."""
+        answers, made = self._run(message, objects)
+        return (answers, made) if made else answers
 
     @ray.method(num_returns=2)
     def run_apart(self, message: bytes, *objects: ObjectParts) -> tuple[bytes, ObjectParts]:
-        """The same, with large values as an object of their own, which stays where it was made."""
+        """The same, with the large values as a separate object, which stays on this machine."""
         return self._run(message, objects)
 
     def _run(self, message: bytes, objects: Sequence[ObjectParts]) -> tuple[bytes, ObjectParts]:
@@ -66,7 +64,7 @@ class SlotActor:
             return (value, ()) if isinstance(value, bytes) else objects[value[0]][value[1]]
 
         def kept(head: bytes, buffers: list[memoryview]) -> Portable:
-            """The name of a large value is its place among them."""
+            """Large values are named by their index."""
             size = len(head) + sum(buffer.nbytes for buffer in buffers)
             if not buffers and len(head) <= MAX_INLINE_VALUE_BYTES:
                 return head, None, (), size
@@ -74,20 +72,20 @@ class SlotActor:
             return None, str(len(made) - 1), ((0, size),), size
 
         answers = []
-        for number, (job, name, code, given, inputs, place, resumes, output) in enumerate(marshal.loads(message)):
+        for number, (job, name, code, arguments, inputs, place, resumes, output) in enumerate(marshal.loads(message)):
             if job != self._job:
                 self._surroundings.restore()
                 self._job = job
             with self._printed.kept(output, place[0]):
-                told = self._kernels.run(name, code, given, inputs, place, fetched, kept, resumes)
-            answers.append(answer(number, told))
+                outcome = self._kernels.run(name, code, arguments, inputs, place, fetched, kept, resumes)
+            answers.append(answer(number, outcome))
         return b"".join(answers), made
 
 
 def _signal_in_log(process: int) -> str:
-    """The name of the signal that ended a process of this machine, if its log has it; Ray does not tell.
+    """The signal that ended a process of this machine, from its log in Ray's folder; Ray does not report it.
 
-    Those that nobody can catch, and a plain exit, leave none.
+    SIGKILL and a plain exit leave no trace: then "".
     """
     try:
         folder = os.path.dirname(os.readlink("/proc/self/fd/2"))

@@ -1,12 +1,12 @@
-"""The Ray engine: an actor for each slot of each device, pinned to its machine, and kept.
+"""The Ray engine: one long-lived actor for each slot of each device, pinned to its machine.
 
-What it keeps from Ray: order, and the choice of places. Work waits here, in order; an actor gets a call of one kernel,
-or of several quick ones, and further calls behind it only if all of them are quick. So hardly anything is ever with Ray
-that would have to be taken back, which Ray cannot do: what runs is stopped by killing its actor.
+Order and placement are not left to Ray. Work queues here, first in, first out. An actor receives a call of one kernel,
+or of several quick ones; further calls are pipelined only if all of them are quick. So Ray rarely holds work that may
+have to be revoked, which Ray does not support: running work is stopped by killing its actor.
 
-    waiting ──► call ──► Finished, Failed          an actor died: another takes its place; what was behind goes to it
-                  │                                its node is gone: Stopped, DeviceDown, and DeviceUp when it is back
-                  └── cancel, preempt, too late: the actor is killed
+    waiting ──► call ──► Finished, Failed          actor died: it is replaced; the new one gets the queued work
+                  │                                node lost: Stopped, DeviceDown; DeviceUp when it returns
+                  └── cancel, preempt, timeout: the actor is killed
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from symphony.engines.engine import (
     UNSENDABLE,
     DeviceDown,
     DeviceUp,
+    Engine,
     EngineEvent,
     Failed,
     Finished,
@@ -52,29 +53,28 @@ from symphony.engines.ray.values import RayValue, first_line
 from symphony.problem.errors import EngineError, InfeasibleError, SymphonyError
 from symphony.problem.topology import Topology
 
-MAX_ACTOR_STARTS = 3  # starts in a row that may fail before a device is down
-NODE_POLL_S = 1.0  # between looks at which nodes are alive
-MAX_QUICK_KERNEL_S, MAX_PENDING_CALLS = (
-    5e-3,
-    16,
-)  # kernels that took less are quick; calls of quick ones go ahead, so long and so many in all
-MAX_BATCHED_CALL_S, MAX_KERNELS_PER_CALL = 1e-3, 16  # of quick kernels, what takes so long, and so many, go in one call
-MIN_ACTORS_TO_BATCH = 8  # actors with quick calls, from which on answers are taken of several at a time
-QUICK_STOP_GRACE_S = 0.1  # for quick kernels to end by themselves, before their actor is killed
+MAX_ACTOR_STARTS = 3  # consecutive failed starts until a device goes down
+NODE_POLL_S = 1.0  # between polls of the nodes that are alive
+# A kernel whose last run took less is quick. Calls of quick kernels are pipelined, up to this time and number in all.
+MAX_QUICK_KERNEL_S, MAX_PENDING_CALLS = 5e-3, 16
+MAX_BATCHED_CALL_S, MAX_KERNELS_PER_CALL = 1e-3, 16  # quick kernels batched in one call: expected time and number
+MIN_ACTORS_TO_BATCH = 8  # with so many other actors awaited, answers of several are read at a time
+QUICK_STOP_GRACE_S = 0.1  # for quick kernels to finish before their actor is killed
 BY_LOAD = attrgetter("load")
-RAY_ERRORS = (SymphonyError, RayError, OSError, RuntimeError)  # Ray does not answer, or names of nodes are unclear
+RAY_ERRORS = (SymphonyError, RayError, OSError, RuntimeError)  # Ray is unreachable, or two nodes have one name
 
 
-class RayEngine:
-    """Runs work on the devices of a topology, whose machines are Ray's nodes (by default: what Ray tells of them).
+class RayEngine(Engine):
+    """Runs work on the nodes of a Ray cluster, the machines of `topology` (by default, as Ray reports them).
 
-    `together` is how many quick kernels may go in one call.
+    `together`: how many quick kernels may be batched in one call.
     """
 
     def __init__(
         self, address: str | None = None, topology: Topology | None = None, *, together: int = MAX_KERNELS_PER_CALL
     ) -> None:
-        self._owns, self.notes = nodes.connect(address)  # `notes`: what the user should know
+        self.notes: list[str]
+        self._owns, self.notes = nodes.connect(address)
         self._closed = False
         self._slots: list[DeviceSlot] = []
         self._ended = threading.Event()
@@ -84,45 +84,37 @@ class RayEngine:
             nodes.check(self._topology, self._machines)
             self._slots += slots(self._topology, self._machines)
             self._by_device = [[slot for slot in self._slots if slot.device == d] for d in self._devices]
-            self.namespace = f"symphony-{uuid.uuid4().hex[:8]}"  # of the actors, which are called as their devices are
+            self.namespace = f"symphony-{uuid.uuid4().hex[:8]}"  # of the actors, which are named after their devices
             self._together = together
-            self._news: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # from Ray's threads to ours
+            self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # from Ray's threads to `poll`
             self._events: list[EngineEvent] = []
-            self._where: dict[int, DeviceSlot] = {}  # work that has not ended
-            self._gangs: dict[int, set[int]] = {}  # workers that have not started, and who starts with them
-            self._alone: set[int] = set()  # work that may have ended an actor, and goes in a call of its own
-            self._seconds: dict[tuple[str, int], float] = {}  # of a function on a device, last time; inf = not quick
+            self._where: dict[int, DeviceSlot] = {}  # slots of the work that has not ended
+            self._gangs: dict[int, set[int]] = {}  # by worker that has not started: all numbers of its gang
+            self._alone: set[int] = set()  # work that may have killed an actor: it runs in a call of its own
+            self._seconds: dict[tuple[str, int], float] = {}  # last time of a function on a device; inf = not quick
             self._down: set[int] = set()
             for slot in self._slots:
                 self._start(slot)
-            self._come_up()
+            self._wait_for_actors()
         except BaseException:
             self.close()
             raise
         threading.Thread(target=self._watch, name="symphony-ray-nodes", daemon=True).start()
 
-    # --- what there is
-
     def inventory(self) -> Topology:
-        """The devices; those that did not come up are down."""
         return self._topology
 
     def put(self, value: Pickled) -> Stored:
-        """Small values stay as they are; large ones go into Ray's store."""
         return values.put(value)
 
     def get(self, value: Stored) -> Pickled:
-        """The value, copied: it outlives Ray."""
         return values.get(value)
 
     def free(self, value: Stored) -> None:
-        """Let go of it; Ray forgets what nobody holds."""
         values.free(value)
 
-    # --- what is done
-
     def dispatch(self, work: Sequence[Work]) -> None:
-        """To the slot of its device with the least before it; workers of a gang to slots of their own."""
+        """Queue work on the least loaded slot of its device; workers of a gang get different slots."""
         self._check_gangs(work)
         gangs: dict[int, dict[int, DeviceSlot]] = {}
         touched: dict[DeviceSlot, None] = {}
@@ -145,7 +137,6 @@ class RayEngine:
             self._send(slot)
 
     def cancel(self, number: int) -> None:
-        """Kill the actor that runs it; what only waits is dropped."""
         slot = self._where.get(number)
         if slot is None or number in slot.stopping or (slot.suspect and slot.suspect[0].number == number):
             return
@@ -160,23 +151,21 @@ class RayEngine:
             slot.kill()
 
     def preempt(self, number: int) -> None:
-        """As `cancel`: whoever writes checkpoints has been asked for one."""
-        self.cancel(number)
+        self.cancel(number)  # the scheduler has asked for a checkpoint before
 
     def poll(self, timeout_s: float) -> list[EngineEvent]:
-        """What Ray has answered, and who has run for too long."""
         if self._closed:
             raise EngineError("the Ray engine is closed", hint="make a new one: with sy.ray() as cluster: …")
         deadline = min(slot.deadline_s for slot in self._slots)
         wait = 0.0 if self._events else max(min(timeout_s, deadline - time.monotonic()), 0.0)
         near = {slot.awaited.answer: slot for slot in self._slots if slot.near and slot.awaited}
         if near:
-            self._wait_for_answers(near, wait if self._news.empty() else 0.0)
+            self._wait_for_answers(near, wait if self._inbox.empty() else 0.0)
             wait = 0.0
         with suppress(queue.Empty):
-            self._news.get(timeout=None if wait == math.inf else wait)()
+            self._inbox.get(timeout=None if wait == math.inf else wait)()
             while True:
-                self._news.get_nowait()()
+                self._inbox.get_nowait()()
         now = time.monotonic()
         for slot in self._slots:
             if now >= slot.deadline_s:
@@ -185,15 +174,12 @@ class RayEngine:
         return events
 
     def under_way(self) -> Collection[int]:
-        """What is in the line of some slot."""
         return self._where.keys()
 
     def wake(self) -> None:
-        """By news of nothing."""
-        self._news.put(_no_op)
+        self._inbox.put(_no_op)
 
     def close(self) -> None:
-        """Kill every actor; leave Ray, if it was entered for this."""
         if self._closed:
             return
         self._closed = True
@@ -208,7 +194,6 @@ class RayEngine:
         return range(len(self._topology.devices))
 
     def _check_gangs(self, work: Sequence[Work]) -> None:
-        """Refuse a gang that could never start."""
         wide = Counter((one.gang, one.device) for one in work if one.gang >= 0)
         for (_, device), workers in wide.items():
             if workers > len(self._by_device[device]):
@@ -218,58 +203,56 @@ class RayEngine:
     # --- actors
 
     def _start(self, slot: DeviceSlot) -> None:
-        """Ask for an actor, if its machine is there; if not, it is asked for when it is back."""
+        """Create the actor of a slot, if its machine is there; else `_machine_returned` does."""
         machine = self._machines.get(slot.machine)
         if machine is not None:
-            self._then(slot.start(machine.node, self.namespace), self._came, slot, slot.generation)
+            self._then(slot.start(machine.node, self.namespace), self._on_actor_started, slot, slot.generation)
 
     def _then(self, ref: Any, do: Callable[..., None], *about: Any) -> None:
-        """Have our thread do something with an answer of Ray's."""
-        when_answered(ref, lambda answer: self._news.put(partial(do, *about, answer)))
+        """Have the polling thread call `do` with an answer of Ray."""
+        when_answered(ref, lambda answer: self._inbox.put(partial(do, *about, answer)))
 
-    def _come_up(self) -> None:
-        """Wait for all actors, or for their devices to be taken for down."""
-        heard: list[EngineEvent] = []
+    def _wait_for_actors(self) -> None:
+        events: list[EngineEvent] = []
         while any(not slot.ready and slot.device not in self._down for slot in self._slots):
-            heard += self.poll(0.1)
-        down = {event.device: event.why for event in heard if isinstance(event, DeviceDown)}
+            events += self.poll(0.1)
+        down = {event.device: event.why for event in events if isinstance(event, DeviceDown)}
         if len(self._down) == len(self._topology.devices):
-            raise EngineError(f"no device came up: {next(iter(down.values()))}", where=self._topology.name)
+            raise EngineError(f"no device could be started:  {next(iter(down.values()))}", where=self._topology.name)
         self.notes += [f"{self._topology.devices[device].name} is down: {why}" for device, why in down.items()]
-        self._events = heard
+        self._events = events
 
-    def _came(self, slot: DeviceSlot, generation: int, answer: Any) -> None:
-        """An actor is there, or will not be."""
+    def _on_actor_started(self, slot: DeviceSlot, generation: int, answer: Any) -> None:
         if generation != slot.generation:
             return
         if isinstance(answer, BaseException):
             if not self._machine_is_gone(slot):
-                self._did_not_come(slot, answer)
+                self._on_actor_failed(slot, answer)
             return
-        slot.process, there_s, word = answer
-        slot.clock = time.monotonic() - there_s
+        slot.process, actor_clock_s, signal_name = answer
+        slot.clock = time.monotonic() - actor_clock_s
         slot.ready, slot.failures, slot.asked_s = True, 0, math.inf
-        self._report_death(slot, word)
+        self._report_death(slot, signal_name)
         if slot.device in self._down and all(other.ready for other in self._by_device[slot.device]):
             self._down.discard(slot.device)
             self._events.append(DeviceUp(slot.device))
         self._send(slot)
 
-    def _did_not_come(self, slot: DeviceSlot, error: BaseException) -> None:
+    def _on_actor_failed(self, slot: DeviceSlot, error: BaseException) -> None:
         slot.failures += 1
         if slot.failures < MAX_ACTOR_STARTS:
             self._start(slot)
         else:
-            why = f"its actor did not start {slot.failures} times in a row; {first_line(error)}"
+            why = f"its actor failed to start {slot.failures} times in a row; {first_line(error)}"
             self._give_up(slot.device, why)
 
     def _on_deadline(self, slot: DeviceSlot, now: float) -> None:
-        """An actor has not come up, or a kernel takes longer than it used to, than it may, or though it should stop."""
+        """An actor did not start in time, or a kernel exceeds its expected time, its timeout or the grace of a stop."""
         if not slot.ready:
-            why = f"its actor has not come up within {ACTOR_START_TIMEOUT_S:.0f} s: does other work hold what it needs?"
+            why = f"its actor did not start within {ACTOR_START_TIMEOUT_S:.0f} s; other work may hold its resources"
             self._give_up(slot.device, why)
             for other in self._by_device[slot.device]:
-                self._start(other)  # they stay asked for, and may yet come
+                self._start(other)  # they may still start later
                 other.asked_s = math.inf
             return
         if now >= slot.look_s:
@@ -282,27 +265,27 @@ class RayEngine:
         slot.kill()
 
     def _died(self, slot: DeviceSlot, error: BaseException) -> None:
-        """An actor has died: what it ran has failed, unless that was meant; what waited goes to the next one."""
+        """An actor died: the work that it ran has failed, unless we killed it; the rest goes to the next actor."""
         if self._machine_is_gone(slot):
             return
         first, work = slot.calls[0], slot.taken_back()
-        # Answers are lost with a process that dies by itself: it may have been at any of its calls.
+        # If the process died by itself, answers are lost: it may have died in any of its calls.
         among = first.work if slot.killed else work
         for one in among:
-            self._seconds.pop((one.function.digest, one.device), None)  # it is not as quick as it was
+            self._seconds.pop((one.function.digest, one.device), None)  # no longer taken to be quick
         if len(among) > 1:
-            self._alone |= {one.number for one in among}  # one of these: each by itself, it will show
+            self._alone |= {one.number for one in among}  # one of these: run each in its own call to find out which
         elif not slot.killed:
             slot.suspect = work.pop(0), first.since, time.monotonic() - first.since
         slot.waiting.extendleft(reversed(work))
         self._end_stopping(slot, first.since)
         if isinstance(error, OutOfMemoryError):
             self._report_death(slot, "", first_line(error))
-        slot.end()  # Ray may have lost sight of an actor that lives, and holds what the next one needs
+        slot.end()  # Ray may have lost contact to an actor that still holds resources
         self._start(slot)
 
     def _end_stopping(self, slot: DeviceSlot, since: float) -> None:
-        """What was to stop, and is back with us, stops here."""
+        """Report work that was to stop and is back in our queue."""
         for number, why in list(slot.stopping.items()):
             work = slot.remove(number)
             if work is not None:
@@ -310,21 +293,21 @@ class RayEngine:
                 self._forget(number)
                 self._events.append(_too_long(work, since) if why == TIMEOUT else Stopped(number))
 
-    def _report_death(self, slot: DeviceSlot, word: str, text: str = "") -> None:
-        """Say what became of the work with which an actor died. `word` is a signal's name, if it left one."""
+    def _report_death(self, slot: DeviceSlot, signal_name: str, text: str = "") -> None:
+        """Report the work with which an actor died. `signal_name` is "" if the actor's log has none."""
         if slot.suspect is None:
             return
         (work, since, seconds), slot.suspect = slot.suspect, None
         self._forget(work.number)
-        # What leaves no word was killed from outside, as by a system that is short of memory, or has exited.
-        number = int(getattr(signal, word, signal.SIGKILL))
-        said = f"its process was ended by {word}" if word else text or "its process ended without a word"
+        # Without a signal in its log, the process was killed from outside (out of memory, say), or has exited.
+        number = int(getattr(signal, signal_name, signal.SIGKILL))
+        said = f"its process was ended by {signal_name}" if signal_name else text or "its process ended unexpectedly"
         self._events.append(Failed(work.number, DIED, said, since, seconds, signal=number))
 
     # --- machines
 
     def _watch(self) -> None:
-        """In a thread of its own: say when nodes come and go."""
+        """In a thread of its own: detect nodes that leave and join."""
         before = {name: machine.node for name, machine in self._machines.items()}
         while not self._ended.wait(NODE_POLL_S):
             with suppress(*RAY_ERRORS):
@@ -332,10 +315,12 @@ class RayEngine:
                 now = {name: machine.node for name, machine in found.items()}
                 if now != before:
                     before = now
-                    self._news.put(partial(self._machines_are, found))
+                    self._inbox.put(partial(self._machines_are, found))
 
     def _machine_is_gone(self, slot: DeviceSlot) -> bool:
-        """Whether the node of a slot is dead, as far as Ray knows; then all has been told, and it may be back."""
+        """Whether the node of a slot is dead, according to Ray. If so, its work was reported, and it may be back
+        already.
+        """
         generation = slot.generation
         with suppress(*RAY_ERRORS):
             self._machines_are(nodes.machines())
@@ -353,8 +338,8 @@ class RayEngine:
                 self._machine_returned(now)
 
     def _machine_returned(self, machine: nodes.Machine) -> None:
-        """A machine is back. Its devices are up when their actors are."""
-        with suppress(InfeasibleError):  # less of it came back than there was
+        """Restart the actors of a machine that is back. Its devices are up when their actors are."""
+        with suppress(InfeasibleError):  # it came back with fewer resources
             nodes.check_room(self._topology, machine)
             self._machines[machine.name] = machine
             for slot in self._slots:
@@ -363,7 +348,6 @@ class RayEngine:
                     self._start(slot)
 
     def _give_up(self, device: int, why: str) -> None:
-        """A device is down: all that was on it is stopped."""
         for slot in self._by_device[device]:
             slot.end()
         for work in [work for slot in self._by_device[device] for work in slot.clear()]:
@@ -376,7 +360,7 @@ class RayEngine:
     # --- work
 
     def _send(self, slot: DeviceSlot) -> None:
-        """Send what an actor may have now."""
+        """Send queued work to an actor, as far as it may have it now."""
         while slot.open and slot.waiting and len(slot.calls) < MAX_PENDING_CALLS:
             first = slot.waiting[0]
             if first.number in self._gangs:
@@ -400,7 +384,7 @@ class RayEngine:
         slot.wait(self._on_answer_in_ray_thread)
 
     def _is_clean(self, slot: DeviceSlot, user: str) -> bool:
-        """Whether an actor has run no other user's work. If it has, another takes its place once nothing runs there."""
+        """Whether an actor has run no other user's work. If it has, it is replaced once it is idle."""
         if slot.user in (None, user):
             slot.user = user
             return True
@@ -410,43 +394,42 @@ class RayEngine:
         return False
 
     def _seconds_of(self, work: Work) -> float:
-        """That it took last time, if it may have company; else for ever."""
+        """The time of the last run, if the work may be batched; else inf."""
         known = self._seconds.get((work.function.digest, work.device), math.inf)
         return math.inf if work.number in self._alone else known
 
     def _start_gang(self, numbers: set[int]) -> None:
-        """Start the workers of a gang together, when all of them could start."""
         members = {number: self._where[number] for number in numbers}
         if not all(slot.open and not slot.calls and slot.waiting[0].number == n for n, slot in members.items()):
             return
-        if all([self._is_clean(slot, slot.waiting[0].user) for slot in members.values()]):  # each is looked at
+        if all(
+            [self._is_clean(slot, slot.waiting[0].user) for slot in members.values()]
+        ):  # a list: every slot must be checked
             for number, slot in members.items():
                 del self._gangs[number]
                 slot.send([slot.waiting.popleft()], math.inf)
                 slot.wait(self._on_answer_in_ray_thread)
 
     def _wait_for_answers(self, near: Mapping[Any, DeviceSlot], timeout_s: float) -> None:
-        """Wait for the first of the answers that will be there in a moment; of many, take all that are there then."""
-        there, others = ray.wait([*near], num_returns=1, timeout=min(timeout_s, QUICK_POLL_S))
-        if there and len(others) >= MIN_ACTORS_TO_BATCH:
-            there += ray.wait(others, num_returns=len(others), timeout=0)[0]
-        for answer in there:
+        """Wait for the first answer of the `near` slots; with many slots, read all answers that are there then."""
+        ready, others = ray.wait([*near], num_returns=1, timeout=min(timeout_s, QUICK_POLL_S))
+        if ready and len(others) >= MIN_ACTORS_TO_BATCH:
+            ready += ray.wait(others, num_returns=len(others), timeout=0)[0]
+        for answer in ready:
             slot = near[answer]
             awaited = slot.waited()
             self._take(slot, slot.answers(awaited))
 
     def _on_answer_in_ray_thread(self, slot: DeviceSlot, generation: int, call: ActorCall, answer: Any) -> None:
-        """In one of Ray's threads: a call was answered."""
-        self._news.put(partial(self._on_answer, slot, generation, call, answer))
+        """Called by a thread of Ray: a call was answered."""
+        self._inbox.put(partial(self._on_answer, slot, generation, call, answer))
 
     def _on_answer(self, slot: DeviceSlot, generation: int, call: ActorCall, answer: Any) -> None:
-        """In ours: it was the first one."""
         if generation == slot.generation and call is slot.awaited:
             slot.waited()
             self._take(slot, [answer])
 
     def _take(self, slot: DeviceSlot, answers: Sequence[Any], careful: bool = False) -> None:
-        """Take in the answers of the first calls, and send what may be sent now."""
         for answer in answers:
             if isinstance(answer, RayActorError | OutOfMemoryError):
                 self._died(slot, answer)
@@ -472,17 +455,17 @@ class RayEngine:
         self._send(slot)
 
     def _events_of(self, slot: DeviceSlot, call: ActorCall, answer: Any, now: float) -> list[Finished | Failed]:
-        """What came of the kernels of a call. Raises `Malformed`: kernels may change what answers for them."""
-        told, made = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, [])
-        if not isinstance(told, bytes) or not isinstance(made, list):
-            raise Malformed(f"it answers with a {type(told).__name__}")
-        outcomes = read_answers(told, len(call.work))
+        """The events of the kernels of a call. Raises `Malformed`: kernels can change what their actor answers."""
+        frames, made = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, [])
+        if not isinstance(frames, bytes) or not isinstance(made, list):
+            raise Malformed(f"it answers with a {type(frames).__name__}")
+        outcomes = read_answers(frames, len(call.work))
         return [self._event(slot, call, *one, made, now) for one in zip(call.work, outcomes, strict=True)]
 
     def _event(
         self, slot: DeviceSlot, call: ActorCall, work: Work, outcome: Done | Broke, made: ObjectParts, now: float
     ) -> Finished | Failed:
-        """What came of a kernel, on our clock, and not outside of what we know."""
+        """The outcome of a kernel as an event, its times on our clock and clamped to what is possible."""
         seconds = min(max(outcome.seconds, 0.0), now - call.sent_s)
         began = min(max(outcome.began_s + slot.clock, call.sent_s), now - seconds)
         if isinstance(outcome, Broke):
@@ -493,8 +476,8 @@ class RayEngine:
         if head is not None:
             value = Stored(RayValue(head), size)
         elif not (name or "").isdecimal() or len(name or "") > 4:
-            raise Malformed(f"its value is at {name!r}")
-        elif call.quick:  # it used to be small, and came with the answer
+            raise Malformed(f"its value has an invalid index {name!r}")
+        elif call.quick:  # its values used to be small, so that this one came with the answer
             value = values.put_part(made, int(name or ""))
         else:
             value = Stored(RayValue(None, call.made, int(name or "")), size)
@@ -503,11 +486,13 @@ class RayEngine:
         return Finished(work.number, value, began, seconds, outcome.cold, busy)
 
     def _distrust(self, slot: DeviceSlot, call: ActorCall, wrong: str) -> None:
-        """An actor has answered what it never would by itself: it is killed, and what it ran has failed."""
+        """Kill an actor that sent a malformed answer; its call has failed."""
         waiting = slot.taken_back()
         slot.end()
         if len(call.work) > 1:
-            self._alone |= {work.number for work in call.work}  # one of these: each by itself, it will show
+            self._alone |= {
+                work.number for work in call.work
+            }  # one of these: run each in its own call to find out which
             waiting = [*call.work, *waiting]
         else:
             number = call.work[0].number
@@ -521,7 +506,7 @@ class RayEngine:
         self._start(slot)
 
     def _call_failed(self, slot: DeviceSlot, call: ActorCall, error: BaseException) -> None:
-        """A call came to nothing, though its actor lives: what it was to be given is gone, or its answer too large."""
+        """A call failed although its actor lives: an input is lost, or the answer cannot be sent."""
         slot.knows.clear()
         if len(call.work) > 1:
             self._alone |= {work.number for work in call.work}
@@ -531,25 +516,24 @@ class RayEngine:
         number = call.work[0].number
         cause = error.cause if isinstance(error, RayTaskError) else error
         lost = isinstance(cause, ObjectLostError)
-        text = "an input is gone, with the machine that kept it" if lost else first_line(cause)
+        text = "an input was lost with the machine that stored it" if lost else first_line(cause)
         self._forget(number)
         slot.stopping.pop(number, None)
         why = LOST if lost else UNSENDABLE
         self._events.append(Failed(number, why, text, call.since, type=type(cause).__name__))
 
     def _forget(self, number: int) -> None:
-        """Work has ended."""
         self._where.pop(number).load -= 1
         self._alone.discard(number)
         if number in self._gangs:
             others = self._gangs.pop(number)
             others.discard(number)
             for other in list(others):
-                self._send(self._where[other])  # it need not wait for this one
+                self._send(self._where[other])  # it no longer waits for this one
 
 
 def _no_op() -> None:
-    """News of nothing."""
+    """Wakes `poll`."""
 
 
 def _too_long(work: Work, since: float) -> Failed:

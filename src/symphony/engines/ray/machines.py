@@ -1,7 +1,7 @@
-"""Ray's nodes as machines: how Ray is reached, which machines there are, and what is asked of each.
+"""Ray's nodes as machines: connects to Ray, discovers machines, and maps devices to Ray's resources.
 
-A machine is called what its label says (`ray start --labels symphony.machine=NAME`), else by its host name. That name
-stays when its node goes and another comes; Ray's own numbers do not.
+The name of a machine is its label (`ray start --labels symphony.machine=NAME`), else its host name. It stays the same
+when a node is replaced; Ray's node ids do not.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import ray
 from ray._private import ray_constants
 
+from symphony.engines.engine import refuse_reconfigurable
 from symphony.problem.build import CPU, ClusterSpec, DeviceSpec, MachineSpec, RackSpec, SocketSpec, build
 from symphony.problem.discover import (
     DEFAULT_LINK,
@@ -29,52 +30,49 @@ from symphony.problem.topology import Topology
 
 MACHINE_LABEL, RACK_LABEL, CPU_LABEL = "symphony.machine", "symphony.rack", "symphony.cpu"
 TYPE_LABEL, TYPE_RESOURCE = "ray.io/accelerator-type", "accelerator_type:"  # Ray's own
-ACCELERATORS = ("GPU", "TPU", "NPU", "HPU", "FPGA")  # resources that are devices; other words may mean anything
+ACCELERATORS = ("GPU", "TPU", "NPU", "HPU", "FPGA")  # resources that are devices; others may mean anything
 LOCAL, LOOPBACK = "local", "127.0.0.1"
-CONNECT_TIMEOUT_S = 5.0  # for somebody to answer at an address
+CONNECT_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True)
 class Machine:
-    """A node of Ray that is alive."""
-
     name: str
-    node: str  # Ray's number for it
+    node: str  # Ray's node id
     resources: Mapping[str, float]
     labels: Mapping[str, str]
 
     def slots(self, resource: str) -> int:
-        """How many of a resource it has, in whole."""
         return int(self.resources.get(resource, 0.0))
 
 
 def connect(address: str | None) -> tuple[bool, list[str]]:
-    """Reach Ray: at an address, or as this process or the environment has it, else one of our own on this machine.
+    """Connect to Ray: at an address, at RAY_ADDRESS, or to a new instance on this machine.
 
-    Whether the connection is ours to close, and what the user should know.
+    Returns whether we must close the connection, and notes for the user.
     """
     if ray.is_initialized():
         return False, []
-    given = address or os.environ.get("RAY_ADDRESS")
+    target = address or os.environ.get("RAY_ADDRESS")
     try:
-        if given and given != LOCAL:
-            _check_reachable(given)
-            ray.init(given, logging_level="WARNING")
+        if target and target != LOCAL:
+            _check_reachable(target)
+            ray.init(target, logging_level="WARNING")
             return True, []
-        with _on_loopback():  # Ray asks those who come for a token, unless RAY_AUTH_MODE says otherwise
+        with _on_loopback():  # Ray also requires a token, unless RAY_AUTH_MODE disables it
             ray.init(LOCAL, include_dashboard=False, logging_level="ERROR")
     except Exception as error:  # of many types
         raise EngineError(
             f"Ray cannot be reached: {type(error).__name__}: {error}",
-            where=f"address {given}" if given else "",
-            hint="is it up (ray status), and is RAY_AUTH_TOKEN or ~/.ray/auth_token that of the cluster?",
+            where=f"address {target}" if target else "",
+            hint="check that it is up (ray status), and RAY_AUTH_TOKEN or ~/.ray/auth_token of the cluster",
         ) from error
     addresses = {node["NodeManagerAddress"] for node in ray.nodes()}
     return True, [] if addresses == {LOOPBACK} else [f"Ray listens on all interfaces, not only at {LOOPBACK}"]
 
 
 def _check_reachable(address: str) -> None:
-    """Raise if nobody is there; Ray would wait for minutes."""
+    """Raise if nothing listens at an address: Ray itself would wait for minutes."""
     host, colon, port = address.rpartition(":")
     if "://" in address:
         raise ValueError("a client of Ray cannot hold actors: run on a machine of the cluster")
@@ -84,9 +82,9 @@ def _check_reachable(address: str) -> None:
 
 @contextmanager
 def _on_loopback() -> Iterator[None]:
-    """On Linux, Ray listens on all interfaces, whatever address it is given; on other systems at 127.0.0.1.
+    """On Linux, Ray listens on all interfaces, whatever address it is told; on other systems, on 127.0.0.1.
 
-    RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 makes it so on Linux, too, but is read when Ray is imported.
+    RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 would change that, but is read when Ray is imported.
     """
     before = getattr(ray_constants, "ENABLE_RAY_CLUSTER", None)
     ray_constants.ENABLE_RAY_CLUSTER = False
@@ -97,7 +95,7 @@ def _on_loopback() -> Iterator[None]:
 
 
 def machines() -> dict[str, Machine]:
-    """The nodes that are alive and have something to run on, by name."""
+    """The nodes that are alive and have a CPU or an accelerator, by name."""
     found: dict[str, Machine] = {}
     for node in ray.nodes():
         resources, labels = node["Resources"], node.get("Labels") or {}
@@ -106,21 +104,18 @@ def machines() -> dict[str, Machine]:
         name = labels.get(MACHINE_LABEL) or node["NodeManagerHostname"]
         if name in found:
             raise TopologyError(
-                f"two nodes of Ray are called {name!r}",
+                f"two nodes of Ray have the name {name!r}",
                 hint=f"name them: ray start --labels {MACHINE_LABEL}=NAME; "
-                "if one has just taken the place of the other, try again in half a minute",
+                "if one has just replaced the other, try again in half a minute",
             )
         found[name] = Machine(name, node["NodeID"], resources, labels)
     return found
 
 
-# --- what there is -----------------------------------------------------------------------------------------
-
-
 def discovered(found: Mapping[str, Machine]) -> Topology:
-    """A topology of what Ray tells: numbers of cores and accelerators. What they share is assumed.
+    """A topology from Ray's numbers of cores and accelerators. Bandwidths are assumed.
 
-    Machines with as many cores are taken to have the same CPU, unless their labels say otherwise.
+    Machines with equal numbers of cores are assumed to have the same CPU, unless their labels differ.
     """
     if not found:
         raise EngineError("Ray has no node with a CPU or an accelerator", hint="start one: ray start --address=…")
@@ -151,8 +146,8 @@ def _accelerators(machine: Machine, kinds: dict[str, DeviceSpec]) -> list[str]:
     devices = []
     for resource in ACCELERATORS:
         count, type_name = machine.slots(resource), resource.lower()
-        told = [name[len(TYPE_RESOURCE) :] for name in machine.resources if name.startswith(TYPE_RESOURCE)]
-        model = machine.labels.get(TYPE_LABEL) or (told[0] if told else "")
+        types = [name[len(TYPE_RESOURCE) :] for name in machine.resources if name.startswith(TYPE_RESOURCE)]
+        model = machine.labels.get(TYPE_LABEL) or (types[0] if types else "")
         name = model.lower() if model and resource == "GPU" else type_name
         if count:
             kinds.setdefault(name, DeviceSpec(type=type_name, link=DEFAULT_LINK))
@@ -160,27 +155,18 @@ def _accelerators(machine: Machine, kinds: dict[str, DeviceSpec]) -> list[str]:
     return devices
 
 
-# --- what is asked for -------------------------------------------------------------------------------------
-
-
 def needs(topology: Topology, device: int, machine: Machine) -> dict[str, float]:
-    """The resources that one slot of a device takes: a CPU, or its share of an accelerator."""
+    """The Ray resources that one slot of a device takes: a CPU, or its share of an accelerator."""
     kind = topology.kind_of[topology.devices[device].kind]
     if kind.type == CPU:
         return {"CPU": 1.0}
-    named = [name for name in machine.resources if name.lower() in (kind.type.lower(), kind.name.lower())]
-    return {named[0]: 1.0 / kind.slots} if named else {}
+    matching = [name for name in machine.resources if name.lower() in (kind.type.lower(), kind.name.lower())]
+    return {matching[0]: 1.0 / kind.slots} if matching else {}
 
 
 def check(topology: Topology, found: Mapping[str, Machine]) -> None:
-    """Refuse what Ray could only leave pending: machines that it does not have, more than they have."""
-    for kind in topology.kinds:
-        if kind.reconfigurable:
-            raise TopologyError(
-                f"{kind.name!r} must be configured for a kernel, which the Ray engine cannot do",
-                where=topology.name,
-                hint="leave such devices out of the topology",
-            )
+    """Refuse a topology that Ray does not have; its actors would stay pending."""
+    refuse_reconfigurable(topology, "Ray")
     for name in topology.machines:
         if name not in found:
             raise TopologyError(
@@ -192,7 +178,6 @@ def check(topology: Topology, found: Mapping[str, Machine]) -> None:
 
 
 def check_room(topology: Topology, machine: Machine) -> None:
-    """Refuse a machine that has less than its devices need."""
     wanted: Counter[str] = Counter()
     for number, device in enumerate(topology.devices):
         if device.machine != machine.name:
@@ -206,7 +191,7 @@ def check_room(topology: Topology, machine: Machine) -> None:
                 hint=f"give it one: ray start --resources '{{\"{kind.type}\": 1}}'",
             )
         for resource, amount in share.items():
-            wanted[resource] += amount * kind.slots  # type: ignore[assignment]  # of an accelerator, shares
+            wanted[resource] += amount * kind.slots  # type: ignore[assignment]  # a Counter of floats
     for resource, amount in wanted.items():
         if amount > machine.resources.get(resource, 0.0) + 1e-6:
             raise InfeasibleError(

@@ -1,4 +1,4 @@
-"""A slot of a device: the actor that is it at present, what that was sent, and what waits for it."""
+"""A slot of a device: its actor, the calls sent to it, and the work queued for it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import takewhile
 from typing import Any
@@ -28,10 +28,10 @@ from symphony.problem.build import CPU
 from symphony.problem.topology import Topology
 from symphony.training_jobs import training_run
 
-ACTOR_START_TIMEOUT_S = 60.0  # for an actor to come up, before its device is taken to be down
-QUICK_POLL_S = 0.01  # quick kernels take less; if they do not, Ray is asked to say when they are done
+ACTOR_START_TIMEOUT_S = 60.0  # until the device of an actor that does not start goes down
+QUICK_POLL_S = 0.01  # quick calls are polled for so long; then Ray is asked for a callback
 
-# An actor's class goes to other machines whole, with what it uses.
+# The class of the actors is sent by value, with the modules that it uses.
 for _module in (worker, messages, training_run, output, actors):
     ray.cloudpickle.register_pickle_by_value(_module)
 ACTOR = ray.remote(actors.SlotActor)
@@ -39,64 +39,61 @@ ACTOR = ray.remote(actors.SlotActor)
 
 @dataclass(eq=False)
 class ActorCall:
-    """What was sent to an actor, and not answered yet."""
+    """A call that an actor has not answered yet."""
 
     work: list[Work]
-    seconds: float  # that it is expected to take; inf = nobody knows, or it makes something large
+    seconds: float  # expected; inf = unknown, or its value is large
     sent_s: float
-    since: float  # when it can have begun: the one before it was answered
-    answer: Any = None  # the references of its answer: if they were forgotten, so would be the answer …
-    made: Any = None  # … and of the large values that it makes, if it may make any
+    since: float  # the earliest time at which it may have started
+    answer: Any = None  # reference of its answer, which keeps it alive …
+    made: Any = None  # … and of its large values, unless it is quick
 
     @property
     def quick(self) -> bool:
-        """Whether it will be over in a moment, and its values are in its answer."""
+        """Whether it is expected to finish at once, with its values in its answer."""
         return self.seconds < math.inf
 
     @property
     def late_s(self) -> float:
-        """When one of its kernels has run for too long."""
+        """When the first of its kernels exceeds its timeout."""
         return self.since + min([work.timeout_s for work in self.work])
 
 
 @dataclass(eq=False)
 class DeviceSlot:
-    """One of the workers that a device runs at once."""
-
     device: int
     name: str
     machine: str
-    resources: dict[str, float]  # that its actor takes
+    resources: dict[str, float]  # that its actor requests from Ray
     environment: dict[str, str]
     actor: Any = None
-    generation: int = 0  # of its actor; what is heard of earlier ones means nothing
+    generation: int = 0  # of its actor; answers of earlier generations are ignored
     ready: bool = False
-    asked_s: float = math.inf  # when its actor was asked for
-    process: int = 0
-    clock: float = 0.0  # seconds from the actor's clock to ours
-    failures: int = 0  # starts in a row that came to nothing
-    knows: set[str] = field(default_factory=set)  # functions that were sent to it
-    user: str | None = None  # whose work its actor has run; None = nobody's
+    asked_s: float = math.inf  # when its actor was requested
+    process: int = 0  # pid of its actor
+    clock: float = 0.0  # offset of our clock to the actor's, seconds
+    failures: int = 0  # consecutive failed starts
+    knows: set[str] = field(default_factory=set)  # digests of the functions sent to it
+    user: str | None = None  # owner of the work that its actor has run; None = it has run none
     load: int = 0  # pieces of work that have not ended
     waiting: deque[Work] = field(default_factory=deque)
     calls: deque[ActorCall] = field(default_factory=deque)  # the first one runs
-    seconds: float = 0.0  # that they are expected to take
-    awaited: ActorCall | None = None  # the one whose answer is waited for
-    near: bool = False  # it will be there in a moment, and no thread of Ray's says so …
-    look_s: float = math.inf  # … and if it is not there by then, one shall
-    stopping: dict[int, str] = field(default_factory=dict)  # work that was sent and shall stop, and why
-    kill_s: float = math.inf  # when the actor is killed for it
+    seconds: float = 0.0  # expected time of all calls
+    awaited: ActorCall | None = None  # the call whose answer is awaited
+    near: bool = False  # whether it is polled for, instead of a callback of Ray …
+    look_s: float = math.inf  # … and when to fall back to the callback
+    stopping: dict[int, str] = field(default_factory=dict)  # work that was sent and is to stop, and why
+    kill_s: float = math.inf  # when the actor is killed to stop it
     killed: bool = False
-    suspect: tuple[Work, float, float] | None = None  # ran alone when the actor died: work, since when, seconds
+    suspect: tuple[Work, float, float] | None = None  # ran alone when the actor died: work, start, seconds
 
     @property
     def open(self) -> bool:
-        """Whether its actor takes work."""
         return self.ready and not self.killed
 
     @property
     def deadline_s(self) -> float:
-        """When its actor is given up: it did not come up, or what it runs takes too long, or shall stop."""
+        """When `RayEngine._on_deadline` has to act."""
         if self.killed:
             return math.inf
         if not self.ready:
@@ -104,12 +101,12 @@ class DeviceSlot:
         return min(self.kill_s, self.look_s, self.calls[0].late_s if self.calls else math.inf)
 
     def start(self, node: str, namespace: str) -> Any:
-        """Ask for an actor on a node of Ray; the reference of its first word."""
+        """Create an actor on a node of Ray; the reference of its first answer."""
         self.generation += 1
         self.ready, self.killed, self.kill_s, self.knows, self.user = False, False, math.inf, set(), None
         self.asked_s = time.monotonic()
         needs = dict(self.resources)
-        asked = ACTOR.options(
+        options = ACTOR.options(
             name=self.name if self.generation == 1 else f"{self.name} ({self.generation})",
             namespace=namespace,
             num_cpus=needs.pop("CPU", 0.0),
@@ -117,16 +114,15 @@ class DeviceSlot:
             resources=needs,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
             max_restarts=0,
-            enable_task_events=False,  # a record of every call would be sent to Ray's head
+            enable_task_events=False,  # or Ray's head node would receive a record of every call
         )
-        self.actor = asked.remote(tuple(sys.path), os.getcwd(), self.environment)
+        self.actor = options.remote(tuple(sys.path), os.getcwd(), self.environment)
         return self.actor.hello.remote(self.process)
 
     def send(self, work: list[Work], seconds: float) -> None:
-        """Send work."""
         objects: dict[Any, int] = {}
 
-        def named(value: Stored) -> actors.ValueReference:
+        def reference(value: Stored) -> actors.ValueReference:
             kept: RayValue = value.at
             return kept.head if kept.head is not None else (objects.setdefault(kept.ref, len(objects)), kept.part)
 
@@ -136,11 +132,9 @@ class DeviceSlot:
             code = None
             if digest not in self.knows:
                 self.knows.add(digest)
-                code = named(one.function.code)
-            inputs = tuple(map(named, one.inputs)) if one.inputs else ()
-            resumes = None if one.resumes is None else astuple(one.resumes)
-            kept = None if one.output is None else (one.output.folder, one.output.run)
-            message.append((one.job, digest, code, named(one.arguments), inputs, (one.rank, one.size), resumes, kept))
+                code = reference(one.function.code)
+            inputs = tuple(map(reference, one.inputs)) if one.inputs else ()
+            message.append((one.job, digest, code, reference(one.arguments), inputs, *one.plain_options()))
         now = time.monotonic()
         call = ActorCall(work, seconds, now, math.inf if self.calls else now)
         self.calls.append(call)
@@ -151,10 +145,10 @@ class DeviceSlot:
             call.answer, call.made = self.actor.run_apart.remote(marshal.dumps(message), *objects)
 
     def wait(self, do: Callable[..., None], careful: bool = False) -> None:
-        """Choose the call whose answer is waited for: the first one, and a thread of Ray's calls `do` with its answer.
+        """Choose the call whose answer is awaited: the first one; a thread of Ray calls `do` with its answer.
 
-        Of quick ones, the one after half of them, without a word of Ray's: whoever polls looks for it. A word for each
-        would cost as much as a no-op does. If it is not there in time, one is `careful`.
+        Of quick calls, the middle one is polled for instead: a callback for each would cost as much as a no-op kernel.
+        With `careful` (polling took too long), the callback is used all the same.
         """
         if self.awaited is None and self.calls:
             self.near = self.calls[0].quick and not careful
@@ -164,22 +158,20 @@ class DeviceSlot:
                 when_answered(self.awaited.answer, partial(do, self, self.generation, self.awaited))
 
     def waited(self) -> ActorCall | None:
-        """Nothing is waited for any more; what was."""
+        """Stop awaiting an answer; the call that was awaited."""
         call, self.awaited, self.near, self.look_s = self.awaited, None, False, math.inf
         return call
 
     def answers(self, until: ActorCall | None = None) -> list[Any]:
-        """Those that are there, in the order of the calls; errors among them. Those until one of them are, or nearly:
-        an actor answers in order."""
+        """The answers (or errors) that are there, in the order of the calls; with `until`, those up to this call."""
         refs = [call.answer for call in self.calls]
         if until is not None:
             with suppress(RayError):
                 return ray.get(refs[: self.calls.index(until) + 1], timeout=QUICK_POLL_S)
-        there = set(ray.wait(refs, num_returns=len(refs), timeout=0)[0])
-        return [_answer(ref) for ref in takewhile(there.__contains__, refs)]
+        ready = set(ray.wait(refs, num_returns=len(refs), timeout=0)[0])
+        return [_answer(ref) for ref in takewhile(ready.__contains__, refs)]
 
     def answered(self) -> ActorCall:
-        """The first call is over."""
         call = self.calls.popleft()
         if call is self.awaited:
             self.waited()
@@ -191,20 +183,18 @@ class DeviceSlot:
         return call
 
     def kill(self) -> None:
-        """Kill the actor; its call will say so."""
         if not self.killed:
             self.killed = True
             self._kill()
 
     def end(self) -> None:
-        """Kill the actor, and hear no more of it."""
+        """Kill the actor, and ignore its answers."""
         if self.actor is not None:
             self._kill()
         self.actor, self.ready, self.asked_s = None, False, math.inf
         self.generation += 1
 
     def clear(self) -> list[Work]:
-        """Let go of everything; what it was."""
         suspect = [self.suspect[0]] if self.suspect else []
         work = [*suspect, *self.taken_back(), *self.waiting]
         self.suspect = None
@@ -213,7 +203,7 @@ class DeviceSlot:
         return work
 
     def taken_back(self) -> list[Work]:
-        """The work of all calls, which will not be answered."""
+        """Remove all calls, which will not be answered; their work."""
         work = [work for call in self.calls for work in call.work]
         self.calls.clear()
         self.seconds = 0.0
@@ -221,7 +211,7 @@ class DeviceSlot:
         return work
 
     def remove(self, number: int) -> Work | None:
-        """Take out work that waits."""
+        """Remove work from the queue; None if it is not queued."""
         for work in self.waiting:
             if work.number == number:
                 self.waiting.remove(work)
@@ -229,12 +219,11 @@ class DeviceSlot:
         return None
 
     def _kill(self) -> None:
-        with suppress(RayError, ValueError):  # it is dead already, or Ray is
+        with suppress(RayError, ValueError):  # the actor, or Ray, has ended already
             ray.kill(self.actor)
 
 
 def slots(topology: Topology, found: dict[str, machines.Machine]) -> Iterator[DeviceSlot]:
-    """The slots of all devices."""
     for number, device in enumerate(topology.devices):
         kind = topology.kind_of[device.kind]
         own = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
@@ -245,7 +234,7 @@ def slots(topology: Topology, found: dict[str, machines.Machine]) -> Iterator[De
 
 
 def when_answered(ref: Any, then: Callable[[Any], None]) -> None:
-    """Have a thread of Ray's call something with an answer, or with the error that came instead."""
+    """Have a thread of Ray call `then` with an answer, or with its error."""
     ref._on_completed(then)  # `future()` does the same, for a tenth more time
 
 

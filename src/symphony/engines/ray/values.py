@@ -1,4 +1,4 @@
-"""Values on Ray: small ones are kept as they are, large ones are objects of Ray's store, wherever they were made."""
+"""Values on Ray: small ones are stored inline, large ones as objects of Ray's object store."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from symphony.problem.errors import EngineError
 
 @dataclass
 class RayValue:
-    """A value: its pickle if it is small, else the object that has it, and where in it."""
+    """A value: its pickle if it is small, else a reference of the object that contains it, and its index there."""
 
     head: bytes | None
     ref: Any = None
@@ -26,7 +26,6 @@ class RayValue:
 
 
 def put(value: Pickled) -> Stored:
-    """Keep a value; its buffers go into the store as they are."""
     if not value.buffers and len(value.head) <= MAX_INLINE_VALUE_BYTES:
         return Stored(RayValue(value.head), value.size)
     parts = [(value.head, [pickle.PickleBuffer(buffer) for buffer in value.buffers])]
@@ -37,24 +36,22 @@ def put(value: Pickled) -> Stored:
 
 
 def put_part(parts: Any, number: int) -> Stored:
-    """Keep a large value that came with an answer."""
     return put(Pickled(*_part(parts, number)))
 
 
 def _part(parts: Any, number: int) -> tuple[bytes, list[memoryview]]:
-    """One of the values in an object. Raises `Malformed`: kernels may change what makes it."""
+    """One of the values in an object. Raises `Malformed`: kernels can change what their actor stores."""
     try:
         head, buffers = parts[number]
         views = [memoryview(buffer) for buffer in buffers]
     except (TypeError, ValueError, LookupError) as error:
-        raise Malformed(f"there is no value in what it has made: {error}") from None
+        raise Malformed(f"its object contains no such value: {error}") from None
     if not isinstance(head, bytes) or len(views) > MAX_BUFFERS:
         raise Malformed(f"its value is a {type(head).__name__} and {len(views)} buffers")
     return head, views
 
 
 def get(value: Stored) -> Pickled:
-    """A value, copied: it outlives Ray."""
     kept: RayValue = value.at
     if kept.head is not None:
         return Pickled(kept.head)
@@ -62,7 +59,7 @@ def get(value: Stored) -> Pickled:
         head, buffers = _part(ray.get(kept.ref), kept.part)
     except RayError as error:
         raise EngineError(
-            f"a value is gone, with the machine that kept it: {first_line(error)}", hint="submit the job again"
+            f"a value was lost with the machine that stored it: {first_line(error)}", hint="submit the job again"
         ) from error
     except Malformed as error:
         raise EngineError(f"a value cannot be read: {error}", hint="submit the job again") from error
@@ -70,11 +67,9 @@ def get(value: Stored) -> Pickled:
 
 
 def free(value: Stored) -> None:
-    """Let go of a value; Ray forgets what nobody holds."""
     value.at.head = value.at.ref = None
 
 
 def first_line(error: BaseException) -> str:
-    """Ray's messages are long."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

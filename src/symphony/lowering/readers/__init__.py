@@ -1,6 +1,6 @@
 """Readers of public file formats: workflows, kernel timings, GPU-cluster traces. One module for each origin.
 
-A file's format is told by its content (`sniff`), or said by the caller. `read` gives a `FileContents`;
+The format of a file is recognised by its content (`sniff`), or named by the caller. `read` returns a `FileContents`;
 `lowering/trace.py` makes a workload of it.
 """
 
@@ -9,15 +9,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from symphony.lowering.readers import (
-    blas,
     dagbench,
     gavel,
-    helios,
     muri,
     openb,
     philly,
@@ -32,95 +29,88 @@ from symphony.lowering.readers import (
 )
 from symphony.lowering.readers.reading import Collector, FileContents, Format, read_head
 from symphony.problem.errors import DataError, InputError
+from symphony.problem.texts import did_you_mean
 
 FORMATS: tuple[Format, ...] = (
     symphony_file.SYMPHONY_FORMAT,
-    # Data-flow graphs and kernel times.
+    # Task graphs and kernel times.
     wfformat.WFCOMMONS_FORMAT,
     tpch.TPCH_FORMAT,
     starpu.STARPU_FORMAT,
-    blas.BLAS_FORMAT,
     socrates.SOCRATES_FORMAT,
     dagbench.DAGBENCH_FORMAT,
     readys.READYS_FORMAT,
     # GPU clusters.
     *gavel.GAVEL_FORMATS,
-    *pollux.POLLUX_FORMATS,
-    *shockwave.SHOCKWAVE_FORMATS,
-    *muri.MURI_FORMATS,
-    *philly.PHILLY_FORMATS,
-    *helios.HELIOS_FORMATS,
+    pollux.POLLUX_FORMAT,
+    shockwave.SHOCKWAVE_FORMAT,
+    muri.MURI_FORMAT,
+    philly.PHILLY_FORMAT,
     *openb.OPENB_FORMATS,
 )
+_FORMAT_HINT = "write --format NAME, or ?format=NAME"
 
 
 def named(name: str) -> Format:
-    """The format of a name."""
     by_name = {known.name: known for known in FORMATS}
     if name not in by_name:
-        close = get_close_matches(name, by_name, n=1)
-        meant = f"did you mean {close[0]!r}? " if close else ""
+        meant = did_you_mean(name, by_name)
         raise InputError(f"unknown format {name!r}", hint=f"{meant}the formats are {', '.join(by_name)}")
     return by_name[name]
 
 
 def options(known: Format) -> Mapping[str, Any]:
-    """What a format's reader can be told beside the path, with the defaults."""
+    """The options of a format's reader, with their defaults."""
     parameters = list(inspect.signature(known.read).parameters.values())[2:]
     return {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
 
 
 def sniff(path: str | Path) -> Format:
-    """The format of a file or folder, told by its content."""
+    """The format of a file or folder, by its content."""
     path = existing(path)
     head = read_head(path)
     if not head and path.is_file():
-        raise DataError("the file is empty", where=str(path), hint="get it again")
-    found = [known for known in FORMATS if known.sniff(path, head)]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        names = ", ".join(known.name for known in found)
+        raise DataError("the file is empty", where=str(path), hint="download it again, or name another file")
+    matching = [known for known in FORMATS if known.sniff(path, head)]
+    if len(matching) == 1:
+        return matching[0]
+    if matching:
+        names = ", ".join(known.name for known in matching)
         raise DataError(
-            f"it looks like each of {names}",
-            where=str(path),
-            hint=f"say --format {found[0].name}, or ?format={found[0].name}",
+            f"it looks like each of {names}", where=str(path), hint=_FORMAT_HINT.replace("NAME", matching[0].name)
         )
     names = ", ".join(known.name for known in FORMATS)
     what = "binary data" if b"\0" in head else "a folder" if path.is_dir() else "a file"
-    raise DataError(
-        f"this is {what} in none of the formats {names}", where=str(path), hint="say --format NAME, or ?format=NAME"
-    )
+    raise DataError(f"this is {what} in none of the formats {names}", where=str(path), hint=_FORMAT_HINT)
 
 
 def read(path: str | Path, format: str | None = None, *, strict: bool = True, **options: Any) -> FileContents:
-    """What a file holds. `strict`: the first bad record is an error; otherwise it is left out, and listed.
+    """What a file holds.
 
-    `format`: name of the format; None: told by the content. `options`: what the format's reader takes.
+    `format`: name of the format; None: recognised by the content. `strict`: the first bad record is an error;
+    otherwise bad records are left out, and listed in `problems`. `options`: those of the format's reader.
     """
     path = existing(path)
     known = named(format) if format else sniff(path)
     _check_options(known, options, path)
     collector = Collector(strict=strict)
     try:
-        reading = known.read(path, collector, **options)
-    except InputError as error:  # of a kernel, a graph or a topology as such
+        contents = known.read(path, collector, **options)
+    except InputError as error:  # of a kernel, a graph, a topology or an option
         where = f"{path}: {error.where}" if error.where else str(path)
         raise DataError(error.message, where=where, hint=error.hint) from error
-    return replace(reading, problems=tuple(collector.problems))
+    return replace(contents, format=known.name, source=str(path), problems=tuple(collector.problems))
 
 
 def existing(path: str | Path) -> Path:
-    """The path, if there is something."""
+    """The path; an error if there is nothing."""
     path = Path(path)
     if not path.exists():
         siblings = [sibling.name for sibling in path.parent.iterdir()] if path.parent.is_dir() else []
-        close = get_close_matches(path.name, siblings, n=1)
-        meant = f"did you mean {path.parent / close[0]}? " if close else ""
         raise DataError(
             "there is no such file or folder",
             where=str(path),
-            hint=f"{meant}give the path of a file; a relative one counts from the current folder",
+            hint=f"{did_you_mean(path.name, siblings)}write a path that is absolute or relative to the current folder",
         )
     return path
 

@@ -1,18 +1,18 @@
-"""What the readers of job lists share: gangs of like workers that arrive, and the plain clusters that they ran on."""
+"""What the readers of job lists share: gangs of identical workers that arrive, and clusters of identical machines."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from symphony.lowering.readers.reading import Collector
-from symphony.lowering.readers.tables import CsvRow, number_option
+from symphony.lowering.readers.reading import Collector, FileContents
+from symphony.lowering.readers.tables import CsvRow, number, option_value
 from symphony.problem import limits
 from symphony.problem.build import ClusterSpec, DeviceSpec, MachineSpec, SocketSpec, build
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Gang, Job, Kernel, Profile, Task, TaskGraph
 
-WHOLE_GPU_DEMAND: Mapping[str, float] = {"compute": 1.0}  # what a worker demands of a GPU where nobody has measured it
+WHOLE_GPU_DEMAND: Mapping[str, float] = {"compute": 1.0}  # demand of a worker on its GPU where none was measured
 
 
 class JobShape(NamedTuple):
@@ -27,13 +27,12 @@ class JobShape(NamedTuple):
         return f"{self.model}{batch}" + (f"/x{self.gpus}" if self.gpus > 1 else "")
 
 
-StepRates = Mapping[
-    JobShape, Mapping[str, float]
-]  # device kind or type -> steps per second of the whole gang; 0: it cannot
+# Device kind or type -> steps per second of the whole gang; 0: the job does not run there.
+StepRates = Mapping[JobShape, Mapping[str, float]]
 
 
 class ListedJob(NamedTuple):
-    """A job of a list."""
+    """A row of a job list."""
 
     row: CsvRow
     where: str
@@ -50,31 +49,24 @@ class CheckpointCost(NamedTuple):
     restore_s: float
 
     def note(self, origin: str) -> str:
-        """What a reading says about it; `origin`: where the usual numbers come from."""
+        """The sentence for `FileContents.notes`; `origin`: where the default numbers come from."""
         return (
             f"Jobs can be preempted; writing a checkpoint takes {self.checkpoint_s:g} s and reading it back "
             f"{self.restore_s:g} s ({origin}; checkpoint_s= and restore_s= change it)."
         )
 
 
-class LoweredJobs(NamedTuple):
-    """A job list as a reading holds it. `rows` are those of `jobs`, in the same order."""
-
-    kernels: tuple[Kernel, ...]
-    graphs: tuple[TaskGraph, ...]
-    jobs: tuple[Job, ...]
-    rows: tuple[CsvRow, ...]
-
-
 def checkpoint_cost(checkpoint_s: object, restore_s: object) -> CheckpointCost:
-    """What the options of that name say."""
-    return CheckpointCost(number_option("checkpoint_s", checkpoint_s), number_option("restore_s", restore_s))
+    """From the values of the options of these names."""
+    return CheckpointCost(
+        option_value("checkpoint_s", checkpoint_s, number()), option_value("restore_s", restore_s, number())
+    )
 
 
 def rate_kernel(shape: JobShape, rates: Mapping[str, float]) -> Kernel | None:
-    """A kernel whose unit of work is a step of the whole gang; None where it runs nowhere.
+    """A kernel whose unit of work is a step of the whole gang; None if all rates are 0.
 
-    The measured step holds the exchange between the workers, so the kernel has none of its own.
+    The measured step includes the exchange between the workers, so the kernel has no exchange of its own.
     """
     profiles = {
         device: Profile(fixed_s=1.0 / steps, demand=WHOLE_GPU_DEMAND) for device, steps in rates.items() if steps
@@ -86,49 +78,52 @@ def lower(
     listed: Iterable[ListedJob],
     kernels: Iterable[Kernel],
     collector: Collector,
-    saving: CheckpointCost | None,
+    preemption: CheckpointCost | None,
     *,
     unit: str,
-) -> LoweredJobs:
-    """One graph for all jobs that are alike, and the jobs by arrival. `saving` None: they cannot be preempted."""
+) -> FileContents:
+    """Jobs sorted by arrival, one graph for all jobs of the same kernel, workers and units, and the kernels in use.
+
+    The table `jobs` has the rows of the jobs, in the same order. `preemption` None: jobs cannot be preempted.
+    """
     by_name = {kernel.name: kernel for kernel in kernels}
-    slowest = {
+    slowest_s = {
         name: max(profile.seconds(1.0) for profile in kernel.implementations.values())
         for name, kernel in by_name.items()
     }
     graphs: dict[tuple[str, int, float], TaskGraph] = {}
     index: dict[tuple[str, int, float], int] = {}
-    made: list[tuple[Job, CsvRow]] = []
+    jobs: list[tuple[Job, CsvRow]] = []
     for job in listed:
-        seconds = slowest[job.kernel] * job.units
+        seconds = slowest_s[job.kernel] * job.units
         if seconds > limits.SECONDS:
             collector.bad(job.where, f"it takes {seconds:.3g} s, more than Symphony's bound of {limits.SECONDS:.3g} s")
             continue
         key = (job.kernel, job.workers, job.units)
         if key not in graphs:
             index[key] = len(graphs)
-            graphs[key] = gang_graph(*key, saving, unit=unit)
-        made.append((Job(index[key], job.arrival_s), job.row))
-    made.sort(key=lambda pair: pair[0].arrival_s)
+            graphs[key] = gang_graph(*key, preemption, unit=unit)
+        jobs.append((Job(index[key], job.arrival_s), job.row))
+    jobs.sort(key=lambda pair: pair[0].arrival_s)
     used = {kernel for kernel, _, _ in graphs}
-    return LoweredJobs(
-        tuple(kernel for name, kernel in by_name.items() if name in used),
-        tuple(graphs.values()),
-        tuple(job for job, _ in made),
-        tuple(row for _, row in made),
+    return FileContents(
+        kernels=tuple(kernel for name, kernel in by_name.items() if name in used),
+        graphs=tuple(graphs.values()),
+        jobs=tuple(job for job, _ in jobs),
+        tables={"jobs": tuple(row for _, row in jobs)},
     )
 
 
-def gang_graph(kernel: str, workers: int, units: float, saving: CheckpointCost | None, *, unit: str) -> TaskGraph:
-    """A graph of one gang of like workers."""
+def gang_graph(kernel: str, workers: int, units: float, preemption: CheckpointCost | None, *, unit: str) -> TaskGraph:
+    """A graph of one gang of identical workers."""
     name = f"{kernel}, {workers} x {units:.10g} {unit}"
     tasks = tuple(Task(f"w{worker}", kernel, units=units) for worker in range(workers))
     members = tuple(task.name for task in tasks)
-    gang = Gang("job", members, True, *saving) if saving else Gang("job", members)
+    gang = Gang("job", members, True, *preemption) if preemption else Gang("job", members)
     return TaskGraph(name, tasks, gangs=(gang,))
 
 
 def gpu_cluster(name: str, kind: str, spec: DeviceSpec, *, machines: int, gpus: int, nic: float) -> Topology:
-    """Like machines with one kind of GPU."""
+    """Identical machines with one kind of GPU."""
     machine = MachineSpec(name="m", count=machines, nic=nic, socket=(SocketSpec(devices=(kind,) * gpus),))
     return build(ClusterSpec(name=name, device={kind: spec}, machine=(machine,)))

@@ -1,19 +1,20 @@
-"""Muri: job lists with the time of each stage of an iteration, and job logs of a testbed of 64 V100.
+"""Muri's job lists, with the time of each stage of an iteration.
 
-Times of the job lists are in MILLISECONDS, those of the logs in seconds. An iteration has three stages, whose columns
-are unlabelled; by their values they are input, GPU and network. The share of an iteration that a stage takes is the
-share of a part that a worker keeps busy: of its GPU's PCIe link, of its GPU's compute, and of its part of the
-machine's NIC. So jobs with unlike stages can share GPUs at little cost, which is what Muri is about.
+Times in the file are MILLISECONDS. An iteration has three stages, whose columns are unlabelled; by their values they
+are input, GPU and network. The share of an iteration that a stage takes is the load that a worker puts on a resource:
+its GPU's PCIe link, its GPU's compute, and its part of the machine's NIC. So jobs with different stages can share GPUs
+at little cost, which is what Muri exploits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from symphony.lowering.readers.job_lists import JobShape, ListedJob, checkpoint_cost, gpu_cluster, lower
 from symphony.lowering.readers.reading import Collector, FileContents, Format
-from symphony.lowering.readers.tables import CellParser, CsvRow, has_columns, number, read_table, text, unique, whole
+from symphony.lowering.readers.tables import CellParser, CsvRow, has_columns, number, read_table, text, whole
 from symphony.problem import limits
 from symphony.problem.build import DeviceSpec
 from symphony.problem.topology import Topology
@@ -38,25 +39,14 @@ _MURI_JOB_COLUMNS: Mapping[str, CellParser] = {
     "resource_time_2": _MILLISECONDS,
     "priority": whole(),
 }
-_MURI_LOG_COLUMNS: Mapping[str, CellParser] = {
-    "policy": text,
-    "job_id": text,
-    "num_gpu": whole(1, limits.WORKERS_PER_GANG),
-    "submit_s": number(),
-    "start_s": number(),
-    "end_s": number(),
-    "jct_s": number(),
-    "standalone_duration_s": number(),
-    "pending_s": number(),
-}
 
 
 def read_jobs(
     path: Path, collector: Collector, *, checkpoint_s: float | str = 0.0, restore_s: float | str = 30.0
 ) -> FileContents:
     """A job list: gangs of `num_gpu` workers for `iterations` iterations, with the load of their three stages."""
-    saving = checkpoint_cost(checkpoint_s, restore_s)
-    table = unique(read_table(path, collector, _MURI_JOB_COLUMNS), collector, lambda row: row["job_id"])
+    preemption = checkpoint_cost(checkpoint_s, restore_s)
+    table = read_table(path, collector, _MURI_JOB_COLUMNS).unique(collector, lambda row: row["job_id"])
     kernels: dict[tuple[JobShape, tuple[float, ...]], Kernel] = {}
     variants: dict[JobShape, int] = {}
     listed, apart, full = [], 0, set()
@@ -71,48 +61,23 @@ def read_jobs(
         kernel, iterations = kernels[shape, times].name, float(row["iterations"])
         apart += not 0.9 <= iterations * times[0] / (row["duration"] or 1.0) <= 1.1
         listed.append(ListedJob(row, table.where(row), row["submit_time"] / 1e3, kernel, row["num_gpu"], iterations))
-    made = lower(listed, kernels.values(), collector, saving, unit="iterations")
     notes = [
-        "Times in the file are milliseconds; here they are seconds, but those in the table of jobs are the file's own.",
-        "The three resource times are unlabelled; they are taken for input, GPU and network, and become a load of the "
-        "GPU's PCIe link, its compute and its part of the machine's NIC.",
-        f"A job is as long as its iterations; the listed duration of {apart} is more than 10% off that.",
-        "What priority means is not said: it is kept in the table of jobs only.",
-        saving.note("30 s to restart is chosen"),
+        "Times in the file are milliseconds; here they are seconds, but the table of jobs has those of the file.",
+        "The three resource times are unlabelled; they are assumed to be input, GPU and network, and become loads of "
+        "the GPU's PCIe link, its compute and its part of the machine's NIC.",
+        f"A job is as long as its iterations; the listed duration of {apart} jobs differs from that by more than 10%.",
+        "The meaning of priority is not documented: it is kept in the table of jobs only.",
+        preemption.note("30 s to restart is chosen"),
         f"The cluster is the testbed's: {MACHINES} machines of {GPUS_PER_MACHINE} V100, 12 GB/s to a GPU and 12.5 GB/s "
         "to a machine (chosen).",
     ]
     if full:
-        notes.append(f"A stage that lasts longer than the iteration fills its part: {', '.join(sorted(full))}.")
+        notes.append(f"A stage that is longer than the iteration loads its resource fully: {', '.join(sorted(full))}.")
     several = [str(shape) for shape, count in variants.items() if count > 1]
     if several:
         notes.append(f"Listed with several sets of times, so each has a kernel (name#2, …): {', '.join(several)}.")
-    return FileContents(
-        "muri-jobs",
-        str(path),
-        made.kernels,
-        made.graphs,
-        made.jobs,
-        topology=cluster(),
-        tables={"jobs": made.rows},
-        notes=(*notes, *table.notes),
-        problems=tuple(collector.problems),
-    )
-
-
-def read_logs(path: Path, collector: Collector) -> FileContents:
-    """What became of the jobs of `testbed_trace.csv` under four policies: a table, in seconds."""
-    table = unique(
-        read_table(path, collector, _MURI_LOG_COLUMNS), collector, lambda row: (row["policy"], row["job_id"])
-    )
-    notes = (
-        "Times are seconds, unlike those of the job lists.",
-        "The runs were fast-forwarded (iterations were measured, then time was skipped), hence makespans of a month.",
-        *table.notes,
-    )
-    return FileContents(
-        "muri-logs", str(path), tables={"logs": table.rows}, notes=notes, problems=tuple(collector.problems)
-    )
+    contents = lower(listed, kernels.values(), collector, preemption, unit="iterations")
+    return replace(contents, topology=cluster(), notes=(*notes, *table.notes))
 
 
 def cluster() -> Topology:
@@ -132,17 +97,9 @@ def _demand(times: tuple[float, ...]) -> dict[str, float]:
     return {"link": of_input * _LINK, "compute": of_gpu, "nic": of_network * _NIC / GPUS_PER_MACHINE}
 
 
-MURI_FORMATS = (
-    Format(
-        "muri-jobs",
-        "Muri: lists of training jobs with the times of their stages",
-        has_columns(*_MURI_JOB_COLUMNS),
-        read_jobs,
-    ),
-    Format(
-        "muri-logs",
-        "Muri: job logs of a testbed of 64 V100 under four policies",
-        has_columns(*_MURI_LOG_COLUMNS),
-        read_logs,
-    ),
+MURI_FORMAT = Format(
+    "muri-jobs",
+    "Muri: lists of training jobs with the times of their stages",
+    has_columns(*_MURI_JOB_COLUMNS),
+    read_jobs,
 )

@@ -1,39 +1,28 @@
-"""Alibaba's openb trace of 2023: what pods asked for, and the machines that they ran on.
+"""Alibaba's openb trace of 2023: what pods requested, and the machines that they ran on.
 
-A pod that asks for GPUs is a gang of one worker for each GPU; one that asks for part of a GPU loads that share of the
-GPU's compute and takes that share of its memory, so that shares of a GPU never add up to more than the whole. Any other
-pod is one worker on a CPU, with the cores and the memory that it asked for.
+A pod that requests GPUs is a gang of one worker for each GPU. A pod that requests part of a GPU loads that share of the
+GPU's compute and reserves that share of its memory, so that shares of a GPU never add up to more than the whole. Any
+other pod is one worker on a CPU, with the cores and the memory that it requested.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
+from symphony.lowering.readers import tables
 from symphony.lowering.readers.job_lists import ListedJob, gang_graph, lower
 from symphony.lowering.readers.reading import Collector, FileContents, Format
-from symphony.lowering.readers.tables import (
-    CellParser,
-    CsvRow,
-    CsvTable,
-    any_text,
-    blank_or,
-    has_columns,
-    number,
-    number_option,
-    read_table,
-    text,
-    unique,
-    whole,
-)
+from symphony.lowering.readers.tables import CellParser, CsvRow, CsvTable
 from symphony.problem import limits
 from symphony.problem.topology import Device, DeviceKind, Hop, Resource, Topology
-from symphony.problem.workload import Job, Kernel, Profile, TaskGraph
+from symphony.problem.workload import Kernel, Profile
 
 MIB = 2**20
 GPU_PODS = 4  # that run on one GPU at once
-CORES_PER_POD = 8  # no pod without a GPU asks for less, so a CPU has a slot for as many
-# Bytes. What G2 and G3 are is not disclosed; a pod takes a share of whatever there is, so any number will do.
+CORES_PER_POD = 8  # no pod without a GPU requests fewer, so a CPU has a slot for each 8 cores
+# Bytes. The types G2 and G3 are not disclosed; a pod reserves a share of the memory, so any number will do.
 _GPU_MEMORY_BYTES: Mapping[str, float] = {
     "P100": 16e9,
     "T4": 16e9,
@@ -45,41 +34,41 @@ _GPU_MEMORY_BYTES: Mapping[str, float] = {
 }
 _OTHER_GPU_MEMORY_BYTES = 32e9
 _PODS: Mapping[str, CellParser] = {
-    "name": text,
-    "cpu_milli": whole(0),
-    "memory_mib": whole(0),
-    "num_gpu": whole(0, limits.WORKERS_PER_GANG),
-    "gpu_milli": whole(0, 1000),
+    "name": tables.text,
+    "cpu_milli": tables.whole(0),
+    "memory_mib": tables.whole(0),
+    "num_gpu": tables.whole(0, limits.WORKERS_PER_GANG),
+    "gpu_milli": tables.whole(0, 1000),
 }
-_OPTIONAL_TIME = blank_or(number())
+_OPTIONAL_TIME = tables.blank_or(tables.number())
 _TIMES: Mapping[str, CellParser] = {
-    "gpu_spec": any_text,
-    "qos": any_text,
-    "pod_phase": any_text,
+    "gpu_spec": tables.any_text,
+    "qos": tables.any_text,
+    "pod_phase": tables.any_text,
     "creation_time": _OPTIONAL_TIME,
     "deletion_time": _OPTIONAL_TIME,
     "scheduled_time": _OPTIONAL_TIME,
 }
 _MACHINES: Mapping[str, CellParser] = {
-    "sn": text,
-    "cpu_milli": whole(1),
-    "memory_mib": whole(1),
-    "gpu": whole(0, 64),
-    "model": any_text,
+    "sn": tables.text,
+    "cpu_milli": tables.whole(1),
+    "memory_mib": tables.whole(1),
+    "gpu": tables.whole(0, 64),
+    "model": tables.any_text,
 }
 
 
 _ASSUMPTION_NOTES = (
     "Pods take as long on any device: the trace has no rates. They cannot be preempted.",
     "A pod's share of a GPU is a load of its compute and a reservation of its memory; shares never exceed the whole.",
-    "The cores and the host memory that a pod with GPUs asks for are not modelled, and its workers may be placed on "
+    "The cores and the host memory that a pod with GPUs requests are not modelled, and its workers may be placed on "
     "several machines.",
-    "Lists other than default are drawn from it, so they are no independent samples.",
+    "Lists other than default are resampled from it, so they are not independent samples.",
 )
 _CLUSTER_NOTES = (
     f"A GPU runs at most {GPU_PODS} pods at once, and a CPU one for every {CORES_PER_POD} cores (no pod without a GPU "
-    "asks for less).",
-    "G2 and G3 are undisclosed types; their memory is taken to be 32 GB, which matters to no pod of this trace.",
+    "requests fewer).",
+    "G2 and G3 are undisclosed types; their memory is assumed to be 32 GB, which affects no pod of this trace.",
     "Links between machines are not in the list, so transfers cost nothing.",
 )
 
@@ -87,83 +76,68 @@ _CLUSTER_NOTES = (
 def read_pods(
     path: Path, collector: Collector, *, machines: str | None = None, duration_s: float | str | None = None
 ) -> FileContents:
-    """A list of pods. `duration_s`: the length of those whose length is not known.
+    """A list of pods. `duration_s`: the length of pods whose length is not in the list.
 
-    `machines`: the list of machines; without it, `openb_node_list_all_node.csv.gz` beside the pods, if that is there.
+    `machines`: the list of machines; None: `openb_node_list_all_node.csv.gz` in the same folder, if it is there.
     """
-    length_s = None if duration_s is None else number_option("duration_s", duration_s, low=1.0)
-    table = read_table(path, collector, _PODS, extra=_TIMES)
-    table = unique(table.keep(lambda row: _sound(table, row, collector)), collector, lambda row: row["name"])
-    alike = {_name(row): row for row in table.rows}
-    kernels = {name: _kernel(row) for name, row in alike.items()}
-    graphs: tuple[TaskGraph, ...]
-    jobs: tuple[Job, ...] = ()
-    rows = table.rows
-    if any(row["creation_time"] is not None for row in rows):
+    length_s = None if duration_s is None else tables.option_value("duration_s", duration_s, tables.number(1.0))
+    table = tables.read_table(path, collector, _PODS, optional=_TIMES)
+    table = table.checked(collector, _contradiction).unique(collector, lambda row: row["name"])
+    kernels = tuple({_name(row): _kernel(row) for row in table.rows}.values())
+    if any(row["creation_time"] is not None for row in table.rows):
         listed, notes = _arrivals(table, length_s, collector)
-        used, graphs, jobs, rows = lower(listed, kernels.values(), collector, None, unit="s")
-        kernels = {kernel.name: kernel for kernel in used}
+        lowered = lower(listed, kernels, collector, None, unit="s")
+        contents = replace(lowered, tables={"pods": lowered.tables["jobs"]})
     elif length_s is not None:
-        graphs = tuple(gang_graph(_name(row), max(1, row["num_gpu"]), length_s, None, unit="s") for row in rows)
-        notes = [f"The list has no times: every pod takes {length_s:g} s, and arrivals are to be drawn."]
+        graphs = tuple(gang_graph(_name(row), max(1, row["num_gpu"]), length_s, None, unit="s") for row in table.rows)
+        contents = FileContents(kernels=kernels, graphs=graphs, tables={"pods": table.rows})
+        notes = [f"The list has no times: every pod takes {length_s:g} s, and arrivals are drawn."]
     else:
-        graphs = ()
+        contents = FileContents(kernels=kernels, tables={"pods": table.rows})
         notes = ["The list has no times, so there are no jobs: duration_s= would make graphs of that length."]
     topology = _cluster_of(path, machines, collector)
-    return FileContents(
-        "openb-pods",
-        str(path),
-        tuple(kernels.values()),
-        graphs,
-        jobs,
-        topology=topology,
-        tables={"pods": rows},
-        notes=(*notes, *_ASSUMPTION_NOTES, *(_CLUSTER_NOTES if topology else ()), *table.notes),
-        problems=tuple(collector.problems),
-    )
+    notes += [*_ASSUMPTION_NOTES, *(_CLUSTER_NOTES if topology else ()), *table.notes]
+    return replace(contents, topology=topology, notes=tuple(notes))
 
 
 def read_machines(path: Path, collector: Collector) -> FileContents:
     """A list of machines: a topology."""
-    table = unique(read_table(path, collector, _MACHINES), collector, lambda row: row["sn"])
 
-    def good(row: CsvRow) -> bool:
-        if row["gpu"] and not row["model"]:
-            collector.bad(table.where(row), f"it has {row['gpu']} GPUs and no model of them")
-        return bool(row["model"] or not row["gpu"])
+    def no_model(row: CsvRow) -> str:
+        return f"it has {row['gpu']} GPUs and no model of them" if row["gpu"] and not row["model"] else ""
 
-    table = table.keep(good)
+    table = tables.read_table(path, collector, _MACHINES).unique(collector, lambda row: row["sn"])
+    table = table.checked(collector, no_model)
     return FileContents(
-        "openb-machines",
-        str(path),
         topology=_topology(table.rows) if table.rows else None,
         tables={"machines": table.rows},
         notes=(*_CLUSTER_NOTES, *table.notes),
-        problems=tuple(collector.problems),
     )
 
 
 def _arrivals(table: CsvTable, length_s: float | None, collector: Collector) -> tuple[list[ListedJob], list[str]]:
-    """The pods with their arrivals and lengths, and what was assumed of them."""
+    """The pods with their arrivals and lengths, and notes on what was assumed."""
+
+    def unusable(row: CsvRow) -> str:
+        created, deleted = row["creation_time"], row["deletion_time"]
+        if created is None:
+            return "it has no creation_time, so its arrival is unknown"
+        if deleted is None:
+            unknown = "it has no deletion_time, so its length is unknown (duration_s= gives one)"
+            return unknown if length_s is None else ""
+        ordered = created <= _start(row) <= deleted
+        return "" if ordered else "creation_time, scheduled_time and deletion_time are out of order"
+
+    table = table.checked(collector, unusable)
     listed, unscheduled, instant, unknown = [], 0, 0, 0
     for row in table.rows:
-        created, deleted = row["creation_time"], row["deletion_time"]
-        began = created if row["scheduled_time"] is None else row["scheduled_time"]
-        if created is None:
-            collector.bad(table.where(row), "it has no creation_time, so nobody knows when it arrives")
-            continue
-        if deleted is None and length_s is None:
-            collector.bad(table.where(row), "it has no deletion_time, so its length is unknown (duration_s= gives one)")
-            continue
-        if deleted is not None and not created <= began <= deleted:
-            collector.bad(table.where(row), "creation_time, scheduled_time and deletion_time are out of order")
-            continue
-        seconds = (length_s or 0.0) if deleted is None else deleted - began
+        deleted = row["deletion_time"]
+        seconds = (length_s or 0.0) if deleted is None else deleted - _start(row)
         unscheduled += row["scheduled_time"] is None
         unknown += deleted is None
         instant += not seconds
         workers = max(1, row["num_gpu"])
-        listed.append(ListedJob(row, table.where(row), created, _name(row), workers, seconds or 1.0))
+        listed.append(ListedJob(row, table.where(row), row["creation_time"], _name(row), workers, seconds or 1.0))
     notes = [
         "A pod arrives when it was created and takes as long as from scheduled_time to deletion_time.",
         f"Pods that were never scheduled ({unscheduled}) are kept, and take as long as from creation to deletion.",
@@ -175,18 +149,17 @@ def _arrivals(table: CsvTable, length_s: float | None, collector: Collector) -> 
     return listed, notes
 
 
-def _sound(table: CsvTable, row: CsvRow, collector: Collector) -> bool:
-    """Whether what a pod asks for makes sense."""
-    wrong = ""
+def _start(row: CsvRow) -> float:
+    return float(row["creation_time"] if row["scheduled_time"] is None else row["scheduled_time"])
+
+
+def _contradiction(row: CsvRow) -> str:
+    """What is wrong with a pod's requests."""
     if row["num_gpu"] and not row["gpu_milli"]:
-        wrong = f"it asks for {row['num_gpu']} GPUs and no part of them"
-    elif row["gpu_milli"] and not row["num_gpu"]:
-        wrong = f"it asks for {row['gpu_milli']} thousandths of no GPU"
-    elif not row["num_gpu"] and not row["cpu_milli"]:
-        wrong = "it asks for nothing"
-    if wrong:
-        collector.bad(table.where(row), wrong)
-    return not wrong
+        return f"it requests {row['num_gpu']} GPUs and no part of them"
+    if row["gpu_milli"] and not row["num_gpu"]:
+        return f"it requests {row['gpu_milli']} thousandths of no GPU"
+    return "" if row["num_gpu"] or row["cpu_milli"] else "it requests nothing"
 
 
 def _allowed(row: CsvRow) -> tuple[str, ...]:
@@ -201,7 +174,7 @@ def _name(row: CsvRow) -> str:
 
 
 def _kernel(row: CsvRow) -> Kernel:
-    """A second of a pod that asks for as much."""
+    """One second of a pod with these requests."""
     if not row["num_gpu"]:
         cores = {"compute": row["cpu_milli"] / 1000}
         return Kernel(_name(row), {"cpu": Profile(fixed_s=1.0, demand=cores, memory=float(row["memory_mib"] * MIB))})
@@ -214,7 +187,7 @@ def _kernel(row: CsvRow) -> Kernel:
         for model in allowed or _GPU_MEMORY_BYTES
     }
     if not allowed:
-        profiles["gpu"] = Profile(fixed_s=1.0, demand=demand)  # of other clusters: how much memory is not known
+        profiles["gpu"] = Profile(fixed_s=1.0, demand=demand)  # of other clusters: memory size unknown
     return Kernel(_name(row), profiles)
 
 
@@ -250,6 +223,6 @@ def _topology(rows: tuple[CsvRow, ...]) -> Topology:
 
 
 OPENB_FORMATS = (
-    Format("openb-pods", "Alibaba openb: pods with what they ask for, and when", has_columns(*_PODS), read_pods),
-    Format("openb-machines", "Alibaba openb: machines with their GPUs", has_columns(*_MACHINES), read_machines),
+    Format("openb-pods", "Alibaba openb: pods with their requests and times", tables.has_columns(*_PODS), read_pods),
+    Format("openb-machines", "Alibaba openb: machines with their GPUs", tables.has_columns(*_MACHINES), read_machines),
 )

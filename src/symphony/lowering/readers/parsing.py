@@ -1,4 +1,4 @@
-"""What readers of text have in common: finding files, checked fields, and bad records that do not end a reading."""
+"""Parts that readers share: files of a folder, checked fields of JSON and text, and bad records that can be skipped."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from symphony.lowering.readers.reading import Collector, read_head, read_text
 from symphony.problem import units
 from symphony.problem.errors import DataError, InputError
 
+OTHER_FORMAT_HINT = "name a file of this format, or write --format NAME"
+DOWNLOAD_HINT = "download the file again, or fix it"
+HeadTest = Callable[[bytes], bool]  # whether the first bytes of a file look like a format
+
 
 class BadRecord(Exception):
-    """What is wrong with the record at hand; `record` reports it."""
+    """What is wrong with the current record; `record` reports it."""
 
 
 @contextmanager
 def record(collector: Collector, where: str) -> Iterator[None]:
-    """Report what goes wrong inside as one bad record at `where`, and go on without it if the collector lets us."""
+    """Report an error raised inside as one bad record at `where`; continue without that record unless strict."""
     try:
         yield
     except BadRecord as error:
@@ -33,76 +37,78 @@ def record(collector: Collector, where: str) -> Iterator[None]:
         collector.bad(error.where or where, error.message)
 
 
-def files_under(path: Path, *endings: str) -> Iterator[Path]:
-    """The file itself, or every file of a folder (at any depth, in order) whose name ends so, perhaps with ".gz"."""
-    if not path.is_dir():
-        yield path
-        return
-    wanted = tuple(ending + packed for ending in endings for packed in ("", ".gz"))
-    yield from sorted(file for file in path.rglob("*") if file.name.endswith(wanted) and file.is_file())
+def file_or_folder(test: HeadTest, *endings: str) -> Callable[[Path, bytes], bool]:
+    """A `Format.sniff` for a file whose first bytes pass `test`, or a folder with such a file."""
+
+    def sniff(path: Path, head: bytes) -> bool:
+        if not path.is_dir():
+            return test(head)
+        return any(_passes(file, test, if_damaged=False) for file in _files_under(path, *endings))
+
+    return sniff
 
 
-def any_under(path: Path, sniff: Callable[[Path, bytes], bool], *endings: str) -> bool:
-    """Whether a folder holds a file that looks like it."""
-    return any(_looks(file, sniff, if_damaged=False) for file in files_under(path, *endings))
-
-
-def of_format(path: Path, sniff: Callable[[Path, bytes], bool], *endings: str) -> tuple[list[Path], tuple[str, ...]]:
-    """The file itself, or those of a folder that look like it or are too damaged to tell; and a note about the rest."""
+def files_of_format(path: Path, test: HeadTest, *endings: str) -> tuple[list[Path], tuple[str, ...]]:
+    """The file itself, or the files of a folder that pass `test` or are too damaged to tell; and a note on the rest."""
     if not path.is_dir():
         return [path], ()
-    found = list(files_under(path, *endings))
-    wanted = [file for file in found if _looks(file, sniff, if_damaged=True)]
-    if not wanted:
+    candidates = list(_files_under(path, *endings))
+    chosen = [file for file in candidates if _passes(file, test, if_damaged=True)]
+    if not chosen:
         raise DataError("no file in it is of this format", where=str(path), hint="name another folder, or a file")
-    others = len(found) - len(wanted)
-    return wanted, (f"{others:,} other files in the folder are of another format, and were left alone.",) * (others > 0)
+    others = len(candidates) - len(chosen)
+    return chosen, (f"{others:,} files in the folder are of another format, and were ignored.",) * (others > 0)
 
 
-def _looks(file: Path, sniff: Callable[[Path, bytes], bool], *, if_damaged: bool) -> bool:
+def _files_under(folder: Path, *endings: str) -> Iterator[Path]:
+    """Files at any depth, in order, with one of these endings, or one of them and ".gz"."""
+    accepted = tuple(ending + packed for ending in endings for packed in ("", ".gz"))
+    yield from sorted(file for file in folder.rglob("*") if file.name.endswith(accepted) and file.is_file())
+
+
+def _passes(file: Path, test: HeadTest, *, if_damaged: bool) -> bool:
     try:
-        return sniff(file, read_head(file))
+        return test(read_head(file))
     except DataError:
         return if_damaged
 
 
 def bare_name(file: Path, folder: Path) -> str:
-    """How a graph is called that a file holds: the name without its endings, from the folder on that was asked for."""
+    """The name of a graph that a file holds: the path below `folder`, without the endings."""
     inner = file.relative_to(folder) if file != folder and file.is_relative_to(folder) else Path(file.name)
     return str(inner.with_name(inner.name.partition(".")[0]).as_posix())
 
 
 def load_json(path: Path) -> Any:
-    """The file as JSON; what is no JSON is refused with its position."""
+    """The parsed file; a syntax error names its line and column."""
     text = read_text(path)
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise DataError(
-            f"it is no JSON, or cut off: {error.msg}",
+            f"this is not JSON, or cut off: {error.msg}",
             where=f"{path}: line {error.lineno}, column {error.colno}",
-            hint="get the whole file again, or say --format",
+            hint="download the whole file again, or write --format NAME",
         ) from None
     except (ValueError, RecursionError) as error:
-        raise DataError(f"it is no sane JSON: {error}", where=str(path), hint="get the file again") from None
+        raise DataError(f"this is not JSON: {error}", where=str(path), hint=DOWNLOAD_HINT) from None
 
 
 def member(value: Any, *keys: str, where: str) -> Any:
-    """What lies at a path of keys; a file without it is not of its format, and refused."""
+    """The value at a path of keys; a file without it is not of its format, and refused."""
     for key in keys:
         if not isinstance(value, dict) or key not in value:
-            raise DataError(
-                f"it has no {'.'.join(keys)}", where=where, hint="name a file of this format, or say --format"
-            )
+            raise DataError(f"it has no {'.'.join(keys)}", where=where, hint=OTHER_FORMAT_HINT)
         value = value[key]
     return value
 
 
-def listed(value: Any, what: str, *, where: str) -> list[Any]:
-    """A list of records; a file that has something else in its place is refused."""
-    if not isinstance(value, list):
-        raise DataError(f"{what} is no list", where=where, hint="name a file of this format, or say --format")
-    return value
+def member_list(value: Any, *keys: str, where: str) -> list[Any]:
+    """The list at a path of keys; a file without it is refused."""
+    records = member(value, *keys, where=where)
+    if not isinstance(records, list):
+        raise DataError(f"{'.'.join(keys)} is not a list", where=where, hint=OTHER_FORMAT_HINT)
+    return records
 
 
 def table(value: Any, what: str = "the record") -> dict[str, Any]:
@@ -139,20 +145,20 @@ def number(value: Any, what: str, *, most: float = math.inf, above_zero: bool = 
     return float(value)
 
 
-def parsed(value: str, what: str, *, above_zero: bool = False) -> float:
-    """A number that is written in a line of text."""
+def number_from(word: str, what: str, *, above_zero: bool = False) -> float:
+    """A finite number, 0 or more, in a line of text."""
     try:
-        found = float(value)
+        value = float(word)
     except ValueError:
-        raise BadRecord(f"{what} is {_short(value)}, not a number") from None
-    return number(found, what, above_zero=above_zero)
+        raise BadRecord(f"{what} is {_short(word)}, not a number") from None
+    return number(value, what, above_zero=above_zero)
 
 
-def whole(value: str, what: str) -> int:
-    """A whole number, 0 or more, that is written in a line of text."""
-    if not (value.isascii() and value.isdigit() and len(value) < 16):
-        raise BadRecord(f"{what} is {_short(value)}, not a whole number")
-    return int(value)
+def whole_from(word: str, what: str) -> int:
+    """A whole number, 0 or more, in a line of text."""
+    if not (word.isascii() and word.isdigit() and len(word) < 16):
+        raise BadRecord(f"{what} is {_short(word)}, not a whole number")
+    return int(word)
 
 
 def _short(value: Any) -> str:

@@ -1,7 +1,7 @@
-"""What a reader makes of a file, and how it says what it could not make sense of.
+"""What readers return, where they report bad records, and how they read files.
 
-A reader never drops anything silently: a bad record is either an error that names file and position (`strict`), or a
-`SkippedRecord` beside the good records.
+No record is dropped silently: a bad one either ends the reading with an error that names file and position (`strict`),
+or is listed as a `SkippedRecord` beside the good ones.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ from symphony.problem.errors import DataError
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Job, Kernel, TaskGraph
 
-HEAD_BYTES = 4096  # of the (decompressed) file, shown to every format to sniff
+HEAD_BYTES = 4096  # of the (decompressed) file, passed to `Format.sniff`
 
 
 @dataclass(frozen=True)
 class SkippedRecord:
-    """A record that was left out."""
-
     where: str  # file and position: "jobs.csv: line 17", "x.json: tasks[3]"
     what: str  # what is wrong with it
 
@@ -34,18 +32,21 @@ class SkippedRecord:
 
 @dataclass(frozen=True)
 class FileContents:
-    """What a file holds. Which fields are filled depends on the format: profiles, graphs, jobs or a cluster."""
+    """What a file holds. Which fields are filled depends on the format.
 
-    format: str
-    source: str  # the path as given
+    Readers leave `format`, `source` and `problems` to `readers.read`, which fills them.
+    """
+
+    format: str = ""
+    source: str = ""  # the path as the caller wrote it
     kernels: tuple[Kernel, ...] = ()
     graphs: tuple[TaskGraph, ...] = ()
-    jobs: tuple[Job, ...] = ()  # sorted by arrival; () = it has no arrivals, and they are drawn
+    jobs: tuple[Job, ...] = ()  # sorted by arrival; (): the file has no arrivals, and they are drawn
     homes: bool = False  # whether jobs say where their inputs lie; otherwise the machine is drawn
     topology: Topology | None = None  # the cluster that the file describes, if it does
-    tables: dict[str, Any] = field(default_factory=dict)  # measured tables that are no profiles: pairs, placements, …
+    tables: dict[str, Any] = field(default_factory=dict)  # rows that are neither kernels nor graphs
     notes: tuple[str, ...] = ()  # what was assumed, in whole sentences
-    problems: tuple[SkippedRecord, ...] = ()  # what was left out
+    problems: tuple[SkippedRecord, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -54,12 +55,12 @@ class Format:
 
     name: str
     about: str
-    sniff: Callable[[Path, bytes], bool]  # (path, first bytes) -> whether it looks like one
-    read: Callable[..., FileContents]  # (path, collector, **options) -> Reading
+    sniff: Callable[[Path, bytes], bool]  # (path, first bytes) -> whether the file or folder looks like this format
+    read: Callable[..., FileContents]  # (path, collector, **options) -> contents
 
 
 class Collector:
-    """Where a reader reports bad records: strict, the first one ends the reading; otherwise they are kept."""
+    """Takes reports of bad records. Strict: the first one is raised as an error. Otherwise all are kept."""
 
     def __init__(self, *, strict: bool = True) -> None:
         self.strict = strict
@@ -68,7 +69,7 @@ class Collector:
     def bad(self, where: str, what: str) -> None:
         """Report one record; raises `DataError` if strict."""
         if self.strict:
-            raise DataError(what, where=where, hint="mend it, or keep the good records: --keep-good, or ?keep_good=1")
+            raise DataError(what, where=where, hint="fix it, or keep the good records: --keep-good, or ?keep_good=1")
         self.problems.append(SkippedRecord(where, what))
 
 
@@ -77,7 +78,7 @@ _DAMAGED = (OSError, EOFError, zlib.error, lzma.LZMAError)
 
 
 def read_bytes(path: Path) -> bytes:
-    """The whole file, decompressed by its first bytes, not by its name."""
+    """The whole file. Compression is recognised by the first bytes, not by the name."""
     raw = _raw(path)
     try:
         if raw.startswith(_GZIP):
@@ -85,12 +86,12 @@ def read_bytes(path: Path) -> bytes:
         if raw.startswith(_XZ):
             return lzma.decompress(raw)
     except _DAMAGED as error:
-        raise DataError(f"it is compressed, and damaged: {error}", where=str(path), hint="get it again") from None
+        raise _damaged(path, error) from None
     return raw
 
 
 def read_head(path: Path) -> bytes:
-    """The first `HEAD_BYTES` of a file, decompressed; nothing of a folder. A truncated file has a head too."""
+    """The first `HEAD_BYTES` of a file, decompressed, also if the file is truncated; b"" for a folder."""
     if path.is_dir():
         return b""
     raw = _raw(path, 16 * HEAD_BYTES)
@@ -100,7 +101,7 @@ def read_head(path: Path) -> bytes:
         if raw.startswith(_XZ):
             return lzma.LZMADecompressor().decompress(raw, HEAD_BYTES)
     except _DAMAGED as error:
-        raise DataError(f"it is compressed, and damaged: {error}", where=str(path), hint="get it again") from None
+        raise _damaged(path, error) from None
     return raw[:HEAD_BYTES]
 
 
@@ -111,8 +112,14 @@ def read_text(path: Path) -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"byte {error.start:,} is no text in UTF-8", where=str(path), hint="name a text file, or say --format"
+            f"byte {error.start:,} is not UTF-8 text", where=str(path), hint="name a text file, or write --format NAME"
         ) from None
+
+
+def _damaged(path: Path, error: BaseException) -> DataError:
+    return DataError(
+        f"the compressed file is damaged: {error}", where=str(path), hint="download it again, or name another file"
+    )
 
 
 def _raw(path: Path, size: int = -1) -> bytes:

@@ -1,6 +1,6 @@
 """Graphs of READYS: tiled Cholesky and LU in Graphviz text, a kernel for each vertex; a file, or a folder of them.
 
-The files hold structure only. Times are the fixed ones that READYS uses, in milliseconds, on a CPU and on a GPU.
+The files hold structure only. Times are the constants of READYS, in milliseconds, on a CPU and on a GPU.
 """
 
 from __future__ import annotations
@@ -9,7 +9,15 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from symphony.lowering.readers.parsing import BadRecord, any_under, bare_name, of_format, record
+from symphony.lowering.readers.parsing import (
+    DOWNLOAD_HINT,
+    OTHER_FORMAT_HINT,
+    BadRecord,
+    bare_name,
+    file_or_folder,
+    files_of_format,
+    record,
+)
 from symphony.lowering.readers.reading import Collector, FileContents, Format, read_text
 from symphony.problem.errors import DataError
 from symphony.problem.workload import Edge, Kernel, Profile, Task, TaskGraph
@@ -33,28 +41,23 @@ _KERNEL_ATTRIBUTE = re.compile(r'(?:^|,)\s*kernel\s*=\s*"?(\w+)"?\s*(?:,|$)')
 def read(path: Path, collector: Collector) -> FileContents:
     """Read a graph, or every one in a folder."""
     graphs = []
-    files, others = of_format(path, sniff, ".txt", ".dot")
+    files, others = files_of_format(path, _looks_like_readys, ".txt", ".dot")
     for file in files:
         with record(collector, str(file)):
             graphs.append(_graph(file, bare_name(file, path), collector))
     used = dict.fromkeys(task.kernel for graph in graphs for task in graph.tasks)
-    kernels = tuple(
-        Kernel(
-            name,
-            {
-                device: Profile(fixed_s=cost * 1e-3, demand={"compute": 1.0})
-                for device, cost in zip(("cpu", "gpu"), COSTS_MS[name], strict=True)
-            },
-        )
-        for name in used
-    )
     notes = (
         *others,
-        "Times are the fixed ones of READYS, taken as milliseconds on one core of a CPU and on a GPU.",
+        "Times are the constants of READYS, taken as milliseconds on one core of a CPU and on a GPU.",
         "LU's lu, fwd, bdiv and bmod take as long as Cholesky's potrf, trsm, trsm and gemm.",
         "Edges carry no bytes: READYS has no transfer costs.",
     )
-    return FileContents("readys", str(path), kernels, tuple(graphs), notes=notes, problems=tuple(collector.problems))
+    return FileContents(kernels=tuple(map(_kernel, used)), graphs=tuple(graphs), notes=notes)
+
+
+def _kernel(name: str) -> Kernel:
+    times_ms = zip(("cpu", "gpu"), COSTS_MS[name], strict=True)
+    return Kernel(name, {device: Profile(ms * 1e-3, demand={"compute": 1.0}) for device, ms in times_ms})
 
 
 def _graph(file: Path, name: str, collector: Collector) -> TaskGraph:
@@ -69,9 +72,8 @@ def _graph(file: Path, name: str, collector: Collector) -> TaskGraph:
             vertex = _VERTEX.fullmatch(statement)
             kernel = vertex and _KERNEL_ATTRIBUTE.search(vertex[2])
             if not vertex or not kernel:
-                raise BadRecord(
-                    f"it is neither a vertex with a kernel nor an edge: {' '.join(statement.split())[:60]!r}"
-                )
+                shown = " ".join(statement.split())[:60]
+                raise BadRecord(f"it is neither a vertex with a kernel nor an edge: {shown!r}")
             if kernel[1] not in COSTS_MS:
                 raise BadRecord(f"READYS has no time for a kernel {kernel[1]!r}; it has {', '.join(COSTS_MS)}")
             if vertex[1] in tasks:
@@ -93,12 +95,10 @@ def _statements(file: Path) -> Iterator[tuple[int, str]]:
     opening = re.match(r"\s*digraph\s*\w*\s*\{", text)
     closing = text.rstrip()
     if not opening:
-        raise DataError("it is no digraph", where=f"{file}: line 1", hint="name a Graphviz file, or say --format")
+        raise DataError("it is not a digraph", where=f"{file}: line 1", hint=OTHER_FORMAT_HINT)
     if not closing.endswith("}"):
         line = closing.count("\n") + 1
-        raise DataError(
-            "it is cut off: no closing brace", where=f"{file}: line {line}", hint="get the whole file again"
-        )
+        raise DataError("it is cut off: no closing brace", where=f"{file}: line {line}", hint=DOWNLOAD_HINT)
     position, end = opening.end(), len(closing) - 1
     for statement in text[position:end].split(";"):
         begin = position + len(statement) - len(statement.lstrip())
@@ -107,11 +107,13 @@ def _statements(file: Path) -> Iterator[tuple[int, str]]:
             yield text.count("\n", 0, begin) + 1, statement.strip()
 
 
-def sniff(path: Path, head: bytes) -> bool:
-    """A digraph whose vertices have a kernel; or a folder with such a file."""
-    if path.is_dir():
-        return any_under(path, sniff, ".txt", ".dot")
+def _looks_like_readys(head: bytes) -> bool:
     return bool(re.match(rb"\s*digraph\s*\w*\s*\{", head)) and b"kernel=" in head
 
 
-READYS_FORMAT = Format("readys", "tiled factorisations with the fixed times of READYS", sniff, read)
+READYS_FORMAT = Format(
+    "readys",
+    "tiled factorisations with the constant times of READYS",
+    file_or_folder(_looks_like_readys, ".txt", ".dot"),
+    read,
+)

@@ -1,31 +1,43 @@
-"""Systems on chip and their jobs, as SoCRATES (and DS3) write them: a SoC file, a job file, or a folder with both.
+"""Systems on chip and their jobs, in the format of SoCRATES and DS3: a SoC file, a job file, or a folder with both.
 
 A SoC file lists processing elements with the functions that they support, in microseconds, and communication
 bandwidths; it becomes a topology and kernels. A job file lists tasks, predecessors and communication volumes; it
 becomes a graph.
 
-A volume over a bandwidth is microseconds; the files give neither a unit. We call them bytes and bytes per microsecond.
-Elements without a bandwidth of their own between them exchange data through the memory: a write, then a read. Both are
-one transfer here, at half the bandwidth.
+A volume divided by a bandwidth is microseconds; the files give neither a unit. Here volumes are bytes and bandwidths
+bytes per microsecond. Elements without a bandwidth of their own between them exchange data through the memory: a write,
+then a read. Here both are one transfer, at half the bandwidth.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from symphony.lowering.readers.parsing import BadRecord, any_under, bare_name, of_format, parsed, record, whole
+from symphony.lowering.readers.parsing import (
+    DOWNLOAD_HINT,
+    OTHER_FORMAT_HINT,
+    BadRecord,
+    bare_name,
+    file_or_folder,
+    files_of_format,
+    number_from,
+    record,
+    whole_from,
+)
 from symphony.lowering.readers.reading import Collector, FileContents, Format, read_head, read_text
 from symphony.problem.errors import DataError
 from symphony.problem.topology import SPANS, SWITCH, Device, DeviceKind, Hop, Resource, Topology
 from symphony.problem.workload import Edge, Kernel, Profile, Task, TaskGraph
 
 _MEMORY_TYPE = "mem"
+_POWER_LINES = ("trip_freq", "power_profile", "PG_profile")  # of DS3; power and throttling are not modelled
+Bandwidths = dict[tuple[int, int], float]  # (id of an element, id of another) -> bytes/s
 
 
-@dataclass(frozen=True)
+@dataclass
 class Element:
     """A processing element, or the memory."""
 
@@ -33,73 +45,71 @@ class Element:
     type: str  # "cpu", "acc", "mem", …
     id: int
     capacity: int  # tasks at once
-    functions: dict[str, tuple[float, float]] = field(default_factory=dict)  # name -> (seconds, power as given)
-    points: tuple[tuple[float, float], ...] = ()  # operating points: (Hz, V)
+    functions: dict[str, float] = field(default_factory=dict)  # name -> seconds
 
 
 def read(path: Path, collector: Collector, *, soc: str = "") -> FileContents:
-    """Read a SoC, a job or a folder of them. A job comes with the SoC of its folder; `soc` names one of several."""
-    files, others = of_format(path, sniff, ".txt")
-    jobs = [file for file in files if not _is_soc(file)]
-    chip = _chip(path, files, soc)
-    graphs, times = [], {}
-    for file in jobs:
+    """Read a SoC, a job or a folder of them.
+
+    `soc`: the SoC file of the jobs: its path, or its name in the folder. "": the only one in the folder.
+    """
+    files, others = files_of_format(path, _looks_like_socrates, ".txt")
+    job_files = [file for file in files if not _is_soc(file)]
+    soc_file = _soc_file(path, files, soc)
+    elements, bandwidths = _soc(soc_file, collector)
+    topology, kernels = _lower(soc_file, elements, bandwidths)
+    supported = {kernel.name for kernel in kernels}
+    graphs, missing = [], ""
+    for file in job_files:
         with record(collector, str(file)):
-            graph, limits_of = _job(file, bare_name(file, path), collector)
+            graph = _job(file, bare_name(file, path), collector)
+            lacking = sorted({task.kernel for task in graph.tasks} - supported)
+            if lacking:
+                missing = f"no element of {soc_file.name} supports {', '.join(lacking)}"
+                raise BadRecord(missing)
             graphs.append(graph)
-            times[graph.name] = limits_of
-    notes = list(others)
-    kernels: tuple[Kernel, ...] = ()
-    topology = None
-    elements: tuple[Element, ...] = ()
-    if chip:
-        elements, bands = _soc(chip, collector)
-        topology, kernels = _lower(chip, elements, bands)
-        notes += [
-            f"Elements and times are those of {chip.name}, at its highest operating point; power is in the table only.",
-            "Volumes are taken as bytes, bandwidths as bytes per microsecond; transfers have no latency.",
-            "What goes through the memory is written and read: an element's link has half its bandwidth to the memory."
-            " Between elements of unlike bandwidth that is slower than one after the other would be.",
-        ]
-    else:
-        notes.append("There is no SoC file: the kernels of the graphs have no times.")
+    if missing and not graphs:
+        hint = "write soc=PATH of a SoC file with these functions"
+        raise DataError(f"none of its jobs can run: {missing}", where=str(path), hint=hint)
+    notes = [
+        *others,
+        f"Elements and times are those of {soc_file.name}, at its highest operating point; power is not modelled.",
+        "Volumes are taken as bytes, bandwidths as bytes per microsecond; transfers have no latency.",
+        "What goes through the memory is written and read: an element's link has half its bandwidth to the memory."
+        " Between elements of different bandwidths that is slower than a write followed by a read.",
+    ]
     if graphs:
-        notes.append("Earliest starts and deadlines are in the table only; jobs arrive as the user says.")
-    lacking = sorted({task.kernel for graph in graphs for task in graph.tasks} - {kernel.name for kernel in kernels})
-    if chip and lacking:
-        notes.append(f"No element of {chip.name} supports {', '.join(lacking)}.")
-    return FileContents(
-        "socrates",
-        str(path),
-        kernels,
-        tuple(graphs),
-        topology=topology,
-        tables={"elements": elements, "start_and_deadline": times},
-        notes=tuple(notes),
-        problems=tuple(collector.problems),
-    )
+        notes.append("Earliest starts and deadlines are not modelled.")
+    return FileContents(kernels=kernels, graphs=tuple(graphs), topology=topology, notes=tuple(notes))
 
 
-def _chip(path: Path, files: list[Path], wanted: str) -> Path | None:
-    """The SoC file to use: the one given, or the only one in the folder, or the one that is asked for."""
-    chips = [file for file in files if _is_soc(file)]
-    if not path.is_dir() and not chips:
-        beside = (file for file in sorted(path.absolute().parent.glob("*.txt")) if file.name != path.name)
-        chips = [file for file in beside if _is_soc(file)]
+def _soc_file(path: Path, files: list[Path], wanted: str) -> Path:
+    """The SoC file to use: the one that `wanted` names, or the only one among the files or beside the job."""
+    candidates = [file for file in files if _is_soc(file)]
+    folder = path if path.is_dir() else path.absolute().parent
+    if not path.is_dir() and not candidates:
+        siblings = (file for file in sorted(folder.glob("*.txt")) if file.name != path.name)
+        candidates = [file for file in siblings if _is_soc(file)]
     if wanted:
-        chips = [file for file in chips if wanted in (file.name, file.stem)]
-        if not chips:
-            raise DataError(
-                f"there is no SoC file {wanted!r}", where=str(path), hint="write soc=NAME of one in the folder"
-            )
-    if len(chips) > 1:
-        names = ", ".join(file.stem for file in chips)
-        raise DataError(f"it has several SoCs: {names}", where=str(path), hint=f"say soc={chips[0].stem}")
-    return chips[0] if chips else None
+        by_path = [file for file in (Path(wanted), folder / wanted) if file.is_file() and _is_soc(file)]
+        candidates = [file for file in candidates if wanted in (file.name, file.stem)] or by_path[:1]
+        if not candidates:
+            hint = "write soc=PATH of a SoC file, or soc=NAME of one in the folder"
+            raise DataError(f"there is no SoC file {wanted!r}", where=str(path), hint=hint)
+    if not candidates:
+        raise DataError(
+            "there is no SoC file beside the job, so its tasks have no times",
+            where=str(path),
+            hint="write soc=PATH of a SoC file, or put one into the folder",
+        )
+    if len(candidates) > 1:
+        names = ", ".join(file.stem for file in candidates)
+        raise DataError(f"it has several SoCs: {names}", where=str(path), hint=f"write soc={candidates[0].stem}")
+    return candidates[0]
 
 
 def _lines(file: Path) -> Iterator[tuple[str, list[str]]]:
-    """Every line that says something, in words, with where it is."""
+    """The words of every line with content, and where it is."""
     for number, line in enumerate(read_text(file).splitlines(), 1):
         words = line.partition("#")[0].split()
         if words:
@@ -109,171 +119,173 @@ def _lines(file: Path) -> Iterator[tuple[str, list[str]]]:
 # --- SoC files -----------------------------------------------------------------------------------------------
 
 
-def _soc(file: Path, collector: Collector) -> tuple[tuple[Element, ...], dict[tuple[int, int], float]]:
-    """Elements, and bandwidths between them in bytes/s."""
+def _soc(file: Path, collector: Collector) -> tuple[tuple[Element, ...], Bandwidths]:
     elements: dict[int, Element] = {}
-    promised: dict[int, tuple[str, int]] = {}
-    bands: dict[tuple[int, int], float] = {}
-    at = -1  # the element that functions and operating points belong to; -1: to none
+    declared: dict[int, tuple[str, int]] = {}  # id -> (where, number of functions)
+    bandwidths: Bandwidths = {}
+    current: Element | None = None  # the element that functions and operating points belong to
     for where, words in _lines(file):
         with record(collector, where):
             if words[0] == "add_new_resource":
-                at = -1
-                if len(words) not in (6, 7):
-                    raise BadRecord("a resource has a type, a name, an id, a capacity and a number of functions")
-                number, capacity = whole(words[3], "id"), whole(words[4], "capacity")
-                if number in elements or any(words[2] == element.name for element in elements.values()):
-                    raise BadRecord(f"resource {words[2]} (id {number}) is given twice")
-                if capacity == 0:
-                    raise BadRecord("its capacity is 0")
-                elements[number] = Element(words[2], words[1].lower(), number, capacity)
-                promised[number] = where, whole(words[5], "number of functions")
-                at = number
+                current = None
+                element, functions = _element(words, elements)
+                elements[element.id] = current = element
+                declared[element.id] = where, functions
             elif words[0] == "comm_band":
                 if len(words) != 4:
                     raise BadRecord("comm_band has a source, a destination and a bandwidth")
-                pair = whole(words[1], "source"), whole(words[2], "destination")
+                pair = whole_from(words[1], "source"), whole_from(words[2], "destination")
                 for end in pair:
                     if end not in elements:
-                        raise BadRecord(f"resource {end} is not there, or was left out")
-                bands[pair] = parsed(words[3], "bandwidth") * 1e6
-            elif at < 0:
+                        raise BadRecord(f"resource {end} does not exist, or was left out")
+                bandwidths[pair] = number_from(words[3], "bandwidth") * 1e6
+            elif current is None:
                 raise BadRecord(f"{words[0]!r} belongs to no resource, or to one that was left out")
-            else:
-                elements[at] = _more(elements[at], words)
-    for number, (where, count) in promised.items():
-        if len(elements[number].functions) != count:
-            found = len(elements[number].functions)
-            collector.bad(where, f"{elements[number].name} has {found} good functions, not the {count} that it says")
+            elif words[0] not in _POWER_LINES:
+                _add_function(current, words)
+    for number, (where, count) in declared.items():
+        functions = len(elements[number].functions)
+        if functions != count:
+            collector.bad(where, f"{elements[number].name} has {functions} good functions, not the declared {count}")
     if not any(element.type != _MEMORY_TYPE for element in elements.values()):
-        raise DataError("it has no processing element", where=str(file), hint="get the whole file again")
-    return tuple(elements.values()), bands
+        raise DataError("it has no processing element", where=str(file), hint=DOWNLOAD_HINT)
+    return tuple(elements.values()), bandwidths
 
 
-def _more(element: Element, words: list[str]) -> Element:
-    """The element with a line more: an operating point, or a function."""
-    if len(words) != 3:
-        raise BadRecord("a function has a name, a time and a power; an operating point is opp, MHz and mV")
+def _element(words: list[str], elements: dict[int, Element]) -> tuple[Element, int]:
+    """An element without functions, and the number of functions that it declares."""
+    if len(words) not in (6, 7):
+        raise BadRecord("a resource has a type, a name, an id, a capacity and a number of functions")
+    number, capacity = whole_from(words[3], "id"), whole_from(words[4], "capacity")
+    if number in elements or any(words[2] == element.name for element in elements.values()):
+        raise BadRecord(f"resource {words[2]} (id {number}) is given twice")
+    if capacity == 0:
+        raise BadRecord("its capacity is 0")
+    return Element(words[2], words[1].lower(), number, capacity), whole_from(words[5], "number of functions")
+
+
+def _add_function(element: Element, words: list[str]) -> None:
+    """Add the function of a line; an operating point is checked only. DS3 leaves the power of a function out."""
+    if len(words) != 3 and (len(words) != 2 or words[0] == "opp"):
+        raise BadRecord("a function has a name, a time and, maybe, a power; an operating point is opp, MHz and mV")
     if words[0] == "opp":
-        return replace(
-            element, points=(*element.points, (parsed(words[1], "MHz") * 1e6, parsed(words[2], "mV") * 1e-3))
-        )
+        number_from(words[1], "MHz")
+        number_from(words[2], "mV")
+        return
     if words[0] in element.functions:
         raise BadRecord(f"function {words[0]} of {element.name} is given twice")
-    seconds = parsed(words[1], "execution time", above_zero=element.type != _MEMORY_TYPE) * 1e-6
-    return replace(element, functions={**element.functions, words[0]: (seconds, parsed(words[2], "power"))})
+    seconds = number_from(words[1], "execution time", above_zero=element.type != _MEMORY_TYPE) * 1e-6
+    if len(words) == 3:
+        number_from(words[2], "power")
+    element.functions[words[0]] = seconds
 
 
-def _lower(
-    file: Path, elements: Iterable[Element], bands: dict[tuple[int, int], float]
-) -> tuple[Topology, tuple[Kernel, ...]]:
-    """Topology and kernels. Elements with the same functions and times are of one kind, called after the first."""
+def _lower(file: Path, elements: Iterable[Element], bandwidths: Bandwidths) -> tuple[Topology, tuple[Kernel, ...]]:
+    """Topology and kernels. Elements with the same functions and times are of one kind, named after the first."""
     memories = {element.id for element in elements if element.type == _MEMORY_TYPE}
-    working = [element for element in elements if element.type != _MEMORY_TYPE]
     kinds: dict[tuple[object, ...], DeviceKind] = {}
     implementations: dict[str, dict[str, Profile]] = {}
     resources, devices = [], []
-    for element in working:
-        likeness = (element.type, element.capacity, *sorted((name, of[0]) for name, of in element.functions.items()))
+    chip = file.stem
+    for element in elements:
+        if element.type == _MEMORY_TYPE:
+            continue
+        likeness = (element.type, element.capacity, *sorted(element.functions.items()))
         if likeness not in kinds:
             kinds[likeness] = DeviceKind(element.name, element.type, element.capacity)
-            for function, (seconds, _) in element.functions.items():
+            for function, seconds in element.functions.items():
                 profile = Profile(seconds, demand={"compute": 1.0})
                 implementations.setdefault(function, {})[element.name] = profile
-        resources.append(Resource(f"{element.name}/compute", "compute", element.capacity, file.stem))
+        resources.append(Resource(f"{element.name}/compute", "compute", element.capacity, chip))
         route = [Hop(f"{element.name}/compute")]
-        bandwidth = _link(element, memories, bands)
+        bandwidth = _link(element, memories, bandwidths)
         if bandwidth:
-            resources.append(Resource(f"{element.name}/link", "link", bandwidth, file.stem))
+            resources.append(Resource(f"{element.name}/link", "link", bandwidth, chip))
             route.append(Hop(f"{element.name}/link", (SWITCH,)))
-        chip = file.stem
         devices.append(Device(element.name, kinds[likeness].name, chip, chip, chip, chip, tuple(route)))
-    topology = Topology(file.stem, tuple(kinds.values()), tuple(resources), tuple(devices), (0.0,) * len(SPANS))
+    topology = Topology(chip, tuple(kinds.values()), tuple(resources), tuple(devices), (0.0,) * len(SPANS))
     return topology, tuple(Kernel(name, profiles) for name, profiles in implementations.items())
 
 
-def _link(element: Element, memories: set[int], bands: dict[tuple[int, int], float]) -> float:
-    """Bytes/s to the other elements: what is measured between them, or half of that to the memory; 0: not given."""
-    to: dict[bool, list[float]] = {True: [], False: []}
-    for (source, target), bandwidth in bands.items():
+def _link(element: Element, memories: set[int], bandwidths: Bandwidths) -> float:
+    """Bytes/s to the other elements: what is given between them, or half of that to the memory; 0: not given."""
+    to_memory, to_element = [0.0], [0.0]
+    for (source, target), bandwidth in bandwidths.items():
         if element.id in (source, target) and source != target:
-            to[(target if source == element.id else source) in memories].append(bandwidth)
-    return max(to[False], default=0.0) or max(to[True], default=0.0) / 2
+            other = target if source == element.id else source
+            (to_memory if other in memories else to_element).append(bandwidth)
+    return max(to_element) or max(to_memory) / 2
 
 
 # --- Job files -----------------------------------------------------------------------------------------------
 
 
-def _job(file: Path, name: str, collector: Collector) -> tuple[TaskGraph, dict[str, tuple[float, float]]]:
-    """The graph of a job, and for each task its earliest start and deadline in seconds."""
+def _job(file: Path, name: str, collector: Collector) -> TaskGraph:
     tasks: dict[int, Task] = {}
-    named: dict[str, Task] = {}
     edges: dict[tuple[int, int], tuple[str, float]] = {}  # -> (where it is given, bytes)
-    times: dict[str, tuple[float, float]] = {}
     volumes = []
-    promised: tuple[str, int] | None = None
+    declared: tuple[str, int] | None = None  # (where, number of tasks)
     for where, words in _lines(file):
         with record(collector, where):
             if words[0] == "job_name":
                 if len(words) != 2:
                     raise BadRecord("job_name has one name")
             elif words[0] == "add_new_tasks":
-                if promised:
+                if declared:
                     raise BadRecord("tasks are added twice")
-                promised = where, whole(" ".join(words[1:]), "number of tasks")
+                declared = where, whole_from(" ".join(words[1:]), "number of tasks")
             elif words[0] == "comm_vol":
                 if len(words) != 4:
                     raise BadRecord("comm_vol has a source, a destination and a volume")
-                volumes.append((where, whole(words[1], "source"), whole(words[2], "destination"), words[3]))
+                volumes.append((where, whole_from(words[1], "source"), whole_from(words[2], "destination"), words[3]))
             elif words[1:] in (["HEAD"], ["TAIL"]):
                 continue  # follows from the edges
             elif len(words) == 5 and words[1::2] == ["earliest_start", "deadline"]:
-                if words[0] not in named:
-                    raise BadRecord(f"task {words[0]!r} is not there, or was left out")
-                start, end = parsed(words[2], "earliest_start"), parsed(words[4], "deadline")
-                times[named[words[0]].name] = start * 1e-6, end * 1e-6
+                if all(words[0] != task.kernel for task in tasks.values()):
+                    raise BadRecord(f"task {words[0]!r} does not exist, or was left out")
+                number_from(words[2], "earliest_start")
+                number_from(words[4], "deadline")
             else:
-                numbers = [whole(word, "id of a task") for word in words[1:]]
+                numbers = [whole_from(word, "id of a task") for word in words[1:]]
                 if not numbers:
                     raise BadRecord(f"{words[0]!r} has no id")
                 if numbers[0] in tasks:
                     raise BadRecord(f"task {numbers[0]} is given twice")
-                tasks[numbers[0]] = named[words[0]] = Task(f"{words[0]}:{numbers[0]}", words[0])
+                tasks[numbers[0]] = Task(f"{words[0]}:{numbers[0]}", words[0])
                 edges |= {(parent, numbers[0]): (where, 0.0) for parent in numbers[1:]}
-    if promised is None:
-        raise DataError("it adds no tasks", where=str(file), hint="name a job file, or say --format")
-    if len(tasks) != promised[1]:
-        collector.bad(promised[0], f"{len(tasks)} good tasks follow, not the {promised[1]} that it says")
-    for where, source, target, written in volumes:
+    if declared is None:
+        raise DataError("it adds no tasks", where=str(file), hint=OTHER_FORMAT_HINT)
+    if len(tasks) != declared[1]:
+        collector.bad(declared[0], f"{len(tasks)} good tasks follow, not the declared {declared[1]}")
+    for where, source, target, volume in volumes:
         with record(collector, where):
             if (source, target) not in edges:
                 raise BadRecord(f"task {target} has no predecessor {source}, or was left out")
-            edges[source, target] = where, parsed(written, "volume")
+            edges[source, target] = where, number_from(volume, "volume")
     kept = []
-    for (source, target), (where, volume) in edges.items():
+    for (source, target), (where, size) in edges.items():
         with record(collector, where):
             if source not in tasks:
-                raise BadRecord(f"predecessor {source} of task {target} is not there, or was left out")
-            kept.append(Edge(tasks[source].name, tasks[target].name, volume))
-    return TaskGraph(name, tuple(tasks.values()), tuple(kept)), times
+                raise BadRecord(f"predecessor {source} of task {target} does not exist, or was left out")
+            kept.append(Edge(tasks[source].name, tasks[target].name, size))
+    return TaskGraph(name, tuple(tasks.values()), tuple(kept))
 
 
 def _is_soc(file: Path) -> bool:
     try:
-        return _says(read_head(file), rb"add_new_resource\s+\S+\s+\S+\s+\d")
+        return _has_line(read_head(file), rb"add_new_resource\s+\S+\s+\S+\s+\d")
     except DataError:
         return False
 
 
-def _says(head: bytes, pattern: bytes) -> bool:
+def _has_line(head: bytes, pattern: bytes) -> bool:
     return bool(re.search(rb"^\s*" + pattern, head, re.MULTILINE))
 
 
-def sniff(path: Path, head: bytes) -> bool:
-    """Text that adds resources or tasks; or a folder with such a file."""
-    if path.is_dir():
-        return any_under(path, sniff, ".txt")
-    return _says(head, rb"add_new_resource\s+\S+\s+\S+\s+\d") or _says(head, rb"add_new_tasks\s+\d")
+def _looks_like_socrates(head: bytes) -> bool:
+    return _has_line(head, rb"add_new_resource\s+\S+\s+\S+\s+\d") or _has_line(head, rb"add_new_tasks\s+\d")
 
 
-SOCRATES_FORMAT = Format("socrates", "systems on chip and their jobs (SoCRATES, DS3)", sniff, read)
+SOCRATES_FORMAT = Format(
+    "socrates", "systems on chip and their jobs (SoCRATES, DS3)", file_or_folder(_looks_like_socrates, ".txt"), read
+)

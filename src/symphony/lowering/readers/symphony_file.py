@@ -6,9 +6,9 @@
                  "edges": [{"source": "a", "target": "b", "bytes": 1e6}], "gangs": [{"name": "g", "tasks": […]}]}],
      "jobs": [{"graph": 0, "arrival_s": 12.5}]}
 
-Keys are those of `symphony.problem.workload`, quantities are in seconds and bytes, and what has its default is left
-out. `graph` of a job counts from 0. Without `jobs`, arrivals are drawn. A record is a line, so that files can be
-compared line by line, and the good records of a truncated one found.
+Keys are those of `symphony.problem.workload`, quantities are in seconds and bytes, and fields with their default value
+are left out. `graph` of a job counts from 0. Without `jobs`, arrivals are drawn. Each record is a line, so that files
+can be compared line by line, and the good records of a truncated file recovered.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ import reprlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass, replace
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from types import NoneType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
+from symphony.lowering.readers.parsing import DOWNLOAD_HINT
 from symphony.lowering.readers.reading import Collector, FileContents, Format, read_text
 from symphony.problem.errors import DataError, InputError
+from symphony.problem.texts import did_you_mean
 from symphony.problem.workload import Edge, Gang, Job, Kernel, Profile, Task, TaskGraph, Workload
 
 SYMPHONY_FORMAT_NAME = "symphony"
@@ -37,25 +38,24 @@ _T = TypeVar("_T")
 
 
 class _Misfit(Exception):
-    """What is wrong with a record, and where in it."""
+    """What is wrong with a record, and where in it, such as ".tasks[0].size"."""
 
     def __init__(self, what: str, at: str = "") -> None:
         self.what, self.at = what, at
 
 
 def sniff(path: Path, head: bytes) -> bool:
-    """Whether it begins like one of our files."""
     return head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{") and b'"symphony-workload/' in head
 
 
 # --- Writing -----------------------------------------------------------------------------------------------
 
 
-def write(reading: FileContents, path: Path) -> None:
-    """Write kernels, graphs and jobs of a reading, with its notes. Tables and topologies have files of their own."""
-    data = dumps(reading).encode()
+def write(contents: FileContents, path: Path) -> None:
+    """Write kernels, graphs, jobs and notes. Tables and topologies are not written."""
+    data = dumps(contents).encode()
     try:
-        # No time stamp and no name in it: equal workloads make equal files.
+        # No time stamp: equal workloads make equal files.
         path.write_bytes(gzip.compress(data, mtime=0) if path.suffix == ".gz" else data)
     except OSError as error:
         raise DataError(
@@ -63,18 +63,17 @@ def write(reading: FileContents, path: Path) -> None:
         ) from None
 
 
-def dumps(reading: FileContents) -> str:
-    """The text of a workload file."""
-    head = {"format": WORKLOAD_FILE_VERSION, "source": reading.source, "notes": list(reading.notes)}
+def dumps(contents: FileContents) -> str:
+    head = {"format": WORKLOAD_FILE_VERSION, "source": contents.source, "notes": list(contents.notes)}
     parts = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
     for section in _SECTIONS:
-        records = (json.dumps(_plain(record), default=_number) for record in getattr(reading, section))
+        records = (json.dumps(_plain(record), default=_number) for record in getattr(contents, section))
         parts.append(f"{json.dumps(section)}: [\n" + ",\n".join(records) + "\n]")
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 def _plain(record: Any) -> Any:
-    """A record as JSON has it, without the fields that have their default."""
+    """A record as plain JSON values, without the fields that have their default value."""
     if isinstance(record, Kernel | Profile | Task | Edge | Gang | TaskGraph | Job):
         values = ((field, getattr(record, field.name)) for field in fields(record))
         return {field.name: _plain(value) for field, value in values if value != _default(field)}
@@ -90,7 +89,7 @@ def _default(field: Field[Any]) -> Any:
 
 
 def _number(value: Any) -> Any:
-    return value.item()  # of NumPy: the only other type that the checks of a workload let through
+    return value.item()  # of NumPy: the only other type that the checks of a workload accept
 
 
 # --- Reading -----------------------------------------------------------------------------------------------
@@ -100,7 +99,7 @@ def read(path: Path, collector: Collector) -> FileContents:
     """Read a workload file; a bad record is named by its position, such as `graphs[3].tasks[0].size`."""
     document = _document(path, collector)
     for key in document.keys() - {"format", "source", "notes", *_SECTIONS}:
-        collector.bad(f"{path}: {key}", f"there is no such key{_meant(key, _SECTIONS)}")
+        collector.bad(f"{path}: {key}", f"unknown key{_meant(key, _SECTIONS)}")
     notes = document.get("notes", [])
     if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
         collector.bad(f"{path}: notes", "it should be a list of sentences")
@@ -109,13 +108,11 @@ def read(path: Path, collector: Collector) -> FileContents:
     for _, kernel in _records(document, "kernels", lambda record: _kernel(record, kernels), path, collector):
         kernels[kernel.name] = kernel
     graphs = dict(_records(document, "graphs", lambda record: _graph(record, kernels), path, collector))
-    place = {number: index for index, number in enumerate(graphs)}  # some may have been left out
+    index_of = {number: index for index, number in enumerate(graphs)}  # bad graphs were left out
     jobs: list[Job] = []
-    for _, job in _records(document, "jobs", lambda record: _job(record, jobs[-1:], place), path, collector):
+    for _, job in _records(document, "jobs", lambda record: _job(record, jobs[-1:], index_of), path, collector):
         jobs.append(job)
     return FileContents(
-        format=SYMPHONY_FORMAT_NAME,
-        source=str(path),
         kernels=tuple(kernels.values()),
         graphs=tuple(graphs.values()),
         jobs=tuple(jobs),
@@ -127,9 +124,9 @@ def read(path: Path, collector: Collector) -> FileContents:
 SYMPHONY_FORMAT = Format(SYMPHONY_FORMAT_NAME, f"Symphony's own workload files ({WORKLOAD_FILE_VERSION})", sniff, read)
 
 
-def _kernel(record: Any, known: Mapping[str, Kernel]) -> Kernel:
+def _kernel(record: Any, kernels: Mapping[str, Kernel]) -> Kernel:
     kernel: Kernel = _build(Kernel, record)
-    if kernel.name in known:
+    if kernel.name in kernels:
         raise _Misfit(f"kernel {kernel.name!r} is defined twice", ".name")
     return kernel
 
@@ -143,19 +140,17 @@ def _graph(record: Any, kernels: Mapping[str, Kernel]) -> TaskGraph:
                 f".tasks[{number}].kernel",
             )
     used = dict.fromkeys(task.kernel for task in graph.tasks)
-    Workload("", tuple(kernels[name] for name in used), (graph,), (_FIRST,))  # refuses absurd times
+    Workload("", tuple(kernels[name] for name in used), (graph,), (_FIRST,))  # checks times
     return graph
 
 
-def _job(record: Any, before: list[Job], place: Mapping[int, int]) -> Job:
+def _job(record: Any, previous: list[Job], index_of: Mapping[int, int]) -> Job:
     job: Job = _build(Job, record)
-    if job.graph not in place:
+    if job.graph not in index_of:
         raise _Misfit(f"there is no graph {job.graph}, or it was left out", ".graph")
-    pair = (*before, job)
-    Workload(
-        "", (_ANY_KERNEL,), (_ANY_GRAPH,), tuple(replace(job, graph=0) for job in pair)
-    )  # refuses what jobs cannot
-    return replace(job, graph=place[job.graph])
+    # Checks arrivals, priorities and homes.
+    Workload("", (_ANY_KERNEL,), (_ANY_GRAPH,), tuple(replace(each, graph=0) for each in (*previous, job)))
+    return replace(job, graph=index_of[job.graph])
 
 
 _FIRST = Job(0, 0.0)
@@ -167,11 +162,11 @@ def _records(
     document: Mapping[str, Any], section: str, make: Callable[[Any], _T], path: Path, collector: Collector
 ) -> Iterator[tuple[int, _T]]:
     """The good records of a section, each with its position."""
-    found = document.get(section, [])
-    if not isinstance(found, list):
-        collector.bad(f"{path}: {section}", f"it is {_shown(found)}, and should be a list")
+    records = document.get(section, [])
+    if not isinstance(records, list):
+        collector.bad(f"{path}: {section}", f"it is {_shown(records)}, and should be a list")
         return
-    for number, record in enumerate(found):
+    for number, record in enumerate(records):
         at = f"{path}: {section}[{number}]"
         try:
             made = make(record)
@@ -190,10 +185,10 @@ def _document(path: Path, collector: Collector) -> Mapping[str, Any]:
     except RecursionError:
         raise DataError("it is nested too deeply", where=str(path), hint="a workload is five levels deep") from None
     except json.JSONDecodeError as error:
-        collector.bad(f"{path}: line {error.lineno}, column {error.colno}", f"this is no JSON: {error.msg}")
+        collector.bad(f"{path}: line {error.lineno}, column {error.colno}", f"this is not JSON: {error.msg}")
         document = _good_part(text)
     except ValueError as error:  # a number with too many digits
-        raise DataError(f"this is no JSON: {error}", where=str(path), hint="mend it") from None
+        raise DataError(f"this is not JSON: {error}", where=str(path), hint=DOWNLOAD_HINT) from None
     if not isinstance(document, dict):
         raise DataError(f"it is {_shown(document)}", where=str(path), hint='a workload begins with {"format": …')
     version = document.get("format")
@@ -207,16 +202,16 @@ def _good_part(text: str) -> dict[str, Any]:
     decoder = json.JSONDecoder()
     document: dict[str, Any] = {"format": WORKLOAD_FILE_VERSION} if f'"{WORKLOAD_FILE_VERSION}"' in text else {}
     for section in _SECTIONS:
-        found: list[Any] = []
+        records: list[Any] = []
         separator = re.search(rf'"{section}"\s*:\s*\[\s*', text)
         while separator:
             try:
                 record, end = decoder.raw_decode(text, separator.end())
             except (ValueError, RecursionError):
                 break
-            found.append(record)
+            records.append(record)
             separator = re.compile(r"\s*,\s*").match(text, end)
-        document[section] = found
+        document[section] = records
     return document
 
 
@@ -236,7 +231,7 @@ def _build(kind: Any, value: Any, at: str = "") -> Any:
     if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
         raise _Misfit(f"it is {_shown(value)}, and should be {wanted}", at)
     if isinstance(value, int) and abs(value) > sys.float_info.max:
-        raise _Misfit("it is beyond all numbers", at)
+        raise _Misfit("the number is too large", at)
     return value
 
 
@@ -246,7 +241,7 @@ def _record(kind: Any, value: Any, at: str) -> Any:
     known = {field.name: field for field in fields(kind)}
     for key in value:
         if key not in known:
-            raise _Misfit(f"there is no such key{_meant(key, known)}", f"{at}.{key}")
+            raise _Misfit(f"unknown key{_meant(key, known)}", f"{at}.{key}")
     for name, field in known.items():
         if name not in value and _default(field) is MISSING:
             raise _Misfit(f"the key {name!r} is missing", at)
@@ -269,5 +264,5 @@ def _shown(value: Any) -> str:
 
 
 def _meant(key: str, known: Iterable[str]) -> str:
-    close = get_close_matches(key, list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    suggestion = did_you_mean(key, known).rstrip()
+    return f"; {suggestion}" if suggestion else ""

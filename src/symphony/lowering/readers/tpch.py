@@ -1,7 +1,7 @@
 """TPC-H stage profiles of Spark: graphs in queries.yaml, times in profiles.json; either of them, or their folder.
 
-Every entry of the profiles (a query on a size of data with a cap on cores) becomes a graph. A stage is many parallel
-tasks of which only the number and the mean runtime are known.
+Every entry of the profiles (a query on a size of data with a limit on cores) becomes a graph. Of the parallel tasks of
+a stage, only the number and the mean runtime are known.
 """
 
 from __future__ import annotations
@@ -10,22 +10,15 @@ import re
 from pathlib import Path
 from typing import Any
 
-from symphony.lowering.readers.parsing import (
-    BadRecord,
-    listed,
-    load_json,
-    number,
-    record,
-    table,
-)
+from symphony.lowering.readers.parsing import BadRecord, load_json, number, record, table
 from symphony.lowering.readers.reading import Collector, FileContents, Format, read_text
+from symphony.lowering.readers.tables import option_value, whole
 from symphony.problem import limits, units
 from symphony.problem.errors import DataError
 from symphony.problem.workload import Edge, Kernel, Profile, Task, TaskGraph
 
-MAX_TASKS_PER_STAGE = (
-    8  # tasks that a stage is made of at most: all read from all of the stage before, so edges go with its square
-)
+# Every task reads from all tasks of the stages before, so the number of edges grows with the square of this.
+MAX_TASKS_PER_STAGE = 8
 _ENTRY = re.compile(r"tpch_q(\d+)_(\w+?)_maxCores_(\d+)")
 Stages = dict[int, list[int]]  # stage -> the stages that read from it
 
@@ -39,56 +32,51 @@ def read(
     cores: int | str = "",
     width: int | str = MAX_TASKS_PER_STAGE,
 ) -> FileContents:
-    """Read every entry, or those of a query ("1"), a size ("100g") or a cap on cores ("50")."""
-    widest, asked = _width(width), (str(query), str(size), str(cores))
+    """Read every entry, or those of a query ("1"), a size ("100g") or a limit on cores ("50").
+
+    A stage of more than `width` tasks is represented by `width` longer ones.
+    """
+    max_tasks = option_value("width", width, whole(1, limits.WORKERS_PER_GANG))
+    wanted = str(query), str(size), str(cores)
     folder = path if path.is_dir() else path.parent
     queries = _queries(_one_of(folder, "queries.yaml"), collector)
     profiles = _one_of(folder, "profiles.json", "profiles.json.gz")
     graphs: list[TaskGraph] = []
-    kernels: dict[str, Kernel] = {}
     document = load_json(profiles)
     if not isinstance(document, dict):
-        raise DataError("it is no object", where=str(profiles), hint="name the folder of the TPC-H profiles")
-    passed = 0
+        raise DataError("it is not a JSON object", where=str(profiles), hint="name the folder of the TPC-H profiles")
+    skipped = 0
     for key, entry in document.items():
-        where = f"{profiles}: {key}"
-        with record(collector, where):
+        with record(collector, f"{profiles}: {key}"):
             match = _ENTRY.fullmatch(key)
             if not match:
                 raise BadRecord("its name is not like tpch_q1_50g_maxCores_50")
-            if any(wanted and wanted != given for wanted, given in zip(asked, match.groups(), strict=True)):
-                passed += 1
+            if any(value and value != part for value, part in zip(wanted, match.groups(), strict=True)):
+                skipped += 1
                 continue
             if match[1] not in queries:
                 raise BadRecord(f"queries.yaml has no good graph Q{match[1]}")
-            graphs.append(_graph(key, match[1], queries[match[1]], listed(entry, "it", where=where), widest))
-            for task in graphs[-1].tasks:
-                if task.kernel not in kernels:
-                    kernels[task.kernel] = Kernel(
-                        task.kernel, {"cpu": Profile(per_work_s=1.0, demand={"compute": 1.0})}
-                    )
+            if not isinstance(entry, list):
+                raise BadRecord("it is not a list of stages")
+            graphs.append(_graph(key, match[1], queries[match[1]], entry, max_tasks))
     notes = [
-        f"A stage of n tasks is {widest} equal ones, or n if that is fewer, that share its total time: n times the mean"
-        " runtime, which is all that is known.",
-        "Every task of a stage waits for all tasks of the stages it reads from; how much data goes between them is not"
-        " known, and taken as 0.",
-        "Times are on one core of any CPU. They were measured under the cap on cores that the entry names and grow with"
-        " it, so they are not isolated times.",
+        f"A stage of n tasks is represented by {max_tasks} equal tasks, or n if that is fewer, which share its total"
+        " time: n times the mean runtime.",
+        "Every task of a stage waits for all tasks of the stages it reads from; the amount of data between them is not"
+        " known, and assumed to be 0.",
+        "Times are on one core of any CPU. They were measured under the limit on cores in the entry's name and grow"
+        " with it, so they are not isolated times.",
     ]
-    if passed:
-        notes.append(f"{passed:,} entries were not asked for.")
-    return FileContents(
-        "tpch",
-        str(path),
-        tuple(kernels.values()),
-        tuple(graphs),
-        notes=tuple(notes),
-        problems=tuple(collector.problems),
-    )
+    if skipped:
+        notes.append(f"{skipped:,} entries were not selected.")
+    names = dict.fromkeys(task.kernel for graph in graphs for task in graph.tasks)
+    profile = Profile(per_work_s=1.0, demand={"compute": 1.0})
+    kernels = tuple(Kernel(name, {"cpu": profile}) for name in names)
+    return FileContents(kernels=kernels, graphs=tuple(graphs), notes=tuple(notes))
 
 
 def _graph(name: str, query: str, stages: Stages, entry: list[object], width: int) -> TaskGraph:
-    """The graph of one entry. A bad stage spoils the whole entry: without it, the rest is another query."""
+    """The graph of one entry. A bad stage makes the whole entry bad: without the stage, it would be another query."""
     tasks: dict[int, list[Task]] = {}
     for index, given in enumerate(entry):
         stage = table(given, f"stage {index}")
@@ -118,9 +106,9 @@ def _graph(name: str, query: str, stages: Stages, entry: list[object], width: in
 
 
 def _queries(path: Path, collector: Collector) -> dict[str, Stages]:
-    """The graphs of queries.yaml, which uses five forms of line; anything else is an error."""
+    """The graphs of queries.yaml, which has five forms of line; any other line is a bad record."""
     queries: dict[str, Stages] = {}
-    spoilt: set[str] = set()
+    incomplete: set[str] = set()
     query, stage = "", -1
     for line_number, written in enumerate(read_text(path).splitlines(), 1):
         line = written.partition("#")[0].rstrip()
@@ -140,21 +128,15 @@ def _queries(path: Path, collector: Collector) -> dict[str, Stages]:
             elif stage >= 0 and (match := re.fullmatch(r"        children: \[(\d{1,6}(?:, *\d{1,6})*)\]", line)):
                 queries[query][stage] += [int(child) for child in match[1].split(",")]
             else:
-                spoilt.add(query)
+                incomplete.add(query)
                 raise BadRecord(f"it is not a query, a stage or its children: {line.strip()[:60]!r}")
     for name, stages in queries.items():
         for stage, children in stages.items():
             for child in children:
                 if child not in stages:
-                    spoilt.add(name)
-                    collector.bad(str(path), f"stage {stage} of Q{name} has a child {child}, which is no stage of it")
-    return {name: stages for name, stages in queries.items() if name not in spoilt and stages}
-
-
-def _width(width: int | str) -> int:
-    if not str(width).isdecimal() or not 1 <= int(width) <= limits.WORKERS_PER_GANG:
-        raise DataError(f"width is {width!r}", where="tpch", hint=f"write width=1 to width={limits.WORKERS_PER_GANG}")
-    return int(width)
+                    incomplete.add(name)
+                    collector.bad(str(path), f"stage {stage} of Q{name} has a child {child}, which is not a stage")
+    return {name: stages for name, stages in queries.items() if name not in incomplete and stages}
 
 
 def _one_of(folder: Path, *file_names: str) -> Path:
@@ -169,7 +151,7 @@ def _one_of(folder: Path, *file_names: str) -> Path:
 
 
 def sniff(path: Path, head: bytes) -> bool:
-    """Profiles by the name of the first entry, queries by theirs; or a folder with both files."""
+    """Profiles or queries, by the name of the first entry; or a folder with both files."""
     if path.is_dir():
         names = {file.name for file in path.iterdir()}
         return "queries.yaml" in names and bool(names & {"profiles.json", "profiles.json.gz"})

@@ -1,1 +1,1 @@
-"""Steps from one form of the database to the next, run by Alembic when a service opens it."""
+"""Migrations of the database, run by Alembic when a service opens it."""

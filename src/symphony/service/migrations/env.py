@@ -1,4 +1,4 @@
-"""Alembic runs this file; the connection is the service's own, within whose transaction every step is made."""
+"""Alembic runs this file, on the connection of the service and within its transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lines of `curated/*.toml`: what no listing states."""
+"""Curated identities: the lines of `curated/*.toml`, which no listing states."""
 
 from __future__ import annotations
 
@@ -18,24 +18,19 @@ from symphony.telemetry.expressions import key, names, parse
 from symphony.telemetry.identities.relations import Identity, Relation, identity
 from symphony.telemetry.machine import Platform
 
-ROW = "bytes:"  # "bytes:memory" is what crosses the memory row of the place that is measured
-
 
 def curated(catalogue: Catalogue, events: Sequence[str] | None = None) -> tuple[Identity, ...]:
-    """The lines of `curated/*.toml` that are about some events (default: all that the catalogue knows)."""
+    """Curated identities between some events (default: all that the catalogue has or its metrics use)."""
     if events is None:
         used = {key(name) for metric in catalogue.metrics for name in names(metric.tree)}
         inside = {key(event.name) for event in catalogue.events} | used
-        rows = True
     else:
-        inside, rows = {key(name) for name in events}, False
-    found = []
-    for line in _lines():
-        if re.fullmatch(line.catalogues, catalogue.name) and all(
-            event in inside or (rows and event.startswith(ROW)) for event in line.identity.events
-        ):
-            found.append(line.identity)
-    return tuple(found)
+        inside = {key(name) for name in events}
+    return tuple(
+        line.identity
+        for line in _lines()
+        if re.fullmatch(line.catalogues, catalogue.name) and inside.issuperset(line.identity.events)
+    )
 
 
 @dataclass(frozen=True)
@@ -55,7 +50,7 @@ def _lines() -> tuple[_Line, ...]:
 
 
 def read_curated(text: str, file: str) -> list[_Line]:
-    """The lines of a curated file. Placeholders (`{x}`) stand for each of the values listed under their names."""
+    """The lines of a curated file. Placeholders (`{x}`) are replaced by each of the values under their names."""
     hint = 'write [[identity]] with says = "total = part + part" and why = "…", as in the other files'
     try:
         content = tomllib.loads(text)
@@ -66,15 +61,15 @@ def read_curated(text: str, file: str) -> list[_Line]:
                 says = str(entry["says"])
                 for name, value in zip(choices, values, strict=True):
                     says = says.replace(f"{{{name}}}", value)
-                found.append(_Line(content["catalogues"], _says(says, entry, file)))
+                found.append(_Line(content["catalogues"], _identity(says, entry, file)))
     except (tomllib.TOMLDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"it is not a list of identities: {error}", where=file, hint=hint) from None
+        raise DataError(f"the file is not a list of identities: {error}", where=file, hint=hint) from None
     except InputError as error:
         raise DataError(error.message, where=file, hint=hint) from None
     return found
 
 
-def _says(says: str, entry: Mapping[str, Any], file: str) -> Identity:
+def _identity(says: str, entry: Mapping[str, Any], file: str) -> Identity:
     relation: Relation = ">=" if ">=" in says else "="
     left, _, right = says.partition(relation)
     form = evaluating.apply(parse(f"({left}) - ({right})"), linear.LinearArithmetic(), {}, Platform())
@@ -87,5 +82,5 @@ def _says(says: str, entry: Mapping[str, Any], file: str) -> Identity:
     source, why = f"curated: {file}", str(entry["why"])
     found = identity(sorted_terms, relation, source, why, float(entry.get("tolerance", 0.01)))
     if found is None:
-        raise InputError(f"{says!r} says nothing", hint="write a total on one side and its parts on the other")
+        raise InputError(f"{says!r} relates nothing", hint="write a total on one side and its parts on the other")
     return found

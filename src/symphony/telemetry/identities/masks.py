@@ -1,4 +1,4 @@
-"""Masks: what the bits of events of one code tell about their counts."""
+"""Unit masks: what the mask bits of events with one code imply about their counts."""
 
 from __future__ import annotations
 
@@ -10,40 +10,39 @@ from itertools import combinations, pairwise, product
 
 from symphony.telemetry.events import Catalogue, Event
 from symphony.telemetry.expressions import key
-from symphony.telemetry.identities.cache import cached
 from symphony.telemetry.identities.names import is_total, only_fixed, words
-from symphony.telemetry.identities.relations import Identity, made
+from symphony.telemetry.identities.relations import Identity, cached, made
 
-_FULL = 0xFFFF  # a nibble as a set of 16 values: all of them
-_FREE_RUNNING = 0xFF  # the code of counters that nobody programs: their masks are but their numbers
-# Words of events that count cycles in which something is so: one that has two kinds of it counts once in their union.
+_FULL = 0xFFFF  # all 16 values of a nibble, as a set
+_FREE_RUNNING = 0xFF  # the code of free-running counters, whose masks are just their numbers
+# Words in names of events that count cycles with a property: a cycle with two of them counts once in their union.
 _CYCLES = frozenset({"cycle", "cycles", "cyc", "clockticks", "ne", "full"})
-_DURATIONS = ("cycle", "stall", "clock", "clk")  # and of those that may
+_DURATIONS = ("cycle", "stall", "clock", "clk")  # words in descriptions of events that may count cycles
 
 
-UNION, LIKELY = "umask union", "likely union"  # sources: the second needs a test
+UNION, LIKELY = "umask union", "likely union"  # sources; the second needs a test
 
 
 @dataclass(frozen=True)
 class MaskFamily:
-    """Events of one code that differ in their masks alone: what the bits mean, as all that are listed tell.
+    """Events of one code that differ in their masks only, and what the mask bits mean, judged by all listed events.
 
-    Bits choose what is counted. Mostly each adds something ("union"). In some families one field of bits chooses the
-    kind and another the outcome, and what is counted has both ("product"): then no event has bits of one field only.
-    In some a nibble is a number that chooses one of 15 things ("enumeration"): then two or more of its values have
-    several bits and are not called totals. If those are disjoint or part of one another, they may be masks after all.
+    Bits select what is counted. Usually each bit adds something ("union"). In some families one field of bits selects
+    the kind and another the outcome, and events with both are counted ("product"): then no event has bits of one field
+    only. In some families a nibble is a number that selects one of 15 things ("enumeration"): then two or more of its
+    values have several bits and are not called totals. If those are disjoint or nested, they may be masks after all.
     """
 
     enumerated: tuple[bool, bool]  # low nibble, high nibble
-    unsure: bool = False  # there are such values, but none that a mask could not be
-    field: int = 0  # the mask of one field of a product; 0 if it is none
-    masks: tuple[int, ...] = ()  # of all that are listed, once each
-    parts: int = 0  # bits of all that are not called totals
-    countable: bool = True  # occurrences add up; cycles with at least n of them do not
+    unsure: bool = False  # there are such values, but they could be masks
+    field: int = 0  # the mask of one field of a product; 0 if it is not a product
+    masks: tuple[int, ...] = ()  # of all listed events, each once
+    parts: int = 0  # bits of all events that are not called totals
+    countable: bool = True  # occurrences add up; cycles with at least n occurrences do not
 
     @classmethod
     def of(cls, events: Sequence[Event]) -> MaskFamily:
-        """What the events of one code, all of them, tell about their masks."""
+        """The family of all events of one code."""
         values = [_values(events, shift) for shift in (0, 4)]
         low, high = (len(found) > 1 and _crossing(found) for found in values)
         family = cls((low, high), unsure=any(len(found) > 1 for found in values), countable=events[0].cmask == 0)
@@ -65,7 +64,7 @@ class MaskFamily:
         return found
 
     def sums(self, members: Mapping[str, Event]) -> Iterator[Identity]:
-        """Each total as the sum of the finest parts that there are."""
+        """Each total as the sum of the finest listed parts."""
         if not self.countable:
             return
         masks = self._masks(members)
@@ -78,7 +77,7 @@ class MaskFamily:
                     yield from made(terms, "=", source, _sets(members[name], others))
 
     def _union(self, whole: Event, parts: Sequence[Event]) -> str:
-        """How sure a union is: "" if names speak against it. Bits have one meaning only in the core, and not always."""
+        """The source of a union, by how certain it is; "" if names contradict it. Outside the core none is certain."""
         total = is_total(key(whole.name))
         if not total and (any(self.enumerated) or any(_chooses_all(key(part.name)) for part in parts)):
             return ""  # a filter of what the other bits choose
@@ -87,7 +86,7 @@ class MaskFamily:
         return LIKELY if self.unsure or durations or not whole.core else UNION
 
     def partitions(self, target: int, masks: Iterable[int], total: bool) -> Iterator[tuple[str, list[int]]]:
-        """The rule, and the parts, of each way to split a mask into others."""
+        """Each way to split a mask into others: the rule, and the parts."""
         inside = [mask for mask in masks if mask != target and mask & target == mask]
         if self.field:
             for field in (self.field, ~self.field):
@@ -100,7 +99,7 @@ class MaskFamily:
             yield "reserved bits", parts
 
     def _unreserved(self, target: int, inside: Sequence[int]) -> list[int] | None:
-        """Parts of the bits that some part has. The values that an enumeration does not list may well be used."""
+        """A split of the bits that some part has. Values that an enumeration does not list may well be used."""
         return None if any(self.enumerated) else _cover(target & self.parts, inside)
 
     def bounds(self, members: Mapping[str, Event]) -> Iterator[Identity]:
@@ -111,7 +110,7 @@ class MaskFamily:
             for mask in self.masks:
                 known |= mask if mask != target else 0
             if not is_total(name) and (target & ~known or any(self.enumerated)):
-                continue  # a bit that nothing else has may be a filter, and filters make counts less
+                continue  # a bit that no other event has may be a filter, which reduces the count
             inside = [mask for mask in masks if mask != target and mask & target == mask]
             if not is_total(name) and any(_chooses_all(masks[mask]) for mask in inside):
                 continue
@@ -126,7 +125,7 @@ class MaskFamily:
                 yield from made(terms, ">=", "bound", _sets(members[name], [members[masks[part]] for part in parts]))
 
     def _masks(self, members: Mapping[str, Event]) -> dict[int, str]:
-        """One event for each mask: the others are its aliases."""
+        """One event for each mask: the others are aliases."""
         heads = Counter(name.partition(".")[0] for name in members)
         found: dict[int, str] = {}
         for name in sorted(members, key=lambda name: (members[name].deprecated, -heads[name.partition(".")[0]])):
@@ -145,12 +144,12 @@ def _values(events: Iterable[Event], shift: int) -> set[int]:
 
 
 def _crossing(values: Iterable[int]) -> bool:
-    """Whether two of them overlap, and neither is part of the other: 3 and 5."""
+    """Whether two values overlap and neither contains the other: 3 and 5."""
     return any(a & b not in (0, a, b) for a, b in combinations(values, 2))
 
 
 def families(catalogue: Catalogue, listed: Mapping[str, Event]) -> list[tuple[MaskFamily, dict[str, Event]]]:
-    """Events by family, each with what is known of it from the whole listing."""
+    """Events by family, each judged by the whole listing."""
     everyone: dict[object, list[Event]] = cached(catalogue, "families", lambda: _by_family(catalogue.events))
     found: dict[object, dict[str, Event]] = {}
     for name, event in listed.items():
@@ -171,13 +170,13 @@ def _by_family(events: Iterable[Event]) -> dict[object, list[Event]]:
 
 
 def _has_mask(event: Event) -> bool:
-    """Edges and inverted counts do not grow with their masks; some masks are but the number of a counter."""
+    """Whether an event's mask is a set of bits: not for edges, inverted counts, and numbers of counters."""
     numbered = only_fixed(event) or (not event.core and event.codes == (_FREE_RUNNING,))
     return bool(event.umask and event.codes) and not event.edge and not event.invert and not numbered
 
 
 def _chooses_all(name: str) -> bool:
-    """Whether what an event chooses is called a total: `victims.total_m`, but not `any_fills.local`."""
+    """Whether the mask's name is that of a total: `victims.total_m`, but not `any_fills.local`."""
     head, _, chosen = name.partition(".")
     return is_total(chosen or head)
 
@@ -187,13 +186,13 @@ def _counts_cycles(event: Event) -> bool:
 
 
 def _family_of(event: Event) -> tuple[object, ...]:
-    # Beyond eight bits a mask is a filter that has to be the same. Outside the core a code may have several uses.
+    # Bits beyond the eighth are a filter, which must be equal. Outside the core a code may have several uses.
     head = "" if event.core else key(event.name).partition(".")[0]
     return event.unit, head, event.codes, event.cmask, event.any_thread, event.terms, event.umask >> 8
 
 
 def _field(masks: set[int]) -> int:
-    """One field of the product that masks form; 0 if they form none, or none that splits anything."""
+    """One field of the product that masks form; 0 if they form none, or if it splits no mask."""
     if not masks or min(mask.bit_count() for mask in masks) < 2:
         return 0
     bits = [1 << at for at in range(32) if any(mask >> at & 1 for mask in masks)]
@@ -210,7 +209,7 @@ def _field(masks: set[int]) -> int:
 
 
 def _cover(target: int, masks: Sequence[int]) -> list[int] | None:
-    """Two or more disjoint masks whose union is the target, the smallest that fit; None if there are none."""
+    """Two or more disjoint masks whose union is the target, smallest first; None if there are none."""
     fitting = sorted({mask for mask in masks if mask and mask & target == mask != target}, key=int.bit_count)
     hopeless: set[int] = set()
 
@@ -233,7 +232,7 @@ def _sets(whole: Event, parts: Sequence[Event]) -> str:
 
 
 def cycle_bounds(listed: Mapping[str, Event]) -> Iterator[Identity]:
-    """A count is at least n for each cycle with at least n; those with more are fewer."""
+    """A count is at least n × the cycles with at least n, and cycles with more are fewer."""
     same: dict[tuple[object, ...], dict[int, str]] = {}
     for name, event in listed.items():
         if event.codes and not event.edge and not event.invert and not only_fixed(event):

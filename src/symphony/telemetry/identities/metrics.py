@@ -1,4 +1,4 @@
-"""Metrics: what they imply for the counts that they are made of."""
+"""What metrics imply for the counts that they are made of."""
 
 from __future__ import annotations
 
@@ -9,41 +9,35 @@ from dataclasses import dataclass
 from symphony.telemetry import linear
 from symphony.telemetry.events import Catalogue, Metric
 from symphony.telemetry.expressions import key
-from symphony.telemetry.identities.cache import cached
-from symphony.telemetry.identities.relations import Identity, Mined, Relation, Skipped, made
+from symphony.telemetry.identities.relations import Identity, Relation, cached, made
 from symphony.telemetry.machine import Platform
 
 _GROUP = "_group"
 _LEVEL = re.compile(r"(?:topdown|pipeline)l([0-9]+)", re.IGNORECASE)
-_DISJOINT = 2  # below this level of the top-down method children may overlap, and are estimates
+_DISJOINT = 2  # below this level of the top-down method, children are estimates and may overlap
 _NOT_COUNTED = frozenset({"duration_time", "tsc", "system_tsc_freq"})
 
 
-def of_metrics(catalogue: Catalogue, platform: Platform) -> Mined:
-    """What metrics imply for the counts that they are made of."""
-    found: Mined = cached(catalogue, ("metrics", platform), lambda: _from_metrics(catalogue, platform))
+def of_metrics(catalogue: Catalogue, platform: Platform) -> tuple[Identity, ...]:
+    found: tuple[Identity, ...] = cached(catalogue, ("metrics", platform), lambda: _from_metrics(catalogue, platform))
     return found
 
 
-def _from_metrics(catalogue: Catalogue, platform: Platform) -> Mined:
+def _from_metrics(catalogue: Catalogue, platform: Platform) -> tuple[Identity, ...]:
     found: list[Identity] = []
-    skipped: list[Skipped] = []
     for unit in dict.fromkeys(metric.unit for metric in catalogue.metrics):
         metrics = [metric for metric in catalogue.metrics if metric.unit == unit]
         forms = linear.forms(catalogue.definitions(unit), platform)
         for claim in (*_parents(metrics, forms), *_bounded(metrics, forms)):
             relation: Relation = "=" if claim.source == "top-down" else ">="
-            terms = _terms(catalogue, claim.form)
-            if isinstance(terms, str):
-                skipped.append(Skipped(claim.why, terms))
-            else:
+            if terms := _terms(catalogue, claim.form):
                 found += made(terms, relation, claim.source, claim.why)
-    return Mined(tuple(found), tuple(skipped))
+    return tuple(found)
 
 
 @dataclass(frozen=True)
 class _Claim:
-    """A form that a rule says is 0, or at least 0."""
+    """A form that is 0, or at least 0, according to a rule."""
 
     form: linear.Form
     source: str
@@ -51,7 +45,7 @@ class _Claim:
 
 
 def _parents(metrics: Sequence[Metric], forms: Mapping[str, linear.Form]) -> Iterator[_Claim]:
-    """Children of a metric, by the names of their groups, less the metric; those of the first level, less 1."""
+    """Children of a metric, by the names of their groups, minus the metric; those of the first level, minus 1."""
     children: dict[str, dict[str, None]] = {}
     for metric in metrics:
         levels = {int(found[1]): group for group in metric.groups if (found := _LEVEL.fullmatch(group))}
@@ -88,18 +82,16 @@ def _mixed(form: linear.Form) -> bool:
     return whole is None or len({value > 0 for _, value in whole[0]}) > 1
 
 
-def _terms(catalogue: Catalogue, form: linear.Form) -> dict[str, float] | str:
-    """The counts of a form that is 0 (or more), its bottom taken away; or why there are none."""
+def _terms(catalogue: Catalogue, form: linear.Form) -> dict[str, float] | None:
+    """Coefficients of the counts in the numerator; None if the form is not a linear claim about counts."""
     if (whole := form.single) is None:
-        return "its parts have different denominators"
+        return None
     top, bottom = whole
     if any(value < 0 for _, value in bottom):
-        return "its denominator may be negative"
+        return None
     for name, _ in top:
-        if name == linear.CONSTANT_TERM:
-            return "it compares counts with a number"
-        if name.startswith(linear.OPAQUE):
-            return "it is not linear in counts"
-        if name in _NOT_COUNTED or ("/" in name and catalogue.resolve(name) is None):
-            return f"{name} is not an event"
+        if name == linear.CONSTANT_TERM or name.startswith(linear.OPAQUE) or name in _NOT_COUNTED:
+            return None
+        if "/" in name and catalogue.resolve(name) is None:
+            return None
     return dict(top)

@@ -1,4 +1,4 @@
-"""Names: those for one thing, and those that differ in one word."""
+"""Identities from names of events: aliases, and names that differ in one word."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from symphony.telemetry.identities.relations import Identity, made
 
 
 def aliases(listed: Mapping[str, Event]) -> Iterator[Identity]:
-    """Names for which perf asks the kernel for the same thing."""
+    """Names for which perf programs the same event."""
     same: dict[tuple[str, str, str], list[str]] = {}
     for name, event in listed.items():
         if event.perf_terms and not (only_fixed(event) and event.perf_terms.startswith("event=0x0")):
@@ -25,7 +25,7 @@ def aliases(listed: Mapping[str, Event]) -> Iterator[Identity]:
 
 
 def only_fixed(event: Event) -> bool:
-    """Whether its code and mask are but the number of a fixed counter."""
+    """Whether code and mask are just the number of a fixed counter."""
     return event.fixed is not None and event.codes in ((), (0,))
 
 
@@ -37,7 +37,7 @@ _WORD_PAIRS = (
     (frozenset({"rd", "read", "reads"}), frozenset({"wr", "write", "writes"})),
     (frozenset({"load", "loads"}), frozenset({"store", "stores"})),
 )
-_OPEN_WORD_PAIRS = _WORD_PAIRS[2:]  # there are more kinds than the two, so that a total has to be called one
+_OPEN_WORD_PAIRS = _WORD_PAIRS[2:]  # there are more kinds than these two, so the total must be called one
 _WORDS = re.compile(r"[^._\-/]+")
 
 
@@ -77,7 +77,7 @@ def counterparts(listed: Mapping[str, Event]) -> Iterator[Identity]:
 
 
 def _alike(listed: Mapping[str, Event], name: str, parts: Iterable[str]) -> bool:
-    """Whether an event may be the sum of others: it counts occurrences, as they do, and its mask is no wider."""
+    """Whether an event may be the sum of others: all count occurrences, and its mask is the union of theirs."""
     event = listed[name]
     others = [listed[part] for part in parts]
     if event.deprecated or any(other.cmask or other.edge or other.invert for other in (event, *others)):

@@ -1,14 +1,17 @@
-"""The type of an identity, its one form, and which of several are worth keeping."""
+"""Identities: their type, their canonical form, and which of several are independent."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from symphony.telemetry.events import Catalogue
 
 Relation = Literal["=", ">="]
-LEAST_TOLERANCE = 1e-4  # of any identity: counters are not read at one instant
-STRUCTURAL = frozenset({"alias", "umask union", "topology"})  # follow from how counters are wired, not from names
+LEAST_TOLERANCE = 1e-4  # of any identity: counters are not read at the same instant
+STRUCTURAL = frozenset({"alias", "umask union"})  # sources that follow from how counters are wired, not from names
 
 
 @dataclass(frozen=True)
@@ -18,46 +21,24 @@ class Identity:
     name: str  # short and unique, for people: "l2_rqsts.references = hit + miss"
     terms: tuple[tuple[str, float], ...]  # key of an event, coefficient
     relation: Relation = "="
-    source: str = ""  # the rule, or file, that it comes from
-    why: str = ""  # evidence, in words
-    tolerance: float = 0.0  # relative size of the deviations to be expected: 0.01 = 1%
+    source: str = ""  # the rule or file
+    why: str = ""  # evidence, as text
+    tolerance: float = 0.0  # expected relative deviation: 0.01 = 1%
 
     @property
     def events(self) -> tuple[str, ...]:
-        """Keys of the events that it relates."""
+        """Keys of the events."""
         return tuple(event for event, _ in self.terms)
 
     @property
     def structural(self) -> bool:
-        """Whether it holds by construction, so that it may be used where it cannot be tested."""
+        """Whether it may be used if it cannot be tested."""
         return self.source in STRUCTURAL
 
     @property
     def slack(self) -> float:
         """The tolerance, never zero."""
         return max(self.tolerance, LEAST_TOLERANCE)
-
-    def residual(self, counts: Mapping[str, float]) -> float:
-        """What the sum is for some counts, relative to half of all that enters it; 0 where nothing was counted."""
-        parts = [coefficient * counts[event] for event, coefficient in self.terms]
-        size = sum(map(abs, parts)) / 2
-        return sum(parts) / size if size else 0.0
-
-
-@dataclass(frozen=True)
-class Skipped:
-    """A relation that a rule pointed at and that is not one between counts."""
-
-    what: str
-    why: str
-
-
-@dataclass(frozen=True)
-class Mined:
-    """What the rules found."""
-
-    identities: tuple[Identity, ...]
-    skipped: tuple[Skipped, ...] = ()
 
 
 _TOLERANCES = {
@@ -71,8 +52,19 @@ _TOLERANCES = {
     "residual": 2e-2,
     "percentage": 2e-2,
     "bound": 1e-2,
-    "topology": 1e-2,
 }
+
+_cached: dict[tuple[int, object], Any] = {}
+
+
+def cached(catalogue: Catalogue, what: object, compute: Callable[[], Any]) -> Any:
+    """The result of `compute` for a whole catalogue, computed once and kept as long as the catalogue exists."""
+    at = (id(catalogue), what)
+    if at not in _cached:
+        _cached[at] = compute()
+        weakref.finalize(catalogue, _cached.pop, at, None)
+    return _cached[at]
+
 
 # --- Making one --------------------------------------------------------------------------------------------
 
@@ -85,11 +77,11 @@ def identity(
     tolerance: float | None = None,
     name: str = "",
 ) -> Identity | None:
-    """An identity in its one form: positive terms first, whole coefficients if it has them; None if it says nothing."""
+    """An identity in canonical form: positive terms first, integer coefficients if possible; None if it is vacuous."""
     positive = {event: value for event, value in terms.items() if value > 0}
     negative = {event: value for event, value in terms.items() if value < 0}
     if not negative or not positive:
-        return None  # counts are not negative: such a bound is no news, such a sum is absurd
+        return None  # counts are not negative: such a bound always holds, such a sum never does
     if relation == "=" and len(negative) < len(positive):
         positive, negative = ({event: -value for event, value in side.items()} for side in (negative, positive))
     sized = {**positive, **negative}
@@ -107,7 +99,7 @@ def made(terms: Mapping[str, float], relation: Relation, source: str, why: str) 
 
 
 def _named(terms: Sequence[tuple[str, float]], relation: Relation) -> str:
-    """What it says; a prefix that terms share with the first is written once."""
+    """The identity as text; a prefix that terms share with the first is written once."""
     head, dot, _ = terms[0][0].partition(".")
     sides: dict[bool, list[str]] = {True: [], False: []}
     for event, coefficient in terms:
@@ -118,9 +110,9 @@ def _named(terms: Sequence[tuple[str, float]], relation: Relation) -> str:
 
 
 def independent(found: Iterable[Identity]) -> tuple[Identity, ...]:
-    """Those that are not implied by earlier ones: sums by elimination, bounds by sums that split their totals."""
+    """Identities not implied by earlier ones: sums by elimination, bounds by the sums that define their totals."""
     rows: dict[str, dict[str, float]] = {}  # by pivot
-    same: dict[str, str] = {}  # name → the one that stands for it
+    same: dict[str, str] = {}  # alias → the name in use
     parts: dict[str, list[dict[str, float]]] = {}  # total → its parts
     kept: list[Identity] = []
     found = tuple(found)
@@ -136,7 +128,7 @@ def independent(found: Iterable[Identity]) -> tuple[Identity, ...]:
         elif all(value < 0 for _, value in others):
             parts.setdefault(whole, []).append({event: -value / size for event, value in others})
     parts = {same.get(whole, whole): [_renamed(split, same) for split in splits] for whole, splits in parts.items()}
-    least: dict[str, list[dict[str, float]]] = {}  # total → what it is at least
+    least: dict[str, list[dict[str, float]]] = {}  # total → lower bounds
     seen: set[frozenset[tuple[str, float]]] = set()
     for one in (one for one in found if one.relation == ">="):
         terms = _renamed(dict(one.terms), same)
@@ -160,7 +152,7 @@ def _renamed(terms: Mapping[str, float], same: Mapping[str, str]) -> dict[str, f
 
 
 def _reduced(row: dict[str, float], rows: Mapping[str, dict[str, float]]) -> dict[str, float]:
-    """A row less what earlier rows account for."""
+    """A row after elimination by earlier rows."""
     size = max(map(abs, row.values()))
     while pivot := next((event for event in row if event in rows), None):
         factor = row[pivot] / rows[pivot][pivot]
@@ -174,7 +166,7 @@ Splits = Mapping[str, list[dict[str, float]]]
 
 
 def _follows(terms: Mapping[str, float], parts: Splits, least: Splits, depth: int = 3) -> bool:
-    """Whether a bound is clear once totals are written as their parts, or as what they are at least."""
+    """Whether a bound holds trivially once totals are replaced by their parts, or by lower bounds."""
     if all(value >= -1e-9 for value in terms.values()):
         return True
     if not depth:

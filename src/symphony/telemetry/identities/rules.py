@@ -1,36 +1,24 @@
-"""All rules together: what a listing tells, with what people wrote down."""
+"""All rules together."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from symphony.problem.topology import Topology
 from symphony.telemetry.events import Catalogue, Event
 from symphony.telemetry.expressions import key
 from symphony.telemetry.identities.curated_file import curated
 from symphony.telemetry.identities.masks import cycle_bounds, families
 from symphony.telemetry.identities.metrics import of_metrics
 from symphony.telemetry.identities.names import aliases, counterparts
-from symphony.telemetry.identities.relations import Identity, Mined, independent
-from symphony.telemetry.identities.rows import from_topology
+from symphony.telemetry.identities.relations import Identity, independent
 from symphony.telemetry.machine import Platform
 from symphony.telemetry.naming import scope
 
 
 def mine(
-    catalogue: Catalogue,
-    events: Sequence[str] | None = None,
-    topology: Topology | None = None,
-    *,
-    platform: Platform | None = None,
+    catalogue: Catalogue, events: Sequence[str] | None = None, *, platform: Platform | None = None
 ) -> tuple[Identity, ...]:
-    """Identities between some events (default: all, those of each unit among themselves), and of a topology's rows."""
-    rows = from_topology(topology) if topology else ()
-    return (*mining(catalogue, events, platform=platform).identities, *rows)
-
-
-def mining(catalogue: Catalogue, events: Sequence[str] | None = None, *, platform: Platform | None = None) -> Mined:
-    """As `mine`, with what had to be left out, and why."""
+    """Identities between some events (default: all, those of each unit among themselves) that the listing implies."""
     wanted = _wanted(catalogue, events)
     implied = of_metrics(catalogue, platform or Platform())
     scopes: dict[tuple[str, str], dict[str, Event]] = {}
@@ -42,15 +30,15 @@ def mining(catalogue: Catalogue, events: Sequence[str] | None = None, *, platfor
         *(one for listed in scopes.values() for one in aliases(listed)),
         *(one for some in by_mask for family, members in some for one in family.sums(members)),
         *(one for listed in scopes.values() for one in counterparts(listed)),
-        *(one for one in implied.identities if events is None or wanted.keys() >= set(one.events)),
+        *(one for one in implied if events is None or wanted.keys() >= set(one.events)),
         *(one for some in by_mask for family, members in some for one in family.bounds(members)),
         *(one for listed in scopes.values() for one in cycle_bounds(listed)),
     ]
-    return Mined(independent(found), implied.skipped)
+    return independent(found)
 
 
 def _wanted(catalogue: Catalogue, events: Sequence[str] | None) -> dict[str, Event | None]:
-    """Events by key; None for the kernel's own. Where several units have a name, it means the core's."""
+    """Events by key; None for events that are not listed. If several units have a name, it means the core's."""
     if events is None:
         return {key(event.name): event for event in catalogue.events if catalogue.event(event.name) is event}
     return {key(name): catalogue.resolve(name) for name in events}
@@ -59,5 +47,5 @@ def _wanted(catalogue: Catalogue, events: Sequence[str] | None) -> dict[str, Eve
 def everything(
     catalogue: Catalogue, events: Sequence[str] | None = None, *, platform: Platform | None = None
 ) -> tuple[Identity, ...]:
-    """Mined and curated, without those that others imply."""
+    """Mined and curated identities, without those that others imply."""
     return independent((*mine(catalogue, events, platform=platform), *curated(catalogue, events)))

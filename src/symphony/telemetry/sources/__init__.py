@@ -1,13 +1,13 @@
-"""Where counter readings come from, each behind `CounterSource`: perf, its logs, the kernel's files, NVIDIA's GPUs.
+"""Sources of counter readings, each a `CounterSource`: perf, its logs, the kernel's files, NVIDIA's GPUs.
 
-- `perf_log`: what `perf stat -j` or `-x` wrote, from a file or line by line;
-- `perf`: a `perf stat` that is run for the purpose;
-- `kernel`: pressure, cgroups, scheduler and traffic from /proc and /sys, on any Linux;
+- `perf_log`: logs of `perf stat -j` or `-x`, from a file or line by line;
+- `perf`: runs `perf stat`;
+- `kernel`: pressure, cgroups, scheduler and network from /proc and /sys, on any Linux;
 - `nvml`: NVIDIA's GPUs;
-- `replay`: any of these again.
+- `replay`: recordings as a source.
 
-`problems` and `polling` are what several of them share. `perf_log` is made of `perf_line` (one line), `perf_times`
-(what its times mean) and `perf_groups` (what was counted together).
+`problems` and `polling` are shared. `perf_log` is made of `perf_line` (one line), `perf_times` (enabled times) and
+`perf_groups` (groups of events).
 """
 
 from symphony.telemetry.sources.kernel import KernelSource

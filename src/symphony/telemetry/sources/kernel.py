@@ -1,4 +1,4 @@
-"""What every Linux machine counts without a PMU and without privileges: files of /proc and of cgroups.
+"""Counters that every Linux machine has without a PMU and without privileges: files of /proc and of cgroups.
 
     for sample in KernelSource(interval_s=0.1).samples(): ...
 
@@ -6,13 +6,13 @@ Events, all of them amounts over the window:
 
 - `psi.cpu.some_us`, `psi.memory.full_us`, …: time for which some, or all, tasks waited for a resource;
 - `cgroup.cpu.usage_us`, `cgroup.cpu.throttled_us`, `cgroup.memory.page_faults`, `cgroup.io.read_bytes`, …: of a cgroup,
-  this program's own if none is named; `cgroup.memory.used_byte_s` is memory in use times the duration;
+  by default this process's own; `cgroup.memory.used_byte_s` is memory in use times the duration;
 - `sched.run_us`, `sched.wait_us`, `sched.slices`: on CPUs, and waiting for one, all CPUs together;
 - `process.run_us`, `process.wait_us`, `process.slices`: the same of one process (its first thread);
 - `stat.user_us`, `stat.idle_us`, `stat.context_switches`, …: all CPUs together, in steps of 10 ms;
-- `vm.page_faults`, `vm.swap_in_pages`, …; `net.receive_bytes`, `net.transmit_bytes`: of the devices, not of loopback.
+- `vm.page_faults`, `vm.swap_in_pages`, …; `net.receive_bytes`, `net.transmit_bytes`: of the devices, without loopback.
 
-What a machine does not have is left out; what vanishes later is NaN, and a problem.
+Events that a machine lacks are left out. An event that disappears later is NaN, and a problem.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ _Found = dict[str, Figure]
 
 
 class KernelSource:
-    """The kernel's own figures, read every `interval_s`, `windows` times or for ever.
+    """The kernel's counters, read every `interval_s`, `windows` times or forever.
 
-    `about` are the first parts of events' names: files that tell of others are not read. `cgroup` is a path below the
-    mount point; `pid` adds a process; `root` is where /proc and /sys are.
+    `about`: groups of events (the first parts of their names) to read; `cgroup`: a path below the mount point; `pid`
+    adds a process; `where` is the name of the place; `root` is the folder of /proc and /sys.
     """
 
     def __init__(
@@ -72,27 +72,28 @@ class KernelSource:
         about: Collection[str] = FIGURE_GROUPS,
         cgroup: str | None = None,
         pid: int | None = None,
+        where: str = "",
         root: Path = Path("/"),
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         if unknown := sorted(set(about) - set(FIGURE_GROUPS)):
             raise InputError(
-                f"the kernel tells nothing about {unknown[0]!r}", hint=f"use some of {', '.join(FIGURE_GROUPS)}"
+                f"there are no kernel counters {unknown[0]!r}", hint=f"use some of {', '.join(FIGURE_GROUPS)}"
             )
-        self._root, self._about, self._cgroup, self._pid = root, about, cgroup, pid
+        self._root, self._about, self._cgroup, self._pid, self._where = root, about, cgroup, pid, where
         self._poller = Poller(self._read, interval_s, windows, clock, sleep)
 
     @property
     def problems(self) -> Sequence[Problem]:
-        """What vanished, went back or could not be understood so far."""
+        """What disappeared, went backwards or could not be parsed so far."""
         return self._poller.problems
 
     def samples(self) -> Iterator[Sample]:
-        """A sample for each window, all of one place: this machine."""
-        if not self._read()[""]:
+        """A sample for each window, of one place: this machine."""
+        if not self._read()[self._where]:
             raise DataError(
-                "the kernel tells nothing here", where=str(self._root / "proc"), hint="mount /proc, or use Linux"
+                "the kernel has no counters here", where=str(self._root / "proc"), hint="mount /proc, or use Linux"
             )
         return self._poller.samples()
 
@@ -101,8 +102,8 @@ class KernelSource:
         parts = (self._pressure, self._cgroup_2, self._cgroup_1, self._sched, self._stat, self._vm, self._net)
         for about, part in zip(("psi", "cgroup", "cgroup", "sched", "stat", "vm", "net"), parts, strict=True):
             for event, figure in part().items() if about in self._about else ():
-                found.setdefault(event, figure)  # cgroup v2 before v1, event by event: many machines have both
-        return {"": found}
+                found.setdefault(event, figure)  # v2 takes precedence over v1, event by event: many machines have both
+        return {self._where: found}
 
     def _lines(self, path: str) -> list[list[str]]:
         """The words of each line of a file; none if it cannot be read."""
@@ -116,7 +117,7 @@ class KernelSource:
             return []
 
     def _total(self, found: _Found, event: str, text: str, path: str, scale: float = 1.0, part: str = "") -> None:
-        """Take a total, or one of the parts that it is the sum of, if it is a number."""
+        """Add a total, or one of its parts, if the text is a number."""
         if not (text.isascii() and text.isdecimal() and len(text) <= 20):
             self._poller.problems.add(f"/{path}", f"{event} is {text[:40]!r}", kind=f"malformed {event}")
             return
@@ -124,7 +125,7 @@ class KernelSource:
         found[event] = Figure({**before, part: int(text)}, f"/{path}", scale=scale)
 
     def _table(self, path: str, names: dict[str, str], scale: float = 1.0) -> _Found:
-        """Lines of a name and a total."""
+        """Totals from lines of a name and a number."""
         found: _Found = {}
         for words in self._lines(path):
             if len(words) == 2 and words[0] in names:
@@ -182,7 +183,7 @@ class KernelSource:
         path = "proc/net/dev"
         lines = [" ".join(words).partition(":") for words in self._lines(path)]
         names = [name for name, colon, _ in lines if colon and name != "lo"]
-        # Bridges and tunnels count again what their devices carry.
+        # Bridges and tunnels count the traffic of their devices again.
         devices = [name for name in names if (self._root / "sys/class/net" / name / "device").exists()]
         for name, _, rest in lines:
             words = rest.split()
@@ -195,7 +196,7 @@ class KernelSource:
     # --- The cgroup
 
     def _group_path(self, mount: str, controller: str) -> str:
-        """The folder of the cgroup under a mount point; the mount point's own where namespaces hide it."""
+        """The folder of the cgroup below a mount point; the mount point itself if namespaces hide it."""
         group = self._cgroup
         if group is None:
             for line in self._lines("proc/self/cgroup"):

@@ -4,18 +4,16 @@
 
 Events, all of them amounts over the window (amount / duration is the mean):
 
-- `nvml.busy_us`: time for which at least one kernel was there. This is the classic "utilisation", and misleads: one
-  small kernel counts as much as one that fills the GPU. `nvml.memory_busy_us` is the same of accesses to memory.
-- `gpm.active_us`: time for which at least one kernel was there, in this window and no other. Hopper or later.
+- `nvml.busy_us`: time with at least one kernel on the GPU. This is the classic "utilisation", and misleads: one small
+  kernel counts as much as one that fills the GPU. `nvml.memory_busy_us` is the same for memory accesses.
+- `gpm.active_us`: time with at least one kernel, in exactly this window. Hopper or later.
 - `gpm.sm_busy_us`, `gpm.sm_occupancy_us`, `gpm.tensor_busy_us`, `gpm.dram_busy_us`: the share of the multiprocessors,
-  of their warps, of the tensor cores and of the memory's bandwidth in use, times the duration. Hopper or later.
+  of their warps, of the tensor cores and of the memory bandwidth in use, times the duration. Hopper or later.
 - `gpm.pcie_transmit_bytes`, `gpm.pcie_receive_bytes`, `gpm.nvlink_transmit_bytes`, `gpm.nvlink_receive_bytes`: from and
   to the GPU. Hopper or later.
-- `nvml.pcie_transmit_bytes`, `nvml.pcie_receive_bytes`: the same from counters of 32 bits. How often they wrapped in a
-  window follows from the ones above; without those, from how fast the link can be, or it is not known.
+- `nvml.pcie_transmit_bytes`, `nvml.pcie_receive_bytes`: the same from 32-bit counters. How often they wrapped in a
+  window follows from the GPM events; without those, from the link's speed, or it is unknown.
 - `nvml.memory_used_byte_s`, `nvml.energy_mj`, `nvml.sm_cycles`, `nvml.memory_cycles`.
-
-`python -m symphony.telemetry.sources.nvml` prints three samples while JAX multiplies matrices.
 """
 
 from __future__ import annotations
@@ -31,14 +29,14 @@ from symphony.problem.extras import needs_extra
 from symphony.telemetry.samples import Problem, Sample
 from symphony.telemetry.sources.polling import Figure, Figures, Poller
 
-MIN_GPM_INTERVAL_S = 0.1  # between two samples of GPM
+MIN_GPM_INTERVAL_S = 0.1  # smallest distance of two GPM samples
 _WRAP = 2**32
 _MIB = float(1 << 20)
-_PERCENT_US = 1e4  # from per cent to microseconds in a second
+_PERCENT_US = 1e4  # from per cent to microseconds per second
 _MHZ = 1e6
 _CLOCK_EVENTS = {"nvml.sm_cycles": 1, "nvml.memory_cycles": 2}
-_PCIE = {"nvml.pcie_transmit_bytes": 197, "nvml.pcie_receive_bytes": 198}  # numbers of fields
-_GPM = {  # numbers of metrics, and the scale from what they are given in to our unit in a second
+_PCIE = {"nvml.pcie_transmit_bytes": 197, "nvml.pcie_receive_bytes": 198}  # numbers of NVML fields
+_GPM = {  # numbers of GPM metrics, and factors from NVML's unit to ours per second
     "gpm.active_us": (1, _PERCENT_US),
     "gpm.sm_busy_us": (2, _PERCENT_US),
     "gpm.sm_occupancy_us": (3, _PERCENT_US),
@@ -49,7 +47,14 @@ _GPM = {  # numbers of metrics, and the scale from what they are given in to our
     "gpm.nvlink_receive_bytes": (60, _MIB),
     "gpm.nvlink_transmit_bytes": (61, _MIB),
 }
-_LINK_BYTES = {1: 2.5e8, 2: 5e8, 3: 9.9e8, 4: 1.97e9, 5: 3.94e9, 6: 7.6e9}  # a second and lane, by generation of PCIe
+_LINK_BYTES = {
+    1: 2.5e8,
+    2: 5e8,
+    3: 9.9e8,
+    4: 1.97e9,
+    5: 3.94e9,
+    6: 7.6e9,
+}  # bytes per second and lane, by generation of PCIe
 _FIELD_TYPES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # by number of the type
 
 
@@ -57,18 +62,18 @@ _FIELD_TYPES = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal") 
 class _GpuState:
     handle: Any
     name: str
-    link_bytes: float  # a second, at most
+    link_bytes: float  # per second, at most
     gpm: bool
-    held: Any = None  # the last sample of GPM
-    seen: dict[str, int] = field(default_factory=dict)  # PCIe counters as they were
-    bytes: dict[str, float] = field(default_factory=dict)  # PCIe totals, without wraps
+    held: Any = None  # the previous GPM sample
+    seen: dict[str, int] = field(default_factory=dict)  # previous values of PCIe counters
+    bytes: dict[str, float] = field(default_factory=dict)  # PCIe totals, unwrapped
     seen_s: float = math.nan
 
 
 class NvmlSource:
-    """The GPUs of this machine, read every `interval_s`, `windows` times or for ever.
+    """The GPUs of this machine, read every `interval_s`, `windows` times or forever.
 
-    `library` stands in for the module `pynvml`; `devices` are the numbers of the GPUs, all if it is None.
+    `library` replaces the module `pynvml`; `devices` are numbers of GPUs, None for all.
     """
 
     def __init__(
@@ -93,17 +98,19 @@ class NvmlSource:
             self._nvml.nvmlInit()
             there = self._nvml.nvmlDeviceGetCount()
         except (self._nvml.NVMLError, OSError) as error:
-            raise DataError(f"no NVIDIA driver answers: {error}", hint="nvidia-smi shows whether it is there") from None
+            raise DataError(
+                f"the NVIDIA driver does not respond: {error}", hint="run nvidia-smi to see whether it is installed"
+            ) from None
         wanted = range(there) if devices is None else devices
         if unknown := [number for number in wanted if not 0 <= number < there]:
             raise InputError(f"there is no GPU {unknown[0]}", hint=f"devices={list(range(there))}")
         if not wanted:
-            raise DataError("the driver knows no GPU", hint="nvidia-smi -L lists those that can be used")
+            raise DataError("the driver has no GPU", hint="`nvidia-smi -L` lists the usable GPUs")
         self._gpus = [self._open(number) for number in wanted]
 
     @property
     def problems(self) -> Sequence[Problem]:
-        """What a GPU or its driver could not tell, so far."""
+        """What a GPU or its driver could not report so far."""
         return self._poller.problems
 
     def samples(self) -> Iterator[Sample]:
@@ -117,7 +124,7 @@ class NvmlSource:
                     gpu.held = None
 
     def _ask(self, function: str, *arguments: Any) -> Any:
-        """An answer, or None: what is not supported differs by model and driver."""
+        """The result of an NVML call, or None if the model or driver does not support it."""
         try:
             return getattr(self._nvml, function)(*arguments)
         except (self._nvml.NVMLError, AttributeError):
@@ -135,9 +142,7 @@ class NvmlSource:
             bool(support and support.isSupportedDevice),
         )
         if not gpu.gpm:
-            self._poller.problems.add(
-                gpu.name, "has no GPM metrics (before Hopper): nvml.busy_us says little of how busy it is"
-            )
+            self._poller.problems.add(gpu.name, "has no GPM metrics (before Hopper): nvml.busy_us overstates its load")
         return gpu
 
     def _read(self) -> Figures:
@@ -170,7 +175,7 @@ class NvmlSource:
         return found
 
     def _gpm(self, gpu: _GpuState) -> dict[str, float]:
-        """Means since the last call, by event; none at the first."""
+        """Means since the last call, by event; none at the first call."""
         if not gpu.gpm:
             return {}
         before, gpu.held = gpu.held, self._ask("nvmlGpmSampleAlloc")
@@ -180,7 +185,7 @@ class NvmlSource:
         except self._nvml.NVMLError as error:
             self._poller.problems.add(gpu.name, f"GPM metrics cannot be read: {error}")
             self._ask("nvmlGpmSampleFree", gpu.held)
-            gpu.held = None  # begin anew, so that a mean is never over more than its window
+            gpu.held = None  # restart, so that a mean never covers more than its window
             return {}
         finally:
             if before is not None:
@@ -205,7 +210,7 @@ class NvmlSource:
         now_s = self._clock()
         passed_s, gpu.seen_s = now_s - gpu.seen_s, now_s
         if answer is None:
-            gpu.seen.clear()  # begin anew: nobody knows how often they wrap meanwhile
+            gpu.seen.clear()  # restart: the number of wraps in between is unknown
             return {}
         found = {}
         for event, value in zip(_PCIE, answer, strict=False):
@@ -220,11 +225,11 @@ class NvmlSource:
             gpu.seen[event] = now
             found[event] = gpu.bytes[event]
             if math.isnan(gpu.bytes[event]):
-                gpu.bytes[event] = 0.0  # known again from here on
+                gpu.bytes[event] = 0.0  # count from here on
         return found
 
     def _wraps(self, gpu: _GpuState, event: str, grown: int, passed_s: float, metrics: Mapping[str, float]) -> float:
-        """How often a counter of PCIe wrapped, beyond the once that shows."""
+        """How many more times a PCIe counter wrapped than its two values show; NaN if unknown."""
         rate = metrics.get(event.replace("nvml.", "gpm."), math.nan)
         if math.isfinite(rate):
             return max(0, round((rate * _MIB * passed_s - grown) / _WRAP))
@@ -242,55 +247,3 @@ def _load() -> Any:
     with needs_extra("nvidia", "reading NVIDIA's GPUs", DataError):
         import pynvml
     return pynvml
-
-
-def main() -> None:
-    """Print three samples of the GPUs while JAX multiplies matrices."""
-    from threading import Event, Thread
-
-    stop = Event()
-    work = Thread(target=_multiply, args=(stop,), daemon=True)
-    work.start()
-    time.sleep(5.0)  # until it is compiled
-    source = NvmlSource(interval_s=0.5, windows=3)
-    try:
-        for sample in source.samples():
-            print(f"{sample.where}  {sample.start_s:.2f} s + {sample.duration_s:.2f} s")
-            for column, count in zip(sample.columns, sample.count, strict=True):
-                print(f"  {column.event:28} {_shown(column.event, count / sample.duration_s)}")
-    finally:
-        stop.set()
-        work.join(timeout=30)
-    for problem in source.problems:
-        print(problem)
-
-
-def _multiply(stop: Any) -> None:
-    import jax
-    import jax.numpy as jnp
-
-    matrix = jnp.ones((4096, 4096), jnp.bfloat16)
-    multiply = jax.jit(lambda x: (x @ matrix) / 4096)
-    product = matrix
-    while not stop.is_set():
-        for _ in range(16):
-            product = multiply(product)
-        product.block_until_ready()
-
-
-def _shown(event: str, rate: float) -> str:
-    """A rate, in the unit that people use for it."""
-    for end, scale, unit in (
-        ("byte_s", 1e-9, "GB"),
-        ("bytes", 1e-9, "GB/s"),
-        ("_us", 1e-4, "%"),
-        ("_mj", 1e-3, "W"),
-        ("cycles", 1e-6, "MHz"),
-    ):
-        if event.endswith(end):
-            return f"{rate * scale:10.2f} {unit}"
-    return f"{rate:10.2f} /s"
-
-
-if __name__ == "__main__":
-    main()

@@ -1,11 +1,11 @@
-"""A `perf stat` that is run for the purpose, as a counter source.
+"""Runs `perf stat`, as a counter source.
 
     source = PerfSource([["cycles", "instructions"], ["cache-misses"]], command=["make", "-j8"])
     for sample in source.samples(): ...
     source.exit_status
 
-perf's figures come through a pipe of their own: what the command prints goes where it would go without perf. The
-command is started here and held back until perf counts it, because `perf stat -I` forgets how a command ended.
+perf writes its numbers to a separate pipe, so the command's output is unchanged. The command is started here and
+stopped until perf counts it, because `perf stat -I` does not report the command's exit status.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from symphony.telemetry.sources.perf_log import PerfLines, lines_of
 from symphony.telemetry.sources.problems import Problems
 
 MIN_INTERVAL_MS = 1  # perf refuses less
-_PERF_STOP_TIMEOUT_S = 5.0  # after an interrupt, before perf is ended the hard way
+_PERF_STOP_TIMEOUT_S = 5.0  # after an interrupt, before a stronger signal
 _CPU_CLOCKS = {"cpu-clock", "task-clock"}
 NO_PMU_PROBLEM = (
     "this machine has no performance counters that perf can reach (a virtual machine?): "
@@ -41,11 +41,10 @@ NO_PMU_PROBLEM = (
 class PerfSource:
     """`perf stat` for a command, for processes, for CPUs or (`system_wide`) for the whole machine.
 
-    `groups`: events, in perf's own words, that are to be counted at the same times. A `weak` group that does not fit
-    the counters is taken apart by perf. `per_cpu` tells CPUs apart, `per_socket` sockets, with `cpus` ("0-3,8") or
-    `system_wide`. With those, a `command` says how long. A clock of the kernel's is counted in any case, as a last
-    group if it was not asked for: from nothing else can the time be told exactly for which counters were wanted. A perf
-    that is `apart` does not hear of ctrl-C.
+    `groups`: events, in perf's syntax, to be counted at the same times. perf splits a `weak` group that does not fit
+    the counters. `per_cpu` and `per_socket` make a place of each CPU or socket, with `cpus` ("0-3,8") or `system_wide`;
+    with those, a `command` only determines the duration. A clock of the kernel is always counted, if necessary as a
+    last group: only that gives the exact enabled time. With `apart`, perf does not receive ctrl-C.
     """
 
     def __init__(
@@ -69,14 +68,15 @@ class PerfSource:
             raise InputError(f"an interval of {interval_ms} ms", hint="interval_ms=100")
         if bool(pids) + bool(cpus or system_wide) > 1 or not (pids or cpus or system_wide or command):
             raise InputError(
-                "it is not clear what to count", hint="give one of command=, pids=, cpus= and system_wide=True"
+                "there is not exactly one target to count",
+                hint="pass one of command=, pids=, cpus= and system_wide=True",
             )
         if pids and command:
-            raise InputError("both a command and processes", hint="give command= or pids=")
+            raise InputError("both a command and processes", hint="pass command= or pids=")
         if (per_cpu or per_socket) and not (cpus or system_wide):
-            raise InputError("CPUs are told apart only where they are counted", hint="system_wide=True, per_cpu=True")
+            raise InputError("per_cpu and per_socket need CPUs to count", hint="system_wide=True, per_cpu=True")
         if per_cpu and per_socket:
-            raise InputError("both CPUs and sockets are to be told apart", hint="give per_cpu=True or per_socket=True")
+            raise InputError("both per_cpu and per_socket", hint="pass per_cpu=True or per_socket=True")
         if command and shutil.which(command[0]) is None:
             raise InputError(f"there is no command {command[0]!r}", hint="give its path, or install it")
         self._groups, self._command, self._weak = [list(group) for group in groups], list(command), weak
@@ -89,16 +89,16 @@ class PerfSource:
         self._own, self._lines = Problems(), PerfLines(())
         self._process: subprocess.Popen[bytes] | None = None
         self._counted: subprocess.Popen[bytes] | None = None  # the command
-        self.exit_status: int | None = None  # the command's, once it has ended
+        self.exit_status: int | None = None  # of the command, after it has ended
 
     @property
     def problems(self) -> Sequence[Problem]:
-        """What could not be counted or read so far; the first says so if there is no PMU."""
+        """What could not be counted or read so far; a missing PMU is the first problem."""
         return [*self._own, *self._lines.problems]
 
     @property
     def units(self) -> dict[str, str]:
-        """The unit of each event's counts, by its name."""
+        """The unit of each event's counts, by name."""
         return self._lines.units
 
     @property
@@ -107,7 +107,7 @@ class PerfSource:
         return frozenset(self._lines.unsupported)
 
     def samples(self) -> Iterator[Sample]:
-        """Starts perf, gives the windows as they end, and ends perf when the caller has enough."""
+        """Starts perf and yields windows as they end; stops perf when the caller stops iterating."""
         path = shutil.which(self._perf)
         if path is None:
             raise DataError(
@@ -115,7 +115,7 @@ class PerfSource:
             )
         with ExitStack() as stack:
             stack.callback(self.stop)
-            said = stack.enter_context(tempfile.TemporaryFile())  # what perf says to people
+            messages = stack.enter_context(tempfile.TemporaryFile())  # perf's messages
             figures, figures_in = _pipe(stack)
             orders, orders_in = _pipe(stack)
             answers, answers_in = _pipe(stack)
@@ -129,47 +129,52 @@ class PerfSource:
                     [path, "stat", *self._options(*pipes), *where],
                     pass_fds=pipes,
                     stdin=subprocess.DEVNULL,
-                    stderr=said,
+                    stderr=messages,
                     process_group=0 if self._apart else None,
                 )
             except OSError as error:
                 raise DataError(f"perf does not start: {error.strerror or error}", where=path) from None
             for file in (figures_in, orders, answers_in):
                 file.close()
-            self._begin(orders_in, answers, said)
+            self._begin(orders_in, answers, messages)
             if self._counted:
                 self._counted.send_signal(signal.SIGCONT)
                 Thread(target=_end_with, args=(self._counted, self._process), daemon=True).start()
             yield from self._read(figures)
 
     def stop(self) -> None:
-        """End the command, if it has not ended, and perf as ctrl-C would, so that it writes its last window."""
+        """End the command if it is running, and interrupt perf like ctrl-C, so that it writes its last window."""
         for process, first in ((self._counted, signal.SIGTERM), (self._process, signal.SIGINT)):
             for ending in (first, signal.SIGTERM, signal.SIGKILL):
                 if process is not None and process.poll() is None:
                     process.send_signal(ending)
-                    process.send_signal(signal.SIGCONT)  # it may still be held back
+                    process.send_signal(signal.SIGCONT)  # the command may still be stopped
                     with suppress(subprocess.TimeoutExpired):
                         process.wait(_PERF_STOP_TIMEOUT_S)
         self.exit_status = self._counted.returncode if self._counted else None
 
     def _options(self, figures: int, orders: int, answers: int) -> list[str]:
         options = ["-I", str(self._interval_ms), "-j", "--log-fd", str(figures)]
-        options += ["-D", "-1", "--control", f"fd:{orders},{answers}"]  # wait for the order to begin, and confirm it
+        options += [
+            "-D",
+            "-1",
+            "--control",
+            f"fd:{orders},{answers}",
+        ]  # perf waits for the order to start, and confirms it
         for group in self._groups:
             together = f"{{{','.join(group)}}}{':W' if self._weak else ''}"
             options += ["-e", together if len(group) > 1 else group[0]]
         return options
 
-    def _begin(self, orders: IO[bytes], answers: IO[bytes], said: IO[bytes]) -> None:
-        """Let perf begin, and wait until it has."""
+    def _begin(self, orders: IO[bytes], answers: IO[bytes], messages: IO[bytes]) -> None:
+        """Let perf start counting, and wait until it has."""
         assert self._process is not None
         with suppress(BrokenPipeError):
             orders.write(b"enable\n")
-        if not answers.read(4):  # it has ended
+        if not answers.read(4):  # perf has exited
             self._process.wait()
-            said.seek(0)
-            raise _failure(said.read(1 << 16).decode("utf-8", errors="replace"))
+            messages.seek(0)
+            raise _failure(messages.read(1 << 16).decode("utf-8", errors="replace"))
 
     def _read(self, figures: IO[bytes]) -> Iterator[Sample]:
         self._lines = PerfLines(lines_of(figures), form="json", groups=self._groups, look_ahead=1)
@@ -187,13 +192,12 @@ class PerfSource:
 
 
 def _pipe(stack: ExitStack) -> tuple[IO[bytes], IO[bytes]]:
-    """Both ends of a pipe, closed with the rest."""
     reading, writing = os.pipe()
     return stack.enter_context(open(reading, "rb")), stack.enter_context(open(writing, "wb", buffering=0))
 
 
 def _held_back(command: Sequence[str]) -> subprocess.Popen[bytes]:
-    """A command that has stopped just before it begins."""
+    """A command that is stopped before its first instruction."""
     process = subprocess.Popen(["sh", "-c", 'kill -STOP $$; exec "$@"', "sh", *command])
     os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
     return process
@@ -205,26 +209,26 @@ def _end_with(command: subprocess.Popen[bytes], perf: subprocess.Popen[bytes]) -
     perf.send_signal(signal.SIGINT)
 
 
-def _failure(said: str) -> DataError:
-    """Why perf counts nothing, in one line, and what to type."""
-    if any(word in said.lower() for word in ("paranoid", "permission", "access to performance")):
+def _failure(messages: str) -> DataError:
+    """Why perf counts nothing, and what to type."""
+    if any(word in messages.lower() for word in ("paranoid", "permission", "access to performance")):
         level = paranoid()
         now = f" (kernel.perf_event_paranoid is {level})" if level else ""
         return DataError(
             f"counting is not permitted to this user{now}",
-            hint="sudo sysctl kernel.perf_event_paranoid=-1, or run it as root; one's own commands need 2 or less",
+            hint="sudo sysctl kernel.perf_event_paranoid=-1, or run it as root; a user's own commands need 2 or less",
         )
-    if "finding threads" in said or "No such process" in said:
-        return DataError("there is no such process", hint="`ps -e` lists the numbers of those that run")
-    lines = [line.strip() for line in said.splitlines() if line.strip().lower() not in ("", "error:")]
+    if "finding threads" in messages or "No such process" in messages:
+        return DataError("there is no such process", hint="`ps -e` lists the running processes")
+    lines = [line.strip() for line in messages.splitlines() if line.strip().lower() not in ("", "error:")]
     return DataError(
-        f"perf stat counts nothing: {lines[0] if lines else 'and does not say why'}",
+        f"perf stat counts nothing: {lines[0] if lines else 'without a message'}",
         hint="`perf list` shows the events that this machine knows; perf 6.0 or later is needed",
     )
 
 
 def paranoid(root: Path = Path("/")) -> str:
-    """The kernel's setting of who may count what; "" where it has none."""
+    """The kernel's setting `perf_event_paranoid`; "" if it has none."""
     try:
         return (root / "proc/sys/kernel/perf_event_paranoid").read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError):

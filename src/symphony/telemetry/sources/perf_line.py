@@ -1,4 +1,4 @@
-"""One line of what `perf stat` wrote: a reading, from JSON or from fields with a separator between them."""
+"""One line of `perf stat`: a reading, from JSON or from fields with a separator."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ class PerfReading:
     """One line: an event in a window at a place."""
 
     line: int
-    time_s: float | None  # since perf began; None without -I
+    time_s: float | None  # since perf started; None without -I
     where: str
     event: str
-    value: float  # scaled, in the printed unit; NaN if none was printed
+    value: float  # scaled, in the printed unit; NaN if missing
     missing: str  # "not counted", "not supported", ""
     unit: str
     running_s: float
-    percent: float  # of the time for which it wanted a counter
-    utilized: float  # CPUs, where perf printed that; NaN
+    percent: float  # share of the enabled time with a counter
+    utilized: float  # number of CPUs, if perf printed it; else NaN
 
 
 class Unusable(Exception):
-    """A line that holds no reading; `args[0]` says why, or is "" if that is as it should be."""
+    """A line without a reading; `args[0]` is the reason, or "" if the line is no error."""
 
 
 _LOCALE_NUMBER = re.compile(r"[-+]?\d+(?:[.,]\d+)?(?:[eE][-+]?\d+)?")
 _MISSING_VALUE = re.compile(r"<(not counted|not supported)>")
 _PLACES = ("cpu", "core", "cluster", "cache", "die", "socket", "node", "thread")
 NOT_PERF = "not a line of perf stat"
-TOTALS = "the totals of --summary are left out: the windows hold all of it"
+TOTALS = "the totals of --summary are ignored: they are the sums of the windows"
 
 
 class Parser:
-    """Lines of a log that is of one form, which the first of them tells unless it is given."""
+    """Parses the lines of a log, whose form is given or recognised from the first line."""
 
     def __init__(self, form: Form | None = None, separator: str | None = None) -> None:
         self._form: Form | None = "csv" if separator else form
         self._separator = separator
 
     def reading(self, text: str, line: int) -> PerfReading:
-        """What a line says. One that does not belong there is `Unusable`."""
+        """The reading of a line; raises `Unusable` if it has none."""
         looks_json = text.lstrip().startswith("{")
         if self._form is None:
             if looks_json:
@@ -79,7 +79,7 @@ class Parser:
 
 
 def _number(text: str) -> float:
-    """A number as some locale writes it; perf groups no thousands where programs are to read it."""
+    """A number in any locale; perf's output for programs has no thousands separators."""
     return float(text.replace(",", ".")) if _LOCALE_NUMBER.fullmatch(text) else math.nan
 
 
@@ -87,13 +87,13 @@ def _json(text: str, line: int) -> PerfReading:
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
-        try:  # where decimals have a comma, perf writes `0,5`; and numbers that are none as `nan`
-            mended = re.sub(r'(" : -?\d+),(\d+)(?=\s*[,}])', r"\1.\2", text)
-            found = json.loads(re.sub(r'(" : )-?(?:nan|inf)(?=\s*[,}])', r"\1null", mended))
+        try:  # in some locales perf writes `0,5`; invalid numbers are `nan`
+            repaired = re.sub(r'(" : -?\d+),(\d+)(?=\s*[,}])', r"\1.\2", text)
+            found = json.loads(re.sub(r'(" : )-?(?:nan|inf)(?=\s*[,}])', r"\1null", repaired))
         except (ValueError, RecursionError):
             only_metrics = text.startswith("{") and '{"metric-value"' in text
             raise Unusable(
-                "only metrics are in it: record without --metric-only" if only_metrics else NOT_PERF
+                "the line has metrics only: record without --metric-only" if only_metrics else NOT_PERF
             ) from None
     if not isinstance(found, dict):
         raise Unusable(NOT_PERF)
@@ -125,11 +125,11 @@ def _json(text: str, line: int) -> PerfReading:
     )
 
 
-# A run time and a percentage stand side by side in every line, between the same separators.
+# Every line has a run time and a percentage side by side, between the same separators.
 _TAIL = re.compile(r"(?P<sep>[^\w.+\-%<>/]{1,8}?)\d+(?P=sep)\d{1,3}(?P<point>[.,])\d\d(?=(?P=sep)|\s*$)")
 _COMMAS = re.compile(r",\d+,\d{1,3},\d\d(?:,|\s*$)")
 _TIMESTAMP = re.compile(r"\d+[.,]\d{9}")
-_AMBIGUOUS = "commas stand both between fields and in numbers: record again with -x ';', or with LC_ALL=C"
+_AMBIGUOUS = "commas separate both fields and decimals: record again with -x ';', or with LC_ALL=C"
 
 
 def _sniff_separator(text: str) -> str | None:
@@ -153,7 +153,7 @@ def _csv(text: str, separator: str, line: int) -> PerfReading:
     if run is None:
         if separator == "," and _COMMAS.search(text):
             raise Unusable(_AMBIGUOUS)
-        # A second metric of the event above: nothing but the metric, after the place and its number of CPUs.
+        # A second metric of the event above: only the metric, after the place and its number of CPUs.
         raise Unusable("" if len(fields) > 4 and not any(fields[2:-2]) else NOT_PERF)
 
     def is_value(at: int) -> bool:
@@ -163,13 +163,13 @@ def _csv(text: str, separator: str, line: int) -> PerfReading:
     if not is_value(0):
         place, at = fields[0], 1
         if is_value(1) and fields[1].isdecimal() and is_value(2):
-            at = 2  # after the number of CPUs that were added up
+            at = 2  # after the number of aggregated CPUs
     if not is_value(at):
         raise Unusable(NOT_PERF)
     names = fields[at + 2 : run]
     if names and re.fullmatch(r"[\d.,]+%", names[-1]):
         names.pop()  # the spread of -r
-    # A name such as cpu/event=0x3c,umask=0/ may hold the separator; what comes after a whole name is a cgroup.
+    # A name such as cpu/event=0x3c,umask=0/ may contain the separator; the field after the name is a cgroup.
     end = next((n for n in range(1, len(names) + 1) if separator.join(names[:n]).count("/") % 2 == 0), len(names))
     end = len(names) if separator == ":" else end  # as modifiers, page-faults:u
     event, cgroup = separator.join(names[:end]), separator.join(names[end:])
@@ -201,11 +201,11 @@ def _reading(
     percent: float,
     utilized: float,
 ) -> PerfReading:
-    """A reading, if its numbers can be of a clock at all."""
+    """A reading, if its numbers are plausible."""
     missing = _MISSING_VALUE.fullmatch(value)
     scaled = math.nan if missing else _number(value)
     if not missing and math.isnan(scaled):
-        raise Unusable(f"the count of {event[:60]} is {value[:40]!r}, which is no number")
+        raise Unusable(f"the count of {event[:60]} is {value[:40]!r}, which is not a number")
     if not 0 <= running_ns < 2**63:
         raise Unusable(f"the run time of {event[:60]} is impossible or missing")
     if not 0 <= percent <= 100.5:

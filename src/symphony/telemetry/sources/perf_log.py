@@ -1,18 +1,18 @@
-"""What `perf stat` wrote: `-j` (JSON lines) or `-x SEP` (fields with a separator), with `-I` or as one window.
+"""Logs of `perf stat`: `-j` (JSON lines) or `-x SEP` (fields with a separator), with `-I` or as one window.
 
     log = read_perf("perf.json")
     log["CPU0"].count, log.units["task-clock"], log.problems
 
-perf prints counts that are scaled up already, and the time for which an event had a counter, which is not. Samples hold
-what was counted: the printed count times running over enabled time. `Sample.scaled` is what perf printed. The enabled
-time is not printed but follows from the percentage of it that is run time. That is rounded to two decimals, and since
-Linux 5.19 cut down to a whole number first ("25.00" is anything from 25 to 26), so events of the same window and place
-are taken together: one that is always counted tells the time exactly.
+perf prints scaled counts, and the time for which an event had a counter. Samples hold raw counts: the printed count
+times running over enabled time (`Sample.scaled` is the printed one). The enabled time is not printed but follows from
+the percentage of it that is run time. The percentage has two decimals, but since Linux 5.19 it is truncated to a whole
+number first ("25.00" is anything from 25 to 26). So the events of a window and place are combined: an event that is
+always counted gives the exact time.
 
-Counts are in the unit that perf prints them in (`PerfLog.units`): milliseconds for `task-clock`, "" for plain counts.
+Counts are in the unit that perf prints (`PerfLog.units`): milliseconds for `task-clock`, "" for plain counts.
 
-Nothing in a log makes reading fail but that it holds nothing at all. Whatever cannot be used is a `Problem` with the
-number of its line, and its count is NaN.
+Reading fails only if a log has no count at all. Whatever cannot be used is a `Problem` with the number of its line, and
+its count is NaN.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from statistics import median
@@ -34,52 +35,31 @@ import numpy as np
 
 from symphony.problem.errors import DataError, InputError
 from symphony.telemetry.samples import Column, Problem, Recording, Sample, record
-from symphony.telemetry.sources.perf_groups import Key, Window, given_groups, grouped
+from symphony.telemetry.sources.perf_groups import given_groups, grouped
 from symphony.telemetry.sources.perf_line import NOT_PERF, TOTALS, Form, Parser, PerfReading, Unusable
 from symphony.telemetry.sources.perf_times import INEXACT, IS_CPU, Clock, elapsed, enabled_time, enabled_times
 from symphony.telemetry.sources.problems import Problems
 
-MAX_LOG_LINE_BYTES = 1 << 16  # bytes of a line
-MAX_EVENTS_PER_S = 1e12  # events in a second for which a counter ran: some hundred times what a core can do
-LATE_FIRST_WINDOW_FACTOR = 1.5  # times the usual length from which a first window may be one whose beginning is lost
-MAX_CPUS = 1 << 16  # that a run time may be summed over
-_PERF_LOG_HINT = "such a file is written by: perf stat -I 100 -j -o perf.json -e EVENTS -- COMMAND"
+MAX_LOG_LINE_BYTES = 1 << 16
+MAX_EVENTS_PER_S = 1e12  # per second with a counter: some hundred times the maximum of a core
+LATE_FIRST_WINDOW_FACTOR = 1.5  # times the usual length: the log's beginning may be lost
+MAX_CPUS = 1 << 16  # over which a run time may be summed
+_PERF_LOG_HINT = "write a log with: perf stat -I 100 -j -o perf.json -e EVENTS -- COMMAND"
 
 
-class PerfLog(Mapping[str, Recording]):
-    """The recordings of a log by place ("" where perf did not tell places apart), and what could not be used."""
+class PerfLog(dict[str, Recording]):
+    """The recordings of a log by place ("" if perf did not separate places)."""
 
-    def __init__(
-        self,
-        recordings: Mapping[str, Recording],
-        problems: Sequence[Problem],
-        units: Mapping[str, str],
-        unsupported: Iterable[str] = (),
-        *,
-        timed: bool = True,
-    ) -> None:
-        self.recordings, self.problems, self.units = dict(recordings), tuple(problems), dict(units)
-        self.unsupported = frozenset(unsupported)  # events that the machine cannot count
-        self.timed = timed  # whether it says how long it was, and not only about
+    def __init__(self, recordings: Mapping[str, Recording], lines: PerfLines) -> None:
+        super().__init__(recordings)
+        self.problems = tuple(lines.problems)  # what could not be used
+        self.units = lines.units  # by event: "msec" for task-clock, "" for plain counts
+        self.unsupported = frozenset(lines.unsupported)  # events that the machine cannot count
+        self.timed = lines.timed  # whether the log states its duration exactly
 
     def __repr__(self) -> str:
         places = ", ".join(f"{place!r}: {len(recording)} windows" for place, recording in self.items())
         return f"<PerfLog {{{places}}}, {len(self.units)} events, {len(self.problems)} problems>"
-
-    def __getitem__(self, where: str) -> Recording:
-        return self.recordings[where]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.recordings)
-
-    def __len__(self) -> int:
-        return len(self.recordings)
-
-    def samples(self) -> Iterator[Sample]:
-        """The windows of all places, in order of time."""
-        yield from sorted(
-            (sample for recording in self.values() for sample in recording.samples()), key=lambda one: one.start_s
-        )
 
 
 def read_perf(
@@ -89,9 +69,9 @@ def read_perf(
     separator: str | None = None,
     known: Callable[[str], bool] | None = None,
 ) -> PerfLog:
-    """Read a file that `perf stat -j` or `perf stat -x` wrote, compressed by gzip or not; "-" is standard input.
+    """Read a log of `perf stat -j` or `perf stat -x`, compressed by gzip or not; "-" is standard input.
 
-    `known` says whether a catalogue has an event.
+    `known` returns whether a catalogue has an event.
     """
     path = Path(path)
     try:
@@ -105,7 +85,7 @@ def read_perf(
     if not any(np.isfinite(recording.count).any() for recording in recordings.values()):
         first = f"; {lines.problems[0]}" if lines.problems else ""
         raise DataError(f"there is no count of perf stat in it{first}", where=str(path), hint=_PERF_LOG_HINT)
-    return PerfLog(recordings, lines.problems, lines.units, lines.unsupported, timed=lines.timed)
+    return PerfLog(recordings, lines)
 
 
 def _opened(path: Path, stack: ExitStack) -> IO[bytes]:
@@ -121,7 +101,7 @@ def _opened(path: Path, stack: ExitStack) -> IO[bytes]:
 
 
 def lines_of(file: IO[bytes]) -> Iterator[bytes]:
-    """The lines of a file, with their ends; of one that is too long, its beginning."""
+    """The lines of a file, with their line ends; of a line that is too long, its beginning."""
     while line := file.readline(MAX_LOG_LINE_BYTES):
         yield line
         while line and not line.endswith(b"\n") and len(line) == MAX_LOG_LINE_BYTES:
@@ -129,10 +109,10 @@ def lines_of(file: IO[bytes]) -> Iterator[bytes]:
 
 
 class PerfLines:
-    """Lines of `perf stat -j` or `-x`, as they come, as a counter source.
+    """Lines of `perf stat -j` or `-x`, as they arrive, as a counter source.
 
-    `groups`: the events that perf was told to count together; without it, columns with equal run times are a group, as
-    far as the first `look_ahead` windows tell (None: all). Samples begin to come after so many windows.
+    `groups`: the events that perf was asked to count together. Columns with equal run times in the first `look_ahead`
+    windows (None: all) are a group. Samples are yielded after so many windows.
     """
 
     def __init__(
@@ -149,9 +129,7 @@ class PerfLines:
         if form not in (None, "json", "csv"):
             raise InputError(f"there is no form {form!r} of perf's output", hint='form="json" or form="csv"')
         if separator == "" or (separator and form == "json"):
-            raise InputError(
-                "a separator is of one or more characters, and of CSV", hint='separator=";", without form="json"'
-            )
+            raise InputError("a separator must not be empty, and needs CSV", hint='separator=";", without form="json"')
         if look_ahead is not None and look_ahead < 1:
             raise InputError(f"look_ahead is {look_ahead}", hint="1 or more windows, or None for all")
         self._lines, self._name = lines, name
@@ -161,31 +139,32 @@ class PerfLines:
         self._problems = Problems()
         self.units: dict[str, str] = {}
         self.unsupported: set[str] = set()  # events that the machine cannot count
-        self.timed = True  # whether windows are as long as the log says, and not only about
+        self.timed = True  # whether the durations of windows are exact
         self._clock = Clock()
-        self._decimals = False  # whether percentages have any: perf from before 5.19
-        self._largest: dict[tuple[str, Key], tuple[float, int]] = {}  # by place and column: value, windows
+        self._decimals = False  # whether percentages have decimals: perf before 5.19
+        self._largest: dict[tuple[str, Column], tuple[float, int]] = {}  # by place and column: value, windows
+        self._first_line = 0
 
     @property
     def problems(self) -> Sequence[Problem]:
-        """What could not be used so far; the first of each kind names its line."""
+        """What could not be used so far; the first problem of each kind names its line."""
         return self._problems
 
     def samples(self) -> Iterator[Sample]:
-        """The windows as they end, each place by itself."""
-        groups: dict[Key, int] | None = None
-        pending: list[list[Window]] = []
+        """The windows as they end, a sample for each place."""
+        groups: dict[Column, int] | None = None
+        pending: list[list[Sample]] = []
         for window in self._windows():
             if groups is not None:
-                yield from (self._sample(one, groups) for one in window)
+                yield from (self._in_groups(sample, groups) for sample in window)
                 continue
             pending.append(window)
             if len(pending) == self._look_ahead:
                 groups = self._decide(pending)
-                yield from (self._sample(one, groups) for held in pending for one in held)
+                yield from (self._in_groups(sample, groups) for held in pending for sample in held)
         if groups is None:
             groups = self._decide(pending)
-            yield from (self._sample(one, groups) for held in pending for one in held)
+            yield from (self._in_groups(sample, groups) for held in pending for sample in held)
 
     def _problem(self, line: int, what: str, kind: str = "") -> None:
         self._problems.add(f"{self._name}, line {line}", what, kind=kind)
@@ -193,18 +172,18 @@ class PerfLines:
     # --- From lines to readings
 
     def _readable(self) -> Iterator[str | bytes]:
-        """Lines, up to where a file that is packed is damaged or ends too early."""
+        """Lines, up to the point where a compressed file is damaged or truncated."""
         number = 0
         try:
             for raw in self._lines:
                 number += 1
                 yield raw
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            self._problem(number + 1, f"from here on it cannot be unpacked: {error}")
+            self._problem(number + 1, f"the rest cannot be decompressed: {error}")
 
     def _readings(self) -> Iterator[PerfReading | None]:
-        """Readings; None where perf began anew."""
-        ended = False  # whether any line had an end
+        """Readings; None where another run of perf begins."""
+        ended = False  # whether any line had a line end
         for number, raw in zip(count(1), self._readable(), strict=False):
             text = raw.decode("utf-8", errors="replace") if isinstance(raw, bytes) else raw
             cut_short = ended and not text.endswith("\n")
@@ -230,11 +209,11 @@ class PerfLines:
 
     # --- From readings to windows
 
-    def _windows(self) -> Iterator[list[Window]]:
-        """The places of each window, when its last line has come: that which was the last of the window before."""
+    def _windows(self) -> Iterator[list[Sample]]:
+        """The samples of each window, as soon as it has all lines of the previous window."""
         held: list[PerfReading] = []
         expected: list[tuple[str, str]] = []
-        timed, ended = False, -1.0  # the time of a window that is complete
+        timed, ended = False, -1.0  # the time of the last complete window
         for reading in self._readings():
             if held and (reading is None or reading.time_s != held[0].time_s):
                 expected = [(one.where, one.event) for one in held]
@@ -248,8 +227,8 @@ class PerfLines:
                 continue
             timed = timed or reading.time_s is not None
             if reading.time_s == ended:
-                self._problem(reading.line, "the clock stands still: a line at the time of a window that was complete")
-                expected.append((reading.where, reading.event))  # or the window before lacked it
+                self._problem(reading.line, "the clock stands still: a line belongs to a window that was complete")
+                expected.append((reading.where, reading.event))  # or the previous window lacked it
                 continue
             held.append(reading)
             if len(held) == len(expected) and timed and [(one.where, one.event) for one in held] == expected:
@@ -258,7 +237,7 @@ class PerfLines:
         if held:
             yield from self._close(held)
 
-    def _close(self, readings: list[PerfReading]) -> Iterator[list[Window]]:
+    def _close(self, readings: list[PerfReading]) -> Iterator[list[Sample]]:
         first = readings[0]
         self._decimals = self._decimals or any(one.percent % 1 for one in readings)
         by_place: dict[str, list[PerfReading]] = {}
@@ -272,44 +251,42 @@ class PerfLines:
             span = self._clock.after(length)
         if what:
             self._problem(first.line, what, kind=what.split(":")[0])
+        self._first_line = self._first_line or first.line
         decoded = [self._decode(where, *(span or (0.0, 0.0)), found) for where, found in by_place.items()]
         if span and decoded:
             yield decoded
 
-    def _decode(self, where: str, start_s: float, duration_s: float, readings: list[PerfReading]) -> Window:
-        window = Window(where, start_s, duration_s, readings[0].line)
-        told = enabled_times(readings, duration_s if IS_CPU.fullmatch(where) else None, self._decimals)
+    def _decode(self, where: str, start_s: float, duration_s: float, readings: list[PerfReading]) -> Sample:
+        """The readings of a place and window; columns have no groups yet."""
+        candidates = enabled_times(readings, duration_s if IS_CPU.fullmatch(where) else None, self._decimals)
         seen: Counter[str] = Counter()
+        columns: list[Column] = []
+        rows: list[tuple[float, float, float]] = []  # count, running, enabled
         for reading in readings:
-            key = (reading.event, seen[reading.event])
+            columns.append(Column(reading.event, seen[reading.event]))
             seen[reading.event] += 1
-            enabled, error = enabled_time(reading, told, self._decimals)
+            enabled, error = enabled_time(reading, candidates, self._decimals)
             if error > 0.01:
                 self._problem(reading.line, INEXACT.format(error), kind=INEXACT)
             raw = reading.value * (reading.running_s / enabled) if enabled > 0 else math.nan
-            if self._is_usable(where, key, reading, raw, duration_s):
-                window.running_s.append(reading.running_s)
-            else:
-                raw = math.nan
-                window.running_s.append(0.0)
-            window.keys.append(key)
-            window.count.append(raw)
-            window.enabled_s.append(enabled)
-        return window
+            usable = self._is_usable(where, columns[-1], reading, raw, duration_s)
+            rows.append((raw, reading.running_s, enabled) if usable else (math.nan, 0.0, enabled))
+        count, running_s, enabled_s = np.array(rows).T.copy()
+        return Sample(where, start_s, duration_s, tuple(columns), count, running_s, enabled_s, self.units)
 
-    def _is_usable(self, where: str, key: Key, reading: PerfReading, raw: float, duration_s: float) -> bool:
-        """Whether a count can be believed; if not, it is said why."""
+    def _is_usable(self, where: str, column: Column, reading: PerfReading, raw: float, duration_s: float) -> bool:
+        """Whether a count is plausible; if not, a problem states why."""
         event, value = reading.event, reading.value
         if event not in self.units:
             self.units[event] = reading.unit
             if self._known and not self._known(event):
-                self._problem(reading.line, f"{event} is in no catalogue: it is read, but nothing is known of it")
+                self._problem(reading.line, f"{event} is not in the catalogue: it is counted without any identity")
         what = ""
         if reading.missing:
             if reading.missing == "not supported":
                 self.unsupported.add(event)
             idle = reading.missing == "not counted" and reading.percent >= 100
-            what = f"{event} was {reading.missing}{': what is counted did not run' if idle else ''}"
+            what = f"{event} was {reading.missing}{': the counted program did not run' if idle else ''}"
         elif reading.unit != self.units[event]:
             what = f"the unit of {event} changes from {self.units[event]!r} to {reading.unit!r}"
         elif value < 0:
@@ -319,61 +296,53 @@ class PerfLines:
         elif duration_s > 0 and reading.running_s > MAX_CPUS * duration_s:
             what = f"the run time of {event} is impossibly long for its window"
         else:
-            what = self._wrapped(where, key, reading, raw)
+            what = self._wrapped(where, column, reading, raw)
         if what:
             self._problem(reading.line, what)
         return not what
 
-    def _wrapped(self, where: str, key: Key, reading: PerfReading, raw: float) -> str:
-        """Why a count is impossibly large, or "". A counter that goes back appears as little less than a power of 2."""
-        largest, windows = self._largest.get((where, key), (0.0, 0))
+    def _wrapped(self, where: str, column: Column, reading: PerfReading, raw: float) -> str:
+        """Why a count is implausibly large, or "". A counter that decreased reads slightly less than a power of 2."""
+        largest, windows = self._largest.get((where, column), (0.0, 0))
         what = ""
         if not math.isfinite(raw) or reading.value >= 2**64 or raw > MAX_EVENTS_PER_S * reading.running_s:
             what = f"the count of {reading.event} is impossibly large: a counter wrapped or went back"
         elif not reading.unit:
             for bits in (32, 48, 64):
                 near = 0.99 * 2**bits < max(raw, reading.value) and raw < 2**bits
-                # So large a number is common for 32 bits, unless all others were far smaller.
+                # Counts near 2^32 are common, so all others must be far smaller.
                 if near and (bits > 32 or (windows >= 3 and largest < raw / 100)):
                     what = f"the count of {reading.event} is close to 2^{bits}: a counter wrapped or went back"
         if not what:
-            self._largest[where, key] = (max(largest, raw), windows + 1)
+            self._largest[where, column] = (max(largest, raw), windows + 1)
         return what
 
     # --- From windows to samples
 
-    def _decide(self, held: list[list[Window]]) -> dict[Key, int]:
-        """The groups of columns, by the windows seen so far."""
-        others = [window[0].duration_s for window in held[1:]]
+    def _decide(self, windows: list[list[Sample]]) -> dict[Column, int]:
+        """The groups of columns, as far as the windows seen so far show them."""
+        others = [window[0].duration_s for window in windows[1:]]
         if len(others) > 1:
-            self._check_first(held, median(others))
-        return grouped(held, self._given)
+            self._check_first(windows, median(others))
+        return grouped(windows, self._given)
 
-    def _check_first(self, held: list[list[Window]], usual_s: float) -> None:
-        """A log whose beginning is lost has a first window that seems long: from perf's own beginning."""
-        first = held[0]
-        enabled = [max((max(place.enabled_s) for place in window), default=0.0) for window in held]
-        begins = f"the log begins at {first[0].duration_s:.3g} s: its first window is"
-        if first[0].duration_s > Clock.LONG * usual_s:
-            self._problem(first[0].line, f"{begins} left out")
-            del held[0]
-        elif first[0].duration_s > LATE_FIRST_WINDOW_FACTOR * usual_s and 0 < enabled[
-            0
-        ] < LATE_FIRST_WINDOW_FACTOR * median(enabled[1:]):
-            self._problem(first[0].line, f"{begins} taken to be as long as the others")
-            for place in first:
-                place.start_s, place.duration_s = place.start_s + place.duration_s - usual_s, usual_s
+    def _check_first(self, windows: list[list[Sample]], usual_s: float) -> None:
+        """If the beginning of a log is lost, its first window seems to begin when perf did, and is too long."""
+        first_s = windows[0][0].duration_s
+        enabled = [max((float(sample.enabled_s.max()) for sample in window), default=0.0) for window in windows]
+        begins = f"the log begins at {first_s:.3g} s: its first window is"
+        if first_s > Clock.LONG * usual_s:
+            self._problem(self._first_line, f"{begins} left out")
+            del windows[0]
+            return
+        longest = LATE_FIRST_WINDOW_FACTOR * median(enabled[1:])
+        if first_s > LATE_FIRST_WINDOW_FACTOR * usual_s and 0 < enabled[0] < longest:
+            self._problem(self._first_line, f"{begins} taken to be as long as the others")
+            windows[0] = [
+                replace(sample, start_s=sample.start_s + first_s - usual_s, duration_s=usual_s) for sample in windows[0]
+            ]
 
-    def _sample(self, window: Window, groups: dict[Key, int]) -> Sample:
-        for key in window.keys:  # that came only now
-            groups.setdefault(key, 1 + max(groups.values(), default=-1))
-        return Sample(
-            window.where,
-            window.start_s,
-            window.duration_s,
-            tuple(Column(key[0], groups[key]) for key in window.keys),
-            np.array(window.count),
-            np.array(window.running_s),
-            np.array(window.enabled_s),
-            self.units,
-        )
+    def _in_groups(self, sample: Sample, groups: dict[Column, int]) -> Sample:
+        for column in sample.columns:  # those that appear for the first time
+            groups.setdefault(column, 1 + max(groups.values(), default=-1))
+        return replace(sample, columns=tuple(Column(column.event, groups[column]) for column in sample.columns))

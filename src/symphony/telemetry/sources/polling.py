@@ -1,10 +1,10 @@
-"""Reading figures again and again, and samples from what changed in between: for sources that have to ask.
+"""Polling: samples from numbers that are read again and again.
 
-Every event of a sample is an amount over its window, so that amount / duration is a rate or a mean, whatever it was:
+Every event of a sample is an amount over its window, so that amount / duration is a rate or a mean:
 
 - a *total* that only grows (bytes sent since boot): the difference;
 - a *level* (bytes of memory in use): the mean of both ends times the duration (byte-seconds);
-- a *mean* over the time since the last read (as GPUs give them): that, times the duration.
+- a *mean* over the time since the last read (as GPUs report them): the mean times the duration.
 """
 
 from __future__ import annotations
@@ -21,21 +21,20 @@ from symphony.problem.errors import InputError
 from symphony.telemetry.samples import Column, Sample
 from symphony.telemetry.sources.problems import Problems
 
-_WRAP_FRACTION = 16  # a total wraps from the last 16th of its range to the first; whatever else goes back was reset
+_WRAP_FRACTION = 16  # a total that drops from the last 16th of its range to the first has wrapped; else it was reset
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """What was read of one event, and where."""
+    """A number that was read for one event, and its file or device."""
 
-    parts: Mapping[str, float]  # what it is the sum of: devices, CPUs; each may come and go, and wrap
+    parts: Mapping[str, float]  # summands by device or CPU; each may appear, disappear and wrap
     at: str  # "/proc/stat"
     kind: Literal["total", "level", "mean"] = "total"
-    scale: float = 1.0  # from the figure to the unit of the event's name
+    scale: float = 1.0  # from the number to the unit of the event's name
 
     @property
     def value(self) -> float:
-        """All parts together."""
         return sum(self.parts.values())
 
 
@@ -43,7 +42,7 @@ Figures = Mapping[str, Mapping[str, Figure]]  # by place and event
 
 
 def difference(before: float, now: float) -> float:
-    """How much a total grew; NaN if it went back and did not wrap at 32 or 64 bits."""
+    """How much a total grew; NaN if it decreased without a wrap at 32 or 64 bits."""
     if now >= before:
         return now - before
     for top in (2**32, 2**64):
@@ -54,9 +53,9 @@ def difference(before: float, now: float) -> float:
 
 @dataclass
 class Poller:
-    """Reads every `interval_s`, `windows` times or for ever, and makes samples. The first read is time 0.
+    """Reads every `interval_s`, `windows` times or forever, and makes samples. The first read is at time 0.
 
-    Where a read comes late, the next is in time again, but never less than `least_s` after it.
+    After a late read, the next one is on schedule again, but at least `least_s` later.
     """
 
     read: Callable[[], Figures]
@@ -83,14 +82,14 @@ class Poller:
             now_s, now = self.clock(), self.read()
             duration_s = now_s - last
             if duration_s <= 0:
-                self.problems.add("the clock", f"goes back from {last:.9g} s to {now_s:.9g} s; a window is left out")
+                self.problems.add("the clock", f"went back from {last:.9g} s to {now_s:.9g} s; a window is left out")
                 due, last, before = now_s, now_s, now
                 continue
             for where, figures in now.items():
                 columns.setdefault(where, {}).update(dict.fromkeys(figures))
             for where, events in columns.items():
                 yield self._sample(where, elapsed_s, duration_s, list(events), before, now)
-            # What was missed by a late read is in its window: it is not made up for by short ones.
+            # A late read makes its window longer; no short windows follow to catch up.
             due += self.interval_s * max(0, math.floor((now_s - due) / self.interval_s))
             elapsed_s, last, before = elapsed_s + duration_s, now_s, now
             done += 1
@@ -112,7 +111,7 @@ class Poller:
         if new.kind == "mean":
             return new.value * new.scale * duration_s
         if old is None:
-            return math.nan  # there since this read only
+            return math.nan  # new at this read
         if new.kind == "level":
             return (old.value + new.value) / 2 * new.scale * duration_s
         return self._grown(event, old, new) * new.scale
@@ -121,11 +120,11 @@ class Poller:
         grown = {part: difference(old.parts[part], new.parts[part]) for part in old.parts.keys() & new.parts.keys()}
         for part in sorted(part for part, by in grown.items() if math.isnan(by)):
             name = f"{event} of {part}" if part else event
-            what = f"{name} goes back from {old.parts[part]:.0f} to {new.parts[part]:.0f}"
+            what = f"{name} went back from {old.parts[part]:.0f} to {new.parts[part]:.0f}"
             self.problems.add(new.at, what, kind=f"back {name}")
         for part in sorted(old.parts.keys() ^ new.parts.keys()):
-            came = "came" if part in new.parts else "went"
+            change = "appeared" if part in new.parts else "disappeared"
             self.problems.add(
-                new.at, f"{part} {came}: the window's {event} is without it", kind=f"{came} {event} {part}"
+                new.at, f"{part} {change}: the window's {event} excludes it", kind=f"{change} {event} {part}"
             )
         return sum(grown.values()) if grown else math.nan

@@ -1,6 +1,6 @@
-"""What a source could not use: the first of each kind with its place, and how many more there were.
+"""Problems of a source: the first of each kind with its place, and the number of the others.
 
-A source may run for weeks and a file may be garbage from end to end, so what is kept is bounded.
+A source may run for weeks and a file may be corrupt from end to end, so the list is bounded.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from typing import overload
 
 from symphony.telemetry.samples import Problem
 
-MAX_PROBLEM_KINDS = 1000  # kinds that are kept apart; all further ones count as one
+MAX_PROBLEM_KINDS = 1000  # kinds that are distinguished; all others count as one kind
 _REST = "more kinds of problems, which are not listed"
 
 
 class Problems(Sequence[Problem]):
-    """A list of problems in which those of one kind take one place."""
+    """A list of problems with one entry for each kind."""
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[Problem, int]] = {}
 
     def add(self, where: str, what: str, *, kind: str = "") -> None:
-        """Note a problem. Later ones of the same `kind` (by default: with the same text) are only counted."""
+        """Record a problem. Later ones of the same `kind` (by default: with the same text) are only counted."""
         kind = kind or what
         if kind not in self._found and len(self._found) >= MAX_PROBLEM_KINDS:
             kind = what = _REST

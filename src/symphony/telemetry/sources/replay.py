@@ -1,7 +1,7 @@
-"""Readings of an earlier time as a source: a recording, several, or a log that perf wrote; at their own pace if wanted.
+"""Recordings, or a log of perf, as a source; at their own pace if wanted.
 
 Replay(read_perf("perf.json"))            # at once
-Replay("perf.json", pace=1.0)             # as it was; pace=10.0: ten times as fast
+Replay("perf.json", pace=1.0)             # as recorded; pace=10.0: ten times as fast
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from symphony.telemetry.sources.perf_log import PerfLog, read_perf
 
 
 class Replay:
-    """Samples of recordings, in order of the time at which their windows ended. It can be replayed any number of times.
+    """Samples of recordings, ordered by the end of their windows. It can be replayed any number of times.
 
-    `pace`: seconds of the recording in one of the clock; None does not wait.
+    `pace`: seconds of the recording per second of the clock; None does not wait.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class Replay:
 
     @property
     def problems(self) -> Sequence[Problem]:
-        """What could not be used of the log that is replayed."""
+        """What could not be used of the log."""
         return self._problems
 
     def samples(self) -> Iterator[Sample]:
-        """The windows of all places; each comes when it has ended, if there is a pace."""
+        """The windows of all places; with a pace, each at its end."""
         begin, first = self._clock(), None
         for sample in merge(*(recording.samples() for recording in self._recordings), key=_end):
             first = sample.start_s if first is None else first

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from symphony.problem import units
 
@@ -74,9 +74,8 @@ def read(folder: Path, attempt: str, steps: int, before: Progress | None, now_s:
         return Unread.NONSENSE
     if content.get("attempt") != attempt:
         return Unread.OTHER_RUN
-    began, step, saved, saves, answered = (
-        content.get(name) for name in ("began", "step", "saved", "saves", "answered")
-    )
+    fields: list[Any] = [content.get(name) for name in ("began", "step", "saved", "saves", "answered")]
+    began, step, saved, saves, answered = fields
     valid = all(units.is_whole(value, 0, steps) for value in (began, step, saved))
     if not valid or not units.is_whole(saves, 0, MAX_COUNT) or not units.is_whole(answered, -1, MAX_COUNT):
         return Unread.NONSENSE

@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make the tables. Spelt out, not taken from `tables.py`: a step stays what it was when the tables go on."""
+    """Create the tables. Spelled out, not imported from `tables.py`: a migration must not change later."""
     op.create_table(
         "events",
         sa.Column("id", sa.BigInteger, primary_key=True, autoincrement=False),
@@ -59,9 +59,3 @@ def upgrade() -> None:
         sa.Column("created", sa.Double, nullable=False),
         sa.Column("expires", sa.Double, nullable=True),
     )
-
-
-def downgrade() -> None:
-    """Remove them."""
-    for name in ("tokens", "uses", "blobs", "outputs", "payloads", "events"):
-        op.drop_table(name)

@@ -1,4 +1,4 @@
-"""Checksums, a place for damaged events, and the row by which a service knows that it is the only one."""
+"""Checksums, a table for damaged events, and the row that makes a service the only writer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Rows that are there get no checksums: nobody knows whether they are still what was written."""
+    """Existing rows get no checksums: they may be damaged already."""
     op.add_column("events", sa.Column("follows", sa.BigInteger, nullable=True))
     for name in ("events", "payloads", "outputs"):
         op.add_column(name, sa.Column("checksum", sa.BigInteger, nullable=True))
@@ -39,12 +39,3 @@ def upgrade() -> None:
         sa.Column("stopped", sa.Boolean, nullable=False),
     )
     op.bulk_insert(journal, [{"id": 1, "epoch": 0, "turn": 0, "stopped": True}])
-
-
-def downgrade() -> None:
-    """Remove them."""
-    op.drop_table("journal")
-    op.drop_table("damaged_events")
-    for name in ("outputs", "payloads", "events"):
-        op.drop_column(name, "checksum")
-    op.drop_column("events", "follows")

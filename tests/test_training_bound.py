@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from symphony.oracle.training_bound import TrueJobs, bound_s, gpu_uses, interval_edges, solve, true_jobs
+from benchmarks.training_bound import TrueJobs, bound_s, gpu_uses, interval_edges, solve, true_jobs
 from symphony.problem.errors import InputError
 from symphony.problem.speeds import SPREAD
 from symphony.problem.topologies import topology

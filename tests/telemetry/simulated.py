@@ -1,7 +1,7 @@
-"""Counters that do not exist: true counts of every slice of time, read as Linux would have read them.
+"""Simulated counters: known counts of every time slice, read as Linux would read them.
 
-Groups take turns on the counters, a slice each. What is read of a window is what was counted in the slices that were
-a group's own. On top of that come errors of reading, readings that are plainly wrong now and then, and delay.
+Groups of events take turns on the counters, a slice each. A reading of a window is the count in the group's own slices,
+with reading errors, occasional outliers, and delay.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from symphony.telemetry.samples import Column, Floats, Problem, Sample
 
 @dataclass(frozen=True, eq=False)
 class SimulatedSource:
-    """A source whose truth is known."""
+    """A source whose true counts are known."""
 
     events: tuple[str, ...]
     truth: Floats  # [T, E]: counts in each slice
-    groups: tuple[tuple[str, ...], ...]  # in the order of their turns
+    groups: tuple[tuple[str, ...], ...]  # in the order of the rotation
     window: int = 25  # slices
     slice_s: float = 0.004  # Linux's default
     where: str = ""
-    read_error: float = 0.0  # relative deviation of every reading
-    glitches: float = 0.0  # fraction of readings that are wrong by a factor of 2 to 20, up or down
-    delay: int = 0  # windows by which a sample comes late
-    first: int = 0  # the group that begins
+    read_error: float = 0.0  # relative standard deviation of every reading
+    glitches: float = 0.0  # share of readings that are wrong by a factor of 2 to 20, up or down
+    delay: int = 0  # windows by which samples are late
+    first: int = 0  # the first group
     seed: int = 0
     problems: Sequence[Problem] = ()
 
@@ -42,12 +42,11 @@ class SimulatedSource:
 
     @property
     def windows(self) -> int:
-        """How many whole windows there are."""
+        """The number of whole windows."""
         return len(self.truth) // self.window
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """What is read."""
         return tuple(Column(event, number) for number, group in enumerate(self.groups) for event in group)
 
     def totals(self) -> Floats:
@@ -56,7 +55,6 @@ class SimulatedSource:
         return used.reshape(self.windows, self.window, -1).sum(axis=1)
 
     def samples(self) -> Iterator[Sample]:
-        """The windows, in order."""
         rng = np.random.default_rng(self.seed)
         columns = self.columns
         event = [self.events.index(column.event) for column in columns]
