@@ -347,10 +347,10 @@ def test_patience_ends_when_that_many_looks_were_no_better() -> None:
 
 def test_a_curriculum_begins_with_little_load_and_ends_with_all() -> None:
     size = RoundSize(pool=100, easy=10)
-    opened = [training._open_pool_size(number, size) for number in range(12)]
+    opened = [training._curriculum_pool_size(number, size) for number in range(12)]
     assert opened[0] == 25 and opened[5] == 62 and opened[10:] == [100, 100]
     assert opened == sorted(opened)
-    assert training._open_pool_size(0, RoundSize(pool=100)) == 100
+    assert training._curriculum_pool_size(0, RoundSize(pool=100)) == 100
     drawn = training.draw(COURSE, RoundSize(pool=6, validation=2), METHOD, Bottleneck(), RIVALS)
     loads = [COURSE.load(training.FIRST_POOL_SEED + int(number)) for number in drawn.order]
     assert loads == sorted(loads) and sorted(drawn.order.tolist()) == list(range(6))
