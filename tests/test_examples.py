@@ -177,4 +177,4 @@ def test_training_job_learns_what_one_worker_would_and_goes_on_from_its_checkpoi
     np.testing.assert_allclose(found["weights"], weights)
     told = capsys.readouterr().out
     assert "on here/cpu-0, here/cpu-1" in told.replace("cpu-1, here/cpu-0", "cpu-0, here/cpu-1")
-    assert "5 of 5 steps; saved " in told and "lost once; went on from step 3" in told
+    assert "5 of 5 steps; saved " in told and "lost once; resumed from step 3" in told

@@ -1,4 +1,4 @@
-"""What depends on what in a Bayesian network, by its graph alone."""
+"""Conditional independence in a Bayesian network, from its graph alone."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ ParentLists = tuple[tuple[int, ...], ...]  # parents of each variable, all of th
 
 
 class BayesBall(NamedTuple):
-    """What a Bayes ball met (Shachter, 1998)."""
+    """Result of the Bayes-ball algorithm (Shachter, 1998)."""
 
-    tables: frozenset[int]  # variables whose own parameters the answer depends on
-    linked: frozenset[int]  # variables that are not independent of the query, given what is known
+    tables: frozenset[int]  # variables whose tables the answer depends on
+    linked: frozenset[int]  # variables that depend on the query, given the known ones
 
 
 def bayes_ball(graph: ParentLists, query: Iterable[int], known: Iterable[int]) -> BayesBall:
-    """Which variables matter to a query, given the known ones."""
+    """The variables that matter to a query, given the known ones."""
     known = frozenset(known)
     children: list[list[int]] = [[] for _ in graph]
     for variable, parents in enumerate(graph):
@@ -27,33 +27,33 @@ def bayes_ball(graph: ParentLists, query: Iterable[int], known: Iterable[int]) -
             children[parent].append(variable)
     top: set[int] = set()
     bottom: set[int] = set()
-    coming = [(variable, True) for variable in query]  # as if from a child of theirs
-    while coming:
-        variable, from_child = coming.pop()
-        # What is known stops a ball from a child and returns one from a parent; what is not does not.
+    visits = [(variable, True) for variable in query]  # as if from a child
+    while visits:
+        variable, from_child = visits.pop()
+        # A known variable stops a visit from a child and bounces one from a parent back to its parents.
         if variable not in top and from_child != (variable in known):
             top.add(variable)
-            coming += [(parent, True) for parent in graph[variable]]
+            visits += [(parent, True) for parent in graph[variable]]
         if variable not in bottom and variable not in known:
             bottom.add(variable)
-            coming += [(child, False) for child in children[variable]]
+            visits += [(child, False) for child in children[variable]]
     return BayesBall(frozenset(top), frozenset(bottom))
 
 
 def ancestors(graph: ParentLists, of: Iterable[int]) -> frozenset[int]:
-    """Some variables and all that they descend from."""
+    """Some variables and all their ancestors."""
     found: set[int] = set()
-    coming = list(of)
-    while coming:
-        variable = coming.pop()
+    pending = list(of)
+    while pending:
+        variable = pending.pop()
         if variable not in found:
             found.add(variable)
-            coming += graph[variable]
+            pending += graph[variable]
     return frozenset(found)
 
 
 def separating(graph: ParentLists, variables: Sequence[int], known: Iterable[int]) -> frozenset[int]:
-    """The fewest (then the earliest) further variables that, once known, make some variables independent."""
+    """The smallest (then the first) set of further variables that, once known, makes some variables independent."""
     known = frozenset(known)
     candidates = sorted(ancestors(graph, variables) - known)
     for count in range(len(candidates) + 1):
@@ -65,7 +65,7 @@ def separating(graph: ParentLists, variables: Sequence[int], known: Iterable[int
 
 
 def checked(graph: ParentLists) -> None:
-    """Complain of a graph whose variables do not come after their parents."""
+    """Raise InputError unless all variables come after their parents."""
     for variable, parents in enumerate(graph):
         if not all(0 <= parent < variable for parent in parents) or len(set(parents)) < len(parents):
             raise InputError(

@@ -1,15 +1,13 @@
 """Gradients of a belief: d E[g(z) | evidence; θ] / dθ, for the parameters θ of a Bayesian network.
 
-A *belief function* estimates E[g | evidence] and can be differentiated: the gradient of the number that it returns is
-the estimator that its name promises. All have one signature,
+A *belief function* estimates E[g | evidence]; the JAX gradient of its result is the estimator that its name promises.
+All have one signature,
 
     belief(key, net, parameters, query, evidence, samples) -> scalar
 
-so that a loss which uses the belief reaches the parameters of the net by the chain rule, and `gradient(belief)` is the
-estimator by itself. `net` and `samples` are static under `jax.jit`, as are the variables that a query or evidence
-names; what they say of them may be traced. Nothing loops over samples. docs/concepts/gradients.md has the equations.
-
-The nets are those of `nets.py`; which of their variables matter to a query, `dependence.py` says.
+so that the chain rule carries a loss that uses the belief to the parameters, and `gradient(belief)` is the estimator by
+itself. Static under `jax.jit`: `net`, `samples`, and which variables a query or evidence names (their values may be
+traced). No estimator loops over samples. docs/concepts/gradients.md has the equations.
 """
 
 from __future__ import annotations
@@ -38,17 +36,17 @@ from benchmarks.belief_gradients.nets import (
 )
 from symphony.problem.errors import InputError
 
-MAX_REWEIGHTINGS = 100  # of reweighting: far more than a fixed point of a few readings needs
+MAX_REWEIGHTINGS = 100  # far more than a fixed point of a few readings needs
 
 Belief = Callable[[Array, Any, Any, Query, Evidence, int], Array]
-Estimator = Callable[[Array, Any, Any, Query, Evidence, int], Any]  # returns a pytree as its third argument is
+Estimator = Callable[[Array, Any, Any, Query, Evidence, int], Any]  # returns a pytree like its third argument
 
 
 # --- Belief functions --------------------------------------------------------------------------------------
 
 
 def exact(key: Array, net: Net, parameters: Any, query: Query, evidence: Evidence, samples: int) -> Array:
-    """The reference: every state summed over, or (`LinearNet`) a grid. Uses neither the key nor samples."""
+    """The reference: a sum over all states, or (`LinearNet`) a grid. Uses neither the key nor samples."""
     known = net.known(query, evidence)
     return net.exact(parameters, query, known, bayes_ball(net.graph, query, known).tables)
 
@@ -56,10 +54,10 @@ def exact(key: Array, net: Net, parameters: Any, query: Query, evidence: Evidenc
 def pathwise(
     key: Array, net: Net, parameters: Any, query: Query, evidence: Evidence, samples: int, *, heat: float = 0.5
 ) -> Array:
-    """Noise without parameters goes in, and the weighted mean of what comes out is differentiated.
+    """Reparameterisation: the weighted mean over noise without parameters is differentiated.
 
     Exact in the limit for a `LinearNet`. The states of a `DiscreteNet` are relaxed to weights: the limit is the
-    gradient of another, smoother net, the nearer the lower `heat`, while the variance grows as heat falls.
+    gradient of a smoother net. A lower `heat` (temperature) reduces the bias and increases the variance.
     """
     known = net.known(query, evidence)
     only = bayes_ball(net.graph, query, known).tables
@@ -68,11 +66,11 @@ def pathwise(
 
 
 def score(key: Array, net: Net, parameters: Any, query: Query, evidence: Evidence, samples: int) -> Array:
-    """Score function with a leave-one-out baseline, over what the query and the evidence descend from.
+    """Score function with a leave-one-out baseline, over the ancestors of query and evidence.
 
-    Samples that do not agree with the evidence are thrown away, as the published estimator's counts do. Variables asked
-    for that have no evidence below them are summed out, which makes the gradient by their own tables that of (2). If no
-    sample agrees, nothing is known: belief and gradient are 0.
+    Samples that disagree with the evidence are discarded, as in the published estimator. Queried variables without
+    evidence below them are summed out, so that the gradient by their own tables is (2). If no sample agrees, belief and
+    gradient are 0.
     """
     known, fixed = net.known(query, evidence), stop_gradient(parameters)
     if known and not isinstance(net, DiscreteNet):
@@ -88,9 +86,9 @@ def score(key: Array, net: Net, parameters: Any, query: Query, evidence: Evidenc
 
 
 def covariance(key: Array, net: Net, parameters: Any, query: Query, evidence: Evidence, samples: int) -> Array:
-    """Cov(g, Σ ∇ log f) given the evidence, over samples weighted by its likelihood, of what the ball met only.
+    """Cov(g, Σ ∇ log f) given the evidence, with likelihood weighting, over the variables that `bayes_ball` finds.
 
-    Variables asked for that have no evidence below them are summed out, as in `score`.
+    Queried variables without evidence below them are summed out, as in `score`.
     """
     known, fixed = net.known(query, evidence), stop_gradient(parameters)
     drawn, summed, needed = _split(net.graph, query, known)
@@ -104,10 +102,10 @@ def covariance(key: Array, net: Net, parameters: Any, query: Query, evidence: Ev
 def implicit(
     key: Array, net: LinearNet, parameters: LinearParameters, query: Query, evidence: Evidence, samples: int
 ) -> Array:
-    """The mean at which the filter's reweighting would settle, differentiated at that point. Draws no samples.
+    """The mean at the fixed point of the filter's reweighting, differentiated there. Draws no samples.
 
-    Weights count the doubt about a value beside its residual, as in `telemetry.posterior`; this is the best Gaussian
-    with independent weights, whose mean is near that of the posterior.
+    Weights include the posterior variance besides the residual, as in `telemetry.posterior`: the best Gaussian with
+    independent weights, whose mean is near that of the posterior.
     """
     return _settled(net, parameters, query, evidence, doubt=1.0)
 
@@ -115,19 +113,19 @@ def implicit(
 def implicit_map(
     key: Array, net: LinearNet, parameters: LinearParameters, query: Query, evidence: Evidence, samples: int
 ) -> Array:
-    """The most probable values instead of the mean, found by reweighting and differentiated there. Draws no samples."""
+    """The mode instead of the mean, found by reweighting and differentiated there. Draws no samples."""
     return _settled(net, parameters, query, evidence, doubt=0.0)
 
 
 def none(key: Array, net: Net, parameters: Any, query: Query, evidence: Evidence, samples: int) -> Array:
-    """The belief of `covariance`, through which no gradient passes."""
+    """The belief of `covariance`, without a gradient."""
     return stop_gradient(covariance(key, net, parameters, query, evidence, samples))
 
 
 def literal(
     key: Array, net: DiscreteNet, parameters: Sequence[Array], query: Query, evidence: Evidence, samples: int
 ) -> Array:
-    """The published estimator, equations (2) to (5) as printed, summing over distinct values. For comparison only."""
+    """The published estimator, equations (2) to (5) as printed, summing over distinct values."""
     known = _checked_literal(net, query, evidence)
     draws = net.sample(key, stop_gradient(parameters), samples, {}, ancestors(net.graph, query))
     agreeing = _agreeing(draws, known, samples)
@@ -148,7 +146,7 @@ def literal(
 def literal_limit(
     key: Array, net: DiscreteNet, parameters: Sequence[Array], query: Query, evidence: Evidence, samples: int
 ) -> Array:
-    """What `literal` tends to as samples are added. Uses neither the key nor samples."""
+    """The limit of `literal` with many samples. Uses neither the key nor samples."""
     known = _checked_literal(net, query, evidence)
 
     def share(variables: tuple[int, ...], conditional: bool) -> Array:
@@ -176,7 +174,7 @@ def gradient(belief: Belief) -> Estimator:
 
 
 def cosine(a: Any, b: Any) -> Array:
-    """Of the angle between two gradients; 0 if one of them is 0."""
+    """Cosine of the angle between two gradients; 0 if one of them is 0."""
     flat = [jnp.concatenate([leaf.ravel() for leaf in jax.tree.leaves(tree)]) for tree in (a, b)]
     norms = jnp.linalg.norm(flat[0]) * jnp.linalg.norm(flat[1])
     return jnp.where(norms > 0, flat[0] @ flat[1] / jnp.where(norms > 0, norms, 1.0), 0.0)
@@ -191,7 +189,7 @@ def _only_gradient(value: Array) -> Array:
 
 
 def _agreeing(draws: Draws, known: Evidence, samples: int) -> Array:
-    """Equal weights for the samples that are as is known, and none for the others [S]; all 0 if there are no such."""
+    """Equal weights for the samples that agree with the evidence, 0 for the others [S]; all 0 if none agrees."""
     agrees = jnp.ones(samples)
     for v, state in known.items():
         agrees *= draws[v] == state
@@ -199,8 +197,7 @@ def _agreeing(draws: Draws, known: Evidence, samples: int) -> Array:
 
 
 def _split(graph: ParentLists, query: Query, known: Iterable[int]) -> tuple[Query, Query, list[int]]:
-    """The part of a query that must be drawn, the part that can be summed out (nothing known descends from it), and
-    the variables that have to be there for both."""
+    """The part of a query to draw, the part to sum out (no evidence below it), and the variables that both need."""
     above = ancestors(graph, known)
     drawn = {v: what for v, what in query.items() if v in above}
     summed = {v: what for v, what in query.items() if v not in above}
@@ -210,16 +207,16 @@ def _split(graph: ParentLists, query: Query, known: Iterable[int]) -> tuple[Quer
 def _weighed(
     net: Net, parameters: Any, drawn: Query, summed: Query, draws: Draws, behind: Iterable[int], weights: Array
 ) -> Array:
-    """The weighted mean of g, whose gradient is that of g and its covariance with the score."""
+    """The weighted mean of g; its gradient is that of g plus the covariance of g with the score."""
     value = jnp.broadcast_to(net.value(drawn, draws) + net.expected(parameters, summed, draws), weights.shape)
-    # With equal weights, dividing by 1 - Σ w² makes the mean that of the other samples, which leaves no bias.
+    # With equal weights, division by 1 - Σ w² makes the baseline the mean of the other samples: no bias.
     centred = weights * (value - weights @ value) / jnp.maximum(1 - (weights**2).sum(), 1e-6)
     score = jnp.broadcast_to(net.log_density(parameters, draws, behind), weights.shape)
     return weights @ value + _only_gradient(stop_gradient(centred) @ score)
 
 
 def _settled(net: LinearNet, parameters: LinearParameters, query: Query, evidence: Evidence, doubt: float) -> Array:
-    """Mean at the fixed point of Student-t weights, which one step of Newton's method makes differentiable."""
+    """Mean at the fixed point of Student-t weights; one step of Newton's method makes it differentiable."""
     if not isinstance(net, LinearNet):
         raise InputError(
             "the most probable states of discrete variables do not move with the parameters, they jump",

@@ -1,7 +1,7 @@
-"""Bayesian networks whose parameters can be learned, and what those who estimate beliefs ask of them.
+"""Bayesian networks with differentiable parameters, and the operations that estimators of beliefs need.
 
-Two kinds are known: `DiscreteNet`, whose variables have a few states, and `LinearNet`, whose variables are Gaussian,
-linear in their parents, and read with Student-t errors, as those of `telemetry.posterior` are.
+`DiscreteNet`: variables with a few states. `LinearNet`: Gaussian variables, linear in their parents, with Student-t
+readings, as in `symphony.telemetry.posterior`.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from jax import Array
 from benchmarks.belief_gradients.dependence import ParentLists, ancestors, checked
 from symphony.problem.errors import InputError
 
-GRID_POINTS = {1: 2001, 2: 301, 3: 91}  # points for each dimension, by the number of dimensions
-GRID_DEVIATIONS = 8.0  # of the grid, in deviations
+GRID_POINTS = {1: 2001, 2: 301, 3: 91}  # points per dimension, by the number of dimensions
+GRID_DEVIATIONS = 8.0  # half-width of the grid
 
-Query = Mapping[int, Any]  # what is asked of a variable; g is the sum over them. See the nets for what a value is
-Evidence = Mapping[int, Any]  # what is known of a variable
+Query = Mapping[int, Any]  # g is the sum over variables; the nets define the values
+Evidence = Mapping[int, Any]  # by variable
 Draws = dict[int, Array]  # samples of variables, [S] each
 
 
 class Net(Protocol):
-    """What the estimators that sample ask of a net."""
+    """The operations of a net that estimators use."""
 
     @property
     def graph(self) -> ParentLists:
-        """Parents of each variable; readings are variables, too."""
+        """Parents of each variable; readings are variables too."""
 
     def known(self, query: Query, evidence: Evidence) -> dict[int, Array]:
-        """The variables that the evidence fixes, and at what; complains of a query or evidence that makes no sense."""
+        """Values of the variables that the evidence fixes; raises InputError for an invalid query or evidence."""
 
     def sample(
         self,
@@ -44,7 +44,7 @@ class Net(Protocol):
         known: Evidence | None = None,
         only: Iterable[int] | None = None,
     ) -> Draws:
-        """Samples of some variables, each drawn after its parents; the known ones are held."""
+        """Samples of some variables, each drawn after its parents; known ones are fixed."""
 
     def log_density(self, parameters: Any, draws: Draws, only: Iterable[int] | None = None) -> Array:
         """log p of some variables given their parents, summed [S]."""
@@ -53,12 +53,12 @@ class Net(Protocol):
         """g [S]."""
 
     def expected(self, parameters: Any, query: Query, draws: Draws) -> Array:
-        """g [S], given not the variables asked for but their parents."""
+        """Expectation of g [S] given the parents of the queried variables."""
 
     def reparameterised(
         self, key: Array, parameters: Any, query: Query, known: Evidence, samples: int, only: Iterable[int], heat: float
     ) -> tuple[Array, Array]:
-        """g [S] and log-likelihood of what is known [S], both differentiable, from noise that has no parameters."""
+        """g [S] and the log-likelihood of the evidence [S], differentiable, from noise without parameters."""
 
     def exact(self, parameters: Any, query: Query, known: Evidence, only: Iterable[int]) -> Array:
         """E[g | known], differentiable, without sampling."""
@@ -66,7 +66,7 @@ class Net(Protocol):
 
 @dataclass(frozen=True)
 class DiscreteNet:
-    """Variables with a few states each. A query gives g for each state of a variable; evidence is a state."""
+    """Variables with a few states. A query gives g for each state of a variable; evidence is a state."""
 
     parents: ParentLists
     sizes: tuple[int, ...]  # how many states
@@ -85,11 +85,11 @@ class DiscreteNet:
         return self.parents
 
     def shape(self, variable: int) -> tuple[int, ...]:
-        """Of a variable's table of logits: states of its parents, then its own."""
+        """Shape of a variable's table of logits: states of its parents, then its own."""
         return tuple(self.sizes[v] for v in (*self.parents[variable], variable))
 
     def draw_parameters(self, key: Array) -> tuple[Array, ...]:
-        """Logits of tables that are drawn evenly from all there are (a flat Dirichlet), one for each variable."""
+        """Logits of tables drawn from a flat Dirichlet distribution, one for each variable."""
         keys = jax.random.split(key, len(self.sizes))
         return tuple(jnp.log(jax.random.exponential(keys[v], self.shape(v))) for v in range(len(self.sizes)))
 
@@ -113,7 +113,7 @@ class DiscreteNet:
         known: Evidence | None = None,
         only: Iterable[int] | None = None,
     ) -> Draws:
-        """States [S] of some variables (all, if not said), each drawn after its parents; the known ones are held."""
+        """States [S] of some variables (default: all), each drawn after its parents; known ones are fixed."""
         only = sorted(range(len(self.sizes)) if only is None else only)
         draws = {v: jnp.broadcast_to(state, (samples,)) for v, state in (known or {}).items()}
         for level, v in zip(jax.random.uniform(key, (len(only), samples)), only, strict=True):
@@ -123,7 +123,7 @@ class DiscreteNet:
         return draws
 
     def log_density(self, parameters: Sequence[Array], draws: Draws, only: Iterable[int] | None = None) -> Array:
-        """log p of some variables (all, if not said) given their parents, summed [S]."""
+        """log p of some variables (default: all) given their parents, summed [S]."""
         each = [
             jax.nn.log_softmax(parameters[v])[tuple(draws[u] for u in (*self.parents[v], v))]
             for v in sorted(range(len(self.sizes)) if only is None else only)
@@ -135,7 +135,7 @@ class DiscreteNet:
         return sum((jnp.asarray(table)[draws[v]] for v, table in query.items()), jnp.zeros(()))
 
     def expected(self, parameters: Sequence[Array], query: Query, draws: Draws) -> Array:
-        """g [S], summed over the states of the variables asked for, given those of their parents."""
+        """Expectation of g [S] over the queried variables, given their parents."""
         each = (jnp.exp(self._rows(parameters, draws, v)) @ jnp.asarray(table) for v, table in query.items())
         return sum(each, jnp.zeros(()))
 
@@ -149,7 +149,7 @@ class DiscreteNet:
         only: Iterable[int],
         heat: float,
     ) -> tuple[Array, Array]:
-        """With every state replaced by weights of all states (Gumbel-softmax): what comes out is biased."""
+        """With states relaxed to weights (Gumbel-softmax), which is biased."""
         only = sorted(only)
         batch = len(self.sizes)  # the axis of samples, in sums that name axes by variables
         soft = {
@@ -168,7 +168,7 @@ class DiscreteNet:
         return sum((soft[v] @ jnp.asarray(table) for v, table in query.items()), jnp.zeros(())), log_weight
 
     def exact(self, parameters: Sequence[Array], query: Query, known: Evidence, only: Iterable[int]) -> Array:
-        """E[g | known], with all other variables summed out, in an order that keeps the tables small."""
+        """E[g | known], by variable elimination."""
         only = tuple(only)
         answers = (self.marginal(parameters, (v,), known, only) @ jnp.asarray(table) for v, table in query.items())
         return sum(answers, jnp.zeros(()))
@@ -180,7 +180,7 @@ class DiscreteNet:
         known: Evidence,
         only: Iterable[int] | None = None,
     ) -> Array:
-        """p(variables | known), as a table with an axis for each. `only` names the tables that matter, if known."""
+        """p(variables | known), a table with an axis for each. `only`: the variables whose tables matter."""
         only = ancestors(self.parents, (*variables, *known)) if only is None else only
         tables = [(jax.nn.softmax(parameters[v]), (*self.parents[v], v)) for v in sorted(only)]
         tables += [(jax.nn.one_hot(state, self.sizes[v]), (v,)) for v, state in known.items()]
@@ -221,7 +221,7 @@ class LinearNet:
         return (*self.parents, *((v,) for v in range(len(self.parents))))
 
     def draw_parameters(self, key: Array, freedom: float = 4.0) -> LinearParameters:
-        """Weights and biases about 1, deviations about 0.5."""
+        """Random parameters: weights and biases about 1, deviations about 0.5."""
         count = len(self.parents)
         keys = jax.random.split(key, 4 + count)
         return LinearParameters(
@@ -236,7 +236,7 @@ class LinearNet:
         )
 
     def known(self, query: Query, evidence: Evidence) -> dict[int, Array]:
-        """The readings, by their own numbers."""
+        """The readings, by their numbers in `graph`."""
         _named(query, evidence, len(self.parents))
         return {len(self.parents) + v: jnp.asarray(reading) for v, reading in evidence.items()}
 
@@ -248,7 +248,7 @@ class LinearNet:
         known: Evidence | None = None,
         only: Iterable[int] | None = None,
     ) -> Draws:
-        """Values [S] of some variables and readings (all, if not said); the known ones are held."""
+        """Values [S] of some variables and readings (default: all); known ones are fixed."""
         count = len(self.parents)
         only = sorted(range(2 * count) if only is None else only)
         below, above = jax.random.split(key)
@@ -263,7 +263,7 @@ class LinearNet:
         return draws
 
     def log_density(self, parameters: LinearParameters, draws: Draws, only: Iterable[int] | None = None) -> Array:
-        """log p of some variables and readings (all, if not said) given their parents, summed [S]."""
+        """log p of some variables and readings (default: all) given their parents, summed [S]."""
         count = len(self.parents)
         total = jnp.zeros(())
         for v in range(2 * count) if only is None else only:
@@ -280,7 +280,7 @@ class LinearNet:
         return sum((factor * draws[v] for v, factor in query.items()), jnp.zeros(()))
 
     def expected(self, parameters: LinearParameters, query: Query, draws: Draws) -> Array:
-        """g [S], in the mean over the variables asked for, given their parents."""
+        """Expectation of g [S] over the queried variables, given their parents."""
         return sum((factor * self._centre(parameters, draws, v) for v, factor in query.items()), jnp.zeros(()))
 
     def reparameterised(
@@ -293,7 +293,7 @@ class LinearNet:
         only: Iterable[int],
         heat: float,
     ) -> tuple[Array, Array]:
-        """As it is: values are smooth in parameters and noise, so `heat` is not needed."""
+        """Exact: values are smooth in parameters and noise. `heat` is not used."""
         draws = self.sample(key, parameters, samples, known, only)
         return self.value(query, draws), self.log_density(parameters, draws, known.keys() & set(only))
 
@@ -314,7 +314,7 @@ class LinearNet:
         return mean_of(log_weight, self.value(query, draws))
 
     def precision(self, parameters: LinearParameters, latent: Sequence[int]) -> tuple[Array, Array]:
-        """Inverse covariance of variables before any reading [L, L], and that times their mean [L]."""
+        """Prior precision of variables [L, L], and its product with their mean [L]."""
         place = {v: number for number, v in enumerate(latent)}
         rows = jnp.eye(len(latent))
         for v in latent:
@@ -337,9 +337,9 @@ class LinearNet:
 
 
 def _named(query: Query, evidence: Evidence, count: int) -> None:
-    """Complain of variables that are not there."""
+    """Raise InputError for variables that do not exist."""
     if not query:
-        raise InputError("nothing is asked", where="query", hint="give g for at least one variable: {variable: g}")
+        raise InputError("the query is empty", where="query", hint="give g for at least one variable: {variable: g}")
     for what, variables in (("query", query), ("evidence", evidence)):
         if missing := [variable for variable in variables if variable not in range(count)]:
             raise InputError(
@@ -356,5 +356,5 @@ def sum_over(tables: Sequence[tuple[Array, Sequence[int]]], out: Sequence[int], 
 
 
 def mean_of(log_weight: Array, value: Array) -> Array:
-    """The mean of a value over samples of unlike weight."""
+    """The weighted mean of a value."""
     return (jax.nn.softmax(log_weight) * value).sum()

@@ -483,7 +483,7 @@ def test_nets_are_checked() -> None:
     ("name", "net", "query", "evidence", "message"),
     [
         ("exact", CHAIN, {9: [0.0]}, {}, "query: there is no variable 9"),
-        ("exact", CHAIN, {}, {}, "nothing is asked"),
+        ("exact", CHAIN, {}, {}, "the query is empty"),
         ("covariance", CHAIN, {3: [0.0, 1.0]}, {7: 0}, "evidence: there is no variable 7"),
         ("covariance", CHAIN, {3: [0.0, 1.0, 2.0]}, {}, "one number for each of its 2 states"),
         ("literal", CHAIN, {1: [0.0, 1.0]}, {3: 0}, "is no ancestor of the query"),

@@ -111,7 +111,7 @@ def test_a_gang_that_has_lost_a_device_fails_and_says_so(tmp_path: Path) -> None
         graph.task(waits_once, str(tmp_path / "folder"))
         job = cluster.submit(graph)
         wait_until(lambda: len(list((tmp_path / "folder").iterdir())) == 2)
-        cluster._ask(lambda: engine._give_up(2, "somebody pulled it out"))
+        cluster._loop.post(lambda: engine._give_up(2, "somebody pulled it out"))
         with pytest.raises(sy.InfeasibleError, match="has 1 of the 2 devices that it needs left"):
             job.result(SECONDS)
         nothing_left(cluster)

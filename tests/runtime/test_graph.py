@@ -78,7 +78,7 @@ def test_a_handle_is_no_value() -> None:
 
 @pytest.mark.parametrize("wrong", [len, 3, "align"])
 def test_only_kernels_make_tasks(wrong) -> None:
-    with pytest.raises(sy.WorkloadError, match="no kernel") as caught:
+    with pytest.raises(sy.WorkloadError, match="is not a kernel") as caught:
         sy.graph("g").task(wrong)
     assert "@sy.kernel" in caught.value.hint
 
@@ -86,9 +86,9 @@ def test_only_kernels_make_tasks(wrong) -> None:
 def test_an_empty_graph_and_an_empty_name_are_refused() -> None:
     with pytest.raises(sy.WorkloadError, match="no task"):
         submission(sy.graph("g"))
-    with pytest.raises(sy.WorkloadError, match="cannot be called"):
+    with pytest.raises(sy.WorkloadError, match="the name of a graph is"):
         sy.graph("")
-    with pytest.raises(sy.WorkloadError, match="is no graph"):
+    with pytest.raises(sy.WorkloadError, match="is not a graph"):
         submission("graph")  # type: ignore[arg-type]
 
 
@@ -96,9 +96,9 @@ def test_outputs_must_be_handles_and_have_names_of_their_own() -> None:
     graph = sy.graph("g")
     handle = graph.task(join)
     graph.output("a", handle)
-    with pytest.raises(sy.WorkloadError, match="named twice"):
+    with pytest.raises(sy.WorkloadError, match="name is used twice"):
         graph.output("a", handle)
-    with pytest.raises(sy.WorkloadError, match="is no handle"):
+    with pytest.raises(sy.WorkloadError, match="is not a handle"):
         graph.output("b", 3)  # type: ignore[arg-type]
 
 

@@ -52,7 +52,7 @@ def test_wrong_options_are_refused(options, said: str) -> None:
 
 
 def test_what_is_no_function_is_no_kernel() -> None:
-    with pytest.raises(sy.WorkloadError, match="no function"):
+    with pytest.raises(sy.WorkloadError, match="not a function"):
         sy.kernel(3)  # type: ignore[call-overload]
     with pytest.raises(sy.WorkloadError, match="two implementations"):
         sy.kernel(device="cpu")(lambda: None).implementation("cpu")(lambda: None)

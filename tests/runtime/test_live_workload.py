@@ -22,8 +22,7 @@ from symphony.runtime.live_workload import (
     enlarged_core,
     problem_arrays,
 )
-from symphony.runtime.profiles import Profiles
-from symphony.runtime.run_figures import GPU_BUSY_FIGURE, PCIE_FIGURE
+from symphony.runtime.profiles import GPU_BUSY_FIGURE, PCIE_FIGURE, Profiles
 from symphony.scheduling import state
 from symphony.training_jobs.live.speed_beliefs import JobKind, RoundObservation
 from tests.runtime.machines import machine
@@ -43,7 +42,7 @@ def chain(*kernels: KernelFunction, name: str = "chain") -> Submission:
     return submission(graph)
 
 
-def books(profiles: Profiles | None = None) -> LiveWorkload:
+def live_workload(profiles: Profiles | None = None) -> LiveWorkload:
     return LiveWorkload(machine(others=1), Profiles() if profiles is None else profiles, SHAPES)
 
 
@@ -53,7 +52,7 @@ def add(found: LiveWorkload, graph: Submission) -> int:
 
 
 def test_a_row_is_what_the_arrays_of_its_graph_are() -> None:
-    found, a, b = books(), kernel("a"), kernel("b")
+    found, a, b = live_workload(), kernel("a"), kernel("b")
     add(found, chain(b))
     graph = chain(a, b, a)
     sizes = [call.arguments.size for call in graph.calls]
@@ -70,7 +69,7 @@ def test_a_row_is_what_the_arrays_of_its_graph_are() -> None:
 
 
 def test_kernels_that_nobody_uses_give_up_their_numbers() -> None:
-    found = books()
+    found = live_workload()
     stays = kernel("stays")
     add(found, chain(stays))
     for number in range(20):  # more than there is room for
@@ -82,7 +81,7 @@ def test_kernels_that_nobody_uses_give_up_their_numbers() -> None:
 
 def test_times_are_read_from_the_profiles() -> None:
     profiles, one = Profiles(), kernel("one")
-    found = books(profiles)
+    found = live_workload(profiles)
     add(found, chain(one))
     before = found.w.time_fixed[0].copy()
     for _ in range(10):
@@ -95,7 +94,7 @@ def test_times_are_read_from_the_profiles() -> None:
 
 def test_demands_are_read_from_the_profiles_once_they_are_likely() -> None:
     profiles, one = Profiles(), kernel("one")
-    found = books(profiles)
+    found = live_workload(profiles)
     add(found, chain(one))
     assert found.w.demand_fixed[0, 0, KIND_INDEX["memory"]] == 0.0
     mine, other = (PastRun(key, "small", 0, 0.0, 1.0) for key in (one.key, "other"))
@@ -112,8 +111,8 @@ def test_demands_are_read_from_the_profiles_once_they_are_likely() -> None:
 
 
 def test_graphs_that_ran_are_a_workload_for_the_simulator() -> None:
-    found, one = books(), kernel("one")
-    work = found.workload([(chain(one, one), [10, 20], 0.5), (chain(one), [30], 0.0)])
+    found, one = live_workload(), kernel("one")
+    work = found.simulator_workload([(chain(one, one), [10, 20], 0.5), (chain(one), [30], 0.0)])
     assert [(job.graph, job.arrival_s) for job in work.jobs] == [(1, 0.0), (0, 0.5)]
     assert [[task.size for task in graph.tasks] for graph in work.graphs] == [[10.0, 20.0], [30.0]]
 
@@ -123,16 +122,16 @@ def test_in_a_prediction_kernels_take_as_long_as_they_hold_a_slot() -> None:
     timing = profiles.timing(one.key, "small")
     for seconds in (0.1, 0.3):
         timing.learn_around(seconds)
-    found, jobs = books(profiles), [(chain(one), [10], 0.0), (chain(new), [10], 0.0)]
-    held, unknown = (k.implementations["small"] for k in found.workload(jobs, handling_s=0.05).kernels)
-    alone = found.workload(jobs).kernels[0].implementations["small"]
+    found, jobs = live_workload(profiles), [(chain(one), [10], 0.0), (chain(new), [10], 0.0)]
+    held, unknown = (k.implementations["small"] for k in found.simulator_workload(jobs, handling_s=0.05).kernels)
+    alone = found.simulator_workload(jobs).kernels[0].implementations["small"]
     assert held.fixed_s - alone.fixed_s == pytest.approx(0.2) and alone.fixed_s == pytest.approx(timing.fixed_s)
     assert unknown.fixed_s - profiles.timing(new.key, "small").fixed_s == pytest.approx(0.05)
     assert found.lowered(*jobs[0][:2])[0][0].implementations["small"] == alone  # schedulers are told of kernels
 
 
 def test_sizes_are_filled_in_when_they_are_known() -> None:
-    found, one = books(), kernel("one")
+    found, one = live_workload(), kernel("one")
     graph = Graph("join")
     a, b = graph.task(one), graph.task(one)
     graph.task(one, a, b)
@@ -147,14 +146,14 @@ def test_sizes_are_filled_in_when_they_are_known() -> None:
 
 
 def test_the_implementation_for_a_kind_goes_before_that_for_its_type() -> None:
-    found, one = books(), kernel("one", "accelerator")
+    found, one = live_workload(), kernel("one", "accelerator")
     assert found.function(one, 1) == "accelerator" and found.function(one, 0) is None
     one.implementation(device="big")(lambda: None)
     assert found.function(one, 1) == "big" and found.kinds_of(one) == [1]
 
 
 def test_rooms_grow_and_keep_what_they_hold() -> None:
-    found, one = books(), kernel("one")
+    found, one = live_workload(), kernel("one")
     row = add(found, chain(one, one, one))
     larger = found.enlarged(found.shapes.to_hold(20, 30, 3))
     assert larger.shapes == Shapes(jobs=3, tasks=24, edges=32, kernels=4)
@@ -169,7 +168,7 @@ def test_rooms_grow_and_keep_what_they_hold() -> None:
 def test_steps_of_training_jobs_and_what_is_believed_of_them_stay_when_rooms_grow() -> None:
     train = sy.training(steps=1000, kind="ResNet-50", name="train")(lambda job, *_: None)
     other = sy.training(steps=50, kind="LSTM", name="other")(lambda job, *_: None)
-    small = books()
+    small = live_workload()
     for graph in (chain(train), chain(kernel("plain"), other)):
         row = add(small, graph)
     assert small.w.units[row, :2].tolist() == [1.0, 50.0] and small.w.units[0, 0] == 1000
@@ -192,18 +191,18 @@ def test_steps_of_training_jobs_and_what_is_believed_of_them_stay_when_rooms_gro
 
 def test_a_graph_that_no_device_can_run_is_refused_in_words() -> None:
     with pytest.raises(sy.InfeasibleError, match=r"kernel 'far'.* implemented for tpu"):
-        add(books(), chain(kernel("far", "tpu")))
+        add(live_workload(), chain(kernel("far", "tpu")))
 
 
 def test_kernels_of_the_same_name_are_told_apart() -> None:
-    found = books()
+    found = live_workload()
     kernels, _ = found.lowered(chain(kernel("same"), kernel("same")), [1, 1])
     assert [one.name for one in kernels] == ["same", "same (1)"]
 
 
 def test_what_a_kernel_moves_over_its_link_is_told_once_it_was_seen_some_times() -> None:
     profiles, a = Profiles(), kernel("a", "accelerator")
-    found = books(profiles)
+    found = live_workload(profiles)
     add(found, chain(a))
     link = KIND_INDEX["link"]
     for run, told in enumerate((0.0, 0.0, 4e8), start=1):
@@ -219,7 +218,7 @@ def test_what_a_kernel_moves_over_its_link_is_told_once_it_was_seen_some_times()
 
 def test_of_an_accelerator_a_kernel_asks_for_the_time_that_it_was_seen_to_take() -> None:
     profiles, a = Profiles(), kernel("a", "accelerator")
-    found = books(profiles)
+    found = live_workload(profiles)
     add(found, chain(a))
     compute = KIND_INDEX["compute"]
     for told in (1.0, 1.0, 0.25):
@@ -233,12 +232,12 @@ def test_what_is_little_is_none() -> None:
     profiles, a = Profiles(), kernel("a", "accelerator")
     for _ in range(3):
         profiles.learn(PastRun(a.key, "big", 1, 0.0, 1.0), 10.0, 1.0, seen={GPU_BUSY_FIGURE: 0.02, PCIE_FIGURE: 1e7})
-    [lowered], _ = books(profiles).lowered(chain(a), [1])
+    [lowered], _ = live_workload(profiles).lowered(chain(a), [1])
     assert lowered.implementations["big"].demand == {"compute": 0.0}
 
 
 def test_gangs_keep_the_time_for_which_they_were_held_when_rooms_grow() -> None:
-    small = books()
+    small = live_workload()
     large = small.enlarged(small.shapes.to_hold(20, 8, 4))
     before, after = (jax.tree.map(np.array, state.empty(found.t, found.w, 3)) for found in (small, large))
     before.held.whole[8 + 1] = 7  # gang 1 of the second job

@@ -66,7 +66,7 @@ def nothing_left(cluster: sy.Cluster) -> None:
     slots = [cluster.topology.kind_of[device.kind].slots for device in cluster.topology.devices]
     assert (core.job < 0).all() and core.lanes_free[: len(slots)].tolist() == slots
     assert (core.lane_holds < 0).all() and not core.queued.any() and not core.leaving.any()
-    assert len(loop.scheduler.books.free) == loop.scheduler.books.shapes.jobs
+    assert len(loop.scheduler.workload.free) == loop.scheduler.workload.shapes.jobs
     assert not loop._early and not loop._attempts and not any(loop._occupancy.on) and not loop._trials
     engine = cluster._engine
     assert not engine._where and not any(slot.work for slot in engine._slots)
@@ -147,7 +147,7 @@ def test_a_device_that_goes_down_takes_nothing_with_it(tmp_path: Path) -> None:
             graph.task(either, number)
         job = cluster.submit(graph)  # one of them waits to be tried behind the other
         engine = cluster._engine
-        cluster._ask(lambda: engine._give_up(1, "somebody pulled it out"))
+        cluster._loop.post(lambda: engine._give_up(1, "somebody pulled it out"))
         assert job.result(SECONDS) == tuple(range(6))
         with pytest.raises(sy.InfeasibleError, match="no device left"):
             stuck.result(SECONDS)
@@ -171,7 +171,7 @@ def test_the_core_grows_while_short_work_goes_through_it(cluster: sy.Cluster) ->
 
 
 def test_events_of_unknown_work_are_passed_over(cluster: sy.Cluster) -> None:
-    cluster._ask(lambda: cluster._loop._on_event(Stopped(10**9)))
+    cluster._loop.post(lambda: cluster._loop._on_event(Stopped(10**9)))
     graph, value = grown(7)
     assert cluster.submit(graph).result(SECONDS) == {"last": value}
 
@@ -191,7 +191,7 @@ def test_an_engine_that_fails_ends_all_jobs_with_an_error(tmp_path: Path) -> Non
         def broken() -> None:
             raise OSError("the disk is full")
 
-        cluster._ask(broken)
+        cluster._loop.post(broken)
         with pytest.raises(sy.EngineError, match="the disk is full"):
             job.result(SECONDS)
         with pytest.raises(sy.EngineError, match="closed"):
@@ -199,10 +199,10 @@ def test_an_engine_that_fails_ends_all_jobs_with_an_error(tmp_path: Path) -> Non
 
 
 def test_what_was_down_may_come_up(cluster: sy.Cluster) -> None:
-    cluster._ask(lambda: cluster._loop._on_event(DeviceDown(1, "for a test")))
+    cluster._loop.post(lambda: cluster._loop._on_event(DeviceDown(1, "for a test")))
     graph, value = grown(8)
     assert cluster.submit(graph).result(SECONDS) == {"last": value}
-    cluster._ask(lambda: cluster._loop._on_event(DeviceUp(1)))
+    cluster._loop.post(lambda: cluster._loop._on_event(DeviceUp(1)))
     graph, value = grown(9)
     assert cluster.submit(graph).result(SECONDS) == {"last": value}
     nothing_left(cluster)
@@ -227,12 +227,12 @@ def test_what_was_placed_elsewhere_while_a_device_was_away_goes_there_when_it_is
     waiting.task(waits)
     with sy.local(machine(others=2), profiles=tmp_path / "p.json") as cluster:
         loop = cluster._loop
-        cluster._ask(lambda: loop._on_event(DeviceDown(2, "for a test")))
+        cluster._loop.post(lambda: loop._on_event(DeviceDown(2, "for a test")))
         first = cluster.submit(held)
         wait_until((tmp_path / "running").exists)
         second = cluster.submit(waiting)
         wait_until(loop.scheduler.queued)  # behind the first, on the device that is left
-        cluster._ask(lambda: loop._on_event(DeviceUp(2)))
+        cluster._loop.post(lambda: loop._on_event(DeviceUp(2)))
         try:
             assert second.result(SECONDS) == "started" and "here/big-1" in second.explain()
         finally:

@@ -13,7 +13,7 @@ import pytest
 from symphony.problem.errors import DataError
 from symphony.problem.topology import Topology
 from symphony.runtime.machine_monitor import MachineMonitor
-from symphony.runtime.run_figures import GPU_BUSY_FIGURE, PCIE_FIGURE, FigureStatistics
+from symphony.runtime.profiles import GPU_BUSY_FIGURE, PCIE_FIGURE, FigureStatistics
 from symphony.telemetry.samples import Column, Problem, Sample
 from symphony.telemetry.sources.nvml import NvmlSource
 from tests.runtime.machines import machine
@@ -101,7 +101,7 @@ def test_figures_have_a_mean_and_a_spread() -> None:
     seen = FigureStatistics()
     for value in (1.0, 2.0, 6.0):
         seen.add(value)
-    assert (seen.runs, seen.mean, seen.std) == (3, pytest.approx(3.0), pytest.approx(np.std([1, 2, 6], ddof=1)))
+    assert (seen.runs, seen.mean, seen.squares) == (3, pytest.approx(3.0), pytest.approx(3 * np.var([1, 2, 6])))
 
 
 def test_who_is_told_hears_of_gpus_by_their_number_among_ours(monkeypatch: pytest.MonkeyPatch) -> None:

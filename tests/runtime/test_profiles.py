@@ -163,7 +163,7 @@ def test_without_a_file_nothing_is_kept() -> None:
 def test_a_file_that_is_no_profile_is_warned_of_and_passed_over(content: str, tmp_path: Path) -> None:
     path = tmp_path / "profiles.json"
     path.write_text(content)
-    with pytest.warns(sy.SymphonyWarning, match="learned anew"):
+    with pytest.warns(sy.SymphonyWarning, match="learned again"):
         assert len(Profiles(path)) == 0
 
 
@@ -171,7 +171,7 @@ def test_a_folder_that_cannot_be_written_to_is_warned_of(tmp_path: Path) -> None
     (tmp_path / "file").write_text("")
     profiles = Profiles()
     profiles.path = tmp_path / "file" / "profiles.json"
-    with pytest.warns(sy.SymphonyWarning, match="could not be kept"):
+    with pytest.warns(sy.SymphonyWarning, match="could not be saved"):
         profiles.save()
 
 

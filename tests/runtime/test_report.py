@@ -38,11 +38,11 @@ def test_what_was_stopped_waits_again_and_says_so() -> None:
 def test_a_training_job_that_never_saves_is_told_of_also_when_it_was_lost() -> None:
     lost, again = attempt(0.0, 10.0, "killed", steps=(0, 50, 0)), attempt(11.0, math.nan, "", steps=(0, 9, 0))
     lines = told(lost, again, steps=100)
-    assert lines[-1].endswith("9 of 100 steps; never saved, lost once; went on from step 0")
+    assert lines[-1].endswith("9 of 100 steps; never saved, lost once; resumed from step 0")
     done = told(attempt(0.0, 10.0, "done", steps=(0, 40, 1)), steps=100, over=True)
     assert done[-1].endswith("returned after 40 of 100 steps; saved once")
     done = told(attempt(0.0, 10.0, "done", steps=(0, 100, 1)), steps=100, over=True)
     assert done[-1].endswith("  100 of 100 steps; saved once")
     silent = told(attempt(0.0, 10.0, "done", steps=(0, 0, 0)), steps=100, over=True)
-    assert silent[-1].endswith("returned, and said nothing of its 100 steps; never saved")
-    assert "expected 60 s, times or over 1.0, as it began" in lines[1]  # what is expected by now is a forecast's to say
+    assert silent[-1].endswith("returned without reporting any of its 100 steps; never saved")
+    assert "expected 60 s, × or ÷ 1.0 at its start" in lines[1]  # what is expected by now is a forecast's to say

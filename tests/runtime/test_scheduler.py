@@ -53,10 +53,10 @@ class Told:
         return self.scheduler.turn(list(events), now_s)
 
     def arrives(self, graph: Graph) -> SchedulerEvent:
-        sent, books = submission(graph), self.scheduler.books
+        sent, workload = submission(graph), self.scheduler.workload
         sizes = [call.arguments.size for call in sent.calls]
-        arrays = problem_arrays(books.topology, *books.lowered(sent, sizes))
-        return SchedulerEvent(happened.ARRIVED, graph=books.add(sent, sizes, arrays))
+        arrays = problem_arrays(workload.topology, *workload.lowered(sent, sizes))
+        return SchedulerEvent(happened.ARRIVED, graph=workload.add(sent, sizes, arrays))
 
     @property
     def core(self) -> Any:
@@ -107,7 +107,7 @@ def test_a_job_goes_through_the_core_event_by_event() -> None:
 def test_what_others_do_counts(load: float, device: int) -> None:
     """A device that is more than twice as fast is not the first if somebody else loads it."""
     told = Told()
-    rows = [row.name for row in told.scheduler.books.topology.resources]
+    rows = [row.name for row in told.scheduler.workload.topology.resources]
     mean = np.where([name.startswith("here/big-0/compute") for name in rows], load, 0.0)
     answer = told.scheduler.turn([told.arrives(diamond())], 0.0, (mean, np.full(len(rows), 0.1)))
     assert started(answer) == [(0, device)]
@@ -280,15 +280,15 @@ def test_a_policy_that_is_in_time_decides_and_keeps_its_state() -> None:
 
 
 def test_policies_that_cheat_are_refused() -> None:
-    with pytest.raises(sy.PolicyError, match="no real machine shows"):
+    with pytest.raises(sy.PolicyError, match="which real machines do not show"):
         Scheduler(machine(), Profiles(), sy.baselines.EftExact(), timeout_s=1.0, shapes=SHAPES)
 
 
 def test_ready_gangs_wait_for_the_device_that_they_may_run_on() -> None:
     told = Told()
     event = told.arrives(diamond())
-    told.scheduler.books.w.runs_on[event.graph, 0] = 1  # to be tried on the first kind alone
-    told.scheduler.books.version += 1
+    told.scheduler.workload.w.runs_on[event.graph, 0] = 1  # to be tried on the first kind alone
+    told.scheduler.workload.version += 1
     assert started(told(event)) == [(0, 0)]
     told(SchedulerEvent(happened.STOPPED, 0), SchedulerEvent(happened.FAILED, 0))
     assert told.status()[0] == READY
@@ -310,12 +310,12 @@ def trained(kind: str, steps: int) -> KernelFunction:
 
 def believe(told: Told, seconds: dict[str, tuple[float, float]]) -> None:
     """Seconds of a step on the small and on the big one."""
-    speeds = told.scheduler.books.speeds
-    guessed = speeds.learn([], 0.0, sorted(JobKind.of(kernel) for kernel in told.scheduler.books.kernels))
+    speeds = told.scheduler.workload.speeds
+    guessed = speeds.learn([], 0.0, sorted(JobKind.of(kernel) for kernel in told.scheduler.workload.kernels))
     for number, kind in enumerate(guessed.kinds):
         guessed.believed.mean.unit_s[number] = np.repeat(np.asarray(seconds[kind.name])[:, None], 2, axis=1)
     speeds.adopt(guessed)
-    told.scheduler.books.refresh_beliefs()
+    told.scheduler.workload.refresh_beliefs()
 
 
 def test_at_the_end_of_a_round_training_jobs_go_where_they_are_believed_to_be_faster() -> None:
@@ -332,7 +332,7 @@ def test_at_the_end_of_a_round_training_jobs_go_where_they_are_believed_to_be_fa
     assert (told(now_s=300.0).saved < 0).all()  # nobody is moved in the middle of a round
     answer = told(SchedulerEvent(happened.ROUND), now_s=360.0)
     assert slower in answer.saved.tolist()
-    told.scheduler.books.steps_left(slower, 0, 4_000)
+    told.scheduler.workload.steps_left(slower, 0, 4_000)
     told(*(SchedulerEvent(happened.STOPPED, gang) for gang in answer.saved.tolist() if gang >= 0), now_s=361.0)
     assert told.status(2) == [RUNNING, RUNNING]
     assert told.core.device[slower, 0] == 1 and told.core.device[1 - slower, 0] == 0
@@ -352,7 +352,7 @@ def test_jobs_that_have_little_left_go_first() -> None:
         told(told.arrives(graph))
     believe(told, {"a": (1.0, 1.0), "b": (1.0, 1.0)})
     assert told.status(2) == [RUNNING, READY]
-    told.scheduler.books.steps_left(1, 0, 100)
+    told.scheduler.workload.steps_left(1, 0, 100)
     answer = told(SchedulerEvent(happened.ROUND), now_s=360.0)
     assert 0 in answer.saved.tolist()
     told(SchedulerEvent(happened.STOPPED, 0), now_s=361.0)

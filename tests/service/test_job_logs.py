@@ -139,7 +139,7 @@ def test_a_training_job_is_heard_while_it_runs_and_through_all_of_its_runs(serve
         assert job.view().status == "running" and shown(follows.lines)[1:] == ["| step 1", "| step 2"]
         [run] = served.service.running.admitted[job.id].state.runs
         loop = served.service.cluster._loop
-        served.service.cluster._ask(lambda: loop.saving.stop(run))  # as when a policy preempts it
+        served.service.cluster._loop.post(lambda: loop.saving.stop(run))  # as when a policy preempts it
         wait_until(lambda: "| step 4" in shown(follows.lines))
         kill_its_process(served)
         job.result(SECONDS)

@@ -65,7 +65,7 @@ def test_killing_a_service_loses_nothing_and_repeats_nothing(tmp_path: Path) -> 
     with serving.connect() as ann:
         trained = ann.job(training)
         assert trained.result(SECONDS) == (30, True)  # it goes on from what it saved, and with that
-        assert "400 of 400 steps; never saved; went on from step 30" in trained.explain()
+        assert "400 of 400 steps; never saved; resumed from step 30" in trained.explain()
         told = trained.view().training
         assert told is not None and (told.step, told.saved, told.per_s) == (400, 400, None)
         wait_until(lambda: not list(folder.glob("[0-9]*")))  # what it wrote stays, in `output`

@@ -110,7 +110,7 @@ def test_a_program_trains_and_goes_on_after_it_was_killed(served: Place, tmp_pat
         os.kill(process, signal.SIGKILL)  # the one that runs the program, which ends with it
         assert job.result(SECONDS) == "from 3, rank 0 of 1\n"
         wait_until(lambda: not Path(f"/proc/{program.name[2:]}").exists())
-        assert "train-0  6 of 6 steps; saved once, lost once; went on from step 3" in job.explain()
+        assert "train-0  6 of 6 steps; saved once, lost once; resumed from step 3" in job.explain()
         wait_until(lambda: not list(Path(run.folder).parents[1].iterdir()))
 
 
@@ -189,9 +189,9 @@ def test_what_is_stopped_for_others_saves_first_and_the_journal_says_so(served: 
         wait_until(lambda: (told := job.view().training) is not None and told.step == 7)
         [run] = served.service.running.admitted[job.id].state.runs
         loop = served.service.cluster._loop
-        served.service.cluster._ask(lambda: loop.saving.stop(run))  # as when a policy preempts it
+        served.service.cluster._loop.post(lambda: loop.saving.stop(run))  # as when a policy preempts it
         assert job.result(SECONDS) == 7
-        assert "returned after 7 of 10 steps; saved once, stopped once; went on from step 7" in job.explain()
+        assert "returned after 7 of 10 steps; saved once, stopped once; resumed from step 7" in job.explain()
         assert any("it resumes from step 7" in line.text for line in job.logs().lines)
         first, second = job.detail().tasks[0].runs
         assert (first.ended, first.step, first.saves, second.began_step) == ("stopped", 7, 1, 7)

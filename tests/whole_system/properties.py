@@ -111,10 +111,10 @@ def queues_end_empty(world: World) -> Iterator[str]:
 def the_core_ends_empty(world: World) -> Iterator[str]:
     assert world.service is not None
     scheduler = world.service.cluster._scheduler
-    core, topology = scheduler._any.unpacked(scheduler._core), scheduler.books.topology
+    core, topology = scheduler._any.unpacked(scheduler._core), scheduler.workload.topology
     slots = [topology.kind_of[device.kind].slots for device in topology.devices]
-    if len(scheduler.books.free) != scheduler.books.shapes.jobs:
-        yield f"rows of books are taken: {scheduler.books.free} are free"
+    if len(scheduler.workload.free) != scheduler.workload.shapes.jobs:
+        yield f"rows of the live workload are taken: {scheduler.workload.free} are free"
     if core.lanes_free[: len(slots)].tolist() != slots or (core.lane_holds >= 0).any():
         yield f"lanes are taken: {core.lanes_free[: len(slots)].tolist()} of {slots} are free"
     if (core.job >= 0).any() or core.queued.any() or core.leaving.any():

@@ -29,7 +29,9 @@ def forecast(
         str, typer.Option("--workload", "-w", help="measured:JOBS?load=…&hours=…, or a job list of Gavel: FILE?jobs=…")
     ] = "measured:48?load=2",
     seed: Annotated[int, typer.Option("--seed", "-s", help="Of workload, true speeds and draws.", min=0)] = 0,
-    at: Annotated[float | None, typer.Option(help="Seconds into the run (middle of arrivals).", min=0)] = None,
+    at: Annotated[
+        float | None, typer.Option(help="Seconds into the run; default: the middle of arrivals.", min=0)
+    ] = None,
     share: Annotated[float, typer.Option(help="Probability that a band should hold the actual value.")] = 0.8,
     check: Annotated[bool, typer.Option("--check", help="Run to the end, and show the actual times too.")] = False,
     tables: Annotated[Path | None, typer.Option(help="Folder of Gavel's tables, if not $SYMPHONY_DATA/gavel.")] = None,

@@ -425,8 +425,7 @@ def _runner(env: FunctionalEnv, again: bool) -> Any:
             episode, _ = jax.lax.while_loop(lambda carry: carry[1].any(), some, (run.episode, over))
             return replace(run, episode=episode, done=run.done | over, info=info)
 
-        begin = jax.vmap(lambda episode, owed, action, acts: begun(episode, owed, action, acts, params, alone=False))
-        run = begin(episode, owed, action, acts)
+        run = jax.vmap(partial(begun, params=params, alone=False))(episode, owed, action, acts)
         run = looped(run, move, lambda run: jax.vmap(lambda run: waits_alone(run, params))(run).any())
         made = jax.vmap(lambda run: ended(run, params))(run)
         return made, jax.tree.map(lambda _: True, made)

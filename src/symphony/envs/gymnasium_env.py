@@ -91,6 +91,7 @@ class GymnasiumEnv(gymnasium.Env[Any, np.int64]):
         return obs, float(reward), bool(done), False, {**scalars, "action_mask": self._mask.astype(np.int8)}
 
     def action_masks(self) -> np.ndarray:
+        """The action mask, under the name that `MaskablePPO` calls."""
         return self._mask.copy()
 
     def _space(self) -> spaces.Dict:

@@ -6,13 +6,13 @@ speaks of which row). What of that was ours is known, or the window tells nothin
 - of processors, ours is the CPU time of the processes that run kernels, and of this one: what the scheduler takes from
   kernels is always there, and so in the times that are learned of them. A processor that is full tells how much of it
   others got, not how much they wanted;
-- of a GPU, its memory and its link, nobody knows whose the use was while a kernel of ours ran there;
+- of a GPU, its memory and its link, the part of others is unknown while a kernel of ours runs there;
 - of the network nothing is ours: kernels of one machine do not use it.
 
 The rest is others', as the filter sees it that policies are trained with (`simulator/counters.py`): a total and our own
 part of it are read, each with its error, and the difference moves slowly, or jumps. Of memories nothing tells our part:
 where their traffic is counted, `traffic.py` works out whose it is. Of a row that nothing speaks of, such as memory
-where the PMU may not be used, policies are told that little is known, and that it is not much.
+where the PMU may not be used, policies receive a belief with a small mean and a large deviation (`UNREAD_LOAD`).
 
 Not seen: time that a hypervisor takes (steal). Taken for others': processes that a kernel starts. In a container with
 some of the CPUs of a machine, /proc/stat is mostly the whole machine's, and so is what is said of its processors.
@@ -132,11 +132,11 @@ class BackgroundLoad:
         before, now = self._used_s, self._cpu_s()
         self._used_s = now
         if before is None or any(now.get(process, -1.0) < used for process, used in before.items()):
-            return math.nan  # nobody has asked, or a process has gone with its time
+            return math.nan  # the first call, or a process has ended and its time is lost
         return sum(now.values()) - sum(before.values())
 
     def _mixed(self, row: int, since_s: float) -> bool:
-        """Whether nobody knows whose the use of a row was."""
+        """True if a kernel of ours ran on a device of the row, so that the part of others is unknown."""
         return any(self._ran(device, since_s) for device in self._private.get(row, ()))
 
     def believed(self, now_s: float) -> RowLoads:

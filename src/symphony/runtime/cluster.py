@@ -1,4 +1,4 @@
-"""What users hold: a cluster that takes graphs and gives results."""
+"""The cluster that users hold: submits graphs to the loop and returns their results."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from symphony.training_jobs.live.rounds import ROUND_S, RoundLearner
 from symphony.training_jobs.live.speed_beliefs import SpeedBeliefs
 
 DEFAULT_POLICY = "eft-belief"
-MAX_CACHED_FUNCTIONS = 1_024  # that the engine keeps; beyond that, those of jobs that are over go
+MAX_CACHED_FUNCTIONS = 1_024  # kept by the engine; beyond that, functions of finished jobs are freed
 
 
 class Cluster:
-    """Runs graphs on the devices of an engine, where and when a policy says."""
+    """Runs graphs on the devices of an engine. A policy decides where and when."""
 
     def __init__(
         self,
@@ -56,9 +56,9 @@ class Cluster:
         at_once: int = Shapes.jobs,
         threads: bool = True,
     ) -> None:
-        """`round_s`: how often training jobs are planned anew. `at_once`: jobs that the policy looks at.
+        """`round_s`: seconds between two plans for training jobs. `at_once`: jobs that the policy considers.
 
-        Without `threads`, whoever holds it calls `step`: tests do, to say what happens when.
+        Without `threads`, the caller must call `step`; tests use this to control the order of events.
         """
         if not units.is_number(policy_timeout_s) or policy_timeout_s == 0:
             raise InputError(f"policy_timeout_s is {policy_timeout_s!r}", hint="write seconds above 0")
@@ -89,7 +89,7 @@ class Cluster:
         self._thread = threading.Thread(target=self._loop.run, name="symphony-loop", daemon=True) if threads else None
         if self._thread is not None:
             self._thread.start()
-            atexit.register(self.close, wait=False)  # before its engine is closed, under a loop that still asks it
+            atexit.register(self.close, wait=False)  # before the engine closes: the loop still uses it
 
     def __enter__(self) -> Cluster:
         return self
@@ -104,47 +104,46 @@ class Cluster:
 
     @property
     def topology(self) -> Topology:
-        """The devices, and what they share."""
         return self._engine.inventory()
 
     @property
     def down(self) -> list[str]:
-        """Names of the devices that take no work at present."""
+        """Names of the devices that are unavailable now."""
         return [self.topology.devices[device].name for device in sorted(self._loop.down)]
 
     def used_s(self) -> dict[int, float]:
-        """Device-seconds of what runs now, by the numbers of jobs."""
+        """Device-seconds of running attempts, by job number."""
         return self._loop.used_s()
 
     @property
     def profiles(self) -> Profiles:
-        """What has been learned of kernels by running them."""
+        """Run times and demands of kernels, learned from their runs."""
         return self._profiles
 
     @property
     def statistics(self) -> Statistics:
-        """Turns, decisions, how long they took, and how often the heuristic stood in for the policy."""
+        """Turns, decisions, their latency, and how often the heuristic replaced the policy."""
         return self._scheduler.statistics
 
     @property
     def others(self) -> dict[str, tuple[float, float]]:
-        """What others load the machine's rows with, as far as was read: a share of the capacity, and its deviation.
+        """Load by other processes on each row that has a source: mean and standard deviation, as shares of capacity.
 
-        While nothing runs, nothing is read, and what was read becomes less sure.
+        Counters are read only while kernels run; between runs the standard deviation grows.
         """
         return self._loop.observer.loads_by_row()
 
     @property
     def closed(self) -> bool:
-        """Whether it takes no jobs any more: it was closed, or its engine has failed."""
+        """True once the cluster was closed or its engine has failed: it accepts no more jobs."""
         return self._closed or self._loop.closing
 
-    def when_failed(self, tell: Callable[[], None]) -> None:
-        """Have somebody told, by the loop's thread, that the engine or the scheduler has failed."""
-        self._loop.failed = tell
+    def when_failed(self, callback: Callable[[], None]) -> None:
+        """Set a function that the loop's thread calls if the engine or the scheduler fails."""
+        self._loop.failed = callback
 
     def submit(self, graph: Graph, *, priority: int = 0) -> ClusterJob:
-        """Have a graph run. Refuses what cannot be sent and what no device can run; the rest is told by the job."""
+        """Run a graph. Raises if it cannot be pickled or no device can run it; later errors are the job's."""
         if not units.is_whole(priority, -limits.PRIORITY, limits.PRIORITY):
             raise WorkloadError(f"priority is {priority!r}", hint="write a whole number; larger is more urgent")
         sent = submission(graph)
@@ -154,7 +153,7 @@ class Cluster:
     def start(
         self, sent: Submission, number: int, priority: int, on_end: Callable[[JobState], None] | None = None
     ) -> JobState:
-        """Have a graph run that is bytes already; `heard` is told by the loop's thread when the job is over."""
+        """Run a graph that is already serialised. The loop's thread calls `on_end` when the job has finished."""
         self.check(sent)
         with self._lock:
             if self.closed:
@@ -163,53 +162,54 @@ class Cluster:
                 self._send(call.kernel)
             arguments = self._put(sent)
             job = JobState(number, sent, arguments, priority)
-            job.heard = on_end
+            job.on_end = on_end
             self._open = [one for one in self._open if not one.over.is_set()]
             self._open.append(job)
             self._forget_functions()
-            self._ask(lambda: self._loop.submit(job))
+            self._loop.post(lambda: self._loop.submit(job))
         return job
 
     def cancel(self, job: JobState) -> None:
-        """Give a job up. Does nothing if it is over."""
-        self._ask(lambda: self._loop.cancel(job))
+        """Cancel a job. No-op if it has finished."""
+        self._loop.post(lambda: self._loop.cancel(job))
 
     def save_training(self) -> None:
-        """Ask all training jobs that run for a checkpoint."""
-        self._ask(self._loop.saving.ask_all)
+        """Ask all running training jobs to write a checkpoint."""
+        self._loop.post(self._loop.saving.ask_all)
 
     def step(self) -> None:
-        """Do what a loop's thread does whenever something has happened, if there is no such thread."""
+        """One cycle of the loop, for clusters without a loop thread."""
         self._loop.step(3600.0)
 
     def attempt(self, number: int) -> TaskRun | None:
-        """The task that an attempt of the engine runs. For the loop's thread."""
+        """The task that an attempt runs. Only from the loop's thread."""
         return self._loop.attempt(number)
 
     def workload(self, jobs: Sequence[ClusterJob], *, held: bool = True) -> Workload:
-        """Jobs of this cluster that are over, as a workload for the simulator, with what has been learned by now.
+        """Finished jobs of this cluster as a workload for the simulator, with the profiles learned so far.
 
-        Times are those for which a slot is held: by kernels, by values being read and kept, and by our own handling.
-        Decisions are not in them: the simulator charges those, if it is told (`latency_s`). Jobs arrive when they have
-        been let in. Without `held`, times are those of the kernels only, and jobs arrive when they were submitted.
+        Times are those for which a slot is occupied: by the kernel, by reading and storing values, and by the runtime's
+        own handling. Decisions are not included: the simulator charges those separately (`latency_s`). Jobs arrive when
+        they were admitted. Without `held`, times are the kernels' only, and jobs arrive when they were submitted.
         """
         states = [job._state for job in jobs]
         if not states or not all(state.over.is_set() for state in states):
-            raise InputError("there are no jobs, or some are not over", hint="wait for them: job.wait()")
+            raise InputError("there are no jobs, or some have not finished", hint="wait for them: job.wait()")
         first = min(state.submitted_s for state in states)
         sizes = [[size_of(run) for run in state.runs] for state in states]
         arrivals = [x.submitted_s - first + (x.admitting_s if held else 0.0) for x in states]
-        given = zip([state.graph for state in states], sizes, arrivals, strict=True)
-        return self._scheduler.books.workload(list(given), self.statistics.mean_handling_s if held else None)
+        submitted = list(zip([state.graph for state in states], sizes, arrivals, strict=True))
+        handling_s = self.statistics.mean_handling_s if held else None
+        return self._scheduler.workload.simulator_workload(submitted, handling_s)
 
     def close(self, wait: bool = True) -> None:
-        """End it; with `wait`, when all jobs are over. What was learned is kept."""
+        """Close the cluster, with `wait` after all jobs have finished. Learned profiles are saved."""
         self.stop(wait)
         self._engine.close()
         self._checkpoints.close()
 
     def stop(self, wait: bool = True) -> None:
-        """As `close`, but the engine stays: what it has made can still be read."""
+        """As `close`, but keep the engine, so that its values can still be read."""
         with self._lock:
             if self._closed:
                 return
@@ -222,7 +222,7 @@ class Cluster:
         def end() -> None:
             self._loop.closing = True
 
-        self._ask(end)
+        self._loop.post(end)
         if self._thread is not None:
             self._thread.join()
         else:
@@ -231,13 +231,13 @@ class Cluster:
         self._profiles.save()
 
     def forecasts(self, share: float = 0.8, timeout_s: float = 60.0) -> list[JobForecast]:
-        """What each training job that was let in may expect: speed, start and end, with bands that hold such a share.
+        """Forecasts of all admitted training jobs: speed, start and end, with bands that hold with probability `share`.
 
-        They are made as if the planner decided; `policy="planner"` has it do so. Of one that waits for its inputs,
-        nobody knows when it starts.
+        Forecasts assume that the planner decides (`policy="planner"`). The start of a job whose inputs are not ready is
+        unknown.
         """
         found: Future[ClusterSnapshot] = Future()
-        self._ask(lambda: found.set_result(self._loop.rounds.now(self._loop.down)))
+        self._loop.post(lambda: found.set_result(self._loop.rounds.now(self._loop.down)))
         if self.closed:
             raise EngineError("the cluster is closed", hint="ask while jobs run")
         if self._thread is None:
@@ -247,17 +247,12 @@ class Cluster:
         )
 
     def save(self) -> None:
-        """Keep what was learned so far."""
+        """Save the learned profiles and speeds."""
         self._profiles.save()
         self._rounds.ask(self._rounds.speeds.save)
 
-    def _ask(self, request: Callable[[], None]) -> None:
-        """Have the loop's thread do something."""
-        self._loop.requests.append(request)
-        self._engine.wake()
-
     def _put(self, graph: Submission) -> list[Stored]:
-        """Give the engine what the tasks are called with, all or nothing."""
+        """Store the arguments of all tasks in the engine, or none."""
         kept: list[Stored] = []
         try:
             for call in graph.calls:
@@ -274,7 +269,7 @@ class Cluster:
         return kept
 
     def check(self, graph: Submission) -> None:
-        """Refuse a task that no device can run, to the one who submits it."""
+        """Raise if no device can run one of the tasks."""
         kernels = {call.kernel: f"{call.kernel.name}" for call in graph.calls}
         self._check_folder(graph)
         once = {
@@ -283,7 +278,7 @@ class Cluster:
         check_graphs(self.topology, once.values(), [task_graph(graph, kernels, [1.0] * len(graph.calls))])
 
     def _check_folder(self, graph: Submission) -> None:
-        """Refuse a training job whose machines could not go on from one another's checkpoints."""
+        """Raise if a training job could not be resumed on another machine."""
         trains = any(call.kernel.options.training is not None for call in graph.calls)
         if trains and len(self.topology.machines) > 1 and not self._checkpoints.shared:
             raise InfeasibleError(
@@ -293,12 +288,12 @@ class Cluster:
             )
 
     def _send(self, kernel: RunnableKernel) -> None:
-        """Give the engine the implementations of a kernel, once."""
+        """Store the implementations of a kernel in the engine, once."""
         for device in kernel.implementations:
             if (kernel, device) not in self._functions:
                 code = code_of(kernel, device)
                 self._functions[kernel, device] = Function(kernel.name, digest(code), self._engine.put(code))
-                self._ask(partial(self._doubt, kernel, device, digest(code)))
+                self._loop.post(partial(self._doubt, kernel, device, digest(code)))
 
     def _forget_functions(self) -> None:
         if len(self._functions) > MAX_CACHED_FUNCTIONS:
@@ -307,7 +302,7 @@ class Cluster:
                 self._engine.free(self._functions.pop((kernel, device)).code)
 
     def _doubt(self, kernel: RunnableKernel, device: str, digest: str) -> None:
-        """What was learned of other code is not as sure."""
+        """Widen a profile that was learned from other code."""
         for kind in self.topology.kinds:
             if device in (kind.name, kind.type):
                 self._profiles.doubt(kernel.key, kind.name, digest)
@@ -322,11 +317,11 @@ def local(
     checkpoints: str | Path | None = None,
     round_s: float = ROUND_S,
 ) -> Cluster:
-    """This machine as a cluster: a process for each slot of each device (by default, of those that are discovered).
+    """This machine as a cluster: one process for each slot of each device.
 
-    `topology` describes it, or is the path of a file that does.
-    `profiles` is the file in which is kept what is learned of kernels. In `checkpoints`, training jobs save what they
-    have, for as long as they run; every `round_s` seconds a policy that plans (`policy="planner"`) may move them.
+    `topology`: a topology or the path of its file; by default the machine is discovered. `profiles`: the file that
+    keeps learned run times. `checkpoints`: the folder for checkpoints of training jobs, which a policy that plans
+    (`policy="planner"`) may move every `round_s` seconds.
     """
     return _cluster(LocalEngine(_described(topology)), policy, profiles, policy_timeout_s, checkpoints, round_s)
 
@@ -341,10 +336,10 @@ def ray(
     checkpoints: str | Path | None = None,
     round_s: float = ROUND_S,
 ) -> Cluster:
-    """A Ray cluster as a cluster: an actor for each slot of each device (by default, of those that Ray knows of).
+    """A Ray cluster as a cluster: one actor for each slot of each device that Ray knows of.
 
-    Without an address, Ray is what this process or RAY_ADDRESS has, else one that is started on this machine. Training
-    jobs need a folder for `checkpoints` that all machines reach, if there are several.
+    Without an address, the connection of this process or RAY_ADDRESS is used; if there is neither, Ray is started on
+    this machine. With several machines, training jobs need a `checkpoints` folder that all machines reach.
     """
     return _cluster(ray_engine(address, _described(topology)), policy, profiles, policy_timeout_s, checkpoints, round_s)
 
@@ -354,7 +349,6 @@ def _described(topology: Topology | str | None) -> Topology | None:
 
 
 def ray_engine(address: str | None, topology: Topology | None) -> Any:
-    """The Ray engine, if Ray is installed."""
     with needs_extra("ray", "the Ray engine", EngineError):
         from symphony.engines.ray import RayEngine
     return RayEngine(address, topology)
@@ -368,7 +362,7 @@ def _cluster(
     checkpoints: str | Path | None,
     round_s: float,
 ) -> Cluster:
-    """A cluster that owns an engine, whose notes are passed on."""
+    """A cluster that owns its engine. Notes of the engine become warnings."""
     for note in engine.notes:
         warnings.warn(SymphonyWarning(note), stacklevel=3)
     try:

@@ -1,7 +1,7 @@
 """What kernels ask of the memory that they share with others, learned from how much slower they are beside them.
 
 Where counters can be opened they tell what passes through a memory (`traffic.py`); on most machines that are rented,
-and for whoever is not root, they cannot. What always can be seen is time. A kernel that asks for a share q of the
+and without root permissions, they cannot. What always can be seen is time. A kernel that asks for a share q of the
 bandwidth, beside others that ask for Q, takes max(1, q + Q) times as long: that is the simulator's rule, turned round.
 
 How long it takes alone is not known either, and one that only ever ran beside its like may just take that long. So the
@@ -181,7 +181,7 @@ class Demand:
 
     @property
     def reported_share(self) -> float:
-        """What schedulers are told that it asks for: nothing, until it is likely that it asks for something."""
+        """The demand that policies see: 0 until it is likely that there is any."""
         return self.share if self.believed[0] < MAX_NO_DEMAND_PROBABILITY else 0.0
 
     @property

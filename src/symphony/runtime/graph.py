@@ -1,8 +1,8 @@
-"""Graphs of kernels: tasks, and handles of what they will have made.
+"""Graphs of kernels: tasks, and handles of their future values.
 
 graph = sy.graph("sample-17")
 reads = graph.task(align, path)         # a handle
-graph.task(call_variants, [reads])      # which may be an argument of other tasks, also within lists, tuples and dicts
+graph.task(call_variants, [reads])      # may be an argument of other tasks, also within lists, tuples and dicts
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from symphony.runtime.signatures import Signatures, check, signatures
 
 
 class Handle:
-    """What a task will have made: to be passed on to other tasks of the same graph."""
+    """The future value of a task, as an argument for other tasks of the same graph."""
 
     def __init__(self, graph: Graph, index: int, name: str) -> None:
         self._graph, self._index, self.name = graph, index, name
@@ -31,17 +31,15 @@ class Handle:
 
     def __reduce__(self) -> Any:
         raise WorkloadError(
-            f"{self!r} is no value yet", hint="pass it to graph.task(…), and read values with job.result()"
+            f"{self!r} has no value yet", hint="pass it to graph.task(…), and read values with job.result()"
         )
 
     def __iter__(self) -> Iterator[Any]:
-        raise WorkloadError(f"{self!r} is no value yet, and has no items", hint="unpack it in a kernel")
+        raise WorkloadError(f"{self!r} has no value yet, so it has no items", hint="unpack it in a kernel")
 
 
 @dataclass(frozen=True)
 class TaskCall:
-    """A kernel and what it is called with."""
-
     name: str
     kernel: KernelFunction
     args: tuple[Any, ...]
@@ -53,7 +51,7 @@ class Graph:
 
     def __init__(self, name: str = "graph") -> None:
         if not isinstance(name, str) or not name:
-            raise WorkloadError(f"a graph cannot be called {name!r}", hint='name it: sy.graph("sample-17")')
+            raise WorkloadError(f"the name of a graph is {name!r}", hint='write a text: sy.graph("sample-17")')
         self.name = name
         self._tasks: list[TaskCall] = []
         self._counts: dict[str, int] = {}
@@ -65,24 +63,24 @@ class Graph:
 
     @property
     def tasks(self) -> tuple[TaskCall, ...]:
-        """The tasks, in the order in which they were added."""
+        """In the order in which they were added."""
         return tuple(self._tasks)
 
     def task(self, kernel: KernelFunction, /, *args: Any, **kwargs: Any) -> Handle:
-        """Add a call of a kernel; the handle stands for what it will return.
+        """Add a call of a kernel, and return a handle of its future value.
 
-        What it is called with has to be what its implementations take: the handle of a training job, and rank and size
-        of a kernel of several workers, are given to it when it runs.
+        All implementations must accept the arguments. Leave out the handle of a training job, and rank and size of a
+        kernel with several workers: the runtime adds them.
         """
         where = f"graph {self.name!r}"
         if not isinstance(kernel, KernelFunction):
             called = getattr(kernel, "__name__", repr(kernel))
-            raise WorkloadError(f"{called} is no kernel", where=where, hint="write @sy.kernel above its definition")
+            raise WorkloadError(f"{called} is not a kernel", where=where, hint="write @sy.kernel above its definition")
         limits.check("number of tasks", len(self._tasks) + 1, limits.TASKS_PER_GRAPH, where=where)
-        found = self._signatures.get(kernel, {})
-        if found.keys() != kernel.implementations.keys():  # some may have come since
-            found = self._signatures[kernel] = signatures(kernel)
-        check(kernel, found, args, kwargs, where)
+        by_device = self._signatures.get(kernel, {})
+        if by_device.keys() != kernel.implementations.keys():  # an implementation was added since
+            by_device = self._signatures[kernel] = signatures(kernel)
+        check(kernel, by_device, args, kwargs, where)
         number = self._counts[kernel.name] = self._counts.get(kernel.name, -1) + 1
         name = f"{kernel.name}-{number}"
         for handle in _handles((args, kwargs)):
@@ -91,24 +89,24 @@ class Graph:
         return Handle(self, len(self._tasks) - 1, name)
 
     def output(self, name: str, handle: Handle) -> None:
-        """Name a result. A job of a graph with named outputs results in a dict of those, and of nothing else."""
+        """Name an output. The result of a graph with named outputs is a dict of these."""
         where = f"graph {self.name!r}: output {name!r}"
         if not isinstance(handle, Handle):
-            raise WorkloadError(f"{handle!r} is no handle", where=where, hint="give what graph.task(…) returned")
+            raise WorkloadError(f"{handle!r} is not a handle", where=where, hint="pass what graph.task(…) returned")
         self._own(handle, where)
         if name in self._outputs:
-            raise WorkloadError("it is named twice", where=where, hint="choose another name")
+            raise WorkloadError("the name is used twice", where=where, hint="choose another name")
         self._outputs[name] = handle
 
     def run(self) -> Any:
-        """Run it here, one task after the other, without a cluster: what a job would result in."""
+        """Run all tasks in this process, one after another, and return the result of the graph."""
         sent = submission(self)
         values: dict[int, Any] = {}
         edges = [(source, target) for target, call in enumerate(sent.calls) for source in call.reads]
         for index in topological_order(len(sent.calls), edges):
             call = sent.calls[index]
-            given = [values[source] for source in call.reads]
-            args, kwargs = unpickled(call.arguments.head, call.arguments.buffers, given)
+            inputs = [values[source] for source in call.reads]
+            args, kwargs = unpickled(call.arguments.head, call.arguments.buffers, inputs)
             values[index] = self._tasks[index].kernel(*args, **kwargs)
         return sent.result([values[index] for index in sent.outputs])
 
@@ -122,24 +120,24 @@ class Graph:
 
 
 def graph(name: str = "graph") -> Graph:
-    """A new graph of kernels, without tasks."""
+    """A new, empty graph."""
     return Graph(name)
 
 
 @dataclass(frozen=True)
 class SubmittedTask:
-    """A task as it is submitted: what it is called with in bytes, and the tasks that it reads from."""
+    """A task with pickled arguments, and the tasks whose values it reads."""
 
     name: str
     kernel: RunnableKernel
     arguments: Pickled
-    reads: tuple[int, ...]  # tasks, in the order of the persistent ids of the arguments …
-    held: Mapping[int, Stored] = field(default_factory=dict)  # … but for these ids: values that are there already
+    reads: tuple[int, ...]  # tasks, in the order of the persistent ids in the arguments …
+    held: Mapping[int, Stored] = field(default_factory=dict)  # … without these ids, whose values exist already
 
 
 @dataclass(frozen=True)
 class Submission:
-    """A graph as it was when it was submitted."""
+    """A graph in the state in which it was submitted."""
 
     name: str
     calls: tuple[SubmittedTask, ...]
@@ -147,16 +145,16 @@ class Submission:
     names: tuple[str, ...]  # of those, or () if they are not named
 
     def result(self, values: Sequence[Any]) -> Any:
-        """What these values of its outputs are to the one who submitted it."""
+        """The result of the graph, from the values of its outputs."""
         if self.names:
             return dict(zip(self.names, values, strict=True))
         return values[0] if len(values) == 1 else tuple(values)
 
 
 def submission(graph: Graph) -> Submission:
-    """Everything of a graph that has to be sent, in bytes. Says which argument cannot be sent, and what is wrong."""
+    """Pickle a graph. Raises `WorkloadError` that names an argument which cannot be pickled."""
     if not isinstance(graph, Graph):
-        raise WorkloadError(f"{type(graph).__name__} is no graph", hint='make one: graph = sy.graph("name")')
+        raise WorkloadError(f"{type(graph).__name__} is not a graph", hint='create one: graph = sy.graph("name")')
     where = f"graph {graph.name!r}"
     if not graph._tasks:
         raise WorkloadError("it has no task", where=where, hint="add one: graph.task(kernel, …)")
@@ -169,7 +167,7 @@ def submission(graph: Graph) -> Submission:
 
 
 def check_order(name: str, tasks: Sequence[str], reads: Sequence[Sequence[int]]) -> None:
-    """Refuse tasks that wait for one another; `reads` are the tasks that each reads from."""
+    """Raise `CycleError` if tasks wait for one another. `reads`: the tasks whose values each task reads."""
     where = f"graph {name!r}"
     edges = [(source, target) for target, sources in enumerate(reads) for source in sources]
     limits.check("number of edges", len(edges), limits.EDGES_PER_GRAPH, where=where)
@@ -177,7 +175,7 @@ def check_order(name: str, tasks: Sequence[str], reads: Sequence[Sequence[int]])
     if len(order) < len(tasks):
         stuck = [tasks[index] for index in sorted(set(range(len(tasks))) - set(order))]
         raise CycleError(
-            f"these wait for one another: {', '.join(stuck[:4])}{' …' if len(stuck) > 4 else ''}",
+            f"these tasks wait for one another: {', '.join(stuck[:4])}{' …' if len(stuck) > 4 else ''}",
             where=where,
             hint="an argument was changed after its task was added: pass a copy",
         )
@@ -202,7 +200,7 @@ def _call(graph: Graph, task: TaskCall) -> SubmittedTask:
         raise WorkloadError(
             f"{which} cannot be sent to another process: {type(error).__name__}: {error}",
             where=where,
-            hint="pass what can be pickled (arrays, numbers, paths), and open files and connections in the kernel",
+            hint="pass values that can be pickled (arrays, numbers, paths); open files and connections in the kernel",
         ) from error
     return SubmittedTask(task.name, task.kernel, arguments, tuple(reads))
 
@@ -215,13 +213,13 @@ def _arguments(task: TaskCall) -> Iterator[tuple[str, Any]]:
 def _sendable(value: Any, refer: Callable[[Any], Any]) -> bool:
     try:
         pickled(value, refer)
-    except Exception:  # whatever pickling raises, it is the answer
+    except Exception:
         return False
     return True
 
 
 def _handles(value: Any) -> Iterator[Handle]:
-    """The handles in a value, also within lists, tuples, sets and dicts. (Pickling finds the others.)"""
+    """Handles in a value, also within lists, tuples, sets and dicts. (Pickling finds those in other objects.)"""
     if isinstance(value, Handle):
         yield value
     elif isinstance(value, list | tuple | set | frozenset):

@@ -1,6 +1,6 @@
-"""Jobs: graphs that were submitted, what became of their tasks, and what the one who submitted them holds.
+"""Jobs: submitted graphs, the state of their tasks, and the handle that users hold.
 
-The loop's thread writes; everybody else waits for `over`, or reads single fields.
+Only the loop's thread writes. Other threads wait for `over`, or read single fields.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from symphony.engines.engine import Pickled, Stored
 from symphony.engines.worker import unpickled
-from symphony.problem.errors import JobCancelledError, SymphonyError
+from symphony.problem.errors import SymphonyError
 from symphony.runtime import report
 from symphony.runtime.graph import Submission, SubmittedTask
 from symphony.runtime.kernels import RunnableKernel
@@ -26,78 +26,73 @@ WAITING, RUNNING, DONE, FAILED, CANCELLED = "waiting", "running", "done", "faile
 
 @dataclass
 class Attempt:
-    """One run of a task, as it is told afterwards. Times are on the clock of `time.monotonic`."""
+    """The record of one run of a task. Times are those of `time.monotonic`."""
 
-    devices: tuple[str, ...]  # one for each of its workers
+    devices: tuple[str, ...]  # of its workers
     sent_s: float
-    expected_s: float  # isolated, by its profile
-    spread: float  # deviation of its logarithm
+    expected_s: float  # isolated time, by its profile
+    spread: float  # standard deviation of the logarithm of the expected time
     ahead: bool = False  # sent before there was a free slot
     began_s: float = float("nan")
     seconds: float = float("nan")
     cold: bool = False
-    ended: str = ""  # "" = under way, "done", or why it was not
-    handled_s: float = 0.0  # for which a slot waited for us before it was sent, beyond decisions
-    progress: Progress | None = None  # of a training job: what it has said last
+    ended: str = ""  # "" = it runs, "done", or why it ended otherwise
+    handled_s: float = 0.0  # for which its slot waited for the loop, without decisions (`handling_time.py`)
+    progress: Progress | None = None  # of a training job: its latest report
 
     @property
     def device(self) -> str:
-        """All of them, for people."""
         return ", ".join(self.devices)
 
 
 @dataclass(eq=False)
 class TaskRun:
-    """A task of a job that was submitted."""
+    """The state of a task."""
 
     job: JobState
     index: int
     call: SubmittedTask
     arguments: Stored
-    readers: int = 0  # tasks that have yet to read its value
-    missing: int = 0  # inputs that have yet to be made
+    readers: int = 0  # tasks that still have to read its value
+    missing: int = 0  # inputs that do not exist yet
     ready_s: float = float("nan")
-    number: int = -1  # of the attempt that is under way, -1 = none
-    device: int = -1  # where the core has started it, -1 = nowhere
-    value: Stored | None = None
-    lost: int = 0  # runs that were lost without a fault of its own
-    trial: int = -1  # device kind that it is to try out, -1 = none
+    number: int = -1  # of the attempt that runs, -1 = none
+    device: int = -1  # on which the core has started it, -1 = none
+    value: Stored | None = None  # None until it has finished
+    lost: int = 0  # attempts that failed through no fault of the kernel
+    trial: int = -1  # device kind on which its kernel is tried for the first time, -1 = none
     attempts: list[Attempt] = field(default_factory=list)
-    folder: str = ""  # of a training job: where it saves what it has …
-    token: str = ""  # … and what the present attempt is called there
-    progress: Progress | None = None  # what that has said last …
-    unread: Unread | None = None  # … and why there is nothing newer
+    folder: str = ""  # of a training job: for its checkpoints …
+    token: str = ""  # … and the name of the present attempt there
+    progress: Progress | None = None  # the latest report of that attempt …
+    unread: Unread | None = None  # … and why there is no newer one
 
     @property
     def name(self) -> str:
-        """Within its graph."""
         return self.call.name
 
     @property
     def kernel(self) -> RunnableKernel:
-        """What it calls."""
         return self.call.kernel
 
 
 class JobState:
-    """A job in the hands of the loop."""
+    """The state of a job, for the loop."""
 
     def __init__(self, number: int, graph: Submission, arguments: list[Stored], priority: int) -> None:
         self.number, self.graph, self.priority = number, graph, priority
         self.runs = [TaskRun(self, k, call, arguments[k]) for k, call in enumerate(graph.calls)]
+        self.readers: list[list[int]] = [[] for _ in self.runs]
         for run in self.runs:
             run.missing = len(run.call.reads)
             for source in run.call.reads:
                 self.runs[source].readers += 1
-        self.readers: list[list[int]] = [[] for _ in self.runs]
-        for run in self.runs:
-            for source in run.call.reads:
                 self.readers[source].append(run.index)
         self.submitted_s = time.monotonic()
         self.ended_s = float("nan")
-        self.heard_s = float("nan")  # when the loop heard of it …
-        self.admitting_s = 0.0  # … and what it took to let it in, apart from waiting for room
-        self.row = -1  # in the books
+        self.received_s = float("nan")  # when the loop received it …
+        self.admitting_s = 0.0  # … and how long its admission took, without waiting for a free row
+        self.row = -1  # in the live workload
         self.slot = -1  # in the core
         self.admitted = -1  # its number in the core
         self.status = WAITING
@@ -106,20 +101,15 @@ class JobState:
         self.cause: bytes | None = None  # the exception of a kernel, pickled
         self.values: list[Pickled] = []
         self.over = threading.Event()
-        self.heard: Callable[[JobState], None] | None = None  # to be told, by the loop's thread, when it is over
-
-    def began(self) -> None:
-        """A task of it has been sent to a device."""
-        if self.status == WAITING:
-            self.status = RUNNING
+        self.on_end: Callable[[JobState], None] | None = None  # called by the loop's thread when the job has ended
 
     def where(self, run: TaskRun) -> str:
-        """Which task, for errors."""
+        """The job and the task, for error messages."""
         return f"job {self.number} ({self.graph.name!r}), task {run.name!r}"
 
 
 class ClusterJob:
-    """A graph that was submitted."""
+    """A submitted graph, as users hold it."""
 
     def __init__(self, state: JobState, cancel: Callable[[JobState], None]) -> None:
         self._state, self._cancel = state, cancel
@@ -131,36 +121,35 @@ class ClusterJob:
 
     @property
     def id(self) -> int:
-        """Its number in its cluster."""
         return self._state.number
 
     @property
     def name(self) -> str:
-        """Of its graph."""
+        """The name of its graph."""
         return self._state.graph.name
 
     @property
     def status(self) -> str:
-        """One of waiting (none of its tasks has started), running, done, failed, cancelled."""
+        """One of waiting (no task has started), running, done, failed, cancelled."""
         return self._state.status
 
     @property
     def completion_s(self) -> float:
-        """Seconds from its submission until it was over; NaN if it is not."""
+        """Seconds from its submission to its end; NaN if it has not ended."""
         return self._state.ended_s - self._state.submitted_s
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until it is over, at most so long; whether it is."""
+        """Wait until the job has ended, at most `timeout_s`. True if it has."""
         return self._state.over.wait(timeout_s)
 
     def result(self, timeout_s: float | None = None) -> Any:
-        """What its last task returned (a tuple if there are several such tasks, a dict if outputs have names).
+        """Wait for the job and return the value of its last task.
 
-        Waits for it. Raises what went wrong, a `JobError` as a rule; or `TimeoutError` if it takes longer than
-        `timeout_s`, and the job goes on.
+        A tuple if several tasks have no reader; a dict if the graph has named outputs. Raises the error of the job,
+        usually a `JobError`; or `TimeoutError` after `timeout_s`, while the job continues.
         """
         if not self.wait(timeout_s):
-            raise TimeoutError(f"job {self.id} ({self.name!r}) is not done after {timeout_s:g} s; it goes on")
+            raise TimeoutError(f"job {self.id} ({self.name!r}) has not finished after {timeout_s:g} s; it continues")
         state = self._state
         if state.error is not None:
             raise state.error from exception_of(state.cause)
@@ -170,47 +159,41 @@ class ClusterJob:
         return self._value
 
     def cancel(self) -> None:
-        """Stop it: what runs is killed, what waits never starts. Does nothing if it is over."""
+        """Cancel the job: running tasks are killed. No-op if it has ended."""
         self._cancel(self._state)
 
     def explain(self) -> str:
-        """What ran where, how long it waited and took, and what had been expected."""
+        """A text with the device, waiting time, run time and expected time of each run of each task."""
         return report.explain(report.job_history(self._state), time.monotonic())
 
     def trace(self, path: str | Path) -> None:
-        """Write what ran where and when, for chrome://tracing or ui.perfetto.dev."""
+        """Write a Chrome trace of all runs, for chrome://tracing or ui.perfetto.dev."""
         Path(path).write_text(json.dumps(report.trace(report.job_history(self._state))))
 
 
-def cancelled(state: JobState) -> JobCancelledError:
-    """The error of a job that was cancelled."""
-    return JobCancelledError("it was cancelled", where=f"job {state.number} ({state.graph.name!r})")
-
-
 def exception_of(data: bytes | None) -> BaseException | None:
-    """The exception of a kernel, if it can be read here. It comes from a process of the one who asks."""
+    """Unpickle the exception of a kernel. None if that fails. Call it only for jobs of the caller's own user."""
     if data is None:
         return None
     try:
-        found = unpickled(data, [])
-    except Exception:  # its class is not to be had here: the text has to do
+        exception = unpickled(data, [])
+    except Exception:  # its class cannot be imported here: the error's text has to suffice
         return None
-    return found if isinstance(found, BaseException) else None
+    return exception if isinstance(exception, BaseException) else None
 
 
 def value_of(run: TaskRun) -> Stored:
-    """What a task has made."""
     assert run.value is not None
     return run.value
 
 
 def inputs_of(run: TaskRun) -> Iterable[Stored]:
-    """In the order of their persistent ids."""
+    """Values that a task reads, in the order of their persistent ids. All must exist."""
     reads, held = iter(run.call.reads), run.call.held
     for number in range(len(run.call.reads) + len(held)):
         yield held[number] if number in held else value_of(run.job.runs[next(reads)])
 
 
 def size_of(run: TaskRun) -> int:
-    """Bytes that a task is called with."""
+    """Bytes of a task's arguments and inputs; of its arguments alone while inputs are missing."""
     return run.arguments.size + sum(value.size for value in inputs_of(run)) if not run.missing else run.arguments.size

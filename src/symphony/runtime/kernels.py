@@ -1,4 +1,4 @@
-"""Kernels: plain functions that say which kind of device they are written for.
+"""Kernels: Python functions, each with the kind of device that it is written for.
 
     @sy.kernel(device="cpu")
     def align(reads): ...
@@ -6,7 +6,7 @@
     @align.implementation(device="gpu")
     def align_on_gpu(reads): ...
 
-A kernel must be a function of its arguments: it may be run again if a process dies under it, and anywhere.
+The result of a kernel must depend only on its arguments: it may run on any machine, and again if its process dies.
 """
 
 from __future__ import annotations
@@ -30,13 +30,11 @@ from symphony.training_jobs.training_run import CHECKPOINT_INTERVAL_S, TrainingR
 
 @dataclass(frozen=True)
 class KernelOptions:
-    """How a kernel is run."""
-
     timeout_s: float = math.inf  # of one call
-    retries: int = 2  # runs after one that was lost without a fault of its own (its process was killed, say)
-    preemptible: bool = False  # a policy may stop it, to have it run again from its start
-    workers: int = 1  # that run it together, each on a device of its own
-    training: Training | None = None  # it goes in steps, saves what it has, and goes on from there
+    retries: int = 2  # after failures that are not the kernel's fault, such as a killed process
+    preemptible: bool = False  # a policy may stop it; it then runs again from its start
+    workers: int = 1  # that run it together, each on its own device
+    training: Training | None = None  # None = not a training job
 
     def __post_init__(self) -> None:
         if not units.is_number(self.timeout_s) or self.timeout_s == 0:
@@ -52,37 +50,29 @@ class KernelOptions:
         if self.training is not None and self.training.servers >= self.workers:
             raise WorkloadError(
                 f"{self.training.servers} of {self.workers} workers are parameter servers",
-                hint="give it more workers than servers: servers are counted among them",
+                hint="write more workers than servers: servers count as workers",
             )
 
 
 class RunnableKernel(Protocol):
-    """What has to be known of a kernel to run it: all but the functions themselves."""
+    """A kernel as the runtime needs it: of this process (`KernelFunction`) or of another one (`SentKernel`)."""
 
     @property
-    def name(self) -> str:
-        """As users see it."""
-        ...
+    def name(self) -> str: ...  # for display
 
     @property
-    def key(self) -> str:
-        """Under which its times are kept."""
-        ...
+    def key(self) -> str: ...  # of its profiles
 
     @property
-    def options(self) -> KernelOptions:
-        """How it is run."""
-        ...
+    def options(self) -> KernelOptions: ...
 
     @property
-    def implementations(self) -> Mapping[str, Any]:
-        """By device kind or type."""
-        ...
+    def implementations(self) -> Mapping[str, Any]: ...  # by device kind or type
 
 
 @dataclass(frozen=True)
 class SentKernel:
-    """A kernel whose functions are bytes, from another process. Those with the same code are the same kernel."""
+    """A kernel of another process, with pickled functions. Kernels with the same code are equal."""
 
     name: str
     key: str
@@ -92,7 +82,7 @@ class SentKernel:
 
 
 def code_of(kernel: RunnableKernel, device: str) -> Pickled:
-    """An implementation in bytes. Says so if it cannot be sent."""
+    """A pickled implementation. Raises `WorkloadError` if it cannot be pickled."""
     function = kernel.implementations[device]
     if isinstance(function, Pickled):
         return function
@@ -102,21 +92,20 @@ def code_of(kernel: RunnableKernel, device: str) -> Pickled:
         raise WorkloadError(
             f"its implementation for {device!r} cannot be sent: {type(error).__name__}: {error}",
             where=f"kernel {kernel.name!r}",
-            hint="it refers to what cannot be pickled: pass that as an argument, or make it in the kernel",
+            hint="it refers to something that cannot be pickled: pass that as an argument, or create it in the kernel",
         ) from error
 
 
 def digest(code: Pickled) -> str:
-    """Equal for equal code."""
     return hashlib.sha256(b"".join([code.head, *code.buffers])).hexdigest()[:16]
 
 
 class KernelFunction:
-    """A named function with an implementation for each device kind or type. Called, it runs the first one here."""
+    """A named function with implementations for device kinds or types. A call runs the first one in this process."""
 
     def __init__(self, function: Callable[..., Any], device: str, name: str, options: KernelOptions) -> None:
         self.name = name
-        self.key = f"{function.__module__}.{function.__qualname__}"  # under which its times are kept
+        self.key = f"{function.__module__}.{function.__qualname__}"  # of its profiles
         self.options = options
         self._implementations: dict[str, Callable[..., Any]] = {}
         self._first = function
@@ -127,7 +116,7 @@ class KernelFunction:
         training = self.options.training
         if training is None:
             return self._first(*args, **kwargs)
-        with tempfile.TemporaryDirectory() as folder:  # from the beginning, and by one worker
+        with tempfile.TemporaryDirectory() as folder:  # one worker, from the first step
             return self._first(TrainingRun(folder, steps=training.steps), *args, **kwargs)
 
     def __repr__(self) -> str:
@@ -135,11 +124,11 @@ class KernelFunction:
 
     @property
     def implementations(self) -> Mapping[str, Callable[..., Any]]:
-        """Functions by the device kind ("v100") or type ("gpu") that they are written for."""
+        """Functions by device kind ("v100") or type ("gpu")."""
         return dict(self._implementations)
 
     def implementation(self, device: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """Decorates a function that does the same on another kind or type of device, and leaves it as it is."""
+        """Decorator: adds a function that does the same on another kind or type of device. Returns it unchanged."""
 
         def add(function: Callable[..., Any]) -> Callable[..., Any]:
             self._add(device, function)
@@ -152,7 +141,7 @@ class KernelFunction:
         if not isinstance(device, str) or not device:
             raise WorkloadError(f"device is {device!r}", where=where, hint='name a kind or type: device="gpu"')
         if not callable(function):
-            raise WorkloadError(f"{function!r} is no function", where=where, hint="decorate a function")
+            raise WorkloadError(f"{function!r} is not a function", where=where, hint="decorate a function")
         if device in self._implementations:
             raise WorkloadError(
                 f"it has two implementations for {device!r}",
@@ -189,15 +178,15 @@ def kernel(
     preemptible: bool = False,
     workers: int = 1,
 ) -> Any:
-    """Makes a kernel of a function, with its implementation for a kind ("v100") or type ("gpu") of device.
+    """Decorator: makes a kernel of a function that is written for a kind ("v100") or type ("gpu") of device.
 
-    With `workers`, as many call it at once, each on a device of its own and with its `rank` and the `size` of them all
-    as further arguments. What it makes is what rank 0 returns.
+    With `workers` > 1, that many workers call it at the same time, each on its own device and with its `rank` and the
+    `size` of the gang as further arguments. The kernel's value is what rank 0 returns.
     """
 
     def make(function: Callable[..., Any]) -> KernelFunction:
         if not callable(function) or not hasattr(function, "__qualname__"):
-            raise WorkloadError(f"{function!r} is no function", hint="write @sy.kernel above a def")
+            raise WorkloadError(f"{function!r} is not a function", hint="write @sy.kernel above a def")
         options = KernelOptions(timeout_s, retries, preemptible, workers)
         return KernelFunction(function, device, name or function.__name__, options)
 
@@ -221,31 +210,31 @@ def training(
     timeout_s: float = math.inf,
     retries: int = 2,
 ) -> Callable[[Callable[..., Any]], KernelFunction]:
-    """Makes a training job of a function: a kernel that goes in steps, saves what it has, and goes on from there.
+    """Decorator: makes a training job of a function: a kernel with steps that saves checkpoints and resumes from them.
 
-    It is called with a handle of its run before its own arguments:
+    It is called with the handle of its run before its own arguments:
 
         def train(job, data):
-            weights = job.restore()             # what was saved last, None at the beginning
-            for step in job.steps():            # from the step after that
+            weights = job.restore()             # the last checkpoint, None at the beginning
+            for step in job.steps():            # from the step after the checkpoint
                 weights = …
-                if job.save_now:                # somebody asks for it, or the last time was `every_s` ago
+                if job.save_now:                # a checkpoint was requested, or the last one is `every_s` old
                     job.save(weights)
             return weights
 
-    With `workers`, as many call it at once, each on a device of its own: `job.rank`, `job.size`. The last `servers` of
-    them are parameter servers (`job.is_server`). What it makes is what rank 0 returns. `retries` are runs that may be
-    lost in a row without one that saved something.
+    With `workers` > 1, that many workers call it at the same time, each on its own device: `job.rank`, `job.size`. The
+    last `servers` of them are parameter servers (`job.is_server`). The value is what rank 0 returns. `retries` bounds
+    consecutive lost runs that saved no checkpoint.
     """
 
     def make(function: Callable[..., Any]) -> KernelFunction:
         if not callable(function) or not hasattr(function, "__qualname__"):
-            raise WorkloadError(f"{function!r} is no function", hint="write @sy.training(steps=…) above a def")
+            raise WorkloadError(f"{function!r} is not a function", hint="write @sy.training(steps=…) above a def")
         if not _takes_handle(function):
             raise WorkloadError(
                 "it takes no argument for the handle of its run",
                 where=f"training job {name or function.__name__!r}",
-                hint=f"write def {function.__name__}(job, …): steps, checkpoints and its rank are there",
+                hint=f"write def {function.__name__}(job, …): the handle has steps, checkpoints and the rank",
             )
         numbers = (servers, batch, parameters, operations, checkpoint_s, restore_s, every_s)
         options = KernelOptions(timeout_s, retries, True, workers, Training(steps, kind, *numbers))
@@ -255,9 +244,9 @@ def training(
 
 
 def _takes_handle(function: Callable[..., Any]) -> bool:
-    """Whether a function can be called with an argument before all others."""
+    """True if a function accepts a positional argument, or has no readable signature."""
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # it does not tell
+    except (TypeError, ValueError):
         return True
     return any(one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD, one.VAR_POSITIONAL) for one in parameters)

@@ -1,10 +1,10 @@
-"""The workload of a running scheduler, as arrays: graphs and kernels come and go while it runs.
+"""The workload of a running scheduler, as arrays. Graphs and kernels arrive and leave while it runs.
 
-A graph has a row for as long as its job is in the system. What runs teach (times, sizes of inputs) is kept apart from
-what a graph is: it changes with every event, and is small. Shapes grow when something larger comes, which compiles the
-scheduler's program anew; they are large enough to begin with that this is rare.
+A graph occupies a row while its job is in the system. Learned arrays (times, sizes of inputs) are separate from the
+graphs: they are small and change with every event. Shapes grow when a larger graph arrives, which compiles the
+scheduler's program again; the initial shapes are large enough that this is rare.
 
-    A rows   T tasks of a graph   E edges of a graph   N kernels   Y device kinds
+    A rows   T tasks of a graph   E edges of a graph   N kernels   Y device kinds   Q resource kinds
 """
 
 from __future__ import annotations
@@ -31,26 +31,23 @@ from symphony.problem.workload import Edge, Gang, Job, Kernel, Profile, Task, Ta
 from symphony.runtime.demand import memory_row
 from symphony.runtime.graph import Submission
 from symphony.runtime.kernels import RunnableKernel
-from symphony.runtime.profiles import Profiles
-from symphony.runtime.run_figures import GPU_BUSY_FIGURE, PCIE_FIGURE
+from symphony.runtime.profiles import GPU_BUSY_FIGURE, PCIE_FIGURE, Profiles
 from symphony.scheduling.state import Core
 from symphony.training_jobs.live.speed_beliefs import SpeedBeliefs
 
-# A worker asks for a core, or for the whole of an accelerator until it was seen to use less of it; what it asks of
-# memory is learned.
-DEFAULT_COMPUTE_DEMAND = 1.0
-MIN_OBSERVED_RUNS = 3  # of which the machine has told, before policies are
-MIN_DEMAND_SHARE = 0.05  # share of an accelerator or a link that counts as none: something else always passes, too
-LINK_ROW_KINDS = ("link", "switch")  # rows that traffic between a host and an accelerator crosses
-JOB_ARRAYS = ("jobs", "arrival_whole", "arrival_part", "graph", "priority", "home")  # of traces only
+DEFAULT_COMPUTE_DEMAND = 1.0  # of a worker: a core, or a whole accelerator until it was observed to use less
+MIN_OBSERVED_RUNS = 3  # runs with machine figures before the figures change the demand
+MIN_DEMAND_SHARE = 0.05  # of an accelerator or a link; less counts as no demand: there is always other traffic
+LINK_ROW_KINDS = ("link", "switch")  # crossed by traffic between a host and an accelerator
+JOB_ARRAYS = ("jobs", "arrival_whole", "arrival_part", "graph", "priority", "home")  # only traces have them
 KERNEL_ARRAYS = ("time_fixed", "time_work", "demand_fixed", "demand_work", "memory_fixed", "memory_work", "exchange")
-# f[N, Y] twice, f[N, Y, Q], f[A, T] twice (bytes of the inputs, as far as they are known; steps that are left), f[A, E]
+# f[N, Y], f[N, Y], f[N, Y, Q], f[A, T] (known bytes of the inputs), f[A, T] (remaining steps), f[A, E]
 LEARNED_ARRAYS = ("time_fixed", "time_work", "demand_fixed", "work", "units", "in_bytes")
 
 
 @dataclass(frozen=True)
 class Shapes:
-    """How much there is room for."""
+    """Sizes of the arrays."""
 
     jobs: int = 16
     tasks: int = 64
@@ -59,7 +56,7 @@ class Shapes:
     workers: int = 1  # of a gang
 
     def to_hold(self, tasks: int, edges: int, kernels: int, workers: int = 1) -> Shapes:
-        """Shapes that hold as much, and no less than these."""
+        """At least these shapes, and large enough for a graph with these numbers."""
         return Shapes(
             self.jobs,
             max(self.tasks, limits.bucket(tasks)),
@@ -70,7 +67,7 @@ class Shapes:
 
 
 class LiveWorkload:
-    """The arrays of one scheduler."""
+    """The arrays of one scheduler: `t` of its topology, `w` of the graphs in its rows."""
 
     def __init__(
         self, topology: Topology, profiles: Profiles, shapes: Shapes, speeds: SpeedBeliefs | None = None
@@ -80,42 +77,41 @@ class LiveWorkload:
         self.t: TopologyArrays = topology_arrays(topology)
         self.kernels: list[RunnableKernel] = []  # by their number in the arrays
         self.free = list(range(shapes.jobs))  # rows
-        self._memory = _memories(topology)
-        self._links = _links(topology)
-        self._used: dict[int, set[RunnableKernel]] = {}  # by the graph in each row that is not free
+        self._memory = _memory_bandwidths(topology)
+        self._links = _link_bandwidths(topology)
+        self._used: dict[int, set[RunnableKernel]] = {}  # kernels of the graph in each occupied row
         self.w = _empty(self.t, shapes)
-        self.believed = self._believed_speeds()  # what is believed of training jobs
-        self.version = 0  # of everything but what is learned
+        self.believed = self._believed_speeds()  # of training jobs
+        self.version = 0  # changes with every array that is not learned
 
     @property
     def learned(self) -> tuple[np.ndarray, ...]:
-        """What runs have taught so far, in the order of LEARNED: it changes with every event, and is the books' own."""
-        tables = vars(self.w)
-        return tuple(tables[name] for name in LEARNED_ARRAYS)
+        """The arrays themselves, in the order of `LEARNED_ARRAYS`. They change in place with every event."""
+        return tuple(getattr(self.w, name) for name in LEARNED_ARRAYS)
 
     def kinds_of(self, kernel: RunnableKernel) -> list[int]:
-        """Device kinds, of which there is a device, that a kernel has an implementation for."""
+        """Device kinds with at least one device for which a kernel has an implementation."""
         counts, kinds = self.topology.kind_counts, enumerate(self.topology.kinds)
         return [k for k, kind in kinds if counts[kind.name] and self.function(kernel, k) is not None]
 
     def function(self, kernel: RunnableKernel, kind: int) -> str | None:
-        """The key of the implementation for a device kind: that of its name, else that of its type."""
-        named, both = self.topology.kinds[kind], kernel.implementations
-        return named.name if named.name in both else named.type if named.type in both else None
+        """The key of the implementation for a device kind: its name, else its type; None if there is neither."""
+        device = self.topology.kinds[kind]
+        return next((key for key in (device.name, device.type) if key in kernel.implementations), None)
 
     def lowered(self, graph: Submission, sizes: Sequence[int]) -> tuple[tuple[Kernel, ...], TaskGraph]:
-        """A graph and all kernels known, as a problem; `sizes` are the bytes of what each task is called with."""
+        """A graph and all kernels, in terms of the problem. `sizes`: bytes of the arguments of each task."""
         kernels = self._with(graph)
         names = _names(kernels)
         lowered = task_graph(graph, names, sizes)
         return tuple(self._kernel(kernel, names[kernel]) for kernel in kernels), lowered
 
-    def workload(
+    def simulator_workload(
         self, jobs: Sequence[tuple[Submission, Sequence[int], float]], handling_s: float | None = None
     ) -> Workload:
-        """Graphs, with sizes as above and arrivals in seconds, as a problem for the simulator.
+        """A workload for the simulator. `jobs`: graphs with the sizes of their arguments, and arrivals in seconds.
 
-        With `handling_s`, kernels take as long as they hold a slot; those of which that is not known, as long as that.
+        With `handling_s`, times include the runtime's own overhead; `handling_s` is used where none was measured.
         """
         kernels = list(dict.fromkeys(call.kernel for graph, _, _ in jobs for call in graph.calls))
         names = _names(kernels)
@@ -123,11 +119,12 @@ class LiveWorkload:
             task_graph(graph, names, sizes, f"{graph.name} ({number})") for number, (graph, sizes, _) in enumerate(jobs)
         ]
         arrivals = sorted((arrival, number) for number, (_, _, arrival) in enumerate(jobs))
-        known = tuple(self._kernel(kernel, names[kernel], handling_s) for kernel in kernels)
-        return Workload("as it ran", known, tuple(graphs), tuple(Job(number, arrival) for arrival, number in arrivals))
+        profiled = tuple(self._kernel(kernel, names[kernel], handling_s) for kernel in kernels)
+        arrived = tuple(Job(number, arrival) for arrival, number in arrivals)
+        return Workload("as it ran", profiled, tuple(graphs), arrived)
 
     def add(self, graph: Submission, sizes: Sequence[int], arrays: WorkloadArrays) -> int:
-        """Give a graph a row, from the arrays of its problem; there must be a free one, and room."""
+        """Copy the arrays of a graph into a free row, and return the row. The shapes must be large enough."""
         row = self.free.pop(0)
         self.kernels = self._with(graph)
         self._used[row] = {call.kernel for call in graph.calls}
@@ -149,12 +146,12 @@ class LiveWorkload:
         return row
 
     def remove(self, row: int) -> None:
-        """A row is free again; kernels that no other row uses give their numbers to the next that come."""
+        """Free a row. New kernels take the numbers of kernels that no row uses."""
         self.free.append(row)
         del self._used[row]
 
     def refresh(self, kernel: RunnableKernel) -> None:
-        """Read the times of a kernel afresh."""
+        """Update times and demands of a kernel from its profiles."""
         if kernel not in self.kernels:
             return
         index = self.kernels.index(kernel)
@@ -165,41 +162,39 @@ class LiveWorkload:
                 self.w.demand_fixed[index, kind, KIND_INDEX[row]] = demand.get(row, 0.0)
 
     def refresh_beliefs(self) -> None:
-        """Read afresh what is believed of training jobs."""
+        """Update the times of training jobs from the learned speeds."""
         self.believed = self._believed_speeds()
         for kernel in self.kernels:
             if kernel.options.training is not None:
                 self.refresh(kernel)
 
     def forbid_preemption(self, row: int, task: int) -> None:
-        """A task may not be preempted any more."""
         self.w.preemptible[row, task] = False
         self.version += 1
 
     def steps_left(self, row: int, task: int, steps: float) -> None:
-        """A training job has so many steps to go."""
+        """Set the remaining steps of a training job."""
         self.w.units[row, task] = steps
 
     def expected(self, row: int, task: int, kernel: RunnableKernel, kind: int) -> tuple[float, float]:
-        """Seconds that a training job is believed to take yet, and the deviation of their logarithm."""
+        """Expected remaining seconds of a training job, and the standard deviation of their logarithm."""
         number = self.kernels.index(kernel)
         step_s, spread = self.w.time_fixed[number, kind], self.believed.unit_std[number, kind, PACKED]
         return float(step_s * self.w.units[row, task]), float(spread)
 
     def inputs_known(self, row: int, task: int, sizes: Mapping[int, int], total: int) -> None:
-        """All that a task reads has been made: bytes by the task that made them, and in all."""
+        """Set the sizes of a task's inputs once all exist. `sizes`: bytes by source task. `total`: with arguments."""
         self.w.work[row, task] = total
         for edge in range(self.w.in_start[row, task], self.w.in_start[row, task + 1]):
             self.w.in_bytes[row, edge] = sizes.get(int(self.w.in_source[row, edge]), 0)
 
     def enlarged(self, shapes: Shapes) -> LiveWorkload:
-        """The same books, with room for more."""
-        books = LiveWorkload(self.topology, self.profiles, shapes, self.speeds)
-        books.kernels, books.version, books._used = list(self.kernels), self.version + 1, dict(self._used)
-        taken = set(range(self.shapes.jobs)) - set(self.free)
-        books.free = [row for row in range(shapes.jobs) if row not in taken]
+        """A copy with larger shapes."""
+        copy = LiveWorkload(self.topology, self.profiles, shapes, self.speeds)
+        copy.kernels, copy.version, copy._used = list(self.kernels), self.version + 1, dict(self._used)
+        copy.free = [row for row in range(shapes.jobs) if row not in self._used]
         for name, small in vars(self.w).items():
-            big = getattr(books.w, name)
+            big = getattr(copy.w, name)
             if name in JOB_ARRAYS or not isinstance(big, np.ndarray):
                 continue
             if name in KERNEL_ARRAYS or big.ndim == 1:
@@ -207,21 +202,21 @@ class LiveWorkload:
             else:
                 for row in range(len(small)):
                     _fill(big, row, small[row], name)
-        books.believed = books._believed_speeds()
-        return books
+        copy.believed = copy._believed_speeds()
+        return copy
 
     def _believed_speeds(self) -> BeliefArrays:
         return self.speeds.beliefs_about(self.kernels, *self.w.time_fixed.shape)
 
     def _times(self, kernel: RunnableKernel, kind: int) -> tuple[float, float]:
-        """Seconds of a unit on a device kind, and of each byte of its input. Units of a training job are its steps."""
+        """Seconds per unit of work (of a training job: per step), and seconds per byte of input."""
         if kernel.options.training is not None:
             return self.speeds.step_s(kernel, kind), 0.0
         timing = self.profiles.timing(kernel.key, self.topology.kinds[kind].name)
         return timing.fixed_s, timing.per_byte_s
 
     def _with(self, graph: Submission) -> list[RunnableKernel]:
-        """All kernels by number, once a graph is there: new ones take the numbers of those that nobody uses."""
+        """Kernels by number after `graph` is added: new ones take the numbers of unused ones."""
         wanted = dict.fromkeys(call.kernel for call in graph.calls)
         used = set(wanted).union(*self._used.values())
         kernels = list(self.kernels)
@@ -234,24 +229,24 @@ class LiveWorkload:
         return kernels
 
     def _demand(self, kernel: RunnableKernel, device: str) -> dict[str, float]:
-        """What a worker asks of the rows on its route."""
-        asks, found = self.profiles.demand(kernel.key, device), {"compute": DEFAULT_COMPUTE_DEMAND}
-        seen = {
+        """Demand of a worker, by the kind of the rows on its route."""
+        figures = {
             name: figure.mean
             for name, figure in self.profiles.seen(kernel.key, device).items()
             if figure.runs >= MIN_OBSERVED_RUNS
         }
-        if GPU_BUSY_FIGURE in seen:
-            found["compute"] = (
-                min(seen[GPU_BUSY_FIGURE], DEFAULT_COMPUTE_DEMAND) if seen[GPU_BUSY_FIGURE] > MIN_DEMAND_SHARE else 0.0
-            )
-        if asks.reported_share and device in self._memory:
-            found["memory"] = asks.reported_share * self._memory[device]
-        links, moved = self._links.get(device, {}), seen.get(PCIE_FIGURE, 0.0)
-        return found | {row: min(moved, most) for row, most in links.items() if moved > MIN_DEMAND_SHARE * most}
+        busy = figures.get(GPU_BUSY_FIGURE, DEFAULT_COMPUTE_DEMAND)
+        demand = {"compute": min(busy, DEFAULT_COMPUTE_DEMAND) if busy > MIN_DEMAND_SHARE else 0.0}
+        memory_share = self.profiles.demand(kernel.key, device).reported_share
+        if memory_share and device in self._memory:
+            demand["memory"] = memory_share * self._memory[device]
+        traffic = figures.get(PCIE_FIGURE, 0.0)
+        for row, bandwidth in self._links.get(device, {}).items():
+            if traffic > MIN_DEMAND_SHARE * bandwidth:
+                demand[row] = min(traffic, bandwidth)
+        return demand
 
     def _kernel(self, kernel: RunnableKernel, name: str, handling_s: float | None = None) -> Kernel:
-        """A kernel as a problem has it; with `handling_s`, its times are those for which it holds a slot."""
         profiles = {}
         for kind in self.kinds_of(kernel):
             device = self.topology.kinds[kind].name
@@ -259,38 +254,38 @@ class LiveWorkload:
             if handling_s is not None and kernel.options.training is None:
                 held_s += timing.around_s if timing.around or timing.behind else handling_s
             profiles[device] = Profile(held_s, per_byte_s, demand=self._demand(kernel, device))
-        # One that no device can run is still a kernel: the check of the whole problem says what is wrong with it.
+        # A kernel that no device can run keeps its implementations: the check of the whole problem reports it.
         return Kernel(name, profiles or {device: Profile(1.0) for device in kernel.implementations})
 
 
-def _memories(topology: Topology) -> dict[str, float]:
-    """Bandwidth of the memory that devices of each kind share with others; the least, if there are several."""
+def _memory_bandwidths(topology: Topology) -> dict[str, float]:
+    """Bandwidth of the shared memory of each device kind; the smallest if there are several memories."""
     capacity = {row.name: row.capacity for row in topology.resources}
-    found: dict[str, float] = {}
+    bandwidths: dict[str, float] = {}
     for device in topology.devices:
         row = memory_row(topology, device)
         if row is not None:
-            found[device.kind] = min(found.get(device.kind, np.inf), capacity[row])
-    return found
+            bandwidths[device.kind] = min(bandwidths.get(device.kind, np.inf), capacity[row])
+    return bandwidths
 
 
-def _links(topology: Topology) -> dict[str, dict[str, float]]:
-    """What crosses the links of accelerators of each kind at most, by the kind of the row; the least of several."""
+def _link_bandwidths(topology: Topology) -> dict[str, dict[str, float]]:
+    """Bandwidth of the links of each device kind, by the kind of the row; the smallest of several."""
     rows = {row.name: row for row in topology.resources if row.kind in LINK_ROW_KINDS}
-    found: dict[str, dict[str, float]] = {}
+    bandwidths: dict[str, dict[str, float]] = {}
     for device in topology.devices:
         for row in (rows[hop.resource] for hop in device.route if hop.resource in rows):
-            mine = found.setdefault(device.kind, {})
-            mine[row.kind] = min(mine.get(row.kind, np.inf), row.capacity)
-    return found
+            of_kind = bandwidths.setdefault(device.kind, {})
+            of_kind[row.kind] = min(of_kind.get(row.kind, np.inf), row.capacity)
+    return bandwidths
 
 
 def task_graph(
     graph: Submission, names: Mapping[RunnableKernel, str], sizes: Sequence[float], name: str = ""
 ) -> TaskGraph:
-    """A graph as a problem has it: a gang for each call, in the same order, with a task for each of its workers.
+    """A submitted graph as a task graph: a gang for each call, in the same order, with a task for each worker.
 
-    Engines move inputs together with kernels: edges have no bytes.
+    Edges have no bytes, because engines move inputs together with kernels.
     """
     tasks, gangs = [], []
     for call, size in zip(graph.calls, sizes, strict=True):
@@ -306,7 +301,7 @@ def task_graph(
 
 
 def _names(kernels: Sequence[RunnableKernel]) -> dict[RunnableKernel, str]:
-    """What each is called; those that are called alike have a number, too."""
+    """Unique names: the second kernel of a name gets its number appended."""
     names: dict[RunnableKernel, str] = {}
     for number, kernel in enumerate(kernels):
         names[kernel] = f"{kernel.name} ({number})" if kernel.name in names.values() else kernel.name
@@ -314,22 +309,21 @@ def _names(kernels: Sequence[RunnableKernel]) -> dict[RunnableKernel, str]:
 
 
 def problem_arrays(topology: Topology, kernels: Sequence[Kernel], graph: TaskGraph) -> WorkloadArrays:
-    """The arrays of one graph. Refuses one that the topology can never run."""
+    """The arrays of one graph. Raises `InfeasibleError` if the topology can never run it."""
     return workload_arrays(topology, Workload(graph.name, tuple(kernels), (graph,), (Job(0, 0.0),)))
 
 
 def _fill(big: np.ndarray, row: int, small: np.ndarray, name: str) -> None:
-    """Write the row of a smaller table into a larger one."""
+    """Copy a row of a smaller table into a row of a larger one."""
     if small.ndim == 0:
         big[row] = small
         return
     big[row][tuple(slice(0, n) for n in small.shape)] = small
     if name in ("in_start", "out_start"):
-        big[row, len(small) :] = small[-1]  # gangs that are not there have no edges
+        big[row, len(small) :] = small[-1]  # padding: gangs without edges
 
 
 def _empty(t: TopologyArrays, shapes: Shapes) -> WorkloadArrays:
-    """Room for graphs, and none there."""
     a, tasks, e, n = shapes.jobs, shapes.tasks, shapes.edges, shapes.kernels
     y, q = t.kind_memory.shape[0], VOID_KIND + 1
 
@@ -377,23 +371,23 @@ GANG_FIELDS |= {"resumed", "leaving", "copies", "copied", "held"}
 
 
 def enlarged_core(small: Core, big: Core, before: Shapes, after: Shapes) -> Core:
-    """A core with room for more tasks: `big` is an empty one. Gangs have other numbers there."""
+    """Copy the core `small` into the larger, empty core `big`. Gangs get new numbers."""
 
     def moved(gangs: np.ndarray) -> np.ndarray:
-        there = gangs // before.tasks * after.tasks + gangs % before.tasks
-        return np.where(gangs >= 0, there, gangs)
+        new_numbers = gangs // before.tasks * after.tasks + gangs % before.tasks
+        return np.where(gangs >= 0, new_numbers, gangs)
 
-    def roomier(old: np.ndarray, new: np.ndarray) -> np.ndarray:
-        room = new.reshape(after.jobs, after.tasks, *new.shape[1:]).copy()
+    def enlarged(old: np.ndarray, new: np.ndarray) -> np.ndarray:
+        table = new.reshape(after.jobs, after.tasks, *new.shape[1:]).copy()
         inner = (slice(0, length) for length in old.shape[1:])
-        room[: before.jobs, : before.tasks, *inner] = old.reshape(before.jobs, before.tasks, *old.shape[1:])
-        return room.reshape(new.shape)
+        table[: before.jobs, : before.tasks, *inner] = old.reshape(before.jobs, before.tasks, *old.shape[1:])
+        return table.reshape(new.shape)
 
     changed: dict[str, Any] = {}
     for each in fields(Core):
         old, new = jax.tree.map(np.asarray, (getattr(small, each.name), getattr(big, each.name)))
         if each.name in GANG_FIELDS:
-            changed[each.name] = jax.tree.map(roomier, old, new)
+            changed[each.name] = jax.tree.map(enlarged, old, new)
         elif each.name in ("lane_holds", "head", "releasing"):
             changed[each.name] = moved(old)
         else:

@@ -1,9 +1,9 @@
-"""The loop: what an engine says becomes events of the core, what the core answers becomes work for the engine.
+"""The loop between the core and an engine: engine events become events of the core, commands of the core become work.
 
-One thread runs it and owns everything in it; others leave requests and wake it. The core keeps the queues. To an engine
-goes what the core has started, and, where everything on a device is short, the next kernels of its queue: what is long
-would wait behind the wrong one. So an engine may be ahead of the core, which hears of a gang that has finished before
-it has started it; that news is kept until it has.
+One thread runs the loop and owns its state. Other threads queue requests and wake it. The core keeps the queues. The
+engine receives the gangs that the core has started. If all kernels on a device are short, it also receives the next
+ones of that device's queue ahead of time, so that a process need not wait for a decision. So a gang may finish before
+the core has started it; its event is kept until then.
 """
 
 from __future__ import annotations
@@ -12,26 +12,13 @@ import itertools
 import logging
 import math
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
-from symphony.engines.engine import (
-    DeviceDown,
-    DeviceUp,
-    Engine,
-    EngineEvent,
-    Failed,
-    Finished,
-    Function,
-    Stopped,
-    Work,
-)
-from symphony.problem.errors import (
-    EngineError,
-    InfeasibleError,
-    SymphonyError,
-)
+from symphony.engines.engine import DeviceDown, DeviceUp, Engine, EngineEvent, Failed, Finished, Function, Stopped, Work
+from symphony.problem.errors import EngineError, InfeasibleError, JobCancelledError, SymphonyError
 from symphony.runtime import turn as happened
 from symphony.runtime.failures import error_of, is_run_again
 from symphony.runtime.handling_time import HandlingTime
@@ -39,10 +26,11 @@ from symphony.runtime.jobs import (
     CANCELLED,
     DONE,
     FAILED,
+    RUNNING,
+    WAITING,
     Attempt,
     JobState,
     TaskRun,
-    cancelled,
     inputs_of,
     size_of,
     value_of,
@@ -51,19 +39,24 @@ from symphony.runtime.kernels import RunnableKernel
 from symphony.runtime.live_workload import Shapes, problem_arrays
 from symphony.runtime.machine_observer import DeviceOccupancy, MachineObserver
 from symphony.runtime.scheduler import Scheduler
+from symphony.runtime.timing import Timing
 from symphony.runtime.turn import EVENTS_PER_TURN, SchedulerEvent, TurnCommands
 from symphony.training_jobs.live.checkpoints import CheckpointFolders
 from symphony.training_jobs.live.rounds import RoundLearner, TrainingJobTracker
 from symphony.training_jobs.live.supervisor import TrainingSupervisor
 
 log = logging.getLogger("symphony.runtime")
-SHORT_KERNEL_S = 5e-3  # a kernel that is expected to take less may be sent ahead: one for each slot …
-MAX_AHEAD_S, MAX_AHEAD_TASKS = 1e-3, 16  # … or as many as take so long, and no more than this
+SHORT_KERNEL_S = 5e-3  # kernels with less expected time may be sent ahead: one for each slot, …
+MAX_AHEAD_S, MAX_AHEAD_TASKS = 1e-3, 16  # … or as many as take this time together, up to this number
+
+
+class _Dispatch(NamedTuple):
+    run: TaskRun
+    devices: list[int]
+    ahead: bool  # sent before the core has started it
 
 
 class Loop:
-    """A scheduler and an engine at work."""
-
     def __init__(
         self,
         engine: Engine,
@@ -74,13 +67,13 @@ class Loop:
     ) -> None:
         self.engine, self.scheduler, self._functions = engine, scheduler, functions
         self.topology = engine.inventory()
-        self.requests: deque[Callable[[], None]] = deque()  # left by other threads
+        self.requests: deque[Callable[[], None]] = deque()  # from other threads
         self.closing = False
-        self.failed: Callable[[], None] = lambda: None  # told when it cannot go on, by its own thread
+        self.failed: Callable[[], None] = lambda: None  # called by the loop's thread if the loop fails
         self._backlog: deque[JobState] = deque()
-        self._admitted: dict[int, JobState] = {}  # by their number in the core
-        self._arrivals = 0
-        self._attempts: dict[int, TaskRun] = {}  # under way
+        self._admitted: dict[int, JobState] = {}  # by number in the core
+        self._arrivals = itertools.count()
+        self._attempts: dict[int, TaskRun] = {}  # that run
         self._numbers = itertools.count()
         self._occupancy = DeviceOccupancy(self.topology)
         self._slots = [self.topology.kind_of[device.kind].slots for device in self.topology.devices]
@@ -88,16 +81,16 @@ class Loop:
         self._kind = [kinds.index(device.kind) for device in self.topology.devices]
         self.observer = MachineObserver(engine, scheduler, self._occupancy)
         self._down: set[int] = set()
-        self._trials: dict[tuple[str, int], TaskRun] = {}  # kernels on device kinds that they have never run on
+        self._trials: dict[tuple[str, int], TaskRun] = {}  # first runs of kernels on device kinds
         self._events: deque[SchedulerEvent] = deque()  # for the core
-        self._early: dict[int, SchedulerEvent] = {}  # gangs that have finished, of which the core has not heard
-        self._wakes_s = math.inf  # when the policy wants to be asked again
+        self._early: dict[int, SchedulerEvent] = {}  # by gang: finished before the core has started it
+        self._wakes_s = math.inf  # until when the policy asked to wait
         self._own_time = HandlingTime(len(self.topology.devices))
-        self._zero_s = time.monotonic()  # policies are told the time since then: they take theirs to have begun at 0
+        self._zero_s = time.monotonic()  # time 0 of the core
         self.saving = TrainingSupervisor(
-            engine, checkpoints, lambda run: scheduler.books.forbid_preemption(run.job.row, run.index)
+            engine, checkpoints, lambda run: scheduler.workload.forbid_preemption(run.job.row, run.index)
         )
-        rounds.done = self._post
+        rounds.done = self.post
         self.rounds = TrainingJobTracker(
             rounds,
             checkpoints,
@@ -107,47 +100,48 @@ class Loop:
             lambda: self._events.append(SchedulerEvent(happened.ROUND)),
         )
 
-    # --- what others ask for; each is run by the loop's own thread
+    # --- from any thread
+
+    def post(self, request: Callable[[], None]) -> None:
+        """Have the loop's thread call a function."""
+        self.requests.append(request)
+        self.engine.wake()
+
+    def used_s(self) -> dict[int, float]:
+        """Device-seconds of running attempts, by job number."""
+        now_s, used_s = time.monotonic(), defaultdict[int, float](float)
+        for run in tuple(self._attempts.values()):
+            attempt = run.attempts[-1]
+            used_s[run.job.number] += (now_s - attempt.sent_s) * len(attempt.devices)
+        return used_s
+
+    @property
+    def down(self) -> frozenset[int]:
+        """Devices that are unavailable now."""
+        return frozenset(self._down)
+
+    # --- from the loop's own thread
 
     def submit(self, job: JobState) -> None:
-        """Let a job in as soon as there is room."""
-        job.heard_s = self._own_time.heard_s
+        """Admit a job as soon as a row of the workload is free."""
+        job.received_s = self._own_time.received_s
         self._backlog.append(job)
 
     def cancel(self, job: JobState) -> None:
-        """Give a job up."""
-        self._abandon(job, cancelled(job), CANCELLED)
+        error = JobCancelledError("it was cancelled", where=f"job {job.number} ({job.graph.name!r})")
+        self._abandon(job, error, CANCELLED)
 
     def attempt(self, number: int) -> TaskRun | None:
         """The task that an attempt runs; None if it has ended."""
         return self._attempts.get(number)
 
-    def _post(self, request: Callable[[], None]) -> None:
-        """Have the loop's thread do something. Any thread may ask."""
-        self.requests.append(request)
-        self.engine.wake()
-
-    def used_s(self) -> dict[int, float]:
-        """Device-seconds of what runs, by the numbers of jobs. Any thread may ask."""
-        now_s, found = time.monotonic(), dict[int, float]()
-        for run in tuple(self._attempts.values()):
-            attempt = run.attempts[-1]
-            taken_s = (now_s - attempt.sent_s) * len(attempt.devices)
-            found[run.job.number] = found.get(run.job.number, 0.0) + taken_s
-        return found
-
-    @property
-    def down(self) -> frozenset[int]:
-        """Devices that take no work at present. Any thread may ask."""
-        return frozenset(self._down)
-
     @property
     def busy(self) -> bool:
-        """Whether a job is not over."""
+        """True while a job has not ended."""
         return bool(self._backlog or self._admitted or self._attempts)
 
     def run(self) -> None:
-        """Until it is told to close."""
+        """Run cycles until `closing` is set."""
         while not self.closing:
             self.step(3600.0)
         self.observer.close()
@@ -155,17 +149,17 @@ class Loop:
         self._abandon_all(EngineError("the cluster was closed", hint="read results before it is closed"))
 
     def step(self, timeout_s: float) -> None:
-        """A cycle; if that fails, it is the last one, and who waits for a job is told."""
+        """One cycle. If it raises an exception, the loop closes, and all jobs fail with that error."""
         try:
             self.cycle(timeout_s)
         except Exception as error:
-            log.exception("the loop has ended")
+            log.exception("the scheduler failed; all of its jobs fail")
             self.closing = True
-            self._abandon_all(EngineError(f"the scheduler has ended: {type(error).__name__}: {error}"))
+            self._abandon_all(EngineError(f"the scheduler failed: {type(error).__name__}: {error}"))
             self.failed()
 
     def cycle(self, timeout_s: float) -> None:
-        """Hear what has happened, have the core decide what follows, and then learn from it."""
+        """Receive events, take turns until none are left, then learn from finished runs."""
         wakes_in_s = max(self._wakes_s - time.monotonic(), 0.0)
         events = self.engine.poll(min(timeout_s, wakes_in_s, self.saving.wait_s(), self.rounds.wait_s()))
         self._own_time.events_received(time.monotonic())
@@ -179,78 +173,81 @@ class Loop:
             self._events.append(SchedulerEvent(happened.WOKEN))
         while True:
             while self._events:
-                batch = [self._events.popleft() for _ in range(min(len(self._events), EVENTS_PER_TURN))]
-                began_s = time.monotonic()
-                answer = self.scheduler.turn(batch, began_s - self._zero_s, self.observer.loads(began_s))
-                self._own_time.turn_taken(answer.decisions, time.monotonic() - began_s)
-                self._wakes_s = began_s + answer.wake_s
-                self._early |= {batch[k].who: batch[k] for k in answer.early.nonzero()[0]}
-                self._carry_out(answer)
+                self._take_turn([self._events.popleft() for _ in range(min(len(self._events), EVENTS_PER_TURN))])
             self.observer.set_busy(bool(self._attempts))
-            self._admit_waiting()  # only now: gangs may get other numbers, and no event that waits must have an old one
+            self._admit_waiting()  # after all events: admission may renumber the gangs that events refer to
             if not self._events:
                 break
-            self._own_time.events_received(time.monotonic())  # of jobs: what letting them in took is theirs
+            self._own_time.events_received(time.monotonic())  # of arrivals: admission counts for the jobs themselves
         self.observer.learn()
 
-    # --- jobs come
+    def _take_turn(self, events: list[SchedulerEvent]) -> None:
+        began_s = time.monotonic()
+        commands = self.scheduler.turn(events, began_s - self._zero_s, self.observer.loads(began_s))
+        self._own_time.turn_taken(commands.decisions, time.monotonic() - began_s)
+        self._wakes_s = began_s + commands.wake_s
+        self._early |= {events[k].who: events[k] for k in commands.early.nonzero()[0]}
+        self._carry_out(commands)
+
+    # --- admission
 
     def _admit_waiting(self) -> None:
-        let_in = []
-        while self._backlog and self.scheduler.books.free:
+        admitted = []
+        while self._backlog and self.scheduler.workload.free:
             job = self._backlog.popleft()
             try:
                 self._admit(job)
-                let_in.append(job)
+                admitted.append(job)
             except SymphonyError as error:
                 self._abandon(job, error, FAILED)
-        heard_s, now_s = self._own_time.heard_s, time.monotonic()
-        for job in let_in:  # all are decided on when the last of them is there
-            job.admitting_s = now_s - (job.submitted_s if job.heard_s == heard_s else heard_s)  # or of what made room
+        received_s, now_s = self._own_time.received_s, time.monotonic()
+        for job in admitted:  # the next turn begins when all of them are admitted
+            # A job that had to wait is admitted after the event that freed a row.
+            job.admitting_s = now_s - (job.submitted_s if job.received_s == received_s else received_s)
 
     def _admit(self, job: JobState) -> None:
-        books = self.scheduler.books
+        workload = self.scheduler.workload
         for run in job.runs:
             self._check_runnable(run)
         sizes = [run.arguments.size for run in job.runs]
-        kernels, graph = books.lowered(job.graph, sizes)
+        kernels, graph = workload.lowered(job.graph, sizes)
         workers = max(len(gang.tasks) for gang in graph.all_gangs)
-        room = books.shapes.to_hold(len(graph.all_gangs), max(len(graph.gang_edges), 1), len(kernels), workers)
-        if room != books.shapes:
-            self._grow(room)
-            books = self.scheduler.books
-        arrays = problem_arrays(books.topology, kernels, graph)
+        shapes = workload.shapes.to_hold(len(graph.all_gangs), max(len(graph.gang_edges), 1), len(kernels), workers)
+        if shapes != workload.shapes:
+            self._grow(shapes)
+            workload = self.scheduler.workload
+        arrays = problem_arrays(workload.topology, kernels, graph)
         for run in job.runs:
             run.trial = self._trial(run)
             if run.trial >= 0:
                 arrays.runs_on[0, run.index] = 1 << run.trial
             if not run.missing:
                 run.ready_s = time.monotonic()
-        job.row = books.add(job.graph, sizes, arrays)
-        job.admitted, self._arrivals = self._arrivals, self._arrivals + 1
+        job.row = workload.add(job.graph, sizes, arrays)
+        job.admitted = next(self._arrivals)
         self._admitted[job.admitted] = job
         self.rounds.admitted(job)
         self._events.append(SchedulerEvent(happened.ARRIVED, graph=job.row, priority=job.priority))
 
-    def _grow(self, room: Shapes) -> None:
-        """Make room in the core; gangs get other numbers there."""
-        before = self.scheduler.books.shapes.tasks
-        self.scheduler.grow(room)
-        moved = {gang // before * room.tasks + gang % before: event for gang, event in self._early.items()}
+    def _grow(self, shapes: Shapes) -> None:
+        """Enlarge the arrays, and renumber the gangs of early events."""
+        before = self.scheduler.workload.shapes.tasks
+        self.scheduler.grow(shapes)
+        moved = {gang // before * shapes.tasks + gang % before: event for gang, event in self._early.items()}
         self._early = {gang: replace(event, who=gang) for gang, event in moved.items()}
 
     def _trial(self, run: TaskRun) -> int:
-        """A device kind that a kernel has never run on, unless another task tries that already; -1 = none."""
-        books, key = self.scheduler.books, run.kernel.key
-        kinds = [kind for kind in books.kinds_of(run.kernel) if not self._all_down(kind)]
+        """A device kind on which a kernel has never run and no other task tries it; -1 = none."""
+        workload, key = self.scheduler.workload, run.kernel.key
+        kinds = [kind for kind in workload.kinds_of(run.kernel) if not self._all_down(kind)]
         options = run.kernel.options
-        # A training job is long, and shows its speed while it runs.
+        # Training jobs are too long for trials; their speed is learned while they run.
         if len(kinds) < 2 or options.workers > 1 or options.training is not None:
             return -1
         for kind in kinds:
-            named = books.topology.kinds[kind]
-            # A CPU has many processes, each with its first run. An accelerator has one, and compiles in that.
-            tried = books.profiles.tried(key, named.name, warm=named.type != "cpu")
+            device = workload.topology.kinds[kind]
+            # First runs are representative on CPUs, which have many processes. An accelerator's process compiles in it.
+            tried = workload.profiles.tried(key, device.name, warm=device.type != "cpu")
             if (key, kind) not in self._trials and not tried:
                 self._trials[key, kind] = run
                 return kind
@@ -259,116 +256,109 @@ class Loop:
     def _all_down(self, kind: int) -> bool:
         return all(device in self._down for device, mine in enumerate(self._kind) if mine == kind)
 
-    # --- what the core answers
+    # --- commands of the core
 
-    def _carry_out(self, answer: TurnCommands) -> None:
-        slot_of = {int(number): slot for slot, number in enumerate(answer.jobs) if number >= 0}
+    def _carry_out(self, commands: TurnCommands) -> None:
+        slot_of = {int(number): slot for slot, number in enumerate(commands.jobs) if number >= 0}
         for number, job in list(self._admitted.items()):
             if number in slot_of:
                 job.slot = slot_of[number]
-            elif job.slot >= 0:  # it has left; one that never had a slot has not arrived yet
+            elif job.slot >= 0:  # it has left the core; without a slot, it has not arrived there yet
                 del self._admitted[number]
-                self.scheduler.books.remove(job.row)
-        to_send = [*self._begun(answer)]
-        to_send += self._ahead(answer, to_send)
+                self.scheduler.workload.remove(job.row)
+        to_send = [*self._started(commands)]
+        to_send += self._ahead(commands, to_send)
         if to_send:
-            work = [self._work(*one) for one in to_send]
-            handled = [run.attempts[-1].handled_s for run, _, ahead in to_send if not ahead]
+            work = [self._work(one) for one in to_send]
+            handled = [one.run.attempts[-1].handled_s for one in to_send if not one.ahead]
             self.scheduler.statistics.handling_s.extend(handled)
             self.engine.dispatch(work)
-        for gang in answer.saved.tolist():  # only now: it may have started within this turn
-            run = self._run_of(gang, answer) if gang >= 0 else None
+        for gang in commands.saved.tolist():  # after the dispatch: the gang may have started within this turn
+            run = self._run_of(gang, commands) if gang >= 0 else None
             if run is not None and run.number >= 0:
                 self.saving.stop(run)
 
-    def _begun(self, answer: TurnCommands) -> Iterator[tuple[TaskRun, list[int], bool]]:
-        """What the core has started and the engine does not have."""
-        # One that a device has failed under may have started twice within this turn: it is where it started last.
-        places = dict(zip(answer.started.tolist(), answer.devices.tolist(), strict=True))
+    def _started(self, commands: TurnCommands) -> Iterator[_Dispatch]:
+        """Gangs that the core has started and the engine has not received."""
+        # A gang whose device failed may have started twice within this turn: the last start counts.
+        places = dict(zip(commands.started.tolist(), commands.devices.tolist(), strict=True))
         for gang, devices in places.items():
             if gang < 0:
                 return
             if not self._down.isdisjoint(devices):
-                continue  # the device failed under it within this turn: the core has placed it again, or will
+                continue  # the device failed within this turn: the core has placed the gang again, or will
             if gang in self._early:
                 self._events.append(self._early.pop(gang))
                 continue
-            run = self._run_of(gang, answer)
+            run = self._run_of(gang, commands)
             if run is None or run.value is not None:
-                continue  # over, and the core has heard so within this turn
+                continue  # it has finished within this turn
             run.device = devices[0]
             if run.number < 0 and run.job.over.is_set():
-                self._report_stopped(run)  # its job was given up in the same turn
+                self._report_stopped(run)  # its job was abandoned within this turn
             elif run.number < 0:
-                yield run, [device for device in devices if device >= 0], False
+                yield _Dispatch(run, [device for device in devices if device >= 0], ahead=False)
 
-    def _ahead(
-        self, answer: TurnCommands, to_send: list[tuple[TaskRun, list[int], bool]]
-    ) -> Iterator[tuple[TaskRun, list[int], bool]]:
-        """What may be sent ahead: the next of a queue, while everything on its device is short."""
-        sent = [len(runs) for runs in self._occupancy.on]
-        new = [(run, device) for run, devices, _ in to_send for device in devices]
-        begins = {id(run) for run, _ in new}
-        for _, device in new:
-            sent[device] += 1
-        if not any(sent):
+    def _ahead(self, commands: TurnCommands, to_send: list[_Dispatch]) -> Iterator[_Dispatch]:
+        """The next tasks of the queues of devices on which all kernels are short."""
+        on = [list(runs) for runs in self._occupancy.on]
+        for run, devices, _ in to_send:
+            for device in devices:
+                on[device].append(run)
+        short = [all(self._seconds(run, device) < SHORT_KERNEL_S for run in runs) for device, runs in enumerate(on)]
+        sent = [len(runs) for runs in on]
+        if not any(sent) or not any(short):
             return
-        short = [
-            all(self._seconds(run, device) < SHORT_KERNEL_S for run in runs)
-            for device, runs in enumerate(self._occupancy.on)
-        ]
-        for run, device in new:
-            short[device] = short[device] and self._seconds(run, device) < SHORT_KERNEL_S
-        if not any(short):
-            return
+        started = {id(one.run) for one in to_send}
         for gang, device in self.scheduler.queued():
-            found = self._run_of(gang, answer)
-            if not short[device] or found is None or id(found) in begins or found.job.over.is_set():
+            next_run = self._run_of(gang, commands)
+            if not short[device] or next_run is None or id(next_run) in started or next_run.job.over.is_set():
                 continue
-            if found.number >= 0 or found.value is not None or found.kernel.options.workers > 1:
+            if next_run.number >= 0 or next_run.value is not None or next_run.kernel.options.workers > 1:
                 continue
-            seconds = self._seconds(found, device)
-            room = min(max(MAX_AHEAD_S / seconds, 1.0), MAX_AHEAD_TASKS)
-            short[device] = seconds < SHORT_KERNEL_S and sent[device] < self._slots[device] * (1 + room)
+            seconds = self._seconds(next_run, device)
+            per_slot = min(max(MAX_AHEAD_S / seconds, 1.0), MAX_AHEAD_TASKS)
+            short[device] = seconds < SHORT_KERNEL_S and sent[device] < self._slots[device] * (1 + per_slot)
             if short[device]:
                 sent[device] += 1
-                yield found, [device], True
+                yield _Dispatch(next_run, [device], ahead=True)
 
-    def _run_of(self, gang: int, answer: TurnCommands) -> TaskRun | None:
+    def _run_of(self, gang: int, commands: TurnCommands) -> TaskRun | None:
         """The task of a gang; None if its job has left the core."""
-        tasks = self.scheduler.books.shapes.tasks
-        job = self._admitted.get(int(answer.jobs[gang // tasks]))
+        tasks = self.scheduler.workload.shapes.tasks
+        job = self._admitted.get(int(commands.jobs[gang // tasks]))
         return None if job is None else job.runs[gang % tasks]
 
     def _seconds(self, run: TaskRun, device: int) -> float:
-        """That a task is expected to take; for ever, if nobody knows, or it trains."""
+        """Expected run time; inf if it is unknown, or for a training job."""
         if run.kernel.options.training is not None:
             return math.inf
-        timing = self.scheduler.books.profiles.timing(run.kernel.key, self._kind_name(device))
+        timing = self._timing(run, device)
         return timing.seconds(size_of(run)) if timing.runs else math.inf
 
-    def _kind_name(self, device: int) -> str:
-        return self.topology.devices[device].kind
+    def _timing(self, run: TaskRun, device: int) -> Timing:
+        return self.scheduler.workload.profiles.timing(run.kernel.key, self.topology.devices[device].kind)
 
-    def _work(self, run: TaskRun, devices: list[int], ahead: bool) -> Work:
-        """A new attempt at a task."""
-        books, size, device = self.scheduler.books, size_of(run), devices[0]
-        timing = books.profiles.timing(run.kernel.key, self._kind_name(device))
+    def _work(self, dispatch: _Dispatch) -> Work:
+        """Begin a new attempt."""
+        run, devices, ahead = dispatch
+        workload, device = self.scheduler.workload, devices[0]
         run.number = next(self._numbers)
-        run.job.began()
+        if run.job.status == WAITING:
+            run.job.status = RUNNING
         self._attempts[run.number] = run
         self._occupancy.add(run, devices)
-        named = tuple(self.topology.devices[each].name for each in devices)
+        names = tuple(self.topology.devices[each].name for each in devices)
         sent_s = time.monotonic()
-        expected = (
-            (timing.seconds(size), timing.spread(size))
-            if run.kernel.options.training is None
-            else (books.expected(run.job.row, run.index, run.kernel, self._kind[device]))
-        )
-        attempt = Attempt(named, sent_s, *expected, ahead)
+        if run.kernel.options.training is None:
+            timing, size = self._timing(run, device), size_of(run)
+            expected = timing.seconds(size), timing.spread(size)
+        else:
+            expected = workload.expected(run.job.row, run.index, run.kernel, self._kind[device])
+        attempt = Attempt(names, sent_s, *expected, ahead)
         attempt.handled_s = self._own_time.handling_s(sent_s)
         run.attempts.append(attempt)
-        implementation = books.function(run.kernel, self._kind[device])
+        implementation = workload.function(run.kernel, self._kind[device])
         assert implementation is not None
         work = Work(
             run.number,
@@ -382,7 +372,7 @@ class Loop:
         )
         return self.saving.begin(run, work)
 
-    # --- what the engine says
+    # --- events of the engine
 
     def _on_event(self, event: EngineEvent) -> None:
         if isinstance(event, DeviceDown):
@@ -402,7 +392,7 @@ class Loop:
         if not isinstance(event, Stopped):
             attempt.began_s, attempt.seconds = event.began_s, event.seconds
         if run.job.over.is_set():
-            attempt.ended = attempt.ended or "given up"
+            attempt.ended = attempt.ended or "abandoned"
             if isinstance(event, Finished):
                 self.engine.free(event.value)
             self._report_stopped(run)
@@ -421,18 +411,18 @@ class Loop:
             self._failed(run, event)
 
     def _report_finished(self, run: TaskRun) -> None:
-        """Tell the core, and whoever waits for the value."""
-        job, books = run.job, self.scheduler.books
+        """Report a finished task to the core and to the tasks that read its value."""
+        job, workload = run.job, self.scheduler.workload
         run.device = -1
         self._events.append(SchedulerEvent(happened.FINISHED, self._gang(run)))
-        now = time.monotonic()
+        now_s = time.monotonic()
         for index in job.readers[run.index]:
             reader = job.runs[index]
             reader.missing -= 1
             if not reader.missing:
-                reader.ready_s = now
-                made = {source: value_of(job.runs[source]).size for source in reader.call.reads}
-                books.inputs_known(job.row, index, made, size_of(reader))
+                reader.ready_s = now_s
+                sizes = {source: value_of(job.runs[source]).size for source in reader.call.reads}
+                workload.inputs_known(job.row, index, sizes, size_of(reader))
         for source in run.call.reads:
             self._read(job.runs[source])
         self.engine.free(run.arguments)
@@ -441,20 +431,20 @@ class Loop:
             self._complete(job)
 
     def _read(self, run: TaskRun) -> None:
-        """One reader less; a value that nobody will read is forgotten."""
+        """One reader has finished. Frees a value that has no reader left and is no output."""
         run.readers -= 1
         if not run.readers and run.index not in run.job.graph.outputs:
             self.engine.free(value_of(run))
 
     def _report_stopped(self, run: TaskRun) -> None:
-        """It has to be placed again, unless its job is given up; if the core has not started it, it still waits."""
+        """Have the core place a task again, unless the core has not started it, or its job was abandoned."""
         if run.device >= 0:
             run.device = -1
             self.rounds.stopped(run)
             self._events.append(SchedulerEvent(happened.STOPPED, self._gang(run)))
 
     def _gang(self, run: TaskRun) -> int:
-        return run.job.slot * self.scheduler.books.shapes.tasks + run.index
+        return run.job.slot * self.scheduler.workload.shapes.tasks + run.index
 
     def _end_trial(self, run: TaskRun) -> None:
         if self._trials.get((run.kernel.key, run.trial)) is run:
@@ -465,7 +455,7 @@ class Loop:
         self._report_stopped(run)
         if is_run_again(run, event):
             run.lost += 1
-            log.warning("%s: %s; it is run again", run.job.where(run), event.message)
+            log.warning("%s: %s; it runs again", run.job.where(run), event.message)
         else:
             run.job.cause = event.exception
             self._abandon(run.job, error_of(run, event), FAILED)
@@ -480,8 +470,8 @@ class Loop:
         all_down = self._all_down(kind)
         for job in list(self._admitted.values()):
             for run in job.runs if all_down else ():
-                if run.trial == kind and run.value is None and job.slot >= 0:  # it may run elsewhere, after all
-                    bits = sum(1 << k for k in self.scheduler.books.kinds_of(run.kernel))
+                if run.trial == kind and run.value is None and job.slot >= 0:  # let it run on other kinds
+                    bits = sum(1 << k for k in self.scheduler.workload.kinds_of(run.kernel))
                     self.scheduler.allow(self._gang(run), bits)
                     self._end_trial(run)
                     run.trial = -1
@@ -492,19 +482,19 @@ class Loop:
                 self._abandon(job, error, FAILED)
 
     def _device_up(self, device: int) -> None:
-        """What may run there, and waits in a queue elsewhere, is placed again: it went there while this was away."""
+        """Recall queued gangs that could run on this device: they were queued elsewhere while it was down."""
         self._down.discard(device)
         self._events.append(SchedulerEvent(happened.REPAIRED, device))
-        books, jobs = self.scheduler.books, {job.slot: job for job in self._admitted.values()}
+        workload, jobs = self.scheduler.workload, {job.slot: job for job in self._admitted.values()}
         for gang, _ in self.scheduler.queued():
-            run = jobs[gang // books.shapes.tasks].runs[gang % books.shapes.tasks]
-            sent_ahead = run.number >= 0 or run.value is not None  # the engine does not give it back
-            if not sent_ahead and self._kind[device] in books.kinds_of(run.kernel):
+            run = jobs[gang // workload.shapes.tasks].runs[gang % workload.shapes.tasks]
+            sent_ahead = run.number >= 0 or run.value is not None  # engines cannot hand work back
+            if not sent_ahead and self._kind[device] in workload.kinds_of(run.kernel):
                 self._events.append(SchedulerEvent(happened.RECALLED, gang))
 
     def _check_runnable(self, run: TaskRun) -> None:
-        """Refuse a task for which too few devices are up."""
-        kinds = self.scheduler.books.kinds_of(run.kernel)
+        """Raise `InfeasibleError` if too few devices are up for a task."""
+        kinds = self.scheduler.workload.kinds_of(run.kernel)
         up = sum(kind in kinds and device not in self._down for device, kind in enumerate(self._kind))
         if run.value is None and up < run.kernel.options.workers:
             left = f"{up} of the {run.kernel.options.workers} devices that it needs" if up else "no device"
@@ -514,13 +504,13 @@ class Loop:
                 hint="give it another implementation, or repair the device and submit the job again",
             )
 
-    # --- jobs go
+    # --- ends of jobs
 
     def _complete(self, job: JobState) -> None:
-        """Its results are ours from now on: they stay when the engine forgets them."""
+        """Copy the results out of the engine, and free them there."""
         try:
             job.values += [self.engine.get(value_of(job.runs[index])) for index in job.graph.outputs]
-        except EngineError as error:  # one was lost with its machine
+        except EngineError as error:  # a value was lost with its machine
             job.error = error
         for index in set(job.graph.outputs):
             self.engine.free(value_of(job.runs[index]))
@@ -534,7 +524,7 @@ class Loop:
         if job in self._backlog:
             self._backlog.remove(job)
         if job.admitted in self._admitted:
-            tasks = self.scheduler.books.shapes.tasks
+            tasks = self.scheduler.workload.shapes.tasks
             self._early = {gang: event for gang, event in self._early.items() if gang // tasks != job.slot}
             self._events.append(SchedulerEvent(happened.DROPPED, job.slot))
         self._close(job, status)
@@ -545,7 +535,7 @@ class Loop:
         self._forget(job)
 
     def _forget(self, job: JobState) -> None:
-        """Free what a job that was given up has made, once nothing of it runs any more."""
+        """Free the values of an abandoned job once none of its tasks runs."""
         if any(run.number >= 0 for run in job.runs):
             return
         self.saving.job_over(job)
@@ -557,8 +547,8 @@ class Loop:
     def _close(self, job: JobState, status: str) -> None:
         job.ended_s, job.status = time.monotonic(), status
         job.over.set()
-        if job.heard is not None:
-            job.heard(job)
+        if job.on_end is not None:
+            job.on_end(job)
 
     def _abandon_all(self, error: EngineError) -> None:
         while self.requests:

@@ -1,14 +1,13 @@
 """What a machine tells of itself while kernels run on it: pressure (PSI) of the whole, and of each GPU what NVML says.
 
-Both are read ten times a second, by threads that sleep while nothing runs. Each window is passed on to whoever wants to
-know what others do (`background_load.py`). What is remembered of a run is the mean of
-the windows that lie within it; of a short one, nothing.
+Both are read ten times a second, by threads that sleep while nothing runs. Each window is passed to
+`background_load.py`. What is remembered of a run is the mean of the windows within it; of a short run, nothing.
 
 - Of a GPU that runs one kernel, all traffic is that kernel's: bytes over PCIe are what it asks of the link, and the
-  time for which anything computed is what it asks of the GPU, on which processes take turns. Where several run, nobody
-  knows whose it is: of a GPU with several slots, only runs that were alone on it tell.
+  time for which anything computed is what it asks of the GPU, on which processes take turns. Where several run, the
+  parts are unknown: of a GPU with several slots, only runs that were alone on it tell.
 - Pressure is the share of time for which some task of the machine waited: for a processor, for pages to come back, for
-  a disk. It is nobody's in particular, and says nothing of a memory's bandwidth: a processor that waits for memory
+  a disk. It belongs to no single process, and says nothing of a memory's bandwidth: a processor that waits for memory
   counts as one that works. So it is shown beside a kernel, and no demand is made of it.
 
 Nothing is inferred: these figures are exact amounts over a window, not counters that take turns. The PMU's, which tell
@@ -30,7 +29,7 @@ from pathlib import Path
 from symphony.problem.errors import SymphonyError
 from symphony.problem.topology import Topology
 from symphony.runtime.memory_counter import MemoryCounter
-from symphony.runtime.run_figures import GPU_BUSY_FIGURE, PCIE_FIGURE
+from symphony.runtime.profiles import GPU_BUSY_FIGURE, PCIE_FIGURE
 from symphony.telemetry.samples import CounterSource
 from symphony.telemetry.sources.kernel import KernelSource
 from symphony.telemetry.sources.nvml import NvmlSource
@@ -79,14 +78,14 @@ class MachineMonitor:
         self,
         topology: Topology,
         openers: Sequence[Opener] | None = None,
-        told: WindowCallback = lambda *window: None,
+        on_window: WindowCallback = lambda *window: None,
         counting: MemoryCounter | None = None,
     ) -> None:
-        """`told` hears of every window, from the threads that read; GPUs have their numbers in the topology there.
+        """`on_window` is called with every window, by the threads that read; GPUs are numbered as in the topology.
 
-        `counting` is told of what this is told of.
+        `counting` is set busy together with this monitor.
         """
-        self._told, self._counting = told, counting
+        self._on_window, self._counting = on_window, counting
         gpus = [number for number, d in enumerate(topology.devices) if topology.kind_of[d.kind].type == "gpu"]
         self._gpu = {device: f"GPU-{_visible(number)}" for number, device in enumerate(gpus)}
         self._called = {"": "", **{f"GPU-{_visible(number)}": f"GPU-{number}" for number in range(len(gpus))}}
@@ -109,7 +108,7 @@ class MachineMonitor:
             self._counting.set_busy(busy)
 
     def during(self, device: int, began_s: float, ended_s: float, alone: bool = True) -> dict[str, float]:
-        """Means over a run on a device, which it had for itself or not, by figure; none of what nobody knows."""
+        """Means over a run on a device, by figure; without unknown figures. `alone`: no other run was there."""
         place, figures = (self._gpu[device], GPU_FIGURES) if device in self._gpu else ("", CPU_FIGURES)
         if (device in self._gpu and not alone) or ended_s - began_s < MIN_WINDOWS_PER_RUN * INTERVAL_S:
             return {}
@@ -152,7 +151,7 @@ class MachineMonitor:
                 kept = self._windows.setdefault(sample.where, deque(maxlen=MAX_WINDOWS_PER_PLACE))
                 kept.append(_FigureWindow(began_s, began_s + sample.duration_s, rates))
                 if sample.where in self._called:  # a GPU that we may not see is no row of ours
-                    self._told(self._called[sample.where], began_s, began_s + sample.duration_s, rates)
+                    self._on_window(self._called[sample.where], began_s, began_s + sample.duration_s, rates)
         except _MonitorClosed:
             return
         except SymphonyError as error:
@@ -160,14 +159,14 @@ class MachineMonitor:
 
 
 class _MonitorClosed(Exception):
-    """Nobody wants to know any more."""
+    """Raised in the reading threads when the monitor is closed."""
 
 
 def _openers(gpus: bool) -> list[Opener]:
     """The sources that this machine should have."""
     found: list[Opener] = [lambda sleep: KernelSource(interval_s=INTERVAL_S, about=KERNEL_FIGURE_GROUPS, sleep=sleep)]
     if not Path("/proc/pressure").is_dir():
-        _log_once("this system tells no pressure (/proc/pressure): profiles go without")
+        _log_once("this system has no pressure figures (/proc/pressure): profiles have none either")
     if gpus:
         found.append(lambda sleep: NvmlSource(interval_s=INTERVAL_S, sleep=sleep))
     return found

@@ -66,7 +66,7 @@ class MachineObserver:
         is_local = engine.processes() is not None
         counted = memory.at_hand() if is_local else None
         partial = bool(counted and counted.least)
-        traffic = TrafficAttribution(topology, self.runs_since, scheduler.books.profiles, partial)
+        traffic = TrafficAttribution(topology, self.runs_since, scheduler.workload.profiles, partial)
         self.background = BackgroundLoad(
             topology,
             (lambda: cpu_seconds([os.getpid()], engine.processes())) if is_local else dict,

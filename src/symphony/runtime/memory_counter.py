@@ -35,7 +35,7 @@ UsageCallback = Callable[
 
 
 class MemoryCounter:
-    """Counts while somebody attends, and tells of every window, from a thread of its own."""
+    """Counts while something runs. Its own thread calls `tell` with every window."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class MemoryCounter:
 
     @property
     def alive(self) -> bool:
-        """Whether anything is counted, or will be when somebody attends."""
+        """False once the thread has given up: nothing will be counted."""
         return self._thread.is_alive()
 
     def set_busy(self, busy: bool) -> None:
@@ -82,7 +82,7 @@ class MemoryCounter:
                     if self._follow(samples):
                         continue
                 why = f": {source.problems[0]}" if source.problems else ""
-                _log_once(logging.WARNING, f"memory traffic is not counted any more, as perf tells nothing of it{why}")
+                _log_once(logging.WARNING, f"memory traffic is not counted any more: perf reports no values{why}")
                 return
         except SymphonyError as error:  # perf is missing, or not permitted: as it was before
             _log_once(logging.INFO, f"memory traffic is not counted: {error.message}; {error.hint}")
@@ -90,7 +90,7 @@ class MemoryCounter:
             _log_once(logging.WARNING, f"memory traffic is not counted any more: {type(error).__name__}: {error}")
 
     def _follow(self, samples: Iterable[Sample]) -> bool:
-        """Tell of what comes; whether it was left because nobody attends, and not because nothing comes."""
+        """Report windows. True if it ended because nothing runs or it was closed; False if the source is empty."""
         trackers: dict[str, Tracker] = {}
         newest_s: dict[str, float] = {}  # when the newest window of each place began
         zero_s, blank = math.inf, 0  # zero: of the source's times. None comes before it ends, and few much later.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from symphony.problem.arrays import TopologyArrays, WorkloadArrays
-from symphony.problem.speeds import BeliefArrays
+from symphony.problem.arrays import WorkloadArrays
 from symphony.runtime.background_load import UNREAD_LOAD, RowLoads
 from symphony.runtime.live_workload import LEARNED_ARRAYS, LiveWorkload
 from symphony.runtime.packing import Packed, Packing
@@ -23,17 +24,17 @@ from symphony.scheduling.policy import Policy
 from symphony.scheduling.state import QUEUED, Core
 from symphony.training_jobs.round_planning import HostPlanner
 
-# A turn is many small operations: what costs time is compiling them, and the older code generator takes half as long
-# for a program that is as fast.
+# A turn consists of many small operations, so compile time dominates. The older code generator takes half as long, and
+# its programs are as fast.
 COMPILER_OPTIONS: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False, "xla_llvm_disable_expensive_passes": True}
 _lock = threading.Lock()
 _compiled: dict[Any, Any] = {}
 
 
 def keep_programs(folder: Path) -> None:
-    """What JAX compiles in this process is kept, so that the next start takes seconds less.
+    """Cache everything that JAX compiles in this process, so that the next start takes seconds less.
 
-    In `folder`, unless JAX_COMPILATION_CACHE_DIR names another one.
+    The cache is in `folder`, unless JAX_COMPILATION_CACHE_DIR names another one.
     """
     if not jax.config.values.get("jax_compilation_cache_dir"):
         jax.config.update("jax_compilation_cache_dir", str(folder))
@@ -43,58 +44,56 @@ def keep_programs(folder: Path) -> None:
 
 @dataclass
 class TurnResult:
-    """What a turn leaves behind."""
-
     core: Packed
     policy_state: Any
-    answer: TurnCommands
+    commands: TurnCommands
 
 
 class TurnProgram:
-    """A policy's turns for books of one shape. Everything runs on the CPU: the accelerators are for kernels."""
+    """The turns of a policy, for live workloads of one shape. Runs on the CPU: accelerators are for kernels."""
 
-    def __init__(self, policy: Policy, books: LiveWorkload, seed: int = 0) -> None:
+    def __init__(self, policy: Policy, workload: LiveWorkload) -> None:
         self.policy = policy
         self._device = jax.devices("cpu")[0]
-        self._unknown = np.repeat(np.array(UNREAD_LOAD, np.float32)[:, None], books.t.capacity.shape[0], axis=1)
-        self._t = Packing.of(books.t)
-        self._w = Packing.of(_fixed(books.w))
-        self._core = Packing.of(state.empty(books.t, books.w, books.shapes.jobs))
-        self._lanes, self._workers = books.t.lane_device.shape[0], books.shapes.workers
+        self._unread = np.repeat(np.array(UNREAD_LOAD, np.float32)[:, None], workload.t.capacity.shape[0], axis=1)
+        self._t = Packing.of(workload.t)
+        self._w = Packing.of(_fixed(workload.w))
+        self._core = Packing.of(state.empty(workload.t, workload.w, workload.shapes.jobs))
+        self._lanes, self._workers = workload.t.lane_device.shape[0], workload.shapes.workers
         arrays, self._code = eqx.partition(policy, eqx.is_array)
-        # As a list, and where it is needed: to take a tree of modules apart takes longer than a decision.
-        self._policy, self._form = jax.tree.flatten(jax.device_put(arrays, self._device))
+        # A list, already on the device: flattening a tree of modules takes longer than a decision.
+        self._policy, self._structure = jax.tree.flatten(jax.device_put(arrays, self._device))
         self._prepare = eqx.filter_jit(type(policy).prepare)
         self._version = -1
         self._workload: Packed | None = None
         self._prepared: Any = None
         with jax.default_device(self._device):
-            self._key = jax.random.key(seed)
-            self._topology: Packed = jax.device_put(self._t.pack(books.t), self._device)
-            self._turn = self._compile(books)
+            self._key = jax.random.key(0)
+            self._topology: Packed = jax.device_put(self._t.pack(workload.t), self._device)
+            self._turn = self._compile(workload)
 
-    def empty(self, books: LiveWorkload) -> Packed:
-        """A core before its first event."""
-        return jax.device_put(self._core.pack(state.empty(books.t, books.w, books.shapes.jobs)), self._device)
+    def empty(self, workload: LiveWorkload) -> Packed:
+        """The core before its first event."""
+        return jax.device_put(self._core.pack(state.empty(workload.t, workload.w, workload.shapes.jobs)), self._device)
 
-    def begin(self, books: LiveWorkload) -> Any:
+    def begin(self, workload: LiveWorkload) -> Any:
         """The policy's state before its first decision."""
         with jax.default_device(self._device):
             # Strong types: a weakly typed leaf would make the second turn compile again.
-            found = jax.tree.map(jnp.asarray, self.policy.init(books.t))
-            found = jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), found)
-            return jax.device_put(found, self._device)
+            initial = jax.tree.map(jnp.asarray, self.policy.init(workload.t))
+            initial = jax.tree.map(lambda x: jax.lax.convert_element_type(x, x.dtype), initial)
+            return jax.device_put(initial, self._device)
 
     def unpacked(self, core: Packed) -> Core:
-        """A core as NumPy arrays, to be looked at."""
+        """A core as NumPy arrays."""
         return self._core.unpack((np.asarray(core[0]), np.asarray(core[1])), np)
 
     def packed(self, core: Core) -> Packed:
-        """The inverse."""
+        """Inverse of `unpacked`."""
         return jax.device_put(self._core.pack(core), self._device)
 
     def queued(self, core: Packed) -> list[tuple[int, int]]:
-        """Gangs that wait for nothing but lanes, in order, each with the device of its first worker."""
+        """Gangs that wait only for free slots, in queue order, each with the device of its first worker."""
         names = ("status", "inputs_left", "sequence", "device")
         status, left, sequence, devices = self._core.peek((np.asarray(core[0]), core[1]), names)
         waits = np.flatnonzero((status == QUEUED) & (left == 0))
@@ -103,53 +102,56 @@ class TurnProgram:
 
     def take(
         self,
-        books: LiveWorkload,
+        workload: LiveWorkload,
         core: Packed,
         policy_state: Any,
         events: list[SchedulerEvent],
         now_s: float,
         others: RowLoads | None = None,
     ) -> TurnResult:
-        """One turn. Changes nothing: who does not like the result has the core as it was."""
+        """One turn. Pure: `core` and `policy_state` stay valid, so the result may be discarded."""
         with jax.default_device(self._device):
-            self._read(books)
-            known = (self._policy, self._topology, self._workload, books.learned, self._speeds(books))
-            given = (core, policy_state, self._prepared, self._at(events, now_s, others), self._key)
-            after, policy_state, answer = self._turn(*known, *given)
-        return TurnResult(after, policy_state, TurnCommands.of(np.asarray(answer), self._lanes, self._workers))
+            self._refresh(workload)
+            inputs = self._inputs(events, now_s, others)
+            after, policy_state, output = self._turn(*self._arguments(workload, core, policy_state, inputs))
+        return TurnResult(after, policy_state, TurnCommands.of(np.asarray(output), self._lanes, self._workers))
 
-    def _at(self, events: list[SchedulerEvent], now_s: float, others: RowLoads | None = None) -> PackedInputs:
-        """What a turn is told. Of others, before anything was read: little, and not much of it."""
-        load = self._unknown.copy()
+    def _arguments(self, workload: LiveWorkload, core: Packed, policy_state: Any, inputs: PackedInputs) -> tuple:
+        # Only planners use the beliefs about speeds. Other policies use their means, which are in the workload.
+        speeds = workload.believed if isinstance(self.policy, HostPlanner) else None
+        fixed = (self._policy, self._topology, self._workload)
+        return (*fixed, workload.learned, speeds, core, policy_state, self._prepared, inputs, self._key)
+
+    def _inputs(self, events: list[SchedulerEvent], now_s: float, others: RowLoads | None = None) -> PackedInputs:
+        """Without readings of the load by others, the belief is `UNREAD_LOAD`."""
+        load = self._unread.copy()
         if others is not None:
             load[:, : len(others[0])] = others
         return pack_events(events, now_s, load)
 
-    def _speeds(self, books: LiveWorkload) -> BeliefArrays | None:
-        """Of training jobs, for policies that plan by them; others go by the mean, which is in the books."""
-        return books.believed if isinstance(self.policy, HostPlanner) else None
+    def _refresh(self, workload: LiveWorkload) -> None:
+        """Copy the workload to the device if its graphs have changed."""
+        if self._version != workload.version:
+            self._workload = jax.device_put(self._w.pack(_fixed(workload.w)), self._device)
+            self._prepared = self._prepare(self.policy, workload.t, workload.w)
+            self._version = workload.version
 
-    def _read(self, books: LiveWorkload) -> None:
-        """Take over graphs that have changed."""
-        if self._version != books.version:
-            self._workload = jax.device_put(self._w.pack(_fixed(books.w)), self._device)
-            self._prepared = self._prepare(self.policy, books.t, books.w)
-            self._version = books.version
-
-    def _compile(self, books: LiveWorkload) -> Any:
-        self._read(books)
-        given = (self._policy, self._topology, self._workload, self.begin(books), self._prepared)
+    def _compile(self, workload: LiveWorkload) -> Any:
+        self._refresh(workload)
+        arguments = (self._policy, self._topology, self._workload, self.begin(workload), self._prepared)
         forms = tuple(
-            (jax.tree.structure(x), tuple((leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(x))) for x in given
+            (jax.tree.structure(x), tuple((leaf.shape, str(leaf.dtype)) for leaf in jax.tree.leaves(x)))
+            for x in arguments
         )
-        key = (forms, self._form, self._code, self._t, self._w, self._core)
+        key = (forms, self._structure, self._code, self._t, self._w, self._core)
         with _lock:
             if key not in _compiled:
-                _compiled[key] = self._build(books)
+                _compiled[key] = self._build(workload)
             return _compiled[key]
 
-    def _build(self, books: LiveWorkload) -> Any:
-        t_form, w_form, core_form, policy_form, code = self._t, self._w, self._core, self._form, self._code
+    def _build(self, workload: LiveWorkload) -> Any:
+        # Not `self`: the compiled program outlives this object.
+        t_form, w_form, core_form, structure, code = self._t, self._w, self._core, self._structure, self._code
 
         def turn(
             policy: Any,
@@ -160,51 +162,38 @@ class TurnProgram:
             core: Packed,
             state: Any,
             prepared: Any,
-            moment: Any,
+            inputs: Any,
             key: Any,
         ) -> Any:
-            topology: TopologyArrays = t_form.unpack(t)
-            fixed: WorkloadArrays = w_form.unpack(w)
-            workload = eqx.tree_at(
-                lambda x: [getattr(x, name) for name in LEARNED_ARRAYS],
-                fixed,
-                list(learned),
-                is_leaf=lambda x: x is None,
-            )
-            after, new, answer = take_turn(
-                eqx.combine(jax.tree.unflatten(policy_form, policy), code),
-                topology,
-                workload,
+            after, new_state, output = take_turn(
+                eqx.combine(jax.tree.unflatten(structure, policy), code),
+                t_form.unpack(t),
+                _with_learned(w_form.unpack(w), learned),
                 core_form.unpack(core),
                 state,
                 prepared,
-                unpack_events(moment),
+                unpack_events(inputs),
                 key,
                 speeds,
             )
-            return core_form.pack(after, jnp), new, answer
+            return core_form.pack(after, jnp), new_state, output
 
-        arguments = (
-            self._policy,
-            self._topology,
-            self._workload,
-            books.learned,
-            self._speeds(books),
-            self.empty(books),
-            self.begin(books),
-            self._prepared,
-            self._at([], 0.0),
-            self._key,
-        )
+        inputs = self._inputs([], 0.0)
+        arguments = self._arguments(workload, self.empty(workload), self.begin(workload), inputs)
         try:
             compiled = jax.jit(turn, compiler_options=COMPILER_OPTIONS)
             jax.block_until_ready(compiled(*arguments))
-        except jax.errors.JaxRuntimeError:  # another XLA, which does not have these options
+        except jax.errors.JaxRuntimeError:  # this version of XLA does not have these options
             compiled = jax.jit(turn)
             jax.block_until_ready(compiled(*arguments))
         return compiled
 
 
 def _fixed(w: WorkloadArrays) -> WorkloadArrays:
-    """Without what is learned, which travels by itself."""
-    return eqx.tree_at(lambda x: [getattr(x, name) for name in LEARNED_ARRAYS], w, [None] * len(LEARNED_ARRAYS))
+    """Without the learned arrays, which are passed to the program separately."""
+    return _with_learned(w, [None] * len(LEARNED_ARRAYS))
+
+
+def _with_learned(w: WorkloadArrays, learned: Sequence[Any]) -> WorkloadArrays:
+    learned_of = operator.attrgetter(*LEARNED_ARRAYS)
+    return eqx.tree_at(learned_of, w, tuple(learned), is_leaf=lambda x: x is None)

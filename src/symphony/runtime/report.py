@@ -1,4 +1,4 @@
-"""What is told of a job: an explanation for people, a trace for viewers."""
+"""Reports of a job: `explain` as text, `trace` for trace viewers."""
 
 from __future__ import annotations
 
@@ -13,38 +13,35 @@ if TYPE_CHECKING:
     from symphony.runtime.jobs import Attempt, JobState, TaskRun
 
 
-WAITS_FOR_ADMISSION = "waits until the job is let in"
-MAX_SHOWN_RESUMES = 5  # steps from which a training job went on, that are named
+WAITS_FOR_ADMISSION = "waits until the job is admitted"
+MAX_SHOWN_RESUMES = 5  # steps from which a training job was resumed
 
 
 @dataclass(frozen=True)
 class TaskHistory:
-    """What became of a task. Times are on any one clock."""
+    """All runs of a task. Times are on the clock of the job's history."""
 
     name: str
     kernel: str
     attempts: Sequence[Attempt]
     ready_s: float
-    trial: bool  # it was to learn how long it takes there
-    waits: str  # what for, if it does
-    steps: int = 0  # of a training job
+    trial: bool  # it was placed to learn the run time on that device kind
+    waits: str  # what it waits for, if it waits
+    steps: int = 0  # of a training job; 0 for other tasks
 
 
 @dataclass(frozen=True)
 class JobHistory:
-    """What became of a job."""
-
     title: str
     graph: str
     status: str
     submitted_s: float
-    ended_s: float  # NaN = it is not over
+    ended_s: float  # NaN = it has not ended
     error: str
     tasks: Sequence[TaskHistory]
 
 
 def job_history(job: JobState) -> JobHistory:
-    """That of a job of this process."""
     tasks = [
         TaskHistory(run.name, run.kernel.name, run.attempts, run.ready_s, run.trial >= 0, _waits(job, run), _steps(run))
         for run in job.runs
@@ -55,7 +52,7 @@ def job_history(job: JobState) -> JobHistory:
 
 
 def explain(history: JobHistory, now_s: float) -> str:
-    """One line for each run of each task, and why what waits does."""
+    """One line for each run of each task, and what waiting tasks wait for."""
     over = math.isfinite(history.ended_s)
     took = (history.ended_s if over else now_s) - history.submitted_s
     lines = [f"{history.title}: {history.status} {'after' if over else 'for'} {_s(took)}"]
@@ -75,26 +72,22 @@ def explain(history: JobHistory, now_s: float) -> str:
 
 
 def _resumes_line(task: TaskHistory) -> str:
-    """How often a training job was saved, stopped and went on, and from where."""
-    said = [attempt.progress for attempt in task.attempts if attempt.progress is not None]
-    step = said[-1].step if said else 0
+    """How often a training job was saved, stopped and resumed, and from which steps."""
+    reports = [attempt.progress for attempt in task.attempts if attempt.progress is not None]
+    step = reports[-1].step if reports else 0
     so_far = f"{step} of {task.steps} steps"
     if task.attempts[-1].ended == "done" and step < task.steps:
-        so_far = f"returned after {so_far}" if step else f"returned, and said nothing of its {task.steps} steps"
+        so_far = f"returned after {so_far}" if step else f"returned without reporting any of its {task.steps} steps"
     stopped = sum(attempt.ended == "stopped" for attempt in task.attempts)
     lost = sum(attempt.ended not in ("", "done", "stopped") for attempt in task.attempts)
-    later = [str(progress.began) for k, progress in enumerate(said) if k or progress.began]
-    often = f" {len(later)} times, the last ones" if len(later) > MAX_SHOWN_RESUMES else ""
-    went = f"; went on{often} from step {', '.join(later[-MAX_SHOWN_RESUMES:])}" if later else ""
-    counts = {"saved": sum(progress.saves for progress in said), "stopped": stopped, "lost": lost}
-    told = ", ".join(f"{what} {_times(count)}" for what, count in counts.items() if count)
+    resumes = [str(progress.began) for k, progress in enumerate(reports) if k or progress.began]
+    often = f" {len(resumes)} times, lately" if len(resumes) > MAX_SHOWN_RESUMES else ""
+    resumed = f"; resumed{often} from step {', '.join(resumes[-MAX_SHOWN_RESUMES:])}" if resumes else ""
+    counts = {"saved": sum(progress.saves for progress in reports), "stopped": stopped, "lost": lost}
+    parts = [f"{what} {'once' if count == 1 else f'{count} times'}" for what, count in counts.items() if count]
     if not counts["saved"]:
-        told = f"never saved, {told}" if told else "never saved"
-    return f"{so_far}; {told}{went}"
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
+        parts.insert(0, "never saved")
+    return f"{so_far}; {', '.join(parts)}{resumed}"
 
 
 def _steps(run: TaskRun) -> int:
@@ -103,18 +96,18 @@ def _steps(run: TaskRun) -> int:
 
 
 def _end_s(attempt: Attempt) -> float:
-    """When a run was over; as long ago as can be, if that is not known."""
+    """When a run ended; -inf if unknown."""
     end_s = attempt.began_s + attempt.seconds
     return end_s if math.isfinite(end_s) else -math.inf
 
 
 def _attempt_line(task: TaskHistory, attempt: Attempt, before_s: float, now_s: float) -> str:
-    """What became of a run, which could have begun at `before_s`."""
-    expected = f"expected {_s(attempt.expected_s)}, times or over {math.exp(attempt.spread):.1f}"
+    """A run that could have begun at `before_s`."""
+    expected = f"expected {_s(attempt.expected_s)}, × or ÷ {math.exp(attempt.spread):.1f}"
     first = "; its first run there, to learn how long it takes" if task.trial else ""
     if not attempt.ended:
-        began = ", as it began" if task.steps else ""  # what is expected since may be told beside it
-        return f"on {attempt.device}, for {_s(now_s - attempt.sent_s)}; {expected}{began}{first}"
+        at_start = " at its start" if task.steps else ""  # forecasts have the present expectation
+        return f"on {attempt.device}, for {_s(now_s - attempt.sent_s)}; {expected}{at_start}{first}"
     if attempt.ended != "done":
         return f"on {attempt.device}: {attempt.ended} after {_s(attempt.seconds)}"
     waited = max(attempt.began_s - before_s, 0.0)
@@ -129,7 +122,7 @@ def _waits(job: JobState, run: TaskRun) -> str:
 
 
 def waits_for(missing: Sequence[str]) -> str:
-    """What a task waits for, of which these inputs have not been made."""
+    """What a task waits for. `missing`: names of the tasks whose values it needs and that have not finished."""
     if missing:
         return f"waits for {', '.join(missing[:3])}{f' and {len(missing) - 3} more' if len(missing) > 3 else ''}"
     return "waits for a device"

@@ -1,7 +1,7 @@
-"""What runs that have ended teach: of kernels (`profiles.py`), and from there of the books.
+"""Learns from finished runs: updates the profiles of kernels, and from them the live workload.
 
-Learning from a run beside fifteen others takes as long as some decisions. So what is news to nobody is learned when
-all that follows from the run is under way; only the first runs of a kernel are learned from before anything is decided.
+Learning from a run beside fifteen others takes as long as some decisions. So it is deferred until all work that the
+finished run made possible has been dispatched. Only the first runs of a kernel are learned from before the next turn.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from symphony.runtime.jobs import TaskRun, size_of
 from symphony.runtime.machine_monitor import MachineMonitor
 from symphony.runtime.scheduler import Scheduler
 
-RUNS_BEFORE_REFRESH = 3  # runs of a kernel on a device kind, in processes that knew it, that are news
+RUNS_BEFORE_REFRESH = 3  # warm runs of a kernel on a device kind that are learned from at once
 
 
 @dataclass(frozen=True)
@@ -25,58 +25,65 @@ class _FinishedRun:
     run: TaskRun
     ran: PastRun
     event: Finished
+    busy_s: float  # CPU time; NaN on accelerators
     held_s: float
     ahead: bool
 
 
 class RunLearner:
-    """Those to come, and who learns from them. Used by the loop's thread, but for `since`."""
+    """Used by the loop's thread, except `since`. `running` yields the runs that the engine has begun."""
 
     def __init__(
-        self, topology: Topology, scheduler: Scheduler, watch: MachineMonitor, running: Callable[[], Iterable[PastRun]]
+        self,
+        topology: Topology,
+        scheduler: Scheduler,
+        monitor: MachineMonitor,
+        running: Callable[[], Iterable[PastRun]],
     ) -> None:
-        """`running`: what the engine runs."""
-        self._scheduler, self._watch, self._running = scheduler, watch, running
+        self._scheduler, self._monitor, self._running = scheduler, monitor, running
         self._kinds = [device.kind for device in topology.devices]
         self._is_cpu = [topology.kind_of[kind].type == "cpu" for kind in self._kinds]
         self._company = CoRunners(topology)
-        self._waiting: list[_FinishedRun] = []
+        self._deferred: list[_FinishedRun] = []
 
     def ended(self, run: TaskRun, device: int, event: Finished, held_s: float) -> None:
-        """A run has ended, which kept its slot from running for so long beyond its own time."""
+        """A run has finished. `held_s`: seconds for which its slot was occupied beyond the kernel's own time."""
         busy_s = event.busy_s if self._is_cpu[device] else math.nan
         active = 1.0 if math.isnan(busy_s) else min(busy_s / max(event.seconds, 1e-9), 1.0)
         kind, ended_s = self._kinds[device], event.began_s + event.seconds
         ran = PastRun(run.kernel.key, kind, device, event.began_s, ended_s, active)
-        self._company.ended(ran)  # now: those that end with it have met it
-        if run.kernel.options.training is not None:  # how long its steps take is seen while it runs (`rounds.py`)
+        self._company.ended(ran)  # not deferred: runs that end at the same time ran beside it
+        if run.kernel.options.training is not None:  # its speed is learned while it runs (`rounds.py`)
             return
-        lesson = _FinishedRun(run, ran, event, held_s, run.attempts[-1].ahead)
-        if self._scheduler.books.profiles.timing(run.kernel.key, kind).warm < RUNS_BEFORE_REFRESH:
-            self._learn(lesson, list(self._running()))
+        finished = _FinishedRun(run, ran, event, busy_s, held_s, run.attempts[-1].ahead)
+        if self._scheduler.workload.profiles.timing(run.kernel.key, kind).warm < RUNS_BEFORE_REFRESH:
+            self._learn(finished, list(self._running()))
         else:
-            self._waiting.append(lesson)
+            self._deferred.append(finished)
 
     def since(self, began_s: float) -> list[PastRun]:
-        """The newest of the runs that have ended since then. Any thread may ask."""
+        """The latest of the runs that finished after `began_s`. From any thread."""
         return self._company.since(began_s)
 
     def learn(self) -> None:
-        """From all that wait."""
-        waiting, self._waiting = self._waiting, []
-        running = list(self._running()) if waiting else []
-        for lesson in waiting:
-            self._learn(lesson, running)
+        """Learn from all runs that were deferred."""
+        deferred, self._deferred = self._deferred, []
+        running = list(self._running()) if deferred else []
+        for finished in deferred:
+            self._learn(finished, running)
 
-    def _learn(self, lesson: _FinishedRun, running: Sequence[PastRun]) -> None:
-        run, ran, event, books = lesson.run, lesson.ran, lesson.event, self._scheduler.books
+    def _learn(self, finished: _FinishedRun, running: Sequence[PastRun]) -> None:
+        run, ran, event, workload = finished.run, finished.ran, finished.event, self._scheduler.workload
         alone = self._is_cpu[ran.device] or self._company.alone(ran, running)
-        company = self._company.of(ran, running)
-        seen = self._watch.during(ran.device, ran.began_s, ran.ended_s, alone)
-        busy_s = event.busy_s if self._is_cpu[ran.device] else math.nan
-        books.profiles.learn(
-            ran, size_of(run), event.seconds, busy_s=busy_s, cold=event.cold, company=company, seen=seen
+        workload.profiles.learn(
+            ran,
+            size_of(run),
+            event.seconds,
+            busy_s=finished.busy_s,
+            cold=event.cold,
+            company=self._company.of(ran, running),
+            seen=self._monitor.during(ran.device, ran.began_s, ran.ended_s, alone),
         )
         if not event.cold:
-            books.profiles.timing(ran.kernel, ran.kind).learn_around(lesson.held_s, ahead=lesson.ahead)
-        books.refresh(run.kernel)
+            workload.profiles.timing(ran.kernel, ran.kind).learn_around(finished.held_s, ahead=finished.ahead)
+        workload.refresh(run.kernel)

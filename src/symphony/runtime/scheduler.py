@@ -1,7 +1,7 @@
-"""The scheduler of a running cluster: it owns a core, and takes turns.
+"""The scheduler of a running cluster: it owns the core and takes turns.
 
-A policy that raises, takes too long, breaks a rule or waits for ever is not asked again in that turn: the turn is taken
-from the same state by the heuristic instead. That is logged and counted.
+If the policy raises an exception, exceeds its time limit, breaks a rule or leaves all devices idle, its turn is
+discarded, and a heuristic takes the turn from the same state. Such fallbacks are logged and counted.
 """
 
 from __future__ import annotations
@@ -31,34 +31,34 @@ from symphony.training_jobs.live.speed_beliefs import SpeedBeliefs
 
 log = logging.getLogger("symphony.runtime")
 HEURISTIC = EftBelief()
-MAX_LATENCIES = 4096  # latencies
-HANDLING_AVERAGE_STARTS = 256  # starts over which the time that they took us is averaged: how busy a machine is changes
+MAX_LATENCIES = 4096  # kept for quantiles
+HANDLING_AVERAGE_STARTS = 256  # starts over which handling times are averaged: how busy a machine is changes
 
 
 @dataclass
 class Statistics:
-    """What a scheduler has done so far."""
+    """Counts since the scheduler was made."""
 
     turns: int = 0
     decisions: int = 0
     refused: int = 0
     fallbacks: Counter[str] = field(default_factory=Counter)  # turns that the heuristic took, by reason
     latency_s: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_LATENCIES))  # of turns with decisions
-    # From when something was heard until a kernel that it let start was sent, less one decision if there were any.
+    # From an engine event to the dispatch of a kernel that it allowed to start, without decisions (`handling_time.py`).
     handling_s: deque[float] = field(default_factory=lambda: deque(maxlen=HANDLING_AVERAGE_STARTS))
 
     def latency_quantile(self, share: float) -> float:
-        """Seconds that a turn with decisions took, for this share of turns or less; NaN if there was none."""
+        """Quantile of the seconds that a turn with decisions took; NaN before the first."""
         return float(np.quantile(np.asarray(self.latency_s), share)) if self.latency_s else float("nan")
 
     @property
     def mean_handling_s(self) -> float:
-        """Seconds for which a slot waits for us, beyond a decision; 0 before anything started."""
-        return clipped_mean(tuple(self.handling_s.copy()))  # a copy: the loop may add to it meanwhile
+        """Seconds for which a slot waits for the loop, without decisions; 0 before the first start."""
+        return clipped_mean(tuple(self.handling_s.copy()))  # a copy: the loop's thread may add to it
 
 
 class Scheduler:
-    """A core, the books of what it knows, and the policy that decides. Used by one thread."""
+    """Core, live workload and policy. Used by one thread."""
 
     def __init__(
         self,
@@ -73,38 +73,35 @@ class Scheduler:
         check_instance(policy)
         if policy.cheats:
             raise PolicyError(
-                f"{policy.name} wants to see the true background, which no real machine shows",
+                f"policy {policy.name} needs the true background load, which real machines do not show",
                 hint='choose another policy, such as "eft-belief"',
             )
-        self.books = LiveWorkload(topology, profiles, shapes or Shapes(), speeds)
+        self.workload = LiveWorkload(topology, profiles, shapes or Shapes(), speeds)
         self.policy, self.timeout_s = policy, timeout_s
         self.statistics = Statistics()
-        self._own = type(policy) is type(HEURISTIC)
+        self._asks_policy = type(policy) is not type(HEURISTIC)  # False also if its program does not compile
         self._programs: dict[bool, TurnProgram] = {}  # of the policy (True) and of the heuristic (False)
         self._states: dict[bool, Any] = {}
-        self._broken = ""  # why the policy is not asked any more
-        self._late: Future | None = None  # a turn that was given up, and still runs
+        self._pending: Future | None = None  # the policy's latest turn; runs on if its time limit has passed
         self._thread: ThreadPoolExecutor | None = None
         self._load()
-        self._core: Packed = self._any.empty(self.books)
+        self._core: Packed = self._any.empty(self.workload)
 
     def close(self) -> None:
-        """Let go of the policy's thread."""
         if self._thread is not None:
             self._thread.shutdown(wait=False, cancel_futures=True)
 
     def grow(self, shapes: Shapes) -> None:
-        """Make room for something larger; compiles again."""
-        before, old = self.books.shapes, self._any.unpacked(self._core)
-        self.books = self.books.enlarged(shapes)
+        """Enlarge the arrays. Compiles again."""
+        before, old = self.workload.shapes, self._any.unpacked(self._core)
+        self.workload = self.workload.enlarged(shapes)
         self._programs.clear()
         self._load()
-        empty = state.empty(self.books.t, self.books.w, shapes.jobs)
+        empty = state.empty(self.workload.t, self.workload.w, shapes.jobs)
         self._core = self._any.packed(enlarged_core(old, empty, before, shapes))
 
     def refresh_beliefs(self) -> None:
-        """Go by what is believed of training jobs now."""
-        self.books.refresh_beliefs()
+        self.workload.refresh_beliefs()
 
     def allow(self, gang: int, kinds: int) -> None:
         """Change the device kinds (as bits) that may run a gang."""
@@ -113,27 +110,25 @@ class Scheduler:
         self._core = self._any.packed(core)
 
     def turn(self, events: list[SchedulerEvent], now_s: float, others: RowLoads | None = None) -> TurnCommands:
-        """Take a turn, with at most `EVENTS_PER_TURN` events; `others`: what is believed of their loads."""
+        """Take a turn with at most `EVENTS_PER_TURN` events. `others`: belief about the load by others."""
         assert len(events) <= EVENTS_PER_TURN
         began = time.perf_counter()
-        result, by_policy = None, not self._own and not self._broken
-        if by_policy:
-            result = self._ask(events, now_s, others)
+        result = self._policy_turn(events, now_s, others) if self._asks_policy else None
+        by_policy = result is not None
         if result is None:
-            result, by_policy = self._take(False, events, now_s, others), False
-        answer = result.answer
+            result = self._take(False, events, now_s, others)
+        commands, statistics = result.commands, self.statistics
         self._core = result.core
         self._states[by_policy] = result.policy_state
-        counted = self.statistics
-        counted.turns += 1
-        counted.decisions += answer.decisions
-        counted.refused += answer.refused
-        if answer.decisions:
-            counted.latency_s.append(time.perf_counter() - began)
-        return answer
+        statistics.turns += 1
+        statistics.decisions += commands.decisions
+        statistics.refused += commands.refused
+        if commands.decisions:
+            statistics.latency_s.append(time.perf_counter() - began)
+        return commands
 
     def queued(self) -> list[tuple[int, int]]:
-        """Gangs that wait for nothing but free slots, in order, each with the device of its first worker."""
+        """Gangs that wait only for free slots, in queue order, each with the device of its first worker."""
         return self._any.queued(self._core)
 
     @property
@@ -141,49 +136,52 @@ class Scheduler:
         return next(iter(self._programs.values()))
 
     def _load(self) -> None:
-        """Compile what is needed first: the policy's program, or the heuristic's if it has none that compiles."""
-        if not self._own and not self._broken:
+        """Compile the policy's program, or the heuristic's if that fails."""
+        if self._asks_policy:
             try:
                 self._program(True)
                 return
             except Exception as error:
-                self._broken = f"{type(error).__name__}: {error}"
-                self._fall_back("raised", self._broken)
+                self._asks_policy = False
+                self._fall_back("raised", f"{type(error).__name__}: {error}")
         self._program(False)
 
-    def _program(self, policys: bool) -> TurnProgram:
-        if policys not in self._programs:
-            program = TurnProgram(self.policy if policys else HEURISTIC, self.books)
-            self._programs[policys] = program
-            self._states.setdefault(policys, program.begin(self.books))
-        return self._programs[policys]
+    def _program(self, by_policy: bool) -> TurnProgram:
+        if by_policy not in self._programs:
+            program = TurnProgram(self.policy if by_policy else HEURISTIC, self.workload)
+            self._programs[by_policy] = program
+            self._states.setdefault(by_policy, program.begin(self.workload))
+        return self._programs[by_policy]
 
-    def _take(self, policys: bool, events: list[SchedulerEvent], now_s: float, others: RowLoads | None) -> TurnResult:
-        return self._program(policys).take(self.books, self._core, self._states[policys], events, now_s, others)
+    def _take(self, by_policy: bool, events: list[SchedulerEvent], now_s: float, others: RowLoads | None) -> TurnResult:
+        return self._program(by_policy).take(self.workload, self._core, self._states[by_policy], events, now_s, others)
 
-    def _ask(self, events: list[SchedulerEvent], now_s: float, others: RowLoads | None) -> TurnResult | None:
-        """The policy's turn; None if it is not to be had."""
-        if self._late is not None and not self._late.done():
+    def _policy_turn(self, events: list[SchedulerEvent], now_s: float, others: RowLoads | None) -> TurnResult | None:
+        """None if the policy failed to take the turn."""
+        if self._pending is not None and not self._pending.done():
             self.statistics.fallbacks["late"] += 1
             return None
         self._thread = self._thread or ThreadPoolExecutor(1, "symphony-policy")
-        self._late = self._thread.submit(self._take, True, events, now_s, others)
+        self._pending = self._thread.submit(self._take, True, events, now_s, others)
         try:
-            result = self._late.result(self.timeout_s)
+            result = self._pending.result(self.timeout_s)
         except TimeoutError:
             self._fall_back("late", f"no answer within {self.timeout_s:g} s")
             return None
         except Exception as error:
             self._fall_back("raised", f"{type(error).__name__}: {error}")
             return None
-        answer = result.answer
-        if answer.refused:
-            self._fall_back("refused", f"{answer.refused} actions were against the rules")
-        elif answer.stuck:
-            self._fall_back("stuck", "nothing runs, and it waits though a gang could be placed")
-        return None if answer.refused or answer.stuck else result
+        commands = result.commands
+        if commands.refused:
+            self._fall_back("refused", f"{commands.refused} actions broke a rule")
+            return None
+        if commands.stuck:
+            self._fall_back("stuck", "nothing runs, and it waits although a gang could be placed")
+            return None
+        return result
 
     def _fall_back(self, reason: str, text: str) -> None:
+        """Count a fallback; log the first of each reason."""
         if not self.statistics.fallbacks[reason]:
             log.warning("policy %s: %s; the heuristic decides instead", self.policy.name, text)
         self.statistics.fallbacks[reason] += 1

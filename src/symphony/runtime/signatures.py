@@ -1,8 +1,8 @@
-"""Whether a kernel can be called with what it is given: asked when a task is added, long before it runs.
+"""Checks the arguments of a task against the signatures of its kernel when the task is added, long before it runs.
 
-What the runtime gives besides is taken into account: the handle of a training job, rank and size of a worker of a gang.
-A function that does not tell its signature is taken to accept anything, and one behind a decorator to accept what the
-decorator does: it may give arguments of its own.
+The arguments that the runtime adds are taken into account: the handle of a training job, rank and size of a worker of
+a gang. Functions without a readable signature are not checked. For a decorated function, the decorator's signature
+counts: the decorator may add arguments of its own.
 """
 
 from __future__ import annotations
@@ -16,42 +16,40 @@ from symphony.problem.errors import WorkloadError
 from symphony.runtime.kernels import KernelFunction, KernelOptions
 
 POSITIONAL_KINDS = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-KEYWORD_KINDS = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-GANG_ARGUMENTS = ("rank", "size")  # what a worker of a gang is told
-MAX_SHOWN_DEFAULT_CHARS = 30  # characters of a default that is not shown
+GANG_ARGUMENTS = ("rank", "size")  # added by the runtime for each worker of a gang
+MAX_SHOWN_DEFAULT_CHARS = 30  # longer defaults are shown as "…"
 
-Signatures = Mapping[str, inspect.Signature | None]  # of implementations, by device; None: it does not tell
+Signatures = Mapping[str, inspect.Signature | None]  # of implementations, by device; None = not readable
 
 
 def signatures(kernel: KernelFunction) -> Signatures:
-    """Those of all implementations of a kernel."""
     return {device: _signature(function) for device, function in kernel.implementations.items()}
 
 
 def check(
-    kernel: KernelFunction, found: Signatures, args: Sequence[Any], kwargs: Mapping[str, Any], where: str
+    kernel: KernelFunction, by_device: Signatures, args: Sequence[Any], kwargs: Mapping[str, Any], where: str
 ) -> None:
-    """Raise `WorkloadError`, naming the argument, unless every implementation can be called so."""
+    """Raise `WorkloadError` unless every implementation can be called with these arguments."""
     handle = () if kernel.options.training is None else (None,)
     place = dict.fromkeys(GANG_ARGUMENTS) if kernel.options.workers > 1 and not handle else {}
-    for device, signature in found.items():
+    for device, signature in by_device.items():
         if signature is None:
             continue
         try:
             signature.bind(*handle, *args, **{**kwargs, **place})
         except TypeError as error:
-            which = f", in its implementation for {device!r}" if len(found) > 1 else ""
-            message, hint = _wrong(signature, kernel.options, args, kwargs) or (str(error), "")
-            written = f"write {_shown(kernel, _own(signature, kernel.options))}"
+            which = f", in its implementation for {device!r}" if len(by_device) > 1 else ""
+            own = _own(signature, kernel.options)
+            message, hint = _problem(signature, own, kernel.options.workers if place else 1, args, kwargs)
             raise WorkloadError(
-                f"{message}{which}",
+                f"{message or error}{which}",
                 where=f"{where}: kernel {kernel.name!r}",
-                hint=f"{hint} {written}" if hint else written,
+                hint=f"{hint}write {_shown(kernel, own)}",
             ) from None
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
-    # What `jax.jit` made tells the signature of the innermost function, and is called as the one that it wraps.
+    # The result of `jax.jit` shows the signature of the innermost function, but is called like the one that it wraps.
     while not inspect.isfunction(function) and hasattr(function, "__signature__") and hasattr(function, "__wrapped__"):
         function = function.__wrapped__
     try:
@@ -61,12 +59,12 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
 
 
 def _own(signature: inspect.Signature, options: KernelOptions) -> inspect.Signature:
-    """The arguments that are for whoever adds a task."""
+    """The signature without the arguments that the runtime adds."""
     parameters = list(signature.parameters.values())
     if options.training is not None:
         parameters = parameters[1:] if parameters and parameters[0].kind in POSITIONAL_KINDS else parameters
     elif options.workers > 1:
-        # What is behind rank or size can only be given by name: in order, it would be taken for these.
+        # Arguments after rank or size must be passed by name: by position, they would be taken for rank or size.
         order = [one.name for one in parameters if one.kind in POSITIONAL_KINDS]
         behind = order[min((order.index(name) for name in GANG_ARGUMENTS if name in order), default=len(order)) :]
         parameters = [
@@ -77,38 +75,27 @@ def _own(signature: inspect.Signature, options: KernelOptions) -> inspect.Signat
     return signature.replace(parameters=parameters)
 
 
-def _wrong(
-    signature: inspect.Signature, options: KernelOptions, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> tuple[str, str] | None:
-    """What is wrong with a call, and a hint besides the signature where there is one; None: nothing of these."""
-    own = list(_own(signature, options).parameters.values())
-    kinds = {one.kind for one in own}
-    any_more, any_name = (kind in kinds for kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD))
-    in_order, by_name = ([one.name for one in own if one.kind in kind] for kind in (POSITIONAL_KINDS, KEYWORD_KINDS))
-    if options.workers > 1 and options.training is None and not any_name:
-        untold = [name for name in GANG_ARGUMENTS if name not in signature.parameters]
-        if untold:
-            hint = f"define it with {' and '.join(GANG_ARGUMENTS)}, which tell each worker who it is; then"
-            return f"it has {options.workers} workers, and no argument {untold[0]!r}", hint
-    if len(args) > len(in_order) and not any_more:
-        return f"it is given {len(args)} argument{'s' if len(args) > 1 else ''} in order, and takes {len(in_order)}", ""
-    for name in kwargs:
-        if name in in_order[: len(args)] and name in by_name:
-            return f"argument {name!r} is given twice", ""
-        if name in in_order and name not in by_name and not any_name:
-            return f"argument {name!r} cannot be given by name", ""
-        if name not in by_name and not any_name:
-            close = get_close_matches(name, by_name, n=1)
-            return f"it has no argument {name!r}", f"did you mean {close[0]!r}?" if close else ""
-    for one in own:
-        given = one.name in in_order[: len(args)] or (one.name in kwargs and one.name in by_name)
-        if one.default is one.empty and one.kind in (*POSITIONAL_KINDS, *KEYWORD_KINDS) and not given:
-            return f"argument {one.name!r} is missing", ""
-    return None
+def _problem(
+    signature: inspect.Signature, own: inspect.Signature, workers: int, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[str, str]:
+    """What is wrong with a call in terms of the user's own arguments, and the beginning of a hint; "" = unknown."""
+    any_name = any(one.kind == inspect.Parameter.VAR_KEYWORD for one in signature.parameters.values())
+    lacking = [name for name in GANG_ARGUMENTS if name not in signature.parameters]
+    if workers > 1 and lacking and not any_name:
+        hint = f"define it with {' and '.join(GANG_ARGUMENTS)}, which identify each worker; then "
+        return f"it has {workers} workers, and no argument {lacking[0]!r}", hint
+    unknown = [name for name in kwargs if name not in own.parameters]
+    close = [match for name in unknown for match in get_close_matches(name, own.parameters, n=1)]
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    try:
+        own.bind(*args, **{name: value for name, value in kwargs.items() if workers == 1 or name not in GANG_ARGUMENTS})
+    except TypeError as error:
+        return str(error), hint
+    return "", hint
 
 
 def _shown(kernel: KernelFunction, signature: inspect.Signature) -> str:
-    """How a task of it is written, without types and long defaults."""
+    """A call of `graph.task`, without types and long defaults."""
     parameters = [
         one.replace(annotation=one.empty, default=one.default if one.default is one.empty else _Default(one.default))
         for one in signature.parameters.values()
@@ -119,8 +106,6 @@ def _shown(kernel: KernelFunction, signature: inspect.Signature) -> str:
 
 
 class _Default:
-    """Shown as what it stands for, if that is short."""
-
     def __init__(self, value: Any) -> None:
         text = repr(value)
         self._text = text if len(text) <= MAX_SHOWN_DEFAULT_CHARS else "…"

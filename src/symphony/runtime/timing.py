@@ -24,7 +24,7 @@ SHARED_NOISE_FACTOR = 2.0  # factor on the noise of a run that had company on it
 COLD_NOISE_FACTOR = 8.0  # of the first run in a process: it imports and compiles
 LOG_TIME_DRIFT = 0.02  # by which log times wander from run to run: what was learned long ago counts less
 AVERAGED_RUNS = 20  # runs over which the time around them is averaged …
-MAX_MEDIANS = 10.0  # … and that of each counts as no more than so many medians: somebody compiled
+MAX_MEDIANS = 10.0  # … and that of each counts as no more than so many medians: some runs compile
 NOISE_DEGREES_OF_FREEDOM = 4.0  # degrees of freedom of the noise: a wild run is believed less the wilder it is
 MIN_SECONDS = 1e-7  # seconds: clocks tell no shorter times
 CHANGED_CODE_STD = 1.0  # by which a belief widens when the code of a kernel has changed …
@@ -98,7 +98,7 @@ class Timing:
         self.odd = self.odd + 1 if surprise > OUTLIER_DISTANCE else 0
         if self.odd >= OUTLIERS_BEFORE_RESET:  # it is not the runs that are wrong
             aa, bb, self.odd = aa + CHANGED_CODE_STD**2, bb + CHANGED_CODE_STD**2, 0
-        elif self.warm or (cold and self.runs):  # the first run is news, however far off; so is the first warm one
+        elif self.warm or (cold and self.runs):  # but the first run, and the first warm one, count fully
             noise *= max((NOISE_DEGREES_OF_FREEDOM + surprise) / (NOISE_DEGREES_OF_FREEDOM + 1.0), 1.0)
         for _ in range(4):  # around where it ends up, not around where it began
             expected, a, b = self._at(size)

@@ -12,7 +12,7 @@ kernels stay as they are. How far windows are off is learned. Nothing is negativ
 A memory that is full tells that it is asked for at least so much, not how much more: then kernels are slowed, and cause
 less than they would. Such a window moves a belief only if that expected less.
 
-Taken for others': what the scheduler and the engine move themselves, and kernels of which nobody has heard yet.
+Taken for others': what the scheduler and the engine move themselves, and kernels that are not known yet.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NOISE_MEMORY = 0.98  # of that
 MIN_NOISE_LOAD = 0.02  # load below which windows are not off by less
 MIN_SATURATED_LOAD = 0.75  # load from which a memory may be full: what its modules promise is never reached
 MAX_CREDIBLE_LOAD = 8.0  # times the capacity: no window that says more is believed
-MAX_TRACKED_KERNELS = 32  # that are told apart; beyond that, those that did not run for longest are forgotten
+MAX_TRACKED_KERNELS = 32  # beyond that, those that did not run for longest are forgotten
 MAX_KNOWN_STD = 0.3  # deviation below which something is known of a kernel
 UNKNOWN_STD = 1.0
 KernelOnKind = tuple[str, str]  # kernel, device kind
@@ -177,7 +177,7 @@ class TrafficAttribution:
 
 
 def random_walk_variance(windows: float) -> float:
-    """Variance of how far others have got in so many windows that nobody saw; in the end, nothing is known of them."""
+    """Variance of the change of others' traffic over so many windows without readings; bounded by the prior."""
     return min(windows * (OTHERS_STEP_STD**2 + JUMP_PROBABILITY * JUMP_STD**2), UNKNOWN_STD**2)
 
 

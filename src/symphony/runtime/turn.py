@@ -1,8 +1,8 @@
 """One turn of the scheduler: events in, commands out, in one compiled program.
 
-What has happened is told to the core; then, as at every instant of the simulator, gangs leave, inputs are found, gangs
-start and decisions are made until nothing is left to do (`scheduling/instant.py` has the rules). A turn is a pure
-function: if a policy's turn takes too long or breaks a rule, it is thrown away and another policy takes the same turn.
+Events update the core. Then, as at every instant of the simulator, gangs leave, inputs are fetched, gangs start and
+decisions are made until nothing is left to do (`scheduling/instant.py` has the rules). A turn is a pure function: if a
+policy's turn takes too long or breaks a rule, its result is discarded and another policy takes the same turn.
 
     K job slots   T gangs of a job   G = K*T gangs   W workers of a gang   L lanes   R rows
     B events of a turn   S = L + B
@@ -30,14 +30,14 @@ from symphony.scheduling.indexing import put, put_all, take
 from symphony.scheduling.policy import Observation, Policy
 from symphony.scheduling.state import ABSENT, DONE, RUNNING, SAVING, Core
 
-EVENTS_PER_TURN = 32  # events that one turn takes in; more take several
-# Kinds of events; a ROUND has ended, WOKEN: the time that the policy wanted to wait is over.
+EVENTS_PER_TURN = 32  # more events take several turns
+# Kinds of events. ROUND: a round of training jobs has ended. WOKEN: the time that the policy asked to wait has passed.
 ARRIVED, DROPPED, FINISHED, STOPPED, FAILED, REPAIRED, RECALLED, ROUND, WOKEN = range(9)
 
 
 @dataclass(frozen=True)
 class SchedulerEvent:
-    """Something that has happened, in numbers."""
+    """One event, by indices of the core."""
 
     kind: int
     who: int = 0  # gang FINISHED, STOPPED or RECALLED; job slot DROPPED; device FAILED or REPAIRED
@@ -47,7 +47,7 @@ class SchedulerEvent:
 
 
 class TurnInputs(eqx.Module):
-    """What a turn is told."""
+    """The events of a turn, the time, and the belief about the load by others."""
 
     kind: Array  # i32[B]
     who: Array  # i32[B]
@@ -60,14 +60,12 @@ class TurnInputs(eqx.Module):
     background_std: Array  # f[R]: … and its deviation
 
 
-EVENT_FIELDS = 5  # of an event
-PackedInputs = tuple[np.ndarray, np.ndarray]  # a moment, as a program takes it: integers and floats
+EVENT_FIELDS = 5
+PackedInputs = tuple[np.ndarray, np.ndarray]  # `TurnInputs` as one integer and one float vector
 
 
 def pack_events(events: Sequence[SchedulerEvent], now_s: float, others: np.ndarray) -> PackedInputs:
-    """A moment in two vectors, with at most `EVENTS_PER_TURN` events; `others`: f[2, R], mean and deviation of their
-    loads.
-    """
+    """Pack at most `EVENTS_PER_TURN` events. `others`: f[2, R], mean and deviation of the load by others."""
     whole = np.zeros(EVENT_FIELDS * EVENTS_PER_TURN + 2, np.int32)
     for k, event in enumerate(events):
         whole[k : EVENT_FIELDS * EVENTS_PER_TURN : EVENTS_PER_TURN] = (
@@ -85,7 +83,7 @@ def pack_events(events: Sequence[SchedulerEvent], now_s: float, others: np.ndarr
 
 
 def unpack_events(moment: tuple[Array, Array]) -> TurnInputs:
-    """The inverse of `pack_events`, within a program."""
+    """Inverse of `pack_events`, inside the compiled program."""
     whole, part = moment
     rows = whole[: EVENT_FIELDS * EVENTS_PER_TURN].reshape(EVENT_FIELDS, EVENTS_PER_TURN)
     background, deviation = part[1:].reshape(2, -1)
@@ -96,21 +94,21 @@ def unpack_events(moment: tuple[Array, Array]) -> TurnInputs:
 
 @dataclass(frozen=True)
 class TurnCommands:
-    """What an engine is to be told, and what the turn says of itself."""
+    """Commands for the engine, and statistics of the turn."""
 
-    started: np.ndarray  # i32[S]: gangs, in order; -1 fills up
-    devices: np.ndarray  # i32[S, W]: of their workers; -1 fills up
+    started: np.ndarray  # i32[S]: gangs, in order; padded with -1
+    devices: np.ndarray  # i32[S, W]: of their workers; padded with -1
     saved: np.ndarray  # i32[S]: gangs to preempt
-    early: np.ndarray  # bool[B]: events that came too early: gangs that have FINISHED and had not started
+    early: np.ndarray  # bool[B]: FINISHED events of gangs that the core had not started
     jobs: np.ndarray  # i32[K]: number of the job in each slot, -1 = free
-    wake_s: float  # tell it that it is WOKEN after so long, unless something happens before; inf = never
+    wake_s: float  # send WOKEN after this time unless another event comes first; inf = never
     decisions: int
     refused: int
     stuck: bool  # nothing runs, though a gang could be placed
 
     @classmethod
     def of(cls, data: np.ndarray, lanes: int, workers: int) -> TurnCommands:
-        """From what a program gives."""
+        """Unpack the output vector of the compiled program."""
         most = lanes + EVENTS_PER_TURN
         early = 2 * most
         devices = early + EVENTS_PER_TURN
@@ -126,7 +124,7 @@ class TurnCommands:
 class _TurnState(eqx.Module):
     core: Core
     policy_state: Any
-    next_event: Array  # i32: events so far
+    next_event: Array  # i32: index of the next event
     early: Array  # bool[B]
     started: Array  # i32[S]
     devices: Array  # i32[S, W]
@@ -144,10 +142,10 @@ def take_turn(
     key: Array,
     speeds: BeliefArrays | None = None,
 ) -> tuple[Core, Any, Array]:
-    """Tell the core what has happened, and let the policy decide until nothing is left to do.
+    """Apply the events to the core, and let the policy decide until nothing is left to do.
 
-    `speeds`: what is believed of training jobs. Returns the new core, the policy's state, and what `TurnCommands.of`
-    reads.
+    `speeds`: beliefs about training jobs. Returns the new core, the policy's state, and the vector that
+    `TurnCommands.of` unpacks.
     """
     yes = jnp.asarray(True)
 
@@ -155,14 +153,14 @@ def take_turn(
         return replace(x, core=instant.leave(x.core, t, w)[0])
 
     def fetch(x: _TurnState) -> _TurnState:
-        # Engines move inputs together with the kernel that reads them: what is wanted somewhere is as good as there.
+        # Engines move inputs together with the kernel that reads them, so a fetch ends at once.
         core, found = instant.next_fetch(x.core, t, w, x.core.fetches > 0)
         core = advance.inputs_there(core, found.gang, found.device, jnp.asarray(1), found.goes)
         return replace(x, core=advance.copy_made(core, found.parent, take(t.place, found.device)[0], found.goes))
 
     def start(x: _TurnState) -> _TurnState:
         core, begun = instant.start(x.core, t, w, moment.now)
-        # What is read back or set up first is part of the run: no engine says when that is over.
+        # Restoring and set-up are part of the run: engines do not report when they end.
         lanes = take(core.lane, begun.gang)
         core = replace(core, lane_setup=put_all(core.lane_setup, lanes, False, begun.when & (lanes >= 0)))
         at = (x.started >= 0).sum()
@@ -186,8 +184,7 @@ def take_turn(
             elif number == DROPPED:
                 core = advance.job_dropped(core, w, who, yes)
             elif number == FINISHED:
-                # An engine may be ahead of the core, which starts a gang when the one before it has gone. One that was
-                # to be preempted may have finished first.
+                # An engine may run ahead of the core; and a gang that was to be preempted may have finished first.
                 runs = (take(core.status, who) == RUNNING) | (take(core.status, who) == SAVING)
                 core, early = advance.gang_finished(core, who, runs), put(early, k, ~runs)
             elif number == STOPPED:
@@ -198,7 +195,7 @@ def take_turn(
                 core = advance.device_repaired(core, who, yes)
             elif number == RECALLED:
                 core = advance.gang_recalled(core, who, yes)
-            elif number == ROUND:  # all may be planned anew
+            elif number == ROUND:  # the policy may plan again
                 core = advance.window_ended(core, core.reading, core.own_reading, yes, yes)
             return replace(x, core=core, next_event=k + 1, early=early)
 
@@ -207,7 +204,7 @@ def take_turn(
     parts = [leave, fetch, start, decide, *(event(number) for number in range(WOKEN + 1))]
 
     def todo(x: _TurnState) -> Array:
-        """The next part, the first that has something to do; how many parts there are if none has."""
+        """Index of the first part that has something to do; `len(parts)` if none has."""
         happens = jnp.where(x.next_event < moment.count, 4 + moment.kind[x.next_event], len(parts))
         number = jnp.where(instant.decision_wanted(x.core, t), 3, len(parts))
         number = jnp.where(x.next_event < moment.count, happens, number)
@@ -219,7 +216,7 @@ def take_turn(
         after = jax.lax.switch(x[1], parts, x[0])
         return after, todo(after)
 
-    # What had been sent ahead may start and finish within a turn: so many can start.
+    # Gangs sent ahead may start and finish within one turn, so more gangs can start than there are lanes.
     none = jnp.full(core.lane_holds.shape[0] + EVENTS_PER_TURN, -1, jnp.int32)
     nowhere = jnp.full((none.shape[0], core.device.shape[1]), -1, jnp.int32)
     core = advance.time_moved(core, t, moment.now)
@@ -229,12 +226,12 @@ def take_turn(
 
 
 def _packed_commands(before: Core, end: _TurnState, t: TopologyArrays) -> Array:
-    """In the order of `TurnCommands.of`."""
+    """Pack in the order that `TurnCommands.of` unpacks."""
     core = end.core
     stuck = (core.lane_holds < 0).all() & instant.decision_wanted(replace(core, waited=jnp.asarray(False)), t)
     said = jnp.stack([core.decisions - before.decisions, core.refused - before.refused, stuck.astype(jnp.int32)])
     wake_s = jnp.where(core.waited, core.wake_s, jnp.inf).astype(jnp.float32)
-    wakes = jax.lax.bitcast_convert_type(wake_s, jnp.int32)[None]  # bits: the answer is one vector of integers
+    wakes = jax.lax.bitcast_convert_type(wake_s, jnp.int32)[None]  # bits, because the output is one integer vector
     early, devices = end.early.astype(jnp.int32), end.devices.reshape(-1)
     return jnp.concatenate([end.started, end.saved, early, devices, said, wakes, core.job])
 
@@ -247,7 +244,6 @@ def observe(
     prepared: Any,
     speeds: BeliefArrays | None = None,
 ) -> Observation:
-    """What a policy is shown."""
     absent = (core.status == ABSENT) | (core.status == DONE)
     return Observation(
         core=replace(core, reading=moment.background + core.own_reading),
@@ -258,7 +254,7 @@ def observe(
         background=moment.background,
         background_std=moment.background_std,
         true_background=None,
-        units_left=jnp.where(absent, 0.0, per_gang(core, jnp.asarray(w.units))),  # the books have what is left
+        units_left=jnp.where(absent, 0.0, per_gang(core, jnp.asarray(w.units))),  # already the remaining units
         prepared=prepared,
         believed=speeds,
     )

@@ -237,10 +237,10 @@ class HostPlanner(Policy):
     def init(self, topology: TopologyArrays) -> RoundState:
         """The state before the first plan."""
         columns, numbers = self.sizes(topology.kind_memory.shape[0])
-        nobody = jnp.full(self.rows, -1, jnp.int32)
+        none = jnp.full(self.rows, -1, jnp.int32)
         return RoundState(
-            gang=nobody,
-            job=nobody,
+            gang=none,
+            job=none,
             lanes=jnp.full(topology.lane_device.shape[0], -1, jnp.int32),
             stay=jnp.zeros(self.rows, bool),
             rank=jnp.full(self.rows, NO_INDEX, jnp.int32),

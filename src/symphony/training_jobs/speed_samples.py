@@ -1,7 +1,7 @@
-"""Observed speeds of jobs: accepted samples, and reports that were rejected with a reason.
+"""Observed speeds of jobs: reports are accepted as samples, or rejected with a reason.
 
 A report says how many units a job did between two instants, on the same devices and beside the same neighbours all the
-time. A model fitted to bad reports is worse than none, so impossible and implausible ones are rejected, and kept apart.
+time. A model fitted to bad reports is worse than none, so impossible and implausible ones are rejected.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ import math
 from collections import Counter, deque
 from typing import NamedTuple
 
-MAX_REJECTED_REPORTS = 1_000  # kept: the newest
 IMPLAUSIBLE_LOG_ERROR = math.log(10.0)  # a report is implausible if it is further than this from the prediction …
 IMPLAUSIBLE_DEVIATIONS = 6.0  # … and than so many deviations
 CONFIRMATIONS = 3  # implausible reports of one job in a row, after which they are accepted
 MAX_REPORT_AGE_S = 3_600.0
-REJECTION_REASONS = ("zero", "not a number", "never placed", "duplicate", "late", "clock", "implausible")
 
 
 class SpeedReport(NamedTuple):
@@ -44,11 +42,10 @@ class SpeedSample(NamedTuple):
 
 
 class SampleStore:
-    """Samples in the order of arrival, and rejected reports."""
+    """Samples in the order of arrival, and the number of rejected reports by reason."""
 
     def __init__(self, capacity: int = 20_000) -> None:
         self.samples: deque[SpeedSample] = deque(maxlen=capacity)
-        self.rejected: deque[tuple[SpeedReport, str]] = deque(maxlen=MAX_REJECTED_REPORTS)
         self.reasons: Counter[str] = Counter()
         self._recent: deque[tuple[int, float]] = deque(maxlen=capacity)  # job and end of accepted reports
         self._seen: set[tuple[int, float]] = set()  # the same
@@ -58,7 +55,6 @@ class SampleStore:
         """Accept or reject a report; returns the reason, or "". `mean`, `std`: predicted log seconds per unit."""
         reason = self._rejection(report, now_s, placed, mean, std)
         if reason:
-            self.rejected.append((report, reason))
             self.reasons[reason] += 1
             return reason
         r = report

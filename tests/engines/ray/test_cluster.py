@@ -84,7 +84,7 @@ def test_a_training_job_runs_on_two_machines(nodes: Any, tmp_path: Path, capsys:
     found = training_job.main([*options, "--ray", nodes.address])
     assert found["right"] > 0.8 and found["began_at"] == 3
     lost, line, went = [line for line in capsys.readouterr().out.splitlines() if "train-0" in line]
-    assert "ended" in lost and "lost once; went on from step 3" in went
+    assert "ended" in lost and "lost once; resumed from step 3" in went
     assert "m1/cpu-2-0" in line and "m2/cpu-1-0" in line
 
 

@@ -129,4 +129,4 @@ def test_a_folder_in_which_nothing_can_be_kept_is_refused_at_once(tmp_path: Path
     file.write_text("")
     with pytest.raises(InputError, match=f"checkpoints cannot be written to {file}: File exists") as refused:
         CheckpointFolders(file)
-    assert "name a folder that can be written" in refused.value.hint
+    assert "name a writable folder" in refused.value.hint

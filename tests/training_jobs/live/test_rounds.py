@@ -156,7 +156,7 @@ def test_what_cannot_be_learned_changes_nothing_and_the_round_ends(
     before, done = rounds.speeds._tables, []
     rounds.speeds.fails = True
     rounds.end([], [A], 360.0, lambda: done.append(1))
-    assert done == [1] and rounds.speeds._tables is before and "cannot be learned" in caplog.text
+    assert done == [1] and rounds.speeds._tables is before and "learning the speeds of training jobs failed" in caplog.text
 
 
 def test_what_is_asked_takes_no_accelerator_and_fails_by_its_own_name() -> None:
@@ -261,7 +261,7 @@ def test_the_books_say_what_is_left_of_a_job_wherever_it_is(tmp_path: Path) -> N
     folder.mkdir(parents=True)
     (folder / "progress").write_text('{"saved": 400}')
     [run] = place.job(3, ())
-    left = place.scheduler.books.w.units
+    left = place.scheduler.workload.w.units
     assert left[3, 0] == 600  # of what was saved before a restart
     for step, saved in ((500, 450), (600, 580)):
         place.runs(run, (0,), 0.0, ((90.0, step),), saved)
@@ -290,9 +290,9 @@ def test_what_is_told_for_forecasts_is_who_is_there_and_what_has_come(tmp_path: 
     gone.job.over.set()  # it was cancelled
     time.sleep(0.05)
     now = place.attendance.now(frozenset())
-    assert [(one.job, one.task) for one in now.jobs] == [(2, first.name), (2, second.name)]
+    assert [(one.job, one.now.task) for one in now.jobs] == [(2, first.name), (2, second.name)]
     assert now.jobs[0].now.runs_on and not now.jobs[1].now.runs_on  # it cannot start: it reads what the first will make
-    assert len(now.come) == 3 and now.come[2].now.runs_on
+    assert len(now.arrived) == 3 and now.arrived[2].now.runs_on
     assert now.for_s >= 0.01 and now.silent_s >= 0.05  # they came at once, and nobody since
 
 

@@ -132,7 +132,7 @@ def test_what_cannot_be_kept_is_warned_of(tmp_path: Path, caplog: pytest.LogCapt
     s, a = SpeedBeliefs(GPUS, tmp_path / "file" / "speeds.json"), kind("a")
     s.learn([seen(1, a, 50.0)], 1000.0, [a])
     s.save()
-    assert "cannot be kept" in caplog.text
+    assert "cannot be written" in caplog.text
 
 
 @pytest.mark.parametrize(

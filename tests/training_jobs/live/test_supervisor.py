@@ -80,7 +80,7 @@ def test_a_run_that_is_killed_goes_on_from_what_it_saved(cluster: Cluster, tmp_p
     os.kill(int(before.name[2:]), signal.SIGKILL)
     assert job.result(SECONDS) == (10, True)
     told = job.explain()
-    assert "returned after 25 of 1000 steps" in told and "saved 2 times, lost once; went on from step 10" in told
+    assert "returned after 25 of 1000 steps" in told and "saved 2 times, lost once; resumed from step 10" in told
     no_folder(cluster)
     nothing_left(cluster)
 
@@ -90,7 +90,7 @@ def test_what_is_preempted_saves_first_and_goes_on_from_there(cluster: Cluster, 
     wait_until((tmp_path / "waits").exists)
     assert cluster.submit(one(urgent), priority=5).result(SECONDS) == "at once"
     assert job.result(SECONDS) == (20, True)  # not from step 10, which it had saved unasked
-    assert "stopped once; went on from step 20" in job.explain() and not cluster.statistics.fallbacks
+    assert "stopped once; resumed from step 20" in job.explain() and not cluster.statistics.fallbacks
     nothing_left(cluster)
 
 

@@ -253,7 +253,7 @@ class TrainingJobTracker:
 
     def _trains(self, run: LiveRun, devices: tuple[int, ...], *, coming: bool = False) -> TrainingJobNow:
         """A job on these devices; `coming`: as an example of future arrivals."""
-        training, books = run.kernel.options.training, self._scheduler.books
+        training, workload = run.kernel.options.training, self._scheduler.workload
         assert training is not None
         now = JobNow(
             job=self._sample_number(run),
@@ -267,7 +267,7 @@ class TrainingJobTracker:
             has_run=bool(run.attempts),
             waited_s=0.0 if run.attempts or math.isnan(run.ready_s) else max(time.monotonic() - run.ready_s, 0.0),
             # While its inputs are missing it can run nowhere, and it is unknown when they will exist.
-            runs_on=frozenset() if run.missing and not coming else frozenset(books.kinds_of(run.kernel)),
+            runs_on=frozenset() if run.missing and not coming else frozenset(workload.kinds_of(run.kernel)),
             task=run.name,
         )
         return TrainingJobNow(run.job.number, JobKind.of(run.kernel), now)
@@ -279,7 +279,7 @@ class TrainingJobTracker:
     def _report_left(self, run: LiveRun) -> None:
         training = run.kernel.options.training
         assert training is not None
-        self._scheduler.books.steps_left(run.job.row, run.index, self._left(run, training.steps))
+        self._scheduler.workload.steps_left(run.job.row, run.index, self._left(run, training.steps))
 
     def _left(self, run: LiveRun, steps: int) -> float:
         """Steps left, from the present step or from the last checkpoint."""
