@@ -156,7 +156,7 @@ def test_what_cannot_be_learned_changes_nothing_and_the_round_ends(
     before, done = rounds.speeds._tables, []
     rounds.speeds.fails = True
     rounds.end([], [A], 360.0, lambda: done.append(1))
-    assert done == [1] and rounds.speeds._tables is before and "learning the speeds of training jobs failed" in caplog.text
+    assert done == [1] and rounds.speeds._tables is before and "speeds of training jobs failed" in caplog.text
 
 
 def test_what_is_asked_takes_no_accelerator_and_fails_by_its_own_name() -> None:
