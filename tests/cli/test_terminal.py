@@ -16,7 +16,7 @@ from tests.cli.command import symphony, symphony_here
     [
         (["nonsense"], "error: No such command 'nonsense'.", "hint: type symphony --help for help"),
         (["topology", "show", "fat-tree:abc"], "error: fat-tree:abc: 'abc' is not", "hint: write fat-tree:N"),
-        (["topology", "show", "9" * 401], "error: unknown topology '999", "hint: The built-in ones are"),
+        (["topology", "show", "9" * 401], "error: unknown topology '999", "hint: the built-in topologies are"),
         (["workload", "show", "eeg", "--jobs", "9" * 401], "error: workload 'eeg': jobs is", "hint: write jobs=200"),
         (["workload", "show"], "error: Missing argument 'spec'.", "hint: type symphony workload show --help"),
     ],

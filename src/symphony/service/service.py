@@ -263,7 +263,7 @@ class Service:
         return job
 
     def jobs(self, token: Token, *, everybody: bool, status: str, before: int, most: int) -> list[ServiceJob]:
-        """The newest jobs of this user, or of everybody; only those with numbers below `before`, if that is not 0."""
+        """The newest jobs of this user, or of all users; only those with numbers below `before`, if that is not 0."""
         if everybody and ADMIN not in token.scopes:
             raise ScopeError("this token may not list the jobs of all users", hint="omit --all")
         user = self.state.users.get(token.user)
