@@ -44,7 +44,7 @@ from symphony.simulator.scenarios import CALM, draw
 SECTIONS = ("policies", "others", "prediction")
 POLICIES = ("fifo", "heft", "eft-belief", "symphony", "symphony-late")
 FIRST = "fifo"  # what all others are compared with
-ROUNDS, QUICK_ROUNDS = 10, 3
+ROUNDS, QUICK_ROUNDS = 10, 2
 AIM = 0.10  # of the error of a prediction
 DRAWS = 8  # runs that a prediction is the mean of
 
@@ -203,7 +203,8 @@ def main() -> None:
     keep_programs(cache())
     os.environ.update(ONE_THREAD)
     count = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
-    jobs = graphs(2)
+    warm_up = min(options.warm_up, 1) if options.quick else options.warm_up
+    jobs = graphs(1 if options.quick else 2)
     before = machine()
     with ExitStack() as stack:
         found = clusters(POLICIES, None, stack)
@@ -220,7 +221,7 @@ def main() -> None:
                 except ModuleNotFoundError as error:
                     out.print(f"{name} is left out: {error.name} is not installed; type: make install-dev")
         measured: list[dict[str, Round]] = []
-        for one in compete(parts, jobs, count, options.warm_up):
+        for one in compete(parts, jobs, count, warm_up):
             measured.append(one)
             expected = {name: parts[name].expected_s for name in found if predict}
             keep(  # now: whoever is stopped has the rounds until then
