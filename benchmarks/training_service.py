@@ -115,7 +115,7 @@ def warm_up(running: Cluster) -> None:
     graph.task(kernel)
     for _ in range(2):
         running.submit(graph).result()
-    while (late := running._rounds._late) is not None and not late.done():
+    while (late := running._rounds._learning) is not None and not late.done():
         time.sleep(0.1)
 
 
