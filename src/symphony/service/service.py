@@ -35,7 +35,7 @@ from symphony.service.running import JobRunner
 from symphony.service.state import ACCEPTED, ServiceJob, State
 from symphony.service.tokens import ADMIN, Token, Tokens
 from symphony.service.wire import JobView, Submit
-from symphony.training_jobs.live.checkpoints import CheckpointFolders, within
+from symphony.training_jobs.live.checkpoint_folders import CheckpointFolders, within
 from symphony.training_jobs.live.rounds import ROUND_S
 
 log = logging.getLogger("symphony.service")

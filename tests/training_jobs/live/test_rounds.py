@@ -23,7 +23,7 @@ from symphony.runtime.graph import submission
 from symphony.runtime.jobs import Attempt, JobState, TaskRun
 from symphony.runtime.profiles import Profiles
 from symphony.runtime.scheduler import Scheduler
-from symphony.training_jobs.live.checkpoints import CheckpointFolders
+from symphony.training_jobs.live.checkpoint_folders import CheckpointFolders
 from symphony.training_jobs.live.progress import Progress
 from symphony.training_jobs.live.rounds import JobPosition, RoundLearner, TrainingJobTracker
 from symphony.training_jobs.live.speed_beliefs import JobKind, RoundObservation, SpeedBeliefs
