@@ -27,6 +27,7 @@ from symphony import cli
 from symphony.cli import stat
 from symphony.envs import SCENARIOS
 from symphony.evaluation.metrics import METRICS
+from symphony.learning.train import TrainingRound
 from symphony.lowering import readers
 from symphony.problem.workload import Job
 from symphony.telemetry import catalogue, sources
@@ -222,10 +223,11 @@ def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
         parameters.bind(**options)
         if options.get("checkpoint"):
             Path(options["checkpoint"]).mkdir(parents=True)
-        return shipped, []
+        return shipped, [TrainingRound(0, 1.0, 100, 100.0, 2.0, 1.0, 0.9)]
 
     monkeypatch.setattr(sy, "train", train)
     monkeypatch.setattr(import_module("symphony.learning.train"), "train", train)
+    monkeypatch.setattr("symphony.runtime.programs.keep_programs", lambda folder: None)
     few_seeds(monkeypatch)
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from symphony.cli import terminal
 from tests.cli.command import symphony, symphony_here
 
 
@@ -56,3 +60,28 @@ def test_commands_are_there_without_what_only_plots_need() -> None:
     code = "import sys; from symphony import cli; [*map(cli.load, cli.COMMANDS)]; print('matplotlib' in sys.modules)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert said.stdout == "False\n"
+
+
+def test_progress_is_lines_where_the_output_is_not_a_terminal(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(terminal, "SECONDS_BETWEEN_LINES", 0.001)
+    printed = threading.Event()
+
+    class Lines(io.StringIO):
+        def write(self, text: str) -> int:
+            if "round 7" in text:
+                printed.set()
+            return super().write(text)
+
+    monkeypatch.setattr(sys, "stderr", Lines())
+    with terminal.progress_bar(Console(file=io.StringIO()), quiet=False, width=20) as update:
+        update("round 7", 0.25)
+        assert printed.wait(60)
+    assert sys.stderr.getvalue().splitlines()[-1].endswith(" s  25%  round 7")
+    assert capsys.readouterr().out == ""
+
+
+def test_quiet_progress_prints_nothing(monkeypatch, capsys) -> None:
+    monkeypatch.setattr(terminal, "SECONDS_BETWEEN_LINES", 0.0)
+    with terminal.progress_bar(Console(file=io.StringIO()), quiet=True, width=20) as update:
+        update("round 7", 0.25)
+    assert capsys.readouterr() == ("", "")

@@ -30,11 +30,13 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict:
     def run(**options):
         seen.update(options)
         options["checkpoint"].mkdir()
+        options["phase"]("compiling")
         for told in HISTORY:
             options["tell"](told)
-        return POLICY, HISTORY
+        return options["start"] or POLICY, HISTORY
 
     monkeypatch.setattr(import_module("symphony.learning.train"), "train", run)
+    monkeypatch.setattr("symphony.runtime.programs.keep_programs", lambda folder: None)  # for the whole process
     return seen
 
 
@@ -48,6 +50,7 @@ def test_it_tells_how_good_it_is_and_writes_weights_card_curve_and_history(asked
     policy, card = load(out / "best.policy")
     assert policy.network.sizes == POLICY.network.sizes
     assert card["against"] == 0.93 and card["decisions"] == 200 and card["workloads"] == ["layered", "eeg"]
+    assert "nothing was learned" not in result.output and card["unchanged"] is False
     assert (out / "curve.png").stat().st_size > 1000
     result = CliRunner().invoke(app, ["-o", str(tmp_path / "again"), "--json", "-q"])
     assert [x["against"] for x in json.loads(result.stdout)["history"]] == [1.1, 0.93]
@@ -65,3 +68,23 @@ def test_weights_to_go_on_from_are_read_first(asked: dict, tmp_path: Path) -> No
     result = CliRunner().invoke(app, ["--from", str(tmp_path / "none.policy"), "-o", str(tmp_path / "x")])
     assert isinstance(result.exception, InputError)
     assert not asked
+
+
+def test_a_policy_is_named_as_everywhere_and_weights_that_stay_are_reported(asked: dict, tmp_path: Path) -> None:
+    out = tmp_path / "x"
+    result = CliRunner().invoke(app, ["--from", "symphony", "-o", str(out), "-q"])
+    assert result.exit_code == 0, result.output
+    assert asked["start"].network.sizes == asked["sizes"]
+    assert "nothing was learned" in result.output and "try them" not in result.output
+    assert load(out / "best.policy")[1]["unchanged"] is True
+    result = CliRunner().invoke(app, ["--from", "heft", "-o", str(tmp_path / "y")])
+    assert isinstance(result.exception, InputError) and "not a learned policy" in str(result.exception)
+
+
+def test_too_little_time_gives_a_sentence(asked: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = CliRunner().invoke(app, ["--minutes", "0", "-o", str(tmp_path / "x")])
+    assert isinstance(result.exception, InputError) and "no time" in str(result.exception) and not asked
+    monkeypatch.setattr(import_module("symphony.learning.train"), "train", lambda **_: (POLICY, []))
+    result = CliRunner().invoke(app, ["--minutes", "0.1", "-o", str(tmp_path / "x")])
+    assert isinstance(result.exception, InputError)
+    assert "the 0.1 minutes were over before the first round" in str(result.exception)

@@ -14,6 +14,7 @@ import optax
 import pytest
 
 from benchmarks.train_seeds import train_seeds
+from symphony.learning import budget
 from symphony.learning import train as training
 from symphony.learning.beliefs import NONE, slopes
 from symphony.learning.returns import GROUP, advantages
@@ -48,15 +49,20 @@ WHOLE |= {"sizes": SIZES, "method": METHOD, "rivals": RIVALS}
 WHOLE |= {"telemetry_gradient": "sampled"}  # what is true of a training is true with and without it
 
 
-def noting(run, what):
-    """A round, and a list of something about the batch of each."""
+def noting(compile_round, what):
+    """`_compile_round` whose programs note something about the batch of each round in a list."""
     met = []
 
-    def noted(position, batch, *others):
-        met.append(what(batch))
-        return run(position, batch, *others)
+    def compile_noted(call):
+        run = compile_round(call)
 
-    return noted, met
+        def noted(state, batch, *others):
+            met.append(what(batch))
+            return run(state, batch, *others)
+
+        return noted
+
+    return compile_noted, met
 
 
 @pytest.fixture(scope="module")
@@ -250,7 +256,8 @@ import jax, numpy
 from tests.learning.test_train import WHAT, WHOLE, keep_weights, noting, train, training
 
 training._mean_completion_s = lambda held, *_: numpy.ones(len(held))
-training._round, met = noting(training._round, lambda batch: len(batch.phases.sharding.device_set))
+training.compile_run = lambda *_: None
+training._compile_round, met = noting(training._compile_round, lambda batch: len(batch.phases.sharding.device_set))
 write = keep_weights("{file}")
 def look(number, network):
     assert {len(x.devices()) for x in jax.tree.leaves(network) if isinstance(x, jax.Array)} == {1}
@@ -278,8 +285,8 @@ def test_rounds_take_the_clusters_in_turn(whole, monkeypatch) -> None:
     settings, _, _, _ = whole
     rows = tuple(replace(x, capacity=x.capacity / 2) for x in cluster().resources)
     clusters = [cluster(), replace(cluster(), name="slower", resources=rows)]
-    noted, met = noting(training._round, lambda batch: float(np.asarray(batch.topology.capacity)[0]))
-    monkeypatch.setattr(training, "_round", noted)
+    noted, met = noting(training._compile_round, lambda batch: float(np.asarray(batch.topology.capacity)[0]))
+    monkeypatch.setattr(training, "_compile_round", noted)
     _, history = train(**{**WHAT, "topology": clusters}, **settings)
     assert met == [met[0], met[0] / 2, met[0]]
     assert all(x.against is not None for x in history)
@@ -332,6 +339,99 @@ def test_trainings_side_by_side_go_as_each_would_by_itself(whole) -> None:
     np.testing.assert_allclose([x.stay_s for x in both[0]], [x.stay_s for x in alone[:2]], rtol=1e-3)
     np.testing.assert_allclose(both[0][0].entropy, alone[0].entropy, rtol=1e-3)
     assert both[0][0].stay_s != both[1][0].stay_s
+
+
+class Clock:
+    """Time passes only when a part of a training says so."""
+
+    def __init__(self):
+        self.now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+    def after(self, seconds, result=None):
+        """A function that takes so long, and returns the result."""
+
+        def run(*_):
+            self.now_s += seconds
+            return result
+
+        return run
+
+
+def budgeted(monkeypatch, *, minutes, draw_s=10.0, compile_s=50.0, round_s=20.0, validate_s=5.0, rounds=100, **options):
+    """A training of parts that take these times: the result, the history, the seconds it took, and its phases."""
+    clock, phases = Clock(), []
+    figures = {"decisions": 10.0, "stay_s": 1.0, "entropy": 1.0}
+    monkeypatch.setattr(training, "_mean_completion_s", lambda held, *_: np.ones(len(held)))
+    drawn = draw(COURSE, WHOLE["size"], METHOD, Bottleneck(), RIVALS)
+
+    def run_round(state, *_):
+        clock.now_s += round_s
+        return jax.tree.map(lambda x: x + 1 if eqx.is_inexact_array(x) else x, state), figures
+
+    def compile_all(calls):
+        clock.now_s += compile_s
+        return [run_round for _ in calls]
+
+    monkeypatch.setattr(training, "draw", clock.after(draw_s, drawn))
+    monkeypatch.setattr(training, "_compiled", compile_all)
+    monkeypatch.setattr(training, "compile_run", lambda *_: None)
+    results = iter(options.pop("results", ()))
+
+    def validate(*_):
+        clock.now_s += validate_s
+        return np.asarray([next(results, 1.0)])
+
+    monkeypatch.setattr(training, "compare_with_rivals", validate)
+    settings = {**WHOLE, "rounds": rounds, "size": replace(WHOLE["size"], every=4)}
+    policy, history = train(**WHAT, **settings, minutes=minutes, clock=clock, phase=phases.append, **options)
+    return policy, history, clock.now_s, phases
+
+
+def test_a_training_ends_before_a_round_that_would_take_too_long(monkeypatch) -> None:
+    """60 s of drawing and compiling, rounds of 20 s, a validation of 5 s after every fourth and at the end."""
+    policy, history, took_s, phases = budgeted(monkeypatch, minutes=5)
+    assert took_s == 60 + 11 * 20 + 3 * 5 == 295
+    assert [x.number for x in history if x.against is not None] == [3, 7, 10]
+    assert phases[:3] == ["drawing scenarios, running eft-belief", "compiling", "round 1"]
+    begun = Network(jax.random.key(WHOLE["seed"]), SIZES)
+    assert not eqx.tree_equal(policy.network, begun)
+
+
+@pytest.mark.parametrize("minutes", [0.1, 0.3, 0.5])
+def test_time_that_is_over_before_the_first_round_leaves_the_weights(monkeypatch, minutes) -> None:
+    """Compilation is predicted by the time of the drawing: four times 10 s."""
+    start = Learned(Network(jax.random.key(1), SIZES))
+    policy, history, took_s, phases = budgeted(monkeypatch, minutes=minutes, start=start)
+    assert history == [] and took_s == 10 and "compiling" not in phases
+    assert eqx.tree_equal(policy, start)
+
+
+def test_initial_weights_stay_if_no_others_are_better(monkeypatch) -> None:
+    start = Learned(Network(jax.random.key(1), SIZES))
+    for first, better in ((0.9, False), (1.1, True)):
+        options = {"start": start, "results": [first], "rounds": 2}
+        policy, history, _, _ = budgeted(monkeypatch, minutes=5, **options)
+        assert [x.initial for x in history] == [first, first] and history[-1].against == 1.0
+        assert eqx.tree_equal(policy, start) != better
+
+
+def test_a_training_without_time_left_returns_what_its_checkpoint_holds(monkeypatch, tmp_path: Path) -> None:
+    folder = tmp_path / "new" / "folder"
+    first, history, _, _ = budgeted(monkeypatch, minutes=2, checkpoint=folder)
+    assert len(history) == 2 and history[-1].against == 1.0
+    again, same, took_s, _ = budgeted(monkeypatch, minutes=0.1, checkpoint=folder)
+    assert same == history and took_s == 10 and eqx.tree_equal(again, first)
+
+
+def test_the_compiler_options_are_those_of_this_xla(monkeypatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    options = budget.compiler_options() if jax.default_backend() == "cpu" else {}
+    assert "xla_backend_optimization_level" not in (options or {})
+    monkeypatch.setattr(budget, "CPU_OPTIONS", {"xla_of_another_version": 1})
+    assert budget.compiler_options() is None
 
 
 def test_patience_ends_when_that_many_looks_were_no_better() -> None:

@@ -39,7 +39,8 @@ def explain(
         options.check_scenario(topology, workload, seed)
         from symphony.cli.explain_decision import explain_decision, show
 
-        explanation = explain_decision(policy, topology, workload, seed, decision)
+        with terminal.progress_bar(terminal.console(stderr=as_json), quiet=False, width=16):
+            explanation = explain_decision(policy, topology, workload, seed, decision)
         content = asdict(explanation)
     if output is not None:
         output.write_text(json.dumps(content, indent=1))

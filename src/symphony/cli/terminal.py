@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +13,8 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+SECONDS_BETWEEN_LINES = 10.0  # of progress, where the output is not a terminal
 
 
 def console(*, stderr: bool = False) -> Console:
@@ -20,12 +24,48 @@ def console(*, stderr: bool = False) -> Console:
 
 @contextmanager
 def progress_bar(console: Console, *, quiet: bool, width: int) -> Iterator[Callable[[str, float], None]]:
-    """A bar that disappears at the end. The function updates its text, of `width` columns, and the share done."""
+    """A bar that disappears at the end. The function updates its text, of `width` columns, and the share done.
+
+    If the console is not a terminal: a line on standard error every ten seconds.
+    """
+    if not quiet and not console.is_terminal:
+        with _progress_lines() as update:
+            yield update
+        return
     text = TextColumn(f"{{task.description:>{width}}}")
     columns = (text, BarColumn(), TextColumn("{task.percentage:3.0f}%"), TimeElapsedColumn())
     with Progress(*columns, console=console, disable=quiet, transient=True) as bars:
         bar = bars.add_task("compiling", total=1.0)
         yield lambda description, share: bars.update(bar, description=description, completed=share)
+
+
+@contextmanager
+def _progress_lines() -> Iterator[Callable[[str, float], None]]:
+    """A thread prints a line every `SECONDS_BETWEEN_LINES`, until the block ends."""
+    began, ended = time.perf_counter(), threading.Event()
+    latest = ("compiling", 0.0)
+
+    def update(description: str, share: float) -> None:
+        nonlocal latest
+        latest = (description, share)
+
+    def print_lines() -> None:
+        while not ended.wait(SECONDS_BETWEEN_LINES):
+            description, share = latest
+            line = f"{time.perf_counter() - began:5.0f} s {share:4.0%}  {description}\n"
+            try:
+                sys.stderr.write(line)
+                sys.stderr.flush()
+            except (OSError, ValueError):  # closed: the work goes on without lines
+                return
+
+    thread = threading.Thread(target=print_lines, daemon=True)
+    thread.start()
+    try:
+        yield update
+    finally:
+        ended.set()
+        thread.join()
 
 
 def print_json(value: Any) -> None:

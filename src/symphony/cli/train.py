@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
-from dataclasses import asdict
+import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from symphony.cli import options, terminal
+from symphony.problem.defaults import SHIPPED
+from symphony.problem.errors import InputError
 
 if TYPE_CHECKING:
     from symphony.learning.train import TrainingRound
 
 TELEMETRY_GRADIENTS = ("none", "sampled", "covariance", "pathwise", "implicit")
 NETWORK_SIZES = ("standard", "published")
+# Two cores run such a round in seconds, so that a training of a few minutes has some. See `learning.train.RoundSize`.
+CPU_ROUNDS = {"pool": 48, "scenarios": 4, "group": 8, "validation": 12, "every": 4}
+CPU_SEGMENTS = 128  # per gradient step
+GPU_ROUNDS = {"pool": 160, "scenarios": 128}
 
 
 def train(
@@ -31,9 +39,11 @@ def train(
     output: Annotated[
         Path, typer.Option("--output", "-o", help="Folder for weights, checkpoint and learning curve.")
     ] = Path("trained"),
-    begin: Annotated[str, typer.Option("--from", help=f"Weights to start from: a *{options.POLICY_SUFFIX} file.")] = "",
+    begin: Annotated[
+        str, typer.Option("--from", help=f"Weights to start from: {SHIPPED}, or a *{options.POLICY_SUFFIX} file.")
+    ] = "",
     rounds: Annotated[int, typer.Option(help="Rounds of simulation and learning.", min=1)] = 200,
-    minutes: Annotated[float, typer.Option(help="Stop after this time.", min=0)] = float("inf"),
+    minutes: Annotated[float, typer.Option(help="Time limit; compilation counts.", min=0)] = float("inf"),
     patience: Annotated[
         int | None, typer.Option(help="Stop after this many validations without improvement.", min=1)
     ] = None,
@@ -49,31 +59,46 @@ def train(
     quiet: options.Quiet = False,
 ) -> None:
     """Train a policy for a cluster and its workloads. Resumes where it was stopped."""
+    began = time.perf_counter()
     clusters, work = topology or ["machine"], workload or ["layered"]
+    if minutes == 0:
+        raise InputError("--minutes 0 leaves no time to train", hint="give 2 or more")
     options.check_choice("telemetry gradient", telemetry_gradient, TELEMETRY_GRADIENTS)
     options.check_choice("network sizes", sizes, NETWORK_SIZES)
     options.check_folder(output)
     if begin:
-        options.check_exists(Path(begin), f"write the path of a *{options.POLICY_SUFFIX} file")
+        options.check_learned(begin)
     for cluster in clusters:
         for spec in work:
             options.check_scenario(cluster, spec, seed)
 
+    import equinox as eqx
     import jax
 
     from symphony.learning import train as training
-    from symphony.policies import SUFFIX, load, save
+    from symphony.learning.update import PPO
+    from symphony.policies import SUFFIX, Learned, named, save
     from symphony.policies.learned import PRESETS
     from symphony.problem import topologies
+    from symphony.runtime.programs import keep_programs
 
+    keep_programs(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "symphony" / "compiled")
     console = terminal.console(stderr=as_json)
-    start = load(begin)[0] if begin else None
-    on_cpu = training.RoundSize(pool=48, scenarios=8, group=8, validation=20, every=5)
-    on_gpu = training.RoundSize(pool=160, scenarios=128)
+    start = named(begin) if begin else None
+    assert start is None or isinstance(start, Learned)  # `check_learned` has refused others
+    on_cpu = jax.default_backend() == "cpu"
+    rivals = training.RIVALS[:1] if on_cpu else training.RIVALS  # each is a program more to compile
     with terminal.progress_bar(console, quiet=quiet, width=60) as update:
+        finished_rounds = 0
+
+        def show_phase(phase: str) -> None:
+            passed = (time.perf_counter() - began) / (60 * minutes)
+            update(phase, min(max(passed, finished_rounds / rounds), 1.0))
 
         def show_round(done: TrainingRound) -> None:
-            update(f"{done.rate:,.0f} decisions/s, entropy {done.entropy:.2f}", (done.number + 1) / rounds)
+            nonlocal finished_rounds
+            finished_rounds = done.number + 1
+            show_phase(f"round {finished_rounds}: {done.rate:,.0f} decisions/s, entropy {done.entropy:.2f}")
             if done.against is not None:
                 line = f"round {done.number + 1:>4}  {done.seconds:7.0f} s  {_verdict(done.against)}"
                 console.print(line, soft_wrap=True)
@@ -83,25 +108,36 @@ def train(
             workload=work,
             jobs=jobs,
             rounds=rounds,
-            minutes=minutes,
+            minutes=minutes - (time.perf_counter() - began) / 60,
             patience=patience,
             start=start,
-            size=on_cpu if jax.default_backend() == "cpu" else on_gpu,
+            size=training.RoundSize(**(CPU_ROUNDS if on_cpu else GPU_ROUNDS)),
+            method=replace(PPO, pieces=CPU_SEGMENTS) if on_cpu else PPO,
             sizes=start.network.sizes if start is not None else PRESETS[sizes],
             telemetry_gradient=telemetry_gradient,
             seed=seed,
             checkpoint=output,
+            rivals=rivals,
             tell=show_round,
+            phase=show_phase,
+        )
+    if not history:
+        raise InputError(
+            f"nothing was learned: the {minutes:g} minutes were over before the first round",
+            hint="give more --minutes; what was compiled is kept, so the next start is faster",
         )
     validations = [done.against for done in history if done.against is not None]
+    unchanged = start is not None and bool(eqx.tree_equal(policy.network, start.network))
     card = {
         "command": shlex.join(["symphony", *sys.argv[1:]]),
         "topologies": clusters,
         "workloads": work,
         "rounds": len(history),
-        "decisions": history[-1].decisions if history else 0,
+        "decisions": history[-1].decisions,
         "against": min(validations, default=None),
-        "rivals": list(training.RIVALS),
+        "initial": history[-1].initial,
+        "unchanged": unchanged,
+        "rivals": list(rivals),
     }
     weights = output / f"best{SUFFIX}"
     save(weights, policy.network, card)
@@ -110,11 +146,19 @@ def train(
     if as_json:
         terminal.print_json({**card, "history": [asdict(done) for done in history]})
         return
+    if history[-1].initial is not None:
+        console.print(f"initial weights: {_verdict(history[-1].initial)}", soft_wrap=True)
+    if unchanged:
+        console.print(
+            f"nothing was learned: after {len(history)} rounds, no weights were better than the initial ones."
+        )
+        console.print(f"weights: {weights} (equal to the initial ones; train longer, or with another --seed)")
+        return
     if validations:
         console.print(f"best: {_verdict(min(validations))}", soft_wrap=True)
     console.print(f"weights: {weights}")
     command = shlex.join(["symphony", "compare", "-t", clusters[0], "-w", work[0], "-p"])
-    console.print(f"try them: {command} eft-belief,{weights}", soft_wrap=True)
+    console.print(f"try them: {command} {begin or 'eft-belief'},{weights}", soft_wrap=True)
 
 
 def _verdict(against: float) -> str:

@@ -24,6 +24,7 @@ import numpy as np
 from jax import Array
 
 from symphony.learning.beliefs import NONE, slopes
+from symphony.learning.budget import TimeBudget, compiler_options
 from symphony.learning.device_sharding import DeviceSharding
 from symphony.learning.returns import advantages
 from symphony.learning.rollouts import COMPLETION, roll_out
@@ -38,13 +39,14 @@ from symphony.problem.topology import Topology
 from symphony.problem.workload import Workload
 from symphony.simulator.contention import Bottleneck, ContentionModel
 from symphony.simulator.rollout import without_arrivals
-from symphony.simulator.run import run_traces
+from symphony.simulator.run import compile_run, run_traces
 from symphony.simulator.scenario_source import Draw, scenario, slots_for
 from symphony.simulator.scenarios import Disturbances, Scenario, ScenarioArrays, pick, stack
 from symphony.telemetry.tuning import BeliefSlopes
 
 RIVALS = ("eft-belief", "dmda", "tetris")  # the best of them on each validation scenario is the reference
 FIRST_VALIDATION_SEED, FIRST_POOL_SEED = 1_000_000, 2_000_000  # seeds below a million are for comparisons
+COMPILE_RATIO = 4.0  # typical time to compile a round and the validation, over the time to draw and to run one rival
 MAX_STEPS_PER_DECISION = 32  # of a run, per decision kept; most are spent waiting for the other runs of the batch
 
 
@@ -115,6 +117,7 @@ class TrainingRound:
     stay_s: float  # mean completion time of a job in this round
     entropy: float
     against: float | None  # mean completion time over the best rival's, on validation scenarios; None = not validated
+    initial: float | None = None  # the same of the weights that the training began with; None = random weights
 
 
 DEFAULT_SIZE = RoundSize()
@@ -151,22 +154,26 @@ def train(
     drawn_before: Sequence[TrainingScenarios] = (),
     tell: Callable[[TrainingRound], None] | None = None,
     look: Callable[[int, Network], None] | None = None,
+    phase: Callable[[str], None] | None = None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[Learned, list[TrainingRound]]:
     """Train a policy. Returns the policy that did best on validation scenarios, and a summary of each round.
 
     Rounds take the clusters in turn, and scenarios the workloads. Families are drawn with a load between `loads` and
     with `jobs` jobs, unless their specs set these (`grouped_by_jobs`: then they have rounds of their own). Training
-    ends after `rounds` or `minutes`, or after `patience` validations without improvement, against the best of the
-    `rivals` on each validation scenario.
+    ends after `rounds`, or after `patience` validations without improvement, against the best of the `rivals` on each
+    validation scenario, or before the next round would exceed `minutes`, in which compilation counts. If they are over
+    before the first round, the history is empty and the weights are the initial ones.
 
     `start`: a policy to begin with, instead of random weights of these `sizes`. `checkpoint`: a folder; a training of
     the same settings in it is resumed. `drawn_before`: results of `draw`, to train several times on the same scenarios,
     or on different ones on each cluster; rounds take them in turn. `telemetry_gradient`: also train the factors of the
     telemetry filter (`beliefs.slopes`). The runs of a round are divided among `devices`: by default, all accelerators
     of this process. `tell` is called after every round, `look` after every validation with the number of rounds so far
-    and the weights.
+    and the weights, `phase` with a description of each part before it begins. `clock` returns seconds.
     """
-    began = time.perf_counter()
+    budget = TimeBudget(60 * minutes, clock)
+    show_phase = phase or (lambda _: None)
     sloped = slopes(telemetry_gradient)
     clusters = (topology,) if isinstance(topology, str | Topology) else tuple(topology)
     several = (workload,) if isinstance(workload, str | Workload) or callable(workload) else tuple(workload)
@@ -176,8 +183,6 @@ def train(
         for x in clusters
     ]
     contention = contention or Bottleneck()
-    draws = list(drawn_before) or [draw(course, size, method, contention, rivals) for course in courses]
-    distinct = list({id(x): x for x in draws}.values())
     state = initial_state(start.network if start is not None else Network(jax.random.key(seed), sizes), method)
     history: list[TrainingRound] = []
     best = (float("inf"), state.network)  # validation result, and weights
@@ -185,7 +190,17 @@ def train(
     begins = None if start is None else _digest(start.network)
     settings = _settings(courses, rounds, sizes, size, method, objective, telemetry_gradient, seed, begins)
     if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
         state, history, best = _read_checkpoint(folder, settings, state, best)
+
+    draws = list(drawn_before)
+    for course in [] if drawn_before else courses:
+        if not budget.fits("draw"):
+            return Learned(best[1]), history
+        show_phase(f"drawing scenarios, running {', '.join(rivals)}")
+        with budget.part("draw"):
+            draws.append(draw(course, size, method, contention, rivals))
+    distinct = list({id(x): x for x in draws}.values())
     sharding = DeviceSharding(min(size.scenarios, size.pool) * size.group, devices)
     state = sharding.replicate(state)
 
@@ -198,36 +213,57 @@ def train(
 
     def validate(network: Network) -> float:
         policy = Learned(network)
-        return float(np.mean([compare_with_rivals(one, policy, contention).mean() for one in distinct]))
+        with budget.part("validate"):
+            return float(np.mean([compare_with_rivals(one, policy, contention).mean() for one in distinct]))
 
-    with ThreadPoolExecutor(1) as thread:
-        # The initial weights are the best until others are better. They are validated while the rounds compile.
-        before = thread.submit(validate, start.network) if start is not None and not history else None
+    def first_validation() -> float | None:
+        """Compile the validation. If there are initial weights, they are the best until others are better."""
+        network = sharding.gather(state.network)
+        for one in distinct:
+            compile_run(one.validation, one.held, Learned(network), contention, compiler_options())
+        return validate(network) if start is not None and not history else None
+
+    if "draw" in budget.expected_s:
+        budget.expected_s["compile"] = COMPILE_RATIO * budget.expected_s["draw"] / max(len(rivals), 1)
+    if not budget.fits("compile"):
+        return Learned(best[1]), history
+    show_phase("compiling")
+    with budget.part("compile"), ThreadPoolExecutor(1) as thread:
+        validated = thread.submit(first_validation)
         programs = _compiled([(state, *round_arguments(draws.index(one))) for one in distinct])
-    if before is not None and start is not None:
-        best = (before.result(), start.network)
+        initial = validated.result()
+    if initial is not None and start is not None:
+        best = (initial, start.network)
+    elif history:
+        initial = history[-1].initial
+
+    last = not budget.fits("round", "validate")
     for number in range(len(history), rounds):
-        if time.perf_counter() - began > 60 * minutes or _out_of_patience(history, patience):
+        if last or _out_of_patience(history, patience):
             break
-        since = time.perf_counter()
+        show_phase(f"round {number + 1}")
+        since = clock()
         run = programs[distinct.index(draws[number % len(draws)])]
-        state, figures = run(state, *round_arguments(number))
-        state = sharding.replicate(state)  # usually a no-op
-        numbers = {name: float(value) for name, value in figures.items()}
+        with budget.part("round"):
+            state, figures = run(state, *round_arguments(number))
+            state = sharding.replicate(state)  # usually a no-op
+            numbers = {name: float(value) for name, value in figures.items()}
         against = None
-        if (number + 1) % size.every == 0 or number + 1 == rounds:
+        # The last round is validated too: otherwise what was learned since the last validation would be lost.
+        last = number + 1 == rounds or not budget.fits("round", "validate")
+        if last or (number + 1) % size.every == 0:
+            show_phase("validating")
             against = validate(network := sharding.gather(state.network))
             if against < best[0]:
                 best = (against, network)
-        passed = time.perf_counter() - since
-        history.append(round_summary(history, passed, numbers, against))
+        history.append(round_summary(history, clock() - since, numbers, against, initial))
         if folder is not None and against is not None:
             _write_checkpoint(folder, settings, state, history, best)
         if look is not None and against is not None:
             look(len(history), sharding.gather(state.network))
         if tell is not None:
             tell(history[-1])
-    return Learned(best[1] if best[0] < float("inf") else sharding.gather(state.network)), history
+    return Learned(best[1]), history
 
 
 def grouped_by_jobs(workloads: Sequence[str | Workload | Draw]) -> list[tuple[str | Workload | Draw, ...]]:
@@ -273,7 +309,11 @@ def draw(
 
 
 def round_summary(
-    history: Sequence[TrainingRound], seconds: float, figures: Mapping[str, float], against: float | None
+    history: Sequence[TrainingRound],
+    seconds: float,
+    figures: Mapping[str, float],
+    against: float | None,
+    initial: float | None = None,
 ) -> TrainingRound:
     """The summary of the round after `history`."""
     last = history[-1] if history else None
@@ -281,10 +321,11 @@ def round_summary(
         number=len(history),
         seconds=(last.seconds if last else 0.0) + seconds,
         decisions=(last.decisions if last else 0) + int(figures["decisions"]),
-        rate=figures["decisions"] / seconds,
+        rate=figures["decisions"] / max(seconds, 1e-9),
         stay_s=figures["stay_s"],
         entropy=figures["entropy"],
         against=against,
+        initial=initial,
     )
 
 
@@ -350,25 +391,31 @@ def one_round(
     return TrainingState(network, optimiser_state), figures
 
 
+RoundProgram = Callable[..., tuple[TrainingState, dict[str, Array]]]
 _round: Any = eqx.filter_jit(one_round)
 
 
-def _compiled(calls: Sequence[tuple[Any, ...]]) -> list[Callable[..., tuple[TrainingState, dict[str, Array]]]]:
+def _compile_round(call: tuple[Any, ...]) -> RoundProgram:
+    return _round.lower(*call).compile(compiler_options=compiler_options())
+
+
+def _compiled(calls: Sequence[tuple[Any, ...]]) -> list[RoundProgram]:
     """A program for each call of `one_round`. Different ones are compiled in parallel: each may take a minute."""
     forms = [str(jax.tree.map(lambda x: x.shape if eqx.is_array(x) else x, call)) for call in calls]
     several = dict(zip(forms, calls, strict=True))
     if len(several) == 1:
-        return [_round] * len(calls)
+        return [_compile_round(calls[0])] * len(calls)
     with ThreadPoolExecutor(len(several)) as threads:
-        made = threads.map(lambda call: _round.lower(*call).compile(), several.values())
-        programs = dict(zip(several, made, strict=True))
+        programs = dict(zip(several, threads.map(_compile_round, several.values()), strict=True))
     return [programs[form] for form in forms]
 
 
 def _mean_completion_s(
     held: list[Scenario], batch: ScenarioArrays, policy: Any, contention: ContentionModel
 ) -> np.ndarray:
-    traces, _ = run_traces(batch, held, policy, contention=contention, record_log=False)
+    traces, _ = run_traces(
+        batch, held, policy, contention=contention, record_log=False, compiler_options=compiler_options()
+    )
     worlds = [trace.carry.world for trace in traces]
     return np.asarray([float(w.completion_sum.total) / max(int(w.core.jobs_done), 1) for w in worlds])
 
@@ -392,7 +439,6 @@ def _write_checkpoint(
     folder: Path, settings: str, state: TrainingState, history: list[TrainingRound], best: tuple[float, Network]
 ) -> None:
     """Write a checkpoint, and replace the old one atomically."""
-    folder.mkdir(parents=True, exist_ok=True)
     head = {"settings": settings, "best": best[0], "history": [asdict(x) for x in history]}
     partial = folder / "training.part"
     with partial.open("wb") as file:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -94,9 +94,24 @@ def run_traces(
     contention: ContentionModel | None = None,
     progress: Callable[[float], None] | None = None,
     record_log: bool = True,
+    compiler_options: Mapping[str, Any] | None = None,
 ) -> tuple[list[Trace], float]:
     """Run a batch to its end. Also returns the seconds that compilation took."""
-    return _run_each(batch, scenarios, policy, lambda _, trace: trace, contention, progress, record_log)
+    return _run_each(
+        batch, scenarios, policy, lambda _, trace: trace, contention, progress, record_log, compiler_options
+    )
+
+
+def compile_run(
+    batch: ScenarioArrays,
+    scenarios: Sequence[Scenario],
+    policy: Policy,
+    contention: ContentionModel,
+    compiler_options: Mapping[str, Any] | None,
+) -> None:
+    """Compile what `run_traces` without a log needs, so that the time of the run itself can be measured."""
+    shard = _shards(batch, scenarios)[0]
+    _compiled(*shard, policy, contention, False, compiler_options)
 
 
 def _run_each(
@@ -107,6 +122,7 @@ def _run_each(
     contention: ContentionModel | None,
     progress: Callable[[float], None] | None,
     record_log: bool,
+    compiler_options: Mapping[str, Any] | None = None,
 ) -> tuple[list[Result], float]:
     """Apply `use` to the number and the trace of each run; also returns the seconds that compilation took.
 
@@ -114,11 +130,9 @@ def _run_each(
     """
     began = time.perf_counter()
     contention = contention or Bottleneck()
-    keys = jax.vmap(jax.random.key)(np.asarray([s.seed for s in scenarios], np.uint32))
-    keys = jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys)
-    shards = split(batch, keys, len(scenarios), programs(batch, len(scenarios)))
+    shards = _shards(batch, scenarios)
     each = len(shards[0][1])
-    compiled = _compiled(*shards[0], policy, contention, record_log)
+    compiled = _compiled(*shards[0], policy, contention, record_log, compiler_options)
     compile_s = time.perf_counter() - began
     jobs = sum(len(s.workload.jobs) for s in scenarios)
     done = [0.0] * len(shards)
@@ -168,6 +182,13 @@ def _run_each(
     return [result for part in parts for result in part], compile_s
 
 
+def _shards(batch: ScenarioArrays, scenarios: Sequence[Scenario]) -> list[tuple[ScenarioArrays, jax.Array]]:
+    """The part of a batch that each program runs, with the keys of its runs."""
+    keys = jax.vmap(jax.random.key)(np.asarray([s.seed for s in scenarios], np.uint32))
+    keys = jax.vmap(lambda key: jax.random.fold_in(key, 1))(keys)
+    return split(batch, keys, len(scenarios), programs(batch, len(scenarios)))
+
+
 def cores() -> int:
     """Number of programs to run in parallel: all cores of a CPU, one on an accelerator."""
     return (os.cpu_count() or 1) if jax.default_backend() == "cpu" else 1
@@ -199,16 +220,23 @@ _programs: dict[Any, Any] = {}
 
 
 def _compiled(
-    batch: ScenarioArrays, keys: jax.Array, policy: Policy, contention: ContentionModel, record_log: bool
+    batch: ScenarioArrays,
+    keys: jax.Array,
+    policy: Policy,
+    contention: ContentionModel,
+    record_log: bool,
+    compiler_options: Mapping[str, Any] | None = None,
 ) -> Callable[..., tuple[Carry, StepLog, Any]]:
     """The program for these shapes, compiled ahead of time, so that compilation can be timed separately."""
     carry = begin_batch(batch, policy, keys)
     leaves, structure = jax.tree.flatten((batch, carry, policy, contention))
     # Leaves that are not arrays (say, a policy's float) are constants of the program, so their values are in the key.
     described = tuple((x.shape, x.dtype) if eqx.is_array(x) else x for x in leaves)
-    key = (structure, described, record_log)
+    options = dict(compiler_options or {})
+    key = (structure, described, record_log, tuple(options.items()))
     if key not in _programs:
-        _programs[key] = run_steps.lower(batch, carry, policy, contention, STEPS_PER_CHUNK, record_log).compile()
+        lowered = run_steps.lower(batch, carry, policy, contention, STEPS_PER_CHUNK, record_log)
+        _programs[key] = lowered.compile(compiler_options=options) if options else lowered.compile()
     return _programs[key]
 
 
