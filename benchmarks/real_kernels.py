@@ -43,8 +43,9 @@ from symphony.simulator.scenarios import CALM, draw
 
 SECTIONS = ("policies", "others", "prediction")
 POLICIES = ("fifo", "heft", "eft-belief", "symphony", "symphony-late")
+QUICK_POLICIES = ("fifo", "eft-belief")
 FIRST = "fifo"  # what all others are compared with
-ROUNDS, QUICK_ROUNDS = 10, 3
+ROUNDS, QUICK_ROUNDS = 10, 2
 AIM = 0.10  # of the error of a prediction
 DRAWS = 8  # runs that a prediction is the mean of
 
@@ -166,16 +167,15 @@ def think_s(cluster: sy.Cluster) -> float:
 class Ours:
     """Symphony with one policy, and what the simulator expects of its next round."""
 
-    def __init__(self, cluster: sy.Cluster, number: int | None) -> None:
-        self.cluster, self.number = cluster, number
+    def __init__(self, cluster: sy.Cluster, policy: OneOf | None) -> None:
+        self.cluster, self.policy = cluster, policy  # None: nothing is predicted
         self.known: list[Workload] = []  # the round before, with what is known now: times of slots, and of kernels
         self.expected_s: list[list[float]] = []
 
     def run(self, jobs: Sequence[sy.Graph], counts: bool) -> Round:
         """First expect, if the round counts, then run."""
-        if self.number is not None and self.known and counts:
-            chosen = OneOf(tuple(map(policies.named, POLICIES)), jnp.int32(self.number))
-            self.expected_s.append([predicted(self.cluster, known, chosen) for known in self.known])
+        if self.policy is not None and self.known and counts:
+            self.expected_s.append([predicted(self.cluster, known, self.policy) for known in self.known])
         done = run(self.cluster, jobs)
         self.known = [self.cluster.workload(done.jobs, held=held) for held in (True, False)]
         return replace(done, jobs=())  # which hold all that they were given
@@ -203,13 +203,17 @@ def main() -> None:
     keep_programs(cache())
     os.environ.update(ONE_THREAD)
     count = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
-    jobs = graphs(2)
+    warm_up = min(options.warm_up, 1) if options.quick else options.warm_up
+    jobs = graphs(1 if options.quick else 2)
     before = machine()
     with ExitStack() as stack:
-        found = clusters(POLICIES, None, stack)
+        names = QUICK_POLICIES if options.quick else POLICIES
+        found = clusters(names, None, stack)
         predict = "prediction" in options.only
+        all_policies = tuple(map(policies.named, names))  # in one program
         parts: dict[str, Any] = {
-            name: Ours(cluster, number if predict else None) for number, (name, cluster) in enumerate(found.items())
+            name: Ours(cluster, OneOf(all_policies, jnp.int32(number)) if predict else None)
+            for number, (name, cluster) in enumerate(found.items())
         }
         topology = found[FIRST].topology
         slots = sum(topology.kind_of[d.kind].slots for d in topology.devices if topology.kind_of[d.kind].type == "cpu")
@@ -220,7 +224,7 @@ def main() -> None:
                 except ModuleNotFoundError as error:
                     out.print(f"{name} is left out: {error.name} is not installed; type: make install-dev")
         measured: list[dict[str, Round]] = []
-        for one in compete(parts, jobs, count, options.warm_up):
+        for one in compete(parts, jobs, count, warm_up):
             measured.append(one)
             expected = {name: parts[name].expected_s for name in found if predict}
             keep(  # now: whoever is stopped has the rounds until then

@@ -131,6 +131,8 @@ def main() -> None:
     options_parser.add_argument("--batch", type=int, default=7, help="lists a step")
     options_parser.add_argument("--repeats", type=int, default=8, help="episodes of a list")
     options = options_parser.parse_args()
+    if options.quick:
+        options.jobs, options.how = options.jobs // 4, options.how[:1]
     found: dict[str, Any] = {}
     for section in options.only:
         rows = before(options, section) if section == "policies" or options.merge else []

@@ -115,7 +115,7 @@ def warm_up(running: Cluster) -> None:
     graph.task(kernel)
     for _ in range(2):
         running.submit(graph).result()
-    while (late := running._rounds._late) is not None and not late.done():
+    while (late := running._rounds._learning) is not None and not late.done():
         time.sleep(0.1)
 
 
@@ -169,11 +169,11 @@ def lists(options: Any) -> Iterator[Figures]:
 def short(cluster: Topology, options: Any) -> Iterator[tuple[int, MeasuredJobs]]:
     """Lists without a long job, by seed."""
     for seed in count(options.first_seed):
-        made = drawn(tables(), cluster, seed, jobs=8 if options.quick else options.jobs, load=LOAD, hours=HOURS)
+        made = drawn(tables(), cluster, seed, jobs=4 if options.quick else options.jobs, load=LOAD, hours=HOURS)
         tasks = [made.workload.graphs[job.graph].tasks[0] for job in made.workload.jobs]
         best = {kernel: min(s[PACKED] for (k, _), s in made.truth.unit_s.items() if k == kernel) for kernel in
                 {task.kernel for task in tasks}}  # fmt: skip
-        if max(task.units * best[task.kernel] for task in tasks) <= LONGEST_S:
+        if max(task.units * best[task.kernel] for task in tasks) <= (LONGEST_S / 8 if options.quick else LONGEST_S):
             yield seed, made
 
 

@@ -188,6 +188,10 @@ def main() -> None:
     options_parser.add_argument("--policies", nargs="+", help="run these only, after shifts")
     options_parser.add_argument("--plot", type=Path, metavar="FILE", help="draw regret over time (SVG, PNG)")
     options = options_parser.parse_args()
+    if options.quick:
+        options.jobs, options.explore = options.jobs // 4, options.explore[:1]
+        options.policies = options.policies or (TRUTH, OURS)  # each rival is a program more
+        options.only = options.only[:1]
     console = Console()
     found: dict[str, Any] = {}
     for section in options.only:

@@ -171,7 +171,7 @@ def test_full_job_slots_are_warned_of_and_counted() -> None:
         ({"policies": {}}, InputError, "no policy to compare", "heft"),
         ({"policies": "fifo"}, InputError, "policies are 'fifo'", "a list of names"),
         ({"policies": {"f": Fifo}}, PolicyError, "policy 'f' is the class Fifo", "Fifo()"),
-        ({"policies": {"f": None}}, PolicyError, "policy 'f' is NoneType", "subclass"),
+        ({"policies": {"f": None}}, PolicyError, "policy 'f' is a NoneType", "subclass"),
         ({"seeds": 3}, InputError, "seeds are 3", "range(3)"),
         ({"seeds": range(10**9)}, LimitError, "number of seeds is 1,000,000,000", "bound"),
         ({"workload": None}, InputError, "the workload is NoneType", "a spec"),

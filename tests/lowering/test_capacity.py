@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from symphony.lowering.capacity import jobs_per_second
+from symphony.lowering.capacity import _capacities, _use, jobs_per_second
 from symphony.problem.errors import InfeasibleError, WorkloadError
 from symphony.problem.topologies import topology
 from symphony.problem.workload import Gang, Kernel, Profile, Task, TaskGraph
@@ -134,3 +134,11 @@ def test_weights_and_work_must_make_sense() -> None:
     idle = TaskGraph("g", (Task("t", "a", size=0.0),))
     with pytest.raises(WorkloadError, match="no job takes any time"):
         jobs_per_second(t, [idle], [1.0], [kernel("a", cpu=1.0)])
+
+
+def test_rows_are_used_in_the_order_of_the_profile_so_that_processes_agree_to_the_last_bit() -> None:
+    t = topology("machine")
+    rows = ("memory", "cache", "compute", "interconnect")
+    profile = Profile(1.0, demand=dict.fromkeys(rows, 0.1))
+    used = _use(t, Kernel("a", {"cpu": profile}), 1.0, _capacities(t))
+    assert [row for _, row in used["xeon"]] == ["", *rows]

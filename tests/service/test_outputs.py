@@ -15,7 +15,7 @@ from symphony.engines import output
 from symphony.engines.output import OutputLog
 from symphony.service import outputs
 from symphony.service.outputs import DROPPED_MARK, MAX_LINE_BYTES, NEW_RUN_MARK, OutputPosition, Outputs, trim
-from symphony.training_jobs.live.checkpoints import safe_folder_name
+from symphony.training_jobs.live.checkpoint_folders import safe_folder_name
 
 TASK = "train 0"
 BEGIN = OutputPosition()

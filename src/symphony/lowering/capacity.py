@@ -103,7 +103,9 @@ def _use(
             continue
         seconds = profile.seconds(work)
         use[kind] = {(kind, ""): seconds / capacity[kind, ""]}
-        for row in {*profile.demand, *profile.demand_per_work}:
+        for row in dict.fromkeys(
+            (*profile.demand, *profile.demand_per_work)
+        ):  # a set has another order in each process
             demand = profile.demand.get(row, 0.0) + work * profile.demand_per_work.get(row, 0.0)
             if demand > 0 and (kind, row) in capacity:
                 use[kind][kind, row] = seconds * demand / capacity[kind, row]

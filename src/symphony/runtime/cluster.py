@@ -32,7 +32,7 @@ from symphony.runtime.profiles import Profiles, default_path
 from symphony.runtime.scheduler import Scheduler, Statistics
 from symphony.scheduling.policy import Policy
 from symphony.training_jobs.job_forecast import JobForecast
-from symphony.training_jobs.live.checkpoints import CheckpointFolders
+from symphony.training_jobs.live.checkpoint_folders import CheckpointFolders
 from symphony.training_jobs.live.forecasts import ClusterSnapshot, forecasts
 from symphony.training_jobs.live.rounds import ROUND_S, RoundLearner
 from symphony.training_jobs.live.speed_beliefs import SpeedBeliefs

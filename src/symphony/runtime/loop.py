@@ -41,7 +41,7 @@ from symphony.runtime.machine_observer import DeviceOccupancy, MachineObserver
 from symphony.runtime.scheduler import Scheduler
 from symphony.runtime.timing import Timing
 from symphony.runtime.turn import EVENTS_PER_TURN, SchedulerEvent, TurnCommands
-from symphony.training_jobs.live.checkpoints import CheckpointFolders
+from symphony.training_jobs.live.checkpoint_folders import CheckpointFolders
 from symphony.training_jobs.live.rounds import RoundLearner, TrainingJobTracker
 from symphony.training_jobs.live.supervisor import TrainingSupervisor
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from symphony.engines import output
 from symphony.engines.engine import Output
 from symphony.problem.texts import readable
-from symphony.training_jobs.live.checkpoints import safe_folder_name
+from symphony.training_jobs.live.checkpoint_folders import safe_folder_name
 
 log = logging.getLogger("symphony.service")
 MAX_LINE_BYTES = 16 << 10  # longer lines are split

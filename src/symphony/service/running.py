@@ -34,7 +34,7 @@ from symphony.service.recorder import JournalingEngine, wall
 from symphony.service.shares import FairQueue
 from symphony.service.state import BEGUN, BROKE, CANCEL, ENDED, FINISHED, LOST, RESTARTED, STOPPED, ServiceJob
 from symphony.service.wire import ErrorView, JobView, Submit, TrainingView, Value, optional
-from symphony.training_jobs.live.checkpoints import CheckpointFolders
+from symphony.training_jobs.live.checkpoint_folders import CheckpointFolders
 from symphony.training_jobs.live.progress import refresh, saved_before
 
 log = logging.getLogger("symphony.service")

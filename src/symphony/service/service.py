@@ -35,7 +35,7 @@ from symphony.service.running import JobRunner
 from symphony.service.state import ACCEPTED, ServiceJob, State
 from symphony.service.tokens import ADMIN, Token, Tokens
 from symphony.service.wire import JobView, Submit
-from symphony.training_jobs.live.checkpoints import CheckpointFolders, within
+from symphony.training_jobs.live.checkpoint_folders import CheckpointFolders, within
 from symphony.training_jobs.live.rounds import ROUND_S
 
 log = logging.getLogger("symphony.service")
@@ -263,7 +263,7 @@ class Service:
         return job
 
     def jobs(self, token: Token, *, everybody: bool, status: str, before: int, most: int) -> list[ServiceJob]:
-        """The newest jobs of this user, or of everybody; only those with numbers below `before`, if that is not 0."""
+        """The newest jobs of this user, or of all users; only those with numbers below `before`, if that is not 0."""
         if everybody and ADMIN not in token.scopes:
             raise ScopeError("this token may not list the jobs of all users", hint="omit --all")
         user = self.state.users.get(token.user)

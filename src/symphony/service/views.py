@@ -21,7 +21,7 @@ from symphony.service.running import AGAIN, shape_of, steps_of
 from symphony.service.service import Service
 from symphony.service.state import BROKE, FINISHED, RUN_ENDINGS, ServiceJob
 from symphony.training_jobs.job_forecast import Band, JobForecast, forecast_line
-from symphony.training_jobs.live.checkpoints import safe_folder_name
+from symphony.training_jobs.live.checkpoint_folders import safe_folder_name
 from symphony.training_jobs.live.progress import Progress
 
 

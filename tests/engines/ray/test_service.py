@@ -103,4 +103,4 @@ def test_a_service_on_a_ray_that_is_not_there_says_so(tmp_path: Path) -> None:
         address = f"127.0.0.1:{nobody.getsockname()[1]}"
         done = symphony("serve", "--port", "0", "--state", str(tmp_path / "state"), "--ray", address, folder=tmp_path)
     assert done.returncode == 2 and f"address {address}: Ray cannot be reached" in done.stderr
-    assert "is it up (ray status)" in done.stderr
+    assert "check that it is up (ray status)" in done.stderr

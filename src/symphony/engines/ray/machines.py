@@ -82,7 +82,7 @@ def _check_reachable(address: str) -> None:
 
 @contextmanager
 def _on_loopback() -> Iterator[None]:
-    """On Linux, Ray listens on all interfaces, whatever address it is told; on other systems, on 127.0.0.1.
+    """On Linux, Ray listens on all interfaces, whatever address it is given; on other systems, on 127.0.0.1.
 
     RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER=0 would change that, but is read when Ray is imported.
     """

@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeVar
 from symphony.problem import limits, units
 from symphony.problem.errors import EngineError, InputError
 from symphony.training_jobs.forecast import JobNow
-from symphony.training_jobs.live.checkpoints import CheckpointFolders
+from symphony.training_jobs.live.checkpoint_folders import CheckpointFolders
 from symphony.training_jobs.live.forecasts import ClusterSnapshot, TrainingJobNow
 from symphony.training_jobs.live.progress import saved_before
 from symphony.training_jobs.live.runs import LiveJob, LiveRun, LiveScheduler

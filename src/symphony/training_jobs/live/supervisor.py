@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from symphony.engines.engine import Engine, Resumable, Work
-from symphony.training_jobs.live.checkpoints import CheckpointFolders
+from symphony.training_jobs.live.checkpoint_folders import CheckpointFolders
 from symphony.training_jobs.live.progress import Progress, refresh, saved_before
 from symphony.training_jobs.live.runs import LiveJob, LiveRun
 

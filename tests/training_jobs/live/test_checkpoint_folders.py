@@ -18,7 +18,7 @@ from symphony.problem.errors import InputError
 from symphony.runtime.cluster import Cluster
 from symphony.runtime.graph import submission
 from symphony.runtime.jobs import JobState
-from symphony.training_jobs.live.checkpoints import CheckpointFolders, within
+from symphony.training_jobs.live.checkpoint_folders import CheckpointFolders, within
 from symphony.training_jobs.live.progress import Progress
 from symphony.training_jobs.live.supervisor import TrainingSupervisor
 from tests.waiting import wait_until
