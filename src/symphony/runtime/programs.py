@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.problem.program_cache import call_combined, compiled
 from symphony.problem.speeds import BeliefArrays
 from symphony.runtime.background_load import UNREAD_LOAD, RowLoads
 from symphony.runtime.live_workload import LEARNED_ARRAYS, LiveWorkload
@@ -28,17 +28,6 @@ from symphony.training_jobs.round_planning import HostPlanner
 COMPILER_OPTIONS: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False, "xla_llvm_disable_expensive_passes": True}
 _lock = threading.Lock()
 _compiled: dict[Any, Any] = {}
-
-
-def keep_programs(folder: Path) -> None:
-    """What JAX compiles in this process is kept, so that the next start takes seconds less.
-
-    In `folder`, unless JAX_COMPILATION_CACHE_DIR names another one.
-    """
-    if not jax.config.values.get("jax_compilation_cache_dir"):
-        jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 
 @dataclass
@@ -59,12 +48,11 @@ class TurnProgram:
         self._unknown = np.repeat(np.array(UNREAD_LOAD, np.float32)[:, None], books.t.capacity.shape[0], axis=1)
         self._t = Packing.of(books.t)
         self._w = Packing.of(_fixed(books.w))
-        self._core = Packing.of(state.empty(books.t, books.w, books.shapes.jobs))
+        self._core = Packing.of(state.empty(books.t, books.w, books.shapes.jobs, np))
         self._lanes, self._workers = books.t.lane_device.shape[0], books.shapes.workers
         arrays, self._code = eqx.partition(policy, eqx.is_array)
         # As a list, and where it is needed: to take a tree of modules apart takes longer than a decision.
         self._policy, self._form = jax.tree.flatten(jax.device_put(arrays, self._device))
-        self._prepare = eqx.filter_jit(type(policy).prepare)
         self._version = -1
         self._workload: Packed | None = None
         self._prepared: Any = None
@@ -75,7 +63,7 @@ class TurnProgram:
 
     def empty(self, books: LiveWorkload) -> Packed:
         """A core before its first event."""
-        return jax.device_put(self._core.pack(state.empty(books.t, books.w, books.shapes.jobs)), self._device)
+        return jax.device_put(self._core.pack(state.empty(books.t, books.w, books.shapes.jobs, np)), self._device)
 
     def begin(self, books: LiveWorkload) -> Any:
         """The policy's state before its first decision."""
@@ -133,8 +121,18 @@ class TurnProgram:
         """Take over graphs that have changed."""
         if self._version != books.version:
             self._workload = jax.device_put(self._w.pack(_fixed(books.w)), self._device)
-            self._prepared = self._prepare(self.policy, books.t, books.w)
+            self._prepared = self._prepare(books)
             self._version = books.version
+
+    def _prepare(self, books: LiveWorkload) -> Any:
+        """What the policy computes of the graphs before it decides."""
+        arrays, constants = eqx.partition((self.policy, books.t, books.w), eqx.is_array)
+        leaves, structure = jax.tree.flatten(arrays)
+        key = (structure, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves), self._form, self._code)
+        with _lock:
+            if key not in _compiled:
+                _compiled[key] = compiled(call_combined, (_prepared, constants), (arrays,))
+        return _compiled[key](arrays)
 
     def _compile(self, books: LiveWorkload) -> Any:
         self._read(books)
@@ -149,41 +147,7 @@ class TurnProgram:
             return _compiled[key]
 
     def _build(self, books: LiveWorkload) -> Any:
-        t_form, w_form, core_form, policy_form, code = self._t, self._w, self._core, self._form, self._code
-
-        def turn(
-            policy: Any,
-            t: Packed,
-            w: Packed,
-            learned: Any,
-            speeds: Any,
-            core: Packed,
-            state: Any,
-            prepared: Any,
-            moment: Any,
-            key: Any,
-        ) -> Any:
-            topology: TopologyArrays = t_form.unpack(t)
-            fixed: WorkloadArrays = w_form.unpack(w)
-            workload = eqx.tree_at(
-                lambda x: [getattr(x, name) for name in LEARNED_ARRAYS],
-                fixed,
-                list(learned),
-                is_leaf=lambda x: x is None,
-            )
-            after, new, answer = take_turn(
-                eqx.combine(jax.tree.unflatten(policy_form, policy), code),
-                topology,
-                workload,
-                core_form.unpack(core),
-                state,
-                prepared,
-                unpack_events(moment),
-                key,
-                speeds,
-            )
-            return core_form.pack(after, jnp), new, answer
-
+        constants = (self._t, self._w, self._core, self._form, self._code)
         arguments = (
             self._policy,
             self._topology,
@@ -196,13 +160,44 @@ class TurnProgram:
             self._at([], 0.0),
             self._key,
         )
-        try:
-            compiled = jax.jit(turn, compiler_options=COMPILER_OPTIONS)
-            jax.block_until_ready(compiled(*arguments))
-        except jax.errors.JaxRuntimeError:  # another XLA, which does not have these options
-            compiled = jax.jit(turn)
-            jax.block_until_ready(compiled(*arguments))
-        return compiled
+        return compiled(_packed_turn, constants, arguments, COMPILER_OPTIONS)
+
+
+def _packed_turn(
+    constants: tuple[Packing, Packing, Packing, Any, Any],
+    policy: Any,
+    t: Packed,
+    w: Packed,
+    learned: Any,
+    speeds: Any,
+    core: Packed,
+    state: Any,
+    prepared: Any,
+    moment: Any,
+    key: Any,
+) -> Any:
+    t_form, w_form, core_form, policy_form, code = constants
+    topology: TopologyArrays = t_form.unpack(t)
+    fixed: WorkloadArrays = w_form.unpack(w)
+    workload = eqx.tree_at(
+        lambda x: [getattr(x, name) for name in LEARNED_ARRAYS], fixed, list(learned), is_leaf=lambda x: x is None
+    )
+    after, new, answer = take_turn(
+        eqx.combine(jax.tree.unflatten(policy_form, policy), code),
+        topology,
+        workload,
+        core_form.unpack(core),
+        state,
+        prepared,
+        unpack_events(moment),
+        key,
+        speeds,
+    )
+    return core_form.pack(after, jnp), new, answer
+
+
+def _prepared(policy: Policy, t: TopologyArrays, w: WorkloadArrays) -> Any:
+    return policy.prepare(t, w)
 
 
 def _fixed(w: WorkloadArrays) -> WorkloadArrays:

@@ -99,7 +99,7 @@ class Scheduler:
         self.books = self.books.enlarged(shapes)
         self._programs.clear()
         self._load()
-        empty = state.empty(self.books.t, self.books.w, shapes.jobs)
+        empty = state.empty(self.books.t, self.books.w, shapes.jobs, np)
         self._core = self._any.packed(enlarged_core(old, empty, before, shapes))
 
     def refresh_beliefs(self) -> None:
