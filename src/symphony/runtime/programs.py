@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
-from symphony.problem.program_cache import call_combined, compiled
+from symphony.problem.program_cache import call_combined, compiled, compiled_call
 from symphony.problem.speeds import BeliefArrays
 from symphony.runtime.background_load import UNREAD_LOAD, RowLoads
 from symphony.runtime.live_workload import LEARNED_ARRAYS, LiveWorkload
@@ -57,7 +57,7 @@ class TurnProgram:
         self._workload: Packed | None = None
         self._prepared: Any = None
         with jax.default_device(self._device):
-            self._key = jax.random.key(seed)
+            self._key = compiled_call(jax.random.key, seed)
             self._topology: Packed = jax.device_put(self._t.pack(books.t), self._device)
             self._turn = self._compile(books)
 
