@@ -57,6 +57,7 @@ def names() -> list[str]:
 def run(name: str, command: Sequence[str], limit_s: float) -> Outcome:
     """Run a command in a folder of its own, and stop it with its processes at the limit."""
     environment = {key: value for key, value in os.environ.items() if key != "JAX_COMPILATION_CACHE_DIR"}
+    environment["SYMPHONY_PROGRAM_CACHE"] = "off"
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE.parent), environment.get("PYTHONPATH")]))
     environment.setdefault("SYMPHONY_DATA", str(HERE.parents[1] / "shared" / "data"))
     before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()

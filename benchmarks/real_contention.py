@@ -42,8 +42,8 @@ from examples.mix import cache, ratio
 from symphony.engines.engine import Finished, Function, Pickled, Work
 from symphony.engines.worker import pickled
 from symphony.problem.build import build
+from symphony.problem.program_cache import keep_programs
 from symphony.runtime.kernels import code_of, digest
-from symphony.runtime.programs import keep_programs
 
 SECTIONS = ("pairs", "avoided", "pcie", "pcie-avoided")
 POLICIES = ("fifo", "heft", "tetris", "symphony-late")

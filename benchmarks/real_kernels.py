@@ -34,9 +34,9 @@ from benchmarks.common import keep, machine, parser
 from examples.mix import WARM_UP, Round, cache, clusters, graphs, ratio, run
 from symphony import policies
 from symphony.engines.worker import ONE_THREAD, unpickled
+from symphony.problem.program_cache import keep_programs
 from symphony.problem.workload import Workload
 from symphony.runtime.graph import submission
-from symphony.runtime.programs import keep_programs
 from symphony.scheduling.one_of import OneOf
 from symphony.simulator.run import simulate
 from symphony.simulator.scenarios import CALM, draw

@@ -65,7 +65,11 @@ def compile_quickly() -> None:
 
 
 def share_programs() -> None:
-    """Keep what takes long to compile in a folder for all processes of this run, which goes with the first of them."""
+    """Keep what takes long to compile in a folder for all processes of this run, which goes with the first of them.
+
+    By JAX's cache alone: Symphony's own finds programs by its source, and tests replace parts of that.
+    """
+    os.environ["SYMPHONY_PROGRAM_CACHE"] = "off"
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         folder = tempfile.mkdtemp(prefix="symphony-tests-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)

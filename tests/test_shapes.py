@@ -20,11 +20,12 @@ import tests.shapes
 
 packages = [f"symphony.{name}" for name in ("scheduling", "simulator", "baselines", "policies", "envs")]
 with install_import_hook(packages, "tests.shapes.checked"):
+    import equinox as eqx
     import jax
     import jax.numpy as jnp
 
     import symphony as sy
-    from symphony.policies.explain import _state_at_decision
+    from symphony.policies.explain import _evaluate_decision, _state_at_decision
     from symphony.policies.features import feature_jacobian
     from symphony.scheduling.one_of import OneOf
     from symphony.simulator import rollout, windowed_run
@@ -45,7 +46,9 @@ def steps(alone):
 
 for alone in (False, True):
     jax.eval_shape(lambda: steps(alone))
-jax.eval_shape(lambda: _state_at_decision(policies[0], s, key, contention, jnp.asarray(0)))
+for number in (None, jnp.asarray(1)):
+    found = eqx.filter_eval_shape(_state_at_decision, policies[0], s, key, contention, number)
+    eqx.filter_eval_shape(_evaluate_decision, policies[0], *found)
 env, params = sy.envs.make("tiny", seeds=range(2))
 obs, state = jax.eval_shape(env.reset, key, params)
 jax.eval_shape(env.step, key, state, jnp.asarray(0), params)

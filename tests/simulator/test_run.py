@@ -173,7 +173,7 @@ def test_another_size_bucket_is_another_program() -> None:
     programs = len(runs._programs)
     with compilations() as compiled:
         simulate([draw(cluster(), tiny(3), 0)], Fifo())
-    assert len(runs._programs) == programs + 1
+    assert len(runs._programs) == programs + 2  # the state before the first step, and the steps
     assert compiled
 
 

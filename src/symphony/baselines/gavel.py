@@ -40,14 +40,13 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jaxtyping import Float, Int, Num
-from scipy.sparse import coo_matrix, csr_matrix, hstack, vstack
 
 from symphony.baselines.preemptive import place_or_preempt
 from symphony.scheduling.policy import Action, Observation, Policy
@@ -61,6 +60,9 @@ from symphony.training_jobs.round_planning import (
     SeatAllocation,
     rows_of,
 )
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 SLACK = 1e-3  # relative deviation from an optimum that is allowed for breaking ties
 MAX_OPTIONS_FOR_CENTRE = 160  # options up to which the analytic centre is computed
@@ -143,6 +145,8 @@ class AllocationProgram:
     """The linear programs over one set of options. Variables: shares of time x [options]."""
 
     def __init__(self, options: AllocationOptions, gangs: int, capacity: np.ndarray) -> None:
+        from scipy.sparse import csr_matrix, vstack  # takes a tenth of a second to import
+
         o = options
         count = len(o.kind)
         way = np.tile(np.arange(count)[:, None], (1, 2))
@@ -158,6 +162,8 @@ class AllocationProgram:
 
     def solve(self, gain: np.ndarray, floor: np.ndarray | None = None) -> np.ndarray:
         """Shares that maximise the sum of gains, with throughputs of at least `floor`."""
+        from scipy.sparse import vstack
+
         limits, most = self.limits, self.most
         if floor is not None:
             limits, most = vstack([limits, -self.throughput]), np.concatenate([most, -floor])
@@ -165,6 +171,8 @@ class AllocationProgram:
 
     def lift(self, need: np.ndarray) -> tuple[float, np.ndarray]:
         """The largest z such that every throughput can be z times its need, and shares that reach it."""
+        from scipy.sparse import coo_matrix, hstack, vstack
+
         column = coo_matrix(np.concatenate([np.zeros(self.limits.shape[0]), need])[:, None])
         limits = hstack([vstack([self.limits, -self.throughput]), column])
         most = np.concatenate([self.most, np.zeros(self.gangs)])

@@ -76,8 +76,8 @@ def serve(
         from symphony.service.service import Limits, Service
         from symphony.service.serving import serve as run
     from symphony.engines.local import LocalEngine
+    from symphony.problem.program_cache import keep_programs
     from symphony.runtime.cluster import ray_engine
-    from symphony.runtime.programs import keep_programs
 
     keep_private(folder)
     opened = open_database(database, folder)

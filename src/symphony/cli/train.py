@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 import time
@@ -80,9 +79,9 @@ def train(
     from symphony.policies import SUFFIX, Learned, named, save
     from symphony.policies.learned import PRESETS
     from symphony.problem import topologies
-    from symphony.runtime.programs import keep_programs
+    from symphony.problem.program_cache import keep_programs
 
-    keep_programs(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "symphony" / "compiled")
+    keep_programs()
     console = terminal.console(stderr=as_json)
     start = named(begin) if begin else None
     assert start is None or isinstance(start, Learned)  # `check_learned` has refused others

@@ -23,6 +23,7 @@ from jaxtyping import Float
 from symphony.policies.features import Features, RowColumn, extract_features
 from symphony.policies.learned import MASKED_SCORE, Learned, Memory, PolicyOutput
 from symphony.problem.errors import InputError
+from symphony.problem.program_cache import compiled_call
 from symphony.scheduling.estimate import EstimateParts, estimate_parts
 from symphony.scheduling.holding import Holding, holding
 from symphony.scheduling.indexing import BoolScalar
@@ -31,6 +32,9 @@ from symphony.simulator.contention import Bottleneck, ContentionModel
 from symphony.simulator.rollout import begin, decision_due, observe, until_decision
 from symphony.simulator.scenarios import Scenario, pick, stack
 
+# Both programs run once: compiling them fast matters, not their speed.
+STATE_OPTIONS: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False, "xla_llvm_disable_expensive_passes": True}
+EVALUATION_OPTIONS: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0}
 Z_95 = 1.96  # half-width of a 95% interval in standard deviations
 
 
@@ -113,7 +117,11 @@ def explain(
         raise InputError(f"the number of the decision is {decision}", hint="decisions are numbered from 0")
     s = pick(stack([scenario]), 0)
     key = jax.random.fold_in(jax.random.key(scenario.seed), 1)  # as `simulate` does
-    arrays, observation = _state_at_decision(policy, s, key, contention or Bottleneck(), jnp.asarray(decision))
+    number = jnp.asarray(decision) if decision else None
+    memory, observation, going = compiled_call(
+        _state_at_decision, policy, s, key, contention or Bottleneck(), number, options=STATE_OPTIONS
+    )
+    arrays = compiled_call(_evaluate_decision, policy, memory, observation, going, options=EVALUATION_OPTIONS)
     if not bool(arrays.going):
         raise InputError(
             f"the run ends before decision {decision}",
@@ -123,13 +131,11 @@ def explain(
     return _explanation(arrays, observation, scenario)
 
 
-@eqx.filter_jit
 def _state_at_decision(
-    policy: Learned, s: Any, key: Array, contention: ContentionModel, number: Array
-) -> tuple[_DecisionArrays, Observation]:
+    policy: Learned, s: Any, key: Array, contention: ContentionModel, number: Array | None
+) -> tuple[Memory, Observation, Array]:
     carry = until_decision(begin(s, policy, key), s, policy, contention, number)
-    shown = observe(carry.world, s, policy.cheats, carry.prepared)
-    return _evaluate_decision(policy, carry.policy_state, shown, decision_due(carry.world, s)), shown
+    return carry.policy_state, observe(carry.world, s, policy.cheats, carry.prepared), decision_due(carry.world, s)
 
 
 def _evaluate_decision(policy: Learned, memory: Memory, shown: Observation, going: Array) -> _DecisionArrays:
@@ -150,22 +156,25 @@ def _evaluate_decision(policy: Learned, memory: Memory, shown: Observation, goin
     def without_rows(*columns: RowColumn) -> Features:
         return eqx.tree_at(lambda x: x.rows, seen, seen.rows.at[..., columns].set(0))
 
+    # Each input is set to 0 in one entry of a batch, so that the network is compiled once.
+    variants = {
+        "": (seen, nodes, memory),
+        "load by others": (without_rows(RowColumn.BACKGROUND, RowColumn.BACKGROUND_STD), nodes, memory),
+        "uncertainty of that load": (without_rows(RowColumn.BACKGROUND_STD), nodes, memory),
+        "task graph": (seen, jnp.zeros_like(nodes), memory),
+        "earlier decisions": (seen, nodes, jax.tree.map(jnp.zeros_like, memory)),
+    }
+    outputs = jax.vmap(output)(*jax.tree.map(lambda *x: jnp.stack(x), *variants.values()))
     mean, std = shown.background, shown.background_std
-    no_load = without_rows(RowColumn.BACKGROUND, RowColumn.BACKGROUND_STD)
-    no_std = without_rows(RowColumn.BACKGROUND_STD)
+    parts = jax.vmap(estimates)(jnp.stack([mean, jnp.maximum(mean - Z_95 * std, 0), mean + Z_95 * std]))
     return _DecisionArrays(
         features=seen,
-        output=output(seen, nodes, memory),
+        output=jax.tree.map(lambda x: x[0], outputs),
         prior=network.prior(seen) if sizes.prior else jnp.zeros(seen.allowed.shape),
-        parts=estimates(mean),
-        low=estimates(jnp.maximum(mean - Z_95 * std, 0)).finish,
-        high=estimates(mean + Z_95 * std).finish,
-        without={
-            "load by others": output(no_load, nodes, memory).scores,
-            "uncertainty of that load": output(no_std, nodes, memory).scores,
-            "task graph": output(seen, jnp.zeros_like(nodes), memory).scores,
-            "earlier decisions": output(seen, nodes, jax.tree.map(jnp.zeros_like, memory)).scores,
-        },
+        parts=jax.tree.map(lambda x: x[0], parts),
+        low=parts.finish[1],
+        high=parts.finish[2],
+        without={name: outputs.scores[number] for number, name in enumerate(variants) if name},
         going=going,
         holding=holding(shown),
     )

@@ -6,7 +6,6 @@ import operator
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -14,7 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from symphony.problem.arrays import WorkloadArrays
+from symphony.problem.arrays import TopologyArrays, WorkloadArrays
+from symphony.problem.program_cache import call_combined, compiled
 from symphony.runtime.background_load import UNREAD_LOAD, RowLoads
 from symphony.runtime.live_workload import LEARNED_ARRAYS, LiveWorkload
 from symphony.runtime.packing import Packed, Packing
@@ -29,17 +29,6 @@ from symphony.training_jobs.round_planning import HostPlanner
 COMPILER_OPTIONS: dict[str, Any] = {"xla_cpu_use_fusion_emitters": False, "xla_llvm_disable_expensive_passes": True}
 _lock = threading.Lock()
 _compiled: dict[Any, Any] = {}
-
-
-def keep_programs(folder: Path) -> None:
-    """Cache everything that JAX compiles in this process, so that the next start takes seconds less.
-
-    The cache is in `folder`, unless JAX_COMPILATION_CACHE_DIR names another one.
-    """
-    if not jax.config.values.get("jax_compilation_cache_dir"):
-        jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 
 @dataclass
@@ -58,12 +47,11 @@ class TurnProgram:
         self._unread = np.repeat(np.array(UNREAD_LOAD, np.float32)[:, None], workload.t.capacity.shape[0], axis=1)
         self._t = Packing.of(workload.t)
         self._w = Packing.of(_fixed(workload.w))
-        self._core = Packing.of(state.empty(workload.t, workload.w, workload.shapes.jobs))
+        self._core = Packing.of(state.empty(workload.t, workload.w, workload.shapes.jobs, np))
         self._lanes, self._workers = workload.t.lane_device.shape[0], workload.shapes.workers
         arrays, self._code = eqx.partition(policy, eqx.is_array)
         # A list, already on the device: flattening a tree of modules takes longer than a decision.
         self._policy, self._structure = jax.tree.flatten(jax.device_put(arrays, self._device))
-        self._prepare = eqx.filter_jit(type(policy).prepare)
         self._version = -1
         self._workload: Packed | None = None
         self._prepared: Any = None
@@ -74,7 +62,9 @@ class TurnProgram:
 
     def empty(self, workload: LiveWorkload) -> Packed:
         """The core before its first event."""
-        return jax.device_put(self._core.pack(state.empty(workload.t, workload.w, workload.shapes.jobs)), self._device)
+        return jax.device_put(
+            self._core.pack(state.empty(workload.t, workload.w, workload.shapes.jobs, np)), self._device
+        )
 
     def begin(self, workload: LiveWorkload) -> Any:
         """The policy's state before its first decision."""
@@ -133,8 +123,18 @@ class TurnProgram:
         """Copy the workload to the device if its graphs have changed."""
         if self._version != workload.version:
             self._workload = jax.device_put(self._w.pack(_fixed(workload.w)), self._device)
-            self._prepared = self._prepare(self.policy, workload.t, workload.w)
+            self._prepared = self._prepare(workload)
             self._version = workload.version
+
+    def _prepare(self, workload: LiveWorkload) -> Any:
+        """What the policy computes from the graphs before it decides."""
+        arrays, constants = eqx.partition((self.policy, workload.t, workload.w), eqx.is_array)
+        leaves, structure = jax.tree.flatten(arrays)
+        key = (structure, tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves), self._structure, self._code)
+        with _lock:
+            if key not in _compiled:
+                _compiled[key] = compiled(call_combined, (_prepared, constants), (arrays,))
+        return _compiled[key](arrays)
 
     def _compile(self, workload: LiveWorkload) -> Any:
         self._refresh(workload)
@@ -150,43 +150,42 @@ class TurnProgram:
             return _compiled[key]
 
     def _build(self, workload: LiveWorkload) -> Any:
-        # Not `self`: the compiled program outlives this object.
-        t_form, w_form, core_form, structure, code = self._t, self._w, self._core, self._structure, self._code
-
-        def turn(
-            policy: Any,
-            t: Packed,
-            w: Packed,
-            learned: Any,
-            speeds: Any,
-            core: Packed,
-            state: Any,
-            prepared: Any,
-            inputs: Any,
-            key: Any,
-        ) -> Any:
-            after, new_state, output = take_turn(
-                eqx.combine(jax.tree.unflatten(structure, policy), code),
-                t_form.unpack(t),
-                _with_learned(w_form.unpack(w), learned),
-                core_form.unpack(core),
-                state,
-                prepared,
-                unpack_events(inputs),
-                key,
-                speeds,
-            )
-            return core_form.pack(after, jnp), new_state, output
-
+        constants = (self._t, self._w, self._core, self._structure, self._code)
         inputs = self._inputs([], 0.0)
         arguments = self._arguments(workload, self.empty(workload), self.begin(workload), inputs)
-        try:
-            compiled = jax.jit(turn, compiler_options=COMPILER_OPTIONS)
-            jax.block_until_ready(compiled(*arguments))
-        except jax.errors.JaxRuntimeError:  # this version of XLA does not have these options
-            compiled = jax.jit(turn)
-            jax.block_until_ready(compiled(*arguments))
-        return compiled
+        return compiled(_packed_turn, constants, arguments, COMPILER_OPTIONS)
+
+
+def _packed_turn(
+    constants: tuple[Packing, Packing, Packing, Any, Any],
+    policy: Any,
+    t: Packed,
+    w: Packed,
+    learned: Any,
+    speeds: Any,
+    core: Packed,
+    state: Any,
+    prepared: Any,
+    inputs: Any,
+    key: Any,
+) -> Any:
+    t_form, w_form, core_form, structure, code = constants
+    after, new_state, output = take_turn(
+        eqx.combine(jax.tree.unflatten(structure, policy), code),
+        t_form.unpack(t),
+        _with_learned(w_form.unpack(w), learned),
+        core_form.unpack(core),
+        state,
+        prepared,
+        unpack_events(inputs),
+        key,
+        speeds,
+    )
+    return core_form.pack(after, jnp), new_state, output
+
+
+def _prepared(policy: Policy, t: TopologyArrays, w: WorkloadArrays) -> Any:
+    return policy.prepare(t, w)
 
 
 def _fixed(w: WorkloadArrays) -> WorkloadArrays:

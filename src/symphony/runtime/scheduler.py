@@ -97,7 +97,7 @@ class Scheduler:
         self.workload = self.workload.enlarged(shapes)
         self._programs.clear()
         self._load()
-        empty = state.empty(self.workload.t, self.workload.w, shapes.jobs)
+        empty = state.empty(self.workload.t, self.workload.w, shapes.jobs, np)
         self._core = self._any.packed(enlarged_core(old, empty, before, shapes))
 
     def refresh_beliefs(self) -> None:

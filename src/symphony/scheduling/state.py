@@ -12,6 +12,8 @@ Names of dimensions, here and in all array code (those of problems: `problem/arr
 
 from __future__ import annotations
 
+from typing import Any
+
 import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
@@ -87,26 +89,27 @@ class Core(eqx.Module):
     windows: IntScalar  # windows so far
 
 
-def empty(topology: TopologyArrays, workload: WorkloadArrays, job_slots: int) -> Core:
+def empty(topology: TopologyArrays, workload: WorkloadArrays, job_slots: int, xp: Any = jnp) -> Core:
+    """A core without jobs; `xp` is jax.numpy, or numpy outside of programs, where nothing is compiled then."""
     t, w = topology, workload
     k, tasks, workers = job_slots, w.kernel.shape[1], w.max_workers
     g, d, lanes, r = k * tasks, t.device_kind.shape[0], t.lane_device.shape[0], t.capacity.shape[0]
 
     def ints(*shape: int, fill: int = 0, dtype: type = jnp.int32) -> Array:
-        return jnp.full(shape, fill, dtype)
+        return xp.full(shape, fill, dtype)
 
     def shorts(*shape: int, fill: int = 0) -> Array:
         return ints(*shape, fill=fill, dtype=jnp.int16)
 
     def bools(*shape: int) -> Array:
-        return jnp.zeros(shape, bool)
+        return xp.zeros(shape, bool)
 
     return Core(
         job=ints(k, fill=-1),
         graph=ints(k),
         home=ints(k),
         priority=ints(k),
-        arrived=Amount(ints(k), jnp.zeros(k)),
+        arrived=Amount(ints(k), xp.zeros(k)),
         unfinished=ints(k),
         dropped=bools(k),
         status=ints(g, fill=ABSENT, dtype=jnp.int8),
@@ -122,32 +125,32 @@ def empty(topology: TopologyArrays, workload: WorkloadArrays, job_slots: int) ->
         leaving=bools(g),
         copies=shorts(g, MAX_COPIES, fill=-1),
         copied=shorts(g),
-        held=Amount(ints(g), jnp.zeros(g)),
-        up=jnp.asarray(t.exists),
-        memory_free=jnp.asarray(t.kind_memory)[jnp.asarray(t.device_kind)],
-        lanes_free=jnp.asarray(t.slots),
+        held=Amount(ints(g), xp.zeros(g)),
+        up=xp.asarray(t.exists),
+        memory_free=xp.asarray(t.kind_memory)[xp.asarray(t.device_kind)],
+        lanes_free=xp.asarray(t.slots),
         head=ints(d, fill=-1),
         head_needs=ints(d),
         queued=ints(d),
-        queued_s=jnp.zeros(d),
+        queued_s=xp.zeros(d),
         fetches=ints(d),
-        lane_holds=jnp.where(jnp.asarray(t.lane_exists), ints(fill=FREE), ints(fill=RECONFIGURING)),
+        lane_holds=xp.where(xp.asarray(t.lane_exists), ints(fill=FREE), ints(fill=RECONFIGURING)),
         lane_kernel=ints(lanes, fill=UNCONFIGURED),
         lane_setup=bools(lanes),
-        lane_since=Amount(ints(lanes), jnp.zeros(lanes)),
-        lane_estimate=jnp.zeros(lanes),
+        lane_since=Amount(ints(lanes), xp.zeros(lanes)),
+        lane_estimate=xp.zeros(lanes),
         jobs_seen=ints(),
         jobs_done=ints(),
         next_sequence=ints(),
         releasing=ints(fill=-1),
         release_from=ints(),
-        now=Amount(ints(), jnp.zeros(())),
-        waited=jnp.asarray(False),
-        wake_s=jnp.asarray(jnp.inf, float),
-        offered=jnp.asarray(False),
+        now=Amount(ints(), xp.zeros(())),
+        waited=xp.asarray(False),
+        wake_s=xp.asarray(xp.inf, float),
+        offered=xp.asarray(False),
         decisions=ints(),
         refused=ints(),
-        reading=jnp.zeros(r),
-        own_reading=jnp.zeros(r),
+        reading=xp.zeros(r),
+        own_reading=xp.zeros(r),
         windows=ints(),
     )

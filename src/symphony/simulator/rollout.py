@@ -143,13 +143,13 @@ def step(
     record: bool,
     alone: bool = False,
     key: Array | None = None,
-    asks: bool = True,
+    asks: bool | Array = True,
 ) -> tuple[Carry, StepLog | None]:
     """A gang leaves, a decision is made, a transfer and a gang start, time moves: each if its preconditions hold.
 
     In a batch, every part is computed and masked; `alone`, parts with nothing to do are skipped. `key`: the key of the
     next decision, if it has been computed already (`decision_key`). Without `asks`, the policy is not called: a run
-    whose next decision is due stays there, and the step is not recorded.
+    whose next decision is due stays there. Only steps that always ask (`asks=True`) are recorded.
     """
     w = s.workload
     before = carry.world
@@ -167,13 +167,14 @@ def step(
     decides = decision_due(world, s)
     decided = world.core
     state, action, accepted = carry.policy_state, wait(), jnp.asarray(False)
-    if asks:
+    if asks is not False:
+        decides &= asks
         (world, state), (action, accepted) = _part(alone, decides, decide, world, s, (world, state))
 
     after = after_decision(world, s, contention, policy.tuning, alone)
     world, start, event = after.world, after.start, after.event
     carry = Carry(world, state, carry.prepared, carry.key)
-    if not (record and asks):
+    if not record or asks is not True:
         return carry, None
 
     started, tasks = after.started.core, w.kernel.shape[1]
@@ -257,22 +258,23 @@ def between_decisions(
 
 
 def until_decision(
-    carry: Carry, s: ScenarioArrays, policy: Policy, contention: ContentionModel, number: Array
+    carry: Carry, s: ScenarioArrays, policy: Policy, contention: ContentionModel, number: Array | None
 ) -> Carry:
-    """Run until the policy is about to make decision `number` (from 0), or the run has finished."""
+    """Run until the policy is about to make decision `number` (from 0), or the run has finished.
 
-    def advance(carry: Carry, asks: bool) -> Carry:
-        return step(carry, s, policy, contention, record=False, alone=True, asks=asks)[0]
+    None is the first decision. The program is then far smaller: it does not contain the policy.
+    """
+
+    def earlier(carry: Carry) -> Array | bool:
+        return False if number is None else carry.world.core.decisions < number
 
     def going(carry: Carry) -> Array:
-        return ~finished(carry.world, s)
+        return ~finished(carry.world, s) & (earlier(carry) | ~decision_due(carry.world, s))
 
-    carry = jax.lax.while_loop(
-        lambda carry: going(carry) & (carry.world.core.decisions < number), lambda carry: advance(carry, True), carry
-    )
-    return jax.lax.while_loop(
-        lambda carry: going(carry) & ~decision_due(carry.world, s), lambda carry: advance(carry, False), carry
-    )
+    def advance(carry: Carry) -> Carry:
+        return step(carry, s, policy, contention, record=False, alone=True, asks=earlier(carry))[0]
+
+    return jax.lax.while_loop(going, advance, carry)
 
 
 def decision_key(key: Array, number: IntScalar) -> Array:
@@ -307,12 +309,11 @@ def blank_log(shapes: Any) -> Any:
     return jax.tree.map(lambda x: jnp.full(x.shape, -1 if x.dtype == jnp.int32 else 0, x.dtype), shapes)
 
 
-@eqx.filter_jit
-def begin_batch(batch: ScenarioArrays, policy: Policy, keys: Array) -> Carry:
+def begin_all(batch: ScenarioArrays, policy: Policy, keys: Array) -> Carry:
     return jax.vmap(lambda s, key: begin(s, policy, key), in_axes=(batch_axes(batch), 0))(batch, keys)
 
 
-def _run(
+def run_all(
     batch: ScenarioArrays, carry: Carry, policy: Policy, contention: ContentionModel, steps: int, record: bool
 ) -> tuple[Carry, StepLog | None, Array]:
     alone = batch.phases.shape[0] == 1
@@ -336,5 +337,6 @@ def _run(
 
 # On CPUs, XLA splits every long reduction into three operations, so that sums vectorise. Ours are short, or search for
 # one element; the cost of a step is the number of its operations.
-_OPTIONS: dict[str, Any] = {"compiler_options": {"xla_disable_hlo_passes": "tree_reduction_rewriter"}}
-run_steps: Any = eqx.filter_jit(_run, **_OPTIONS)
+STEP_OPTIONS: dict[str, Any] = {"xla_disable_hlo_passes": "tree_reduction_rewriter"}
+begin_batch: Any = eqx.filter_jit(begin_all)
+run_steps: Any = eqx.filter_jit(run_all, compiler_options=STEP_OPTIONS)  # type: ignore[call-overload]

@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from symphony.problem.errors import LimitError, PolicyError
+from symphony.problem.program_cache import call_combined, compiled
 from symphony.problem.runnable import critical_path_s
 from symphony.problem.topology import RESOURCE_KINDS, Topology
 from symphony.problem.workload import Workload
@@ -23,7 +24,7 @@ from symphony.simulator.contention import Bottleneck, ContentionModel
 from symphony.simulator.idleness import idle_ready_share
 from symphony.simulator.next_event import EVENT_ARRIVAL
 from symphony.simulator.records import GangRecord, JobRecord, RunRecord
-from symphony.simulator.rollout import Carry, StepLog, begin_batch, run_steps
+from symphony.simulator.rollout import STEP_OPTIONS, Carry, StepLog, begin_all, run_all
 from symphony.simulator.scenarios import Scenario, ScenarioArrays, stack
 from symphony.simulator.world import World
 
@@ -110,8 +111,10 @@ def compile_run(
     compiler_options: Mapping[str, Any] | None,
 ) -> None:
     """Compile what `run_traces` without a log needs, so that the time of the run itself can be measured."""
-    shard = _shards(batch, scenarios)[0]
-    _compiled(*shard, policy, contention, False, compiler_options)
+    part, keys = _shards(batch, scenarios)[0]
+    first = _program(begin_all, part, policy, keys)(part, policy, keys)
+    settings = (policy, contention, STEPS_PER_CHUNK, False)
+    _program(run_all, part, first, *settings, options=compiler_options or STEP_OPTIONS)
 
 
 def _run_each(
@@ -132,18 +135,21 @@ def _run_each(
     contention = contention or Bottleneck()
     shards = _shards(batch, scenarios)
     each = len(shards[0][1])
-    compiled = _compiled(*shards[0], policy, contention, record_log, compiler_options)
+    begin = _program(begin_all, shards[0][0], policy, shards[0][1])
+    first = begin(shards[0][0], policy, shards[0][1])
+    settings = (policy, contention, STEPS_PER_CHUNK, record_log)
+    run_chunk = _program(run_all, shards[0][0], first, *settings, options=compiler_options or STEP_OPTIONS)
     compile_s = time.perf_counter() - began
     jobs = sum(len(s.workload.jobs) for s in scenarios)
     done = [0.0] * len(shards)
 
     def run(shard: int) -> list[Result]:
         part, part_keys = shards[shard]
-        carry = begin_batch(part, policy, part_keys)
+        carry = begin(part, policy, part_keys) if shard else first
         logs: list[StepLog] = []
         completed, steps = -1.0, 0  # steps since the last completion
         while steps < MAX_STEPS_PER_JOB:
-            carry, log, ended = compiled(part, carry, policy, contention, STEPS_PER_CHUNK, record_log)
+            carry, log, ended = run_chunk(part, carry, *settings)
             if record_log:
                 logs.append(jax.tree.map(np.asarray, log))
             done[shard] = float(np.asarray(carry.world.core.jobs_done).sum())
@@ -219,25 +225,26 @@ def split(batch: ScenarioArrays, keys: jax.Array, size: int, parts: int) -> list
 _programs: dict[Any, Any] = {}
 
 
-def _compiled(
-    batch: ScenarioArrays,
-    keys: jax.Array,
-    policy: Policy,
-    contention: ContentionModel,
-    record_log: bool,
-    compiler_options: Mapping[str, Any] | None = None,
-) -> Callable[..., tuple[Carry, StepLog, Any]]:
-    """The program for these shapes, compiled ahead of time, so that compilation can be timed separately."""
-    carry = begin_batch(batch, policy, keys)
-    leaves, structure = jax.tree.flatten((batch, carry, policy, contention))
+def _program(
+    function: Callable[..., Any], *arguments: Any, options: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
+    """The program of a function for arguments of these shapes, compiled ahead of time, to time it separately."""
+    arrays, constants = eqx.partition(arguments, eqx.is_array)
+    leaves, structure = jax.tree.flatten(arrays)
     # Leaves that are not arrays (say, a policy's float) are constants of the program, so their values are in the key.
-    described = tuple((x.shape, x.dtype) if eqx.is_array(x) else x for x in leaves)
-    options = dict(compiler_options or {})
-    key = (structure, described, record_log, tuple(options.items()))
+    values, form = jax.tree.flatten(constants)
+    key = (
+        function,
+        structure,
+        tuple((x.shape, x.dtype) for x in leaves),
+        form,
+        tuple(values),
+        tuple((options or {}).items()),
+    )
     if key not in _programs:
-        lowered = run_steps.lower(batch, carry, policy, contention, STEPS_PER_CHUNK, record_log)
-        _programs[key] = lowered.compile(compiler_options=options) if options else lowered.compile()
-    return _programs[key]
+        _programs[key] = compiled(call_combined, (function, constants), (arrays,), dict(options or {}) or None)
+    program = _programs[key]
+    return lambda *arguments: program(eqx.filter(arguments, eqx.is_array))
 
 
 def record(scenario: Scenario, trace: Trace, policy: str, wall_s: float) -> RunRecord:

@@ -24,7 +24,6 @@ from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import fdtrc, stdtr, stdtrit
 
 from symphony.telemetry.expressions import key
 from symphony.telemetry.identities import Identity
@@ -114,6 +113,8 @@ class _Test:
     @property
     def p(self) -> float:
         """Probability of such an excess if the identity holds to its tolerance."""
+        from scipy.special import stdtr  # takes a tenth of a second to import
+
         sides = 2.0 if self.identity.relation == "=" else 1.0
         return min(1.0, sides * float(stdtr(self.freedom, -self.z))) if self.excess else 1.0
 
@@ -129,6 +130,8 @@ class _Test:
     @property
     def half_width(self) -> float:
         """Half of the residual's 95% interval."""
+        from scipy.special import stdtrit
+
         return float(stdtrit(self.freedom, 0.975)) * self.deviation
 
     def __str__(self) -> str:
@@ -317,6 +320,8 @@ def _distance(means: Floats, covariance: Floats, inside: Sequence[int]) -> float
 
 def _chance(means: Floats, covariance: Floats, inside: Sequence[int], blocks: int) -> float:
     """Hotelling's test: the probability of residuals so far from zero if all identities hold."""
+    from scipy.special import fdtrc
+
     size = len(inside)
     if blocks <= size:
         return 1.0

@@ -22,7 +22,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import Array
 
 ENSEMBLE_MEMBERS = 7
@@ -176,6 +175,8 @@ def _range(samples: FitData, among: Array) -> Array:
 
 def _fit_member(network: eqx.nn.MLP, frozen: eqx.nn.MLP, samples: FitData, weight: Array) -> eqx.nn.MLP:
     """Maximise the likelihood of the samples with AdamW."""
+    import optax  # most processes fit nothing
+
     arrays, rest = eqx.partition(network, eqx.is_array)
     slower = optax.cosine_decay_schedule(FIT_LEARNING_RATE, FIT_STEPS)
     descent = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(slower, weight_decay=WEIGHT_DECAY))
