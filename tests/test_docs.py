@@ -49,7 +49,7 @@ USER_PAGES = [  # what users read: every Python snippet of these pages runs here
     *(page for folder in ("guides", "reference", "concepts") for page in sorted((DOCS / folder).glob("*.md"))),
 ]
 MAX_WORDS = {  # of all pages in these places together
-    ("tutorial.md", "guides", "reference"): 19_000,
+    ("tutorial.md", "guides", "reference"): 19_400,
     ("tutorial.md", "guides", "reference", "concepts"): 30_000,
 }
 

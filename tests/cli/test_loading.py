@@ -109,6 +109,12 @@ def test_what_talks_to_a_service_takes_nothing_heavy(
         assert "numpy" not in found or line == "profile", line
 
 
+def test_what_computes_no_arrays_does_not_load_jax(tmp_path: Path) -> None:
+    lines = ["topology list", "topology show paper", "workload show cholesky:3", "stat -- true"]
+    for line, found in loaded(*lines, folder=tmp_path):
+        assert found.isdisjoint({"jax", "jaxlib", "equinox", "optax"}), line
+
+
 def test_tokens_take_a_database_and_no_more(tmp_path: Path) -> None:
     for line, found in loaded("token create ann", "token list", folder=tmp_path):
         assert found.isdisjoint(HEAVY), line

@@ -79,9 +79,7 @@ def train(
     from symphony.policies import SUFFIX, Learned, named, save
     from symphony.policies.learned import PRESETS
     from symphony.problem import topologies
-    from symphony.problem.program_cache import keep_programs
 
-    keep_programs()
     console = terminal.console(stderr=as_json)
     start = named(begin) if begin else None
     assert start is None or isinstance(start, Learned)  # `check_learned` has refused others

@@ -35,6 +35,7 @@ from symphony.policies.features import graph_tables
 from symphony.policies.learned import STANDARD
 from symphony.problem import topologies
 from symphony.problem.errors import DataError, InputError
+from symphony.problem.program_cache import keep_programs
 from symphony.problem.topology import Topology
 from symphony.problem.workload import Workload
 from symphony.simulator.contention import Bottleneck, ContentionModel
@@ -174,6 +175,7 @@ def train(
     """
     budget = TimeBudget(60 * minutes, clock)
     show_phase = phase or (lambda _: None)
+    keep_programs()
     sloped = slopes(telemetry_gradient)
     clusters = (topology,) if isinstance(topology, str | Topology) else tuple(topology)
     several = (workload,) if isinstance(workload, str | Workload) or callable(workload) else tuple(workload)

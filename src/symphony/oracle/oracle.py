@@ -20,6 +20,7 @@ from symphony.oracle.replay import Plan, decode
 from symphony.oracle.runs import TIME_TOLERANCE, FoundRun, Runs
 from symphony.oracle.search import SIMULATION_BATCH
 from symphony.problem.errors import InputError, SymphonyWarning
+from symphony.problem.program_cache import keep_programs
 from symphony.scheduling.policy import Policy
 from symphony.simulator.contention import ContentionModel
 from symphony.simulator.records import RunRecord
@@ -114,6 +115,7 @@ class Oracle:
     ) -> Solution:
         """Bound, plan, verify and label one scenario."""
         cp_sat()  # fails before the long work if it is not installed
+        keep_programs()
         # In 64 bits throughout: a proof is compared with a replay, and must not differ by rounding of the clock.
         with jax.enable_x64(True):
             return _Solve(self, scenario, contention, progress or (lambda *_: None)).solution()

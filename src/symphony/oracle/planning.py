@@ -25,6 +25,7 @@ from symphony.oracle.schedule_samples import SampledSchedule, Sampler, expected_
 from symphony.oracle.search import SIMULATION_BATCH
 from symphony.policies import SHIPPED, Learned, named
 from symphony.problem.errors import InputError
+from symphony.problem.program_cache import keep_programs
 from symphony.scheduling.policy import Policy
 from symphony.simulator.contention import ContentionModel
 from symphony.simulator.records import RunRecord
@@ -112,6 +113,7 @@ def plan(
         raise InputError(f"the time is {seconds!r} s", hint="write a number of seconds above 0")
     if samples < 0:
         raise InputError(f"samples are {samples!r}", hint="write the number of schedules to sample, 0 or more")
+    keep_programs()
     began = time.perf_counter()
     report = progress or (lambda *_: None)
     i = instance(scenario)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from symphony.problem.errors import InputError
+from symphony.problem.program_cache import keep_programs
 from symphony.problem.speeds import BeliefArrays
 from symphony.problem.topology import Topology
 from symphony.scheduling.policy import Policy
@@ -93,6 +94,7 @@ def run(
     for tests of bad ones. `watch` is called at the end of each window with the observable state and the beliefs; the
     run ends when it returns False.
     """
+    keep_programs()
     if scenario.truth is None or scenario.believed is None:
         raise InputError("the scenario has no true speeds apart from the believed ones", hint="use measured_jobs.drawn")
     arrays = jax.device_put(scenario_arrays(scenario))
