@@ -25,7 +25,7 @@ from rich.table import Table
 import symphony as sy
 from examples import eeg, genomics, security
 from symphony.evaluation.statistics import paired
-from symphony.runtime.programs import keep_programs
+from symphony.problem.program_cache import keep_programs
 
 APPLICATIONS = {"genomics": genomics, "eeg": eeg, "security": security}
 POLICIES = ("fifo", "heft", "symphony-late")

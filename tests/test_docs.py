@@ -227,7 +227,7 @@ def no_training(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(sy, "train", train)
     monkeypatch.setattr(import_module("symphony.learning.train"), "train", train)
-    monkeypatch.setattr("symphony.runtime.programs.keep_programs", lambda folder: None)
+    monkeypatch.setattr("symphony.learning.train.keep_programs", lambda: None)
     few_seeds(monkeypatch)
 
 

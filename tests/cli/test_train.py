@@ -36,7 +36,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict:
         return options["start"] or POLICY, HISTORY
 
     monkeypatch.setattr(import_module("symphony.learning.train"), "train", run)
-    monkeypatch.setattr("symphony.runtime.programs.keep_programs", lambda folder: None)  # for the whole process
+    monkeypatch.setattr("symphony.learning.train.keep_programs", lambda: None)  # for the whole process
     return seen
 
 
