@@ -35,7 +35,7 @@ from symphony.policies import Learned, Network, Sizes
 from symphony.policies.learned import STANDARD
 from symphony.simulator.contention import Bottleneck, ContentionModel
 from symphony.simulator.scenarios import ScenarioArrays, batch_axes, pick
-from symphony.telemetry.tuning import BeliefSlopes
+from symphony.estimation.tuning import BeliefSlopes
 
 SEED_AXIS = "seeds"  # the axis
 

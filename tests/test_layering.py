@@ -15,6 +15,7 @@ ORDER = (
     "problem",
     "lowering",
     "telemetry",
+    "estimation",
     "scheduling",
     "simulator",
     "training_jobs",

@@ -25,7 +25,7 @@ from symphony.problem.errors import InputError
 from symphony.scheduling.one_of import OneOf
 from symphony.simulator import counters
 from symphony.simulator.scenarios import ScenarioArrays
-from symphony.telemetry.tuning import FILTER_FACTORS, Tuning
+from symphony.estimation.tuning import FILTER_FACTORS, Tuning
 from tests.learning.test_train import SIZES, small
 from tests.scheduling.by_hand import cluster
 from tests.simulator.test_counters import arrays

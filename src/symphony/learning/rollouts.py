@@ -27,7 +27,7 @@ from symphony.simulator.contention import ContentionModel
 from symphony.simulator.rollout import begin, decision_due, finished, observe, step
 from symphony.simulator.scenarios import ScenarioArrays, batch_axes
 from symphony.simulator.world import World
-from symphony.telemetry.tuning import Tuning
+from symphony.estimation.tuning import Tuning
 
 MIN_WAITING_SHARE = 0.5  # of the unfinished runs: when so many wait for a decision, the policy is called
 COMPLETION, SLOWDOWN, MAKESPAN = "completion", "slowdown", "makespan"

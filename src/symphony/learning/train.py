@@ -43,7 +43,7 @@ from symphony.simulator.rollout import without_arrivals
 from symphony.simulator.run import compile_run, run_traces
 from symphony.simulator.scenario_source import Draw, scenario, slots_for
 from symphony.simulator.scenarios import Disturbances, Scenario, ScenarioArrays, pick, stack
-from symphony.telemetry.tuning import BeliefSlopes
+from symphony.estimation.tuning import BeliefSlopes
 
 RIVALS = ("eft-belief", "dmda", "tetris")  # the best of them on each validation scenario is the reference
 FIRST_VALIDATION_SEED, FIRST_POOL_SEED = 1_000_000, 2_000_000  # seeds below a million are for comparisons

@@ -22,7 +22,7 @@ from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.problem.errors import PolicyError
 from symphony.scheduling.indexing import IntScalar, take
 from symphony.scheduling.policy import Action, Observation, Policy, place, with_more
-from symphony.telemetry.tuning import Tuning
+from symphony.estimation.tuning import Tuning
 
 
 class PendingPlacements(eqx.Module):

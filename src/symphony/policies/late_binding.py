@@ -30,7 +30,7 @@ from symphony.scheduling.estimate import needs
 from symphony.scheduling.indexing import BoolScalar, FloatScalar, IntScalar, take
 from symphony.scheduling.policy import Action, Observation, Policy, choose, idle_devices, place, wait
 from symphony.scheduling.state import PLACING
-from symphony.telemetry.tuning import Tuning
+from symphony.estimation.tuning import Tuning
 
 MAX_BACKLOG_S = 0.01  # queue of a device that is about to be free: more than a decision takes
 

@@ -44,7 +44,7 @@ from symphony.policies.features import (
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.indexing import FloatScalar, IntScalar, take
 from symphony.scheduling.policy import Action, Observation, Policy, choose, place, preempt, reconfigure, wait
-from symphony.telemetry.tuning import FILTER_FACTORS, BeliefSlopes, Tuning
+from symphony.estimation.tuning import FILTER_FACTORS, BeliefSlopes, Tuning
 
 MASKED_SCORE = -1e9  # score of an action that the mask forbids; infinite ones have no gradient
 NON_ESTIMATES = (PairColumn.ISOLATED, PairColumn.SLOWER_DEVICE, PairColumn.IDLE)  # features kept without `estimates`
@@ -134,7 +134,7 @@ class Network(eqx.Module):
     queue: Array  # κ
     apart: Array  # bias of the scores of other actions …
     idle: Array  # … and of waiting
-    factors: Float[Array, " factors"]  # overrides for the counter filter, see `telemetry.tuning`
+    factors: Float[Array, " factors"]  # overrides for the counter filter, see `estimation.tuning`
     sizes: Sizes = eqx.field(static=True)
 
     def __init__(self, key: Array, sizes: Sizes = STANDARD) -> None:

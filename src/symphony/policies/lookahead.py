@@ -29,7 +29,7 @@ from symphony.simulator.contention import Bottleneck, ContentionModel
 from symphony.simulator.hypothesis import sample_world, scenario_of, work_factors
 from symphony.simulator.rollout import Carry, finished, observe, step
 from symphony.simulator.world import World
-from symphony.telemetry.tuning import Tuning
+from symphony.estimation.tuning import Tuning
 
 CANDIDATE_POOL_FACTOR = 4  # distinct actions are selected from this many times as many
 

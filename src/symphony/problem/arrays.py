@@ -4,6 +4,7 @@ Sizes are padded to buckets (`limits.bucket`), so that problems of similar size 
 
     D devices   L slots of all devices ("lanes")   R resource rows   H hops of a route
     Y device kinds   Q resource kinds   N kernels   A graphs   T gangs per graph   E edges per graph   J jobs
+    G groups (machines, racks)   S rows of a group   F flows of a group
 
 A padded hop has the index of the last row, which has infinite capacity; a padded device is never up; a padded gang has
 no worker. Times that can grow large are split (whole seconds, fraction): a float32 counter of seconds loses
@@ -18,6 +19,7 @@ import equinox as eqx
 import numpy as np
 
 from symphony.problem import limits
+from symphony.problem.flows import Flow, flows
 from symphony.problem.runnable import check_feasible, critical_path_s, first_tasks, profile_on
 from symphony.problem.topology import LOCAL, MACHINE, RACK, RESOURCE_KINDS, SOCKET, SPANS, SWITCH, DeviceKind, Topology
 from symphony.problem.workload import Workload
@@ -49,7 +51,10 @@ class TopologyArrays(eqx.Module):
     capacity: Numeric  # f[R]
     row_kind: Numeric  # i32[R]
     row_group: Numeric  # i32[R]; -1 for padding
-    row_peers: Numeric  # i32[R]: rows of the same group, itself included
+    row_slot: Numeric  # i32[R]: its number among the rows of its group
+    # machines and racks
+    group_row: Numeric  # i32[G, S]; padding points at the last row
+    flow_load: Numeric  # f[G, S, F]: load of each row of a group at level 1 of each of its flows (`problem.flows`)
     # device kinds
     kind_memory: Numeric  # i32[Y], KiB, or coarser for kinds with more than 1 TiB
     kind_reconfigure: Numeric  # f[Y], seconds; 0 = not reconfigurable
@@ -140,6 +145,8 @@ def topology_arrays(topology: Topology) -> TopologyArrays:
     capacity = _pad([resource.capacity for resource in t.resources], (r,), np.inf, float)
     row_kind = _pad([KIND_INDEX[resource.kind] for resource in t.resources], (r,), VOID_KIND, np.int32)
     groups = _numbers([resource.group for resource in t.resources])
+    row_slot = _slots(groups)
+    group_row, flow_load = _flow_arrays(t, groups, row_slot, r)
 
     route_row = np.full((d, h), r - 1, np.int32)
     route_spans = np.zeros((d, h), np.int32)
@@ -183,11 +190,42 @@ def topology_arrays(topology: Topology) -> TopologyArrays:
         capacity=capacity,
         row_kind=row_kind,
         row_group=_pad(groups, (r,), -1, np.int32),
-        row_peers=_pad(np.bincount(groups, minlength=1)[groups] if groups else [], (r,), 1, np.int32),
+        row_slot=_pad(row_slot, (r,), 0, np.int32),
+        group_row=group_row,
+        flow_load=flow_load,
         kind_memory=_pad([_memory_units(kind.memory, kind) for kind in t.kinds], (y,), 0, np.int32),
         kind_reconfigure=_pad([kind.reconfigure_s for kind in t.kinds], (y,), 0.0, float),
         latency=np.asarray(t.latency_s, float),
     )
+
+
+def _slots(groups: list[int]) -> list[int]:
+    """The number of each row among the rows of its group."""
+    seen: dict[int, int] = {}
+    numbers = []
+    for group in groups:
+        numbers.append(seen.get(group, 0))
+        seen[group] = numbers[-1] + 1
+    return numbers
+
+
+def _flow_arrays(t: Topology, groups: list[int], slots: list[int], rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of each group [G, S], and loads of these rows by the group's flows [G, S, F]."""
+    of_group: dict[str, list[Flow]] = {}
+    for flow in flows(t):
+        of_group.setdefault(flow.group, []).append(flow)
+    g, s = limits.bucket(len(set(groups))), limits.bucket(max(slots, default=0) + 1)
+    group_row = np.full((g, s), rows - 1, np.int32)
+    flow_load = np.zeros((g, s, limits.bucket(max(map(len, of_group.values()), default=1))))
+    slot_of = {}
+    for row, (resource, group, slot) in enumerate(zip(t.resources, groups, slots, strict=True)):
+        group_row[group, slot] = row
+        slot_of[resource.name] = group, slot
+    for of_one in of_group.values():
+        for number, flow in enumerate(of_one):
+            for name, load in flow.weights:
+                flow_load[(*slot_of[name], number)] += load
+    return group_row, flow_load
 
 
 def workload_arrays(topology: Topology, workload: Workload) -> WorkloadArrays:

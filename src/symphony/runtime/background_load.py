@@ -33,7 +33,7 @@ from symphony.runtime.traffic import TrafficAttribution
 from symphony.simulator.counters import MIN_LOAD, OTHERS, PARAMETERS, READINGS_PER_WINDOW, SLICES_PER_WINDOW, WIRING
 from symphony.telemetry import posterior, rows
 from symphony.telemetry.posterior import Belief, Parameters, Window
-from symphony.telemetry.tuning import Tuning, tuned
+from symphony.estimation.tuning import Tuning, tuned
 
 NVML_LAG_S = 1.0  # what NVML says of use by itself (`nvml.*`, not `gpm.*`) may be of so long before
 MAX_WINDOW_S = 1.0  # a window beyond that was cut by a pause in which nothing was read

@@ -15,7 +15,7 @@ from jax import Array
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.indexing import IntScalar
 from symphony.scheduling.policy import Action, Observation, Policy
-from symphony.telemetry.tuning import FILTER_FACTORS, Tuning
+from symphony.estimation.tuning import FILTER_FACTORS, Tuning
 
 
 class OneOf(Policy):

@@ -32,7 +32,7 @@ from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import GangFacts, candidates, facts, fits, open_devices, per_gang, seconds_by_kind
 from symphony.scheduling.indexing import NO_INDEX, BoolScalar, FloatScalar, IntScalar, first, first_min, take
 from symphony.scheduling.state import RUNNING, Core
-from symphony.telemetry.tuning import Tuning
+from symphony.estimation.tuning import Tuning
 
 PLACE, PREEMPT, RECONFIGURE, WAIT = range(4)
 

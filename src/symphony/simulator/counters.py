@@ -1,10 +1,9 @@
-"""Simulated performance counters, and the belief about loads that follows, by the same posterior as for real counters.
+"""Simulated performance counters, and the belief about the loads by others that follows from them.
 
-The load of a row in a window is the sum of Symphony's own load, which the scheduler knows, and the load by others,
-which it does not. A counter reads the sum twice in every window, each time in a part of the window's time slices; in
-the other slices it counts other rows of the machine (multiplexing). So a reading has two errors: the noise of counters
-(`counter_noise`), and the change of the load while it was not counted. For each row there are two unknowns, three
-readings and one identity: a Bayesian network for `telemetry/posterior.py`.
+At the end of a window, the mean load of every counted row is read. The load of a row comes in bursts, and the row has a
+counter for a part of the window's slices only (`counted_rows.py`), so that a reading errs by
+`burst * load * sqrt(1/n - 1/N)`, with the tails of Student's t. Our own part of the load is known. The belief is that
+of `estimation/flow_filter.py`, the same as for real counters.
 """
 
 from __future__ import annotations
@@ -14,74 +13,80 @@ from typing import Any
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import Array
 
+from symphony.estimation import flow_filter
+from symphony.estimation.flow_filter import FlowBelief, FlowParameters, Readings
+from symphony.estimation.tuning import FILTER_FACTORS, FilterStep, Tuning, tuned
+from symphony.problem.arrays import TopologyArrays
 from symphony.scheduling.indexing import take
-from symphony.simulator.scenarios import READING_ERRORS, ScenarioArrays
-from symphony.telemetry import posterior
-from symphony.telemetry.posterior import Belief, Parameters, Window, Wiring
-from symphony.telemetry.tuning import FILTER_FACTORS, FilterStep, Tuning, tuned
+from symphony.simulator.scenarios import BELIEFS, READING_ERRORS, ScenarioArrays
 
-SLICES_PER_WINDOW = 24.0  # of a window
-READINGS_PER_WINDOW = 2  # of each row in each window
 READ_BATCHES = 8  # one in so many scenarios of a batch is updated at once
-MIN_LOAD = 0.01  # resolution of a load
-OWN, OTHERS = 0, 1  # the free rates
-WINDOW_STRIDE, READING_STRIDE = 337, 101  # of windows and readings in the cyclic list of errors
-# total = own + others; own is read once, without error.
-WIRING = Wiring(
-    loading=np.array([[1.0, 1.0], [1.0, 0.0]]),
-    pool=np.array([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]]),
-    anchor=np.zeros((0, 2)),
-    beside=np.zeros((0, 3, 3)),
-    soft=np.zeros((0, 2)),
-    tolerance=np.zeros(0),
-)
-# Loads by others change seldom, and then abruptly; readings are noisier than those of a CPU's own events, and their
-# noise is proportional to the load itself, which is known in part (`leap`).
-PARAMETERS = Parameters(
-    spread=1.0, innovation=0.2, turn=25.0, stride=1.0, leap=0.01, memory=0.02, faith=20.0, freedom=4.0
-)
+WINDOW_STRIDE, ROW_STRIDE = 337, 101  # of windows and rows in the cyclic list of errors
+PARAMETERS = FlowParameters()
 
 
 class Counters(eqx.Module):
     """The belief after the readings so far, and readings yet to be delivered."""
 
-    belief: Belief  # f[R, …]
-    raw: Array  # f[R]: the last reading, without inference
-    late: Array  # f[D, R, 3]: delayed readings, the next one last
-    slope: Array  # f[F, R, 2]: of belief mean and std of the load by others, by the filter's factors; F = 0: not needed
+    belief: FlowBelief  # f[G, F], f[G, F, F]
+    rows: Array  # f[R, 2]: mean and standard deviation of the load by others
+    raw: Array  # f[R]: the same by the last reading alone, without inference
+    late: Array  # f[D, R, 2]: delayed readings and our own part of them, the next one last
+    slope: Array  # f[K, R, 2]: of `rows`, by the filter's factors; K = 0: not needed
     carried: Any  # state of the computation of `slope` between windows
 
 
 def begin(s: ScenarioArrays, tuning: Tuning | None = None) -> Counters:
+    event = _event(s.topology, s.joint)
+    groups, _, flows = event.shape
+    parameters = PARAMETERS if tuning is None else tuned(tuning.factors, PARAMETERS)
+    belief = flow_filter.start(jnp, flows, parameters, (groups,))
     rows = s.topology.row_kind.shape[0]
-    wiring = jax.tree.map(jnp.asarray, WIRING)
-    belief = posterior.start(jnp, wiring, PARAMETERS, (rows,))
     slopes = None if tuning is None else tuning.slopes
     return Counters(
         belief,
+        _rows(s.topology, event, belief),
         jnp.zeros(rows),
-        jnp.zeros((s.late, rows, READINGS_PER_WINDOW + 1)),
+        jnp.zeros((s.late, rows, 2)),
         jnp.zeros((FILTER_FACTORS if slopes else 0, rows, 2)),
         slopes.begin(belief) if slopes else None,
     )
 
 
+def _event(t: TopologyArrays, joint: bool) -> Array:
+    """Load of each row at level 1 of each flow [G, S, F]. A filter for each row has one flow for each."""
+    loads = jnp.asarray(t.flow_load, float)
+    return loads if joint else jnp.broadcast_to(jnp.eye(loads.shape[1]), (*loads.shape[:2], loads.shape[1]))
+
+
+def _to_rows(t: TopologyArrays, of_groups: Array) -> Array:
+    """Values of each group's rows [G, S], as values of all rows [R]."""
+    value = of_groups[jnp.maximum(jnp.asarray(t.row_group), 0), jnp.asarray(t.row_slot)]
+    return jnp.where(jnp.asarray(t.row_group) >= 0, value, 0.0)
+
+
+def _rows(t: TopologyArrays, event: Array, belief: FlowBelief) -> Array:
+    """Mean and standard deviation of the load of each row [R, 2]."""
+    return jnp.stack([_to_rows(t, x) for x in flow_filter.row_loads(jnp, event, belief)], axis=-1)
+
+
 class Settings(eqx.Module):
     """The parameters of a scenario that readings depend on."""
 
-    noise: Array  # f[]
+    topology: TopologyArrays
+    burst: Array  # f[]
     error: Array  # f[ERRORS]
-    counters: Array  # f[]
+    unseen: Array  # f[R]
     delay: Array  # i32[]
-    peers: Array  # i32[R]: rows that share the counters of each row's machine
+    ignored: Array  # bool[]: policies see what is typical, whatever is read
+    joint: bool = eqx.field(static=True)
 
     @classmethod
     def of(cls, s: ScenarioArrays) -> Settings:
-        numbers = s.counter_noise, s.counter_error, s.counters, s.delay, s.topology.row_peers
-        return cls(*map(jnp.asarray, numbers))
+        numbers = s.burst, s.counter_error, s.unseen, s.delay, s.belief == BELIEFS.index("none")
+        return cls(s.topology, *map(jnp.asarray, numbers), s.joint)
 
 
 class EndedWindow(eqx.Module):
@@ -89,50 +94,51 @@ class EndedWindow(eqx.Module):
 
     number: Array  # i32[]
     load: Array  # f[R]: mean load of each row
-    square: Array  # f[R]: mean of its square
     own: Array  # f[R]: Symphony's own part of it
 
 
-def read(counters: Counters, settings: Settings, past: EndedWindow, tuning: Tuning | None = None) -> Counters:
+def read(counters: Counters, s: Settings, past: EndedWindow, tuning: Tuning | None = None) -> Counters:
     """Update the belief after a window. `tuning`: the policy's overrides for the filter."""
-    load = past.load
-    shared = settings.counters > 0
-    share = jnp.where(shared, jnp.minimum(1.0, settings.counters / settings.peers), 1.0)  # of the time, with a counter
-    slices = jnp.maximum(SLICES_PER_WINDOW * share / READINGS_PER_WINDOW, 0.5)
-    unseen = 1 / slices - 1 / SLICES_PER_WINDOW
-    wandered = jnp.maximum(past.square - load**2, 0.0)
-    noise = (settings.noise * load) ** 2
-    variance = jnp.where(shared, (noise + wandered) * unseen, READINGS_PER_WINDOW * noise)
-    number = jnp.arange(READINGS_PER_WINDOW * load.shape[0]).reshape(load.shape[0], READINGS_PER_WINDOW)
-    error = (
-        take(settings.error, (past.number * WINDOW_STRIDE + number * READING_STRIDE) % READING_ERRORS)
-        * jnp.sqrt(variance)[:, None]
-    )
-    readings = jnp.concatenate([jnp.maximum(load[:, None] + error, 0.0), past.own[:, None]], axis=1)
-    arrives, late = readings, counters.late
+    t = s.topology
+    counted = jnp.isfinite(s.unseen)
+    unseen = jnp.where(counted, s.unseen, 0.0)
+    others = jnp.maximum(past.load - past.own, 0.0)
+    deviation = s.burst * jnp.sqrt((others**2 + past.own**2) * unseen)
+    number = past.number * WINDOW_STRIDE + ROW_STRIDE * jnp.arange(past.load.shape[0])
+    rate = jnp.maximum(past.load + deviation * take(s.error, number % READING_ERRORS), 0.0)
+    arrives, late = jnp.stack([rate, past.own], axis=-1), counters.late
     if late.shape[0]:
-        late = jnp.concatenate([readings[None], late])
-        arrives = jnp.take(late, settings.delay, axis=0)
+        late = jnp.concatenate([arrives[None], late])
+        arrives = jnp.take(late, s.delay, axis=0)
         late = late[:-1]
-    counted = jnp.where(shared, slices, SLICES_PER_WINDOW / (2 * READINGS_PER_WINDOW))
-    ran = jnp.stack([counted, counted, jnp.full_like(load, SLICES_PER_WINDOW)], axis=1)
-    come = past.number >= settings.delay  # before the first sample there is nothing to learn from
-    seen = Window(arrives, ran * come, jnp.full_like(ran, SLICES_PER_WINDOW), jnp.full_like(load, MIN_LOAD))
-    wiring = jax.tree.map(lambda x: jnp.asarray(x, load.dtype), WIRING)
+    event = _event(t, s.joint)
+    read_rows = counted & (jnp.asarray(t.row_group) >= 0)
+    seen = Readings(*(take(x, t.group_row) for x in (arrives[:, 0], arrives[:, 1], unseen, read_rows)))
 
-    def filtered(factors: Array | None, belief: Belief) -> Belief:
-        parameters = PARAMETERS if factors is None else tuned(factors, PARAMETERS)
-        return posterior.update(jnp, wiring, parameters, belief, seen)
+    def parameters(factors: Array | None) -> FlowParameters:
+        return PARAMETERS if factors is None else tuned(factors, PARAMETERS)
+
+    def filtered(factors: Array | None, belief: FlowBelief) -> FlowBelief:
+        return flow_filter.update(jnp, event, parameters(factors), belief, seen)
 
     factors = None if tuning is None else tuning.factors
     belief = filtered(factors, counters.belief)
     slope, carried = counters.slope, counters.carried
+
+    def rows(belief: FlowBelief) -> Array:
+        behind = jnp.broadcast_to(1.0 * s.delay, belief.mean.shape)
+        return _rows(t, event, flow_filter.forget(jnp, parameters(factors), belief, behind) if late.shape[0] else belief)
+
     if tuning is not None and tuning.slopes is not None:
-        step = FilterStep(tuning.factors, counters.belief, belief, seen, past.number, filtered)
+        step = FilterStep(
+            tuning.factors, counters.belief, belief, seen, event, past.number, filtered, rows, lambda x: _to_rows(t, x)
+        )
         carried, slope = tuning.slopes.after(carried, step)
-    new, old = (belief, slope, carried), (counters.belief, counters.slope, counters.carried)
-    belief, slope, carried = jax.tree.map(lambda new, old: jnp.where(come, new, old).astype(old.dtype), new, old)
-    return Counters(belief, arrives[:, :READINGS_PER_WINDOW].mean(axis=1), late, slope, carried)
+    raw = jnp.where(counted, jnp.maximum(arrives[:, 0] - arrives[:, 1], 0.0), 0.0)
+    come = (past.number >= s.delay) & ~s.ignored  # before the first sample there is nothing to learn from
+    new = Counters(belief, rows(belief), raw, late, slope, carried)
+    old = eqx.tree_at(lambda c: c.late, counters, late)
+    return jax.tree.map(lambda new, old: jnp.where(come, new, old).astype(old.dtype), new, old)
 
 
 @jax.custom_batching.custom_vmap
@@ -149,17 +155,21 @@ def read_when(
 
 @read_when.def_vmap
 def _read_some(size: int, batched: Any, *given: Any) -> tuple[Counters, Any]:
-    def spread(x: Array, along: bool) -> Array:
-        return x if along else jnp.broadcast_to(x, (size, *x.shape))
-
-    when, counters, settings, past, tuning = jax.tree.map(spread, given, tuple(batched))
+    batched = tuple(batched)
+    when, counters = (
+        jax.tree.map(lambda x, along: x if along else jnp.broadcast_to(x, (size, *x.shape)), x, along)
+        for x, along in zip(given[:2], batched[:2], strict=True)
+    )
+    others, along = given[2:], batched[2:]  # what all scenarios share, such as the topology, is not copied for each
     at_once = max(1, size // READ_BATCHES)
+    axes = (0, *jax.tree.map(lambda along: 0 if along else None, along))
 
     def some(state: tuple[Counters, Array]) -> tuple[Counters, Array]:
         counters, left = state
         which = jnp.nonzero(left, size=at_once, fill_value=size)[0]
-        picked = jax.tree.map(lambda x: x.at[which].get(mode="clip"), (counters, settings, past, tuning))
-        new = jax.vmap(read)(*picked)
+        picked = jax.tree.map(lambda x: x.at[which].get(mode="clip"), counters)
+        rest = jax.tree.map(lambda x, along: x.at[which].get(mode="clip") if along else x, others, along)
+        new = jax.vmap(read, in_axes=axes)(picked, *rest)
         counters = jax.tree.map(lambda x, fresh: x.at[which].set(fresh, mode="drop"), counters, new)
         return counters, left.at[which].set(False, mode="drop")
 
@@ -167,21 +177,20 @@ def _read_some(size: int, batched: Any, *given: Any) -> tuple[Counters, Any]:
     return counters, jax.tree.map(lambda _: True, counters)
 
 
-def believed(counters: Counters, s: ScenarioArrays, own: Array) -> tuple[Array, Array]:
-    """Belief mean and std [R] of the load by others on each row, given Symphony's own load in the last window."""
-    belief = posterior.predict(jnp, counters.belief, jnp.broadcast_to(1.0 * s.delay, own.shape))
-    others = belief.mean[:, OTHERS]
-    deviation = jnp.sqrt(jnp.maximum(belief.cov[:, OTHERS, OTHERS], 0.0))
-    known = belief.read[:, OTHERS] > 0
-    others, deviation = jnp.where(known, others, 0.0), jnp.where(known, deviation, 1.0)
-    raw = jnp.maximum(counters.raw - own, 0.0)
-    others = jnp.where(s.corrected, others, raw)
-    return others, jnp.where(s.corrected, deviation, s.counter_noise * counters.raw)
+def believed(counters: Counters, s: ScenarioArrays, own: Array, true: Array) -> tuple[Array, Array]:
+    """Belief mean and std [R] of the load by others on each row. `own`: Symphony's load in the last window.
+
+    `true`: the load by others at this instant, for scenarios that reveal it.
+    """
+    raw, exact = (s.belief == BELIEFS.index(name) for name in ("raw", "exact"))
+    deviation = s.burst * jnp.sqrt(jnp.where(jnp.isfinite(s.unseen), s.unseen, 0.0)) * (counters.raw + own)
+    mean = jnp.where(exact, true, jnp.where(raw, counters.raw, counters.rows[:, 0]))
+    return mean, jnp.where(exact, 0.0, jnp.where(raw, deviation, counters.rows[:, 1]))
 
 
 def slope(counters: Counters, s: ScenarioArrays) -> Array | None:
-    """Derivative of belief mean and std by the filter's factors [F, R, 2]; None unless training needs it."""
+    """Derivative of belief mean and std by the filter's factors [K, R, 2]; None unless training needs it."""
     if not counters.slope.shape[0]:
         return None
-    known = (counters.belief.read[:, OTHERS] > 0) & s.corrected
-    return jnp.where(known[:, None], counters.slope, 0.0)
+    filtered = (s.belief == BELIEFS.index("rows")) | (s.belief == BELIEFS.index("joint"))
+    return jnp.where(filtered, counters.slope, 0.0)

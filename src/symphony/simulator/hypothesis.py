@@ -20,16 +20,14 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from symphony.problem.arrays import VOID_KIND
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import facts
 from symphony.scheduling.indexing import FloatScalar, IntScalar, take
 from symphony.scheduling.policy import Observation
 from symphony.simulator.contention import ContentionModel
-from symphony.simulator.counters import OTHERS
 from symphony.simulator.instant_effects import GangPace, pace
 from symphony.simulator.next_event import progress_rates
-from symphony.simulator.scenarios import READING_ERRORS, ScenarioArrays
+from symphony.simulator.scenarios import BELIEFS, READING_ERRORS, ScenarioArrays
 from symphony.simulator.world import World, initial
 
 WORK_FACTORS = 127  # a prime, so that gangs of different jobs have different factors
@@ -55,18 +53,18 @@ def scenario_of(observation: Observation, factors: Float[Array, " factors"]) -> 
         phases=jnp.asarray(0, jnp.int32),
         phase_gap=one,
         phase_group=none,
-        phase_load=jnp.zeros((1, VOID_KIND + 1)),
+        phase_load=jnp.zeros((1, o.topology.group_row.shape[1])),
         failures=jnp.asarray(0, jnp.int32),
         failure_gap=one,
         failure_device=none,
         failure_down=one,
         work_noises=jnp.asarray(factors.shape[0], jnp.int32),
         work_noise=factors,
-        counter_noise=jnp.zeros(()),
+        burst=jnp.zeros(()),
         counter_error=jnp.zeros(READING_ERRORS),
-        counters=jnp.zeros(()),
+        unseen=jnp.zeros(o.own_load.shape),
         delay=jnp.asarray(0, jnp.int32),
-        corrected=jnp.asarray(True),
+        belief=jnp.asarray(BELIEFS.index("joint"), jnp.int32),
         window=jnp.asarray(NEVER_S),
         latency=jnp.zeros(()),
         offer=jnp.asarray(False),
@@ -96,13 +94,7 @@ def sample_world(key: Array, observation: Observation, s: ScenarioArrays, conten
     blank = initial(s)
     load = blank.load.at[rows.reshape(-1)].add((compute + exchange).reshape(-1), mode="drop")
     unit_s = jnp.take_along_axis(p.unit_s, worker[:, None], axis=1)[:, 0]
-    belief = blank.counters.belief
-    others = jnp.arange(belief.mean.shape[-1]) == OTHERS
-    belief = belief._replace(
-        mean=jnp.where(others, o.background[:, None], 0.0).astype(belief.mean.dtype),
-        cov=jnp.where(others[:, None] & others, (o.background_std**2)[:, None, None], 0.0).astype(belief.cov.dtype),
-        read=jnp.ones_like(belief.read),
-    )
+    believed = jnp.stack([o.background, o.background_std], axis=-1).astype(blank.counters.rows.dtype)
     world = replace(
         blank,
         core=core,
@@ -117,7 +109,7 @@ def sample_world(key: Array, observation: Observation, s: ScenarioArrays, conten
         span=jnp.where(works, p.span, 0),
         load=load,
         background=jnp.maximum(drawn, 0.0),
-        counters=replace(blank.counters, belief=belief),
+        counters=replace(blank.counters, rows=believed),
         up_at=Amount(jnp.full_like(blank.up_at.whole, o.now.whole + int(NEVER_S)), blank.up_at.part),
         window_end=o.now.plus(jnp.asarray(NEVER_S)),
     )

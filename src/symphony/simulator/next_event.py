@@ -159,7 +159,6 @@ def advance_time(
         setup_s=jnp.where(core.lane_setup, world.setup_s - dt, world.setup_s),
         fetch_left=jnp.where(fetching, world.fetch_left - rate.fetch * dt, world.fetch_left),
         load_area=world.load_area + rate.total * dt,
-        square_area=world.square_area + rate.total**2 * dt,
         own_area=world.own_area + rate.own * dt,
         used_area=world.used_area + jnp.minimum(rate.own, 1) * dt,
         thinking=jnp.where(thinking >= 0, thinking - dt, thinking),
@@ -196,7 +195,7 @@ def advance_time(
         closing=jnp.where(is_kind(EVENT_FETCHED), fetcher, world.closing),
         arrived=world.arrived | is_kind(EVENT_FETCHED),
         background=jnp.where(
-            is_kind(EVENT_BACKGROUND) & (t.row_group == group), take(tenants, t.row_kind), world.background
+            is_kind(EVENT_BACKGROUND) & (t.row_group == group), take(tenants, t.row_slot), world.background
         ),
         phase=phase,
         next_phase=clock.where(is_kind(EVENT_BACKGROUND), world.next_phase.plus(gap), world.next_phase),
@@ -206,8 +205,6 @@ def advance_time(
         window_end=clock.where(window, world.window_end.plus(s.window), world.window_end),
         used=jnp.where(window, world.used + world.used_area, world.used),
         load_area=jnp.where(window, 0, world.load_area),
-        square=jnp.where(window, world.square_area / s.window, world.square),
-        square_area=jnp.where(window, 0, world.square_area),
         own_area=jnp.where(window, 0, world.own_area),
         used_area=jnp.where(window, 0, world.used_area),
         thought=(world.thought & ~when) | is_kind(EVENT_THOUGHT),

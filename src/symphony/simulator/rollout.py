@@ -25,7 +25,7 @@ from symphony.simulator.counters import EndedWindow, Settings, read_when
 from symphony.simulator.next_event import EVENT_WINDOW, SimulatedEvent, advance_time
 from symphony.simulator.scenarios import ScenarioArrays, batch_axes, pick
 from symphony.simulator.world import World, initial
-from symphony.telemetry.tuning import Tuning
+from symphony.estimation.tuning import Tuning
 
 
 class Carry(eqx.Module):
@@ -118,7 +118,7 @@ def decision_due(world: World, s: ScenarioArrays) -> BoolScalar:
 def observe(world: World, s: ScenarioArrays, cheats: bool, prepared: Any = None) -> Observation:
     """What a policy is shown; only policies with `cheats` are shown the true background."""
     core = world.core
-    background, std = counters.believed(world.counters, s, core.own_reading)
+    background, std = counters.believed(world.counters, s, core.own_reading, world.background)
     return Observation(
         core=replace(core, reading=background + core.own_reading),
         topology=s.topology,
@@ -284,7 +284,7 @@ def decision_key(key: Array, number: IntScalar) -> Array:
 def _read(world: World, s: ScenarioArrays, when: Array, tuning: Tuning | None) -> tuple[World, None]:
     """Update the belief after a counter window."""
     core = world.core
-    window = EndedWindow(core.windows - 1, core.reading, world.square, core.own_reading)
+    window = EndedWindow(core.windows - 1, core.reading, core.own_reading)
     return replace(world, counters=read_when(when, world.counters, Settings.of(s), window, tuning)), None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,8 +15,6 @@ from jaxtyping import Bool, Float, Int
 
 from symphony.problem import limits, units
 from symphony.problem.arrays import (
-    KIND_INDEX,
-    VOID_KIND,
     Numeric,
     TopologyArrays,
     WorkloadArrays,
@@ -24,11 +22,14 @@ from symphony.problem.arrays import (
     workload_arrays,
 )
 from symphony.problem.errors import InputError
+from symphony.problem.flows import Flow, flows
 from symphony.problem.runnable import first_tasks, gang_seconds
 from symphony.problem.speeds import BeliefArrays, SpeedArrays, Speeds, belief_arrays, check_speeds, speed_arrays
+from symphony.problem.texts import did_you_mean
 from symphony.problem.topology import RESOURCE_KINDS, Topology
 from symphony.problem.workload import Workload
 from symphony.simulator.contention import LOAD_UNIT
+from symphony.simulator.counted_rows import DOMAIN_NAMES, unseen
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Phase:
 
     gap_s: float  # since the phase before it
     group: str
-    load: Mapping[str, float]  # resource kind -> background load, as a fraction of capacity (absent = 0)
+    load: Mapping[str, float]  # row, or resource kind -> background load, as a fraction of capacity (absent = 0)
 
 
 @dataclass(frozen=True)
@@ -54,21 +55,26 @@ class Disturbances:
     """Parameters from which phases, failures and noise of a scenario are drawn."""
 
     background: float = 0.6  # typical background load on a busy tenant's main resource; 0 = no tenants
-    busy_share: float = 0.5  # share of phases in which a group's tenants are active
-    phase_s: float | None = None  # mean length of a phase of one group; None = 20 times a typical gang's time
+    tenants: str = "flows"  # where they are: on flows, or (as in older figures) on all rows of a "machine" by kind
+    busy_share: float = 0.3  # share of the time for which a flow, or a machine, is busy
+    phase_s: float | None = None  # mean length of a busy phase of one flow; None = 20 times a typical gang's time
     failures_per_day: float = 0.0  # of each device
     repair_s: float = 600.0
     work_noise: float = 0.05  # spread of the true amount of work about the profile
-    counter_noise: float = 0.4  # relative error of a reading; of a single time slice if `counters` is given
-    counters: int | None = None  # hardware counters of a machine, multiplexed over its rows; None = one for each row
+    burst: float = 0.9  # deviation of a load from time slice to time slice, relative to it
+    counters: int | None = 1  # of each domain (`counted_rows.py`), which its rows share; None = one for each row
+    uncounted: tuple[str, ...] = ("pcie", "device")  # domains without counters
     counter_delay: int = 0  # windows by which readings are delayed
-    corrected: bool = True  # policies see the posterior given the readings, not the raw readings
+    belief: str = "joint"  # what policies see of others' loads: one of BELIEFS
     window_s: float | None = None  # length of a counter window; None = a typical gang's time
     latency_s: float = 0.0  # scheduler latency charged for every decision
     offer_at_windows: bool = False  # offer a decision at the end of every window, even if no gang is ready
 
 
-CALM = Disturbances(background=0.0, work_noise=0.0, counter_noise=0.0)
+# none: what is typical; raw: the last readings; rows: a filter for each row; joint: one filter over the flows of a
+# machine; exact: the true loads.
+BELIEFS = ("none", "raw", "rows", "joint", "exact")
+CALM = Disturbances(background=0.0, work_noise=0.0, burst=0.0)
 TYPICAL_GANGS_PER_PHASE = 20.0
 MIN_PHASE_S = 1e-6
 READING_ERRORS = 1021  # drawn beforehand; a prime, so that windows and rows use them in ever new order
@@ -94,6 +100,18 @@ class Scenario:
         _check(self)
 
 
+# Levels of busy tenants on a flow of each kind, relative to Disturbances.background.
+_FLOW_LEVELS: Mapping[str, float] = {
+    "cores": 1.0,
+    "memory": 1.6,
+    "remote": 1.0,
+    "kernel": 1.2,
+    "copy": 1.2,
+    "peer": 1.0,
+    "network": 1.6,
+    "row": 1.0,
+}
+SECOND_FLOW_SHARE = 0.3  # of tenants that use a second flow of the same machine
 # Loads of busy tenants on the rows of their machine or rack, relative to Disturbances.background.
 _TENANTS: tuple[Mapping[str, float], ...] = (
     {"memory": 1.6, "cache": 1.2, "compute": 0.3},  # memory-bound
@@ -119,20 +137,9 @@ def draw(
     _check_seed(seed)
     assert d.phase_s is not None
     rng = np.random.default_rng([seed, 1])
-    groups = list(dict.fromkeys(resource.group for resource in topology.resources))
     phases: list[Phase] = []
-    if d.background > 0 and groups:
-        count = max(64, min(1024, 4 * len(groups)))
-        # Every group starts in a random phase; after that, one group changes at a time.
-        gaps = [0.0] * len(groups) + list(rng.exponential(d.phase_s / len(groups), count))
-        order = groups + [groups[i] for i in rng.integers(len(groups), size=count)]
-        for gap, group in zip(gaps, order, strict=True):
-            load: dict[str, float] = {}
-            if rng.random() < d.busy_share:
-                tenant = _TENANTS[rng.integers(len(_TENANTS))]
-                level = d.background * rng.uniform(0.5, 1.5)
-                load = {kind: level * weight for kind, weight in tenant.items()}
-            phases.append(Phase(min(float(gap), limits.SECONDS), group, load))
+    if d.background > 0 and topology.resources:
+        phases = _flow_phases(topology, d, rng) if d.tenants == "flows" else _machine_phases(topology, d, rng)
     failures: list[Failure] = []
     if d.failures_per_day > 0:
         mean_gap = 86400.0 / (d.failures_per_day * len(topology.devices))
@@ -145,10 +152,74 @@ def draw(
     return Scenario(topology, workload, seed, tuple(phases), tuple(failures), tuple(map(float, noise)), d, job_slots)
 
 
+def _machine_phases(topology: Topology, d: Disturbances, rng: np.random.Generator) -> list[Phase]:
+    """Phases in which one tenant at a time loads all rows of a machine, by kind."""
+    assert d.phase_s is not None
+    groups = list(dict.fromkeys(resource.group for resource in topology.resources))
+    count = max(64, min(1024, 4 * len(groups)))
+    # Every group starts in a random phase; after that, one group changes at a time.
+    gaps = [0.0] * len(groups) + list(rng.exponential(d.phase_s / len(groups), count))
+    order = groups + [groups[i] for i in rng.integers(len(groups), size=count)]
+    phases = []
+    for gap, group in zip(gaps, order, strict=True):
+        load: dict[str, float] = {}
+        if rng.random() < d.busy_share:
+            tenant = _TENANTS[rng.integers(len(_TENANTS))]
+            level = d.background * rng.uniform(0.5, 1.5)
+            load = {kind: level * weight for kind, weight in tenant.items()}
+        phases.append(Phase(min(float(gap), limits.SECONDS), group, load))
+    return phases
+
+
+def _flow_phases(topology: Topology, d: Disturbances, rng: np.random.Generator) -> list[Phase]:
+    """Phases of tenants, each on one or two flows of a machine. Tenants come and go independently of each other."""
+    assert d.phase_s is not None
+    all_flows = flows(topology)
+    beside = {flow.name: [x for x in all_flows if x.group == flow.group and x != flow] for flow in all_flows}
+
+    def drawn(flow: Flow) -> dict[str, float]:
+        """The load of a tenant that begins: level of each flow that it uses."""
+        used = [flow]
+        if beside[flow.name] and rng.random() < SECOND_FLOW_SHARE:
+            used.append(beside[flow.name][rng.integers(len(beside[flow.name]))])
+        return {x.name: d.background * _FLOW_LEVELS[x.kind] * rng.uniform(0.5, 1.5) for x in used}
+
+    # One tenant for each flow, busy for `busy_share` of the time.
+    share = min(max(d.busy_share, 0.01), 0.99)
+    idle_s = d.phase_s * (1 - share) / share
+    tenants = [drawn(flow) if rng.random() < share else {} for flow in all_flows]
+    by_name = {flow.name: flow for flow in all_flows}
+    of_group: dict[str, list[int]] = {}
+    for number, flow in enumerate(all_flows):
+        of_group.setdefault(flow.group, []).append(number)
+
+    def phase(gap_s: float, group: str) -> Phase:
+        load: dict[str, float] = {}
+        for number in of_group[group]:
+            for name, level in tenants[number].items():
+                for row, weight in by_name[name].weights:
+                    load[row] = load.get(row, 0.0) + level * weight
+        return Phase(min(gap_s, limits.SECONDS), group, load)
+
+    phases = [phase(0.0, group) for group in of_group]
+    for _ in range(max(64, min(2048, 6 * len(all_flows)))):
+        rates = np.array([1 / d.phase_s if tenant else 1 / idle_s for tenant in tenants])
+        which = int(rng.choice(len(tenants), p=rates / rates.sum()))
+        tenants[which] = {} if tenants[which] else drawn(all_flows[which])
+        phases.append(phase(float(rng.exponential(1 / rates.sum())), all_flows[which].group))
+    return phases
+
+
 def _check_number(where: str, name: str, value: object, most: float = limits.SECONDS, *, above: bool = False) -> None:
     if not units.is_number(value, 0, most) or (above and value == 0):
         least = "above 0" if above else "0 or more"
         raise InputError(f"{name} is {value!r}", where=where, hint=f"write a number, {least}, up to {most:g}")
+
+
+def _check_word(name: str, value: object, known: Sequence[str]) -> None:
+    if value not in known:
+        hint = f"{did_you_mean(str(value), known)}use one of {', '.join(known)}"
+        raise InputError(f"{name} is {value!r}", where="disturbances", hint=hint)
 
 
 def _check_seed(seed: object) -> None:
@@ -157,15 +228,19 @@ def _check_seed(seed: object) -> None:
 
 
 def _check_disturbances(d: Disturbances) -> None:
-    for name in ("background", "counter_noise"):
+    for name in ("background", "burst"):
         _check_number("disturbances", name, getattr(d, name), limits.NOISE)
     _check_number("disturbances", "work_noise", d.work_noise, limits.WORK_NOISE)
     _check_number("disturbances", "busy_share", d.busy_share, 1)
     _check_number("disturbances", "failures_per_day", d.failures_per_day, limits.FAILURES_PER_DAY)
     _check_number("disturbances", "repair_s", d.repair_s)
+    _check_word("tenants", d.tenants, ("flows", "machine"))
+    _check_word("belief", d.belief, BELIEFS)
+    for domain in d.uncounted:
+        _check_word("uncounted", domain, DOMAIN_NAMES)
     _check_number("disturbances", "latency_s", d.latency_s, limits.LATENCY_S)
     if d.counters is not None and not units.is_whole(d.counters, 1, limits.COUNTERS):
-        hint = f"write 1 to {limits.COUNTERS}, or None for one counter for each row"
+        hint = f"write 1 to {limits.COUNTERS} for each domain, or None for one counter for each row"
         raise InputError(f"counters is {d.counters!r}", where="disturbances", hint=hint)
     if not units.is_whole(d.counter_delay, 0, limits.COUNTER_DELAY):
         hint = f"write 0 to {limits.COUNTER_DELAY} windows"
@@ -186,7 +261,8 @@ def _check(s: Scenario) -> None:
     _check_seed(s.seed)
     if not units.is_whole(s.job_slots, 1, limits.JOB_SLOTS):
         raise InputError(f"job_slots is {s.job_slots!r}", where=where, hint=f"write 1 to {limits.JOB_SLOTS:,}")
-    groups = {resource.group for resource in s.topology.resources}
+    group_of = {resource.name: resource.group for resource in s.topology.resources}
+    groups = set(group_of.values())
     devices = {device.name for device in s.topology.devices}
     for phase in s.phases:
         if phase.group not in groups:
@@ -197,9 +273,9 @@ def _check(s: Scenario) -> None:
             )
         _check_number(where, "gap_s of a phase", phase.gap_s)
         for kind, load in phase.load.items():
-            if kind not in RESOURCE_KINDS:
-                hint = f"use one of {', '.join(RESOURCE_KINDS)}"
-                raise InputError(f"a phase loads the unknown resource kind {kind!r}", where=where, hint=hint)
+            if kind not in RESOURCE_KINDS and group_of.get(kind) != phase.group:
+                hint = f"use a row of {phase.group!r} or one of {', '.join(RESOURCE_KINDS)}"
+                raise InputError(f"a phase loads the unknown resource kind or row {kind!r}", where=where, hint=hint)
             _check_number(where, f"load on {kind} in a phase", load, limits.NOISE)
     for failure in s.failures:
         if failure.device not in devices:
@@ -249,23 +325,24 @@ class ScenarioArrays(eqx.Module):
     phases: Int[Numeric, "*batch"]
     phase_gap: Float[Numeric, "*batch phases"]
     phase_group: Int[Numeric, "*batch phases"]
-    phase_load: Float[Numeric, "*batch phases resources"]
+    phase_load: Float[Numeric, "*batch phases slots"]  # of the rows of that group
     failures: Int[Numeric, "*batch"]
     failure_gap: Float[Numeric, "*batch failures"]
     failure_device: Int[Numeric, "*batch failures"]
     failure_down: Float[Numeric, "*batch failures"]
     work_noises: Int[Numeric, "*batch"]
     work_noise: Float[Numeric, "*batch factors"]
-    counter_noise: Float[Numeric, "*batch"]
+    burst: Float[Numeric, "*batch"]  # deviation of a load from slice to slice, relative to it
     counter_error: Float[Numeric, "*batch errors"]  # in standard deviations
-    counters: Float[Numeric, "*batch"]  # of a machine; 0 = one for each row
+    unseen: Float[Numeric, "*batch rows"]  # 1/n - 1/N for rows counted in n of a window's N slices; inf = no counter
     delay: Int[Numeric, "*batch"]  # windows by which readings are delayed
-    corrected: Bool[Numeric, "*batch"]
+    belief: Int[Numeric, "*batch"]  # index into BELIEFS
     window: Float[Numeric, "*batch"]  # seconds
     latency: Float[Numeric, "*batch"]  # seconds
     offer: Bool[Numeric, "*batch"]
     job_slots: int = eqx.field(static=True)
     late: int = eqx.field(static=True)  # maximal delay of readings in the batch, in windows
+    joint: bool = eqx.field(static=True, default=True)  # the filter is over flows; False: one for each row
     truth: SpeedArrays | None = None
     believed: BeliefArrays | None = None
 
@@ -278,11 +355,15 @@ def scenario_arrays(scenario: Scenario) -> ScenarioArrays:
     device_of = {device.name: index for index, device in enumerate(s.topology.devices)}
     x, f, m = (limits.bucket(max(1, len(items))) for items in (s.phases, s.failures, s.work_noise))
     phase_gap, phase_group = np.full(x, 1.0), np.zeros(x, np.int32)
-    phase_load = np.zeros((x, VOID_KIND + 1))
+    phase_load = np.zeros((x, topology.group_row.shape[1]))
+    rows_of: dict[str, list[tuple[int, str, str]]] = {}
+    for row, slot in zip(s.topology.resources, topology.row_slot, strict=False):
+        rows_of.setdefault(row.group, []).append((int(slot), row.name, row.kind))
     for i, phase in enumerate(s.phases):
         phase_gap[i], phase_group[i] = phase.gap_s, group_of[phase.group]
-        for kind, load in phase.load.items():
-            phase_load[i, KIND_INDEX[kind]] = np.round(load / LOAD_UNIT) * LOAD_UNIT
+        for slot, name, kind in rows_of[phase.group]:
+            load = phase.load.get(name, phase.load.get(kind, 0.0))
+            phase_load[i, slot] = np.round(load / LOAD_UNIT) * LOAD_UNIT
     failure_gap, failure_device, failure_down = np.full(f, 1.0), np.zeros(f, np.int32), np.ones(f)
     for i, failure in enumerate(s.failures):
         failure_gap[i], failure_device[i], failure_down[i] = failure.gap_s, device_of[failure.device], failure.down_s
@@ -302,19 +383,25 @@ def scenario_arrays(scenario: Scenario) -> ScenarioArrays:
         failure_down=failure_down,
         work_noises=np.int32(len(s.work_noise)),
         work_noise=noise,
-        counter_noise=np.float64(d.counter_noise),
+        burst=np.float64(d.burst),
         counter_error=_reading_errors(s.seed),
-        counters=np.float64(d.counters or 0),
+        unseen=_padded(unseen(s.topology, d.counters, d.uncounted), topology.capacity.shape[0]),
         delay=np.int32(d.counter_delay),
-        corrected=np.bool_(d.corrected),
+        belief=np.int32(BELIEFS.index(d.belief)),
         window=np.float64(1.0 if d.window_s is None else d.window_s),
         latency=np.float64(d.latency_s),
         offer=np.bool_(d.offer_at_windows),
         job_slots=s.job_slots,
         late=d.counter_delay,
+        joint=d.belief != "rows",
         truth=None if s.truth is None else speed_arrays(s.truth, s.topology, s.workload),
         believed=None if s.believed is None else belief_arrays(s.believed, s.topology, s.workload),
     )
+
+
+def _padded(rows: np.ndarray, count: int) -> np.ndarray:
+    """Values of rows with padding, which has no counter."""
+    return np.pad(rows, (0, count - len(rows)), constant_values=np.inf)
 
 
 def _reading_errors(seed: int) -> np.ndarray:
@@ -337,6 +424,8 @@ def stack(scenarios: list[Scenario]) -> ScenarioArrays:
     for name in ("truth", "believed"):
         if len({getattr(s, name) is None for s in scenarios}) > 1:
             raise InputError(f"some scenarios of a batch have `{name}` speeds and some do not", hint="run them apart")
+    if len({s.disturbances.belief == "rows" for s in scenarios}) > 1:
+        raise InputError("some scenarios of a batch have a filter for each row", hint="run them apart")
     return stack_arrays([scenario_arrays(s) for s in scenarios])
 
 

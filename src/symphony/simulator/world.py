@@ -14,7 +14,7 @@ from symphony.scheduling.state import Core
 from symphony.simulator import counters
 from symphony.simulator.counters import Counters
 from symphony.simulator.scenarios import ScenarioArrays
-from symphony.telemetry.tuning import Tuning
+from symphony.estimation.tuning import Tuning
 
 IDLE = -1
 
@@ -49,11 +49,9 @@ class World(eqx.Module):
     load: Int[Array, " rows"]  # of Symphony's own workers and transfers
     background: Float[Array, " rows"]  # of the hidden tenants
     load_area: Float[Array, " rows"]  # integral over this window of the total load,
-    square_area: Float[Array, " rows"]  # … of its square,
     own_area: Float[Array, " rows"]  # … of the own load,
     used_area: Float[Array, " rows"]  # … and of min(1, own load)
     used: Float[Array, " rows"]  # integral of min(1, own load) over all earlier windows
-    square: Float[Array, " rows"]  # mean of the squared total load over the last window
     counters: Counters  # readings of the loads, and the belief about them
     # disturbances
     phase: IntScalar  # next phase
@@ -107,8 +105,6 @@ def initial(s: ScenarioArrays, tuning: Tuning | None = None) -> World:
         load=ints(rows),
         background=jnp.zeros(rows),
         load_area=jnp.zeros(rows),
-        square_area=jnp.zeros(rows),
-        square=jnp.zeros(rows),
         own_area=jnp.zeros(rows),
         used_area=jnp.zeros(rows),
         used=jnp.zeros(rows),
