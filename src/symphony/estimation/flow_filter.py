@@ -43,6 +43,7 @@ class FlowParameters(NamedTuple):
     own_error: Array = 0.2  # error of our own part of a rate, relative to it
     floor: Array = 0.02  # error of any reading
     freedom: Array = 4.0  # degrees of freedom of errors
+    run_error: Array = 0.1  # error of the slow-down that a run shows, relative to it
 
 
 class FlowBelief(NamedTuple):
@@ -59,6 +60,20 @@ class Readings(NamedTuple):
     own: Array  # f[..., E]: our own part of it
     unseen: Array  # f[..., E]: 1/n - 1/N for an event that was counted in n of N slices
     read: Array  # bool[..., E]
+
+
+class Runs(NamedTuple):
+    """Runs of ours that ended in the window, one for each of M devices: their times are readings, too.
+
+    A run takes max(1, load) times as long as in isolation, with the load of the busiest row that it uses. H: rows that
+    work on a device may use.
+    """
+
+    slow: Array  # f[..., M]: time over isolated time; 0 = no run
+    windows: Array  # f[..., M]: its length, in windows
+    own: Array  # f[..., M, H]: our own load of those rows, its own included
+    row: Array  # i32[..., M, H]: index of the row's event
+    uses: Array  # bool[..., M, H]
 
 
 def fresh(p: FlowParameters) -> tuple[Array, Array]:
@@ -91,17 +106,26 @@ def row_loads(xp: ModuleType, event: Array, belief: FlowBelief) -> tuple[Array, 
     return mean, xp.sqrt(xp.maximum(variance, 0.0))
 
 
-def update(xp: ModuleType, event: Array, p: FlowParameters, belief: FlowBelief, seen: Readings) -> FlowBelief:
+def update(
+    xp: ModuleType, event: Array, p: FlowParameters, belief: FlowBelief, seen: Readings, runs: Runs | None = None
+) -> FlowBelief:
     """The belief after one more window. `event` f[..., E, F]: load of each row at level 1 of each flow."""
     counted = xp.where(seen.read[..., None], event, 0.0)
     others = xp.where(seen.read, seen.rate - seen.own, 0.0)
     unread = 1.0 * ~((counted > 0).any(-2))
+    counters = counted, others
     belief = forget(xp, p, belief, unread)
     drift = (p.drift * belief.mean) ** 2
     before, spread = belief.mean, belief.cov + drift[..., None] * xp.eye(drift.shape[-1])
     levels = before
     for _ in range(PASSES):
+        counted, others = counters
         noise = _noise(xp, p, counted, others, levels, seen)
+        if runs is not None:
+            more = _run_readings(xp, p, event, levels, runs)
+            counted, others, noise = (
+                xp.concatenate([x, y], axis) for x, y, axis in zip((counted, others, noise), more, (-2, -1, -1), strict=True)
+            )
         mean, cov = _mixture(xp, *_explanations(xp, p, counted, before, spread, others, noise))
         weight, means, covs = _explanations(xp, p, counted, mean, cov, others, noise)
         mean, cov = _mixture(xp, weight, *_kalman(xp, counted, means, covs, others, noise))
@@ -120,6 +144,26 @@ def _noise(xp: ModuleType, p: FlowParameters, counted: Array, others: Array, lev
     off = others - _apply(counted, levels)
     tails = xp.maximum((p.freedom + off**2 / noise) / (p.freedom + 1), 1.0)
     return xp.where(seen.read, noise * tails, 1.0)
+
+
+def _run_readings(xp: ModuleType, p: FlowParameters, event: Array, levels: Array, runs: Runs) -> tuple[Array, ...]:
+    """Runs as readings of the row that is their bottleneck at these levels: loads by flows, load by others, variance.
+
+    A run at full speed only says that the load was not above 1: it is a reading if more was expected.
+    """
+    expected = xp.take_along_axis(_apply(event, levels)[..., None, :], runs.row, axis=-1) + runs.own
+    expected = xp.where(runs.uses, expected, 0.0)
+    hop = expected.argmax(-1)[..., None]
+    busiest, own, row = (xp.take_along_axis(x, hop, axis=-1)[..., 0] for x in (expected, runs.own, runs.row))
+    deviation = p.run_error * runs.slow
+    slowed = runs.slow > 1 + 2 * p.run_error
+    says = runs.uses.any(-1) & (runs.slow > 0) & (slowed | (busiest > 1))
+    counted = xp.take_along_axis(event, row[..., None], axis=-2)
+    variance = deviation**2 * xp.maximum(runs.windows, 1.0) + (p.own_error * own) ** 2
+    others = xp.where(slowed, runs.slow, 1.0) - own
+    off = others - _apply(counted, levels)
+    variance = variance * xp.maximum((p.freedom + off**2 / xp.maximum(variance, 1e-6)) / (p.freedom + 1), 1.0)
+    return xp.where(says[..., None], counted, 0.0), xp.where(says, others, 0.0), xp.where(says, variance, 1.0)
 
 
 def _explanations(

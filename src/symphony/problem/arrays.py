@@ -54,6 +54,8 @@ class TopologyArrays(eqx.Module):
     row_slot: Numeric  # i32[R]: its number among the rows of its group
     # machines and racks
     group_row: Numeric  # i32[G, S]; padding points at the last row
+    group_device: Numeric  # i32[G, M]: devices of a machine, -1 = none
+    hop_slot: Numeric  # i32[D, H]: row_slot of each row of a route; -1 for rows of another group than its machine
     flow_load: Numeric  # f[G, S, F]: load of each row of a group at level 1 of each of its flows (`problem.flows`)
     # device kinds
     kind_memory: Numeric  # i32[Y], KiB, or coarser for kinds with more than 1 TiB
@@ -154,6 +156,13 @@ def topology_arrays(topology: Topology) -> TopologyArrays:
         for k, hop in enumerate(device.route):
             route_row[index, k] = row_of[hop.resource]
             route_spans[index, k] = sum(1 << span for span in hop.spans)
+    device_group = {resource.group: group for resource, group in zip(t.resources, groups, strict=True)}
+    hop_slot = np.full((d, h), -1, np.int32)
+    for index, device in enumerate(t.devices):
+        for k, hop in enumerate(device.route):
+            row = row_of[hop.resource]
+            if t.resources[row].group == device.machine:
+                hop_slot[index, k] = row_slot[row]
     crossed = (route_spans[:, :, None] >> np.arange(len(SPANS))) & 1 > 0
     span_bandwidth = np.where(crossed, capacity[route_row][:, :, None], np.inf).min(axis=1)
 
@@ -192,6 +201,8 @@ def topology_arrays(topology: Topology) -> TopologyArrays:
         row_group=_pad(groups, (r,), -1, np.int32),
         row_slot=_pad(row_slot, (r,), 0, np.int32),
         group_row=group_row,
+        group_device=_members([device_group.get(device.machine, -1) for device in t.devices], group_row.shape[0]),
+        hop_slot=hop_slot,
         flow_load=flow_load,
         kind_memory=_pad([_memory_units(kind.memory, kind) for kind in t.kinds], (y,), 0, np.int32),
         kind_reconfigure=_pad([kind.reconfigure_s for kind in t.kinds], (y,), 0.0, float),
@@ -207,6 +218,14 @@ def _slots(groups: list[int]) -> list[int]:
         numbers.append(seen.get(group, 0))
         seen[group] = numbers[-1] + 1
     return numbers
+
+
+def _members(group_of: list[int], groups: int) -> np.ndarray:
+    """The devices of each group i32[G, M], -1 = none."""
+    members = [[device for device, of in enumerate(group_of) if of == group] for group in range(groups)]
+    return _pad([], (groups, 1), -1, np.int32) if not any(members) else np.stack(
+        [_pad(some, (limits.bucket(max(map(len, members))),), -1, np.int32) for some in members]
+    )
 
 
 def _flow_arrays(t: Topology, groups: list[int], slots: list[int], rows: int) -> tuple[np.ndarray, np.ndarray]:

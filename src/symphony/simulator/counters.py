@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from symphony.estimation import flow_filter
-from symphony.estimation.flow_filter import FlowBelief, FlowParameters, Readings
+from symphony.estimation.flow_filter import FlowBelief, FlowParameters, Readings, Runs
 from symphony.estimation.tuning import FILTER_FACTORS, FilterStep, Tuning, tuned
 from symphony.problem.arrays import TopologyArrays
 from symphony.scheduling.indexing import take
@@ -95,6 +95,23 @@ class EndedWindow(eqx.Module):
     number: Array  # i32[]
     load: Array  # f[R]: mean load of each row
     own: Array  # f[R]: Symphony's own part of it
+    run_slow: Array  # f[D]: slow-down of the last run that ended on each device, 0 = none did
+    run_windows: Array  # f[D]: its length, in windows
+    run_uses: Array  # bool[D, H]: rows of the device's route that it loaded
+
+
+def _runs(t: TopologyArrays, past: EndedWindow) -> Runs:
+    """What runs show, by group. A padded or missing device has a slow-down of 0, which is none."""
+    device, slot = jnp.asarray(t.group_device), jnp.asarray(t.hop_slot)
+    there = (device >= 0)[..., None]
+    used = take(past.run_uses & (slot >= 0), device) & there
+    return Runs(
+        slow=jnp.where(device >= 0, take(past.run_slow, device), 0.0),
+        windows=take(past.run_windows, device),
+        own=take(past.own, take(t.route_row, device)),
+        row=jnp.maximum(take(slot, device), 0),
+        uses=used,
+    )
 
 
 def read(counters: Counters, s: Settings, past: EndedWindow, tuning: Tuning | None = None) -> Counters:
@@ -115,11 +132,13 @@ def read(counters: Counters, s: Settings, past: EndedWindow, tuning: Tuning | No
     read_rows = counted & (jnp.asarray(t.row_group) >= 0)
     seen = Readings(*(take(x, t.group_row) for x in (arrives[:, 0], arrives[:, 1], unseen, read_rows)))
 
+    runs = _runs(t, past)
+
     def parameters(factors: Array | None) -> FlowParameters:
         return PARAMETERS if factors is None else tuned(factors, PARAMETERS)
 
     def filtered(factors: Array | None, belief: FlowBelief) -> FlowBelief:
-        return flow_filter.update(jnp, event, parameters(factors), belief, seen)
+        return flow_filter.update(jnp, event, parameters(factors), belief, seen, runs)
 
     factors = None if tuning is None else tuning.factors
     belief = filtered(factors, counters.belief)

@@ -67,6 +67,14 @@ def leave(world: World, s: ScenarioArrays) -> tuple[World, DepartureLog]:
     fetching = left.when & (take(world.fetch_gang, devices[0]) == gang) & (devices[0] >= 0)
     rows, burden, held, reset, fetching = compute_once((rows, burden, held, reset, fetching))
 
+    # A run without set-up shows by its time how busy the rows were that it used.
+    device, lane = devices[0], lanes[0]
+    run_s = world.now.minus(world.core.lane_since.take(lane))
+    expected_s = take(world.core.lane_estimate, lane)
+    shows = held & (status == FINISHED) & (take(world.core.workers, gang) == 1) & (expected_s > 0)
+    shows &= ~take(world.core.resumed, gang) & (take(t.kind_reconfigure, take(t.device_kind, device)) == 0)
+    slow = run_s / jnp.where(shows, expected_s, 1.0)
+
     spent = jnp.where(left.completed, world.now.minus(core.arrived.take(left.slot)), 0)
     isolated = w.isolated[take(core.graph, left.slot)]
     return (
@@ -76,6 +84,9 @@ def leave(world: World, s: ScenarioArrays) -> tuple[World, DepartureLog]:
             load=add_all(world.load, rows.reshape(-1), -burden.reshape(-1)),
             setup_s=put_all(world.setup_s, lanes, 0.0, held & (lanes >= 0)),
             left=world.left.put(gang, reset, held),
+            run_slow=put(world.run_slow, device, slow, shows),
+            run_s=put(world.run_s, device, run_s, shows),
+            run_uses=put(world.run_uses, device, take(world.compute_load, lane) > 0, shows),
             closing=jnp.where(fetching, devices[0], world.closing),
             arrived=world.arrived & ~fetching,
             completion_sum=world.completion_sum.plus(spent),

@@ -284,8 +284,10 @@ def decision_key(key: Array, number: IntScalar) -> Array:
 def _read(world: World, s: ScenarioArrays, when: Array, tuning: Tuning | None) -> tuple[World, None]:
     """Update the belief after a counter window."""
     core = world.core
-    window = EndedWindow(core.windows - 1, core.reading, core.own_reading)
-    return replace(world, counters=read_when(when, world.counters, Settings.of(s), window, tuning)), None
+    runs = world.run_slow, world.run_s / s.window, world.run_uses
+    window = EndedWindow(core.windows - 1, core.reading, core.own_reading, *runs)
+    read = read_when(when, world.counters, Settings.of(s), window, tuning)
+    return replace(world, counters=read, run_slow=jnp.where(when, 0.0, world.run_slow)), None
 
 
 def _mask(alone: bool, needed: Array) -> Array:

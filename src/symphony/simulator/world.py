@@ -5,7 +5,7 @@ from __future__ import annotations
 import equinox as eqx
 import jax.numpy as jnp
 from jax import Array
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 from symphony.scheduling import state
 from symphony.scheduling.clock import Amount
@@ -53,6 +53,10 @@ class World(eqx.Module):
     used_area: Float[Array, " rows"]  # … and of min(1, own load)
     used: Float[Array, " rows"]  # integral of min(1, own load) over all earlier windows
     counters: Counters  # readings of the loads, and the belief about them
+    # the last run of a gang of one that ended on each device in this window
+    run_slow: Float[Array, " devices"]  # its time over the profile's isolated time, 0 = no run ended
+    run_s: Float[Array, " devices"]  # its time
+    run_uses: Bool[Array, "devices hops"]  # rows of the device's route that it loaded
     # disturbances
     phase: IntScalar  # next phase
     next_phase: Amount
@@ -109,6 +113,9 @@ def initial(s: ScenarioArrays, tuning: Tuning | None = None) -> World:
         used_area=jnp.zeros(rows),
         used=jnp.zeros(rows),
         counters=counters.begin(s, tuning),
+        run_slow=jnp.zeros(devices),
+        run_s=jnp.zeros(devices),
+        run_uses=jnp.zeros((devices, hops), bool),
         phase=ints(),
         next_phase=Amount.of(jnp.asarray(s.phase_gap)[0]),
         failure=ints(),
