@@ -106,7 +106,7 @@ class Figures:
 
 def drawn(size: RoundSize, corrected: bool, quick: bool = False) -> TrainingScenarios:
     """The scenarios of all cells that see corrected readings, or raw ones."""
-    disturbances = Disturbances(corrected=corrected)
+    disturbances = Disturbances(belief="joint" if corrected else "raw")
     course = ScenarioDistribution(topology("paper"), WORKLOADS, (0.5, 1.0), 24, disturbances)
     if quick:
         course = ScenarioDistribution(topology("machine"), ("cholesky:3?jobs=2",), (0.5, 1.0), 2, disturbances)

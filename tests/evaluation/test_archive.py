@@ -83,7 +83,7 @@ def test_a_scenario_is_kept_by_its_names() -> None:
     assert meta.devices[0] == DeviceMeta("host0/cpu", "xeon", "host0", 3)
     assert meta.graphs[0].gangs[-1] == "train" and meta.graphs[0].kernels[-1] == "train"
     assert len(meta.graphs[0].gangs) == len(meta.graphs[0].kernels) == 6  # two tasks of the graph are one gang
-    assert meta.disturbances["counter_noise"] == 0.4
+    assert meta.disturbances["burst"] == 0.9
 
 
 def edited(path: Path, **changes: Any) -> Path:

@@ -30,7 +30,7 @@ from symphony.simulator import run as runs
 from symphony.simulator.scenarios import CALM, Disturbances
 from tests.scheduling.by_hand import chain, cluster, dot, work
 
-CONTENDED = Disturbances(background=2.0, counter_noise=0.2)
+CONTENDED = Disturbances(background=2.0, counters=None)
 EFT = ("heft", "eft-belief", "eft-exact")
 
 

@@ -41,7 +41,7 @@ def small(topology, seed):
     return work(chain(), dot("any", units=units), chain("cpu only"), dot("any"), dot("cpu only"))
 
 
-ROUGH = Disturbances(window_s=0.3, phase_s=0.6, background=1.5, counter_noise=0.5)
+ROUGH = Disturbances(window_s=0.3, phase_s=0.6, background=1.5, burst=1.2)
 COURSE = ScenarioDistribution(cluster(), (small,), (0.5, 1.0), 24, ROUGH)
 WHAT = {"topology": cluster(), "workload": small, "disturbances": ROUGH}
 WHOLE = {"rounds": 3, "size": RoundSize(pool=2, scenarios=2, group=2, validation=2, every=1), "seed": 5}

@@ -92,7 +92,8 @@ def test_what_was_read_long_ago_is_less_sure() -> None:
         here.window(busy(3.0), ours=1.0)
     mean, fresh = here.load(COMPUTE)
     here.now_s += 60.0
-    assert here.load(COMPUTE)[0] == mean and here.load(COMPUTE)[1] > 2 * fresh
+    later, wider = here.load(COMPUTE)
+    assert 0 < later < mean and wider > 2 * fresh  # towards what is typical
 
 
 @pytest.mark.parametrize("seconds", [0.0, 2 * MAX_WINDOW_S])

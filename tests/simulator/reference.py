@@ -569,7 +569,7 @@ class Reference:
         phase = phases[self.phase_count % len(phases)]
         for row, resource in enumerate(self.topology.resources):
             if resource.group == phase.group:
-                self.background[row] = round(UNIT * phase.load.get(resource.kind, 0.0))
+                self.background[row] = round(UNIT * phase.load.get(resource.name, phase.load.get(resource.kind, 0.0)))
         self.phase_count += 1
         self.phase_at += phases[self.phase_count % len(phases)].gap_s
 

@@ -328,8 +328,11 @@ def random_phases(rng: np.random.Generator, topology: Topology) -> tuple[Phase, 
     kinds = sorted({resource.kind for resource in topology.resources})
     phases = []
     for _ in range(rng.integers(1, 9)):
+        group = str(rng.choice(groups))
         load = {kind: float(rng.uniform(0.05, 1.5)) for kind in kinds if rng.random() < 0.4}
-        phases.append(Phase(0.2 + float(rng.exponential(2.0)), str(rng.choice(groups)), load))
+        rows = [resource.name for resource in topology.resources if resource.group == group]
+        load |= {row: float(rng.uniform(0.0, 1.5)) for row in rows if rng.random() < 0.2}
+        phases.append(Phase(0.2 + float(rng.exponential(2.0)), group, load))
     return tuple(phases)
 
 

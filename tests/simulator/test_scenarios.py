@@ -156,7 +156,7 @@ def test_no_scenario_is_no_batch() -> None:
 @pytest.mark.parametrize("value", [None, "1", math.nan, math.inf, -1.0, True])
 @pytest.mark.parametrize(
     "name",
-    ["background", "busy_share", "failures_per_day", "repair_s", "work_noise", "counter_noise", "latency_s"],
+    ["background", "busy_share", "failures_per_day", "repair_s", "work_noise", "burst", "latency_s"],
 )
 def test_disturbances_are_checked(name: str, value: Any) -> None:
     with pytest.raises(InputError, match=rf"disturbances: {name} is") as caught:

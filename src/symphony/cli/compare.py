@@ -42,7 +42,16 @@ def compare(
     first_seed: Annotated[int, typer.Option(help="The first seed.", min=0)] = 0,
     metric: Annotated[str, typer.Option(help="Print the table of this metric as well.")] = "",
     background: Annotated[float, typer.Option(help="Load of hidden tenants on their resources; 0 = none.")] = 0.6,
-    counter_noise: Annotated[float, typer.Option(help="Relative error of counter readings.")] = 0.4,
+    belief: Annotated[
+        str,
+        typer.Option(
+            help="What policies see of the tenants: none (what is typical), raw readings, rows (a filter for each row), "
+            "joint (one for each machine), or exact."
+        ),
+    ] = "joint",
+    counters: Annotated[
+        int, typer.Option(help="Counters of each domain, which its rows share; 0 = one for each row.", min=0)
+    ] = 1,
     failures_per_day: Annotated[float, typer.Option(help="Failures of each device.")] = 0.0,
     latency_s: Annotated[float, typer.Option(help="Scheduler latency charged for every decision, in seconds.")] = 0.0,
     job_slots: Annotated[int, typer.Option(help="Jobs in the system at once; 0 = automatic.", min=0)] = 0,
@@ -72,7 +81,11 @@ def compare(
         report.mkdir(parents=True, exist_ok=True)
     console = terminal.console(stderr=as_json)
     disturbances = Disturbances(
-        background=background, counter_noise=counter_noise, failures_per_day=failures_per_day, latency_s=latency_s
+        background=background,
+        belief=belief,
+        counters=counters or None,
+        failures_per_day=failures_per_day,
+        latency_s=latency_s,
     )
     numbers = range(first_seed, first_seed + seeds)
     command = shlex.join(["symphony", *sys.argv[1:]])

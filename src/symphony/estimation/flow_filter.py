@@ -9,9 +9,9 @@ The model, for one group of rows (a machine or a rack) and one window:
   `burst * rate * sqrt(1/n - 1/N)`, with the tails of Student's t.
 
 The belief is a Gaussian over all flows of the group. Given it, the explanations "nothing changed", "flow i is off now"
-and "flow i is on now" are compared by the likelihood of the window's readings, in closed form. The most probable ones
-are each updated (a Kalman filter), and their mixture is replaced by one Gaussian with the same moments. Two changes in
-one window are found one after the other: a tenant may use two paths.
+and "flow i is on now" are compared by the likelihood of the window's readings, in closed form. The most probable ones,
+and those in which a second flow changed beside the most probable, are each updated (a Kalman filter, with the errors
+that the supposed levels imply), and their mixture is replaced by one Gaussian with the same moments.
 
 Written once for NumPy (live) and JAX (batches): `xp` is the module. Leading axes are groups. Dimensions: E events,
 F flows, K explanations.
@@ -26,20 +26,22 @@ import numpy as np
 
 Array = Any  # numpy.ndarray or jax.Array, as `xp` makes them
 
-EXPLANATIONS = 4  # of a window, that are followed: the most probable ones
-PASSES = 2  # errors depend on the levels: the first pass finds levels, the second uses them
+EXPLANATIONS = 4  # of a window, that are followed: the most probable ones, and as many with a second change
+MAX_RATE = 1e3  # times the capacity of a row: no load is as high, and a counter that says so is broken
+IMPOSSIBLE = -1e9  # log probability
+CLIPPED_FLOWS = 3  # levels below 0 in one window that are made up for
 
 
 class FlowParameters(NamedTuple):
     """Learnable numbers: a pytree, differentiable. Loads and levels are fractions of a row's capacity."""
 
-    burst: Array = 0.9  # deviation of a rate from slice to slice, relative to the rate
+    burst: Array = 1.0  # deviation of a rate from slice to slice, relative to the rate
     changes: Array = 0.05  # probability that a flow is drawn anew in a window
     on_share: Array = 0.3  # probability that it is on then
     on_mean: Array = 0.8  # its level if it is on
-    on_std: Array = 0.45
+    on_std: Array = 0.6
     off_std: Array = 0.01  # levels that count as off
-    drift: Array = 0.03  # change of a level from window to window, relative to it
+    drift: Array = 0.05  # change of a level from window to window, relative to it
     own_error: Array = 0.2  # error of our own part of a rate, relative to it
     floor: Array = 0.02  # error of any reading
     freedom: Array = 4.0  # degrees of freedom of errors
@@ -110,86 +112,139 @@ def update(
     xp: ModuleType, event: Array, p: FlowParameters, belief: FlowBelief, seen: Readings, runs: Runs | None = None
 ) -> FlowBelief:
     """The belief after one more window. `event` f[..., E, F]: load of each row at level 1 of each flow."""
-    counted = xp.where(seen.read[..., None], event, 0.0)
-    others = xp.where(seen.read, seen.rate - seen.own, 0.0)
-    unread = 1.0 * ~((counted > 0).any(-2))
-    counters = counted, others
-    belief = forget(xp, p, belief, unread)
+    read = seen.read & (xp.abs(seen.rate) < MAX_RATE)  # False for NaN
+    seen = seen._replace(read=read, rate=xp.where(read, seen.rate, 0.0))
+    counted = xp.where(read[..., None], event, 0.0)
+    belief = forget(xp, p, belief, 1.0 * ~((counted > 0).any(-2)))
     drift = (p.drift * belief.mean) ** 2
-    before, spread = belief.mean, belief.cov + drift[..., None] * xp.eye(drift.shape[-1])
-    levels = before
-    for _ in range(PASSES):
-        counted, others = counters
-        noise = _noise(xp, p, counted, others, levels, seen)
-        if runs is not None:
-            more = _run_readings(xp, p, event, levels, runs)
-            counted, others, noise = (
-                xp.concatenate([x, y], axis) for x, y, axis in zip((counted, others, noise), more, (-2, -1, -1), strict=True)
-            )
-        mean, cov = _mixture(xp, *_explanations(xp, p, counted, before, spread, others, noise))
-        weight, means, covs = _explanations(xp, p, counted, mean, cov, others, noise)
-        mean, cov = _mixture(xp, weight, *_kalman(xp, counted, means, covs, others, noise))
-        levels = xp.maximum(mean, 0.0)
-    return FlowBelief(levels, cov)
+    before = FlowBelief(belief.mean, belief.cov + drift[..., None] * xp.eye(drift.shape[-1]))
+
+    # To compare explanations, errors are those of a load halfway between what was expected and what was read.
+    halfway = 0.5 * (_apply(counted, before.mean) + xp.maximum(seen.rate - seen.own, 0.0))
+    evidence = _evidence(xp, p, event, counted, before.mean, halfway**2, seen, runs)
+    one = _explanations(xp, p, before, evidence)
+    change = 1 + one.log_prior_fit[..., 1:].argmax(-1)
+    two = _explanations(xp, p, _chosen(xp, one, change), evidence)
+    every = _together(xp, one, two, change)
+
+    # To update them, errors and the bottlenecks of runs are those of the levels that each explanation supposes.
+    several = Readings(*(x[..., None, :] for x in seen))
+    beside = None if runs is None else Runs(*(x[..., None, :] if x.ndim == seen.rate.ndim else x[..., None, :, :] for x in runs))
+    counted, event = counted[..., None, :, :], event[..., None, :, :]
+    squared = _apply(counted, every.mean) ** 2 + ((counted @ every.cov) * counted).sum(-1)
+    evidence = _evidence(xp, p, event, counted, every.mean, squared, several, beside)
+    fit, means, covs = _kalman(xp, every.mean, every.cov, evidence)
+    weight = every.log_prior + fit
+    weight = xp.exp(weight - weight.max(-1, keepdims=True))
+    mean, cov = _mixture(xp, weight / weight.sum(-1, keepdims=True), means, covs)
+    return FlowBelief(_non_negative(xp, mean, cov), cov)
+
+
+class _Evidence(NamedTuple):
+    """Readings of sums of flows."""
+
+    counted: Array  # f[..., E, F]
+    others: Array  # f[..., E]: what was read, less our own part
+    noise: Array  # f[..., E]: variance, of readings far off a larger one
+    log_tails: Array  # f[..., E]: log probability of errors that large
+
+
+class _Explanations(NamedTuple):
+    """What may have happened, and the belief before the window if it did."""
+
+    log_prior: Array  # f[..., K]
+    log_prior_fit: Array  # f[..., K]: with the likelihood of the readings, relative to no change
+    mean: Array  # f[..., K, F]
+    cov: Array  # f[..., K, F, F]
 
 
 def _apply(matrix: Array, vector: Array) -> Array:
     return (matrix @ vector[..., None])[..., 0]
 
 
-def _noise(xp: ModuleType, p: FlowParameters, counted: Array, others: Array, levels: Array, seen: Readings) -> Array:
-    """Variance of the readings at these levels; larger for readings far off, as Student's t has it."""
-    bursts = p.burst**2 * (_apply(counted, levels) ** 2 + seen.own**2) * seen.unseen
-    noise = bursts + (p.own_error * seen.own) ** 2 + p.floor**2
-    off = others - _apply(counted, levels)
-    tails = xp.maximum((p.freedom + off**2 / noise) / (p.freedom + 1), 1.0)
-    return xp.where(seen.read, noise * tails, 1.0)
+def _evidence(
+    xp: ModuleType,
+    p: FlowParameters,
+    event: Array,
+    counted: Array,
+    levels: Array,
+    squared: Array,
+    seen: Readings,
+    runs: Runs | None,
+) -> _Evidence:
+    """The window's readings, with the errors of these levels. `squared`: mean square of the load by others."""
+    noise = p.burst**2 * (squared + seen.own**2) * seen.unseen + (p.own_error * seen.own) ** 2 + p.floor**2
+    others = xp.where(seen.read, seen.rate - seen.own, 0.0)
+    noise, tails = _with_tails(xp, p, noise, xp.where(seen.read, others - _apply(counted, levels), 0.0))
+    noise = xp.where(seen.read, noise, 1.0)
+    counted, others = (xp.broadcast_to(x, (*noise.shape, *x.shape[noise.ndim :])) for x in (counted, others))
+    if runs is None:
+        return _Evidence(counted, others, noise, tails)
+    more = _run_evidence(xp, p, event, levels, runs)
+    return _Evidence(
+        xp.concatenate([counted, more.counted], -2),
+        xp.concatenate([others, more.others], -1),
+        xp.concatenate([noise, more.noise], -1),
+        xp.concatenate([tails, more.log_tails], -1),
+    )
 
 
-def _run_readings(xp: ModuleType, p: FlowParameters, event: Array, levels: Array, runs: Runs) -> tuple[Array, ...]:
-    """Runs as readings of the row that is their bottleneck at these levels: loads by flows, load by others, variance.
+def _with_tails(xp: ModuleType, p: FlowParameters, noise: Array, off: Array) -> tuple[Array, Array]:
+    """The variance of an error of this size, and its log probability, to 0 for small errors.
+
+    Student's t is a mixture of Gaussians of different variances: this is the most probable one, to an error far off.
+    """
+    factor = xp.maximum((p.freedom + off**2 / noise) / (p.freedom + 1), 1.0)
+    return noise * factor, 0.5 * p.freedom * (1 - 1 / factor) - (0.5 * p.freedom + 1) * xp.log(factor)
+
+
+def _run_evidence(xp: ModuleType, p: FlowParameters, event: Array, levels: Array, runs: Runs) -> _Evidence:
+    """Runs as readings of the row that is their bottleneck at these levels.
 
     A run at full speed only says that the load was not above 1: it is a reading if more was expected.
     """
-    expected = xp.take_along_axis(_apply(event, levels)[..., None, :], runs.row, axis=-1) + runs.own
-    expected = xp.where(runs.uses, expected, 0.0)
+    loads = _apply(event, levels)
+    shape = *loads.shape[:-1], *runs.row.shape[-2:]
+    row, own, uses = (xp.broadcast_to(x, shape) for x in (runs.row, runs.own, runs.uses))
+    expected = xp.take_along_axis(loads[..., None, :], row, axis=-1) + own
+    expected = xp.where(uses, expected, 0.0)
     hop = expected.argmax(-1)[..., None]
-    busiest, own, row = (xp.take_along_axis(x, hop, axis=-1)[..., 0] for x in (expected, runs.own, runs.row))
-    deviation = p.run_error * runs.slow
+    busiest, own, row = (xp.take_along_axis(x, hop, axis=-1)[..., 0] for x in (expected, own, row))
+    counted = xp.take_along_axis(xp.broadcast_to(event, (*shape[:-2], *event.shape[-2:])), row[..., None], axis=-2)
+    ended = uses.any(-1) & (runs.slow > 0)
     slowed = runs.slow > 1 + 2 * p.run_error
-    says = runs.uses.any(-1) & (runs.slow > 0) & (slowed | (busiest > 1))
-    counted = xp.take_along_axis(event, row[..., None], axis=-2)
-    variance = deviation**2 * xp.maximum(runs.windows, 1.0) + (p.own_error * own) ** 2
+    says = ended & (slowed | (busiest > 1))
+    noise = (p.run_error * runs.slow) ** 2 * xp.maximum(runs.windows, 1.0) + (p.own_error * own) ** 2 + p.floor**2
     others = xp.where(slowed, runs.slow, 1.0) - own
-    off = others - _apply(counted, levels)
-    variance = variance * xp.maximum((p.freedom + off**2 / xp.maximum(variance, 1e-6)) / (p.freedom + 1), 1.0)
-    return xp.where(says[..., None], counted, 0.0), xp.where(says, others, 0.0), xp.where(says, variance, 1.0)
+    noise, tails = _with_tails(xp, p, noise, xp.where(says, others - _apply(counted, levels), 0.0))
+    return _Evidence(
+        xp.where(says[..., None], counted, 0.0), xp.where(says, others, 0.0), xp.where(ended, noise, 1.0), tails
+    )
 
 
-def _explanations(
-    xp: ModuleType, p: FlowParameters, counted: Array, mean: Array, cov: Array, others: Array, noise: Array
-) -> tuple[Array, Array, Array]:
-    """The most probable explanations of a window: probabilities [..., K], and the belief before it under each.
+def _explanations(xp: ModuleType, p: FlowParameters, before: FlowBelief, evidence: _Evidence) -> _Explanations:
+    """That nothing changed, and the most probable explanations by one flow that has been drawn anew.
 
-    One is that nothing changed. Under the others, one flow has been drawn anew. Then the covariance of the readings
-    differs by a matrix of rank two, so that one posterior serves for all (the matrix inversion lemma).
+    If one flow is drawn anew, the covariance of the readings changes by a matrix of rank two, so that the likelihoods of
+    all explanations follow from one posterior (the matrix inversion lemma).
     """
+    counted, others, noise, _ = evidence
+    mean, cov = before
     flows = mean.shape[-1]
     weighted = xp.swapaxes(counted / noise[..., None], -1, -2)
     information = weighted @ counted  # [..., F, F]
-    given = information @ covariance_after(xp, counted, cov, noise)
-    # With S the covariance of the readings: counted.T @ inv(S) @ counted, and the same with counted @ cov.
+    given = information @ covariance_after(xp, counted, cov, noise)[0]
+    # With S the covariance of the readings: counted.T @ inv(S) @ counted, and the same times cov.
     apart = information - given @ information
     spread = apart @ cov
     pull = _apply(weighted, others - _apply(counted, mean))
     cv = pull - _apply(given, pull)
     sv = _apply(cov, cv)
-    cc, cs = (xp.diagonal(x, axis1=-2, axis2=-1) for x in (apart, spread))
+    cc, cs, variance = (xp.diagonal(x, axis1=-2, axis2=-1) for x in (apart, spread, cov))
     ss = (cov * spread).sum(-2)
-    variance = xp.diagonal(cov, axis1=-2, axis2=-1)
 
     def log_ratio(level: Array, deviation: Array) -> Array:
-        """Log likelihood of the readings if a flow was drawn from N(level, deviation²), to that of no change."""
+        """Log likelihood of the readings if a flow was drawn from N(level, deviation²), less that of no change."""
         move = level - mean
         b, d = cs - 1, ss - variance - deviation**2
         determinant = xp.maximum(b * b - cc * d, 1e-9)
@@ -199,56 +254,98 @@ def _explanations(
 
     off, on = log_ratio(0.0, p.off_std), log_ratio(p.on_mean, p.on_std)
     odds = p.changes / (1 - p.changes)
-    score = xp.concatenate([off + xp.log(odds * (1 - p.on_share)), on + xp.log(odds * p.on_share)], axis=-1)
-    score = xp.where(xp.concatenate([off, on], axis=-1) > 0, score, -1e9)  # readings do not speak for it
-    score, best = _largest(xp, xp.concatenate([xp.zeros_like(score[..., :1]), score], axis=-1))
-    weight = xp.exp(score - score.max(-1, keepdims=True))
-    weight = weight / weight.sum(-1, keepdims=True)
-    anew = (best > 0)[..., None] & (xp.arange(flows) == ((best - 1) % flows)[..., None])  # [..., K, F]
-    is_on = (best > flows)[..., None]
+    prior = xp.concatenate([xp.log(odds * (1 - p.on_share)) + 0 * off, xp.log(odds * p.on_share) + 0 * on], -1)
+    ratio = xp.concatenate([off, on], -1)
+    score = xp.where(ratio > 0, prior + ratio, IMPOSSIBLE)  # else the readings do not speak for it
+    score, best = _largest(xp, score, EXPLANATIONS - 1)
+    prior = xp.where(score > IMPOSSIBLE, xp.take_along_axis(prior, best, -1), IMPOSSIBLE)
+    anew = xp.arange(flows) == (best % flows)[..., None]  # [..., K - 1, F]
+    is_on = (best >= flows)[..., None]
     means = xp.where(anew, xp.where(is_on, p.on_mean, 0.0), mean[..., None, :])
     kept = ~anew[..., None] & ~anew[..., None, :]
     drawn = xp.where(anew, xp.where(is_on, p.on_std, p.off_std) ** 2, 0.0)
     covs = xp.where(kept, cov[..., None, :, :], 0.0) + drawn[..., None] * xp.eye(flows)
-    return weight, means, covs
+    same = xp.zeros_like(score[..., :1])
+    return _Explanations(
+        xp.concatenate([same, prior], -1),
+        xp.concatenate([same, score], -1),
+        xp.concatenate([mean[..., None, :], means], -2),
+        xp.concatenate([cov[..., None, :, :], covs], -3),
+    )
 
 
-def _largest(xp: ModuleType, score: Array) -> tuple[Array, Array]:
+def _chosen(xp: ModuleType, among: _Explanations, index: Array) -> FlowBelief:
+    """The belief before the window under one explanation."""
+    index = index[..., None, None]
+    return FlowBelief(
+        xp.take_along_axis(among.mean, index, -2)[..., 0, :],
+        xp.take_along_axis(among.cov, index[..., None], -3)[..., 0, :, :],
+    )
+
+
+def _together(xp: ModuleType, one: _Explanations, two: _Explanations, change: Array) -> _Explanations:
+    """Explanations by one change, and those by a second one beside `change`."""
+    first = xp.take_along_axis(one.log_prior, change[..., None], -1)
+    return _Explanations(
+        xp.concatenate([one.log_prior, two.log_prior[..., 1:] + first], -1),
+        xp.concatenate([one.log_prior_fit, two.log_prior_fit[..., 1:]], -1),
+        xp.concatenate([one.mean, two.mean[..., 1:, :]], -2),
+        xp.concatenate([one.cov, two.cov[..., 1:, :, :]], -3),
+    )
+
+
+def _largest(xp: ModuleType, score: Array, count: int) -> tuple[Array, Array]:
     """The largest scores and their indices."""
     if xp is np:
-        best = np.argsort(-score, axis=-1, kind="stable")[..., :EXPLANATIONS]
+        best = np.argsort(-score, axis=-1, kind="stable")[..., :count]
         return np.take_along_axis(score, best, axis=-1), best
     import jax
 
-    return jax.lax.top_k(score, min(EXPLANATIONS, score.shape[-1]))
+    return jax.lax.top_k(score, min(count, score.shape[-1]))
 
 
-def _kalman(xp: ModuleType, counted: Array, mean: Array, cov: Array, others: Array, noise: Array) -> tuple[Array, Array]:
-    """Means [..., K, F] and covariances after the readings."""
-    counted, noise = counted[..., None, :, :], noise[..., None, :]
-    after = covariance_after(xp, counted, cov, noise)
-    off = (others[..., None, :] - _apply(counted, mean)) / noise
-    return mean + _apply(after, _apply(xp.swapaxes(counted, -1, -2), off)), after
+def _kalman(xp: ModuleType, mean: Array, cov: Array, evidence: _Evidence) -> tuple[Array, Array, Array]:
+    """Log likelihood of the readings, and mean and covariance after them, under each explanation."""
+    counted, others, noise, tails = evidence
+    after, log_volume = covariance_after(xp, counted, cov, noise)
+    off = others - _apply(counted, mean)
+    pull = _apply(xp.swapaxes(counted, -1, -2), off / noise)
+    moved = _apply(after, pull)
+    fit = tails.sum(-1) - 0.5 * (log_volume + (off**2 / noise).sum(-1) - (pull * moved).sum(-1))
+    return fit, mean + moved, after
 
 
-def covariance_after(xp: ModuleType, counted: Array, cov: Array, noise: Array) -> Array:
-    """Covariance of the levels after readings with these variances."""
+def covariance_after(xp: ModuleType, counted: Array, cov: Array, noise: Array) -> tuple[Array, Array]:
+    """Covariance of the levels after readings with these variances, and the log determinant of the readings'."""
     if xp is np:
         spread = counted @ cov
         total = spread @ np.swapaxes(counted, -1, -2) + noise[..., None] * np.eye(noise.shape[-1])
-        return cov - np.swapaxes(spread, -1, -2) @ np.linalg.solve(total, spread)
+        after = cov - np.swapaxes(spread, -1, -2) @ np.linalg.solve(total, spread)
+        return after, np.linalg.slogdet(total)[1]
     import jax
 
     # One reading after the other: compiled programs that call LAPACK cannot be kept on disk.
-    def after_one(cov: Array, reading: tuple[Array, Array]) -> tuple[Array, None]:
+    def after_one(state: tuple[Array, Array], reading: tuple[Array, Array]) -> tuple[tuple[Array, Array], None]:
+        cov, log_volume = state
         loads, variance = reading
         spread = _apply(cov, loads)
         total = (loads * spread).sum(-1) + variance
-        return cov - spread[..., :, None] * (spread / total[..., None])[..., None, :], None
+        cov = cov - spread[..., :, None] * (spread / total[..., None])[..., None, :]
+        return (cov, log_volume + xp.log(total)), None
 
-    readings = xp.moveaxis(xp.broadcast_to(counted, (*cov.shape[:-2], *counted.shape[-2:])), -2, 0)
-    variances = xp.moveaxis(xp.broadcast_to(noise, (*cov.shape[:-2], noise.shape[-1])), -1, 0)
-    return jax.lax.scan(after_one, cov, (readings, variances))[0]
+    readings = xp.moveaxis(counted, -2, 0), xp.moveaxis(noise, -1, 0)
+    return jax.lax.scan(after_one, (cov, xp.zeros_like(cov[..., 0, 0])), readings)[0]
+
+
+def _non_negative(xp: ModuleType, mean: Array, cov: Array) -> Array:
+    """The mean, given that no level is below 0: the most negative ones become 0, and others make up for them."""
+    variance = xp.maximum(xp.diagonal(cov, axis1=-2, axis2=-1), 1e-12)
+    for _ in range(CLIPPED_FLOWS):
+        lowest = (mean / xp.sqrt(variance)).argmin(-1)[..., None]
+        below = xp.minimum(xp.take_along_axis(mean, lowest, axis=-1), 0.0)
+        along = xp.take_along_axis(cov, lowest[..., None], axis=-1)[..., 0]
+        mean = mean - along * (below / xp.take_along_axis(variance, lowest, axis=-1))
+    return xp.maximum(mean, 0.0)
 
 
 def _mixture(xp: ModuleType, weight: Array, means: Array, covs: Array) -> tuple[Array, Array]:

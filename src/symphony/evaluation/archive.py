@@ -58,7 +58,7 @@ class ScenarioMeta:
     devices: tuple[DeviceMeta, ...]
     workload: str
     graphs: tuple[GraphMeta, ...]
-    disturbances: Mapping[str, float | bool | None]
+    disturbances: Mapping[str, float | bool | str | tuple[str, ...] | None]
 
     @classmethod
     def from_scenario(cls, scenario: Scenario) -> ScenarioMeta:
@@ -226,6 +226,13 @@ def _scenario_out(meta: ScenarioMeta) -> dict[str, Any]:
     }
 
 
+def _setting(value: Any) -> Any:
+    """A setting from JSON: `inf` and `nan` are numbers, other strings are words, lists are tuples."""
+    if isinstance(value, list):
+        return tuple(value)
+    return float(value) if isinstance(value, str) and value in ("inf", "-inf", "nan") else value
+
+
 def _scenario_in(meta: Mapping[str, Any]) -> ScenarioMeta:
     devices = zip(*(meta["devices"][f.name] for f in dataclasses.fields(DeviceMeta)), strict=True)
     graphs = zip(*(meta["graphs"][f.name] for f in dataclasses.fields(GraphMeta)), strict=True)
@@ -234,5 +241,5 @@ def _scenario_in(meta: Mapping[str, Any]) -> ScenarioMeta:
         devices=tuple(DeviceMeta(*device) for device in devices),
         workload=meta["workload"],
         graphs=tuple(GraphMeta(name, tuple(gangs), tuple(kernels)) for name, gangs, kernels in graphs),
-        disturbances={k: float(v) if isinstance(v, str) else v for k, v in meta["disturbances"].items()},
+        disturbances={name: _setting(value) for name, value in meta["disturbances"].items()},
     )

@@ -60,7 +60,10 @@ def payload(report: Report) -> dict[str, Any]:
         "devices": len(first.devices),
         "machines": len({device.machine for device in first.devices}),
         "jobs": max(len(run.jobs) for run in runs),
-        "disturbances": {key: _rounded(value) for key, value in first.disturbances.items()},
+        "disturbances": {
+            key: ", ".join(value) if isinstance(value, tuple) else value if isinstance(value, str) else _rounded(value)
+            for key, value in first.disturbances.items()
+        },
         "policies": [
             {"name": p, "label": report.label(p), "cheats": p in report.cheats, "colour": colour[p]}
             for p in report.policies

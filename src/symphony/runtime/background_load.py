@@ -9,8 +9,7 @@ speaks of which row). What of that was ours is known, or the window tells nothin
 - of a GPU, its memory and its link, the part of others is unknown while a kernel of ours runs there;
 - of the network nothing is ours: kernels of one machine do not use it.
 
-The rest is others', as the filter sees it that policies are trained with (`simulator/counters.py`): a total and our own
-part of it are read, each with its error, and the difference moves slowly, or jumps. Of memories nothing tells our part:
+The rest is others', as the filter over flows sees it that policies are trained with (`estimation/flow_filter.py`). Of memories nothing tells our part:
 where their traffic is counted, `traffic.py` works out whose it is. Of a row that nothing speaks of, such as memory
 where the PMU may not be used, policies receive a belief with a small mean and a large deviation (`UNREAD_LOAD`).
 
@@ -28,18 +27,20 @@ from pathlib import Path
 
 import numpy as np
 
+from symphony.estimation import flow_filter
+from symphony.estimation.flow_filter import FlowBelief, FlowParameters, Readings
+from symphony.estimation.tuning import Tuning, tuned
+from symphony.problem.arrays import topology_arrays
 from symphony.problem.topology import Topology
 from symphony.runtime.traffic import TrafficAttribution
-from symphony.simulator.counters import MIN_LOAD, OTHERS, PARAMETERS, READINGS_PER_WINDOW, SLICES_PER_WINDOW, WIRING
-from symphony.telemetry import posterior, rows
-from symphony.telemetry.posterior import Belief, Parameters, Window
-from symphony.estimation.tuning import Tuning, tuned
+from symphony.telemetry import rows
 
 NVML_LAG_S = 1.0  # what NVML says of use by itself (`nvml.*`, not `gpm.*`) may be of so long before
 MAX_WINDOW_S = 1.0  # a window beyond that was cut by a pause in which nothing was read
-READING_SLICES = SLICES_PER_WINDOW / (
-    2 * READINGS_PER_WINDOW
-)  # slices that a reading is worth: as in the simulator, where no counters are shared
+# Windows are short: a flow seldom changes in one. What is counted is counted all the time, but loads of a tenth of a
+# second wander: the error of a reading is 10% of it. Our own part is measured, not taken from profiles.
+LIVE = FlowParameters(changes=0.01, own_error=0.02)
+UNSEEN = (0.1 / LIVE.burst) ** 2
 BELIEF_CACHE_S = 0.02  # for so long, what was said is said again: turns come by the thousand
 UNREAD_LOAD = 0.0, 1.0  # load of a row that was never read, and its deviation
 RowLoads = tuple[np.ndarray, np.ndarray]  # f32[R]: mean and deviation
@@ -64,16 +65,20 @@ class BackgroundLoad:
         `traffic`: who knows of memories.
         """
         self._topology, self._cpu_s, self._ran, self._traffic = topology, cpu_s, ran, traffic
-        self._parameters = PARAMETERS
+        self._parameters = LIVE
         if tuning is not None:
-            self._parameters = Parameters(*map(float, tuned(tuning.factors, PARAMETERS)))
+            self._parameters = FlowParameters(*map(float, tuned(tuning.factors, LIVE)))
         self._machines = sorted({row.group for row in topology.resources if row.group})
         self._index = {row.name: number for number, row in enumerate(topology.resources)}
         self._cores = np.zeros(len(self._index))  # of the processors that a compute row stands for, all together
         self._private: dict[int, list[int]] = {}  # row -> accelerators whose work touches it
         self._sort_rows(cpus)
         self._lock = threading.Lock()
-        self._belief: Belief = posterior.start(np, WIRING, self._parameters, (len(self._index),))
+        arrays, count = topology_arrays(topology), len(self._index)
+        self._group, self._slot = arrays.row_group[:count], arrays.row_slot[:count]
+        self._event = arrays.flow_load  # [groups, slots, flows]
+        groups, _, flows = self._event.shape
+        self._belief = flow_filter.start(np, flows, self._parameters, (groups,))
         self._ended_s = np.full(len(self._index), -np.inf)  # of the last window that told something
         self._window_s = np.ones(len(self._index))
         self._used_s: Mapping[int, float] | None = None  # when the last window ended
@@ -114,17 +119,17 @@ class BackgroundLoad:
         cpu = cores > 0
         total[cpu] *= cores[cpu] / self._cpus
         own = np.where(cpu, ours_s / duration_s / max(self._cpus, 1), 0.0)
-        nothing = np.zeros(len(at))
-        rate = np.stack([np.maximum(total, own), nothing, own], axis=1)
-        counted = np.stack([nothing + READING_SLICES, nothing, nothing + SLICES_PER_WINDOW], axis=1)
-        seen = Window(rate, counted, np.full_like(rate, SLICES_PER_WINDOW), np.full(len(at), MIN_LOAD))
+        groups, inside = np.unique(self._group[at], return_inverse=True)
+        event = self._event[groups]
+        rate, ours, read = np.zeros(event.shape[:2]), np.zeros(event.shape[:2]), np.zeros(event.shape[:2], bool)
+        where = inside, self._slot[at]
+        rate[where], ours[where], read[where] = np.maximum(total, own), own, True
+        seen = Readings(rate, ours, np.full_like(rate, UNSEEN), read)
         with self._lock:
-            before = Belief(*(np.asarray(part)[at] for part in self._belief))
-            after = posterior.update(np, WIRING, self._parameters, before, seen)
-            whole = [np.array(part) for part in self._belief]
-            for part, new in zip(whole, after, strict=True):
-                part[at] = new
-            self._belief = Belief(*whole)
+            mean, cov = (part.copy() for part in self._belief)
+            before = FlowBelief(mean[groups], cov[groups])
+            mean[groups], cov[groups] = flow_filter.update(np, event, self._parameters, before, seen)
+            self._belief = FlowBelief(mean, cov)
             self._ended_s[at], self._window_s[at] = ended_s, duration_s
 
     def _ours_s(self) -> float:
@@ -147,9 +152,12 @@ class BackgroundLoad:
             belief, ended_s, window_s = self._belief, self._ended_s.copy(), self._window_s.copy()
         known = np.isfinite(ended_s)
         missed = np.where(known, np.maximum((now_s - np.where(known, ended_s, now_s)) / window_s, 0.0), 0.0)
-        belief = posterior.predict(np, belief, missed)
-        deviation = np.sqrt(np.maximum(belief.cov[:, OTHERS, OTHERS], 0.0))
-        mean = np.where(known, np.maximum(belief.mean[:, OTHERS], 0.0), UNREAD_LOAD[0])
+        behind = np.zeros(self._event.shape[0])
+        np.maximum.at(behind, self._group, missed)  # a group is as old as its oldest reading
+        behind = np.broadcast_to(behind[:, None], belief.mean.shape)
+        belief = flow_filter.forget(np, self._parameters, belief, behind)
+        mean, deviation = (x[self._group, self._slot] for x in flow_filter.row_loads(np, self._event, belief))
+        mean = np.where(known, mean, UNREAD_LOAD[0])
         deviation = np.where(known, np.minimum(deviation, UNREAD_LOAD[1]), UNREAD_LOAD[1])
         for row, load in (self._traffic.believed(now_s) if self._traffic else {}).items():
             mean[row], deviation[row] = load

@@ -1,0 +1,188 @@
+"""The filter over flows, against exact inference where that can be had."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import symphony as sy
+from symphony.estimation import flow_filter
+from symphony.estimation.flow_filter import FlowBelief, FlowParameters, Readings, Runs
+from symphony.problem.arrays import topology_arrays
+
+P = FlowParameters()
+ONE = np.ones((1, 1))  # one row, one flow
+UNSEEN = 1 / 4 - 1 / 24  # a counter for one slice in six
+
+
+def reading(rate: np.ndarray, own: float = 0.0, unseen: float = UNSEEN, read: np.ndarray | bool = True) -> Readings:
+    rate = np.asarray(rate, float)
+    return Readings(rate, np.full_like(rate, own), np.full_like(rate, unseen), np.broadcast_to(read, rate.shape))
+
+
+def play(event: np.ndarray, rates: np.ndarray, p: FlowParameters = P) -> list[FlowBelief]:
+    """The beliefs after each window of readings [windows, ..., events]."""
+    belief = flow_filter.start(np, event.shape[-1], p, rates.shape[1:-1])
+    return [belief := flow_filter.update(np, event, p, belief, reading(rate)) for rate in rates]
+
+
+def drawn(rng: np.random.Generator, windows: int, runs: int, event: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """True levels [windows, runs, flows] and readings [windows, runs, events], drawn from the model."""
+    shape = runs, event.shape[-1]
+
+    def anew() -> np.ndarray:
+        level = stats.truncnorm.rvs(-P.on_mean / P.on_std, 9, P.on_mean, P.on_std, shape, random_state=rng)
+        return np.where(rng.random(shape) < P.on_share, level, 0.0)
+
+    level, levels = anew(), []
+    for _ in range(windows):
+        level = np.where(rng.random(shape) < P.changes, anew(), level)
+        levels.append(level)
+    truth = np.stack(levels)
+    loads = truth @ event.T
+    error = rng.standard_t(P.freedom, loads.shape) * np.sqrt(P.burst**2 * loads**2 * UNSEEN + P.floor**2)
+    return truth, np.maximum(loads + error, 0.0)
+
+
+def exact(rates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Posterior mean and 95% upper bound of one flow [windows, runs], by a sum over all levels."""
+    grid = np.linspace(0.0, 3.5, 351)
+    prior = P.on_share * stats.norm.pdf(grid, P.on_mean, P.on_std)
+    prior *= P.on_share / prior.sum()
+    prior[0] += 1 - P.on_share
+    weight, means, upper = np.tile(prior, (rates.shape[1], 1)), [], []
+    scale = np.sqrt(P.burst**2 * grid**2 * UNSEEN + P.floor**2)
+    for rate in rates:
+        weight = (1 - P.changes) * weight + P.changes * prior
+        weight *= stats.t.pdf(rate[:, None], P.freedom, grid, scale)
+        weight /= weight.sum(1, keepdims=True)
+        means.append(weight @ grid)
+        upper.append(grid[(weight.cumsum(1) > 0.975).argmax(1)])
+    return np.array(means), np.array(upper)
+
+
+def test_one_row_is_close_to_exact_inference_and_its_bands_hold() -> None:
+    truth, rates = drawn(np.random.default_rng(0), 120, 60, ONE)
+    beliefs = play(ONE, rates)
+    mean = np.stack([belief.mean[..., 0] for belief in beliefs])
+    std = np.sqrt(np.stack([belief.cov[..., 0, 0] for belief in beliefs]))
+    ideal, _ = exact(rates[..., 0])
+    late = slice(10, None)
+
+    def error(estimate: np.ndarray) -> float:
+        return float(np.sqrt(((estimate - truth[..., 0])[late] ** 2).mean()))
+
+    assert error(mean) < 1.3 * error(ideal)
+    assert error(mean) < 0.6 * error(rates[..., 0])
+    busy = truth[..., 0][late] > 0.05
+    inside = np.abs(mean - truth[..., 0])[late] <= 1.96 * std[late]
+    assert 0.9 < inside[busy].mean() < 0.98
+
+
+def test_a_change_is_compared_by_its_likelihood() -> None:
+    """The closed form of all explanations, against Gaussian densities of the readings."""
+    rng = np.random.default_rng(1)
+    event = np.abs(rng.normal(size=(4, 3)))
+    root = rng.normal(size=(3, 3))
+    mean, cov, noise = np.abs(rng.normal(size=3)), root @ root.T, rng.uniform(0.1, 0.5, 4)
+    others = event @ mean + 3 * rng.normal(size=4)
+    weight, means, covs = flow_filter._explanations(np, P, event, mean, cov, others, noise)
+    density = np.array(
+        [
+            stats.multivariate_normal.logpdf(others, event @ m, event @ c @ event.T + np.diag(noise))
+            for m, c in zip(means, covs, strict=True)
+        ]
+    )
+    changed = ~np.isclose(means, mean).all(-1)
+    on = changed & (means == P.on_mean).any(-1)
+    share = np.where(changed, P.changes * np.where(on, P.on_share, 1 - P.on_share), 1 - P.changes)
+    wanted = share * np.exp(density - density.max())
+    np.testing.assert_allclose(weight, wanted / wanted.sum(), rtol=1e-6, atol=1e-9)
+    assert changed.sum() == len(weight) - 1
+
+
+def test_a_row_without_a_counter_is_inferred_from_one_that_shares_a_flow() -> None:
+    """The first row is crossed by a flow that also crosses the second, which is never read."""
+    event = np.array([[1.0], [0.5]])
+    belief = flow_filter.start(np, 1, P)
+    before = flow_filter.row_loads(np, event, belief)
+    for _ in range(8):
+        seen = reading(np.array([1.2, 9.9]), read=np.array([True, False]))
+        belief = flow_filter.update(np, event, P, belief, seen)
+    mean, std = flow_filter.row_loads(np, event, belief)
+    assert mean[1] == pytest.approx(0.6, rel=0.05) and std[1] < 0.3 * before[1][1]
+
+
+def test_a_plain_split_is_impossible() -> None:
+    """Two rows are idle and a third is busy: only the flow that crosses the third alone explains that."""
+    event = np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [1.0, 1.0, 1.0]])
+    belief = play(event, np.tile([0.0, 0.0, 1.0], (6, 1)))[-1]
+    assert belief.mean == pytest.approx([0.0, 0.0, 1.0], abs=0.05)
+
+
+def test_what_is_not_read_becomes_typical_again() -> None:
+    belief = play(ONE, np.full((10, 1), 2.0))[-1]
+    mean, variance = flow_filter.fresh(P)
+    assert belief.mean[0] == pytest.approx(2.0, rel=0.1)
+    for windows in (1, 20, 1000):
+        later = flow_filter.forget(np, P, belief, np.full(1, float(windows)))
+        assert mean - 1e-9 <= later.mean[0] < belief.mean[0] and later.cov[0, 0] > belief.cov[0, 0]
+    assert later.mean[0] == pytest.approx(mean) and later.cov[0, 0] == pytest.approx(variance)
+    blind = belief
+    for _ in range(1000):
+        blind = flow_filter.update(np, ONE, P, blind, reading(np.zeros(1), read=False))
+    assert blind.mean[0] == pytest.approx(mean, abs=1e-6)
+
+
+def test_our_own_load_is_not_taken_for_others() -> None:
+    belief = flow_filter.start(np, 1, P)
+    for own in (0.0, 1.5) * 10:
+        belief = flow_filter.update(np, ONE, P, belief, reading(np.array([own + 0.8]), own=own))
+    assert belief.mean[0] == pytest.approx(0.8, abs=0.1)
+
+
+def runs(slow: float, own: float = 1.0) -> Runs:
+    return Runs(
+        np.array([slow]), np.ones(1), np.array([[own]]), np.zeros((1, 1), int), np.ones((1, 1), bool)
+    )
+
+
+def test_a_slow_run_is_evidence_where_nothing_is_counted() -> None:
+    nothing = reading(np.zeros(1), read=False)
+    busy = idle = flow_filter.start(np, 1, P)
+    for _ in range(6):
+        busy = flow_filter.update(np, ONE, P, busy, nothing, runs(2.0))
+        idle = flow_filter.update(np, ONE, P, idle, nothing, runs(1.0))
+    typical = flow_filter.fresh(P)[0]
+    assert busy.mean[0] == pytest.approx(1.0, abs=0.2) and idle.mean[0] < 0.5 * typical
+    none = flow_filter.update(np, ONE, P, busy, nothing, runs(0.0))
+    assert none.mean[0] < busy.mean[0]  # no run, no evidence: it may have changed
+
+
+@pytest.mark.parametrize("rate", [np.nan, np.inf, -np.inf, -5.0, 1e12])
+def test_bad_readings_widen_and_never_break_the_belief(rate: float) -> None:
+    event = np.array([[1.0, 0.5], [0.0, 1.0]])
+    belief = play(event, np.tile([1.0, 0.2], (10, 1)))[-1]
+    for _ in range(3):
+        after = flow_filter.update(np, event, P, belief, reading(np.array([rate, 0.2])))
+        assert np.isfinite(after.mean).all() and np.isfinite(after.cov).all() and (after.mean >= 0).all()
+        assert (np.linalg.eigvalsh(after.cov) > -1e-9).all()
+        belief = after
+    if not np.isfinite(rate):
+        assert belief.mean[0] == pytest.approx(0.9, abs=0.3)
+
+
+def test_numpy_and_jax_agree_on_a_whole_cluster() -> None:
+    event = topology_arrays(sy.topology("paper")).flow_load
+    rng = np.random.default_rng(2)
+    plain = flow_filter.start(np, event.shape[-1], P, event.shape[:1])
+    compiled = FlowBelief(*map(jnp.asarray, plain))
+    for _ in range(4):
+        rate = np.where(rng.random(event.shape[:2]) < 0.5, rng.uniform(0, 2, event.shape[:2]), 0.0)
+        seen = Readings(rate, 0.2 * rate, np.full_like(rate, UNSEEN), rng.random(rate.shape) < 0.7)
+        plain = flow_filter.update(np, event, P, plain, seen)
+        compiled = flow_filter.update(jnp, jnp.asarray(event), P, compiled, Readings(*map(jnp.asarray, seen)))
+        np.testing.assert_allclose(compiled.mean, plain.mean, atol=5e-3)
+        np.testing.assert_allclose(compiled.cov, plain.cov, atol=5e-3)
