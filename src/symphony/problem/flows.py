@@ -68,9 +68,11 @@ def _of_cpus(group: str, rows: dict[str, Resource], cpus: list[Device]) -> Itera
         own = _rows(cpu, rows)
         if "compute" in own:
             yield Flow(f"cores {cpu.name}", "cores", group, ((own["compute"].name, 1.0),))
-        if "memory" in own:
-            beside = [(own[kind].name, w) for kind, w in (("cache", STREAM_CACHE), ("compute", STREAM_COMPUTE)) if kind in own]
-            yield Flow(f"memory {cpu.name}", "memory", group, ((own["memory"].name, 1.0), *beside))
+    streams = {own["memory"].name: own for cpu in reversed(cpus) if "memory" in (own := _rows(cpu, rows))}
+    for memory, own in reversed(streams.items()):
+        load = {"cache": STREAM_CACHE, "compute": STREAM_COMPUTE}
+        beside = [(own[kind].name, share) for kind, share in load.items() if kind in own]
+        yield Flow(f"memory {memory}", "memory", group, ((memory, 1.0), *beside))
     sockets = {cpu.socket: cpu for cpu in cpus}
     for cpu in sockets.values():
         for other in sockets.values():
@@ -87,7 +89,8 @@ def _of_accelerators(group: str, rows: dict[str, Resource], devices: list[Device
         if "device_memory" in own:
             beside = [(own["compute"].name, KERNEL_COMPUTE)] if "compute" in own else []
             if link is not None:
-                beside += [(row, KERNEL_LINK * w) for row, w in _path("", "", "", link, own.get("switch"), memory).weights]
+                copies = _path("", "", "", link, own.get("switch"), memory)
+                beside += [(row, KERNEL_LINK * load) for row, load in copies.weights]
             yield Flow(f"kernel {device.name}", "kernel", group, ((own["device_memory"].name, 1.0), *beside))
         elif "compute" in own:
             yield Flow(f"kernel {device.name}", "kernel", group, ((own["compute"].name, 1.0),))
@@ -100,8 +103,7 @@ def _of_accelerators(group: str, rows: dict[str, Resource], devices: list[Device
 
 
 def _of_network(group: str, rows: dict[str, Resource], devices: list[Device]) -> Iterator[Flow]:
-    memories = {
-        row.name: (own["nic"], row) for device in devices if "nic" in (own := _rows(device, rows)) and (row := own.get("memory"))
-    }
-    for nic, memory in memories.values():
-        yield _path(f"network {memory.name}", "network", group, nic, memory)
+    routes = [_rows(device, rows) for device in devices]
+    pairs = {(own["nic"].name, own["memory"].name) for own in routes if "nic" in own and "memory" in own}
+    for nic, memory in sorted(pairs):
+        yield _path(f"network {memory}", "network", group, rows[nic], rows[memory])
