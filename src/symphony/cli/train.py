@@ -18,7 +18,7 @@ from symphony.problem.errors import InputError
 if TYPE_CHECKING:
     from symphony.learning.train import TrainingRound
 
-TELEMETRY_GRADIENTS = ("none", "sampled", "covariance", "pathwise", "implicit")
+TELEMETRY_GRADIENTS = ("none", "sampled", "implicit")
 NETWORK_SIZES = ("standard", "published")
 # Two cores run such a round in seconds, so that a training of a few minutes has some. See `learning.train.RoundSize`.
 CPU_ROUNDS = {"pool": 48, "scenarios": 4, "group": 8, "validation": 12, "every": 4}
