@@ -84,7 +84,9 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for (case, place, policy), times in found.items():
         above = {belief: paired(times[belief], times["exact"]).ratio for belief in BELIEFS}
         excess = {belief: ratio.value - 1 if ratio else float("nan") for belief, ratio in above.items()}
-        half = {b: (r.high - r.low) / 2 if r and r.high is not None and r.low is not None else 0.0 for b, r in above.items()}
+        half = {
+            b: (r.high - r.low) / 2 if r and r.high is not None and r.low is not None else 0.0 for b, r in above.items()
+        }
         against_rows = paired(times["joint"], times["rows"]).ratio
         lines.append(
             {
@@ -159,8 +161,9 @@ def main() -> None:
     Console(width=160).print(table(lines))
     wide = [line for line in lines if line["excess"]["raw"] >= 0.03]
     if wide:
-        left = np.array([max(1 - line["closed"]["joint"], 1e-3) for line in wide])
-        print(f"where raw readings cost 3% or more ({len(wide)} cells), joint closes {1 - np.exp(np.log(left).mean()):.0%}")
+        left = np.array([max(1 - line["closed"]["joint"], 0.05) for line in wide])
+        closed = 1 - np.exp(np.log(left).mean())
+        print(f"where raw readings cost 3% or more ({len(wide)} cells), joint closes {closed:.0%}")
     if chosen.picture:
         picture(lines, chosen.picture)
 

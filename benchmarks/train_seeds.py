@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from symphony.estimation.tuning import BeliefSlopes
 from symphony.learning.beliefs import NONE, slopes
 from symphony.learning.rollouts import COMPLETION
 from symphony.learning.train import (
@@ -35,7 +36,6 @@ from symphony.policies import Learned, Network, Sizes
 from symphony.policies.learned import STANDARD
 from symphony.simulator.contention import Bottleneck, ContentionModel
 from symphony.simulator.scenarios import ScenarioArrays, batch_axes, pick
-from symphony.estimation.tuning import BeliefSlopes
 
 SEED_AXIS = "seeds"  # the axis
 

@@ -150,9 +150,7 @@ def test_our_own_load_is_not_taken_for_others() -> None:
 
 
 def runs(slow: float, own: float = 1.0) -> Runs:
-    return Runs(
-        np.array([slow]), np.ones(1), np.array([[own]]), np.zeros((1, 1), int), np.ones((1, 1), bool)
-    )
+    return Runs(np.array([slow]), np.ones(1), np.array([[own]]), np.zeros((1, 1), int), np.ones((1, 1), bool))
 
 
 def test_a_slow_run_is_evidence_where_nothing_is_counted() -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import symphony as sy
-from symphony.runtime.background_load import BELIEF_CACHE_S, MAX_WINDOW_S, UNREAD_LOAD, BackgroundLoad, cpu_seconds
 from symphony.estimation.tuning import FILTER_FACTORS, Tuning
+from symphony.runtime.background_load import BELIEF_CACHE_S, MAX_WINDOW_S, UNREAD_LOAD, BackgroundLoad, cpu_seconds
 from tests.runtime.machines import machine
 from tests.runtime.test_machine_monitor import gpus
 from tests.waiting import wait_until

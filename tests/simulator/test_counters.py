@@ -32,7 +32,9 @@ _begin, _believed, _read = jax.jit(counters.begin), jax.jit(counters.believed), 
 _read_when = jax.jit(jax.vmap(counters.read_when, in_axes=(0, 0, None, 0)))
 
 
-def ended(s: ScenarioArrays, number: int, load: np.ndarray, own: np.ndarray, slow: np.ndarray | float = 0.0) -> EndedWindow:
+def ended(
+    s: ScenarioArrays, number: int, load: np.ndarray, own: np.ndarray, slow: np.ndarray | float = 0.0
+) -> EndedWindow:
     """A window with these loads [ROWS]; `slow`: what runs show on each device."""
     rows, (devices, hops) = s.topology.capacity.shape[0], s.topology.route_row.shape
     loads = [jnp.asarray(np.pad(x, (0, rows - len(x)))) for x in (load, own)]
@@ -106,7 +108,7 @@ def test_a_row_without_a_counter_is_inferred_from_the_flows_that_cross_it() -> N
     """Traffic of the network goes to memory; the link of the GPU has no counter, and nothing tells of it."""
     s = arrays(uncounted=("pcie",))
     loads = np.tile([0.1, 1.0, 1.5, 1.5, 0.0], (12, 1))
-    mean, std = others(s, run(s, loads, 0 * loads)[-1], np.zeros(ROWS))
+    mean, _ = others(s, run(s, loads, 0 * loads)[-1], np.zeros(ROWS))
     typical = others(s, _begin(s), np.zeros(ROWS))
     np.testing.assert_allclose(mean[LINKS], typical[0][LINKS], rtol=1e-3)
     assert mean[:2] == pytest.approx([0.1, 1.0], abs=0.05)
@@ -187,7 +189,9 @@ def test_all_policies_meet_the_same_errors() -> None:
     once, again = (run(s, STEADY[:5], OWN[:5])[-1] for _ in range(2))
     np.testing.assert_array_equal(once.raw, again.raw)
     other = replace(cheap_scenario(), seed=7)
-    there = jax.device_put(scenario_arrays(replace(other, disturbances=replace(CALM, window_s=1.0, uncounted=(), **BURSTY))))
+    there = jax.device_put(
+        scenario_arrays(replace(other, disturbances=replace(CALM, window_s=1.0, uncounted=(), **BURSTY)))
+    )
     assert (np.asarray(run(there, STEADY[:5], OWN[:5])[-1].raw)[LINKS] != np.asarray(once.raw)[LINKS]).all()
 
 

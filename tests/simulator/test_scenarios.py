@@ -10,11 +10,12 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from scipy.optimize import nnls
 
 from symphony.lowering.family import workload as family_workload
 from symphony.problem import limits
-from symphony.problem.arrays import KIND_INDEX
 from symphony.problem.errors import InputError
+from symphony.problem.flows import flows
 from symphony.problem.topologies import topology
 from symphony.problem.topology import RESOURCE_KINDS
 from symphony.simulator.scenarios import (
@@ -68,8 +69,12 @@ def test_what_is_drawn_has_the_means_that_were_asked_for() -> None:
     assert np.mean([f.down_s for s in drawn for f in s.failures]) == pytest.approx(100.0, rel=0.1)
     groups = {row.group for row in cluster.resources}
     changes = [p for s in drawn for p in s.phases[len(groups) :]]
+    # Each flow is busy for 40 s and idle for 40 s on average.
+    assert np.mean([p.gap_s for p in changes]) * len(flows(cluster)) == pytest.approx(40.0, rel=0.1)
+    whole = [draw(cluster, jobs, seed, replace(asked, tenants="machine")) for seed in range(20)]
+    changes = [p for s in whole for p in s.phases[len(groups) :]]
     assert np.mean([p.gap_s for p in changes]) * len(groups) == pytest.approx(40.0, rel=0.1)
-    assert np.mean([bool(p.load) for s in drawn for p in s.phases]) == pytest.approx(0.5, abs=0.05)
+    assert np.mean([bool(p.load) for s in whole for p in s.phases]) == pytest.approx(0.5, abs=0.05)
     assert np.std(np.log([x for s in drawn for x in s.work_noise])) == pytest.approx(0.1, rel=0.1)
 
 
@@ -77,7 +82,6 @@ def test_every_group_starts_in_a_phase_of_its_own(scenario: Scenario) -> None:
     groups = list(dict.fromkeys(row.group for row in scenario.topology.resources))
     first = scenario.phases[: len(groups)]
     assert [phase.group for phase in first] == groups and {phase.gap_s for phase in first} == {0.0}
-    assert {kind for phase in scenario.phases for kind in phase.load} <= set(RESOURCE_KINDS)
 
 
 def test_calm_has_no_disturbance_at_all(scenario: Scenario) -> None:
@@ -106,8 +110,9 @@ def test_arrays_of_phases_failures_and_noise() -> None:
     assert (int(a.phases), int(a.failures), int(a.work_noises), a.job_slots) == (3, 1, 5, 2)
     assert a.phase_gap.tolist() == [1.0, 2.0, 3.0]
     assert a.phase_group.tolist() == [1, 0, 1]
-    assert a.phase_load[0, KIND_INDEX["nic"]] == 0.5
-    assert a.phase_load[1, KIND_INDEX["memory"]] == round(2**16 / 3) / 2**16  # loads are multiples of 2**-16
+    slot = {row.name: number for row, number in zip(cluster().resources, a.topology.row_slot, strict=False)}
+    assert a.phase_load[0, slot["b/nic"]] == 0.5
+    assert a.phase_load[1, slot["a/memory"]] == round(2**16 / 3) / 2**16  # loads are multiples of 2**-16
     assert a.phase_load[2].max() == 0
     assert (a.failure_device.tolist(), a.failure_down.tolist()) == ([2], [0.5])
     assert a.work_noise.tolist() == [1.0, 0.5, 2.0, 1.5, 1.0, 1.0]  # padded
@@ -187,7 +192,7 @@ def change(**parts: Any) -> Callable[[], Scenario]:
         (change(job_slots=-3), "job_slots is -3", "write 1 to"),
         (change(job_slots=limits.JOB_SLOTS + 1), "job_slots is 4097", "4,096"),
         (change(phases=(Phase(1.0, "nowhere", {}),)), "a phase names 'nowhere', which is not a group", "such as 'a'"),
-        (change(phases=(Phase(1.0, "a", {"magic": 1.0}),)), "unknown resource kind 'magic'", "memory"),
+        (change(phases=(Phase(1.0, "a", {"magic": 1.0}),)), "unknown resource kind or row 'magic'", "memory"),
         (change(phases=(Phase(-1.0, "a", {}),)), "gap_s of a phase is -1.0", "0 or more"),
         (change(phases=(Phase(1.0, "a", {"nic": math.nan}),)), "load on nic in a phase is nan", "0 or more"),
         (change(failures=(Failure(1.0, "nobody", 1.0),)), "'nobody', which is not a device", "such as 'cpu0'"),
@@ -205,3 +210,27 @@ def test_bad_scenarios(make: Callable[[], Scenario], message: str, hint: str) ->
     assert message in caught.value.message
     assert hint in caught.value.hint
     assert caught.value.where
+
+
+def test_tenants_load_whole_flows() -> None:
+    """Every phase is a sum of flows at levels of 0 or more, and one tenant at a time comes or goes."""
+    here = topology("machine")
+    drawn = draw(here, family_workload("layered?jobs=4", here, 0), 5, Disturbances(background=1.0))
+    rows = [row.name for row in here.resources]
+    loads = np.array([[dict(flow.weights).get(row, 0.0) for flow in flows(here)] for row in rows])
+    busy, before = [], np.zeros(len(rows))
+    for phase in drawn.phases:
+        load = np.array([phase.load.get(row, 0.0) for row in rows])
+        levels, error = nnls(loads, load)
+        assert error < 1e-6 and set(phase.load) <= set(rows)
+        if busy:
+            assert np.linalg.matrix_rank(loads[:, np.abs(nnls(loads, np.maximum(load - before, 0))[0]) > 1e-6]) <= 2
+        busy.append((levels > 1e-6).mean())
+        before = load
+    assert 0.15 < np.mean(busy) < 0.6
+
+
+def test_tenants_of_older_figures_load_all_rows_of_a_kind() -> None:
+    here = topology("paper")
+    drawn = draw(here, family_workload("layered?jobs=4", here, 0), 5, Disturbances(tenants="machine"))
+    assert all(set(phase.load) <= set(RESOURCE_KINDS) for phase in drawn.phases) and len(drawn.phases) >= 64

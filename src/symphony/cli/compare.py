@@ -45,8 +45,8 @@ def compare(
     belief: Annotated[
         str,
         typer.Option(
-            help="What policies see of the tenants: none (what is typical), raw readings, rows (a filter for each row), "
-            "joint (one for each machine), or exact."
+            help="What policies see of the tenants: none (what is typical), raw readings, rows (a filter for each "
+            "row), joint (one for each machine), or exact."
         ),
     ] = "joint",
     counters: Annotated[

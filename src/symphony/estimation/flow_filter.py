@@ -129,7 +129,11 @@ def update(
 
     # To update them, errors and the bottlenecks of runs are those of the levels that each explanation supposes.
     several = Readings(*(x[..., None, :] for x in seen))
-    beside = None if runs is None else Runs(*(x[..., None, :] if x.ndim == seen.rate.ndim else x[..., None, :, :] for x in runs))
+    beside = (
+        None
+        if runs is None
+        else Runs(*(x[..., None, :] if x.ndim == seen.rate.ndim else x[..., None, :, :] for x in runs))
+    )
     counted, event = counted[..., None, :, :], event[..., None, :, :]
     squared = _apply(counted, every.mean) ** 2 + ((counted @ every.cov) * counted).sum(-1)
     evidence = _evidence(xp, p, event, counted, every.mean, squared, several, beside)
@@ -225,8 +229,8 @@ def _run_evidence(xp: ModuleType, p: FlowParameters, event: Array, levels: Array
 def _explanations(xp: ModuleType, p: FlowParameters, before: FlowBelief, evidence: _Evidence) -> _Explanations:
     """That nothing changed, and the most probable explanations by one flow that has been drawn anew.
 
-    If one flow is drawn anew, the covariance of the readings changes by a matrix of rank two, so that the likelihoods of
-    all explanations follow from one posterior (the matrix inversion lemma).
+    If one flow is drawn anew, the covariance of the readings changes by a matrix of rank two. So the likelihoods of all
+    explanations follow from one posterior (the matrix inversion lemma).
     """
     counted, others, noise, _ = evidence
     mean, cov = before

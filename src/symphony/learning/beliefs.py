@@ -1,13 +1,13 @@
-"""Derivatives of the belief about loads by the factors of the filter's parameters, so that a policy's loss can train them.
+"""Derivatives of the belief about loads by the factors of the filter's parameters, to train them by a policy's loss.
 
     factors ─► filter ─► belief ─► features of the policy ─► loss
             slopes (here)       Jacobian (policies/features.py)
 
 The simulator computes the slopes after every counter window. There are two ways. `FilterTangents` differentiates the
-filter itself through all windows of the run. `SampledSlopes` takes the last window as a Bayesian network (levels before,
-which may have changed; levels now; readings with Student-t errors) and needs no inference beyond the filter's own: the
-derivative of a posterior mean is the covariance, over samples of the posterior, of the value and the score of the
-network. docs/concepts/gradients.md has the equations; `benchmarks/belief_gradients` holds estimators for any network.
+filter itself through all windows of the run. `SampledSlopes` takes the last window as a Bayesian network (levels
+before, which may have changed; levels now; readings with Student-t errors) and needs no inference beyond the filter's
+own: the derivative of a posterior mean is the covariance, over samples of the posterior, of the value and the score of
+the network. docs/concepts/gradients.md has the equations; `benchmarks/belief_gradients` holds estimators for any network.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from symphony.estimation.tuning import Tuning
 from symphony.policies.features import FeatureJacobian, Features, feature_jacobian
 from symphony.policies.learned import Learned, Memory, action_at
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
@@ -27,7 +28,6 @@ from symphony.simulator.contention import ContentionModel
 from symphony.simulator.rollout import begin, decision_due, finished, observe, step
 from symphony.simulator.scenarios import ScenarioArrays, batch_axes
 from symphony.simulator.world import World
-from symphony.estimation.tuning import Tuning
 
 MIN_WAITING_SHARE = 0.5  # of the unfinished runs: when so many wait for a decision, the policy is called
 COMPLETION, SLOWDOWN, MAKESPAN = "completion", "slowdown", "makespan"

@@ -23,6 +23,7 @@ import jax
 import numpy as np
 from jax import Array
 
+from symphony.estimation.tuning import BeliefSlopes
 from symphony.learning.beliefs import NONE, slopes
 from symphony.learning.budget import TimeBudget, compiler_options
 from symphony.learning.device_sharding import DeviceSharding
@@ -43,7 +44,6 @@ from symphony.simulator.rollout import without_arrivals
 from symphony.simulator.run import compile_run, run_traces
 from symphony.simulator.scenario_source import Draw, scenario, slots_for
 from symphony.simulator.scenarios import Disturbances, Scenario, ScenarioArrays, pick, stack
-from symphony.estimation.tuning import BeliefSlopes
 
 RIVALS = ("eft-belief", "dmda", "tetris")  # the best of them on each validation scenario is the reference
 FIRST_VALIDATION_SEED, FIRST_POOL_SEED = 1_000_000, 2_000_000  # seeds below a million are for comparisons

@@ -16,13 +16,13 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
+from symphony.estimation.tuning import Tuning
 from symphony.policies.features import Features, PairColumn
 from symphony.policies.learned import MASKED_SCORE, Learned, Memory, action_at
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.problem.errors import PolicyError
 from symphony.scheduling.indexing import IntScalar, take
 from symphony.scheduling.policy import Action, Observation, Policy, place, with_more
-from symphony.estimation.tuning import Tuning
 
 
 class PendingPlacements(eqx.Module):

@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool
 
+from symphony.estimation.tuning import Tuning
 from symphony.policies.features import PairColumn, log1p_time
 from symphony.policies.learned import MASKED_SCORE, Learned, Memory, action_at
 from symphony.problem.arrays import KIND_INDEX, TopologyArrays, WorkloadArrays
@@ -30,7 +31,6 @@ from symphony.scheduling.estimate import needs
 from symphony.scheduling.indexing import BoolScalar, FloatScalar, IntScalar, take
 from symphony.scheduling.policy import Action, Observation, Policy, choose, idle_devices, place, wait
 from symphony.scheduling.state import PLACING
-from symphony.estimation.tuning import Tuning
 
 MAX_BACKLOG_S = 0.01  # queue of a device that is about to be free: more than a decision takes
 

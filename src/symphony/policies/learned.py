@@ -28,6 +28,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
+from symphony.estimation.tuning import FILTER_FACTORS, BeliefSlopes, Tuning
 from symphony.policies.encoders import Dense, GraphEncoder, Mlp, TopologyEncoder
 from symphony.policies.features import (
     Candidates,
@@ -44,7 +45,6 @@ from symphony.policies.features import (
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.indexing import FloatScalar, IntScalar, take
 from symphony.scheduling.policy import Action, Observation, Policy, choose, place, preempt, reconfigure, wait
-from symphony.estimation.tuning import FILTER_FACTORS, BeliefSlopes, Tuning
 
 MASKED_SCORE = -1e9  # score of an action that the mask forbids; infinite ones have no gradient
 NON_ESTIMATES = (PairColumn.ISOLATED, PairColumn.SLOWER_DEVICE, PairColumn.IDLE)  # features kept without `estimates`

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int
 
+from symphony.estimation.tuning import Tuning
 from symphony.policies.features import Features, job_features
 from symphony.policies.learned import MASKED_SCORE, Learned, action_at
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
@@ -29,7 +30,6 @@ from symphony.simulator.contention import Bottleneck, ContentionModel
 from symphony.simulator.hypothesis import sample_world, scenario_of, work_factors
 from symphony.simulator.rollout import Carry, finished, observe, step
 from symphony.simulator.world import World
-from symphony.estimation.tuning import Tuning
 
 CANDIDATE_POOL_FACTOR = 4  # distinct actions are selected from this many times as many
 

@@ -223,8 +223,10 @@ def _slots(groups: list[int]) -> list[int]:
 def _members(group_of: list[int], groups: int) -> np.ndarray:
     """The devices of each group i32[G, M], -1 = none."""
     members = [[device for device, of in enumerate(group_of) if of == group] for group in range(groups)]
-    return _pad([], (groups, 1), -1, np.int32) if not any(members) else np.stack(
-        [_pad(some, (limits.bucket(max(map(len, members))),), -1, np.int32) for some in members]
+    return (
+        _pad([], (groups, 1), -1, np.int32)
+        if not any(members)
+        else np.stack([_pad(some, (limits.bucket(max(map(len, members))),), -1, np.int32) for some in members])
     )
 
 

@@ -9,9 +9,10 @@ speaks of which row). What of that was ours is known, or the window tells nothin
 - of a GPU, its memory and its link, the part of others is unknown while a kernel of ours runs there;
 - of the network nothing is ours: kernels of one machine do not use it.
 
-The rest is others', as the filter over flows sees it that policies are trained with (`estimation/flow_filter.py`). Of memories nothing tells our part:
-where their traffic is counted, `traffic.py` works out whose it is. Of a row that nothing speaks of, such as memory
-where the PMU may not be used, policies receive a belief with a small mean and a large deviation (`UNREAD_LOAD`).
+The rest is others', as the filter over flows sees it that policies are trained with (`estimation/flow_filter.py`). Of
+memories nothing tells our part: where their traffic is counted, `traffic.py` works out whose it is. Of a row that
+nothing speaks of, such as memory where the PMU may not be used, policies receive a belief with a small mean and a large
+deviation (`UNREAD_LOAD`).
 
 Not seen: time that a hypervisor takes (steal). Taken for others': processes that a kernel starts. In a container with
 some of the CPUs of a machine, /proc/stat is mostly the whole machine's, and so is what is said of its processors.

@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from symphony.estimation.tuning import FILTER_FACTORS, Tuning
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.scheduling.indexing import IntScalar
 from symphony.scheduling.policy import Action, Observation, Policy
-from symphony.estimation.tuning import FILTER_FACTORS, Tuning
 
 
 class OneOf(Policy):

@@ -25,6 +25,7 @@ from jax import Array
 from jax.typing import ArrayLike
 from jaxtyping import Bool, Float, Int, Num
 
+from symphony.estimation.tuning import Tuning
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
 from symphony.problem.errors import PolicyError
 from symphony.problem.speeds import BeliefArrays
@@ -32,7 +33,6 @@ from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import GangFacts, candidates, facts, fits, open_devices, per_gang, seconds_by_kind
 from symphony.scheduling.indexing import NO_INDEX, BoolScalar, FloatScalar, IntScalar, first, first_min, take
 from symphony.scheduling.state import RUNNING, Core
-from symphony.estimation.tuning import Tuning
 
 PLACE, PREEMPT, RECONFIGURE, WAIT = range(4)
 

@@ -146,7 +146,9 @@ def read(counters: Counters, s: Settings, past: EndedWindow, tuning: Tuning | No
 
     def rows(belief: FlowBelief) -> Array:
         behind = jnp.broadcast_to(1.0 * s.delay, belief.mean.shape)
-        return _rows(t, event, flow_filter.forget(jnp, parameters(factors), belief, behind) if late.shape[0] else belief)
+        return _rows(
+            t, event, flow_filter.forget(jnp, parameters(factors), belief, behind) if late.shape[0] else belief
+        )
 
     if tuning is not None and tuning.slopes is not None:
         step = FilterStep(

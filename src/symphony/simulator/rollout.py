@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Int
 
+from symphony.estimation.tuning import Tuning
 from symphony.problem.arrays import WorkloadArrays
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.feasible import startable
@@ -25,7 +26,6 @@ from symphony.simulator.counters import EndedWindow, Settings, read_when
 from symphony.simulator.next_event import EVENT_WINDOW, SimulatedEvent, advance_time
 from symphony.simulator.scenarios import ScenarioArrays, batch_axes, pick
 from symphony.simulator.world import World, initial
-from symphony.estimation.tuning import Tuning
 
 
 class Carry(eqx.Module):

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
+from symphony.estimation.tuning import Tuning
 from symphony.scheduling import state
 from symphony.scheduling.clock import Amount
 from symphony.scheduling.indexing import BoolScalar, FloatScalar, IntScalar
@@ -14,7 +15,6 @@ from symphony.scheduling.state import Core
 from symphony.simulator import counters
 from symphony.simulator.counters import Counters
 from symphony.simulator.scenarios import ScenarioArrays
-from symphony.estimation.tuning import Tuning
 
 IDLE = -1
 
