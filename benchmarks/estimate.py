@@ -71,7 +71,7 @@ def policies() -> dict[str, Policy]:
     """By name: which terms, and `exact` for those with the true background."""
     of = {BEFORE: (False, False, False), AFTER: (True, True, True)}
     of["slow-down, queue"] = True, True, False
-    belief = {name: EarliestFinish(False, *terms) for name, terms in of.items()}
+    belief: dict[str, Policy] = {name: EarliestFinish(False, *terms) for name, terms in of.items()}
     return belief | {f"{name}, exact": EarliestFinish(True, *of[name]) for name in (BEFORE, AFTER)}
 
 

@@ -261,7 +261,8 @@ class EstimateParts(eqx.Module):
 
         Transfers count as known: they are estimated at the mean load.
         """
-        return jnp.where(self.queue > self.fetch, self.queue_std, 0) + self.run * self.slow_std
+        run = jnp.where(self.slow_std > 0, self.run * self.slow_std, 0)  # not NaN where it cannot run
+        return jnp.where(self.queue > self.fetch, self.queue_std, 0) + run
 
     @property
     def cost(self) -> Float[Array, "... devices"]:
