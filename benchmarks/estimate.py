@@ -48,7 +48,7 @@ BEFORE, AFTER = "none", "all"  # of the terms
 class EarliestFinish(Policy):
     """`eft-belief` or `eft-exact`, with some terms of its estimate."""
 
-    exact: bool = eqx.field(static=True)  # told the true background
+    exact: bool = eqx.field(static=True)  # sees the true background
     expected: bool = eqx.field(static=True)  # the expected slow-down, not that of the mean load
     queue: bool = eqx.field(static=True)  # queues are slowed like runs
     harm: bool = eqx.field(static=True)  # seconds by which others are delayed count
