@@ -40,7 +40,7 @@ A_MEMORY, A_NIC, GPU_LINK, FPGA_LINK, B_NIC = range(5)  # rows of the cluster
 # As a whole: every operation by itself would be a program.
 exchange_s, fetch_s, setup_s = jax.jit(estimate.exchange_s), jax.jit(estimate.fetch_s), jax.jit(estimate.setup_s)
 slowdown, span_bandwidth = jax.jit(estimate.slowdown), jax.jit(estimate.span_bandwidth)
-_finish_s = jax.jit(estimate.finish_s)
+row_slowdown, queue_s, estimate_parts = map(jax.jit, (estimate.row_slowdown, estimate.queue_s, estimate.estimate_parts))
 
 
 def finish(
@@ -48,7 +48,7 @@ def finish(
 ) -> list[float]:
     """The estimate for each of the four devices."""
     observation = books.observe(own, true_background=background)
-    return _finish_s(observation, jnp.asarray(gang), observation.true_background).tolist()[:4]
+    return estimate_parts(observation, jnp.asarray(gang), observation.true_background).finish.tolist()[:4]
 
 
 def test_an_idle_cluster_takes_the_isolated_time_and_the_set_up() -> None:
@@ -112,11 +112,98 @@ def test_load_slows_what_asks_for_a_row_and_nothing_else() -> None:
     books = shared_books(work(dot("cpu only"), dot("any")))
     observation = books.observe([0.3])
     background = jnp.zeros(books.t.capacity.shape[0]).at[A_MEMORY].set(0.5)
-    assert slowdown(observation, jnp.asarray(0), background).tolist()[:4] == pytest.approx([1.4, 1.4, 1.0, 1.0])
-    assert slowdown(observation, jnp.asarray(1), background).tolist()[:4] == [1.0] * 4  # it demands nothing
-    assert slowdown(observation, jnp.asarray(0), background * 0).tolist()[:1] == [1.0]  # 0.9 is within capacity
+    assert slowdown(observation, jnp.asarray(0), background).mean.tolist()[:4] == pytest.approx([1.4, 1.4, 1.0, 1.0])
+    assert slowdown(observation, jnp.asarray(1), background).mean.tolist()[:4] == [1.0] * 4  # it demands nothing
+    assert slowdown(observation, jnp.asarray(0), background * 0).mean.tolist()[:1] == [1.0]  # 0.9 is within capacity
     assert finish(books, 0, [0.5], own=[0.3])[:2] == pytest.approx([2.0 * 1.4] * 2)
     assert finish(books, 0, own=[0.3])[:2] == [2.0, 2.0]  # without a belief, contention is ignored
+
+
+def rows(books: Books, memory: float) -> jax.Array:
+    """A value for the memory channels of the first machine, 0 for all other rows."""
+    return jnp.zeros(books.t.capacity.shape[0]).at[A_MEMORY].set(memory)
+
+
+def test_the_expected_slow_down_of_a_row_is_that_of_sampled_loads() -> None:
+    mean, std = jnp.meshgrid(jnp.array([0.0, 0.5, 0.9, 1.0, 1.1, 1.5, 3.0]), jnp.array([0.05, 0.2, 0.6, 1.5]))
+    sampled = np.random.default_rng(0).standard_normal((400_000, 1, 1)) * np.asarray(std) + np.asarray(mean)
+    sampled = np.maximum(sampled, 1)
+    found = row_slowdown(mean, std)
+    np.testing.assert_allclose(found.mean, sampled.mean(axis=0), atol=0.01)
+    np.testing.assert_allclose(found.std, sampled.std(axis=0), atol=0.01)
+
+
+def test_a_load_that_is_known_slows_down_by_itself() -> None:
+    load = jnp.array([0.0, 0.3, 1.0, 1.0000001, 1.7, 123.4])
+    found = row_slowdown(load, jnp.zeros(load.shape))
+    assert found.mean.tolist() == jnp.maximum(load, 1).tolist()
+    assert found.std.tolist() == [0.0] * 6
+    nearly = row_slowdown(load, jnp.full(load.shape, 1e-6))
+    np.testing.assert_allclose(nearly.mean, found.mean, rtol=1e-5)
+    np.testing.assert_allclose(nearly.std, 0, atol=1e-5)
+    slope = jax.grad(lambda x: (row_slowdown(x, 0 * x).mean + row_slowdown(x, 0 * x).std).sum())(load)
+    assert slope.tolist() == pytest.approx([0.0, 0.0, 0.5, 1.0, 1.0, 1.0])
+
+
+def test_an_uncertain_load_slows_down_even_if_its_mean_does_not() -> None:
+    """0.6 asked for, 0.4 ± 0.5 by others: 1 + 0.5 φ(0) in the mean."""
+    books = shared_books(work(dot("cpu only"), dot("any")))
+    observation, mean, std = books.observe(), rows(books, 0.4), rows(books, 0.5)
+    found = slowdown(observation, jnp.asarray(0), mean, std)
+    assert found.mean.tolist()[:4] == pytest.approx([1 + 0.5 * 0.39894] * 2 + [1.0, 1.0], rel=1e-4)
+    assert found.std.tolist()[:4] == pytest.approx([0.5 * np.sqrt(0.5 - 0.39894**2)] * 2 + [0.0, 0.0], rel=1e-4)
+    assert slowdown(observation, jnp.asarray(0), mean).mean.tolist()[:4] == [1.0] * 4
+    parts = estimate_parts(observation, jnp.asarray(0), mean, std)
+    np.testing.assert_allclose(parts.finish[:2], 2 * found.mean[:2], rtol=1e-6)
+    np.testing.assert_allclose(parts.std[:2], 2 * found.std[:2], rtol=1e-6)
+
+
+def busy_cpu() -> tuple[Books, Observation]:
+    """CPU0 has run two "cpu only" for half a second; both its slots are taken, and a third and "any" wait there."""
+    wide = replace(cluster(), kinds=tuple(replace(kind, memory=1e12) for kind in cluster().kinds))
+    books = Books(work(*[dot("cpu only")] * 3, dot("any"), dot("any")), wide)
+    for gang in range(4):
+        assert books.decide(place(gang * books.tasks, CPU0))
+        if gang < 2:
+            books.start(gang * books.tasks)
+    books.pass_time(0.5)
+    return books, books.observe([1.2])
+
+
+def test_queues_are_slowed_like_runs() -> None:
+    """1.2 of ours and 0.3 of others: 2 s take 3, of which 0.5 have passed; so do the 2 s and the 4 s in the queue."""
+    books, observation = busy_cpu()
+    calm, slowed = queue_s(observation, rows(books, -0.2)), queue_s(observation, rows(books, 0.3))
+    assert calm.mean.tolist()[:4] == pytest.approx([(1.5 + 1.5 + 2 + 4) / 2, 0, 0, 0])
+    assert calm.mean.tolist() == pytest.approx(observation.queue_s.tolist())
+    assert slowed.mean.tolist()[:4] == pytest.approx([(2.5 + 2.5 + 3 + 6) / 2, 0, 0, 0])
+    assert slowed.std.tolist()[:4] == [0.0] * 4
+
+
+def test_deviations_of_queue_and_run_add_up() -> None:
+    """Far above capacity the slow-down deviates as much as the load: by 0.1 for each isolated second."""
+    books, observation = busy_cpu()
+    gang, mean, std = jnp.asarray(2 * books.tasks), rows(books, 2.0), rows(books, 0.1)
+    queue = queue_s(observation, mean, std)
+    assert queue.std.tolist()[:4] == pytest.approx([0.1 * (2 + 2 + 2 + 4) / 2, 0, 0, 0], rel=1e-4)
+    parts = estimate_parts(observation, gang, mean, std)
+    assert parts.std.tolist()[:2] == pytest.approx([0.1 * (5 + 2), 0.1 * 2], rel=1e-4)
+    drawn = 2.0 + 0.1 * np.random.default_rng(1).standard_normal(400)
+    each = jax.vmap(lambda load: estimate.estimate_parts(observation, gang, rows(books, load)).finish)
+    sampled = jax.jit(each)(jnp.asarray(drawn, jnp.float32))
+    np.testing.assert_allclose(parts.finish[:2], np.mean(sampled, axis=0)[:2], rtol=0.01)
+    np.testing.assert_allclose(parts.std[:2], np.std(sampled, axis=0)[:2], rtol=0.1)
+
+
+def test_what_others_lose_is_part_of_the_cost() -> None:
+    """0.9 of ours run on the memory channels. 0.6 more make 1.5 of it: for 3 s, 0.9 · 0.5 of a second each."""
+    books = shared_books(work(dot("cpu only"), dot("any")))
+    observation = books.observe([0.9])
+    parts = estimate_parts(observation, jnp.asarray(0), rows(books, 0.0))
+    assert parts.harm.tolist()[:4] == pytest.approx([3.0 * 0.9 * 0.5] * 2 + [0.0, 0.0])
+    assert parts.cost.tolist()[:4] == pytest.approx([3.0 + 1.35] * 2 + [np.inf] * 2)
+    assert estimate_parts(observation, jnp.asarray(1), rows(books, 0.0)).harm.tolist()[:4] == [0.0] * 4
+    assert estimate_parts(observation, jnp.asarray(0)).cost.tolist()[:2] == [2.0, 2.0]  # contention is ignored
 
 
 def test_transfers_get_their_share_of_a_busy_row() -> None:
@@ -162,7 +249,7 @@ class Foretells(Policy):
         tasks = observation.workload.kernel.shape[1]
         job, index = observation.core.job[gang // tasks], gang % tasks
         beliefs = (None, observation.background, observation.true_background)
-        estimates = jnp.stack([estimate.finish_s(observation, gang, belief)[device] for belief in beliefs])
+        estimates = jnp.stack([estimate.estimate_parts(observation, gang, belief).finish[device] for belief in beliefs])
         return state.at[:, job, index].set(observation.now.total + estimates), place(gang, device)
 
 

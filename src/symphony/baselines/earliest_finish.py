@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from jax import Array
 
-from symphony.scheduling.estimate import finish_s
+from symphony.scheduling.estimate import cost_s, finish_s
 from symphony.scheduling.policy import Action, Observation, Policy, best_device, pick_gang, place
 
 
@@ -24,11 +24,15 @@ class EftStatic(Policy):
 
 
 class EftBelief(Policy):
-    """Oldest gang first, earliest finish time given own loads and the belief mean of the background load."""
+    """Oldest gang first, earliest finish time given own loads and the belief about the background load.
+
+    Seconds by which the gang would delay other work of ours count like its own.
+    """
 
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
         gang = pick_gang(observation)
-        return state, place(gang, best_device(observation, gang, -finish_s(observation, gang, observation.background)))
+        cost = cost_s(observation, gang, observation.background, observation.background_std)
+        return state, place(gang, best_device(observation, gang, -cost))
 
 
 class EftExact(Policy):
@@ -39,8 +43,8 @@ class EftExact(Policy):
     def decide(self, key: Array, state: Any, observation: Observation) -> tuple[Any, Action]:
         assert observation.true_background is not None
         gang = pick_gang(observation)
-        score = -finish_s(observation, gang, observation.true_background)
-        return state, place(gang, best_device(observation, gang, score))
+        cost = cost_s(observation, gang, observation.true_background)
+        return state, place(gang, best_device(observation, gang, -cost))
 
 
 class Heft(Policy):

@@ -20,11 +20,11 @@ import numpy as np
 from jax import Array
 from jaxtyping import Float
 
-from symphony.policies.features import Features, RowColumn, extract_features
+from symphony.policies.features import Features, RowColumn, extract_features, trained_parts
 from symphony.policies.learned import MASKED_SCORE, Learned, Memory, PolicyOutput
 from symphony.problem.errors import InputError
 from symphony.problem.program_cache import compiled_call
-from symphony.scheduling.estimate import EstimateParts, estimate_parts
+from symphony.scheduling.estimate import EstimateParts
 from symphony.scheduling.holding import Holding, holding
 from symphony.scheduling.indexing import BoolScalar
 from symphony.scheduling.policy import Observation
@@ -149,7 +149,7 @@ def _evaluate_decision(policy: Learned, memory: Memory, shown: Observation, goin
 
     def estimates(background: Array) -> EstimateParts:
         def on(gang: Array, device: Array) -> EstimateParts:
-            return jax.tree.map(lambda x: x.at[device].get(mode="clip"), estimate_parts(shown, gang, background))
+            return jax.tree.map(lambda x: x.at[device].get(mode="clip"), trained_parts(shown, gang, background))
 
         return jax.vmap(on)(seen.gangs.number, seen.device)
 

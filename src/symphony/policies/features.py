@@ -24,7 +24,15 @@ from jax import Array
 from jaxtyping import Bool, Float, Int, Num
 
 from symphony.problem.arrays import TopologyArrays, WorkloadArrays
-from symphony.scheduling.estimate import EstimateParts, engine_s, estimate_parts, harm, holders, slowdown
+from symphony.scheduling.estimate import (
+    EstimateParts,
+    SomeDevices,
+    engine_s,
+    estimate_parts,
+    harm,
+    holders,
+    slowdown,
+)
 from symphony.scheduling.graph_tables import (
     DataEdges,
     data_edges,
@@ -353,6 +361,15 @@ def likely_devices(
     return smallest(jnp.where(able, finish, jnp.inf), count)
 
 
+def trained_parts(
+    observation: Observation, gang: IntScalar, background: Float[Array, " rows"], devices: SomeDevices = None
+) -> EstimateParts:
+    """The estimate that the weights were trained with: the queue in isolated seconds, the load taken as known."""
+    parts = estimate_parts(observation, gang, background, devices=devices)
+    queue = observation.queue_s if devices is None else take(observation.queue_s, devices)
+    return replace(parts, queue=queue, queue_std=jnp.zeros(queue.shape))
+
+
 def pair_features(
     observation: Observation, g: GraphTables, gang: Int[Array, " candidates"], count: int
 ) -> tuple[
@@ -366,7 +383,7 @@ def pair_features(
     def of(gang: IntScalar) -> tuple[Array, Array, Array]:
         able = observation.feasible(gang)
         some = None if every_device else likely_devices(observation, gang, able, evaluated)
-        p: EstimateParts = estimate_parts(observation, gang, mean, some)
+        p = trained_parts(observation, gang, mean, some)
         able = able if some is None else (some >= 0) & take(able, some)
         at = smallest(jnp.where(able, p.finish, jnp.inf), count)
         p = jax.tree.map(lambda x: take(x, at), p)
@@ -375,7 +392,7 @@ def pair_features(
         allowed = jnp.isfinite(finish) & (gang >= 0)
         finish = jnp.where(allowed, finish, 0)
         least = jnp.where(allowed, finish, jnp.inf).min()
-        slow_high = slowdown(observation, gang, mean + std, device)
+        slow_high = slowdown(observation, gang, mean + std, devices=device).mean
         isolated = jnp.where(allowed, p.run, jnp.inf)
         columns = {
             PairColumn.REGRET: jnp.log1p(jnp.maximum(finish / jnp.maximum(least, 1e-12) - 1, 0)),

@@ -1,20 +1,25 @@
 """Estimated finish time of a gang on each device, as earliest-finish-time policies use it.
 
     finish = max(queue, wait for the fetch engine + fetch) + set-up + run · slow-down + exchange
+    cost   = finish + harm: extra seconds for other work of ours
 
-It uses the observation only: profiles, queues, where the inputs are, and a background load chosen by the caller.
-Functions with `devices` estimate for these devices only: in large clusters few devices are evaluated in detail.
+It uses the observation only: profiles, queues, where the inputs are, and a background load chosen by the caller: its
+mean, and its standard deviation where the load is not known exactly. The slow-down is the expected one, and queues are
+slowed like runs. Functions with `devices` estimate for these devices only: in large clusters few devices are evaluated
+in detail.
 """
 
 from __future__ import annotations
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jax import Array
 from jaxtyping import Float, Int, Shaped
 
 from symphony.problem.spans import span
 from symphony.problem.topology import LOCAL, SPANS
+from symphony.scheduling.feasible import facts
 from symphony.scheduling.indexing import IntScalar, take
 from symphony.scheduling.instant import demand
 from symphony.scheduling.policy import Observation, by_device, idle_devices
@@ -120,19 +125,85 @@ def needs(observation: Observation, gang: IntScalar, devices: SomeDevices = None
     return demand(t, w, f.kernel, f.work, jnp.arange(t.exists.shape[0]) if devices is None else devices)
 
 
+class Moments(eqx.Module):
+    """Mean and standard deviation of an uncertain quantity."""
+
+    mean: Float[Array, "*shape"]
+    std: Float[Array, "*shape"]
+
+
+def row_slowdown(load: Float[Array, "*shape"], std: Float[Array, "*shape"]) -> Moments:
+    """Slow-down by a row: max(1, L), for a load L that is normally distributed about `load`."""
+    above, known = load - 1, std <= 0
+    scale = jnp.where(known, 1, std)
+    z = above / scale
+    chance, density = jax.scipy.stats.norm.cdf(z), jax.scipy.stats.norm.pdf(z)
+    excess = above * chance + scale * density  # mean of max(0, L - 1)
+    variance = (above**2 + scale**2) * chance + above * scale * density - excess**2
+    return Moments(
+        jnp.where(known, jnp.maximum(load, 1), 1 + excess),
+        jnp.where(known, 0, jnp.sqrt(jnp.where(variance > 0, variance, 0))),
+    )
+
+
+def _bottleneck(
+    observation: Observation,
+    need: Float[Array, "some hops"],
+    added: Float[Array, "some hops"] | float,
+    background: RowLoads,
+    std: RowLoads | None,
+    devices: SomeDevices = None,
+) -> Moments:
+    """Slow-down by the worst of the rows that a worker needs on each device, with `added` load on them."""
+    row = _of(observation.topology.route_row, devices)
+    deviation = jnp.zeros(row.shape) if std is None else take(std, row)
+    rows = row_slowdown(take(observation.own_load + background, row) + added, deviation)
+    mean = jnp.where(need > 0, rows.mean, 1)
+    worst = jnp.arange(mean.shape[-1]) == mean.argmax(axis=-1)[..., None]
+    return Moments(mean.max(axis=-1), jnp.where(worst & (need > 0), rows.std, 0).sum(axis=-1))
+
+
 def slowdown(
-    observation: Observation, gang: IntScalar, background: RowLoads, devices: SomeDevices = None
-) -> Float[Array, " some"]:
+    observation: Observation,
+    gang: IntScalar,
+    background: RowLoads,
+    std: RowLoads | None = None,
+    devices: SomeDevices = None,
+) -> Moments:
     """Factor by which contention would slow the gang down on each device."""
     need = needs(observation, gang, devices)
-    load = take(observation.own_load + background, _of(observation.topology.route_row, devices)) + need
-    return jnp.where(need > 0, jnp.maximum(load, 1), 1).max(axis=1)
+    return _bottleneck(observation, need, need, background, std, devices)
+
+
+def queue_s(observation: Observation, background: RowLoads, std: RowLoads | None = None) -> Moments:
+    """Seconds of work ahead of a new gang on each device, under contention; 0 if it could start at once.
+
+    Running workers go on at the slow-down of the rows that they use now; queued ones, which take their places, at the
+    mean of these. Work on one device crosses the same rows, so that its deviations add up.
+    """
+    core, t, w = observation.core, observation.topology, observation.workload
+    f, runs = facts(core, w, core.lane_holds), core.lane_holds >= 0
+    need = jnp.where(runs[:, None], demand(t, w, f.kernel, f.work, t.lane_device), 0)
+    slow = _bottleneck(observation, need, 0.0, background, std, t.lane_device)
+    left = core.lane_estimate * slow.mean - observation.now.minus(core.lane_since)
+    open_ = (core.lanes_free > 0) & (core.queued == 0)
+
+    def backlog(excess: Float[Array, " lanes"], left: Float[Array, " lanes"]) -> Float[Array, " devices"]:
+        queued = core.queued_s * by_device(jnp.where(runs, excess, 0), t) / jnp.maximum(by_device(1 * runs, t), 1)
+        seconds = (queued + by_device(jnp.where(runs, left, 0), t)) / jnp.maximum(t.slots, 1)
+        return jnp.where(open_, 0, seconds)
+
+    at_least = jnp.where(open_, 0, core.queued_s / jnp.maximum(t.slots, 1))
+    return Moments(
+        at_least + backlog(slow.mean - 1, jnp.maximum(left, 0)),
+        backlog(slow.std, jnp.where(left > 0, core.lane_estimate * slow.std, 0)),
+    )
 
 
 def harm(
     observation: Observation, gang: IntScalar, background: RowLoads, devices: SomeDevices = None
 ) -> Float[Array, " some"]:
-    """Slow-down that the gang would cause to running work on each device: summed over rows, weighted by own load."""
+    """Extra seconds of running work for each second of the gang on each device: over rows, weighted by own load."""
     row = _of(observation.topology.route_row, devices)
     load = take(observation.own_load + background, row)
     slower = jnp.maximum(load + needs(observation, gang, devices), 1) / jnp.maximum(load, 1) - 1
@@ -175,31 +246,68 @@ class EstimateParts(eqx.Module):
     run: Float[Array, "... devices"]  # in isolation
     slow: Float[Array, "... devices"]  # factor on `run` by contention
     exchange: Float[Array, "... devices"]  # with the other workers of the gang
+    harm: Float[Array, "... devices"]  # extra seconds for other work of ours while the gang runs
+    queue_std: Float[Array, "... devices"]  # deviation of `queue` …
+    slow_std: Float[Array, "... devices"]  # … and of `slow` under the belief about the background
 
     @property
     def finish(self) -> Float[Array, "... devices"]:
         """Seconds from now until the gang would finish."""
         return jnp.maximum(self.queue, self.fetch) + self.setup + self.run * self.slow + self.exchange
 
+    @property
+    def std(self) -> Float[Array, "... devices"]:
+        """Standard deviation of `finish`. Queue and run cross the same rows, so that theirs add up.
+
+        Transfers count as known: they are estimated at the mean load.
+        """
+        run = jnp.where(self.slow_std > 0, self.run * self.slow_std, 0)  # not NaN where it cannot run
+        return jnp.where(self.queue > self.fetch, self.queue_std, 0) + run
+
+    @property
+    def cost(self) -> Float[Array, "... devices"]:
+        """Seconds until the gang would finish, and those by which it would delay others."""
+        return self.finish + self.harm
+
 
 def estimate_parts(
-    observation: Observation, gang: IntScalar, background: RowLoads | None = None, devices: SomeDevices = None
+    observation: Observation,
+    gang: IntScalar,
+    background: RowLoads | None = None,
+    std: RowLoads | None = None,
+    devices: SomeDevices = None,
 ) -> EstimateParts:
-    """The terms of the estimate for a gang. Without a background, contention is ignored."""
+    """The terms of the estimate for a gang. Without a background, contention is ignored; without `std`, it is known."""
     bandwidth = span_bandwidth(observation, background)
     fetches = take(observation.core.inputs_left, gang) > 0
     run = _of(observation.seconds(gang), devices)
     fetch = _of(engine_s(observation), devices) + fetch_s(observation, gang, bandwidth, devices)
+    if background is None:
+        queue = Moments(observation.queue_s, jnp.zeros(observation.queue_s.shape))
+        slow, harm_s = Moments(jnp.ones(run.shape), jnp.zeros(run.shape)), jnp.zeros(run.shape)
+    else:
+        queue, slow = queue_s(observation, background, std), slowdown(observation, gang, background, std, devices)
+        harm_s = jnp.where(jnp.isfinite(run), run * slow.mean, 0) * harm(observation, gang, background, devices)
     return EstimateParts(
-        queue=_of(observation.queue_s, devices),
+        queue=_of(queue.mean, devices),
         fetch=jnp.where(fetches, fetch, 0),
         setup=_of(setup_s(observation, gang), devices),
         run=run,
-        slow=jnp.ones_like(run) if background is None else slowdown(observation, gang, background, devices),
+        slow=slow.mean,
         exchange=exchange_s(observation, gang, bandwidth, devices),
+        harm=harm_s,
+        queue_std=_of(queue.std, devices),
+        slow_std=slow.std,
     )
 
 
-def finish_s(observation: Observation, gang: IntScalar, background: RowLoads | None = None) -> Float[Array, " devices"]:
-    """Seconds from now until the gang would finish on each device. Without a background, contention is ignored."""
-    return estimate_parts(observation, gang, background).finish
+def finish_s(observation: Observation, gang: IntScalar) -> Float[Array, " devices"]:
+    """Seconds from now until the gang would finish on each device, by profiles alone: contention is ignored."""
+    return estimate_parts(observation, gang).finish
+
+
+def cost_s(
+    observation: Observation, gang: IntScalar, background: RowLoads, std: RowLoads | None = None
+) -> Float[Array, " devices"]:
+    """Seconds until the gang would finish on each device, and those by which it would delay others."""
+    return estimate_parts(observation, gang, background, std).cost
