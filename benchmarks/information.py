@@ -22,16 +22,14 @@ from rich.table import Table
 from benchmarks.common import keep, machine, parser
 from symphony.evaluation.compare import compare
 from symphony.evaluation.statistics import paired
-from symphony.problem.topologies import topology
-from symphony.simulator.scenario_source import scenario
 from symphony.simulator.scenarios import BELIEFS, Disturbances
 
 CASES: dict[str, dict[str, Any]] = {
     "base": {"background": 1.0},
     "weak": {"background": 0.6},
     "strong": {"background": 2.0},
-    "short phases": {"background": 1.0, "phases": 0.4},
-    "long phases": {"background": 1.0, "phases": 3.0},
+    "short phases": {"background": 1.0, "phase_gangs": 8.0},
+    "long phases": {"background": 1.0, "phase_gangs": 60.0},
     "two counters": {"background": 1.0, "counters": 2},
     "a counter for each row": {"background": 1.0, "counters": None},
     "steady": {"background": 1.0, "burst": 0.4},
@@ -51,19 +49,10 @@ WORKLOADS = {
 METRIC, TAIL = "mean_completion_s", "p99_slowdown"
 
 
-def disturbances(case: str, cluster: str, work: str, seed: int) -> Disturbances:
-    """The disturbances of a case; the length of phases is relative to what is drawn by default."""
-    settings = dict(CASES[case])
-    factor = settings.pop("phases", 1.0)
-    drawn = scenario(topology(cluster), work, seed).disturbances
-    assert drawn.phase_s is not None
-    return Disturbances(**settings, phase_s=factor * drawn.phase_s)
-
-
 def measure(case: str, place: str, policies: list[str], seeds: range) -> list[dict[str, Any]]:
     """One row for each policy and belief: its figures, seed by seed."""
     cluster, work = WORKLOADS[place]
-    settings = disturbances(case, cluster, work, seeds[0])
+    settings = Disturbances(**CASES[case])
     rows = []
     for belief in BELIEFS:
         report = compare(

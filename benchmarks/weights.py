@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from benchmarks.waiting import heavy_tailed
 from symphony.learning.train import RIVALS as MANY_RIVALS
 from symphony.learning.train import RoundSize, ScenarioDistribution, TrainingRound, TrainingScenarios, draw, train
 from symphony.learning.update import PPO
@@ -34,6 +35,8 @@ ONE = (
     "cholesky:12?jobs=1", "lu:8?jobs=1", "qr:8?jobs=1", "layered:240?jobs=1&graphs=1", "cholesky:10?jobs=1&tile=1440",
     "lu:9?jobs=1", "fork-join:200?jobs=1&graphs=1", "cholesky:11?jobs=1",
 )  # fmt: skip
+# Task times over four orders of magnitude: where many short jobs wait behind long ones, tails are made.
+HEAVY = tuple(partial(heavy_tailed, spec=spec) for spec in ("layered:24?jobs=24&load=1", "layered:12?jobs=24&load=0.7"))
 LARGE = (*ONE[:-1], "cholesky:14?jobs=1")  # cores are worth using the longer, the larger a graph is
 SMALL = ("layered:16?jobs=1", "fork-join:16?jobs=1", "layered:20?jobs=1&ccr=1", "lu:3?jobs=1")
 NODE = Path(__file__).parent / "node.toml"
@@ -57,8 +60,8 @@ def kinds(quick: bool) -> tuple[Kind, ...]:
     """What is drawn, and how much of it."""
     paper, machine, node = topology("paper"), topology("machine"), topology(NODE)
     made = (
-        Kind(ScenarioDistribution(paper, MANY, (0.5, 1.0), 24), SIZE, MANY_RIVALS, (0, 4)),
-        Kind(ScenarioDistribution(machine, MANY, (0.5, 1.0), 24), SIZE, MANY_RIVALS, (2, 6)),
+        Kind(ScenarioDistribution(paper, (*MANY, *HEAVY), (0.5, 1.0), 24), SIZE, MANY_RIVALS, (0, 4)),
+        Kind(ScenarioDistribution(machine, (*MANY, *HEAVY), (0.5, 1.0), 24), SIZE, MANY_RIVALS, (2, 6)),
         Kind(ScenarioDistribution(node, LARGE, (0.5, 1.0), 1, CALM), ONE_SIZE, RIVALS, (1, 5)),
         Kind(ScenarioDistribution(machine, ONE, (0.5, 1.0), 1), ONE_SIZE, RIVALS, (3,)),
         Kind(ScenarioDistribution(four_devices(bus=False), SMALL, (0.5, 1.0), 1, CALM), SIZE, RIVALS, (7,)),

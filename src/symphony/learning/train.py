@@ -43,7 +43,7 @@ from symphony.simulator.contention import Bottleneck, ContentionModel
 from symphony.simulator.rollout import without_arrivals
 from symphony.simulator.run import compile_run, run_traces
 from symphony.simulator.scenario_source import Draw, scenario, slots_for
-from symphony.simulator.scenarios import Disturbances, Scenario, ScenarioArrays, pick, stack
+from symphony.simulator.scenarios import Disturbances, Scenario, ScenarioArrays, pick, stack, varied
 
 RIVALS = ("eft-belief", "dmda", "tetris")  # the best of them on each validation scenario is the reference
 FIRST_VALIDATION_SEED, FIRST_POOL_SEED = 1_000_000, 2_000_000  # seeds below a million are for comparisons
@@ -59,7 +59,7 @@ class ScenarioDistribution:
     workloads: tuple[str | Workload | Draw, ...]
     loads: tuple[float, float]  # range of a family's load, unless its spec sets it
     jobs: int  # of a family's scenario, unless its spec sets it
-    disturbances: Disturbances | None = None
+    disturbances: Disturbances | None = None  # None = drawn for each scenario
 
     def load(self, seed: int) -> float:
         """The load for a seed, if the workload's spec does not set it."""
@@ -77,7 +77,7 @@ class ScenarioDistribution:
                 jobs=None if "jobs" in options else self.jobs,
                 load=None if "load" in options else self.load(seed),
             )
-        made = scenario(self.topology, which, seed, self.disturbances)
+        made = scenario(self.topology, which, seed, self.disturbances or varied(seed))
         # Enough slots that no job waits outside the system: the objective counts the jobs in the system.
         return replace(made, job_slots=min(len(made.workload.jobs), slots_for(made.workload)))
 

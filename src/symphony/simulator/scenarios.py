@@ -22,7 +22,7 @@ from symphony.problem.arrays import (
     workload_arrays,
 )
 from symphony.problem.errors import InputError
-from symphony.problem.flows import Flow, flows
+from symphony.problem.flows import flows
 from symphony.problem.runnable import first_tasks, gang_seconds
 from symphony.problem.speeds import BeliefArrays, SpeedArrays, Speeds, belief_arrays, check_speeds, speed_arrays
 from symphony.problem.texts import did_you_mean
@@ -57,7 +57,8 @@ class Disturbances:
     background: float = 0.6  # typical background load on a busy tenant's main resource; 0 = no tenants
     tenants: str = "flows"  # where they are: on flows, or (as in older figures) on all rows of a "machine" by kind
     busy_share: float = 0.3  # share of the time for which a flow, or a machine, is busy
-    phase_s: float | None = None  # mean length of a busy phase of one flow; None = 20 times a typical gang's time
+    phase_s: float | None = None  # mean length of a busy phase of one flow; None = `phase_gangs`
+    phase_gangs: float = 20.0  # the same, in times of a typical gang
     failures_per_day: float = 0.0  # of each device
     repair_s: float = 600.0
     work_noise: float = 0.05  # spread of the true amount of work about the profile
@@ -75,7 +76,6 @@ class Disturbances:
 # machine; exact: the true loads.
 BELIEFS = ("none", "raw", "rows", "joint", "exact")
 CALM = Disturbances(background=0.0, work_noise=0.0, burst=0.0)
-TYPICAL_GANGS_PER_PHASE = 20.0
 MIN_PHASE_S = 1e-6
 READING_ERRORS = 1021  # drawn beforehand; a prime, so that windows and rows use them in ever new order
 ERROR_DEGREES_OF_FREEDOM = 4  # of Student's t: errors of readings have heavier tails than a normal distribution
@@ -130,7 +130,7 @@ def draw(
     d = disturbances
     d = replace(
         d,
-        phase_s=min(TYPICAL_GANGS_PER_PHASE * typical, limits.SECONDS) if d.phase_s is None else d.phase_s,
+        phase_s=min(d.phase_gangs * typical, limits.SECONDS) if d.phase_s is None else d.phase_s,
         window_s=typical if d.window_s is None else d.window_s,
     )
     _check_disturbances(d)
@@ -150,6 +150,24 @@ def draw(
     noise = np.exp(rng.normal(0.0, d.work_noise, 127)) if d.work_noise > 0 else np.ones(1)
     noise = np.clip(noise, 1 / limits.NOISE, limits.NOISE)
     return Scenario(topology, workload, seed, tuple(phases), tuple(failures), tuple(map(float, noise)), d, job_slots)
+
+
+def varied(seed: int) -> Disturbances:
+    """Disturbances of a training scenario: strength, length and counters are drawn.
+
+    Never drawn, so that tests can tell how a policy does where it was not trained: a background above 1.6, bursts above
+    1.4, phases of more than 60 gangs, late readings.
+    """
+    rng = np.random.default_rng([seed, 4])
+    hidden: tuple[tuple[str, ...], ...] = (("pcie", "device"), ("pcie",), ())
+    return Disturbances(
+        background=float(rng.uniform(0.3, 1.6)) if rng.random() < 0.9 else 0.0,
+        busy_share=float(rng.uniform(0.1, 0.4)),
+        phase_gangs=float(np.exp(rng.uniform(np.log(8.0), np.log(60.0)))),
+        burst=float(rng.uniform(0.4, 1.4)),
+        counters=int(rng.integers(1, 4)),
+        uncounted=hidden[rng.choice(3, p=(0.6, 0.2, 0.2))],
+    )
 
 
 def _machine_phases(topology: Topology, d: Disturbances, rng: np.random.Generator) -> list[Phase]:
@@ -175,38 +193,37 @@ def _flow_phases(topology: Topology, d: Disturbances, rng: np.random.Generator) 
     """Phases of tenants, each on one or two flows of a machine. Tenants come and go independently of each other."""
     assert d.phase_s is not None
     all_flows = flows(topology)
-    beside = {flow.name: [x for x in all_flows if x.group == flow.group and x != flow] for flow in all_flows}
-
-    def drawn(flow: Flow) -> dict[str, float]:
-        """The load of a tenant that begins: level of each flow that it uses."""
-        used = [flow]
-        if beside[flow.name] and rng.random() < SECOND_FLOW_SHARE:
-            used.append(beside[flow.name][rng.integers(len(beside[flow.name]))])
-        return {x.name: d.background * _FLOW_LEVELS[x.kind] * rng.uniform(0.5, 1.5) for x in used}
-
-    # One tenant for each flow, busy for `busy_share` of the time.
-    share = min(max(d.busy_share, 0.01), 0.99)
-    idle_s = d.phase_s * (1 - share) / share
-    tenants = [drawn(flow) if rng.random() < share else {} for flow in all_flows]
-    by_name = {flow.name: flow for flow in all_flows}
     of_group: dict[str, list[int]] = {}
     for number, flow in enumerate(all_flows):
         of_group.setdefault(flow.group, []).append(number)
 
+    def drawn(number: int) -> dict[int, float]:
+        """The load of a tenant that begins: level of each flow that it uses."""
+        beside = of_group[all_flows[number].group]
+        used = {number}
+        if rng.random() < SECOND_FLOW_SHARE:
+            used.add(beside[rng.integers(len(beside))])
+        return {x: d.background * _FLOW_LEVELS[all_flows[x].kind] * rng.uniform(0.5, 1.5) for x in sorted(used)}
+
+    # One tenant for each flow, busy for `busy_share` of the time.
+    share = min(max(d.busy_share, 0.01), 0.99)
+    idle_s = d.phase_s * (1 - share) / share
+    tenants = [drawn(number) if rng.random() < share else {} for number in range(len(all_flows))]
+
     def phase(gap_s: float, group: str) -> Phase:
         load: dict[str, float] = {}
         for number in of_group[group]:
-            for name, level in tenants[number].items():
-                for row, weight in by_name[name].weights:
+            for used, level in tenants[number].items():
+                for row, weight in all_flows[used].weights:
                     load[row] = load.get(row, 0.0) + level * weight
         return Phase(min(gap_s, limits.SECONDS), group, load)
 
     phases = [phase(0.0, group) for group in of_group]
     for _ in range(max(64, min(2048, 6 * len(all_flows)))):
-        rates = np.array([1 / d.phase_s if tenant else 1 / idle_s for tenant in tenants])
-        which = int(rng.choice(len(tenants), p=rates / rates.sum()))
-        tenants[which] = {} if tenants[which] else drawn(all_flows[which])
-        phases.append(phase(float(rng.exponential(1 / rates.sum())), all_flows[which].group))
+        rates = np.cumsum([1 / d.phase_s if tenant else 1 / idle_s for tenant in tenants])
+        which = min(int(np.searchsorted(rates, rng.uniform(0, rates[-1]))), len(tenants) - 1)
+        tenants[which] = {} if tenants[which] else drawn(which)
+        phases.append(phase(float(rng.exponential(1 / rates[-1])), all_flows[which].group))
     return phases
 
 
@@ -231,6 +248,7 @@ def _check_disturbances(d: Disturbances) -> None:
     for name in ("background", "burst"):
         _check_number("disturbances", name, getattr(d, name), limits.NOISE)
     _check_number("disturbances", "work_noise", d.work_noise, limits.WORK_NOISE)
+    _check_number("disturbances", "phase_gangs", d.phase_gangs, above=True)
     _check_number("disturbances", "busy_share", d.busy_share, 1)
     _check_number("disturbances", "failures_per_day", d.failures_per_day, limits.FAILURES_PER_DAY)
     _check_number("disturbances", "repair_s", d.repair_s)
