@@ -10,7 +10,7 @@ from scipy import stats
 
 import symphony as sy
 from symphony.estimation import flow_filter
-from symphony.estimation.flow_filter import FlowBelief, FlowParameters, Readings, Runs
+from symphony.estimation.flow_filter import FlowBelief, FlowParameters, Readings, RunTimes
 from symphony.problem.arrays import topology_arrays
 
 P = FlowParameters()
@@ -149,8 +149,8 @@ def test_our_own_load_is_not_taken_for_others() -> None:
     assert belief.mean[0] == pytest.approx(0.8, abs=0.1)
 
 
-def runs(slow: float, own: float = 1.0) -> Runs:
-    return Runs(np.array([slow]), np.ones(1), np.array([[own]]), np.zeros((1, 1), int), np.ones((1, 1), bool))
+def runs(slow: float, own: float = 1.0) -> RunTimes:
+    return RunTimes(np.array([slow]), np.ones(1), np.array([[own]]), np.zeros((1, 1), int), np.ones((1, 1), bool))
 
 
 def test_a_slow_run_is_evidence_where_nothing_is_counted() -> None:

@@ -244,7 +244,7 @@ class Truth:
                 took_s, kernel = rng.exponential(1.0) + 0.05, rng.integers(self.kernels)
                 self.here.runs.append(PastRun(str(kernel), "small", 0, at_s, at_s + took_s))
                 at_s += took_s + (rng.exponential(1.0) if rng.random() < 0.5 else 0.0)
-        spec = Disturbances(background=0.6, phase_s=8.0)
+        spec = Disturbances(background=0.6, phase_s=8.0, busy_share=0.5, tenants="machine")
         workload = family_workload("layered?jobs=1&tasks=2", topologies.topology("machine"), 0)
         phases = draw(topologies.topology("machine"), workload, self.seed, spec).phases
         began_s = np.cumsum([phase.gap_s for phase in phases])

@@ -275,7 +275,9 @@ def foretold() -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """For a calm cluster and one with tenants: what was foretold [3, stays], and what came to pass [stays]."""
     graphs = tuple(replace(graph, name=f"{graph.name}-{n}") for n, (graph, _) in enumerate(PLAN))
     jobs = tuple(Job(n, 100.0 * (n + 1)) for n in range(len(PLAN)))
-    drawn = draw(cluster(), Workload("plan", KERNELS, graphs, jobs), 0, replace(CALM, window_s=7.0), job_slots=1)
+    drawn = draw(
+        cluster(), Workload("plan", KERNELS, graphs, jobs), 0, replace(CALM, window_s=7.0, belief="exact"), job_slots=1
+    )
     calm, busy = (replace(drawn, phases=(Phase(50.0, "a", load),)) for load in ({}, {"memory": 0.7}))
     policy = Foretells(script([gangs for _, gangs in PLAN], gangs=2, workers=2))
 
@@ -296,7 +298,7 @@ def test_a_lone_gang_finishes_when_it_was_foretold(foretold: dict[str, tuple[np.
 
 
 def test_with_tenants_it_does_if_they_are_known(foretold: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
-    """Their load is steady and readings are exact, so that the belief is as good as the truth."""
+    """Policies are shown the true loads, which are steady."""
     said, measured = foretold["busy"]
     ignorant, believed, knowing = said
     np.testing.assert_allclose(knowing % 100, measured % 100, rtol=1e-4)

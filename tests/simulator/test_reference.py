@@ -701,8 +701,8 @@ def test_properties_hold_under_any_policy(scenario: Scenario, seed: int) -> None
 
 def test_replaying_the_decisions_replays_the_run() -> None:
     """What a policy did is all that a run depends on besides its scenario."""
-    first = Reference(random_scenario(79)).run(random_policy(79))
-    again = Reference(random_scenario(79)).run(script(*(action for _, action, _ in first.decisions)))
+    first = Reference(random_scenario(71)).run(random_policy(71))
+    again = Reference(random_scenario(71)).run(script(*(action for _, action, _ in first.decisions)))
     assert first.complete
     assert (first.events, first.starts, first.stays) == (again.events, again.starts, again.stays)
     assert first.refused == again.refused > 0

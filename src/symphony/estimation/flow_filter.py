@@ -64,8 +64,8 @@ class Readings(NamedTuple):
     read: Array  # bool[..., E]
 
 
-class Runs(NamedTuple):
-    """Runs of ours that ended in the window, one for each of M devices: their times are readings, too.
+class RunTimes(NamedTuple):
+    """RunTimes of ours that ended in the window, one for each of M devices: their times are readings, too.
 
     A run takes max(1, load) times as long as in isolation, with the load of the busiest row that it uses. H: rows that
     work on a device may use.
@@ -109,7 +109,7 @@ def row_loads(xp: ModuleType, event: Array, belief: FlowBelief) -> tuple[Array, 
 
 
 def update(
-    xp: ModuleType, event: Array, p: FlowParameters, belief: FlowBelief, seen: Readings, runs: Runs | None = None
+    xp: ModuleType, event: Array, p: FlowParameters, belief: FlowBelief, seen: Readings, runs: RunTimes | None = None
 ) -> FlowBelief:
     """The belief after one more window. `event` f[..., E, F]: load of each row at level 1 of each flow."""
     read = seen.read & (xp.abs(seen.rate) < MAX_RATE)  # False for NaN
@@ -132,7 +132,7 @@ def update(
     beside = (
         None
         if runs is None
-        else Runs(*(x[..., None, :] if x.ndim == seen.rate.ndim else x[..., None, :, :] for x in runs))
+        else RunTimes(*(x[..., None, :] if x.ndim == seen.rate.ndim else x[..., None, :, :] for x in runs))
     )
     counted, event = counted[..., None, :, :], event[..., None, :, :]
     squared = _apply(counted, every.mean) ** 2 + ((counted @ every.cov) * counted).sum(-1)
@@ -174,7 +174,7 @@ def _evidence(
     levels: Array,
     squared: Array,
     seen: Readings,
-    runs: Runs | None,
+    runs: RunTimes | None,
 ) -> _Evidence:
     """The window's readings, with the errors of these levels. `squared`: mean square of the load by others."""
     noise = p.burst**2 * (squared + seen.own**2) * seen.unseen + (p.own_error * seen.own) ** 2 + p.floor**2
@@ -202,8 +202,8 @@ def _with_tails(xp: ModuleType, p: FlowParameters, noise: Array, off: Array) -> 
     return noise * factor, 0.5 * p.freedom * (1 - 1 / factor) - (0.5 * p.freedom + 1) * xp.log(factor)
 
 
-def _run_evidence(xp: ModuleType, p: FlowParameters, event: Array, levels: Array, runs: Runs) -> _Evidence:
-    """Runs as readings of the row that is their bottleneck at these levels.
+def _run_evidence(xp: ModuleType, p: FlowParameters, event: Array, levels: Array, runs: RunTimes) -> _Evidence:
+    """RunTimes as readings of the row that is their bottleneck at these levels.
 
     A run at full speed only says that the load was not above 1: it is a reading if more was expected.
     """

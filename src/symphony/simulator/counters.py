@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from symphony.estimation import flow_filter
-from symphony.estimation.flow_filter import FlowBelief, FlowParameters, Readings, Runs
+from symphony.estimation.flow_filter import FlowBelief, FlowParameters, Readings, RunTimes
 from symphony.estimation.tuning import FILTER_FACTORS, FilterStep, Tuning, tuned
 from symphony.problem.arrays import TopologyArrays
 from symphony.scheduling.indexing import take
@@ -100,12 +100,12 @@ class EndedWindow(eqx.Module):
     run_uses: Array  # bool[D, H]: rows of the device's route that it loaded
 
 
-def _runs(t: TopologyArrays, past: EndedWindow) -> Runs:
+def _runs(t: TopologyArrays, past: EndedWindow) -> RunTimes:
     """What runs show, by group. A padded or missing device has a slow-down of 0, which is none."""
     device, slot = jnp.asarray(t.group_device), jnp.asarray(t.hop_slot)
     there = (device >= 0)[..., None]
     used = take(past.run_uses & (slot >= 0), device) & there
-    return Runs(
+    return RunTimes(
         slow=jnp.where(device >= 0, take(past.run_slow, device), 0.0),
         windows=take(past.run_windows, device),
         own=take(past.own, take(t.route_row, device)),
