@@ -7,7 +7,7 @@ The simulator computes the slopes after every counter window. There are two ways
 filter itself through all windows of the run. `SampledSlopes` takes the last window as a Bayesian network (levels
 before, which may have changed; levels now; readings with Student-t errors) and needs no inference beyond the filter's
 own: the derivative of a posterior mean is the covariance, over samples of the posterior, of the value and the score of
-the network. docs/concepts/gradients.md has the equations; `benchmarks/belief_gradients` holds estimators for any network.
+the network. docs/concepts/gradients.md has the equations, `benchmarks/belief_gradients` estimators for any network.
 """
 
 from __future__ import annotations
