@@ -44,7 +44,7 @@ def small(topology, seed):
 ROUGH = Disturbances(window_s=0.3, phase_s=0.6, background=1.5, burst=1.2)
 COURSE = ScenarioDistribution(cluster(), (small,), (0.5, 1.0), 24, ROUGH)
 WHAT = {"topology": cluster(), "workload": small, "disturbances": ROUGH}
-WHOLE = {"rounds": 3, "size": RoundSize(pool=2, scenarios=2, group=2, validation=2, every=1), "seed": 5}
+WHOLE = {"rounds": 3, "size": RoundSize(pool=2, scenarios=2, group=2, validation=2, every=1), "seed": 6}
 WHOLE |= {"sizes": SIZES, "method": METHOD, "rivals": RIVALS}
 WHOLE |= {"telemetry_gradient": "sampled"}  # what is true of a training is true with and without it
 

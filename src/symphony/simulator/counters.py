@@ -85,8 +85,9 @@ class Settings(eqx.Module):
 
     @classmethod
     def of(cls, s: ScenarioArrays) -> Settings:
-        numbers = s.burst, s.counter_error, s.unseen, s.delay, s.belief == BELIEFS.index("none")
-        return cls(s.topology, *map(jnp.asarray, numbers), s.joint)
+        ignored = jnp.asarray(s.belief == BELIEFS.index("none"))
+        burst, error, unseen, delay = map(jnp.asarray, (s.burst, s.counter_error, s.unseen, s.delay))
+        return cls(s.topology, burst, error, unseen, delay, ignored, s.joint)
 
 
 class EndedWindow(eqx.Module):

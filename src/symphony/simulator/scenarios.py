@@ -405,9 +405,8 @@ def scenario_arrays(scenario: Scenario) -> ScenarioArrays:
         counter_error=_reading_errors(s.seed),
         unseen=_padded(unseen(s.topology, d.counters, d.uncounted), topology.capacity.shape[0]),
         delay=np.int32(d.counter_delay),
-        belief=np.int32(
-            BELIEFS.index(d.belief if s.phases else "exact")
-        ),  # a cluster that is not shared is known not to be
+        # A cluster that is not shared is known not to be.
+        belief=np.int32(BELIEFS.index(d.belief if s.phases else "exact")),
         window=np.float64(1.0 if d.window_s is None else d.window_s),
         latency=np.float64(d.latency_s),
         offer=np.bool_(d.offer_at_windows),
