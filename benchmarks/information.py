@@ -6,7 +6,7 @@ The figure of a belief is the mean completion time above that with the exact loa
 readings to the exact loads that it goes. Each case differs from `base` in one setting; `--workloads` has the others.
 
 Unfair to the filters: `exact` also knows rows that nothing measures. Unfair to `raw`: rows without a counter count as
-idle. Nobody knows when tenants will change.
+idle. No belief knows when tenants will change.
 """
 
 from __future__ import annotations
