@@ -60,7 +60,7 @@ class Told:
 
     @property
     def core(self) -> Any:
-        return self.scheduler._any.unpacked(self.scheduler._core)
+        return self.scheduler.core
 
     def status(self, count: int = 4) -> list[int]:
         return self.core.status[:count].tolist()
@@ -199,14 +199,23 @@ def test_gangs_of_later_jobs_are_renumbered_when_the_core_grows() -> None:
 
 
 def test_nothing_is_compiled_after_the_first_turn() -> None:
-    told = Told()
+    told = Told(sy.baselines.EftStatic())
     count = len(programs._compiled)
     program = told.scheduler._any._turn
     told(told.arrives(diamond()))
     told(SchedulerEvent(happened.FINISHED, 0))
     told(told.arrives(four()), now_s=3.0)
     assert len(programs._compiled) == count  # a compiled program refuses other shapes
-    assert Told().scheduler._any._turn is program  # another cluster of the same shape has the same program
+    other = Told(sy.baselines.EftStatic()).scheduler._any
+    assert other._turn is program  # another cluster of the same shape has the same program
+
+
+def test_the_heuristic_needs_no_program() -> None:
+    count = len(programs._compiled)
+    told = Told(shapes=Shapes(jobs=3, tasks=5, edges=5, kernels=3))
+    assert started(told(told.arrives(diamond()))) == [(0, 1)]
+    told.scheduler.grow(Shapes(jobs=3, tasks=50, edges=5, kernels=3))
+    assert started(told(SchedulerEvent(happened.FINISHED, 0), now_s=0.4)) and len(programs._compiled) == count
 
 
 # -------------------------------------------------------------------- policies that fail

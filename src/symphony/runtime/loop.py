@@ -40,7 +40,7 @@ from symphony.runtime.live_workload import Shapes, problem_arrays
 from symphony.runtime.machine_observer import DeviceOccupancy, MachineObserver
 from symphony.runtime.scheduler import Scheduler
 from symphony.runtime.timing import Timing
-from symphony.runtime.turn import EVENTS_PER_TURN, SchedulerEvent, TurnCommands
+from symphony.runtime.turn import SchedulerEvent, TurnCommands
 from symphony.training_jobs.live.checkpoint_folders import CheckpointFolders
 from symphony.training_jobs.live.rounds import RoundLearner, TrainingJobTracker
 from symphony.training_jobs.live.supervisor import TrainingSupervisor
@@ -173,7 +173,8 @@ class Loop:
             self._events.append(SchedulerEvent(happened.WOKEN))
         while True:
             while self._events:
-                self._take_turn([self._events.popleft() for _ in range(min(len(self._events), EVENTS_PER_TURN))])
+                count = min(len(self._events), self.scheduler.events_per_turn)
+                self._take_turn([self._events.popleft() for _ in range(count)])
             self.observer.set_busy(bool(self._attempts))
             self._admit_waiting()  # after all events: admission may renumber the gangs that events refer to
             if not self._events:
