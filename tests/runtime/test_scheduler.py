@@ -16,7 +16,7 @@ from symphony.runtime import programs
 from symphony.runtime import turn as happened
 from symphony.runtime.graph import Graph, submission
 from symphony.runtime.kernels import KernelFunction, KernelOptions
-from symphony.runtime.live_workload import Shapes, problem_arrays
+from symphony.runtime.live_workload import Shapes
 from symphony.runtime.profiles import Profiles
 from symphony.runtime.scheduler import HEURISTIC, Scheduler
 from symphony.runtime.turn import SchedulerEvent, TurnCommands
@@ -55,8 +55,7 @@ class Told:
     def arrives(self, graph: Graph) -> SchedulerEvent:
         sent, workload = submission(graph), self.scheduler.workload
         sizes = [call.arguments.size for call in sent.calls]
-        arrays = problem_arrays(workload.topology, *workload.lowered(sent, sizes))
-        return SchedulerEvent(happened.ARRIVED, graph=workload.add(sent, sizes, arrays))
+        return SchedulerEvent(happened.ARRIVED, graph=workload.add(sent, sizes))
 
     @property
     def core(self) -> Any:

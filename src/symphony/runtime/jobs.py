@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from symphony.engines.engine import Pickled, Stored
 from symphony.engines.worker import unpickled
@@ -20,6 +20,9 @@ from symphony.runtime import report
 from symphony.runtime.graph import Submission, SubmittedTask
 from symphony.runtime.kernels import RunnableKernel
 from symphony.training_jobs.live.progress import Progress, Unread
+
+if TYPE_CHECKING:
+    from symphony.runtime.task_window import TaskWindow
 
 WAITING, RUNNING, DONE, FAILED, CANCELLED = "waiting", "running", "done", "failed", "cancelled"
 
@@ -57,6 +60,7 @@ class TaskRun:
     missing: int = 0  # inputs that do not exist yet
     ready_s: float = float("nan")
     number: int = -1  # of the attempt that runs, -1 = none
+    place: int = -1  # number of its gang among those of its job in the core, -1 = none
     device: int = -1  # on which the core has started it, -1 = none
     value: Stored | None = None  # None until it has finished
     lost: int = 0  # attempts that failed through no fault of the kernel
@@ -93,6 +97,8 @@ class JobState:
         self.received_s = float("nan")  # when the loop received it …
         self.admitting_s = 0.0  # … and how long its admission took, without waiting for a free row
         self.row = -1  # in the live workload
+        self.window: TaskWindow | None = None  # None: the core knows all tasks
+        self.over_in_core = False  # the core was told that no task of the window is left
         self.slot = -1  # in the core
         self.admitted = -1  # its number in the core
         self.status = WAITING

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -23,11 +23,20 @@ from symphony.problem.arrays import (
     TopologyArrays,
     WorkloadArrays,
     topology_arrays,
-    workload_arrays,
 )
 from symphony.problem.speeds import PACKED, BeliefArrays
 from symphony.problem.topology import Topology
-from symphony.problem.workload import Edge, Gang, Job, Kernel, Profile, Task, TaskGraph, Workload
+from symphony.problem.workload import (
+    Edge,
+    Gang,
+    Job,
+    Kernel,
+    Profile,
+    Task,
+    TaskGraph,
+    Workload,
+    topological_order,
+)
 from symphony.runtime.demand import memory_row
 from symphony.runtime.graph import Submission
 from symphony.runtime.kernels import RunnableKernel
@@ -76,6 +85,8 @@ class LiveWorkload:
         self.speeds = speeds or SpeedBeliefs(topology)
         self.t: TopologyArrays = topology_arrays(topology)
         self.kernels: list[RunnableKernel] = []  # by their number in the arrays
+        self._numbers: dict[RunnableKernel, int] = {}  # the inverse
+        self._kinds: dict[RunnableKernel, list[int]] = {}  # results of `kinds_of` since the last graph was added
         self.free = list(range(shapes.jobs))  # rows
         self._memory = _memory_bandwidths(topology)
         self._links = _link_bandwidths(topology)
@@ -91,20 +102,21 @@ class LiveWorkload:
 
     def kinds_of(self, kernel: RunnableKernel) -> list[int]:
         """Device kinds with at least one device for which a kernel has an implementation."""
-        counts, kinds = self.topology.kind_counts, enumerate(self.topology.kinds)
-        return [k for k, kind in kinds if counts[kind.name] and self.function(kernel, k) is not None]
+        found = self._kinds.get(kernel)
+        if found is None:
+            counts, kinds = self.topology.kind_counts, enumerate(self.topology.kinds)
+            found = [k for k, kind in kinds if counts[kind.name] and self.function(kernel, k) is not None]
+            self._kinds[kernel] = found
+        return found
+
+    def kind_bits(self, kernel: RunnableKernel) -> int:
+        """The same as bits."""
+        return sum(1 << kind for kind in self.kinds_of(kernel))
 
     def function(self, kernel: RunnableKernel, kind: int) -> str | None:
         """The key of the implementation for a device kind: its name, else its type; None if there is neither."""
         device = self.topology.kinds[kind]
         return next((key for key in (device.name, device.type) if key in kernel.implementations), None)
-
-    def lowered(self, graph: Submission, sizes: Sequence[int]) -> tuple[tuple[Kernel, ...], TaskGraph]:
-        """A graph and all kernels, in terms of the problem. `sizes`: bytes of the arguments of each task."""
-        kernels = self._with(graph)
-        names = _names(kernels)
-        lowered = task_graph(graph, names, sizes)
-        return tuple(self._kernel(kernel, names[kernel]) for kernel in kernels), lowered
 
     def simulator_workload(
         self, jobs: Sequence[tuple[Submission, Sequence[int], float]], handling_s: float | None = None
@@ -123,27 +135,87 @@ class LiveWorkload:
         arrived = tuple(Job(number, arrival) for arrival, number in arrivals)
         return Workload("as it ran", profiled, tuple(graphs), arrived)
 
-    def add(self, graph: Submission, sizes: Sequence[int], arrays: WorkloadArrays) -> int:
-        """Copy the arrays of a graph into a free row, and return the row. The shapes must be large enough."""
+    def add(self, graph: Submission, sizes: Sequence[int]) -> int:
+        """Put a graph into a free row, and return the row. The shapes must be large enough.
+
+        `sizes`: bytes of the arguments of each task. Edges have no bytes until their values exist (`inputs_known`).
+        """
+        row = self._take_row(graph)
+        w, n = self.w, len(graph.calls)
+        w.gangs[row] = n
+        w.work[row, :n], w.in_bytes[row] = sizes, 0.0
+        sources = [sorted(call.reads) for call in graph.calls]
+        targets: list[list[int]] = [[] for _ in range(n)]
+        for target, reads in enumerate(sources):
+            for source in reads:
+                targets[source].append(target)
+        w.parents[row, :n] = [len(reads) for reads in sources]
+        for start, table, lists in ((w.in_start, w.in_source, sources), (w.out_start, w.out_target, targets)):
+            ends = np.cumsum([len(some) for some in lists])
+            start[row, 0], start[row, 1 : n + 1], start[row, n + 1 :] = 0, ends, ends[-1]
+            table[row, : ends[-1]] = [one for some in lists for one in some]
+        of_kernel = {kernel: self._facts(kernel) for kernel in self._used[row]}
+        facts = [of_kernel[call.kernel] for call in graph.calls]
+        for name in _KernelFacts.TABLES:
+            getattr(w, name)[row, :n] = [getattr(one, name) for one in facts]
+        w.rank[row, :n], w.isolated[row] = _paths(facts, sizes, sources, targets)
+        return row
+
+    def _take_row(self, graph: Submission) -> int:
+        """A free row, with the numbers of the graph's kernels."""
         row = self.free.pop(0)
+        self._used[row] = set(call.kernel for call in graph.calls)
         self.kernels = self._with(graph)
-        self._used[row] = {call.kernel for call in graph.calls}
-        w = {}
-        for name, big in vars(self.w).items():
-            small = getattr(arrays, name)
-            if name in JOB_ARRAYS or not isinstance(big, np.ndarray):
-                w[name] = big
-                continue
-            new = big.copy()
-            if name in KERNEL_ARRAYS:
-                new[tuple(slice(0, n) for n in small.shape)] = small
-            else:
-                _fill(new, row, small[0], name)
-            w[name] = new
-        self.w = WorkloadArrays(**w)
+        self._numbers = {kernel: number for number, kernel in enumerate(self.kernels)}
+        self._kinds.clear()  # implementations may have been added
+        for kernel in self._used[row]:
+            number = self._numbers[kernel]
+            self.w.time_fixed[number], self.w.time_work[number], self.w.demand_fixed[number] = np.inf, 0.0, 0.0
+            self.refresh(kernel)
         self.believed = self._believed_speeds()
         self.version += 1
         return row
+
+    def kernels_with(self, graph: Submission) -> int:
+        """How many kernels there will be after `graph` is added."""
+        return len(self._with(graph))
+
+    def _facts(self, kernel: RunnableKernel) -> _KernelFacts:
+        options, training, kinds = kernel.options, kernel.options.training, self.kinds_of(kernel)
+        counts = self.topology.kind_counts
+        return _KernelFacts(
+            kernel=self._numbers[kernel],
+            units=1.0 if training is None else float(training.steps),
+            workers=options.workers,
+            runs_on=self.kind_bits(kernel),
+            preemptible=options.preemptible,
+            checkpoint=0.0 if training is None else training.checkpoint_s,
+            restore=0.0 if training is None else training.restore_s,
+            times=tuple((*self._times(kernel, kind), counts[self.topology.kinds[kind].name]) for kind in kinds),
+        )
+
+    def add_window(self, graph: Submission) -> int:
+        """A free row for a graph whose tasks `enter` it one by one, and leave it when they have finished.
+
+        Its first gang waits for a parent that does not exist: it keeps the job in the core while no task is there.
+        """
+        row = self._take_row(graph)
+        self.w.gangs[row], self.w.isolated[row] = 1, 1.0
+        for name in ("in_start", "out_start", "runs_on", "workers", "rank", "parents"):
+            getattr(self.w, name)[row] = 0
+        self.w.parents[row, 0] = self.w.workers[row, 0] = 1
+        return row
+
+    def enter(self, row: int, place: int, kernel: RunnableKernel, size: int, kinds: int) -> None:
+        """Put a task into a place of a window. `size`: bytes of its inputs. `kinds`: that may run it, as bits."""
+        w, number = self.w, self._numbers[kernel]
+        w.work[row, place], w.units[row, place] = size, 1.0
+        options = kernel.options
+        fixed = (w.kernel, number), (w.runs_on, kinds), (w.workers, options.workers)
+        for table, value in (*fixed, (w.preemptible, options.preemptible)):
+            if table.item(row, place) != value:
+                table[row, place] = value
+                self.version += 1
 
     def remove(self, row: int) -> None:
         """Free a row. New kernels take the numbers of kernels that no row uses."""
@@ -152,9 +224,9 @@ class LiveWorkload:
 
     def refresh(self, kernel: RunnableKernel) -> None:
         """Update times and demands of a kernel from its profiles."""
-        if kernel not in self.kernels:
+        index = self._numbers.get(kernel)
+        if index is None:
             return
-        index = self.kernels.index(kernel)
         for kind in self.kinds_of(kernel):
             self.w.time_fixed[index, kind], self.w.time_work[index, kind] = self._times(kernel, kind)
             demand = self._demand(kernel, self.topology.kinds[kind].name)
@@ -178,7 +250,7 @@ class LiveWorkload:
 
     def expected(self, row: int, task: int, kernel: RunnableKernel, kind: int) -> tuple[float, float]:
         """Expected remaining seconds of a training job, and the standard deviation of their logarithm."""
-        number = self.kernels.index(kernel)
+        number = self._numbers[kernel]
         step_s, spread = self.w.time_fixed[number, kind], self.believed.unit_std[number, kind, PACKED]
         return float(step_s * self.w.units[row, task]), float(spread)
 
@@ -192,6 +264,7 @@ class LiveWorkload:
         """A copy with larger shapes."""
         copy = LiveWorkload(self.topology, self.profiles, shapes, self.speeds)
         copy.kernels, copy.version, copy._used = list(self.kernels), self.version + 1, dict(self._used)
+        copy._numbers = dict(self._numbers)
         copy.free = [row for row in range(shapes.jobs) if row not in self._used]
         for name, small in vars(self.w).items():
             big = getattr(copy.w, name)
@@ -308,9 +381,51 @@ def _names(kernels: Sequence[RunnableKernel]) -> dict[RunnableKernel, str]:
     return names
 
 
-def problem_arrays(topology: Topology, kernels: Sequence[Kernel], graph: TaskGraph) -> WorkloadArrays:
-    """The arrays of one graph. Raises `InfeasibleError` if the topology can never run it."""
-    return workload_arrays(topology, Workload(graph.name, tuple(kernels), (graph,), (Job(0, 0.0),)))
+@dataclass(frozen=True)
+class _KernelFacts:
+    """What the tables of a graph say of a task, by its kernel."""
+
+    TABLES: ClassVar = ("kernel", "units", "workers", "runs_on", "preemptible", "checkpoint", "restore")
+    kernel: int
+    units: float
+    workers: int
+    runs_on: int
+    preemptible: bool
+    checkpoint: float
+    restore: float
+    times: tuple[tuple[float, float, int], ...]  # of each kind: seconds, seconds per byte, devices
+
+    def seconds(self, size: float) -> tuple[float, float]:
+        """Isolated seconds: the mean over devices, and of the gang on the fastest devices."""
+        times = [((fixed + per_byte * size) * self.units, devices) for fixed, per_byte, devices in self.times]
+        mean = sum(seconds * devices for seconds, devices in times) / sum(devices for _, devices in times)
+        available = 0
+        for seconds, devices in sorted(times):
+            available += devices
+            if available >= self.workers:
+                return mean, seconds
+        return mean, np.inf
+
+
+def _paths(
+    facts: Sequence[_KernelFacts], sizes: Sequence[int], sources: Sequence[list[int]], targets: Sequence[list[int]]
+) -> tuple[list[float], float]:
+    """Upward rank of each task, and the seconds of the longest path on the fastest devices."""
+    known: dict[tuple[int, int], tuple[float, float]] = {}
+    seconds = []
+    for one, size in zip(facts, sizes, strict=True):
+        key = one.kernel, size
+        if key not in known:
+            known[key] = one.seconds(size)
+        seconds.append(known[key])
+    edges = [(source, target) for target, reads in enumerate(sources) for source in reads]
+    order = topological_order(len(facts), edges) if edges else range(len(facts))
+    rank, finish = [0.0] * len(facts), [0.0] * len(facts)
+    for task in reversed(order):
+        rank[task] = seconds[task][0] + max((rank[child] for child in targets[task]), default=0.0)
+    for task in order:
+        finish[task] = seconds[task][1] + max((finish[parent] for parent in sources[task]), default=0.0)
+    return rank, max(finish)
 
 
 def _fill(big: np.ndarray, row: int, small: np.ndarray, name: str) -> None:

@@ -13,7 +13,7 @@ import logging
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -36,9 +36,10 @@ from symphony.runtime.jobs import (
     value_of,
 )
 from symphony.runtime.kernels import RunnableKernel
-from symphony.runtime.live_workload import Shapes, problem_arrays
+from symphony.runtime.live_workload import Shapes
 from symphony.runtime.machine_observer import DeviceOccupancy, MachineObserver
 from symphony.runtime.scheduler import Scheduler
+from symphony.runtime.task_window import MAX_WHOLE_TASKS, TaskWindow, places
 from symphony.runtime.timing import Timing
 from symphony.runtime.turn import SchedulerEvent, TurnCommands
 from symphony.training_jobs.live.checkpoint_folders import CheckpointFolders
@@ -187,8 +188,14 @@ class Loop:
         commands = self.scheduler.turn(events, began_s - self._zero_s, self.observer.loads(began_s))
         self._own_time.turn_taken(commands.decisions, time.monotonic() - began_s)
         self._wakes_s = began_s + commands.wake_s
-        self._early |= {events[k].who: events[k] for k in commands.early.nonzero()[0]}
+        early = commands.early.tolist()
+        self._early |= {event.who: event for event, is_early in zip(events, early, strict=False) if is_early}
         self._carry_out(commands)
+        if any(job.window is not None for job in self._admitted.values()):
+            jobs = commands.jobs.tolist()
+            for event, is_early in zip(events, early, strict=False):
+                if event.kind == happened.FINISHED and not is_early:
+                    self._left(event.who, jobs)
 
     # --- admission
 
@@ -208,27 +215,76 @@ class Loop:
 
     def _admit(self, job: JobState) -> None:
         workload = self.scheduler.workload
-        for run in job.runs:
+        for run in {run.kernel: run for run in job.runs}.values():
             self._check_runnable(run)
+        trains = any(kernel.options.training is not None for kernel in {run.kernel for run in job.runs})
+        if len(job.runs) > MAX_WHOLE_TASKS and not trains:
+            self._admit_window(job)
+            return
         sizes = [run.arguments.size for run in job.runs]
-        kernels, graph = workload.lowered(job.graph, sizes)
-        workers = max(len(gang.tasks) for gang in graph.all_gangs)
-        shapes = workload.shapes.to_hold(len(graph.all_gangs), max(len(graph.gang_edges), 1), len(kernels), workers)
+        kernels, workers = workload.kernels_with(job.graph), max(run.kernel.options.workers for run in job.runs)
+        edges = sum(len(run.call.reads) for run in job.runs)
+        shapes = workload.shapes.to_hold(len(job.runs), max(edges, 1), kernels, workers)
         if shapes != workload.shapes:
             self._grow(shapes)
             workload = self.scheduler.workload
-        arrays = problem_arrays(workload.topology, kernels, graph)
+        job.row = workload.add(job.graph, sizes)
         for run in job.runs:
-            run.trial = self._trial(run)
+            run.place, run.trial = run.index, self._trial(run)
             if run.trial >= 0:
-                arrays.runs_on[0, run.index] = 1 << run.trial
+                workload.w.runs_on[job.row, run.index] = 1 << run.trial
             if not run.missing:
                 run.ready_s = time.monotonic()
-        job.row = workload.add(job.graph, sizes, arrays)
+        self._arrives(job)
+        self.rounds.admitted(job)
+
+    def _arrives(self, job: JobState) -> None:
         job.admitted = next(self._arrivals)
         self._admitted[job.admitted] = job
-        self.rounds.admitted(job)
         self._events.append(SchedulerEvent(happened.ARRIVED, graph=job.row, priority=job.priority))
+
+    def _admit_window(self, job: JobState) -> None:
+        """Admit a large graph: its tasks enter the core when they are ready and there is room."""
+        workload, job.window = self.scheduler.workload, TaskWindow(places(sum(self._slots)))
+        workers = max(run.kernel.options.workers for run in job.runs)
+        shapes = workload.shapes.to_hold(len(job.window.tasks), 1, workload.kernels_with(job.graph), workers)
+        if shapes != workload.shapes:
+            self._grow(shapes)
+            workload = self.scheduler.workload
+        job.row = workload.add_window(job.graph)
+        now_s = time.monotonic()
+        for run in job.runs:
+            if not run.missing:
+                run.ready_s = now_s
+                job.window.waiting.append(run)
+        self._arrives(job)
+
+    def _enter(self, job: JobState) -> None:
+        """Tell the core of ready tasks of a large graph, as many as have a place."""
+        window, workload = job.window, self.scheduler.workload
+        assert window is not None
+        while window.free and window.waiting and not job.over.is_set():
+            run = window.waiting.popleft()
+            run.trial = self._trial(run)
+            kinds = 1 << run.trial if run.trial >= 0 else workload.kind_bits(run.kernel)
+            place = window.enter(run, (run.kernel, kinds))
+            workload.enter(job.row, place, run.kernel, size_of(run), kinds)
+            self._events.append(SchedulerEvent(happened.ENTERED, self._gang(run)))
+
+    def _left(self, gang: int, jobs: Sequence[int]) -> None:
+        """The core has taken a finished task off its devices: its place in a window is free."""
+        tasks = self.scheduler.workload.shapes.tasks
+        job = self._admitted.get(int(jobs[gang // tasks]))
+        if job is None or job.window is None:
+            return
+        run = job.window.tasks[gang % tasks]
+        if run is None:
+            return
+        job.window.leave(run.place, (run.kernel, self.scheduler.workload.w.runs_on.item(job.row, run.place)))
+        self._enter(job)
+        if not job.unfinished and job.window.is_empty and not job.over_in_core:
+            job.over_in_core = True
+            self._events.append(SchedulerEvent(happened.DROPPED, job.slot))
 
     def _grow(self, shapes: Shapes) -> None:
         """Enlarge the arrays, and renumber the gangs of early events."""
@@ -263,6 +319,9 @@ class Loop:
         slot_of = {int(number): slot for slot, number in enumerate(commands.jobs) if number >= 0}
         for number, job in list(self._admitted.items()):
             if number in slot_of:
+                if job.slot < 0 and job.window is not None:
+                    job.slot = slot_of[number]
+                    self._enter(job)
                 job.slot = slot_of[number]
             elif job.slot >= 0:  # it has left the core; without a slot, it has not arrived there yet
                 del self._admitted[number]
@@ -328,7 +387,11 @@ class Loop:
         """The task of a gang; None if its job has left the core."""
         tasks = self.scheduler.workload.shapes.tasks
         job = self._admitted.get(int(commands.jobs[gang // tasks]))
-        return None if job is None else job.runs[gang % tasks]
+        return None if job is None else self._task(job, gang % tasks)
+
+    def _task(self, job: JobState, place: int) -> TaskRun | None:
+        """The task of a gang, by its number among those of its job in the core."""
+        return job.runs[place] if job.window is None else job.window.tasks[place]
 
     def _seconds(self, run: TaskRun, device: int) -> float:
         """Expected run time; inf if it is unknown, or for a training job."""
@@ -422,6 +485,9 @@ class Loop:
             reader.missing -= 1
             if not reader.missing:
                 reader.ready_s = now_s
+                if job.window is not None:
+                    job.window.waiting.append(reader)
+                    continue
                 sizes = {source: value_of(job.runs[source]).size for source in reader.call.reads}
                 workload.inputs_known(job.row, index, sizes, size_of(reader))
         for source in run.call.reads:
@@ -445,7 +511,7 @@ class Loop:
             self._events.append(SchedulerEvent(happened.STOPPED, self._gang(run)))
 
     def _gang(self, run: TaskRun) -> int:
-        return run.job.slot * self.scheduler.workload.shapes.tasks + run.index
+        return run.job.slot * self.scheduler.workload.shapes.tasks + run.place
 
     def _end_trial(self, run: TaskRun) -> None:
         if self._trials.get((run.kernel.key, run.trial)) is run:
@@ -472,12 +538,11 @@ class Loop:
         for job in list(self._admitted.values()):
             for run in job.runs if all_down else ():
                 if run.trial == kind and run.value is None and job.slot >= 0:  # let it run on other kinds
-                    bits = sum(1 << k for k in self.scheduler.workload.kinds_of(run.kernel))
-                    self.scheduler.allow(self._gang(run), bits)
+                    self.scheduler.allow(self._gang(run), self.scheduler.workload.kind_bits(run.kernel))
                     self._end_trial(run)
                     run.trial = -1
             try:
-                for run in job.runs:
+                for run in {run.kernel: run for run in job.runs if run.value is None}.values():
                     self._check_runnable(run)
             except InfeasibleError as error:
                 self._abandon(job, error, FAILED)
@@ -488,7 +553,8 @@ class Loop:
         self._events.append(SchedulerEvent(happened.REPAIRED, device))
         workload, jobs = self.scheduler.workload, {job.slot: job for job in self._admitted.values()}
         for gang, _ in self.scheduler.queued():
-            run = jobs[gang // workload.shapes.tasks].runs[gang % workload.shapes.tasks]
+            run = self._task(jobs[gang // workload.shapes.tasks], gang % workload.shapes.tasks)
+            assert run is not None
             sent_ahead = run.number >= 0 or run.value is not None  # engines cannot hand work back
             if not sent_ahead and self._kind[device] in workload.kinds_of(run.kernel):
                 self._events.append(SchedulerEvent(happened.RECALLED, gang))

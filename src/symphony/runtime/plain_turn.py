@@ -231,6 +231,8 @@ class PlainCore:
         elif kind == happened.ROUND:
             self.windows += 1
             self.offered = True
+        elif kind == happened.ENTERED:
+            self._enter(who)
 
     def _finished(self, gang: int) -> bool:
         """False if the core has not started the gang: engines may run ahead of it."""
@@ -257,6 +259,17 @@ class PlainCore:
         for index in range(gangs):
             if status[index] == READY:
                 heapq.heappush(self._ready, (-event.priority, number, first + index))
+
+    def _enter(self, gang: int) -> None:
+        slot, index = divmod(gang, self._tasks)
+        if self.job[slot] < 0 or self.dropped[slot]:
+            return
+        w, row = self.workload.w, self.graph[slot]
+        self.unfinished[slot] += 1
+        self.status[gang], self.workers[gang] = READY, w.workers.item(row, index)
+        self.runs_on[gang], self.inputs_left[gang] = w.runs_on.item(row, index), 0
+        self.copied[gang], self.held[gang], self.resumed[gang] = 0, 0.0, False
+        heapq.heappush(self._ready, (-self.priority[slot], self.job[slot], gang))
 
     def _drop(self, slot: int) -> None:
         if self.job[slot] < 0 or self.dropped[slot]:
